@@ -1,0 +1,1 @@
+//! The watch cache: current state, a window of recent changes, views and cursors.

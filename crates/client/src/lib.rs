@@ -1,0 +1,1 @@
+//! Everything client-go has, in Rust: reflector, informers, indexer, workqueue, controllers.

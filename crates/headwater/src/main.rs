@@ -1,0 +1,2 @@
+//! The binary: flags, wiring, terminal output.
+fn main() {}

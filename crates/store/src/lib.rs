@@ -1,0 +1,1 @@
+//! Revisioned bytes: the Store trait, the memory engine, the embedded engine.

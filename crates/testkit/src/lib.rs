@@ -1,0 +1,1 @@
+//! For tests only: contracts, history checks, fixtures.

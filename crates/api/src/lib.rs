@@ -1,1 +1,18 @@
-//! The words and the wire of a Kubernetes-compatible API: objects, selectors, options, status, frames.
+//! The words and the wire of a Kubernetes-compatible API.
+//!
+//! Everything both sides of the wire agree on: objects as shared bytes, kinds as rows, selectors,
+//! list and watch options, patches, `Status` errors, watch frames. No I/O and no async: server and
+//! client meet here and nowhere else.
+
+pub mod clock;
+pub mod revision;
+pub mod scan;
+pub mod object;
+pub mod kind;
+pub mod status;
+
+pub use clock::{Clock, SystemClock};
+pub use kind::Kind;
+pub use object::{EventType, Object};
+pub use revision::Revision;
+pub use status::Status;

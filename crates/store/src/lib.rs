@@ -1,1 +1,14 @@
-//! Revisioned bytes: the Store trait, the memory engine, the embedded engine.
+//! Revisioned bytes: the `Store` trait and its engines.
+//!
+//! A write goes down through here; the store's watch is where it starts to come up again.
+
+pub mod key;
+pub mod change;
+pub mod store;
+
+pub use change::{Batch, Change, ChangeKind, Version};
+pub use headwater_api::Revision;
+pub use key::Key;
+pub use store::{
+    Action, ChangeStream, Committed, Condition, Error, Guard, Op, Page, Range, Record, Store, Write,
+};

@@ -1,0 +1,522 @@
+//! An object: its JSON bytes, shared, and a small parsed head.
+//!
+//! River: store change → **object** → snapshot, list bodies, watch frames.
+//! Promise: the bytes are immutable and exist once. They are kept inside their own natural watch
+//! frame (`{"type":"ADDED","object":…}`), so that delivering the event of the write that made
+//! them encodes and copies nothing.
+
+use std::borrow::{Borrow, Cow};
+use std::fmt;
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::kind::Field;
+use crate::revision::Revision;
+use crate::scan::{Malformed, Scanner, Span, unescape};
+
+/// The type of a watch event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EventType {
+    /// The object is new to the watcher.
+    Added,
+    /// The object changed.
+    Modified,
+    /// The object is gone, or left the selection.
+    Deleted,
+    /// Nothing happened up to this resourceVersion.
+    Bookmark,
+    /// The stream ends; the object is a Status.
+    Error,
+}
+
+impl EventType {
+    /// The word on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            EventType::Added => "ADDED",
+            EventType::Modified => "MODIFIED",
+            EventType::Deleted => "DELETED",
+            EventType::Bookmark => "BOOKMARK",
+            EventType::Error => "ERROR",
+        }
+    }
+
+    /// What stands in a frame before the object.
+    pub fn prefix(self) -> &'static str {
+        match self {
+            EventType::Added => r#"{"type":"ADDED","object":"#,
+            EventType::Modified => r#"{"type":"MODIFIED","object":"#,
+            EventType::Deleted => r#"{"type":"DELETED","object":"#,
+            EventType::Bookmark => r#"{"type":"BOOKMARK","object":"#,
+            EventType::Error => r#"{"type":"ERROR","object":"#,
+        }
+    }
+}
+
+/// What stands in a frame after the object.
+pub const FRAME_END: &str = "}\n";
+
+/// Puts an object into a watch frame.
+pub fn frame(event: EventType, object: &[u8]) -> Bytes {
+    let mut buffer =
+        BytesMut::with_capacity(event.prefix().len() + object.len() + FRAME_END.len());
+    buffer.put_slice(event.prefix().as_bytes());
+    buffer.put_slice(object);
+    buffer.put_slice(FRAME_END.as_bytes());
+    buffer.freeze()
+}
+
+/// One version of one object.
+pub struct Object {
+    /// The natural frame; the object's bytes are inside it.
+    frame: Bytes,
+    event: EventType,
+    revision: Revision,
+    /// `namespace/name`, or `name` for cluster-scoped kinds: the order of lists.
+    key: Box<str>,
+    namespace_len: u32,
+    uid: Span,
+    /// Where `"metadata"` begins: list items of built-in kinds start here.
+    metadata_key: u32,
+    metadata: Span,
+    deleting: bool,
+    labels: Box<[(Text, Text)]>,
+    fields: Box<[Option<Text>]>,
+}
+
+/// A piece of text inside the bytes, or a copy of it where the bytes hold escapes.
+enum Text {
+    At(Span),
+    Copy(Box<str>),
+}
+
+impl Text {
+    fn new(scanner: &Scanner<'_>, span: Span) -> Result<Text, Malformed> {
+        Ok(match scanner.text(span)? {
+            Cow::Borrowed(_) => Text::At(span),
+            Cow::Owned(text) => Text::Copy(text.into()),
+        })
+    }
+
+    fn of<'a>(&'a self, bytes: &'a [u8]) -> &'a str {
+        match self {
+            // The span was checked to be UTF-8 when it was made and the bytes cannot change.
+            Text::At(span) => std::str::from_utf8(span.of(bytes)).unwrap_or_default(),
+            Text::Copy(text) => text,
+        }
+    }
+}
+
+impl Object {
+    /// Reads stored bytes: the canonical JSON of an object without its resourceVersion, which is
+    /// spliced in here as the first member of `metadata`. `event` is the type of the change that
+    /// made it; `fields` are the selectable fields of its kind.
+    pub fn decode(
+        stored: &[u8],
+        revision: Revision,
+        event: EventType,
+        fields: &[Field],
+    ) -> Result<Object, Malformed> {
+        let metadata = metadata_start(stored)?;
+        let (before, after) = stored.split_at(metadata + 1);
+        let comma = if after.first() == Some(&b'}') { "" } else { "," };
+        let version = format!("\"resourceVersion\":\"{revision}\"{comma}");
+        let prefix = event.prefix();
+        let mut buffer = BytesMut::with_capacity(
+            prefix.len() + stored.len() + version.len() + FRAME_END.len(),
+        );
+        buffer.put_slice(prefix.as_bytes());
+        buffer.put_slice(before);
+        buffer.put_slice(version.as_bytes());
+        buffer.put_slice(after);
+        buffer.put_slice(FRAME_END.as_bytes());
+        Object::from_frame(buffer.freeze(), event, revision, fields)
+    }
+
+    fn from_frame(
+        frame: Bytes,
+        event: EventType,
+        revision: Revision,
+        fields: &[Field],
+    ) -> Result<Object, Malformed> {
+        let bytes = object_in(&frame, event);
+        let mut head = Head::new(fields.len());
+        let paths: Vec<Path<'_>> =
+            fields.iter().enumerate().map(|(index, field)| (index, field.path())).collect();
+        Scanner::new(bytes).object::<Malformed>(|key, at| {
+            if at.is(key, "metadata") {
+                head.metadata_key = key.start - 1;
+                let start = at.offset() as u32;
+                head.metadata(at)?;
+                head.metadata = Span { start, end: at.offset() as u32 };
+                Ok(())
+            } else {
+                head.fields_below(key, at, &paths)
+            }
+        })?;
+        head.metadata_fields(bytes, &paths)?;
+        let name = head.name.as_ref().ok_or(Malformed { at: 0 })?.of(bytes).to_owned();
+        let namespace = head.namespace.as_ref().map(|text| text.of(bytes)).unwrap_or_default();
+        let namespace_len = namespace.len() as u32;
+        let key = match namespace {
+            "" => name,
+            namespace => format!("{namespace}/{name}"),
+        };
+        Ok(Object {
+            event,
+            revision,
+            key: key.into(),
+            namespace_len,
+            uid: head.uid,
+            metadata_key: head.metadata_key,
+            metadata: head.metadata,
+            deleting: head.deleting,
+            labels: head.labels.into(),
+            fields: head.fields.into(),
+            frame,
+        })
+    }
+
+    /// The same object at another revision and as another event: the body of a DELETED event is
+    /// the last state at the revision of the write that caused it.
+    pub fn restamped(
+        &self,
+        revision: Revision,
+        event: EventType,
+        fields: &[Field],
+    ) -> Result<Object, Malformed> {
+        let bytes = self.as_slice();
+        let at = self.metadata.start as usize + 1;
+        let mut scanner = Scanner::at(bytes, at as u32);
+        scanner.string()?; // "resourceVersion", always first: `decode` put it there
+        let after_key = scanner.offset() + 1;
+        let mut scanner = Scanner::at(bytes, after_key as u32);
+        scanner.string()?;
+        let mut stored = Vec::with_capacity(bytes.len());
+        stored.extend_from_slice(&bytes[..at]);
+        let rest = &bytes[scanner.offset()..];
+        stored.extend_from_slice(rest.strip_prefix(b",").unwrap_or(rest));
+        Object::decode(&stored, revision, event, fields)
+    }
+
+    /// The whole object as JSON.
+    pub fn bytes(&self) -> Bytes {
+        let start = self.event.prefix().len();
+        self.frame.slice(start..self.frame.len() - FRAME_END.len())
+    }
+
+    /// The whole object as JSON, borrowed.
+    pub fn as_slice(&self) -> &[u8] {
+        object_in(&self.frame, self.event)
+    }
+
+    /// The watch frame of the change that made this version.
+    pub fn natural_frame(&self) -> Bytes {
+        self.frame.clone()
+    }
+
+    /// The type of the change that made this version.
+    pub fn event(&self) -> EventType {
+        self.event
+    }
+
+    /// The watch frame for this version under another event type.
+    pub fn frame(&self, event: EventType) -> Bytes {
+        if event == self.event { self.natural_frame() } else { frame(event, self.as_slice()) }
+    }
+
+    /// What follows the opening brace of a list item of a built-in kind: the object without
+    /// `kind` and `apiVersion`.
+    pub fn item_tail(&self) -> &[u8] {
+        &self.as_slice()[self.metadata_key as usize..]
+    }
+
+    /// The value of `metadata`, as JSON.
+    pub fn metadata(&self) -> &[u8] {
+        self.metadata.of(self.as_slice())
+    }
+
+    /// The revision of the write that made this version.
+    pub fn revision(&self) -> Revision {
+        self.revision
+    }
+
+    /// `namespace/name`, or `name` for cluster-scoped kinds.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// The namespace; empty for cluster-scoped kinds.
+    pub fn namespace(&self) -> &str {
+        &self.key[..self.namespace_len as usize]
+    }
+
+    /// The name.
+    pub fn name(&self) -> &str {
+        match self.namespace_len {
+            0 => &self.key,
+            len => &self.key[len as usize + 1..],
+        }
+    }
+
+    /// The uid; empty if the bytes have none.
+    pub fn uid(&self) -> &str {
+        std::str::from_utf8(self.uid.of(self.as_slice())).unwrap_or_default()
+    }
+
+    /// Whether `deletionTimestamp` is set.
+    pub fn is_deleting(&self) -> bool {
+        self.deleting
+    }
+
+    /// The value of one label.
+    pub fn label(&self, key: &str) -> Option<&str> {
+        let bytes = self.as_slice();
+        self.labels.iter().find(|(k, _)| k.of(bytes) == key).map(|(_, v)| v.of(bytes))
+    }
+
+    /// All labels.
+    pub fn labels(&self) -> impl Iterator<Item = (&str, &str)> {
+        let bytes = self.as_slice();
+        self.labels.iter().map(|(key, value)| (key.of(bytes), value.of(bytes)))
+    }
+
+    /// The value of the kind's `index`-th selectable field, if the object has it.
+    pub fn field(&self, index: usize) -> Option<&str> {
+        self.fields.get(index)?.as_ref().map(|text| text.of(self.as_slice()))
+    }
+}
+
+impl fmt::Debug for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Object({} @{})", self.key, self.revision)
+    }
+}
+
+/// Objects of one kind are ordered by key: lists are sorted this way.
+impl Borrow<str> for Object {
+    fn borrow(&self) -> &str {
+        &self.key
+    }
+}
+
+fn object_in(frame: &Bytes, event: EventType) -> &[u8] {
+    &frame[event.prefix().len()..frame.len() - FRAME_END.len()]
+}
+
+/// The offset of the brace that opens `metadata`.
+fn metadata_start(stored: &[u8]) -> Result<usize, Malformed> {
+    let mut found = None;
+    let mut scanner = Scanner::new(stored);
+    scanner.object::<Malformed>(|key, at| {
+        if at.is(key, "metadata") && at.peek() == Some(b'{') {
+            found = Some(at.offset());
+        }
+        at.value().map(drop)
+    })?;
+    found.ok_or(Malformed { at: 0 })
+}
+
+/// A selectable field: its index, and what is left of its path.
+type Path<'a> = (usize, &'a [Cow<'static, str>]);
+
+/// What is collected while the bytes are scanned once.
+struct Head {
+    name: Option<Text>,
+    namespace: Option<Text>,
+    uid: Span,
+    deleting: bool,
+    metadata_key: u32,
+    metadata: Span,
+    labels: Vec<(Text, Text)>,
+    fields: Vec<Option<Text>>,
+}
+
+impl Head {
+    fn new(fields: usize) -> Head {
+        Head {
+            name: None,
+            namespace: None,
+            uid: Span::default(),
+            deleting: false,
+            metadata_key: 0,
+            metadata: Span::default(),
+            labels: Vec::new(),
+            fields: (0..fields).map(|_| None).collect(),
+        }
+    }
+
+    fn metadata(&mut self, scanner: &mut Scanner<'_>) -> Result<(), Malformed> {
+        scanner.object(|key, at| {
+            if at.is(key, "name") {
+                self.name = Some(string(at)?);
+            } else if at.is(key, "namespace") {
+                self.namespace = Some(string(at)?);
+            } else if at.is(key, "uid") {
+                self.uid = at.string()?;
+            } else if at.is(key, "deletionTimestamp") {
+                self.deleting = at.peek() == Some(b'"');
+                at.value()?;
+            } else if at.is(key, "labels") && at.peek() == Some(b'{') {
+                at.object::<Malformed>(|key, at| {
+                    let key = Text::new(at, key)?;
+                    self.labels.push((key, string(at)?));
+                    Ok(())
+                })?;
+            } else {
+                at.value()?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Fields whose path begins with `metadata` are rare, so they take a second look.
+    fn metadata_fields(&mut self, bytes: &[u8], paths: &[Path<'_>]) -> Result<(), Malformed> {
+        let below: Vec<Path<'_>> = paths
+            .iter()
+            .filter(|(_, path)| path.len() > 1 && path[0] == "metadata")
+            .map(|(index, path)| (*index, &path[1..]))
+            .collect();
+        if below.is_empty() {
+            return Ok(());
+        }
+        let mut scanner = Scanner::at(bytes, self.metadata.start);
+        scanner.object(|key, at| self.fields_below(key, at, &below))
+    }
+
+    fn fields_below(
+        &mut self,
+        key: Span,
+        at: &mut Scanner<'_>,
+        paths: &[Path<'_>],
+    ) -> Result<(), Malformed> {
+        let below: Vec<Path<'_>> = paths
+            .iter()
+            .filter(|(_, path)| path.first().is_some_and(|name| at.is(key, name)))
+            .map(|(index, path)| (*index, &path[1..]))
+            .collect();
+        let deeper = below.iter().any(|(_, path)| !path.is_empty());
+        if deeper && at.peek() == Some(b'{') {
+            return at.object(|key, at| self.fields_below(key, at, &below));
+        }
+        let text = scalar(at)?;
+        for (index, path) in &below {
+            if path.is_empty() {
+                self.fields[*index] = match &text {
+                    Some(Text::At(span)) => Some(Text::At(*span)),
+                    Some(Text::Copy(text)) => Some(Text::Copy(text.clone())),
+                    None => None,
+                };
+            }
+        }
+        Ok(())
+    }
+}
+
+fn string(at: &mut Scanner<'_>) -> Result<Text, Malformed> {
+    let span = at.string()?;
+    Text::new(at, span)
+}
+
+/// A scalar as selectors compare it: strings without quotes, numbers and booleans as written.
+fn scalar(at: &mut Scanner<'_>) -> Result<Option<Text>, Malformed> {
+    match at.peek() {
+        Some(b'"') => string(at).map(Some),
+        Some(b'{' | b'[' | b'n') => at.value().map(|_| None),
+        _ => at.value().map(|span| Some(Text::At(span))),
+    }
+}
+
+/// Reads one string member of a JSON object given as bytes; for the few places that need a single
+/// value and have no [`Object`].
+pub fn string_at(bytes: &[u8], path: &[&str]) -> Option<String> {
+    let (last, parents) = path.split_last()?;
+    let mut scanner = Scanner::new(bytes);
+    for name in parents {
+        let at = member(&scanner, name)?;
+        scanner = Scanner::at(bytes, at);
+    }
+    let at = member(&scanner, last)?;
+    let span = Scanner::at(bytes, at).string().ok()?;
+    unescape(span.of(bytes)).map(Cow::into_owned)
+}
+
+fn member(scanner: &Scanner<'_>, name: &str) -> Option<u32> {
+    let mut scanner = *scanner;
+    let mut found = None;
+    scanner
+        .object::<Malformed>(|key, at| {
+            if at.is(key, name) {
+                at.peek();
+                found = Some(at.offset() as u32);
+            }
+            at.value().map(drop)
+        })
+        .ok()?;
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields() -> Vec<Field> {
+        vec![
+            Field::new("spec.nodeName", &["spec", "nodeName"], ""),
+            Field::new("spec.hostNetwork", &["spec", "hostNetwork"], "false"),
+            Field::new("status.phase", &["status", "phase"], ""),
+        ]
+    }
+
+    const STORED: &str = r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","namespace":"ns","uid":"u-1","labels":{"app":"web","e\"":"x\u0041"}},"spec":{"nodeName":"n1","hostNetwork":true},"status":{"phase":"Running"}}"#;
+
+    fn object() -> Object {
+        Object::decode(STORED.as_bytes(), Revision(7), EventType::Added, &fields()).unwrap()
+    }
+
+    #[test]
+    fn the_head_is_read_from_the_bytes() {
+        let object = object();
+        assert_eq!(object.key(), "ns/a");
+        assert_eq!((object.namespace(), object.name(), object.uid()), ("ns", "a", "u-1"));
+        assert_eq!(object.label("app"), Some("web"));
+        assert_eq!(object.label("e\""), Some("xA"));
+        assert_eq!(object.field(0), Some("n1"));
+        assert_eq!(object.field(1), Some("true"));
+        assert_eq!(object.field(2), Some("Running"));
+        assert!(!object.is_deleting());
+    }
+
+    #[test]
+    fn the_revision_is_spliced_in_and_replaced() {
+        let object = object();
+        let text = String::from_utf8(object.bytes().to_vec()).unwrap();
+        assert!(text.contains(r#""metadata":{"resourceVersion":"7","name":"a""#), "{text}");
+        let later = object.restamped(Revision(12), EventType::Deleted, &fields()).unwrap();
+        let text = String::from_utf8(later.bytes().to_vec()).unwrap();
+        assert!(text.contains(r#""metadata":{"resourceVersion":"12","name":"a""#), "{text}");
+        assert!(!text.contains(r#""7""#), "{text}");
+        assert_eq!(later.frame(EventType::Deleted), later.natural_frame());
+    }
+
+    #[test]
+    fn a_list_item_leaves_out_the_type() {
+        assert!(object().item_tail().starts_with(br#""metadata":{"resourceVersion":"7""#));
+    }
+
+    #[test]
+    fn the_natural_frame_is_one_line_of_json() {
+        let frame = object().natural_frame();
+        assert!(frame.starts_with(br#"{"type":"ADDED","object":{"kind":"Pod""#));
+        assert!(frame.ends_with(b"}}\n"));
+        serde_json::from_slice::<serde_json::Value>(&frame).unwrap();
+    }
+
+    #[test]
+    fn text_that_looks_like_a_field_inside_a_value_is_left_alone() {
+        let stored = r#"{"data":{"x":"\"metadata\":{\"name\":\"evil\"}"},"metadata":{"name":"a"}}"#;
+        let object =
+            Object::decode(stored.as_bytes(), Revision(1), EventType::Added, &[]).unwrap();
+        assert_eq!(object.key(), "a");
+    }
+}

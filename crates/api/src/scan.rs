@@ -1,0 +1,250 @@
+//! A scanner over JSON bytes: finds spans without building a tree.
+//!
+//! River: store → **scan** → [`crate::Object`]. It only ever sees bytes that a full parser has
+//! written back (canonical: valid, no duplicate keys), so the first match of a key is the only one.
+//! Promise: it never panics and never recurses deeper than the paths it is asked for, whatever
+//! the bytes are; on bytes that are not JSON it answers [`Malformed`].
+
+use std::borrow::Cow;
+
+use memchr::memchr2;
+
+/// The bytes are not the JSON that was expected; `at` is the offset where that was noticed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("malformed JSON at byte {at}")]
+pub struct Malformed {
+    /// Offset into the scanned bytes.
+    pub at: usize,
+}
+
+/// A range of the scanned bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Span {
+    /// Offset of the first byte.
+    pub start: u32,
+    /// Offset after the last byte.
+    pub end: u32,
+}
+
+impl Span {
+    /// The bytes of this span.
+    pub fn of<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
+        &bytes[self.start as usize..self.end as usize]
+    }
+
+    fn new(start: usize, end: usize) -> Span {
+        Span { start: start as u32, end: end as u32 }
+    }
+}
+
+/// A position in JSON text.
+#[derive(Clone, Copy, Debug)]
+pub struct Scanner<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Scanner<'a> {
+    /// Starts at the first byte.
+    pub fn new(bytes: &'a [u8]) -> Scanner<'a> {
+        Scanner { bytes, at: 0 }
+    }
+
+    /// Starts inside `bytes`, at the beginning of a value.
+    pub fn at(bytes: &'a [u8], at: u32) -> Scanner<'a> {
+        Scanner { bytes, at: at as usize }
+    }
+
+    /// Where the scanner stands.
+    pub fn offset(&self) -> usize {
+        self.at
+    }
+
+    fn fail<T>(&self) -> Result<T, Malformed> {
+        Err(Malformed { at: self.at })
+    }
+
+    /// The next byte that is not white space, without moving past it.
+    pub fn peek(&mut self) -> Option<u8> {
+        while let Some(&byte) = self.bytes.get(self.at) {
+            if !matches!(byte, b' ' | b'\n' | b'\r' | b'\t') {
+                return Some(byte);
+            }
+            self.at += 1;
+        }
+        None
+    }
+
+    fn expect(&mut self, wanted: u8) -> Result<(), Malformed> {
+        if self.peek() != Some(wanted) {
+            return self.fail();
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    /// Reads a string; the span is what is between the quotes, escapes untouched.
+    pub fn string(&mut self) -> Result<Span, Malformed> {
+        self.expect(b'"')?;
+        let start = self.at;
+        loop {
+            let rest = self.bytes.get(self.at..).unwrap_or_default();
+            match memchr2(b'"', b'\\', rest) {
+                None => {
+                    self.at = self.bytes.len();
+                    return self.fail();
+                }
+                Some(found) if rest[found] == b'"' => {
+                    let end = self.at + found;
+                    self.at = end + 1;
+                    return Ok(Span::new(start, end));
+                }
+                Some(found) => self.at += found + 2,
+            }
+        }
+    }
+
+    /// Skips one value of any kind and answers its span.
+    pub fn value(&mut self) -> Result<Span, Malformed> {
+        let first = self.peek();
+        let start = self.at;
+        match first {
+            Some(b'"') => {
+                self.string()?;
+            }
+            Some(b'{' | b'[') => self.container()?,
+            Some(b'-' | b'0'..=b'9' | b't' | b'f' | b'n') => self.literal(),
+            _ => return self.fail(),
+        }
+        Ok(Span::new(start, self.at))
+    }
+
+    fn literal(&mut self) {
+        while let Some(byte) = self.bytes.get(self.at) {
+            if matches!(byte, b',' | b'}' | b']' | b' ' | b'\n' | b'\r' | b'\t') {
+                break;
+            }
+            self.at += 1;
+        }
+    }
+
+    fn container(&mut self) -> Result<(), Malformed> {
+        let mut depth = 0usize;
+        while let Some(&byte) = self.bytes.get(self.at) {
+            match byte {
+                b'"' => {
+                    self.string()?;
+                    continue;
+                }
+                b'{' | b'[' => depth += 1,
+                b'}' | b']' => depth -= 1,
+                _ => {}
+            }
+            self.at += 1;
+            if depth == 0 {
+                return Ok(());
+            }
+        }
+        self.fail()
+    }
+
+    /// Calls `visit` for each member of the object that starts here. `visit` is given the key and
+    /// a scanner at its value; it must read exactly that value.
+    pub fn object<E: From<Malformed>>(
+        &mut self,
+        mut visit: impl FnMut(Span, &mut Scanner<'a>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.expect(b'{')?;
+        if self.peek() == Some(b'}') {
+            self.at += 1;
+            return Ok(());
+        }
+        loop {
+            self.peek();
+            let key = self.string()?;
+            self.expect(b':')?;
+            visit(key, self)?;
+            match self.peek() {
+                Some(b',') => self.at += 1,
+                Some(b'}') => {
+                    self.at += 1;
+                    return Ok(());
+                }
+                _ => return Ok(self.fail()?),
+            }
+        }
+    }
+
+    /// Calls `visit` for each element of the array that starts here, with a scanner at it.
+    pub fn array<E: From<Malformed>>(
+        &mut self,
+        mut visit: impl FnMut(&mut Scanner<'a>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.expect(b'[')?;
+        if self.peek() == Some(b']') {
+            self.at += 1;
+            return Ok(());
+        }
+        loop {
+            self.peek();
+            visit(self)?;
+            match self.peek() {
+                Some(b',') => self.at += 1,
+                Some(b']') => {
+                    self.at += 1;
+                    return Ok(());
+                }
+                _ => return Ok(self.fail()?),
+            }
+        }
+    }
+
+    /// Whether the key at `span` is `name`. Keys written with escapes are unescaped first.
+    pub fn is(&self, span: Span, name: &str) -> bool {
+        let raw = span.of(self.bytes);
+        raw == name.as_bytes() || (raw.contains(&b'\\') && unescape(raw).as_deref() == Some(name))
+    }
+
+    /// The text of a string span.
+    pub fn text(&self, span: Span) -> Result<Cow<'a, str>, Malformed> {
+        unescape(span.of(self.bytes)).ok_or(Malformed { at: span.start as usize })
+    }
+}
+
+/// What stands between the quotes of a JSON string, unescaped; borrowed when nothing is escaped.
+pub fn unescape(raw: &[u8]) -> Option<Cow<'_, str>> {
+    let text = std::str::from_utf8(raw).ok()?;
+    if !raw.contains(&b'\\') {
+        return Some(Cow::Borrowed(text));
+    }
+    serde_json::from_str::<String>(&format!("\"{text}\"")).ok().map(Cow::Owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(json: &str) -> Result<Vec<String>, Malformed> {
+        let mut scanner = Scanner::new(json.as_bytes());
+        let mut keys = Vec::new();
+        scanner.object(|key, at| {
+            keys.push(at.text(key)?.into_owned());
+            at.value().map(drop)
+        })?;
+        Ok(keys)
+    }
+
+    #[test]
+    fn members_are_visited_in_order_and_values_skipped() {
+        let json = r#"{"a":{"x":"}\""},"b":[1,[2]],"c\u0041":"]","d":-1.5e3,"e":null}"#;
+        assert_eq!(keys(json).unwrap(), ["a", "b", "cA", "d", "e"]);
+        assert_eq!(keys("{}").unwrap(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn broken_text_is_an_error_and_never_a_panic() {
+        for bad in ["", "{", "[1]", "{\"a\"}", "{\"a\":}", "{\"a\":1", "{\"a\":\"x", "{\"a\":1 2}"] {
+            assert!(keys(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! The seam: what any engine promises.
+//!
+//! River: server writes → **store** → watch cache. Every promise is a test in
+//! `testkit::contract` that runs for each engine.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::stream::BoxStream;
+use headwater_api::Revision;
+
+use crate::change::Batch;
+use crate::key::Key;
+
+/// A revisioned key-value store.
+///
+/// - Revisions are one sequence for the whole store; they only grow, and two changes never share
+///   one. A write of several operations takes consecutive revisions, one each.
+/// - A write is all or nothing. When `commit` returns, it is durable, and every later `revision`,
+///   `get`, `range` and `watch` takes it into account. Nothing shows a write before it is durable.
+/// - A range at a revision sees exactly the writes up to it.
+/// - A watch yields every change after its revision, once, in order, with the value before it; or
+///   it fails with [`Error::Compacted`]. A slow watcher delays no writer and costs no memory that
+///   grows with its lag.
+/// - Compaction changes no answer at or above its revision.
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    /// The newest revision, at least as new as every write acknowledged before the call.
+    async fn revision(&self) -> Result<Revision, Error>;
+
+    /// The newest value of a key.
+    async fn get(&self, key: &Key) -> Result<Option<Record>, Error>;
+
+    /// Values in key order.
+    async fn range(&self, range: Range) -> Result<Page, Error>;
+
+    /// Applies all operations, or none. Returns once they are durable.
+    async fn commit(&self, write: Write) -> Result<Committed, Error>;
+
+    /// Changes to keys with this prefix after `after`. A revision in the future is waited for.
+    async fn watch(&self, prefix: &str, after: Revision) -> Result<ChangeStream, Error>;
+
+    /// Forgets history below `at`: states before it can no longer be read nor watched from.
+    /// Compacting at or below an earlier point does nothing; above the newest revision is
+    /// [`Error::Future`].
+    async fn compact(&self, at: Revision) -> Result<(), Error>;
+
+    /// How the store is doing, for health, metrics and window edges. Never blocks.
+    fn condition(&self) -> Condition;
+}
+
+/// What a watch yields, until it fails or is dropped.
+pub type ChangeStream = BoxStream<'static, Result<Batch, Error>>;
+
+/// One key's newest state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Where.
+    pub key: Key,
+    /// The revision of its last change.
+    pub revision: Revision,
+    /// The value.
+    pub value: Bytes,
+}
+
+/// Which values to read.
+#[derive(Clone, Debug, Default)]
+pub struct Range {
+    /// Keys that begin with this.
+    pub prefix: String,
+    /// Skip keys up to and including this one.
+    pub after: Option<Key>,
+    /// The state at this revision; `None` is the newest.
+    pub at: Option<Revision>,
+    /// At most this many; `None` is all.
+    pub limit: Option<usize>,
+}
+
+/// Values in key order.
+#[derive(Clone, Debug, Default)]
+pub struct Page {
+    /// The values.
+    pub records: Vec<Record>,
+    /// The state they belong to.
+    pub revision: Revision,
+    /// Whether more keys follow.
+    pub more: bool,
+}
+
+/// Some operations that happen together. No key may be named twice.
+#[derive(Clone, Debug, Default)]
+pub struct Write {
+    /// In the order of their revisions.
+    pub ops: Vec<Op>,
+}
+
+impl Write {
+    /// A write of one operation.
+    pub fn one(key: Key, guard: Guard, action: Action) -> Write {
+        Write { ops: vec![Op { key, guard, action }] }
+    }
+}
+
+/// One operation of a write.
+#[derive(Clone, Debug)]
+pub struct Op {
+    /// What to write.
+    pub key: Key,
+    /// What must be there.
+    pub guard: Guard,
+    /// What to do.
+    pub action: Action,
+}
+
+/// What must be true of a key for a write to happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Guard {
+    /// The key has no value.
+    Absent,
+    /// The key's last change was at this revision.
+    At(Revision),
+}
+
+/// What a write does to a key.
+#[derive(Clone, Debug)]
+pub enum Action {
+    /// Sets the value; with a time to live it is deleted some time after that has passed.
+    Put {
+        /// The value.
+        value: Bytes,
+        /// How long it stays at least.
+        ttl: Option<Duration>,
+    },
+    /// Removes it.
+    Delete,
+}
+
+/// What a commit gave out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Committed {
+    /// The revision of the first operation; the others follow without a gap.
+    pub first: Revision,
+    /// The revision of the last operation.
+    pub last: Revision,
+}
+
+/// How the store is doing.
+#[derive(Clone, Debug, Default)]
+pub struct Condition {
+    /// The newest revision this process knows to be durable.
+    pub revision: Revision,
+    /// History before this is gone: watches after it and reads at it still work.
+    pub compacted: Revision,
+    /// Bytes on disk, where there is one.
+    pub disk_bytes: u64,
+    /// Why writes fail at the moment, if they do.
+    pub trouble: Option<String>,
+}
+
+/// Why the store refused.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Somebody wrote first: compute again from `actual` and retry. (409)
+    #[error("{key} is not in the state the write expected")]
+    Conflict {
+        /// The key whose guard failed.
+        key: Key,
+        /// What is there instead.
+        actual: Option<Record>,
+    },
+    /// That history is gone: list again. (410)
+    #[error("revision {asked} was compacted; the oldest kept is {oldest}")]
+    Compacted {
+        /// What was asked for.
+        asked: Revision,
+        /// What may still be asked for.
+        oldest: Revision,
+    },
+    /// That revision has not been reached. (504)
+    #[error("revision {asked} is not reached yet; the newest is {current}")]
+    Future {
+        /// What was asked for.
+        asked: Revision,
+        /// The newest.
+        current: Revision,
+    },
+    /// The write itself is not acceptable: too large, or a key named twice. (413 or 500)
+    #[error("the write is refused: {0}")]
+    Refused(String),
+    /// Not now; a later try may succeed. Whether a write happened is unknown. (503)
+    #[error("the store is unavailable: {0}")]
+    Unavailable(String),
+    /// What is stored cannot be read: only an operator can help. (500)
+    #[error("damaged data in {place}: {why}")]
+    Damaged {
+        /// File, table and row.
+        place: String,
+        /// What is wrong with it.
+        why: String,
+    },
+}

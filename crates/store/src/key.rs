@@ -4,6 +4,7 @@
 //! Promise: segments are never empty, `.` or `..` and hold no `/` or NUL, and every prefix that is
 //! scanned ends in the separator, so no request can reach outside its own collection (R49).
 
+use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -27,6 +28,13 @@ impl Key {
 
     /// The whole key.
     pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// A key is ordered and compared as its text, so maps of keys can be searched with text.
+impl Borrow<str> for Key {
+    fn borrow(&self) -> &str {
         &self.0
     }
 }

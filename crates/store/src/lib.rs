@@ -5,10 +5,13 @@
 pub mod key;
 pub mod change;
 pub mod store;
+pub mod memory;
 
 pub use change::{Batch, Change, ChangeKind, Version};
 pub use headwater_api::Revision;
 pub use key::Key;
+pub use memory::{Memory, Options as MemoryOptions};
 pub use store::{
-    Action, ChangeStream, Committed, Condition, Error, Guard, Op, Page, Range, Record, Store, Write,
+    Action, ChangeStream, Committed, Condition, Error, FIRST, Guard, Op, Page, Range, Record,
+    Store, Write,
 };

@@ -3,6 +3,8 @@
 //! River: server writes → **store** → watch cache. Every promise is a test in
 //! `testkit::contract` that runs for each engine.
 
+use std::collections::BTreeSet;
+use std::ops::Bound;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -12,6 +14,16 @@ use headwater_api::Revision;
 
 use crate::change::Batch;
 use crate::key::Key;
+
+/// The revision of a store nothing was ever written to; the first change is the next one. Not
+/// zero, since a resourceVersion of zero means "whatever you have" to a client.
+pub const FIRST: Revision = Revision(1);
+
+/// The largest value an engine takes unless told otherwise: what etcd takes.
+pub const VALUE_MAX: usize = 3 << 19;
+
+/// The longest key. Kubernetes' longest names make keys of about a fifth of it.
+pub const KEY_MAX: usize = 4096;
 
 /// A revisioned key-value store.
 ///
@@ -77,6 +89,24 @@ pub struct Range {
     pub limit: Option<usize>,
 }
 
+impl Range {
+    /// Whether a key belongs to the range.
+    pub fn covers(&self, key: &Key) -> bool {
+        key.as_str().starts_with(&self.prefix)
+            && self.after.as_ref().is_none_or(|after| key > after)
+    }
+
+    /// Where the range starts; it ends with the last key that has its prefix.
+    pub fn start(&self) -> Bound<&str> {
+        match &self.after {
+            Some(after) if after.as_str() >= self.prefix.as_str() => {
+                Bound::Excluded(after.as_str())
+            }
+            _ => Bound::Included(self.prefix.as_str()),
+        }
+    }
+}
+
 /// Values in key order.
 #[derive(Clone, Debug, Default)]
 pub struct Page {
@@ -100,6 +130,21 @@ impl Write {
     pub fn one(key: Key, guard: Guard, action: Action) -> Write {
         Write { ops: vec![Op { key, guard, action }] }
     }
+
+    /// Refuses what no state of the store could make acceptable.
+    pub fn check(&self, value_max: usize) -> Result<(), Error> {
+        if self.ops.is_empty() {
+            return Err(Error::Refused("it has no operations".into()));
+        }
+        let mut keys = BTreeSet::new();
+        for op in &self.ops {
+            op.check(value_max)?;
+            if self.ops.len() > 1 && !keys.insert(&op.key) {
+                return Err(Error::Refused(format!("it names {} twice", op.key)));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// One operation of a write.
@@ -111,6 +156,26 @@ pub struct Op {
     pub guard: Guard,
     /// What to do.
     pub action: Action,
+}
+
+impl Op {
+    fn check(&self, value_max: usize) -> Result<(), Error> {
+        let Op { key, guard, action } = self;
+        let key_len = key.as_str().len();
+        if key_len == 0 || key_len > KEY_MAX {
+            return Err(Error::Refused(format!("a key has {key_len} bytes, not 1 to {KEY_MAX}")));
+        }
+        match action {
+            Action::Put { value, .. } if value.len() > value_max => {
+                let len = value.len();
+                Err(Error::Refused(format!("{key} has {len} bytes; at most {value_max} fit")))
+            }
+            Action::Delete if *guard == Guard::Absent => {
+                Err(Error::Refused(format!("it deletes {key} if that is absent")))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// What must be true of a key for a write to happen.
@@ -185,7 +250,7 @@ pub enum Error {
         /// The newest.
         current: Revision,
     },
-    /// The write itself is not acceptable: too large, or a key named twice. (413 or 500)
+    /// The write itself is not acceptable: too large, empty, or a key named twice. (413 or 500)
     #[error("the write is refused: {0}")]
     Refused(String),
     /// Not now; a later try may succeed. Whether a write happened is unknown. (503)

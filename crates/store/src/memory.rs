@@ -1,0 +1,462 @@
+//! The memory engine: every promise of the trait but durability, for tests and `--memory`.
+//!
+//! River: server writes → **store** → watch cache.
+//! Promise: one lock around plain state decides everything, so a commit is all or nothing and
+//! watchers are cursors over one shared history: a slow one costs its position and nothing else.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::stream::{self, StreamExt};
+use headwater_api::Revision;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::change::{Batch, Change, ChangeKind, Version};
+use crate::key::Key;
+use crate::store::{
+    Action, ChangeStream, Committed, Condition, Error, FIRST, Guard, Op, Page, Range, Record,
+    Store, VALUE_MAX, Write,
+};
+
+/// Changes a watcher takes at a time, so that one far behind holds the lock only briefly.
+const BATCH_MAX: usize = 1_000;
+
+/// Objects that expire at a time, for the same reason.
+const EXPIRE_MAX: usize = 100;
+
+/// How a [`Memory`] behaves.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The largest value a write may carry, in bytes.
+    pub value_max: usize,
+    /// Bytes of history kept; beyond it the oldest changes are compacted away.
+    pub history_bytes_max: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { value_max: VALUE_MAX, history_bytes_max: 256 << 20 }
+    }
+}
+
+/// A store that forgets everything when it is dropped.
+///
+/// ```
+/// # async fn example() -> Result<(), headwater_store::Error> {
+/// use headwater_store::{Action, Guard, Key, Memory, Store, Write};
+///
+/// let store = Memory::default();
+/// let put = Action::Put { value: "{}".into(), ttl: None };
+/// let done = store.commit(Write::one(Key::new("/registry/a"), Guard::Absent, put)).await?;
+/// assert_eq!(store.revision().await?, done.last);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Memory {
+    shared: Arc<Shared>,
+    options: Options,
+    /// At most one task, which deletes what has outlived its time; ends with the engine.
+    tasks: Mutex<JoinSet<()>>,
+}
+
+impl Memory {
+    /// An empty store.
+    pub fn new(options: Options) -> Memory {
+        let shared = Shared {
+            state: Mutex::new(State::default()),
+            newest: watch::Sender::new(FIRST),
+            sooner: Notify::new(),
+        };
+        Memory { shared: Arc::new(shared), options, tasks: Mutex::default() }
+    }
+
+    /// Starts the expiry task if none runs (the first may have died with its runtime).
+    fn ensure_expiry(&self) {
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        while tasks.try_join_next().is_some() {}
+        if tasks.is_empty() {
+            tasks.spawn(expire(self.shared.clone()));
+        }
+    }
+}
+
+impl Default for Memory {
+    fn default() -> Memory {
+        Memory::new(Options::default())
+    }
+}
+
+#[async_trait]
+impl Store for Memory {
+    async fn revision(&self) -> Result<Revision, Error> {
+        Ok(self.shared.lock().newest)
+    }
+
+    async fn get(&self, key: &Key) -> Result<Option<Record>, Error> {
+        Ok(self.shared.lock().record(key))
+    }
+
+    async fn range(&self, range: Range) -> Result<Page, Error> {
+        self.shared.lock().range(&range)
+    }
+
+    async fn commit(&self, write: Write) -> Result<Committed, Error> {
+        write.check(self.options.value_max)?;
+        let expires =
+            write.ops.iter().any(|op| matches!(op.action, Action::Put { ttl: Some(_), .. }));
+        let committed = {
+            let mut state = self.shared.lock();
+            let committed = state.commit(write)?;
+            state.trim(self.options.history_bytes_max);
+            self.shared.newest.send_replace(state.newest);
+            committed
+        };
+        if expires {
+            self.ensure_expiry();
+            self.shared.sooner.notify_one();
+        }
+        Ok(committed)
+    }
+
+    async fn watch(&self, prefix: &str, after: Revision) -> Result<ChangeStream, Error> {
+        self.shared.lock().check_watch(after)?;
+        let cursor = Cursor {
+            shared: Arc::downgrade(&self.shared),
+            newest: self.shared.newest.subscribe(),
+            prefix: prefix.to_owned(),
+            position: after,
+        };
+        Ok(stream::unfold(Some(cursor), Cursor::step).boxed())
+    }
+
+    async fn compact(&self, at: Revision) -> Result<(), Error> {
+        self.shared.lock().compact(at)
+    }
+
+    fn condition(&self) -> Condition {
+        let state = self.shared.lock();
+        Condition {
+            revision: state.newest,
+            compacted: state.compacted,
+            disk_bytes: 0,
+            trouble: None,
+        }
+    }
+}
+
+/// What the engine, its expiry task and its watchers have in common.
+struct Shared {
+    state: Mutex<State>,
+    /// The newest revision; set under the lock, so that it never falls.
+    newest: watch::Sender<Revision>,
+    /// Tells the expiry task that something may expire sooner than it thinks.
+    sooner: Notify,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The whole store at its newest revision, and how it came to be.
+struct State {
+    live: BTreeMap<Key, Live>,
+    /// Invariant: exactly the changes in `(compacted, newest]`, in order.
+    history: VecDeque<Change>,
+    history_bytes: usize,
+    newest: Revision,
+    compacted: Revision,
+    /// When which version of a key goes; entries of overwritten versions are passed over.
+    expiries: BTreeSet<(Instant, Key, Revision)>,
+}
+
+struct Live {
+    revision: Revision,
+    value: Bytes,
+}
+
+impl Default for State {
+    fn default() -> State {
+        State {
+            live: BTreeMap::new(),
+            history: VecDeque::new(),
+            history_bytes: 0,
+            newest: FIRST,
+            compacted: Revision::ZERO,
+            expiries: BTreeSet::new(),
+        }
+    }
+}
+
+impl State {
+    fn record(&self, key: &Key) -> Option<Record> {
+        let live = self.live.get(key)?;
+        Some(Record { key: key.clone(), revision: live.revision, value: live.value.clone() })
+    }
+
+    /// Every guard is checked before anything is applied.
+    fn commit(&mut self, write: Write) -> Result<Committed, Error> {
+        for op in &write.ops {
+            self.check_guard(op)?;
+        }
+        let first = self.newest.next();
+        for op in write.ops {
+            self.apply(op.key, op.action);
+        }
+        Ok(Committed { first, last: self.newest })
+    }
+
+    fn check_guard(&self, op: &Op) -> Result<(), Error> {
+        let actual = self.live.get(&op.key).map(|live| live.revision);
+        let expected = match op.guard {
+            Guard::Absent => None,
+            Guard::At(revision) => Some(revision),
+        };
+        if actual == expected {
+            return Ok(());
+        }
+        Err(Error::Conflict { key: op.key.clone(), actual: self.record(&op.key) })
+    }
+
+    fn apply(&mut self, key: Key, action: Action) {
+        let revision = self.newest.next();
+        let (value, prev) = match action {
+            Action::Put { value, ttl } => {
+                if let Some(at) = ttl.and_then(|ttl| Instant::now().checked_add(ttl)) {
+                    self.expiries.insert((at, key.clone(), revision));
+                }
+                let live = Live { revision, value: value.clone() };
+                (Some(value), self.live.insert(key.clone(), live))
+            }
+            Action::Delete => (None, self.live.remove(&key)),
+        };
+        let kind = match (&value, &prev) {
+            (None, _) => ChangeKind::Deleted,
+            (Some(_), None) => ChangeKind::Created,
+            (Some(_), Some(_)) => ChangeKind::Updated,
+        };
+        let value = value.unwrap_or_default();
+        let prev = prev.map(|live| Version { revision: live.revision, value: live.value });
+        self.history_bytes += weight(&key, &value);
+        self.history.push_back(Change { revision, key, kind, value, prev });
+        self.newest = revision;
+    }
+
+    fn range(&self, range: &Range) -> Result<Page, Error> {
+        let at = range.at.unwrap_or(self.newest);
+        self.check_at(at)?;
+        let limit = range.limit.unwrap_or(usize::MAX);
+        let mut records = Vec::new();
+        for (key, (revision, value)) in self.state_at(at, range) {
+            if records.len() == limit {
+                return Ok(Page { records, revision: at, more: true });
+            }
+            records.push(Record { key: key.clone(), revision, value: value.clone() });
+        }
+        Ok(Page { records, revision: at, more: false })
+    }
+
+    fn check_at(&self, at: Revision) -> Result<(), Error> {
+        if at < self.compacted {
+            return Err(Error::Compacted { asked: at, oldest: self.compacted });
+        }
+        if at > self.newest {
+            return Err(Error::Future { asked: at, current: self.newest });
+        }
+        Ok(())
+    }
+
+    /// The keys of a range as they were at a revision: the newest state with the later changes
+    /// undone. What the first later change of a key replaced is what was there.
+    fn state_at<'a>(&'a self, at: Revision, range: &'a Range) -> BoxIterator<'a> {
+        let live = self.live_in(range).map(|(key, live)| (key, (live.revision, &live.value)));
+        let mut undone: BTreeMap<&Key, Option<&Version>> = BTreeMap::new();
+        for change in self.changes_after(at).filter(|change| range.covers(&change.key)) {
+            undone.entry(&change.key).or_insert(change.prev.as_ref());
+        }
+        if undone.is_empty() {
+            return Box::new(live);
+        }
+        let mut state: BTreeMap<&Key, (Revision, &Bytes)> = live.collect();
+        for (key, was) in undone {
+            match was {
+                Some(version) => state.insert(key, (version.revision, &version.value)),
+                None => state.remove(key),
+            };
+        }
+        Box::new(state.into_iter())
+    }
+
+    fn live_in<'a>(&'a self, range: &'a Range) -> impl Iterator<Item = (&'a Key, &'a Live)> {
+        self.live
+            .range::<str, _>((range.start(), Bound::Unbounded))
+            .take_while(|(key, _)| key.as_str().starts_with(&range.prefix))
+    }
+
+    /// Revisions have no gap, so a place in the history is a subtraction.
+    fn changes_after(&self, after: Revision) -> impl Iterator<Item = &Change> {
+        let oldest = self.history.front().map_or(self.newest.next(), |change| change.revision);
+        let skip = after.next().0.saturating_sub(oldest.0);
+        let skip = usize::try_from(skip).unwrap_or(usize::MAX).min(self.history.len());
+        self.history.range(skip..)
+    }
+
+    fn check_watch(&self, after: Revision) -> Result<(), Error> {
+        if after < self.compacted {
+            return Err(Error::Compacted { asked: after, oldest: self.compacted });
+        }
+        Ok(())
+    }
+
+    /// The next changes of a watcher, or `None` if it has them all.
+    fn batch(&self, prefix: &str, after: Revision) -> Result<Option<Batch>, Error> {
+        self.check_watch(after)?;
+        if after >= self.newest {
+            return Ok(None);
+        }
+        let mut batch = Batch { changes: Vec::new(), complete_to: self.newest };
+        for change in self.changes_after(after) {
+            if change.key.as_str().starts_with(prefix) {
+                batch.changes.push(change.clone());
+            }
+            if batch.changes.len() == BATCH_MAX {
+                batch.complete_to = change.revision;
+                break;
+            }
+        }
+        Ok(Some(batch))
+    }
+
+    fn compact(&mut self, at: Revision) -> Result<(), Error> {
+        if at > self.newest {
+            return Err(Error::Future { asked: at, current: self.newest });
+        }
+        while self.history.front().is_some_and(|change| change.revision <= at) {
+            self.forget_oldest();
+        }
+        self.compacted = self.compacted.max(at);
+        Ok(())
+    }
+
+    /// Compacts away what is more history than may be kept.
+    fn trim(&mut self, bytes_max: usize) {
+        while self.history_bytes > bytes_max {
+            self.forget_oldest();
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        if let Some(change) = self.history.pop_front() {
+            self.history_bytes -= weight(&change.key, &change.value);
+            self.compacted = change.revision;
+        }
+    }
+
+    /// Deletes some of what has outlived its time; says when to come again.
+    fn expire(&mut self, now: Instant) -> Option<Instant> {
+        for _ in 0..EXPIRE_MAX {
+            let (at, _, _) = self.expiries.first()?;
+            if *at > now {
+                return Some(*at);
+            }
+            let (_, key, revision) = self.expiries.pop_first()?;
+            if self.live.get(&key).is_some_and(|live| live.revision == revision) {
+                self.apply(key, Action::Delete);
+            }
+        }
+        Some(now)
+    }
+}
+
+type BoxIterator<'a> = Box<dyn Iterator<Item = (&'a Key, (Revision, &'a Bytes))> + 'a>;
+
+/// What a change costs the history.
+fn weight(key: &Key, value: &Bytes) -> usize {
+    size_of::<Change>() + key.as_str().len() + value.len()
+}
+
+/// A watcher: where it is, and nothing else.
+struct Cursor {
+    /// Weak, so that watchers end when the engine is gone.
+    shared: Weak<Shared>,
+    newest: watch::Receiver<Revision>,
+    prefix: String,
+    position: Revision,
+}
+
+impl Cursor {
+    /// Waits for changes after the position. An error is the last thing a watcher sees.
+    async fn step(cursor: Option<Cursor>) -> Option<(Result<Batch, Error>, Option<Cursor>)> {
+        let mut cursor = cursor?;
+        loop {
+            let position = cursor.position;
+            cursor.newest.wait_for(|newest| *newest > position).await.ok()?;
+            let found = cursor.shared.upgrade()?.lock().batch(&cursor.prefix, position);
+            match found {
+                Ok(Some(batch)) => {
+                    cursor.position = batch.complete_to;
+                    return Some((Ok(batch), Some(cursor)));
+                }
+                Ok(None) => {}
+                Err(error) => return Some((Err(error), None)),
+            }
+        }
+    }
+}
+
+/// Deletes what has outlived its time, as ordinary changes.
+async fn expire(shared: Arc<Shared>) {
+    loop {
+        let next = {
+            let mut state = shared.lock();
+            let next = state.expire(Instant::now());
+            shared.newest.send_replace(state.newest);
+            next
+        };
+        // Nothing to wait for is a long wait: a new expiry ends it early.
+        let next = next.unwrap_or_else(|| Instant::now() + Duration::from_secs(3600));
+        tokio::select! {
+            biased;
+            () = shared.sooner.notified() => {}
+            () = tokio::time::sleep_until(next) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(key: &str, value: &'static str) -> Write {
+        let put = Action::Put { value: value.into(), ttl: None };
+        Write::one(Key::new(key), Guard::Absent, put)
+    }
+
+    #[tokio::test]
+    async fn history_beyond_the_limit_is_compacted_away() {
+        let store = Memory::new(Options { history_bytes_max: 1_000, ..Options::default() });
+        for i in 0..100 {
+            store.commit(put(&format!("/a/{i}"), "value")).await.unwrap();
+        }
+        let condition = store.condition();
+        assert!(condition.compacted > FIRST && condition.compacted < condition.revision);
+        assert!(store.shared.lock().history_bytes <= 1_000);
+        let gone = store.watch("/", FIRST).await.err();
+        assert!(matches!(gone, Some(Error::Compacted { asked: FIRST, .. })), "{gone:?}");
+    }
+
+    #[tokio::test]
+    async fn watchers_end_when_the_engine_is_gone() {
+        let store = Memory::default();
+        let mut watch = store.watch("/", FIRST).await.unwrap();
+        drop(store);
+        assert!(watch.next().await.is_none());
+    }
+}

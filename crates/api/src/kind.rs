@@ -5,11 +5,19 @@
 
 use std::borrow::Cow;
 
+mod builtin;
+mod convert;
+
+pub use builtin::{builtin, groups};
+pub use convert::convert;
+
 /// Text of a row: borrowed for built-in kinds, owned for custom ones.
 pub type Name = Cow<'static, str>;
 
 /// One resource in one version.
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// A custom kind names what it has and leaves the rest to `..Kind::default()`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kind {
     /// API group; empty for the core group.
     pub group: Name,
@@ -41,6 +49,13 @@ pub struct Kind {
     pub traits: Traits,
     /// Defined by a CustomResourceDefinition.
     pub custom: bool,
+    /// Group and version whose row keeps the objects, where that is another one: the same objects
+    /// seen in two ways (S10.12). [`convert`] goes between them.
+    pub stored_as: Option<(Name, Name)>,
+    /// What discovery shows as `storageVersionHash`; empty for kinds that are not stored.
+    pub storage_hash: Name,
+    /// The Warning that every answer carries (S2.34).
+    pub deprecation: Option<Name>,
 }
 
 /// One subresource of a kind.
@@ -59,6 +74,7 @@ pub struct Subresource {
 pub struct Field {
     /// As selectors write it.
     pub label: Name,
+    /// Where it is in the object as it is stored.
     path: Vec<Name>,
     /// What an object without it compares as.
     pub absent: Name,
@@ -102,6 +118,8 @@ pub enum NameRule {
     Label1035,
     /// Any path segment (RBAC).
     PathSegment,
+    /// An IP address in its canonical spelling.
+    IpAddress,
 }
 
 /// Where a kind differs from the ordinary. The ordinary is `Traits::default()`.

@@ -58,8 +58,7 @@ pub const FRAME_END: &str = "}\n";
 
 /// Puts an object into a watch frame.
 pub fn frame(event: EventType, object: &[u8]) -> Bytes {
-    let mut buffer =
-        BytesMut::with_capacity(event.prefix().len() + object.len() + FRAME_END.len());
+    let mut buffer = BytesMut::with_capacity(event.prefix().len() + object.len() + FRAME_END.len());
     buffer.put_slice(event.prefix().as_bytes());
     buffer.put_slice(object);
     buffer.put_slice(FRAME_END.as_bytes());
@@ -122,9 +121,8 @@ impl Object {
         let comma = if after.first() == Some(&b'}') { "" } else { "," };
         let version = format!("\"resourceVersion\":\"{revision}\"{comma}");
         let prefix = event.prefix();
-        let mut buffer = BytesMut::with_capacity(
-            prefix.len() + stored.len() + version.len() + FRAME_END.len(),
-        );
+        let mut buffer =
+            BytesMut::with_capacity(prefix.len() + stored.len() + version.len() + FRAME_END.len());
         buffer.put_slice(prefix.as_bytes());
         buffer.put_slice(before);
         buffer.put_slice(version.as_bytes());
@@ -515,8 +513,7 @@ mod tests {
     #[test]
     fn text_that_looks_like_a_field_inside_a_value_is_left_alone() {
         let stored = r#"{"data":{"x":"\"metadata\":{\"name\":\"evil\"}"},"metadata":{"name":"a"}}"#;
-        let object =
-            Object::decode(stored.as_bytes(), Revision(1), EventType::Added, &[]).unwrap();
+        let object = Object::decode(stored.as_bytes(), Revision(1), EventType::Added, &[]).unwrap();
         assert_eq!(object.key(), "a");
     }
 }

@@ -243,7 +243,8 @@ mod tests {
 
     #[test]
     fn broken_text_is_an_error_and_never_a_panic() {
-        for bad in ["", "{", "[1]", "{\"a\"}", "{\"a\":}", "{\"a\":1", "{\"a\":\"x", "{\"a\":1 2}"] {
+        for bad in ["", "{", "[1]", "{\"a\"}", "{\"a\":}", "{\"a\":1", "{\"a\":\"x", "{\"a\":1 2}"]
+        {
             assert!(keys(bad).is_err(), "{bad}");
         }
     }

@@ -258,8 +258,7 @@ impl fmt::Display for FieldError {
 
 /// 422 for an object; `group_kind` is `Pod` or `Deployment.apps`.
 pub fn invalid(group: &str, kind: &str, name: &str, errors: &[FieldError]) -> Status {
-    let group_kind =
-        if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") };
+    let group_kind = if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") };
     let mut texts: Vec<String> = Vec::new();
     for error in errors {
         let text = error.to_string();

@@ -10,6 +10,7 @@ pub mod scan;
 pub mod object;
 pub mod kind;
 pub mod status;
+pub mod name;
 
 pub use clock::{Clock, SystemClock};
 pub use kind::Kind;

@@ -1,0 +1,144 @@
+//! Files that only their owner may read.
+//!
+//! Promise: a file is either the old one or the new one, never a part; it has its mode from the
+//! moment it exists; links are replaced, not followed.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// For keys, tokens, kubeconfigs.
+pub const PRIVATE: u32 = 0o600;
+/// For certificates.
+pub const PUBLIC: u32 = 0o644;
+
+/// What to do about a secret that other users of the machine can read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OthersMayRead {
+    /// Refuse it, and say how to mend it.
+    #[default]
+    Refuse,
+    /// The operator takes responsibility.
+    Allow,
+}
+
+/// Why a private file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The system refused.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Other users may read it.
+    #[error("{} can be read by other users (mode {mode:04o}); run \"chmod {wanted:o} {}\" or pass --allow-loose-permissions", path.display(), path.display())]
+    Loose {
+        /// The file or directory.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+        /// The mode it should have.
+        wanted: u32,
+    },
+}
+
+impl Error {
+    fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+        let path = path.to_owned();
+        move |source| Error::Io { action, path, source }
+    }
+}
+
+/// Makes a directory that only its owner may enter, unless it is there; then checks it.
+pub fn directory(path: &Path, others: OthersMayRead) -> Result<(), Error> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(Error::io("create the directory", path))?;
+    check(path, 0o700, others)
+}
+
+/// Reads a file that only its owner may read.
+pub fn read(path: &Path, others: OthersMayRead) -> Result<String, Error> {
+    check(path, PRIVATE, others)?;
+    fs::read_to_string(path).map_err(Error::io("read", path))
+}
+
+/// Replaces a file in one step, with this mode.
+pub fn replace(path: &Path, content: &str, mode: u32) -> Result<(), Error> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let directory = directory.unwrap_or(Path::new("."));
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let beside = directory.join(format!(".{name}.{}", uuid::Uuid::new_v4().simple()));
+    let done = write_new(&beside, content, mode)
+        .and_then(|()| fs::rename(&beside, path))
+        .and_then(|()| File::open(directory)?.sync_all());
+    if done.is_err() {
+        // Nothing more can be done about a leftover than to try.
+        let _ = fs::remove_file(&beside);
+    }
+    done.map_err(Error::io("write", path))
+}
+
+fn write_new(path: &Path, content: &str, mode: u32) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
+    // The mode above is narrowed by the umask, which may hide a certificate from its readers.
+    file.set_permissions(Permissions::from_mode(mode))?;
+    file.write_all(content.as_bytes())?;
+    file.sync_all()
+}
+
+/// Refuses what others may read or write.
+pub fn check(path: &Path, wanted: u32, others: OthersMayRead) -> Result<(), Error> {
+    let metadata = fs::metadata(path).map_err(Error::io("read", path))?;
+    let mode = metadata.permissions().mode() & 0o7777;
+    if mode & 0o077 == 0 || others == OthersMayRead::Allow {
+        return Ok(());
+    }
+    Err(Error::Loose { path: path.to_owned(), mode, wanted })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_others_may_read_is_refused_with_the_way_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ca.key");
+        replace(&path, "secret", PUBLIC).unwrap();
+        let error = read(&path, OthersMayRead::Refuse).unwrap_err().to_string();
+        assert!(error.contains("chmod 600"), "{error}");
+        assert!(error.contains("--allow-loose-permissions"), "{error}");
+        assert_eq!(read(&path, OthersMayRead::Allow).unwrap(), "secret");
+    }
+
+    #[test]
+    fn a_replaced_file_has_its_mode_and_leaves_nothing_beside_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("admin.kubeconfig");
+        replace(&path, "old", PRIVATE).unwrap();
+        replace(&path, "new", PRIVATE).unwrap();
+        assert_eq!(read(&path, OthersMayRead::Refuse).unwrap(), "new");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, PRIVATE);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_link_is_replaced_and_its_target_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let (target, link) = (dir.path().join("target"), dir.path().join("link"));
+        fs::write(&target, "untouched").unwrap();
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        replace(&link, "new", PRIVATE).unwrap();
+        assert_eq!(fs::read_to_string(&target).unwrap(), "untouched");
+        assert_eq!(fs::read_to_string(&link).unwrap(), "new");
+    }
+}

@@ -1,0 +1,5 @@
+//! Every engine against the contract and the model.
+
+#![allow(clippy::unwrap_used, reason = "the helpers of tests may stop the test")]
+
+mod memory;

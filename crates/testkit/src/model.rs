@@ -1,0 +1,431 @@
+//! The model: a store so naive that it must be right, and scripts that compare an engine with it.
+//!
+//! The model keeps a full copy of the state at every revision. A script is a list of random steps
+//! (writes with right and wrong guards, reads at old revisions, watches, compactions, restarts);
+//! after each step the engine must have answered what the model answers. Failing scripts shrink.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use headwater_store::{
+    Action, Batch, Change, ChangeKind, ChangeStream, Committed, Error, Guard, Key, Op, Page, Range,
+    Record, Revision, Store, Version, Write,
+};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use crate::contract::read_to;
+
+/// Few keys, so that steps meet; some with a common prefix.
+const KEYS: [&str; 8] =
+    ["/m/a/1", "/m/a/2", "/m/a/3", "/m/ab/1", "/m/b", "/m/b/1", "/m/c/1", "/n/a"];
+
+const PREFIXES: [&str; 6] = ["/m/", "/m/a/", "/m/a", "/m/b", "/", "/none/"];
+
+/// Watchers that stay open over several steps.
+const WATCHERS: usize = 3;
+
+/// One step of a script. Numbers are choices that are scaled to what there is at that moment.
+#[derive(Clone, Debug)]
+pub enum Step {
+    /// Some operations in one commit.
+    Write(Vec<Wish>),
+    /// Read a key.
+    Get(usize),
+    /// Read a range at a revision.
+    Range {
+        /// Which prefix.
+        prefix: usize,
+        /// After which key, if any.
+        after: Option<usize>,
+        /// At which revision, from long ago (0) to the newest (255); `None` is the newest.
+        at: Option<u8>,
+        /// How many, if limited.
+        limit: Option<usize>,
+    },
+    /// Read everything from a revision on.
+    Replay {
+        /// Which prefix.
+        prefix: usize,
+        /// After which revision.
+        after: u8,
+    },
+    /// Open a watch that stays, in place of an earlier one.
+    Open {
+        /// Which of the watchers.
+        watcher: usize,
+        /// Which prefix.
+        prefix: usize,
+        /// After which revision.
+        after: u8,
+    },
+    /// Let a watcher that stays read everything there is.
+    Read(usize),
+    /// Compact.
+    Compact(u8),
+    /// Stop the engine and start it on the same data.
+    Reopen,
+}
+
+/// One operation of a write, before its guard is known.
+#[derive(Clone, Debug)]
+pub struct Wish {
+    key: usize,
+    /// Whether the guard is made to hold; if not, a revision that may or may not fit.
+    honest: bool,
+    stale: u8,
+    /// `None` deletes.
+    value: Option<u16>,
+}
+
+/// Random steps; with restarts for engines that are durable.
+pub fn script(len: usize, durable: bool) -> impl Strategy<Value = Vec<Step>> {
+    let restarts = u32::from(durable);
+    let step = prop_oneof![
+        12 => vec(wish(), 1..=1).prop_map(Step::Write),
+        4 => vec(wish(), 2..=4).prop_map(Step::Write),
+        1 => (0..KEYS.len()).prop_map(Step::Get),
+        3 => (0..PREFIXES.len(), of(0..KEYS.len()), of(any::<u8>()), of(0..5_usize))
+            .prop_map(|(prefix, after, at, limit)| Step::Range { prefix, after, at, limit }),
+        2 => (0..PREFIXES.len(), any::<u8>()).prop_map(|(prefix, after)| Step::Replay { prefix, after }),
+        1 => (0..WATCHERS, 0..PREFIXES.len(), any::<u8>())
+            .prop_map(|(watcher, prefix, after)| Step::Open { watcher, prefix, after }),
+        2 => (0..WATCHERS).prop_map(Step::Read),
+        1 => any::<u8>().prop_map(Step::Compact),
+        restarts => Just(Step::Reopen),
+    ];
+    vec(step, len / 2..=len)
+}
+
+fn of<T: std::fmt::Debug + Clone>(
+    strategy: impl Strategy<Value = T>,
+) -> impl Strategy<Value = Option<T>> {
+    proptest::option::of(strategy)
+}
+
+fn wish() -> impl Strategy<Value = Wish> {
+    let value = prop_oneof![3 => any::<u16>().prop_map(Some), 1 => Just(None)];
+    (0..KEYS.len(), prop::bool::weighted(0.9), any::<u8>(), value)
+        .prop_map(|(key, honest, stale, value)| Wish { key, honest, stale, value })
+}
+
+/// Runs a script. `open` makes the engine; after a `Reopen` it is called again, the engine it made
+/// before having been dropped, and must find the same data.
+pub async fn check<S: Store>(steps: &[Step], mut open: impl AsyncFnMut() -> S) {
+    let mut run = Run::new(open().await).await;
+    for (n, step) in steps.iter().enumerate() {
+        match step {
+            Step::Reopen => run = run.reopen(&mut open).await,
+            step => run.step(step).await,
+        }
+        let newest = run.store().revision().await.expect("the store knows its revision");
+        assert_eq!(newest, run.model.newest(), "after step {n}");
+    }
+}
+
+/// The state at every revision and how each came about.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// The state at each revision since the first.
+    states: BTreeMap<Revision, BTreeMap<Key, (Revision, Bytes)>>,
+    changes: Vec<Change>,
+    compacted: Revision,
+}
+
+impl Model {
+    /// An empty store at this revision.
+    pub fn new(first: Revision) -> Model {
+        let states = BTreeMap::from([(first, BTreeMap::new())]);
+        Model { states, changes: Vec::new(), compacted: Revision::ZERO }
+    }
+
+    /// The newest revision.
+    pub fn newest(&self) -> Revision {
+        *self.states.last_key_value().expect("there is always a state").0
+    }
+
+    /// The oldest state that can still be read.
+    pub fn compacted(&self) -> Revision {
+        self.compacted
+    }
+
+    fn live(&self) -> &BTreeMap<Key, (Revision, Bytes)> {
+        self.states.last_key_value().expect("there is always a state").1
+    }
+
+    /// What [`Store::get`] must answer.
+    pub fn get(&self, key: &Key) -> Option<Record> {
+        let (revision, value) = self.live().get(key)?.clone();
+        Some(Record { key: key.clone(), revision, value })
+    }
+
+    /// What [`Store::commit`] must answer.
+    pub fn commit(&mut self, write: &Write) -> Result<Committed, Error> {
+        write.check(usize::MAX)?;
+        for Op { key, guard, .. } in &write.ops {
+            let actual = self.get(key);
+            let holds = match guard {
+                Guard::Absent => actual.is_none(),
+                Guard::At(at) => actual.as_ref().is_some_and(|record| record.revision == *at),
+            };
+            if !holds {
+                return Err(Error::Conflict { key: key.clone(), actual });
+            }
+        }
+        let first = self.newest().next();
+        for op in &write.ops {
+            self.apply(&op.key, &op.action);
+        }
+        Ok(Committed { first, last: self.newest() })
+    }
+
+    fn apply(&mut self, key: &Key, action: &Action) {
+        let revision = self.newest().next();
+        let mut state = self.live().clone();
+        let (value, prev) = match action {
+            Action::Put { value, .. } => {
+                (value.clone(), state.insert(key.clone(), (revision, value.clone())))
+            }
+            Action::Delete => (Bytes::new(), state.remove(key)),
+        };
+        let kind = match (action, &prev) {
+            (Action::Delete, _) => ChangeKind::Deleted,
+            (_, None) => ChangeKind::Created,
+            (_, Some(_)) => ChangeKind::Updated,
+        };
+        let prev = prev.map(|(revision, value)| Version { revision, value });
+        self.changes.push(Change { revision, key: key.clone(), kind, value, prev });
+        self.states.insert(revision, state);
+    }
+
+    /// What [`Store::range`] must answer.
+    pub fn range(&self, range: &Range) -> Result<Page, Error> {
+        let at = range.at.unwrap_or(self.newest());
+        if at < self.compacted {
+            return Err(Error::Compacted { asked: at, oldest: self.compacted });
+        }
+        let empty = BTreeMap::new();
+        let records: Vec<Record> = self
+            .states
+            .get(&at)
+            .unwrap_or(&empty)
+            .iter()
+            .filter(|(key, _)| range.covers(key))
+            .map(|(key, (revision, value))| Record {
+                key: key.clone(),
+                revision: *revision,
+                value: value.clone(),
+            })
+            .collect();
+        let limit = range.limit.unwrap_or(usize::MAX).min(records.len());
+        let more = limit < records.len();
+        Ok(Page { records: records[..limit].to_vec(), revision: at, more })
+    }
+
+    /// What a watch must yield until now.
+    pub fn replay(&self, prefix: &str, after: Revision) -> Result<Vec<Change>, Error> {
+        if after < self.compacted {
+            return Err(Error::Compacted { asked: after, oldest: self.compacted });
+        }
+        let wanted =
+            |change: &&Change| change.revision > after && change.key.as_str().starts_with(prefix);
+        Ok(self.changes.iter().filter(wanted).cloned().collect())
+    }
+
+    /// What [`Store::compact`] does.
+    pub fn compact(&mut self, at: Revision) {
+        self.compacted = self.compacted.max(at);
+    }
+}
+
+/// An engine, the model it is compared with, and the watchers that are open.
+struct Run<S> {
+    store: Option<S>,
+    model: Model,
+    watchers: [Option<Watcher>; WATCHERS],
+}
+
+struct Watcher {
+    stream: ChangeStream,
+    prefix: &'static str,
+    position: Revision,
+}
+
+impl<S: Store> Run<S> {
+    async fn new(store: S) -> Run<S> {
+        let first = store.revision().await.expect("the store knows its revision");
+        Run { store: Some(store), model: Model::new(first), watchers: Default::default() }
+    }
+
+    fn store(&self) -> &S {
+        self.store.as_ref().expect("the engine is open between steps")
+    }
+
+    async fn reopen(mut self, open: &mut impl AsyncFnMut() -> S) -> Run<S> {
+        self.watchers = Default::default();
+        drop(self.store.take());
+        self.store = Some(open().await);
+        assert_eq!(self.store().condition().compacted, self.model.compacted);
+        self
+    }
+
+    async fn step(&mut self, step: &Step) {
+        match step {
+            Step::Write(wishes) => self.write(wishes).await,
+            Step::Get(key) => self.get(*key).await,
+            Step::Range { prefix, after, at, limit } => {
+                let range = Range {
+                    prefix: PREFIXES[*prefix].into(),
+                    after: after.map(|key| Key::new(KEYS[key])),
+                    at: at.map(|at| self.scale(at)),
+                    limit: *limit,
+                };
+                self.range(range).await;
+            }
+            Step::Replay { prefix, after } => {
+                self.replay(PREFIXES[*prefix], self.scale(*after)).await
+            }
+            Step::Open { watcher, prefix, after } => {
+                let after = self.scale(*after);
+                self.watchers[*watcher] = self.open(PREFIXES[*prefix], after).await;
+            }
+            Step::Read(watcher) => self.read(*watcher).await,
+            Step::Compact(at) => self.compact(self.scale(*at)).await,
+            Step::Reopen => unreachable!("the caller does it"),
+        }
+    }
+
+    /// A revision between the first and the newest; the newest more often than the others.
+    fn scale(&self, choice: u8) -> Revision {
+        let newest = self.model.newest().0;
+        Revision((newest * u64::from(choice) / 240).clamp(1, newest))
+    }
+
+    fn ops(&self, wishes: &[Wish]) -> Write {
+        let mut ops: Vec<Op> = Vec::new();
+        for wish in wishes {
+            let key = Key::new(KEYS[wish.key]);
+            let there = self.model.get(&key).map(|record| record.revision);
+            let guard = match (wish.honest, there) {
+                (true, None) => Guard::Absent,
+                (true, Some(at)) => Guard::At(at),
+                (false, Some(_)) if wish.stale.is_multiple_of(2) => Guard::Absent,
+                (false, _) => Guard::At(self.scale(wish.stale)),
+            };
+            let action = match wish.value {
+                None => Action::Delete,
+                Some(value) => Action::Put { value: bytes(value), ttl: None },
+            };
+            ops.push(Op { key, guard, action });
+        }
+        Write { ops }
+    }
+
+    async fn write(&mut self, wishes: &[Wish]) {
+        let write = self.ops(wishes);
+        let expected = self.model.commit(&write);
+        let actual = self.store().commit(write.clone()).await;
+        assert_same(&actual, &expected, &write);
+    }
+
+    async fn get(&self, key: usize) {
+        let key = Key::new(KEYS[key]);
+        assert_same(&self.store().get(&key).await, &Ok(self.model.get(&key)), &key);
+    }
+
+    async fn range(&self, range: Range) {
+        let page = |page: Page| (page.records, page.revision, page.more);
+        let expected = self.model.range(&range).map(page);
+        assert_same(&self.store().range(range.clone()).await.map(page), &expected, &range);
+    }
+
+    async fn replay(&self, prefix: &str, after: Revision) {
+        let expected = self.model.replay(prefix, after);
+        let actual = match self.store().watch(prefix, after).await {
+            Ok(_) if after == self.model.newest() => Ok(Vec::new()),
+            Ok(mut stream) => Ok(read_to(&mut stream, self.model.newest()).await),
+            Err(error) => Err(error),
+        };
+        assert_same(&actual, &expected, &(prefix, after));
+    }
+
+    async fn open(&self, prefix: &'static str, after: Revision) -> Option<Watcher> {
+        let opened = self.store().watch(prefix, after).await;
+        let may = self.model.replay(prefix, after).map(drop);
+        match opened {
+            Ok(stream) => {
+                assert!(may.is_ok(), "a watch of what is compacted was opened");
+                Some(Watcher { stream, prefix, position: after })
+            }
+            Err(error) => {
+                assert_same(&Err(error), &may, &(prefix, after));
+                None
+            }
+        }
+    }
+
+    /// A watcher that stayed reads on. Below the compaction it may have something in hand still,
+    /// but it may not leave out anything.
+    async fn read(&mut self, watcher: usize) {
+        let newest = self.model.newest();
+        while let Some(mut open) = self.watchers[watcher].take() {
+            if open.position >= newest {
+                self.watchers[watcher] = Some(open);
+                return;
+            }
+            match futures::StreamExt::next(&mut open.stream).await.expect("it goes on") {
+                Ok(batch) => {
+                    self.check_batch(&open, &batch);
+                    open.position = batch.complete_to;
+                    self.watchers[watcher] = Some(open);
+                }
+                Err(error) => {
+                    let expected = Err(Error::Compacted {
+                        asked: open.position,
+                        oldest: self.model.compacted,
+                    });
+                    assert_same::<()>(&Err(error), &expected, &open.prefix);
+                    assert!(open.position < self.model.compacted);
+                }
+            }
+        }
+    }
+
+    fn check_batch(&self, watcher: &Watcher, batch: &Batch) {
+        let reached = |change: &&Change| {
+            change.revision > watcher.position
+                && change.revision <= batch.complete_to
+                && change.key.as_str().starts_with(watcher.prefix)
+        };
+        let expected: Vec<Change> = self.model.changes.iter().filter(reached).cloned().collect();
+        assert_eq!(batch.changes, expected, "{} after {}", watcher.prefix, watcher.position);
+        assert!(batch.complete_to > watcher.position && batch.complete_to <= self.model.newest());
+    }
+
+    async fn compact(&mut self, at: Revision) {
+        self.store().compact(at).await.expect("the past can be compacted");
+        self.model.compact(at);
+        assert_eq!(self.store().condition().compacted, self.model.compacted);
+    }
+}
+
+fn bytes(value: u16) -> Bytes {
+    // Sizes from nothing to more than a page, so that rows move between pages.
+    let len = usize::from(value % 1024) * usize::from(value % 7);
+    Bytes::from(format!("{value:0len$}"))
+}
+
+/// Errors are compared by what they print and hold, which is all a caller sees.
+#[track_caller]
+fn assert_same<T: std::fmt::Debug + PartialEq>(
+    actual: &Result<T, Error>,
+    expected: &Result<T, Error>,
+    context: &dyn std::fmt::Debug,
+) {
+    match (actual, expected) {
+        (Ok(actual), Ok(expected)) => assert_eq!(actual, expected, "{context:?}"),
+        (actual, expected) => {
+            assert_eq!(format!("{actual:?}"), format!("{expected:?}"), "{context:?}");
+        }
+    }
+}

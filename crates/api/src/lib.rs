@@ -11,6 +11,10 @@ pub mod object;
 pub mod kind;
 pub mod status;
 pub mod name;
+pub mod query;
+pub mod token;
+pub mod selector;
+pub mod options;
 
 pub use clock::{Clock, SystemClock};
 pub use kind::Kind;

@@ -1,0 +1,35 @@
+//! Selectors: which objects a list or watch is about.
+//!
+//! River: options → **selector** → views, indexes, per-object matching.
+//! Promise: a parsed selector is in canonical form, so two requests that select the same way are
+//! equal, hash alike and share one view. Matching parses nothing.
+
+pub mod field;
+pub mod label;
+
+pub use field::Selector as FieldSelector;
+pub use label::Selector as LabelSelector;
+
+use crate::query::bad_request;
+use crate::status::Status;
+
+/// Longest selector, in bytes (B144).
+const LENGTH_MAX: usize = 64 * 1024;
+
+/// Most terms of a selector; values of a set do not count.
+const TERMS_MAX: usize = 10_000;
+
+fn check_length(text: &str) -> Result<(), Status> {
+    if text.len() > LENGTH_MAX {
+        let message = format!("selector too long: limit is {LENGTH_MAX} bytes");
+        return Err(Status::failure(414, "", message));
+    }
+    Ok(())
+}
+
+fn check_terms(terms: usize) -> Result<(), Status> {
+    if terms > TERMS_MAX {
+        return Err(bad_request(format!("selector has too many terms: limit is {TERMS_MAX}")));
+    }
+    Ok(())
+}

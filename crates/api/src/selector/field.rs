@@ -1,0 +1,263 @@
+//! Field selectors: `metadata.name=x,status.phase!=Running` (S3.32).
+//!
+//! Promise: fields are resolved against the kind when the selector is parsed, so that matching is
+//! a lookup by index in what every object carries anyway.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::{check_length, check_terms};
+use crate::kind::{Kind, Name};
+use crate::object::Object;
+use crate::query::{bad_request, quote};
+use crate::status::Status;
+
+/// A conjunction of terms. The empty one selects everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Selector {
+    /// Sorted and without repeats: the canonical form.
+    terms: Arc<[Term]>,
+}
+
+/// One comparison of one field.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Term {
+    label: Name,
+    place: Place,
+    value: Box<str>,
+    equal: bool,
+    /// What an object without the field compares as.
+    absent: Name,
+}
+
+/// Where an object keeps a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Place {
+    Name,
+    Namespace,
+    /// Index into the kind's selectable fields.
+    Field(usize),
+}
+
+impl Selector {
+    /// Selects everything.
+    pub fn everything() -> Selector {
+        Selector::default()
+    }
+
+    /// Selects the object with one name.
+    pub fn named(name: &str) -> Selector {
+        let term = Term {
+            label: Name::Borrowed("metadata.name"),
+            place: Place::Name,
+            value: name.into(),
+            equal: true,
+            absent: Name::Borrowed(""),
+        };
+        Selector { terms: Arc::new([term]) }
+    }
+
+    /// Reads a selector on objects of `kind`; errors are ready to be answered.
+    pub fn parse(text: &str, kind: &Kind) -> Result<Selector, Status> {
+        Unresolved::parse(text)?.resolve(kind)
+    }
+
+    /// Whether it selects everything.
+    pub fn is_empty(&self) -> bool {
+        self.terms.is_empty()
+    }
+
+    /// Whether an object is selected.
+    pub fn matches(&self, object: &Object) -> bool {
+        self.terms.iter().all(|term| {
+            let value = match term.place {
+                Place::Name => object.name(),
+                Place::Namespace => object.namespace(),
+                Place::Field(index) => object.field(index).unwrap_or(&term.absent),
+            };
+            (value == &*term.value) == term.equal
+        })
+    }
+
+    /// The name that it fixes, if any (S3.35).
+    pub fn name(&self) -> Option<&str> {
+        self.fixed(Place::Name)
+    }
+
+    /// The namespace that it fixes, if any.
+    pub fn namespace(&self) -> Option<&str> {
+        self.fixed(Place::Namespace)
+    }
+
+    /// The value that it fixes for the kind's `index`-th selectable field, if any.
+    pub fn field(&self, index: usize) -> Option<&str> {
+        self.fixed(Place::Field(index))
+    }
+
+    /// Every selectable field that it fixes: what an index over fields can use.
+    pub fn equalities(&self) -> impl Iterator<Item = (usize, &str)> {
+        self.terms.iter().filter_map(|term| match term.place {
+            Place::Field(index) if term.equal => Some((index, &*term.value)),
+            _ => None,
+        })
+    }
+
+    fn fixed(&self, place: Place) -> Option<&str> {
+        self.terms.iter().find(|term| term.place == place && term.equal).map(|term| &*term.value)
+    }
+
+    /// For a path that names an object already: the selector must be empty or name it too.
+    pub fn and_named(self, name: &str) -> Result<Selector, Status> {
+        match self.name() {
+            _ if self.is_empty() => Ok(Selector::named(name)),
+            Some(selected) if selected == name => Ok(self),
+            _ => Err(bad_request("fieldSelector metadata.name doesn't match requested name")),
+        }
+    }
+}
+
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, term) in self.terms.iter().enumerate() {
+            let comma = if index > 0 { "," } else { "" };
+            let operator = if term.equal { "=" } else { "!=" };
+            write!(f, "{comma}{}{operator}{}", term.label, escape(&term.value))?;
+        }
+        Ok(())
+    }
+}
+
+/// A selector whose fields are not looked up yet: the syntax is checked before the other options
+/// are, the fields after them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Unresolved {
+    terms: Vec<(String, bool, String)>,
+}
+
+impl Unresolved {
+    pub(crate) fn parse(text: &str) -> Result<Unresolved, Status> {
+        check_length(text)?;
+        let mut parts = split_terms(text);
+        // The reference looks at terms in sorted order, which shows in which error comes first.
+        parts.sort_unstable();
+        parts.retain(|part| !part.is_empty());
+        check_terms(parts.len())?;
+        let mut terms = Vec::with_capacity(parts.len());
+        for part in parts {
+            let (label, equal, value) = split_term(part).ok_or_else(|| {
+                bad_request(format!("invalid selector: '{text}'; can't understand '{part}'"))
+            })?;
+            let value = unescape(value)
+                .map_err(|why| bad_request(format!("invalid field selector: {why}")))?;
+            terms.push((label.to_owned(), equal, value));
+        }
+        Ok(Unresolved { terms })
+    }
+
+    pub(crate) fn resolve(self, kind: &Kind) -> Result<Selector, Status> {
+        let mut terms = Vec::with_capacity(self.terms.len());
+        for (label, equal, value) in self.terms {
+            let (label, place, absent) =
+                resolve(&label, kind).ok_or_else(|| bad_request(unknown(&label, kind)))?;
+            terms.push(Term { label, place, value: value.into(), equal, absent });
+        }
+        terms.sort_unstable();
+        terms.dedup();
+        Ok(Selector { terms: terms.into() })
+    }
+}
+
+fn resolve(label: &str, kind: &Kind) -> Option<(Name, Place, Name)> {
+    let plain = |label: &'static str, place| (Name::Borrowed(label), place, Name::Borrowed(""));
+    // Kinds that list fields of their own, and custom ones, know `metadata.namespace` only where
+    // there are namespaces; to all others it is a field that is always empty.
+    let namespaced = kind.namespaced || (kind.fields.is_empty() && !kind.custom);
+    let label = match (label, &*kind.kind) {
+        ("metadata.name", _) => return Some(plain("metadata.name", Place::Name)),
+        ("metadata.namespace", _) if namespaced => {
+            return Some(plain("metadata.namespace", Place::Namespace));
+        }
+        // The name of that field before v1.
+        ("spec.host", "Pod") if kind.group.is_empty() => "spec.nodeName",
+        (label, _) => label,
+    };
+    let index = kind.fields.iter().position(|field| field.label == label)?;
+    let field = &kind.fields[index];
+    Some((field.label.clone(), Place::Field(index), field.absent.clone()))
+}
+
+/// The message differs from kind to kind, for no reason but history.
+fn unknown(label: &str, kind: &Kind) -> String {
+    if kind.custom {
+        return format!("field label not supported: {label}");
+    }
+    match (&*kind.group, &*kind.kind) {
+        ("batch", "Job") => format!("field label {} not supported for Job", quote(label)),
+        ("resource.k8s.io", "ResourceSlice") => format!(
+            "field label not supported for {}/{}, Kind=ResourceSlice: {label}",
+            kind.group, kind.version
+        ),
+        _ if kind.fields.is_empty() => format!(
+            "{} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"",
+            quote(label)
+        ),
+        _ => format!("field label not supported: {label}"),
+    }
+}
+
+/// The terms between commas; a comma after a backslash belongs to its value.
+fn split_terms(text: &str) -> Vec<&str> {
+    let mut terms = Vec::new();
+    let (mut start, mut escaped) = (0, false);
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = true,
+            b',' => {
+                terms.push(&text[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    terms.push(&text[start..]);
+    terms
+}
+
+/// Field, whether it must be equal, and the value as written.
+fn split_term(term: &str) -> Option<(&str, bool, &str)> {
+    let at = term.char_indices().map(|(at, _)| at).find(|at| {
+        let rest = &term[*at..];
+        rest.starts_with("!=") || rest.starts_with('=')
+    })?;
+    let (label, rest) = term.split_at(at);
+    if let Some(value) = rest.strip_prefix("!=") {
+        return Some((label, false, value));
+    }
+    let value = rest.strip_prefix("==").or_else(|| rest.strip_prefix('='))?;
+    Some((label, true, value))
+}
+
+fn unescape(value: &str) -> Result<String, String> {
+    let mut plain = String::with_capacity(value.len());
+    let mut chars = value.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => match chars.next() {
+                Some(c @ ('\\' | ',' | '=')) => plain.push(c),
+                Some(c) => return Err(format!("invalid escape sequence: \\{c}")),
+                None => return Err("invalid escape sequence: \\".to_owned()),
+            },
+            ',' | '=' => return Err(format!("unescaped character in value: {}", u32::from(c))),
+            c => plain.push(c),
+        }
+    }
+    Ok(plain)
+}
+
+fn escape(value: &str) -> String {
+    value.replace('\\', "\\\\").replace(',', "\\,").replace('=', "\\=")
+}
+
+#[cfg(test)]
+mod tests;

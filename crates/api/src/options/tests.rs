@@ -1,7 +1,6 @@
 use serde_json::json;
 
 use super::*;
-use crate::kind::{NameRule, Traits};
 
 fn config_maps() -> Kind {
     Kind {
@@ -12,14 +11,7 @@ fn config_maps() -> Kind {
         plural: "configmaps".into(),
         singular: "configmap".into(),
         namespaced: true,
-        short_names: vec![],
-        categories: vec![],
-        verbs: vec![],
-        subresources: vec![],
-        fields: vec![],
-        names: NameRule::Subdomain,
-        traits: Traits::default(),
-        custom: false,
+        ..Kind::default()
     }
 }
 

@@ -172,16 +172,16 @@ fn resolve(label: &str, kind: &Kind) -> Option<(Name, Place, Name)> {
     // Kinds that list fields of their own, and custom ones, know `metadata.namespace` only where
     // there are namespaces; to all others it is a field that is always empty.
     let namespaced = kind.namespaced || (kind.fields.is_empty() && !kind.custom);
-    let label = match (label, &*kind.kind) {
-        ("metadata.name", _) => return Some(plain("metadata.name", Place::Name)),
-        ("metadata.namespace", _) if namespaced => {
+    match label {
+        "metadata.name" => return Some(plain("metadata.name", Place::Name)),
+        "metadata.namespace" if namespaced => {
             return Some(plain("metadata.namespace", Place::Namespace));
         }
-        // The name of that field before v1.
-        ("spec.host", "Pod") if kind.group.is_empty() => "spec.nodeName",
-        (label, _) => label,
-    };
-    let index = kind.fields.iter().position(|field| field.label == label)?;
+        _ => {}
+    }
+    let named = kind.fields.iter().find(|field| field.label == label)?;
+    // `spec.host` is an old label of `spec.nodeName`: fields with one path are one field.
+    let index = kind.fields.iter().position(|field| field.path() == named.path())?;
     let field = &kind.fields[index];
     Some((field.label.clone(), Place::Field(index), field.absent.clone()))
 }

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::kind::{Field, NameRule, Traits};
+use crate::kind::Field;
 use crate::object::EventType;
 use crate::revision::Revision;
 
@@ -14,14 +14,8 @@ fn kind(group: &'static str, kind: &'static str, fields: Vec<Field>) -> Kind {
         plural: format!("{}s", kind.to_lowercase()).into(),
         singular: kind.to_lowercase().into(),
         namespaced: true,
-        short_names: vec![],
-        categories: vec![],
-        verbs: vec![],
-        subresources: vec![],
         fields,
-        names: NameRule::Subdomain,
-        traits: Traits::default(),
-        custom: false,
+        ..Kind::default()
     }
 }
 
@@ -31,6 +25,7 @@ fn pods() -> Kind {
         "Pod",
         vec![
             Field::new("spec.nodeName", &["spec", "nodeName"], ""),
+            Field::new("spec.host", &["spec", "nodeName"], ""),
             Field::new("spec.hostNetwork", &["spec", "hostNetwork"], "false"),
         ],
     )
@@ -117,7 +112,7 @@ fn what_a_selector_fixes_is_there_for_indexes() {
     assert_eq!(selector.name(), Some("a"));
     assert_eq!(selector.namespace(), None);
     assert_eq!(selector.field(0), Some("n1"));
-    assert_eq!(selector.field(1), None);
+    assert_eq!(selector.field(2), None);
     assert_eq!(selector.equalities().collect::<Vec<_>>(), [(0, "n1")]);
 }
 

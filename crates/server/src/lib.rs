@@ -4,3 +4,5 @@ pub mod pki;
 pub mod tls;
 pub mod token_file;
 pub mod identity;
+pub mod metrics;
+pub mod health;

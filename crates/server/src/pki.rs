@@ -284,8 +284,8 @@ impl Leaf {
             .unwrap_or_default()
         });
         let names = with_certificate(pem, subject_names);
-        let signer = with_certificate(pem, |leaf| authority_of(leaf)).flatten();
-        let authority = with_certificate(ca, |ca| key_id_of(ca)).flatten();
+        let signer = with_certificate(pem, authority_of).flatten();
+        let authority = with_certificate(ca, key_id_of).flatten();
         still_good(pem, now)
             && same_key
             && names.as_ref() == Some(&self.names)

@@ -1,0 +1,487 @@
+//! The work queue: keys that need work, each once, never to two workers at a time.
+//!
+//! River: handlers → **work queue** → reconcilers. Usable alone, with or without a runtime.
+//! Promise: after `add` there is a later `get`, unless the queue was shut down; any number of adds
+//! of a waiting item are one hand-out; a worker that panics or is cancelled gives its item back.
+
+mod core;
+mod limiter;
+mod observe;
+mod order;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
+use std::ops::Deref;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+use crate::metrics::Metrics;
+use crate::random::Random;
+
+use self::core::{Core, Taken};
+use self::limiter::Limits;
+pub use self::limiter::{CustomDelay, Limiter};
+use self::observe::Observer;
+
+/// A queue of work items. Cheap to clone; clones are the same queue.
+///
+/// ```
+/// # use headwater_client::workqueue::Queue;
+/// # async fn work(item: &str) -> Result<(), ()> { Ok(()) }
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// let queue = Queue::new();
+/// queue.add("a");
+/// queue.add("a"); // already waiting: still one hand-out
+/// queue.shut_down();
+/// while let Some(item) = queue.get().await {
+///     match work(&item).await {
+///         Ok(()) => item.forget(), // start from the shortest delay next time
+///         Err(()) => item.retry(), // again, after the limiter's delay
+///     }
+/// } // dropping the guard says that the work is done
+/// # });
+/// ```
+pub struct Queue<T> {
+    shared: Arc<Shared<T>>,
+}
+
+struct Shared<T> {
+    core: Mutex<Core<T>>,
+    limits: Limits<T>,
+    lane: Option<Lane<T>>,
+    observer: Option<Observer>,
+    /// An item became ready, or the queue was shut down; for tasks.
+    ready: Notify,
+    /// The same for threads.
+    ready_blocking: Condvar,
+    /// Nothing is queued and nothing is being worked on, or a plain shutdown ended the waiting.
+    idle: Notify,
+}
+
+type Lane<T> = Box<dyn Fn(&T) -> u64 + Send + Sync>;
+
+/// What a queue is made of; see [`Queue::named`].
+pub struct Options<T> {
+    name: Option<String>,
+    limiter: Limiter<T>,
+    lane: Option<Lane<T>>,
+    metrics: Option<Metrics>,
+    random: Random,
+}
+
+/// How an item is added; the default is a plain add.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Add {
+    /// Higher leaves first.
+    pub priority: i32,
+    /// Not before this has passed.
+    pub after: Duration,
+}
+
+/// What a draining shutdown left behind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Drained {
+    /// Items still queued or being worked on when the deadline came.
+    pub left: usize,
+    /// Items that were waiting for a delay; they were dropped at once.
+    pub discarded: usize,
+}
+
+impl<T> Options<T>
+where
+    T: Hash + Eq + Clone + Send + 'static,
+{
+    fn new(name: Option<String>) -> Options<T> {
+        Options {
+            name,
+            limiter: Limiter::default(),
+            lane: None,
+            metrics: None,
+            random: Random::from_entropy(),
+        }
+    }
+
+    /// Decides the delays of [`Item::retry`] and [`Queue::add_rate_limited`].
+    #[must_use]
+    pub fn limiter(mut self, limiter: Limiter<T>) -> Self {
+        self.limiter = limiter;
+        self
+    }
+
+    /// Puts items into lanes by what `lane` answers; lanes of equal priority take turns, so that
+    /// one busy lane delays an item of another by at most one item per worker.
+    #[must_use]
+    pub fn fair_by<L: Hash>(mut self, lane: impl Fn(&T) -> L + Send + Sync + 'static) -> Self {
+        let hasher = BuildHasherDefault::<DefaultHasher>::default();
+        self.lane = Some(Box::new(move |item| hasher.hash_one(lane(item))));
+        self
+    }
+
+    /// Counts into `metrics`, if the queue has a name.
+    #[must_use]
+    pub fn metrics(mut self, metrics: &Metrics) -> Self {
+        self.metrics = Some(metrics.clone());
+        self
+    }
+
+    /// Draws jitter from a seed, so that a test can repeat it.
+    #[must_use]
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.random = Random::seeded(seed);
+        self
+    }
+
+    /// Makes the queue.
+    pub fn open(self) -> Queue<T> {
+        let shared = Arc::new_cyclic(|weak| Shared {
+            core: Mutex::new(Core::default()),
+            limits: Limits::new(self.limiter, self.random),
+            lane: self.lane,
+            observer: self
+                .name
+                .zip(self.metrics)
+                .map(|(name, metrics)| Observer::new(&name, &metrics, weak)),
+            ready: Notify::new(),
+            ready_blocking: Condvar::new(),
+            idle: Notify::new(),
+        });
+        Queue { shared }
+    }
+}
+
+impl<T> Queue<T>
+where
+    T: Hash + Eq + Clone + Send + 'static,
+{
+    /// A queue without a name and with the default limiter.
+    #[expect(clippy::new_without_default, reason = "a queue is made on purpose, never by accident")]
+    pub fn new() -> Queue<T> {
+        Options::new(None).open()
+    }
+
+    /// Options for a queue that metrics know by `name`.
+    pub fn named(name: impl Into<String>) -> Options<T> {
+        Options::new(Some(name.into()))
+    }
+
+    /// Options for a queue without a name.
+    pub fn options() -> Options<T> {
+        Options::new(None)
+    }
+
+    /// Makes an item ready. An item that is waiting already stays where it is; one that waits for
+    /// a delay becomes ready now; one that is being worked on is handed out once more afterwards.
+    pub fn add(&self, item: T) {
+        self.add_with(item, Add::default());
+    }
+
+    /// Makes an item ready after a delay; the earlier of two delays counts.
+    pub fn add_after(&self, item: T, after: Duration) {
+        self.add_with(item, Add { after, ..Add::default() });
+    }
+
+    /// Makes an item ready after the delay that the limiter answers.
+    pub fn add_rate_limited(&self, item: T) {
+        self.retry_with(item, 0);
+    }
+
+    /// Adds with a priority, a delay, or both. Adding again keeps the higher priority and the
+    /// earlier time.
+    pub fn add_with(&self, item: T, add: Add) {
+        let lane = self.shared.lane.as_ref().map_or(0, |lane| lane(&item));
+        if let Some(observer) = &self.shared.observer {
+            observer.priority_seen(add.priority, &self.shared);
+        }
+        let now = Instant::now();
+        let mut core = self.lock();
+        let added = match add.after {
+            Duration::ZERO => core.add(item, lane, add.priority, now),
+            after => core.add_after(item, lane, add.priority, far_from(now, after)),
+        };
+        drop(core);
+        if added {
+            if let Some(observer) = &self.shared.observer {
+                observer.adds.inc();
+            }
+            self.wake();
+        }
+    }
+
+    fn retry_with(&self, item: T, priority: i32) {
+        let after = self.shared.limits.delay(&item, Instant::now());
+        if let Some(observer) = &self.shared.observer {
+            observer.retries.inc();
+        }
+        self.add_with(item, Add { priority, after });
+    }
+
+    /// Clears what the limiter remembers of an item.
+    pub fn forget(&self, item: &T) {
+        self.shared.limits.forget(item);
+    }
+
+    /// How often an item was rate-limited since it was last forgotten.
+    pub fn requeues(&self, item: &T) -> u32 {
+        self.shared.limits.requeues(item)
+    }
+
+    /// Waits for the next item; `None` after a shutdown, once nothing is queued.
+    ///
+    /// Cancel-safe: dropping the future loses no item.
+    pub async fn get(&self) -> Option<Item<T>> {
+        loop {
+            let ready = self.shared.ready.notified();
+            tokio::pin!(ready);
+            ready.as_mut().enable();
+            match self.take() {
+                Taken::Item(item) => return Some(item),
+                Taken::Closed => return None,
+                Taken::Nothing(None) => ready.await,
+                Taken::Nothing(Some(due)) => {
+                    tokio::select! {
+                        biased;
+                        () = ready => {}
+                        () = sleep_until(due) => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// The next item if one is ready; needs no runtime.
+    pub fn try_get(&self) -> Option<Item<T>> {
+        match self.take() {
+            Taken::Item(item) => Some(item),
+            Taken::Nothing(_) | Taken::Closed => None,
+        }
+    }
+
+    /// As [`Queue::get`], for a thread without a runtime; it blocks.
+    pub fn get_blocking(&self) -> Option<Item<T>> {
+        loop {
+            // A notification between `take` and the wait must not be lost, so the second look is
+            // made under the lock that the condition variable gives up.
+            match self.take() {
+                Taken::Item(item) => return Some(item),
+                Taken::Closed => return None,
+                Taken::Nothing(_) => {}
+            }
+            let core = self.lock();
+            if core.has_ready(Instant::now()) || core.is_over() {
+                continue;
+            }
+            let patience = core.next_due().map_or(Duration::from_secs(3600), |due| {
+                due.saturating_duration_since(Instant::now())
+            });
+            drop(self.shared.ready_blocking.wait_timeout(core, patience));
+        }
+    }
+
+    fn take(&self) -> Taken<Item<T>> {
+        let now = Instant::now();
+        let mut core = self.lock();
+        let taken = core.take(now);
+        let more = core.has_ready(now);
+        drop(core);
+        if more {
+            self.wake();
+        }
+        taken.map(|(item, priority, waited)| {
+            if let Some(observer) = &self.shared.observer {
+                observer.queue_duration.observe(waited);
+            }
+            Item { queue: self.clone(), item, priority, since: now }
+        })
+    }
+
+    /// Ready items; those being worked on or waiting for a delay do not count.
+    pub fn len(&self) -> usize {
+        self.lock().ready_len()
+    }
+
+    /// Whether nothing is ready.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether the queue was told to end.
+    pub fn is_shutting_down(&self) -> bool {
+        self.lock().is_shutting_down()
+    }
+
+    /// Ends the queue: adds are ignored from now on, workers are given what is queued and then
+    /// `None`. Items that wait for a delay are dropped; their number is returned.
+    pub fn shut_down(&self) -> usize {
+        let discarded = self.lock().close();
+        self.wake_all();
+        self.shared.idle.notify_waiters();
+        discarded
+    }
+
+    /// As [`Queue::shut_down`], and waits until nothing is queued and nothing is being worked on,
+    /// or the deadline has passed. A plain shutdown ends the waiting.
+    ///
+    /// Cancel-safe: the queue stays shut down.
+    pub async fn shut_down_draining(&self, deadline: Duration) -> Drained {
+        let discarded = self.lock().drain();
+        self.wake_all();
+        let drained = async {
+            loop {
+                let idle = self.shared.idle.notified();
+                tokio::pin!(idle);
+                idle.as_mut().enable();
+                if self.lock().stops_draining() {
+                    return;
+                }
+                idle.await;
+            }
+        };
+        // Whether it ended by itself or by the deadline is told by what is left.
+        tokio::time::timeout(deadline, drained).await.ok();
+        Drained { left: self.lock().unfinished(), discarded }
+    }
+
+    fn done(&self, item: &T, since: Instant) {
+        if let Some(observer) = &self.shared.observer {
+            observer.work_duration.observe(since.elapsed());
+        }
+        let mut core = self.lock();
+        let ready = core.done(item);
+        let idle = core.unfinished() == 0;
+        drop(core);
+        if ready {
+            self.wake();
+        }
+        if idle {
+            self.shared.idle.notify_waiters();
+        }
+    }
+
+    fn wake(&self) {
+        self.shared.ready.notify_one();
+        self.shared.ready_blocking.notify_one();
+    }
+
+    fn wake_all(&self) {
+        self.shared.ready.notify_waiters();
+        self.shared.ready_blocking.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Core<T>> {
+        self.shared.core.lock().expect("the queue's own steps do not panic")
+    }
+}
+
+impl<T> Queue<T>
+where
+    T: Hash + Eq + Clone + Send + fmt::Debug + 'static,
+{
+    /// The state of the queue as JSON, for people: depths, and the first 100 ready items.
+    pub fn debug_dump(&self) -> serde_json::Value {
+        let core = self.lock();
+        let pending: Vec<String> =
+            core.ready_items().take(100).map(|item| format!("{item:?}")).collect();
+        serde_json::json!({
+            "ready": core.ready_len(),
+            "processing": core.processing(),
+            "delayed": core.delayed_len(),
+            "shuttingDown": core.is_shutting_down(),
+            "pending": pending,
+        })
+    }
+}
+
+impl<T> Clone for Queue<T> {
+    fn clone(&self) -> Self {
+        Queue { shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl<T> fmt::Debug for Queue<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Queue").finish_non_exhaustive()
+    }
+}
+
+/// Instants end; delays of centuries are as good as for ever.
+fn far_from(now: Instant, after: Duration) -> Instant {
+    const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
+    now.checked_add(after.min(FOREVER)).unwrap_or(now)
+}
+
+/// An item that was handed out. Dropping it, also by panic or cancellation, says that the work is
+/// done; until then nobody else is given the item.
+pub struct Item<T>
+where
+    T: Hash + Eq + Clone + Send + 'static,
+{
+    queue: Queue<T>,
+    item: T,
+    priority: i32,
+    since: Instant,
+}
+
+impl<T> Item<T>
+where
+    T: Hash + Eq + Clone + Send + 'static,
+{
+    /// The priority it was handed out with.
+    pub fn priority(&self) -> i32 {
+        self.priority
+    }
+
+    /// How often it was rate-limited since it was last forgotten.
+    pub fn requeues(&self) -> u32 {
+        self.queue.requeues(&self.item)
+    }
+
+    /// The work succeeded: the next failure starts from the shortest delay.
+    pub fn forget(self) {
+        self.queue.forget(&self.item);
+    }
+
+    /// The work failed: again after the limiter's delay, with the same priority.
+    pub fn retry(self) {
+        self.queue.retry_with(self.item.clone(), self.priority);
+    }
+
+    /// Again after `delay`, with the same priority.
+    pub fn retry_after(self, delay: Duration) {
+        let add = Add { priority: self.priority, after: delay };
+        self.queue.add_with(self.item.clone(), add);
+    }
+}
+
+impl<T> Deref for Item<T>
+where
+    T: Hash + Eq + Clone + Send + 'static,
+{
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.item
+    }
+}
+
+impl<T> Drop for Item<T>
+where
+    T: Hash + Eq + Clone + Send + 'static,
+{
+    fn drop(&mut self) {
+        self.queue.done(&self.item, self.since);
+    }
+}
+
+impl<T> fmt::Debug for Item<T>
+where
+    T: Hash + Eq + Clone + Send + fmt::Debug + 'static,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Item").field(&self.item).finish()
+    }
+}

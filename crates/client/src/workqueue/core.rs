@@ -1,0 +1,300 @@
+//! The state of a work queue: which items are dirty, which are being worked on, which wait.
+//!
+//! River: inside the work queue; no clock, no waiting, no user code.
+//! Promise: an item has an entry exactly while it is dirty, being worked on, or waiting for a time.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::order::Order;
+
+pub(super) struct Core<T> {
+    entries: HashMap<T, Entry>,
+    order: Order<T>,
+    /// Items that wait for a time, earliest first; the number tells equal times apart.
+    delayed: BTreeMap<(Instant, u64), T>,
+    /// When the items being worked on were handed out.
+    running: BTreeMap<u64, Instant>,
+    sequence: u64,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Open,
+    Draining,
+    Closed,
+}
+
+struct Entry {
+    priority: i32,
+    lane: u64,
+    /// Needs work; since when.
+    dirty: Option<Instant>,
+    /// The number of its place in the order, while it has one.
+    place: Option<u64>,
+    /// Handed out; the number in `running`.
+    processing: Option<u64>,
+    /// Its place in `delayed`.
+    waiting: Option<(Instant, u64)>,
+}
+
+/// The answer to a worker.
+pub(super) enum Taken<T> {
+    Item(T),
+    /// Nothing is ready; when the next delay ends, if one is waiting.
+    Nothing(Option<Instant>),
+    /// Nothing is queued and nothing will come.
+    Closed,
+}
+
+impl<T> Taken<T> {
+    pub(super) fn map<U>(self, f: impl FnOnce(T) -> U) -> Taken<U> {
+        match self {
+            Taken::Item(item) => Taken::Item(f(item)),
+            Taken::Nothing(due) => Taken::Nothing(due),
+            Taken::Closed => Taken::Closed,
+        }
+    }
+}
+
+impl<T> Default for Core<T> {
+    fn default() -> Self {
+        Core {
+            entries: HashMap::new(),
+            order: Order::default(),
+            delayed: BTreeMap::new(),
+            running: BTreeMap::new(),
+            sequence: 0,
+            phase: Phase::Open,
+        }
+    }
+}
+
+impl Entry {
+    fn new(priority: i32, lane: u64) -> Entry {
+        Entry { priority, lane, dirty: None, place: None, processing: None, waiting: None }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.dirty.is_none() && self.processing.is_none() && self.waiting.is_none()
+    }
+}
+
+impl<T: Hash + Eq + Clone> Core<T> {
+    /// Marks an item dirty; whether that was news.
+    pub(super) fn add(&mut self, item: T, lane: u64, priority: i32, now: Instant) -> bool {
+        if self.phase != Phase::Open {
+            return false;
+        }
+        let fresh = || Entry::new(priority, lane);
+        let entry = self.entries.entry(item.clone()).or_insert_with(fresh);
+        let waited = entry.waiting.take();
+        if let Some(at) = waited {
+            self.delayed.remove(&at);
+        }
+        if entry.dirty.is_some() {
+            self.raise(item, priority);
+            return false;
+        }
+        let known = if waited.is_some() { entry.priority.max(priority) } else { priority };
+        entry.priority = known;
+        self.make_dirty(item, now);
+        true
+    }
+
+    /// Marks an item dirty at a later time; whether that was news.
+    pub(super) fn add_after(&mut self, item: T, lane: u64, priority: i32, due: Instant) -> bool {
+        if self.phase != Phase::Open {
+            return false;
+        }
+        let fresh = || Entry::new(priority, lane);
+        let entry = self.entries.entry(item.clone()).or_insert_with(fresh);
+        if entry.dirty.is_some() {
+            self.raise(item, priority);
+            return false;
+        }
+        if let Some(at) = entry.waiting {
+            entry.priority = entry.priority.max(priority);
+            if at.0 <= due {
+                return false;
+            }
+            self.delayed.remove(&at);
+        } else {
+            entry.priority = priority;
+        }
+        self.sequence += 1;
+        entry.waiting = Some((due, self.sequence));
+        self.delayed.insert((due, self.sequence), item);
+        true
+    }
+
+    /// A dirty item keeps the higher of two priorities; a raised one goes to the end of its new
+    /// level.
+    fn raise(&mut self, item: T, priority: i32) {
+        let Some(entry) = self.entries.get_mut(&item) else { return };
+        if priority <= entry.priority {
+            return;
+        }
+        entry.priority = priority;
+        let Some(since) = entry.dirty else { return };
+        if let Some(place) = entry.place {
+            self.order.remove(place);
+            self.sequence += 1;
+            entry.place = Some(self.sequence);
+            self.order.push(self.sequence, priority, entry.lane, since, item);
+        }
+    }
+
+    fn make_dirty(&mut self, item: T, since: Instant) {
+        let Some(entry) = self.entries.get_mut(&item) else { return };
+        entry.dirty = Some(since);
+        if entry.processing.is_none() {
+            self.sequence += 1;
+            entry.place = Some(self.sequence);
+            self.order.push(self.sequence, entry.priority, entry.lane, since, item);
+        }
+    }
+
+    /// Hands out the next item, with its priority and how long it waited.
+    pub(super) fn take(&mut self, now: Instant) -> Taken<(T, i32, Duration)> {
+        self.promote(now);
+        let Some(item) = self.order.pop(now) else {
+            return match self.is_over() {
+                true => Taken::Closed,
+                false => Taken::Nothing(self.next_due()),
+            };
+        };
+        self.sequence += 1;
+        let entry = self.entries.get_mut(&item).expect("an item in the order has an entry");
+        let since = entry.dirty.take().expect("an item in the order is dirty");
+        entry.place = None;
+        entry.processing = Some(self.sequence);
+        self.running.insert(self.sequence, now);
+        Taken::Item((item, entry.priority, now.saturating_duration_since(since)))
+    }
+
+    fn promote(&mut self, now: Instant) {
+        while let Some(first) = self.delayed.first_entry() {
+            let due = first.key().0;
+            if due > now {
+                return;
+            }
+            let item = first.remove();
+            if let Some(entry) = self.entries.get_mut(&item) {
+                entry.waiting = None;
+            }
+            self.make_dirty(item, due);
+        }
+    }
+
+    /// The work on an item ended; whether it is ready again.
+    pub(super) fn done(&mut self, item: &T) -> bool {
+        let Some(entry) = self.entries.get_mut(item) else { return false };
+        if let Some(run) = entry.processing.take() {
+            self.running.remove(&run);
+        }
+        match entry.dirty {
+            Some(since) => {
+                self.make_dirty(item.clone(), since);
+                true
+            }
+            None => {
+                if entry.is_idle() {
+                    self.entries.remove(item);
+                }
+                false
+            }
+        }
+    }
+
+    /// Ends the queue and any draining; how many delayed items were dropped.
+    pub(super) fn close(&mut self) -> usize {
+        self.phase = Phase::Closed;
+        self.discard_delayed()
+    }
+
+    /// Ends the queue; how many delayed items were dropped.
+    pub(super) fn drain(&mut self) -> usize {
+        if self.phase == Phase::Open {
+            self.phase = Phase::Draining;
+        }
+        self.discard_delayed()
+    }
+
+    fn discard_delayed(&mut self) -> usize {
+        let delayed = std::mem::take(&mut self.delayed);
+        for item in delayed.values() {
+            if let Some(entry) = self.entries.get_mut(item) {
+                entry.waiting = None;
+                if entry.is_idle() {
+                    self.entries.remove(item);
+                }
+            }
+        }
+        delayed.len()
+    }
+
+    /// Whether an item could be handed out at `now`.
+    pub(super) fn has_ready(&self, now: Instant) -> bool {
+        self.order.len() > 0 || self.next_due().is_some_and(|due| due <= now)
+    }
+
+    /// Whether a draining shutdown has nothing more to wait for.
+    pub(super) fn stops_draining(&self) -> bool {
+        self.phase == Phase::Closed || self.unfinished() == 0
+    }
+
+    /// Whether workers may end.
+    pub(super) fn is_over(&self) -> bool {
+        self.phase != Phase::Open && self.order.len() == 0
+    }
+}
+
+impl<T> Core<T> {
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.delayed.first_key_value().map(|((due, _), _)| *due)
+    }
+
+    pub(super) fn is_shutting_down(&self) -> bool {
+        self.phase != Phase::Open
+    }
+
+    /// Queued or being worked on.
+    pub(super) fn unfinished(&self) -> usize {
+        self.order.len() + self.running.len()
+    }
+
+    pub(super) fn ready_len(&self) -> usize {
+        self.order.len()
+    }
+
+    pub(super) fn ready_len_at(&self, priority: i32) -> usize {
+        self.order.len_at(priority)
+    }
+
+    pub(super) fn ready_items(&self) -> impl Iterator<Item = &T> {
+        self.order.iter()
+    }
+
+    pub(super) fn delayed_len(&self) -> usize {
+        self.delayed.len()
+    }
+
+    pub(super) fn processing(&self) -> usize {
+        self.running.len()
+    }
+
+    /// How long each item being worked on has been running.
+    pub(super) fn running(&self, now: Instant) -> impl Iterator<Item = Duration> {
+        self.running.values().map(move |since| now.saturating_duration_since(*since))
+    }
+
+    #[cfg(test)]
+    pub(super) fn entries(&self) -> usize {
+        self.entries.len()
+    }
+}

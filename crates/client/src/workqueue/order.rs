@@ -1,0 +1,227 @@
+//! The order in which ready items leave: by priority, then by lanes in turn, then by age.
+//!
+//! River: inside the work queue.
+//! Promise: with one priority and one lane it is first in, first out; with priorities, at least
+//! one in four hand-outs goes to the item that has been ready longest, once that is 30 s.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// An item ready for longer than this may overtake higher priorities...
+const AGED_AFTER: Duration = Duration::from_secs(30);
+/// ... on every fourth hand-out.
+const AGED_TURN: u32 = 4;
+
+pub(super) struct Order<T> {
+    levels: BTreeMap<i32, Level<T>>,
+    len: usize,
+    /// Every place by age; kept only once priorities are in use, because before that the oldest
+    /// is always next.
+    by_age: Option<BTreeMap<u64, Place>>,
+    handed_out: u32,
+}
+
+#[derive(Clone, Copy)]
+struct Place {
+    priority: i32,
+    lane: u64,
+    since: Instant,
+}
+
+/// The items of one priority.
+struct Level<T> {
+    lanes: HashMap<u64, VecDeque<Waiting<T>>>,
+    /// Lanes with items, the next one first.
+    turns: VecDeque<u64>,
+    len: usize,
+    /// Items that moved to another level but whose place here was not cleared yet.
+    moved: HashSet<u64>,
+}
+
+struct Waiting<T> {
+    place: u64,
+    since: Instant,
+    item: T,
+}
+
+impl<T> Default for Order<T> {
+    fn default() -> Self {
+        Order { levels: BTreeMap::new(), len: 0, by_age: None, handed_out: 0 }
+    }
+}
+
+impl<T> Order<T> {
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn len_at(&self, priority: i32) -> usize {
+        self.levels.get(&priority).map_or(0, |level| level.len)
+    }
+
+    /// Ready items, highest priority first.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.levels.values().rev().flat_map(|level| {
+            let waiting = level.turns.iter().filter_map(|lane| level.lanes.get(lane)).flatten();
+            waiting.filter(|w| !level.moved.contains(&w.place)).map(|w| &w.item)
+        })
+    }
+
+    /// Places grow with every push.
+    pub(super) fn push(&mut self, place: u64, priority: i32, lane: u64, since: Instant, item: T) {
+        if priority != 0 && self.by_age.is_none() {
+            self.by_age = Some(self.places());
+        }
+        if let Some(by_age) = &mut self.by_age {
+            by_age.insert(place, Place { priority, lane, since });
+        }
+        let level = self.levels.entry(priority).or_default();
+        level.push(lane, Waiting { place, since, item });
+        self.len += 1;
+    }
+
+    fn places(&self) -> BTreeMap<u64, Place> {
+        let mut places = BTreeMap::new();
+        for (&priority, level) in &self.levels {
+            for (&lane, waiting) in &level.lanes {
+                let of = |w: &Waiting<T>| (w.place, Place { priority, lane, since: w.since });
+                places.extend(waiting.iter().map(of));
+            }
+        }
+        places
+    }
+
+    /// Takes an item out of the middle, because it moves to a higher level.
+    pub(super) fn remove(&mut self, place: u64) {
+        if self.by_age.is_none() {
+            self.by_age = Some(self.places());
+        }
+        let by_age = self.by_age.as_mut().expect("made above");
+        if let Some(Place { priority, .. }) = by_age.remove(&place)
+            && let Some(level) = self.levels.get_mut(&priority)
+        {
+            level.forget(place);
+            self.len -= 1;
+            self.drop_empty(priority);
+        }
+    }
+
+    pub(super) fn pop(&mut self, now: Instant) -> Option<T> {
+        self.handed_out = self.handed_out.wrapping_add(1);
+        if self.handed_out % AGED_TURN == 0
+            && let Some(item) = self.pop_aged(now)
+        {
+            return Some(item);
+        }
+        let (&priority, level) = self.levels.last_key_value_mut()?;
+        let Waiting { place, item, .. } = level.pop_in_turn()?;
+        self.after_pop(priority, place);
+        Some(item)
+    }
+
+    fn pop_aged(&mut self, now: Instant) -> Option<T> {
+        let (&place, &Place { priority, lane, since }) = self.by_age.as_ref()?.first_key_value()?;
+        if now.saturating_duration_since(since) < AGED_AFTER {
+            return None;
+        }
+        let item = self.levels.get_mut(&priority)?.pop_from(lane)?.item;
+        self.after_pop(priority, place);
+        Some(item)
+    }
+
+    fn after_pop(&mut self, priority: i32, place: u64) {
+        self.len -= 1;
+        if let Some(by_age) = &mut self.by_age {
+            by_age.remove(&place);
+        }
+        self.drop_empty(priority);
+    }
+
+    fn drop_empty(&mut self, priority: i32) {
+        if self.levels.get(&priority).is_some_and(|level| level.len == 0) {
+            self.levels.remove(&priority);
+        }
+    }
+}
+
+/// `BTreeMap` hands out its last value mutably only through an entry.
+trait LastMut<K, V> {
+    fn last_key_value_mut(&mut self) -> Option<(&K, &mut V)>;
+}
+
+impl<K: Ord, V> LastMut<K, V> for BTreeMap<K, V> {
+    fn last_key_value_mut(&mut self) -> Option<(&K, &mut V)> {
+        self.iter_mut().next_back()
+    }
+}
+
+impl<T> Default for Level<T> {
+    fn default() -> Self {
+        Level { lanes: HashMap::new(), turns: VecDeque::new(), len: 0, moved: HashSet::new() }
+    }
+}
+
+impl<T> Level<T> {
+    fn push(&mut self, lane: u64, waiting: Waiting<T>) {
+        let items = self.lanes.entry(lane).or_default();
+        if items.is_empty() {
+            self.turns.push_back(lane);
+        }
+        items.push_back(waiting);
+        self.len += 1;
+    }
+
+    /// The next item of the next lane; that lane then goes to the end of the turns.
+    fn pop_in_turn(&mut self) -> Option<Waiting<T>> {
+        loop {
+            let lane = self.turns.pop_front()?;
+            let found = self.first_of(lane);
+            if self.lanes.get(&lane).is_some_and(|items| !items.is_empty()) {
+                self.turns.push_back(lane);
+            } else {
+                self.lanes.remove(&lane);
+            }
+            if found.is_some() {
+                return found;
+            }
+        }
+    }
+
+    /// The first item of one lane; the oldest of all items is always first in its lane.
+    fn pop_from(&mut self, lane: u64) -> Option<Waiting<T>> {
+        let found = self.first_of(lane);
+        if self.lanes.get(&lane).is_none_or(VecDeque::is_empty) {
+            self.lanes.remove(&lane);
+            self.turns.retain(|turn| *turn != lane);
+        }
+        found
+    }
+
+    fn first_of(&mut self, lane: u64) -> Option<Waiting<T>> {
+        let items = self.lanes.get_mut(&lane)?;
+        while let Some(waiting) = items.pop_front() {
+            if !self.moved.remove(&waiting.place) {
+                self.len -= 1;
+                return Some(waiting);
+            }
+        }
+        None
+    }
+
+    /// Marks a place as empty; cleared for good once half of the level is.
+    fn forget(&mut self, place: u64) {
+        self.moved.insert(place);
+        self.len -= 1;
+        if self.moved.len() > 32 && self.moved.len() > self.len {
+            let moved = std::mem::take(&mut self.moved);
+            for items in self.lanes.values_mut() {
+                items.retain(|waiting| !moved.contains(&waiting.place));
+            }
+            self.lanes.retain(|_, items| !items.is_empty());
+            let lanes = &self.lanes;
+            self.turns.retain(|lane| lanes.contains_key(lane));
+        }
+    }
+}

@@ -15,6 +15,7 @@ pub mod query;
 pub mod token;
 pub mod selector;
 pub mod options;
+pub mod accept;
 
 pub use clock::{Clock, SystemClock};
 pub use kind::Kind;

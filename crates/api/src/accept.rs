@@ -1,0 +1,547 @@
+//! Accept: which representation of a resource the client wants.
+//!
+//! River: request headers → **accept** → the encoder of lists, objects, events and errors.
+//! Promise: the first clause that can be served wins; a clause with parameters that cannot be
+//! satisfied is passed over, so that clients may list what they would like before what they know.
+
+use crate::kind::Kind;
+use crate::query::{Query, bad_request, quote};
+use crate::status::{Details, Status};
+
+/// What a response is written in. Protobuf is read but not yet written, so clauses that ask for
+/// it are passed over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Encoding {
+    /// `application/json`.
+    #[default]
+    Json,
+    /// `application/yaml`.
+    Yaml,
+}
+
+/// What a response shows of an object.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Shape {
+    /// All of it.
+    #[default]
+    Whole,
+    /// A row of a table.
+    Table {
+        /// Version of the `meta.k8s.io` types.
+        version: MetaVersion,
+        /// What a row carries beside its cells.
+        include: IncludeObject,
+    },
+    /// `PartialObjectMetadata`, in a `PartialObjectMetadataList` where it is a list.
+    Metadata {
+        /// Version of the `meta.k8s.io` types.
+        version: MetaVersion,
+    },
+}
+
+/// A version of the `meta.k8s.io` group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MetaVersion {
+    /// `v1`.
+    V1,
+    /// `v1beta1`.
+    V1Beta1,
+}
+
+/// What a row of a table carries beside its cells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum IncludeObject {
+    /// The object's metadata.
+    #[default]
+    Metadata,
+    /// The whole object.
+    Object,
+    /// Nothing.
+    None,
+}
+
+/// What a response looks like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Representation {
+    /// What it is written in.
+    pub encoding: Encoding,
+    /// What it shows.
+    pub shape: Shape,
+    /// Whether the Accept header itself asks for indentation.
+    pub pretty: bool,
+}
+
+/// What is being answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// One object: get, create, update, patch, delete.
+    Object,
+    /// A list, or a deletecollection.
+    List,
+    /// A watch.
+    Watch,
+}
+
+/// What a discovery endpoint answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Discovery {
+    /// The document of the path.
+    Plain(Encoding),
+    /// Everything at once: `APIGroupDiscoveryList` of `apidiscovery.k8s.io/v2`.
+    Aggregated,
+}
+
+const MEDIA_TYPES: [&str; 3] =
+    ["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
+const STREAM_TYPES: [&str; 2] =
+    ["application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch"];
+
+impl Encoding {
+    /// The Content-Type of a response.
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Encoding::Json => "application/json",
+            Encoding::Yaml => "application/yaml",
+        }
+    }
+
+    /// What an error is written in: what the client would have got, or else JSON.
+    pub fn for_errors(accept: &str) -> Encoding {
+        clauses(accept).iter().find_map(|clause| clause.encodings().next()).unwrap_or_default()
+    }
+}
+
+impl MetaVersion {
+    /// As in `apiVersion`.
+    pub fn api_version(self) -> &'static str {
+        match self {
+            MetaVersion::V1 => "meta.k8s.io/v1",
+            MetaVersion::V1Beta1 => "meta.k8s.io/v1beta1",
+        }
+    }
+}
+
+impl IncludeObject {
+    /// Reads the query parameter `includeObject`.
+    pub fn parse(query: &Query) -> Result<IncludeObject, Status> {
+        Ok(match query.text("includeObject") {
+            "" | "Metadata" => IncludeObject::Metadata,
+            "Object" => IncludeObject::Object,
+            "None" => IncludeObject::None,
+            other => {
+                let value = quote(other);
+                return Err(bad_request(format!(
+                    "Unable to convert to Table as requested: includeObject: Invalid value: \
+                     {value}: must be 'Metadata', 'Object', 'None', or empty"
+                )));
+            }
+        })
+    }
+}
+
+impl Discovery {
+    /// The Content-Type of a response.
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Discovery::Plain(encoding) => encoding.content_type(),
+            Discovery::Aggregated => {
+                "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+            }
+        }
+    }
+
+    /// Chooses for `/api` and `/apis`. The aggregated document wins wherever it stands.
+    pub fn negotiate(accept: &str) -> Result<Discovery, Status> {
+        let clauses = clauses(accept);
+        if clauses.iter().any(Clause::wants_aggregated) {
+            return Ok(Discovery::Aggregated);
+        }
+        Discovery::plain(&clauses)
+    }
+
+    /// Chooses for discovery documents that have no aggregated form.
+    pub fn negotiate_plain(accept: &str) -> Result<Discovery, Status> {
+        Discovery::plain(&clauses(accept))
+    }
+
+    fn plain(clauses: &[Clause<'_>]) -> Result<Discovery, Status> {
+        let plain = clauses.iter().filter(|clause| clause.target().is_none());
+        plain
+            .flat_map(|clause| clause.encodings())
+            .next()
+            .map(Discovery::Plain)
+            .ok_or_else(|| only_accepted(&MEDIA_TYPES))
+    }
+}
+
+impl Representation {
+    /// Chooses for a resource. `accept` is empty if there is no such header.
+    pub fn negotiate(
+        accept: &str,
+        endpoint: Endpoint,
+        kind: &Kind,
+        query: &Query,
+    ) -> Result<Representation, Status> {
+        if !kind.custom {
+            require_known_type(accept, endpoint)?;
+        }
+        let clauses = clauses(accept);
+        let (clause, encoding, target) = clauses
+            .iter()
+            .find_map(|clause| clause.served())
+            .ok_or_else(|| only_accepted(&MEDIA_TYPES))?;
+        if endpoint == Endpoint::Watch && encoding == Encoding::Yaml {
+            return Err(only_accepted(&STREAM_TYPES));
+        }
+        let shape = match target {
+            None => Shape::Whole,
+            Some(target) => target.shape(endpoint, kind, query)?,
+        };
+        Ok(Representation { encoding, shape, pretty: clause.get("pretty") == Some("1") })
+    }
+
+    /// The Content-Type of a response, also of a watch (S4.1).
+    pub fn content_type(self) -> &'static str {
+        self.encoding.content_type()
+    }
+}
+
+/// A type of the `meta.k8s.io` group that a client may ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Target {
+    Table(MetaVersion),
+    Metadata(MetaVersion),
+    MetadataList(MetaVersion),
+}
+
+impl Target {
+    fn shape(self, endpoint: Endpoint, kind: &Kind, query: &Query) -> Result<Shape, Status> {
+        match (self, endpoint) {
+            (Target::Table(version), _) => {
+                Ok(Shape::Table { version, include: IncludeObject::parse(query)? })
+            }
+            (Target::Metadata(version), Endpoint::Object | Endpoint::Watch)
+            | (Target::MetadataList(version), Endpoint::List) => Ok(Shape::Metadata { version }),
+            // Events hold no lists; the reference sends them whole then.
+            (Target::MetadataList(_), Endpoint::Watch) => Ok(Shape::Whole),
+            (Target::Metadata(_), Endpoint::List) => Err(not_acceptable(format!(
+                "you requested PartialObjectMetadata, but the requested object is a list ({})",
+                go_type(kind, &kind.list_kind)
+            ))),
+            (Target::MetadataList(_), Endpoint::Object) => Err(not_acceptable(format!(
+                "you requested PartialObjectMetadataList, but the requested object is not a list \
+                 ({})",
+                go_type(kind, &kind.kind)
+            ))),
+        }
+    }
+}
+
+/// The reference's own name for a type, which its messages show.
+fn go_type(kind: &Kind, name: &str) -> String {
+    if kind.custom {
+        let list = if name == kind.list_kind { "List" } else { "" };
+        return format!("*unstructured.Unstructured{list}");
+    }
+    let package = match kind.group.split('.').next() {
+        None | Some("") => "core",
+        Some(package) => package,
+    };
+    format!("*{package}.{name}")
+}
+
+/// Built-in routes first look for any media type they know, and say so in other words.
+fn require_known_type(accept: &str, endpoint: Endpoint) -> Result<(), Status> {
+    let known = |clause: &str| {
+        let name = clause.split(';').next().unwrap_or_default().trim();
+        name == "*/*" || MEDIA_TYPES.contains(&name)
+    };
+    if accept.is_empty() || accept.split(',').any(known) {
+        return Ok(());
+    }
+    let mut available = MEDIA_TYPES.to_vec();
+    if endpoint != Endpoint::Object {
+        available.extend(STREAM_TYPES);
+    }
+    let message =
+        format!("406: Not Acceptable\n\nAvailable representations: {}", available.join(", "));
+    Err(not_acceptable(message).with_details(Details::default()))
+}
+
+fn only_accepted(types: &[&str]) -> Status {
+    not_acceptable(format!("only the following media types are accepted: {}", types.join(", ")))
+}
+
+fn not_acceptable(message: String) -> Status {
+    Status::failure(406, "NotAcceptable", message)
+}
+
+/// One clause of an Accept header.
+struct Clause<'a> {
+    main: &'a str,
+    sub: &'a str,
+    quality: f32,
+    parameters: Vec<(&'a str, &'a str)>,
+}
+
+/// The clauses of a header, best first. No header is like `*/*`.
+fn clauses(accept: &str) -> Vec<Clause<'_>> {
+    let accept = if accept.is_empty() { "*/*" } else { accept };
+    let mut clauses: Vec<Clause<'_>> = accept.split(',').filter_map(Clause::parse).collect();
+    let rank = |clause: &Clause<'_>| (clause.main == "*", clause.sub == "*");
+    clauses.sort_by(|a, b| b.quality.total_cmp(&a.quality).then_with(|| rank(a).cmp(&rank(b))));
+    clauses
+}
+
+impl<'a> Clause<'a> {
+    fn parse(text: &'a str) -> Option<Clause<'a>> {
+        let mut parts = text.split(';');
+        let name = parts.next()?.trim();
+        let (main, sub) = match name {
+            "*" => ("*", "*"),
+            name => name.split_once('/')?,
+        };
+        if sub.is_empty() || sub.contains('/') {
+            return None;
+        }
+        let mut clause =
+            Clause { main: main.trim(), sub: sub.trim(), quality: 1.0, parameters: Vec::new() };
+        for (key, value) in parts.filter_map(|part| part.split_once('=')) {
+            match (key.trim(), value.trim()) {
+                ("q", value) => clause.quality = value.parse().unwrap_or(0.0),
+                pair => clause.parameters.push(pair),
+            }
+        }
+        Some(clause)
+    }
+
+    fn get(&self, name: &str) -> Option<&'a str> {
+        let found = self.parameters.iter().rev().find(|(key, _)| *key == name);
+        found.map(|(_, value)| *value).filter(|value| !value.is_empty())
+    }
+
+    /// The encodings that its media type names, best first.
+    fn encodings(&self) -> impl Iterator<Item = Encoding> {
+        let found: &[Encoding] = match (self.main, self.sub) {
+            ("application" | "*", "*") => &[Encoding::Json, Encoding::Yaml],
+            ("application", "json") => &[Encoding::Json],
+            ("application", "yaml") => &[Encoding::Yaml],
+            _ => &[],
+        };
+        found.iter().copied()
+    }
+
+    /// The type it asks for: group, version, kind.
+    fn target(&self) -> Option<(&'a str, &'a str, &'a str)> {
+        let part = |name| self.get(name).unwrap_or_default();
+        let any = ["as", "g", "v"].iter().any(|name| self.get(name).is_some());
+        any.then(|| (part("g"), part("v"), part("as")))
+    }
+
+    fn wants_aggregated(&self) -> bool {
+        self.encodings().next() == Some(Encoding::Json)
+            && self.target() == Some(("apidiscovery.k8s.io", "v2", "APIGroupDiscoveryList"))
+    }
+
+    /// How a resource would be served by this clause; none if it cannot be.
+    fn served(&self) -> Option<(&Clause<'a>, Encoding, Option<Target>)> {
+        let target = match self.target() {
+            None => None,
+            Some(("meta.k8s.io", version, kind)) => Some(meta_type(version, kind)?),
+            Some(_) => return None,
+        };
+        if self.get("sv").is_some_and(|version| version != "v1") {
+            return None;
+        }
+        let streamed = self.get("stream");
+        let encoding = self.encodings().find(|encoding| match streamed {
+            None => true,
+            Some(stream) => stream == "watch" && *encoding == Encoding::Json,
+        })?;
+        Some((self, encoding, target))
+    }
+}
+
+fn meta_type(version: &str, kind: &str) -> Option<Target> {
+    let version = match version {
+        "v1" => MetaVersion::V1,
+        "v1beta1" => MetaVersion::V1Beta1,
+        _ => return None,
+    };
+    Some(match kind {
+        "Table" => Target::Table(version),
+        "PartialObjectMetadata" => Target::Metadata(version),
+        "PartialObjectMetadataList" => Target::MetadataList(version),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &str = "application/json;as=Table;g=meta.k8s.io;v=v1";
+    const PARTIAL: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+    const PARTIAL_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+    const V1: MetaVersion = MetaVersion::V1;
+
+    fn config_maps() -> Kind {
+        Kind {
+            version: "v1".into(),
+            kind: "ConfigMap".into(),
+            list_kind: "ConfigMapList".into(),
+            ..Kind::default()
+        }
+    }
+
+    fn negotiate(accept: &str, endpoint: Endpoint) -> Result<Representation, Status> {
+        Representation::negotiate(accept, endpoint, &config_maps(), &Query::default())
+    }
+
+    #[track_caller]
+    fn check(accept: &str, endpoint: Endpoint, encoding: Encoding, shape: Shape) {
+        let found = negotiate(accept, endpoint).unwrap();
+        assert_eq!((found.encoding, found.shape), (encoding, shape), "{accept}");
+    }
+
+    #[test]
+    fn the_first_clause_that_can_be_served_wins() {
+        use Encoding::{Json, Yaml};
+        use Endpoint::{List, Object, Watch};
+        let table = Shape::Table { version: V1, include: IncludeObject::Metadata };
+        let metadata = Shape::Metadata { version: V1 };
+        check("", Object, Json, Shape::Whole);
+        check("*/*", List, Json, Shape::Whole);
+        check("application/yaml", Object, Yaml, Shape::Whole);
+        check("application/yaml;q=0.5, application/json", Object, Json, Shape::Whole);
+        check("*/*, application/yaml", Object, Yaml, Shape::Whole);
+        check("application/vnd.kubernetes.protobuf,application/json", List, Json, Shape::Whole);
+        check(&format!("{TABLE},application/json"), Object, Json, table);
+        check(TABLE, Watch, Json, table);
+        check("application/yaml;as=Table;g=meta.k8s.io;v=v1", List, Yaml, table);
+        check(
+            "application/json;as=Nope;g=meta.k8s.io;v=v1,application/json",
+            Object,
+            Json,
+            Shape::Whole,
+        );
+        check(
+            "application/json;as=Table;g=meta.k8s.io;v=v9,application/json",
+            Object,
+            Json,
+            Shape::Whole,
+        );
+        check(
+            "application/json;as=Table;v=v1beta1;g=meta.k8s.io",
+            List,
+            Json,
+            Shape::Table { version: MetaVersion::V1Beta1, include: IncludeObject::Metadata },
+        );
+        check(PARTIAL, Object, Json, metadata);
+        check(PARTIAL, Watch, Json, metadata);
+        check(PARTIAL_LIST, List, Json, metadata);
+        check(
+            &format!(
+                "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{PARTIAL_LIST},application/json"
+            ),
+            List,
+            Json,
+            metadata,
+        );
+        check("application/json;stream=watch", Watch, Json, Shape::Whole);
+        check("application/json;stream=nope, application/json", Watch, Json, Shape::Whole);
+        assert!(negotiate("application/json;pretty=1", Object).unwrap().pretty);
+    }
+
+    #[track_caller]
+    fn check_error(accept: &str, endpoint: Endpoint, message: &str) -> Status {
+        let status = negotiate(accept, endpoint).unwrap_err();
+        assert_eq!((status.code, status.reason.as_str()), (406, "NotAcceptable"));
+        assert_eq!(status.message, message);
+        status
+    }
+
+    #[test]
+    fn nothing_acceptable_is_worded_as_the_reference_words_it() {
+        let only = "only the following media types are accepted: application/json, \
+                    application/yaml, application/vnd.kubernetes.protobuf";
+        let none = "406: Not Acceptable\n\nAvailable representations: application/json, \
+                    application/yaml, application/vnd.kubernetes.protobuf";
+        let status = check_error("text/html", Endpoint::Object, none);
+        assert!(status.details.is_some());
+        check_error("application/*", Endpoint::Object, none);
+        let status =
+            check_error("application/json;as=Nope;g=meta.k8s.io;v=v1", Endpoint::Object, only);
+        assert!(status.details.is_none());
+        check_error("application/vnd.kubernetes.protobuf", Endpoint::Object, only);
+        check_error(
+            "application/yaml",
+            Endpoint::Watch,
+            "only the following media types are accepted: application/json;stream=watch, \
+             application/vnd.kubernetes.protobuf;stream=watch",
+        );
+        check_error(
+            PARTIAL,
+            Endpoint::List,
+            "you requested PartialObjectMetadata, but the requested object is a list \
+             (*core.ConfigMapList)",
+        );
+        assert_eq!(negotiate(&"text/x,".repeat(2_000), Endpoint::List).unwrap_err().code, 406);
+    }
+
+    #[test]
+    fn custom_kinds_have_one_message_only() {
+        let kind = Kind { custom: true, ..config_maps() };
+        let status =
+            Representation::negotiate("text/html", Endpoint::Object, &kind, &Query::default());
+        assert!(status.unwrap_err().message.starts_with("only the following"));
+    }
+
+    #[test]
+    fn rows_carry_what_the_query_says() {
+        let include = |raw: &str| {
+            let query = Query::parse(raw).unwrap();
+            Representation::negotiate(TABLE, Endpoint::List, &config_maps(), &query)
+                .map(|found| found.shape)
+        };
+        let table = |include| Shape::Table { version: V1, include };
+        assert_eq!(include("includeObject=Object").unwrap(), table(IncludeObject::Object));
+        assert_eq!(include("includeObject=None").unwrap(), table(IncludeObject::None));
+        let status = include("includeObject=Nope").unwrap_err();
+        assert_eq!(status.code, 400);
+        assert_eq!(
+            status.message,
+            "Unable to convert to Table as requested: includeObject: Invalid value: \"Nope\": \
+             must be 'Metadata', 'Object', 'None', or empty"
+        );
+    }
+
+    #[test]
+    fn discovery_is_aggregated_for_those_who_know_it() {
+        let v2 = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+        let beta = "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
+        let plain = Discovery::Plain(Encoding::Json);
+        for (accept, expected) in [
+            ("", plain),
+            ("*/*", plain),
+            ("application/yaml", Discovery::Plain(Encoding::Yaml)),
+            (v2, Discovery::Aggregated),
+            (&format!("{v2};profile=nopeer"), Discovery::Aggregated),
+            (&format!("{v2},{beta},application/json"), Discovery::Aggregated),
+            (&format!("application/json,{v2}"), Discovery::Aggregated),
+            (&format!("{beta},application/json"), plain),
+        ] {
+            assert_eq!(Discovery::negotiate(accept).unwrap(), expected, "{accept}");
+        }
+        assert_eq!(Discovery::negotiate(beta).unwrap_err().code, 406);
+        assert_eq!(Discovery::Aggregated.content_type(), v2);
+        assert_eq!(Discovery::negotiate_plain(&format!("{v2},application/json")).unwrap(), plain);
+    }
+
+    #[test]
+    fn errors_are_written_in_what_the_client_reads() {
+        assert_eq!(Encoding::for_errors("application/yaml"), Encoding::Yaml);
+        assert_eq!(Encoding::for_errors("text/html"), Encoding::Json);
+        assert_eq!(Encoding::for_errors(""), Encoding::Json);
+    }
+}

@@ -9,6 +9,7 @@ pub mod revision;
 pub mod scan;
 pub mod object;
 pub mod kind;
+pub mod schema;
 pub mod status;
 pub mod name;
 pub mod query;

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn check_create(metadata: Value, expected: &[&str]) {
+    fn check_create(metadata: &Value, expected: &[&str]) {
         let mut object = json!({"metadata": {"name": "a", "namespace": "n"}});
         for (key, value) in metadata.as_object().unwrap() {
             object["metadata"][key] = value.clone();
@@ -293,51 +293,51 @@ mod tests {
 
     #[test]
     fn metadata_is_refused_with_the_words_of_the_reference() {
-        check_create(json!({}), &[]);
+        check_create(&json!({}), &[]);
         check_create(
-            json!({"name": "Bad_Name"}),
+            &json!({"name": "Bad_Name"}),
             &[
                 "metadata.name: Invalid value: \"Bad_Name\": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')",
             ],
         );
         check_create(
-            json!({"name": ""}),
+            &json!({"name": ""}),
             &["metadata.name: Required value: name or generateName is required"],
         );
         check_create(
-            json!({"generateName": "A_b-"}),
+            &json!({"generateName": "A_b-"}),
             &["metadata.generateName: Invalid value: \"A_b-\":"],
         );
-        check_create(json!({"namespace": ""}), &["metadata.namespace: Required value"]);
+        check_create(&json!({"namespace": ""}), &["metadata.namespace: Required value"]);
         check_create(
-            json!({"generation": -1}),
+            &json!({"generation": -1}),
             &["metadata.generation: Invalid value: -1: must be greater than or equal to 0"],
         );
         check_create(
-            json!({"labels": {"a b": "-"}}),
+            &json!({"labels": {"a b": "-"}}),
             &[
                 "metadata.labels: Invalid value: \"a b\": name part",
                 "metadata.labels: Invalid value: \"-\": a valid label",
             ],
         );
-        check_create(json!({"annotations": {"UPPER": "x"}}), &[]);
+        check_create(&json!({"annotations": {"UPPER": "x"}}), &[]);
         check_create(
-            json!({"annotations": {"a": "x".repeat(256 * 1024)}}),
+            &json!({"annotations": {"a": "x".repeat(256 * 1024)}}),
             &["metadata.annotations: Too long: may not be more than 262144 bytes"],
         );
         check_create(
-            json!({"finalizers": ["x"]}),
+            &json!({"finalizers": ["x"]}),
             &["metadata.finalizers[0]: Invalid value: \"x\": name is neither"],
         );
-        check_create(json!({"finalizers": ["orphan", "a.b/c"]}), &[]);
+        check_create(&json!({"finalizers": ["orphan", "a.b/c"]}), &[]);
         check_create(
-            json!({"finalizers": ["orphan", "foregroundDeletion"]}),
+            &json!({"finalizers": ["orphan", "foregroundDeletion"]}),
             &[
                 "metadata.finalizers: Invalid value: [\"orphan\",\"foregroundDeletion\"]: finalizer orphan and foregroundDeletion",
             ],
         );
         check_create(
-            json!({"ownerReferences": [{}]}),
+            &json!({"ownerReferences": [{}]}),
             &[
                 "metadata.ownerReferences.apiVersion: Invalid value: \"\": version must not be empty",
                 "metadata.ownerReferences.kind: Invalid value: \"\": must not be empty",
@@ -361,7 +361,7 @@ mod tests {
     #[test]
     fn a_deleting_object_takes_no_new_finalizers() {
         let old =
-            json!({"metadata": {"name": "a", "deletionTimestamp": "t", "finalizers": ["a/b"]}});
+            &json!({"metadata": {"name": "a", "deletionTimestamp": "t", "finalizers": ["a/b"]}});
         let new = json!({"metadata": {"name": "a", "deletionTimestamp": "t", "finalizers": ["a/b", "c/d"]}});
         let errors = metadata_on_update(&config_map(), &new, &old);
         assert_eq!(

@@ -17,6 +17,7 @@ pub mod token;
 pub mod selector;
 pub mod options;
 pub mod accept;
+pub mod patch;
 
 pub use clock::{Clock, SystemClock};
 pub use kind::Kind;

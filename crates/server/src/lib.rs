@@ -6,3 +6,4 @@ pub mod token_file;
 pub mod identity;
 pub mod metrics;
 pub mod health;
+pub mod listen;

@@ -390,7 +390,7 @@ mod tests {
     fn observed_numbers_are_read_at_each_scrape() {
         let registry = Registry::default();
         let calls = Arc::new(AtomicU64::new(0));
-        let counted = calls.clone();
+        let counted = calls;
         let desc = Desc { name: "objects", help: "Objects.", labels: &["resource"] };
         registry.observed(desc, move |samples| {
             samples.push(&["pods"], counted.fetch_add(1, Relaxed) as f64);

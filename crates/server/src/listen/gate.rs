@@ -1,0 +1,178 @@
+//! What is answered before any handler sees it, and the body that keeps the pulse.
+//!
+//! Promise: what reaches a handler is one well-formed request; a handler that panics costs one
+//! request a 500 (R46).
+
+use std::convert::Infallible;
+use std::io;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures::FutureExt;
+use headwater_api::Status;
+use http::header::{CONNECTION, CONTENT_TYPE, EXPECT, HOST, HeaderValue};
+use http::{Request, Response, StatusCode, Version};
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+
+use super::pulse::Pulse;
+use super::{HEADERS_MAX, Handle};
+use crate::identity::Peer;
+use crate::metrics::registry::Counter;
+
+/// A mark for a response: the connection ends after it. 401 has it always (S8.4).
+#[derive(Clone, Copy, Debug)]
+pub struct HangUp;
+
+/// Stands between a connection and the handler.
+pub(super) struct Gate<H> {
+    pub(super) handler: H,
+    pub(super) peer: Arc<Peer>,
+    pub(super) pulse: Arc<Pulse>,
+    pub(super) panics: Arc<Counter>,
+}
+
+impl<H: Handle> Gate<H> {
+    pub(super) async fn answer(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+    ) -> Result<Response<Tracked<H::Body>>, Infallible> {
+        self.pulse.begin();
+        let ends = Ends(self.pulse.clone());
+        let version = request.version();
+        let (mut parts, body) = match self.malformed(&request) {
+            Some(refusal) => refusal.map(Inner::Own).into_parts(),
+            None => self.handled(request).await.into_parts(),
+        };
+        let hang_up =
+            parts.status == StatusCode::UNAUTHORIZED || parts.extensions.get::<HangUp>().is_some();
+        match version {
+            Version::HTTP_2 if hang_up => self.pulse.hang_up(),
+            Version::HTTP_11 if parts.extensions.get::<HangUp>().is_some() => {
+                parts.headers.insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            _ => {}
+        }
+        Ok(Response::from_parts(parts, Tracked { inner: body, _ends: ends }))
+    }
+
+    async fn handled(&self, request: Request<Incoming>) -> Response<Inner<H::Body>> {
+        let answer = self.handler.handle(self.peer.clone(), request);
+        match AssertUnwindSafe(answer).catch_unwind().await {
+            Ok(response) => response.map(Inner::Handler),
+            Err(_) => {
+                tracing::error!("a request handler panicked");
+                self.panics.inc();
+                panicked().map(Inner::Own)
+            }
+        }
+    }
+
+    /// What is wrong with a request before it means anything.
+    fn malformed(&self, request: &Request<Incoming>) -> Option<Response<Option<Bytes>>> {
+        let headers = request.headers();
+        if self.pulse.take_ambiguous() {
+            let why = "both Content-Length and Transfer-Encoding are set";
+            return Some(refuse(StatusCode::BAD_REQUEST, "BadRequest", why));
+        }
+        if headers.len() > HEADERS_MAX {
+            let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+            return Some(refuse(status, "BadRequest", "too many headers"));
+        }
+        if headers.get(EXPECT).is_some_and(|value| !is_continue(value)) {
+            let status = StatusCode::EXPECTATION_FAILED;
+            return Some(refuse(status, "BadRequest", "only 100-continue can be expected"));
+        }
+        let hosts = headers.get_all(HOST).iter().count();
+        let expected = match request.version() {
+            Version::HTTP_11 => hosts == 1,
+            _ => hosts <= 1,
+        };
+        (!expected)
+            .then(|| refuse(StatusCode::BAD_REQUEST, "BadRequest", "a request must name one host"))
+    }
+}
+
+fn is_continue(value: &HeaderValue) -> bool {
+    value.as_bytes().eq_ignore_ascii_case(b"100-continue")
+}
+
+fn refuse(status: StatusCode, reason: &str, message: &str) -> Response<Option<Bytes>> {
+    let body = Status::failure(status.as_u16(), reason, message).to_json();
+    let mut response = answer(status, "application/json", body);
+    response.extensions_mut().insert(HangUp);
+    response
+}
+
+fn panicked() -> Response<Option<Bytes>> {
+    let text = "This request caused apiserver to panic. Look in the logs for details.\n";
+    answer(StatusCode::INTERNAL_SERVER_ERROR, "text/plain; charset=utf-8", text.into())
+}
+
+fn answer(
+    status: StatusCode,
+    content_type: &'static str,
+    body: Vec<u8>,
+) -> Response<Option<Bytes>> {
+    let mut response = Response::new(Some(Bytes::from(body)));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+/// Ends a request's part in the pulse, however it ends.
+struct Ends(Arc<Pulse>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+/// A response body; the request counts as being answered until it is dropped.
+pub(super) struct Tracked<B> {
+    inner: Inner<B>,
+    _ends: Ends,
+}
+
+enum Inner<B> {
+    Handler(B),
+    Own(Option<Bytes>),
+}
+
+impl<B> Body for Tracked<B>
+where
+    B: Body<Data = Bytes, Error = io::Error> + Unpin,
+{
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        match &mut self.inner {
+            Inner::Handler(body) => Pin::new(body).poll_frame(cx),
+            Inner::Own(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.inner {
+            Inner::Handler(body) => body.is_end_stream(),
+            Inner::Own(bytes) => bytes.is_none(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.inner {
+            Inner::Handler(body) => body.size_hint(),
+            Inner::Own(bytes) => {
+                SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+            }
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! The pulse of one connection: what it is busy with, and since when.
+//!
+//! Promise: a connection that shows no request in time is noticed, whether it is silent, slow with
+//! its headers, or idle between requests; one that is being answered never is.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+use super::Options;
+use super::head::Head;
+
+/// Shared by the connection, its requests, and the watch kept over them.
+pub(super) struct Pulse {
+    opened: Instant,
+    /// Requests being answered.
+    busy: AtomicU32,
+    /// Milliseconds from `opened` to the last change of what the connection waits for.
+    since: AtomicU64,
+    /// Whether a request has begun to arrive: it must be whole soon.
+    arriving: AtomicBool,
+    /// Requests begun so far.
+    begun: AtomicU32,
+    /// Whether the head that is arriving says twice how long its body is.
+    ambiguous: AtomicBool,
+    hang_up: Notify,
+    timeout_header: Duration,
+    timeout_idle: Duration,
+}
+
+impl Pulse {
+    pub(super) fn new(options: &Options) -> Pulse {
+        Pulse {
+            opened: Instant::now(),
+            busy: AtomicU32::new(0),
+            since: AtomicU64::new(0),
+            // A new connection has a request to make.
+            arriving: AtomicBool::new(true),
+            begun: AtomicU32::new(0),
+            ambiguous: AtomicBool::new(false),
+            hang_up: Notify::new(),
+            timeout_header: options.timeout_header,
+            timeout_idle: options.timeout_idle,
+        }
+    }
+
+    /// A request is whole and about to be answered.
+    pub(super) fn begin(&self) {
+        self.busy.fetch_add(1, Relaxed);
+        self.begun.fetch_add(1, Relaxed);
+        self.arriving.store(false, Relaxed);
+    }
+
+    /// An answer is complete, or given up.
+    pub(super) fn end(&self) {
+        self.now_waits();
+        self.busy.fetch_sub(1, Relaxed);
+    }
+
+    /// Whether the head that has just arrived was ambiguous; asked once for each request.
+    pub(super) fn take_ambiguous(&self) -> bool {
+        self.ambiguous.swap(false, Relaxed)
+    }
+
+    /// Asks for the connection to end after what it is busy with.
+    pub(super) fn hang_up(&self) {
+        self.hang_up.notify_one();
+    }
+
+    /// Waits until somebody asked.
+    pub(super) async fn hung_up(&self) {
+        self.hang_up.notified().await;
+    }
+
+    /// Waits until the connection has been silent, slow or idle for too long.
+    pub(super) async fn overdue(&self) {
+        loop {
+            let now = Instant::now();
+            // Whatever happens from now on gives the connection at least the header's time, so
+            // there is no need to be woken by it.
+            let later = now + self.timeout_header.min(self.timeout_idle);
+            match self.deadline() {
+                Some(deadline) if deadline <= now => return,
+                Some(deadline) => sleep_until(deadline.min(later)).await,
+                None => sleep_until(later).await,
+            }
+        }
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        if self.busy.load(Relaxed) > 0 {
+            return None;
+        }
+        let since = self.opened + Duration::from_millis(self.since.load(Relaxed));
+        match self.arriving.load(Relaxed) {
+            true => Some(since + self.timeout_header),
+            false => Some(since + self.timeout_idle),
+        }
+    }
+
+    fn now_waits(&self) {
+        self.since.store(self.opened.elapsed().as_millis() as u64, Relaxed);
+    }
+}
+
+/// A byte stream that keeps the pulse.
+pub(super) struct Watched<S> {
+    stream: S,
+    pulse: std::sync::Arc<Pulse>,
+    /// HTTP/1 only: what the head of the next request says so far.
+    head: Option<(u32, Head)>,
+}
+
+impl<S> Watched<S> {
+    pub(super) fn http1(stream: S, pulse: std::sync::Arc<Pulse>) -> Watched<S> {
+        Watched { stream, pulse, head: Some((0, Head::default())) }
+    }
+
+    pub(super) fn http2(stream: S, pulse: std::sync::Arc<Pulse>) -> Watched<S> {
+        Watched { stream, pulse, head: None }
+    }
+
+    pub(super) fn into_inner(self) -> S {
+        self.stream
+    }
+
+    /// Looks at bytes of a request's head. Requests sent before the last answer was complete pass
+    /// unseen; hyper reads an ambiguous one as chunked and then closes, which is safe too.
+    fn arrived(&mut self, bytes: &[u8]) {
+        let pulse = &self.pulse;
+        let Some((request, head)) = &mut self.head else { return };
+        if bytes.is_empty() || pulse.busy.load(Relaxed) > 0 {
+            return;
+        }
+        let begun = pulse.begun.load(Relaxed);
+        if *request != begun {
+            (*request, *head) = (begun, Head::default());
+        }
+        if !pulse.arriving.swap(true, Relaxed) {
+            pulse.now_waits();
+        }
+        head.read(bytes);
+        pulse.ambiguous.store(head.is_ambiguous(), Relaxed);
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
+        self.arrived(&buffer.filled()[before..]);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn pulse() -> Arc<Pulse> {
+        Arc::new(Pulse::new(&Options::default()))
+    }
+
+    /// How long the connection may still take, in seconds.
+    async fn patience(pulse: &Pulse) -> u64 {
+        let from = Instant::now();
+        pulse.overdue().await;
+        from.elapsed().as_secs()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_connection_is_given_the_header_time() {
+        assert_eq!(patience(&pulse()).await, 32);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_idle_connection_is_given_the_idle_time() {
+        let pulse = pulse();
+        pulse.begin();
+        tokio::time::advance(Duration::from_secs(1000)).await;
+        pulse.end();
+        assert_eq!(patience(&pulse).await, 90);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_next_request_must_be_whole_soon_after_its_first_byte() {
+        let pulse = pulse();
+        let mut stream = Watched::http1(tokio::io::empty(), pulse.clone());
+        pulse.begin();
+        pulse.end();
+        tokio::time::advance(Duration::from_secs(10)).await;
+        stream.arrived(b"G");
+        tokio::time::advance(Duration::from_secs(10)).await;
+        stream.arrived(b"E");
+        assert_eq!(patience(&pulse).await, 22);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_busy_connection_is_never_overdue() {
+        let pulse = pulse();
+        pulse.begin();
+        let patience = tokio::time::timeout(Duration::from_secs(86_400), pulse.overdue());
+        patience.await.unwrap_err();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_http2_ping_is_not_a_request() {
+        let pulse = pulse();
+        let mut stream = Watched::http2(tokio::io::empty(), pulse.clone());
+        pulse.begin();
+        pulse.end();
+        tokio::time::advance(Duration::from_secs(10)).await;
+        stream.arrived(b"PING");
+        assert_eq!(patience(&pulse).await, 80);
+    }
+
+    #[tokio::test]
+    async fn an_ambiguous_head_is_told_once_and_the_next_is_read_afresh() {
+        let pulse = pulse();
+        let mut stream = Watched::http1(tokio::io::empty(), pulse.clone());
+        stream.arrived(b"POST / HTTP/1.1\r\nContent-Length: 1\r\n");
+        stream.arrived(b"Transfer-Encoding: chunked\r\n\r\n");
+        pulse.begin();
+        assert!(pulse.take_ambiguous());
+        pulse.end();
+        stream.arrived(b"POST / HTTP/1.1\r\nContent-Length: 1\r\n\r\n");
+        pulse.begin();
+        assert!(!pulse.take_ambiguous());
+    }
+}

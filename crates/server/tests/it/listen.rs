@@ -1,0 +1,457 @@
+//! Connections: handshakes, limits, malformed requests, stopping.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::stream;
+use headwater_api::{Clock, SystemClock};
+use headwater_server::identity::{Authenticator, Peer};
+use headwater_server::listen::{Error, Handle, Listener, Options};
+use headwater_server::metrics::Metrics;
+use headwater_server::pki::{self, Pair, Pki};
+use headwater_server::tls::Acceptor;
+use headwater_server::token_file::Tokens;
+use http::{Request, Response, StatusCode};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use jiff::{SignedDuration, Timestamp};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_util::sync::CancellationToken;
+
+type Body = UnsyncBoxBody<Bytes, io::Error>;
+
+/// Answers by path what a test wants to see.
+#[derive(Clone)]
+struct Scripted {
+    authenticator: Authenticator,
+    /// `/held` is answered when the test adds a permit.
+    gate: Arc<Semaphore>,
+    /// One permit for each request to `/held` that has arrived.
+    arrived: Arc<Semaphore>,
+}
+
+impl Handle for Scripted {
+    type Body = Body;
+
+    async fn handle(&self, peer: Arc<Peer>, request: Request<Incoming>) -> Response<Body> {
+        match request.uri().path() {
+            "/panic" => panic!("as the test asked"),
+            "/held" => {
+                self.arrived.add_permits(1);
+                self.gate.acquire().await.unwrap().forget();
+                text(StatusCode::OK, "held")
+            }
+            "/forever" => {
+                let begin = stream::iter([Ok(Frame::data(Bytes::from("begin\n")))]);
+                let body = futures::StreamExt::chain(begin, stream::pending());
+                Response::new(StreamBody::new(body).boxed_unsync())
+            }
+            _ => match self.authenticator.identify(&peer, request.headers()) {
+                Ok(identity) => text(StatusCode::OK, &identity.user),
+                Err(_) => text(StatusCode::UNAUTHORIZED, "Unauthorized"),
+            },
+        }
+    }
+}
+
+fn text(status: StatusCode, text: &str) -> Response<Body> {
+    let body = Full::new(Bytes::from(text.to_owned())).map_err(|never| match never {});
+    let mut response = Response::new(body.boxed_unsync());
+    *response.status_mut() = status;
+    response
+}
+
+/// A listener in this process.
+struct Started {
+    address: SocketAddr,
+    handler: Scripted,
+    metrics: Metrics,
+    stop: CancellationToken,
+    run: JoinSet<()>,
+}
+
+impl Started {
+    fn new(listener: Listener, metrics: Metrics) -> Started {
+        let handler = Scripted {
+            authenticator: Authenticator::new(Tokens::default()),
+            gate: Arc::new(Semaphore::new(0)),
+            arrived: Arc::new(Semaphore::new(0)),
+        };
+        let (stop, address) = (CancellationToken::new(), listener.address());
+        let mut run = JoinSet::new();
+        run.spawn(listener.run(handler.clone(), stop.clone()));
+        Started { address, handler, metrics, stop, run }
+    }
+
+    fn plain(options: Options) -> Started {
+        let metrics = Metrics::new();
+        Started::new(Listener::plain(any_port(), options, metrics.clone()).unwrap(), metrics)
+    }
+
+    fn tls(pki: &Pki, options: Options, clock: Arc<dyn Clock>) -> Started {
+        let acceptor = Acceptor::new(pki, clock).unwrap();
+        let metrics = Metrics::new();
+        let listener = Listener::tls(any_port(), acceptor, options, metrics.clone()).unwrap();
+        Started::new(listener, metrics)
+    }
+
+    async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.address).await.unwrap()
+    }
+
+    /// Sends bytes on a new connection and reads until the server closes it.
+    async fn exchange(&self, request: &[u8]) -> String {
+        let mut socket = self.connect().await;
+        socket.write_all(request).await.unwrap();
+        read_to_end(&mut socket).await
+    }
+
+    async fn held_request_arrived(&self) {
+        self.handler.arrived.acquire().await.unwrap().forget();
+    }
+
+    /// Waits for the listener to end by itself.
+    async fn ended(mut self) {
+        self.run.join_next().await.unwrap().unwrap();
+    }
+}
+
+fn any_port() -> SocketAddr {
+    "127.0.0.1:0".parse().unwrap()
+}
+
+fn pki_at(clock: &dyn Clock) -> Pki {
+    Pki::in_memory(&pki::names("127.0.0.1".parse().unwrap(), &[]), clock).unwrap()
+}
+
+fn impatient() -> Options {
+    Options {
+        timeout_handshake: Duration::from_millis(50),
+        timeout_header: Duration::from_millis(50),
+        timeout_idle: Duration::from_millis(50),
+        ..Options::default()
+    }
+}
+
+async fn read_to_end(stream: &mut (impl AsyncReadExt + Unpin)) -> String {
+    let mut bytes = Vec::new();
+    // How it ends does not matter here: a reset is an end too.
+    let _ = stream.read_to_end(&mut bytes).await;
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+async fn tls_connect(
+    address: SocketAddr,
+    trusted: &Pki,
+    client: Option<&Pair>,
+    protocol: &str,
+) -> TlsStream<TcpStream> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(trusted.ca.as_bytes()).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots);
+    let mut config = match client {
+        None => config.with_no_client_auth(),
+        Some(pair) => {
+            let leaf = CertificateDer::from_pem_slice(pair.certificate.as_bytes()).unwrap();
+            let key = PrivateKeyDer::from_pem_slice(pair.key.reveal().as_bytes()).unwrap();
+            config.with_client_auth_cert(vec![leaf], key).unwrap()
+        }
+    };
+    config.alpn_protocols = vec![protocol.as_bytes().to_vec()];
+    let socket = TcpStream::connect(address).await.unwrap();
+    let name = ServerName::try_from("127.0.0.1").unwrap();
+    TlsConnector::from(Arc::new(config)).connect(name, socket).await.unwrap()
+}
+
+/// Who the server says is asking, over HTTP/1.1.
+async fn who(address: SocketAddr, trusted: &Pki, client: Option<&Pair>) -> String {
+    let mut stream = tls_connect(address, trusted, client, "http/1.1").await;
+    let request = b"GET /who HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    stream.write_all(request).await.unwrap();
+    let answer = read_to_end(&mut stream).await;
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    format!("{} {body}", &head[9..12])
+}
+
+#[tokio::test]
+async fn a_client_certificate_names_its_user() {
+    let pki = pki_at(&SystemClock);
+    let server = Started::tls(&pki, Options::default(), Arc::new(SystemClock));
+    assert_eq!(who(server.address, &pki, Some(&pki.admin)).await, "200 kubernetes-admin");
+    assert_eq!(who(server.address, &pki, None).await, "200 system:anonymous");
+}
+
+#[tokio::test]
+async fn a_certificate_of_another_authority_is_unauthorized() {
+    let (pki, other) = (pki_at(&SystemClock), pki_at(&SystemClock));
+    let server = Started::tls(&pki, Options::default(), Arc::new(SystemClock));
+    assert_eq!(who(server.address, &pki, Some(&other.admin)).await, "401 Unauthorized");
+}
+
+#[tokio::test]
+async fn a_serving_certificate_is_no_client_certificate() {
+    let pki = pki_at(&SystemClock);
+    let server = Started::tls(&pki, Options::default(), Arc::new(SystemClock));
+    assert_eq!(who(server.address, &pki, Some(&pki.server)).await, "401 Unauthorized");
+}
+
+#[tokio::test]
+async fn an_expired_certificate_is_unauthorized() {
+    struct InTwoYears;
+    impl Clock for InTwoYears {
+        fn now(&self) -> Timestamp {
+            SystemClock.now() + SignedDuration::from_hours(2 * 366 * 24)
+        }
+    }
+    let pki = pki_at(&SystemClock);
+    let server = Started::tls(&pki, Options::default(), Arc::new(InTwoYears));
+    assert_eq!(who(server.address, &pki, Some(&pki.admin)).await, "401 Unauthorized");
+}
+
+#[tokio::test]
+async fn replaced_certificates_count_from_the_next_handshake_on() {
+    let (first, second) = (pki_at(&SystemClock), pki_at(&SystemClock));
+    let acceptor = Acceptor::new(&first, Arc::new(SystemClock)).unwrap();
+    let metrics = Metrics::new();
+    let listener =
+        Listener::tls(any_port(), acceptor.clone(), Options::default(), metrics.clone()).unwrap();
+    let server = Started::new(listener, metrics);
+    assert_eq!(who(server.address, &first, Some(&first.admin)).await, "200 kubernetes-admin");
+    acceptor.replace(&second).unwrap();
+    assert_eq!(who(server.address, &second, Some(&second.admin)).await, "200 kubernetes-admin");
+    assert_eq!(who(server.address, &second, Some(&first.admin)).await, "401 Unauthorized");
+}
+
+#[tokio::test]
+async fn plain_http_on_the_tls_port_is_told_so() {
+    let pki = pki_at(&SystemClock);
+    let server = Started::tls(&pki, Options::default(), Arc::new(SystemClock));
+    let answer = server.exchange(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+    assert!(answer.ends_with("Client sent an HTTP request to an HTTPS server.\n"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_connection_without_a_handshake_is_closed_and_counted() {
+    let pki = pki_at(&SystemClock);
+    let server = Started::tls(&pki, impatient(), Arc::new(SystemClock));
+    let mut socket = server.connect().await;
+    assert_eq!(read_to_end(&mut socket).await, "");
+    let text = server.metrics.registry.text();
+    assert!(text.contains("apiserver_tls_handshake_errors_total 1\n"), "{text}");
+}
+
+#[tokio::test]
+async fn silent_slow_and_idle_connections_are_closed() {
+    let server = Started::plain(impatient());
+    for sent in ["", "GET /who HT", "GET /who HTTP/1.1\r\nHost: x\r\n"] {
+        assert_eq!(server.exchange(sent.as_bytes()).await, "", "{sent:?}");
+    }
+    let answer = server.exchange(b"GET /who HTTP/1.1\r\nHost: x\r\n\r\n").await;
+    assert!(answer.ends_with("kubernetes-admin"), "{answer}");
+}
+
+#[tokio::test]
+async fn malformed_requests_are_refused_and_their_connection_closed() {
+    let server = Started::plain(Options::default());
+    let many: String = (0..201).map(|n| format!("H{n}: x\r\n")).collect();
+    let long = "x".repeat(65 * 1024);
+    let huge = "x".repeat(260 * 1024);
+    for (code, request) in [
+        (400, "garbage\r\n\r\n".to_owned()),
+        (400, "GET /\r\n\r\n".to_owned()),
+        (400, "GET / HTTP/1.1\r\n\r\n".to_owned()),
+        (400, "GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n".to_owned()),
+        (400, "GET / HTTP/1.1\r\nHost : x\r\n\r\n".to_owned()),
+        (400, "GET / HTTP/1.1\r\nHost: x\r\nA: b\0c\r\n\r\n".to_owned()),
+        (400, "GET / HTTP/1.1\r\nHost: x\r\nA: b\r\n folded\r\n\r\n".to_owned()),
+        (400, chunked("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n")),
+        (400, chunked("Transfer-Encoding: chunked\r\nContent-Length: 5\r\n")),
+        (400, chunked("Content-Length: 5\r\nContent-Length: 6\r\n")),
+        (400, chunked("Content-Length: -1\r\n")),
+        (400, chunked("Content-Length: five\r\n")),
+        (400, chunked("Content-Length: 99999999999999999999999\r\n")),
+        (400, chunked("Transfer-Encoding: cats\r\n")),
+        (414, format!("GET /{long} HTTP/1.1\r\nHost: x\r\n\r\n")),
+        (417, "GET / HTTP/1.1\r\nHost: x\r\nExpect: cats\r\n\r\n".to_owned()),
+        (431, format!("GET / HTTP/1.1\r\nHost: x\r\n{many}\r\n")),
+        (431, format!("GET / HTTP/1.1\r\nHost: x\r\nA: {huge}\r\n\r\n")),
+    ] {
+        let answer = server.exchange(request.as_bytes()).await;
+        let shown: String = request.chars().take(80).collect();
+        assert!(answer.starts_with(&format!("HTTP/1.1 {code} ")), "{shown:?}: {answer:?}");
+    }
+}
+
+fn chunked(headers: &str) -> String {
+    format!("POST / HTTP/1.1\r\nHost: x\r\n{headers}\r\n0\r\n\r\nGET /who HTTP/1.1\r\n")
+}
+
+#[tokio::test]
+async fn pipelined_requests_are_answered_in_order() {
+    let server = Started::plain(Options::default());
+    let mut requests = "GET /who HTTP/1.1\r\nHost: x\r\n\r\n".repeat(999);
+    requests.push_str("GET /who HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    let answers = server.exchange(requests.as_bytes()).await;
+    assert_eq!(answers.matches("200 OK").count(), 1000);
+}
+
+#[tokio::test]
+async fn a_panic_costs_one_request() {
+    let server = Started::plain(Options::default());
+    let answer = server
+        .exchange(
+            b"GET /panic HTTP/1.1\r\nHost: x\r\n\r\n\
+              GET /who HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+        )
+        .await;
+    assert!(answer.starts_with("HTTP/1.1 500 "), "{answer}");
+    assert!(answer.contains("caused apiserver to panic"), "{answer}");
+    assert!(answer.ends_with("kubernetes-admin"), "{answer}");
+    assert!(server.metrics.registry.text().contains("headwater_panics_total 1\n"));
+}
+
+#[tokio::test]
+async fn a_stop_lets_requests_finish_and_accepts_no_more() {
+    let server = Started::plain(Options::default());
+    let mut idle = server.connect().await;
+    idle.write_all(b"GET /who HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    let mut busy = server.connect().await;
+    busy.write_all(b"GET /held HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    server.held_request_arrived().await;
+    server.stop.cancel();
+    // The idle connection ends although the other is still being answered.
+    assert!(read_to_end(&mut idle).await.ends_with("kubernetes-admin"));
+    assert!(TcpStream::connect(server.address).await.is_err());
+    server.handler.gate.add_permits(1);
+    assert!(read_to_end(&mut busy).await.ends_with("held"));
+    server.ended().await;
+}
+
+#[tokio::test]
+async fn a_stop_cuts_what_outlasts_the_grace() {
+    let options = Options { shutdown_grace: Duration::from_millis(50), ..Options::default() };
+    let server = Started::plain(options);
+    let mut socket = server.connect().await;
+    socket.write_all(b"GET /forever HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    let mut first = [0; 1];
+    socket.read_exact(&mut first).await.unwrap();
+    server.stop.cancel();
+    server.ended().await;
+    assert!(read_to_end(&mut socket).await.contains("begin"));
+}
+
+/// An HTTP/2 client; its connection runs in the set and ends when the server says so.
+async fn http2(
+    server: &Started,
+    pki: &Pki,
+    client: Option<&Pair>,
+) -> (hyper::client::conn::http2::SendRequest<Full<Bytes>>, JoinSet<()>) {
+    let stream = tls_connect(server.address, pki, client, "h2").await;
+    let (sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+            .await
+            .unwrap();
+    let mut run = JoinSet::new();
+    run.spawn(async move {
+        // An end is an end.
+        let _ = connection.await;
+    });
+    (sender, run)
+}
+
+fn get(path: &str) -> Request<Full<Bytes>> {
+    Request::get(format!("https://127.0.0.1{path}")).body(Full::default()).unwrap()
+}
+
+#[tokio::test]
+async fn http2_is_chosen_by_alpn_and_stops_gracefully() {
+    let pki = pki_at(&SystemClock);
+    let server = Started::tls(&pki, Options::default(), Arc::new(SystemClock));
+    let (mut sender, mut run) = http2(&server, &pki, Some(&pki.admin)).await;
+    let who = sender.send_request(get("/who")).await.unwrap();
+    assert_eq!(who.version(), http::Version::HTTP_2);
+    assert_eq!(who.into_body().collect().await.unwrap().to_bytes(), "kubernetes-admin");
+    let held = async {
+        server.held_request_arrived().await;
+        server.stop.cancel();
+        server.handler.gate.add_permits(1);
+        std::future::pending::<()>().await;
+    };
+    let answer = tokio::select! {
+        answer = sender.send_request(get("/held")) => answer.unwrap(),
+        () = held => unreachable!("the answer comes first"),
+    };
+    assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "held");
+    run.join_next().await.unwrap().unwrap();
+    server.ended().await;
+}
+
+#[tokio::test]
+async fn an_unauthorized_http2_client_is_sent_away_after_its_answer() {
+    let (pki, other) = (pki_at(&SystemClock), pki_at(&SystemClock));
+    let server = Started::tls(&pki, Options::default(), Arc::new(SystemClock));
+    let (mut sender, mut run) = http2(&server, &pki, Some(&other.admin)).await;
+    let answer = sender.send_request(get("/who")).await.unwrap();
+    assert_eq!(answer.status(), StatusCode::UNAUTHORIZED);
+    run.join_next().await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn an_idle_http2_connection_is_ended() {
+    let pki = pki_at(&SystemClock);
+    let server = Started::tls(
+        &pki,
+        Options { timeout_handshake: Duration::from_secs(10), ..impatient() },
+        Arc::new(SystemClock),
+    );
+    let (mut sender, mut run) = http2(&server, &pki, Some(&pki.admin)).await;
+    sender.send_request(get("/who")).await.unwrap();
+    run.join_next().await.unwrap().unwrap();
+}
+
+#[test]
+fn plain_http_is_for_loopback_only() {
+    let refused = Listener::plain("0.0.0.0:0".parse().unwrap(), Options::default(), Metrics::new());
+    assert!(matches!(refused, Err(Error::NotLoopback(_))));
+}
+
+#[tokio::test]
+async fn a_taken_port_is_named_with_the_way_out() {
+    let server = Started::plain(Options::default());
+    let taken = Listener::plain(server.address, Options::default(), Metrics::new());
+    let error = taken.err().unwrap().to_string();
+    assert!(error.contains(&server.address.to_string()), "{error}");
+    assert!(error.contains("--insecure-bind"), "{error}");
+}
+
+#[tokio::test]
+async fn a_connection_over_the_limit_is_closed_and_others_are_served() {
+    let server = Started::plain(Options { connections_max: 1, ..Options::default() });
+    let mut first = server.connect().await;
+    first.write_all(b"GET /held HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    server.held_request_arrived().await;
+    let mut second = server.connect().await;
+    assert_eq!(read_to_end(&mut second).await, "");
+    server.handler.gate.add_permits(1);
+    let mut answer = [0; 12];
+    first.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 200");
+}

@@ -119,7 +119,10 @@ impl Object {
         let metadata = metadata_start(stored)?;
         let (before, after) = stored.split_at(metadata + 1);
         let comma = if after.first() == Some(&b'}') { "" } else { "," };
-        let version = format!("\"resourceVersion\":\"{revision}\"{comma}");
+        let version = match revision {
+            Revision::ZERO => String::new(), // never stored: the answer to a dry run
+            revision => format!("\"resourceVersion\":\"{revision}\"{comma}"),
+        };
         let prefix = event.prefix();
         let mut buffer =
             BytesMut::with_capacity(prefix.len() + stored.len() + version.len() + FRAME_END.len());

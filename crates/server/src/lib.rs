@@ -1,4 +1,8 @@
 //! HTTP in, HTTP out: routes, admission, writes, reads and watch streams over the cache.
+//!
+//! River: HTTP → identity → route → authorization → handler; writes go down to the store, reads
+//! come up from the cache. The whole server is one value, [`Server`], that answers one request at a
+//! time; listening is another part, so that a test can do without a socket.
 
 pub mod pki;
 pub mod tls;
@@ -7,3 +11,27 @@ pub mod identity;
 pub mod metrics;
 pub mod health;
 pub mod listen;
+pub mod body;
+pub mod status;
+pub mod registry;
+pub mod route;
+mod authorize;
+mod decode;
+mod encode;
+mod read;
+mod watch;
+mod websocket;
+mod object;
+mod admission;
+mod write;
+mod patch;
+mod delete;
+mod subresource;
+mod discovery;
+mod bootstrap;
+mod server;
+mod table;
+
+pub use body::{Body, Response};
+pub use registry::Registry;
+pub use server::{Options, Parts, Server};

@@ -1,0 +1,193 @@
+//! A snapshot: all objects of one resource at one revision.
+//!
+//! River: feed → **snapshot** → get, list, initial events.
+//! Promise: it never changes. Old versions stay readable while something refers to them, and share
+//! everything that did not change with the newer ones.
+
+use std::borrow::Borrow;
+use std::cmp::Ordering;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use headwater_api::{Object, Revision};
+use imbl::OrdSet;
+
+use crate::view::Filter;
+
+/// All objects of one resource at one revision.
+#[derive(Clone)]
+pub struct Snapshot {
+    pub(crate) objects: Objects,
+    revision: Revision,
+}
+
+impl Snapshot {
+    pub(crate) fn new(objects: Objects, revision: Revision) -> Snapshot {
+        Snapshot { objects, revision }
+    }
+
+    /// The revision this is the state of.
+    pub fn revision(&self) -> Revision {
+        self.revision
+    }
+
+    /// How many objects there are.
+    pub fn len(&self) -> usize {
+        self.objects.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.objects.0.is_empty()
+    }
+
+    /// One object by `namespace/name` or `name`.
+    pub fn get(&self, key: &str) -> Option<&Arc<Object>> {
+        self.objects.get(key)
+    }
+
+    /// Objects in key order, of one namespace or of all, after a key.
+    pub fn iter<'a>(
+        &'a self,
+        namespace: &str,
+        after: Option<&str>,
+    ) -> impl Iterator<Item = &'a Arc<Object>> + use<'a> {
+        self.objects.iter(namespace, after)
+    }
+}
+
+impl Snapshot {
+    /// Objects that a filter selects, in key order, after a key.
+    pub fn select<'a>(
+        &'a self,
+        filter: &'a Filter,
+        after: Option<&str>,
+    ) -> impl Iterator<Item = &'a Arc<Object>> + use<'a> {
+        let namespace = filter.only_namespace();
+        // A filter that fixes the whole key is one look-up (S3.35).
+        let named = filter.fields.name().and_then(|name| match namespace {
+            "" => self.get(name),
+            namespace => self.get(&format!("{namespace}/{name}")),
+        });
+        let looked_up =
+            filter.fields.name().is_some() && (named.is_some() || !namespace.is_empty());
+        let rest = (!looked_up).then(|| self.iter(namespace, after));
+        let single = named.filter(|object| after.is_none_or(|after| object.key() > after));
+        single.into_iter().chain(rest.into_iter().flatten()).filter(|object| filter.matches(object))
+    }
+}
+
+/// The persistent ordered set behind snapshots.
+#[derive(Clone, Default)]
+pub(crate) struct Objects(OrdSet<Entry>);
+
+impl Objects {
+    pub(crate) fn get(&self, key: &str) -> Option<&Arc<Object>> {
+        self.0.get(key).map(|entry| &entry.0)
+    }
+
+    /// Puts an object in place of its older version, which is answered.
+    pub(crate) fn insert(&mut self, object: Arc<Object>) -> Option<Arc<Object>> {
+        self.0.insert(Entry(object)).map(|entry| entry.0)
+    }
+
+    pub(crate) fn remove(&mut self, key: &str) -> Option<Arc<Object>> {
+        self.0.remove(key).map(|entry| entry.0)
+    }
+
+    pub(crate) fn iter<'a>(
+        &'a self,
+        namespace: &str,
+        after: Option<&str>,
+    ) -> impl Iterator<Item = &'a Arc<Object>> + use<'a> {
+        // `/` follows every byte a namespace may end in and `0` follows `/`: together they
+        // bracket exactly the keys of one namespace.
+        let (first, end) = match namespace {
+            "" => (String::new(), None),
+            namespace => (format!("{namespace}/"), Some(format!("{namespace}0"))),
+        };
+        let lower = match after {
+            Some(after) if after >= first.as_str() => Bound::Excluded(after),
+            _ => Bound::Included(first.as_str()),
+        };
+        let upper = match &end {
+            Some(end) => Bound::Excluded(end.as_str()),
+            None => Bound::Unbounded,
+        };
+        let empty =
+            matches!((&lower, &end), (Bound::Excluded(after), Some(end)) if *after >= end.as_str());
+        let range = (!empty).then(|| self.0.range::<_, str>((lower, upper)));
+        range.into_iter().flatten().map(|entry| &entry.0)
+    }
+}
+
+/// An object, ordered by its key.
+#[derive(Clone)]
+struct Entry(Arc<Object>);
+
+impl Borrow<str> for Entry {
+    fn borrow(&self) -> &str {
+        self.0.key()
+    }
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Entry) -> bool {
+        self.0.key() == other.0.key()
+    }
+}
+
+impl Eq for Entry {}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Entry) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Entry {
+    fn cmp(&self, other: &Entry) -> Ordering {
+        self.0.key().cmp(other.0.key())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use headwater_api::EventType;
+
+    fn objects(keys: &[&str]) -> Objects {
+        let mut objects = Objects::default();
+        for key in keys {
+            let stored = match key.split_once('/') {
+                Some((ns, name)) => {
+                    format!(r#"{{"metadata":{{"name":"{name}","namespace":"{ns}"}}}}"#)
+                }
+                None => format!(r#"{{"metadata":{{"name":"{key}"}}}}"#),
+            };
+            let object =
+                Object::decode(stored.as_bytes(), Revision(1), EventType::Added, &[]).unwrap();
+            objects.insert(Arc::new(object));
+        }
+        objects
+    }
+
+    #[track_caller]
+    fn check(namespace: &str, after: Option<&str>, expected: &[&str]) {
+        let objects = objects(&["a/x", "a-b/x", "a/y", "a0/z", "ab/x", "b/x"]);
+        let keys: Vec<&str> = objects.iter(namespace, after).map(|object| object.key()).collect();
+        assert_eq!(keys, expected);
+    }
+
+    #[test]
+    fn a_namespace_holds_exactly_its_own_objects() {
+        check("", None, &["a-b/x", "a/x", "a/y", "a0/z", "ab/x", "b/x"]);
+        check("a", None, &["a/x", "a/y"]);
+        check("a", Some("a/x"), &["a/y"]);
+        check("a", Some("a/y"), &[]);
+        check("a", Some("b/y"), &[]);
+        check("a", Some("Z"), &["a/x", "a/y"]);
+        check("", Some("a/y"), &["a0/z", "ab/x", "b/x"]);
+        check("none", None, &[]);
+    }
+}

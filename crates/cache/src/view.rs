@@ -1,0 +1,362 @@
+//! Views: what watchers of one resource have in common.
+//!
+//! River: feed → **views** → watchers. Watchers that ask for the same selection share one view, so
+//! matching and the ADDED/DELETED rewriting happen once per view and not once per watcher. Views
+//! are found through an index, so that a change visits only those it may concern (S5.20).
+//! Promise: whatever the index leaves out, the selection would have left out too.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use headwater_api::kind::Field;
+use headwater_api::selector::{FieldSelector, LabelSelector};
+use headwater_api::{Object, Revision};
+use tokio::sync::watch;
+
+use crate::change::{Change, Event, Turn};
+
+/// Which objects of a resource are wanted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Filter {
+    /// Only this namespace; empty is all.
+    pub namespace: String,
+    /// Labels.
+    pub labels: LabelSelector,
+    /// Fields; the name and the namespace can be selected here too.
+    pub fields: FieldSelector,
+}
+
+impl Filter {
+    /// Whether an object is wanted.
+    pub fn matches(&self, object: &Object) -> bool {
+        (self.namespace.is_empty() || object.namespace() == self.namespace)
+            && self.labels.matches(|key| object.label(key))
+            && self.fields.matches(object)
+    }
+
+    /// Whether everything in the namespace is wanted.
+    pub fn selects_all(&self) -> bool {
+        self.labels.is_empty() && self.fields.is_empty()
+    }
+
+    /// The only namespace that can hold a match; empty is all.
+    pub fn only_namespace(&self) -> &str {
+        match self.namespace.as_str() {
+            "" => self.fields.namespace().unwrap_or_default(),
+            namespace => namespace,
+        }
+    }
+}
+
+/// The most changes one read takes out of a view or a window: what is sent between two looks at
+/// the clock, and how long a lock is held.
+pub(crate) const READ_MAX: usize = 128;
+
+/// The events of one selection, shared by its watchers.
+pub(crate) struct View {
+    pub(crate) filter: Filter,
+    log: Mutex<Log>,
+    /// The newest revision in the log; watchers wait on it.
+    head: watch::Sender<Revision>,
+    closed: AtomicBool,
+    pub(crate) watchers: Mutex<usize>,
+}
+
+struct Log {
+    events: VecDeque<Event>,
+    /// Invariant: every event after this revision is in `events`.
+    complete_after: Revision,
+}
+
+/// What a view answers to a cursor.
+pub(crate) enum Read {
+    /// Some events were added to the buffer.
+    Events,
+    /// There is nothing after the cursor yet.
+    Nothing,
+    /// Some events after the cursor are no longer here, or were never.
+    Behind,
+}
+
+impl View {
+    fn new(filter: Filter, complete_after: Revision) -> View {
+        View {
+            filter,
+            log: Mutex::new(Log { events: VecDeque::new(), complete_after }),
+            head: watch::Sender::new(Revision::ZERO),
+            closed: AtomicBool::new(false),
+            watchers: Mutex::new(0),
+        }
+    }
+
+    /// Appends the event this change is to the view, if any.
+    fn offer(&self, change: &Arc<Change>) -> bool {
+        let Some(turn) = change.turn(|object| self.filter.matches(object)) else { return false };
+        let mut log = self.log.lock().expect("a log is never left half-changed");
+        let newest = log.events.back().map_or(Revision::ZERO, Event::revision);
+        if newest >= change.revision() {
+            return false; // found twice, through two entries of the index
+        }
+        log.events.push_back(Event { change: Arc::clone(change), turn });
+        drop(log);
+        true
+    }
+
+    /// Wakes the watchers: everything offered so far may be read.
+    fn announce(&self, revision: Revision) {
+        self.head.send_replace(revision);
+    }
+
+    /// Reads events after `position` into `events`.
+    pub(crate) fn read(&self, position: Revision, events: &mut Vec<Event>) -> Read {
+        let log = self.log.lock().expect("a log is never left half-changed");
+        if position < log.complete_after {
+            return Read::Behind;
+        }
+        let first = log.events.partition_point(|event| event.revision() <= position);
+        if first == log.events.len() {
+            return Read::Nothing;
+        }
+        events.extend(log.events.range(first..).take(READ_MAX).cloned());
+        Read::Events
+    }
+
+    /// Drops events up to `revision`, which the window no longer holds either. A quiet view stays
+    /// complete: only a dropped event moves its edge.
+    fn forget(&self, revision: Revision) {
+        let mut log = self.log.lock().expect("a log is never left half-changed");
+        while log.events.front().is_some_and(|oldest| oldest.revision() <= revision) {
+            let dropped = log.events.pop_front().map_or(Revision::ZERO, |event| event.revision());
+            log.complete_after = log.complete_after.max(dropped);
+        }
+    }
+
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Revision> {
+        self.head.subscribe()
+    }
+
+    /// Ends every watcher of the view.
+    fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.head.send_replace(Revision(u64::MAX));
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+}
+
+/// All views of one resource, and the index that finds them.
+#[derive(Default)]
+pub(crate) struct Views {
+    by_filter: HashMap<Filter, Arc<View>>,
+    everything: Vec<Arc<View>>,
+    by_namespace: HashMap<String, Vec<Arc<View>>>,
+    by_name: HashMap<String, Vec<Arc<View>>>,
+    by_label: HashMap<String, HashMap<String, Vec<Arc<View>>>>,
+    by_field: HashMap<usize, HashMap<String, Vec<Arc<View>>>>,
+    /// Views with new events since the last `announce`.
+    touched: Vec<Arc<View>>,
+}
+
+/// Where a view is found: under the narrowest condition it has.
+enum Place {
+    Everything,
+    Namespace(String),
+    Name(String),
+    Label(String, Vec<String>),
+    Field(usize, String),
+}
+
+/// A set of label values above this is not indexed value by value.
+const INDEXED_VALUES_MAX: usize = 64;
+
+impl Place {
+    fn of(filter: &Filter) -> Place {
+        if let Some(name) = filter.fields.name() {
+            return Place::Name(name.to_owned());
+        }
+        if let Some((index, value)) = filter.fields.equalities().next() {
+            return Place::Field(index, value.to_owned());
+        }
+        let narrowest = filter
+            .labels
+            .equalities()
+            .filter(|(_, values)| values.len() <= INDEXED_VALUES_MAX)
+            .min_by_key(|(_, values)| values.len());
+        if let Some((key, values)) = narrowest {
+            let values = values.iter().map(|value| value.to_string()).collect();
+            return Place::Label(key.to_owned(), values);
+        }
+        match filter.only_namespace() {
+            "" => Place::Everything,
+            namespace => Place::Namespace(namespace.to_owned()),
+        }
+    }
+}
+
+impl Views {
+    /// The view of a filter; a new one answers for events after `now`.
+    pub(crate) fn join(&mut self, filter: &Filter, now: Revision) -> Arc<View> {
+        if let Some(view) = self.by_filter.get(filter) {
+            *view.watchers.lock().expect("counting does not panic") += 1;
+            return Arc::clone(view);
+        }
+        let view = Arc::new(View::new(filter.clone(), now));
+        *view.watchers.lock().expect("counting does not panic") = 1;
+        self.by_filter.insert(filter.clone(), Arc::clone(&view));
+        for bucket in self.buckets(Place::of(filter)) {
+            bucket.push(Arc::clone(&view));
+        }
+        view
+    }
+
+    /// A watcher of the view is gone; the last one takes the view with it.
+    pub(crate) fn leave(&mut self, view: &Arc<View>) {
+        let mut watchers = view.watchers.lock().expect("counting does not panic");
+        *watchers -= 1;
+        if *watchers > 0 {
+            return;
+        }
+        drop(watchers);
+        if self.by_filter.get(&view.filter).is_some_and(|known| Arc::ptr_eq(known, view)) {
+            self.by_filter.remove(&view.filter);
+            for bucket in self.buckets(Place::of(&view.filter)) {
+                bucket.retain(|other| !Arc::ptr_eq(other, view));
+            }
+            self.drop_empty(Place::of(&view.filter));
+        }
+    }
+
+    fn buckets(&mut self, place: Place) -> Vec<&mut Vec<Arc<View>>> {
+        match place {
+            Place::Everything => vec![&mut self.everything],
+            Place::Namespace(namespace) => vec![self.by_namespace.entry(namespace).or_default()],
+            Place::Name(name) => vec![self.by_name.entry(name).or_default()],
+            Place::Field(index, value) => {
+                vec![self.by_field.entry(index).or_default().entry(value).or_default()]
+            }
+            Place::Label(key, values) => {
+                let by_value = self.by_label.entry(key).or_default();
+                for value in &values {
+                    by_value.entry(value.clone()).or_default();
+                }
+                by_value
+                    .iter_mut()
+                    .filter(|(value, _)| values.contains(value))
+                    .map(|(_, bucket)| bucket)
+                    .collect()
+            }
+        }
+    }
+
+    fn drop_empty(&mut self, place: Place) {
+        match place {
+            Place::Everything => {}
+            Place::Namespace(namespace) => drop_if_empty(&mut self.by_namespace, &namespace),
+            Place::Name(name) => drop_if_empty(&mut self.by_name, &name),
+            Place::Field(index, value) => {
+                if let Some(by_value) = self.by_field.get_mut(&index) {
+                    drop_if_empty(by_value, &value);
+                    if by_value.is_empty() {
+                        self.by_field.remove(&index);
+                    }
+                }
+            }
+            Place::Label(key, values) => {
+                if let Some(by_value) = self.by_label.get_mut(&key) {
+                    values.iter().for_each(|value| drop_if_empty(by_value, value));
+                    if by_value.is_empty() {
+                        self.by_label.remove(&key);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Offers a change to every view it may concern. Answers how many took it.
+    pub(crate) fn offer(&mut self, change: &Arc<Change>, fields: &[Field]) -> usize {
+        let Views { everything, by_namespace, by_name, by_label, by_field, touched, .. } = self;
+        let (object, prev) = (change.object(), change.prev());
+        let before = touched.len();
+        let mut offer = |views: &[Arc<View>]| {
+            for view in views {
+                if view.offer(change) {
+                    touched.push(Arc::clone(view));
+                }
+            }
+        };
+        offer(everything);
+        if !by_namespace.is_empty() {
+            offer(found(by_namespace, object.namespace()));
+        }
+        if !by_name.is_empty() {
+            offer(found(by_name, object.name()));
+        }
+        for (key, by_value) in by_label {
+            let new = object.label(key);
+            let old = prev.and_then(|prev| prev.label(key));
+            offer(new.map_or(&[], |value| found(by_value, value)));
+            if old != new {
+                offer(old.map_or(&[], |value| found(by_value, value)));
+            }
+        }
+        for (index, by_value) in by_field {
+            let absent = fields.get(*index).map_or("", |field| &*field.absent);
+            let new = object.field(*index).unwrap_or(absent);
+            offer(found(by_value, new));
+            let old = prev.map(|prev| prev.field(*index).unwrap_or(absent));
+            if let Some(old) = old.filter(|old| *old != new) {
+                offer(found(by_value, old));
+            }
+        }
+        touched.len() - before
+    }
+
+    /// Wakes the watchers of every view that was offered something.
+    pub(crate) fn announce(&mut self, revision: Revision) {
+        for view in self.touched.drain(..) {
+            view.announce(revision);
+        }
+    }
+
+    /// Drops events up to `revision` from every view.
+    pub(crate) fn forget(&self, revision: Revision) {
+        self.by_filter.values().for_each(|view| view.forget(revision));
+    }
+
+    /// Ends every watcher.
+    pub(crate) fn close(&mut self) {
+        let views = std::mem::take(self);
+        views.by_filter.values().for_each(|view| view.close());
+    }
+
+    /// How many watchers there are.
+    pub(crate) fn watchers(&self) -> usize {
+        let count = |view: &Arc<View>| *view.watchers.lock().expect("counting does not panic");
+        self.by_filter.values().map(count).sum()
+    }
+
+    /// The selections that are watched and how many watch each.
+    pub(crate) fn census(&self) -> Vec<(Filter, usize)> {
+        let count = |view: &Arc<View>| *view.watchers.lock().expect("counting does not panic");
+        self.by_filter.values().map(|view| (view.filter.clone(), count(view))).collect()
+    }
+}
+
+fn found<'a>(map: &'a HashMap<String, Vec<Arc<View>>>, key: &str) -> &'a [Arc<View>] {
+    map.get(key).map_or(&[], Vec::as_slice)
+}
+
+fn drop_if_empty(map: &mut HashMap<String, Vec<Arc<View>>>, key: &str) {
+    if map.get(key).is_some_and(Vec::is_empty) {
+        map.remove(key);
+    }
+}
+
+/// One event for each of some changes read from the past.
+pub(crate) fn select(filter: &Filter, change: &Arc<Change>) -> Option<Event> {
+    let turn: Turn = change.turn(|object| filter.matches(object))?;
+    Some(Event { change: Arc::clone(change), turn })
+}

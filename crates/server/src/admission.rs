@@ -1,0 +1,218 @@
+//! Admission: the steps an object passes between its decoding and the store.
+//!
+//! River: body → **admission** → store. Each step is small, looks at one thing, and either changes
+//! the object, refuses it, or lets it pass. Their order is the order of [`STEPS`].
+
+use headwater_api::Status;
+use headwater_api::clock::rfc3339;
+use headwater_api::status::{Cause, FieldError};
+use headwater_api::{name, status as api_status};
+use headwater_cache::Cache;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::object::{is_deleting, meta, metadata};
+use crate::registry::Served;
+use crate::status;
+
+/// An object on its way to the store.
+pub(crate) struct Attempt<'a> {
+    pub(crate) cache: &'a Cache,
+    pub(crate) kind: &'a Served,
+    pub(crate) namespace: &'a str,
+    pub(crate) subresource: &'a str,
+    /// What is to be stored.
+    pub(crate) new: &'a mut Value,
+    /// What it replaces; `None` for a create.
+    pub(crate) old: Option<&'a Value>,
+    pub(crate) now: Timestamp,
+}
+
+/// One step.
+pub(crate) trait Admit: Sync {
+    /// Changes or refuses the object.
+    fn admit(&self, attempt: &mut Attempt<'_>) -> Result<(), Status>;
+}
+
+/// All steps, in order.
+const STEPS: &[&dyn Admit] = &[&NamespaceLifecycle, &SystemFields, &Namespaces, &Validation];
+
+/// Takes an object through every step.
+pub(crate) fn admit(mut attempt: Attempt<'_>) -> Result<(), Status> {
+    STEPS.iter().try_for_each(|step| step.admit(&mut attempt))
+}
+
+/// Nothing is created in a namespace that is not there or on its way out (S2.8, S10.2).
+struct NamespaceLifecycle;
+
+impl Admit for NamespaceLifecycle {
+    fn admit(&self, attempt: &mut Attempt<'_>) -> Result<(), Status> {
+        if attempt.namespace.is_empty() || attempt.old.is_some() {
+            return Ok(());
+        }
+        check_namespace(attempt.cache, attempt.kind, attempt.namespace, meta(attempt.new, "name"))
+    }
+}
+
+/// Whether something may be created in a namespace.
+pub(crate) fn check_namespace(
+    cache: &Cache,
+    kind: &Served,
+    namespace: &str,
+    name: &str,
+) -> Result<(), Status> {
+    let namespaces = cache.resource("/registry/core/namespaces/");
+    let snapshot = cache.snapshot(&namespaces);
+    let Some(object) = snapshot.get(namespace) else {
+        let message = format!("namespaces \"{namespace}\" not found");
+        return Err(Status::failure(404, "NotFound", message).with_details(api_status::Details {
+            name: namespace.into(),
+            kind: "namespaces".into(),
+            ..api_status::Details::default()
+        }));
+    };
+    if !object.is_deleting() {
+        return Ok(());
+    }
+    let why = format!(
+        "unable to create new content in namespace {namespace} because it is being terminated"
+    );
+    let mut status = status::forbidden(&kind.group, &kind.plural, name, &why);
+    let cause = Cause {
+        reason: "NamespaceTerminating".into(),
+        message: format!("namespace {namespace} is being terminated"),
+        field: "metadata.namespace".into(),
+    };
+    status.details.get_or_insert_default().causes.push(cause);
+    Err(status)
+}
+
+/// What the server keeps and clients cannot write (S2.2, S2.14, S2.50).
+struct SystemFields;
+
+impl Admit for SystemFields {
+    fn admit(&self, attempt: &mut Attempt<'_>) -> Result<(), Status> {
+        match attempt.old {
+            None => on_create(attempt),
+            Some(old) => on_update(attempt, old),
+        }
+        Ok(())
+    }
+}
+
+fn on_create(attempt: &mut Attempt<'_>) {
+    let kind = attempt.kind;
+    if kind.has_status() {
+        attempt.new.as_object_mut().map(|object| object.remove("status"));
+    }
+    let metadata = metadata(attempt.new);
+    for key in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "resourceVersion"] {
+        metadata.remove(key);
+    }
+    metadata.insert("uid".into(), uuid::Uuid::new_v4().to_string().into());
+    metadata.insert("creationTimestamp".into(), rfc3339(attempt.now).into());
+    if kind.traits.generation {
+        metadata.insert("generation".into(), 1.into());
+    }
+}
+
+fn on_update(attempt: &mut Attempt<'_>, old: &Value) {
+    let before = &old["metadata"];
+    let metadata = metadata(attempt.new);
+    metadata.remove("selfLink");
+    for key in ["uid", "creationTimestamp", "generation"] {
+        copy(metadata, before, key);
+    }
+    for key in ["deletionTimestamp", "deletionGracePeriodSeconds"] {
+        if metadata.get(key).is_none_or(Value::is_null) {
+            copy(metadata, before, key);
+        }
+    }
+    if attempt.kind.traits.generation && attempt.subresource != "status" {
+        let generation = before["generation"].as_i64().unwrap_or(0);
+        if spec_changed(attempt.kind, attempt.new, old) {
+            let metadata = self::metadata(attempt.new);
+            metadata.insert("generation".into(), (generation + 1).into());
+        }
+    }
+}
+
+fn copy(metadata: &mut serde_json::Map<String, Value>, before: &Value, key: &str) {
+    match before.get(key) {
+        Some(value) => metadata.insert(key.to_owned(), value.clone()),
+        None => metadata.remove(key),
+    };
+}
+
+/// Whether the desired state differs: for built-in kinds the spec, for custom ones everything but
+/// metadata and, if it has its own subresource, status.
+fn spec_changed(kind: &Served, new: &Value, old: &Value) -> bool {
+    if !kind.custom {
+        return new.get("spec") != old.get("spec");
+    }
+    let differs = |key: &str| new.get(key) != old.get(key);
+    let skipped = |key: &str| {
+        matches!(key, "metadata" | "apiVersion" | "kind") || (key == "status" && kind.has_status())
+    };
+    let keys = |value: &Value| -> Vec<String> {
+        value.as_object().map(|map| map.keys().cloned().collect()).unwrap_or_default()
+    };
+    keys(new).iter().chain(&keys(old)).any(|key| !skipped(key) && differs(key))
+}
+
+/// The rules of Namespace objects (S10.1, S10.4).
+struct Namespaces;
+
+impl Admit for Namespaces {
+    fn admit(&self, attempt: &mut Attempt<'_>) -> Result<(), Status> {
+        if attempt.kind.plural != "namespaces" || !attempt.kind.group.is_empty() {
+            return Ok(());
+        }
+        let name = meta(attempt.new, "name").to_owned();
+        let labels = metadata(attempt.new).entry("labels").or_insert_with(|| json!({}));
+        if let Some(labels) = labels.as_object_mut() {
+            labels.insert("kubernetes.io/metadata.name".into(), name.into());
+        }
+        if attempt.old.is_none() {
+            prepare_namespace(attempt.new);
+        }
+        Ok(())
+    }
+}
+
+fn prepare_namespace(new: &mut Value) {
+    let mut finalizers: Vec<Value> =
+        new["spec"]["finalizers"].as_array().cloned().unwrap_or_default();
+    if !finalizers.iter().any(|finalizer| finalizer == "kubernetes") {
+        finalizers.push("kubernetes".into());
+    }
+    new["spec"] = json!({ "finalizers": finalizers });
+    new["status"] = json!({ "phase": "Active" });
+}
+
+/// What Kubernetes refuses with 422.
+struct Validation;
+
+impl Admit for Validation {
+    fn admit(&self, attempt: &mut Attempt<'_>) -> Result<(), Status> {
+        let kind = attempt.kind.storage();
+        let errors: Vec<FieldError> = match attempt.old {
+            None => name::metadata_on_create(kind, attempt.new),
+            Some(old) => name::metadata_on_update(kind, attempt.new, old),
+        };
+        if errors.is_empty() {
+            return Ok(());
+        }
+        let name = meta(attempt.new, "name");
+        Err(api_status::invalid(&attempt.kind.group, &attempt.kind.kind.kind, name, &errors))
+    }
+}
+
+/// Whether nothing holds a deleted object any more: it goes with the write that notices.
+pub(crate) fn is_released(kind: &Served, value: &Value) -> bool {
+    let grace = value["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
+    let held = kind.plural == "namespaces"
+        && kind.group.is_empty()
+        && value["spec"]["finalizers"].as_array().is_some_and(|list| !list.is_empty());
+    is_deleting(value) && grace == 0 && crate::object::finalizers(value).is_empty() && !held
+}

@@ -1,0 +1,338 @@
+//! Deletes: of one object and of a collection.
+//!
+//! River: DELETE → **delete** → store. An object that something still holds (a finalizer, a grace
+//! period) is marked, which is an update; one that nothing holds is removed (S2.40–S2.47).
+
+use bytes::Bytes;
+use headwater_api::clock::rfc3339;
+use headwater_api::options::{DeleteOptions, Freshness, ListOptions, Propagation, ReadAt};
+use headwater_api::status::Details;
+use headwater_api::{Object, Revision, Status};
+use headwater_cache::Filter;
+use headwater_store::{Guard, Key, Record};
+use http::StatusCode;
+use serde_json::Value;
+
+use crate::admission::is_released;
+use crate::body::Response;
+use crate::decode;
+use crate::object::{Current, canonical, finalizers, is_deleting, meta, metadata, wire};
+use crate::read::{self, Page};
+use crate::registry::Served;
+use crate::route::{Resource, object_key};
+use crate::server::{Call, Server};
+use crate::write::{Stored, put, remove, seconds_from};
+use crate::{body, encode, status};
+
+const ORPHAN: &str = "orphan";
+const FOREGROUND: &str = "foregroundDeletion";
+
+/// Namespaces that stay (S10.3).
+const PROTECTED: &[&str] = &["default", "kube-system", "kube-public"];
+
+/// How long a pod may take if it does not say.
+const POD_GRACE_SECONDS: i64 = 30;
+
+/// DELETE on an object.
+pub(crate) async fn one(
+    server: &Server,
+    call: &Call,
+    resource: &Resource,
+    body: &Bytes,
+) -> Result<Response, Status> {
+    let options = options(call, resource, body)?;
+    let kind = &resource.kind;
+    let delete = Delete { server, kind, key: resource.key(), name: &resource.name, options };
+    let deleted = delete.run().await?;
+    let code = match deleted.is_gone {
+        false if delete.options.orphan_dependents == Some(false) => StatusCode::ACCEPTED,
+        _ => StatusCode::OK,
+    };
+    if deleted.is_gone && !kind.traits.delete_returns_object {
+        let details = Details {
+            name: resource.name.clone(),
+            group: kind.group.to_string(),
+            kind: kind.plural.to_string(),
+            uid: deleted.object.uid().to_owned(),
+            ..Details::default()
+        };
+        let success = Status::success(0, Some(details));
+        return Ok(body::json(code, status::line(&success)));
+    }
+    encode::one(server, call, kind, code, &deleted.object)
+}
+
+fn options(call: &Call, resource: &Resource, body: &Bytes) -> Result<DeleteOptions, Status> {
+    if body.is_empty() {
+        return DeleteOptions::from_query(&call.query);
+    }
+    let value = decode::plain(call, "DeleteOptions", body)?;
+    DeleteOptions::from_body(&value, &resource.kind.api_version())
+}
+
+/// DELETE on a collection: not atomic, and the first error ends it (S2.46).
+pub(crate) async fn collection(
+    server: &Server,
+    call: &Call,
+    resource: &Resource,
+    body: &Bytes,
+) -> Result<Response, Status> {
+    let list = ListOptions::parse(&call.query, resource.kind.storage())?;
+    let options = options(call, resource, body)?;
+    let filter = Filter {
+        namespace: resource.namespace.clone(),
+        labels: list.labels.clone(),
+        fields: list.fields.clone(),
+    };
+    let snapshot = match &list.at {
+        ReadAt::Fresh(_) => {
+            read::snapshot(server, resource, &ReadAt::Fresh(Freshness::Latest)).await?
+        }
+        at => read::snapshot(server, resource, at).await?,
+    };
+    let page = Page::cut(&snapshot, &filter, resource, &list);
+    let kind = &resource.kind;
+    for object in &page.objects {
+        let key = object_key(object.namespace(), object.name());
+        let options = options.clone();
+        match (Delete { server, kind, key, name: object.name(), options }).run().await {
+            Ok(_) => {}
+            Err(status) if status.code == 404 => {} // somebody else was faster
+            Err(status) => return Err(status),
+        }
+    }
+    Ok(encode::list(server, call, resource, &snapshot, page, filter).await)
+}
+
+/// One deletion.
+struct Delete<'a> {
+    server: &'a Server,
+    kind: &'a Served,
+    key: String,
+    name: &'a str,
+    options: DeleteOptions,
+}
+
+/// What became of a deletion.
+struct Deleted {
+    object: Object,
+    is_gone: bool,
+}
+
+/// What became of one try.
+enum Tried {
+    Done(Deleted),
+    /// Somebody wrote first; this is there now.
+    Again(Option<Record>),
+}
+
+/// What is to be done with the present state.
+enum Plan {
+    /// It is marked already, and nothing about that changes.
+    Keep,
+    /// It is marked, and stays until what holds it lets go.
+    Mark(Value),
+    /// It is removed.
+    Remove,
+    /// It is marked, and removed in the same breath: watchers see both (S2.45).
+    MarkAndRemove(Value),
+}
+
+impl Delete<'_> {
+    async fn run(&self) -> Result<Deleted, Status> {
+        let is_protected = self.kind.plural == "namespaces" && self.kind.group.is_empty();
+        if is_protected && PROTECTED.contains(&self.name) {
+            let why = "this namespace may not be deleted";
+            return Err(status::forbidden("", "namespaces", self.name, why));
+        }
+        let cache = self.server.cache();
+        cache.consistent().await.map_err(|error| status::from_cache(&error))?;
+        let snapshot = cache.snapshot(&cache.resource(&self.kind.prefix));
+        let mut current = snapshot.get(&self.key).map(|object| Current::of(object)).transpose()?;
+        loop {
+            let Some(state) = &current else {
+                return Err(status::not_found(self.kind, self.name));
+            };
+            match self.attempt(state).await? {
+                Tried::Done(deleted) => return Ok(deleted),
+                Tried::Again(actual) => {
+                    current = actual.as_ref().map(Current::read).transpose()?;
+                }
+            }
+        }
+    }
+
+    async fn attempt(&self, current: &Current) -> Result<Tried, Status> {
+        self.check_preconditions(current)?;
+        let plan = self.plan(&current.value);
+        let is_gone = matches!(plan, Plan::Remove | Plan::MarkAndRemove(_));
+        let (value, marks) = match plan {
+            Plan::Keep => return self.done(&current.value, current.revision, false),
+            Plan::Remove => (current.value.clone(), false),
+            Plan::Mark(value) | Plan::MarkAndRemove(value) => (value, true),
+        };
+        if self.options.dry_run {
+            return self.done(&value, current.revision, is_gone);
+        }
+        let mut revision = current.revision;
+        if marks {
+            let (key, bytes) = (self.store_key(), canonical(&value));
+            match put(self.server, self.kind, key, Guard::At(revision), bytes).await? {
+                Stored::At(marked) => revision = marked,
+                Stored::Forestalled(actual) => return Ok(Tried::Again(actual)),
+            }
+        }
+        if is_gone {
+            match remove(self.server, self.store_key(), revision).await? {
+                Stored::At(_) if marks => {}
+                Stored::At(removed) => revision = removed,
+                Stored::Forestalled(actual) => return Ok(Tried::Again(actual)),
+            }
+        }
+        self.done(&value, revision, is_gone)
+    }
+
+    fn done(&self, value: &Value, revision: Revision, is_gone: bool) -> Result<Tried, Status> {
+        let object = wire(self.kind.storage(), &canonical(value), revision)?;
+        Ok(Tried::Done(Deleted { object, is_gone }))
+    }
+
+    fn store_key(&self) -> Key {
+        Key::in_collection(&self.kind.prefix, &self.key)
+    }
+
+    fn check_preconditions(&self, current: &Current) -> Result<(), Status> {
+        let conflict = |why: String| {
+            let kind = &self.kind.kind.kind;
+            let name = self.name;
+            let message = format!("Operation cannot be fulfilled on {kind} \"{name}\": {why}");
+            let details = Details {
+                name: name.into(),
+                group: self.kind.group.to_string(),
+                kind: kind.to_string(),
+                ..Details::default()
+            };
+            Status::failure(409, "Conflict", message).with_details(details)
+        };
+        let wanted = &self.options.preconditions;
+        let uid = meta(&current.value, "uid");
+        if let Some(asked) = wanted.uid.as_deref().filter(|asked| *asked != uid) {
+            return Err(conflict(format!(
+                "the UID in the precondition ({asked}) does not match the UID in record ({uid}). The object might have been deleted and then recreated"
+            )));
+        }
+        let version = current.revision.to_string();
+        let asked = wanted.resource_version.as_deref();
+        if let Some(asked) = asked.filter(|asked| *asked != version) {
+            return Err(conflict(format!(
+                "the ResourceVersion in the precondition ({asked}) does not match the ResourceVersion in record ({version}). The object might have been modified"
+            )));
+        }
+        Ok(())
+    }
+
+    fn plan(&self, current: &Value) -> Plan {
+        let mut value = current.clone();
+        self.propagate(&mut value);
+        if self.kind.traits.graceful {
+            return self.plan_graceful(current, value);
+        }
+        if is_deleting(current) {
+            return match (is_released(self.kind, &value), value == *current) {
+                (true, _) => Plan::Remove,
+                (false, true) => Plan::Keep,
+                (false, false) => Plan::Mark(value),
+            };
+        }
+        self.stamp(&mut value, 0);
+        if is_released(self.kind, &value) { Plan::Remove } else { Plan::Mark(value) }
+    }
+
+    /// Pods: the period is the option's, else the pod's; what runs nowhere goes at once.
+    fn plan_graceful(&self, current: &Value, mut value: Value) -> Plan {
+        let phase = current["status"]["phase"].as_str().unwrap_or_default();
+        let idle = current["spec"]["nodeName"].as_str().unwrap_or_default().is_empty()
+            || matches!(phase, "Succeeded" | "Failed");
+        let own = current["spec"]["terminationGracePeriodSeconds"].as_i64();
+        let asked = self.options.grace_period_seconds;
+        let period = match asked.or(own).unwrap_or(POD_GRACE_SECONDS) {
+            _ if idle => 0,
+            negative if negative < 0 => 1,
+            period => period,
+        };
+        if is_deleting(current) {
+            let before = current["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
+            // Only an explicit, shorter period changes a deletion that is under way.
+            if period < before && (asked.is_some() || idle) {
+                self.shorten(&mut value, before, period);
+            } else if before > 0 && value == *current {
+                return Plan::Keep;
+            }
+        } else {
+            self.stamp(&mut value, period);
+        }
+        match (is_released(self.kind, &value), value == *current) {
+            (true, true) => Plan::Remove,
+            (true, false) => Plan::MarkAndRemove(value),
+            (false, true) => Plan::Keep,
+            (false, false) => Plan::Mark(value),
+        }
+    }
+
+    /// Sets the marks of a deletion that begins now.
+    fn stamp(&self, value: &mut Value, period: i64) {
+        let when = rfc3339(seconds_from(self.server.now(), period));
+        let is_namespace = self.kind.plural == "namespaces" && self.kind.group.is_empty();
+        if is_namespace {
+            value["status"]["phase"] = "Terminating".into();
+        }
+        let metadata = metadata(value);
+        metadata.insert("deletionTimestamp".into(), when.into());
+        if !is_namespace {
+            metadata.insert("deletionGracePeriodSeconds".into(), period.into());
+        }
+        let generation = metadata.get("generation").and_then(Value::as_i64).unwrap_or(0);
+        if generation > 0 {
+            metadata.insert("generation".into(), (generation + 1).into());
+        }
+    }
+
+    fn shorten(&self, value: &mut Value, before: i64, period: i64) {
+        let metadata = metadata(value);
+        let when = metadata.get("deletionTimestamp").and_then(Value::as_str);
+        let when = when.and_then(|text| text.parse().ok()).unwrap_or_else(|| self.server.now());
+        let when = rfc3339(seconds_from(when, period - before));
+        metadata.insert("deletionTimestamp".into(), when.into());
+        metadata.insert("deletionGracePeriodSeconds".into(), period.into());
+    }
+
+    /// Finalizers of the garbage collector, as the policy wants them (S2.44).
+    fn propagate(&self, value: &mut Value) {
+        if self.kind.traits.no_garbage_collection {
+            return;
+        }
+        let policy = match (self.options.propagation, self.options.orphan_dependents) {
+            (Some(policy), _) => policy,
+            (None, Some(true)) => Propagation::Orphan,
+            (None, Some(false)) => Propagation::Background,
+            (None, None) => return, // the finalizers that are there decide
+        };
+        let wanted = match policy {
+            Propagation::Orphan => Some(ORPHAN),
+            Propagation::Foreground => Some(FOREGROUND),
+            Propagation::Background => None,
+        };
+        let mut list: Vec<String> = finalizers(value)
+            .into_iter()
+            .filter(|finalizer| ![ORPHAN, FOREGROUND].contains(finalizer))
+            .map(str::to_owned)
+            .collect();
+        list.extend(wanted.map(str::to_owned));
+        let metadata = metadata(value);
+        if list.is_empty() {
+            metadata.remove("finalizers");
+        } else {
+            metadata.insert("finalizers".into(), list.into());
+        }
+    }
+}

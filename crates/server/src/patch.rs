@@ -1,0 +1,61 @@
+//! PATCH: the present state, changed as the patch says.
+//!
+//! River: body → **patch** → write. A patch that does not name a resourceVersion is computed again
+//! on the newest state until it wins (S2.22).
+
+use bytes::Bytes;
+use headwater_api::Status;
+use headwater_api::options::WriteOptions;
+use headwater_api::patch::{self, PatchType};
+use http::header;
+use serde_json::Value;
+
+use crate::route::Resource;
+use crate::server::{Call, Server};
+use crate::status;
+use crate::write::{Change, Update, Written, check_name, check_namespace};
+
+/// PATCH on an object.
+pub(crate) async fn patch(
+    server: &Server,
+    call: &Call,
+    resource: &Resource,
+    body: Bytes,
+) -> Result<Written, Status> {
+    let patch_type = PatchType::parse(call.header(header::CONTENT_TYPE), &resource.kind)?;
+    let options = match patch_type {
+        PatchType::Apply => WriteOptions::apply(&call.query)?,
+        _ => WriteOptions::patch(&call.query)?,
+    };
+    let patch: Value = serde_json::from_slice(&body)
+        .map_err(|error| status::bad_request(format!("error decoding patch: {error}")))?;
+    let change = Patched { resource, patch_type, patch };
+    Update { server, call, resource, options }.run(change).await
+}
+
+struct Patched<'a> {
+    resource: &'a Resource,
+    patch_type: PatchType,
+    patch: Value,
+}
+
+impl Change for Patched<'_> {
+    fn apply(&mut self, current: &Value) -> Result<Value, Status> {
+        let mut value = current.clone();
+        let patch = self.patch.clone();
+        match self.patch_type {
+            PatchType::Json => patch::json(&mut value, patch)?,
+            PatchType::Merge => patch::merge(&mut value, patch)?,
+            PatchType::Strategic | PatchType::Apply => {
+                return Err(Status::failure(
+                    415,
+                    "UnsupportedMediaType",
+                    "this patch type is not served yet",
+                ));
+            }
+        }
+        check_name(&self.resource.name, &mut value)?;
+        check_namespace(&self.resource.kind, &self.resource.namespace, &mut value)?;
+        Ok(value)
+    }
+}

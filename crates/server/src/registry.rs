@@ -1,0 +1,108 @@
+//! The registry: which kinds the server serves at this moment.
+//!
+//! River: routes, discovery and caches ask it. Built-in rows are there from the start, custom ones
+//! come and go; a change makes a new registry and leaves the old one to the requests that hold it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use headwater_api::Kind;
+use headwater_api::kind;
+use headwater_store::key;
+
+/// Which kinds there are.
+#[derive(Clone, Default)]
+pub struct Registry {
+    kinds: Vec<Arc<Served>>,
+    by_path: BTreeMap<(String, String, String), Arc<Served>>,
+}
+
+/// A kind and where its objects are.
+#[derive(Debug)]
+pub struct Served {
+    /// The row.
+    pub kind: Kind,
+    /// The row whose form is stored, where that is another one.
+    pub stored: Option<Arc<Served>>,
+    /// What the keys of its objects begin with.
+    pub prefix: String,
+}
+
+impl Served {
+    /// The row in whose form objects are stored.
+    pub fn storage(&self) -> &Kind {
+        self.stored.as_ref().map_or(&self.kind, |stored| &stored.kind)
+    }
+
+    /// Whether objects have to be converted between storage and wire.
+    pub fn is_converted(&self) -> bool {
+        self.stored.is_some()
+    }
+}
+
+impl std::ops::Deref for Served {
+    type Target = Kind;
+
+    fn deref(&self) -> &Kind {
+        &self.kind
+    }
+}
+
+impl Registry {
+    /// A registry of these kinds, in the order of discovery.
+    pub fn new(kinds: impl IntoIterator<Item = Kind>) -> Registry {
+        let kinds: Vec<Kind> = kinds.into_iter().collect();
+        let mut registry = Registry::default();
+        // Rows that others are stored as come first, so that the others can point at them.
+        let (plain, converted): (Vec<Kind>, Vec<Kind>) =
+            kinds.iter().cloned().partition(|kind| kind.stored_as.is_none());
+        for kind in plain.into_iter().chain(converted) {
+            let stored = kind.stored_as.as_ref().and_then(|(group, version)| {
+                registry.find_kind(group, version, &kind.kind).cloned()
+            });
+            let prefix = match &stored {
+                Some(stored) => stored.prefix.clone(),
+                None => key::collection(&kind.group, &kind.plural),
+            };
+            let path = (kind.group.to_string(), kind.version.to_string(), kind.plural.to_string());
+            registry.by_path.insert(path, Arc::new(Served { kind, stored, prefix }));
+        }
+        registry.kinds = kinds
+            .iter()
+            .filter_map(|kind| registry.find(&kind.group, &kind.version, &kind.plural).cloned())
+            .collect();
+        registry
+    }
+
+    /// The kinds in the order of discovery.
+    pub fn kinds(&self) -> &[Arc<Served>] {
+        &self.kinds
+    }
+
+    /// A kind by its path.
+    pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Served>> {
+        self.by_path.get(&(group.to_owned(), version.to_owned(), plural.to_owned()))
+    }
+
+    fn find_kind(&self, group: &str, version: &str, kind: &str) -> Option<&Arc<Served>> {
+        self.by_path
+            .values()
+            .find(|row| row.group == group && row.version == version && row.kind.kind == kind)
+    }
+
+    /// Groups with their versions, preferred first.
+    pub fn groups(&self) -> Vec<(kind::Name, Vec<kind::Name>)> {
+        let rows: Vec<Kind> = self.kinds.iter().map(|row| row.kind.clone()).collect();
+        kind::groups(&rows)
+    }
+
+    /// Whether any kind belongs to the group.
+    pub fn has_group(&self, group: &str) -> bool {
+        self.kinds.iter().any(|row| row.group == group)
+    }
+
+    /// Whether any kind belongs to the group in this version.
+    pub fn has_version(&self, group: &str, version: &str) -> bool {
+        self.kinds.iter().any(|row| row.group == group && row.version == version)
+    }
+}

@@ -1,0 +1,481 @@
+//! The server as one value: a request in, a response out.
+//!
+//! River: HTTP → **server** → read, write, watch. It knows nothing of sockets: a listener calls
+//! [`Server::handle`], and so can a test.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use futures::FutureExt;
+use headwater_api::accept::{Endpoint, Representation};
+use headwater_api::options::WriteOptions;
+use headwater_api::query::Query;
+use headwater_api::{Clock, Status, kind};
+use headwater_cache::Cache;
+use http::header::{self, HeaderMap, HeaderValue};
+use http::{HeaderName, Method, Request, StatusCode};
+use hyper::body::Incoming;
+use jiff::Timestamp;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use crate::body::{self, Finish, Response};
+use crate::health::{Answers, Health};
+use crate::identity::{Authenticator, Identity, Peer};
+use crate::listen;
+use crate::metrics::Metrics;
+use crate::metrics::registry::Desc;
+use crate::registry::{Registry, Served};
+use crate::route::{Lost, Resource, Route, Target, route};
+use crate::{authorize, delete, discovery, encode, patch, read, status, subresource, watch, write};
+
+/// How the server is set up.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The longest an ordinary request may take (S8.25).
+    pub request_timeout: Duration,
+    /// The shortest a watch lasts that does not say; it is spread up to twice this (S4.9).
+    pub watch_timeout: Duration,
+    /// About how often a watch gets a bookmark (S4.12).
+    pub bookmark_every: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            request_timeout: Duration::from_secs(60),
+            watch_timeout: Duration::from_secs(1800),
+            bookmark_every: Duration::from_secs(60),
+        }
+    }
+}
+
+/// The whole API server. Cheap to clone.
+#[derive(Clone)]
+pub struct Server {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    cache: Cache,
+    registry: ArcSwap<Registry>,
+    authenticator: Authenticator,
+    clock: Arc<dyn Clock>,
+    options: Options,
+    health: Health,
+    metrics: Metrics,
+    /// Set when the server begins to stop: watches end, readiness turns false.
+    draining: CancellationToken,
+}
+
+/// What a server is made of.
+pub struct Parts {
+    /// The cache, already loaded.
+    pub cache: Cache,
+    /// Tells who is asking.
+    pub authenticator: Authenticator,
+    /// Tells the time.
+    pub clock: Arc<dyn Clock>,
+    /// Where requests are counted.
+    pub metrics: Metrics,
+    /// Times and limits.
+    pub options: Options,
+}
+
+/// What a handler knows of a request besides its target and body.
+pub(crate) struct Call {
+    pub(crate) identity: Arc<Identity>,
+    pub(crate) method: Method,
+    pub(crate) path: String,
+    pub(crate) headers: HeaderMap,
+    pub(crate) query: Query,
+    /// The query as it was sent.
+    pub(crate) raw_query: String,
+    pub(crate) finish: Finish,
+    pub(crate) representation: Representation,
+}
+
+impl Call {
+    /// A header as text; empty if it is not there or not text.
+    pub(crate) fn header(&self, name: HeaderName) -> &str {
+        self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+    }
+
+    /// Chooses the representation before anything is done: a write must not happen and then be
+    /// unanswerable.
+    fn negotiate(&mut self, found: &Route) -> Result<(), Status> {
+        let Target::Resource(resource) = &found.target else { return Ok(()) };
+        let endpoint = match found.verb {
+            "watch" => Endpoint::Watch,
+            "list" | "deletecollection" => Endpoint::List,
+            _ => Endpoint::Object,
+        };
+        let accept = self.header(header::ACCEPT);
+        self.representation =
+            Representation::negotiate(accept, endpoint, &resource.kind, &self.query)?;
+        self.finish.pretty |= self.representation.pretty;
+        Ok(())
+    }
+
+    /// Keeps `managedFields` after a write.
+    pub(crate) fn manage(
+        &self,
+        _server: &Server,
+        _kind: &Served,
+        _options: &WriteOptions,
+        _subresource: &str,
+        _old: Option<&Value>,
+        _new: &mut Value,
+    ) {
+    }
+}
+
+static AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
+
+/// The longest `Audit-ID` of a client that is echoed.
+const AUDIT_ID_MAX: usize = 64;
+
+impl Server {
+    /// A server over a cache that has been loaded.
+    pub fn new(parts: Parts) -> Result<Server, headwater_cache::Error> {
+        let Parts { cache, authenticator, clock, metrics, options } = parts;
+        let registry = Registry::new(kind::builtin());
+        for row in registry.kinds().iter().filter(|row| !row.is_converted()) {
+            cache.redefine(&row.prefix, &row.fields)?;
+        }
+        let store = Arc::clone(cache.store());
+        let health = Health::builder()
+            .check("storage", Answers::Readiness, move || match store.condition().trouble {
+                Some(trouble) => Err(trouble),
+                None => Ok(()),
+            })
+            .build();
+        observe(&metrics, &cache);
+        let shared = Shared {
+            cache,
+            registry: ArcSwap::from_pointee(registry),
+            authenticator,
+            clock,
+            options,
+            health,
+            metrics,
+            draining: CancellationToken::new(),
+        };
+        Ok(Server { shared: Arc::new(shared) })
+    }
+
+    /// The cache that reads come from.
+    pub fn cache(&self) -> &Cache {
+        &self.shared.cache
+    }
+
+    /// The kinds of this moment.
+    pub fn registry(&self) -> Arc<Registry> {
+        self.shared.registry.load_full()
+    }
+
+    pub(crate) fn options(&self) -> &Options {
+        &self.shared.options
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.shared.clock.now()
+    }
+
+    /// Cancelled when the server begins to stop.
+    pub fn draining(&self) -> &CancellationToken {
+        &self.shared.draining
+    }
+
+    /// Begins to stop: readiness turns false, watches get a last bookmark and end cleanly.
+    pub fn drain(&self) {
+        self.shared.health.stop();
+        self.shared.draining.cancel();
+    }
+
+    /// Answers one request.
+    pub async fn handle<B>(&self, peer: &Peer, request: Request<B>) -> Response
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let audit_id = audit_id(request.headers());
+        let answered = AssertUnwindSafe(self.answer(peer, request)).catch_unwind().await;
+        let mut response = answered.unwrap_or_else(|_| panicked());
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            let headers = response.headers_mut();
+            headers.insert(AUDIT_ID.clone(), audit_id);
+            headers
+                .entry(header::CACHE_CONTROL)
+                .or_insert(HeaderValue::from_static("no-cache, private"));
+        }
+        response
+    }
+
+    async fn answer<B>(&self, peer: &Peer, request: Request<B>) -> Response
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let Ok(identity) = self.shared.authenticator.identify(peer, request.headers()) else {
+            return status::response(&status::unauthorized());
+        };
+        let (mut parts, body) = request.into_parts();
+        let query = match Query::parse(parts.uri.query().unwrap_or_default()) {
+            Ok(query) => query,
+            Err(status) => return status::response(&status),
+        };
+        let path = parts.uri.path().to_owned();
+        let registry = self.registry();
+        let found = match route(&registry, &parts.method, &path, &query) {
+            Ok(found) => found,
+            Err(Lost::Page) if identity.is_anonymous() => {
+                return status::response(&status::unauthorized());
+            }
+            Err(Lost::Page) => return body::page_not_found(),
+            Err(Lost::Status(status)) => return status::response(&status),
+        };
+        if let Err(status) = authorize::authorize(&identity, &found, &path) {
+            let mut response = status::response(&status);
+            body::set(&mut response, header::X_CONTENT_TYPE_OPTIONS, "nosniff");
+            return response;
+        }
+        let upgrade = parts.extensions.remove::<hyper::upgrade::OnUpgrade>();
+        let agent = parts.headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok());
+        let finish = Finish::of(&parts.headers, query.pretty(agent.unwrap_or_default()));
+        let mut call = Call {
+            identity,
+            method: parts.method,
+            path,
+            headers: parts.headers,
+            query,
+            raw_query: parts.uri.query().unwrap_or_default().to_owned(),
+            finish,
+            representation: Representation::default(),
+        };
+        if let Err(status) = call.negotiate(&found) {
+            return encode::status(&call, &status);
+        }
+        if let (Target::Resource(resource), "watch") = (&found.target, found.verb) {
+            let started = watch::start(self, &call, resource, upgrade, peer).await;
+            return started.unwrap_or_else(|status| encode::status(&call, &status));
+        }
+        let deadline = match call.query.timeout() {
+            Ok(asked) => asked.map_or(self.shared.options.request_timeout, |asked| {
+                asked.min(self.shared.options.request_timeout)
+            }),
+            Err(status) => return status::response(&status),
+        };
+        match tokio::time::timeout(deadline, self.dispatch(&call, found, body)).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(status)) => encode::status(&call, &status),
+            Err(_) => {
+                let why = "Timeout: request did not complete within the allotted timeout";
+                status::response(&Status::failure(504, "Timeout", why))
+            }
+        }
+    }
+
+    /// Health paths.
+    pub(crate) fn health(&self, call: &Call) -> Option<Response> {
+        let answer = self.shared.health.answer(&call.path, Some(&call.raw_query))?;
+        Some(answer.map(body::full))
+    }
+
+    /// All metrics as text.
+    pub(crate) fn metrics(&self) -> Response {
+        let text = self.shared.metrics.registry.text();
+        body::answer(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", body::full(text))
+    }
+
+    async fn dispatch<B>(&self, call: &Call, found: Route, body: B) -> Result<Response, Status>
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        match found.target {
+            Target::Path(segments) => discovery::path(self, call, &segments).await,
+            Target::Missing { group_is_known: false, .. } => Ok(body::page_not_found()),
+            Target::Missing { group_is_known: true, .. } => Err(status::no_such_resource()),
+            Target::Resource(resource) => {
+                let mut response = self.resource(call, &resource, body).await?;
+                if let Some(text) = &resource.kind.deprecation {
+                    encode::warn(&mut response, &[text.to_string()]);
+                }
+                Ok(response)
+            }
+        }
+    }
+
+    async fn resource<B>(
+        &self,
+        call: &Call,
+        resource: &Resource,
+        body: B,
+    ) -> Result<Response, Status>
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let verb = self.verb(call, resource)?;
+        if matches!(verb, "get" | "list") {
+            return match (verb, resource.subresource.as_str()) {
+                ("list", _) => read::list(self, call, resource).await,
+                (_, "" | "status") => read::get(self, call, resource).await,
+                _ => subresource::get(self, call, resource).await,
+            };
+        }
+        let bytes = body::read(&call.headers, body).await?;
+        let special = !matches!(resource.subresource.as_str(), "" | "status" | "finalize");
+        if special || subresource::is_review(&resource.kind) {
+            return subresource::write(self, call, resource, bytes).await;
+        }
+        let written = match verb {
+            "create" => write::create(self, call, resource, bytes).await?,
+            "update" => write::update(self, call, resource, bytes).await?,
+            "patch" => patch::patch(self, call, resource, bytes).await?,
+            "delete" => return delete::one(self, call, resource, &bytes).await,
+            _ => return delete::collection(self, call, resource, &bytes).await,
+        };
+        let kind = &resource.kind;
+        let mut response = encode::one(self, call, kind, written.code, &written.object)?;
+        encode::warn(&mut response, &written.warnings);
+        Ok(response)
+    }
+
+    /// The verb of a method on a collection, an object or a subresource, if there is one (S1.6).
+    fn verb(&self, call: &Call, resource: &Resource) -> Result<&'static str, Status> {
+        let on_object = !resource.name.is_empty();
+        let verb = match (call.method.as_str(), on_object, resource.subresource.as_str()) {
+            ("GET", false, _) => "list",
+            ("GET", true, _) => "get",
+            ("POST", false, "") => "create",
+            ("POST", true, subresource) if !subresource.is_empty() => "create",
+            ("PUT", true, _) => "update",
+            ("PATCH", true, _) => "patch",
+            ("DELETE", true, "") => "delete",
+            ("DELETE", false, "") => "deletecollection",
+            _ => return Err(status::method_not_allowed()),
+        };
+        let kind = &resource.kind;
+        let allowed = match kind.subresource(&resource.subresource) {
+            Some(subresource) => subresource.verbs.iter().any(|allowed| allowed == verb),
+            None => kind.allows(verb),
+        };
+        let across = kind.namespaced && resource.namespace.is_empty();
+        if !allowed || (across && verb != "list") {
+            return Err(match kind.custom {
+                true => status::verb_not_supported(kind, verb),
+                false => status::method_not_allowed(),
+            });
+        }
+        Ok(verb)
+    }
+}
+
+impl listen::Handle for Server {
+    type Body = body::Body;
+
+    async fn handle(&self, peer: Arc<Peer>, request: Request<Incoming>) -> Response {
+        Server::handle(self, &peer, request).await
+    }
+}
+
+fn audit_id(headers: &HeaderMap) -> HeaderValue {
+    match headers.get(&AUDIT_ID) {
+        Some(given) if !given.is_empty() && given.len() <= AUDIT_ID_MAX => given.clone(),
+        _ => {
+            let made = uuid::Uuid::new_v4().to_string();
+            HeaderValue::from_str(&made).unwrap_or_else(|_| HeaderValue::from_static(""))
+        }
+    }
+}
+
+/// A panic fails one request and nothing else (R46).
+fn panicked() -> Response {
+    tracing::error!("a handler panicked");
+    let text = "This request caused apiserver to panic. Look in the logs for details.";
+    body::text(StatusCode::INTERNAL_SERVER_ERROR, text)
+}
+
+/// Figures that are read when somebody asks for them.
+fn observe(metrics: &Metrics, cache: &Cache) {
+    let registry = &metrics.registry;
+    type Read = fn(&headwater_cache::Resource) -> f64;
+    let rows: [(&'static str, &'static str, Read); 3] = [
+        ("apiserver_watch_cache_events_received_total", "Changes that reached the cache.", |r| {
+            r.counters.received.load(Ordering::Relaxed) as f64
+        }),
+        ("apiserver_watch_cache_events_dispatched_total", "Events handed to views.", |r| {
+            r.counters.dispatched.load(Ordering::Relaxed) as f64
+        }),
+        ("apiserver_watch_cache_initializations_total", "Times a cache was filled.", |r| {
+            r.counters.initialized.load(Ordering::Relaxed) as f64
+        }),
+    ];
+    for (name, help, read) in rows {
+        let cache = cache.clone();
+        registry.observed_total(Desc { name, help, labels: GROUP_RESOURCE }, move |samples| {
+            each(&cache, |group, plural, resource| samples.push(&[group, plural], read(resource)));
+        });
+    }
+    let watched = cache.clone();
+    let desc = Desc {
+        name: "apiserver_watch_cache_resource_version",
+        help: "How far the cache has got.",
+        labels: GROUP_RESOURCE,
+    };
+    registry.observed(desc, move |samples| {
+        let applied = watched.applied().0 as f64;
+        each(&watched, |group, plural, _| samples.push(&[group, plural], applied));
+    });
+    let watched = cache.clone();
+    let desc = Desc {
+        name: "watch_cache_capacity",
+        help: "Changes that a window may hold.",
+        labels: GROUP_RESOURCE,
+    };
+    registry.observed(desc, move |samples| {
+        each(&watched, |group, plural, resource| {
+            samples.push(&[group, plural], resource.capacity() as f64);
+        });
+    });
+    let watched = cache.clone();
+    let desc = Desc {
+        name: "apiserver_storage_objects",
+        help: "Objects in the store.",
+        labels: &["resource"],
+    };
+    registry.observed(desc, move |samples| {
+        each(&watched, |group, plural, resource| {
+            let name = match group {
+                "" => plural.to_owned(),
+                group => format!("{plural}.{group}"),
+            };
+            samples.push(&[&name], watched.snapshot(resource).len() as f64);
+        });
+    });
+    let watched = cache.clone();
+    let desc =
+        Desc { name: "headwater_watchers", help: "Watches that are open.", labels: GROUP_RESOURCE };
+    registry.observed(desc, move |samples| {
+        each(&watched, |group, plural, resource| {
+            samples.push(&[group, plural], resource.watchers() as f64);
+        });
+    });
+}
+
+const GROUP_RESOURCE: &[&str] = &["group", "resource"];
+
+/// Calls `visit` for each resource with its group and plural.
+fn each(cache: &Cache, mut visit: impl FnMut(&str, &str, &headwater_cache::Resource)) {
+    for resource in cache.resources() {
+        let path = resource.prefix().trim_start_matches(headwater_store::key::ROOT);
+        let (group, plural) = path.trim_end_matches('/').split_once('/').unwrap_or(("", path));
+        visit(if group == "core" { "" } else { group }, plural, &resource);
+    }
+}

@@ -1,0 +1,265 @@
+//! Watch streams: a cursor of the cache becomes a body that does not end.
+//!
+//! River: watcher → frames → **watch** → HTTP. The stream reads from the cache only when the socket
+//! has taken what came before, so a slow client costs a cursor and delays nobody (R30).
+//! Promise: every chunk is whole frames (R40); what goes wrong after 200 is one ERROR event and the
+//! end of the stream (R41).
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures::Stream;
+use headwater_api::options::{Freshness, Start as Asked, WatchOptions};
+use headwater_api::{Revision, Status};
+use headwater_cache::{Event, Filter, Start, Step, Watcher};
+use http::StatusCode;
+use tokio::time::Instant;
+
+use crate::body::{self, Response};
+use crate::encode::{Frames, error_frame};
+use crate::identity::Peer;
+use crate::route::Resource;
+use crate::server::{Call, Server};
+use crate::{encode, status, websocket};
+
+/// A bookmark is sent this long before a stream ends by its timeout (S4.12).
+const LAST_BOOKMARK: Duration = Duration::from_secs(2);
+
+/// Begins a watch.
+pub(crate) async fn start(
+    server: &Server,
+    call: &Call,
+    resource: &Resource,
+    upgrade: Option<hyper::upgrade::OnUpgrade>,
+    peer: &Peer,
+) -> Result<Response, Status> {
+    let kind = &resource.kind;
+    if !kind.allows("watch") {
+        return Err(status::verb_not_supported(kind, "watch"));
+    }
+    let options = WatchOptions::parse(&call.query, kind.storage())?;
+    let fields = match resource.name.as_str() {
+        "" => options.fields.clone(),
+        name => options.fields.clone().and_named(name)?,
+    };
+    let filter =
+        Filter { namespace: resource.namespace.clone(), labels: options.labels.clone(), fields };
+    let frames = Frames {
+        kind: std::sync::Arc::clone(kind),
+        representation: call.representation,
+        server: server.clone(),
+        columns_sent: false,
+    };
+    let stream = Streaming::new(server.clone(), resource, filter, &options, frames);
+    if websocket::is_asked_for(call) {
+        return websocket::upgrade(call, upgrade, peer, stream);
+    }
+    let mut response = body::answer(
+        StatusCode::OK,
+        call.representation.content_type(),
+        body::stream(stream.chunks()),
+    );
+    if let Some(text) = &kind.deprecation {
+        encode::warn(&mut response, &[text.to_string()]);
+    }
+    Ok(response)
+}
+
+/// One running watch.
+pub(crate) struct Streaming {
+    server: Server,
+    resource: std::sync::Arc<headwater_cache::Resource>,
+    filter: Filter,
+    asked: Asked,
+    bookmarks: bool,
+    frames: Frames,
+    ends: Instant,
+    next_bookmark: Instant,
+    /// The highest revision on the stream so far.
+    sent: Revision,
+    phase: Phase,
+}
+
+enum Phase {
+    /// Nothing was done yet.
+    Starting,
+    /// The cursor moves.
+    Running(Box<Watcher>),
+    /// The last frame was sent.
+    Done,
+}
+
+impl Streaming {
+    fn new(
+        server: Server,
+        resource: &Resource,
+        filter: Filter,
+        options: &WatchOptions,
+        frames: Frames,
+    ) -> Streaming {
+        let now = Instant::now();
+        let lasts = options.timeout.unwrap_or_else(|| spread(server.options().watch_timeout));
+        let bookmark_every = server.options().bookmark_every;
+        let mut streaming = Streaming {
+            resource: server.cache().resource(&resource.kind.prefix),
+            server,
+            filter,
+            asked: options.start,
+            bookmarks: options.bookmarks,
+            frames,
+            ends: now + lasts,
+            next_bookmark: now + bookmark_every,
+            sent: Revision::ZERO,
+            phase: Phase::Starting,
+        };
+        streaming.plan_bookmark(now);
+        streaming
+    }
+
+    /// The stream of chunks, each of one or more whole frames.
+    pub(crate) fn chunks(self) -> impl Stream<Item = Bytes> + Send {
+        futures::stream::unfold(self, |mut streaming| async move {
+            let chunk = streaming.next().await?;
+            Some((chunk, streaming))
+        })
+    }
+
+    /// The next chunk; `None` is the clean end.
+    pub(crate) async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            match &mut self.phase {
+                Phase::Done => return None,
+                Phase::Starting => {
+                    if let Some(chunk) = self.begin().await {
+                        return Some(chunk);
+                    }
+                }
+                Phase::Running(watcher) => {
+                    let draining = self.server.draining();
+                    let wake = self.ends.min(self.next_bookmark);
+                    let step = tokio::select! {
+                        biased;
+                        () = draining.cancelled() => None,
+                        step = watcher.next() => Some(step),
+                        () = tokio::time::sleep_until(wake) => None,
+                    };
+                    let chunk = match step {
+                        Some(step) => self.take(step),
+                        None => self.tick(),
+                    };
+                    if chunk.is_some() {
+                        return chunk;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits for the freshness that was asked for, and makes the cursor.
+    async fn begin(&mut self) -> Option<Bytes> {
+        let cache = self.server.cache().clone();
+        let freshness = match self.asked {
+            Asked::Initial { at, .. } => at,
+            Asked::FromLatest => Freshness::Latest,
+            Asked::FromAny | Asked::After(_) => Freshness::Any,
+        };
+        let waited = match freshness {
+            Freshness::Any => Ok(Revision::ZERO),
+            Freshness::Latest => cache.consistent().await,
+            Freshness::NotOlderThan(revision) => cache.reach(revision).await,
+        };
+        if let Err(error) = waited {
+            return Some(self.fail(&status::from_cache(&error)));
+        }
+        let start = match self.asked {
+            Asked::Initial { .. } => Start::Initial,
+            Asked::After(revision) => {
+                self.sent = revision;
+                Start::After(revision)
+            }
+            Asked::FromLatest | Asked::FromAny => Start::Now,
+        };
+        let watcher = cache.watch(&self.resource, &self.filter, start);
+        self.phase = Phase::Running(Box::new(watcher));
+        None
+    }
+
+    fn take(&mut self, step: Step) -> Option<Bytes> {
+        match step {
+            Step::Initial(objects) => {
+                Some(joined(objects.iter().map(|object| self.frames.initial(object))))
+            }
+            Step::Synced(revision) => {
+                self.sent = self.sent.max(revision);
+                let mark = matches!(self.asked, Asked::Initial { mark: true, .. });
+                mark.then(|| self.frames.bookmark(revision, true))
+            }
+            Step::Events(events) => {
+                self.sent = events.last().map_or(self.sent, Event::revision);
+                Some(match events.as_slice() {
+                    [event] => self.frames.event(event),
+                    events => joined(events.iter().map(|event| self.frames.event(event))),
+                })
+            }
+            Step::Expired { asked, oldest } => Some(self.fail(&status::too_old(asked, oldest))),
+            Step::Failed(error) => Some(self.fail(&status::from_cache(&error))),
+            Step::Closed => {
+                self.phase = Phase::Done;
+                None
+            }
+        }
+    }
+
+    /// The clock or the operator speaks: a bookmark is due, or the stream ends.
+    fn tick(&mut self) -> Option<Bytes> {
+        let now = Instant::now();
+        let ending = self.server.draining().is_cancelled() || now >= self.ends;
+        let bookmark = self.bookmark();
+        if ending {
+            self.phase = Phase::Done;
+        } else {
+            self.next_bookmark = now + self.server.options().bookmark_every;
+            self.plan_bookmark(now);
+        }
+        bookmark
+    }
+
+    /// The bookmark before the timeout comes first if it is nearer.
+    fn plan_bookmark(&mut self, now: Instant) {
+        let last = self.ends.checked_sub(LAST_BOOKMARK).unwrap_or(now);
+        if last > now {
+            self.next_bookmark = self.next_bookmark.min(last);
+        } else {
+            self.next_bookmark = self.next_bookmark.max(self.ends);
+        }
+    }
+
+    /// A bookmark, if bookmarks are wanted and the stream is behind the cache (S4.12).
+    fn bookmark(&mut self) -> Option<Bytes> {
+        let Phase::Running(watcher) = &self.phase else { return None };
+        if !self.bookmarks {
+            return None;
+        }
+        let revision = watcher.progress().filter(|revision| *revision > self.sent)?;
+        self.sent = revision;
+        Some(self.frames.bookmark(revision, false))
+    }
+
+    fn fail(&mut self, status: &Status) -> Bytes {
+        self.phase = Phase::Done;
+        error_frame(status)
+    }
+}
+
+/// Somewhere between one and two times the given time, so that watches do not all end at once.
+fn spread(time: Duration) -> Duration {
+    let random = f64::from(uuid::Uuid::new_v4().as_fields().0) / f64::from(u32::MAX);
+    time.mul_f64(1.0 + random)
+}
+
+/// Several frames as one chunk.
+fn joined(frames: impl Iterator<Item = Bytes>) -> Bytes {
+    let mut chunk = BytesMut::new();
+    frames.for_each(|frame| chunk.extend_from_slice(&frame));
+    chunk.freeze()
+}

@@ -1,0 +1,471 @@
+//! Writes: create, update and patch.
+//!
+//! River: body → decode → **write** → admission → store.
+//! Promise: a write is computed from one state and stored only if that state is still the newest;
+//! otherwise it is computed again (S6.6). What is acknowledged is durable.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use headwater_api::options::WriteOptions;
+use headwater_api::status::FieldError;
+use headwater_api::{Object, Revision, Status, status as api_status};
+use headwater_store::{Action, Error as StoreError, Guard, Key, Record, Write};
+use http::StatusCode;
+use jiff::Timestamp;
+use serde_json::Value;
+
+use crate::admission::{Attempt, admit, is_released};
+use crate::decode::{self, Decoded};
+use crate::object::{Current, canonical, meta, metadata, stamp, wire};
+use crate::registry::Served;
+use crate::route::{Resource, object_key};
+use crate::server::{Call, Server};
+use crate::status;
+
+/// How long events stay (S6.8).
+const EVENT_TTL: Duration = Duration::from_secs(3600);
+
+/// Characters of generated names (S2.4).
+const NAME_LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+
+/// Times a generated name is tried before giving up.
+const NAME_TRIES: usize = 8;
+
+/// What a write leaves for the answer.
+pub(crate) struct Written {
+    pub(crate) code: StatusCode,
+    /// The object in the form it is stored in.
+    pub(crate) object: Object,
+    pub(crate) warnings: Vec<String>,
+}
+
+/// POST on a collection.
+pub(crate) async fn create(
+    server: &Server,
+    call: &Call,
+    resource: &Resource,
+    body: Bytes,
+) -> Result<Written, Status> {
+    let options = WriteOptions::create(&call.query)?;
+    let Decoded { value, warnings } = decode::body(&resource.kind, call, &options, &body)?;
+    let mut create = Create { server, call, resource, options, value };
+    create.check_type()?;
+    let object = create.store().await?;
+    Ok(Written { code: StatusCode::CREATED, object, warnings })
+}
+
+struct Create<'a> {
+    server: &'a Server,
+    call: &'a Call,
+    resource: &'a Resource,
+    options: WriteOptions,
+    value: Value,
+}
+
+impl Create<'_> {
+    fn check_type(&mut self) -> Result<(), Status> {
+        let kind = &self.resource.kind;
+        check_namespace(kind, &self.resource.namespace, &mut self.value)?;
+        if !meta(&self.value, "resourceVersion").is_empty() {
+            let message = "resourceVersion should not be set on objects to be created";
+            return Err(status::bad_request(message));
+        }
+        if !self.resource.name.is_empty() {
+            check_name(&self.resource.name, &mut self.value)?;
+        }
+        Ok(())
+    }
+
+    async fn store(&mut self) -> Result<Object, Status> {
+        let prefix = meta(&self.value, "generateName").to_owned();
+        if !meta(&self.value, "name").is_empty() || prefix.is_empty() {
+            return self.attempt().await;
+        }
+        let mut last = None;
+        for _ in 0..NAME_TRIES {
+            metadata(&mut self.value).insert("name".into(), generate_name(&prefix).into());
+            match self.attempt().await {
+                Err(status) if status.reason == "AlreadyExists" => last = Some(status),
+                done => return done,
+            }
+        }
+        let mut status = last.unwrap_or_else(|| status::internal("no name was tried"));
+        status
+            .message
+            .push_str(", the server was not able to generate a unique name for the object");
+        Err(status.retry_after(1))
+    }
+
+    async fn attempt(&mut self) -> Result<Object, Status> {
+        let kind = &self.resource.kind;
+        // A namespace made a moment ago must be seen.
+        self.server.cache().consistent().await.map_err(|error| status::from_cache(&error))?;
+        let mut stored = self.value.clone();
+        to_storage(kind, &mut stored);
+        admit(Attempt {
+            cache: self.server.cache(),
+            kind,
+            namespace: &self.resource.namespace,
+            subresource: "",
+            new: &mut stored,
+            old: None,
+            now: self.server.now(),
+        })?;
+        self.call.manage(self.server, kind, &self.options, "", None, &mut stored);
+        let name = meta(&stored, "name").to_owned();
+        let bytes = canonical(&stored);
+        if self.options.dry_run {
+            return self.dry_run(&name, &bytes);
+        }
+        let key = Key::in_collection(&kind.prefix, &object_key(&self.resource.namespace, &name));
+        match put(self.server, kind, key, Guard::Absent, bytes.clone()).await? {
+            Stored::At(revision) => wire(kind.storage(), &bytes, revision),
+            Stored::Forestalled(actual) => Err(self.exists(&name, actual)),
+        }
+    }
+
+    fn dry_run(&self, name: &str, bytes: &[u8]) -> Result<Object, Status> {
+        let kind = &self.resource.kind;
+        let resource = self.server.cache().resource(&kind.prefix);
+        let key = object_key(&self.resource.namespace, name);
+        if self.server.cache().snapshot(&resource).get(&key).is_some() {
+            return Err(status::already_exists(kind, name));
+        }
+        wire(kind.storage(), bytes, Revision::ZERO)
+    }
+
+    fn exists(&self, name: &str, actual: Option<Record>) -> Status {
+        let mut status = status::already_exists(&self.resource.kind, name);
+        let deleting = actual
+            .and_then(|record| Current::read(&record).ok())
+            .is_some_and(|current| crate::object::is_deleting(&current.value));
+        if deleting {
+            status.message = format!("object is being deleted: {}", status.message);
+        }
+        status
+    }
+}
+
+fn generate_name(prefix: &str) -> String {
+    const SUFFIX: usize = 5;
+    const NAME_MAX: usize = 63;
+    let random = uuid::Uuid::new_v4();
+    let letters = random.as_bytes().iter().take(SUFFIX);
+    let suffix: String = letters
+        .map(|byte| char::from(NAME_LETTERS[usize::from(*byte) % NAME_LETTERS.len()]))
+        .collect();
+    let end =
+        (0..=prefix.len().min(NAME_MAX - SUFFIX)).rev().find(|at| prefix.is_char_boundary(*at));
+    format!("{}{suffix}", &prefix[..end.unwrap_or(0)])
+}
+
+/// The namespace of the path is the namespace of the object (S2.6).
+pub(crate) fn check_namespace(
+    kind: &Served,
+    namespace: &str,
+    value: &mut Value,
+) -> Result<(), Status> {
+    let metadata = metadata(value);
+    let given = metadata.get("namespace").and_then(Value::as_str).unwrap_or_default();
+    if !kind.namespaced {
+        metadata.remove("namespace");
+    } else if given.is_empty() {
+        metadata.insert("namespace".into(), namespace.into());
+    } else if given != namespace {
+        let message =
+            "the namespace of the provided object does not match the namespace sent on the request";
+        return Err(status::bad_request(message));
+    }
+    Ok(())
+}
+
+/// The name of the path is the name of the object (S2.13).
+pub(crate) fn check_name(name: &str, value: &mut Value) -> Result<(), Status> {
+    let metadata = metadata(value);
+    let given = metadata.get("name").and_then(Value::as_str).unwrap_or_default();
+    if given.is_empty() {
+        metadata.insert("name".into(), name.into());
+    } else if given != name {
+        let message =
+            format!("the name of the object ({given}) does not match the name on the URL ({name})");
+        return Err(status::bad_request(message));
+    }
+    Ok(())
+}
+
+/// Turns the form of the request into the form that is stored.
+pub(crate) fn to_storage(kind: &Served, value: &mut Value) {
+    if kind.is_converted() {
+        headwater_api::kind::convert(value, kind, kind.storage());
+    }
+}
+
+/// Turns the form that is stored into the form of the request.
+pub(crate) fn from_storage(kind: &Served, value: &mut Value) {
+    if kind.is_converted() {
+        headwater_api::kind::convert(value, kind.storage(), kind);
+    }
+}
+
+/// What became of a guarded write.
+pub(crate) enum Stored {
+    /// It is durable, at this revision.
+    At(Revision),
+    /// Somebody wrote first; this is there now.
+    Forestalled(Option<Record>),
+}
+
+/// Stores an object if the guard holds.
+pub(crate) async fn put(
+    server: &Server,
+    kind: &Served,
+    key: Key,
+    guard: Guard,
+    bytes: Vec<u8>,
+) -> Result<Stored, Status> {
+    let ttl = kind.traits.expires.then_some(EVENT_TTL);
+    commit(server, Write::one(key, guard, Action::Put { value: bytes.into(), ttl })).await
+}
+
+/// Removes an object if it is still at this revision.
+pub(crate) async fn remove(server: &Server, key: Key, at: Revision) -> Result<Stored, Status> {
+    commit(server, Write::one(key, Guard::At(at), Action::Delete)).await
+}
+
+async fn commit(server: &Server, write: Write) -> Result<Stored, Status> {
+    match server.cache().store().commit(write).await {
+        Ok(committed) => Ok(Stored::At(committed.last)),
+        Err(StoreError::Conflict { actual, .. }) => Ok(Stored::Forestalled(actual)),
+        Err(error) => Err(status::from_store(&error)),
+    }
+}
+
+/// What an update makes of the present state; called again if the state has changed meanwhile.
+pub(crate) trait Change: Send {
+    /// The object as the request wants it, in the form of the request, from the present one.
+    fn apply(&mut self, current: &Value) -> Result<Value, Status>;
+    /// The object to create if there is none; `None` is 404.
+    fn absent(&mut self) -> Result<Option<Value>, Status> {
+        Ok(None)
+    }
+}
+
+/// PUT: the present state is replaced.
+pub(crate) struct Replace {
+    pub(crate) value: Value,
+    pub(crate) create: bool,
+}
+
+impl Change for Replace {
+    fn apply(&mut self, _: &Value) -> Result<Value, Status> {
+        Ok(self.value.clone())
+    }
+
+    fn absent(&mut self) -> Result<Option<Value>, Status> {
+        Ok(self.create.then(|| self.value.clone()))
+    }
+}
+
+/// PUT on an object.
+pub(crate) async fn update(
+    server: &Server,
+    call: &Call,
+    resource: &Resource,
+    body: Bytes,
+) -> Result<Written, Status> {
+    let options = WriteOptions::update(&call.query)?;
+    let kind = &resource.kind;
+    let Decoded { mut value, warnings } = decode::body(kind, call, &options, &body)?;
+    check_name(&resource.name, &mut value)?;
+    check_namespace(kind, &resource.namespace, &mut value)?;
+    let create = kind.traits.create_on_update && resource.subresource.is_empty();
+    let change = Replace { value, create };
+    let mut written = Update { server, call, resource, options }.run(change).await?;
+    written.warnings.splice(0..0, warnings);
+    Ok(written)
+}
+
+/// One update of one object.
+pub(crate) struct Update<'a> {
+    pub(crate) server: &'a Server,
+    pub(crate) call: &'a Call,
+    pub(crate) resource: &'a Resource,
+    pub(crate) options: WriteOptions,
+}
+
+/// What became of one try.
+enum Tried {
+    Done(Written),
+    /// Somebody wrote first; this is there now.
+    Again(Option<Current>),
+}
+
+impl Update<'_> {
+    /// Computes and stores, again and again until nobody is in between.
+    pub(crate) async fn run(&self, mut change: impl Change) -> Result<Written, Status> {
+        let mut current = self.read().await?;
+        loop {
+            let tried = match &current {
+                Some(current) => self.replace(current, &mut change).await?,
+                None => self.create(&mut change).await?,
+            };
+            match tried {
+                Tried::Done(written) => return Ok(written),
+                Tried::Again(now) => current = now,
+            }
+        }
+    }
+
+    async fn read(&self) -> Result<Option<Current>, Status> {
+        let cache = self.server.cache();
+        cache.consistent().await.map_err(|error| status::from_cache(&error))?;
+        let resource = cache.resource(&self.resource.kind.prefix);
+        let snapshot = cache.snapshot(&resource);
+        snapshot.get(&self.resource.key()).map(|object| Current::of(object)).transpose()
+    }
+
+    async fn create(&self, change: &mut impl Change) -> Result<Tried, Status> {
+        let kind = &self.resource.kind;
+        let Some(value) = change.absent()? else {
+            return Err(status::not_found(kind, &self.resource.name));
+        };
+        let mut create = Create {
+            server: self.server,
+            call: self.call,
+            resource: self.resource,
+            options: self.options.clone(),
+            value,
+        };
+        create.check_type()?;
+        match create.attempt().await {
+            Err(status) if status.reason == "AlreadyExists" => Ok(Tried::Again(self.read().await?)),
+            Err(status) => Err(status),
+            Ok(object) => {
+                Ok(Tried::Done(Written { code: StatusCode::CREATED, object, warnings: Vec::new() }))
+            }
+        }
+    }
+
+    async fn replace(&self, current: &Current, change: &mut impl Change) -> Result<Tried, Status> {
+        let kind = &self.resource.kind;
+        let old = &current.value;
+        let mut seen = old.clone();
+        from_storage(kind, &mut seen);
+        let mut new = change.apply(&seen)?;
+        self.check_preconditions(&mut new, current)?;
+        to_storage(kind, &mut new);
+        self.keep_other_half(&mut new, old);
+        admit(Attempt {
+            cache: self.server.cache(),
+            kind,
+            namespace: &self.resource.namespace,
+            subresource: &self.resource.subresource,
+            new: &mut new,
+            old: Some(old),
+            now: self.server.now(),
+        })?;
+        let subresource = &self.resource.subresource;
+        self.call.manage(self.server, kind, &self.options, subresource, Some(old), &mut new);
+        stamp(&mut new, current.revision);
+        if new == *old || self.options.dry_run {
+            let object = wire(kind.storage(), &canonical(&new), current.revision)?;
+            return Ok(self.done(object));
+        }
+        self.store(current, &new).await
+    }
+
+    async fn store(&self, current: &Current, new: &Value) -> Result<Tried, Status> {
+        let kind = &self.resource.kind;
+        let key = Key::in_collection(&kind.prefix, &self.resource.key());
+        let bytes = canonical(new);
+        let released = is_released(kind, new);
+        let stored = if released {
+            remove(self.server, key, current.revision).await?
+        } else {
+            put(self.server, kind, key, Guard::At(current.revision), bytes.clone()).await?
+        };
+        match stored {
+            Stored::At(revision) => {
+                // A deleted object is answered as it was submitted, at its old version (S2.43).
+                let revision = if released { current.revision } else { revision };
+                Ok(self.done(wire(kind.storage(), &bytes, revision)?))
+            }
+            Stored::Forestalled(actual) => {
+                Ok(Tried::Again(actual.as_ref().map(Current::read).transpose()?))
+            }
+        }
+    }
+
+    fn done(&self, object: Object) -> Tried {
+        Tried::Done(Written { code: StatusCode::OK, object, warnings: Vec::new() })
+    }
+
+    /// resourceVersion and uid of the request, where it has them, are those of the object.
+    fn check_preconditions(&self, new: &mut Value, current: &Current) -> Result<(), Status> {
+        let kind = &self.resource.kind;
+        let name = &self.resource.name;
+        let uid = meta(new, "uid");
+        let actual = meta(&current.value, "uid");
+        if !uid.is_empty() && uid != actual {
+            let why = format!(
+                "Precondition failed: UID in precondition: {uid}, UID in object meta: {actual}"
+            );
+            return Err(status::conflict(kind, name, &why));
+        }
+        match meta(new, "resourceVersion") {
+            "" | "0" if kind.traits.update_needs_version || kind.custom => {
+                let field = "metadata.resourceVersion";
+                let error =
+                    FieldError::invalid(field, &0.into(), "must be specified for an update");
+                Err(api_status::invalid(&kind.group, &kind.kind.kind, name, &[error]))
+            }
+            "" | "0" => Ok(()),
+            text => match Revision::parse(text) {
+                Some(revision) if revision == current.revision => Ok(()),
+                Some(_) => Err(status::modified(kind, name)),
+                None => Err(status::bad_request(format!(
+                    "metadata.resourceVersion: Invalid value: {text:?}: must be a number"
+                ))),
+            },
+        }
+    }
+
+    /// Status and the rest are written through different doors (S2.51).
+    fn keep_other_half(&self, new: &mut Value, old: &Value) {
+        let kind = &self.resource.kind;
+        if self.resource.subresource == "status" {
+            let status = new.get("status").cloned();
+            let asked = new["metadata"].clone();
+            *new = old.clone();
+            match status {
+                Some(status) => new["status"] = status,
+                None => drop(new.as_object_mut().map(|object| object.remove("status"))),
+            }
+            if !kind.custom {
+                keep_status_metadata(new, &asked);
+            }
+        } else if kind.has_status() && !matches!(self.resource.subresource.as_str(), "finalize") {
+            match old.get("status") {
+                Some(status) => new["status"] = status.clone(),
+                None => drop(new.as_object_mut().map(|object| object.remove("status"))),
+            }
+        }
+    }
+}
+
+/// Status writes of built-in kinds may change labels, annotations and finalizers.
+fn keep_status_metadata(new: &mut Value, asked: &Value) {
+    let metadata = metadata(new);
+    for key in ["labels", "annotations", "finalizers", "ownerReferences", "managedFields"] {
+        match asked.get(key) {
+            Some(value) => metadata.insert(key.to_owned(), value.clone()),
+            None => metadata.remove(key),
+        };
+    }
+}
+
+/// The time of a write.
+pub(crate) fn seconds_from(now: Timestamp, seconds: i64) -> Timestamp {
+    now.checked_add(jiff::SignedDuration::from_secs(seconds)).unwrap_or(now)
+}

@@ -1,0 +1,319 @@
+//! `headwater serve`: every part made, connected, run and stopped.
+//!
+//! Promise: the process ends only when every part has; the first signal ends it gently, the second
+//! at once; what goes wrong at the start is one sentence with a way out.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+use headwater_api::{Clock, SystemClock};
+use headwater_cache::{Cacher, Options as CacheOptions};
+use headwater_server::identity::Authenticator;
+use headwater_server::listen::{self, Listener};
+use headwater_server::metrics::Metrics;
+use headwater_server::pki::private_file::{self, OthersMayRead};
+use headwater_server::pki::{self, Pki, kubeconfig};
+use headwater_server::tls::Acceptor;
+use headwater_server::token_file::{TokenFile, Tokens};
+use headwater_server::{Options as ServerOptions, Server};
+use headwater_store::{Memory, Store};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::flags::Serve;
+use crate::{limits, print};
+
+/// How often certificates are looked at while the server runs.
+const RENEW_EVERY: Duration = Duration::from_secs(86_400);
+
+/// Serves until a signal says otherwise.
+pub(crate) async fn serve(flags: Serve) -> Result<()> {
+    let began = Instant::now();
+    limits::raise();
+    let signals = Signals::new()?;
+    let mut parts = Parts::default();
+    let home = Home::new(&flags)?;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+
+    let store = open_store(&flags, &home)?;
+    let tokens = parts.tokens(&flags, home.others)?;
+    let certificates = Certificates::open(&flags, &home, clock.clone())?;
+    let metrics = Metrics::new();
+    let https = Listener::tls(
+        flags.bind,
+        certificates.acceptor.clone(),
+        listen_options(&flags),
+        metrics.clone(),
+    )?;
+    let http = match flags.insecure_bind {
+        Some(address) => Some(Listener::plain(address, listen_options(&flags), metrics.clone())?),
+        None => None,
+    };
+
+    let mut cacher = Cacher::new(store, cache_options(&flags));
+    cacher.load().await.context("cannot load the data")?;
+    let server = Server::new(
+        cacher.handle(),
+        Authenticator::new(tokens),
+        clock,
+        ServerOptions::default(),
+    )?;
+    let url = format!("https://{}", reachable(https.address()));
+    let kubeconfig = home.write_kubeconfig(&certificates.pki, &url, https.address())?;
+    let plain = http.as_ref().map(Listener::address);
+
+    parts.run(cacher, certificates, server.clone(), https, http);
+    announce(&url, plain, &kubeconfig, &home, began.elapsed());
+    parts.until_stopped(signals, &server).await?;
+    home.clean_up();
+    Ok(())
+}
+
+/// Everything that runs, and the way to stop it.
+#[derive(Default)]
+struct Parts {
+    /// Listeners: they end first, with what they are answering.
+    listeners: JoinSet<()>,
+    /// All others.
+    others: JoinSet<Result<()>>,
+    stop_listening: CancellationToken,
+    stop: CancellationToken,
+}
+
+impl Parts {
+    fn tokens(&mut self, flags: &Serve, others: OthersMayRead) -> Result<Tokens> {
+        let Some(path) = &flags.token_auth_file else { return Ok(Tokens::default()) };
+        let file = TokenFile::open(path, others)?;
+        let tokens = file.tokens();
+        let stop = self.stop.clone();
+        self.others.spawn(async move {
+            file.run(stop).await;
+            Ok(())
+        });
+        Ok(tokens)
+    }
+
+    fn run(
+        &mut self,
+        cacher: Cacher,
+        certificates: Certificates,
+        server: Server,
+        https: Listener,
+        http: Option<Listener>,
+    ) {
+        let stop = self.stop.clone();
+        self.others.spawn(async move { cacher.run(stop).await.context("the cache failed") });
+        self.others.spawn(certificates.keep_fresh(self.stop.clone()));
+        for listener in std::iter::once(https).chain(http) {
+            self.listeners.spawn(listener.run(server.clone(), self.stop_listening.clone()));
+        }
+    }
+
+    /// Waits for a signal or for a part to fail; then stops all of them, listeners first.
+    async fn until_stopped(mut self, mut signals: Signals, server: &Server) -> Result<()> {
+        let failure = tokio::select! {
+            biased;
+            () = signals.next() => None,
+            Some(ended) = self.others.join_next() => Some(ended),
+        };
+        server.drain();
+        self.stop_listening.cancel();
+        let stopped = async {
+            while let Some(ended) = self.listeners.join_next().await {
+                ended.context("a listener failed")?;
+            }
+            self.stop.cancel();
+            while let Some(ended) = self.others.join_next().await {
+                ended.context("a part failed")??;
+            }
+            Ok(())
+        };
+        tokio::select! {
+            biased;
+            () = signals.next() => std::process::exit(SECOND_SIGNAL),
+            ended = stopped => match failure {
+                Some(failed) => failed.context("a part failed")?.and(Err(anyhow!("a part ended"))),
+                None => ended,
+            },
+        }
+    }
+}
+
+/// The exit code after a second signal: what a shell reports for Ctrl-C.
+const SECOND_SIGNAL: i32 = 130;
+
+/// The signals that ask for an end.
+struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Signals> {
+        Ok(Signals {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            biased;
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// Where the server keeps what it writes.
+struct Home {
+    data: Option<PathBuf>,
+    kubeconfig_out: Option<PathBuf>,
+    /// Made for a kubeconfig when nothing else is on disk; removed at the end.
+    temporary: PathBuf,
+    others: OthersMayRead,
+}
+
+impl Home {
+    fn new(flags: &Serve) -> Result<Home> {
+        let others = match flags.allow_loose_permissions {
+            true => OthersMayRead::Allow,
+            false => OthersMayRead::Refuse,
+        };
+        let data = (!flags.memory).then(|| flags.data_dir.clone());
+        if let Some(data) = &data {
+            private_file::directory(data, others)?;
+        }
+        let temporary = std::env::temp_dir().join(format!("headwater-{}", std::process::id()));
+        Ok(Home { data, kubeconfig_out: flags.kubeconfig_out.clone(), temporary, others })
+    }
+
+    fn write_kubeconfig(&self, pki: &Pki, url: &str, at: SocketAddr) -> Result<PathBuf> {
+        let path = match (&self.kubeconfig_out, &self.data) {
+            (Some(path), _) => path.clone(),
+            (None, Some(data)) => data.join("admin.kubeconfig"),
+            (None, None) => {
+                private_file::directory(&self.temporary, self.others)?;
+                self.temporary.join(format!("{}.kubeconfig", at.port()))
+            }
+        };
+        private_file::replace(&path, &kubeconfig::admin(pki, url), private_file::PRIVATE)?;
+        Ok(path)
+    }
+
+    fn clean_up(&self) {
+        // It may never have been made.
+        let _ = std::fs::remove_dir_all(&self.temporary);
+    }
+}
+
+fn open_store(flags: &Serve, home: &Home) -> Result<Arc<dyn Store>> {
+    let _ = flags;
+    match &home.data {
+        None => Ok(Arc::new(Memory::default())),
+        Some(_) => Ok(Arc::new(Memory::default())),
+    }
+}
+
+/// The server's certificates, and what renews them.
+struct Certificates {
+    pki: Pki,
+    acceptor: Acceptor,
+    /// Nothing to renew from when they are only in memory.
+    directory: Option<PathBuf>,
+    names: std::collections::BTreeSet<String>,
+    others: OthersMayRead,
+    clock: Arc<dyn Clock>,
+}
+
+impl Certificates {
+    fn open(flags: &Serve, home: &Home, clock: Arc<dyn Clock>) -> Result<Certificates> {
+        let names = pki::names(flags.bind.ip(), &flags.tls_san);
+        let directory = home.data.as_ref().map(|data| data.join("pki"));
+        let pki = load(directory.as_deref(), &names, home.others, &*clock)?;
+        let acceptor = Acceptor::new(&pki, clock.clone())?;
+        Ok(Certificates { pki, acceptor, directory, names, others: home.others, clock })
+    }
+
+    /// Renews what is about to expire, for servers that run for years.
+    async fn keep_fresh(self, stop: CancellationToken) -> Result<()> {
+        let mut days = tokio::time::interval(RENEW_EVERY);
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return Ok(()),
+                _ = days.tick() => {}
+            }
+            let Some(directory) = &self.directory else { continue };
+            let renewed = load(Some(directory), &self.names, self.others, &*self.clock)
+                .and_then(|pki| Ok(self.acceptor.replace(&pki)?));
+            if let Err(error) = renewed {
+                tracing::error!(%error, "certificates could not be renewed; the old ones stay");
+            }
+        }
+    }
+}
+
+fn load(
+    directory: Option<&Path>,
+    names: &std::collections::BTreeSet<String>,
+    others: OthersMayRead,
+    clock: &dyn Clock,
+) -> Result<Pki> {
+    Ok(match directory {
+        Some(directory) => Pki::open(directory, names, others, clock)?,
+        None => Pki::in_memory(names, clock)?,
+    })
+}
+
+fn listen_options(flags: &Serve) -> listen::Options {
+    listen::Options {
+        shutdown_grace: flags.shutdown_grace,
+        http2_streams_max: flags.http2_max_streams_per_connection,
+        ..listen::Options::default()
+    }
+}
+
+fn cache_options(flags: &Serve) -> CacheOptions {
+    let mut options = CacheOptions::default();
+    if let Some(size) = flags.default_watch_cache_size {
+        options.window.count = size;
+    }
+    options.window_counts = flags.watch_cache_sizes.iter().cloned().collect();
+    options
+}
+
+/// The address a client on this machine can use.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}
+
+fn announce(
+    url: &str,
+    plain: Option<SocketAddr>,
+    kubeconfig: &Path,
+    home: &Home,
+    took: Duration,
+) {
+    match &home.data {
+        Some(data) => print::data(&format!("data is kept in {}", data.display())),
+        None => print::data("data is kept in memory and gone when the server stops"),
+    }
+    if let Some(address) = plain {
+        print::data(&format!("plain HTTP at http://{address}: everyone there is the administrator"));
+    }
+    let kubeconfig = print::shell_word(kubeconfig);
+    print::data(&format!(
+        "ready at {url} after {} ms; try: export KUBECONFIG={kubeconfig}; kubectl get namespaces",
+        took.as_millis()
+    ));
+}

@@ -46,16 +46,14 @@ impl Connection {
             Some(token) => Some(HeaderValue::from_str(&format!("Bearer {token}"))?),
             None => None,
         };
-        Ok(Connection {
-            sender,
-            host: HeaderValue::from_str(authority)?,
-            authorization,
-            _run: run,
-        })
+        Ok(Connection { sender, host: HeaderValue::from_str(authority)?, authorization, _run: run })
     }
 
     /// Sends a request and waits for the head of its answer.
-    pub(crate) async fn send(&mut self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>> {
+    pub(crate) async fn send(
+        &mut self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>> {
         let mut request = request;
         request.headers_mut().insert(HOST, self.host.clone());
         if let Some(authorization) = &self.authorization {

@@ -26,7 +26,13 @@ pub(crate) struct Flags {
 
     /// What to log on stderr: error, warn, info, debug, or a filter such as
     /// "info,headwater_cache=debug"
-    #[arg(long, global = true, env = "HEADWATER_LOG", default_value = "warn", value_name = "LEVEL")]
+    #[arg(
+        long,
+        global = true,
+        env = "HEADWATER_LOG",
+        default_value = "warn",
+        value_name = "LEVEL"
+    )]
     pub(crate) log: String,
 }
 
@@ -36,8 +42,7 @@ Examples:
   headwater serve --memory --bind 127.0.0.1:0  nothing on disk, any free port
   export KUBECONFIG=.headwater/admin.kubeconfig; kubectl get namespaces
   headwater backup today.hwb                   while it serves
-  headwater restore today.hwb --data-dir new   into an empty directory
-  headwater bench list                         how fast is it here?";
+";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -48,10 +53,6 @@ pub(crate) enum Command {
     Compact(Compact),
     /// Copy everything a running server holds into a file
     Backup(Backup),
-    /// Fill a new data directory from a backup
-    Restore(Restore),
-    /// Read a backup or a data directory from end to end and check it
-    Verify(Verify),
 }
 
 const SERVE_EXAMPLES: &str = "\
@@ -126,7 +127,12 @@ pub(crate) struct Serve {
 #[derive(Debug, Args)]
 pub(crate) struct Remote {
     /// The server's admin kubeconfig
-    #[arg(long, value_name = "FILE", env = "KUBECONFIG", default_value = "./.headwater/admin.kubeconfig")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "KUBECONFIG",
+        default_value = "./.headwater/admin.kubeconfig"
+    )]
     pub(crate) kubeconfig: PathBuf,
 }
 
@@ -147,22 +153,6 @@ pub(crate) struct Backup {
 
     #[command(flatten)]
     pub(crate) remote: Remote,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct Restore {
-    /// The backup
-    pub(crate) file: PathBuf,
-
-    /// The directory to make; it must not exist or be empty
-    #[arg(long, value_name = "DIR")]
-    pub(crate) data_dir: PathBuf,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct Verify {
-    /// A backup file, or a data directory that no server has open
-    pub(crate) path: PathBuf,
 }
 
 #[cfg(test)]
@@ -215,7 +205,7 @@ mod tests {
 
     #[test]
     fn short_help_fits_a_screen() {
-        for name in ["", "serve", "compact", "backup", "restore", "verify"] {
+        for name in ["", "serve", "compact", "backup"] {
             let mut command = Flags::command();
             let command = match name {
                 "" => &mut command,

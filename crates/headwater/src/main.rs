@@ -1,2 +1,58 @@
 //! The binary: flags, wiring, terminal output.
-fn main() {}
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use tracing_subscriber::EnvFilter;
+
+mod flags;
+mod kubeconfig;
+mod connect;
+mod print;
+mod limits;
+mod serve;
+mod data;
+
+use flags::{Command, Flags};
+
+/// Many threads allocate and free each other's memory here; mimalloc is made for that.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// What the process says when it ends. Wrong flags are 2, as clap has it.
+#[derive(Clone, Copy)]
+enum Exit {
+    Done = 0,
+    Failed = 1,
+}
+
+fn main() -> ExitCode {
+    let exit = match run(Flags::parse()) {
+        Ok(()) => Exit::Done,
+        Err(error) => {
+            print::note(&format!("headwater: {error:#}"));
+            Exit::Failed
+        }
+    };
+    ExitCode::from(exit as u8)
+}
+
+fn run(flags: Flags) -> Result<()> {
+    log_to_stderr(&flags.log)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        match flags.command {
+            Command::Serve(serve) => Box::pin(serve::serve(*serve)).await,
+            Command::Compact(compact) => data::compact(&compact).await,
+            Command::Backup(backup) => data::backup(&backup).await,
+        }
+    })
+}
+
+fn log_to_stderr(filter: &str) -> Result<()> {
+    let filter = EnvFilter::try_new(filter)
+        .with_context(|| format!("{filter:?} is not a log filter; try --log info"))?;
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    Ok(())
+}

@@ -18,7 +18,7 @@ use headwater_server::pki::private_file::{self, OthersMayRead};
 use headwater_server::pki::{self, Pki, kubeconfig};
 use headwater_server::tls::Acceptor;
 use headwater_server::token_file::{TokenFile, Tokens};
-use headwater_server::{Options as ServerOptions, Server};
+use headwater_server::{self as server, Server};
 use headwater_store::{Memory, Store};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
@@ -56,17 +56,23 @@ pub(crate) async fn serve(flags: Serve) -> Result<()> {
 
     let mut cacher = Cacher::new(store, cache_options(&flags));
     cacher.load().await.context("cannot load the data")?;
-    let server = Server::new(
-        cacher.handle(),
-        Authenticator::new(tokens),
+    let server = Server::new(server::Parts {
+        cache: cacher.handle(),
+        authenticator: Authenticator::new(tokens),
         clock,
-        ServerOptions::default(),
-    )?;
+        metrics,
+        options: server::Options::default(),
+    })?;
+    parts.follow(cacher);
+    server
+        .bootstrap()
+        .await
+        .map_err(|status| anyhow!("cannot make the first objects: {status}"))?;
     let url = format!("https://{}", reachable(https.address()));
     let kubeconfig = home.write_kubeconfig(&certificates.pki, &url, https.address())?;
     let plain = http.as_ref().map(Listener::address);
 
-    parts.run(cacher, certificates, server.clone(), https, http);
+    parts.serve(certificates, &server, https, http);
     announce(&url, plain, &kubeconfig, &home, began.elapsed());
     parts.until_stopped(signals, &server).await?;
     home.clean_up();
@@ -97,16 +103,18 @@ impl Parts {
         Ok(tokens)
     }
 
-    fn run(
+    fn follow(&mut self, cacher: Cacher) {
+        let stop = self.stop.clone();
+        self.others.spawn(async move { cacher.run(stop).await.context("the cache failed") });
+    }
+
+    fn serve(
         &mut self,
-        cacher: Cacher,
         certificates: Certificates,
-        server: Server,
+        server: &Server,
         https: Listener,
         http: Option<Listener>,
     ) {
-        let stop = self.stop.clone();
-        self.others.spawn(async move { cacher.run(stop).await.context("the cache failed") });
         self.others.spawn(certificates.keep_fresh(self.stop.clone()));
         for listener in std::iter::once(https).chain(http) {
             self.listeners.spawn(listener.run(server.clone(), self.stop_listening.clone()));
@@ -212,10 +220,12 @@ impl Home {
 }
 
 fn open_store(flags: &Serve, home: &Home) -> Result<Arc<dyn Store>> {
-    let _ = flags;
     match &home.data {
         None => Ok(Arc::new(Memory::default())),
-        Some(_) => Ok(Arc::new(Memory::default())),
+        Some(_) => {
+            let _ = (flags.history_age, flags.history_bytes.0);
+            anyhow::bail!("this build keeps data in memory only; pass --memory")
+        }
     }
 }
 
@@ -297,19 +307,15 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
-fn announce(
-    url: &str,
-    plain: Option<SocketAddr>,
-    kubeconfig: &Path,
-    home: &Home,
-    took: Duration,
-) {
+fn announce(url: &str, plain: Option<SocketAddr>, kubeconfig: &Path, home: &Home, took: Duration) {
     match &home.data {
         Some(data) => print::data(&format!("data is kept in {}", data.display())),
         None => print::data("data is kept in memory and gone when the server stops"),
     }
     if let Some(address) = plain {
-        print::data(&format!("plain HTTP at http://{address}: everyone there is the administrator"));
+        print::data(&format!(
+            "plain HTTP at http://{address}: everyone there is the administrator"
+        ));
     }
     let kubeconfig = print::shell_word(kubeconfig);
     print::data(&format!(

@@ -24,7 +24,8 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
             _ => return Err(wrong()),
         };
         let number = u32::try_from(number).map_err(|_| wrong())?;
-        total = unit.checked_mul(number).and_then(|part| total.checked_add(part)).ok_or_else(wrong)?;
+        total =
+            unit.checked_mul(number).and_then(|part| total.checked_add(part)).ok_or_else(wrong)?;
         rest = next;
     }
     if text.is_empty() { Err(wrong()) } else { Ok(total) }
@@ -80,7 +81,8 @@ mod tests {
 
     #[test]
     fn sizes_are_numbers_with_units() {
-        for (text, bytes) in [("4096", 4096), ("1KiB", 1024), ("1Gi", 1 << 30), ("2MB", 2_000_000)] {
+        for (text, bytes) in [("4096", 4096), ("1KiB", 1024), ("1Gi", 1 << 30), ("2MB", 2_000_000)]
+        {
             assert_eq!(parse_bytes(text), Ok(Bytes(bytes)), "{text}");
         }
         for wrong in ["", "GiB", "1 GiB", "1.5GiB", "-1", "99999999999TiB"] {

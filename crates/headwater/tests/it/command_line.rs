@@ -1,0 +1,165 @@
+//! Starting, stopping, and what is said when it cannot start.
+
+use std::fs;
+use std::io::Write;
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+
+use crate::process::{Process, run};
+
+#[test]
+fn the_last_line_says_where_it_is_ready_and_what_to_type() {
+    let dir = tempfile::tempdir().unwrap();
+    let kubeconfig = dir.path().join("kubeconfig");
+    let server = Process::serve(&["--memory", "--kubeconfig-out", kubeconfig.to_str().unwrap()]);
+    let ready = server.ready();
+    assert!(ready.starts_with("ready at https://127.0.0.1:"), "{ready}");
+    assert!(ready.contains(&format!("export KUBECONFIG={}", kubeconfig.display())), "{ready}");
+    assert!(ready.ends_with("kubectl get namespaces"), "{ready}");
+    let answer = server.get("/readyz");
+    assert!(answer.starts_with("HTTP/1.1 200 OK") && answer.ends_with("ok"), "{answer}");
+}
+
+#[test]
+fn the_kubeconfig_is_for_its_owner_and_names_the_port_that_was_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    let kubeconfig = dir.path().join("kubeconfig");
+    fs::write(&kubeconfig, "old").unwrap();
+    let server = Process::serve(&["--memory", "--kubeconfig-out", kubeconfig.to_str().unwrap()]);
+    let mode = fs::metadata(&kubeconfig).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode, 0o600);
+    let url = server.ready().split(' ').nth(2).unwrap();
+    assert!(fs::read_to_string(&kubeconfig).unwrap().contains(&format!("server: {url}\n")));
+}
+
+#[test]
+fn a_server_in_memory_leaves_nothing_behind() {
+    let mut server = Process::serve(&["--memory"]);
+    let (_, rest) = server.ready().split_once("export KUBECONFIG=").unwrap();
+    let kubeconfig = rest.split(';').next().unwrap().to_owned();
+    assert!(fs::exists(&kubeconfig).unwrap());
+    server.signal("TERM");
+    assert_eq!(server.wait().code(), Some(0));
+    assert!(!fs::exists(&kubeconfig).unwrap());
+}
+
+#[test]
+fn terminate_and_interrupt_end_it_with_success() {
+    for signal in ["TERM", "INT"] {
+        let mut server = Process::serve(&["--memory"]);
+        server.signal(signal);
+        assert_eq!(server.wait().code(), Some(0), "{signal}");
+    }
+}
+
+#[test]
+fn an_open_watch_does_not_delay_the_end() {
+    let mut server = Process::serve(&["--memory", "--shutdown-grace", "1h"]);
+    let mut watch = server.connect();
+    let target = "/api/v1/namespaces?watch=true";
+    write!(watch, "GET {target} HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    read_until(&mut watch, "kube-system");
+    server.signal("TERM");
+    assert_eq!(server.wait().code(), Some(0));
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let mut server = Process::serve(&["--memory", "--shutdown-grace", "1h"]);
+    let mut stalled = server.connect();
+    write!(
+        stalled,
+        "POST /api/v1/namespaces HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n\
+         Content-Length: 9\r\nExpect: 100-continue\r\n\r\n"
+    )
+    .unwrap();
+    // The request is being answered once the server asks for its body.
+    read_until(&mut stalled, "100 Continue");
+    server.signal("TERM");
+    while TcpStream::connect(server.plain).is_ok() {
+        std::thread::yield_now();
+    }
+    server.signal("TERM");
+    assert_eq!(server.wait().code(), Some(130));
+}
+
+fn read_until(socket: &mut TcpStream, text: &str) {
+    use std::io::Read;
+    let mut seen = Vec::new();
+    let mut byte = [0];
+    while !String::from_utf8_lossy(&seen).contains(text) {
+        assert_eq!(socket.read(&mut byte).unwrap(), 1, "{}", String::from_utf8_lossy(&seen));
+        seen.extend(byte);
+    }
+}
+
+/// It does not start, and says one sentence that has all of these in it.
+#[track_caller]
+fn check_refused(args: &[&str], expected: &[&str]) {
+    let output = run(args);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    for part in expected {
+        assert!(said.contains(part), "{said}");
+    }
+}
+
+#[test]
+fn a_taken_port_is_named_with_the_way_out() {
+    let server = Process::serve(&["--memory"]);
+    let address = server.plain.to_string();
+    check_refused(
+        &["serve", "--memory", "--bind", &address],
+        &[&address, "already in use", "--bind"],
+    );
+}
+
+#[test]
+fn plain_http_is_refused_off_loopback() {
+    check_refused(
+        &["serve", "--memory", "--bind", "127.0.0.1:0", "--insecure-bind", "0.0.0.0:0"],
+        &["not a loopback address"],
+    );
+}
+
+#[test]
+fn a_token_file_others_may_read_is_refused_with_the_fix() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tokens.csv");
+    fs::write(&path, "t,u,1\n").unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    let path = path.to_str().unwrap();
+    let args = ["serve", "--memory", "--bind", "127.0.0.1:0", "--token-auth-file", path];
+    check_refused(&args, &["chmod 600", "--allow-loose-permissions"]);
+}
+
+#[test]
+fn a_data_directory_others_may_read_is_refused_with_the_fix() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let path = dir.path().to_str().unwrap();
+    let args = ["serve", "--bind", "127.0.0.1:0", "--data-dir", path];
+    check_refused(&args, &["chmod 700", "--allow-loose-permissions"]);
+}
+
+#[test]
+fn a_data_directory_that_is_a_file_is_refused() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let path = file.path().to_str().unwrap();
+    check_refused(&["serve", "--data-dir", path], &["cannot create the directory", path]);
+}
+
+#[test]
+fn a_command_without_a_server_says_how_to_start_one() {
+    check_refused(
+        &["compact", "--revision", "1", "--kubeconfig", "/nonexistent"],
+        &["no kubeconfig at /nonexistent", "headwater serve"],
+    );
+}
+
+#[test]
+fn wrong_flags_are_told_apart_from_failures() {
+    assert_eq!(run(&["serve", "--no-such-flag"]).status.code(), Some(2));
+    assert_eq!(run(&["--help"]).status.code(), Some(0));
+}

@@ -1,0 +1,86 @@
+//! A server process that a test starts and that ends with it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
+
+/// `headwater` with these arguments.
+pub(crate) fn headwater(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_headwater"));
+    command.args(args).env_remove("KUBECONFIG").env_remove("HEADWATER_LOG");
+    command
+}
+
+/// Runs a command that ends by itself.
+pub(crate) fn run(args: &[&str]) -> Output {
+    headwater(args).output().unwrap()
+}
+
+/// A running server.
+pub(crate) struct Process {
+    child: Child,
+    _stdout: BufReader<ChildStdout>,
+    /// What it printed until it was ready.
+    pub(crate) lines: Vec<String>,
+    /// Where plain HTTP is served.
+    pub(crate) plain: SocketAddr,
+}
+
+impl Process {
+    /// Starts `headwater serve` on free ports and waits until it is ready.
+    pub(crate) fn serve(args: &[&str]) -> Process {
+        let ports = ["serve", "--bind", "127.0.0.1:0", "--insecure-bind", "127.0.0.1:0"];
+        let all: Vec<&str> = ports.iter().chain(args).copied().collect();
+        let mut child = headwater(&all).stdout(Stdio::piped()).spawn().unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut lines = Vec::new();
+        loop {
+            let mut line = String::new();
+            assert_ne!(stdout.read_line(&mut line).unwrap(), 0, "it ended: {lines:?}");
+            let is_ready = line.starts_with("ready");
+            lines.push(line.trim_end().to_owned());
+            if is_ready {
+                break;
+            }
+        }
+        let plain = lines.iter().find_map(|line| line.strip_prefix("plain HTTP at http://"));
+        let plain = plain.unwrap().split(": ").next().unwrap().parse().unwrap();
+        Process { child, _stdout: stdout, lines, plain }
+    }
+
+    /// The line that says it is ready.
+    pub(crate) fn ready(&self) -> &str {
+        self.lines.last().unwrap()
+    }
+
+    /// The answer to a request over plain HTTP.
+    pub(crate) fn get(&self, path: &str) -> String {
+        let mut socket = self.connect();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        socket.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    pub(crate) fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.plain).unwrap()
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
+    }
+
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        self.child.wait().unwrap()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -5,9 +5,12 @@
 pub mod key;
 pub mod change;
 pub mod store;
+mod history;
 pub mod memory;
+pub mod embedded;
 
 pub use change::{Batch, Change, ChangeKind, Version};
+pub use embedded::{Embedded, Options as EmbeddedOptions};
 pub use headwater_api::Revision;
 pub use key::Key;
 pub use memory::{Memory, Options as MemoryOptions};

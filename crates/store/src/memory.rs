@@ -4,7 +4,7 @@
 //! Promise: one lock around plain state decides everything, so a commit is all or nothing and
 //! watchers are cursors over one shared history: a slow one costs its position and nothing else.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -18,16 +18,14 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::change::{Batch, Change, ChangeKind, Version};
+use crate::history::History;
 use crate::key::Key;
 use crate::store::{
     Action, ChangeStream, Committed, Condition, Error, FIRST, Guard, Op, Page, Range, Record,
     Store, VALUE_MAX, Write,
 };
 
-/// Changes a watcher takes at a time, so that one far behind holds the lock only briefly.
-const BATCH_MAX: usize = 1_000;
-
-/// Objects that expire at a time, for the same reason.
+/// Objects that expire at a time, so that the lock is held only briefly.
 const EXPIRE_MAX: usize = 100;
 
 /// How a [`Memory`] behaves.
@@ -168,9 +166,8 @@ impl Shared {
 /// The whole store at its newest revision, and how it came to be.
 struct State {
     live: BTreeMap<Key, Live>,
-    /// Invariant: exactly the changes in `(compacted, newest]`, in order.
-    history: VecDeque<Change>,
-    history_bytes: usize,
+    /// Every change that was not compacted away, up to the newest.
+    history: History,
     newest: Revision,
     compacted: Revision,
     /// When which version of a key goes; entries of overwritten versions are passed over.
@@ -186,8 +183,7 @@ impl Default for State {
     fn default() -> State {
         State {
             live: BTreeMap::new(),
-            history: VecDeque::new(),
-            history_bytes: 0,
+            history: History::after(FIRST),
             newest: FIRST,
             compacted: Revision::ZERO,
             expiries: BTreeSet::new(),
@@ -244,8 +240,7 @@ impl State {
         };
         let value = value.unwrap_or_default();
         let prev = prev.map(|live| Version { revision: live.revision, value: live.value });
-        self.history_bytes += weight(&key, &value);
-        self.history.push_back(Change { revision, key, kind, value, prev });
+        self.history.push(Change { revision, key, kind, value, prev });
         self.newest = revision;
     }
 
@@ -278,7 +273,7 @@ impl State {
     fn state_at<'a>(&'a self, at: Revision, range: &'a Range) -> BoxIterator<'a> {
         let live = self.live_in(range).map(|(key, live)| (key, (live.revision, &live.value)));
         let mut undone: BTreeMap<&Key, Option<&Version>> = BTreeMap::new();
-        for change in self.changes_after(at).filter(|change| range.covers(&change.key)) {
+        for change in self.history.changes_after(at).filter(|change| range.covers(&change.key)) {
             undone.entry(&change.key).or_insert(change.prev.as_ref());
         }
         if undone.is_empty() {
@@ -300,14 +295,6 @@ impl State {
             .take_while(|(key, _)| key.as_str().starts_with(&range.prefix))
     }
 
-    /// Revisions have no gap, so a place in the history is a subtraction.
-    fn changes_after(&self, after: Revision) -> impl Iterator<Item = &Change> {
-        let oldest = self.history.front().map_or(self.newest.next(), |change| change.revision);
-        let skip = after.next().0.saturating_sub(oldest.0);
-        let skip = usize::try_from(skip).unwrap_or(usize::MAX).min(self.history.len());
-        self.history.range(skip..)
-    }
-
     fn check_watch(&self, after: Revision) -> Result<(), Error> {
         if after < self.compacted {
             return Err(Error::Compacted { asked: after, oldest: self.compacted });
@@ -321,41 +308,23 @@ impl State {
         if after >= self.newest {
             return Ok(None);
         }
-        let mut batch = Batch { changes: Vec::new(), complete_to: self.newest };
-        for change in self.changes_after(after) {
-            if change.key.as_str().starts_with(prefix) {
-                batch.changes.push(change.clone());
-            }
-            if batch.changes.len() == BATCH_MAX {
-                batch.complete_to = change.revision;
-                break;
-            }
-        }
-        Ok(Some(batch))
+        Ok(self.history.batch(prefix, after.max(FIRST)))
     }
 
     fn compact(&mut self, at: Revision) -> Result<(), Error> {
         if at > self.newest {
             return Err(Error::Future { asked: at, current: self.newest });
         }
-        while self.history.front().is_some_and(|change| change.revision <= at) {
-            self.forget_oldest();
-        }
+        self.history.forget_to(at);
         self.compacted = self.compacted.max(at);
         Ok(())
     }
 
     /// Compacts away what is more history than may be kept.
     fn trim(&mut self, bytes_max: usize) {
-        while self.history_bytes > bytes_max {
-            self.forget_oldest();
-        }
-    }
-
-    fn forget_oldest(&mut self) {
-        if let Some(change) = self.history.pop_front() {
-            self.history_bytes -= weight(&change.key, &change.value);
-            self.compacted = change.revision;
+        self.history.shrink_to(bytes_max);
+        if self.history.complete_after() > FIRST {
+            self.compacted = self.compacted.max(self.history.complete_after());
         }
     }
 
@@ -376,11 +345,6 @@ impl State {
 }
 
 type BoxIterator<'a> = Box<dyn Iterator<Item = (&'a Key, (Revision, &'a Bytes))> + 'a>;
-
-/// What a change costs the history.
-fn weight(key: &Key, value: &Bytes) -> usize {
-    size_of::<Change>() + key.as_str().len() + value.len()
-}
 
 /// A watcher: where it is, and nothing else.
 struct Cursor {
@@ -447,7 +411,7 @@ mod tests {
         }
         let condition = store.condition();
         assert!(condition.compacted > FIRST && condition.compacted < condition.revision);
-        assert!(store.shared.lock().history_bytes <= 1_000);
+        assert!(store.shared.lock().history.bytes() <= 1_000);
         let gone = store.watch("/", FIRST).await.err();
         assert!(matches!(gone, Some(Error::Compacted { asked: FIRST, .. })), "{gone:?}");
     }

@@ -41,6 +41,7 @@ macro_rules! store_contract {
             a_range_in_the_future_is_refused
             a_watch_yields_each_change_once_in_order_with_what_was_before
             a_watch_resumes_after_any_revision
+            a_watch_after_zero_yields_everything
             a_watch_keeps_to_its_prefix_and_still_progresses
             a_watch_in_the_future_waits_and_yields_nothing_older
             a_watch_sees_what_is_written_while_it_waits
@@ -384,6 +385,16 @@ pub async fn a_watch_resumes_after_any_revision(store: &dyn Store) {
     for (n, at) in states.keys().enumerate() {
         assert_eq!(drain(store, "/t/", *at, *end).await, whole[n..], "after {at}");
     }
+}
+
+/// R10, for a store that was never compacted.
+pub async fn a_watch_after_zero_yields_everything(store: &dyn Store) {
+    let start = newest(store).await;
+    let states = some_history(store).await;
+    let (end, _) = states.last_key_value().expect("there is a history");
+    let whole = drain(store, "/t/", start, *end).await;
+    assert_eq!(drain(store, "/t/", Revision::ZERO, *end).await, whole);
+    assert_eq!(all(store, "/t/", Some(Revision::ZERO)).await, []);
 }
 
 /// R10: filter-true, bookmarkable.

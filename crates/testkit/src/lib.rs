@@ -2,3 +2,6 @@
 
 pub mod contract;
 pub mod model;
+pub mod keeping;
+
+pub use keeping::Keeping;

@@ -3,3 +3,4 @@
 #![allow(clippy::unwrap_used, reason = "the helpers of tests may stop the test")]
 
 mod memory;
+mod embedded;

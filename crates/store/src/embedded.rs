@@ -1,0 +1,348 @@
+//! The embedded engine: durable, on redb, for one process.
+//!
+//! River: server writes → **store** → watch cache.
+//! Promise: an acknowledged write survives a crash at any instant, nothing is visible before it is
+//! durable, and damage is refused with its place instead of being served. `docs/storage.md` has the
+//! format and the reasons.
+
+pub mod disk;
+mod row;
+mod file;
+mod head;
+mod mailbox;
+mod published;
+mod group;
+mod expiry;
+mod retention;
+mod start;
+mod undo;
+mod watch;
+mod writer;
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::thread::JoinHandle;
+
+use async_trait::async_trait;
+use futures::stream::{self, StreamExt};
+use headwater_api::{Clock, Revision, SystemClock};
+
+use crate::key::Key;
+use crate::store::{
+    ChangeStream, Committed, Condition, Error, Page, Range, Record, Store, VALUE_MAX, Write,
+};
+use disk::{Directory, Disk};
+use file::{DATA, DataFile, Snapshot};
+use mailbox::Mailbox;
+use published::Published;
+use row::State;
+use undo::Undos;
+use watch::Cursor;
+use writer::Writer;
+
+pub use retention::Retention;
+pub use row::Identity;
+
+/// How an [`Embedded`] behaves.
+#[derive(Clone)]
+pub struct Options {
+    /// The largest value a write may carry, in bytes.
+    pub value_max: usize,
+    /// How much history is kept without being asked.
+    pub retention: Retention,
+    /// Memory for pages of the data file, in bytes. Values are read rarely: the watch cache has
+    /// them; this is for the trees.
+    pub cache_bytes: usize,
+    /// The time of day, for timestamps and for times to live over a restart.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            value_max: VALUE_MAX,
+            retention: Retention::default(),
+            cache_bytes: 64 << 20,
+            clock: Arc::new(SystemClock),
+        }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("value_max", &self.value_max)
+            .field("retention", &self.retention)
+            .field("cache_bytes", &self.cache_bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A store in a directory of its own.
+///
+/// ```no_run
+/// # fn example() -> Result<(), headwater_store::Error> {
+/// use headwater_store::{Embedded, EmbeddedOptions};
+///
+/// let store = Embedded::open("data".as_ref(), EmbeddedOptions::default())?;
+/// store.close();
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Embedded {
+    shared: Arc<Shared>,
+    writer: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Embedded {
+    /// Opens the store in a directory, making it if there is none. Blocks while it reads the keys,
+    /// and the whole file if it had not been closed.
+    pub fn open(dir: &Path, options: Options) -> Result<Embedded, Error> {
+        let unavailable = |error: io::Error| Error::Unavailable(error.to_string());
+        Embedded::open_on(Arc::new(Directory::lock(dir).map_err(unavailable)?), options)
+    }
+
+    /// Opens the store on any disk.
+    pub fn open_on(disk: Arc<dyn Disk>, options: Options) -> Result<Embedded, Error> {
+        let (loaded, head) = start::start(&*disk, &options)?;
+        let ages = start::ages(&loaded, options.clock.now().as_millisecond());
+        let start::Loaded { file, published, state, expiries } = loaded;
+        let shared = Arc::new(Shared {
+            disk,
+            options,
+            identity: file.identity,
+            newest: tokio::sync::watch::Sender::new(published.newest),
+            file: RwLock::new(Some(file)),
+            published: RwLock::new(published),
+            mailbox: Mailbox::new(),
+            undos: Undos::default(),
+            usage: Mutex::new((state, None)),
+        });
+        let writer = Writer::new(shared.clone(), head, state, expiries, ages);
+        let thread = std::thread::Builder::new().name("store-writer".into());
+        let thread = thread.spawn(move || writer.run());
+        let thread = thread.map_err(|error| Error::Unavailable(error.to_string()))?;
+        Ok(Embedded { shared, writer: Mutex::new(Some(thread)) })
+    }
+
+    /// Who this store is.
+    pub fn identity(&self) -> Identity {
+        self.shared.identity
+    }
+
+    /// What the store holds, in numbers.
+    pub fn usage(&self) -> Usage {
+        let (state, _) = *self.shared.usage();
+        Usage {
+            objects: state.live_rows,
+            object_bytes: state.live_bytes,
+            history_bytes: state.history_bytes(),
+            versions: state.log_rows,
+        }
+    }
+
+    /// Stops taking writes, finishes those that wait, and closes the file. Blocks until it is
+    /// done; dropping the engine does the same.
+    pub fn close(&self) {
+        self.shared.mailbox.close();
+        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(writer) = writer {
+            // It catches its panics; if it panicked all the same, there is nothing left to close.
+            let _ = writer.join();
+        }
+    }
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// What a store holds, in numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// Keys that have a value.
+    pub objects: u64,
+    /// Bytes of their rows.
+    pub object_bytes: u64,
+    /// Bytes of rows kept only for the past.
+    pub history_bytes: u64,
+    /// Rows of both.
+    pub versions: u64,
+}
+
+#[async_trait]
+impl Store for Embedded {
+    async fn revision(&self) -> Result<Revision, Error> {
+        Ok(self.shared.published().newest)
+    }
+
+    async fn get(&self, key: &Key) -> Result<Option<Record>, Error> {
+        let key = key.clone();
+        self.shared.blocking(move |shared| shared.get(&key)).await
+    }
+
+    async fn range(&self, range: Range) -> Result<Page, Error> {
+        self.shared.blocking(move |shared| shared.range(&range)).await
+    }
+
+    async fn commit(&self, write: Write) -> Result<Committed, Error> {
+        write.check(self.shared.options.value_max)?;
+        self.shared.mailbox.commit(write).await
+    }
+
+    async fn watch(&self, prefix: &str, after: Revision) -> Result<ChangeStream, Error> {
+        self.shared.published().check_kept(after)?;
+        let cursor = Cursor::new(&self.shared, prefix, after);
+        Ok(stream::unfold(Some(cursor), Cursor::step).boxed())
+    }
+
+    async fn compact(&self, at: Revision) -> Result<(), Error> {
+        self.shared.mailbox.compact(at).await
+    }
+
+    fn condition(&self) -> Condition {
+        let (revision, compacted) = {
+            let published = self.shared.published();
+            (published.newest, published.compacted)
+        };
+        let (_, trouble) = self.shared.usage().clone();
+        Condition { revision, compacted, disk_bytes: self.shared.disk_bytes(), trouble }
+    }
+}
+
+/// What the engine, its writer and its watchers have in common.
+#[derive(Debug)]
+struct Shared {
+    disk: Arc<dyn Disk>,
+    options: Options,
+    identity: Identity,
+    /// `None` once it is closed, and while it is opened again after a failure. Readers hold the
+    /// lock while they read, so closing waits for them. Taken before `published`.
+    file: RwLock<Option<DataFile>>,
+    published: RwLock<Published>,
+    newest: tokio::sync::watch::Sender<Revision>,
+    mailbox: Mailbox,
+    undos: Undos,
+    /// The sums after the last transaction, and why writes fail, if they do.
+    usage: Mutex<(State, Option<String>)>,
+}
+
+impl Shared {
+    /// Reads on a thread that may wait for the disk.
+    async fn blocking<T: Send + 'static>(
+        self: &Arc<Shared>,
+        read: impl FnOnce(&Shared) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let shared = self.clone();
+        let read = tokio::task::spawn_blocking(move || read(&shared));
+        match read.await {
+            Ok(result) => result,
+            Err(error) if error.is_panic() => Err(Error::Damaged {
+                place: DATA.into(),
+                why: "its trees cannot be followed".into(),
+            }),
+            Err(_) => Err(Error::Unavailable("the process is stopping".into())),
+        }
+    }
+
+    fn get(&self, key: &Key) -> Result<Option<Record>, Error> {
+        self.with_file(|file| {
+            let published = self.published();
+            let Some(revision) = published.index.get(key).copied() else { return Ok(None) };
+            let snapshot = file.snapshot()?;
+            drop(published);
+            let value = snapshot.value(key, revision)?;
+            Ok(Some(Record { key: key.clone(), revision, value }))
+        })
+    }
+
+    fn range(&self, range: &Range) -> Result<Page, Error> {
+        self.with_file(|file| {
+            let published = self.published();
+            let at = range.at.unwrap_or(published.newest);
+            published.check_kept(at)?;
+            published.check_reached(at)?;
+            // The snapshot is taken under the lock: nothing at `at` is dropped before it.
+            let snapshot = file.snapshot()?;
+            let (positions, more) = if at == published.newest {
+                let found = published.positions(range);
+                drop(published);
+                found
+            } else {
+                drop(published);
+                self.undos.positions(&snapshot, at, range)?
+            };
+            let records = read_records(&snapshot, positions)?;
+            Ok(Page { records, revision: at, more })
+        })
+    }
+
+    /// Works with the open file; fails if there is none.
+    fn with_file<T>(&self, work: impl FnOnce(&DataFile) -> Result<T, Error>) -> Result<T, Error> {
+        let file = self.file.read().unwrap_or_else(PoisonError::into_inner);
+        match &*file {
+            Some(file) => work(file),
+            None => {
+                let (_, trouble) = self.usage().clone();
+                Err(Error::Unavailable(trouble.unwrap_or_else(|| "the store is closed".into())))
+            }
+        }
+    }
+
+    fn take_file(&self) -> Option<DataFile> {
+        self.file.write().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn put_file(&self, file: DataFile) {
+        *self.file.write().unwrap_or_else(PoisonError::into_inner) = Some(file);
+    }
+
+    fn published(&self) -> RwLockReadGuard<'_, Published> {
+        self.published.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn published_mut(&self) -> RwLockWriteGuard<'_, Published> {
+        self.published.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn usage(&self) -> std::sync::MutexGuard<'_, (State, Option<String>)> {
+        self.usage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_state(&self, state: State) {
+        self.usage().0 = state;
+    }
+
+    fn set_trouble(&self, trouble: Option<String>) {
+        self.usage().1 = trouble;
+    }
+
+    fn disk_bytes(&self) -> u64 {
+        // While the file is being closed its size does not matter.
+        match self.file.try_read() {
+            Ok(file) => file.as_ref().map_or(0, |file| file.health.bytes()),
+            Err(_) => 0,
+        }
+    }
+}
+
+/// Reads values in the order they lie on disk, and returns them in the order they were asked for.
+fn read_records(
+    snapshot: &Snapshot,
+    positions: Vec<(Key, Revision)>,
+) -> Result<Vec<Record>, Error> {
+    let mut order: Vec<(usize, (Key, Revision))> = positions.into_iter().enumerate().collect();
+    order.sort_unstable_by_key(|(_, (_, revision))| *revision);
+    let mut records = Vec::with_capacity(order.len());
+    for (place, (key, revision)) in order {
+        let value = snapshot.value(&key, revision)?;
+        records.push((place, Record { key, revision, value }));
+    }
+    records.sort_unstable_by_key(|(place, _)| *place);
+    Ok(records.into_iter().map(|(_, record)| record).collect())
+}

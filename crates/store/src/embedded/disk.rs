@@ -1,0 +1,126 @@
+//! The disk: the few things the engine does with files, behind a seam for faults.
+//!
+//! River: commit → **disk**.
+//! Promise: everything the engine writes goes through here, so a test that records it can lose what
+//! was not synced, tear a write or fail a sync. The real one is [`Directory`].
+
+use std::fmt::Debug;
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use redb::StorageBackend;
+
+/// Some named files.
+pub trait Disk: Debug + Send + Sync + 'static {
+    /// Opens a file, making it if it is not there.
+    fn open(&self, name: &str) -> io::Result<Box<dyn StorageBackend>>;
+
+    /// Whether there is a file of that name.
+    fn exists(&self, name: &str) -> io::Result<bool>;
+
+    /// Gives a file another name, in place of the one that had it.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+
+    /// Removes a file.
+    fn remove(&self, name: &str) -> io::Result<()>;
+
+    /// Makes the names durable: new files, renames and removals.
+    fn sync(&self) -> io::Result<()>;
+
+    /// Where this is, for messages.
+    fn place(&self) -> String;
+}
+
+/// The name of the file that is locked.
+const LOCK: &str = "LOCK";
+
+/// A directory of its own, locked against a second owner until it is dropped.
+#[derive(Debug)]
+pub struct Directory {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Directory {
+    /// Takes the directory, making it if it is not there; only its owner may look into it.
+    pub fn lock(path: &Path) -> io::Result<Directory> {
+        match DirBuilder::new().recursive(true).mode(0o700).create(path) {
+            Ok(()) => {}
+            Err(error) => return Err(named("cannot make", path, &error)),
+        }
+        let lock = owned().open(path.join(LOCK)).map_err(|e| named("cannot open", path, &e))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Directory { path: path.to_owned(), _lock: lock }),
+            Err(TryLockError::WouldBlock) => Err(io::Error::new(
+                io::ErrorKind::ResourceBusy,
+                format!("{} is in use by another process", path.display()),
+            )),
+            Err(TryLockError::Error(error)) => Err(named("cannot lock", path, &error)),
+        }
+    }
+}
+
+impl Disk for Directory {
+    fn open(&self, name: &str) -> io::Result<Box<dyn StorageBackend>> {
+        Ok(Box::new(PlainFile(owned().open(self.path.join(name))?)))
+    }
+
+    fn exists(&self, name: &str) -> io::Result<bool> {
+        fs::exists(self.path.join(name))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(self.path.join(from), self.path.join(to))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        fs::remove_file(self.path.join(name))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        File::open(&self.path)?.sync_all()
+    }
+
+    fn place(&self) -> String {
+        self.path.display().to_string()
+    }
+}
+
+/// How files are opened: created for their owner alone.
+fn owned() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    options
+}
+
+fn named(what: &str, path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{what} {}: {error}", path.display()))
+}
+
+/// A file without a lock of its own: the directory has one.
+#[derive(Debug)]
+struct PlainFile(File);
+
+impl StorageBackend for PlainFile {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.read_exact_at(out, offset)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.write_all_at(data, offset)
+    }
+}

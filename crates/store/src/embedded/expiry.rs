@@ -1,0 +1,110 @@
+//! Expiries: which versions go, and when.
+//!
+//! Promise: nothing goes early, and not everything at once. Inside one process a time to live is
+//! measured by the monotonic clock, so setting the wall clock moves nothing; after a restart what
+//! is overdue goes at a limited rate.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use headwater_api::Revision;
+
+use super::published::Expiry;
+use crate::key::Key;
+
+/// The shortest time between two rounds.
+const ROUND: Duration = Duration::from_millis(100);
+
+/// What goes in one round at most, unless there is so much that it would take minutes.
+const ROUND_MAX: usize = 100;
+
+/// In how many rounds everything may go at the soonest: a minute's worth.
+const ROUNDS_MIN: usize = 600;
+
+/// Everything that will expire, soonest first.
+#[derive(Debug)]
+pub(super) struct Expiries {
+    waiting: BTreeSet<(Instant, Key, Revision)>,
+    next_round: Instant,
+}
+
+impl Expiries {
+    pub(super) fn new(now: Instant) -> Expiries {
+        Expiries { waiting: BTreeSet::new(), next_round: now }
+    }
+
+    /// Adds what may go so many milliseconds (of either clock) from now.
+    pub(super) fn add(&mut self, now: Instant, wall: i64, expiry: Expiry) {
+        let left = Duration::from_millis(expiry.at.saturating_sub(wall).try_into().unwrap_or(0));
+        // Further away than the clock reaches is never.
+        if let Some(at) = now.checked_add(left) {
+            self.waiting.insert((at, expiry.key, expiry.revision));
+        }
+    }
+
+    /// When to look again.
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.waiting.first().map(|(at, ..)| (*at).max(self.next_round))
+    }
+
+    /// What goes now.
+    pub(super) fn take(&mut self, now: Instant) -> Vec<Expiry> {
+        let mut due = Vec::new();
+        if now < self.next_round {
+            return due;
+        }
+        let most = ROUND_MAX.max(self.waiting.len() / ROUNDS_MIN);
+        while due.len() < most && self.waiting.first().is_some_and(|(at, ..)| *at <= now) {
+            if let Some((_, key, revision)) = self.waiting.pop_first() {
+                due.push(Expiry { at: 0, key, revision });
+            }
+        }
+        if !due.is_empty() {
+            self.next_round = now + ROUND;
+        }
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn expiry(at: i64, n: usize) -> Expiry {
+        Expiry { at, key: Key::new(format!("/{n:05}")), revision: Revision(n as u64) }
+    }
+
+    #[test]
+    fn nothing_goes_early_and_the_soonest_goes_first() {
+        let start = Instant::now();
+        let mut expiries = Expiries::new(start);
+        expiries.add(start, 1_000, expiry(1_500, 1));
+        expiries.add(start, 1_000, expiry(1_200, 2));
+        let after = |ms| start + Duration::from_millis(ms);
+        assert_eq!(expiries.next(), Some(after(200)));
+        assert_eq!(expiries.take(after(199)).len(), 0);
+        assert_eq!(expiries.take(after(200))[0].revision, Revision(2));
+        assert_eq!(expiries.next(), Some(after(500)));
+        assert_eq!(expiries.take(after(500))[0].revision, Revision(1));
+        assert_eq!(expiries.next(), None);
+    }
+
+    #[test]
+    fn what_is_overdue_goes_in_rounds_and_not_as_a_crowd() {
+        let start = Instant::now();
+        let mut expiries = Expiries::new(start);
+        for n in 0..1_000 {
+            expiries.add(start, 1_000_000, expiry(1, n));
+        }
+        let mut now = start;
+        let mut rounds = 0;
+        while let Some(next) = expiries.next() {
+            now = now.max(next);
+            assert!(expiries.take(now).len() <= ROUND_MAX);
+            assert_eq!(expiries.take(now).len(), 0, "a round at a time");
+            rounds += 1;
+        }
+        assert_eq!(rounds, 10);
+        assert_eq!(now - start, ROUND * 9);
+    }
+}

@@ -1,0 +1,386 @@
+//! The data file: redb's trees on a [`Disk`], and our rows in them.
+//!
+//! River: commit → **file** → disk.
+//! Promise: no row leaves here whose checksum was not checked, and whatever redb reports becomes
+//! one of our errors with the place in it.
+//!
+//! | table | key | row |
+//! | --- | --- | --- |
+//! | `log` | revision | [`LogRow`]: the change with its value; also the watch history |
+//! | `live` | key | [`LiveRow`]: the revision of the newest version |
+//! | `meta` | `identity`, `state` | [`Identity`], [`State`] |
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use bytes::Bytes;
+use headwater_api::Revision;
+use redb::{
+    Database, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable,
+    ReadableTableMetadata, StorageBackend, TableDefinition, WriteTransaction,
+};
+
+use super::disk::Disk;
+use super::row::{Bad, Identity, LIVE_LEN, LiveRow, LogRow, Seed, State};
+use crate::change::{Change, ChangeKind, Version};
+use crate::key::Key;
+use crate::store::Error;
+
+/// The name of the data file.
+pub(super) const DATA: &str = "data.redb";
+
+pub(super) const LOG: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("log");
+/// Its keys are text, but are read as bytes: damaged text must not stop the process.
+pub(super) const LIVE: TableDefinition<'_, &[u8], &[u8; LIVE_LEN]> = TableDefinition::new("live");
+pub(super) const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
+
+const IDENTITY: &str = "identity";
+const STATE: &str = "state";
+
+/// The open data file.
+#[derive(Debug)]
+pub(super) struct DataFile {
+    database: Database,
+    pub(super) identity: Identity,
+    pub(super) seed: Seed,
+    pub(super) health: Arc<Health>,
+}
+
+/// What the backend learnt that redb does not tell.
+#[derive(Debug, Default)]
+pub(super) struct Health {
+    /// A sync failed: what the system now shows of the file may not be on the disk.
+    sync_failed: AtomicBool,
+    bytes: AtomicU64,
+}
+
+impl Health {
+    pub(super) fn sync_failed(&self) -> bool {
+        self.sync_failed.load(Ordering::Acquire)
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}
+
+/// How a data file came up.
+#[derive(Debug, Default)]
+pub(super) struct Opened {
+    /// It had not been closed.
+    pub(super) repaired: bool,
+    /// The last transaction was incomplete and was undone.
+    pub(super) rolled_back: bool,
+}
+
+impl DataFile {
+    /// Makes a data file with nothing in it but who it is.
+    pub(super) fn create(
+        disk: &dyn Disk,
+        name: &str,
+        cache_bytes: usize,
+        identity: Identity,
+        state: State,
+    ) -> Result<DataFile, Error> {
+        let (database, health, _) = open_database(disk, name, cache_bytes)?;
+        let file = DataFile { database, identity, seed: identity.seed(), health };
+        let txn = file.begin_write()?;
+        {
+            txn.open_table(LOG).map_err(trouble)?;
+            txn.open_table(LIVE).map_err(trouble)?;
+            let mut meta = txn.open_table(META).map_err(trouble)?;
+            meta.insert(IDENTITY, identity.encode().as_slice()).map_err(trouble)?;
+            meta.insert(STATE, state.encode(file.seed).as_slice()).map_err(trouble)?;
+        }
+        txn.commit().map_err(trouble)?;
+        Ok(file)
+    }
+
+    /// Opens a data file; an unclean one is repaired.
+    pub(super) fn open(
+        disk: &dyn Disk,
+        name: &str,
+        cache_bytes: usize,
+    ) -> Result<(DataFile, Opened), Error> {
+        let (database, health, opened) = open_database(disk, name, cache_bytes)?;
+        let txn = database.begin_read().map_err(trouble)?;
+        let meta = txn.open_table(META).map_err(trouble)?;
+        let row =
+            meta.get(IDENTITY).map_err(trouble)?.ok_or_else(|| missing(META_PLACE, IDENTITY))?;
+        let identity =
+            Identity::decode(row.value()).map_err(|bad| damaged(META_PLACE, IDENTITY, bad))?;
+        drop((row, meta, txn));
+        Ok((DataFile { database, identity, seed: identity.seed(), health }, opened))
+    }
+
+    /// Reads the whole file and compares every checksum of its trees.
+    pub(super) fn check_integrity(&mut self) -> Result<(), Error> {
+        match self.database.check_integrity() {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                Err(Error::Damaged { place: DATA.into(), why: "its trees did not agree".into() })
+            }
+            Err(error) => Err(trouble(error)),
+        }
+    }
+
+    pub(super) fn begin_write(&self) -> Result<WriteTransaction, Error> {
+        self.database.begin_write().map_err(trouble)
+    }
+
+    /// The file as it is now, whatever is committed later.
+    pub(super) fn snapshot(&self) -> Result<Snapshot, Error> {
+        let txn = self.database.begin_read().map_err(trouble)?;
+        let log = txn.open_table(LOG).map_err(trouble)?;
+        Ok(Snapshot { txn, log, seed: self.seed, first: self.identity.first })
+    }
+}
+
+/// One committed state of the file.
+pub(super) struct Snapshot {
+    txn: ReadTransaction,
+    log: ReadOnlyTable<u64, &'static [u8]>,
+    pub(super) seed: Seed,
+    /// The revision the store began at; the first change came right after it.
+    pub(super) first: Revision,
+}
+
+impl Snapshot {
+    pub(super) fn state(&self) -> Result<State, Error> {
+        let meta = self.txn.open_table(META).map_err(trouble)?;
+        read_state(&meta, self.seed)
+    }
+
+    /// The log row of a revision that must be there.
+    pub(super) fn row<T>(
+        &self,
+        revision: Revision,
+        read: impl FnOnce(LogRow<'_>) -> T,
+    ) -> Result<T, Error> {
+        read_row(&self.log, self.seed, revision, read)
+    }
+
+    /// The version of a key that a revision wrote.
+    pub(super) fn value(&self, key: &Key, revision: Revision) -> Result<Bytes, Error> {
+        read_value(&self.log, self.seed, key, revision)
+    }
+
+    /// A change with the value before it, if its key is wanted.
+    pub(super) fn change(
+        &self,
+        revision: Revision,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Result<Option<Change>, Error> {
+        let found = self.row(revision, |row| {
+            let copy =
+                || (Key::new(row.key), row.kind, Bytes::copy_from_slice(row.value), row.prev);
+            wanted(row.key).then(copy)
+        })?;
+        let Some((key, kind, value, prev)) = found else { return Ok(None) };
+        let prev = match prev {
+            Revision::ZERO => None,
+            prev => Some(Version { revision: prev, value: self.value(&key, prev)? }),
+        };
+        Ok(Some(Change { revision, key, kind, value, prev }))
+    }
+
+    /// The live table in key order from a bound on.
+    pub(super) fn live(
+        &self,
+        start: std::ops::Bound<&str>,
+        mut each: impl FnMut(&str, LiveRow) -> Result<Next, Error>,
+    ) -> Result<(), Error> {
+        let live = self.txn.open_table(LIVE).map_err(trouble)?;
+        let start = start.map(str::as_bytes);
+        let rows = live.range::<&[u8]>((start, std::ops::Bound::Unbounded)).map_err(trouble)?;
+        for row in rows {
+            let (key, row) = row.map_err(trouble)?;
+            let key = key_text(key.value())?;
+            let row = LiveRow::decode(self.seed, key, row.value())
+                .map_err(|bad| damaged(LIVE_PLACE, key, bad))?;
+            if let Next::Stop = each(key, row)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// How many rows the tables have.
+    pub(super) fn lens(&self) -> Result<(u64, u64), Error> {
+        let live = self.txn.open_table(LIVE).map_err(trouble)?;
+        Ok((self.log.len().map_err(trouble)?, live.len().map_err(trouble)?))
+    }
+
+    /// Every row of the log, oldest first.
+    pub(super) fn log(
+        &self,
+        mut each: impl FnMut(Revision, LogRow<'_>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        for row in self.log.iter().map_err(trouble)? {
+            let (revision, row) = row.map_err(trouble)?;
+            let revision = Revision(revision.value());
+            let row = LogRow::decode(self.seed, revision, row.value())
+                .map_err(|bad| damaged(LOG_PLACE, revision, bad))?;
+            each(revision, row)?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether a walk goes on.
+pub(super) enum Next {
+    Go,
+    Stop,
+}
+
+pub(super) fn read_state(
+    meta: &impl ReadableTable<&'static str, &'static [u8]>,
+    seed: Seed,
+) -> Result<State, Error> {
+    let row = meta.get(STATE).map_err(trouble)?.ok_or_else(|| missing(META_PLACE, STATE))?;
+    State::decode(seed, row.value()).map_err(|bad| damaged(META_PLACE, STATE, bad))
+}
+
+pub(super) fn write_state(txn: &WriteTransaction, seed: Seed, state: &State) -> Result<(), Error> {
+    let mut meta = txn.open_table(META).map_err(trouble)?;
+    meta.insert(STATE, state.encode(seed).as_slice()).map_err(trouble)?;
+    Ok(())
+}
+
+fn key_text(key: &[u8]) -> Result<&str, Error> {
+    std::str::from_utf8(key)
+        .map_err(|_| damaged(LIVE_PLACE, key.escape_ascii(), Bad("the key is no text")))
+}
+
+/// Reads a row of the log that must be there.
+pub(super) fn read_row<T>(
+    log: &impl ReadableTable<u64, &'static [u8]>,
+    seed: Seed,
+    revision: Revision,
+    read: impl FnOnce(LogRow<'_>) -> T,
+) -> Result<T, Error> {
+    let row = log.get(revision.0).map_err(trouble)?.ok_or_else(|| missing(LOG_PLACE, revision))?;
+    let row = LogRow::decode(seed, revision, row.value())
+        .map_err(|bad| damaged(LOG_PLACE, revision, bad))?;
+    Ok(read(row))
+}
+
+/// Reads the value a revision gave a key; a row of another key there is damage.
+pub(super) fn read_value(
+    log: &impl ReadableTable<u64, &'static [u8]>,
+    seed: Seed,
+    key: &Key,
+    revision: Revision,
+) -> Result<Bytes, Error> {
+    let read = |row: LogRow<'_>| {
+        let fits = row.key == key.as_str() && row.kind != ChangeKind::Deleted;
+        fits.then(|| Bytes::copy_from_slice(row.value))
+    };
+    read_row(log, seed, revision, read)?
+        .ok_or_else(|| damaged(LOG_PLACE, revision, Bad("the row is of another key")))
+}
+
+const LOG_PLACE: &str = "data.redb, table log, revision";
+const LIVE_PLACE: &str = "data.redb, table live, key";
+const META_PLACE: &str = "data.redb, table meta, row";
+
+pub(super) fn damaged(place: &str, row: impl std::fmt::Display, Bad(why): Bad) -> Error {
+    Error::Damaged { place: format!("{place} {row}"), why: why.into() }
+}
+
+fn missing(place: &str, row: impl std::fmt::Display) -> Error {
+    damaged(place, row, Bad("the row is missing"))
+}
+
+/// What redb reports, as ours: damage stays damage, all else may pass.
+pub(super) fn trouble(error: impl Into<redb::Error>) -> Error {
+    match error.into() {
+        redb::Error::Corrupted(why) => Error::Damaged { place: DATA.into(), why },
+        redb::Error::Io(error) if is_damage(error.kind()) => {
+            Error::Damaged { place: DATA.into(), why: error.to_string() }
+        }
+        error @ (redb::Error::TableDoesNotExist(_)
+        | redb::Error::TableTypeMismatch { .. }
+        | redb::Error::TableIsMultimap(_)
+        | redb::Error::TypeDefinitionChanged { .. }
+        | redb::Error::UpgradeRequired(_)) => {
+            Error::Damaged { place: DATA.into(), why: error.to_string() }
+        }
+        error => Error::Unavailable(error.to_string()),
+    }
+}
+
+/// What reading a file that was cut or is no data file looks like.
+fn is_damage(kind: io::ErrorKind) -> bool {
+    matches!(kind, io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
+}
+
+fn open_database(
+    disk: &dyn Disk,
+    name: &str,
+    cache_bytes: usize,
+) -> Result<(Database, Arc<Health>, Opened), Error> {
+    let place = || format!("{}/{name}", disk.place());
+    let unavailable = |error: io::Error| Error::Unavailable(format!("{}: {error}", place()));
+    let health = Arc::new(Health::default());
+    let backend = Watched { inner: disk.open(name).map_err(unavailable)?, health: health.clone() };
+    health.bytes.store(backend.len().map_err(unavailable)?, Ordering::Relaxed);
+    let (repaired, rolled_back) =
+        (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let flags = (repaired.clone(), rolled_back.clone());
+    let database = Database::builder()
+        .set_cache_size(cache_bytes)
+        .set_repair_callback(move |session| {
+            flags.0.store(true, Ordering::Relaxed);
+            // The first step of three is only reported when the newest root did not verify.
+            if session.progress() < 0.5 {
+                flags.1.store(true, Ordering::Relaxed);
+            }
+        })
+        .create_with_backend(backend)
+        .map_err(trouble)?;
+    let opened = Opened {
+        repaired: repaired.load(Ordering::Relaxed),
+        rolled_back: rolled_back.load(Ordering::Relaxed),
+    };
+    Ok((database, health, opened))
+}
+
+/// A backend that remembers what redb does not tell.
+#[derive(Debug)]
+struct Watched {
+    inner: Box<dyn StorageBackend>,
+    health: Arc<Health>,
+}
+
+impl StorageBackend for Watched {
+    fn len(&self) -> io::Result<u64> {
+        self.inner.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.inner.read(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.health.bytes.store(len, Ordering::Relaxed);
+        self.inner.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        let synced = self.inner.sync_data();
+        if synced.is_err() {
+            self.health.sync_failed.store(true, Ordering::Release);
+        }
+        synced
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.inner.write(offset, data)
+    }
+
+    fn close(&self) -> io::Result<()> {
+        self.inner.close()
+    }
+}

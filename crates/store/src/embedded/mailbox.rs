@@ -1,0 +1,143 @@
+//! The mailbox: writes on their way to the writer thread.
+//!
+//! River: server writes → **mailbox** → group commit.
+//! Promise: holds at most [`QUEUE_KIB_MAX`] of writes; when it is full, writers wait their turn.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use headwater_api::Revision;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+use crate::store::{Action, Committed, Error, Write};
+
+/// Writes that may wait for the disk, in KiB. Beyond it they wait outside, in order.
+const QUEUE_KIB_MAX: usize = 32 << 10;
+
+/// What one transaction takes at most, in KiB: a bound on how long the others wait for it.
+const GROUP_KIB_MAX: usize = 4 << 10;
+
+/// What the writer is asked.
+#[derive(Debug)]
+pub(super) struct Request<T, A> {
+    pub(super) what: T,
+    pub(super) answer: oneshot::Sender<Result<A, Error>>,
+}
+
+pub(super) type Commit = Request<Write, Committed>;
+pub(super) type Compact = Request<Revision, ()>;
+
+/// What the writer takes at a time.
+#[derive(Debug, Default)]
+pub(super) struct Group {
+    pub(super) commits: Vec<Commit>,
+    pub(super) compacts: Vec<Compact>,
+    /// Held until the group is answered.
+    pub(super) places: Vec<OwnedSemaphorePermit>,
+    /// Nothing will follow.
+    pub(super) last: bool,
+}
+
+/// Where writes wait for the writer thread.
+#[derive(Debug)]
+pub(super) struct Mailbox {
+    queue: Mutex<Queue>,
+    arrived: Condvar,
+    places: Arc<Semaphore>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    commits: VecDeque<(Commit, OwnedSemaphorePermit)>,
+    compacts: Vec<Compact>,
+    closed: bool,
+}
+
+impl Mailbox {
+    pub(super) fn new() -> Mailbox {
+        Mailbox {
+            queue: Mutex::default(),
+            arrived: Condvar::new(),
+            places: Arc::new(Semaphore::new(QUEUE_KIB_MAX)),
+        }
+    }
+
+    /// Hands a write over and waits until it is durable.
+    pub(super) async fn commit(&self, write: Write) -> Result<Committed, Error> {
+        let size = u32::try_from(kib(&write).min(QUEUE_KIB_MAX)).unwrap_or(u32::MAX);
+        let place = self.places.clone().acquire_many_owned(size).await.map_err(|_| closed())?;
+        let (answer, answered) = oneshot::channel();
+        {
+            let mut queue = self.open()?;
+            queue.commits.push_back((Request { what: write, answer }, place));
+        }
+        self.arrived.notify_one();
+        answered.await.unwrap_or_else(|_| Err(lost()))
+    }
+
+    /// Hands a compaction over and waits until it is durable.
+    pub(super) async fn compact(&self, at: Revision) -> Result<(), Error> {
+        let (answer, answered) = oneshot::channel();
+        self.open()?.compacts.push(Request { what: at, answer });
+        self.arrived.notify_one();
+        answered.await.unwrap_or_else(|_| Err(lost()))
+    }
+
+    /// Waits for something to do; comes back empty when `wait` has passed.
+    pub(super) fn take(&self, wait: Duration) -> Group {
+        let idle = |queue: &mut Queue| {
+            queue.commits.is_empty() && queue.compacts.is_empty() && !queue.closed
+        };
+        let (mut queue, _) = self
+            .arrived
+            .wait_timeout_while(self.lock(), wait, idle)
+            .unwrap_or_else(PoisonError::into_inner);
+        let mut group = Group { compacts: std::mem::take(&mut queue.compacts), ..Group::default() };
+        let mut size = 0;
+        while let Some((commit, _)) = queue.commits.front() {
+            size += kib(&commit.what);
+            if size > GROUP_KIB_MAX && !group.commits.is_empty() {
+                break;
+            }
+            if let Some((commit, place)) = queue.commits.pop_front() {
+                group.commits.push(commit);
+                group.places.push(place);
+            }
+        }
+        group.last = queue.closed && queue.commits.is_empty();
+        group
+    }
+
+    /// Takes no more; what is waiting is still done.
+    pub(super) fn close(&self) {
+        self.lock().closed = true;
+        self.places.close();
+        self.arrived.notify_all();
+    }
+
+    fn open(&self) -> Result<MutexGuard<'_, Queue>, Error> {
+        let queue = self.lock();
+        if queue.closed { Err(closed()) } else { Ok(queue) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn kib(write: &Write) -> usize {
+    let bytes = |action: &Action| match action {
+        Action::Put { value, .. } => value.len(),
+        Action::Delete => 0,
+    };
+    write.ops.iter().map(|op| 1 + (op.key.as_str().len() + bytes(&op.action)) / 1024).sum()
+}
+
+fn closed() -> Error {
+    Error::Unavailable("the store is closed".into())
+}
+
+fn lost() -> Error {
+    Error::Unavailable("the writer stopped before it answered".into())
+}

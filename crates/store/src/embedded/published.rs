@@ -1,0 +1,122 @@
+//! What is published: the newest durable state, as far as it is kept in memory.
+//!
+//! River: group commit → **published** → reads and watchers.
+//! Promise: only what is durable gets here. The index has no values, only which revision of a key
+//! is the newest; values are in the data file and, above the store, in the watch cache.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use headwater_api::Revision;
+
+use super::file::{Next, Snapshot};
+use super::row::State;
+use crate::change::{Change, ChangeKind};
+use crate::history::History;
+use crate::key::Key;
+use crate::store::{Error, Range};
+
+/// Recent changes kept for watchers that are nearly up to date, in bytes.
+const RECENT_BYTES_MAX: usize = 8 << 20;
+
+/// The newest revision of every key.
+pub(super) type Index = BTreeMap<Key, Revision>;
+
+/// The newest durable state.
+#[derive(Debug)]
+pub(super) struct Published {
+    pub(super) index: Index,
+    pub(super) recent: History,
+    pub(super) newest: Revision,
+    /// Raised before anything below it is dropped, so that no reader finds a hole.
+    pub(super) compacted: Revision,
+}
+
+impl Published {
+    /// What a data file holds, once its sums have been checked.
+    pub(super) fn load(snapshot: &Snapshot) -> Result<(Published, State, Vec<Expiry>), Error> {
+        let state = snapshot.state()?;
+        let (mut index, mut expiries, mut digest) = (Index::new(), Vec::new(), 0_u64);
+        snapshot.live(Bound::Unbounded, |text, row| {
+            let key = Key::new(text);
+            digest = digest.wrapping_add(row.digest(snapshot.seed, text));
+            if row.expires != 0 {
+                expiries.push(Expiry { at: row.expires, key: key.clone(), revision: row.revision });
+            }
+            index.insert(key, row.revision);
+            Ok(Next::Go)
+        })?;
+        check_sums(snapshot, &state, index.len() as u64, digest)?;
+        let published = Published {
+            index,
+            recent: History::after(state.newest),
+            newest: state.newest,
+            compacted: state.compacted,
+        };
+        Ok((published, state, expiries))
+    }
+
+    /// Makes durable changes visible.
+    pub(super) fn publish(&mut self, changes: Vec<Change>) {
+        for change in changes {
+            self.newest = change.revision;
+            match change.kind {
+                ChangeKind::Deleted => self.index.remove(&change.key),
+                _ => self.index.insert(change.key.clone(), change.revision),
+            };
+            self.recent.push(change);
+        }
+        self.recent.shrink_to(RECENT_BYTES_MAX);
+    }
+
+    /// Which versions a range of the newest state holds, and whether there are more.
+    pub(super) fn positions(&self, range: &Range) -> (Vec<(Key, Revision)>, bool) {
+        let limit = range.limit.unwrap_or(usize::MAX);
+        let mut keys = self
+            .index
+            .range::<str, _>((range.start(), Bound::Unbounded))
+            .take_while(|(key, _)| key.as_str().starts_with(&range.prefix))
+            .map(|(key, revision)| (key.clone(), *revision));
+        let positions = keys.by_ref().take(limit).collect();
+        (positions, keys.next().is_some())
+    }
+
+    /// Refuses a past that is gone.
+    pub(super) fn check_kept(&self, asked: Revision) -> Result<(), Error> {
+        if asked < self.compacted {
+            return Err(Error::Compacted { asked, oldest: self.compacted });
+        }
+        Ok(())
+    }
+
+    /// Refuses a future that is not there.
+    pub(super) fn check_reached(&self, asked: Revision) -> Result<(), Error> {
+        if asked > self.newest {
+            return Err(Error::Future { asked, current: self.newest });
+        }
+        Ok(())
+    }
+}
+
+/// When a version of a key may go, by the wall clock in milliseconds.
+#[derive(Debug)]
+pub(super) struct Expiry {
+    pub(super) at: i64,
+    pub(super) key: Key,
+    pub(super) revision: Revision,
+}
+
+/// A row that is missing as a whole has no checksum to find it by; the sums do.
+fn check_sums(snapshot: &Snapshot, state: &State, rows: u64, digest: u64) -> Result<(), Error> {
+    let (log_rows, live_rows) = snapshot.lens()?;
+    let check = |table: &str, fits: bool, why: String| {
+        if fits {
+            return Ok(());
+        }
+        Err(Error::Damaged { place: format!("data.redb, table {table}"), why })
+    };
+    check("log", log_rows == state.log_rows, format!("{log_rows} rows, not {}", state.log_rows))?;
+    check("live", live_rows == rows, format!("{live_rows} rows were promised, {rows} are there"))?;
+    check("live", rows == state.live_rows, format!("{rows} rows, not {}", state.live_rows))?;
+    check("live", digest == state.live_digest, "the digest of its rows does not match".into())
+}

@@ -1,0 +1,136 @@
+//! Retention: how much of the past is kept without being asked.
+//!
+//! Promise: age is measured by the monotonic clock while the process runs, so setting the wall
+//! clock forgets nothing. The times in the log are only used to seed it after a restart.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use headwater_api::Revision;
+
+use super::row::State;
+
+/// How much history is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    /// Changes older than this may be forgotten.
+    pub age: Duration,
+    /// History beyond so many bytes may be forgotten, however young.
+    pub bytes: u64,
+}
+
+impl Default for Retention {
+    fn default() -> Retention {
+        Retention { age: Duration::from_secs(6 * 3600), bytes: 1 << 30 }
+    }
+}
+
+/// How many marks are spread over the age.
+const MARKS: u32 = 64;
+
+/// Decides what may be forgotten.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    retention: Retention,
+    /// At each of these times this was the newest revision, oldest first.
+    marks: VecDeque<(Instant, Revision)>,
+}
+
+impl Keeper {
+    pub(super) fn new(retention: Retention) -> Keeper {
+        Keeper { retention, marks: VecDeque::new() }
+    }
+
+    /// Remembers what the newest revision was at a time.
+    pub(super) fn mark(&mut self, at: Instant, newest: Revision) {
+        let due = self.marks.back().is_none_or(|(last, revision)| {
+            newest > *revision && at >= *last + self.retention.age / MARKS
+        });
+        if due {
+            self.marks.push_back((at, newest));
+        }
+    }
+
+    /// Up to which revision the past may be forgotten now.
+    pub(super) fn target(&mut self, now: Instant, state: &State) -> Revision {
+        self.by_age(now).max(self.by_bytes(state)).min(state.newest)
+    }
+
+    fn by_age(&mut self, now: Instant) -> Revision {
+        let mut target = Revision::ZERO;
+        while let Some((at, revision)) = self.marks.front()
+            && now.saturating_duration_since(*at) >= self.retention.age
+        {
+            target = *revision;
+            self.marks.pop_front();
+        }
+        target
+    }
+
+    /// Assumes that bytes are spread evenly over the revisions and corrects itself the next time,
+    /// once what it asked for has been dropped.
+    fn by_bytes(&self, state: &State) -> Revision {
+        let bytes = state.history_bytes();
+        if bytes <= self.retention.bytes || state.trimmed < state.compacted {
+            return Revision::ZERO;
+        }
+        let kept = state.newest.0 - state.compacted.0;
+        let share = (bytes - self.retention.bytes) as f64 / bytes as f64;
+        let steps = (kept as f64 * share).ceil() as u64;
+        Revision(state.compacted.0 + steps.clamp(1, kept.max(1)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keeper() -> Keeper {
+        Keeper::new(Retention { age: Duration::from_secs(640), bytes: 1_000 })
+    }
+
+    fn state(compacted: u64, newest: u64, bytes: u64) -> State {
+        State {
+            newest: Revision(newest),
+            compacted: Revision(compacted),
+            trimmed: Revision(compacted),
+            log_bytes: bytes,
+            ..State::default()
+        }
+    }
+
+    #[test]
+    fn only_what_is_old_enough_is_forgotten() {
+        let start = Instant::now();
+        let after = |s| start + Duration::from_secs(s);
+        let mut keeper = keeper();
+        for s in 0..1_000 {
+            keeper.mark(after(s), Revision(100 + s));
+        }
+        assert_eq!(keeper.target(after(639), &state(1, 5_000, 0)), Revision::ZERO);
+        assert_eq!(keeper.target(after(640), &state(1, 5_000, 0)), Revision(100));
+        assert_eq!(keeper.target(after(655), &state(100, 5_000, 0)), Revision(110));
+        assert!(keeper.marks.len() < 128);
+    }
+
+    #[test]
+    fn a_quiet_store_makes_no_marks() {
+        let start = Instant::now();
+        let mut keeper = keeper();
+        for s in 0..10_000 {
+            keeper.mark(start + Duration::from_secs(s), Revision(7));
+        }
+        assert_eq!(keeper.marks.len(), 1);
+    }
+
+    #[test]
+    fn too_many_bytes_are_forgotten_however_young() {
+        let now = Instant::now();
+        assert_eq!(keeper().target(now, &state(1, 101, 1_000)), Revision::ZERO);
+        assert_eq!(keeper().target(now, &state(1, 101, 2_000)), Revision(51));
+        assert_eq!(keeper().target(now, &state(1, 101, 1_001)), Revision(2));
+        let mut behind = state(1, 101, 2_000);
+        behind.trimmed = Revision::ZERO;
+        assert_eq!(keeper().target(now, &behind), Revision::ZERO, "one step at a time");
+    }
+}

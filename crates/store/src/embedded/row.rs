@@ -1,0 +1,362 @@
+//! Rows: what is written to disk, byte by byte.
+//!
+//! Promise: every row carries a CRC32C over all of it, over its place (its revision or its key) and
+//! over the incarnation of the store, so a changed bit, an exchanged row and a row of another store
+//! are found when it is read. All numbers are little-endian. `docs/storage.md` has the tables.
+
+use headwater_api::Revision;
+use uuid::Uuid;
+
+use crate::change::ChangeKind;
+
+/// What a log row holds before its key and its value.
+pub(super) const LOG_HEADER: usize = 32;
+
+/// A row of the live table.
+pub(super) const LIVE_LEN: usize = 20;
+
+/// A row as it was read: what it should have been is unknown, so only the reason is told.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Bad(pub(super) &'static str);
+
+/// Where every checksum of one store starts, so that rows of another do not fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Seed(u32);
+
+impl Seed {
+    pub(super) fn of(incarnation: Uuid) -> Seed {
+        Seed(crc32c::crc32c(incarnation.as_bytes()))
+    }
+
+    /// The checksum of a row at its place.
+    pub(super) fn sum(self, place: &[u8], row: &[u8]) -> u32 {
+        crc32c::crc32c_append(crc32c::crc32c_append(self.0, place), row)
+    }
+}
+
+/// One change as it is logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LogRow<'a> {
+    pub(super) kind: ChangeKind,
+    pub(super) key: &'a str,
+    /// The revision of the version it replaced; zero for a create.
+    pub(super) prev: Revision,
+    /// When it was committed, in milliseconds of the wall clock; for people and for retention.
+    pub(super) time: i64,
+    /// When it may go, in milliseconds of the wall clock; zero for never.
+    pub(super) expires: i64,
+    pub(super) value: &'a [u8],
+}
+
+impl<'a> LogRow<'a> {
+    pub(super) fn encode(&self, seed: Seed, revision: Revision, row: &mut Vec<u8>) {
+        row.clear();
+        row.extend_from_slice(&[0; 4]);
+        row.push(kind_code(self.kind));
+        row.push(0);
+        let key_len = u16::try_from(self.key.len()).expect("keys are at most KEY_MAX bytes");
+        row.extend_from_slice(&key_len.to_le_bytes());
+        row.extend_from_slice(&self.prev.0.to_le_bytes());
+        row.extend_from_slice(&self.time.to_le_bytes());
+        row.extend_from_slice(&self.expires.to_le_bytes());
+        row.extend_from_slice(self.key.as_bytes());
+        row.extend_from_slice(self.value);
+        let sum = seed.sum(&revision.0.to_le_bytes(), &row[4..]);
+        row[..4].copy_from_slice(&sum.to_le_bytes());
+    }
+
+    pub(super) fn decode(seed: Seed, revision: Revision, row: &'a [u8]) -> Result<LogRow<'a>, Bad> {
+        let (sum, rest) = row.split_first_chunk::<4>().ok_or(Bad("the row is cut short"))?;
+        if seed.sum(&revision.0.to_le_bytes(), rest) != u32::from_le_bytes(*sum) {
+            return Err(Bad("the checksum does not match"));
+        }
+        let mut fields = Fields(rest);
+        let kind = kind_of(fields.u8()?)?;
+        fields.u8()?;
+        let key_len = usize::from(fields.u16()?);
+        let prev = Revision(fields.u64()?);
+        let time = fields.i64()?;
+        let expires = fields.i64()?;
+        let key =
+            std::str::from_utf8(fields.take(key_len)?).map_err(|_| Bad("the key is no text"))?;
+        Ok(LogRow { kind, key, prev, time, expires, value: fields.0 })
+    }
+
+    /// What the row takes on disk, without what the engine adds.
+    pub(super) fn len(&self) -> u64 {
+        LogRow::len_of(self.key, self.value)
+    }
+
+    /// What the row of such a version takes.
+    pub(super) fn len_of(key: &str, value: &[u8]) -> u64 {
+        (LOG_HEADER + key.len() + value.len()) as u64
+    }
+}
+
+fn kind_code(kind: ChangeKind) -> u8 {
+    match kind {
+        ChangeKind::Created => 1,
+        ChangeKind::Updated => 2,
+        ChangeKind::Deleted => 3,
+    }
+}
+
+fn kind_of(code: u8) -> Result<ChangeKind, Bad> {
+    match code {
+        1 => Ok(ChangeKind::Created),
+        2 => Ok(ChangeKind::Updated),
+        3 => Ok(ChangeKind::Deleted),
+        _ => Err(Bad("the kind of change is unknown")),
+    }
+}
+
+/// Which version of a key is the newest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LiveRow {
+    pub(super) revision: Revision,
+    pub(super) expires: i64,
+}
+
+impl LiveRow {
+    pub(super) fn encode(&self, seed: Seed, key: &str) -> [u8; LIVE_LEN] {
+        let mut row = [0; LIVE_LEN];
+        row[4..12].copy_from_slice(&self.revision.0.to_le_bytes());
+        row[12..].copy_from_slice(&self.expires.to_le_bytes());
+        let sum = seed.sum(key.as_bytes(), &row[4..]);
+        row[..4].copy_from_slice(&sum.to_le_bytes());
+        row
+    }
+
+    pub(super) fn decode(seed: Seed, key: &str, row: &[u8; LIVE_LEN]) -> Result<LiveRow, Bad> {
+        if seed.sum(key.as_bytes(), &row[4..]).to_le_bytes() != row[..4] {
+            return Err(Bad("the checksum does not match"));
+        }
+        let mut fields = Fields(&row[4..]);
+        Ok(LiveRow { revision: Revision(fields.u64()?), expires: fields.i64()? })
+    }
+
+    /// What this row adds to [`State::live_digest`]: its checksum, which covers all of it.
+    pub(super) fn digest(&self, seed: Seed, key: &str) -> u64 {
+        let [a, b, c, d, ..] = self.encode(seed, key);
+        u64::from(u32::from_le_bytes([a, b, c, d]))
+    }
+}
+
+/// Who the store is. Written when it is made and never changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Stays the same over backup and restore.
+    pub cluster: Uuid,
+    /// New with every restore.
+    pub incarnation: Uuid,
+    /// The revision the store began at: one for a new store, higher after a restore.
+    pub first: Revision,
+}
+
+impl Identity {
+    const LEN: usize = 48;
+
+    pub(super) fn seed(&self) -> Seed {
+        Seed::of(self.incarnation)
+    }
+
+    pub(super) fn encode(&self) -> [u8; Identity::LEN] {
+        let mut row = [0; Identity::LEN];
+        row[4..8].copy_from_slice(&FORMAT.to_le_bytes());
+        row[8..24].copy_from_slice(self.cluster.as_bytes());
+        row[24..40].copy_from_slice(self.incarnation.as_bytes());
+        row[40..].copy_from_slice(&self.first.0.to_le_bytes());
+        let sum = crc32c::crc32c(&row[4..]);
+        row[..4].copy_from_slice(&sum.to_le_bytes());
+        row
+    }
+
+    pub(super) fn decode(row: &[u8]) -> Result<Identity, Bad> {
+        let row: &[u8; Identity::LEN] = row.try_into().map_err(|_| Bad("the row is cut short"))?;
+        if crc32c::crc32c(&row[4..]).to_le_bytes() != row[..4] {
+            return Err(Bad("the checksum does not match"));
+        }
+        let mut fields = Fields(&row[4..]);
+        if fields.u32()? != FORMAT {
+            return Err(Bad("the format is not the one the directory names"));
+        }
+        let cluster = fields.uuid()?;
+        let incarnation = fields.uuid()?;
+        Ok(Identity { cluster, incarnation, first: Revision(fields.u64()?) })
+    }
+}
+
+/// The number of the data format this code reads and writes.
+pub(super) const FORMAT: u32 = 1;
+
+/// The edges and the sums, written with every commit and never derived from the rows left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct State {
+    /// The newest revision.
+    pub(super) newest: Revision,
+    /// The oldest state that may be read.
+    pub(super) compacted: Revision,
+    /// How far what compaction forgot has been dropped; at most `compacted`.
+    pub(super) trimmed: Revision,
+    /// Rows in the log.
+    pub(super) log_rows: u64,
+    /// Their bytes.
+    pub(super) log_bytes: u64,
+    /// Rows in the live table.
+    pub(super) live_rows: u64,
+    /// Bytes of the log rows they name.
+    pub(super) live_bytes: u64,
+    /// The sum of the digests of the live rows.
+    pub(super) live_digest: u64,
+}
+
+impl State {
+    const LEN: usize = 68;
+
+    pub(super) fn encode(&self, seed: Seed) -> [u8; State::LEN] {
+        let fields = [
+            self.newest.0,
+            self.compacted.0,
+            self.trimmed.0,
+            self.log_rows,
+            self.log_bytes,
+            self.live_rows,
+            self.live_bytes,
+            self.live_digest,
+        ];
+        let mut row = [0; State::LEN];
+        for (place, field) in row[4..].chunks_exact_mut(8).zip(fields) {
+            place.copy_from_slice(&field.to_le_bytes());
+        }
+        let sum = seed.sum(b"state", &row[4..]);
+        row[..4].copy_from_slice(&sum.to_le_bytes());
+        row
+    }
+
+    pub(super) fn decode(seed: Seed, row: &[u8]) -> Result<State, Bad> {
+        let row: &[u8; State::LEN] = row.try_into().map_err(|_| Bad("the row is cut short"))?;
+        if seed.sum(b"state", &row[4..]).to_le_bytes() != row[..4] {
+            return Err(Bad("the checksum does not match"));
+        }
+        let mut fields = Fields(&row[4..]);
+        Ok(State {
+            newest: Revision(fields.u64()?),
+            compacted: Revision(fields.u64()?),
+            trimmed: Revision(fields.u64()?),
+            log_rows: fields.u64()?,
+            log_bytes: fields.u64()?,
+            live_rows: fields.u64()?,
+            live_bytes: fields.u64()?,
+            live_digest: fields.u64()?,
+        })
+    }
+
+    /// Bytes kept only for the past.
+    pub(super) fn history_bytes(&self) -> u64 {
+        self.log_bytes.saturating_sub(self.live_bytes)
+    }
+}
+
+/// Takes fields off the front of a row.
+pub(super) struct Fields<'a>(pub(super) &'a [u8]);
+
+impl<'a> Fields<'a> {
+    pub(super) fn take(&mut self, len: usize) -> Result<&'a [u8], Bad> {
+        let (head, tail) = self.0.split_at_checked(len).ok_or(Bad("the row is cut short"))?;
+        self.0 = tail;
+        Ok(head)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Bad> {
+        let (head, tail) = self.0.split_first_chunk::<N>().ok_or(Bad("the row is cut short"))?;
+        self.0 = tail;
+        Ok(*head)
+    }
+
+    pub(super) fn u8(&mut self) -> Result<u8, Bad> {
+        Ok(u8::from_le_bytes(self.array()?))
+    }
+
+    pub(super) fn u16(&mut self) -> Result<u16, Bad> {
+        Ok(u16::from_le_bytes(self.array()?))
+    }
+
+    pub(super) fn u32(&mut self) -> Result<u32, Bad> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+
+    pub(super) fn u64(&mut self) -> Result<u64, Bad> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    pub(super) fn i64(&mut self) -> Result<i64, Bad> {
+        Ok(i64::from_le_bytes(self.array()?))
+    }
+
+    pub(super) fn uuid(&mut self) -> Result<Uuid, Bad> {
+        Ok(Uuid::from_bytes(self.array()?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seed() -> Seed {
+        Seed::of(Uuid::from_u128(7))
+    }
+
+    fn log_row() -> LogRow<'static> {
+        LogRow {
+            kind: ChangeKind::Updated,
+            key: "/registry/core/pods/default/a",
+            prev: Revision(41),
+            time: 1_700_000_000_000,
+            expires: 0,
+            value: b"{\"kind\":\"Pod\"}",
+        }
+    }
+
+    #[test]
+    fn rows_come_back_as_they_were_written() {
+        let mut row = Vec::new();
+        log_row().encode(seed(), Revision(42), &mut row);
+        assert_eq!(row.len() as u64, log_row().len());
+        assert_eq!(LogRow::decode(seed(), Revision(42), &row), Ok(log_row()));
+        let live = LiveRow { revision: Revision(42), expires: -1 };
+        assert_eq!(LiveRow::decode(seed(), "/a", &live.encode(seed(), "/a")), Ok(live));
+        let state = State { newest: Revision(9), live_digest: u64::MAX, ..State::default() };
+        assert_eq!(State::decode(seed(), &state.encode(seed())), Ok(state));
+        let identity = Identity {
+            cluster: Uuid::from_u128(1),
+            incarnation: Uuid::from_u128(2),
+            first: Revision(1),
+        };
+        assert_eq!(Identity::decode(&identity.encode()), Ok(identity));
+    }
+
+    #[test]
+    fn any_changed_bit_and_any_cut_is_found() {
+        let mut row = Vec::new();
+        log_row().encode(seed(), Revision(42), &mut row);
+        for bit in 0..row.len() * 8 {
+            let mut bad = row.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(LogRow::decode(seed(), Revision(42), &bad).is_err(), "bit {bit}");
+        }
+        for len in 0..row.len() {
+            assert!(LogRow::decode(seed(), Revision(42), &row[..len]).is_err(), "length {len}");
+        }
+    }
+
+    #[test]
+    fn a_row_at_another_place_or_of_another_store_is_found() {
+        let mut row = Vec::new();
+        log_row().encode(seed(), Revision(42), &mut row);
+        assert!(LogRow::decode(seed(), Revision(43), &row).is_err());
+        let other = Seed::of(Uuid::from_u128(8));
+        assert!(LogRow::decode(other, Revision(42), &row).is_err());
+        let live = LiveRow { revision: Revision(42), expires: 0 }.encode(seed(), "/a");
+        assert!(LiveRow::decode(seed(), "/b", &live).is_err());
+    }
+}

@@ -1,0 +1,246 @@
+//! The start: from a directory to a data file that is known to be good.
+//!
+//! Promise: a start either serves exactly what was acknowledged or refuses and names the place.
+//! What a crash left unfinished was never acknowledged and is undone by the engine; everything else
+//! that does not fit is damage.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use headwater_api::Revision;
+use uuid::Uuid;
+
+use super::Options;
+use super::disk::Disk;
+use super::file::{DATA, DataFile, LIVE, LOG, Snapshot, trouble};
+use super::head::{Head, HeadFile};
+use super::published::{Expiry, Published};
+use super::row::{FORMAT, Identity, State};
+use crate::store::{Error, FIRST};
+
+/// The file that names the format, for programs that know only older ones.
+const FORMAT_FILE: &str = "FORMAT";
+
+/// Where a data file is made before it gets its name.
+const DATA_NEW: &str = "data.redb.new";
+
+/// Log rows looked at to learn how old the history is.
+const AGE_SAMPLES: u64 = 16;
+
+/// A data file and what is kept of it in memory.
+#[derive(Debug)]
+pub(super) struct Loaded {
+    pub(super) file: DataFile,
+    pub(super) published: Published,
+    pub(super) state: State,
+    pub(super) expiries: Vec<Expiry>,
+}
+
+/// Opens what is there, or makes it.
+pub(super) fn start(disk: &dyn Disk, options: &Options) -> Result<(Loaded, HeadFile), Error> {
+    let has_data = disk.exists(DATA).map_err(|error| unavailable(disk, DATA, &error))?;
+    match (read_format(disk)?, has_data) {
+        (Some(FORMAT), true) => {}
+        (Some(FORMAT), false) => return Err(damaged(disk, DATA, "it is missing")),
+        (Some(other), _) => return Err(unknown_format(disk, other)),
+        (None, false) => create(disk, options)?,
+        (None, true) => finish_create(disk, options)?,
+    }
+    guarded(disk, || open(disk, options))
+}
+
+/// Opens the file again after a failure and checks all of it. What was acknowledged must be there.
+pub(super) fn reopen(
+    disk: &dyn Disk,
+    options: &Options,
+    acknowledged: Revision,
+    suspect: bool,
+) -> Result<Loaded, Error> {
+    guarded(disk, || {
+        let (mut file, _) = DataFile::open(disk, DATA, options.cache_bytes)?;
+        file.check_integrity()?;
+        let loaded = load(file)?;
+        check_reaches(disk, &loaded.state, acknowledged)?;
+        if suspect { rebuild(disk, options, loaded) } else { Ok(loaded) }
+    })
+}
+
+/// How old some revisions are, as far as the wall clock knows, oldest first.
+pub(super) fn ages(loaded: &Loaded, wall: i64) -> Vec<(Instant, Revision)> {
+    let (state, now) = (&loaded.state, Instant::now());
+    let Ok(snapshot) = loaded.file.snapshot() else { return Vec::new() };
+    let oldest = state.compacted.max(loaded.file.identity.first);
+    let step = (state.newest.0 - oldest.0).div_ceil(AGE_SAMPLES).max(1);
+    let sample = |revision: u64| {
+        let time = snapshot.row(Revision(revision), |row| row.time).ok()?;
+        let age = Duration::from_millis(wall.saturating_sub(time).try_into().unwrap_or(0));
+        Some((now.checked_sub(age)?, Revision(revision)))
+    };
+    let revisions = (oldest.0 + 1..=state.newest.0).step_by(usize::try_from(step).unwrap_or(1));
+    revisions.filter_map(sample).collect()
+}
+
+fn open(disk: &dyn Disk, options: &Options) -> Result<(Loaded, HeadFile), Error> {
+    let (file, opened) = DataFile::open(disk, DATA, options.cache_bytes)?;
+    let head_file = HeadFile::open(disk, file.seed).map_err(|e| unavailable(disk, "HEAD", &e))?;
+    let head = head_file.read().map_err(|error| unavailable(disk, "HEAD", &error))?;
+    let head = head.unwrap_or_default();
+    let mut loaded = load(file)?;
+    check_reaches(disk, &loaded.state, head.revision)?;
+    if head.clean && (opened.rolled_back || loaded.state.newest != head.revision) {
+        let why = format!(
+            "it was closed at revision {} and ends at {}",
+            head.revision, loaded.state.newest
+        );
+        return Err(damaged(disk, DATA, &why));
+    }
+    if opened.repaired {
+        let revision = loaded.state.newest;
+        tracing::warn!(%revision, undone = opened.rolled_back, "the data file had not been closed");
+    }
+    if head.suspect {
+        loaded = rebuild(disk, options, loaded)?;
+    }
+    let head = Head { revision: loaded.state.newest, clean: false, suspect: false };
+    let written = head_file.write(head).and_then(|()| head_file.sync()).and_then(|()| disk.sync());
+    written.map_err(|error| unavailable(disk, "HEAD", &error))?;
+    Ok((loaded, head_file))
+}
+
+fn load(file: DataFile) -> Result<Loaded, Error> {
+    let (published, state, expiries) = Published::load(&file.snapshot()?)?;
+    Ok(Loaded { file, published, state, expiries })
+}
+
+fn check_reaches(disk: &dyn Disk, state: &State, acknowledged: Revision) -> Result<(), Error> {
+    if state.newest >= acknowledged {
+        return Ok(());
+    }
+    let newest = state.newest;
+    let why = format!("it ends at revision {newest}, but {acknowledged} was acknowledged");
+    Err(damaged(disk, DATA, &why))
+}
+
+/// Makes a new store. The format is named last: without it the directory holds nothing yet.
+fn create(disk: &dyn Disk, options: &Options) -> Result<(), Error> {
+    let identity = Identity { cluster: Uuid::new_v4(), incarnation: Uuid::new_v4(), first: FIRST };
+    let state = State { newest: FIRST, trimmed: FIRST, ..State::default() };
+    drop(create_file(disk, options, identity, state)?);
+    install(disk)?;
+    write_format(disk)
+}
+
+/// A data file under a name that means nothing until it is renamed.
+pub(super) fn create_file(
+    disk: &dyn Disk,
+    options: &Options,
+    identity: Identity,
+    state: State,
+) -> Result<DataFile, Error> {
+    let unavailable = |error: io::Error| unavailable(disk, DATA_NEW, &error);
+    if disk.exists(DATA_NEW).map_err(unavailable)? {
+        disk.remove(DATA_NEW).map_err(unavailable)?;
+    }
+    DataFile::create(disk, DATA_NEW, options.cache_bytes, identity, state)
+}
+
+/// Gives the new data file its name.
+pub(super) fn install(disk: &dyn Disk) -> Result<(), Error> {
+    let named = disk.rename(DATA_NEW, DATA).and_then(|()| disk.sync());
+    named.map_err(|error| unavailable(disk, DATA, &error))
+}
+
+/// A creation that a crash cut short, if there is nothing in the file; else the format was lost.
+fn finish_create(disk: &dyn Disk, options: &Options) -> Result<(), Error> {
+    let (file, _) = guarded(disk, || DataFile::open(disk, DATA, options.cache_bytes))?;
+    if file.snapshot()?.state()?.newest != FIRST {
+        return Err(damaged(disk, FORMAT_FILE, "it is missing"));
+    }
+    drop(file);
+    write_format(disk)
+}
+
+/// Copies everything into a new file and puts it in place of the old one. After a failed sync the
+/// system may show what is not on disk; only what is written and synced again can be relied on.
+fn rebuild(disk: &dyn Disk, options: &Options, loaded: Loaded) -> Result<Loaded, Error> {
+    tracing::warn!(revision = %loaded.state.newest, "a sync had failed; writing the data file anew");
+    let Loaded { file, state, .. } = loaded;
+    let new = create_file(disk, options, file.identity, state)?;
+    copy(&file.snapshot()?, &new)?;
+    drop((new, file));
+    install(disk)?;
+    let (file, _) = DataFile::open(disk, DATA, options.cache_bytes)?;
+    load(file)
+}
+
+/// Copies all rows, each of which is checked on the way.
+fn copy(from: &Snapshot, to: &DataFile) -> Result<(), Error> {
+    let txn = to.begin_write()?;
+    {
+        let mut log = txn.open_table(LOG).map_err(trouble)?;
+        let mut bytes = Vec::new();
+        from.log(|revision, row| {
+            row.encode(from.seed, revision, &mut bytes);
+            log.insert(revision.0, bytes.as_slice()).map_err(trouble)?;
+            Ok(())
+        })?;
+        let mut live = txn.open_table(LIVE).map_err(trouble)?;
+        from.live(std::ops::Bound::Unbounded, |key, row| {
+            live.insert(key.as_bytes(), &row.encode(from.seed, key)).map_err(trouble)?;
+            Ok(super::file::Next::Go)
+        })?;
+    }
+    txn.commit().map_err(trouble)
+}
+
+/// The number in the format file; `None` if there is no such file.
+fn read_format(disk: &dyn Disk) -> Result<Option<u32>, Error> {
+    let unavailable = |error: io::Error| unavailable(disk, FORMAT_FILE, &error);
+    if !disk.exists(FORMAT_FILE).map_err(unavailable)? {
+        return Ok(None);
+    }
+    let file = disk.open(FORMAT_FILE).map_err(unavailable)?;
+    let len = file.len().map_err(unavailable)?.min(64);
+    let mut text = vec![0; usize::try_from(len).unwrap_or_default()];
+    file.read(0, &mut text).map_err(unavailable)?;
+    let number = std::str::from_utf8(&text)
+        .ok()
+        .and_then(|text| text.strip_prefix(FORMAT_PREFIX)?.strip_suffix('\n')?.parse().ok());
+    number.map(Some).ok_or_else(|| damaged(disk, FORMAT_FILE, "it does not name a format"))
+}
+
+const FORMAT_PREFIX: &str = "headwater data ";
+
+pub(super) fn write_format(disk: &dyn Disk) -> Result<(), Error> {
+    let text = format!("{FORMAT_PREFIX}{FORMAT}\n");
+    let new = format!("{FORMAT_FILE}.new");
+    let write = || {
+        let file = disk.open(&new)?;
+        file.set_len(text.len() as u64)?;
+        file.write(0, text.as_bytes())?;
+        file.sync_data()?;
+        disk.rename(&new, FORMAT_FILE)?;
+        disk.sync()
+    };
+    write().map_err(|error| unavailable(disk, FORMAT_FILE, &error))
+}
+
+/// Damaged trees may stop the engine below us; that is damage, not a reason to stop the process.
+fn guarded<T>(disk: &dyn Disk, work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    catch_unwind(AssertUnwindSafe(work))
+        .unwrap_or_else(|_| Err(damaged(disk, DATA, "its trees cannot be followed")))
+}
+
+fn damaged(disk: &dyn Disk, name: &str, why: &str) -> Error {
+    Error::Damaged { place: format!("{}/{name}", disk.place()), why: why.into() }
+}
+
+fn unavailable(disk: &dyn Disk, name: &str, error: &io::Error) -> Error {
+    Error::Unavailable(format!("{}/{name}: {error}", disk.place()))
+}
+
+fn unknown_format(disk: &dyn Disk, format: u32) -> Error {
+    let place = disk.place();
+    Error::Unavailable(format!("{place} has data format {format}; this program knows {FORMAT}"))
+}

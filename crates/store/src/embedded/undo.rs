@@ -1,0 +1,111 @@
+//! Undoing: which versions an old state held.
+//!
+//! Promise: the state at a revision is the newest one with the later changes undone. What the first
+//! later change of a key replaced is what was there. Finding that out reads the log from the
+//! revision on, so the answer for the last few revisions asked about is kept: the pages of one list
+//! ask about the same one again and again.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use headwater_api::Revision;
+
+use super::file::{Next, Snapshot};
+use crate::key::Key;
+use crate::store::{Error, Range};
+
+/// How many old states are remembered.
+const KEPT_MAX: usize = 4;
+
+/// Old states that were asked about lately.
+#[derive(Debug, Default)]
+pub(super) struct Undos(Mutex<VecDeque<Arc<Undo>>>);
+
+/// What changed after a revision.
+#[derive(Clone, Debug)]
+struct Undo {
+    at: Revision,
+    /// Changes up to here are undone.
+    to: Revision,
+    /// What each key was at; `None` if it was not there.
+    was: BTreeMap<Key, Option<Revision>>,
+}
+
+impl Undos {
+    /// Which versions a range held at a revision, and whether there are more.
+    pub(super) fn positions(
+        &self,
+        snapshot: &Snapshot,
+        at: Revision,
+        range: &Range,
+    ) -> Result<(Vec<(Key, Revision)>, bool), Error> {
+        let undo = self.undo(snapshot, at)?;
+        let mut was = undo
+            .was
+            .range::<str, _>((range.start(), Bound::Unbounded))
+            .take_while(|(key, _)| key.as_str().starts_with(&range.prefix))
+            .peekable();
+        let mut found = Vec::new();
+        let limit = range.limit.unwrap_or(usize::MAX);
+        // One more than asked for tells whether there are more.
+        let enough = |found: &Vec<_>| found.len() > limit;
+        snapshot.live(range.start(), |key, row| {
+            if !key.starts_with(&range.prefix) || enough(&found) {
+                return Ok(Next::Stop);
+            }
+            while let Some((gone, revision)) = was.next_if(|(gone, _)| gone.as_str() < key) {
+                found.extend(revision.map(|revision| (gone.clone(), revision)));
+            }
+            match was.next_if(|(changed, _)| changed.as_str() == key) {
+                Some((changed, revision)) => {
+                    found.extend(revision.map(|revision| (changed.clone(), revision)));
+                }
+                None => found.push((Key::new(key), row.revision)),
+            }
+            Ok(Next::Go)
+        })?;
+        for (gone, revision) in was {
+            if enough(&found) {
+                break;
+            }
+            found.extend(revision.map(|revision| (gone.clone(), revision)));
+        }
+        let more = enough(&found);
+        found.truncate(limit);
+        Ok((found, more))
+    }
+
+    /// What changed between a revision and the snapshot.
+    fn undo(&self, snapshot: &Snapshot, at: Revision) -> Result<Arc<Undo>, Error> {
+        let newest = snapshot.state()?.newest;
+        let kept = self.take(at);
+        // A reader with a newer snapshot may have been faster; its answer says too much for ours.
+        let usable = kept.filter(|undo| undo.to <= newest);
+        let none = || Undo { at, to: at.max(snapshot.first), was: BTreeMap::new() };
+        let mut undo = usable.unwrap_or_else(|| Arc::new(none()));
+        if undo.to < newest {
+            let more = Arc::make_mut(&mut undo);
+            for revision in (more.to.0 + 1..=newest.0).map(Revision) {
+                let (key, prev) = snapshot.row(revision, |row| (Key::new(row.key), row.prev))?;
+                more.was.entry(key).or_insert((prev != Revision::ZERO).then_some(prev));
+            }
+            more.to = newest;
+        }
+        self.keep(undo.clone());
+        Ok(undo)
+    }
+
+    fn take(&self, at: Revision) -> Option<Arc<Undo>> {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = kept.iter().position(|undo| undo.at == at)?;
+        kept.remove(place)
+    }
+
+    fn keep(&self, undo: Arc<Undo>) {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.retain(|other| other.at != undo.at);
+        kept.push_front(undo);
+        kept.truncate(KEPT_MAX);
+    }
+}

@@ -1,0 +1,97 @@
+//! Watching: a cursor over the log.
+//!
+//! River: published → **watch** → watch cache.
+//! Promise: every change after the position, once and in order, or [`Error::Compacted`]. A watcher
+//! that is nearly up to date reads recent changes from memory, one that is behind reads the log on
+//! disk. It holds its position and nothing else, so a slow one costs nobody anything.
+
+use std::sync::{Arc, Weak};
+
+use headwater_api::Revision;
+use tokio::sync::watch;
+
+use super::Shared;
+use crate::change::Batch;
+use crate::history::BATCH_MAX;
+use crate::store::Error;
+
+/// What a watcher reads from disk at a time, in bytes.
+const BATCH_BYTES_MAX: usize = 1 << 20;
+
+/// A watcher: where it is, and nothing else.
+pub(super) struct Cursor {
+    /// Weak, so that watchers end when the engine is gone.
+    shared: Weak<Shared>,
+    newest: watch::Receiver<Revision>,
+    prefix: Arc<str>,
+    position: Revision,
+}
+
+impl Cursor {
+    pub(super) fn new(shared: &Arc<Shared>, prefix: &str, after: Revision) -> Cursor {
+        Cursor {
+            shared: Arc::downgrade(shared),
+            newest: shared.newest.subscribe(),
+            prefix: prefix.into(),
+            position: after,
+        }
+    }
+
+    /// Waits for changes after the position. An error is the last thing a watcher sees.
+    pub(super) async fn step(
+        cursor: Option<Cursor>,
+    ) -> Option<(Result<Batch, Error>, Option<Cursor>)> {
+        let mut cursor = cursor?;
+        let position = cursor.position;
+        cursor.newest.wait_for(|newest| *newest > position).await.ok()?;
+        let shared = cursor.shared.upgrade()?;
+        let batch = match shared.recent_batch(&cursor.prefix, position) {
+            Ok(Some(batch)) => Ok(batch),
+            Ok(None) => {
+                let prefix = cursor.prefix.clone();
+                shared.blocking(move |shared| shared.old_batch(&prefix, position)).await
+            }
+            Err(error) => Err(error),
+        };
+        match batch {
+            Ok(batch) => {
+                cursor.position = batch.complete_to;
+                Some((Ok(batch), Some(cursor)))
+            }
+            Err(error) => Some((Err(error), None)),
+        }
+    }
+}
+
+impl Shared {
+    /// The next changes, if they are all in memory.
+    fn recent_batch(&self, prefix: &str, after: Revision) -> Result<Option<Batch>, Error> {
+        let published = self.published();
+        published.check_kept(after)?;
+        Ok(published.recent.batch(prefix, after))
+    }
+
+    /// The next changes from the log on disk.
+    fn old_batch(&self, prefix: &str, after: Revision) -> Result<Batch, Error> {
+        self.with_file(|file| {
+            let published = self.published();
+            published.check_kept(after)?;
+            let newest = published.newest;
+            let snapshot = file.snapshot()?;
+            drop(published);
+            let mut batch = Batch { changes: Vec::new(), complete_to: after };
+            let (mut bytes, first) = (0, after.max(snapshot.first).next());
+            for revision in (first.0..=newest.0).map(Revision).take(BATCH_MAX) {
+                if let Some(change) = snapshot.change(revision, |key| key.starts_with(prefix))? {
+                    bytes += change.value.len();
+                    batch.changes.push(change);
+                }
+                batch.complete_to = revision;
+                if bytes >= BATCH_BYTES_MAX {
+                    break;
+                }
+            }
+            Ok(batch)
+        })
+    }
+}

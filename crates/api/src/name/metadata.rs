@@ -361,7 +361,7 @@ mod tests {
     #[test]
     fn a_deleting_object_takes_no_new_finalizers() {
         let old =
-            &json!({"metadata": {"name": "a", "deletionTimestamp": "t", "finalizers": ["a/b"]}});
+            json!({"metadata": {"name": "a", "deletionTimestamp": "t", "finalizers": ["a/b"]}});
         let new = json!({"metadata": {"name": "a", "deletionTimestamp": "t", "finalizers": ["a/b", "c/d"]}});
         let errors = metadata_on_update(&config_map(), &new, &old);
         assert_eq!(

@@ -21,6 +21,7 @@ pub mod selector;
 pub mod options;
 pub mod accept;
 pub mod patch;
+pub mod table;
 
 pub use clock::{Clock, SystemClock};
 pub use kind::Kind;

@@ -1,0 +1,197 @@
+//! Tables: objects as rows of text, the form `kubectl get` asks for (S4.50).
+//!
+//! River: snapshot or change → **table** → list bodies and watch frames.
+//! Promise: a kind's columns are facts in one place; a row needs the object, the time and nothing
+//! else, and an object that lacks what a column shows still makes a row.
+
+mod age;
+mod cells;
+mod columns;
+mod path;
+pub mod partial;
+mod write;
+
+use std::borrow::Cow;
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use crate::kind::{Kind, Name};
+
+pub use age::human_duration;
+pub use path::JsonPath;
+pub use write::{Headings, ListMeta, View};
+
+/// One column of a kind's table.
+#[derive(Clone, Debug)]
+pub struct Column {
+    /// Its heading.
+    pub name: Name,
+    /// `string`, `integer`, `boolean`, `number` or `date`.
+    pub kind: Name,
+    /// `name` for the column that names the object, else empty.
+    pub format: Name,
+    /// What it shows, for people.
+    pub description: Name,
+    /// Zero for columns that are always shown, one for wide output.
+    pub priority: i32,
+    cell: Cell,
+}
+
+/// How a cell is found in an object.
+#[derive(Clone, Debug)]
+enum Cell {
+    /// A string at a path, or a word where there is none.
+    Text(&'static str, &'static str),
+    /// A number at a path, or zero.
+    Number(&'static str),
+    /// A boolean at a path, or what its absence means.
+    Flag(&'static str, bool),
+    /// How many members or elements there are.
+    Count(&'static str),
+    /// How long ago a time was.
+    Age(&'static str),
+    /// Anything else.
+    Compute(fn(&Source<'_>) -> Value),
+    /// A column of a custom kind.
+    Path(JsonPath),
+}
+
+/// The columns of a built-in kind. Kinds without columns of their own show their name and when
+/// they were created.
+pub fn columns(kind: &Kind) -> &'static [Column] {
+    columns::of(&kind.group, &kind.kind)
+}
+
+/// A column that a custom resource definition asks for (S9.23).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PrinterColumn {
+    /// Its heading.
+    pub name: String,
+    /// `string`, `integer`, `boolean`, `number` or `date`.
+    pub kind: String,
+    /// Any format.
+    pub format: String,
+    /// For people; may be empty.
+    pub description: String,
+    /// Zero for columns that are always shown.
+    pub priority: i32,
+    /// Where the value is.
+    pub json_path: String,
+}
+
+/// The columns of a custom kind: the name, then what the definition asks for, or the age. A path
+/// that cannot be read makes a column of nulls.
+pub fn custom_columns(printer: &[PrinterColumn]) -> Vec<Column> {
+    let mut columns = vec![columns::NAME];
+    if printer.is_empty() {
+        let cell = Cell::Path(JsonPath::parse(".metadata.creationTimestamp").unwrap_or_default());
+        columns.push(Column { kind: Cow::Borrowed("date"), cell, ..columns::AGE });
+    }
+    columns.extend(printer.iter().map(|column| {
+        Column {
+            name: column.name.clone().into(),
+            kind: column.kind.clone().into(),
+            format: column.format.clone().into(),
+            description: match column.description.as_str() {
+                "" => format!(
+                    "Custom resource definition column (in JSONPath format): {}",
+                    column.json_path
+                )
+                .into(),
+                description => description.to_owned().into(),
+            },
+            priority: column.priority,
+            cell: Cell::Path(JsonPath::parse(&column.json_path).unwrap_or_default()),
+        }
+    }));
+    columns
+}
+
+/// The cells of one object.
+pub fn row(columns: &[Column], object: &Value, now: Timestamp) -> Vec<Value> {
+    let source = Source { object, now };
+    columns.iter().map(|column| column.cell(&source)).collect()
+}
+
+impl Column {
+    fn cell(&self, source: &Source<'_>) -> Value {
+        match &self.cell {
+            Cell::Text(path, absent) => source.text_or(path, absent).into(),
+            Cell::Number(path) => source.number(path).into(),
+            Cell::Flag(path, absent) => {
+                source.at(path).and_then(Value::as_bool).unwrap_or(*absent).into()
+            }
+            Cell::Count(path) => source.count(path).into(),
+            Cell::Age(path) => source.age(path).into(),
+            Cell::Compute(compute) => compute(source),
+            Cell::Path(path) => path.cell(&self.kind, source),
+        }
+    }
+}
+
+/// An object being shown, and the time it is shown at.
+struct Source<'a> {
+    object: &'a Value,
+    now: Timestamp,
+}
+
+impl<'a> Source<'a> {
+    fn at(&self, path: &str) -> Option<&'a Value> {
+        find(self.object, path)
+    }
+
+    fn text(&self, path: &str) -> &'a str {
+        text(self.object, path)
+    }
+
+    fn text_or(&self, path: &str, absent: &'static str) -> Cow<'a, str> {
+        match self.at(path) {
+            Some(Value::String(text)) if !text.is_empty() => Cow::Borrowed(text),
+            Some(value @ (Value::Number(_) | Value::Bool(_))) => Cow::Owned(value.to_string()),
+            _ => Cow::Borrowed(absent),
+        }
+    }
+
+    fn number(&self, path: &str) -> i64 {
+        self.at(path).and_then(Value::as_i64).unwrap_or(0)
+    }
+
+    fn count(&self, path: &str) -> usize {
+        match self.at(path) {
+            Some(Value::Object(members)) => members.len(),
+            Some(Value::Array(elements)) => elements.len(),
+            _ => 0,
+        }
+    }
+
+    fn list(&self, path: &str) -> &'a [Value] {
+        list(self.object, path)
+    }
+
+    fn age(&self, path: &str) -> String {
+        age::since(self.text(path), self.now)
+    }
+
+    fn has(&self, path: &str) -> bool {
+        self.at(path).is_some_and(|value| !value.is_null())
+    }
+}
+
+/// The value at a dotted path.
+fn find<'a>(value: &'a Value, path: &str) -> Option<&'a Value> {
+    path.split('.').try_fold(value, |value, step| value.get(step))
+}
+
+/// The string at a dotted path, or nothing.
+fn text<'a>(value: &'a Value, path: &str) -> &'a str {
+    find(value, path).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// The elements at a dotted path, or none.
+fn list<'a>(value: &'a Value, path: &str) -> &'a [Value] {
+    find(value, path).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;

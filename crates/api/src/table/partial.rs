@@ -1,0 +1,47 @@
+//! `PartialObjectMetadata`: an object's metadata and nothing else (S4.52).
+//!
+//! Promise: the metadata's bytes are copied as they are; nothing is parsed.
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::accept::MetaVersion;
+use crate::object::{EventType, FRAME_END, Object};
+use crate::revision::Revision;
+
+/// Writes the metadata of an object.
+pub fn write(buffer: &mut BytesMut, version: MetaVersion, object: &Object) {
+    write_around(buffer, version, object.metadata());
+}
+
+/// The watch frame of a change.
+pub fn event_frame(event: EventType, version: MetaVersion, object: &Object) -> Bytes {
+    framed(event, version, object.metadata())
+}
+
+/// The frame of a bookmark; `mark` for the one that ends the initial events.
+pub fn bookmark_frame(version: MetaVersion, revision: Revision, mark: bool) -> Bytes {
+    framed(EventType::Bookmark, version, bookmark_metadata(revision, mark).as_bytes())
+}
+
+/// All that a bookmark says.
+pub(super) fn bookmark_metadata(revision: Revision, mark: bool) -> String {
+    let annotations =
+        if mark { r#","annotations":{"k8s.io/initial-events-end":"true"}"# } else { "" };
+    format!(r#"{{"resourceVersion":"{revision}"{annotations}}}"#)
+}
+
+pub(super) fn write_around(buffer: &mut BytesMut, version: MetaVersion, metadata: &[u8]) {
+    buffer.put_slice(br#"{"kind":"PartialObjectMetadata","apiVersion":""#);
+    buffer.put_slice(version.api_version().as_bytes());
+    buffer.put_slice(br#"","metadata":"#);
+    buffer.put_slice(metadata);
+    buffer.put_slice(b"}");
+}
+
+fn framed(event: EventType, version: MetaVersion, metadata: &[u8]) -> Bytes {
+    let mut buffer = BytesMut::with_capacity(metadata.len() + 128);
+    buffer.put_slice(event.prefix().as_bytes());
+    write_around(&mut buffer, version, metadata);
+    buffer.put_slice(FRAME_END.as_bytes());
+    buffer.freeze()
+}

@@ -1,0 +1,378 @@
+//! The source over HTTP: lists and watches through a kube client.
+//!
+//! River: API server → **HTTP source** → reflector. Credentials, TLS, proxies and the base path
+//! are the kube client's; the query, the frames and the decoding are ours.
+//! Promise: the status is looked at before the body; nothing is retried here; items are decoded
+//! while the body arrives; dropping the future or stream closes the exchange.
+
+mod decode;
+mod frames;
+mod list_body;
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream;
+use http::header::{ACCEPT, ACCEPT_ENCODING, HeaderValue, RETRY_AFTER, USER_AGENT};
+use http::{Request, Response};
+use http_body_util::BodyExt;
+use kube::Client;
+use kube::client::Body;
+use tokio::time::timeout;
+
+use crate::list_watch::{BoxError, Error, EventStream, ListWatch, Page, StatusError};
+use crate::object::{Cached, ResourceType};
+use crate::observe::SourceObserver;
+use crate::query::{ListQuery, WatchQuery};
+use crate::strip::Strip;
+
+use self::decode::{Decoded, Decoder};
+use self::frames::Frames;
+use self::list_body::ListBody;
+
+/// How a source asks and reads. The default suits most programs.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Longer frames and items end the stream with an error instead of filling the memory.
+    pub max_frame: usize,
+    /// What is left out of every object.
+    pub strip: Strip,
+    /// Ask for metadata only.
+    pub metadata_only: bool,
+    /// Whether watches may begin with the present objects.
+    pub watch_list: bool,
+    /// The program, for the `User-Agent` header.
+    pub component: String,
+    /// A list that brings nothing for so long is given up.
+    pub stall: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            max_frame: 16 << 20,
+            strip: Strip { managed_fields: true, ..Strip::default() },
+            metadata_only: false,
+            watch_list: true,
+            component: "unnamed".to_owned(),
+            stall: Duration::from_secs(90),
+        }
+    }
+}
+
+/// At most this much of an error's body is read.
+const ERROR_BODY_MAX: usize = 1 << 20;
+
+/// A collection of an API server.
+pub struct Http<K> {
+    client: Client,
+    path: String,
+    discovery: String,
+    plural: String,
+    options: Options,
+    kind: String,
+    api_version: String,
+    observer: Option<SourceObserver>,
+    object: PhantomData<fn() -> K>,
+}
+
+impl<K: Cached> Http<K> {
+    /// The objects of a resource type in one namespace or in all.
+    pub fn new(
+        client: Client,
+        resource: &ResourceType,
+        namespace: Option<&str>,
+        options: Options,
+    ) -> Http<K> {
+        let (kind, api_version) = match options.metadata_only {
+            true => ("PartialObjectMetadata".to_owned(), "meta.k8s.io/v1".to_owned()),
+            false => (resource.kind.clone(), resource.api_version()),
+        };
+        let path = resource.path(namespace);
+        let all = resource.path(None);
+        let discovery = all.rsplit_once('/').map_or("/", |(group, _)| group).to_owned();
+        Http {
+            client,
+            path,
+            discovery,
+            plural: resource.plural.clone(),
+            options,
+            kind,
+            api_version,
+            observer: None,
+            object: PhantomData,
+        }
+    }
+
+    pub(crate) fn observed(mut self, observer: Option<SourceObserver>) -> Http<K> {
+        self.observer = observer;
+        self
+    }
+
+    fn decoder(&self, selection: &crate::query::Selection) -> Decoder<K> {
+        Decoder {
+            strip: self.options.strip.clone(),
+            shard: selection.shard.clone(),
+            kind: self.kind.clone(),
+            api_version: self.api_version.clone(),
+            object: PhantomData,
+        }
+    }
+
+    fn request(&self, query: &str, encoding: Option<&'static str>) -> Result<Request<Body>, Error> {
+        let uri =
+            if query.is_empty() { self.path.clone() } else { format!("{}?{query}", self.path) };
+        let mut request = Request::get(uri)
+            .body(Body::empty())
+            .map_err(|error| Error::Malformed(format!("the request: {error}")))?;
+        let headers = request.headers_mut();
+        headers.insert(ACCEPT, self.accept());
+        if let Some(encoding) = encoding {
+            headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(encoding));
+        }
+        let agent = user_agent(&self.options.component);
+        headers.insert(USER_AGENT, agent);
+        Ok(request)
+    }
+
+    fn accept(&self) -> HeaderValue {
+        let metadata = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+        let metadata_list = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+        let drop = ";drop=metadata.managedFields";
+        let text = match (self.options.metadata_only, self.options.strip.managed_fields) {
+            (false, false) => "application/json".to_owned(),
+            (false, true) => format!("application/json{drop},application/json"),
+            (true, false) => format!("{metadata},{metadata_list}"),
+            (true, true) => {
+                format!("{metadata}{drop},{metadata_list}{drop},{metadata},{metadata_list}")
+            }
+        };
+        HeaderValue::from_str(&text).unwrap_or(HeaderValue::from_static("application/json"))
+    }
+
+    async fn send(&self, request: Request<Body>) -> Result<Response<Body>, Error> {
+        let response = self.client.send(request).await.map_err(transport)?;
+        if let Some(observer) = &self.observer {
+            observer.answered(response.status().as_u16());
+        }
+        match response.status().as_u16() {
+            200 => Ok(response),
+            code => Err(Error::Status(self.refusal(code, response).await)),
+        }
+    }
+
+    async fn refusal(&self, code: u16, response: Response<Body>) -> StatusError {
+        let retry_after = response
+            .headers()
+            .get(RETRY_AFTER)
+            .and_then(|value| value.to_str().ok())
+            .map(str::to_owned);
+        let body = read_some(response.into_body(), self.options.stall).await;
+        StatusError::from_body(code, retry_after.as_deref(), &body)
+    }
+
+    fn received(&self, bytes: usize) {
+        if let Some(observer) = &self.observer {
+            observer.bytes.add(bytes as u64);
+        }
+    }
+}
+
+/// `component headwater-client/version`.
+fn user_agent(component: &str) -> HeaderValue {
+    let text = format!("{component} headwater-client/{}", env!("CARGO_PKG_VERSION"));
+    HeaderValue::from_str(&text).unwrap_or(HeaderValue::from_static("headwater-client"))
+}
+
+/// As much of an error's body as is worth reading, and as comes in time.
+async fn read_some(mut body: Body, patience: Duration) -> Vec<u8> {
+    let mut read = Vec::new();
+    while let Ok(Some(Ok(frame))) = timeout(patience, body.frame()).await {
+        let Ok(data) = frame.into_data() else { continue };
+        let room = ERROR_BODY_MAX - read.len();
+        read.extend_from_slice(data.get(..room).unwrap_or(&data));
+        if read.len() == ERROR_BODY_MAX {
+            break;
+        }
+    }
+    read
+}
+
+/// Tells "nobody listens there" from all other ways a connection can fail.
+fn transport(error: kube::Error) -> Error {
+    let error: BoxError = Box::new(error);
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&*error);
+    while let Some(inner) = cause {
+        if let Some(io) = inner.downcast_ref::<std::io::Error>()
+            && io.kind() == std::io::ErrorKind::ConnectionRefused
+        {
+            return Error::Refused(error);
+        }
+        cause = inner.source();
+    }
+    Error::Transport(error)
+}
+
+#[async_trait]
+impl<K: Cached> ListWatch for Http<K> {
+    type Object = K;
+
+    async fn list(&self, query: ListQuery) -> Result<Page<K>, Error> {
+        let request = self.request(&query.to_query(), None)?;
+        let sent = timeout(self.options.stall, self.send(request)).await;
+        let mut body = sent.map_err(|_| Error::Stalled)??.into_body();
+        let mut reader = ListBody::new(self.options.max_frame);
+        let mut page = PageReader::new(self.decoder(&query.selection));
+        while let Some(chunk) = next_chunk(&mut body, self.options.stall).await? {
+            self.received(chunk.len());
+            reader.feed(&chunk, |item| page.item(item))?;
+        }
+        Ok(page.finish(reader.finish()?))
+    }
+
+    async fn watch(&self, query: WatchQuery) -> Result<EventStream<K>, Error> {
+        // Servers may compress a watch as one gzip member per event, and not every decoder reads
+        // more than the first.
+        let request = self.request(&query.to_query(), Some("identity"))?;
+        let body = self.send(request).await?.into_body();
+        let reader = WatchReader {
+            body: Some(body),
+            frames: Frames::new(self.options.max_frame),
+            decoder: Arc::new(self.decoder(&query.selection)),
+            scratch: String::new(),
+            observer: self.observer.clone(),
+        };
+        Ok(stream::unfold(reader, WatchReader::next).boxed())
+    }
+
+    fn supports_watch_list(&self) -> bool {
+        self.options.watch_list
+    }
+
+    async fn is_served(&self) -> bool {
+        #[derive(serde::Deserialize)]
+        struct List {
+            resources: Vec<Named>,
+        }
+        #[derive(serde::Deserialize)]
+        struct Named {
+            name: String,
+        }
+        let Ok(request) = Request::get(&self.discovery).body(Vec::new()) else { return false };
+        match self.client.request::<List>(request).await {
+            Ok(list) => list.resources.iter().any(|resource| resource.name == self.plural),
+            Err(_) => false,
+        }
+    }
+}
+
+async fn next_chunk(body: &mut Body, patience: Duration) -> Result<Option<Bytes>, Error> {
+    loop {
+        let frame = timeout(patience, body.frame()).await.map_err(|_| Error::Stalled)?;
+        match frame {
+            None => return Ok(None),
+            Some(Err(error)) => return Err(transport(error)),
+            Some(Ok(frame)) => {
+                if let Ok(data) = frame.into_data() {
+                    return Ok(Some(data));
+                } // trailers say nothing about objects
+            }
+        }
+    }
+}
+
+/// Collects the items of one page.
+struct PageReader<K> {
+    decoder: Decoder<K>,
+    scratch: String,
+    items: Vec<K>,
+    undecodable: Vec<crate::list_watch::Undecodable>,
+    skipped: usize,
+}
+
+impl<K: Cached> PageReader<K> {
+    fn new(decoder: Decoder<K>) -> PageReader<K> {
+        PageReader {
+            decoder,
+            scratch: String::new(),
+            items: Vec::new(),
+            undecodable: Vec::new(),
+            skipped: 0,
+        }
+    }
+
+    fn item(&mut self, item: &[u8]) -> Result<(), Error> {
+        match self.decoder.item(item, &mut self.scratch)? {
+            Decoded::Object(object) => self.items.push(object),
+            Decoded::Undecodable(undecodable) => self.undecodable.push(undecodable),
+            Decoded::Skipped(_) => self.skipped += 1,
+            Decoded::Elsewhere(_) => {}
+        }
+        Ok(())
+    }
+
+    fn finish(self, head: list_body::Head) -> Page<K> {
+        let metadata = head.metadata;
+        Page {
+            items: self.items,
+            undecodable: self.undecodable,
+            skipped: self.skipped,
+            resource_version: metadata.resource_version.unwrap_or_else(|| "".into()),
+            continue_token: metadata.continue_token.filter(|token| !token.is_empty()),
+            remaining: metadata.remaining_item_count,
+        }
+    }
+}
+
+/// Reads one watch body; nothing runs unless the stream is polled.
+struct WatchReader<K> {
+    /// `None` once the stream has failed: an error is the last item.
+    body: Option<Body>,
+    frames: Frames,
+    decoder: Arc<Decoder<K>>,
+    scratch: String,
+    observer: Option<SourceObserver>,
+}
+
+type Yielded<K> = Result<crate::list_watch::Event<K>, Error>;
+
+impl<K: Cached> WatchReader<K> {
+    async fn next(mut self) -> Option<(Yielded<K>, WatchReader<K>)> {
+        match self.read().await {
+            Ok(None) => None,
+            Ok(Some(event)) => Some((Ok(event), self)),
+            Err(error) => {
+                self.body = None;
+                Some((Err(error), self))
+            }
+        }
+    }
+
+    async fn read(&mut self) -> Result<Option<crate::list_watch::Event<K>>, Error> {
+        loop {
+            if let Some(frame) = self.frames.next()? {
+                return self.decoder.event(&frame, &mut self.scratch).map(Some);
+            }
+            let Some(body) = &mut self.body else { return Ok(None) };
+            match body.frame().await {
+                None => {
+                    self.body = None;
+                    return self.frames.finish().map(|()| None);
+                }
+                Some(Err(error)) => return Err(transport(error)),
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        if let Some(observer) = &self.observer {
+                            observer.bytes.add(data.len() as u64);
+                        }
+                        self.frames.feed(data);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,400 @@
+//! From text to events: one frame or list item in, one decoded object out.
+//!
+//! River: frames and list items → **decoder** → reflector.
+//! Promise: text is parsed where it lies and only once; an object that does not decode is told
+//! apart from a stream that cannot be read; no input panics.
+
+use std::borrow::Cow;
+use std::marker::PhantomData;
+
+use headwater_api::scan::{Malformed, Scanner};
+use serde::Deserialize;
+
+use crate::key::Key;
+use crate::list_watch::{Error, Event, Skipped, StatusError, Undecodable};
+use crate::object::Cached;
+use crate::query::Shard;
+use crate::strip::Strip;
+use crate::version::ResourceVersion;
+
+/// Decodes the objects of one source.
+pub(crate) struct Decoder<K> {
+    pub(crate) strip: Strip,
+    pub(crate) shard: Option<Shard>,
+    /// What objects must call themselves, where they do.
+    pub(crate) kind: String,
+    pub(crate) api_version: String,
+    pub(crate) object: PhantomData<fn() -> K>,
+}
+
+/// What became of one object's text.
+pub(crate) enum Decoded<K> {
+    Object(K),
+    Undecodable(Undecodable),
+    Skipped(Skipped),
+    /// Outside of the shard: only its version counts.
+    Elsewhere(ResourceVersion),
+}
+
+impl<K: Cached> Decoder<K> {
+    /// Decodes one frame of a watch.
+    pub(crate) fn event(&self, frame: &[u8], scratch: &mut String) -> Result<Event<K>, Error> {
+        let text = std::str::from_utf8(frame).map_err(|_| malformed("a frame is not UTF-8"))?;
+        let envelope = Envelope::read(text).map_err(|_| malformed("a frame is not an event"))?;
+        let object = envelope.object;
+        let wrap = match &*envelope.event {
+            "ADDED" => Event::Added,
+            "MODIFIED" => Event::Modified,
+            "DELETED" => Event::Deleted,
+            "BOOKMARK" => return bookmark(object),
+            "ERROR" => return Ok(Event::Error(StatusError::from_event(object))),
+            other => return Err(Error::Malformed(format!("unknown event type {other:?}"))),
+        };
+        if let Some(kind) = self.wrong_kind(object) {
+            return Ok(Event::Skipped(Skipped::WrongKind(kind)));
+        }
+        Ok(match self.object(object, scratch)? {
+            Decoded::Object(object) if object.resource_version().is_empty() => {
+                Event::Skipped(Skipped::NoMetadata)
+            }
+            Decoded::Object(object) => wrap(object),
+            Decoded::Undecodable(undecodable) => Event::Undecodable(undecodable),
+            Decoded::Skipped(skipped) => Event::Skipped(skipped),
+            Decoded::Elsewhere(resource_version) => {
+                Event::Bookmark { resource_version, initial_events_end: false }
+            }
+        })
+    }
+
+    /// Decodes one item of a list.
+    pub(crate) fn item(&self, item: &[u8], scratch: &mut String) -> Result<Decoded<K>, Error> {
+        let text = std::str::from_utf8(item).map_err(|_| malformed("an item is not UTF-8"))?;
+        self.object(text, scratch)
+    }
+
+    fn object(&self, text: &str, scratch: &mut String) -> Result<Decoded<K>, Error> {
+        match K::decode(self.strip.apply(text, scratch)) {
+            Ok(object) if object.name().is_empty() => Ok(Decoded::Skipped(Skipped::NoMetadata)),
+            Ok(object) => Ok(self.placed(object)),
+            Err(error) => self.isolate(text, &error),
+        }
+    }
+
+    fn placed(&self, object: K) -> Decoded<K> {
+        match &self.shard {
+            Some(shard) if !shard.contains(object.uid(), object.namespace()) => {
+                Decoded::Elsewhere(object.resource_version())
+            }
+            _ => Decoded::Object(object),
+        }
+    }
+
+    /// Tells a bad object from a bad stream; only objects that did not decode come here.
+    fn isolate(&self, text: &str, error: &serde_json::Error) -> Result<Decoded<K>, Error> {
+        let Ok(Bare { metadata: Some(metadata) }) = serde_json::from_str::<Bare>(text) else {
+            // JSON without metadata is an object to skip; anything else is no object at all.
+            return match serde_json::from_str::<Bare>(text) {
+                Ok(_) => Ok(Decoded::Skipped(Skipped::NoMetadata)),
+                Err(_) => Err(Error::Malformed(error.to_string())),
+            };
+        };
+        let Some(name) = metadata.name.filter(|name| !name.is_empty()) else {
+            return Ok(Decoded::Skipped(Skipped::NoMetadata));
+        };
+        let uid = metadata.uid.unwrap_or_default();
+        let resource_version = metadata.resource_version.unwrap_or_else(|| "".into());
+        if self
+            .shard
+            .as_ref()
+            .is_some_and(|shard| !shard.contains(&uid, metadata.namespace.as_deref()))
+        {
+            return Ok(Decoded::Elsewhere(resource_version));
+        }
+        Ok(Decoded::Undecodable(Undecodable {
+            key: Key::new(metadata.namespace.as_deref(), &name),
+            resource_version,
+            error: error.to_string(),
+        }))
+    }
+
+    /// What an object calls itself, if that is not what it should.
+    fn wrong_kind(&self, object: &str) -> Option<String> {
+        let (kind, api_version) = kind_of(object);
+        let wrong = kind.as_ref().is_some_and(|kind| *kind != self.kind)
+            || api_version.is_some_and(|version| *version != self.api_version);
+        wrong.then(|| kind.unwrap_or_default().into_owned())
+    }
+}
+
+fn malformed(text: &str) -> Error {
+    Error::Malformed(text.to_owned())
+}
+
+/// The two parts of a frame, in whichever order they came.
+struct Envelope<'a> {
+    event: Cow<'a, str>,
+    object: &'a str,
+}
+
+impl<'a> Envelope<'a> {
+    fn read(frame: &'a str) -> Result<Envelope<'a>, Malformed> {
+        let bytes = frame.as_bytes();
+        let (mut event, mut object) = (None, None);
+        let mut scanner = Scanner::new(bytes);
+        scanner.object::<Malformed>(|key, at| {
+            if at.is(key, "type") {
+                at.peek();
+                let span = at.string()?;
+                event = Some(at.text(span)?);
+            } else if at.is(key, "object") {
+                object = Some(at.value()?);
+            } else {
+                at.value()?;
+            }
+            Ok(())
+        })?;
+        let end = scanner.offset();
+        let rest = bytes.get(end..).unwrap_or_default();
+        match (event, object) {
+            (Some(event), Some(span)) if rest.trim_ascii().is_empty() => {
+                let object = frame.get(span.start as usize..span.end as usize);
+                Ok(Envelope { event, object: object.ok_or(Malformed { at: 0 })? })
+            }
+            _ => Err(Malformed { at: end }),
+        }
+    }
+}
+
+/// `kind` and `apiVersion` of an object; they are its first members on every server we know, so
+/// little is read.
+fn kind_of(object: &str) -> (Option<Cow<'_, str>>, Option<Cow<'_, str>>) {
+    enum Stop {
+        Enough,
+        Malformed,
+    }
+    impl From<Malformed> for Stop {
+        fn from(_: Malformed) -> Stop {
+            Stop::Malformed
+        }
+    }
+    let (mut kind, mut api_version) = (None, None);
+    let read = Scanner::new(object.as_bytes()).object::<Stop>(|key, at| {
+        let wanted = match () {
+            () if at.is(key, "kind") => &mut kind,
+            () if at.is(key, "apiVersion") => &mut api_version,
+            () => {
+                at.value()?;
+                return Ok(());
+            }
+        };
+        if at.peek() == Some(b'"') {
+            let span = at.string()?;
+            *wanted = Some(at.text(span)?);
+        } else {
+            at.value()?;
+        }
+        if kind.is_some() && api_version.is_some() { Err(Stop::Enough) } else { Ok(()) }
+    });
+    match read {
+        Ok(()) | Err(Stop::Enough) => (kind, api_version),
+        Err(Stop::Malformed) => (None, None), // the decoder will say so
+    }
+}
+
+/// An object of which only the metadata is wanted.
+#[derive(Deserialize)]
+struct Bare {
+    #[serde(default)]
+    metadata: Option<BareMeta>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct BareMeta {
+    #[serde(default)]
+    name: Option<String>,
+    #[serde(default)]
+    namespace: Option<String>,
+    #[serde(default)]
+    uid: Option<String>,
+    #[serde(default)]
+    resource_version: Option<ResourceVersion>,
+    #[serde(default)]
+    annotations: Option<BareAnnotations>,
+}
+
+#[derive(Deserialize)]
+struct BareAnnotations {
+    #[serde(default, rename = "k8s.io/initial-events-end")]
+    initial_events_end: Option<String>,
+}
+
+fn bookmark<K>(object: &str) -> Result<Event<K>, Error> {
+    let bare: Bare = serde_json::from_str(object)
+        .map_err(|error| Error::Malformed(format!("a bookmark: {error}")))?;
+    let Some(BareMeta { resource_version: Some(resource_version), annotations, .. }) =
+        bare.metadata.filter(|metadata| {
+            metadata.resource_version.as_ref().is_some_and(|version| !version.is_empty())
+        })
+    else {
+        return Ok(Event::Skipped(Skipped::NoMetadata));
+    };
+    let marker = annotations.and_then(|annotations| annotations.initial_events_end);
+    Ok(Event::Bookmark { resource_version, initial_events_end: marker.as_deref() == Some("true") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packed::Packed;
+    use crate::query::ShardBy;
+    use k8s_openapi::api::core::v1::Pod;
+    use proptest::prelude::*;
+
+    fn decoder<K>() -> Decoder<K> {
+        Decoder {
+            strip: Strip { managed_fields: true, ..Strip::default() },
+            shard: None,
+            kind: "Pod".into(),
+            api_version: "v1".into(),
+            object: PhantomData,
+        }
+    }
+
+    fn event(frame: &str) -> Result<Event<Pod>, Error> {
+        decoder().event(frame.as_bytes(), &mut String::new())
+    }
+
+    const POD: &str = r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","namespace":"n","resourceVersion":"5","managedFields":[{"manager":"m"}]}}"#;
+
+    /// C1.16
+    #[test]
+    fn type_and_object_come_in_either_order_and_extras_are_ignored() {
+        for frame in [
+            format!(r#"{{"type":"MODIFIED","object":{POD}}}"#),
+            format!(r#"{{"object":{POD},"type":"MODIFIED"}}"#),
+            format!(r#" {{ "x" : [1] , "object" : {POD} , "y":null, "type" : "MODIFIED" }} "#),
+            format!(r#"{{"t\u0079pe":"MODIFI\u0045D","object":{POD}}}"#),
+        ] {
+            let Ok(Event::Modified(pod)) = event(&frame) else { panic!("{frame}") };
+            assert_eq!(pod.metadata.name.as_deref(), Some("a"));
+            assert_eq!(pod.metadata.managed_fields, None);
+        }
+    }
+
+    /// C3.5
+    #[test]
+    fn only_the_annotation_value_true_is_the_marker() {
+        for (annotations, expected) in [
+            (r#"{"k8s.io/initial-events-end":"true"}"#, true),
+            (r#"{"k8s.io/initial-events-end":"false"}"#, false),
+            (r#"{"k8s.io/initial-events-end":""}"#, false),
+            (r#"{"other":"true"}"#, false),
+            ("{}", false),
+            ("null", false),
+        ] {
+            let frame = format!(
+                r#"{{"type":"BOOKMARK","object":{{"kind":"Pod","apiVersion":"v1","metadata":{{"resourceVersion":"9","annotations":{annotations}}}}}}}"#
+            );
+            let Ok(Event::Bookmark { resource_version, initial_events_end }) = event(&frame) else {
+                panic!("{frame}")
+            };
+            assert_eq!((resource_version, initial_events_end), ("9".into(), expected));
+        }
+    }
+
+    /// C4.6, C1.12
+    #[test]
+    fn objects_of_another_kind_or_without_metadata_are_skipped() {
+        let skipped =
+            |object: &str| match event(&format!(r#"{{"type":"ADDED","object":{object}}}"#)) {
+                Ok(Event::Skipped(skipped)) => skipped,
+                other => panic!("{object}: {other:?}"),
+            };
+        let wrong = |kind: &str| Skipped::WrongKind(kind.to_owned());
+        let named = r#""metadata":{"name":"a","resourceVersion":"1"}"#;
+        assert_eq!(skipped(&format!(r#"{{"kind":"Node",{named}}}"#)), wrong("Node"));
+        assert_eq!(
+            skipped(&format!(r#"{{"kind":"Pod","apiVersion":"v2",{named}}}"#)),
+            wrong("Pod")
+        );
+        assert_eq!(
+            skipped(r#"{"kind":"Table","apiVersion":"meta.k8s.io/v1","rows":[]}"#),
+            wrong("Table")
+        );
+        assert_eq!(skipped(r#"{"kind":"Pod","apiVersion":"v1"}"#), Skipped::NoMetadata);
+        assert_eq!(skipped(r#"{"metadata":{"resourceVersion":"1"}}"#), Skipped::NoMetadata);
+        assert_eq!(skipped(r#"{"metadata":{"name":"a"}}"#), Skipped::NoMetadata);
+    }
+
+    /// C15.9, C2.13
+    #[test]
+    fn an_object_that_does_not_decode_is_told_with_its_key() {
+        let bad = r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","namespace":"n","resourceVersion":"5"},"spec":{"containers":"none"}}"#;
+        let Ok(Event::Undecodable(undecodable)) =
+            event(&format!(r#"{{"type":"ADDED","object":{bad}}}"#))
+        else {
+            panic!()
+        };
+        assert_eq!(undecodable.key.as_str(), "n/a");
+        assert_eq!(undecodable.resource_version, "5".into());
+        assert!(undecodable.error.contains("invalid type"), "{}", undecodable.error);
+        let item = decoder::<Pod>().item(bad.as_bytes(), &mut String::new());
+        assert!(matches!(item, Ok(Decoded::Undecodable(_))));
+    }
+
+    /// B240, B242
+    #[test]
+    fn what_is_no_event_breaks_the_stream() {
+        for bad in [
+            "garbage",
+            "{}",
+            r#"{"type":"ADDED"}"#,
+            r#"{"type":"ADDED","object":{"metadata":{"name":"a""#,
+            r#"{"type":"WHATEVER","object":{}}"#,
+            r#"{"type":5,"object":{}}"#,
+            r#"{"type":"ADDED","object":7}"#,
+            r#"{"type":"ADDED","object":{"metadata":{"name":"a"},]}}"#,
+            r#"{"type":"BOOKMARK","object":"x"}"#,
+            "{\"type\":\"ADDED\",\"object\":{}} trailing",
+        ] {
+            assert!(matches!(event(bad), Err(Error::Malformed(_))), "{bad}: {:?}", event(bad));
+        }
+        let frame = b"{\"type\":\"ADDED\",\"object\":{\"metadata\":{\"name\":\"\xff\"}}}";
+        assert!(decoder::<Packed<Pod>>().event(frame, &mut String::new()).is_err());
+        assert!(
+            matches!(event(r#"{"type":"ERROR","object":3}"#), Ok(Event::Error(error)) if error.code == 0)
+        );
+    }
+
+    /// C1.20
+    #[test]
+    fn objects_outside_the_shard_only_move_the_version() {
+        let mut decoder = decoder::<Pod>();
+        decoder.shard = Some(Shard::new(ShardBy::Uid, 0..0));
+        let frame = format!(r#"{{"type":"ADDED","object":{POD}}}"#);
+        let event = decoder.event(frame.as_bytes(), &mut String::new());
+        assert!(matches!(
+            event,
+            Ok(Event::Bookmark { resource_version, initial_events_end: false }) if resource_version == "5".into()
+        ));
+        let item = decoder.item(POD.as_bytes(), &mut String::new());
+        assert!(matches!(item, Ok(Decoded::Elsewhere(_))));
+    }
+
+    proptest! {
+        /// C31.11
+        #[test]
+        fn any_frame_is_survived(frame in prop::collection::vec(any::<u8>(), 0..80)) {
+            let _ = decoder::<Pod>().event(&frame, &mut String::new());
+            let _ = decoder::<Packed<Pod>>().item(&frame, &mut String::new());
+        }
+
+        #[test]
+        fn any_object_in_a_frame_is_survived(object in r#"[\[\]{}:,"\\a0tn ]{0,30}"#) {
+            let frame = format!(r#"{{"type":"ADDED","object":{object}}}"#);
+            let _ = decoder::<Pod>().event(frame.as_bytes(), &mut String::new());
+            let _ = decoder::<Packed<Pod>>().event(frame.as_bytes(), &mut String::new());
+        }
+    }
+}

@@ -1,0 +1,423 @@
+//! The seam to the server: a source that can list and watch.
+//!
+//! River: server → **source** → reflector. Implemented over HTTP ([`crate::http`]) and by a script
+//! for tests ([`crate::script`]).
+//! Promise: dropping a future or a stream of a source ends the exchange behind it; no layer below
+//! retries what the reflector should know of.
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::stream::BoxStream;
+use serde::Deserialize;
+
+use crate::key::Key;
+use crate::object::Cached;
+use crate::query::{ListQuery, WatchQuery};
+use crate::version::ResourceVersion;
+
+/// Lists and watches one collection.
+///
+/// - A list is answered whole, page by page, at one resourceVersion.
+/// - A watch yields every change after its resourceVersion, in order, or an error.
+/// - Dropping what it returned closes the exchange; nothing of it survives.
+/// - Errors such as 429 and 503 are returned, not retried.
+#[async_trait]
+pub trait ListWatch: Send + Sync + 'static {
+    /// What it yields.
+    type Object: Cached;
+
+    /// One page of a list.
+    async fn list(&self, query: ListQuery) -> Result<Page<Self::Object>, Error>;
+
+    /// Opens a watch.
+    async fn watch(&self, query: WatchQuery) -> Result<EventStream<Self::Object>, Error>;
+
+    /// Whether a watch can begin with the present objects (`sendInitialEvents`).
+    fn supports_watch_list(&self) -> bool {
+        true
+    }
+
+    /// Whether the server serves this resource type now; asked after it did not.
+    async fn is_served(&self) -> bool {
+        true
+    }
+}
+
+/// The events of one watch.
+pub type EventStream<K> = BoxStream<'static, Result<Event<K>, Error>>;
+
+/// One page of a list.
+#[derive(Debug)]
+pub struct Page<K> {
+    /// The objects, in the server's order.
+    pub items: Vec<K>,
+    /// Objects that are there but could not be decoded.
+    pub undecodable: Vec<Undecodable>,
+    /// Objects that were skipped because they have no metadata.
+    pub skipped: usize,
+    /// The state that was listed.
+    pub resource_version: ResourceVersion,
+    /// Where the next page begins.
+    pub continue_token: Option<String>,
+    /// How many objects follow this page, if the server says so.
+    pub remaining: Option<u64>,
+}
+
+/// One event of a watch.
+#[derive(Debug)]
+pub enum Event<K> {
+    /// An object came into the collection.
+    Added(K),
+    /// An object changed.
+    Modified(K),
+    /// An object left the collection.
+    Deleted(K),
+    /// Nothing happened up to here.
+    Bookmark {
+        /// Up to where.
+        resource_version: ResourceVersion,
+        /// Whether it ends the initial events of a watch-list.
+        initial_events_end: bool,
+    },
+    /// The server ends the stream with this.
+    Error(StatusError),
+    /// An object that could not be decoded.
+    Undecodable(Undecodable),
+    /// An event that says nothing about this collection.
+    Skipped(Skipped),
+}
+
+/// An object whose metadata could be read and whose rest could not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Undecodable {
+    /// Which object.
+    pub key: Key,
+    /// Its version.
+    pub resource_version: ResourceVersion,
+    /// What is wrong with it.
+    pub error: String,
+}
+
+/// Why an event was skipped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Skipped {
+    /// Its object is of another kind.
+    WrongKind(String),
+    /// Its object has no name or no resourceVersion.
+    NoMetadata,
+}
+
+impl fmt::Display for Skipped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Skipped::WrongKind(kind) => write!(f, "an object of kind {kind:?}"),
+            Skipped::NoMetadata => f.write_str("an object without name or resourceVersion"),
+        }
+    }
+}
+
+/// Why a list or watch failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The server refused.
+    #[error("the server refused: {0}")]
+    Status(StatusError),
+    /// Nobody listens there.
+    #[error("the connection was refused")]
+    Refused(#[source] BoxError),
+    /// The connection failed or broke.
+    #[error("the connection failed")]
+    Transport(#[source] BoxError),
+    /// The body ended in the middle of a frame or list.
+    #[error("the answer was cut off")]
+    Cut,
+    /// Nothing came for too long.
+    #[error("the server went silent")]
+    Stalled,
+    /// The list does not say what state it shows.
+    #[error("the list has no metadata.resourceVersion")]
+    NoResourceVersion,
+    /// Not a list of objects.
+    #[error("the server answered a {0} instead of a list of objects")]
+    WrongKind(String),
+    /// A single frame or item is longer than allowed.
+    #[error("a frame is longer than {max} bytes")]
+    TooLong {
+        /// The limit.
+        max: usize,
+    },
+    /// Not what the protocol says.
+    #[error("unreadable answer: {0}")]
+    Malformed(String),
+    /// The pages of one list do not fit together.
+    #[error("the pages of the list never end")]
+    EndlessPages,
+}
+
+/// Any error of a library below.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A `Status` that a server answered, read leniently.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StatusError {
+    /// The HTTP status code.
+    pub code: u16,
+    /// For programs, such as `Expired`.
+    pub reason: String,
+    /// For people.
+    pub message: String,
+    /// The causes, as reason and message.
+    pub causes: Vec<(String, String)>,
+    /// When to try again, from the `Retry-After` header or the details; between 0 and 60 s.
+    pub retry_after: Option<Duration>,
+}
+
+impl fmt::Display for StatusError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}: {}", self.code, self.reason, self.message)
+    }
+}
+
+impl std::error::Error for StatusError {}
+
+impl StatusError {
+    /// A refusal without details; for tests and sources of your own.
+    pub fn new(code: u16, reason: &str, message: &str) -> StatusError {
+        StatusError {
+            code,
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+            ..StatusError::default()
+        }
+    }
+
+    /// Reads the body of a response that is not 200. A body that is no Status still gives an
+    /// error with the right code.
+    pub fn from_body(code: u16, retry_after: Option<&str>, body: &[u8]) -> StatusError {
+        let header = retry_after.and_then(parse_retry_after);
+        let status = serde_json::from_slice::<Wire>(body).unwrap_or_else(|_| Wire {
+            message: String::from_utf8_lossy(body.get(..1024).unwrap_or(body)).into_owned(),
+            ..Wire::default()
+        });
+        let mut error = StatusError::from_wire(status);
+        error.retry_after = header.or(error.retry_after);
+        error.code = code;
+        error
+    }
+
+    /// Reads the object of an ERROR event.
+    pub(crate) fn from_event(object: &str) -> StatusError {
+        StatusError::from_wire(serde_json::from_str(object).unwrap_or_default())
+    }
+
+    fn from_wire(wire: Wire) -> StatusError {
+        let Wire { code, reason, message, details } = wire;
+        let details = details.unwrap_or_default();
+        StatusError {
+            code: u16::try_from(code).unwrap_or_default(),
+            reason,
+            message,
+            causes: details.causes.into_iter().map(|cause| (cause.reason, cause.message)).collect(),
+            retry_after: (details.retry_after_seconds > 0)
+                .then(|| clamp_seconds(details.retry_after_seconds)),
+        }
+    }
+
+    /// Whether the history that was asked for is gone.
+    pub fn is_expired(&self) -> bool {
+        self.code == 410 || matches!(self.reason.as_str(), "Expired" | "Gone")
+    }
+
+    /// Whether the server has not seen the asked resourceVersion yet.
+    pub fn is_too_large(&self) -> bool {
+        const OLD_MESSAGE: &str = "Too large resource version";
+        let cause = |(reason, message): &(String, String)| {
+            reason == "ResourceVersionTooLarge"
+                || (self.reason == "Timeout" && message.contains(OLD_MESSAGE))
+        };
+        self.causes.iter().any(cause)
+            || (self.reason == "Timeout" && self.message.contains(OLD_MESSAGE))
+    }
+}
+
+/// Only whole seconds; a date or a negative number is no advice.
+fn parse_retry_after(text: &str) -> Option<Duration> {
+    text.trim().parse::<i64>().ok().map(clamp_seconds)
+}
+
+/// No server makes a client wait for more than a minute.
+fn clamp_seconds(seconds: i64) -> Duration {
+    Duration::from_secs(seconds.clamp(0, 60).unsigned_abs())
+}
+
+#[derive(Default, Deserialize)]
+struct Wire {
+    #[serde(default)]
+    code: i64,
+    #[serde(default)]
+    reason: String,
+    #[serde(default)]
+    message: String,
+    #[serde(default)]
+    details: Option<WireDetails>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireDetails {
+    #[serde(default)]
+    causes: Vec<WireCause>,
+    #[serde(default)]
+    retry_after_seconds: i64,
+}
+
+#[derive(Default, Deserialize)]
+struct WireCause {
+    #[serde(default)]
+    reason: String,
+    #[serde(default)]
+    message: String,
+}
+
+/// What an error means for the reflector; the only place that reads status codes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Class {
+    Refused,
+    TooManyRequests,
+    Expired,
+    TooLarge,
+    /// 400 or 422: the server does not understand the request.
+    NotUnderstood,
+    Unauthorized,
+    Forbidden,
+    NotServed,
+    /// 500, 503, 504 and the like; a reset, broken or unreadable stream.
+    Broken,
+    Other,
+}
+
+impl Error {
+    pub(crate) fn class(&self) -> Class {
+        match self {
+            Error::Status(status) => status.class(),
+            Error::Refused(_) => Class::Refused,
+            Error::Transport(_)
+            | Error::Cut
+            | Error::Stalled
+            | Error::TooLong { .. }
+            | Error::Malformed(_) => Class::Broken,
+            Error::NoResourceVersion | Error::WrongKind(_) | Error::EndlessPages => Class::Other,
+        }
+    }
+
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Error::Status(status) => status.retry_after,
+            _ => None,
+        }
+    }
+}
+
+impl StatusError {
+    pub(crate) fn class(&self) -> Class {
+        if self.is_expired() {
+            return Class::Expired;
+        }
+        if self.is_too_large() {
+            return Class::TooLarge;
+        }
+        match self.code {
+            429 => Class::TooManyRequests,
+            400 | 422 => Class::NotUnderstood,
+            401 => Class::Unauthorized,
+            403 => Class::Forbidden,
+            404 => Class::NotServed,
+            0 | 500..=599 => Class::Broken,
+            _ => Class::Other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// C1.8
+    #[test]
+    fn a_refusal_keeps_code_reason_causes_and_advice() {
+        let body = br#"{"kind":"Status","status":"Failure","message":"m","reason":"Timeout","details":{"causes":[{"reason":"ResourceVersionTooLarge","message":"Too large"}],"retryAfterSeconds":1},"code":504}"#;
+        let error = StatusError::from_body(504, None, body);
+        assert_eq!((error.code, error.reason.as_str()), (504, "Timeout"));
+        assert_eq!(error.causes, [("ResourceVersionTooLarge".into(), "Too large".into())]);
+        assert_eq!(error.retry_after, Some(Duration::from_secs(1)));
+        assert_eq!(
+            StatusError::from_body(429, Some("7"), body).retry_after,
+            Some(Duration::from_secs(7))
+        );
+        for body in ["<html>gateway</html>", "", "{", "null", "\u{fffd}"] {
+            let error = StatusError::from_body(502, None, body.as_bytes());
+            assert_eq!((error.code, error.class()), (502, Class::Broken), "{body}");
+        }
+    }
+
+    /// C2.6
+    #[test]
+    fn too_large_is_known_by_its_cause_and_by_the_words_of_old_servers() {
+        check(504, "Timeout", "x", &[("ResourceVersionTooLarge", "")], true);
+        check(504, "Timeout", "x", &[("", "Too large resource version: 9, current: 3")], true);
+        check(504, "Timeout", "Timeout: Too large resource version: 9", &[], true);
+        check(500, "InternalError", "Too large resource version", &[], false);
+        check(504, "Timeout", "the request timed out", &[], false);
+    }
+
+    #[track_caller]
+    fn check(code: u16, reason: &str, message: &str, causes: &[(&str, &str)], expected: bool) {
+        let causes = causes.iter().map(|(r, m)| ((*r).to_owned(), (*m).to_owned())).collect();
+        let error = StatusError { causes, ..StatusError::new(code, reason, message) };
+        assert_eq!(error.class() == Class::TooLarge, expected);
+    }
+
+    /// B248, C31.11
+    #[test]
+    fn retry_after_is_between_zero_and_a_minute_whatever_it_says() {
+        for (text, expected) in [
+            ("5", Some(5)),
+            (" 12 ", Some(12)),
+            ("-3", Some(0)),
+            ("315360000", Some(60)),
+            ("Wed, 21 Oct 2026 07:28:00 GMT", None),
+            ("99999999999999999999999", None),
+            ("", None),
+            ("1.5", None),
+        ] {
+            assert_eq!(parse_retry_after(text), expected.map(Duration::from_secs), "{text}");
+        }
+        let body = br#"{"details":{"retryAfterSeconds":-5}}"#;
+        assert_eq!(StatusError::from_body(429, None, body).retry_after, None);
+    }
+
+    #[test]
+    fn codes_become_classes() {
+        for (code, class) in [
+            (410, Class::Expired),
+            (429, Class::TooManyRequests),
+            (400, Class::NotUnderstood),
+            (422, Class::NotUnderstood),
+            (401, Class::Unauthorized),
+            (403, Class::Forbidden),
+            (404, Class::NotServed),
+            (500, Class::Broken),
+            (503, Class::Broken),
+            (504, Class::Broken),
+            (302, Class::Other),
+            (409, Class::Other),
+        ] {
+            assert_eq!(StatusError::new(code, "", "").class(), class, "{code}");
+        }
+        assert_eq!(StatusError::new(500, "Expired", "").class(), Class::Expired);
+        assert_eq!(StatusError::from_event("null").class(), Class::Broken);
+    }
+}

@@ -1,0 +1,291 @@
+//! List and watch queries: what is asked, as closed types, and how it is written in a URL.
+//!
+//! River: reflector → **query** → source.
+//! Promise: each value of these types has one spelling; no parameter is dropped or rewritten.
+
+use std::fmt::{self, Write as _};
+use std::ops::Range;
+
+use crate::version::ResourceVersion;
+
+/// Which state of the collection is asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum At {
+    /// The newest: a consistent read.
+    #[default]
+    Unset,
+    /// Whatever the server has at hand (`resourceVersion=0`).
+    Any,
+    /// Not older than this.
+    AtLeast(ResourceVersion),
+    /// Exactly this.
+    Exact(ResourceVersion),
+}
+
+/// Which objects of a collection are asked for. The default is all of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Selection {
+    /// A label selector; empty selects everything.
+    pub labels: String,
+    /// A field selector; empty selects everything.
+    pub fields: String,
+    /// A part of the collection by hash.
+    pub shard: Option<Shard>,
+}
+
+/// A part of a collection by the hash of each object's UID or namespace (KEP-5866).
+///
+/// The server is asked to filter; the client filters as well, so that a server which does not
+/// know shards gives the same objects, only at a higher price.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Shard {
+    by: ShardBy,
+    /// 64-bit hashes; the end may be 2^64.
+    hashes: Range<u128>,
+}
+
+/// What is hashed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ShardBy {
+    /// `metadata.uid`: objects spread evenly.
+    Uid,
+    /// `metadata.namespace`: a namespace stays together.
+    Namespace,
+}
+
+impl Shard {
+    /// The objects whose hash lies in `hashes`, lower bound included, upper bound excluded.
+    pub fn new(by: ShardBy, hashes: Range<u128>) -> Shard {
+        Shard { by, hashes }
+    }
+
+    /// Part number `index` of `count` equal parts.
+    pub fn part(by: ShardBy, index: u32, count: u32) -> Shard {
+        let bound = |index: u32| (1u128 << 64) * u128::from(index) / u128::from(count.max(1));
+        Shard::new(by, bound(index)..bound(index + 1))
+    }
+
+    /// Whether an object with this UID and namespace belongs to it.
+    pub fn contains(&self, uid: &str, namespace: Option<&str>) -> bool {
+        let value = match self.by {
+            ShardBy::Uid => uid,
+            ShardBy::Namespace => namespace.unwrap_or_default(),
+        };
+        self.hashes.contains(&u128::from(fnv1a(value)))
+    }
+}
+
+/// The 64-bit FNV-1a hash that servers use for shards.
+fn fnv1a(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+impl fmt::Display for Shard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let field = match self.by {
+            ShardBy::Uid => "object.metadata.uid",
+            ShardBy::Namespace => "object.metadata.namespace",
+        };
+        let Range { start, end } = &self.hashes;
+        write!(f, "shardRange({field}, '{start:#018x}', '{end:#018x}')")
+    }
+}
+
+/// One list request, or one page of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListQuery {
+    /// Which objects.
+    pub selection: Selection,
+    /// At which state; not sent with a continue token, which has its own.
+    pub at: At,
+    /// At most this many objects in the answer.
+    pub limit: Option<u32>,
+    /// Goes on where an earlier page ended.
+    pub continue_token: Option<String>,
+}
+
+/// One watch request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WatchQuery {
+    /// Which objects.
+    pub selection: Selection,
+    /// After which state.
+    pub at: At,
+    /// Begin with the present objects and a marker: a watch-list.
+    pub initial_events: bool,
+    /// When the server should end the stream.
+    pub timeout_seconds: u32,
+}
+
+impl ListQuery {
+    /// The part of the URL after the question mark.
+    pub fn to_query(&self) -> String {
+        let mut pairs = Pairs::default();
+        pairs.selection(&self.selection);
+        if let Some(limit) = self.limit {
+            pairs.push("limit", &limit.to_string());
+        }
+        if let Some(token) = &self.continue_token {
+            pairs.push("continue", token);
+            return pairs.text;
+        }
+        match &self.at {
+            At::Unset => {}
+            At::Any => pairs.push("resourceVersion", "0"),
+            At::AtLeast(version) => {
+                pairs.push("resourceVersion", &version.text());
+                pairs.push("resourceVersionMatch", "NotOlderThan");
+            }
+            At::Exact(version) => {
+                pairs.push("resourceVersion", &version.text());
+                pairs.push("resourceVersionMatch", "Exact");
+            }
+        }
+        pairs.text
+    }
+}
+
+impl WatchQuery {
+    /// The part of the URL after the question mark.
+    pub fn to_query(&self) -> String {
+        let mut pairs = Pairs::default();
+        pairs.push("watch", "true");
+        pairs.push("allowWatchBookmarks", "true");
+        pairs.push("timeoutSeconds", &self.timeout_seconds.to_string());
+        pairs.selection(&self.selection);
+        match &self.at {
+            At::Unset => {}
+            At::Any => pairs.push("resourceVersion", "0"),
+            At::AtLeast(version) | At::Exact(version) => {
+                pairs.push("resourceVersion", &version.text());
+            }
+        }
+        if self.initial_events {
+            pairs.push("sendInitialEvents", "true");
+            pairs.push("resourceVersionMatch", "NotOlderThan");
+        }
+        pairs.text
+    }
+}
+
+#[derive(Default)]
+struct Pairs {
+    text: String,
+}
+
+impl Pairs {
+    fn selection(&mut self, selection: &Selection) {
+        if !selection.labels.is_empty() {
+            self.push("labelSelector", &selection.labels);
+        }
+        if !selection.fields.is_empty() {
+            self.push("fieldSelector", &selection.fields);
+        }
+        if let Some(shard) = &selection.shard {
+            self.push("shardSelector", &shard.to_string());
+        }
+    }
+
+    fn push(&mut self, name: &str, value: &str) {
+        if !self.text.is_empty() {
+            self.text.push('&');
+        }
+        self.text.push_str(name);
+        self.text.push('=');
+        for byte in value.bytes() {
+            if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+                self.text.push(char::from(byte));
+            } else {
+                write!(self.text, "%{byte:02X}").expect("writing to a string cannot fail");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn selected() -> Selection {
+        Selection { labels: "app in (a,b)".into(), fields: "spec.nodeName=n1".into(), shard: None }
+    }
+
+    #[track_caller]
+    fn list(at: At, limit: Option<u32>, token: Option<&str>, expected: &str) {
+        let continue_token = token.map(str::to_owned);
+        let query = ListQuery { selection: Selection::default(), at, limit, continue_token };
+        assert_eq!(query.to_query(), expected);
+        let query = ListQuery { selection: selected(), ..query };
+        let selectors = "labelSelector=app%20in%20%28a%2Cb%29&fieldSelector=spec.nodeName%3Dn1";
+        let joint = if expected.is_empty() { "" } else { "&" };
+        assert_eq!(query.to_query(), format!("{selectors}{joint}{expected}"));
+    }
+
+    /// C1.1, C1.2
+    #[test]
+    fn every_list_query_has_one_spelling_and_drops_nothing() {
+        list(At::Unset, None, None, "");
+        list(At::Unset, Some(500), None, "limit=500");
+        list(At::Any, None, None, "resourceVersion=0");
+        list(At::Any, Some(500), None, "limit=500&resourceVersion=0");
+        let least = "resourceVersion=12&resourceVersionMatch=NotOlderThan";
+        list(At::AtLeast("12".into()), None, None, least);
+        list(At::AtLeast("12".into()), Some(7), None, &format!("limit=7&{least}"));
+        list(At::Exact("12".into()), None, None, "resourceVersion=12&resourceVersionMatch=Exact");
+    }
+
+    /// C1.4
+    #[test]
+    fn a_page_keeps_selectors_and_limit_and_leaves_the_version_out() {
+        list(At::Any, Some(500), Some("a/b=="), "limit=500&continue=a%2Fb%3D%3D");
+        list(At::AtLeast("12".into()), Some(500), Some("t"), "limit=500&continue=t");
+        list(At::Exact("12".into()), None, Some("t"), "continue=t");
+    }
+
+    #[track_caller]
+    fn watch(at: At, initial_events: bool, timeout_seconds: u32, expected: &str) {
+        let query =
+            WatchQuery { selection: Selection::default(), at, initial_events, timeout_seconds };
+        let start = format!("watch=true&allowWatchBookmarks=true&timeoutSeconds={timeout_seconds}");
+        assert_eq!(query.to_query(), format!("{start}{expected}"));
+        let query = WatchQuery { selection: selected(), ..query };
+        let selectors = "&labelSelector=app%20in%20%28a%2Cb%29&fieldSelector=spec.nodeName%3Dn1";
+        assert_eq!(query.to_query(), format!("{start}{selectors}{expected}"));
+    }
+
+    /// C1.1, C1.5, C1.6, C1.7
+    #[test]
+    fn every_watch_query_has_one_spelling() {
+        watch(At::Unset, false, 300, "");
+        watch(At::Any, false, 300, "&resourceVersion=0");
+        watch(At::AtLeast("12".into()), false, 599, "&resourceVersion=12");
+        watch(At::Exact("12".into()), false, 3600, "&resourceVersion=12");
+        let initial = "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
+        watch(At::Unset, true, 300, initial);
+        watch(At::AtLeast("12".into()), true, 600, &format!("&resourceVersion=12{initial}"));
+    }
+
+    /// C1.20
+    #[test]
+    fn shards_are_written_as_servers_read_them_and_share_out_every_object() {
+        let shard = Shard::part(ShardBy::Uid, 1, 2);
+        let text = "shardRange(object.metadata.uid, '0x8000000000000000', '0x10000000000000000')";
+        assert_eq!(shard.to_string(), text);
+        let query = ListQuery {
+            selection: Selection { shard: Some(shard), ..Selection::default() },
+            ..ListQuery::default()
+        };
+        assert!(query.to_query().starts_with("shardSelector=shardRange%28object.metadata.uid%2C"));
+        assert_eq!(fnv1a("a"), 0xaf63_dc4c_8601_ec8c);
+        for uid in (0..1000).map(|number| format!("uid-{number}")) {
+            let owners = (0..3)
+                .filter(|part| Shard::part(ShardBy::Uid, *part, 3).contains(&uid, None))
+                .count();
+            assert_eq!(owners, 1, "{uid}");
+        }
+        let by_namespace = Shard::new(ShardBy::Namespace, 0..u128::from(fnv1a("shop")) + 1);
+        assert!(by_namespace.contains("any", Some("shop")));
+    }
+}

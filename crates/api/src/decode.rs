@@ -12,6 +12,7 @@ use std::fmt;
 use serde_json::{Map, Value};
 
 use crate::kind::Kind;
+use crate::protobuf::Envelope;
 use crate::schema::Types;
 
 mod json;
@@ -143,7 +144,7 @@ pub fn object<'a>(
 ) -> Result<Decoded, Error> {
     let target = target.into();
     if format == Format::Protobuf {
-        return protobuf(target, body);
+        return protobuf(target, body, |found| found.api_version);
     }
     let Parsed { value, duplicates } = document(target, format, body)?;
     let decoded = fit(target, value, |why| target.unrecognized(why, body))?;
@@ -180,7 +181,7 @@ pub fn refit<'a>(target: impl Into<Target<'a>>, value: Value) -> Result<Decoded,
 pub fn delete_options(format: Format, body: &[u8]) -> Result<Decoded, Error> {
     let target = Target { group: "meta.k8s.io", version: "v1", kind: "DeleteOptions" };
     if format == Format::Protobuf {
-        return protobuf(target, body);
+        return protobuf(target, body, |_| "");
     }
     let Parsed { mut value, duplicates } = document(target, format, body)?;
     if let Some(object) = value.as_object_mut() {
@@ -209,10 +210,15 @@ fn document(target: Target<'_>, format: Format, body: &[u8]) -> Result<Parsed, E
     })
 }
 
-fn protobuf(target: Target<'_>, body: &[u8]) -> Result<Decoded, Error> {
+/// Decodes a message; `version` says which version to hold it to, none if any will do.
+fn protobuf(
+    target: Target<'_>,
+    body: &[u8],
+    version: impl for<'a> Fn(&Envelope<'a>) -> &'a str,
+) -> Result<Decoded, Error> {
     let message = crate::protobuf::envelope(body)
         .map_err(|error| target.unrecognized(error.to_string(), body))?;
-    let found = Found { api_version: message.api_version, kind: message.kind };
+    let found = Found { api_version: version(&message), kind: message.kind };
     target.accepts(&found)?;
     let value = crate::protobuf::object(target.group, target.version, target.kind, message.raw)
         .map_err(|error| target.unhandled(error.to_string()))?;

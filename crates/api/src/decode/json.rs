@@ -6,6 +6,7 @@
 
 use std::fmt;
 
+use serde_json::map::Entry;
 use serde_json::{Map, Number, Value};
 
 use super::Parsed;
@@ -121,10 +122,15 @@ impl<'a> Parser<'a> {
             }
             self.at += 1;
             let value = self.value(&Path::Field(path, &key))?;
-            if object.contains_key(&key) {
-                self.duplicates.push(Path::Field(path, &key).to_string());
+            match object.entry(key) {
+                Entry::Vacant(entry) => {
+                    entry.insert(value);
+                }
+                Entry::Occupied(mut entry) => {
+                    self.duplicates.push(Path::Field(path, entry.key()).to_string());
+                    entry.insert(value);
+                }
             }
-            object.insert(key, value);
             match self.peek() {
                 Some(b',') => self.at += 1,
                 Some(b'}') => {

@@ -1,0 +1,5 @@
+//! Wire tests of the api crate.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may")]
+
+mod protobuf;

@@ -1,9 +1,12 @@
-//! Patches: JSON patch (RFC 6902) and merge patch (RFC 7386) on decoded objects.
+//! Patches: JSON patch (RFC 6902), merge patch (RFC 7386) and strategic merge patch on decoded
+//! objects.
 //!
 //! River: PATCH body → **patch** → the object as it would be stored.
 //! Promise: a patch costs what it is worth. Operations, copied bytes and depth are limited step by
 //! step, so no patch of a few kilobytes makes an object of gigabytes. On an error the object is
 //! in an unspecified state: callers patch a copy.
+
+mod strategic;
 
 use std::io;
 
@@ -11,6 +14,8 @@ use serde_json::{Map, Value};
 
 use crate::kind::Kind;
 use crate::status::{Details, Status};
+
+pub use strategic::strategic;
 
 /// Most operations of a JSON patch.
 const OPERATIONS_MAX: usize = 10_000;

@@ -208,7 +208,8 @@ fn tree() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// The library is the model: whatever it accepts, we do likewise.
+    /// The library is the model: whatever it accepts, we do likewise. Its own undoing of failed
+    /// patches can panic, so it is left out.
     #[test]
     fn json_patches_agree_with_the_library(
         object in prop::collection::btree_map("[ab]", tree(), 0..3),
@@ -226,7 +227,7 @@ proptest! {
         let (mut ours, mut theirs) = (object.clone(), object);
         let found = super::json(&mut ours, Value::Array(patch.clone()));
         let library: json_patch::Patch = serde_json::from_value(Value::Array(patch)).unwrap();
-        if json_patch::patch(&mut theirs, &library).is_ok() {
+        if json_patch::patch_unsafe(&mut theirs, &library).is_ok() {
             prop_assert!(found.is_ok(), "{:?}", found);
             prop_assert_eq!(ours, theirs);
         }

@@ -1,11 +1,13 @@
 //! Decoding: the bytes of a request become a tree.
 //!
 //! River: HTTP body → **decode** → write. Which format it is in is said by `Content-Type`; nothing
-//! is guessed (S1.32).
+//! is guessed (S1.32). What strict validation refuses is a warning otherwise (S2.33).
 
 use bytes::Bytes;
 use headwater_api::Status;
-use headwater_api::options::WriteOptions;
+use headwater_api::decode::{self, Format, Target};
+use headwater_api::options::{DeleteOptions, FieldValidation};
+use headwater_api::status::{FieldError, invalid};
 use http::header;
 use serde_json::Value;
 
@@ -19,52 +21,91 @@ pub(crate) struct Decoded {
     pub(crate) warnings: Vec<String>,
 }
 
-/// The media type of the body, without parameters.
-pub(crate) fn media_type(call: &Call) -> &str {
-    call.header(header::CONTENT_TYPE).split(';').next().unwrap_or_default().trim()
+/// The format of a body.
+fn format(call: &Call) -> Result<Format, Status> {
+    let content_type = call.header(header::CONTENT_TYPE);
+    match content_type.split(';').next().unwrap_or_default().trim() {
+        "" | "application/json" => Ok(Format::Json),
+        "application/yaml" => Ok(Format::Yaml),
+        "application/vnd.kubernetes.protobuf" => Ok(Format::Protobuf),
+        _ => Err(status::unsupported_media_type()),
+    }
 }
 
 /// The body of a write.
 pub(crate) fn body(
     kind: &Served,
     call: &Call,
-    _options: &WriteOptions,
+    validation: FieldValidation,
     body: &Bytes,
 ) -> Result<Decoded, Status> {
-    let mut value = plain(call, &kind.kind.kind, body)?;
-    complete_type(kind, &mut value)?;
-    Ok(Decoded { value, warnings: Vec::new() })
+    let decoded = match (kind.custom, format(call)?) {
+        (true, Format::Protobuf) => return Err(status::unsupported_media_type()),
+        (true, format) => decode::custom(kind, format, body),
+        (false, format) => decode::object(&kind.kind, format, body),
+    };
+    let decoded = decoded.map_err(|error| status::bad_request(error.to_string()))?;
+    checked(&kind.kind, validation, decoded)
 }
 
-/// A body of some other type, such as DeleteOptions.
-pub(crate) fn plain(call: &Call, what: &str, body: &Bytes) -> Result<Value, Status> {
-    match media_type(call) {
-        "" | "application/json" => {}
-        _ => return Err(status::unsupported_media_type()),
-    }
-    serde_json::from_slice(body).map_err(|error| {
-        status::bad_request(format!(
-            "the object provided is unrecognized (must be of type {what}): couldn't get version/kind; json parse error: {error}"
-        ))
-    })
+/// A body of a type that is no row of its own, such as a Scale or a Binding.
+pub(crate) fn other(call: &Call, target: Target<'_>, body: &Bytes) -> Result<Value, Status> {
+    decode::object(target, format(call)?, body)
+        .map(|decoded| decoded.value)
+        .map_err(|error| status::bad_request(error.to_string()))
 }
 
-/// Kind and apiVersion are those of the endpoint; a built-in kind may leave them out (S2.6).
-fn complete_type(kind: &Served, value: &mut Value) -> Result<(), Status> {
-    let name = &kind.kind.kind;
-    let api_version = kind.api_version();
-    let given_kind = value["kind"].as_str().unwrap_or_default().to_owned();
-    let given_version = value["apiVersion"].as_str().unwrap_or_default().to_owned();
-    let wrong_kind = !given_kind.is_empty() && given_kind != **name;
-    let wrong_version = !given_version.is_empty() && given_version != api_version;
-    if wrong_kind || wrong_version {
-        return Err(status::bad_request(format!(
-            "{given_kind} in version \"{given_version}\" cannot be handled as a {name}: no kind \"{given_kind}\" is registered for version \"{given_version}\""
-        )));
+/// The result of a patch, fitted to the type of its kind again.
+pub(crate) fn patched(
+    kind: &Served,
+    validation: FieldValidation,
+    value: Value,
+) -> Result<Decoded, Status> {
+    if kind.custom {
+        return Ok(Decoded { value, warnings: Vec::new() });
     }
-    if let Some(object) = value.as_object_mut() {
-        object.insert("kind".into(), name.to_string().into());
-        object.insert("apiVersion".into(), api_version.into());
+    let name = value["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    let decoded = decode::refit(&kind.kind, value).map_err(|error| {
+        let error = FieldError::invalid("patch", &"".into(), error.why());
+        invalid(&kind.group, &kind.kind.kind, &name, &[error])
+    })?;
+    checked(&kind.kind, validation, decoded)
+}
+
+fn checked<'a>(
+    target: impl Into<Target<'a>>,
+    validation: FieldValidation,
+    decoded: decode::Decoded,
+) -> Result<Decoded, Status> {
+    let warnings = match validation {
+        FieldValidation::Ignore => Vec::new(),
+        FieldValidation::Warn => decoded.problems().collect(),
+        FieldValidation::Strict => match decoded.strict_error(target.into()) {
+            Some(error) => return Err(status::bad_request(error.to_string())),
+            None => Vec::new(),
+        },
+    };
+    Ok(Decoded { value: decoded.value, warnings })
+}
+
+/// A patch in JSON, or in YAML where it says so.
+pub(crate) fn patch(format: Format, body: &Bytes) -> Result<Value, Status> {
+    let parsed = decode::parse(format, body);
+    let parsed =
+        parsed.map_err(|error| status::bad_request(format!("error decoding patch: {error}")))?;
+    Ok(parsed.value)
+}
+
+/// Options of a delete: from the body, or from the query if there is none (S2.42).
+pub(crate) fn delete_options(
+    call: &Call,
+    kind: &Served,
+    body: &Bytes,
+) -> Result<DeleteOptions, Status> {
+    if body.is_empty() {
+        return DeleteOptions::from_query(&call.query);
     }
-    Ok(())
+    let decoded = decode::delete_options(format(call)?, body)
+        .map_err(|error| status::bad_request(error.to_string()))?;
+    DeleteOptions::from_body(&decoded.value, &kind.api_version())
 }

@@ -40,7 +40,7 @@ pub(crate) async fn one(
     resource: &Resource,
     body: &Bytes,
 ) -> Result<Response, Status> {
-    let options = options(call, resource, body)?;
+    let options = decode::delete_options(call, &resource.kind, body)?;
     let kind = &resource.kind;
     let delete = Delete { server, kind, key: resource.key(), name: &resource.name, options };
     let deleted = delete.run().await?;
@@ -62,14 +62,6 @@ pub(crate) async fn one(
     encode::one(server, call, kind, code, &deleted.object)
 }
 
-fn options(call: &Call, resource: &Resource, body: &Bytes) -> Result<DeleteOptions, Status> {
-    if body.is_empty() {
-        return DeleteOptions::from_query(&call.query);
-    }
-    let value = decode::plain(call, "DeleteOptions", body)?;
-    DeleteOptions::from_body(&value, &resource.kind.api_version())
-}
-
 /// DELETE on a collection: not atomic, and the first error ends it (S2.46).
 pub(crate) async fn collection(
     server: &Server,
@@ -78,7 +70,7 @@ pub(crate) async fn collection(
     body: &Bytes,
 ) -> Result<Response, Status> {
     let list = ListOptions::parse(&call.query, resource.kind.storage())?;
-    let options = options(call, resource, body)?;
+    let options = decode::delete_options(call, &resource.kind, body)?;
     let filter = Filter {
         namespace: resource.namespace.clone(),
         labels: list.labels.clone(),
@@ -90,7 +82,8 @@ pub(crate) async fn collection(
         }
         at => read::snapshot(server, resource, at).await?,
     };
-    let page = Page::cut(&snapshot, &filter, resource, &list);
+    let mut page = Page::cut(&snapshot, &filter, resource, &list);
+    page.gather(&snapshot, &filter);
     let kind = &resource.kind;
     for object in &page.objects {
         let key = object_key(object.namespace(), object.name());

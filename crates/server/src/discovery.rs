@@ -214,12 +214,17 @@ fn below(row: &Served, sub: &Subresource) -> Value {
     });
     if let Some((group, version, kind)) = &sub.group_version_kind {
         entry["kind"] = json!(kind);
-        if (group, version) != (&row.group, &row.version) {
+        if is_foreign(row, group, version) {
             entry["group"] = json!(group);
             entry["version"] = json!(version);
         }
     }
     entry
+}
+
+/// Whether a subresource speaks a type of another group version than its parent.
+fn is_foreign(row: &Served, group: &str, version: &str) -> bool {
+    !version.is_empty() && (group, version) != (&*row.group, &*row.version)
 }
 
 fn aggregated(registry: &Registry, core: bool) -> Value {
@@ -279,9 +284,7 @@ fn aggregated_row(row: &Served) -> Value {
             .iter()
             .map(|sub| {
                 let kind = match &sub.group_version_kind {
-                    Some((group, version, kind))
-                        if (group, version) != (&row.group, &row.version) =>
-                    {
+                    Some((group, version, kind)) if is_foreign(row, group, version) => {
                         json!({ "group": group, "version": version, "kind": kind })
                     }
                     Some((_, _, kind)) => json!({ "group": "", "version": "", "kind": kind }),

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use bytes::{BufMut, Bytes, BytesMut};
 use headwater_api::accept::{Encoding, IncludeObject, MetaVersion, Representation, Shape};
 use headwater_api::object::frame;
-use headwater_api::{EventType, Object, Revision, Status};
+use headwater_api::table::{Headings, ListMeta, View, partial};
+use headwater_api::{EventType, Object, Revision, Status, decode};
 use headwater_cache::{Event, Filter, Snapshot};
 use http::StatusCode;
 use http::header::{self, HeaderName, HeaderValue};
@@ -21,8 +22,8 @@ use crate::read::Page;
 use crate::registry::Served;
 use crate::route::Resource;
 use crate::server::{Call, Server};
+use crate::status;
 use crate::write::from_storage;
-use crate::{status, table};
 
 /// One object as an answer.
 pub(crate) fn one(
@@ -35,13 +36,14 @@ pub(crate) fn one(
     let object = converted(kind, object)?;
     let bytes = match call.representation.shape {
         Shape::Whole => object.bytes(),
-        Shape::Metadata { version } => metadata(version, &object),
-        Shape::Table { version, include } => {
-            let table = Table { kind, version, include, now: server.now() };
+        Shape::Metadata { version } => {
             let mut out = BytesMut::new();
-            table.begin(&list_metadata(object.revision(), "", None), true, &mut out);
-            table.row(&object, &mut out);
-            out.put_slice(b"]}");
+            partial::write(&mut out, version, &object);
+            out.freeze()
+        }
+        Shape::Table { version, include } => {
+            let mut out = BytesMut::new();
+            view(kind, version, include).write_object(&mut out, &object, server.now());
             out.freeze()
         }
     };
@@ -136,71 +138,14 @@ pub(crate) fn converted<'a>(kind: &Served, object: &'a Object) -> Result<Seen<'a
     Ok(Seen::Made(Box::new(wire(kind, &canonical(&value), object.revision())?)))
 }
 
-/// The `metadata` of a list.
-pub(crate) fn list_metadata(
-    revision: Revision,
-    continue_token: &str,
-    remaining: Option<usize>,
-) -> Value {
-    let mut metadata = json!({ "resourceVersion": revision.to_string() });
-    if !continue_token.is_empty() {
-        metadata["continue"] = continue_token.into();
-    }
-    if let Some(remaining) = remaining {
-        metadata["remainingItemCount"] = remaining.into();
-    }
-    metadata
+/// The table view of a kind.
+fn view(kind: &Served, version: MetaVersion, include: IncludeObject) -> View<'_> {
+    View { columns: kind.columns(), version, include }
 }
 
-/// `PartialObjectMetadata`: the metadata is copied, nothing is parsed.
-fn metadata(version: MetaVersion, object: &Object) -> Bytes {
-    let mut out = BytesMut::with_capacity(object.metadata().len() + 96);
-    put_metadata(version, object.metadata(), &mut out);
-    out.freeze()
-}
-
-fn put_metadata(version: MetaVersion, metadata: &[u8], out: &mut BytesMut) {
-    out.put_slice(b"{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"");
-    out.put_slice(version.api_version().as_bytes());
-    out.put_slice(b"\",\"metadata\":");
-    out.put_slice(metadata);
-    out.put_slice(b"}");
-}
-
-/// Tables of one kind.
-struct Table<'a> {
-    kind: &'a Served,
-    version: MetaVersion,
-    include: IncludeObject,
-    now: Timestamp,
-}
-
-impl Table<'_> {
-    /// Everything before the rows. Later events of a watch leave out the columns (S4.51).
-    fn begin(&self, metadata: &Value, columns: bool, out: &mut BytesMut) {
-        let columns = match columns {
-            true => serde_json::to_string(&table::columns(self.kind)).unwrap_or_default(),
-            false => "null".to_owned(),
-        };
-        let api_version = self.version.api_version();
-        let head = format!(
-            "{{\"kind\":\"Table\",\"apiVersion\":\"{api_version}\",\"metadata\":{metadata},\"columnDefinitions\":{columns},\"rows\":["
-        );
-        out.put_slice(head.as_bytes());
-    }
-
-    /// One row. Cells are computed from the object, so this is the one place that reads one.
-    fn row(&self, object: &Object, out: &mut BytesMut) {
-        let value = tree(object.as_slice()).unwrap_or_default();
-        let cells = Value::Array(table::row(self.kind, &value, self.now));
-        out.put_slice(format!("{{\"cells\":{cells},\"object\":").as_bytes());
-        match self.include {
-            IncludeObject::Metadata => put_metadata(self.version, object.metadata(), out),
-            IncludeObject::Object => out.put_slice(object.as_slice()),
-            IncludeObject::None => out.put_slice(b"null"),
-        }
-        out.put_slice(b"}");
-    }
+/// Whether this is the first table of a stream: only that one defines its columns (S4.51).
+fn headings(sent: &mut bool) -> Headings {
+    if std::mem::replace(sent, true) { Headings::Omitted } else { Headings::Shown }
 }
 
 /// A list as an answer.
@@ -213,10 +158,6 @@ pub(crate) async fn list(
     filter: Filter,
 ) -> Response {
     let kind = Arc::clone(&resource.kind);
-    let mut metadata = list_metadata(snapshot.revision(), &page.continue_token, page.remaining);
-    if kind.custom && page.continue_token.is_empty() {
-        metadata["continue"] = "".into(); // custom resources show the key always (S3.10)
-    }
     let source = match page.is_complete {
         true => Source::All { snapshot: snapshot.clone(), after: page.after, filter },
         false => Source::Page(page.objects.into_iter()),
@@ -224,7 +165,9 @@ pub(crate) async fn list(
     let chunks = Chunks {
         kind,
         shape: call.representation.shape,
-        metadata,
+        revision: snapshot.revision(),
+        continue_token: page.continue_token,
+        remaining: page.remaining,
         now: server.now(),
         source,
         state: ChunkState::Head,
@@ -268,7 +211,9 @@ impl Source {
 struct Chunks {
     kind: Arc<Served>,
     shape: Shape,
-    metadata: Value,
+    revision: Revision,
+    continue_token: String,
+    remaining: Option<usize>,
     now: Timestamp,
     source: Source,
     state: ChunkState,
@@ -322,30 +267,31 @@ impl Iterator for Chunks {
 }
 
 impl Chunks {
-    fn table(&self) -> Option<Table<'_>> {
-        match self.shape {
-            Shape::Table { version, include } => {
-                Some(Table { kind: &self.kind, version, include, now: self.now })
-            }
-            Shape::Whole | Shape::Metadata { .. } => None,
-        }
-    }
-
     fn head(&self, out: &mut BytesMut) {
         let (kind, api_version) = match self.shape {
             Shape::Whole => (self.kind.list_kind.to_string(), self.kind.api_version()),
             Shape::Metadata { version } => {
                 ("PartialObjectMetadataList".to_owned(), version.api_version().to_owned())
             }
-            Shape::Table { .. } => {
-                return self.table().into_iter().for_each(|table| {
-                    table.begin(&self.metadata, true, out);
-                });
+            Shape::Table { version, include } => {
+                let meta = ListMeta {
+                    revision: self.revision,
+                    continue_token: &self.continue_token,
+                    remaining: self.remaining.map(|count| count as u64),
+                };
+                return view(&self.kind, version, include).write_head(out, &meta, Headings::Shown);
             }
         };
+        let mut metadata = json!({ "resourceVersion": self.revision.to_string() });
+        // Custom resources show the key always (S3.10).
+        if self.kind.custom || !self.continue_token.is_empty() {
+            metadata["continue"] = self.continue_token.clone().into();
+        }
+        if let Some(remaining) = self.remaining {
+            metadata["remainingItemCount"] = remaining.into();
+        }
         let head = format!(
-            "{{\"kind\":\"{kind}\",\"apiVersion\":\"{api_version}\",\"metadata\":{},\"items\":[",
-            self.metadata
+            "{{\"kind\":\"{kind}\",\"apiVersion\":\"{api_version}\",\"metadata\":{metadata},\"items\":["
         );
         out.put_slice(head.as_bytes());
     }
@@ -360,9 +306,9 @@ impl Chunks {
                 out.put_slice(b"{");
                 out.put_slice(seen.item_tail());
             }
-            Shape::Metadata { version } => put_metadata(version, seen.metadata(), out),
-            Shape::Table { .. } => {
-                self.table().into_iter().for_each(|table| table.row(&seen, out));
+            Shape::Metadata { version } => partial::write(out, version, &seen),
+            Shape::Table { version, include } => {
+                view(&self.kind, version, include).write_row(out, &seen, self.now);
             }
         }
     }
@@ -381,13 +327,11 @@ pub(crate) struct Frames {
 impl Frames {
     /// The frame of a change.
     pub(crate) fn event(&mut self, event: &Event) -> Bytes {
-        if let Some(key) = self.key() {
-            let columns = !std::mem::replace(&mut self.columns_sent, true);
-            return event.encoded(key ^ u64::from(columns), |object, event| {
-                self.frame(event, object, columns)
-            });
-        }
-        event.frame()
+        let Some(key) = self.key() else { return event.frame() };
+        let headings = headings(&mut self.columns_sent);
+        event.encoded(key ^ u64::from(headings == Headings::Shown), |object, event| {
+            self.frame(event, object, headings)
+        })
     }
 
     /// The frame of an object of the initial state.
@@ -395,8 +339,8 @@ impl Frames {
         if self.key().is_none() {
             return object.frame(EventType::Added);
         }
-        let columns = !std::mem::replace(&mut self.columns_sent, true);
-        self.frame(EventType::Added, object, columns)
+        let headings = headings(&mut self.columns_sent);
+        self.frame(EventType::Added, object, headings)
     }
 
     /// What tells this representation from others; `None` is the stored bytes. Its last bit is
@@ -411,79 +355,44 @@ impl Frames {
         Some((hasher.finish() | 2) & !1)
     }
 
-    fn frame(&self, event: EventType, object: &Object, columns: bool) -> Bytes {
+    fn frame(&self, event: EventType, object: &Object, headings: Headings) -> Bytes {
         let seen = converted(&self.kind, object).unwrap_or(Seen::Same(object));
         match self.representation.shape {
             Shape::Whole => frame(event, seen.as_slice()),
-            Shape::Metadata { version } => frame(event, &metadata(version, &seen)),
+            Shape::Metadata { version } => partial::event_frame(event, version, &seen),
             Shape::Table { version, include } => {
-                let now = self.server.now();
-                let table = Table { kind: &self.kind, version, include, now };
-                let mut out = BytesMut::new();
-                table.begin(&list_metadata(seen.revision(), "", None), columns, &mut out);
-                table.row(&seen, &mut out);
-                out.put_slice(b"]}");
-                frame(event, &out)
+                let view = view(&self.kind, version, include);
+                view.event_frame(event, &seen, headings, self.server.now())
             }
         }
     }
 
     /// A bookmark; `mark` is the end of the initial events (S4.10, S4.11, S4.53).
     pub(crate) fn bookmark(&mut self, revision: Revision, mark: bool) -> Bytes {
-        let mut metadata = json!({ "resourceVersion": revision.to_string() });
-        if mark {
-            metadata["annotations"] = json!({ "k8s.io/initial-events-end": "true" });
-        }
-        let object = match self.representation.shape {
-            Shape::Whole => self.whole_bookmark(&metadata),
-            Shape::Metadata { version } => {
-                let mut out = BytesMut::new();
-                put_metadata(version, metadata.to_string().as_bytes(), &mut out);
-                out.freeze()
-            }
+        match self.representation.shape {
+            Shape::Whole => whole_bookmark(&self.kind, revision, mark),
+            Shape::Metadata { version } => partial::bookmark_frame(version, revision, mark),
             Shape::Table { version, include } => {
-                let columns = !std::mem::replace(&mut self.columns_sent, true);
-                let now = self.server.now();
-                let table = Table { kind: &self.kind, version, include, now };
-                let mut out = BytesMut::new();
-                table.begin(&list_metadata(revision, "", None), columns, &mut out);
-                out.put_slice(b"{\"cells\":");
-                let cells = Value::Array(table::bookmark_cells(&self.kind));
-                out.put_slice(cells.to_string().as_bytes());
-                out.put_slice(b",\"object\":");
-                put_metadata(version, metadata.to_string().as_bytes(), &mut out);
-                out.put_slice(b"}]}");
-                out.freeze()
+                let headings = headings(&mut self.columns_sent);
+                view(&self.kind, version, include).bookmark_frame(revision, mark, headings)
             }
-        };
-        frame(EventType::Bookmark, &object)
-    }
-
-    /// The zero value of the kind: structs that are always written show up empty.
-    fn whole_bookmark(&self, metadata: &Value) -> Bytes {
-        let kind = &self.kind;
-        let (name, api_version) = (&kind.kind.kind, kind.api_version());
-        let rest: String = zero(kind).into_iter().map(|(k, v)| format!(",\"{k}\":{v}")).collect();
-        let text = format!(
-            "{{\"kind\":\"{name}\",\"apiVersion\":\"{api_version}\",\"metadata\":{metadata}{rest}}}"
-        );
-        Bytes::from(text)
+        }
     }
 }
 
-/// Members that the zero value of a kind has besides its type and metadata.
-fn zero(kind: &Served) -> Vec<(&'static str, &'static str)> {
-    if kind.custom {
-        return Vec::new();
+/// A bookmark shows the zero value of the kind: what is always written is there, and empty.
+fn whole_bookmark(kind: &Served, revision: Revision, mark: bool) -> Bytes {
+    let mut value = json!({
+        "kind": kind.kind.kind, "apiVersion": kind.api_version(), "metadata": {},
+    });
+    if let (false, Ok(decoded)) = (kind.custom, decode::refit(&kind.kind, value.clone())) {
+        value = decoded.value;
     }
-    let mut members = Vec::new();
-    if kind.traits.generation || kind.has_status() {
-        members.push(("spec", "{}"));
+    if mark {
+        value["metadata"]["annotations"] = json!({ "k8s.io/initial-events-end": "true" });
     }
-    if kind.has_status() {
-        members.push(("status", "{}"));
-    }
-    members
+    value["metadata"]["resourceVersion"] = revision.to_string().into();
+    frame(EventType::Bookmark, value.to_string().as_bytes())
 }
 
 /// The last frame of a stream that cannot go on.

@@ -30,7 +30,6 @@ mod subresource;
 mod discovery;
 mod bootstrap;
 mod server;
-mod table;
 
 pub use body::{Body, Response};
 pub use registry::Registry;

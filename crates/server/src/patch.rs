@@ -5,14 +5,15 @@
 
 use bytes::Bytes;
 use headwater_api::Status;
-use headwater_api::options::WriteOptions;
+use headwater_api::decode::Format;
+use headwater_api::options::{FieldValidation, WriteOptions};
 use headwater_api::patch::{self, PatchType};
 use http::header;
 use serde_json::Value;
 
+use crate::decode;
 use crate::route::Resource;
 use crate::server::{Call, Server};
-use crate::status;
 use crate::write::{Change, Update, Written, check_name, check_namespace};
 
 /// PATCH on an object.
@@ -27,19 +28,27 @@ pub(crate) async fn patch(
         PatchType::Apply => WriteOptions::apply(&call.query)?,
         _ => WriteOptions::patch(&call.query)?,
     };
-    let patch: Value = serde_json::from_slice(&body)
-        .map_err(|error| status::bad_request(format!("error decoding patch: {error}")))?;
-    let change = Patched { resource, patch_type, patch };
-    Update { server, call, resource, options }.run(change).await
+    let format = match patch_type {
+        PatchType::Apply => Format::Yaml,
+        _ => Format::Json,
+    };
+    let patch = decode::patch(format, &body)?;
+    let validation = options.field_validation;
+    let mut change = Patched { resource, patch_type, patch, validation, warnings: Vec::new() };
+    let mut written = Update { server, call, resource, options }.run(&mut change).await?;
+    written.warnings.append(&mut change.warnings);
+    Ok(written)
 }
 
 struct Patched<'a> {
     resource: &'a Resource,
     patch_type: PatchType,
     patch: Value,
+    validation: FieldValidation,
+    warnings: Vec<String>,
 }
 
-impl Change for Patched<'_> {
+impl Change for &mut Patched<'_> {
     fn apply(&mut self, current: &Value) -> Result<Value, Status> {
         let mut value = current.clone();
         let patch = self.patch.clone();
@@ -56,6 +65,8 @@ impl Change for Patched<'_> {
         }
         check_name(&self.resource.name, &mut value)?;
         check_namespace(&self.resource.kind, &self.resource.namespace, &mut value)?;
-        Ok(value)
+        let decoded = decode::patched(&self.resource.kind, self.validation, value)?;
+        self.warnings = decoded.warnings;
+        Ok(decoded.value)
     }
 }

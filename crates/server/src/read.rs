@@ -149,6 +149,15 @@ impl Page {
     }
 }
 
+impl Page {
+    /// Reads the objects of a page without a limit, for those who need them all.
+    pub(crate) fn gather(&mut self, snapshot: &Snapshot, filter: &Filter) {
+        if self.is_complete {
+            self.objects = snapshot.select(filter, self.after.as_deref()).cloned().collect();
+        }
+    }
+}
+
 /// A token's key is relative to the collection of the request (S3.13).
 fn absolute(start: &str, namespace: &str) -> String {
     match namespace {

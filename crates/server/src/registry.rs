@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use headwater_api::Kind;
 use headwater_api::kind;
+use headwater_api::table::{self, Column};
 use headwater_store::key;
 
 /// Which kinds there are.
@@ -26,12 +27,19 @@ pub struct Served {
     pub stored: Option<Arc<Served>>,
     /// What the keys of its objects begin with.
     pub prefix: String,
+    /// Columns of its tables, where they are not those of a built-in kind.
+    pub custom_columns: Vec<Column>,
 }
 
 impl Served {
     /// The row in whose form objects are stored.
     pub fn storage(&self) -> &Kind {
         self.stored.as_ref().map_or(&self.kind, |stored| &stored.kind)
+    }
+
+    /// Columns of its tables.
+    pub fn columns(&self) -> &[Column] {
+        if self.custom { &self.custom_columns } else { table::columns(&self.kind) }
     }
 
     /// Whether objects have to be converted between storage and wire.
@@ -65,7 +73,10 @@ impl Registry {
                 None => key::collection(&kind.group, &kind.plural),
             };
             let path = (kind.group.to_string(), kind.version.to_string(), kind.plural.to_string());
-            registry.by_path.insert(path, Arc::new(Served { kind, stored, prefix }));
+            registry.by_path.insert(
+                path,
+                Arc::new(Served { kind, stored, prefix, custom_columns: Vec::new() }),
+            );
         }
         registry.kinds = kinds
             .iter()

@@ -48,7 +48,8 @@ pub(crate) async fn create(
     body: Bytes,
 ) -> Result<Written, Status> {
     let options = WriteOptions::create(&call.query)?;
-    let Decoded { value, warnings } = decode::body(&resource.kind, call, &options, &body)?;
+    let Decoded { value, warnings } =
+        decode::body(&resource.kind, call, options.field_validation, &body)?;
     let mut create = Create { server, call, resource, options, value };
     create.check_type()?;
     let object = create.store().await?;
@@ -276,7 +277,8 @@ pub(crate) async fn update(
 ) -> Result<Written, Status> {
     let options = WriteOptions::update(&call.query)?;
     let kind = &resource.kind;
-    let Decoded { mut value, warnings } = decode::body(kind, call, &options, &body)?;
+    let Decoded { mut value, warnings } =
+        decode::body(kind, call, options.field_validation, &body)?;
     check_name(&resource.name, &mut value)?;
     check_namespace(kind, &resource.namespace, &mut value)?;
     let create = kind.traits.create_on_update && resource.subresource.is_empty();

@@ -149,6 +149,17 @@ impl Model {
         self.compacted
     }
 
+    /// Everything that was ever changed, in order.
+    pub fn changes(&self) -> &[Change] {
+        &self.changes
+    }
+
+    /// Undoes everything after a revision.
+    pub fn truncate(&mut self, to: Revision) {
+        self.states.retain(|at, _| *at <= to);
+        self.changes.retain(|change| change.revision <= to);
+    }
+
     fn live(&self) -> &BTreeMap<Key, (Revision, Bytes)> {
         self.states.last_key_value().expect("there is always a state").1
     }

@@ -52,12 +52,18 @@ pub(super) struct DataFile {
 pub(super) struct Health {
     /// A sync failed: what the system now shows of the file may not be on the disk.
     sync_failed: AtomicBool,
+    /// Something was not written or not synced.
+    failed: AtomicBool,
     bytes: AtomicU64,
 }
 
 impl Health {
     pub(super) fn sync_failed(&self) -> bool {
         self.sync_failed.load(Ordering::Acquire)
+    }
+
+    pub(super) fn failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -354,6 +360,15 @@ struct Watched {
     health: Arc<Health>,
 }
 
+impl Watched {
+    fn note(&self, result: io::Result<()>) -> io::Result<()> {
+        if result.is_err() {
+            self.health.failed.store(true, Ordering::Release);
+        }
+        result
+    }
+}
+
 impl StorageBackend for Watched {
     fn len(&self) -> io::Result<u64> {
         self.inner.len()
@@ -365,7 +380,7 @@ impl StorageBackend for Watched {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.health.bytes.store(len, Ordering::Relaxed);
-        self.inner.set_len(len)
+        self.note(self.inner.set_len(len))
     }
 
     fn sync_data(&self) -> io::Result<()> {
@@ -373,11 +388,11 @@ impl StorageBackend for Watched {
         if synced.is_err() {
             self.health.sync_failed.store(true, Ordering::Release);
         }
-        synced
+        self.note(synced)
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.inner.write(offset, data)
+        self.note(self.inner.write(offset, data))
     }
 
     fn close(&self) -> io::Result<()> {

@@ -303,7 +303,12 @@ impl Writer {
     /// A clean stop: the data file is closed first, then the head says so.
     fn close(self) {
         let Some(file) = self.shared.take_file() else { return };
+        let health = file.health.clone();
         drop(file);
+        if health.failed() {
+            tracing::warn!("the data file could not be closed; the next start repairs it");
+            return;
+        }
         let head = Head { revision: self.state.newest, clean: true, suspect: false };
         if let Err(error) = self.head.write(head).and_then(|()| self.head.sync()) {
             tracing::warn!(%error, "cannot mark the clean stop");

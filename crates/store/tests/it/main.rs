@@ -4,3 +4,7 @@
 
 mod memory;
 mod embedded;
+mod disk;
+mod crash;
+mod fault;
+mod damage;

@@ -1,0 +1,166 @@
+//! Whatever a crash leaves, a start finds every acknowledged write, no half of one, and no revision
+//! twice.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use futures::StreamExt;
+use headwater_store::store::FIRST;
+use headwater_store::{
+    Action, Change, Embedded, EmbeddedOptions, Error, Guard, Key, Op, Range, Revision, Store, Write,
+};
+use headwater_testkit::contract;
+use headwater_testkit::model::Model;
+
+use crate::disk::{Chance, Context, Kept, Replay, TestDisk};
+
+/// Small, so that a script crosses many pages and a start is quick.
+fn options() -> EmbeddedOptions {
+    EmbeddedOptions { cache_bytes: 1 << 20, ..EmbeddedOptions::default() }
+}
+
+fn open(disk: &TestDisk) -> Result<Embedded, Error> {
+    Embedded::open_on(Arc::new(disk.clone()), options())
+}
+
+/// A run: what was done to the disk, and how far it was when which revision was acknowledged.
+struct Run {
+    disk: TestDisk,
+    model: Model,
+    /// The number of disk operations at which each was known.
+    acknowledged: Vec<(usize, Revision)>,
+    compacted: Vec<(usize, Revision)>,
+    /// The last revision of each commit: a state between two of them is half of a commit.
+    whole: Vec<Revision>,
+}
+
+impl Run {
+    fn new() -> Run {
+        Run {
+            disk: TestDisk::default(),
+            model: Model::new(FIRST),
+            acknowledged: Vec::new(),
+            compacted: Vec::new(),
+            whole: vec![FIRST],
+        }
+    }
+
+    /// Writes at random, compacting and restarting now and then.
+    async fn work(&mut self, seed: u64, steps: usize) {
+        let mut chance = Chance(seed);
+        let mut store = open(&self.disk).unwrap();
+        for step in 0..steps {
+            match step % 20 {
+                9 => {
+                    let at = Revision(self.model.newest().0 - chance.next() % 4);
+                    store.compact(at).await.unwrap();
+                    self.compacted.push((self.disk.now(), at));
+                }
+                19 => {
+                    drop(store);
+                    store = open(&self.disk).unwrap();
+                }
+                _ => {
+                    let write = some_write(&self.model, &mut chance);
+                    self.model.commit(&write).unwrap();
+                    self.whole.push(self.model.newest());
+                    store.commit(write).await.unwrap();
+                    self.acknowledged.push((self.disk.now(), self.model.newest()));
+                }
+            }
+        }
+    }
+
+    /// The newest of some marks that was known after so many operations.
+    fn known(marks: &[(usize, Revision)], now: usize, none: Revision) -> Revision {
+        let known = marks.iter().take_while(|(at, _)| *at <= now);
+        known.map(|(_, revision)| *revision).max().unwrap_or(none)
+    }
+}
+
+/// Creates, updates and deletes of a few keys, one to three at a time, some of them large.
+fn some_write(model: &Model, chance: &mut Chance) -> Write {
+    let count = [1, 1, 1, 2, 3][usize::try_from(chance.next() % 5).unwrap()];
+    let first = chance.next() % 12;
+    let op = |n: u64| {
+        let key = Key::new(format!("/c/{}", (first + n) % 12));
+        let there = model.get(&key);
+        let guard = there.as_ref().map_or(Guard::Absent, |record| Guard::At(record.revision));
+        let size = [0, 10, 200, 3_000, 9_000][usize::try_from(chance.next() % 5).unwrap()];
+        let byte = u8::try_from(chance.next() % 256).unwrap();
+        let action = match there {
+            Some(_) if chance.next().is_multiple_of(4) => Action::Delete,
+            _ => Action::Put { value: Bytes::from(vec![byte; size]), ttl: None },
+        };
+        Op { key, guard, action }
+    };
+    Write { ops: (0..count).map(op).collect() }
+}
+
+/// Opens what a crash left and compares everything with the model.
+async fn check(run: &Run, now: usize, left: &TestDisk) {
+    let store = open(left).expect("a crash is no damage");
+    let revision = store.revision().await.unwrap();
+    let acknowledged = Run::known(&run.acknowledged, now, FIRST);
+    assert!(revision >= acknowledged, "{acknowledged} was acknowledged, {revision} is there");
+    assert!(run.whole.contains(&revision), "{revision} is in the middle of a commit");
+    let compacted = store.condition().compacted;
+    assert!(compacted >= Run::known(&run.compacted, now, Revision::ZERO), "forgotten twice");
+    let mut model = run.model.clone();
+    model.truncate(revision);
+    let range = Range { prefix: "/c/".into(), at: Some(revision), ..Range::default() };
+    let page = store.range(range.clone()).await.unwrap();
+    assert_eq!(page.records, model.range(&range).unwrap().records, "the state at {revision}");
+    check_history(&store, &model, compacted.max(FIRST), revision).await;
+    // Revisions go on where they stopped.
+    let next =
+        Write::one(Key::new("/after"), Guard::Absent, Action::Put { value: "1".into(), ttl: None });
+    assert_eq!(store.commit(next).await.unwrap().last, revision.next());
+}
+
+async fn check_history(store: &Embedded, model: &Model, after: Revision, to: Revision) {
+    let mut watch = store.watch("/c/", after).await.unwrap();
+    let (mut seen, mut position): (Vec<Change>, _) = (Vec::new(), after);
+    while position < to {
+        let batch = watch.next().await.unwrap().unwrap();
+        position = batch.complete_to;
+        seen.extend(batch.changes);
+    }
+    let expected = model.changes().iter().filter(|change| change.revision > after);
+    assert_eq!(seen, expected.cloned().collect::<Vec<_>>(), "the history after {after}");
+}
+
+#[test]
+fn every_crash_leaves_what_was_acknowledged() {
+    let mut run = Run::new();
+    contract::run(run.work(1, 45));
+    let images = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for share in 0..THREADS {
+            let (run, images) = (&run, &images);
+            scope.spawn(move || contract::run(crash_everywhere(run, share, images)));
+        }
+    });
+    let images = images.into_inner();
+    assert!(images > 2_000, "only {images} images");
+}
+
+const THREADS: usize = 2;
+
+/// Crashes after every operation (of this thread's share) in four ways.
+async fn crash_everywhere(run: &Run, share: usize, images: &AtomicUsize) {
+    let mut replay = Replay::default();
+    for (now, done) in run.disk.history().iter().enumerate() {
+        replay.step(done);
+        if now % THREADS != share {
+            continue;
+        }
+        let seed = now as u64;
+        for kept in [Kept::Nothing, Kept::Everything, Kept::Some(seed), Kept::Torn(seed)] {
+            let _context = Context(format!("after operation {now}, {kept:?} kept"));
+            check(run, now + 1, &replay.crash(kept)).await;
+            images.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Damage is refused with its place, or does not matter; it is never served.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use headwater_store::{
+    Action, Embedded, EmbeddedOptions, Error, Guard, Key, Page, Range, Store, Write,
+};
+use headwater_testkit::contract;
+
+use crate::disk::TestDisk;
+
+const DATA: &str = "data.redb";
+
+fn open(disk: &TestDisk) -> Result<Embedded, Error> {
+    let options = EmbeddedOptions { cache_bytes: 1 << 20, ..EmbeddedOptions::default() };
+    Embedded::open_on(Arc::new(disk.clone()), options)
+}
+
+/// A small store that was closed.
+async fn closed() -> TestDisk {
+    let disk = TestDisk::default();
+    let store = open(&disk).unwrap();
+    for n in 0..24_u8 {
+        let value = Bytes::from(vec![n; usize::from(n) * 300]);
+        let put = Action::Put { value, ttl: None };
+        store.commit(Write::one(Key::new(format!("/d/{n}")), Guard::Absent, put)).await.unwrap();
+    }
+    store.close();
+    disk
+}
+
+async fn read(disk: &TestDisk) -> Result<Page, Error> {
+    let store = open(disk)?;
+    store.range(Range { prefix: "/d/".into(), ..Range::default() }).await
+}
+
+/// What is read from a damaged disk is refused as damage or right.
+async fn check(damaged: &TestDisk, right: &Page, what: &str) -> bool {
+    match read(damaged).await {
+        Ok(page) => {
+            assert_eq!(page.records, right.records, "{what}");
+            assert_eq!(page.revision, right.revision, "{what}");
+            false
+        }
+        Err(Error::Damaged { place, .. }) => {
+            assert!(!place.is_empty(), "{what}");
+            true
+        }
+        // A number that was damaged may look like the future of the format.
+        Err(Error::Unavailable(why)) => {
+            assert!(why.contains("format") || why.contains("is not"), "{what}: {why}");
+            true
+        }
+        Err(error) => panic!("{what}: {error}"),
+    }
+}
+
+#[test]
+fn a_changed_bit_is_refused_or_does_not_matter() {
+    contract::run(async {
+        let disk = closed().await;
+        let right = read(&disk.copy()).await.unwrap();
+        let mut refused = 0;
+        for name in disk.names() {
+            let content = disk.file(&name);
+            let used: Vec<usize> = (0..content.len()).filter(|n| content[*n] != 0).collect();
+            let step = used.len().div_ceil(400).max(1);
+            for place in used.into_iter().step_by(step) {
+                let damaged = disk.copy();
+                let mut content = content.clone();
+                content[place] ^= 1 << (place % 8);
+                damaged.put_file(&name, content);
+                refused +=
+                    usize::from(check(&damaged, &right, &format!("{name}, byte {place}")).await);
+            }
+        }
+        assert!(refused > 100, "only {refused} were refused");
+    });
+}
+
+#[test]
+fn a_file_that_is_cut_or_missing_is_refused_or_does_not_matter() {
+    contract::run(async {
+        let disk = closed().await;
+        let right = read(&disk.copy()).await.unwrap();
+        for name in disk.names() {
+            let content = disk.file(&name);
+            let step = content.len().div_ceil(40).max(1);
+            for len in (0..content.len()).step_by(step) {
+                let damaged = disk.copy();
+                damaged.put_file(&name, content[..len].to_vec());
+                check(&damaged, &right, &format!("{name} cut to {len}")).await;
+            }
+            let damaged = disk.copy();
+            headwater_store::embedded::disk::Disk::remove(&damaged, &name).unwrap();
+            let refused = check(&damaged, &right, &format!("{name} missing")).await;
+            assert!(refused || name == "HEAD", "a store without {name} was opened");
+        }
+    });
+}
+
+#[test]
+fn an_older_data_file_is_refused_because_it_ends_too_early() {
+    contract::run(async {
+        let disk = closed().await;
+        let older = disk.file(DATA);
+        let store = open(&disk).unwrap();
+        let put = Action::Put { value: "1".into(), ttl: None };
+        store.commit(Write::one(Key::new("/d/new"), Guard::Absent, put)).await.unwrap();
+        store.close();
+        disk.put_file(DATA, older);
+        let refused = open(&disk).err();
+        assert!(
+            matches!(&refused, Some(Error::Damaged { why, .. }) if why.contains("acknowledged")),
+            "{refused:?}"
+        );
+    });
+}
+
+#[test]
+fn a_data_file_of_another_store_is_refused() {
+    contract::run(async {
+        let (disk, other) = (closed().await, closed().await);
+        let right = read(&disk.copy()).await.unwrap();
+        // One page of the other store's file in place of ours.
+        let (content, foreign) = (disk.file(DATA), other.file(DATA));
+        for page in 0..content.len() / 4096 {
+            let damaged = disk.copy();
+            let mut content = content.clone();
+            let place = page * 4096..(page + 1) * 4096;
+            content[place.clone()].copy_from_slice(&foreign[place]);
+            damaged.put_file(DATA, content);
+            check(&damaged, &right, &format!("page {page} of another store")).await;
+        }
+    });
+}

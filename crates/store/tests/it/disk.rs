@@ -1,0 +1,389 @@
+//! A disk in memory that records what is done to it, fails on demand, and yields what a crash at any
+//! point could have left.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use headwater_store::embedded::disk::Disk;
+use redb::StorageBackend;
+
+/// What was done to the disk.
+#[derive(Clone, Debug)]
+pub(crate) enum Done {
+    Created {
+        name: String,
+        inode: usize,
+    },
+    Wrote {
+        inode: usize,
+        offset: u64,
+        data: Vec<u8>,
+    },
+    SetLen {
+        inode: usize,
+        len: u64,
+    },
+    Synced {
+        inode: usize,
+    },
+    /// A sync that reported an error: what it should have written may be gone for good, even if a
+    /// later sync succeeds.
+    SyncFailed {
+        inode: usize,
+    },
+    Renamed {
+        from: String,
+        to: String,
+    },
+    Removed {
+        name: String,
+    },
+    SyncedNames,
+}
+
+/// Some files. A clone is the same disk.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TestDisk(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    names: BTreeMap<String, usize>,
+    files: Vec<Vec<u8>>,
+    /// Everything done, if it is recorded.
+    done: Vec<Done>,
+    /// Which operation fails next, counted down by those that can fail.
+    fails_in: Option<usize>,
+    /// Whether all operations after it fail too.
+    fails_on: bool,
+    failed: usize,
+}
+
+/// Which of the writes that were not synced a crash kept.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kept {
+    Nothing,
+    Everything,
+    /// Each sector by chance.
+    Some(u64),
+    /// Everything, but the last write only up to some byte.
+    Torn(u64),
+}
+
+impl TestDisk {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+
+    /// How much has been done so far.
+    pub(crate) fn now(&self) -> usize {
+        self.lock().done.len()
+    }
+
+    pub(crate) fn history(&self) -> Vec<Done> {
+        self.lock().done.clone()
+    }
+
+    /// Makes the operation after so many others fail, and those after it if `on`.
+    pub(crate) fn fail_in(&self, operations: usize, on: bool) {
+        let mut state = self.lock();
+        (state.fails_in, state.fails_on) = (Some(operations), on);
+    }
+
+    pub(crate) fn failures(&self) -> usize {
+        self.lock().failed
+    }
+
+    pub(crate) fn file(&self, name: &str) -> Vec<u8> {
+        let state = self.lock();
+        state.files[state.names[name]].clone()
+    }
+
+    pub(crate) fn put_file(&self, name: &str, content: Vec<u8>) {
+        let mut state = self.lock();
+        let inode = state.inode(name);
+        state.files[inode] = content;
+    }
+
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.lock().names.keys().cloned().collect()
+    }
+
+    /// A copy that shares nothing with this one and remembers nothing.
+    pub(crate) fn copy(&self) -> TestDisk {
+        let state = self.lock();
+        let (names, files) = (state.names.clone(), state.files.clone());
+        TestDisk(Arc::new(Mutex::new(State { names, files, ..State::default() })))
+    }
+}
+
+impl State {
+    fn inode(&mut self, name: &str) -> usize {
+        if let Some(inode) = self.names.get(name) {
+            return *inode;
+        }
+        self.files.push(Vec::new());
+        let inode = self.files.len() - 1;
+        self.names.insert(name.into(), inode);
+        self.done.push(Done::Created { name: name.into(), inode });
+        inode
+    }
+
+    /// Counts an operation that may be chosen to fail.
+    fn may_fail(&mut self) -> io::Result<()> {
+        match &mut self.fails_in {
+            None => Ok(()),
+            Some(0) => {
+                if !self.fails_on {
+                    self.fails_in = None;
+                }
+                self.failed += 1;
+                Err(io::Error::other("injected"))
+            }
+            Some(left) => {
+                *left -= 1;
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Disk for TestDisk {
+    fn open(&self, name: &str) -> io::Result<Box<dyn StorageBackend>> {
+        let inode = self.lock().inode(name);
+        Ok(Box::new(TestFile { disk: self.clone(), inode }))
+    }
+
+    fn exists(&self, name: &str) -> io::Result<bool> {
+        Ok(self.lock().names.contains_key(name))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let mut state = self.lock();
+        state.may_fail()?;
+        let inode = state.names.remove(from).ok_or(io::ErrorKind::NotFound)?;
+        state.names.insert(to.into(), inode);
+        state.done.push(Done::Renamed { from: from.into(), to: to.into() });
+        Ok(())
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        let mut state = self.lock();
+        state.names.remove(name).ok_or(io::ErrorKind::NotFound)?;
+        state.done.push(Done::Removed { name: name.into() });
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let mut state = self.lock();
+        state.may_fail()?;
+        state.done.push(Done::SyncedNames);
+        Ok(())
+    }
+
+    fn place(&self) -> String {
+        "memory".into()
+    }
+}
+
+#[derive(Debug)]
+struct TestFile {
+    disk: TestDisk,
+    inode: usize,
+}
+
+impl StorageBackend for TestFile {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.disk.lock().files[self.inode].len() as u64)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let state = self.disk.lock();
+        let start = usize::try_from(offset).unwrap();
+        let found = state.files[self.inode].get(start..).and_then(|rest| rest.get(..out.len()));
+        out.copy_from_slice(found.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        let mut state = self.disk.lock();
+        state.may_fail()?;
+        state.files[self.inode].resize(usize::try_from(len).unwrap(), 0);
+        state.done.push(Done::SetLen { inode: self.inode, len });
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        let mut state = self.disk.lock();
+        if let Err(error) = state.may_fail() {
+            state.done.push(Done::SyncFailed { inode: self.inode });
+            return Err(error);
+        }
+        state.done.push(Done::Synced { inode: self.inode });
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let mut state = self.disk.lock();
+        state.may_fail()?;
+        apply_write(&mut state.files[self.inode], offset, data);
+        state.done.push(Done::Wrote { inode: self.inode, offset, data: data.to_vec() });
+        Ok(())
+    }
+}
+
+fn apply_write(file: &mut Vec<u8>, offset: u64, data: &[u8]) {
+    let start = usize::try_from(offset).unwrap();
+    if file.len() < start + data.len() {
+        file.resize(start + data.len(), 0);
+    }
+    file[start..start + data.len()].copy_from_slice(data);
+}
+
+/// Replays a recorded history and shows what crashes could have left on the way.
+#[derive(Default)]
+pub(crate) struct Replay {
+    /// What is durable.
+    files: Vec<Vec<u8>>,
+    names: BTreeMap<String, usize>,
+    /// What is not, in order.
+    pending: Vec<Done>,
+}
+
+impl Replay {
+    /// Goes one operation further.
+    pub(crate) fn step(&mut self, done: &Done) {
+        match done {
+            Done::Created { inode, .. } => {
+                self.files.resize(self.files.len().max(inode + 1), Vec::new());
+                self.pending.push(done.clone());
+            }
+            Done::Synced { inode } => self.settle(|pending| touches(pending, *inode), true),
+            Done::SyncFailed { inode } => self.settle(|pending| touches(pending, *inode), false),
+            Done::SyncedNames => self.settle(is_name, true),
+            _ => self.pending.push(done.clone()),
+        }
+    }
+
+    /// Makes some of what is pending durable, or loses it.
+    fn settle(&mut self, which: impl Fn(&Done) -> bool, kept: bool) {
+        let (settled, pending) = std::mem::take(&mut self.pending).into_iter().partition(which);
+        self.pending = pending;
+        let settled: Vec<Done> = settled;
+        for done in settled.iter().filter(|_| kept) {
+            apply(&mut self.files, &mut self.names, done);
+        }
+    }
+
+    /// What is left after a crash here.
+    pub(crate) fn crash(&self, kept: Kept) -> TestDisk {
+        let (mut files, mut names) = (self.files.clone(), self.names.clone());
+        match kept {
+            Kept::Nothing => {}
+            Kept::Everything => {
+                for done in &self.pending {
+                    apply(&mut files, &mut names, done);
+                }
+            }
+            Kept::Some(seed) => {
+                let mut chance = Chance(seed);
+                for done in &self.pending {
+                    apply_some(&mut files, &mut names, done, &mut chance);
+                }
+            }
+            Kept::Torn(seed) => {
+                if let Some((last, rest)) = self.pending.split_last() {
+                    for done in rest {
+                        apply(&mut files, &mut names, done);
+                    }
+                    apply_torn(&mut files, &mut names, last, &mut Chance(seed));
+                }
+            }
+        }
+        TestDisk(Arc::new(Mutex::new(State { names, files, ..State::default() })))
+    }
+}
+
+fn touches(done: &Done, file: usize) -> bool {
+    matches!(done, Done::Wrote { inode, .. } | Done::SetLen { inode, .. } if *inode == file)
+}
+
+fn is_name(done: &Done) -> bool {
+    matches!(done, Done::Created { .. } | Done::Renamed { .. } | Done::Removed { .. })
+}
+
+fn apply(files: &mut [Vec<u8>], names: &mut BTreeMap<String, usize>, done: &Done) {
+    match done {
+        Done::Created { name, inode } => drop(names.insert(name.clone(), *inode)),
+        Done::Wrote { inode, offset, data } => apply_write(&mut files[*inode], *offset, data),
+        Done::SetLen { inode, len } => files[*inode].resize(usize::try_from(*len).unwrap(), 0),
+        Done::Renamed { from, to } => {
+            if let Some(inode) = names.remove(from) {
+                names.insert(to.clone(), inode);
+            }
+        }
+        Done::Removed { name } => drop(names.remove(name)),
+        Done::Synced { .. } | Done::SyncFailed { .. } | Done::SyncedNames => {}
+    }
+}
+
+/// Keeps each sector of a write by chance; names and lengths whole or not.
+fn apply_some(
+    files: &mut [Vec<u8>],
+    names: &mut BTreeMap<String, usize>,
+    done: &Done,
+    chance: &mut Chance,
+) {
+    let Done::Wrote { inode, offset, data } = done else {
+        // Names change in order, as a journal keeps them, so only lengths are left to chance.
+        if matches!(done, Done::SetLen { .. }) && chance.next().is_multiple_of(2) {
+            return;
+        }
+        return apply(files, names, done);
+    };
+    let grain = if chance.next().is_multiple_of(2) { 512 } else { 4096 };
+    for (n, sector) in data.chunks(grain).enumerate() {
+        if chance.next().is_multiple_of(2) {
+            apply_write(&mut files[*inode], offset + (n * grain) as u64, sector);
+        }
+    }
+}
+
+fn apply_torn(
+    files: &mut [Vec<u8>],
+    names: &mut BTreeMap<String, usize>,
+    done: &Done,
+    chance: &mut Chance,
+) {
+    match done {
+        Done::Wrote { inode, offset, data } => {
+            let cut = usize::try_from(chance.next()).unwrap() % data.len().max(1);
+            apply_write(&mut files[*inode], *offset, &data[..cut]);
+        }
+        done => apply(files, names, done),
+    }
+}
+
+/// Repeatable chance (splitmix64).
+pub(crate) struct Chance(pub(crate) u64);
+
+impl Chance {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
+
+/// Says where a test was when it panicked.
+pub(crate) struct Context(pub(crate) String);
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.0);
+        }
+    }
+}

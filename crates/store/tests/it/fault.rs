@@ -1,0 +1,132 @@
+//! A disk that fails: nothing is acknowledged that is not there afterwards, and one failure does not
+//! stop the store for good.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use headwater_store::store::FIRST;
+use headwater_store::{
+    Action, Embedded, EmbeddedOptions, Error, Guard, Key, Range, Record, Revision, Store, Write,
+};
+use headwater_testkit::contract;
+
+use crate::disk::{Context, Kept, Replay, TestDisk};
+
+const WRITES: usize = 8;
+
+fn open(disk: &TestDisk) -> Result<Embedded, Error> {
+    let options = EmbeddedOptions { cache_bytes: 1 << 20, ..EmbeddedOptions::default() };
+    Embedded::open_on(Arc::new(disk.clone()), options)
+}
+
+fn create(n: usize) -> Write {
+    let value = format!("value {n} ").repeat(n * 100).into();
+    Write::one(Key::new(format!("/f/{n}")), Guard::Absent, Action::Put { value, ttl: None })
+}
+
+/// Writes with the disk failing after so many operations: which writes were acknowledged.
+async fn work(disk: &TestDisk, fails_in: usize, on: bool) -> BTreeMap<Key, Revision> {
+    let store = open(disk).unwrap();
+    let mut acknowledged = BTreeMap::new();
+    disk.fail_in(fails_in, on);
+    for n in 0..WRITES {
+        let write = create(n);
+        let key = write.ops[0].key.clone();
+        match store.commit(write).await {
+            Ok(done) => drop(acknowledged.insert(key, done.last)),
+            Err(Error::Unavailable(_)) => {}
+            Err(error) => panic!("{error}"),
+        }
+        if n == WRITES / 2 {
+            // Whether it is done is unknown when the disk fails, like any write.
+            let _ = store.compact(Revision(FIRST.0 + 1)).await;
+        }
+    }
+    acknowledged
+}
+
+async fn state(store: &Embedded) -> BTreeMap<Key, Record> {
+    let page = store.range(Range { prefix: "/f/".into(), ..Range::default() }).await.unwrap();
+    page.records.into_iter().map(|record| (record.key.clone(), record)).collect()
+}
+
+/// Every acknowledged write is there, and every revision is accounted for by one that is.
+async fn check(disk: &TestDisk, acknowledged: &BTreeMap<Key, Revision>) {
+    let store = open(disk).expect("a failed disk that works again is no damage");
+    let there = state(&store).await;
+    for (key, revision) in acknowledged {
+        let record = there.get(key).unwrap_or_else(|| panic!("{key} was acknowledged"));
+        assert_eq!(record.revision, *revision);
+    }
+    for n in 0..WRITES {
+        let write = create(n);
+        if let (Some(record), Action::Put { value, .. }) =
+            (there.get(&write.ops[0].key), &write.ops[0].action)
+        {
+            assert_eq!(record.value, value);
+        }
+    }
+    let newest = store.revision().await.unwrap();
+    assert_eq!(newest.0 - FIRST.0, there.len() as u64, "one revision for each write");
+}
+
+#[test]
+fn whichever_operation_fails_nothing_acknowledged_is_lost() {
+    contract::run(async {
+        let mut reached = 0;
+        for fails_in in 0.. {
+            for on in [false, true] {
+                let disk = TestDisk::default();
+                let acknowledged = work(&disk, fails_in, on).await;
+                if disk.failures() == 0 {
+                    assert!(reached > 50, "only {reached} operations could fail");
+                    return;
+                }
+                reached += 1;
+                let mut replay = Replay::default();
+                disk.history().iter().for_each(|done| replay.step(done));
+                for kept in [Kept::Nothing, Kept::Everything, Kept::Some(7)] {
+                    let failed = format!("operation {fails_in} failed, on: {on}");
+                    let _context = Context(format!("{failed}, then a crash with {kept:?} kept"));
+                    check(&replay.crash(kept), &acknowledged).await;
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn a_store_goes_on_after_one_failure_and_shows_that_it_was_in_trouble() {
+    contract::run(async {
+        for fails_in in (0..40).step_by(3) {
+            let disk = TestDisk::default();
+            let store = open(&disk).unwrap();
+            store.commit(create(0)).await.unwrap();
+            disk.fail_in(fails_in, false);
+            let mut unknown = 0;
+            for n in 1..WRITES {
+                unknown += usize::from(store.commit(create(n)).await.is_err());
+            }
+            assert_eq!(disk.failures(), 1);
+            assert!(unknown <= 1, "one failure failed {unknown} writes");
+            assert_eq!(store.condition().trouble, None);
+            assert!(state(&store).await.len() >= WRITES - 1);
+        }
+    });
+}
+
+#[test]
+fn a_disk_that_keeps_failing_stops_the_writes_and_says_why() {
+    contract::run(async {
+        let disk = TestDisk::default();
+        let store = open(&disk).unwrap();
+        store.commit(create(0)).await.unwrap();
+        disk.fail_in(0, true);
+        for n in 1..6 {
+            let refused = store.commit(create(n)).await;
+            assert!(matches!(refused, Err(Error::Unavailable(_))), "{refused:?}");
+        }
+        assert!(store.condition().trouble.is_some());
+        assert_eq!(store.revision().await.unwrap(), FIRST.next());
+    });
+}

@@ -173,7 +173,7 @@ struct Namespaces;
 
 impl Admit for Namespaces {
     fn admit(&self, attempt: &mut Attempt<'_>) -> Result<(), Status> {
-        if attempt.kind.plural != "namespaces" || !attempt.kind.group.is_empty() {
+        if !is_namespace(attempt.kind) {
             return Ok(());
         }
         let name = meta(attempt.new, "name").to_owned();
@@ -223,8 +223,12 @@ impl Admit for Validation {
 /// Whether nothing holds a deleted object any more: it goes with the write that notices.
 pub(crate) fn is_released(kind: &Served, value: &Value) -> bool {
     let grace = value["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
-    let held = kind.plural == "namespaces"
-        && kind.group.is_empty()
+    let held = is_namespace(kind)
         && value["spec"]["finalizers"].as_array().is_some_and(|list| !list.is_empty());
     is_deleting(value) && grace == 0 && crate::object::finalizers(value).is_empty() && !held
+}
+
+/// Whether the kind is Namespace.
+pub(crate) fn is_namespace(kind: &Served) -> bool {
+    kind.plural == "namespaces" && kind.group.is_empty()
 }

@@ -1,8 +1,8 @@
 //! Authorization: who may do what.
 //!
 //! River: route → **authorize** → handler; before the body is read (R48). Members of
-//! `system:masters` may do everything, other users may look at discovery, everybody may look at
-//! health and version (S8.9).
+//! `system:masters` may do everything, other users may look at discovery and ask about themselves,
+//! everybody may look at health and version (S8.9).
 
 use headwater_api::Status;
 
@@ -16,67 +16,96 @@ const PUBLIC: &[&str] = &["healthz", "livez", "readyz", "version"];
 /// Paths that every authenticated user may read, and below them.
 const DISCOVERY: &[&str] = &["api", "apis", "openapi", ".well-known", "openid"];
 
-/// Reviews that every authenticated user may ask for about itself.
+/// Questions that every authenticated user may ask about itself.
 const SELF_REVIEWS: &[&str] =
     &["selfsubjectreviews", "selfsubjectaccessreviews", "selfsubjectrulesreviews"];
 
-/// Refuses what the user may not do.
-pub(crate) fn authorize(identity: &Identity, route: &Route, path: &str) -> Result<(), Status> {
-    if allows(identity, route) {
-        return Ok(());
-    }
-    Err(refusal(identity, route, path))
+/// What somebody wants to do (S8.8).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Attributes<'a> {
+    /// Something with a path that is no resource.
+    Path { verb: &'a str, path: &'a str },
+    /// Something with objects.
+    Resource {
+        verb: &'a str,
+        group: &'a str,
+        resource: &'a str,
+        subresource: &'a str,
+        namespace: &'a str,
+        name: &'a str,
+    },
 }
 
-/// Whether the user may do it.
-pub(crate) fn allows(identity: &Identity, route: &Route) -> bool {
+impl<'a> Attributes<'a> {
+    /// What a request wants to do.
+    pub(crate) fn of(route: &'a Route, path: &'a str) -> Attributes<'a> {
+        match &route.target {
+            Target::Path(_) => Attributes::Path { verb: route.verb, path },
+            Target::Resource(resource) => Attributes::Resource {
+                verb: route.verb,
+                group: &resource.kind.group,
+                resource: &resource.kind.plural,
+                subresource: &resource.subresource,
+                namespace: &resource.namespace,
+                name: &resource.name,
+            },
+            Target::Missing { group, resource, .. } => Attributes::Resource {
+                verb: route.verb,
+                group,
+                resource,
+                subresource: "",
+                namespace: "",
+                name: "",
+            },
+        }
+    }
+}
+
+/// Whether somebody may do something.
+pub(crate) fn allows(identity: &Identity, attributes: &Attributes<'_>) -> bool {
     if identity.is_in(MASTERS) {
         return true;
     }
-    match &route.target {
-        Target::Path(segments) => {
-            let first = segments.first().map(String::as_str).unwrap_or_default();
-            let reads = matches!(route.verb, "get" | "head" | "post");
-            let open = PUBLIC.contains(&first)
-                || (!identity.is_anonymous() && DISCOVERY.contains(&first) && route.verb == "get");
-            reads && open
+    match attributes {
+        Attributes::Path { verb, path } => {
+            let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
+            let is_public = PUBLIC.contains(&first) && matches!(*verb, "get" | "head" | "post");
+            let is_discovery = DISCOVERY.contains(&first) && *verb == "get";
+            is_public || (is_discovery && !identity.is_anonymous())
         }
-        Target::Resource(resource) => {
-            !identity.is_anonymous()
-                && route.verb == "create"
-                && SELF_REVIEWS.contains(&&*resource.kind.plural)
+        Attributes::Resource { verb, group, resource, .. } => {
+            let asks = matches!(*group, "authentication.k8s.io" | "authorization.k8s.io")
+                && SELF_REVIEWS.contains(resource);
+            asks && *verb == "create" && !identity.is_anonymous()
         }
-        Target::Missing { .. } => false,
     }
 }
 
-fn refusal(identity: &Identity, route: &Route, path: &str) -> Status {
+/// Refuses what the user may not do.
+pub(crate) fn authorize(identity: &Identity, attributes: &Attributes<'_>) -> Result<(), Status> {
+    if allows(identity, attributes) { Ok(()) } else { Err(refusal(identity, attributes)) }
+}
+
+fn refusal(identity: &Identity, attributes: &Attributes<'_>) -> Status {
     let user = &identity.user;
-    let verb = route.verb;
-    let (group, plural, subresource, namespace, name) = match &route.target {
-        Target::Path(_) => {
+    match attributes {
+        Attributes::Path { verb, path } => {
             let why = format!("User \"{user}\" cannot {verb} path \"{path}\"");
-            return status::forbidden("", "", "", &why);
+            status::forbidden("", "", "", &why)
         }
-        Target::Resource(resource) => (
-            &*resource.kind.group,
-            &*resource.kind.plural,
-            resource.subresource.as_str(),
-            resource.namespace.as_str(),
-            resource.name.as_str(),
-        ),
-        Target::Missing { group, resource, .. } => (group.as_str(), resource.as_str(), "", "", ""),
-    };
-    let full = match subresource {
-        "" => plural.to_owned(),
-        subresource => format!("{plural}/{subresource}"),
-    };
-    let place = match namespace {
-        "" => "at the cluster scope".to_owned(),
-        namespace => format!("in the namespace \"{namespace}\""),
-    };
-    let why = format!(
-        "User \"{user}\" cannot {verb} resource \"{full}\" in API group \"{group}\" {place}"
-    );
-    status::forbidden(group, plural, name, &why)
+        Attributes::Resource { verb, group, resource, subresource, namespace, name } => {
+            let full = match *subresource {
+                "" => (*resource).to_owned(),
+                subresource => format!("{resource}/{subresource}"),
+            };
+            let place = match *namespace {
+                "" => "at the cluster scope".to_owned(),
+                namespace => format!("in the namespace \"{namespace}\""),
+            };
+            let why = format!(
+                "User \"{user}\" cannot {verb} resource \"{full}\" in API group \"{group}\" {place}"
+            );
+            status::forbidden(group, resource, name, &why)
+        }
+    }
 }

@@ -13,7 +13,7 @@ use headwater_store::{Guard, Key, Record};
 use http::StatusCode;
 use serde_json::Value;
 
-use crate::admission::is_released;
+use crate::admission::{is_namespace, is_released};
 use crate::body::Response;
 use crate::decode;
 use crate::object::{Current, canonical, finalizers, is_deleting, meta, metadata, wire};
@@ -60,6 +60,16 @@ pub(crate) async fn one(
         return Ok(body::json(code, status::line(&success)));
     }
     encode::one(server, call, kind, code, &deleted.object)
+}
+
+/// Deletes an object on behalf of another request.
+pub(crate) async fn run(
+    server: &Server,
+    resource: &Resource,
+    options: DeleteOptions,
+) -> Result<(), Status> {
+    let (kind, name) = (&resource.kind, resource.name.as_str());
+    Delete { server, kind, key: resource.key(), name, options }.run().await.map(drop)
 }
 
 /// DELETE on a collection: not atomic, and the first error ends it (S2.46).
@@ -133,8 +143,7 @@ enum Plan {
 
 impl Delete<'_> {
     async fn run(&self) -> Result<Deleted, Status> {
-        let is_protected = self.kind.plural == "namespaces" && self.kind.group.is_empty();
-        if is_protected && PROTECTED.contains(&self.name) {
+        if is_namespace(self.kind) && PROTECTED.contains(&self.name) {
             let why = "this namespace may not be deleted";
             return Err(status::forbidden("", "namespaces", self.name, why));
         }
@@ -275,7 +284,7 @@ impl Delete<'_> {
     /// Sets the marks of a deletion that begins now.
     fn stamp(&self, value: &mut Value, period: i64) {
         let when = rfc3339(seconds_from(self.server.now(), period));
-        let is_namespace = self.kind.plural == "namespaces" && self.kind.group.is_empty();
+        let is_namespace = is_namespace(self.kind);
         if is_namespace {
             value["status"]["phase"] = "Terminating".into();
         }

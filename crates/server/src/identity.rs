@@ -131,6 +131,11 @@ impl Authenticator {
         }
     }
 
+    /// Whose bearer token this is.
+    pub fn identify_token(&self, token: &str) -> Option<Arc<Identity>> {
+        self.tokens.find(token.as_bytes())
+    }
+
     /// Who sent these headers over this connection. A certificate counts before a token.
     pub fn identify(
         &self,

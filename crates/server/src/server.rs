@@ -23,6 +23,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
+use crate::authorize::Attributes;
 use crate::body::{self, Finish, Response};
 use crate::health::{Answers, Health};
 use crate::identity::{Authenticator, Identity, Peer};
@@ -239,7 +240,8 @@ impl Server {
             Err(Lost::Page) => return body::page_not_found(),
             Err(Lost::Status(status)) => return status::response(&status),
         };
-        if let Err(status) = authorize::authorize(&identity, &found, &path) {
+        let attributes = Attributes::of(&found, &path);
+        if let Err(status) = authorize::authorize(&identity, &attributes) {
             let mut response = status::response(&status);
             body::set(&mut response, header::X_CONTENT_TYPE_OPTIONS, "nosniff");
             return response;
@@ -278,6 +280,11 @@ impl Server {
                 status::response(&Status::failure(504, "Timeout", why))
             }
         }
+    }
+
+    /// Whose bearer token this is.
+    pub(crate) fn identify_token(&self, token: &str) -> Option<Arc<Identity>> {
+        self.shared.authenticator.identify_token(token)
     }
 
     /// Health paths.
@@ -325,13 +332,13 @@ impl Server {
         if matches!(verb, "get" | "list") {
             return match (verb, resource.subresource.as_str()) {
                 ("list", _) => read::list(self, call, resource).await,
-                (_, "" | "status") => read::get(self, call, resource).await,
+                (_, name) if subresource::is_a_door(name) => read::get(self, call, resource).await,
                 _ => subresource::get(self, call, resource).await,
             };
         }
         let bytes = body::read(&call.headers, body).await?;
-        let special = !matches!(resource.subresource.as_str(), "" | "status" | "finalize");
-        if special || subresource::is_review(&resource.kind) {
+        let is_door = subresource::is_a_door(&resource.subresource);
+        if !is_door || subresource::is_transient(&resource.kind) {
             return subresource::write(self, call, resource, bytes).await;
         }
         let written = match verb {

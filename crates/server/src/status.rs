@@ -102,6 +102,11 @@ pub fn internal(why: impl std::fmt::Display) -> Status {
     )
 }
 
+/// 501: what this server does not do at all.
+pub fn not_implemented(why: impl Into<String>) -> Status {
+    Status::failure(501, "NotImplemented", why)
+}
+
 /// 503.
 pub fn unavailable(why: impl Into<String>) -> Status {
     Status::failure(503, "ServiceUnavailable", why)

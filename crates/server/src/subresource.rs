@@ -1,55 +1,59 @@
-//! Subresources that are not a part of their object, and kinds that only answer.
+//! Subresources that speak another type than their object, and kinds that only answer.
 //!
-//! River: route → **subresource** → write. Scale and binding are views of an object that write
-//! through it; reviews are questions.
+//! River: route → **subresource** → write. A Scale or a Binding is another view of an object and
+//! writes through it; a review is a question and leaves nothing behind.
 
 use bytes::Bytes;
 use headwater_api::Status;
-use http::StatusCode;
-use serde_json::json;
 
 use crate::body::Response;
 use crate::registry::Served;
 use crate::route::Resource;
 use crate::server::{Call, Server};
-use crate::{encode, status};
+use crate::{binding, review, scale, status};
 
-/// GET on a subresource.
-pub(crate) async fn get(
-    _server: &Server,
-    _call: &Call,
-    _resource: &Resource,
-) -> Result<Response, Status> {
-    Err(status::no_such_resource())
+/// Whether a subresource is written as its own object is: PUT and PATCH of the same type.
+pub(crate) fn is_a_door(name: &str) -> bool {
+    matches!(name, "" | "status" | "finalize" | "ephemeralcontainers" | "resize" | "approval")
 }
 
-/// Whether objects of the kind are questions and never stored.
-pub(crate) fn is_review(kind: &Served) -> bool {
+/// Whether objects of the kind are never stored.
+pub(crate) fn is_transient(kind: &Served) -> bool {
     matches!(&*kind.group, "authentication.k8s.io" | "authorization.k8s.io")
-        || kind.plural == "bindings"
+        || (kind.plural == "bindings" && kind.group.is_empty())
 }
 
-/// POST, PUT or PATCH on a subresource, or a review.
-pub(crate) async fn write(
-    _server: &Server,
+/// GET on a subresource of another type.
+pub(crate) async fn get(
+    server: &Server,
     call: &Call,
     resource: &Resource,
-    _body: Bytes,
 ) -> Result<Response, Status> {
-    if resource.kind.plural == "selfsubjectreviews" {
-        let identity = &call.identity;
-        let review = json!({
-            "kind": "SelfSubjectReview",
-            "apiVersion": "authentication.k8s.io/v1",
-            "metadata": {},
-            "status": { "userInfo": {
-                "username": identity.user,
-                "uid": identity.uid,
-                "groups": identity.groups,
-                "extra": identity.extra,
-            }},
-        });
-        return Ok(encode::value(call, StatusCode::CREATED, &review));
+    match resource.subresource.as_str() {
+        "scale" => scale::get(server, call, resource).await,
+        _ => Err(not_served(resource)),
     }
-    Err(status::no_such_resource())
+}
+
+/// POST, PUT or PATCH on a subresource of another type, or on a kind that is never stored.
+pub(crate) async fn write(
+    server: &Server,
+    call: &Call,
+    resource: &Resource,
+    body: Bytes,
+) -> Result<Response, Status> {
+    match (&*resource.kind.plural, resource.subresource.as_str()) {
+        (_, "scale") => scale::write(server, call, resource, body).await,
+        ("pods" | "bindings", "binding" | "") => binding::bind(server, call, resource, &body).await,
+        ("pods", "eviction") => binding::evict(server, call, resource, &body).await,
+        (_, "") => review::review(server, call, resource, &body),
+        _ => Err(not_served(resource)),
+    }
+}
+
+/// What would need a kubelet, or a proxy to one.
+fn not_served(resource: &Resource) -> Status {
+    let name = &resource.subresource;
+    let message = format!("{name} needs a running container; this server runs none");
+    status::not_implemented(message)
 }

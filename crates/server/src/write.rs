@@ -15,7 +15,7 @@ use http::StatusCode;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::admission::{Attempt, admit, is_released};
+use crate::admission::{Attempt, admit, is_namespace, is_released};
 use crate::decode::{self, Decoded};
 use crate::object::{Current, canonical, meta, metadata, stamp, wire};
 use crate::registry::Served;
@@ -433,26 +433,45 @@ impl Update<'_> {
         }
     }
 
-    /// Status and the rest are written through different doors (S2.51).
+    /// Each subresource is a door to a part of the object; the rest stays as it is (S2.51).
     fn keep_other_half(&self, new: &mut Value, old: &Value) {
         let kind = &self.resource.kind;
-        if self.resource.subresource == "status" {
-            let status = new.get("status").cloned();
-            let asked = new["metadata"].clone();
-            *new = old.clone();
-            match status {
-                Some(status) => new["status"] = status,
-                None => drop(new.as_object_mut().map(|object| object.remove("status"))),
+        let subresource = self.resource.subresource.as_str();
+        if let Some((_, part)) = DOORS.iter().find(|(name, _)| *name == subresource) {
+            let asked = std::mem::replace(new, old.clone());
+            copy(new, &asked, part);
+            if subresource == "status" && !kind.custom {
+                keep_status_metadata(new, &asked["metadata"]);
             }
-            if !kind.custom {
-                keep_status_metadata(new, &asked);
-            }
-        } else if kind.has_status() && !matches!(self.resource.subresource.as_str(), "finalize") {
-            match old.get("status") {
-                Some(status) => new["status"] = status.clone(),
-                None => drop(new.as_object_mut().map(|object| object.remove("status"))),
+            let metadata = metadata(new);
+            metadata.insert("resourceVersion".into(), asked["metadata"]["resourceVersion"].clone());
+        } else if kind.has_status() && subresource != "binding" {
+            copy(new, old, &["status"]);
+            if is_namespace(kind) {
+                copy(new, old, &["spec"]); // finalizers have their own door
             }
         }
+    }
+}
+
+/// Subresources that are written as the object itself, and the part of it that each may change.
+const DOORS: &[(&str, &[&str])] = &[
+    ("status", &["status"]),
+    ("finalize", &["spec", "finalizers"]),
+    ("approval", &["status", "conditions"]),
+    ("ephemeralcontainers", &["spec", "ephemeralContainers"]),
+    ("resize", &["spec", "containers"]),
+];
+
+/// Makes one part of an object the same as another's.
+fn copy(to: &mut Value, from: &Value, path: &[&str]) {
+    let Some((last, parents)) = path.split_last() else { return };
+    let part = parents.iter().try_fold(from, |value, key| value.get(key)).and_then(|v| v.get(last));
+    let parent = parents.iter().fold(to, |value, key| &mut value[*key]);
+    match (part, parent.as_object_mut()) {
+        (Some(part), _) => parent[*last] = part.clone(),
+        (None, Some(parent)) => drop(parent.remove(*last)),
+        (None, None) => {}
     }
 }
 

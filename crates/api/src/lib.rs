@@ -13,6 +13,7 @@ pub mod schema;
 pub mod quantity;
 pub mod decode;
 pub mod protobuf;
+pub mod defaults;
 pub mod status;
 pub mod name;
 pub mod query;

@@ -7,7 +7,13 @@
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
+use serde_json::{Map, Value};
+
 use crate::kind::Kind;
+
+mod reach;
+
+pub(crate) use reach::Reach;
 
 /// Every built-in type.
 pub struct Types {
@@ -19,9 +25,18 @@ pub struct Types {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TypeId(u32);
 
+impl TypeId {
+    /// A number below [`Types::len`].
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
 /// A type with fields.
 #[derive(Debug)]
 pub struct Type {
+    /// Which one it is.
+    pub id: TypeId,
     /// Such as `core/v1.PodSpec`.
     pub name: &'static str,
     /// Apply owns it as one.
@@ -173,7 +188,45 @@ impl Types {
 
     /// A type that a shape refers to.
     pub fn get(&self, id: TypeId) -> &Type {
-        &self.types[id.0 as usize]
+        &self.types[id.index()]
+    }
+
+    /// How many there are.
+    #[expect(clippy::len_without_is_empty, reason = "there are always types")]
+    pub fn len(&self) -> usize {
+        self.types.len()
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Type> {
+        self.types.iter()
+    }
+
+    /// What a value of that shape looks like when nothing was ever set in it.
+    pub fn empty(&self, shape: &Shape) -> Value {
+        match shape {
+            Shape::Text | Shape::Bytes => "".into(),
+            Shape::Int32 | Shape::Int64 | Shape::Float | Shape::IntOrString => 0.into(),
+            Shape::Bool | Shape::SchemaOrBool(_) => false.into(),
+            Shape::Quantity => "0".into(),
+            Shape::Time | Shape::MicroTime | Shape::Any => Value::Null,
+            Shape::List(_) | Shape::Wrapped(_) => Value::Array(Vec::new()),
+            Shape::Map(_) | Shape::SchemaOrList(_) | Shape::SchemaOrTexts(_) => {
+                Value::Object(Map::new())
+            }
+            Shape::Struct(id) => {
+                let fields = self.get(*id).always();
+                fields.map(|field| (field.name.to_owned(), self.absent(field))).collect()
+            }
+        }
+    }
+
+    /// What stands in the place of a field that nobody wrote but that is always there.
+    pub fn absent(&self, field: &Field) -> Value {
+        match field.zero {
+            Zero::Filled => self.empty(&field.shape),
+            _ => Value::Null,
+        }
     }
 
     fn read(text: &'static str) -> Types {
@@ -190,6 +243,20 @@ impl Types {
             (0..).map(TypeId).zip(&blocks).map(|(id, block)| (block.name, id)).collect();
         let types = blocks.iter().map(|block| block.read(&blocks, &names)).collect();
         Types { types, names }
+    }
+}
+
+impl Shape {
+    /// The type at its heart, if there is one: of a list of pods, Pod.
+    pub fn heart(&self) -> Option<TypeId> {
+        match self {
+            Shape::Struct(id)
+            | Shape::SchemaOrList(id)
+            | Shape::SchemaOrBool(id)
+            | Shape::SchemaOrTexts(id) => Some(*id),
+            Shape::List(inner) | Shape::Wrapped(inner) | Shape::Map(inner) => inner.heart(),
+            _ => None,
+        }
     }
 }
 
@@ -239,6 +306,7 @@ impl Block {
         let filled = |field: &Field| matches!(field.zero, Zero::Filled | Zero::Null);
         let always = (0..).zip(&fields).filter(|(_, field)| filled(field)).map(|(at, _)| at);
         Type {
+            id: names[self.name],
             name: self.name,
             atomic: self.atomic,
             always: always.collect(),
@@ -266,7 +334,7 @@ impl Block {
                     let Shape::Struct(id) = self.shape(shape, names) else {
                         unreachable!("only types are inlined")
                     };
-                    blocks[id.0 as usize].fields(blocks, names, fields);
+                    blocks[id.index()].fields(blocks, names, fields);
                 }
                 [_, name, shape, zero, ref rest @ ..] => fields.push(Field {
                     name,

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::path::Path;
 use super::time::{Precision, canonical};
 use crate::quantity::Quantity;
-use crate::schema::{Field, Shape, Type, Types, Zero};
+use crate::schema::{Shape, Type, Types, Zero};
 
 /// Fits an object; answers the paths of fields that its type does not have.
 pub(super) fn object(of: &Type, object: &mut Map<String, Value>) -> Result<Vec<String>, String> {
@@ -94,7 +94,7 @@ impl Fit<'_> {
         }
         for field in of.always() {
             if !object.contains_key(field.name) {
-                object.insert(field.name.to_owned(), self.filled(field));
+                object.insert(field.name.to_owned(), self.types.absent(field));
             }
         }
         Ok(())
@@ -158,36 +158,10 @@ impl Fit<'_> {
     /// An element of a list or map; as in Go, `null` is the empty one.
     fn element(&mut self, shape: &Shape, value: &mut Value, at: Place<'_>) -> Result<(), String> {
         if value.is_null() {
-            *value = self.zero(shape);
+            *value = self.types.empty(shape);
             return Ok(());
         }
         self.value(shape, value, at)
-    }
-
-    fn filled(&self, field: &Field) -> Value {
-        match field.zero {
-            Zero::Filled => self.zero(&field.shape),
-            _ => Value::Null,
-        }
-    }
-
-    /// What Go prints for a value that was never set.
-    fn zero(&self, shape: &Shape) -> Value {
-        match shape {
-            Shape::Text | Shape::Bytes => "".into(),
-            Shape::Int32 | Shape::Int64 | Shape::Float | Shape::IntOrString => 0.into(),
-            Shape::Bool | Shape::SchemaOrBool(_) => false.into(),
-            Shape::Quantity => "0".into(),
-            Shape::Time | Shape::MicroTime | Shape::Any => Value::Null,
-            Shape::List(_) | Shape::Wrapped(_) => Value::Array(Vec::new()),
-            Shape::Map(_) | Shape::SchemaOrList(_) | Shape::SchemaOrTexts(_) => {
-                Value::Object(Map::new())
-            }
-            Shape::Struct(id) => {
-                let fields = self.types.get(*id).always();
-                fields.map(|field| (field.name.to_owned(), self.filled(field))).collect()
-            }
-        }
     }
 
     /// How Go prints the type.

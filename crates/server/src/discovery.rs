@@ -31,7 +31,7 @@ pub(crate) async fn path(
     let is_read = call.method == http::Method::GET;
     match words.as_slice() {
         ["version"] if is_read => Ok(pretty(&version())),
-        ["metrics"] if is_read => Ok(server.metrics()),
+        ["metrics"] if is_read => Ok(metrics(server)),
         [] if is_read => Ok(encode::value(call, StatusCode::OK, &paths(&registry))),
         ["api"] if is_read => document(call, versions(), || aggregated(&registry, true)),
         ["apis"] if is_read => document(call, groups(&registry), || aggregated(&registry, false)),
@@ -333,6 +333,13 @@ fn version() -> Value {
         "compiler": "rustc",
         "platform": concat!("linux/", "amd64"),
     })
+}
+
+/// Prometheus text.
+fn metrics(server: &Server) -> Response {
+    let content_type = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
+    let text = server.metrics().registry.text();
+    body::answer(StatusCode::OK, content_type, body::full(text))
 }
 
 fn pretty(value: &Value) -> Response {

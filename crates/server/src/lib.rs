@@ -16,6 +16,7 @@ pub mod status;
 pub mod registry;
 pub mod route;
 mod authorize;
+mod observe;
 mod decode;
 mod encode;
 mod read;

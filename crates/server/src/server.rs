@@ -5,7 +5,6 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -29,7 +28,7 @@ use crate::health::{Answers, Health};
 use crate::identity::{Authenticator, Identity, Peer};
 use crate::listen;
 use crate::metrics::Metrics;
-use crate::metrics::registry::Desc;
+use crate::observe::{self, Seen};
 use crate::registry::{Registry, Served};
 use crate::route::{Lost, Resource, Route, Target, route};
 use crate::{authorize, delete, discovery, encode, patch, read, status, subresource, watch, write};
@@ -155,7 +154,7 @@ impl Server {
                 None => Ok(()),
             })
             .build();
-        observe(&metrics, &cache);
+        observe::cache(&metrics, &cache);
         let shared = Shared {
             cache,
             registry: ArcSwap::from_pointee(registry),
@@ -206,7 +205,10 @@ impl Server {
     {
         let audit_id = audit_id(request.headers());
         let answered = AssertUnwindSafe(self.answer(peer, request)).catch_unwind().await;
-        let mut response = answered.unwrap_or_else(|_| panicked());
+        let mut response = answered.unwrap_or_else(|_| {
+            self.shared.metrics.panics.with(&[]).inc();
+            panicked()
+        });
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             let headers = response.headers_mut();
             headers.insert(AUDIT_ID.clone(), audit_id);
@@ -222,7 +224,10 @@ impl Server {
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let Ok(identity) = self.shared.authenticator.identify(peer, request.headers()) else {
+        let identified = self.shared.authenticator.identify(peer, request.headers());
+        let result = if identified.is_ok() { "success" } else { "error" };
+        self.shared.metrics.authentication_attempts.with(&[result]).inc();
+        let Ok(identity) = identified else {
             return status::response(&status::unauthorized());
         };
         let (mut parts, body) = request.into_parts();
@@ -249,6 +254,7 @@ impl Server {
         let upgrade = parts.extensions.remove::<hyper::upgrade::OnUpgrade>();
         let agent = parts.headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok());
         let finish = Finish::of(&parts.headers, query.pretty(agent.unwrap_or_default()));
+        let seen = Seen::new(&self.shared.metrics, &found, &query);
         let mut call = Call {
             identity,
             method: parts.method,
@@ -260,26 +266,34 @@ impl Server {
             representation: Representation::default(),
         };
         if let Err(status) = call.negotiate(&found) {
-            return encode::status(&call, &status);
+            return seen.answered(encode::status(&call, &status));
         }
         if let (Target::Resource(resource), "watch") = (&found.target, found.verb) {
             let started = watch::start(self, &call, resource, upgrade, peer).await;
-            return started.unwrap_or_else(|status| encode::status(&call, &status));
+            let response = started.unwrap_or_else(|status| encode::status(&call, &status));
+            return seen.answered(response);
         }
-        let deadline = match call.query.timeout() {
-            Ok(asked) => asked.map_or(self.shared.options.request_timeout, |asked| {
-                asked.min(self.shared.options.request_timeout)
-            }),
-            Err(status) => return status::response(&status),
-        };
-        match tokio::time::timeout(deadline, self.dispatch(&call, found, body)).await {
-            Ok(Ok(response)) => response,
-            Ok(Err(status)) => encode::status(&call, &status),
-            Err(_) => {
-                let why = "Timeout: request did not complete within the allotted timeout";
-                status::response(&Status::failure(504, "Timeout", why))
-            }
-        }
+        let answered = self.within_deadline(&call, found, body).await;
+        seen.answered(answered.unwrap_or_else(|status| encode::status(&call, &status)))
+    }
+
+    async fn within_deadline<B>(
+        &self,
+        call: &Call,
+        found: Route,
+        body: B,
+    ) -> Result<Response, Status>
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let longest = self.shared.options.request_timeout;
+        let deadline = call.query.timeout()?.map_or(longest, |asked| asked.min(longest));
+        let answered = tokio::time::timeout(deadline, self.dispatch(call, found, body)).await;
+        answered.unwrap_or_else(|_| {
+            let why = "Timeout: request did not complete within the allotted timeout";
+            Err(Status::failure(504, "Timeout", why))
+        })
     }
 
     /// Whose bearer token this is.
@@ -293,10 +307,9 @@ impl Server {
         Some(answer.map(body::full))
     }
 
-    /// All metrics as text.
-    pub(crate) fn metrics(&self) -> Response {
-        let text = self.shared.metrics.registry.text();
-        body::answer(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", body::full(text))
+    /// Where requests are counted.
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.shared.metrics
     }
 
     async fn dispatch<B>(&self, call: &Call, found: Route, body: B) -> Result<Response, Status>
@@ -407,82 +420,4 @@ fn panicked() -> Response {
     tracing::error!("a handler panicked");
     let text = "This request caused apiserver to panic. Look in the logs for details.";
     body::text(StatusCode::INTERNAL_SERVER_ERROR, text)
-}
-
-/// Figures that are read when somebody asks for them.
-fn observe(metrics: &Metrics, cache: &Cache) {
-    let registry = &metrics.registry;
-    type Read = fn(&headwater_cache::Resource) -> f64;
-    let rows: [(&'static str, &'static str, Read); 3] = [
-        ("apiserver_watch_cache_events_received_total", "Changes that reached the cache.", |r| {
-            r.counters.received.load(Ordering::Relaxed) as f64
-        }),
-        ("apiserver_watch_cache_events_dispatched_total", "Events handed to views.", |r| {
-            r.counters.dispatched.load(Ordering::Relaxed) as f64
-        }),
-        ("apiserver_watch_cache_initializations_total", "Times a cache was filled.", |r| {
-            r.counters.initialized.load(Ordering::Relaxed) as f64
-        }),
-    ];
-    for (name, help, read) in rows {
-        let cache = cache.clone();
-        registry.observed_total(Desc { name, help, labels: GROUP_RESOURCE }, move |samples| {
-            each(&cache, |group, plural, resource| samples.push(&[group, plural], read(resource)));
-        });
-    }
-    let watched = cache.clone();
-    let desc = Desc {
-        name: "apiserver_watch_cache_resource_version",
-        help: "How far the cache has got.",
-        labels: GROUP_RESOURCE,
-    };
-    registry.observed(desc, move |samples| {
-        let applied = watched.applied().0 as f64;
-        each(&watched, |group, plural, _| samples.push(&[group, plural], applied));
-    });
-    let watched = cache.clone();
-    let desc = Desc {
-        name: "watch_cache_capacity",
-        help: "Changes that a window may hold.",
-        labels: GROUP_RESOURCE,
-    };
-    registry.observed(desc, move |samples| {
-        each(&watched, |group, plural, resource| {
-            samples.push(&[group, plural], resource.capacity() as f64);
-        });
-    });
-    let watched = cache.clone();
-    let desc = Desc {
-        name: "apiserver_storage_objects",
-        help: "Objects in the store.",
-        labels: &["resource"],
-    };
-    registry.observed(desc, move |samples| {
-        each(&watched, |group, plural, resource| {
-            let name = match group {
-                "" => plural.to_owned(),
-                group => format!("{plural}.{group}"),
-            };
-            samples.push(&[&name], watched.snapshot(resource).len() as f64);
-        });
-    });
-    let watched = cache.clone();
-    let desc =
-        Desc { name: "headwater_watchers", help: "Watches that are open.", labels: GROUP_RESOURCE };
-    registry.observed(desc, move |samples| {
-        each(&watched, |group, plural, resource| {
-            samples.push(&[group, plural], resource.watchers() as f64);
-        });
-    });
-}
-
-const GROUP_RESOURCE: &[&str] = &["group", "resource"];
-
-/// Calls `visit` for each resource with its group and plural.
-fn each(cache: &Cache, mut visit: impl FnMut(&str, &str, &headwater_cache::Resource)) {
-    for resource in cache.resources() {
-        let path = resource.prefix().trim_start_matches(headwater_store::key::ROOT);
-        let (group, plural) = path.trim_end_matches('/').split_once('/').unwrap_or(("", path));
-        visit(if group == "core" { "" } else { group }, plural, &resource);
-    }
 }

@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use crate::body::{self, Response};
 use crate::encode::{Frames, error_frame};
 use crate::identity::Peer;
+use crate::observe::Watched;
 use crate::route::Resource;
 use crate::server::{Call, Server};
 use crate::{encode, status, websocket};
@@ -50,7 +51,8 @@ pub(crate) async fn start(
         server: server.clone(),
         columns_sent: false,
     };
-    let stream = Streaming::new(server.clone(), resource, filter, &options, frames);
+    let watched = Watched::new(server.metrics(), kind, &resource.namespace, &resource.name);
+    let stream = Streaming::new(server.clone(), resource, filter, &options, frames, watched);
     if websocket::is_asked_for(call) {
         return websocket::upgrade(call, upgrade, peer, stream);
     }
@@ -73,6 +75,7 @@ pub(crate) struct Streaming {
     asked: Asked,
     bookmarks: bool,
     frames: Frames,
+    watched: Watched,
     ends: Instant,
     next_bookmark: Instant,
     /// The highest revision on the stream so far.
@@ -96,6 +99,7 @@ impl Streaming {
         filter: Filter,
         options: &WatchOptions,
         frames: Frames,
+        watched: Watched,
     ) -> Streaming {
         let now = Instant::now();
         let lasts = options.timeout.unwrap_or_else(|| spread(server.options().watch_timeout));
@@ -107,6 +111,7 @@ impl Streaming {
             asked: options.start,
             bookmarks: options.bookmarks,
             frames,
+            watched,
             ends: now + lasts,
             next_bookmark: now + bookmark_every,
             sent: Revision::ZERO,
@@ -187,6 +192,7 @@ impl Streaming {
     fn take(&mut self, step: Step) -> Option<Bytes> {
         match step {
             Step::Initial(objects) => {
+                self.watched.sent(objects.len());
                 Some(joined(objects.iter().map(|object| self.frames.initial(object))))
             }
             Step::Synced(revision) => {
@@ -195,6 +201,7 @@ impl Streaming {
                 mark.then(|| self.frames.bookmark(revision, true))
             }
             Step::Events(events) => {
+                self.watched.sent(events.len());
                 self.sent = events.last().map_or(self.sent, Event::revision);
                 Some(match events.as_slice() {
                     [event] => self.frames.event(event),

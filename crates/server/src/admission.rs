@@ -6,7 +6,7 @@
 use headwater_api::Status;
 use headwater_api::clock::rfc3339;
 use headwater_api::status::{Cause, FieldError};
-use headwater_api::{name, status as api_status};
+use headwater_api::{defaults, name, status as api_status};
 use headwater_cache::Cache;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -35,7 +35,8 @@ pub(crate) trait Admit: Sync {
 }
 
 /// All steps, in order.
-const STEPS: &[&dyn Admit] = &[&NamespaceLifecycle, &SystemFields, &Namespaces, &Validation];
+const STEPS: &[&dyn Admit] =
+    &[&NamespaceLifecycle, &Defaults, &SystemFields, &Namespaces, &Validation];
 
 /// Takes an object through every step.
 pub(crate) fn admit(mut attempt: Attempt<'_>) -> Result<(), Status> {
@@ -87,6 +88,18 @@ pub(crate) fn check_namespace(
     Err(status)
 }
 
+/// What Kubernetes writes where the author wrote nothing.
+struct Defaults;
+
+impl Admit for Defaults {
+    fn admit(&self, attempt: &mut Attempt<'_>) -> Result<(), Status> {
+        if !attempt.kind.custom {
+            defaults::apply(attempt.kind.storage(), attempt.new);
+        }
+        Ok(())
+    }
+}
+
 /// What the server keeps and clients cannot write (S2.2, S2.14, S2.50).
 struct SystemFields;
 
@@ -102,9 +115,10 @@ impl Admit for SystemFields {
 
 fn on_create(attempt: &mut Attempt<'_>) {
     let kind = attempt.kind;
-    if kind.has_status() && attempt.new.get("status").is_some() {
-        attempt.new["status"] = first_status(kind);
+    if kind.custom && kind.has_status() {
+        attempt.new.as_object_mut().map(|object| object.remove("status"));
     }
+    defaults::prepare_for_create(kind.storage(), attempt.new);
     let metadata = metadata(attempt.new);
     for key in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "resourceVersion"] {
         metadata.remove(key);
@@ -116,15 +130,10 @@ fn on_create(attempt: &mut Attempt<'_>) {
     }
 }
 
-/// The status of an object nobody has looked at yet.
-fn first_status(kind: &Served) -> Value {
-    match (&*kind.group, &*kind.kind.kind) {
-        ("", "Pod" | "PersistentVolume" | "PersistentVolumeClaim") => json!({ "phase": "Pending" }),
-        _ => json!({}),
-    }
-}
-
 fn on_update(attempt: &mut Attempt<'_>, old: &Value) {
+    if matches!(attempt.subresource, "" | "scale") {
+        defaults::prepare_for_update(attempt.kind.storage(), attempt.new, old);
+    }
     let before = &old["metadata"];
     let metadata = metadata(attempt.new);
     metadata.remove("selfLink");
@@ -181,21 +190,8 @@ impl Admit for Namespaces {
         if let Some(labels) = labels.as_object_mut() {
             labels.insert("kubernetes.io/metadata.name".into(), name.into());
         }
-        if attempt.old.is_none() {
-            prepare_namespace(attempt.new);
-        }
         Ok(())
     }
-}
-
-fn prepare_namespace(new: &mut Value) {
-    let mut finalizers: Vec<Value> =
-        new["spec"]["finalizers"].as_array().cloned().unwrap_or_default();
-    if !finalizers.iter().any(|finalizer| finalizer == "kubernetes") {
-        finalizers.push("kubernetes".into());
-    }
-    new["spec"] = json!({ "finalizers": finalizers });
-    new["status"] = json!({ "phase": "Active" });
 }
 
 /// What Kubernetes refuses with 422.

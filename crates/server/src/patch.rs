@@ -8,13 +8,14 @@ use headwater_api::Status;
 use headwater_api::decode::Format;
 use headwater_api::options::{FieldValidation, WriteOptions};
 use headwater_api::patch::{self, PatchType};
+use headwater_api::schema::Types;
 use http::header;
 use serde_json::Value;
 
-use crate::decode;
 use crate::route::Resource;
 use crate::server::{Call, Server};
 use crate::write::{Change, Update, Written, check_name, check_namespace};
+use crate::{decode, status};
 
 /// PATCH on an object.
 pub(crate) async fn patch(
@@ -55,7 +56,12 @@ impl Change for &mut Patched<'_> {
         match self.patch_type {
             PatchType::Json => patch::json(&mut value, patch)?,
             PatchType::Merge => patch::merge(&mut value, patch)?,
-            PatchType::Strategic | PatchType::Apply => {
+            PatchType::Strategic => {
+                let kind = &self.resource.kind;
+                let of = Types::builtin().of(kind).ok_or_else(status::no_such_resource)?;
+                patch::strategic(&mut value, patch, of)?;
+            }
+            PatchType::Apply => {
                 return Err(Status::failure(
                     415,
                     "UnsupportedMediaType",

@@ -15,7 +15,7 @@ use http::StatusCode;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::admission::{Attempt, admit, is_namespace, is_released};
+use crate::admission::{Attempt, admit, is_released};
 use crate::decode::{self, Decoded};
 use crate::object::{Current, canonical, meta, metadata, stamp, wire};
 use crate::registry::Served;
@@ -445,11 +445,6 @@ impl Update<'_> {
             }
             let metadata = metadata(new);
             metadata.insert("resourceVersion".into(), asked["metadata"]["resourceVersion"].clone());
-        } else if kind.has_status() && subresource != "binding" {
-            copy(new, old, &["status"]);
-            if is_namespace(kind) {
-                copy(new, old, &["spec"]); // finalizers have their own door
-            }
         }
     }
 }

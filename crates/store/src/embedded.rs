@@ -10,9 +10,10 @@ mod row;
 mod file;
 mod head;
 mod mailbox;
+mod expiry;
+mod pending;
 mod published;
 mod group;
-mod expiry;
 mod retention;
 mod start;
 mod undo;
@@ -22,7 +23,7 @@ mod writer;
 use std::fmt;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::JoinHandle;
 
 use async_trait::async_trait;
@@ -36,7 +37,7 @@ use crate::store::{
 use disk::{Directory, Disk};
 use file::{DATA, DataFile, Snapshot};
 use mailbox::Mailbox;
-use published::Published;
+use published::{Contents, Published};
 use row::State;
 use undo::Undos;
 use watch::Cursor;
@@ -109,7 +110,8 @@ impl Embedded {
     pub fn open_on(disk: Arc<dyn Disk>, options: Options) -> Result<Embedded, Error> {
         let (loaded, head) = start::start(&*disk, &options)?;
         let ages = start::ages(&loaded, options.clock.now().as_millisecond());
-        let start::Loaded { file, published, state, expiries } = loaded;
+        let start::Loaded { file, contents } = loaded;
+        let Contents { published, state, pending, expiries } = contents;
         let shared = Arc::new(Shared {
             disk,
             options,
@@ -119,9 +121,9 @@ impl Embedded {
             published: RwLock::new(published),
             mailbox: Mailbox::new(),
             undos: Undos::default(),
-            usage: Mutex::new((state, None)),
+            report: Mutex::new(Report { state, transactions: 0, trouble: None }),
         });
-        let writer = Writer::new(shared.clone(), head, state, expiries, ages);
+        let writer = Writer::new(shared.clone(), head, state, pending, expiries, ages);
         let thread = std::thread::Builder::new().name("store-writer".into());
         let thread = thread.spawn(move || writer.run());
         let thread = thread.map_err(|error| Error::Unavailable(error.to_string()))?;
@@ -135,12 +137,13 @@ impl Embedded {
 
     /// What the store holds, in numbers.
     pub fn usage(&self) -> Usage {
-        let (state, _) = *self.shared.usage();
+        let Report { state, transactions, .. } = *self.shared.report();
         Usage {
-            objects: state.live_rows,
-            object_bytes: state.live_bytes,
+            objects: state.objects,
+            object_bytes: state.object_bytes,
             history_bytes: state.history_bytes(),
             versions: state.log_rows,
+            transactions,
         }
     }
 
@@ -173,6 +176,8 @@ pub struct Usage {
     pub history_bytes: u64,
     /// Rows of both.
     pub versions: u64,
+    /// Transactions since the start, each with one sync.
+    pub transactions: u64,
 }
 
 #[async_trait]
@@ -210,7 +215,7 @@ impl Store for Embedded {
             let published = self.shared.published();
             (published.newest, published.compacted)
         };
-        let (_, trouble) = self.shared.usage().clone();
+        let trouble = self.shared.report().trouble.clone();
         Condition { revision, compacted, disk_bytes: self.shared.disk_bytes(), trouble }
     }
 }
@@ -228,8 +233,18 @@ struct Shared {
     newest: tokio::sync::watch::Sender<Revision>,
     mailbox: Mailbox,
     undos: Undos,
-    /// The sums after the last transaction, and why writes fail, if they do.
-    usage: Mutex<(State, Option<String>)>,
+    report: Mutex<Report>,
+}
+
+/// What the writer reports.
+#[derive(Debug)]
+struct Report {
+    /// The sums after the last transaction.
+    state: State,
+    /// How many there were.
+    transactions: u64,
+    /// Why writes fail, if they do.
+    trouble: Option<String>,
 }
 
 impl Shared {
@@ -288,7 +303,7 @@ impl Shared {
         match &*file {
             Some(file) => work(file),
             None => {
-                let (_, trouble) = self.usage().clone();
+                let trouble = self.report().trouble.clone();
                 Err(Error::Unavailable(trouble.unwrap_or_else(|| "the store is closed".into())))
             }
         }
@@ -310,16 +325,8 @@ impl Shared {
         self.published.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn usage(&self) -> std::sync::MutexGuard<'_, (State, Option<String>)> {
-        self.usage.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn set_state(&self, state: State) {
-        self.usage().0 = state;
-    }
-
-    fn set_trouble(&self, trouble: Option<String>) {
-        self.usage().1 = trouble;
+    fn report(&self) -> MutexGuard<'_, Report> {
+        self.report.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn disk_bytes(&self) -> u64 {

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use headwater_api::Revision;
 
-use super::published::Expiry;
 use crate::key::Key;
 
 /// The shortest time between two rounds.
@@ -20,6 +19,14 @@ const ROUND_MAX: usize = 100;
 
 /// In how many rounds everything may go at the soonest: a minute's worth.
 const ROUNDS_MIN: usize = 600;
+
+/// When a version of a key may go, by the wall clock in milliseconds.
+#[derive(Debug)]
+pub(super) struct Expiry {
+    pub(super) at: i64,
+    pub(super) key: Key,
+    pub(super) revision: Revision,
+}
 
 /// Everything that will expire, soonest first.
 #[derive(Debug)]

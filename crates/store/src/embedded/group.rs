@@ -11,8 +11,10 @@ use bytes::Bytes;
 use headwater_api::Revision;
 use redb::{ReadableTable, Table, WriteTransaction};
 
+use super::expiry::Expiry;
 use super::file::{LIVE, LOG, damaged, read_row, read_value, trouble, write_state};
-use super::published::{Expiry, Published};
+use super::pending::Chunk;
+use super::published::Published;
 use super::row::{Bad, LIVE_LEN, LiveRow, LogRow, Seed, State};
 use crate::change::{Change, ChangeKind, Version};
 use crate::key::Key;
@@ -27,10 +29,9 @@ pub(super) struct Group<'a> {
     /// The state before the group.
     before: &'a Published,
     /// What this group made of the keys it touched.
-    touched: HashMap<Key, Option<Revision>>,
+    touched: HashMap<Key, Option<LiveRow>>,
     state: State,
     changes: Vec<Change>,
-    expiries: Vec<Expiry>,
     /// The wall clock, in milliseconds.
     now: i64,
     row: Vec<u8>,
@@ -41,7 +42,8 @@ pub(super) struct Group<'a> {
 pub(super) struct Staged {
     pub(super) state: State,
     pub(super) changes: Vec<Change>,
-    pub(super) expiries: Vec<Expiry>,
+    /// What became of the keys.
+    pub(super) touched: HashMap<Key, Option<LiveRow>>,
 }
 
 impl<'a> Group<'a> {
@@ -63,7 +65,6 @@ impl<'a> Group<'a> {
             touched: HashMap::new(),
             state,
             changes: Vec::new(),
-            expiries: Vec::new(),
             now,
             row: Vec::new(),
         })
@@ -106,12 +107,13 @@ impl<'a> Group<'a> {
     /// Drops some of what compaction forgot: the version that each change up to it replaced, and
     /// deletes before it. A delete exactly on it stays until the next compaction.
     pub(super) fn trim(&mut self, rows_max: u64) -> Result<(), Error> {
-        let State { compacted, trimmed, .. } = self.state;
-        if trimmed >= compacted {
+        let State { compacted, trimmed, live_at, .. } = self.state;
+        // What the live table lacks is still needed to complete it.
+        let end = Revision(trimmed.0.saturating_add(rows_max)).min(compacted).min(live_at);
+        if trimmed >= end {
             return Ok(());
         }
         self.drop_old_delete(trimmed)?;
-        let end = Revision(trimmed.0.saturating_add(rows_max)).min(compacted);
         for revision in (trimmed.0 + 1..=end.0).map(Revision) {
             let (kind, prev) =
                 read_row(&self.log, self.seed, revision, |row| (row.kind, row.prev))?;
@@ -123,6 +125,35 @@ impl<'a> Group<'a> {
             }
         }
         self.state.trimmed = end;
+        Ok(())
+    }
+
+    /// Moves changes that are durable into the live table.
+    pub(super) fn settle(&mut self, chunk: &Chunk) -> Result<(), Error> {
+        for (key, row) in &chunk.rows {
+            self.move_live(key.as_str(), *row)?;
+        }
+        self.state.live_at = chunk.live_at.unwrap_or(self.state.live_at);
+        Ok(())
+    }
+
+    fn move_live(&mut self, key: &str, row: Option<LiveRow>) -> Result<(), Error> {
+        let old = match row {
+            Some(row) => {
+                self.state.live_rows += 1;
+                let digest = row.digest(self.seed, key);
+                self.state.live_digest = self.state.live_digest.wrapping_add(digest);
+                self.live.insert(key.as_bytes(), &row.encode(self.seed, key)).map_err(trouble)?
+            }
+            None => self.live.remove(key.as_bytes()).map_err(trouble)?,
+        };
+        if let Some(old) = old {
+            let old = LiveRow::decode(self.seed, key, old.value())
+                .map_err(|bad| damaged("data.redb, table live, key", key, bad))?;
+            self.state.live_rows -= 1;
+            let digest = old.digest(self.seed, key);
+            self.state.live_digest = self.state.live_digest.wrapping_sub(digest);
+        }
         Ok(())
     }
 
@@ -150,13 +181,13 @@ impl<'a> Group<'a> {
     /// Ends the staging: the sums go into the same transaction as the rows. `None` if there is
     /// nothing to commit.
     pub(super) fn finish(self, was: &State) -> Result<Option<Staged>, Error> {
-        let Group { txn, log, live, seed, state, changes, expiries, .. } = self;
+        let Group { txn, log, live, seed, state, changes, touched, .. } = self;
         drop((log, live));
         if state == *was {
             return Ok(None);
         }
         write_state(txn, seed, &state)?;
-        Ok(Some(Staged { state, changes, expiries }))
+        Ok(Some(Staged { state, changes, touched }))
     }
 
     /// Checks every guard and reads what the write replaces, before anything is staged.
@@ -185,7 +216,7 @@ impl<'a> Group<'a> {
 
     fn current(&self, key: &Key) -> Option<Revision> {
         match self.touched.get(key) {
-            Some(revision) => *revision,
+            Some(row) => row.map(|row| row.revision),
             None => self.before.index.get(key).copied(),
         }
     }
@@ -217,10 +248,25 @@ impl<'a> Group<'a> {
         };
         let change = Change { revision, key, kind, value: value.unwrap_or_default(), prev };
         self.write_log(&change, expires)?;
-        self.write_live(&change, expires)?;
+        self.count(&change);
+        let row = (kind != ChangeKind::Deleted).then_some(LiveRow { revision, expires });
+        self.touched.insert(change.key.clone(), row);
         self.state.newest = revision;
         self.changes.push(change);
         Ok(())
+    }
+
+    /// Keeps the sums over what has a value.
+    fn count(&mut self, change: &Change) {
+        let key = change.key.as_str();
+        if change.kind != ChangeKind::Deleted {
+            self.state.objects += 1;
+            self.state.object_bytes += LogRow::len_of(key, &change.value);
+        }
+        if let Some(version) = &change.prev {
+            self.state.objects -= 1;
+            self.state.object_bytes -= LogRow::len_of(key, &version.value);
+        }
     }
 
     /// When something written now may go; zero for never.
@@ -244,45 +290,6 @@ impl<'a> Group<'a> {
         self.log.insert(change.revision.0, self.row.as_slice()).map_err(trouble)?;
         self.state.log_rows += 1;
         self.state.log_bytes += row.len();
-        Ok(())
-    }
-
-    /// Moves the key to its new version and keeps the sums over the live rows.
-    fn write_live(&mut self, change: &Change, expires: i64) -> Result<(), Error> {
-        let Change { revision, key, kind, value, prev } = change;
-        let text = key.as_str();
-        let old = if *kind == ChangeKind::Deleted {
-            self.live.remove(text.as_bytes()).map_err(trouble)?
-        } else {
-            let row = LiveRow { revision: *revision, expires };
-            self.state.live_rows += 1;
-            self.state.live_bytes += LogRow::len_of(text, value);
-            self.state.live_digest =
-                self.state.live_digest.wrapping_add(row.digest(self.seed, text));
-            self.live.insert(text.as_bytes(), &row.encode(self.seed, text)).map_err(trouble)?
-        };
-        let old = match old {
-            Some(row) => Some(
-                LiveRow::decode(self.seed, text, row.value())
-                    .map_err(|bad| damaged("data.redb, table live, key", text, bad))?,
-            ),
-            None => None,
-        };
-        if old.map(|row| row.revision) != prev.as_ref().map(|version| version.revision) {
-            let bad = Bad("it is not the version that was published");
-            return Err(damaged("data.redb, table live, key", text, bad));
-        }
-        if let (Some(row), Some(version)) = (old, prev) {
-            self.state.live_rows -= 1;
-            self.state.live_bytes -= LogRow::len_of(text, &version.value);
-            self.state.live_digest =
-                self.state.live_digest.wrapping_sub(row.digest(self.seed, text));
-        }
-        if expires != 0 {
-            self.expiries.push(Expiry { at: expires, key: key.clone(), revision: *revision });
-        }
-        let current = (*kind != ChangeKind::Deleted).then_some(*revision);
-        self.touched.insert(key.clone(), current);
         Ok(())
     }
 }

@@ -52,6 +52,25 @@ struct Queue {
     commits: VecDeque<(Commit, OwnedSemaphorePermit)>,
     compacts: Vec<Compact>,
     closed: bool,
+    /// The writer wants to be woken when so many commits wait.
+    wake_at: usize,
+}
+
+impl Queue {
+    fn has(&self, commits: usize) -> bool {
+        self.commits.len() >= commits || !self.compacts.is_empty() || self.closed
+    }
+}
+
+/// How long the writer waits for company once it has something to do. Writers that were just
+/// answered come back at once, and those who write together share a sync; else they would split
+/// into two parties that wait for each other's.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Gather {
+    /// Enough to start with.
+    pub(super) commits: usize,
+    /// The longest wait.
+    pub(super) within: Duration,
 }
 
 impl Mailbox {
@@ -68,11 +87,14 @@ impl Mailbox {
         let size = u32::try_from(kib(&write).min(QUEUE_KIB_MAX)).unwrap_or(u32::MAX);
         let place = self.places.clone().acquire_many_owned(size).await.map_err(|_| closed())?;
         let (answer, answered) = oneshot::channel();
-        {
+        let wake = {
             let mut queue = self.open()?;
             queue.commits.push_back((Request { what: write, answer }, place));
+            queue.commits.len() == queue.wake_at
+        };
+        if wake {
+            self.arrived.notify_one();
         }
-        self.arrived.notify_one();
         answered.await.unwrap_or_else(|_| Err(lost()))
     }
 
@@ -85,14 +107,13 @@ impl Mailbox {
     }
 
     /// Waits for something to do; comes back empty when `wait` has passed.
-    pub(super) fn take(&self, wait: Duration) -> Group {
-        let idle = |queue: &mut Queue| {
-            queue.commits.is_empty() && queue.compacts.is_empty() && !queue.closed
+    pub(super) fn take(&self, wait: Duration, gather: Gather) -> Group {
+        let queue = self.wait_for(self.lock(), 1, wait);
+        let mut queue = if queue.has(1) && gather.commits > 1 {
+            self.wait_for(queue, gather.commits, gather.within)
+        } else {
+            queue
         };
-        let (mut queue, _) = self
-            .arrived
-            .wait_timeout_while(self.lock(), wait, idle)
-            .unwrap_or_else(PoisonError::into_inner);
         let mut group = Group { compacts: std::mem::take(&mut queue.compacts), ..Group::default() };
         let mut size = 0;
         while let Some((commit, _)) = queue.commits.front() {
@@ -107,6 +128,27 @@ impl Mailbox {
         }
         group.last = queue.closed && queue.commits.is_empty();
         group
+    }
+
+    /// How many commits wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.lock().commits.len()
+    }
+
+    fn wait_for<'a>(
+        &self,
+        mut queue: MutexGuard<'a, Queue>,
+        commits: usize,
+        wait: Duration,
+    ) -> MutexGuard<'a, Queue> {
+        queue.wake_at = commits;
+        let (mut queue, _) = self
+            .arrived
+            .wait_timeout_while(queue, wait, |queue| !queue.has(commits))
+            .unwrap_or_else(PoisonError::into_inner);
+        // Nobody needs to wake a writer that is awake.
+        queue.wake_at = usize::MAX;
+        queue
     }
 
     /// Takes no more; what is waiting is still done.

@@ -9,8 +9,10 @@ use std::ops::Bound;
 
 use headwater_api::Revision;
 
+use super::expiry::Expiry;
 use super::file::{Next, Snapshot};
-use super::row::State;
+use super::pending::Pending;
+use super::row::{LiveRow, State};
 use crate::change::{Change, ChangeKind};
 use crate::history::History;
 use crate::key::Key;
@@ -33,27 +35,48 @@ pub(super) struct Published {
 }
 
 impl Published {
-    /// What a data file holds, once its sums have been checked.
-    pub(super) fn load(snapshot: &Snapshot) -> Result<(Published, State, Vec<Expiry>), Error> {
+    /// What a data file holds, once its sums have been checked: the live table, and what the log
+    /// has after it.
+    pub(super) fn load(snapshot: &Snapshot) -> Result<Contents, Error> {
         let state = snapshot.state()?;
         let (mut index, mut expiries, mut digest) = (Index::new(), Vec::new(), 0_u64);
-        snapshot.live(Bound::Unbounded, |text, row| {
-            let key = Key::new(text);
-            digest = digest.wrapping_add(row.digest(snapshot.seed, text));
+        let mut rows = 0;
+        let mut add = |index: &mut Index, key: Key, row: LiveRow| {
             if row.expires != 0 {
                 expiries.push(Expiry { at: row.expires, key: key.clone(), revision: row.revision });
             }
             index.insert(key, row.revision);
+        };
+        snapshot.live(Bound::Unbounded, |key, row| {
+            rows += 1;
+            digest = digest.wrapping_add(row.digest(snapshot.seed, key));
+            add(&mut index, Key::new(key), row);
             Ok(Next::Go)
         })?;
-        check_sums(snapshot, &state, index.len() as u64, digest)?;
+        check_sums(snapshot, &state, rows, digest)?;
+        let mut pending = Pending::default();
+        for revision in (state.live_at.0 + 1..=state.newest.0).map(Revision) {
+            let (key, row) = snapshot.row(revision, |row| {
+                let live = LiveRow { revision, expires: row.expires };
+                (Key::new(row.key), (row.kind != ChangeKind::Deleted).then_some(live))
+            })?;
+            match row {
+                Some(row) => add(&mut index, key.clone(), row),
+                None => drop(index.remove(&key)),
+            }
+            pending.add(key, row);
+        }
+        let objects = index.len() as u64;
+        check("log", objects == state.objects, || {
+            format!("{objects} objects, not {}", state.objects)
+        })?;
         let published = Published {
             index,
             recent: History::after(state.newest),
             newest: state.newest,
             compacted: state.compacted,
         };
-        Ok((published, state, expiries))
+        Ok(Contents { published, state, pending, expiries })
     }
 
     /// Makes durable changes visible.
@@ -98,25 +121,29 @@ impl Published {
     }
 }
 
-/// When a version of a key may go, by the wall clock in milliseconds.
+/// What a data file holds, as far as it is kept in memory.
 #[derive(Debug)]
-pub(super) struct Expiry {
-    pub(super) at: i64,
-    pub(super) key: Key,
-    pub(super) revision: Revision,
+pub(super) struct Contents {
+    pub(super) published: Published,
+    pub(super) state: State,
+    pub(super) pending: Pending,
+    pub(super) expiries: Vec<Expiry>,
 }
 
 /// A row that is missing as a whole has no checksum to find it by; the sums do.
 fn check_sums(snapshot: &Snapshot, state: &State, rows: u64, digest: u64) -> Result<(), Error> {
     let (log_rows, live_rows) = snapshot.lens()?;
-    let check = |table: &str, fits: bool, why: String| {
-        if fits {
-            return Ok(());
-        }
-        Err(Error::Damaged { place: format!("data.redb, table {table}"), why })
-    };
-    check("log", log_rows == state.log_rows, format!("{log_rows} rows, not {}", state.log_rows))?;
-    check("live", live_rows == rows, format!("{live_rows} rows were promised, {rows} are there"))?;
-    check("live", rows == state.live_rows, format!("{rows} rows, not {}", state.live_rows))?;
-    check("live", digest == state.live_digest, "the digest of its rows does not match".into())
+    let counts = |there, promised| move || format!("{there} rows, not {promised}");
+    check("log", log_rows == state.log_rows, counts(log_rows, state.log_rows))?;
+    check("live", live_rows == rows, counts(rows, live_rows))?;
+    check("live", rows == state.live_rows, counts(rows, state.live_rows))?;
+    let why = || "the digest of its rows does not match".into();
+    check("live", digest == state.live_digest, why)
+}
+
+fn check(table: &str, fits: bool, why: impl FnOnce() -> String) -> Result<(), Error> {
+    if fits {
+        return Ok(());
+    }
+    Err(Error::Damaged { place: format!("data.redb, table {table}"), why: why() })
 }

@@ -110,7 +110,7 @@ fn kind_of(code: u8) -> Result<ChangeKind, Bad> {
     }
 }
 
-/// Which version of a key is the newest.
+/// Which version of a key was the newest when the row was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LiveRow {
     pub(super) revision: Revision,
@@ -196,32 +196,38 @@ pub(super) struct State {
     pub(super) newest: Revision,
     /// The oldest state that may be read.
     pub(super) compacted: Revision,
-    /// How far what compaction forgot has been dropped; at most `compacted`.
+    /// How far what compaction forgot has been dropped.
     pub(super) trimmed: Revision,
+    /// What the live table has at least; what the log has after it completes the newest state.
+    pub(super) live_at: Revision,
     /// Rows in the log.
     pub(super) log_rows: u64,
     /// Their bytes.
     pub(super) log_bytes: u64,
+    /// Keys that have a value.
+    pub(super) objects: u64,
+    /// Bytes of the log rows they are in.
+    pub(super) object_bytes: u64,
     /// Rows in the live table.
     pub(super) live_rows: u64,
-    /// Bytes of the log rows they name.
-    pub(super) live_bytes: u64,
-    /// The sum of the digests of the live rows.
+    /// The sum of their digests.
     pub(super) live_digest: u64,
 }
 
 impl State {
-    const LEN: usize = 68;
+    const LEN: usize = 84;
 
     pub(super) fn encode(&self, seed: Seed) -> [u8; State::LEN] {
         let fields = [
             self.newest.0,
             self.compacted.0,
             self.trimmed.0,
+            self.live_at.0,
             self.log_rows,
             self.log_bytes,
+            self.objects,
+            self.object_bytes,
             self.live_rows,
-            self.live_bytes,
             self.live_digest,
         ];
         let mut row = [0; State::LEN];
@@ -243,17 +249,19 @@ impl State {
             newest: Revision(fields.u64()?),
             compacted: Revision(fields.u64()?),
             trimmed: Revision(fields.u64()?),
+            live_at: Revision(fields.u64()?),
             log_rows: fields.u64()?,
             log_bytes: fields.u64()?,
+            objects: fields.u64()?,
+            object_bytes: fields.u64()?,
             live_rows: fields.u64()?,
-            live_bytes: fields.u64()?,
             live_digest: fields.u64()?,
         })
     }
 
     /// Bytes kept only for the past.
     pub(super) fn history_bytes(&self) -> u64 {
-        self.log_bytes.saturating_sub(self.live_bytes)
+        self.log_bytes.saturating_sub(self.object_bytes)
     }
 }
 

@@ -15,7 +15,7 @@ use super::Options;
 use super::disk::Disk;
 use super::file::{DATA, DataFile, LIVE, LOG, Snapshot, trouble};
 use super::head::{Head, HeadFile};
-use super::published::{Expiry, Published};
+use super::published::{Contents, Published};
 use super::row::{FORMAT, Identity, State};
 use crate::store::{Error, FIRST};
 
@@ -32,9 +32,7 @@ const AGE_SAMPLES: u64 = 16;
 #[derive(Debug)]
 pub(super) struct Loaded {
     pub(super) file: DataFile,
-    pub(super) published: Published,
-    pub(super) state: State,
-    pub(super) expiries: Vec<Expiry>,
+    pub(super) contents: Contents,
 }
 
 /// Opens what is there, or makes it.
@@ -61,14 +59,14 @@ pub(super) fn reopen(
         let (mut file, _) = DataFile::open(disk, DATA, options.cache_bytes)?;
         file.check_integrity()?;
         let loaded = load(file)?;
-        check_reaches(disk, &loaded.state, acknowledged)?;
+        check_reaches(disk, &loaded.contents.state, acknowledged)?;
         if suspect { rebuild(disk, options, loaded) } else { Ok(loaded) }
     })
 }
 
 /// How old some revisions are, as far as the wall clock knows, oldest first.
 pub(super) fn ages(loaded: &Loaded, wall: i64) -> Vec<(Instant, Revision)> {
-    let (state, now) = (&loaded.state, Instant::now());
+    let (state, now) = (&loaded.contents.state, Instant::now());
     let Ok(snapshot) = loaded.file.snapshot() else { return Vec::new() };
     let oldest = state.compacted.max(loaded.file.identity.first);
     let step = (state.newest.0 - oldest.0).div_ceil(AGE_SAMPLES).max(1);
@@ -87,30 +85,30 @@ fn open(disk: &dyn Disk, options: &Options) -> Result<(Loaded, HeadFile), Error>
     let head = head_file.read().map_err(|error| unavailable(disk, "HEAD", &error))?;
     let head = head.unwrap_or_default();
     let mut loaded = load(file)?;
-    check_reaches(disk, &loaded.state, head.revision)?;
-    if head.clean && (opened.rolled_back || loaded.state.newest != head.revision) {
+    check_reaches(disk, &loaded.contents.state, head.revision)?;
+    if head.clean && (opened.rolled_back || loaded.contents.state.newest != head.revision) {
         let why = format!(
             "it was closed at revision {} and ends at {}",
-            head.revision, loaded.state.newest
+            head.revision, loaded.contents.state.newest
         );
         return Err(damaged(disk, DATA, &why));
     }
     if opened.repaired {
-        let revision = loaded.state.newest;
+        let revision = loaded.contents.state.newest;
         tracing::warn!(%revision, undone = opened.rolled_back, "the data file had not been closed");
     }
     if head.suspect {
         loaded = rebuild(disk, options, loaded)?;
     }
-    let head = Head { revision: loaded.state.newest, clean: false, suspect: false };
+    let head = Head { revision: loaded.contents.state.newest, clean: false, suspect: false };
     let written = head_file.write(head).and_then(|()| head_file.sync()).and_then(|()| disk.sync());
     written.map_err(|error| unavailable(disk, "HEAD", &error))?;
     Ok((loaded, head_file))
 }
 
 fn load(file: DataFile) -> Result<Loaded, Error> {
-    let (published, state, expiries) = Published::load(&file.snapshot()?)?;
-    Ok(Loaded { file, published, state, expiries })
+    let contents = Published::load(&file.snapshot()?)?;
+    Ok(Loaded { file, contents })
 }
 
 fn check_reaches(disk: &dyn Disk, state: &State, acknowledged: Revision) -> Result<(), Error> {
@@ -125,7 +123,7 @@ fn check_reaches(disk: &dyn Disk, state: &State, acknowledged: Revision) -> Resu
 /// Makes a new store. The format is named last: without it the directory holds nothing yet.
 fn create(disk: &dyn Disk, options: &Options) -> Result<(), Error> {
     let identity = Identity { cluster: Uuid::new_v4(), incarnation: Uuid::new_v4(), first: FIRST };
-    let state = State { newest: FIRST, trimmed: FIRST, ..State::default() };
+    let state = State { newest: FIRST, trimmed: FIRST, live_at: FIRST, ..State::default() };
     drop(create_file(disk, options, identity, state)?);
     install(disk)?;
     write_format(disk)
@@ -164,9 +162,9 @@ fn finish_create(disk: &dyn Disk, options: &Options) -> Result<(), Error> {
 /// Copies everything into a new file and puts it in place of the old one. After a failed sync the
 /// system may show what is not on disk; only what is written and synced again can be relied on.
 fn rebuild(disk: &dyn Disk, options: &Options, loaded: Loaded) -> Result<Loaded, Error> {
-    tracing::warn!(revision = %loaded.state.newest, "a sync had failed; writing the data file anew");
-    let Loaded { file, state, .. } = loaded;
-    let new = create_file(disk, options, file.identity, state)?;
+    tracing::warn!(revision = %loaded.contents.state.newest, "a sync had failed; writing the data file anew");
+    let Loaded { file, contents } = loaded;
+    let new = create_file(disk, options, file.identity, contents.state)?;
     copy(&file.snapshot()?, &new)?;
     drop((new, file));
     install(disk)?;

@@ -1,8 +1,8 @@
 //! Undoing: which versions an old state held.
 //!
-//! Promise: the state at a revision is the newest one with the later changes undone. What the first
-//! later change of a key replaced is what was there. Finding that out reads the log from the
-//! revision on, so the answer for the last few revisions asked about is kept: the pages of one list
+//! Promise: the state at a revision is the live table with the changes between the two done or
+//! undone: what the last change up to the revision made, or what the first one after it replaced,
+//! is what was there. Finding that out reads the log from the revision on, so the answer for the last few revisions asked about is kept: the pages of one list
 //! ask about the same one again and again.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use headwater_api::Revision;
 
 use super::file::{Next, Snapshot};
+use crate::change::ChangeKind;
 use crate::key::Key;
 use crate::store::{Error, Range};
 
@@ -22,14 +23,37 @@ const KEPT_MAX: usize = 4;
 #[derive(Debug, Default)]
 pub(super) struct Undos(Mutex<VecDeque<Arc<Undo>>>);
 
-/// What changed after a revision.
+/// What differs between the live table and the state at a revision.
 #[derive(Clone, Debug)]
 struct Undo {
     at: Revision,
-    /// Changes up to here are undone.
+    /// Changes after this have been looked at.
+    from: Revision,
+    /// Changes up to here have been looked at.
     to: Revision,
     /// What each key was at; `None` if it was not there.
     was: BTreeMap<Key, Option<Revision>>,
+}
+
+impl Undo {
+    fn new(at: Revision, from: Revision) -> Undo {
+        Undo { at, from, to: from, was: BTreeMap::new() }
+    }
+
+    /// Looks at further changes.
+    fn read(&mut self, snapshot: &Snapshot, newest: Revision) -> Result<(), Error> {
+        for revision in (self.to.0 + 1..=newest.0).map(Revision) {
+            let (key, kind, prev) =
+                snapshot.row(revision, |row| (Key::new(row.key), row.kind, row.prev))?;
+            if revision <= self.at {
+                self.was.insert(key, (kind != ChangeKind::Deleted).then_some(revision));
+            } else {
+                self.was.entry(key).or_insert((prev != Revision::ZERO).then_some(prev));
+            }
+        }
+        self.to = newest;
+        Ok(())
+    }
 }
 
 impl Undos {
@@ -78,19 +102,14 @@ impl Undos {
 
     /// What changed between a revision and the snapshot.
     fn undo(&self, snapshot: &Snapshot, at: Revision) -> Result<Arc<Undo>, Error> {
-        let newest = snapshot.state()?.newest;
-        let kept = self.take(at);
-        // A reader with a newer snapshot may have been faster; its answer says too much for ours.
-        let usable = kept.filter(|undo| undo.to <= newest);
-        let none = || Undo { at, to: at.max(snapshot.first), was: BTreeMap::new() };
-        let mut undo = usable.unwrap_or_else(|| Arc::new(none()));
-        if undo.to < newest {
-            let more = Arc::make_mut(&mut undo);
-            for revision in (more.to.0 + 1..=newest.0).map(Revision) {
-                let (key, prev) = snapshot.row(revision, |row| (Key::new(row.key), row.prev))?;
-                more.was.entry(key).or_insert((prev != Revision::ZERO).then_some(prev));
-            }
-            more.to = newest;
+        let state = snapshot.state()?;
+        let from = state.live_at.min(at).max(snapshot.first);
+        // What a reader with another snapshot found may be too much or too little for ours.
+        let fits = |undo: &Arc<Undo>| undo.from <= from && undo.to <= state.newest;
+        let kept = self.take(at).filter(fits);
+        let mut undo = kept.unwrap_or_else(|| Arc::new(Undo::new(at, from)));
+        if undo.to < state.newest {
+            Arc::make_mut(&mut undo).read(snapshot, state.newest)?;
         }
         self.keep(undo.clone());
         Ok(undo)

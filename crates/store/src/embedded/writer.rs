@@ -12,25 +12,29 @@ use std::time::{Duration, Instant};
 use headwater_api::Revision;
 use tokio::sync::oneshot;
 
-use super::expiry::Expiries;
+use super::expiry::{Expiries, Expiry};
 use super::file::{DataFile, trouble};
 use super::group::{Group, Staged};
 use super::head::{Head, HeadFile};
-use super::mailbox::{self, Compact};
-use super::published::{Expiry, Published};
+use super::mailbox::{self, Compact, Gather};
+use super::pending::{Chunk, Pending, Start};
+use super::published::{Contents, Published};
 use super::retention::Keeper;
-use super::row::State;
+use super::row::{LiveRow, State};
 use super::{Shared, start};
 use crate::store::{Committed, Error, Write};
 
 /// How often retention looks.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Rows that are dropped in a transaction of their own, when nothing else is to be done.
-const TRIM_IDLE: u64 = 1_000;
+/// Rows that are tidied (dropped, or moved into the live table) when nothing else is to be done.
+const IDLE_ROWS: usize = 2_000;
 
-/// Rows that are dropped along with every write, so that dropping keeps up with writing.
-const TRIM_PER_WRITE: u64 = 3;
+/// Rows that are tidied along with every write, so that tidying keeps up with writing.
+const ROWS_PER_WRITE: usize = 3;
+
+/// The part of a transaction's time that the next one may wait for company.
+const GATHER_PART: u32 = 4;
 
 /// Failures in a row after which the file is left closed.
 const FAILURES_MAX: u32 = 3;
@@ -40,6 +44,7 @@ pub(super) struct Writer {
     shared: Arc<Shared>,
     head: HeadFile,
     state: State,
+    pending: Pending,
     expiries: Expiries,
     keeper: Keeper,
     /// When retention looks next.
@@ -47,6 +52,8 @@ pub(super) struct Writer {
     /// Off once a row that was to be dropped could not be read.
     trims: bool,
     failures: u32,
+    /// How long the next group waits for company.
+    gather: Gather,
 }
 
 /// What one turn does.
@@ -57,6 +64,8 @@ struct Turn {
     compact_to: Revision,
     /// How many forgotten rows are dropped at most.
     trim: u64,
+    /// What moves into the live table.
+    settle: Chunk,
     /// The wall clock, in milliseconds.
     wall: i64,
 }
@@ -68,6 +77,7 @@ impl Writer {
         shared: Arc<Shared>,
         head: HeadFile,
         state: State,
+        pending: Pending,
         expiries: Vec<Expiry>,
         ages: Vec<(Instant, Revision)>,
     ) -> Writer {
@@ -80,11 +90,13 @@ impl Writer {
             shared,
             head,
             state,
+            pending,
             expiries: Expiries::new(now),
             keeper,
             next_tick: now,
             trims: true,
             failures: 0,
+            gather: Gather::default(),
         };
         writer.await_expiries(now, expiries);
         writer
@@ -93,7 +105,7 @@ impl Writer {
     /// Works until the mailbox is closed and empty.
     pub(super) fn run(mut self) {
         loop {
-            let group = self.shared.mailbox.take(self.wait());
+            let group = self.shared.mailbox.take(self.wait(), self.gather);
             let last = group.last;
             self.turn(group);
             if last {
@@ -118,20 +130,24 @@ impl Writer {
         let compact_to = compacts.iter().map(|request| request.what).max();
         let compact_to = compact_to.max(ticks.then(|| self.tick(now))).unwrap_or_default();
         let due = self.expiries.take(now);
-        let busy = !commits.is_empty() || !due.is_empty();
-        let trim = match (self.trims, busy, ticks) {
-            (true, true, _) => (commits.len() + due.len()) as u64 * TRIM_PER_WRITE,
-            (true, false, true) => TRIM_IDLE,
-            _ => 0,
+        let writes = commits.len() + due.len();
+        let forgets = self.trims && self.state.trimmed < self.state.compacted.max(compact_to);
+        let quota = match (writes, ticks) {
+            (0, false) => 0,
+            (0, true) => IDLE_ROWS,
+            (writes, _) => writes * ROWS_PER_WRITE,
         };
-        let compacted = self.state.compacted.max(compact_to);
-        let trims = trim > 0 && self.state.trimmed < compacted;
-        if !busy && !trims && compacted == self.state.compacted {
+        // What is forgotten can only be dropped once the live table does not need it any more.
+        let start = if forgets { Start::Now } else { Start::WhenDue };
+        let settle = self.pending.take(quota, self.state.newest, start);
+        let trim = if forgets { quota as u64 } else { 0 };
+        let idle = writes == 0 && trim == 0 && settle.rows.is_empty() && settle.live_at.is_none();
+        if idle && compact_to <= self.state.compacted {
             return answer_all(compacts.into_iter().map(|request| request.answer), || Ok(()));
         }
         let (writes, callers) = commits.into_iter().map(|r| (r.what, r.answer)).unzip();
         let wall = self.shared.options.clock.now().as_millisecond();
-        self.transact(Turn { writes, due, compact_to, trim, wall }, callers, compacts, now);
+        self.transact(Turn { writes, due, compact_to, trim, settle, wall }, callers, compacts, now);
     }
 
     /// Retention's turn: up to where it forgets.
@@ -162,8 +178,10 @@ impl Writer {
         self.publish_compaction(turn.compact_to);
         let compactors = compacts.into_iter().map(|request| request.answer);
         let wall = turn.wall;
+        let begun = Instant::now();
         match self.commit(turn) {
             Ok((staged, answers)) => {
+                self.expect_company(callers.len(), begun.elapsed());
                 self.publish(staged, now, wall);
                 for (caller, answer) in callers.into_iter().zip(answers) {
                     // A caller that is gone does not need its answer.
@@ -178,6 +196,13 @@ impl Writer {
                 self.recover(&why);
             }
         }
+    }
+
+    /// Those who are answered now and those who wait already can be one group. Waiting for them is
+    /// worth a part of the time a transaction takes.
+    fn expect_company(&mut self, answered: usize, took: Duration) {
+        let commits = answered + self.shared.mailbox.waiting();
+        self.gather = Gather { commits, within: took / GATHER_PART };
     }
 
     /// One transaction on the open file. A panic in the engine is a failure like any other.
@@ -204,6 +229,7 @@ impl Writer {
     ) -> Result<(Option<Staged>, Answers), Error> {
         let txn = file.begin_write()?;
         let mut group = Group::new(&txn, file.seed, published, self.state, turn.wall)?;
+        group.settle(&turn.settle)?;
         group.compact(turn.compact_to);
         if let Err(error) = group.trim(turn.trim) {
             // What cannot be read is not dropped, and the writes must not suffer for it.
@@ -228,16 +254,27 @@ impl Writer {
 
     /// Makes what is durable visible.
     fn publish(&mut self, staged: Option<Staged>, now: Instant, wall: i64) {
-        let Some(Staged { state, changes, expiries }) = staged else { return };
+        let Some(Staged { state, changes, touched }) = staged else { return };
         self.failures = 0;
         self.state = state;
         self.write_head(false);
-        self.await_expiries_at(now, wall, expiries);
+        for (key, row) in touched {
+            if let Some(LiveRow { revision, expires }) = row
+                && expires != 0
+            {
+                self.expiries.add(now, wall, Expiry { at: expires, key: key.clone(), revision });
+            }
+            self.pending.add(key, row);
+        }
         {
             let mut published = self.shared.published_mut();
             published.publish(changes);
         }
-        self.shared.set_state(state);
+        {
+            let mut report = self.shared.report();
+            report.state = state;
+            report.transactions += 1;
+        }
         self.shared.newest.send_replace(state.newest);
     }
 
@@ -252,7 +289,7 @@ impl Writer {
     /// flight may turn out to be there or not; its callers were told that this is unknown.
     fn recover(&mut self, why: &str) {
         tracing::error!(why, revision = %self.state.newest, "a write failed; opening the data file again");
-        self.shared.set_trouble(Some(why.to_owned()));
+        self.shared.report().trouble = Some(why.to_owned());
         let Some(file) = self.shared.take_file() else { return };
         let suspect = file.health.sync_failed();
         drop(file);
@@ -269,39 +306,53 @@ impl Writer {
             Ok(loaded) => self.resume(loaded),
             Err(error) => {
                 tracing::error!(%error, "the data file cannot be opened again");
-                self.shared.set_trouble(Some(error.to_string()));
+                self.shared.report().trouble = Some(error.to_string());
             }
         }
     }
 
     fn resume(&mut self, loaded: start::Loaded) {
-        let start::Loaded { file, published, state, expiries } = loaded;
+        let start::Loaded { file, contents } = loaded;
+        let Contents { published, state, pending, expiries } = contents;
         let now = Instant::now();
-        self.state = state;
+        (self.state, self.pending) = (state, pending);
         self.write_head(false);
         self.expiries = Expiries::new(now);
         self.await_expiries(now, expiries);
         *self.shared.published_mut() = published;
         self.shared.put_file(file);
-        self.shared.set_state(state);
-        self.shared.set_trouble(None);
+        {
+            let mut report = self.shared.report();
+            (report.state, report.trouble) = (state, None);
+        }
         self.shared.newest.send_replace(state.newest);
         tracing::info!(revision = %state.newest, "the data file is open again");
     }
 
     fn await_expiries(&mut self, now: Instant, expiries: Vec<Expiry>) {
         let wall = self.shared.options.clock.now().as_millisecond();
-        self.await_expiries_at(now, wall, expiries);
-    }
-
-    fn await_expiries_at(&mut self, now: Instant, wall: i64, expiries: Vec<Expiry>) {
         for expiry in expiries {
             self.expiries.add(now, wall, expiry);
         }
     }
 
+    /// Moves everything into the live table, so that the next start reads only that.
+    fn settle(&mut self) {
+        // A sweep that is under way leaves what came after it to a second one.
+        for _ in 0..2 {
+            let settle = self.pending.take(usize::MAX, self.state.newest, Start::Now);
+            if settle.live_at.is_some() {
+                let wall = self.shared.options.clock.now().as_millisecond();
+                let (writes, due) = (Vec::new(), Vec::new());
+                let turn = Turn { writes, due, compact_to: Revision::ZERO, trim: 0, settle, wall };
+                self.transact(turn, Vec::new(), Vec::new(), Instant::now());
+            }
+        }
+    }
+
     /// A clean stop: the data file is closed first, then the head says so.
-    fn close(self) {
+    fn close(mut self) {
+        self.settle();
         let Some(file) = self.shared.take_file() else { return };
         let health = file.health.clone();
         drop(file);

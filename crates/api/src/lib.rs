@@ -23,6 +23,7 @@ pub mod options;
 pub mod accept;
 pub mod patch;
 pub mod table;
+pub mod managed;
 
 pub use clock::{Clock, SystemClock};
 pub use kind::Kind;

@@ -1,0 +1,298 @@
+//! Which fields two objects differ in, and which fields one has.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use super::SYSTEM_METADATA;
+use super::fields::{Fields, make};
+use super::structure::{Form, Structure};
+
+/// How one object differs from another. No field is in two of the sets.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Changes {
+    pub(super) added: Fields,
+    pub(super) modified: Fields,
+    pub(super) removed: Fields,
+}
+
+/// Compares two objects. What the server sets is left out, and so are `ignored` members.
+pub(super) fn compare_objects<S: Structure>(
+    old: &Value,
+    new: &Value,
+    ignored: &[&str],
+    structure: S,
+) -> Changes {
+    let mut root = Found::default();
+    let empty = Map::new();
+    let (old, new) = (old.as_object().unwrap_or(&empty), new.as_object().unwrap_or(&empty));
+    let skipped = |key: &str| matches!(key, "apiVersion" | "kind") || ignored.contains(&key);
+    for (key, old, new) in zip(old, new).filter(|(key, ..)| !skipped(key)) {
+        let Some(inner) = structure.field(key).or_else(|| structure.element()) else { continue };
+        let found = if key == "metadata" {
+            compare_metadata(old, new, inner)
+        } else {
+            compare(old, new, inner)
+        };
+        root.attach(&format!("f:{key}"), found);
+    }
+    let set = |node: Option<Fields>| node.unwrap_or_default();
+    Changes {
+        added: set(root.added.and_then(|node| make(node.below, false))),
+        modified: set(root.modified.and_then(|node| make(node.below, false))),
+        removed: set(root.removed.and_then(|node| make(node.below, false))),
+    }
+}
+
+fn compare_metadata<S: Structure>(old: Option<&Value>, new: Option<&Value>, structure: S) -> Found {
+    let empty = Map::new();
+    let old = old.and_then(Value::as_object).unwrap_or(&empty);
+    let new = new.and_then(Value::as_object).unwrap_or(&empty);
+    let mut found = Found::default();
+    for (key, old, new) in zip(old, new).filter(|(key, ..)| !SYSTEM_METADATA.contains(key)) {
+        if let Some(inner) = structure.field(key) {
+            found.attach(&format!("f:{key}"), compare(old, new, inner));
+        }
+    }
+    found
+}
+
+/// What was found at a place and below it.
+#[derive(Default)]
+struct Found {
+    added: Option<Node>,
+    modified: Option<Node>,
+    removed: Option<Node>,
+}
+
+#[derive(Default)]
+struct Node {
+    below: Fields,
+    member: bool,
+}
+
+impl Found {
+    fn attach(&mut self, key: &str, found: Found) {
+        for (ours, theirs) in [
+            (&mut self.added, found.added),
+            (&mut self.modified, found.modified),
+            (&mut self.removed, found.removed),
+        ] {
+            if let Some(node) = theirs.and_then(|node| make(node.below, node.member)) {
+                ours.get_or_insert_default().below.insert(key.to_owned(), Value::Object(node));
+            }
+        }
+    }
+
+    /// Says of this place itself what became of it.
+    fn mark(&mut self, old: Option<&Value>, new: Option<&Value>) {
+        match (old, new) {
+            (None, Some(_)) => self.added.get_or_insert_default().member = true,
+            (Some(_), None) => self.removed.get_or_insert_default().member = true,
+            _ => {}
+        }
+    }
+
+    fn leaf(old: Option<&Value>, new: Option<&Value>) -> Found {
+        let mut found = Found::default();
+        found.mark(old, new);
+        if let (Some(old), Some(new)) = (old, new)
+            && old != new
+        {
+            found.modified.get_or_insert_default().member = true;
+        }
+        found
+    }
+}
+
+fn compare<S: Structure>(old: Option<&Value>, new: Option<&Value>, structure: S) -> Found {
+    match structure.form() {
+        Form::Map => compare_maps(old, new, structure),
+        Form::Deduced if is_map_or_none(old) && is_map_or_none(new) => {
+            compare_maps(old, new, structure)
+        }
+        Form::Set | Form::KeyedList => compare_lists(old, new, structure),
+        _ => Found::leaf(old, new),
+    }
+}
+
+fn is_map_or_none(value: Option<&Value>) -> bool {
+    value.is_none_or(Value::is_object)
+}
+
+fn compare_maps<S: Structure>(old: Option<&Value>, new: Option<&Value>, structure: S) -> Found {
+    let empty = Map::new();
+    let old_members = old.and_then(Value::as_object).unwrap_or(&empty);
+    let new_members = new.and_then(Value::as_object).unwrap_or(&empty);
+    if old_members.is_empty() && new_members.is_empty() {
+        return Found::leaf(old, new);
+    }
+    let mut found = Found::default();
+    for (key, old, new) in zip(old_members, new_members) {
+        let inner = structure.field(key).or_else(|| structure.element());
+        let below = match inner {
+            Some(inner) => compare(old, new, inner),
+            None => Found::leaf(old, new),
+        };
+        found.attach(&format!("f:{key}"), below);
+    }
+    found.mark(old, new);
+    found
+}
+
+fn compare_lists<S: Structure>(old: Option<&Value>, new: Option<&Value>, structure: S) -> Found {
+    let names = Names::of(structure);
+    let mut pairs: BTreeMap<String, (Vec<&Value>, Vec<&Value>)> = BTreeMap::new();
+    for element in elements(old) {
+        match names.name(element) {
+            Some(name) => pairs.entry(name).or_default().0.push(element),
+            None => return Found::leaf(old, new),
+        }
+    }
+    for element in elements(new) {
+        match names.name(element) {
+            Some(name) => pairs.entry(name).or_default().1.push(element),
+            None => return Found::leaf(old, new),
+        }
+    }
+    if pairs.is_empty() {
+        return Found::leaf(old, new);
+    }
+    let Some(inner) = structure.element() else { return Found::leaf(old, new) };
+    let mut found = Found::default();
+    for (key, pair) in pairs {
+        found.attach(&key, compare_elements(&pair.0, &pair.1, inner));
+    }
+    found.mark(old, new);
+    found
+}
+
+/// Elements with one key. There should be one on either side; where there are more they count
+/// as one unit.
+fn compare_elements<S: Structure>(old: &[&Value], new: &[&Value], structure: S) -> Found {
+    if let (..=1, ..=1) = (old.len(), new.len()) {
+        return compare(old.first().copied(), new.first().copied(), structure);
+    }
+    let mut found = match (old, new) {
+        (_, [new]) => compare(None, Some(new), structure),
+        ([old], _) => compare(Some(old), None, structure),
+        _ => Found::default(),
+    };
+    let place = match (old.len(), new.len()) {
+        (2.., 2..) if old == new => return found,
+        (2.., 2..) => &mut found.modified,
+        (2.., _) => &mut found.removed,
+        _ => &mut found.added,
+    };
+    place.get_or_insert_default().member = true;
+    found
+}
+
+fn elements(value: Option<&Value>) -> &[Value] {
+    value.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
+}
+
+/// How `fieldsV1` names the elements of a list.
+pub(super) enum Names<S> {
+    /// By their value.
+    Values,
+    /// By these keys, sorted.
+    Keys(Vec<String>, S),
+}
+
+impl<S: Structure> Names<S> {
+    pub(super) fn of(list: S) -> Names<S> {
+        match (list.form(), list.element()) {
+            (Form::KeyedList, Some(inner)) => Names::Keys(list.keys(), inner),
+            _ => Names::Values,
+        }
+    }
+
+    /// The name of an element; none if it has none.
+    pub(super) fn name(&self, element: &Value) -> Option<String> {
+        let (keys, inner) = match self {
+            Names::Keys(keys, inner) => (keys, inner),
+            Names::Values => {
+                let scalar = !matches!(element, Value::Object(_) | Value::Array(_) | Value::Null);
+                return scalar.then(|| format!("v:{element}"));
+            }
+        };
+        let members = element.as_object()?;
+        let mut name = String::from("k:{");
+        for key in keys {
+            let value = members.get(key).cloned().or_else(|| inner.key_default(key));
+            if let Some(value) = value {
+                let comma = if name.ends_with('{') { "" } else { "," };
+                let key = Value::from(key.as_str());
+                name.push_str(&format!("{comma}{key}:{value}"));
+            }
+        }
+        name.push('}');
+        (name.len() > "k:{}".len()).then_some(name)
+    }
+}
+
+/// The fields that an object has, as one who applies it owns them.
+pub(super) fn fields_of_object<S: Structure>(object: &Value, structure: S) -> Fields {
+    fields_of(object, structure).unwrap_or_default()
+}
+
+/// A node without word on whether the place itself belongs; none if there is nothing to it.
+fn fields_of<S: Structure>(value: &Value, structure: S) -> Option<Fields> {
+    match (structure.form(), value) {
+        (Form::Map | Form::Deduced, Value::Object(members)) => {
+            let mut fields = Fields::new();
+            for (key, value) in members {
+                let named = structure.field(key);
+                let inner = named.or_else(|| structure.element());
+                let leaf = inner.is_none_or(|inner| is_leaf(value, inner));
+                let below = match inner {
+                    Some(inner) if !leaf => fields_of(value, inner).unwrap_or_default(),
+                    _ => Fields::new(),
+                };
+                let empty = value.is_null() || value.as_object().is_some_and(Map::is_empty);
+                if let Some(node) = make(below, leaf || empty || named.is_none()) {
+                    fields.insert(format!("f:{key}"), Value::Object(node));
+                }
+            }
+            Some(fields)
+        }
+        (Form::Set | Form::KeyedList, Value::Array(elements)) => {
+            let inner = structure.element()?;
+            let names = Names::of(structure);
+            let mut fields = Fields::new();
+            for element in elements {
+                let Some(key) = names.name(element) else { continue };
+                // An element that is there twice is one unit.
+                let twice = fields.contains_key(&key);
+                let leaf = twice || is_leaf(element, inner);
+                let below = if leaf { None } else { fields_of(element, inner) };
+                if let Some(node) = make(below.unwrap_or_default(), true) {
+                    fields.insert(key, Value::Object(node));
+                }
+            }
+            Some(fields)
+        }
+        _ => None,
+    }
+}
+
+/// Whether a value is owned as one.
+fn is_leaf<S: Structure>(value: &Value, structure: S) -> bool {
+    match structure.form() {
+        Form::Map => !value.is_object() && !value.is_null(),
+        Form::Deduced => !value.is_object(),
+        Form::Set | Form::KeyedList => !value.is_array() && !value.is_null(),
+        _ => true,
+    }
+}
+
+/// The members of two objects, key by key.
+pub(super) fn zip<'a>(
+    old: &'a Map<String, Value>,
+    new: &'a Map<String, Value>,
+) -> impl Iterator<Item = (&'a str, Option<&'a Value>, Option<&'a Value>)> {
+    let common = old.iter().map(|(key, value)| (key.as_str(), Some(value), new.get(key)));
+    let added = new.iter().filter(|(key, _)| !old.contains_key(*key));
+    common.chain(added.map(|(key, value)| (key.as_str(), None, Some(value))))
+}

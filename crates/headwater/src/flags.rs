@@ -42,7 +42,7 @@ Examples:
   headwater serve --memory --bind 127.0.0.1:0  nothing on disk, any free port
   export KUBECONFIG=.headwater/admin.kubeconfig; kubectl get namespaces
   headwater backup today.hwb                   while it serves
-";
+  headwater bench list                         how fast is it here?";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -53,6 +53,8 @@ pub(crate) enum Command {
     Compact(Compact),
     /// Copy everything a running server holds into a file
     Backup(Backup),
+    /// Measure a server: writes, lists, watches, starting
+    Bench(crate::bench::Bench),
 }
 
 const SERVE_EXAMPLES: &str = "\

@@ -13,6 +13,7 @@ mod print;
 mod limits;
 mod serve;
 mod data;
+mod bench;
 
 use flags::{Command, Flags};
 
@@ -46,6 +47,7 @@ fn run(flags: Flags) -> Result<()> {
             Command::Serve(serve) => Box::pin(serve::serve(*serve)).await,
             Command::Compact(compact) => data::compact(&compact).await,
             Command::Backup(backup) => data::backup(&backup).await,
+            Command::Bench(bench) => Box::pin(bench::bench(bench)).await,
         }
     })
 }

@@ -1,0 +1,110 @@
+//! Many clients, each with a connection, sharing one list of work.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use bytes::Bytes;
+use hdrhistogram::Histogram;
+use headwater_api::object::string_at;
+use http::header::CONTENT_TYPE;
+use http::{Method, Request};
+use http_body_util::{BodyExt, Full};
+use tokio::task::JoinSet;
+
+use super::object::{SPREAD, namespace, pod};
+use super::target::Target;
+use crate::connect::{Connection, successful};
+use crate::kubeconfig::Endpoint;
+
+/// One request of the load.
+pub(super) struct Work {
+    pub(super) method: Method,
+    pub(super) path: String,
+    pub(super) body: Vec<u8>,
+}
+
+/// What became of it.
+pub(super) struct Done {
+    pub(super) micros: Histogram<u64>,
+    /// The resourceVersion of every write and when it was acknowledged.
+    pub(super) acknowledged: Vec<(u64, Instant)>,
+}
+
+/// Sends the `0..count`-th piece of work through `clients` connections.
+pub(super) async fn load(
+    endpoint: &Endpoint,
+    clients: usize,
+    count: usize,
+    work: impl Fn(usize) -> Work + Send + Sync + 'static,
+) -> Result<Done> {
+    let (work, next) = (Arc::new(work), Arc::new(AtomicUsize::new(0)));
+    let mut running = JoinSet::new();
+    for _ in 0..clients {
+        let mut connection = Connection::open(endpoint).await?;
+        let (work, next) = (work.clone(), next.clone());
+        running.spawn(async move {
+            let mut done = Done { micros: histogram()?, acknowledged: Vec::new() };
+            loop {
+                let index = next.fetch_add(1, Relaxed);
+                if index >= count {
+                    return anyhow::Ok(done);
+                }
+                let began = Instant::now();
+                let revision = send(&mut connection, work(index)).await?;
+                done.micros.saturating_record(began.elapsed().as_micros() as u64);
+                done.acknowledged.push((revision, Instant::now()));
+            }
+        });
+    }
+    let mut all = Done { micros: histogram()?, acknowledged: Vec::with_capacity(count) };
+    while let Some(done) = running.join_next().await {
+        let done = done??;
+        all.micros.add(&done.micros)?;
+        all.acknowledged.extend(done.acknowledged);
+    }
+    Ok(all)
+}
+
+/// Microseconds up to a minute, three digits exact.
+pub(super) fn histogram() -> Result<Histogram<u64>> {
+    Ok(Histogram::new_with_bounds(1, 60_000_000, 3)?)
+}
+
+/// Sends one write and returns the resourceVersion it got.
+pub(super) async fn send(connection: &mut Connection, work: Work) -> Result<u64> {
+    let request = Request::builder()
+        .method(work.method)
+        .uri(work.path)
+        .header(CONTENT_TYPE, "application/json")
+        .body(Full::new(Bytes::from(work.body)))?;
+    let response = successful(connection.send(request).await?).await?;
+    let body = response.into_body().collect().await?.to_bytes();
+    let revision = string_at(&body, &["metadata", "resourceVersion"]);
+    Ok(revision.context("an answer without a resourceVersion")?.parse()?)
+}
+
+/// The namespaces everything is spread over.
+pub(super) async fn make_namespaces(target: &Target) -> Result<()> {
+    load(&target.endpoint, 4, SPREAD, |index| Work {
+        method: Method::POST,
+        path: "/api/v1/namespaces".into(),
+        body: format!(
+            r#"{{"apiVersion":"v1","kind":"Namespace","metadata":{{"name":"{}"}}}}"#,
+            namespace(index)
+        )
+        .into_bytes(),
+    })
+    .await
+    .map(drop)
+}
+
+pub(super) fn create_pod(index: usize) -> Work {
+    let namespace = namespace(index);
+    Work {
+        method: Method::POST,
+        path: format!("/api/v1/namespaces/{namespace}/pods"),
+        body: pod(index, &namespace, 0),
+    }
+}

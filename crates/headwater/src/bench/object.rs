@@ -1,0 +1,120 @@
+//! The objects of the bench: pods and config maps of the size real clusters have.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+/// Objects are spread over so many namespaces and as many labels, so each selects 1 %.
+pub(super) const SPREAD: usize = 100;
+
+/// The namespace of the `index`-th object.
+pub(super) fn namespace(index: usize) -> String {
+    format!("bench-{}", index % SPREAD)
+}
+
+/// The name of the `index`-th pod.
+pub(super) fn pod_name(index: usize) -> String {
+    format!("web-frontend-7d4b9c6f58-{index:05}")
+}
+
+/// A pod of about 6 KB. `mark` is what an update changes.
+pub(super) fn pod(index: usize, namespace: &str, mark: usize) -> Vec<u8> {
+    let pod = json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": pod_name(index),
+            "namespace": namespace,
+            "labels": {
+                "app": "web-frontend",
+                "pod-template-hash": "7d4b9c6f58",
+                "shard": format!("s{}", (index / SPREAD) % SPREAD),
+                "team": "storefront",
+                "tier": "frontend",
+            },
+            "annotations": {
+                "bench.headwater/mark": mark.to_string(),
+                "checksum/config": "5f1d7a84db00d2fce00b31a7fc73224f9a2a7d0a9e0c5f0d3c6ff5d3a8a44c11",
+                "prometheus.io/port": "9102",
+                "prometheus.io/scrape": "true",
+            },
+        },
+        "spec": {
+            "nodeName": format!("node-{:04}", index % 1000),
+            "serviceAccountName": "web-frontend",
+            "restartPolicy": "Always",
+            "terminationGracePeriodSeconds": 30,
+            "dnsPolicy": "ClusterFirst",
+            "schedulerName": "default-scheduler",
+            "tolerations": [
+                {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300},
+                {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300},
+            ],
+            "containers": [
+                container("app", "registry.example.org/storefront/web-frontend:v1.42.7", 24),
+                container("proxy", "registry.example.org/mesh/proxy:1.19.3", 14),
+            ],
+            "volumes": [
+                {"name": "config", "configMap": {"name": "web-frontend", "defaultMode": 420}},
+                {"name": "cache", "emptyDir": {}},
+                {"name": "tls", "secret": {"secretName": "web-frontend-tls", "defaultMode": 420}},
+            ],
+        },
+    });
+    pod.to_string().into_bytes()
+}
+
+fn container(name: &str, image: &str, variables: usize) -> Value {
+    let env: Vec<Value> = (0..variables)
+        .map(|n| json!({"name": format!("STOREFRONT_SETTING_{n:02}"), "value": format!("value-of-setting-{n:02}-in-production")}))
+        .collect();
+    json!({
+        "name": name,
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "args": ["--listen=:8080", "--metrics=:9102", "--log-format=json", "--shutdown-timeout=25s"],
+        "env": env,
+        "ports": [{"name": "http", "containerPort": 8080, "protocol": "TCP"}, {"name": "metrics", "containerPort": 9102, "protocol": "TCP"}],
+        "resources": {"requests": {"cpu": "250m", "memory": "256Mi"}, "limits": {"memory": "512Mi"}},
+        "readinessProbe": {"httpGet": {"path": "/ready", "port": 8080, "scheme": "HTTP"}, "periodSeconds": 10, "timeoutSeconds": 2, "successThreshold": 1, "failureThreshold": 3},
+        "livenessProbe": {"httpGet": {"path": "/live", "port": 8080, "scheme": "HTTP"}, "periodSeconds": 20, "timeoutSeconds": 2, "successThreshold": 1, "failureThreshold": 5},
+        "volumeMounts": [{"name": "config", "mountPath": "/etc/storefront", "readOnly": true}, {"name": "cache", "mountPath": "/var/cache/storefront"}, {"name": "tls", "mountPath": "/etc/tls", "readOnly": true}],
+        "terminationMessagePath": "/dev/termination-log",
+        "terminationMessagePolicy": "File",
+        "securityContext": {"runAsNonRoot": true, "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true},
+    })
+}
+
+/// A config map of about 3.5 KB.
+pub(super) fn config_map(index: usize, namespace: &str) -> Vec<u8> {
+    let mut text = String::new();
+    for line in 0..69 {
+        // Writing to a string cannot fail.
+        let _ =
+            writeln!(text, "storefront.feature.{line:03}.rollout = percentage:{:02}", line % 100);
+    }
+    let map = json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": format!("settings-{index:05}"),
+            "namespace": namespace,
+            "labels": {"app": "web-frontend", "shard": format!("s{}", index % SPREAD)},
+        },
+        "data": {"application.properties": text},
+    });
+    map.to_string().into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_have_the_size_they_are_said_to_have() {
+        let pod = pod(7, "bench-7", 0).len();
+        assert!((5_700..6_500).contains(&pod), "{pod}");
+        let map = config_map(7, "bench-7").len();
+        assert!((3_300..3_700).contains(&map), "{map}");
+    }
+}

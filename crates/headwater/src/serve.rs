@@ -3,6 +3,7 @@
 //! Promise: the process ends only when every part has; the first signal ends it gently, the second
 //! at once; what goes wrong at the start is one sentence with a way out.
 
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,7 +20,9 @@ use headwater_server::pki::{self, Pki, kubeconfig};
 use headwater_server::tls::Acceptor;
 use headwater_server::token_file::{TokenFile, Tokens};
 use headwater_server::{self as server, Server};
-use headwater_store::{Memory, Store};
+use headwater_store::embedded::Retention;
+use headwater_store::embedded::disk::Directory;
+use headwater_store::{Embedded, EmbeddedOptions, Memory, Store};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -39,7 +42,7 @@ pub(crate) async fn serve(flags: Serve) -> Result<()> {
     let home = Home::new(&flags)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
 
-    let store = open_store(&flags, &home)?;
+    let engine = Engine::open(&flags, &home, clock.clone()).await?;
     let tokens = parts.tokens(&flags, home.others)?;
     let certificates = Certificates::open(&flags, &home, clock.clone())?;
     let metrics = Metrics::new();
@@ -54,7 +57,7 @@ pub(crate) async fn serve(flags: Serve) -> Result<()> {
         None => None,
     };
 
-    let mut cacher = Cacher::new(store, cache_options(&flags));
+    let mut cacher = Cacher::new(engine.store(), cache_options(&flags));
     cacher.load().await.context("cannot load the data")?;
     let server = Server::new(server::Parts {
         cache: cacher.handle(),
@@ -74,9 +77,10 @@ pub(crate) async fn serve(flags: Serve) -> Result<()> {
 
     parts.serve(certificates, &server, https, http);
     announce(&url, plain, &kubeconfig, &home, began.elapsed());
-    parts.until_stopped(signals, &server).await?;
+    let ended = parts.until_stopped(signals, &server).await;
     home.clean_up();
-    Ok(())
+    engine.close().await?;
+    ended
 }
 
 /// Everything that runs, and the way to stop it.
@@ -219,12 +223,42 @@ impl Home {
     }
 }
 
-fn open_store(flags: &Serve, home: &Home) -> Result<Arc<dyn Store>> {
-    match &home.data {
-        None => Ok(Arc::new(Memory::default())),
-        Some(_) => {
-            let _ = (flags.history_age, flags.history_bytes.0);
-            anyhow::bail!("this build keeps data in memory only; pass --memory")
+/// Where objects are kept.
+enum Engine {
+    Memory(Arc<Memory>),
+    Embedded(Arc<Embedded>),
+}
+
+impl Engine {
+    async fn open(flags: &Serve, home: &Home, clock: Arc<dyn Clock>) -> Result<Engine> {
+        let Some(data) = home.data.clone() else { return Ok(Engine::Memory(Arc::default())) };
+        let directory = Directory::lock(&data).map_err(|error| match error.kind() {
+            io::ErrorKind::ResourceBusy => {
+                anyhow!("{error}; stop it, or choose another directory with --data-dir")
+            }
+            _ => anyhow!(error),
+        })?;
+        let retention = Retention { age: flags.history_age, bytes: flags.history_bytes.0 };
+        let options = EmbeddedOptions { retention, clock, ..EmbeddedOptions::default() };
+        let opened = move || Embedded::open_on(Arc::new(directory), options);
+        let store = tokio::task::spawn_blocking(opened).await?;
+        Ok(Engine::Embedded(Arc::new(store.context("cannot open the data")?)))
+    }
+
+    fn store(&self) -> Arc<dyn Store> {
+        match self {
+            Engine::Memory(memory) => memory.clone(),
+            Engine::Embedded(embedded) => embedded.clone(),
+        }
+    }
+
+    /// Returns when the last write is on disk and the file is closed.
+    async fn close(self) -> Result<()> {
+        match self {
+            Engine::Memory(_) => Ok(()),
+            Engine::Embedded(store) => {
+                Ok(tokio::task::spawn_blocking(move || store.close()).await?)
+            }
         }
     }
 }

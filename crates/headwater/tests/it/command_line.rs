@@ -144,6 +144,34 @@ fn a_data_directory_others_may_read_is_refused_with_the_fix() {
 }
 
 #[test]
+fn a_data_directory_in_use_is_refused_with_the_way_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let data = data.to_str().unwrap();
+    let _server = Process::serve(&["--data-dir", data]);
+    let args = ["serve", "--bind", "127.0.0.1:0", "--data-dir", data];
+    check_refused(&args, &[data, "in use by another process", "--data-dir"]);
+}
+
+#[test]
+fn a_restart_keeps_data_and_credentials() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let mut server = Process::serve(&["--data-dir", data.to_str().unwrap()]);
+    let uid = |answer: &str| {
+        let (_, rest) = answer.split_once("\"uid\":\"").unwrap();
+        rest.split('"').next().unwrap().to_owned()
+    };
+    let before = uid(&server.get("/api/v1/namespaces/default"));
+    let authority = fs::read_to_string(data.join("pki/ca.crt")).unwrap();
+    server.signal("TERM");
+    assert_eq!(server.wait().code(), Some(0));
+    let server = Process::serve(&["--data-dir", data.to_str().unwrap()]);
+    assert_eq!(uid(&server.get("/api/v1/namespaces/default")), before);
+    assert_eq!(fs::read_to_string(data.join("pki/ca.crt")).unwrap(), authority);
+}
+
+#[test]
 fn a_data_directory_that_is_a_file_is_refused() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let path = file.path().to_str().unwrap();

@@ -86,6 +86,11 @@ impl Resource {
         self.state.load_full()
     }
 
+    /// The revision of its own last change.
+    pub fn changed(&self) -> Revision {
+        self.state.load().revision()
+    }
+
     /// How many changes the window may hold.
     pub fn capacity(&self) -> usize {
         self.hub().window.capacity()

@@ -16,6 +16,7 @@ pub mod status;
 pub mod registry;
 pub mod route;
 mod authorize;
+mod flow;
 mod observe;
 mod decode;
 mod encode;

@@ -210,7 +210,8 @@ fn collection_verb(method: &Method) -> &'static str {
     }
 }
 
-fn http_verb(method: &Method) -> &'static str {
+/// The verb of a path that is no resource.
+pub(crate) fn http_verb(method: &Method) -> &'static str {
     match method.as_str() {
         "GET" => "get",
         "HEAD" => "head",

@@ -24,13 +24,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::authorize::Attributes;
 use crate::body::{self, Finish, Response};
+use crate::flow::Flows;
 use crate::health::{Answers, Health};
 use crate::identity::{Authenticator, Identity, Peer};
 use crate::listen;
 use crate::metrics::Metrics;
 use crate::observe::{self, Seen};
 use crate::registry::{Registry, Served};
-use crate::route::{Lost, Resource, Route, Target, route};
+use crate::route::{Lost, Resource, Route, Target, http_verb, route};
 use crate::{authorize, delete, discovery, encode, patch, read, status, subresource, watch, write};
 
 /// How the server is set up.
@@ -64,6 +65,7 @@ struct Shared {
     cache: Cache,
     registry: ArcSwap<Registry>,
     authenticator: Authenticator,
+    flows: Flows,
     clock: Arc<dyn Clock>,
     options: Options,
     health: Health,
@@ -156,6 +158,7 @@ impl Server {
             .build();
         observe::cache(&metrics, &cache);
         let shared = Shared {
+            flows: Flows::new(&cache),
             cache,
             registry: ArcSwap::from_pointee(registry),
             authenticator,
@@ -230,14 +233,47 @@ impl Server {
         let Ok(identity) = identified else {
             return status::response(&status::unauthorized());
         };
-        let (mut parts, body) = request.into_parts();
+        let (parts, body) = request.into_parts();
         let query = match Query::parse(parts.uri.query().unwrap_or_default()) {
             Ok(query) => query,
             Err(status) => return status::response(&status),
         };
         let path = parts.uri.path().to_owned();
-        let registry = self.registry();
-        let found = match route(&registry, &parts.method, &path, &query) {
+        let found = route(&self.registry(), &parts.method, &path, &query);
+        let attributes = match &found {
+            Ok(found) => Attributes::of(found, &path),
+            Err(_) => Attributes::Path { verb: http_verb(&parts.method), path: &path },
+        };
+        let is_watch = found.as_ref().is_ok_and(|found| found.verb == "watch");
+        if let (false, Err(status)) = (is_watch, query.timeout()) {
+            return status::response(&status);
+        }
+        let Some(flow) = self.shared.flows.classify(&identity, &attributes) else {
+            return self.routed(peer, identity, found, query, parts, body).await;
+        };
+        let labels = [flow.level.as_str(), flow.schema.as_str()];
+        self.shared.metrics.flow_dispatched.with(&labels).inc();
+        let mut response = self.routed(peer, identity, found, query, parts, body).await;
+        flow.sign(&mut response);
+        response
+    }
+
+    /// Answers a request that is known for what it is.
+    async fn routed<B>(
+        &self,
+        peer: &Peer,
+        identity: Arc<Identity>,
+        found: Result<Route, Lost>,
+        query: Query,
+        mut parts: http::request::Parts,
+        body: B,
+    ) -> Response
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let path = parts.uri.path().to_owned();
+        let found = match found {
             Ok(found) => found,
             Err(Lost::Page) if identity.is_anonymous() => {
                 return status::response(&status::unauthorized());

@@ -19,6 +19,8 @@ mod start;
 mod undo;
 mod watch;
 mod writer;
+mod backup;
+mod verify;
 
 use std::fmt;
 use std::io;
@@ -43,8 +45,10 @@ use undo::Undos;
 use watch::Cursor;
 use writer::Writer;
 
+pub use backup::{Count, Manifest, restore, verify_backup};
 pub use retention::Retention;
 pub use row::Identity;
+pub use verify::{Verified, verify_dir};
 
 /// How an [`Embedded`] behaves.
 #[derive(Clone)]
@@ -120,6 +124,7 @@ impl Embedded {
             file: RwLock::new(Some(file)),
             published: RwLock::new(published),
             mailbox: Mailbox::new(),
+            release: tokio::sync::watch::Sender::new(false),
             undos: Undos::default(),
             report: Mutex::new(Report { state, transactions: 0, trouble: None }),
         });
@@ -232,6 +237,8 @@ struct Shared {
     published: RwLock<Published>,
     newest: tokio::sync::watch::Sender<Revision>,
     mailbox: Mailbox,
+    /// Whoever holds the file for long lets go of it while this is true.
+    release: tokio::sync::watch::Sender<bool>,
     undos: Undos,
     report: Mutex<Report>,
 }
@@ -309,11 +316,14 @@ impl Shared {
         }
     }
 
+    /// Takes the file to close it, once all who read it are done.
     fn take_file(&self) -> Option<DataFile> {
+        self.release.send_replace(true);
         self.file.write().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     fn put_file(&self, file: DataFile) {
+        self.release.send_replace(false);
         *self.file.write().unwrap_or_else(PoisonError::into_inner) = Some(file);
     }
 

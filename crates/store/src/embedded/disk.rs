@@ -51,14 +51,30 @@ impl Directory {
             Err(error) => return Err(named("cannot make", path, &error)),
         }
         let lock = owned().open(path.join(LOCK)).map_err(|e| named("cannot open", path, &e))?;
-        match lock.try_lock() {
-            Ok(()) => Ok(Directory { path: path.to_owned(), _lock: lock }),
-            Err(TryLockError::WouldBlock) => Err(io::Error::new(
-                io::ErrorKind::ResourceBusy,
-                format!("{} is in use by another process", path.display()),
-            )),
-            Err(TryLockError::Error(error)) => Err(named("cannot lock", path, &error)),
-        }
+        take(&lock, path)?;
+        Ok(Directory { path: path.to_owned(), _lock: lock })
+    }
+}
+
+/// Takes the lock of a directory that is only read; a copy of one may have none.
+pub(super) fn lock_existing(path: &Path) -> io::Result<Option<File>> {
+    let lock = match File::open(path.join(LOCK)) {
+        Ok(lock) => lock,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(named("cannot open", path, &error)),
+    };
+    take(&lock, path)?;
+    Ok(Some(lock))
+}
+
+fn take(lock: &File, path: &Path) -> io::Result<()> {
+    match lock.try_lock() {
+        Ok(()) => Ok(()),
+        Err(TryLockError::WouldBlock) => Err(io::Error::new(
+            io::ErrorKind::ResourceBusy,
+            format!("{} is in use by another process", path.display()),
+        )),
+        Err(TryLockError::Error(error)) => Err(named("cannot lock", path, &error)),
     }
 }
 

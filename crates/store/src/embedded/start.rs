@@ -13,8 +13,8 @@ use uuid::Uuid;
 
 use super::Options;
 use super::disk::Disk;
-use super::file::{DATA, DataFile, LIVE, LOG, Snapshot, trouble};
-use super::head::{Head, HeadFile};
+use super::file::{DATA, DataFile, LIVE, LOG, Opened, Snapshot, trouble};
+use super::head::{HEAD, Head, HeadFile};
 use super::published::{Contents, Published};
 use super::row::{FORMAT, Identity, State};
 use crate::store::{Error, FIRST};
@@ -46,6 +46,27 @@ pub(super) fn start(disk: &dyn Disk, options: &Options) -> Result<(Loaded, HeadF
         (None, true) => finish_create(disk, options)?,
     }
     guarded(disk, || open(disk, options))
+}
+
+/// Looks at what is there without changing it: for a disk that only pretends to write.
+pub(super) fn look(disk: &dyn Disk, options: &Options, deep: bool) -> Result<Loaded, Error> {
+    match read_format(disk)? {
+        Some(FORMAT) => {}
+        Some(other) => return Err(unknown_format(disk, other)),
+        None => return Err(damaged(disk, FORMAT_FILE, "it is missing")),
+    }
+    let (mut file, opened) = DataFile::open(disk, DATA, options.cache_bytes)?;
+    if deep {
+        file.check_integrity()?;
+    }
+    let head = match disk.exists(HEAD).map_err(|error| unavailable(disk, HEAD, &error))? {
+        true => HeadFile::open(disk, file.seed).and_then(|head| head.read()),
+        false => Ok(None),
+    };
+    let head = head.map_err(|error| unavailable(disk, HEAD, &error))?.unwrap_or_default();
+    let loaded = load(file)?;
+    check_head(disk, &loaded.contents.state, head, &opened)?;
+    Ok(loaded)
 }
 
 /// Opens the file again after a failure and checks all of it. What was acknowledged must be there.
@@ -81,18 +102,11 @@ pub(super) fn ages(loaded: &Loaded, wall: i64) -> Vec<(Instant, Revision)> {
 
 fn open(disk: &dyn Disk, options: &Options) -> Result<(Loaded, HeadFile), Error> {
     let (file, opened) = DataFile::open(disk, DATA, options.cache_bytes)?;
-    let head_file = HeadFile::open(disk, file.seed).map_err(|e| unavailable(disk, "HEAD", &e))?;
-    let head = head_file.read().map_err(|error| unavailable(disk, "HEAD", &error))?;
+    let head_file = HeadFile::open(disk, file.seed).map_err(|e| unavailable(disk, HEAD, &e))?;
+    let head = head_file.read().map_err(|error| unavailable(disk, HEAD, &error))?;
     let head = head.unwrap_or_default();
     let mut loaded = load(file)?;
-    check_reaches(disk, &loaded.contents.state, head.revision)?;
-    if head.clean && (opened.rolled_back || loaded.contents.state.newest != head.revision) {
-        let why = format!(
-            "it was closed at revision {} and ends at {}",
-            head.revision, loaded.contents.state.newest
-        );
-        return Err(damaged(disk, DATA, &why));
-    }
+    check_head(disk, &loaded.contents.state, head, &opened)?;
     if opened.repaired {
         let revision = loaded.contents.state.newest;
         tracing::warn!(%revision, undone = opened.rolled_back, "the data file had not been closed");
@@ -102,13 +116,24 @@ fn open(disk: &dyn Disk, options: &Options) -> Result<(Loaded, HeadFile), Error>
     }
     let head = Head { revision: loaded.contents.state.newest, clean: false, suspect: false };
     let written = head_file.write(head).and_then(|()| head_file.sync()).and_then(|()| disk.sync());
-    written.map_err(|error| unavailable(disk, "HEAD", &error))?;
+    written.map_err(|error| unavailable(disk, HEAD, &error))?;
     Ok((loaded, head_file))
 }
 
 fn load(file: DataFile) -> Result<Loaded, Error> {
     let contents = Published::load(&file.snapshot()?)?;
     Ok(Loaded { file, contents })
+}
+
+/// The data file must reach what the head says, and end exactly there if it was closed.
+fn check_head(disk: &dyn Disk, state: &State, head: Head, opened: &Opened) -> Result<(), Error> {
+    check_reaches(disk, state, head.revision)?;
+    if head.clean && (opened.rolled_back || state.newest != head.revision) {
+        let (closed, newest) = (head.revision, state.newest);
+        let why = format!("it was closed at revision {closed} and ends at {newest}");
+        return Err(damaged(disk, DATA, &why));
+    }
+    Ok(())
 }
 
 fn check_reaches(disk: &dyn Disk, state: &State, acknowledged: Revision) -> Result<(), Error> {
@@ -202,6 +227,9 @@ fn read_format(disk: &dyn Disk) -> Result<Option<u32>, Error> {
     let len = file.len().map_err(unavailable)?.min(64);
     let mut text = vec![0; usize::try_from(len).unwrap_or_default()];
     file.read(0, &mut text).map_err(unavailable)?;
+    if text == UNFINISHED.as_bytes() {
+        return Err(damaged(disk, FORMAT_FILE, "a restore was not finished; start it again"));
+    }
     let number = std::str::from_utf8(&text)
         .ok()
         .and_then(|text| text.strip_prefix(FORMAT_PREFIX)?.strip_suffix('\n')?.parse().ok());
@@ -211,7 +239,17 @@ fn read_format(disk: &dyn Disk) -> Result<Option<u32>, Error> {
 const FORMAT_PREFIX: &str = "headwater data ";
 
 pub(super) fn write_format(disk: &dyn Disk) -> Result<(), Error> {
-    let text = format!("{FORMAT_PREFIX}{FORMAT}\n");
+    write_format_text(disk, &format!("{FORMAT_PREFIX}{FORMAT}\n"))
+}
+
+/// Marks a directory that a restore is filling: until it is done, a start refuses it.
+pub(super) fn write_unfinished(disk: &dyn Disk) -> Result<(), Error> {
+    write_format_text(disk, UNFINISHED)
+}
+
+const UNFINISHED: &str = "headwater restore, not finished\n";
+
+fn write_format_text(disk: &dyn Disk, text: &str) -> Result<(), Error> {
     let new = format!("{FORMAT_FILE}.new");
     let write = || {
         let file = disk.open(&new)?;
@@ -225,7 +263,10 @@ pub(super) fn write_format(disk: &dyn Disk) -> Result<(), Error> {
 }
 
 /// Damaged trees may stop the engine below us; that is damage, not a reason to stop the process.
-fn guarded<T>(disk: &dyn Disk, work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+pub(super) fn guarded<T>(
+    disk: &dyn Disk,
+    work: impl FnOnce() -> Result<T, Error>,
+) -> Result<T, Error> {
     catch_unwind(AssertUnwindSafe(work))
         .unwrap_or_else(|_| Err(damaged(disk, DATA, "its trees cannot be followed")))
 }

@@ -8,3 +8,4 @@ mod disk;
 mod crash;
 mod fault;
 mod damage;
+mod backup;

@@ -1,0 +1,263 @@
+//! Verifying a directory: everything a start would check and, if asked, every row there is.
+//!
+//! Promise: changes no byte. What the engine would repair is repaired in memory only.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use headwater_api::Revision;
+use redb::StorageBackend;
+
+use super::disk::{self, Disk};
+use super::file::Snapshot;
+use super::row::Identity;
+use super::{Options, start};
+use crate::change::ChangeKind;
+use crate::store::Error;
+
+/// What was found in a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verified {
+    /// Who it is.
+    pub identity: Identity,
+    /// The newest revision.
+    pub revision: Revision,
+    /// The oldest state that can be read.
+    pub compacted: Revision,
+    /// Keys that have a value.
+    pub objects: u64,
+    /// Versions of them, also of those that are gone.
+    pub versions: u64,
+}
+
+/// Checks a data directory nobody has open; with `deep`, every row and page of it.
+pub fn verify_dir(dir: &Path, deep: bool) -> Result<Verified, Error> {
+    let unavailable = |error: io::Error| Error::Unavailable(error.to_string());
+    let disk = ReadOnly::new(dir).map_err(unavailable)?;
+    start::guarded(&disk, || {
+        let loaded = start::look(&disk, &Options::default(), deep)?;
+        if deep {
+            check_rows(&loaded)?;
+        }
+        let state = loaded.contents.state;
+        Ok(Verified {
+            identity: loaded.file.identity,
+            revision: state.newest,
+            compacted: state.compacted,
+            objects: state.objects,
+            versions: state.log_rows,
+        })
+    })
+}
+
+/// Every row of the log is one that should be there: the newest version of a key, a change that was
+/// not dropped yet, or what such a change replaced.
+fn check_rows(loaded: &start::Loaded) -> Result<(), Error> {
+    let start::Loaded { file, contents } = loaded;
+    let (snapshot, state) = (file.snapshot()?, &contents.state);
+    let (mut next, mut bytes, mut live) = (None, 0, 0_u64);
+    snapshot.log(|revision, row| {
+        bytes += row.len();
+        let newest = contents.published.index.get(row.key).copied();
+        live += u64::from(newest == Some(revision));
+        if revision > state.trimmed {
+            check_follows(&mut next, revision, state.trimmed)?;
+            check_replaced(&snapshot, revision, row.prev, row.key)?;
+        }
+        if row.kind == ChangeKind::Deleted && newest.is_some_and(|newest| newest <= revision) {
+            return Err(odd(revision, "it deletes what is still there"));
+        }
+        Ok(())
+    })?;
+    if next.unwrap_or(state.trimmed.next()) != state.newest.next() {
+        return Err(odd(state.newest, "the newest change is missing"));
+    }
+    if live != state.objects {
+        return Err(odd(state.newest, "the newest version of some key is missing"));
+    }
+    if bytes != state.log_bytes {
+        return Err(odd(state.newest, "the bytes of all rows do not add up"));
+    }
+    Ok(())
+}
+
+/// Changes that were not dropped have no gap.
+fn check_follows(
+    next: &mut Option<Revision>,
+    revision: Revision,
+    trimmed: Revision,
+) -> Result<(), Error> {
+    let expected = next.unwrap_or(trimmed.next());
+    if revision != expected {
+        return Err(odd(expected, "the row is missing"));
+    }
+    *next = Some(revision.next());
+    Ok(())
+}
+
+fn check_replaced(
+    snapshot: &Snapshot,
+    revision: Revision,
+    prev: Revision,
+    key: &str,
+) -> Result<(), Error> {
+    if prev == Revision::ZERO {
+        return Ok(());
+    }
+    if prev >= revision {
+        return Err(odd(revision, "it replaces what came later"));
+    }
+    let same = snapshot.row(prev, |row| row.key == key && row.kind != ChangeKind::Deleted)?;
+    if same { Ok(()) } else { Err(odd(revision, "what it replaced is of another key")) }
+}
+
+fn odd(revision: Revision, why: &str) -> Error {
+    let place = format!("data.redb, table log, revision {revision}");
+    Error::Damaged { place, why: why.into() }
+}
+
+/// A directory that is only read; writes stay in memory.
+#[derive(Debug)]
+struct ReadOnly {
+    path: PathBuf,
+    _lock: Option<File>,
+}
+
+impl ReadOnly {
+    fn new(path: &Path) -> io::Result<ReadOnly> {
+        Ok(ReadOnly { path: path.to_owned(), _lock: disk::lock_existing(path)? })
+    }
+
+    fn refuse(&self) -> io::Error {
+        io::Error::other(format!("{} is only read", self.path.display()))
+    }
+}
+
+impl Disk for ReadOnly {
+    fn open(&self, name: &str) -> io::Result<Box<dyn StorageBackend>> {
+        let file = File::open(self.path.join(name))?;
+        let len = file.metadata()?.len();
+        let written = Written { len, pages: BTreeMap::new() };
+        Ok(Box::new(Overlay { file, file_len: len, written: Mutex::new(written) }))
+    }
+
+    fn exists(&self, name: &str) -> io::Result<bool> {
+        std::fs::exists(self.path.join(name))
+    }
+
+    fn rename(&self, _from: &str, _to: &str) -> io::Result<()> {
+        Err(self.refuse())
+    }
+
+    fn remove(&self, _name: &str) -> io::Result<()> {
+        Err(self.refuse())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn place(&self) -> String {
+        self.path.display().to_string()
+    }
+}
+
+const PAGE: usize = 4096;
+
+/// A file under what was written to it since.
+#[derive(Debug)]
+struct Overlay {
+    file: File,
+    file_len: u64,
+    written: Mutex<Written>,
+}
+
+#[derive(Debug)]
+struct Written {
+    len: u64,
+    pages: BTreeMap<u64, Box<[u8; PAGE]>>,
+}
+
+impl Overlay {
+    fn lock(&self) -> MutexGuard<'_, Written> {
+        self.written.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A page of the file below; beyond its end it is zero.
+    fn page(&self, number: u64) -> io::Result<Box<[u8; PAGE]>> {
+        let mut page = Box::new([0; PAGE]);
+        let start = number * PAGE as u64;
+        let there = self.file_len.saturating_sub(start).min(PAGE as u64);
+        self.file.read_exact_at(&mut page[..usize::try_from(there).unwrap_or(PAGE)], start)?;
+        Ok(page)
+    }
+}
+
+/// The parts of pages that some bytes cover: page number, place in the page, place in the bytes.
+fn parts(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        if done >= len {
+            return None;
+        }
+        let at = offset + done as u64;
+        let place = usize::try_from(at % PAGE as u64).unwrap_or_default();
+        let count = (PAGE - place).min(len - done);
+        let part = (at / PAGE as u64, place, done..done + count);
+        done += count;
+        Some(part)
+    })
+}
+
+impl StorageBackend for Overlay {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.lock().len)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let written = self.lock();
+        if offset + out.len() as u64 > written.len {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if written.pages.is_empty() {
+            return self.file.read_exact_at(out, offset);
+        }
+        for (number, place, range) in parts(offset, out.len()) {
+            let count = range.len();
+            match written.pages.get(&number) {
+                Some(page) => out[range].copy_from_slice(&page[place..place + count]),
+                None => out[range].copy_from_slice(&self.page(number)?[place..place + count]),
+            }
+        }
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        let mut written = self.lock();
+        written.len = len;
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let mut written = self.lock();
+        for (number, place, range) in parts(offset, data.len()) {
+            let count = range.len();
+            let page = match written.pages.entry(number) {
+                Entry::Occupied(page) => page.into_mut(),
+                Entry::Vacant(place) => place.insert(self.page(number)?),
+            };
+            page[place..place + count].copy_from_slice(&data[range]);
+        }
+        written.len = written.len.max(offset + data.len() as u64);
+        Ok(())
+    }
+}

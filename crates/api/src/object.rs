@@ -186,6 +186,11 @@ impl Object {
         event: EventType,
         fields: &[Field],
     ) -> Result<Object, Malformed> {
+        Object::decode(&self.stored()?, revision, event, fields)
+    }
+
+    /// The bytes it was decoded from: without the resourceVersion.
+    pub fn stored(&self) -> Result<Vec<u8>, Malformed> {
         let bytes = self.as_slice();
         let at = self.metadata.start as usize + 1;
         let mut scanner = Scanner::at(bytes, at as u32);
@@ -197,7 +202,7 @@ impl Object {
         stored.extend_from_slice(&bytes[..at]);
         let rest = &bytes[scanner.offset()..];
         stored.extend_from_slice(rest.strip_prefix(b",").unwrap_or(rest));
-        Object::decode(&stored, revision, event, fields)
+        Ok(stored)
     }
 
     /// The whole object as JSON.

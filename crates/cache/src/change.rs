@@ -46,18 +46,20 @@ pub(crate) enum Turn {
 }
 
 impl Change {
-    /// A change from stored bytes. `prev` is the state before, if there was one.
+    /// A change from stored bytes, of which `value` is the form that is read. `prev` is the state
+    /// before, if there was one.
     pub(crate) fn decode(
         change: &headwater_store::Change,
+        value: &[u8],
         prev: Option<Arc<Object>>,
         fields: &[Field],
     ) -> Result<Change, Malformed> {
         let object = match (change.kind, &prev) {
             (ChangeKind::Created, _) => {
-                Object::decode(&change.value, change.revision, EventType::Added, fields)?
+                Object::decode(value, change.revision, EventType::Added, fields)?
             }
             (ChangeKind::Updated, _) => {
-                Object::decode(&change.value, change.revision, EventType::Modified, fields)?
+                Object::decode(value, change.revision, EventType::Modified, fields)?
             }
             (ChangeKind::Deleted, Some(prev)) => {
                 prev.restamped(change.revision, EventType::Deleted, fields)?

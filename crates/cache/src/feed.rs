@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::Error;
-use crate::resource::Resource;
+use crate::resource::{Resource, Shape};
 use crate::snapshot::Snapshot;
 use crate::view::Filter;
 use crate::watcher::{Start, Watcher};
@@ -209,6 +209,7 @@ impl Cacher {
         for resource in self.cache.resources() {
             resource.expire(now, compacted);
         }
+        self.cache.forget_retired();
     }
 }
 
@@ -230,7 +231,7 @@ impl Cache {
             return Arc::clone(resource);
         }
         drop(known);
-        self.define(prefix, &[], false)
+        self.define(prefix, &Shape::default())
     }
 
     /// All resources.
@@ -241,18 +242,41 @@ impl Cache {
 
     /// Says which fields of a resource are selectable. Its watchers end if it was known before.
     pub fn redefine(&self, prefix: &str, fields: &[Field]) -> Result<Arc<Resource>, Error> {
-        let resource = self.define(prefix, fields, true);
-        resource.redefine(fields)?;
+        self.reshape(prefix, Shape::plain(fields))
+    }
+
+    /// Says how the objects of a resource are read. Its watchers end if it was known before.
+    pub fn reshape(&self, prefix: &str, shape: Shape) -> Result<Arc<Resource>, Error> {
+        let resource = self.define(prefix, &shape);
+        resource.reshape(shape)?;
         Ok(resource)
     }
 
-    fn define(&self, prefix: &str, fields: &[Field], _known: bool) -> Arc<Resource> {
+    /// Nobody defines this resource any more: its watchers end, after what they have not been
+    /// given yet, and it is forgotten once it is empty.
+    pub fn retire(&self, prefix: &str) {
+        let known = self.shared.resources.read().expect("maps are never left half-changed");
+        if let Some(resource) = known.get(prefix) {
+            resource.retire();
+        }
+    }
+
+    fn define(&self, prefix: &str, shape: &Shape) -> Arc<Resource> {
         let mut known = self.shared.resources.write().expect("maps are never left half-changed");
         let make = || {
             let bounds = self.bounds(prefix);
-            Arc::new(Resource::new(prefix, fields, self.applied(), bounds))
+            Arc::new(Resource::new(prefix, shape.clone(), self.applied(), bounds))
         };
-        Arc::clone(known.entry(prefix.to_owned()).or_insert_with(make))
+        let resource = known.entry(prefix.to_owned()).or_insert_with(make);
+        resource.restore();
+        Arc::clone(resource)
+    }
+
+    /// Forgets resources that nobody defines. Only the feed does this: nothing is applied
+    /// meanwhile.
+    fn forget_retired(&self) {
+        let mut known = self.shared.resources.write().expect("maps are never left half-changed");
+        known.retain(|_, resource| !resource.is_forgettable());
     }
 
     fn bounds(&self, prefix: &str) -> Bounds {

@@ -13,7 +13,7 @@ pub mod feed;
 
 pub use change::{Change, Event};
 pub use feed::{Cache, Cacher, Options};
-pub use resource::Resource;
+pub use resource::{Form, Resource, Shape};
 pub use snapshot::Snapshot;
 pub use view::Filter;
 pub use watcher::{Start, Step, Watcher};

@@ -4,13 +4,15 @@
 //! Promise: reads of the current state take no lock. State, window and views move together under
 //! one short lock, so a watcher that starts from a snapshot continues exactly after it (R23, R24).
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use bytes::Bytes;
 use headwater_api::kind::Field;
+use headwater_api::scan::Malformed;
 use headwater_api::{EventType, Object, Revision};
 use headwater_store::{ChangeKind, Key, Record};
 use tokio::time::Instant;
@@ -26,6 +28,8 @@ pub struct Resource {
     prefix: String,
     state: ArcSwap<Snapshot>,
     hub: Mutex<Hub>,
+    /// Its definition is gone: when it is empty, it may be forgotten.
+    retired: AtomicBool,
     /// Counted for metrics.
     pub counters: Counters,
 }
@@ -42,11 +46,40 @@ pub struct Counters {
 }
 
 struct Hub {
-    fields: Arc<[Field]>,
+    shape: Shape,
+    /// Stored bytes of the objects that are read in another form, by key.
+    raw: HashMap<String, Bytes>,
     window: Window,
     views: Views,
     /// Snapshots that pages of a list refer to, by revision, and when each was last asked for.
     kept: BTreeMap<Revision, (Snapshot, Instant)>,
+}
+
+/// How stored bytes are read.
+#[derive(Clone, Default)]
+pub struct Shape {
+    /// The selectable fields.
+    pub fields: Arc<[Field]>,
+    /// What is made of the bytes first, where they are not read as they were stored.
+    pub form: Option<Arc<dyn Form>>,
+}
+
+/// The form in which objects are read, where it can differ from the stored one: a custom kind
+/// prunes and defaults what was stored under an earlier definition.
+pub trait Form: Send + Sync {
+    /// The bytes in the form that is read; `None` if they are in it already.
+    fn settle(&self, stored: &[u8]) -> Option<Vec<u8>>;
+}
+
+impl Shape {
+    /// Ordinary objects with these selectable fields.
+    pub fn plain(fields: &[Field]) -> Shape {
+        Shape { fields: fields.into(), form: None }
+    }
+
+    fn settle(&self, stored: &[u8]) -> Option<Vec<u8>> {
+        self.form.as_ref().and_then(|form| form.settle(stored))
+    }
 }
 
 /// Snapshots kept for lists that are read page by page. When one more is needed, the oldest is
@@ -57,16 +90,18 @@ const KEPT_MAX: usize = 64;
 const KEPT_AGE: Duration = Duration::from_secs(300);
 
 impl Resource {
-    pub(crate) fn new(prefix: &str, fields: &[Field], revision: Revision, bounds: Bounds) -> Self {
+    pub(crate) fn new(prefix: &str, shape: Shape, revision: Revision, bounds: Bounds) -> Self {
         Resource {
             prefix: prefix.to_owned(),
             state: ArcSwap::from_pointee(Snapshot::new(Objects::default(), revision)),
             hub: Mutex::new(Hub {
-                fields: fields.into(),
+                shape,
+                raw: HashMap::new(),
                 window: Window::new(revision, bounds),
                 views: Views::default(),
                 kept: BTreeMap::new(),
             }),
+            retired: AtomicBool::new(false),
             counters: Counters::default(),
         }
     }
@@ -109,10 +144,15 @@ impl Resource {
     /// Fills an empty resource from stored records.
     pub(crate) fn fill(&self, records: Vec<Record>, revision: Revision) -> Result<(), Error> {
         let mut hub = self.hub();
-        let fields = Arc::clone(&hub.fields);
+        let shape = hub.shape.clone();
         let mut objects = Objects::default();
+        hub.raw.clear();
         for record in records {
-            objects.insert(Arc::new(decode(&record, &fields)?));
+            let (object, is_raw) = decode(&record, &shape)?;
+            if !is_raw {
+                hub.raw.insert(object.key().to_owned(), record.value);
+            }
+            objects.insert(Arc::new(object));
         }
         let bounds = hub.window.bounds();
         hub.window = Window::new(revision, bounds);
@@ -123,41 +163,80 @@ impl Resource {
         Ok(())
     }
 
-    /// Makes other fields selectable. Every watcher ends: its selection may mean something else
-    /// now. Objects keep their bytes.
-    pub(crate) fn redefine(&self, fields: &[Field]) -> Result<(), Error> {
+    /// Reads objects in another shape from now on. Every watcher ends: its selection may mean
+    /// something else now. What is stored stays as it is.
+    pub(crate) fn reshape(&self, shape: Shape) -> Result<(), Error> {
         let mut hub = self.hub();
         hub.views.close();
-        if *hub.fields == *fields {
+        let same_fields = *hub.shape.fields == *shape.fields;
+        if same_fields && hub.shape.form.is_none() && shape.form.is_none() {
             return Ok(());
         }
-        hub.fields = fields.into();
+        hub.shape = shape.clone();
         let state = self.state();
         let mut objects = Objects::default();
+        let mut raw = HashMap::new();
         for object in state.iter("", None) {
-            let again = object
-                .restamped(object.revision(), object.event(), fields)
-                .map_err(|source| self.malformed(object.key(), source))?;
+            let malformed = |source| self.malformed(object.key(), source);
+            let stored = match hub.raw.remove(object.key()) {
+                Some(stored) => stored,
+                None => object.stored().map_err(malformed)?.into(),
+            };
+            let settled = shape.settle(&stored);
+            let bytes = settled.as_deref().unwrap_or(&stored);
+            let again = Object::decode(bytes, object.revision(), object.event(), &shape.fields)
+                .map_err(malformed)?;
+            if settled.is_some() {
+                raw.insert(again.key().to_owned(), stored);
+            }
             objects.insert(Arc::new(again));
         }
         let bounds = hub.window.bounds();
         hub.window = Window::new(state.revision(), bounds);
         hub.kept.clear();
+        hub.raw = raw;
         self.state.store(Arc::new(Snapshot::new(objects, state.revision())));
         Ok(())
+    }
+
+    /// Ends every watcher, after what it has not been given yet: nobody defines this resource any
+    /// more. It is forgotten when it is empty.
+    pub(crate) fn retire(&self) {
+        self.retired.store(true, Ordering::Release);
+        self.hub().views.close();
+    }
+
+    pub(crate) fn restore(&self) {
+        self.retired.store(false, Ordering::Release);
+    }
+
+    pub(crate) fn is_forgettable(&self) -> bool {
+        self.retired.load(Ordering::Acquire) && self.state().is_empty()
+    }
+
+    /// Whether an object is stored in another form than it is read in: writing it again, even
+    /// unchanged, changes what is stored.
+    pub fn is_stale(&self, key: &str) -> bool {
+        self.hub().raw.contains_key(key)
     }
 
     /// Applies changes of this resource, in order, and wakes the watchers they concern.
     pub(crate) fn apply(&self, changes: &[headwater_store::Change]) -> Result<(), Error> {
         let mut hub = self.hub();
-        let fields = Arc::clone(&hub.fields);
+        let shape = hub.shape.clone();
         let state = self.state();
         let mut objects = state.objects.clone();
         let mut revision = state.revision();
         for stored in changes {
             let name = &stored.key.as_str()[self.prefix.len()..];
             let prev = objects.get(name).cloned();
-            let change = Change::decode(stored, prev, &fields)
+            let settled = settle(stored, &shape);
+            match &settled {
+                Some(_) => hub.raw.insert(name.to_owned(), stored.value.clone()),
+                None => hub.raw.remove(name),
+            };
+            let value = settled.as_deref().unwrap_or(&stored.value);
+            let change = Change::decode(stored, value, prev, &shape.fields)
                 .map_err(|source| self.malformed(name, source))?;
             match change.kind() {
                 ChangeKind::Deleted => drop(objects.remove(name)),
@@ -168,7 +247,7 @@ impl Resource {
             revision = change.revision();
             let change = Arc::new(change);
             hub.window.push(Arc::clone(&change));
-            let taken = hub.views.offer(&change, &fields);
+            let taken = hub.views.offer(&change, &shape.fields);
             self.counters.dispatched.fetch_add(taken as u64, Ordering::Relaxed);
         }
         self.counters.received.fetch_add(changes.len() as u64, Ordering::Relaxed);
@@ -177,7 +256,7 @@ impl Resource {
         Ok(())
     }
 
-    fn malformed(&self, name: &str, source: headwater_api::scan::Malformed) -> Error {
+    fn malformed(&self, name: &str, source: Malformed) -> Error {
         Error::Malformed { key: Key::in_collection(&self.prefix, name), source }
     }
 
@@ -235,10 +314,10 @@ impl Resource {
         records: &[Record],
         revision: Revision,
     ) -> Result<Snapshot, Error> {
-        let fields = Arc::clone(&self.hub().fields);
+        let shape = self.hub().shape.clone();
         let mut objects = Objects::default();
         for record in records {
-            objects.insert(Arc::new(decode(record, &fields)?));
+            objects.insert(Arc::new(decode(record, &shape)?.0));
         }
         Ok(Snapshot::new(objects, revision))
     }
@@ -284,20 +363,41 @@ impl Resource {
 
     /// A change read from the store's history.
     pub(crate) fn decode_past(&self, stored: &headwater_store::Change) -> Result<Change, Error> {
-        let fields = Arc::clone(&self.hub().fields);
-        let prev = stored
-            .prev
-            .as_ref()
-            .map(|prev| Object::decode(&prev.value, prev.revision, EventType::Modified, &fields))
-            .transpose()
-            .and_then(|prev| Change::decode(stored, prev.map(Arc::new), &fields));
-        prev.map_err(|source| Error::Malformed { key: stored.key.clone(), source })
+        let shape = self.hub().shape.clone();
+        let decode = || {
+            let prev = match &stored.prev {
+                Some(prev) => Some(Arc::new(settled(&prev.value, prev.revision, &shape)?)),
+                None => None,
+            };
+            let value = settle(stored, &shape);
+            let value = value.as_deref().unwrap_or(&stored.value);
+            Change::decode(stored, value, prev, &shape.fields)
+        };
+        decode().map_err(|source| Error::Malformed { key: stored.key.clone(), source })
     }
 }
 
-fn decode(record: &Record, fields: &[Field]) -> Result<Object, Error> {
-    Object::decode(&record.value, record.revision, EventType::Added, fields)
-        .map_err(|source| Error::Malformed { key: record.key.clone(), source })
+/// The value of a change in the form that is read, where that is another one.
+fn settle(stored: &headwater_store::Change, shape: &Shape) -> Option<Vec<u8>> {
+    match stored.kind {
+        ChangeKind::Deleted => None, // the state before says it all
+        ChangeKind::Created | ChangeKind::Updated => shape.settle(&stored.value),
+    }
+}
+
+fn settled(stored: &[u8], revision: Revision, shape: &Shape) -> Result<Object, Malformed> {
+    let settled = shape.settle(stored);
+    let bytes = settled.as_deref().unwrap_or(stored);
+    Object::decode(bytes, revision, EventType::Modified, &shape.fields)
+}
+
+/// A record as an object, and whether its bytes are those that are stored.
+fn decode(record: &Record, shape: &Shape) -> Result<(Object, bool), Error> {
+    let settled = shape.settle(&record.value);
+    let bytes = settled.as_deref().unwrap_or(&record.value);
+    let object = Object::decode(bytes, record.revision, EventType::Added, &shape.fields)
+        .map_err(|source| Error::Malformed { key: record.key.clone(), source })?;
+    Ok((object, settled.is_none()))
 }
 
 /// What a view and the window behind it answer to a cursor.

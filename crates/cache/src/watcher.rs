@@ -119,11 +119,13 @@ impl Watcher {
     /// Waits for what comes next. May be dropped while it waits and called again.
     pub async fn next(&mut self) -> Step {
         loop {
-            if self.view.is_closed() {
-                return Step::Closed;
-            }
             if let Some(step) = self.step() {
                 return step;
+            }
+            if self.view.is_closed() {
+                // Looked at after the step, which forgets wake-ups; once more, since the last
+                // events may have come in between.
+                return self.step().unwrap_or(Step::Closed);
             }
             match &mut self.phase {
                 Phase::Past(history) => {

@@ -67,6 +67,7 @@ pub(crate) async fn serve(flags: Serve) -> Result<()> {
         options: server::Options::default(),
     })?;
     parts.follow(cacher);
+    parts.follow_definitions(&server);
     server
         .bootstrap()
         .await
@@ -110,6 +111,14 @@ impl Parts {
     fn follow(&mut self, cacher: Cacher) {
         let stop = self.stop.clone();
         self.others.spawn(async move { cacher.run(stop).await.context("the cache failed") });
+    }
+
+    fn follow_definitions(&mut self, server: &Server) {
+        let (server, stop) = (server.clone(), self.stop.clone());
+        self.others.spawn(async move {
+            server.follow_definitions(stop).await;
+            Ok(())
+        });
     }
 
     fn serve(

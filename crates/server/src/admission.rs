@@ -11,6 +11,7 @@ use headwater_cache::Cache;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::custom::admit::Definitions;
 use crate::object::{is_deleting, meta, metadata};
 use crate::registry::Served;
 use crate::status;
@@ -36,7 +37,7 @@ pub(crate) trait Admit: Sync {
 
 /// All steps, in order.
 const STEPS: &[&dyn Admit] =
-    &[&NamespaceLifecycle, &Defaults, &SystemFields, &Namespaces, &Validation];
+    &[&NamespaceLifecycle, &Defaults, &SystemFields, &Namespaces, &Definitions, &Validation];
 
 /// Takes an object through every step.
 pub(crate) fn admit(mut attempt: Attempt<'_>) -> Result<(), Status> {

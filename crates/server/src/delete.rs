@@ -3,6 +3,8 @@
 //! River: DELETE → **delete** → store. An object that something still holds (a finalizer, a grace
 //! period) is marked, which is an update; one that nothing holds is removed (S2.40–S2.47).
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use headwater_api::clock::rfc3339;
 use headwater_api::options::{DeleteOptions, Freshness, ListOptions, Propagation, ReadAt};
@@ -22,7 +24,7 @@ use crate::registry::Served;
 use crate::route::{Resource, object_key};
 use crate::server::{Call, Server};
 use crate::write::{Stored, put, remove, seconds_from};
-use crate::{body, encode, status};
+use crate::{body, custom, encode, status};
 
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
@@ -105,6 +107,20 @@ pub(crate) async fn collection(
         }
     }
     Ok(encode::list(server, call, resource, &snapshot, page, filter).await)
+}
+
+/// Deletes an object whose kind goes away; that it is gone already is as good.
+pub(crate) async fn forget(
+    server: &Server,
+    kind: &Served,
+    object: Arc<Object>,
+) -> Result<(), Status> {
+    let key = object.key().to_owned();
+    let options = DeleteOptions::default();
+    match (Delete { server, kind, key, name: object.name(), options }).run().await {
+        Err(status) if status.code != 404 => Err(status),
+        _ => Ok(()),
+    }
 }
 
 /// One deletion.
@@ -283,6 +299,9 @@ impl Delete<'_> {
 
     /// Sets the marks of a deletion that begins now.
     fn stamp(&self, value: &mut Value, period: i64) {
+        if custom::is_definition(self.kind) {
+            return custom::begin_deletion(value, self.server.now());
+        }
         let when = rfc3339(seconds_from(self.server.now(), period));
         let is_namespace = is_namespace(self.kind);
         if is_namespace {

@@ -160,7 +160,10 @@ fn resources(
     version: &str,
 ) -> Result<Response, Status> {
     if !registry.has_version(group, version) {
-        return Err(status::no_such_resource());
+        return match registry.has_builtin_group(group) {
+            true => Err(status::no_such_resource()),
+            false => Ok(body::page_not_found()),
+        };
     }
     let mut entries: Vec<Value> = registry
         .kinds()

@@ -32,6 +32,7 @@ mod subresource;
 mod scale;
 mod binding;
 mod review;
+mod custom;
 mod discovery;
 mod bootstrap;
 mod server;

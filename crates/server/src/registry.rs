@@ -11,6 +11,8 @@ use headwater_api::kind;
 use headwater_api::table::{self, Column};
 use headwater_store::key;
 
+use crate::custom::Custom;
+
 /// Which kinds there are.
 #[derive(Clone, Default)]
 pub struct Registry {
@@ -29,6 +31,8 @@ pub struct Served {
     pub prefix: String,
     /// Columns of its tables, where they are not those of a built-in kind.
     pub custom_columns: Vec<Column>,
+    /// What a definition says beyond the row.
+    pub(crate) definition: Option<Custom>,
 }
 
 impl Served {
@@ -39,7 +43,7 @@ impl Served {
 
     /// Columns of its tables.
     pub fn columns(&self) -> &[Column] {
-        if self.custom { &self.custom_columns } else { table::columns(&self.kind) }
+        if self.kind.custom { &self.custom_columns } else { table::columns(&self.kind) }
     }
 
     /// Whether objects have to be converted between storage and wire.
@@ -75,13 +79,33 @@ impl Registry {
             let path = (kind.group.to_string(), kind.version.to_string(), kind.plural.to_string());
             registry.by_path.insert(
                 path,
-                Arc::new(Served { kind, stored, prefix, custom_columns: Vec::new() }),
+                Arc::new(Served {
+                    kind,
+                    stored,
+                    prefix,
+                    custom_columns: Vec::new(),
+                    definition: None,
+                }),
             );
         }
         registry.kinds = kinds
             .iter()
             .filter_map(|kind| registry.find(&kind.group, &kind.version, &kind.plural).cloned())
             .collect();
+        registry
+    }
+
+    /// These kinds and custom ones after them. A group and version of its own cannot be added to.
+    pub(crate) fn with(&self, custom: Vec<Arc<Served>>) -> Registry {
+        let mut registry = self.clone();
+        for row in custom {
+            if self.has_version(&row.group, &row.version) {
+                continue;
+            }
+            let path = (row.group.to_string(), row.version.to_string(), row.plural.to_string());
+            registry.by_path.insert(path, Arc::clone(&row));
+            registry.kinds.push(row);
+        }
         registry
     }
 
@@ -93,6 +117,12 @@ impl Registry {
     /// A kind by its path.
     pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Served>> {
         self.by_path.get(&(group.to_owned(), version.to_owned(), plural.to_owned()))
+    }
+
+    /// Whether this very row is served.
+    pub(crate) fn serves(&self, row: &Arc<Served>) -> bool {
+        let found = self.find(&row.group, &row.version, &row.plural);
+        found.is_some_and(|found| Arc::ptr_eq(found, row))
     }
 
     fn find_kind(&self, group: &str, version: &str, kind: &str) -> Option<&Arc<Served>> {
@@ -110,6 +140,11 @@ impl Registry {
     /// Whether any kind belongs to the group.
     pub fn has_group(&self, group: &str) -> bool {
         self.kinds.iter().any(|row| row.group == group)
+    }
+
+    /// Whether a built-in kind belongs to the group.
+    pub fn has_builtin_group(&self, group: &str) -> bool {
+        self.kinds.iter().any(|row| row.group == group && !row.kind.custom)
     }
 
     /// Whether any kind belongs to the group in this version.

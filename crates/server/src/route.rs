@@ -145,7 +145,7 @@ fn target(registry: &Registry, segments: Vec<String>) -> Result<Target, Lost> {
         rest => ("", rest),
     };
     let missing = |resource: &str| Target::Missing {
-        group_is_known: registry.has_group(group),
+        group_is_known: registry.has_builtin_group(group),
         group: group.to_owned(),
         resource: resource.to_owned(),
     };

@@ -70,7 +70,7 @@ impl Change for Rescale<'_> {
         let mut scale = match &self.how {
             How::Put(scale) => scale.clone(),
             How::Patch(kind, patch) => {
-                let mut scale = of(self.resource, current)?;
+                let mut scale = of(self.resource, current, Missing::IsLeftOut)?;
                 match kind {
                     PatchType::Json => patch::json(&mut scale, patch.clone())?,
                     // A Scale has no lists, so a strategic merge is a merge.
@@ -81,30 +81,104 @@ impl Change for Rescale<'_> {
         };
         check_name(&self.resource.name, &mut scale)?;
         check_namespace(&self.resource.kind, &self.resource.namespace, &mut scale)?;
-        let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
+        let places = Places::of(self.resource);
+        let replicas = match (&scale["spec"]["replicas"], &self.how) {
+            (Value::Null, How::Patch(..)) if places.get(current, &places.spec).is_none() => {
+                let path = dotted(&places.spec);
+                let why = format!("the spec replicas field {path:?} cannot be empty");
+                return Err(status::bad_request(why));
+            }
+            (replicas, _) => replicas.as_i64().unwrap_or(0),
+        };
         if replicas < 0 {
             let why = "must be greater than or equal to 0";
             let error = FieldError::invalid("spec.replicas", &replicas.into(), why);
             return Err(invalid("autoscaling", "Scale", &self.resource.name, &[error]));
         }
         let mut value = current.clone();
-        value["spec"]["replicas"] = replicas.into();
+        places.set(&mut value, replicas)?;
         let metadata = metadata(&mut value);
         for key in ["resourceVersion", "uid"] {
-            match meta(&scale, key) {
-                "" => metadata.remove(key),
-                text => metadata.insert(key.to_owned(), text.into()),
-            };
+            // What the Scale does not say is as it is now.
+            if !meta(&scale, key).is_empty() {
+                metadata.insert(key.to_owned(), meta(&scale, key).into());
+            }
         }
         Ok(value)
     }
 }
 
 fn of_object(resource: &Resource, object: &Object) -> Result<Value, Status> {
-    of(resource, &tree(object.as_slice())?)
+    of(resource, &tree(object.as_slice())?, Missing::IsAnError)
 }
 
-fn of(resource: &Resource, object: &Value) -> Result<Value, Status> {
+/// What to make of an object without a number of replicas.
+#[derive(PartialEq, Eq)]
+enum Missing {
+    IsAnError,
+    IsLeftOut,
+}
+
+/// Where an object keeps the figures of its Scale.
+struct Places {
+    spec: Vec<String>,
+    status: Vec<String>,
+    /// Where the selector is, as one string; built-in kinds have it as an object.
+    selector: Option<Vec<String>>,
+}
+
+impl Places {
+    fn of(resource: &Resource) -> Places {
+        let path =
+            |text: &str| text.trim_start_matches('.').split('.').map(str::to_owned).collect();
+        match resource.kind.definition.as_ref().and_then(|custom| custom.scale.as_ref()) {
+            None => Places {
+                spec: path("spec.replicas"),
+                status: path("status.replicas"),
+                selector: None,
+            },
+            Some(scale) => Places {
+                spec: path(&scale.spec_replicas_path),
+                status: path(&scale.status_replicas_path),
+                selector: Some(scale.label_selector_path.as_str())
+                    .filter(|text| !text.is_empty())
+                    .map(path),
+            },
+        }
+    }
+
+    fn get<'a>(&self, object: &'a Value, path: &[String]) -> Option<&'a Value> {
+        path.iter().try_fold(object, |value, step| value.get(step)).filter(|value| !value.is_null())
+    }
+
+    fn number(&self, object: &Value, path: &[String]) -> Result<Option<i64>, Status> {
+        let Some(value) = self.get(object, path) else { return Ok(None) };
+        let number = value.as_i64().map(Some);
+        number.ok_or_else(|| status::internal(format!("{} is not an integer", dotted(path))))
+    }
+
+    fn set(&self, object: &mut Value, replicas: i64) -> Result<(), Status> {
+        let mut place = object;
+        for step in &self.spec {
+            if place.is_null() {
+                *place = json!({});
+            }
+            let members = place.as_object_mut().ok_or_else(|| {
+                status::internal(format!("{} is not in an object", dotted(&self.spec)))
+            })?;
+            place = members.entry(step.clone()).or_insert(Value::Null);
+        }
+        *place = replicas.into();
+        Ok(())
+    }
+}
+
+fn dotted(path: &[String]) -> String {
+    path.iter().map(|step| format!(".{step}")).collect()
+}
+
+fn of(resource: &Resource, object: &Value, missing: Missing) -> Result<Value, Status> {
+    let places = Places::of(resource);
     let mut metadata = Map::new();
     for key in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
         if let Some(value) = object["metadata"].get(key) {
@@ -112,17 +186,26 @@ fn of(resource: &Resource, object: &Value) -> Result<Value, Status> {
         }
     }
     let mut spec = json!({});
-    match object["spec"]["replicas"].as_i64() {
+    match places.number(object, &places.spec)? {
         Some(0) => {}
         Some(replicas) => spec["replicas"] = replicas.into(),
-        None if resource.kind.custom => {
-            let why = "the spec replicas field \".spec.replicas\" does not exist";
-            return Err(status::internal(why));
+        None if resource.kind.custom && missing == Missing::IsAnError => {
+            let path = dotted(&places.spec);
+            return Err(status::internal(format!(
+                "the spec replicas field {path:?} does not exist"
+            )));
         }
         None => {}
     }
-    let mut status = json!({ "replicas": object["status"]["replicas"].as_i64().unwrap_or(0) });
-    let selector = selector(&object["spec"]["selector"]);
+    let mut status = json!({ "replicas": places.number(object, &places.status)?.unwrap_or(0) });
+    let selector = match &places.selector {
+        Some(path) => {
+            let text = places.get(object, path).and_then(Value::as_str);
+            text.unwrap_or_default().to_owned()
+        }
+        None if resource.kind.custom => String::new(),
+        None => selector(&object["spec"]["selector"]),
+    };
     if !selector.is_empty() {
         status["selector"] = selector.into();
     }

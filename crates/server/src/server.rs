@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::authorize::Attributes;
 use crate::body::{self, Finish, Response};
+use crate::custom::{self, Definitions};
 use crate::flow::Flows;
 use crate::health::{Answers, Health};
 use crate::identity::{Authenticator, Identity, Peer};
@@ -64,6 +65,7 @@ pub struct Server {
 struct Shared {
     cache: Cache,
     registry: ArcSwap<Registry>,
+    definitions: tokio::sync::Mutex<Definitions>,
     authenticator: Authenticator,
     flows: Flows,
     clock: Arc<dyn Clock>,
@@ -160,6 +162,7 @@ impl Server {
         let shared = Shared {
             flows: Flows::new(&cache),
             cache,
+            definitions: tokio::sync::Mutex::new(Definitions::new(registry.clone())),
             registry: ArcSwap::from_pointee(registry),
             authenticator,
             clock,
@@ -168,7 +171,9 @@ impl Server {
             metrics,
             draining: CancellationToken::new(),
         };
-        Ok(Server { shared: Arc::new(shared) })
+        let server = Server { shared: Arc::new(shared) };
+        server.serve_definitions()?;
+        Ok(server)
     }
 
     /// The cache that reads come from.
@@ -179,6 +184,14 @@ impl Server {
     /// The kinds of this moment.
     pub fn registry(&self) -> Arc<Registry> {
         self.shared.registry.load_full()
+    }
+
+    pub(crate) fn replace_registry(&self, registry: Registry) {
+        self.shared.registry.store(Arc::new(registry));
+    }
+
+    pub(crate) fn definitions(&self) -> &tokio::sync::Mutex<Definitions> {
+        &self.shared.definitions
     }
 
     pub(crate) fn options(&self) -> &Options {
@@ -359,6 +372,9 @@ impl Server {
             Target::Missing { group_is_known: true, .. } => Err(status::no_such_resource()),
             Target::Resource(resource) => {
                 let mut response = self.resource(call, &resource, body).await?;
+                if custom::is_definition(&resource.kind) && call.method != Method::GET {
+                    self.after_definition().await;
+                }
                 if let Some(text) = &resource.kind.deprecation {
                     encode::warn(&mut response, &[text.to_string()]);
                 }

@@ -185,6 +185,12 @@ impl Streaming {
             Asked::FromLatest | Asked::FromAny => Start::Now,
         };
         let watcher = cache.watch(&self.resource, &self.filter, start);
+        // A definition that changed meanwhile may select by other fields. The registry changes
+        // before the cache does, so either we see that here or the watcher is ended there.
+        if !self.server.registry().serves(&self.frames.kind) {
+            self.phase = Phase::Done;
+            return None;
+        }
         self.phase = Phase::Running(Box::new(watcher));
         None
     }

@@ -102,6 +102,10 @@ impl Create<'_> {
         let kind = &self.resource.kind;
         // A namespace made a moment ago must be seen.
         self.server.cache().consistent().await.map_err(|error| status::from_cache(&error))?;
+        let _passing = match &kind.definition {
+            Some(custom) => Some(custom.gate.enter(kind, meta(&self.value, "name")).await?),
+            None => None,
+        };
         let mut stored = self.value.clone();
         to_storage(kind, &mut stored);
         admit(Attempt {
@@ -420,7 +424,8 @@ impl Update<'_> {
                 let field = "metadata.resourceVersion";
                 let error =
                     FieldError::invalid(field, &0.into(), "must be specified for an update");
-                Err(api_status::invalid(&kind.group, &kind.kind.kind, name, &[error]))
+                // Named after the resource, not the kind: the reference notices it in its store.
+                Err(api_status::invalid(&kind.group, &kind.plural, name, &[error]))
             }
             "" | "0" => Ok(()),
             text => match Revision::parse(text) {

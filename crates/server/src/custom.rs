@@ -1,0 +1,367 @@
+//! Custom kinds: definitions become rows of the registry, and go again.
+//!
+//! River: a definition object is written → **custom** → status, registry, cache. Whoever writes a
+//! definition settles it before the answer, so that what is acknowledged is served; a task does
+//! the same for what other servers wrote, and clears away what deleted definitions leave.
+//! Promise: rows, discovery and the cache's idea of a kind change together, and the watchers of a
+//! kind whose definition changed end cleanly (S9.32).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use headwater_api::Status;
+use headwater_api::clock::rfc3339;
+use headwater_cache::{Filter, Shape, Snapshot, Start, Step, Watcher};
+use headwater_store::{Guard, Key};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::object::{canonical, metadata, tree};
+use crate::registry::{Registry, Served};
+use crate::server::Server;
+use crate::status;
+use crate::write::{Stored, put};
+
+pub(crate) mod admit;
+mod cleanup;
+mod definition;
+mod gate;
+mod names;
+mod rows;
+
+use definition::{Definition, Names, Scale};
+pub(crate) use gate::Gate;
+
+/// Where definitions are kept.
+const PREFIX: &str = "/registry/apiextensions.k8s.io/customresourcedefinitions/";
+
+/// How long to wait before objects that still hold a definition are looked at again (S9.30).
+const RETRY: Duration = Duration::from_secs(1);
+
+/// What a row of a custom kind has beyond that of a built-in one.
+#[derive(Debug)]
+pub(crate) struct Custom {
+    /// Objects are created through it.
+    pub(crate) gate: Arc<Gate>,
+    /// Where the figures of a Scale are.
+    pub(crate) scale: Option<Scale>,
+}
+
+/// Whether objects of this kind define other kinds.
+pub(crate) fn is_definition(kind: &Served) -> bool {
+    kind.prefix == PREFIX
+}
+
+/// What is known of the definitions, by name.
+pub(crate) struct Definitions {
+    builtin: Registry,
+    known: BTreeMap<String, Arc<Definition>>,
+    served: BTreeMap<String, Kept>,
+}
+
+/// A definition that is served.
+struct Kept {
+    definition: Arc<Definition>,
+    gate: Arc<Gate>,
+    rows: Vec<Arc<Served>>,
+}
+
+impl Kept {
+    /// Whether these rows are still what the definition says.
+    fn is_current(&self, definition: &Definition) -> bool {
+        let mine = &self.definition;
+        mine.uid == definition.uid
+            && mine.generation == definition.generation
+            && mine.status.accepted_names == definition.status.accepted_names
+    }
+}
+
+/// What has to be told to the cache after the registry changed.
+struct News {
+    registry: Option<Registry>,
+    reshaped: Vec<(String, Shape)>,
+    retired: Vec<String>,
+    /// Definitions whose objects are to be deleted.
+    closing: Vec<Arc<Gate>>,
+}
+
+impl Definitions {
+    /// No definitions beside these built-in kinds.
+    pub(crate) fn new(builtin: Registry) -> Definitions {
+        Definitions { builtin, known: BTreeMap::new(), served: BTreeMap::new() }
+    }
+
+    /// Reads the definitions of a snapshot; those that did not change are not read again.
+    fn read(&mut self, snapshot: &Snapshot) {
+        self.known.retain(|name, _| snapshot.get(name).is_some());
+        for object in snapshot.iter("", None) {
+            let known = self.known.get(object.name());
+            if known.is_some_and(|known| known.revision == object.revision()) {
+                continue;
+            }
+            let read = tree(object.as_slice()).map_err(|status| status.message).and_then(|tree| {
+                Definition::read(&tree, object.revision()).map_err(|error| error.to_string())
+            });
+            match read {
+                Ok(definition) => {
+                    self.known.insert(object.name().to_owned(), Arc::new(definition));
+                }
+                Err(why) => {
+                    tracing::error!(name = object.name(), "a definition is unreadable: {why}")
+                }
+            }
+        }
+    }
+
+    /// The definitions whose status has to change, and how.
+    fn unsettled(&self) -> Vec<(Arc<Definition>, names::Wanted)> {
+        let mut taken = names::Taken::by(self.known.values().map(|definition| &**definition));
+        let mut unsettled = Vec::new();
+        for definition in self.known.values() {
+            if let Some(wanted) = names::wanted(definition, &taken) {
+                taken.take(&definition.spec.group, &wanted.accepted);
+                unsettled.push((Arc::clone(definition), wanted));
+            }
+        }
+        unsettled
+    }
+
+    /// Brings the rows up to date with the definitions.
+    fn serve(&mut self) -> News {
+        let mut news =
+            News { registry: None, reshaped: Vec::new(), retired: Vec::new(), closing: Vec::new() };
+        let mut changed = false;
+        self.served.retain(|name, kept| {
+            let stays = self.known.get(name).is_some_and(|known| known.uid == kept.definition.uid);
+            if !stays {
+                news.retired.push(rows::prefix(&kept.definition));
+                changed = true;
+            }
+            stays
+        });
+        for (name, definition) in &self.known {
+            if !definition.is("Established") {
+                continue;
+            }
+            let kept = self.served.get(name);
+            if !kept.is_some_and(|kept| kept.is_current(definition)) {
+                let gate = kept.map(|kept| Arc::clone(&kept.gate)).unwrap_or_default();
+                let rows = rows::rows(definition, &gate);
+                let shape = Shape::plain(&rows::fields(definition));
+                news.reshaped.push((rows::prefix(definition), shape));
+                let kept = Kept { definition: Arc::clone(definition), gate, rows };
+                self.served.insert(name.clone(), kept);
+                changed = true;
+            }
+            if definition.is_deleting {
+                news.closing.extend(self.served.get(name).map(|kept| Arc::clone(&kept.gate)));
+            }
+        }
+        news.registry = changed.then(|| self.registry());
+        news
+    }
+
+    /// Built-in kinds, then custom ones by group, version and name.
+    fn registry(&self) -> Registry {
+        let mut rows: Vec<Arc<Served>> =
+            self.served.values().flat_map(|kept| kept.rows.iter().cloned()).collect();
+        rows.sort_by(|a, b| {
+            let versions = rows::compare(&b.version, &a.version);
+            a.group.cmp(&b.group).then(versions).then_with(|| a.plural.cmp(&b.plural))
+        });
+        self.builtin.with(rows)
+    }
+}
+
+/// Marks a definition for deletion: its objects hold it until they are gone (S9.30).
+pub(crate) fn begin_deletion(definition: &mut Value, now: Timestamp) {
+    let condition = names::condition(
+        "Terminating",
+        "True",
+        "InstanceDeletionPending",
+        "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon",
+    );
+    set_condition(definition, &condition, now);
+    let metadata = metadata(definition);
+    metadata.insert("deletionTimestamp".into(), rfc3339(now).into());
+    let finalizers = metadata.entry("finalizers").or_insert_with(|| json!([]));
+    if let Value::Array(finalizers) = finalizers
+        && !finalizers.iter().any(|finalizer| finalizer == definition::CLEANUP)
+    {
+        finalizers.push(definition::CLEANUP.into());
+    }
+}
+
+impl Server {
+    /// Serves what the definitions in the cache define, before the first request.
+    pub(crate) fn serve_definitions(&self) -> Result<(), headwater_cache::Error> {
+        let mut definitions = self
+            .definitions()
+            .try_lock()
+            .expect("nobody else has the server yet, so nobody settles definitions");
+        definitions.read(&self.cache().snapshot(&self.cache().resource(PREFIX)));
+        let news = definitions.serve();
+        self.publish(news).map(drop)
+    }
+
+    /// Settles definitions after one was written. What fails now is tried again by the task that
+    /// follows them.
+    pub(crate) async fn after_definition(&self) {
+        if let Err(status) = self.settle_definitions().await {
+            tracing::warn!("definitions could not be settled: {status}");
+        }
+    }
+
+    /// Settles every definition: its names, its conditions, its rows.
+    pub(crate) async fn settle_definitions(&self) -> Result<(), Status> {
+        let mut definitions = self.definitions().lock().await;
+        loop {
+            let consistent = self.cache().consistent().await;
+            consistent.map_err(|error| status::from_cache(&error))?;
+            definitions.read(&self.cache().snapshot(&self.cache().resource(PREFIX)));
+            let unsettled = definitions.unsettled();
+            if unsettled.is_empty() {
+                break;
+            }
+            for (definition, wanted) in unsettled {
+                self.put_definition(&definition, |tree, now| conclude(tree, &wanted, now)).await?;
+            }
+        }
+        let news = definitions.serve();
+        let closing = self.publish(news).map_err(|error| status::from_cache(&error))?;
+        for gate in closing {
+            gate.close().await;
+        }
+        Ok(())
+    }
+
+    /// The registry first: a watch that begins in between finds that its row is an old one.
+    fn publish(&self, news: News) -> Result<Vec<Arc<Gate>>, headwater_cache::Error> {
+        if let Some(registry) = news.registry {
+            self.replace_registry(registry);
+        }
+        for prefix in &news.retired {
+            self.cache().retire(prefix);
+        }
+        for (prefix, shape) in news.reshaped {
+            self.cache().reshape(&prefix, shape)?;
+        }
+        Ok(news.closing)
+    }
+
+    /// Writes a definition, if it is still what was read. Who forestalls us is seen next time.
+    async fn put_definition(
+        &self,
+        definition: &Definition,
+        change: impl FnOnce(&mut Value, Timestamp),
+    ) -> Result<(), Status> {
+        let registry = self.registry();
+        let kind = registry.find("apiextensions.k8s.io", "v1", "customresourcedefinitions");
+        let snapshot = self.cache().snapshot(&self.cache().resource(PREFIX));
+        let (Some(kind), Some(object)) = (kind, snapshot.get(&definition.name)) else {
+            return Ok(());
+        };
+        let mut value = tree(object.as_slice())?;
+        change(&mut value, self.now());
+        let key = Key::in_collection(PREFIX, &definition.name);
+        let guard = Guard::At(definition.revision);
+        match put(self, kind, key, guard, canonical(&value)).await? {
+            Stored::At(_) | Stored::Forestalled(_) => Ok(()),
+        }
+    }
+
+    /// Follows definitions until stopped: what other servers write, and what waits for objects to
+    /// go.
+    pub async fn follow_definitions(self, stop: CancellationToken) {
+        let resource = self.cache().resource(PREFIX);
+        let mut changes = None::<Watcher>;
+        while !stop.is_cancelled() {
+            // The watch begins before the state is looked at, so that nothing falls in between.
+            let watcher = changes.get_or_insert_with(|| {
+                self.cache().watch(&resource, &Filter::default(), Start::Now)
+            });
+            let waiting = tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                waiting = self.look_after_definitions() => waiting,
+            };
+            let retry = async {
+                match waiting {
+                    true => tokio::time::sleep(RETRY).await,
+                    false => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                step = watcher.next() => {
+                    if matches!(step, Step::Closed | Step::Expired { .. } | Step::Failed(_)) {
+                        changes = None;
+                    }
+                }
+                () = retry => {}
+            }
+        }
+    }
+
+    /// Settles and clears away; answers whether something is left to try again.
+    async fn look_after_definitions(&self) -> bool {
+        let done = async {
+            self.settle_definitions().await?;
+            self.clean_up_definitions().await
+        };
+        done.await.unwrap_or_else(|status| {
+            tracing::warn!("definitions could not be settled: {status}");
+            true
+        })
+    }
+}
+
+/// Writes what is wanted into the status of a definition.
+fn conclude(object: &mut Value, wanted: &names::Wanted, now: Timestamp) {
+    object["status"]["acceptedNames"] = show(&wanted.accepted);
+    for condition in &wanted.conditions {
+        set_condition(object, condition, now);
+    }
+}
+
+fn show(names: &Names) -> Value {
+    let mut shown = json!({ "plural": names.plural, "kind": names.kind });
+    for (key, text) in [("singular", &names.singular), ("listKind", &names.list_kind)] {
+        if !text.is_empty() {
+            shown[key] = json!(text);
+        }
+    }
+    for (key, list) in [("shortNames", &names.short_names), ("categories", &names.categories)] {
+        if !list.is_empty() {
+            shown[key] = json!(list);
+        }
+    }
+    shown
+}
+
+/// Sets a condition; the time moves only when its status does.
+fn set_condition(object: &mut Value, condition: &definition::Condition, now: Timestamp) {
+    let conditions = &mut object["status"]["conditions"];
+    if !conditions.is_array() {
+        *conditions = json!([]);
+    }
+    let Some(list) = conditions.as_array_mut() else { return };
+    let at = list.iter().position(|other| other["type"] == condition.kind.as_str());
+    let before =
+        at.map(|at| &list[at]).filter(|before| before["status"] == condition.status.as_str());
+    let since = before.and_then(|before| before["lastTransitionTime"].as_str());
+    let shown = json!({
+        "type": condition.kind,
+        "status": condition.status,
+        "lastTransitionTime": since.map_or_else(|| rfc3339(now), str::to_owned),
+        "reason": condition.reason,
+        "message": condition.message,
+    });
+    match at {
+        Some(at) => list[at] = shown,
+        None => list.push(shown),
+    }
+}

@@ -13,7 +13,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
 use crate::kind::Kind;
-use crate::schema::{Reach, Shape, Type, Types};
+use crate::schema::{Reach, Shape, Steps, Type, Types, When, get, is_absent, steps};
 
 mod prepare;
 
@@ -42,22 +42,12 @@ struct Rule {
     action: Action,
 }
 
-/// A path below the type that a rule is for.
-type Path = Vec<&'static str>;
-
-enum When {
-    Always,
-    Present(Path),
-    Absent(Path),
-    OneOf(Path, Vec<&'static str>),
-}
-
 enum Action {
     /// Set if absent.
-    Set(Path, Value),
+    Set(Steps, Value),
     /// Set if absent or zero.
-    SetZero(Path, Value),
-    Copy(Path, Path),
+    SetZero(Steps, Value),
+    Copy(Steps, Steps),
     Call(fn(&mut Object)),
 }
 
@@ -109,18 +99,15 @@ impl Rule {
         if let Some(name) = line.strip_prefix('@') {
             return Rule { when: When::Always, action: Action::Call(named(name)) };
         }
-        let (line, when) = match line.split_once(" if ") {
-            Some((line, when)) => (line, When::read(when)),
-            None => (line, When::Always),
-        };
+        let (line, when) = When::split(line);
         let mut words = line.splitn(3, ' ');
         let mut next = || words.next().expect("a rule has a path, a sign and a value");
         let (to, sign, value) = (next(), next(), next());
         let json = || serde_json::from_str(value).expect("defaults are JSON");
         let action = match sign {
-            "=" => Action::Set(path(to), json()),
-            ":=" => Action::SetZero(path(to), json()),
-            "<" => Action::Copy(path(to), path(value)),
+            "=" => Action::Set(steps(to), json()),
+            ":=" => Action::SetZero(steps(to), json()),
+            "<" => Action::Copy(steps(to), steps(value)),
             other => unreachable!("no sign {other}"),
         };
         Rule { when, action }
@@ -148,36 +135,6 @@ impl Rule {
     }
 }
 
-impl When {
-    fn read(text: &'static str) -> When {
-        match (text.strip_prefix('!'), text.split_once('=')) {
-            (Some(absent), _) => When::Absent(path(absent)),
-            (None, Some((field, words))) => When::OneOf(path(field), words.split('|').collect()),
-            (None, None) => When::Present(path(text)),
-        }
-    }
-
-    fn holds(&self, object: &Object) -> bool {
-        match self {
-            When::Always => true,
-            When::Present(path) => !is_absent(get(object, path)),
-            When::Absent(path) => is_absent(get(object, path)),
-            When::OneOf(path, words) => {
-                get(object, path).and_then(Value::as_str).is_some_and(|text| words.contains(&text))
-            }
-        }
-    }
-}
-
-fn path(text: &'static str) -> Path {
-    text.split('.').collect()
-}
-
-fn get<'a>(object: &'a Object, path: &[&str]) -> Option<&'a Value> {
-    let (first, rest) = path.split_first()?;
-    rest.iter().try_fold(object.get(*first)?, |value, name| value.get(name))
-}
-
 /// Objects on the way are made; anything else on the way is left alone.
 fn set(object: &mut Object, path: &[&str], value: Value) {
     match path {
@@ -193,10 +150,6 @@ fn set(object: &mut Object, path: &[&str], value: Value) {
             }
         }
     }
-}
-
-fn is_absent(value: Option<&Value>) -> bool {
-    value.is_none_or(Value::is_null)
 }
 
 fn is_zero(value: Option<&Value>) -> bool {

@@ -14,6 +14,7 @@ pub mod quantity;
 pub mod decode;
 pub mod protobuf;
 pub mod defaults;
+pub mod validate;
 pub mod status;
 pub mod name;
 pub mod query;

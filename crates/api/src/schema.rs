@@ -12,8 +12,10 @@ use serde_json::{Map, Value};
 use crate::kind::Kind;
 
 mod reach;
+mod when;
 
 pub(crate) use reach::Reach;
+pub(crate) use when::{Steps, When, get, is_absent, steps};
 
 /// Every built-in type.
 pub struct Types {

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::{Object, get, is_absent, is_zero, items, set, text};
+use super::{Object, is_zero, items, set, text};
 use crate::kind::Kind;
 use crate::quantity::Quantity;
-use crate::schema::Types;
+use crate::schema::{Types, get, is_absent};
 
 /// Where `apps/v1` keeps a counter of old DaemonSets.
 const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";

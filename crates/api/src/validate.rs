@@ -1,0 +1,365 @@
+//! Validation: what Kubernetes refuses, with its field paths, reasons and words.
+//!
+//! River: defaulted object → **validate** → 422 or the store. The rules are in
+//! `validate/table.txt`, by type; what does not fit a table is a small rule in the files beside
+//! it. Metadata has its own rules, for all kinds, in [`crate::name`].
+//! Promise: it only looks; no object that was decoded and defaulted makes it panic.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::LazyLock;
+
+use serde_json::{Map, Value};
+
+use crate::kind::Kind;
+use crate::schema::{Reach, Shape, Steps, Type, Types, When, steps};
+use crate::status::FieldError;
+
+mod config;
+mod network;
+mod pod;
+mod rule;
+mod update;
+mod workload;
+
+use rule::Rule;
+
+type Object = Map<String, Value>;
+
+/// Checks an object of a built-in kind that is about to be created, metadata aside. It is in the
+/// version it is stored in, defaulted and prepared.
+pub fn create(kind: &Kind, object: &Value) -> Vec<FieldError> {
+    check(kind, object, None)
+}
+
+/// Checks an object that is about to replace `old`, metadata aside.
+pub fn update(kind: &Kind, object: &Value, old: &Value) -> Vec<FieldError> {
+    check(kind, object, old.as_object())
+}
+
+fn check(kind: &Kind, object: &Value, old: Option<&Object>) -> Vec<FieldError> {
+    let (Some(of), Value::Object(object)) = (Types::builtin().of(kind), object) else {
+        return Vec::new();
+    };
+    let mut check = Check { kind, root: object, old, errors: Vec::new() };
+    if let Some(old) = old {
+        check.immutable_fields(of, old);
+        update::by_kind(&mut check, old);
+    }
+    check.object(of, object, &Path::Root);
+    check.errors
+}
+
+/// One check of one object.
+struct Check<'a> {
+    kind: &'a Kind,
+    root: &'a Object,
+    old: Option<&'a Object>,
+    errors: Vec<FieldError>,
+}
+
+impl Check<'_> {
+    fn object(&mut self, of: &Type, object: &Object, path: &Path<'_>) {
+        for line in PLAN.lines.get(&of.id.index()).into_iter().flatten() {
+            line.check(self, object, path);
+        }
+        for field in PLAN.reach.fields(of) {
+            if let Some(value) = object.get(field.name) {
+                self.value(&field.shape, value, &Path::Field(path, field.name));
+            }
+        }
+    }
+
+    fn value(&mut self, shape: &Shape, value: &Value, path: &Path<'_>) {
+        match (shape, value) {
+            (Shape::Struct(id), Value::Object(object)) => {
+                self.object(Types::builtin().get(*id), object, path);
+            }
+            (Shape::List(inner), Value::Array(items)) => {
+                for (index, item) in items.iter().enumerate() {
+                    self.value(inner, item, &Path::Index(path, index));
+                }
+            }
+            (Shape::Map(inner), Value::Object(object)) => {
+                for (key, value) in object {
+                    self.value(inner, value, &Path::Key(path, key));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn immutable_fields(&mut self, of: &Type, old: &Object) {
+        for path in PLAN.immutable.get(&of.id.index()).into_iter().flatten() {
+            update::immutable(self, old, path);
+        }
+    }
+
+    fn required(&mut self, field: impl fmt::Display, why: &str) {
+        self.errors.push(FieldError::required(field.to_string(), why));
+    }
+
+    fn invalid(&mut self, field: impl fmt::Display, value: &Value, why: &str) {
+        self.errors.push(FieldError::invalid(field.to_string(), value, why));
+    }
+
+    fn forbidden(&mut self, field: impl fmt::Display, why: &str) {
+        self.errors.push(FieldError::forbidden(field.to_string(), why));
+    }
+
+    fn not_supported(&mut self, field: impl fmt::Display, value: &Value, supported: &[&str]) {
+        self.errors.push(FieldError::not_supported(field.to_string(), value, supported));
+    }
+
+    fn duplicate(&mut self, field: impl fmt::Display, value: &Value) {
+        self.errors.push(FieldError::duplicate(field.to_string(), value));
+    }
+
+    /// Refuses a text for each of its problems.
+    fn problems(&mut self, field: impl fmt::Display, text: &str, problems: Vec<String>) {
+        for problem in problems {
+            self.invalid(&field, &text.into(), &problem);
+        }
+    }
+}
+
+static PLAN: LazyLock<Plan> = LazyLock::new(|| Plan::read(include_str!("validate/table.txt")));
+
+/// The table, ready to be used.
+struct Plan {
+    /// Lines by index of type.
+    lines: HashMap<usize, Vec<Line>>,
+    /// Paths that stay as they are, by index of type.
+    immutable: HashMap<usize, Vec<Steps>>,
+    reach: Reach,
+}
+
+/// A line of the table.
+enum Line {
+    Rules { when: When, path: Vec<Step>, rules: Vec<Rule> },
+    Call(Own),
+}
+
+/// A rule that does not fit the table.
+type Own = fn(&mut Check<'_>, &Object, &Path<'_>);
+
+enum Step {
+    Field(&'static str),
+    Each,
+}
+
+impl Plan {
+    fn read(text: &'static str) -> Plan {
+        let types = Types::builtin();
+        let mut lines: HashMap<usize, Vec<Line>> = HashMap::new();
+        let mut immutable: HashMap<usize, Vec<Steps>> = HashMap::new();
+        let mut of = usize::MAX;
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            match line.strip_prefix("  ") {
+                None => of = types.named(line).expect("the table names types").id.index(),
+                Some(line) => match line.strip_suffix(" immutable") {
+                    Some(path) => immutable.entry(of).or_default().push(steps(path)),
+                    None => lines.entry(of).or_default().push(Line::read(line)),
+                },
+            }
+        }
+        let reach = Reach::new(types, |id| lines.contains_key(&id.index()));
+        Plan { lines, immutable, reach }
+    }
+}
+
+impl Line {
+    fn read(line: &'static str) -> Line {
+        if let Some(name) = line.strip_prefix('@') {
+            return Line::Call(own(name));
+        }
+        let (line, when) = When::split(line);
+        let (path, rules) = line.split_once(' ').expect("a line has a path and rules");
+        let mut walk = Vec::new();
+        for name in path.split('.') {
+            walk.push(Step::Field(name.trim_end_matches("[]")));
+            if name.ends_with("[]") {
+                walk.push(Step::Each);
+            }
+        }
+        Line::Rules { when, path: walk, rules: rules.split("; ").map(Rule::read).collect() }
+    }
+
+    fn check(&self, check: &mut Check<'_>, object: &Object, path: &Path<'_>) {
+        match self {
+            Line::Call(own) => own(check, object, path),
+            Line::Rules { when, path: walk, rules } if when.holds(object) => {
+                if let [Step::Field(name), rest @ ..] = walk.as_slice() {
+                    let path = Path::Field(path, name);
+                    follow(check, rules, rest, object.get(*name), &path);
+                }
+            }
+            Line::Rules { .. } => {}
+        }
+    }
+}
+
+/// Goes down to the values that rules are for. Below something absent there is nothing to check.
+fn follow(
+    check: &mut Check<'_>,
+    rules: &[Rule],
+    walk: &[Step],
+    value: Option<&Value>,
+    path: &Path<'_>,
+) {
+    let value = value.filter(|value| !value.is_null());
+    match (walk, value) {
+        ([], value) => {
+            for rule in rules {
+                // What is missing needs no further remark.
+                if !rule.check(check, value, path) {
+                    return;
+                }
+            }
+        }
+        ([Step::Field(name), rest @ ..], Some(Value::Object(object))) => {
+            follow(check, rules, rest, object.get(*name), &Path::Field(path, name));
+        }
+        ([Step::Each, rest @ ..], Some(Value::Array(items))) => {
+            for (index, item) in items.iter().enumerate() {
+                follow(check, rules, rest, Some(item), &Path::Index(path, index));
+            }
+        }
+        _ => {}
+    }
+}
+
+fn own(name: &str) -> Own {
+    match name {
+        "autoscaler" => workload::autoscaler,
+        "claim" => config::claim,
+        "cluster-subjects" => config::cluster_subjects,
+        "config-map" => config::config_map,
+        "container" => pod::container,
+        "cron-job" => workload::cron_job,
+        "daemon-set" => workload::daemon_set,
+        "deployment" => workload::deployment,
+        "disruption-budget" => workload::disruption_budget,
+        "empty-dir" => pod::empty_dir,
+        "endpoint-ip" => network::endpoint_ip,
+        "endpoint-slice" => network::endpoint_slice,
+        "endpoint-subset" => network::endpoint_subset,
+        "env" => pod::env,
+        "env-from" => pod::env_from,
+        "event" => config::event,
+        "flow-rules" => config::flow_rules,
+        "flow-schema" => config::flow_schema,
+        "handler" => pod::handler,
+        "ingress" => network::ingress,
+        "ingress-backend" => network::ingress_backend,
+        "ingress-host" => network::ingress_host,
+        "ingress-path" => network::ingress_path,
+        "ip-block" => network::ip_block,
+        "job" => workload::job,
+        "job-spec" => workload::job_spec,
+        "label-requirement" => config::label_requirement,
+        "limit-range" => config::limit_range,
+        "metric" => workload::metric,
+        "network-peer" => network::network_peer,
+        "network-policy" => network::network_policy,
+        "network-port" => network::network_port,
+        "node" => config::node,
+        "node-requirement" => pod::node_requirement,
+        "one-volume-source" => pod::one_volume_source,
+        "pod" => pod::pod,
+        "pod-spec" => pod::pod_spec,
+        "policy-rule" => config::policy_rule,
+        "priority-class" => config::priority_class,
+        "priority-level" => config::priority_level,
+        "quota" => config::quota,
+        "replica-set" => workload::replica_set,
+        "replication-controller" => workload::replication_controller,
+        "resources" => pod::resources,
+        "revision-data" => workload::revision_data,
+        "secret" => config::secret,
+        "service" => network::service,
+        "stateful-set" => workload::stateful_set,
+        "subject" => config::subject,
+        "toleration" => pod::toleration,
+        "volume-spec" => config::volume_spec,
+        other => unreachable!("no rule {other}"),
+    }
+}
+
+/// Where in an object: a chain on the stack, spelled out only when something is wrong there.
+#[derive(Clone, Copy)]
+enum Path<'a> {
+    Root,
+    Field(&'a Path<'a>, &'a str),
+    Index(&'a Path<'a>, usize),
+    Key(&'a Path<'a>, &'a str),
+}
+
+/// `spec.limits[0].max[cpu]`.
+impl fmt::Display for Path<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Path::Root => Ok(()),
+            Path::Field(Path::Root, name) => f.write_str(name),
+            Path::Field(above, name) => write!(f, "{above}.{name}"),
+            Path::Index(above, index) => write!(f, "{above}[{index}]"),
+            Path::Key(above, key) => write!(f, "{above}[{key}]"),
+        }
+    }
+}
+
+impl<'a> Path<'a> {
+    fn field(&'a self, name: &'a str) -> Path<'a> {
+        Path::Field(self, name)
+    }
+
+    fn index(&'a self, index: usize) -> Path<'a> {
+        Path::Index(self, index)
+    }
+
+    fn key(&'a self, key: &'a str) -> Path<'a> {
+        Path::Key(self, key)
+    }
+}
+
+fn text<'a>(object: &'a Object, name: &str) -> &'a str {
+    object.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn number(object: &Object, name: &str) -> Option<i64> {
+    object.get(name).and_then(Value::as_i64)
+}
+
+fn is_true(object: &Object, name: &str) -> bool {
+    object.get(name) == Some(&Value::Bool(true))
+}
+
+fn list<'a>(object: &'a Object, name: &str) -> &'a [Value] {
+    object.get(name).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
+}
+
+fn objects<'a>(object: &'a Object, name: &str) -> impl Iterator<Item = (usize, &'a Object)> {
+    let items = list(object, name).iter().enumerate();
+    items.filter_map(|(index, item)| Some((index, item.as_object()?)))
+}
+
+fn map<'a>(object: &'a Object, name: &str) -> Option<&'a Object> {
+    object.get(name).and_then(Value::as_object)
+}
+
+fn has(object: &Object, name: &str) -> bool {
+    object.get(name).is_some_and(|value| !value.is_null())
+}
+
+/// A field as error messages show it.
+fn shown(object: &Object, name: &str) -> Value {
+    object.get(name).cloned().unwrap_or_default()
+}
+
+/// An absent text is shown as an empty one.
+fn shown_text(object: &Object, name: &str) -> Value {
+    text(object, name).into()
+}
+
+#[cfg(test)]
+mod tests;

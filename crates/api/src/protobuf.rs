@@ -8,7 +8,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Number, Value};
 
-use crate::decode::{DEPTH_MAX, json};
+use crate::decode::{DEPTH_MAX, NESTED_MAX, json};
 use crate::schema::{Shape, Type, TypeId, Types};
 
 /// The bytes that every body begins with.
@@ -40,6 +40,9 @@ pub enum Error {
     /// Nested too deeply.
     #[error("proto: exceeded max depth")]
     Depth,
+    /// More messages than any object has.
+    #[error("proto: exceeded max number of messages")]
+    Messages,
     /// JSON inside the message is malformed.
     #[error("{0}")]
     Json(String),
@@ -97,7 +100,7 @@ pub fn object(group: &str, version: &str, kind: &str, raw: &[u8]) -> Result<Valu
     let types = Types::builtin();
     let of = types.find(group, version, kind).ok_or_else(|| Error::Unknown(kind.to_owned()))?;
     let mut object = Map::new();
-    Decoder { types, depth: 0 }.message(of, raw, &mut object)?;
+    Decoder { types, depth: 0, messages: 0 }.message(of, raw, &mut object)?;
     Ok(Value::Object(object))
 }
 
@@ -184,6 +187,7 @@ impl<'a> Reader<'a> {
 struct Decoder {
     types: &'static Types,
     depth: u32,
+    messages: usize,
 }
 
 impl Decoder {
@@ -196,7 +200,11 @@ impl Decoder {
         if self.depth == DEPTH_MAX {
             return Err(Error::Depth);
         }
+        if self.messages == NESTED_MAX {
+            return Err(Error::Messages);
+        }
         self.depth += 1;
+        self.messages += 1;
         let mut reader = Reader(bytes);
         while let Some((number, item)) = reader.next()? {
             let Ok(at) = of.wire.binary_search_by_key(&number, |field| field.number) else {

@@ -16,6 +16,10 @@ use super::path::Path;
 /// walks a tree must be safe at this depth on a worker's stack, in debug builds too.
 pub const DEPTH_MAX: u32 = 512;
 
+/// Most objects and lists in a document. Each takes hundreds of bytes in memory, where `{}` takes two
+/// on the wire; no object that can be stored has as many.
+pub const NESTED_MAX: usize = 200_000;
+
 /// Why bytes are not a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Malformed(String);
@@ -38,7 +42,7 @@ impl std::error::Error for Malformed {}
 pub fn json(body: &[u8]) -> Result<Parsed, Malformed> {
     let text = std::str::from_utf8(body)
         .map_err(|error| Malformed(format!("invalid UTF-8 at byte {}", error.valid_up_to())))?;
-    let mut parser = Parser { text, at: 0, depth: 0, duplicates: Vec::new() };
+    let mut parser = Parser { text, at: 0, depth: 0, nested: 0, duplicates: Vec::new() };
     let value = parser.value(&Path::Root)?;
     match parser.peek() {
         None => Ok(Parsed { value, duplicates: parser.duplicates }),
@@ -50,6 +54,8 @@ struct Parser<'a> {
     text: &'a str,
     at: usize,
     depth: u32,
+    /// Objects and lists so far.
+    nested: usize,
     duplicates: Vec<String>,
 }
 
@@ -99,7 +105,11 @@ impl<'a> Parser<'a> {
         if self.depth == DEPTH_MAX {
             return Err(Malformed::new("exceeded max depth"));
         }
+        if self.nested == NESTED_MAX {
+            return Err(Malformed::new("exceeded max number of objects and lists"));
+        }
         self.depth += 1;
+        self.nested += 1;
         self.at += 1;
         let value = read(self)?;
         self.depth -= 1;
@@ -442,6 +452,13 @@ mod tests {
             assert_eq!(value.to_string().len(), 2 * DEPTH_MAX as usize);
         });
         thread.unwrap().join().unwrap();
+    }
+
+    #[test]
+    fn small_text_cannot_become_large_memory() {
+        let many = |count: usize| format!("[{}{{}}]", "{},".repeat(count));
+        check(&many(NESTED_MAX), Err("exceeded max number of objects and lists"));
+        assert!(json(many(NESTED_MAX - 2).as_bytes()).is_ok());
     }
 
     fn values() -> impl Strategy<Value = Value> {

@@ -48,6 +48,7 @@ pub fn prepare_for_update(kind: &Kind, object: &mut Value, old: &Value) {
     }
     match (kind.group.as_ref(), kind.kind.as_ref()) {
         ("", "Namespace") => put_back(object, old, &["spec", "finalizers"]),
+        ("", "Pod") => pod_again(object, old),
         ("", "Service") => service(object, old),
         ("certificates.k8s.io", "CertificateSigningRequest") => put_back(object, old, &["spec"]),
         ("apps", "DaemonSet") => template_generation(object, old),
@@ -94,6 +95,57 @@ fn pod(pod: &mut Object) {
         }]);
     }
     pod.insert("status".into(), status);
+    if let Some(Value::Object(spec)) = pod.get_mut("spec") {
+        priority(spec);
+        eviction_tolerations(spec);
+    }
+}
+
+/// A pod written again from its manifest keeps what was filled in when it was created.
+fn pod_again(pod: &mut Object, old: &Object) {
+    if let (Some(Value::Object(spec)), Some(Value::Object(before))) =
+        (pod.get_mut("spec"), old.get("spec"))
+    {
+        keep_absent(spec, before, &["priority", "preemptionPolicy"]);
+        eviction_tolerations(spec);
+    }
+}
+
+/// What every pod has without a class of its own, and with the two that always exist. Other
+/// classes are objects, so whoever can read them sets the priority.
+fn priority(spec: &mut Object) {
+    let priority = match text(spec, "priorityClassName") {
+        "" => 0,
+        "system-cluster-critical" => 2_000_000_000,
+        "system-node-critical" => 2_000_001_000,
+        _ => return,
+    };
+    for (name, value) in
+        [("priority", json!(priority)), ("preemptionPolicy", json!("PreemptLowerPriority"))]
+    {
+        if is_absent(spec.get(name)) {
+            spec.insert(name.into(), value);
+        }
+    }
+}
+
+/// Pods stay on an unreachable node for five minutes unless they say how long.
+fn eviction_tolerations(spec: &mut Object) {
+    for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
+        let covers = |toleration: &mut Object| {
+            let names = text(toleration, "key").is_empty() || text(toleration, "key") == key;
+            names && matches!(text(toleration, "effect"), "" | "NoExecute")
+        };
+        if items(spec, &["tolerations"]).any(covers) {
+            continue;
+        }
+        let toleration = json!({"key": key, "operator": "Exists", "effect": "NoExecute",
+            "tolerationSeconds": 300});
+        let list = spec.entry("tolerations").or_insert_with(|| json!([]));
+        if let Value::Array(tolerations) = list {
+            tolerations.push(toleration);
+        }
+    }
 }
 
 fn namespace(namespace: &mut Object) {

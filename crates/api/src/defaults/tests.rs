@@ -213,6 +213,17 @@ fn on_creation_status_begins_empty_and_bookkeeping_begins() {
         prepared("", "Pod", &pod)["status"],
         json!({"phase": "Pending", "qosClass": "Guaranteed"})
     );
+    let spec = &prepared("", "Pod", &pod)["spec"];
+    assert_eq!(
+        (&spec["priority"], &spec["preemptionPolicy"]),
+        (&json!(0), &json!("PreemptLowerPriority"))
+    );
+    assert_eq!(spec["tolerations"].as_array().unwrap().len(), 2);
+    let tolerant = json!({"spec": {"tolerations": [{"operator": "Exists"}]}});
+    assert_eq!(
+        prepared("", "Pod", &tolerant)["spec"]["tolerations"],
+        json!([{"operator": "Exists"}])
+    );
     let deployment = json!({"status": {"replicas": 9}});
     assert_eq!(prepared("apps", "Deployment", &deployment)["status"], json!({}));
     let service = json!({"status": {"loadBalancer": {"ingress": [{"ip": "1.2.3.4"}]}}});

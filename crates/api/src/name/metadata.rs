@@ -58,6 +58,28 @@ pub fn metadata_on_update(kind: &Kind, new: &Value, old: &Value) -> Vec<FieldErr
     errors
 }
 
+/// Folds owner references that are there twice into one (S2.9); answers the warning to give.
+pub fn fold_owner_references(object: &mut Value) -> Option<String> {
+    let owners = object.get_mut("metadata")?.get_mut("ownerReferences")?.as_array_mut()?;
+    let (mut kept, mut repeated): (Vec<Value>, Vec<String>) = (Vec::new(), Vec::new());
+    for owner in owners.drain(..) {
+        if kept.contains(&owner) {
+            let uid = owner.get("uid").and_then(Value::as_str).unwrap_or_default();
+            repeated.push(uid.to_owned());
+        } else {
+            kept.push(owner);
+        }
+    }
+    *owners = kept;
+    if repeated.is_empty() {
+        return None;
+    }
+    Some(format!(
+        ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {}",
+        repeated.join(", ")
+    ))
+}
+
 fn immutable(name: &str, new: &Metadata<'_>, old: &Metadata<'_>, errors: &mut Vec<FieldError>) {
     let value = |metadata: &Metadata<'_>| metadata.0.and_then(|m| m.get(name)).cloned();
     let (now, before) = (value(new), value(old));
@@ -356,6 +378,16 @@ mod tests {
         );
         assert_eq!(errors.len(), 1);
         assert!(errors[0].detail.ends_with("Found \"true\" in references for Pod/x and Pod/y"));
+    }
+
+    #[test]
+    fn equal_owners_are_folded_into_one_with_a_warning() {
+        let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"});
+        let mut object = json!({"metadata": {"ownerReferences": [owner, owner]}});
+        let warning = fold_owner_references(&mut object).unwrap();
+        assert!(warning.ends_with("duplicate UID(s) observed: u"), "{warning}");
+        assert_eq!(object, json!({"metadata": {"ownerReferences": [owner]}}));
+        assert_eq!(fold_owner_references(&mut object), None);
     }
 
     #[test]

@@ -68,10 +68,18 @@ fn nesting_has_a_limit_and_is_safe_there() {
     let not = of.wire.iter().find(|field| field.name == Some("not")).unwrap();
     assert_eq!(not.number, 28);
     let thread = std::thread::Builder::new().stack_size(2 * 1024 * 1024).spawn(move || {
-        let read = Decoder { types, depth: 0 }.message(of, &schema, &mut Map::new());
+        let read = Decoder { types, depth: 0, messages: 0 }.message(of, &schema, &mut Map::new());
         assert_eq!(read, Err(Error::Depth));
     });
     thread.unwrap().join().unwrap();
+}
+
+#[test]
+fn small_messages_cannot_become_large_memory() {
+    let containers = field(2, b"").repeat(NESTED_MAX);
+    let mut reader = Decoder { types: Types::builtin(), depth: 0, messages: 0 };
+    let spec = reader.types.named("core/v1.PodSpec").unwrap();
+    assert_eq!(reader.message(spec, &containers, &mut Map::new()), Err(Error::Messages));
 }
 
 proptest! {

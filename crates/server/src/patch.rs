@@ -12,6 +12,8 @@ use headwater_api::schema::Types;
 use http::header;
 use serde_json::Value;
 
+use crate::manage::Manager;
+use crate::object::meta;
 use crate::route::Resource;
 use crate::server::{Call, Server};
 use crate::write::{Change, Update, Written, check_name, check_namespace};
@@ -34,8 +36,15 @@ pub(crate) async fn patch(
         _ => Format::Json,
     };
     let patch = decode::patch(format, &body)?;
-    let validation = options.field_validation;
-    let mut change = Patched { resource, patch_type, patch, validation, warnings: Vec::new() };
+    let manager = Manager::new(server, call, &resource.kind, &resource.subresource, &options);
+    let mut change = Patched {
+        resource,
+        patch_type,
+        patch,
+        manager,
+        validation: options.field_validation,
+        warnings: Vec::new(),
+    };
     let mut written = Update { server, call, resource, options }.run(&mut change).await?;
     written.warnings.append(&mut change.warnings);
     Ok(written)
@@ -45,30 +54,61 @@ struct Patched<'a> {
     resource: &'a Resource,
     patch_type: PatchType,
     patch: Value,
+    manager: Manager<'a>,
     validation: FieldValidation,
     warnings: Vec<String>,
 }
 
 impl Change for &mut Patched<'_> {
     fn apply(&mut self, current: &Value) -> Result<Value, Status> {
-        let mut value = current.clone();
         let patch = self.patch.clone();
-        match self.patch_type {
-            PatchType::Json => patch::json(&mut value, patch)?,
-            PatchType::Merge => patch::merge(&mut value, patch)?,
-            PatchType::Strategic => {
-                let kind = &self.resource.kind;
-                let of = Types::builtin().of(kind).ok_or_else(status::no_such_resource)?;
-                patch::strategic(&mut value, patch, of)?;
-            }
-            PatchType::Apply => {
-                return Err(Status::failure(
-                    415,
-                    "UnsupportedMediaType",
-                    "this patch type is not served yet",
-                ));
-            }
+        let value = match self.patch_type {
+            PatchType::Apply => self.manager.apply(Some(current), patch)?,
+            patch_type => self.patched(patch_type, current.clone(), patch)?,
+        };
+        self.checked(value)
+    }
+
+    /// An apply creates what is not there.
+    fn absent(&mut self) -> Result<Option<Value>, Status> {
+        if self.patch_type != PatchType::Apply || !self.resource.subresource.is_empty() {
+            return Ok(None);
         }
+        let uid = meta(&self.patch, "uid");
+        if !uid.is_empty() {
+            let why = format!(
+                "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+            );
+            return Err(status::conflict(&self.resource.kind, &self.resource.name, &why));
+        }
+        let value = self.manager.apply(None, self.patch.clone())?;
+        self.checked(value).map(Some)
+    }
+
+    fn is_managed(&self) -> bool {
+        self.patch_type == PatchType::Apply
+    }
+}
+
+impl Patched<'_> {
+    fn patched(
+        &self,
+        patch_type: PatchType,
+        mut value: Value,
+        patch: Value,
+    ) -> Result<Value, Status> {
+        match patch_type {
+            PatchType::Json => patch::json(&mut value, patch)?,
+            PatchType::Strategic => {
+                let of = Types::builtin().of(&self.resource.kind);
+                patch::strategic(&mut value, patch, of.ok_or_else(status::no_such_resource)?)?;
+            }
+            PatchType::Merge | PatchType::Apply => patch::merge(&mut value, patch)?,
+        }
+        Ok(value)
+    }
+
+    fn checked(&mut self, mut value: Value) -> Result<Value, Status> {
         check_name(&self.resource.name, &mut value)?;
         check_namespace(&self.resource.kind, &self.resource.namespace, &mut value)?;
         let decoded = decode::patched(&self.resource.kind, self.validation, value)?;

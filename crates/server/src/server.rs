@@ -11,7 +11,6 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use futures::FutureExt;
 use headwater_api::accept::{Endpoint, Representation};
-use headwater_api::options::WriteOptions;
 use headwater_api::query::Query;
 use headwater_api::{Clock, Status, kind};
 use headwater_cache::Cache;
@@ -19,7 +18,6 @@ use http::header::{self, HeaderMap, HeaderValue};
 use http::{HeaderName, Method, Request, StatusCode};
 use hyper::body::Incoming;
 use jiff::Timestamp;
-use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::authorize::Attributes;
@@ -31,7 +29,7 @@ use crate::identity::{Authenticator, Identity, Peer};
 use crate::listen;
 use crate::metrics::Metrics;
 use crate::observe::{self, Seen};
-use crate::registry::{Registry, Served};
+use crate::registry::Registry;
 use crate::route::{Lost, Resource, Route, Target, http_verb, route};
 use crate::{authorize, delete, discovery, encode, patch, read, status, subresource, watch, write};
 
@@ -123,18 +121,6 @@ impl Call {
             Representation::negotiate(accept, endpoint, &resource.kind, &self.query)?;
         self.finish.pretty |= self.representation.pretty;
         Ok(())
-    }
-
-    /// Keeps `managedFields` after a write.
-    pub(crate) fn manage(
-        &self,
-        _server: &Server,
-        _kind: &Served,
-        _options: &WriteOptions,
-        _subresource: &str,
-        _old: Option<&Value>,
-        _new: &mut Value,
-    ) {
     }
 }
 

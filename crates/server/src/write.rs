@@ -17,6 +17,7 @@ use serde_json::Value;
 
 use crate::admission::{Attempt, admit, is_released};
 use crate::decode::{self, Decoded};
+use crate::manage::Manager;
 use crate::object::{Current, canonical, meta, metadata, stamp, wire};
 use crate::registry::Served;
 use crate::route::{Resource, object_key};
@@ -50,7 +51,7 @@ pub(crate) async fn create(
     let options = WriteOptions::create(&call.query)?;
     let Decoded { value, warnings } =
         decode::body(&resource.kind, call, options.field_validation, &body)?;
-    let mut create = Create { server, call, resource, options, value };
+    let mut create = Create { server, call, resource, options, value, is_managed: false };
     create.check_type()?;
     let object = create.store().await?;
     Ok(Written { code: StatusCode::CREATED, object, warnings })
@@ -62,6 +63,8 @@ struct Create<'a> {
     resource: &'a Resource,
     options: WriteOptions,
     value: Value,
+    /// An apply has decided on `managedFields` already.
+    is_managed: bool,
 }
 
 impl Create<'_> {
@@ -117,7 +120,10 @@ impl Create<'_> {
             old: None,
             now: self.server.now(),
         })?;
-        self.call.manage(self.server, kind, &self.options, "", None, &mut stored);
+        if !self.is_managed {
+            let (server, call) = (self.server, self.call);
+            Manager::new(server, call, kind.storage(), "", &self.options).track(None, &mut stored);
+        }
         let name = meta(&stored, "name").to_owned();
         let bytes = canonical(&stored);
         if self.options.dry_run {
@@ -254,6 +260,10 @@ pub(crate) trait Change: Send {
     fn absent(&mut self) -> Result<Option<Value>, Status> {
         Ok(None)
     }
+    /// Whether it has decided on `managedFields` already.
+    fn is_managed(&self) -> bool {
+        false
+    }
 }
 
 /// PUT: the present state is replaced.
@@ -342,6 +352,7 @@ impl Update<'_> {
             resource: self.resource,
             options: self.options.clone(),
             value,
+            is_managed: change.is_managed(),
         };
         create.check_type()?;
         match create.attempt().await {
@@ -371,8 +382,11 @@ impl Update<'_> {
             old: Some(old),
             now: self.server.now(),
         })?;
-        let subresource = &self.resource.subresource;
-        self.call.manage(self.server, kind, &self.options, subresource, Some(old), &mut new);
+        if !change.is_managed() {
+            let subresource = &self.resource.subresource;
+            Manager::new(self.server, self.call, kind.storage(), subresource, &self.options)
+                .track(Some(old), &mut new);
+        }
         stamp(&mut new, current.revision);
         if new == *old || self.options.dry_run {
             let object = wire(kind.storage(), &canonical(&new), current.revision)?;

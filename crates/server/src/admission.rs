@@ -6,11 +6,12 @@
 use headwater_api::Status;
 use headwater_api::clock::rfc3339;
 use headwater_api::status::{Cause, FieldError};
-use headwater_api::{defaults, name, status as api_status};
+use headwater_api::{defaults, name, status as api_status, validate};
 use headwater_cache::Cache;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::addresses::Addresses;
 use crate::custom::admit::Definitions;
 use crate::object::{is_deleting, meta, metadata};
 use crate::registry::Served;
@@ -19,6 +20,7 @@ use crate::status;
 /// An object on its way to the store.
 pub(crate) struct Attempt<'a> {
     pub(crate) cache: &'a Cache,
+    pub(crate) addresses: &'a Addresses,
     pub(crate) kind: &'a Served,
     pub(crate) namespace: &'a str,
     pub(crate) subresource: &'a str,
@@ -36,8 +38,15 @@ pub(crate) trait Admit: Sync {
 }
 
 /// All steps, in order.
-const STEPS: &[&dyn Admit] =
-    &[&NamespaceLifecycle, &Defaults, &SystemFields, &Namespaces, &Definitions, &Validation];
+const STEPS: &[&dyn Admit] = &[
+    &NamespaceLifecycle,
+    &Defaults,
+    &SystemFields,
+    &Namespaces,
+    &Definitions,
+    &Validation,
+    &ServiceAddresses,
+];
 
 /// Takes an object through every step.
 pub(crate) fn admit(mut attempt: Attempt<'_>) -> Result<(), Status> {
@@ -195,6 +204,19 @@ impl Admit for Namespaces {
     }
 }
 
+/// Services get their addresses.
+struct ServiceAddresses;
+
+impl Admit for ServiceAddresses {
+    fn admit(&self, attempt: &mut Attempt<'_>) -> Result<(), Status> {
+        let is_service = attempt.kind.plural == "services" && attempt.kind.group.is_empty();
+        if !is_service || attempt.subresource == "status" {
+            return Ok(());
+        }
+        attempt.addresses.assign(attempt.cache, attempt.new, attempt.old)
+    }
+}
+
 /// What Kubernetes refuses with 422.
 struct Validation;
 
@@ -208,6 +230,14 @@ impl Admit for Validation {
         if attempt.old.is_some() && !kind.custom {
             // The reference checks the metadata of built-in kinds twice, and lists both findings.
             errors.extend_from_within(..);
+        }
+        match attempt.old {
+            None => errors.extend(validate::create(kind, attempt.new)),
+            // The other doors lead to parts that their own handlers have looked at.
+            Some(old) if matches!(attempt.subresource, "" | "scale") => {
+                errors.extend(validate::update(kind, attempt.new, old));
+            }
+            Some(_) => {}
         }
         if errors.is_empty() {
             return Ok(());

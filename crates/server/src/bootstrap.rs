@@ -41,6 +41,7 @@ impl Server {
         }
         admit(Attempt {
             cache: self.cache(),
+            addresses: self.addresses(),
             kind,
             namespace: "",
             subresource: "",

@@ -25,6 +25,7 @@ mod watch;
 mod websocket;
 mod object;
 mod admission;
+mod addresses;
 mod manage;
 mod write;
 mod patch;

@@ -20,6 +20,7 @@ use hyper::body::Incoming;
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
+use crate::addresses::Addresses;
 use crate::authorize::Attributes;
 use crate::body::{self, Finish, Response};
 use crate::custom::{self, Definitions};
@@ -68,6 +69,7 @@ struct Shared {
     flows: Flows,
     clock: Arc<dyn Clock>,
     options: Options,
+    addresses: Addresses,
     health: Health,
     metrics: Metrics,
     /// Set when the server begins to stop: watches end, readiness turns false.
@@ -153,6 +155,7 @@ impl Server {
             authenticator,
             clock,
             options,
+            addresses: Addresses::default(),
             health,
             metrics,
             draining: CancellationToken::new(),
@@ -182,6 +185,10 @@ impl Server {
 
     pub(crate) fn options(&self) -> &Options {
         &self.shared.options
+    }
+
+    pub(crate) fn addresses(&self) -> &Addresses {
+        &self.shared.addresses
     }
 
     pub(crate) fn now(&self) -> Timestamp {

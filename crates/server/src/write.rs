@@ -113,6 +113,7 @@ impl Create<'_> {
         to_storage(kind, &mut stored);
         admit(Attempt {
             cache: self.server.cache(),
+            addresses: self.server.addresses(),
             kind,
             namespace: &self.resource.namespace,
             subresource: "",
@@ -375,6 +376,7 @@ impl Update<'_> {
         self.keep_other_half(&mut new, old);
         admit(Attempt {
             cache: self.server.cache(),
+            addresses: self.server.addresses(),
             kind,
             namespace: &self.resource.namespace,
             subresource: &self.resource.subresource,

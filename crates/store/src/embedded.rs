@@ -276,6 +276,13 @@ impl Shared {
         self.with_file(|file| {
             let published = self.published();
             let Some(revision) = published.index.get(key).copied() else { return Ok(None) };
+            if let Some(change) = published.recent.get(revision) {
+                return Ok(Some(Record {
+                    key: key.clone(),
+                    revision,
+                    value: change.value.clone(),
+                }));
+            }
             let snapshot = file.snapshot()?;
             drop(published);
             let value = snapshot.value(key, revision)?;
@@ -314,6 +321,12 @@ impl Shared {
                 Err(Error::Unavailable(trouble.unwrap_or_else(|| "the store is closed".into())))
             }
         }
+    }
+
+    /// Whether the open file refuses everything because something failed.
+    fn has_failed(&self) -> bool {
+        let file = self.file.read().unwrap_or_else(PoisonError::into_inner);
+        file.as_ref().is_some_and(|file| file.health.failed())
     }
 
     /// Takes the file to close it, once all who read it are done.

@@ -46,14 +46,22 @@ pub struct Directory {
 impl Directory {
     /// Takes the directory, making it if it is not there; only its owner may look into it.
     pub fn lock(path: &Path) -> io::Result<Directory> {
-        match DirBuilder::new().recursive(true).mode(0o700).create(path) {
-            Ok(()) => {}
-            Err(error) => return Err(named("cannot make", path, &error)),
-        }
+        let made = make(path);
+        made.map_err(|error| named("cannot make", path, &error))?;
         let lock = owned().open(path.join(LOCK)).map_err(|e| named("cannot open", path, &e))?;
         take(&lock, path)?;
         Ok(Directory { path: path.to_owned(), _lock: lock })
     }
+}
+
+/// Makes a directory that is there after a power cut too.
+fn make(path: &Path) -> io::Result<()> {
+    if fs::exists(path)? {
+        return Ok(());
+    }
+    DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 /// Takes the lock of a directory that is only read; a copy of one may have none.

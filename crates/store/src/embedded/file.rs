@@ -52,7 +52,7 @@ pub(super) struct DataFile {
 pub(super) struct Health {
     /// A sync failed: what the system now shows of the file may not be on the disk.
     sync_failed: AtomicBool,
-    /// Something was not written or not synced.
+    /// Something was not read, written or synced; redb refuses everything from then on.
     failed: AtomicBool,
     bytes: AtomicU64,
 }
@@ -375,7 +375,7 @@ impl StorageBackend for Watched {
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.inner.read(offset, out)
+        self.note(self.inner.read(offset, out))
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {

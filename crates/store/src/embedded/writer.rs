@@ -142,6 +142,10 @@ impl Writer {
         let settle = self.pending.take(quota, self.state.newest, start);
         let trim = if forgets { quota as u64 } else { 0 };
         let idle = writes == 0 && trim == 0 && settle.rows.is_empty() && settle.live_at.is_none();
+        if idle && ticks && self.shared.has_failed() {
+            // A read failed: nobody can read until the file is opened again.
+            self.recover("a read failed");
+        }
         if idle && compact_to <= self.state.compacted {
             return answer_all(compacts.into_iter().map(|request| request.answer), || Ok(()));
         }

@@ -57,6 +57,7 @@ struct State {
     /// Whether all operations after it fail too.
     fails_on: bool,
     failed: usize,
+    read_fails: bool,
 }
 
 /// Which of the writes that were not synced a crash kept.
@@ -88,6 +89,11 @@ impl TestDisk {
     pub(crate) fn fail_in(&self, operations: usize, on: bool) {
         let mut state = self.lock();
         (state.fails_in, state.fails_on) = (Some(operations), on);
+    }
+
+    /// Makes the next read fail.
+    pub(crate) fn fail_read(&self) {
+        self.lock().read_fails = true;
     }
 
     pub(crate) fn failures(&self) -> usize {
@@ -198,7 +204,10 @@ impl StorageBackend for TestFile {
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let state = self.disk.lock();
+        let mut state = self.disk.lock();
+        if std::mem::take(&mut state.read_fails) {
+            return Err(io::Error::other("injected"));
+        }
         let start = usize::try_from(offset).unwrap();
         let found = state.files[self.inode].get(start..).and_then(|rest| rest.get(..out.len()));
         out.copy_from_slice(found.ok_or(io::ErrorKind::UnexpectedEof)?);

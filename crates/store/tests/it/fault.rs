@@ -130,3 +130,28 @@ fn a_disk_that_keeps_failing_stops_the_writes_and_says_why() {
         assert_eq!(store.revision().await.unwrap(), FIRST.next());
     });
 }
+
+#[test]
+fn a_failed_read_is_an_error_and_the_next_write_and_read_work_again() {
+    contract::run(async {
+        let disk = TestDisk::default();
+        let store = open(&disk).unwrap();
+        for n in 0..WRITES {
+            store.commit(create(n)).await.unwrap();
+        }
+        drop(store);
+        // Without a cache every read reaches the disk.
+        let options = EmbeddedOptions { cache_bytes: 0, ..EmbeddedOptions::default() };
+        let store = Embedded::open_on(Arc::new(disk.clone()), options).unwrap();
+        disk.fail_read();
+        let failed = store.range(Range { prefix: "/f/".into(), ..Range::default() }).await.err();
+        assert!(matches!(failed, Some(Error::Unavailable(_))), "{failed:?}");
+        // The engine below refuses everything until it is opened again: the writer does that at
+        // its next tick, or a write makes it, which then fails.
+        let first = store.commit(create(WRITES)).await;
+        assert!(matches!(first, Ok(_) | Err(Error::Unavailable(_))), "{first:?}");
+        store.commit(create(WRITES + 1)).await.unwrap();
+        assert!(state(&store).await.len() > WRITES);
+        assert_eq!(store.condition().trouble, None);
+    });
+}

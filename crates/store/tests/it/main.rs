@@ -6,6 +6,7 @@ mod memory;
 mod embedded;
 mod disk;
 mod crash;
+mod kill;
 mod fault;
 mod damage;
 mod backup;

@@ -15,6 +15,7 @@ mod pending;
 mod published;
 mod group;
 mod retention;
+mod space;
 mod start;
 mod undo;
 mod watch;
@@ -126,7 +127,7 @@ impl Embedded {
             mailbox: Mailbox::new(),
             release: tokio::sync::watch::Sender::new(false),
             undos: Undos::default(),
-            report: Mutex::new(Report { state, transactions: 0, trouble: None }),
+            report: Mutex::new(Report { state, ..Report::default() }),
         });
         let writer = Writer::new(shared.clone(), head, state, pending, expiries, ages);
         let thread = std::thread::Builder::new().name("store-writer".into());
@@ -220,7 +221,7 @@ impl Store for Embedded {
             let published = self.shared.published();
             (published.newest, published.compacted)
         };
-        let trouble = self.shared.report().trouble.clone();
+        let trouble = self.shared.trouble();
         Condition { revision, compacted, disk_bytes: self.shared.disk_bytes(), trouble }
     }
 }
@@ -244,14 +245,16 @@ struct Shared {
 }
 
 /// What the writer reports.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Report {
     /// The sums after the last transaction.
     state: State,
     /// How many there were.
     transactions: u64,
-    /// Why writes fail, if they do.
+    /// Why the file cannot be used, if so.
     trouble: Option<String>,
+    /// Why only deletes are accepted, if so.
+    full: Option<String>,
 }
 
 impl Shared {
@@ -317,7 +320,7 @@ impl Shared {
         match &*file {
             Some(file) => work(file),
             None => {
-                let trouble = self.report().trouble.clone();
+                let trouble = self.trouble();
                 Err(Error::Unavailable(trouble.unwrap_or_else(|| "the store is closed".into())))
             }
         }
@@ -350,6 +353,12 @@ impl Shared {
 
     fn report(&self) -> MutexGuard<'_, Report> {
         self.report.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why writes fail, if they do.
+    fn trouble(&self) -> Option<String> {
+        let report = self.report();
+        report.trouble.clone().or_else(|| report.full.clone())
     }
 
     fn disk_bytes(&self) -> u64 {

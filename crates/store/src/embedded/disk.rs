@@ -29,8 +29,23 @@ pub trait Disk: Debug + Send + Sync + 'static {
     /// Makes the names durable: new files, renames and removals.
     fn sync(&self) -> io::Result<()>;
 
+    /// How much room there is.
+    fn space(&self) -> io::Result<Space>;
+
+    /// Makes a file of that size whose space is really taken, or changes it to be one.
+    fn allocate(&self, name: &str, bytes: u64) -> io::Result<()>;
+
     /// Where this is, for messages.
     fn place(&self) -> String;
+}
+
+/// How much room there is on a disk, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// What may still be written.
+    pub free: u64,
+    /// All of it.
+    pub total: u64,
 }
 
 /// The name of the file that is locked.
@@ -105,6 +120,21 @@ impl Disk for Directory {
 
     fn sync(&self) -> io::Result<()> {
         File::open(&self.path)?.sync_all()
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        let found = rustix::fs::statvfs(&self.path)?;
+        let size = found.f_frsize;
+        Ok(Space { free: found.f_bavail * size, total: found.f_blocks * size })
+    }
+
+    fn allocate(&self, name: &str, bytes: u64) -> io::Result<()> {
+        let file = owned().open(self.path.join(name))?;
+        if file.metadata()?.len() != bytes {
+            file.set_len(bytes)?;
+            rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes)?;
+        }
+        Ok(())
     }
 
     fn place(&self) -> String {

@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use headwater_api::Revision;
 use redb::StorageBackend;
 
-use super::disk::{self, Disk};
+use super::disk::{self, Disk, Space};
 use super::file::Snapshot;
 use super::row::Identity;
 use super::{Options, start};
@@ -160,6 +160,14 @@ impl Disk for ReadOnly {
 
     fn sync(&self) -> io::Result<()> {
         Ok(())
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        Err(self.refuse())
+    }
+
+    fn allocate(&self, _name: &str, _bytes: u64) -> io::Result<()> {
+        Err(self.refuse())
     }
 
     fn place(&self) -> String {

@@ -16,13 +16,14 @@ use super::expiry::{Expiries, Expiry};
 use super::file::{DataFile, trouble};
 use super::group::{Group, Staged};
 use super::head::{Head, HeadFile};
-use super::mailbox::{self, Compact, Gather};
+use super::mailbox::{self, Commit, Compact, Gather};
 use super::pending::{Chunk, Pending, Start};
 use super::published::{Contents, Published};
 use super::retention::Keeper;
 use super::row::{LiveRow, State};
+use super::space::Watchman;
 use super::{Shared, start};
-use crate::store::{Committed, Error, Write};
+use crate::store::{Action, Committed, Error, Write};
 
 /// How often retention looks.
 const TICK: Duration = Duration::from_secs(1);
@@ -47,6 +48,7 @@ pub(super) struct Writer {
     pending: Pending,
     expiries: Expiries,
     keeper: Keeper,
+    watchman: Watchman,
     /// When retention looks next.
     next_tick: Instant,
     /// Off once a row that was to be dropped could not be read.
@@ -86,6 +88,8 @@ impl Writer {
         for (at, revision) in ages {
             keeper.mark(at, revision);
         }
+        let watchman = Watchman::new(&*shared.disk);
+        shared.report().full = watchman.refusal();
         let mut writer = Writer {
             shared,
             head,
@@ -93,6 +97,7 @@ impl Writer {
             pending,
             expiries: Expiries::new(now),
             keeper,
+            watchman,
             next_tick: now,
             trims: true,
             failures: 0,
@@ -127,6 +132,7 @@ impl Writer {
         let now = Instant::now();
         let ticks = now >= self.next_tick;
         let compacts = self.refuse_future(compacts);
+        let commits = self.refuse_full(commits);
         let compact_to = compacts.iter().map(|request| request.what).max();
         let compact_to = compact_to.max(ticks.then(|| self.tick(now))).unwrap_or_default();
         let due = self.expiries.take(now);
@@ -157,6 +163,8 @@ impl Writer {
     /// Retention's turn: up to where it forgets.
     fn tick(&mut self, now: Instant) -> Revision {
         self.next_tick = now + TICK;
+        self.watchman.look(&*self.shared.disk);
+        self.shared.report().full = self.watchman.refusal();
         self.keeper.mark(now, self.state.newest);
         self.keeper.target(now, &self.state)
     }
@@ -170,6 +178,18 @@ impl Writer {
             let _ = answer.send(Err(Error::Future { asked, current }));
         }
         now
+    }
+
+    /// Answers the writes that there is no room for.
+    fn refuse_full(&self, commits: Vec<Commit>) -> Vec<Commit> {
+        let Some(why) = self.watchman.refusal() else { return commits };
+        let deletes =
+            |commit: &Commit| commit.what.ops.iter().all(|op| matches!(op.action, Action::Delete));
+        let (accepted, refused): (Vec<_>, Vec<_>) = commits.into_iter().partition(deletes);
+        for commit in refused {
+            let _ = commit.answer.send(Err(Error::Unavailable(why.clone())));
+        }
+        accepted
     }
 
     fn transact(

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use headwater_store::embedded::disk::Disk;
+use headwater_store::embedded::disk::{Disk, Space};
 use redb::StorageBackend;
 
 /// What was done to the disk.
@@ -58,7 +58,14 @@ struct State {
     fails_on: bool,
     failed: usize,
     read_fails: bool,
+    /// What is free, if it is not everything.
+    free: Option<u64>,
+    /// What was allocated ahead, and how much.
+    reserve: Option<(String, u64)>,
 }
+
+/// The size of the disk.
+const TOTAL: u64 = 100 << 30;
 
 /// Which of the writes that were not synced a crash kept.
 #[derive(Clone, Copy, Debug)]
@@ -89,6 +96,16 @@ impl TestDisk {
     pub(crate) fn fail_in(&self, operations: usize, on: bool) {
         let mut state = self.lock();
         (state.fails_in, state.fails_on) = (Some(operations), on);
+    }
+
+    /// Leaves so much free.
+    pub(crate) fn set_free(&self, bytes: u64) {
+        self.lock().free = Some(bytes);
+    }
+
+    /// What is allocated ahead.
+    pub(crate) fn reserve(&self) -> Option<u64> {
+        self.lock().reserve.as_ref().map(|(_, bytes)| *bytes)
     }
 
     /// Makes the next read fail.
@@ -161,7 +178,9 @@ impl Disk for TestDisk {
     }
 
     fn exists(&self, name: &str) -> io::Result<bool> {
-        Ok(self.lock().names.contains_key(name))
+        let state = self.lock();
+        let reserved = state.reserve.as_ref().is_some_and(|(reserve, _)| reserve == name);
+        Ok(reserved || state.names.contains_key(name))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -175,6 +194,9 @@ impl Disk for TestDisk {
 
     fn remove(&self, name: &str) -> io::Result<()> {
         let mut state = self.lock();
+        if state.reserve.take_if(|(reserve, _)| reserve == name).is_some() {
+            return Ok(());
+        }
         state.names.remove(name).ok_or(io::ErrorKind::NotFound)?;
         state.done.push(Done::Removed { name: name.into() });
         Ok(())
@@ -184,6 +206,17 @@ impl Disk for TestDisk {
         let mut state = self.lock();
         state.may_fail()?;
         state.done.push(Done::SyncedNames);
+        Ok(())
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        let state = self.lock();
+        Ok(Space { free: state.free.unwrap_or(TOTAL), total: TOTAL })
+    }
+
+    fn allocate(&self, name: &str, bytes: u64) -> io::Result<()> {
+        // Its content is never read; that it is there is what counts.
+        self.lock().reserve = Some((name.into(), bytes));
         Ok(())
     }
 

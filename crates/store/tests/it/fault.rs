@@ -155,3 +155,36 @@ fn a_failed_read_is_an_error_and_the_next_write_and_read_work_again() {
         assert_eq!(store.condition().trouble, None);
     });
 }
+
+#[test]
+fn a_nearly_full_disk_takes_deletes_only_and_recovers_by_itself() {
+    const MIB: u64 = 1 << 20;
+    contract::run(async {
+        let disk = TestDisk::default();
+        let store = open(&disk).unwrap();
+        let mut first = store.commit(create(0)).await.unwrap().last;
+        assert_eq!(disk.reserve(), Some(64 * MIB));
+        disk.set_free(100 * MIB);
+        // The writer looks once a second.
+        let mut n = 1;
+        while store.condition().trouble.is_none() {
+            first = store.commit(create(n)).await.map_or(first, |done| done.last);
+            n += 1;
+        }
+        assert_eq!(disk.reserve(), None, "the reserve is given up");
+        let refused = store.commit(create(n)).await;
+        assert!(
+            matches!(&refused, Err(Error::Unavailable(why)) if why.contains("full")),
+            "{refused:?}"
+        );
+        let key =
+            state(&store).await.into_values().find(|record| record.revision == first).unwrap().key;
+        store.commit(Write::one(key, Guard::At(first), Action::Delete)).await.unwrap();
+        disk.set_free(10_000 * MIB);
+        while store.condition().trouble.is_some() {
+            tokio::task::yield_now().await;
+        }
+        store.commit(create(n)).await.unwrap();
+        assert_eq!(disk.reserve(), Some(64 * MIB));
+    });
+}

@@ -1,0 +1,135 @@
+//! Space: what happens before the disk is full.
+//!
+//! Promise: creates and updates stop while there is still room to delete, to compact and to read,
+//! and start again by themselves when there is space. For that room a reserve is kept allocated,
+//! which is given up when space runs out.
+
+use super::disk::{Disk, Space};
+
+/// The name of the file that holds the reserve.
+const RESERVE: &str = "RESERVE";
+
+const MIB: u64 = 1 << 20;
+
+/// Below this much free space somebody should look: 15 % or 1 GiB, whichever is less.
+fn soft(space: Space) -> u64 {
+    (space.total / 100 * 15).min(1024 * MIB)
+}
+
+/// Below this much free space nothing new is written: 5 % or 256 MiB, whichever is less.
+fn hard(space: Space) -> u64 {
+    (space.total / 100 * 5).min(256 * MIB)
+}
+
+/// What is kept for deletes and compaction: at most 64 MiB.
+fn reserve(space: Space) -> u64 {
+    hard(space) / 4
+}
+
+/// How much room there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Room {
+    Enough,
+    /// Somebody should look.
+    Low,
+    /// Only deletes, with so many bytes free.
+    Full {
+        free: u64,
+    },
+}
+
+/// Watches the room on a disk.
+#[derive(Debug)]
+pub(super) struct Watchman {
+    pub(super) room: Room,
+}
+
+impl Watchman {
+    /// Starts to watch. A reserve that cannot be made is only a warning: there may be no way.
+    pub(super) fn new(disk: &dyn Disk) -> Watchman {
+        let mut watchman = Watchman { room: Room::Low };
+        watchman.look(disk);
+        watchman
+    }
+
+    /// Looks how much room there is and keeps or gives up the reserve.
+    pub(super) fn look(&mut self, disk: &dyn Disk) {
+        let Ok(space) = disk.space() else { return };
+        let room = next(self.room, space);
+        if room == self.room {
+            return;
+        }
+        let free_mib = space.free / MIB;
+        let done = match room {
+            Room::Full { .. } => {
+                tracing::error!(free_mib, "the disk is nearly full: only deletes are accepted");
+                disk.exists(RESERVE)
+                    .and_then(|there| if there { disk.remove(RESERVE) } else { Ok(()) })
+            }
+            Room::Low => {
+                tracing::warn!(free_mib, "the disk is filling up");
+                disk.allocate(RESERVE, reserve(space))
+            }
+            Room::Enough => disk.allocate(RESERVE, reserve(space)),
+        };
+        if let Err(error) = done {
+            tracing::warn!(%error, "cannot change the reserve");
+        }
+        self.room = room;
+    }
+
+    /// Why nothing but deletes is accepted, if so.
+    pub(super) fn refusal(&self) -> Option<String> {
+        match self.room {
+            Room::Full { free } => {
+                let free = free / MIB;
+                Some(format!("the disk is nearly full ({free} MiB free); deletes are accepted"))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Once full, the reserve and half as much again must be free before it counts as room.
+fn next(now: Room, space: Space) -> Room {
+    let enough = match now {
+        Room::Full { .. } => hard(space) + reserve(space) / 2 * 3,
+        _ => hard(space),
+    };
+    match space.free {
+        free if free < enough => Room::Full { free },
+        free if free < soft(space) => Room::Low,
+        _ => Room::Enough,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOTAL: u64 = 100 * 1024 * MIB;
+
+    #[test]
+    fn the_marks_are_shares_of_small_disks_and_sizes_on_large_ones() {
+        check(Room::Enough, 2_000, Room::Enough);
+        check(Room::Enough, 1_000, Room::Low);
+        check(Room::Low, 256, Room::Low);
+        check(Room::Low, 255, Room::Full { free: 255 * MIB });
+        let small = Space { free: 10 * MIB, total: 100 * MIB };
+        assert_eq!((soft(small) / MIB, hard(small) / MIB), (15, 5));
+        assert_eq!(next(Room::Enough, small), Room::Low);
+    }
+
+    #[test]
+    fn giving_up_the_reserve_does_not_count_as_room() {
+        let full = Room::Full { free: 0 };
+        check(full, 255 + 64, Room::Full { free: (255 + 64) * MIB });
+        check(full, 256 + 96, Room::Low);
+        check(full, 2_000, Room::Enough);
+    }
+
+    #[track_caller]
+    fn check(now: Room, free_mib: u64, expected: Room) {
+        assert_eq!(next(now, Space { free: free_mib * MIB, total: TOTAL }), expected);
+    }
+}

@@ -24,7 +24,7 @@ pub use structure::{Builtin, Form, Loose, Structure};
 
 use compare::compare_objects;
 use entry::{Entries, Entry, Operation};
-use fields::{contains, intersect, paths, subtract, union};
+use fields::{contains, intersect, is_subset, paths, subtract, union};
 
 /// Who writes what, when.
 #[derive(Clone, Copy, Debug)]
@@ -126,7 +126,12 @@ pub fn track_update<S: Structure>(
 /// The entries to go on from: those that were sent, if they can be read; else those stored.
 /// `[]` and `[{}]` ask for a new start.
 fn known_entries(old: Option<&Value>, sent: Option<Value>, write: &Write<'_>) -> Entries {
-    let stored = || old.and_then(managed_of).map_or_else(Entries::default, Entries::decode_stored);
+    let stored = old.and_then(managed_of);
+    // Clients mostly send back what they read, through a subresource or not.
+    if sent.is_some() && sent.as_ref() == stored {
+        return sent.map_or_else(Entries::default, Entries::decode_stored);
+    }
+    let stored = || stored.cloned().map_or_else(Entries::default, Entries::decode_stored);
     let sent = match sent {
         Some(Value::Array(sent)) if write.subresource.is_empty() => sent,
         _ => return stored(),
@@ -158,8 +163,8 @@ pub fn apply<S: Structure>(
 ) -> Result<Value, Error> {
     check_config(&mut config, kind, structure)?;
     let mut current = live.cloned().unwrap_or_else(|| structure.empty());
-    let mut entries = take_managed(&mut current)
-        .map_or_else(Entries::default, |managed| Entries::decode_stored(&managed));
+    let mut entries =
+        take_managed(&mut current).map_or_else(Entries::default, Entries::decode_stored);
     if entries.is_empty() && live.is_some() {
         let before = Write { manager: "before-first-apply", ..*write };
         let empty = structure.empty();
@@ -194,7 +199,7 @@ impl<S: Structure> Apply<'_, S> {
             result => return result,
         };
         let allowed = last_applied_fields(self.current, self.write, self.structure);
-        let allowed: BTreeSet<String> = allowed.iter().flat_map(|allowed| paths(allowed)).collect();
+        let allowed: BTreeSet<String> = allowed.iter().flat_map(paths).collect();
         let left: Vec<Conflict> =
             conflicts.into_iter().filter(|conflict| !allowed.contains(&conflict.field)).collect();
         if left.is_empty() { self.run(entries, true) } else { Err(Error::Conflicts(left)) }
@@ -237,9 +242,7 @@ impl<S: Structure> Apply<'_, S> {
         set: &Map<String, Value>,
         others: &Entries,
     ) -> Value {
-        let mut dropped = last.clone();
-        subtract(&mut dropped, set);
-        if dropped.is_empty() {
+        if is_subset(last, set) {
             return merged;
         }
         let structure = self.structure;

@@ -1,5 +1,6 @@
 //! Which fields two objects differ in, and which fields one has.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
@@ -34,7 +35,7 @@ pub(super) fn compare_objects<S: Structure>(
         } else {
             compare(old, new, inner)
         };
-        root.attach(&format!("f:{key}"), found);
+        root.attach(|| field_step(key), found);
     }
     let set = |node: Option<Fields>| node.unwrap_or_default();
     Changes {
@@ -51,7 +52,7 @@ fn compare_metadata<S: Structure>(old: Option<&Value>, new: Option<&Value>, stru
     let mut found = Found::default();
     for (key, old, new) in zip(old, new).filter(|(key, ..)| !SYSTEM_METADATA.contains(key)) {
         if let Some(inner) = structure.field(key) {
-            found.attach(&format!("f:{key}"), compare(old, new, inner));
+            found.attach(|| field_step(key), compare(old, new, inner));
         }
     }
     found
@@ -71,15 +72,22 @@ struct Node {
     member: bool,
 }
 
+impl Node {
+    fn leaf() -> Node {
+        Node { below: Fields::new(), member: true }
+    }
+}
+
 impl Found {
-    fn attach(&mut self, key: &str, found: Found) {
+    /// Puts what was found below a step; the step is only spelled if there is something.
+    fn attach(&mut self, step: impl Fn() -> String, found: Found) {
         for (ours, theirs) in [
             (&mut self.added, found.added),
             (&mut self.modified, found.modified),
             (&mut self.removed, found.removed),
         ] {
             if let Some(node) = theirs.and_then(|node| make(node.below, node.member)) {
-                ours.get_or_insert_default().below.insert(key.to_owned(), Value::Object(node));
+                ours.get_or_insert_default().below.insert(step(), Value::Object(node));
             }
         }
     }
@@ -106,6 +114,18 @@ impl Found {
 }
 
 fn compare<S: Structure>(old: Option<&Value>, new: Option<&Value>, structure: S) -> Found {
+    // Most of an object does not change, and plain equality is much cheaper than the walk below.
+    match (old, new) {
+        (None, None) => return Found::default(),
+        (None, Some(new)) => {
+            return Found { added: Some(whole(new, structure)), ..Found::default() };
+        }
+        (Some(old), None) => {
+            return Found { removed: Some(whole(old, structure)), ..Found::default() };
+        }
+        (Some(old), Some(new)) if old == new => return Found::default(),
+        (Some(_), Some(_)) => {}
+    }
     match structure.form() {
         Form::Map => compare_maps(old, new, structure),
         Form::Deduced if is_map_or_none(old) && is_map_or_none(new) => {
@@ -114,6 +134,34 @@ fn compare<S: Structure>(old: Option<&Value>, new: Option<&Value>, structure: S)
         Form::Set | Form::KeyedList => compare_lists(old, new, structure),
         _ => Found::leaf(old, new),
     }
+}
+
+/// All there is at a place that the other object does not have.
+fn whole<S: Structure>(value: &Value, structure: S) -> Node {
+    let mut below = Fields::new();
+    let node = |node: Node| Value::Object(make(node.below, node.member).unwrap_or_default());
+    match (structure.form(), value) {
+        (Form::Map | Form::Deduced, Value::Object(members)) => {
+            for (key, value) in members {
+                let inner = structure.field(key).or_else(|| structure.element());
+                let found = inner.map_or_else(Node::leaf, |inner| whole(value, inner));
+                below.insert(field_step(key), node(found));
+            }
+        }
+        (Form::Set | Form::KeyedList, Value::Array(elements)) => {
+            let names = Names::of(structure);
+            let Some(inner) = structure.element() else { return Node::leaf() };
+            for element in elements {
+                let Some(name) = names.name(element) else { return Node::leaf() };
+                // An element that is there twice is one unit.
+                let twice = below.contains_key(&name);
+                let found = if twice { Node::leaf() } else { whole(element, inner) };
+                below.insert(name, node(found));
+            }
+        }
+        _ => {}
+    }
+    Node { below, member: true }
 }
 
 fn is_map_or_none(value: Option<&Value>) -> bool {
@@ -134,7 +182,7 @@ fn compare_maps<S: Structure>(old: Option<&Value>, new: Option<&Value>, structur
             Some(inner) => compare(old, new, inner),
             None => Found::leaf(old, new),
         };
-        found.attach(&format!("f:{key}"), below);
+        found.attach(|| field_step(key), below);
     }
     found.mark(old, new);
     found
@@ -160,8 +208,8 @@ fn compare_lists<S: Structure>(old: Option<&Value>, new: Option<&Value>, structu
     }
     let Some(inner) = structure.element() else { return Found::leaf(old, new) };
     let mut found = Found::default();
-    for (key, pair) in pairs {
-        found.attach(&key, compare_elements(&pair.0, &pair.1, inner));
+    for (name, pair) in pairs {
+        found.attach(|| name.clone(), compare_elements(&pair.0, &pair.1, inner));
     }
     found.mark(old, new);
     found
@@ -214,21 +262,51 @@ impl<S: Structure> Names<S> {
             Names::Keys(keys, inner) => (keys, inner),
             Names::Values => {
                 let scalar = !matches!(element, Value::Object(_) | Value::Array(_) | Value::Null);
-                return scalar.then(|| format!("v:{element}"));
+                return scalar.then(|| {
+                    let mut name = String::from("v:");
+                    push_json(&mut name, element);
+                    name
+                });
             }
         };
         let members = element.as_object()?;
-        let mut name = String::from("k:{");
+        let mut name = String::with_capacity(64);
+        name.push_str("k:{");
         for key in keys {
-            let value = members.get(key).cloned().or_else(|| inner.key_default(key));
-            if let Some(value) = value {
-                let comma = if name.ends_with('{') { "" } else { "," };
-                let key = Value::from(key.as_str());
-                name.push_str(&format!("{comma}{key}:{value}"));
+            let default = match members.get(key) {
+                Some(_) => None,
+                None => inner.key_default(key),
+            };
+            if let Some(value) = members.get(key).or(default.as_ref()) {
+                if !name.ends_with('{') {
+                    name.push(',');
+                }
+                push_text(&mut name, key);
+                name.push(':');
+                push_json(&mut name, value);
             }
         }
         name.push('}');
         (name.len() > "k:{}".len()).then_some(name)
+    }
+}
+
+/// Writes a value as JSON. Names are made for every element of every list of every write, and
+/// nearly all are plain words, which need no escaping.
+fn push_json(text: &mut String, value: &Value) {
+    match value {
+        Value::String(word) => push_text(text, word),
+        other => text.push_str(&other.to_string()),
+    }
+}
+
+fn push_text(text: &mut String, word: &str) {
+    if word.bytes().all(|byte| (b' '..=b'~').contains(&byte) && !matches!(byte, b'"' | b'\\')) {
+        text.push('"');
+        text.push_str(word);
+        text.push('"');
+    } else {
+        text.push_str(&Value::from(word).to_string());
     }
 }
 
@@ -252,7 +330,7 @@ fn fields_of<S: Structure>(value: &Value, structure: S) -> Option<Fields> {
                 };
                 let empty = value.is_null() || value.as_object().is_some_and(Map::is_empty);
                 if let Some(node) = make(below, leaf || empty || named.is_none()) {
-                    fields.insert(format!("f:{key}"), Value::Object(node));
+                    fields.insert(field_step(key), Value::Object(node));
                 }
             }
             Some(fields)
@@ -287,12 +365,30 @@ fn is_leaf<S: Structure>(value: &Value, structure: S) -> bool {
     }
 }
 
-/// The members of two objects, key by key.
+/// How `fieldsV1` names a member of an object.
+pub(super) fn field_step(key: &str) -> String {
+    let mut step = String::with_capacity(key.len() + 2);
+    step.push_str("f:");
+    step.push_str(key);
+    step
+}
+
+/// The members of two objects, key by key in order.
 pub(super) fn zip<'a>(
     old: &'a Map<String, Value>,
     new: &'a Map<String, Value>,
 ) -> impl Iterator<Item = (&'a str, Option<&'a Value>, Option<&'a Value>)> {
-    let common = old.iter().map(|(key, value)| (key.as_str(), Some(value), new.get(key)));
-    let added = new.iter().filter(|(key, _)| !old.contains_key(*key));
-    common.chain(added.map(|(key, value)| (key.as_str(), None, Some(value))))
+    let (mut old, mut new) = (old.iter().peekable(), new.iter().peekable());
+    std::iter::from_fn(move || {
+        let order = match (old.peek(), new.peek()) {
+            (Some((a, _)), Some((b, _))) => a.cmp(b),
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (None, None) => return None,
+        };
+        let left = if order.is_le() { old.next() } else { None };
+        let right = if order.is_ge() { new.next() } else { None };
+        let (key, _) = left.or(right)?;
+        Some((key.as_str(), left.map(|(_, value)| value), right.map(|(_, value)| value)))
+    })
 }

@@ -148,11 +148,15 @@ impl Entries {
     }
 
     /// Reads entries that we wrote: they have their one spelling already.
-    pub(super) fn decode_stored(value: &Value) -> Entries {
+    pub(super) fn decode_stored(value: Value) -> Entries {
         let mut entries = Entries::default();
-        for value in value.as_array().into_iter().flatten() {
-            let fields = value.get("fieldsV1").and_then(Value::as_object).cloned();
-            if let Some(entry) = Entry::decode(value, fields.unwrap_or_default()) {
+        let Value::Array(values) = value else { return entries };
+        for mut value in values {
+            let fields = match value.get_mut("fieldsV1") {
+                Some(Value::Object(fields)) => std::mem::take(fields),
+                _ => Fields::new(),
+            };
+            if let Some(entry) = Entry::decode(&value, fields) {
                 entries.insert(entry);
             }
         }

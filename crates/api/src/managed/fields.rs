@@ -90,6 +90,15 @@ pub(super) fn intersect(set: &Fields, other: &Fields) -> Fields {
     common
 }
 
+/// Whether all of a set is in another.
+pub(super) fn is_subset(set: &Fields, other: &Fields) -> bool {
+    below(set).all(|(key, ours)| {
+        other.get(key).and_then(node).is_some_and(|theirs| {
+            (is_member(theirs) || !is_member(ours)) && is_subset(ours, theirs)
+        })
+    })
+}
+
 /// Whether a set holds a direct member.
 pub(super) fn contains(set: &Fields, key: &str) -> bool {
     set.get(key).and_then(node).is_some_and(is_member)

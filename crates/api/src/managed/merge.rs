@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
-use super::compare::{Names, zip};
+use super::compare::{Names, field_step, zip};
 use super::contains;
 use super::fields::Fields;
 use super::structure::{Form, Structure};
@@ -130,7 +130,7 @@ pub(super) fn remove<S: Structure>(value: &Value, set: &Fields, structure: S) ->
         (Form::Map | Form::Deduced, Value::Object(members)) => {
             let mut kept = Map::new();
             for (key, value) in members {
-                let step = format!("f:{key}");
+                let step = field_step(key);
                 if contains(set, &step) {
                     continue;
                 }

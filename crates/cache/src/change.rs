@@ -4,7 +4,7 @@
 //! Promise: a change is decoded once, and each representation of it is encoded at most once, by
 //! whoever needs it first (S5.14).
 
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use bytes::Bytes;
 use headwater_api::kind::Field;
@@ -27,6 +27,9 @@ pub struct Change {
     /// When it reached the cache: the window is bounded by age.
     pub(crate) at: Instant,
 }
+
+/// What a change costs besides the bytes of objects.
+const OVERHEAD: usize = 256;
 
 struct Encoding {
     key: u64,
@@ -97,9 +100,19 @@ impl Change {
         self.prev.as_ref()
     }
 
-    /// Bytes it holds in memory beyond what the current state shares.
+    /// Bytes it holds in memory beyond what the current state shares. Its new state is either
+    /// current or what a later change replaced, so it is what this one replaced that counts.
     pub(crate) fn weight(&self) -> usize {
-        self.object.as_slice().len() + 256
+        let deleted = match self.kind {
+            ChangeKind::Deleted => self.object.as_slice().len(),
+            ChangeKind::Created | ChangeKind::Updated => 0,
+        };
+        self.replaced() + deleted + OVERHEAD
+    }
+
+    /// Bytes of the state that it replaced.
+    pub(crate) fn replaced(&self) -> usize {
+        self.prev.as_ref().map_or(0, |prev| prev.as_slice().len())
     }
 
     /// What this change is to a view that selects with `matches`; `None` if nothing (S4.20).
@@ -124,8 +137,8 @@ impl Change {
         self.left.get_or_init(|| {
             let prev = self.prev.as_ref().unwrap_or(&self.object);
             // Fields are not needed any more: this body is only ever sent.
-            prev.restamped(self.revision, EventType::Deleted, &[])
-                .map_or_else(|_| Arc::clone(&self.object), Arc::new)
+            let left = prev.restamped(self.revision, EventType::Deleted, &[]);
+            Arc::new(left.expect("bytes that were read once are read again"))
         })
     }
 }
@@ -160,6 +173,11 @@ impl Event {
         }
     }
 
+    /// About how many bytes it takes on the wire.
+    pub(crate) fn size(&self) -> usize {
+        self.change.object.as_slice().len()
+    }
+
     /// The JSON frame.
     pub fn frame(&self) -> Bytes {
         let object = self.object();
@@ -172,7 +190,8 @@ impl Event {
     /// A frame in another representation, encoded once for all watchers that use the same `key`.
     /// Key 0 is the JSON frame.
     pub fn encoded(&self, key: u64, encode: impl FnOnce(&Object, EventType) -> Bytes) -> Bytes {
-        let mut encodings = self.change.encodings.lock().expect("encoding does not panic");
+        // An encoder that panicked has added nothing.
+        let mut encodings = self.change.encodings.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = encodings.iter().find(|e| e.key == key && e.turn == self.turn) {
             return found.bytes.clone();
         }

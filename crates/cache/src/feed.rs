@@ -5,7 +5,7 @@
 //! Promise: cache(r) = store(r) for every revision the cache claims (R20), and it only moves
 //! forward (R21).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
@@ -20,9 +20,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::Error;
-use crate::resource::{Resource, Shape};
+use crate::resource::{Fault, Resource};
+use crate::shape::Shape;
 use crate::snapshot::Snapshot;
-use crate::view::Filter;
+use crate::view::{End, Filter};
 use crate::watcher::{Start, Watcher};
 use crate::window::Bounds;
 
@@ -51,6 +52,8 @@ impl Default for Options {
 pub struct Cacher {
     cache: Cache,
     position: Revision,
+    /// What comes after the position is not to be had: everything must be read again.
+    is_lost: bool,
 }
 
 /// The way in: cheap to clone.
@@ -85,7 +88,8 @@ impl Cacher {
             resources: RwLock::new(HashMap::new()),
             applied: watch::Sender::new(Revision::ZERO),
         };
-        Cacher { cache: Cache { shared: Arc::new(shared) }, position: Revision::ZERO }
+        let cache = Cache { shared: Arc::new(shared) };
+        Cacher { cache, position: Revision::ZERO, is_lost: false }
     }
 
     /// The way in.
@@ -95,10 +99,46 @@ impl Cacher {
 
     /// Reads the whole state of the store at one revision.
     pub async fn load(&mut self) -> Result<(), Error> {
+        let (mut records, revision) = self.read_all().await?;
+        let end = match revision < self.position {
+            true => End::WentBack(revision),
+            false => End::Closed,
+        };
+        for prefix in records.keys() {
+            self.cache.resource(prefix);
+        }
+        let mut filled = HashSet::new();
+        self.fill(&mut records, &mut filled, revision, end)?;
+        self.position = revision;
+        self.cache.shared.applied.send_replace(revision);
+        // Resources that were defined meanwhile hold nothing, and must not claim to know what
+        // happened before.
+        self.fill(&mut records, &mut filled, revision, end)?;
+        self.is_lost = false;
+        Ok(())
+    }
+
+    fn fill(
+        &self,
+        records: &mut HashMap<String, Vec<Record>>,
+        filled: &mut HashSet<String>,
+        revision: Revision,
+        end: End,
+    ) -> Result<(), Error> {
+        for resource in self.cache.resources() {
+            if filled.insert(resource.prefix().to_owned()) {
+                let records = records.remove(resource.prefix()).unwrap_or_default();
+                resource.fill(&records, revision, end)?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn read_all(&self) -> Result<(HashMap<String, Vec<Record>>, Revision), Error> {
         let mut records: HashMap<String, Vec<Record>> = HashMap::new();
         let mut range =
             Range { prefix: key::ROOT.to_owned(), limit: Some(PAGE), ..Range::default() };
-        let revision = loop {
+        loop {
             let page = self.cache.shared.store.range(range.clone()).await?;
             range.at = Some(page.revision);
             range.after = page.records.last().map(|record| record.key.clone());
@@ -107,88 +147,96 @@ impl Cacher {
                 records.entry(prefix).or_default().push(record);
             }
             if !page.more {
-                break page.revision;
+                return Ok((records, page.revision));
             }
-        };
-        for prefix in records.keys() {
-            self.cache.resource(prefix);
         }
-        let resources: Vec<Arc<Resource>> = self.cache.resources();
-        for resource in resources {
-            resource.fill(records.remove(resource.prefix()).unwrap_or_default(), revision)?;
-        }
-        self.position = revision;
-        self.cache.shared.applied.send_replace(revision);
-        Ok(())
     }
 
     /// Follows the store until stopped. A store that cannot be reached is tried again; a store
     /// that has forgotten what comes next is read again from the start, and every watcher ends.
     pub async fn run(mut self, stop: CancellationToken) -> Result<(), Error> {
         let mut sweep = tokio::time::interval(SWEEP);
-        let mut changes: Option<ChangeStream> = None;
-        while !stop.is_cancelled() {
-            let stream = match changes.take() {
-                Some(stream) => changes.insert(stream),
-                None => match self.open(&stop).await? {
-                    Some(stream) => changes.insert(stream),
-                    None => break,
-                },
-            };
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => break,
-                _ = sweep.tick() => self.sweep(),
-                batch = stream.next() => match batch {
-                    Some(Ok(batch)) => self.apply(&batch)?,
-                    Some(Err(error)) => {
-                        changes = None;
-                        self.after_failure(&error, &stop).await?;
-                    }
-                    None => changes = None,
-                },
-            }
-        }
-        self.cache.close();
-        Ok(())
-    }
-
-    async fn open(&mut self, stop: &CancellationToken) -> Result<Option<ChangeStream>, Error> {
-        loop {
-            match self.cache.shared.store.watch(key::ROOT, self.position).await {
-                Ok(stream) => return Ok(Some(stream)),
-                Err(error) => self.after_failure(&error, stop).await?,
-            }
-            if stop.is_cancelled() {
-                return Ok(None);
-            }
-        }
-    }
-
-    async fn after_failure(
-        &mut self,
-        error: &StoreError,
-        stop: &CancellationToken,
-    ) -> Result<(), Error> {
-        tracing::warn!(position = %self.position, "the store's watch ended: {error}");
-        if matches!(error, StoreError::Compacted { .. }) {
-            return match self.load().await {
-                Err(Error::Store(error)) => {
-                    tracing::warn!("the store could not be read: {error}");
-                    Ok(())
+        while let Some(upstream) = stop.run_until_cancelled(self.upstream()).await {
+            let mut upstream = upstream?;
+            loop {
+                tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return Ok(()),
+                    _ = sweep.tick() => self.sweep(),
+                    batch = upstream.next() => if !self.take(batch)? {
+                        break;
+                    },
                 }
-                done => done,
-            };
-        }
-        tokio::select! {
-            biased;
-            () = stop.cancelled() => {}
-            () = tokio::time::sleep(RETRY) => {}
+            }
+            // A store that ends its watches at once must not keep us busy.
+            let _ = stop.run_until_cancelled(tokio::time::sleep(RETRY)).await;
         }
         Ok(())
     }
 
-    fn apply(&mut self, batch: &Batch) -> Result<(), Error> {
+    /// A watch on the store from where the cache is, however often that has to be tried.
+    async fn upstream(&mut self) -> Result<ChangeStream, Error> {
+        loop {
+            let opened = match self.is_lost {
+                true => self.load().await,
+                false => Ok(()),
+            };
+            let opened = match opened {
+                Ok(()) => self.open().await,
+                Err(Error::Store(error)) => Err(error),
+                Err(error) => return Err(error),
+            };
+            match opened {
+                Ok(Some(stream)) => return Ok(stream),
+                Ok(None) => {}
+                Err(error) => {
+                    self.note_failure(&error);
+                    tokio::time::sleep(RETRY).await;
+                }
+            }
+        }
+    }
+
+    /// Opens the store's watch; `None` if the store is no longer the one it was.
+    async fn open(&mut self) -> Result<Option<ChangeStream>, StoreError> {
+        let stream = self.cache.shared.store.watch(key::ROOT, self.position).await?;
+        let newest = self.cache.shared.store.revision().await?;
+        if newest >= self.position {
+            return Ok(Some(stream));
+        }
+        tracing::error!(position = %self.position, %newest, "the store went back in time");
+        self.is_lost = true;
+        Ok(None)
+    }
+
+    fn note_failure(&mut self, error: &StoreError) {
+        tracing::warn!(position = %self.position, "the store cannot be followed: {error}");
+        if matches!(error, StoreError::Compacted { .. }) {
+            self.is_lost = true;
+        }
+    }
+
+    /// Takes what the store tells; whether it can tell more.
+    fn take(&mut self, batch: Option<Result<Batch, StoreError>>) -> Result<bool, Error> {
+        match batch {
+            Some(Ok(batch)) => match self.apply(&batch) {
+                Ok(()) => Ok(true),
+                Err(Fault::Malformed(error)) => Err(error),
+                Err(Fault::Hole(key)) => {
+                    tracing::error!(%key, "the store left out a change; the cache is filled anew");
+                    self.is_lost = true;
+                    Ok(false)
+                }
+            },
+            Some(Err(error)) => {
+                self.note_failure(&error);
+                Ok(false)
+            }
+            None => Ok(false),
+        }
+    }
+
+    fn apply(&mut self, batch: &Batch) -> Result<(), Fault> {
         let fresh = batch.changes.partition_point(|change| change.revision <= self.position);
         let mut rest = &batch.changes[fresh..];
         while let Some(first) = rest.first() {
@@ -210,6 +258,13 @@ impl Cacher {
             resource.expire(now, compacted);
         }
         self.cache.forget_retired();
+    }
+}
+
+/// However the feed ends, nobody waits for it.
+impl Drop for Cacher {
+    fn drop(&mut self) {
+        self.cache.close();
     }
 }
 

@@ -7,13 +7,16 @@ pub mod change;
 pub mod snapshot;
 pub mod window;
 pub mod view;
+pub mod shape;
+mod loans;
 pub mod resource;
 pub mod watcher;
 pub mod feed;
 
 pub use change::{Change, Event};
 pub use feed::{Cache, Cacher, Options};
-pub use resource::{Form, Resource, Shape};
+pub use resource::Resource;
+pub use shape::{Form, Shape};
 pub use snapshot::Snapshot;
 pub use view::Filter;
 pub use watcher::{Start, Step, Watcher};

@@ -4,23 +4,23 @@
 //! Promise: reads of the current state take no lock. State, window and views move together under
 //! one short lock, so a watcher that starts from a snapshot continues exactly after it (R23, R24).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use headwater_api::kind::Field;
 use headwater_api::scan::Malformed;
-use headwater_api::{EventType, Object, Revision};
+use headwater_api::{Object, Revision};
 use headwater_store::{ChangeKind, Key, Record};
 use tokio::time::Instant;
 
 use crate::Error;
 use crate::change::{Change, Event};
+use crate::loans::Loans;
+use crate::shape::{Settled, Shape};
 use crate::snapshot::{Objects, Snapshot};
-use crate::view::{Filter, READ_MAX, Read, View, Views, select};
+use crate::view::{End, Filter, Portion, Read, View, Views, select};
 use crate::window::{Bounds, Window};
 
 /// One resource.
@@ -51,43 +51,21 @@ struct Hub {
     raw: HashMap<String, Bytes>,
     window: Window,
     views: Views,
-    /// Snapshots that pages of a list refer to, by revision, and when each was last asked for.
-    kept: BTreeMap<Revision, (Snapshot, Instant)>,
+    /// Up to here, events were dropped from every view.
+    views_swept: Revision,
+    loans: Loans,
 }
 
-/// How stored bytes are read.
-#[derive(Clone, Default)]
-pub struct Shape {
-    /// The selectable fields.
-    pub fields: Arc<[Field]>,
-    /// What is made of the bytes first, where they are not read as they were stored.
-    pub form: Option<Arc<dyn Form>>,
+/// Why changes could not be applied.
+pub(crate) enum Fault {
+    /// They do not continue what is here: something between was never told. (R20)
+    Hole(Key),
+    /// A value is not an object.
+    Malformed(Error),
 }
 
-/// The form in which objects are read, where it can differ from the stored one: a custom kind
-/// prunes and defaults what was stored under an earlier definition.
-pub trait Form: Send + Sync {
-    /// The bytes in the form that is read; `None` if they are in it already.
-    fn settle(&self, stored: &[u8]) -> Option<Vec<u8>>;
-}
-
-impl Shape {
-    /// Ordinary objects with these selectable fields.
-    pub fn plain(fields: &[Field]) -> Shape {
-        Shape { fields: fields.into(), form: None }
-    }
-
-    fn settle(&self, stored: &[u8]) -> Option<Vec<u8>> {
-        self.form.as_ref().and_then(|form| form.settle(stored))
-    }
-}
-
-/// Snapshots kept for lists that are read page by page. When one more is needed, the oldest is
-/// dropped; its pages are then rebuilt from the window or from the store's history.
-const KEPT_MAX: usize = 64;
-
-/// How long a snapshot is kept after its last page was read.
-const KEPT_AGE: Duration = Duration::from_secs(300);
+/// Changes of the window that are looked at while the lock is held once.
+const SCAN_MAX: usize = 1_000;
 
 impl Resource {
     pub(crate) fn new(prefix: &str, shape: Shape, revision: Revision, bounds: Bounds) -> Self {
@@ -99,7 +77,8 @@ impl Resource {
                 raw: HashMap::new(),
                 window: Window::new(revision, bounds),
                 views: Views::default(),
-                kept: BTreeMap::new(),
+                views_swept: Revision::ZERO,
+                loans: Loans::new(0, bounds.bytes),
             }),
             retired: AtomicBool::new(false),
             counters: Counters::default(),
@@ -141,69 +120,85 @@ impl Resource {
         self.hub().views.watchers()
     }
 
-    /// Fills an empty resource from stored records.
-    pub(crate) fn fill(&self, records: Vec<Record>, revision: Revision) -> Result<(), Error> {
+    /// Whether an object is stored in another form than it is read in: writing it again, even
+    /// unchanged, changes what is stored.
+    pub fn is_stale(&self, key: &str) -> bool {
+        self.hub().raw.contains_key(key)
+    }
+
+    /// Fills the resource from stored records. Every watcher ends: what happened between its
+    /// position and this state is not known here (R26).
+    pub(crate) fn fill(
+        &self,
+        records: &[Record],
+        revision: Revision,
+        end: End,
+    ) -> Result<(), Error> {
         let mut hub = self.hub();
-        let shape = hub.shape.clone();
-        let mut objects = Objects::default();
-        hub.raw.clear();
+        let (mut objects, mut raw) = (Objects::default(), HashMap::new());
         for record in records {
-            let (object, is_raw) = decode(&record, &shape)?;
-            if !is_raw {
-                hub.raw.insert(object.key().to_owned(), record.value);
+            let Settled { it, differs } = hub.shape.record(record)?;
+            if differs {
+                raw.insert(it.key().to_owned(), record.value.clone());
             }
-            objects.insert(Arc::new(object));
+            objects.insert(Arc::new(it));
         }
-        let bounds = hub.window.bounds();
-        hub.window = Window::new(revision, bounds);
-        hub.kept.clear();
-        hub.views.close();
-        self.state.store(Arc::new(Snapshot::new(objects, revision)));
+        hub.views.close(end);
+        self.begin(&mut hub, objects, raw, revision);
         self.counters.initialized.fetch_add(1, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// A state without a past.
+    fn begin(
+        &self,
+        hub: &mut Hub,
+        objects: Objects,
+        raw: HashMap<String, Bytes>,
+        revision: Revision,
+    ) {
+        let live = objects.iter("", None).map(|object| object.as_slice().len() as u64).sum();
+        let bounds = hub.window.bounds();
+        hub.window = Window::new(revision, bounds);
+        hub.loans = Loans::new(live, bounds.bytes);
+        hub.raw = raw;
+        self.state.store(Arc::new(Snapshot::new(objects, revision)));
     }
 
     /// Reads objects in another shape from now on. Every watcher ends: its selection may mean
     /// something else now. What is stored stays as it is.
     pub(crate) fn reshape(&self, shape: Shape) -> Result<(), Error> {
         let mut hub = self.hub();
-        hub.views.close();
-        let same_fields = *hub.shape.fields == *shape.fields;
-        if same_fields && hub.shape.form.is_none() && shape.form.is_none() {
+        hub.views.close(End::Closed);
+        if hub.shape.is_same(&shape) {
             return Ok(());
         }
-        hub.shape = shape.clone();
         let state = self.state();
-        let mut objects = Objects::default();
-        let mut raw = HashMap::new();
+        let (mut objects, mut raw) = (Objects::default(), HashMap::new());
         for object in state.iter("", None) {
             let malformed = |source| self.malformed(object.key(), source);
-            let stored = match hub.raw.remove(object.key()) {
-                Some(stored) => stored,
+            let stored = match hub.raw.get(object.key()) {
+                Some(stored) => stored.clone(),
                 None => object.stored().map_err(malformed)?.into(),
             };
-            let settled = shape.settle(&stored);
-            let bytes = settled.as_deref().unwrap_or(&stored);
-            let again = Object::decode(bytes, object.revision(), object.event(), &shape.fields)
-                .map_err(malformed)?;
-            if settled.is_some() {
-                raw.insert(again.key().to_owned(), stored);
+            let Settled { it, differs } =
+                shape.object(&stored, object.revision(), object.event()).map_err(malformed)?;
+            if differs {
+                raw.insert(it.key().to_owned(), stored);
             }
-            objects.insert(Arc::new(again));
+            objects.insert(Arc::new(it));
         }
-        let bounds = hub.window.bounds();
-        hub.window = Window::new(state.revision(), bounds);
-        hub.kept.clear();
-        hub.raw = raw;
-        self.state.store(Arc::new(Snapshot::new(objects, state.revision())));
+        hub.shape = shape;
+        self.begin(&mut hub, objects, raw, state.revision());
         Ok(())
     }
 
     /// Ends every watcher, after what it has not been given yet: nobody defines this resource any
     /// more. It is forgotten when it is empty.
     pub(crate) fn retire(&self) {
+        // In this order: whoever joins after the views were closed finds the mark.
         self.retired.store(true, Ordering::Release);
-        self.hub().views.close();
+        self.hub().views.close(End::Closed);
     }
 
     pub(crate) fn restore(&self) {
@@ -214,92 +209,98 @@ impl Resource {
         self.retired.load(Ordering::Acquire) && self.state().is_empty()
     }
 
-    /// Whether an object is stored in another form than it is read in: writing it again, even
-    /// unchanged, changes what is stored.
-    pub fn is_stale(&self, key: &str) -> bool {
-        self.hub().raw.contains_key(key)
-    }
-
-    /// Applies changes of this resource, in order, and wakes the watchers they concern.
-    pub(crate) fn apply(&self, changes: &[headwater_store::Change]) -> Result<(), Error> {
-        let mut hub = self.hub();
-        let shape = hub.shape.clone();
+    /// Applies changes of this resource, in order, and wakes the watchers they concern. All of
+    /// them or none.
+    pub(crate) fn apply(&self, stored: &[headwater_store::Change]) -> Result<(), Fault> {
+        let mut guard = self.hub();
+        let hub = &mut *guard;
         let state = self.state();
         let mut objects = state.objects.clone();
-        let mut revision = state.revision();
-        for stored in changes {
-            let name = &stored.key.as_str()[self.prefix.len()..];
-            let prev = objects.get(name).cloned();
-            let settled = settle(stored, &shape);
-            match &settled {
-                Some(_) => hub.raw.insert(name.to_owned(), stored.value.clone()),
-                None => hub.raw.remove(name),
-            };
-            let value = settled.as_deref().unwrap_or(&stored.value);
-            let change = Change::decode(stored, value, prev, &shape.fields)
-                .map_err(|source| self.malformed(name, source))?;
-            match change.kind() {
-                ChangeKind::Deleted => drop(objects.remove(name)),
-                ChangeKind::Created | ChangeKind::Updated => {
-                    objects.insert(Arc::clone(change.object()));
-                }
-            }
-            revision = change.revision();
-            let change = Arc::new(change);
-            hub.window.push(Arc::clone(&change));
-            let taken = hub.views.offer(&change, &shape.fields);
+        let mut changes = Vec::with_capacity(stored.len());
+        for stored in stored {
+            changes.push(self.advance(&mut objects, stored, &hub.shape)?);
+        }
+        let revision = changes.last().map_or(state.revision(), |change| change.it.revision());
+        // Before any view is told: whoever saw an event finds it in the state.
+        self.state.store(Arc::new(Snapshot::new(objects, revision)));
+        for (change, stored) in changes.iter().zip(stored) {
+            hub.note_form(change, &stored.value);
+            let taken = hub.publish(&change.it);
             self.counters.dispatched.fetch_add(taken as u64, Ordering::Relaxed);
         }
         self.counters.received.fetch_add(changes.len() as u64, Ordering::Relaxed);
-        self.state.store(Arc::new(Snapshot::new(objects, revision)));
         hub.views.announce(revision);
         Ok(())
+    }
+
+    /// Moves a state on by one change, which must continue it.
+    fn advance(
+        &self,
+        objects: &mut Objects,
+        stored: &headwater_store::Change,
+        shape: &Shape,
+    ) -> Result<Settled<Arc<Change>>, Fault> {
+        let name = &stored.key.as_str()[self.prefix.len()..];
+        let prev = objects.get(name).cloned();
+        if !continues(stored, prev.as_deref()) {
+            return Err(Fault::Hole(stored.key.clone()));
+        }
+        let change = shape
+            .change(stored, prev)
+            .map_err(|source| Fault::Malformed(self.malformed(name, source)))?;
+        match change.it.kind() {
+            ChangeKind::Deleted => objects.remove(name),
+            ChangeKind::Created | ChangeKind::Updated => {
+                objects.insert(Arc::clone(change.it.object()))
+            }
+        };
+        Ok(Settled { it: Arc::new(change.it), differs: change.differs })
     }
 
     fn malformed(&self, name: &str, source: Malformed) -> Error {
         Error::Malformed { key: Key::in_collection(&self.prefix, name), source }
     }
 
-    /// Forgets what is too old, in the window and in the views.
+    /// Forgets what is too old, in the window and in the views. A compaction takes no change from
+    /// the window: who follows is not disturbed by it. Who starts below it is refused (see
+    /// `Watcher::new`), and so are reads.
     pub(crate) fn expire(&self, now: Instant, compacted: Revision) {
         let mut hub = self.hub();
-        let before = hub.window.complete_after();
         hub.window.expire(now);
-        if compacted > before {
-            hub.window.forget(compacted);
-        }
         let edge = hub.window.complete_after();
-        if edge > before {
+        if edge > hub.views_swept {
             hub.views.forget(edge);
+            hub.views_swept = edge;
         }
-        hub.kept = hub.kept.split_off(&compacted);
-        hub.kept.retain(|_, (_, used)| *used + KEPT_AGE > now);
+        hub.loans.expire(now, compacted);
     }
 
     /// Ends every watcher.
     pub(crate) fn close(&self) {
-        self.hub().views.close();
+        self.hub().views.close(End::Closed);
     }
 
     /// Keeps a snapshot for the later pages of a list.
     pub fn keep(&self, snapshot: &Snapshot) {
-        let mut hub = self.hub();
-        hub.kept.insert(snapshot.revision(), (snapshot.clone(), Instant::now()));
-        while hub.kept.len() > KEPT_MAX {
-            hub.kept.pop_first();
-        }
+        self.hub().loans.keep(snapshot);
+    }
+
+    /// Lends a state to a watcher that begins to read it, for as long as that is affordable.
+    pub(crate) fn lend(&self, state: &Arc<Snapshot>) -> Weak<Snapshot> {
+        self.hub().loans.lend(state)
     }
 
     /// The state at an earlier revision, if it is kept or the window reaches back to it.
     pub(crate) fn recall(&self, revision: Revision) -> Option<Snapshot> {
         let mut hub = self.hub();
-        if let Some((kept, used)) = hub.kept.get_mut(&revision) {
-            *used = Instant::now();
-            return Some(kept.clone());
+        if let Some(kept) = hub.loans.kept(revision) {
+            return Some(kept);
         }
         let state = self.state();
+        let undone: Vec<Arc<Change>> = hub.window.back_to(revision)?.cloned().collect();
+        drop(hub); // undoing takes a while
         let mut objects = state.objects.clone();
-        for change in hub.window.back_to(revision)? {
+        for change in undone {
             match change.prev() {
                 Some(prev) => objects.insert(Arc::clone(prev)),
                 None => objects.remove(change.object().key()),
@@ -317,9 +318,11 @@ impl Resource {
         let shape = self.hub().shape.clone();
         let mut objects = Objects::default();
         for record in records {
-            objects.insert(Arc::new(decode(record, &shape)?.0));
+            objects.insert(Arc::new(shape.record(record)?.it));
         }
-        Ok(Snapshot::new(objects, revision))
+        let mut snapshot = Snapshot::new(objects, revision);
+        snapshot.own_bytes = records.iter().map(|record| record.value.len()).sum();
+        Ok(snapshot)
     }
 
     /// Joins the view of a filter, and the state at that moment: the view answers for every event
@@ -328,6 +331,9 @@ impl Resource {
         let mut hub = self.hub();
         let state = self.state();
         let view = hub.views.join(filter, state.revision());
+        if self.retired.load(Ordering::Acquire) {
+            hub.views.close(End::Closed); // it came too late to be ended with the others
+        }
         (view, state)
     }
 
@@ -344,10 +350,15 @@ impl Resource {
         events: &mut Vec<Event>,
     ) -> Option<Revision> {
         let hub = self.hub();
-        let mut reached = position;
-        for change in hub.window.after(position)?.take(READ_MAX) {
+        let (mut reached, mut portion) = (position, Portion::default());
+        for change in hub.window.after(position)?.take(SCAN_MAX) {
+            if let Some(event) = select(filter, change) {
+                if !portion.takes(event.size()) {
+                    return Some(reached);
+                }
+                events.push(event);
+            }
             reached = change.revision();
-            events.extend(select(filter, change));
         }
         // Everything up to the newest change of the resource was looked at.
         if hub.window.after(reached).is_some_and(|mut rest| rest.next().is_none()) {
@@ -364,40 +375,37 @@ impl Resource {
     /// A change read from the store's history.
     pub(crate) fn decode_past(&self, stored: &headwater_store::Change) -> Result<Change, Error> {
         let shape = self.hub().shape.clone();
-        let decode = || {
-            let prev = match &stored.prev {
-                Some(prev) => Some(Arc::new(settled(&prev.value, prev.revision, &shape)?)),
-                None => None,
-            };
-            let value = settle(stored, &shape);
-            let value = value.as_deref().unwrap_or(&stored.value);
-            Change::decode(stored, value, prev, &shape.fields)
+        shape.past_change(stored)
+    }
+}
+
+impl Hub {
+    /// Adds a change to the window and to the views it concerns. Answers how many those are.
+    fn publish(&mut self, change: &Arc<Change>) -> usize {
+        self.loans.note(change);
+        self.window.push(Arc::clone(change));
+        self.views.offer(change, &self.shape.fields, self.window.complete_after())
+    }
+
+    /// Remembers the stored bytes of an object that is read in another form.
+    fn note_form(&mut self, change: &Settled<Arc<Change>>, stored: &Bytes) {
+        let name = change.it.object().key();
+        match change.differs {
+            true => self.raw.insert(name.to_owned(), stored.clone()),
+            false => self.raw.remove(name),
         };
-        decode().map_err(|source| Error::Malformed { key: stored.key.clone(), source })
     }
 }
 
-/// The value of a change in the form that is read, where that is another one.
-fn settle(stored: &headwater_store::Change, shape: &Shape) -> Option<Vec<u8>> {
-    match stored.kind {
-        ChangeKind::Deleted => None, // the state before says it all
-        ChangeKind::Created | ChangeKind::Updated => shape.settle(&stored.value),
+/// Whether a change follows from what is held. Where the store tells what it replaced, it must be
+/// exactly that.
+fn continues(change: &headwater_store::Change, held: Option<&Object>) -> bool {
+    match (change.kind, held, &change.prev) {
+        (ChangeKind::Created, held, _) => held.is_none(),
+        (_, None, _) => false,
+        (_, Some(held), Some(prev)) => held.revision() == prev.revision,
+        (_, Some(_), None) => true,
     }
-}
-
-fn settled(stored: &[u8], revision: Revision, shape: &Shape) -> Result<Object, Malformed> {
-    let settled = shape.settle(stored);
-    let bytes = settled.as_deref().unwrap_or(stored);
-    Object::decode(bytes, revision, EventType::Modified, &shape.fields)
-}
-
-/// A record as an object, and whether its bytes are those that are stored.
-fn decode(record: &Record, shape: &Shape) -> Result<(Object, bool), Error> {
-    let settled = shape.settle(&record.value);
-    let bytes = settled.as_deref().unwrap_or(&record.value);
-    let object = Object::decode(bytes, record.revision, EventType::Added, &shape.fields)
-        .map_err(|source| Error::Malformed { key: record.key.clone(), source })?;
-    Ok((object, settled.is_none()))
 }
 
 /// What a view and the window behind it answer to a cursor.

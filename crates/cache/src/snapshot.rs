@@ -4,13 +4,11 @@
 //! Promise: it never changes. Old versions stay readable while something refers to them, and share
 //! everything that did not change with the newer ones.
 
-use std::borrow::Borrow;
-use std::cmp::Ordering;
 use std::ops::Bound;
 use std::sync::Arc;
 
 use headwater_api::{Object, Revision};
-use imbl::OrdSet;
+use imbl::OrdMap;
 
 use crate::view::Filter;
 
@@ -19,11 +17,13 @@ use crate::view::Filter;
 pub struct Snapshot {
     pub(crate) objects: Objects,
     revision: Revision,
+    /// Bytes that it shares with no newer state: not zero if it was read back from the store.
+    pub(crate) own_bytes: usize,
 }
 
 impl Snapshot {
     pub(crate) fn new(objects: Objects, revision: Revision) -> Snapshot {
-        Snapshot { objects, revision }
+        Snapshot { objects, revision, own_bytes: 0 }
     }
 
     /// The revision this is the state of.
@@ -77,22 +77,26 @@ impl Snapshot {
     }
 }
 
-/// The persistent ordered set behind snapshots.
+/// The persistent ordered map behind snapshots. It has keys of its own: its inner nodes keep copies
+/// of some, and a copy of an object there would outlive the object.
 #[derive(Clone, Default)]
-pub(crate) struct Objects(OrdSet<Entry>);
+pub(crate) struct Objects(OrdMap<Arc<str>, Arc<Object>>);
 
 impl Objects {
     pub(crate) fn get(&self, key: &str) -> Option<&Arc<Object>> {
-        self.0.get(key).map(|entry| &entry.0)
+        self.0.get(key)
     }
 
     /// Puts an object in place of its older version, which is answered.
     pub(crate) fn insert(&mut self, object: Arc<Object>) -> Option<Arc<Object>> {
-        self.0.insert(Entry(object)).map(|entry| entry.0)
+        match self.0.get_mut(object.key()) {
+            Some(there) => Some(std::mem::replace(there, object)),
+            None => self.0.insert(object.key().into(), object),
+        }
     }
 
     pub(crate) fn remove(&mut self, key: &str) -> Option<Arc<Object>> {
-        self.0.remove(key).map(|entry| entry.0)
+        self.0.remove(key)
     }
 
     pub(crate) fn iter<'a>(
@@ -117,37 +121,7 @@ impl Objects {
         let empty =
             matches!((&lower, &end), (Bound::Excluded(after), Some(end)) if *after >= end.as_str());
         let range = (!empty).then(|| self.0.range::<_, str>((lower, upper)));
-        range.into_iter().flatten().map(|entry| &entry.0)
-    }
-}
-
-/// An object, ordered by its key.
-#[derive(Clone)]
-struct Entry(Arc<Object>);
-
-impl Borrow<str> for Entry {
-    fn borrow(&self) -> &str {
-        self.0.key()
-    }
-}
-
-impl PartialEq for Entry {
-    fn eq(&self, other: &Entry) -> bool {
-        self.0.key() == other.0.key()
-    }
-}
-
-impl Eq for Entry {}
-
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Entry) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Entry {
-    fn cmp(&self, other: &Entry) -> Ordering {
-        self.0.key().cmp(other.0.key())
+        range.into_iter().flatten().map(|(_, object)| object)
     }
 }
 

@@ -6,8 +6,7 @@
 //! Promise: whatever the index leaves out, the selection would have left out too.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use headwater_api::kind::Field;
 use headwater_api::selector::{FieldSelector, LabelSelector};
@@ -49,9 +48,29 @@ impl Filter {
     }
 }
 
-/// The most changes one read takes out of a view or a window: what is sent between two looks at
-/// the clock, and how long a lock is held.
-pub(crate) const READ_MAX: usize = 128;
+/// What one step hands out: enough to fill a socket, and not more than may wait there for a client
+/// that reads slowly.
+#[derive(Default)]
+pub(crate) struct Portion {
+    count: usize,
+    bytes: usize,
+}
+
+const PORTION_MAX: usize = 128;
+const PORTION_BYTES_MAX: usize = 64 << 10;
+
+impl Portion {
+    /// Whether one more of this size fits. The first always does.
+    pub(crate) fn takes(&mut self, bytes: usize) -> bool {
+        let full = self.count == PORTION_MAX || self.bytes + bytes > PORTION_BYTES_MAX;
+        if full && self.count > 0 {
+            return false;
+        }
+        self.count += 1;
+        self.bytes += bytes;
+        true
+    }
+}
 
 /// The events of one selection, shared by its watchers.
 pub(crate) struct View {
@@ -59,14 +78,39 @@ pub(crate) struct View {
     log: Mutex<Log>,
     /// The newest revision in the log; watchers wait on it.
     head: watch::Sender<Revision>,
-    closed: AtomicBool,
+    end: OnceLock<End>,
     pub(crate) watchers: Mutex<usize>,
+}
+
+/// Why a view has no more events to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// The resource is defined or filled anew: whoever comes back continues.
+    Closed,
+    /// The store went back to this revision: what was told is not true any more (R37).
+    WentBack(Revision),
 }
 
 struct Log {
     events: VecDeque<Event>,
     /// Invariant: every event after this revision is in `events`.
     complete_after: Revision,
+}
+
+impl Log {
+    /// Drops events up to `revision`. A quiet view stays complete: only a dropped event moves its
+    /// edge.
+    fn forget(&mut self, revision: Revision) {
+        while self.events.front().is_some_and(|oldest| oldest.revision() <= revision) {
+            let dropped = self.events.pop_front().map_or(Revision::ZERO, |event| event.revision());
+            self.complete_after = self.complete_after.max(dropped);
+        }
+    }
+
+    /// Everything up to here was looked at.
+    fn newest(&self) -> Revision {
+        self.events.back().map_or(self.complete_after, Event::revision)
+    }
 }
 
 /// What a view answers to a cursor.
@@ -85,21 +129,20 @@ impl View {
             filter,
             log: Mutex::new(Log { events: VecDeque::new(), complete_after }),
             head: watch::Sender::new(Revision::ZERO),
-            closed: AtomicBool::new(false),
+            end: OnceLock::new(),
             watchers: Mutex::new(0),
         }
     }
 
-    /// Appends the event this change is to the view, if any.
-    fn offer(&self, change: &Arc<Change>) -> bool {
+    /// Appends the event this change is to the view, if any, and drops what is before `edge`.
+    fn offer(&self, change: &Arc<Change>, edge: Revision) -> bool {
         let Some(turn) = change.turn(|object| self.filter.matches(object)) else { return false };
         let mut log = self.log.lock().expect("a log is never left half-changed");
-        let newest = log.events.back().map_or(Revision::ZERO, Event::revision);
-        if newest >= change.revision() {
+        if log.newest() >= change.revision() {
             return false; // found twice, through two entries of the index
         }
+        log.forget(edge);
         log.events.push_back(Event { change: Arc::clone(change), turn });
-        drop(log);
         true
     }
 
@@ -118,18 +161,15 @@ impl View {
         if first == log.events.len() {
             return Read::Nothing;
         }
-        events.extend(log.events.range(first..).take(READ_MAX).cloned());
+        let mut portion = Portion::default();
+        let rest = log.events.range(first..);
+        events.extend(rest.take_while(|event| portion.takes(event.size())).cloned());
         Read::Events
     }
 
-    /// Drops events up to `revision`, which the window no longer holds either. A quiet view stays
-    /// complete: only a dropped event moves its edge.
+    /// Drops events up to `revision`, which the window no longer holds either.
     fn forget(&self, revision: Revision) {
-        let mut log = self.log.lock().expect("a log is never left half-changed");
-        while log.events.front().is_some_and(|oldest| oldest.revision() <= revision) {
-            let dropped = log.events.pop_front().map_or(Revision::ZERO, |event| event.revision());
-            log.complete_after = log.complete_after.max(dropped);
-        }
+        self.log.lock().expect("a log is never left half-changed").forget(revision);
     }
 
     pub(crate) fn subscribe(&self) -> watch::Receiver<Revision> {
@@ -137,13 +177,14 @@ impl View {
     }
 
     /// Ends every watcher of the view.
-    fn close(&self) {
-        self.closed.store(true, Ordering::Release);
+    fn close(&self, end: End) {
+        let _ = self.end.set(end); // the first reason counts
         self.head.send_replace(Revision(u64::MAX));
     }
 
-    pub(crate) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
+    /// Why nothing more will be offered, if so.
+    pub(crate) fn end(&self) -> Option<End> {
+        self.end.get().copied()
     }
 }
 
@@ -275,14 +316,22 @@ impl Views {
         }
     }
 
-    /// Offers a change to every view it may concern. Answers how many took it.
-    pub(crate) fn offer(&mut self, change: &Arc<Change>, fields: &[Field]) -> usize {
+    /// Offers a change to every view it may concern; they drop what is before `edge`. Answers how
+    /// many took it.
+    pub(crate) fn offer(
+        &mut self,
+        change: &Arc<Change>,
+        fields: &[Field],
+        edge: Revision,
+    ) -> usize {
         let Views { everything, by_namespace, by_name, by_label, by_field, touched, .. } = self;
         let (object, prev) = (change.object(), change.prev());
-        let before = touched.len();
+        let mut taken = 0;
         let mut offer = |views: &[Arc<View>]| {
-            for view in views {
-                if view.offer(change) {
+            for view in views.iter().filter(|view| view.offer(change, edge)) {
+                taken += 1;
+                // A run of changes often goes to one view: it is woken once.
+                if touched.last().is_none_or(|last| !Arc::ptr_eq(last, view)) {
                     touched.push(Arc::clone(view));
                 }
             }
@@ -311,7 +360,7 @@ impl Views {
                 offer(found(by_value, old));
             }
         }
-        touched.len() - before
+        taken
     }
 
     /// Wakes the watchers of every view that was offered something.
@@ -327,9 +376,9 @@ impl Views {
     }
 
     /// Ends every watcher.
-    pub(crate) fn close(&mut self) {
+    pub(crate) fn close(&mut self, end: End) {
         let views = std::mem::take(self);
-        views.by_filter.values().for_each(|view| view.close());
+        views.by_filter.values().for_each(|view| view.close(end));
     }
 
     /// How many watchers there are.

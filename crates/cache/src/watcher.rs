@@ -5,7 +5,8 @@
 //! when that is gone too does it get [`Step::Expired`].
 //! Promise: every event after its start, once, in order (R23, R30).
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
 
 use futures::StreamExt;
 use headwater_api::{Object, Revision};
@@ -15,9 +16,10 @@ use tokio::sync::watch;
 use crate::change::Event;
 use crate::resource::{Resource, Tail};
 use crate::snapshot::Snapshot;
-use crate::view::{Filter, View, select};
+use crate::view::{End, Filter, Portion, View, select};
 
 /// Where a watch begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
     /// With a synthetic ADDED for each object of this moment's state.
     Initial,
@@ -60,18 +62,19 @@ pub struct Watcher {
 }
 
 enum Phase {
-    /// Objects of the snapshot after this key are still to be sent.
-    Initial { snapshot: Snapshot, after: Option<String> },
+    /// Objects of a state after this key are still to be sent.
+    Initial { state: Weak<Snapshot>, after: Option<String> },
     /// The end of the initial state is still to be told.
     Synced,
     /// Following changes.
     Following,
-    /// Reading on from the store's history.
-    Past(ChangeStream),
+    /// Reading on from the store's history; some of it is in hand.
+    Past { history: ChangeStream, in_hand: VecDeque<headwater_store::Change>, reaches: Revision },
+    /// It began before this revision, the oldest that the store still knows.
+    TooOld(Revision),
+    /// Nothing more will come.
+    Ended,
 }
-
-/// Objects handed out at a time while the initial state is sent.
-const INITIAL_MAX: usize = 100;
 
 impl Watcher {
     pub(crate) fn new(
@@ -86,11 +89,12 @@ impl Watcher {
         let (view, state) = resource.join(filter);
         let now = reached.max(state.revision());
         let (position, phase) = match start {
-            Start::Initial => {
-                let snapshot = Snapshot::new(state.objects.clone(), now);
-                (now, Phase::Initial { snapshot, after: None })
-            }
-            Start::After(revision) => (revision, Phase::Following),
+            Start::Initial => (now, Phase::Initial { state: resource.lend(&state), after: None }),
+            Start::After(revision) => match store.condition().compacted {
+                // Memory may still know it; the answer must not depend on that.
+                oldest if revision < oldest => (revision, Phase::TooOld(oldest)),
+                _ => (revision, Phase::Following),
+            },
             Start::Now => (now, Phase::Following),
         };
         let head = view.subscribe();
@@ -105,13 +109,16 @@ impl Watcher {
     /// How far the cache has got, if this watcher has been given everything up to there: what a
     /// bookmark may say (R27).
     pub fn progress(&self) -> Option<Revision> {
-        if !matches!(self.phase, Phase::Following) {
+        if !matches!(self.phase, Phase::Following) || self.view.end().is_some() {
             return None;
         }
+        // Read before the log: every event up to here is then in it.
         let reached = *self.applied.borrow();
         let mut events = Vec::new();
         match self.resource.tail(&self.view, self.position, &mut events) {
-            Tail::Wait => Some(reached.max(self.position)),
+            Tail::Wait if reached >= self.position => Some(reached),
+            // It began in the future, or read the store's history further than the cache.
+            Tail::Wait => None,
             Tail::Moved(_) | Tail::Behind => None,
         }
     }
@@ -122,47 +129,86 @@ impl Watcher {
             if let Some(step) = self.step() {
                 return step;
             }
-            if self.view.is_closed() {
-                // Looked at after the step, which forgets wake-ups; once more, since the last
-                // events may have come in between.
-                return self.step().unwrap_or(Step::Closed);
-            }
-            match &mut self.phase {
-                Phase::Past(history) => {
-                    let batch = history.next().await;
-                    if let Some(step) = self.take_past(batch) {
-                        return step;
+            let Phase::Past { history, in_hand, reaches } = &mut self.phase else {
+                // The view is held here, so its sender cannot be gone.
+                let _ = self.head.changed().await;
+                continue;
+            };
+            tokio::select! {
+                biased;
+                _ = self.head.changed() => {} // the view may have ended
+                batch = history.next() => match batch {
+                    Some(Ok(batch)) => {
+                        in_hand.extend(batch.changes);
+                        *reaches = batch.complete_to;
                     }
-                }
-                _ => {
-                    if self.head.changed().await.is_err() {
-                        return Step::Closed;
-                    }
-                }
+                    Some(Err(error)) => return self.fail(error),
+                    None => return self.ended(Step::Closed),
+                },
             }
         }
     }
 
     /// What can be handed out without waiting.
     fn step(&mut self) -> Option<Step> {
-        match &mut self.phase {
+        // In this order: if the view ends after it was looked at, we are woken again; and what it
+        // was given before it ended is read before the end is told.
+        self.head.mark_unchanged();
+        let end = self.view.end();
+        if let Some(End::WentBack(oldest)) = end {
+            let asked = self.position;
+            return Some(self.ended(Step::Expired { asked, oldest }));
+        }
+        let step = match &self.phase {
             Phase::Initial { .. } => self.initial(),
             Phase::Synced => {
                 self.phase = Phase::Following;
                 Some(Step::Synced(self.position))
             }
             Phase::Following => self.follow(),
-            Phase::Past(_) => None,
+            Phase::Past { .. } => self.past(),
+            Phase::TooOld(oldest) => {
+                let (asked, oldest) = (self.position, *oldest);
+                Some(self.ended(Step::Expired { asked, oldest }))
+            }
+            Phase::Ended => Some(Step::Closed),
+        };
+        match (step, end) {
+            (None, Some(_)) => Some(self.ended(Step::Closed)),
+            (step, _) => step,
         }
     }
 
+    /// The last step.
+    fn ended(&mut self, step: Step) -> Step {
+        self.phase = Phase::Ended;
+        step
+    }
+
+    fn fail(&mut self, error: StoreError) -> Step {
+        let asked = self.position;
+        self.ended(match error {
+            StoreError::Compacted { oldest, .. } => Step::Expired { asked, oldest },
+            error => Step::Failed(error.into()),
+        })
+    }
+
     fn initial(&mut self) -> Option<Step> {
-        let Phase::Initial { snapshot, after } = &mut self.phase else { return None };
-        let filter = &self.view.filter;
-        let objects: Vec<Arc<Object>> =
-            snapshot.select(filter, after.as_deref()).take(INITIAL_MAX).cloned().collect();
+        let Phase::Initial { state, after } = &mut self.phase else { return None };
+        // It read so slowly that the state it began with is not affordable any more.
+        let Some(snapshot) = state.upgrade() else { return Some(self.ended(Step::Closed)) };
+        let (mut objects, mut portion) = (Vec::new(), Portion::default());
+        let mut rest = snapshot.select(&self.view.filter, after.as_deref());
+        let more = rest.any(|object| {
+            let full = !portion.takes(object.as_slice().len());
+            if !full {
+                objects.push(Arc::clone(object));
+            }
+            full
+        });
+        drop(rest);
         match objects.last() {
-            Some(last) if objects.len() == INITIAL_MAX => *after = Some(last.key().to_owned()),
+            Some(last) if more => *after = Some(last.key().to_owned()),
             _ => self.phase = Phase::Synced,
         }
         if objects.is_empty() { self.step() } else { Some(Step::Initial(objects)) }
@@ -170,13 +216,14 @@ impl Watcher {
 
     fn follow(&mut self) -> Option<Step> {
         loop {
-            self.head.mark_unchanged();
             let mut events = Vec::new();
             match self.resource.tail(&self.view, self.position, &mut events) {
                 Tail::Wait => return None,
                 Tail::Moved(reached) => self.position = reached,
                 Tail::Behind => {
-                    self.phase = Phase::Past(open(&self.store, &self.resource, self.position));
+                    let history = open(&self.store, &self.resource, self.position);
+                    let (in_hand, reaches) = (VecDeque::new(), self.position);
+                    self.phase = Phase::Past { history, in_hand, reaches };
                     return None;
                 }
             }
@@ -186,29 +233,31 @@ impl Watcher {
         }
     }
 
-    /// Takes a batch of the store's history; memory takes over as soon as it reaches far enough.
-    fn take_past(
-        &mut self,
-        batch: Option<Result<headwater_store::Batch, StoreError>>,
-    ) -> Option<Step> {
-        let batch = match batch {
-            Some(Ok(batch)) => batch,
-            Some(Err(StoreError::Compacted { oldest, .. })) => {
-                return Some(Step::Expired { asked: self.position, oldest });
+    /// Hands out what is in hand of the store's history; memory takes over as soon as it reaches
+    /// far enough.
+    fn past(&mut self) -> Option<Step> {
+        let Phase::Past { in_hand, reaches, .. } = &mut self.phase else { return None };
+        let (mut events, mut portion) = (Vec::new(), Portion::default());
+        while let Some(stored) = in_hand.front() {
+            if stored.revision > self.position {
+                let change = match self.resource.decode_past(stored) {
+                    Ok(change) => Arc::new(change),
+                    Err(error) => return Some(self.ended(Step::Failed(error))),
+                };
+                if let Some(event) = select(&self.view.filter, &change) {
+                    if !portion.takes(event.size()) {
+                        return Some(Step::Events(events));
+                    }
+                    events.push(event);
+                }
+                self.position = stored.revision;
             }
-            Some(Err(error)) => return Some(Step::Failed(error.into())),
-            None => return Some(Step::Closed),
-        };
-        let mut events = Vec::new();
-        for stored in batch.changes.iter().filter(|change| change.revision > self.position) {
-            match self.resource.decode_past(stored) {
-                Ok(change) => events.extend(select(&self.view.filter, &Arc::new(change))),
-                Err(error) => return Some(Step::Failed(error)),
-            }
+            in_hand.pop_front();
         }
-        self.position = self.position.max(batch.complete_to);
+        self.position = self.position.max(*reaches);
         if self.position >= self.resource.window_edge() {
             self.phase = Phase::Following;
+            return if events.is_empty() { self.follow() } else { Some(Step::Events(events)) };
         }
         (!events.is_empty()).then_some(Step::Events(events))
     }

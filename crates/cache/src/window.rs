@@ -19,7 +19,7 @@ pub struct Bounds {
     pub age: Duration,
     /// At most this many changes.
     pub count: usize,
-    /// At most this many bytes of object state.
+    /// At most this many bytes of object state that is no longer current.
     pub bytes: usize,
 }
 
@@ -67,14 +67,6 @@ impl Window {
     /// Drops what is older than the bounds allow at `now`.
     pub(crate) fn expire(&mut self, now: Instant) {
         while self.changes.front().is_some_and(|oldest| oldest.at + self.bounds.age < now) {
-            self.drop_oldest();
-        }
-    }
-
-    /// Drops every change up to `revision`: the store no longer answers for it either. Where
-    /// nothing is dropped, nothing is missing, and the edge stays.
-    pub(crate) fn forget(&mut self, revision: Revision) {
-        while self.changes.front().is_some_and(|oldest| oldest.revision() <= revision) {
             self.drop_oldest();
         }
     }

@@ -1,0 +1,213 @@
+//! A store that misbehaves: hangs, ends its watch, forgets, goes back, leaves a hole.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use async_trait::async_trait;
+use futures::StreamExt;
+use headwater_api::Revision;
+use headwater_cache::{Start, Step};
+use headwater_store::{
+    ChangeStream, Committed, Condition, Error, Key, Memory, Page, Range, Record, Store, Write,
+};
+
+use crate::fixture::{Pond, all, events, pod, pods, told, window};
+
+/// A store that can be exchanged behind its users' backs, and whose watches can be spoiled.
+struct Troubled {
+    inner: ArcSwap<Memory>,
+    watches: AtomicUsize,
+    mood: ArcSwap<Mood>,
+    cut: tokio::sync::watch::Sender<()>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Mood {
+    Well,
+    /// `watch` never answers.
+    Hangs,
+    /// Watches end as soon as they begin.
+    Ends,
+    /// Every change at this revision is left out.
+    Omits(Revision),
+}
+
+impl Troubled {
+    fn new() -> Arc<Troubled> {
+        Arc::new(Troubled {
+            inner: ArcSwap::from_pointee(Memory::default()),
+            watches: AtomicUsize::new(0),
+            mood: ArcSwap::from_pointee(Mood::Well),
+            cut: tokio::sync::watch::Sender::new(()),
+        })
+    }
+
+    /// Ends every open watch; new ones are in this mood.
+    fn cut(&self, mood: Mood) {
+        self.mood.store(Arc::new(mood));
+        self.cut.send_replace(());
+    }
+}
+
+#[async_trait]
+impl Store for Troubled {
+    async fn revision(&self) -> Result<Revision, Error> {
+        self.inner.load_full().revision().await
+    }
+
+    async fn get(&self, key: &Key) -> Result<Option<Record>, Error> {
+        self.inner.load_full().get(key).await
+    }
+
+    async fn range(&self, range: Range) -> Result<Page, Error> {
+        self.inner.load_full().range(range).await
+    }
+
+    async fn commit(&self, write: Write) -> Result<Committed, Error> {
+        self.inner.load_full().commit(write).await
+    }
+
+    async fn watch(&self, prefix: &str, after: Revision) -> Result<ChangeStream, Error> {
+        self.watches.fetch_add(1, Ordering::Relaxed);
+        let mut cut = self.cut.subscribe();
+        let until = async move { drop(cut.changed().await) };
+        let omitted = match **self.mood.load() {
+            Mood::Well => Revision::ZERO,
+            Mood::Hangs => std::future::pending().await,
+            Mood::Ends => return Ok(futures::stream::empty().boxed()),
+            Mood::Omits(revision) => revision,
+        };
+        let stream = self.inner.load_full().watch(prefix, after).await?;
+        let stream = stream.map(move |batch| {
+            batch.map(|mut batch| {
+                batch.changes.retain(|change| change.revision != omitted);
+                batch
+            })
+        });
+        Ok(stream.take_until(Box::pin(until)).boxed())
+    }
+
+    async fn compact(&self, at: Revision) -> Result<(), Error> {
+        self.inner.load_full().compact(at).await
+    }
+
+    fn condition(&self) -> Condition {
+        self.inner.load().condition()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_feed_that_waits_for_the_store_can_be_stopped() {
+    let store = Troubled::new();
+    let mut pond = Pond::over(store.clone(), window(10)).await;
+    pond.put(&pod("ns/a")).await;
+    store.cut(Mood::Hangs);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    pond.stop.cancel();
+    let ended = tokio::time::timeout(Duration::from_secs(60), pond.tasks.join_next()).await;
+    assert!(ended.is_ok(), "the feed goes on after it was stopped");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_watch_that_ends_is_opened_again_without_a_hot_loop() {
+    let store = Troubled::new();
+    let pond = Pond::over(store.clone(), window(10)).await;
+    pond.put(&pod("ns/a")).await;
+    let mut watcher = pond.watch(&all(), Start::Now);
+    store.cut(Mood::Ends);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let opened = store.watches.load(Ordering::Relaxed);
+    assert!(opened < 100, "opened {opened} times in ten seconds");
+    store.cut(Mood::Well);
+    let b = pond.put(&pod("ns/b")).await;
+    assert_eq!(events(&mut watcher).await, [format!("ADDED ns/b@{b}")], "nobody noticed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cache_that_must_list_again_ends_its_watchers_and_is_right_afterwards() {
+    let store = Troubled::new();
+    let pond = Pond::over(store.clone(), window(10)).await;
+    pond.put(&pod("ns/a")).await;
+    let mut watcher = pond.watch(&all(), Start::Now);
+    store.cut(Mood::Ends);
+    pond.commit(&pod("ns/a").key(), None).await;
+    let b = pond.commit(&pod("ns/b").key(), Some(pod("ns/b").bytes())).await;
+    let c = pond.commit(&pod("ns/c").key(), Some(pod("ns/c").bytes())).await;
+    store.compact(c).await.unwrap();
+    store.cut(Mood::Well);
+    pond.cache.reach(c).await.unwrap();
+    assert_eq!(told(&watcher.next().await), "closed");
+    let snapshot = pond.cache.snapshot(&pond.pods());
+    let found: Vec<_> = snapshot.iter("", None).map(|o| (o.key(), o.revision())).collect();
+    assert_eq!(found, [("ns/b", b), ("ns/c", c)]);
+    let d = pond.put(&pod("ns/d")).await;
+    let mut resumed = pond.watch(&all(), Start::After(c));
+    assert_eq!(events(&mut resumed).await, [format!("ADDED ns/d@{d}")]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_went_back_is_noticed_and_no_mix_is_served() {
+    let store = Troubled::new();
+    let pond = Pond::over(store.clone(), window(10)).await;
+    for n in 0..5 {
+        pond.put(&pod("ns/a").data(n)).await;
+    }
+    let mut watcher = pond.watch(&all(), Start::Now);
+    let stood = watcher.position();
+    let older = Memory::default();
+    let restored = Arc::new(older);
+    let put = headwater_store::Action::Put { value: pod("ns/old").bytes().into(), ttl: None };
+    let key = pod("ns/old").key();
+    let write = Write::one(key, headwater_store::Guard::Absent, put);
+    let at = restored.commit(write).await.unwrap().last;
+    store.inner.store(restored);
+    store.cut(Mood::Well);
+    let step = watcher.next().await;
+    assert_eq!(told(&step), format!("expired {stood}, oldest {at}"));
+    let snapshot = pond.cache.snapshot(&pond.pods());
+    let found: Vec<_> = snapshot.iter("", None).map(|o| (o.key(), o.revision())).collect();
+    assert_eq!(found, [("ns/old", at)]);
+    assert_eq!(pond.cache.applied(), at);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hole_in_the_feed_is_noticed_and_healed() {
+    let store = Troubled::new();
+    let pond = Pond::over(store.clone(), window(10)).await;
+    let a = pond.put(&pod("ns/a")).await;
+    let mut watcher = pond.watch(&all(), Start::Now);
+    store.cut(Mood::Omits(a.next()));
+    pond.commit(&pod("ns/a").key(), Some(pod("ns/a").data("lost").bytes())).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let c = pond.commit(&pod("ns/a").key(), Some(pod("ns/a").data("next").bytes())).await;
+    pond.cache.reach(c).await.unwrap();
+    assert_eq!(told(&watcher.next().await), "closed", "a stream with a hole cannot go on");
+    assert_eq!(pond.object(&pod("ns/a")).revision(), c);
+}
+
+#[tokio::test(start_paused = true)]
+async fn watchers_end_when_the_feed_fails() {
+    let mut pond = Pond::new(window(10)).await;
+    let mut watcher = pond.watch(&all(), Start::Now);
+    let key = Key::in_collection(&pods(), "ns/broken");
+    pond.commit(&key, Some("not an object".into())).await;
+    let ended = pond.tasks.join_next().await.unwrap().unwrap();
+    assert!(matches!(ended, Err(headwater_cache::Error::Malformed { .. })));
+    let ended = tokio::time::timeout(Duration::from_secs(60), watcher.next()).await;
+    assert!(matches!(ended, Ok(Step::Closed)), "the watcher hangs");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_of_the_future_waits_and_then_says_so() {
+    let pond = Pond::new(window(10)).await;
+    let a = pond.put(&pod("ns/a")).await;
+    let asked = a.next();
+    match pond.cache.snapshot_at(&pond.pods(), asked).await.err() {
+        Some(headwater_cache::Error::TooLarge { asked: was, current }) => {
+            assert_eq!((was, current), (asked, a));
+        }
+        other => panic!("{other:?}"),
+    }
+}

@@ -1,0 +1,267 @@
+//! Where a watch begins, and how its parts meet: snapshot, window, view, history on disk.
+
+use headwater_api::Revision;
+use headwater_cache::{Start, Step};
+
+use crate::fixture::{Pond, all, events, filter, pod, ready, told, told_now, window};
+
+#[tokio::test(start_paused = true)]
+async fn an_initial_state_is_followed_by_exactly_the_changes_after_it() {
+    let pond = Pond::new(window(100)).await;
+    let a = pond.put(&pod("ns/a")).await;
+    let b = pond.put(&pod("ns/b")).await;
+    let mut watcher = pond.watch(&all(), Start::Initial);
+    let c = pond.put(&pod("ns/c")).await;
+    let told = told_now(&mut watcher);
+    let expected =
+        [format!("initial ns/a@{a} ns/b@{b}"), format!("synced {b}"), format!("ADDED ns/c@{c}")];
+    assert_eq!(told, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_after_a_revision_begins_with_the_next_change() {
+    let pond = Pond::new(window(100)).await;
+    let a = pond.put(&pod("ns/a")).await;
+    let b = pond.put(&pod("ns/b")).await;
+    let c = pond.delete(&pod("ns/a")).await;
+    let mut watcher = pond.watch(&all(), Start::After(a));
+    assert_eq!(told_now(&mut watcher), [format!("ADDED ns/b@{b} DELETED ns/a@{c}")]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_from_now_tells_nothing_old() {
+    let pond = Pond::new(window(100)).await;
+    pond.put(&pod("ns/a")).await;
+    let mut watcher = pond.watch(&all(), Start::Now);
+    assert!(ready(&mut watcher).is_none());
+    let b = pond.put(&pod("ns/b")).await;
+    assert_eq!(events(&mut watcher).await, [format!("ADDED ns/b@{b}")]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_from_the_future_skips_what_comes_before_it_and_claims_no_progress() {
+    let pond = Pond::new(window(1)).await;
+    let a = pond.put(&pod("ns/a")).await;
+    let future = Revision(a.0 + 2);
+    let mut watcher = pond.watch(&all(), Start::After(future));
+    assert!(ready(&mut watcher).is_none());
+    assert_eq!(watcher.progress(), None);
+    pond.put(&pod("ns/b")).await;
+    pond.put(&pod("ns/c")).await;
+    assert!(ready(&mut watcher).is_none());
+    assert_eq!(watcher.progress(), Some(future));
+    let d = pond.put(&pod("ns/d")).await;
+    assert_eq!(events(&mut watcher).await, [format!("ADDED ns/d@{d}")]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watcher_that_fell_out_of_the_window_goes_on_from_disk_and_comes_back() {
+    let pond = Pond::new(window(2)).await;
+    let mut watcher = pond.watch(&all(), Start::Now);
+    let mut expected = Vec::new();
+    for n in 0..20 {
+        let at = pond.put(&pod("ns/a").data(n)).await;
+        expected.push(format!("{} ns/a@{at}", if n == 0 { "ADDED" } else { "MODIFIED" }));
+    }
+    pond.sweep().await;
+    let mut seen = Vec::new();
+    while seen.len() < 20 {
+        seen.extend(events(&mut watcher).await);
+    }
+    assert_eq!(seen, expected);
+    assert!(ready(&mut watcher).is_none());
+    assert_eq!(watcher.progress(), Some(pond.cache.applied()));
+    let next = pond.put(&pod("ns/b")).await;
+    assert_eq!(told_now(&mut watcher), [format!("ADDED ns/b@{next}")]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_edge_is_exact_also_when_nothing_was_written_since_the_load() {
+    let pond = Pond::new(window(100)).await;
+    let a = pond.put(&pod("ns/a")).await;
+    let b = pond.put(&pod("ns/b")).await;
+    pond.store.compact(b).await.unwrap();
+    // A second cache over the same store knows nothing but its initial list.
+    let fresh = Pond::over(pond.store.clone(), window(100)).await;
+    for pond in [&pond, &fresh] {
+        let mut on = pond.watch(&all(), Start::After(b));
+        assert!(ready(&mut on).is_none());
+        let mut below = pond.watch(&all(), Start::After(a));
+        let step = below.next().await;
+        assert_eq!(told(&step), format!("expired {a}, oldest {b}"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn below_the_compaction_is_gone_even_if_memory_could_still_tell() {
+    let pond = Pond::new(window(100)).await;
+    let a = pond.put(&pod("ns/a")).await;
+    let _other = pond.watch(&all(), Start::After(a));
+    let b = pond.put(&pod("ns/b")).await;
+    pond.store.compact(b).await.unwrap();
+    let mut watcher = pond.watch(&all(), Start::After(a));
+    assert_eq!(told_now(&mut watcher), [format!("expired {a}, oldest {b}")]);
+    assert!(matches!(watcher.next().await, Step::Closed));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_compaction_does_not_disturb_a_running_watcher_that_lags() {
+    let pond = Pond::new(window(100)).await;
+    let mut watcher = pond.watch(&all(), Start::Now);
+    let mut quiet = pond.watch(&filter("", "none=such", ""), Start::Now);
+    let a = pond.put(&pod("ns/a")).await;
+    let b = pond.put(&pod("ns/b")).await;
+    pond.store.compact(b).await.unwrap();
+    pond.sweep().await;
+    assert_eq!(told_now(&mut watcher), [format!("ADDED ns/a@{a} ADDED ns/b@{b}")]);
+    assert!(ready(&mut quiet).is_none());
+    assert_eq!(quiet.progress(), Some(b));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lagging_watcher_whose_history_is_gone_is_told_so() {
+    let pond = Pond::new(window(1)).await;
+    let mut watcher = pond.watch(&all(), Start::Now);
+    let start = watcher.position();
+    pond.put(&pod("ns/a")).await;
+    pond.put(&pod("ns/a").data(2)).await;
+    let last = pond.put(&pod("ns/a").data(3)).await;
+    pond.store.compact(last).await.unwrap();
+    pond.sweep().await;
+    assert_eq!(told(&watcher.next().await), format!("expired {start}, oldest {last}"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn entering_and_leaving_a_selection_is_told_with_the_right_state() {
+    let pond = Pond::new(window(100)).await;
+    let mut by_label = pond.watch(&filter("", "app=web", ""), Start::Now);
+    let mut by_node = pond.watch(&filter("ns", "", "spec.nodeName=n1"), Start::Now);
+    let web = pod("ns/a").label("app", "web").on("n1");
+    pond.put(&pod("ns/a")).await;
+    let entered = pond.put(&web.clone().data("in")).await;
+    let stayed = pond.put(&web.clone().data("last")).await;
+    let left = pond.put(&pod("ns/a").data("out")).await;
+    pond.put(&pod("ns/a").data("further out")).await;
+    pond.delete(&web).await;
+    for watcher in [&mut by_label, &mut by_node] {
+        let Some(Step::Events(seen)) = ready(watcher) else { panic!("events are there") };
+        let brief: Vec<String> = seen.iter().map(crate::fixture::brief).collect();
+        let expected = [
+            format!("ADDED ns/a@{entered}"),
+            format!("MODIFIED ns/a@{stayed}"),
+            format!("DELETED ns/a@{left}"),
+        ];
+        assert_eq!(brief, expected);
+        let frame = String::from_utf8(seen[2].frame().to_vec()).unwrap();
+        assert!(frame.contains(r#""data":"last""#), "{frame}");
+        assert!(frame.contains(&format!(r#""resourceVersion":"{left}""#)), "{frame}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_redefined_resource_ends_its_watchers_after_what_they_are_owed() {
+    let pond = Pond::new(window(100)).await;
+    let mut watcher = pond.watch(&all(), Start::Now);
+    let a = pond.put(&pod("ns/a")).await;
+    let b = pond.delete(&pod("ns/a")).await;
+    pond.cache.redefine(&crate::fixture::pods(), &[]).unwrap();
+    let expected = [format!("ADDED ns/a@{a} DELETED ns/a@{b}"), "closed".to_owned()];
+    assert_eq!(told_now(&mut watcher), expected);
+    assert_eq!(pond.pods().watchers(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_redefined_resource_selects_by_its_new_fields() {
+    let pond = Pond::new(window(100)).await;
+    pond.cache.redefine(&crate::fixture::pods(), &[]).unwrap();
+    let a = pond.put(&pod("ns/a").on("n1")).await;
+    pond.put(&pod("ns/b").on("n2")).await;
+    pond.cache.redefine(&crate::fixture::pods(), &crate::fixture::node_field()).unwrap();
+    let mut watcher = pond.watch(&filter("", "", "spec.nodeName=n1"), Start::Initial);
+    let step = ready(&mut watcher).unwrap();
+    assert_eq!(told(&step), format!("initial ns/a@{a}"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_past_state_is_what_it_was() {
+    let pond = Pond::new(window(3)).await;
+    let mut revisions = Vec::new();
+    for n in 0..8 {
+        revisions.push(pond.put(&pod(&format!("ns/{}", n % 3)).data(n)).await);
+    }
+    revisions.push(pond.delete(&pod("ns/0")).await);
+    let mut expected: std::collections::BTreeMap<String, Revision> = Default::default();
+    for (n, at) in revisions.iter().enumerate() {
+        match n {
+            8 => drop(expected.remove("ns/0")),
+            n => drop(expected.insert(format!("ns/{}", n % 3), *at)),
+        }
+        let snapshot = pond.cache.snapshot_at(&pond.pods(), *at).await.unwrap();
+        let found: std::collections::BTreeMap<String, Revision> =
+            snapshot.iter("", None).map(|o| (o.key().to_owned(), o.revision())).collect();
+        assert_eq!(found, expected, "at {at}");
+        assert_eq!(snapshot.revision(), *at);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retired_resource_ends_its_watchers_and_those_who_come_too_late() {
+    let pond = Pond::new(window(100)).await;
+    let resource = pond.pods();
+    let mut watcher = pond.watch(&all(), Start::Now);
+    let a = pond.put(&pod("ns/a")).await;
+    let b = pond.delete(&pod("ns/a")).await;
+    pond.cache.retire(&crate::fixture::pods());
+    let expected = [format!("ADDED ns/a@{a} DELETED ns/a@{b}"), "closed".to_owned()];
+    assert_eq!(told_now(&mut watcher), expected);
+    let mut late = pond.cache.watch(&resource, &all(), Start::Now);
+    assert_eq!(told_now(&mut late), ["closed"]);
+    // Defined again after it was forgotten, it is another one.
+    pond.sweep().await;
+    pond.cache.redefine(&crate::fixture::pods(), &[]).unwrap();
+    let mut late = pond.cache.watch(&resource, &all(), Start::Now);
+    assert_eq!(told_now(&mut late), ["closed"]);
+    let mut fresh = pond.watch(&all(), Start::Now);
+    let c = pond.put(&pod("ns/c")).await;
+    assert_eq!(told_now(&mut fresh), [format!("ADDED ns/c@{c}")]);
+}
+
+/// Replaces one letter, as a form that prunes or defaults would.
+struct Replacing;
+
+impl headwater_cache::Form for Replacing {
+    fn settle(&self, stored: &[u8]) -> Option<Vec<u8>> {
+        let text = std::str::from_utf8(stored).unwrap();
+        text.contains("old").then(|| text.replace("old", "new").into_bytes())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_form_shows_everywhere_and_changes_nothing_that_is_stored() {
+    let pond = Pond::new(window(1)).await;
+    let a = pond.put(&pod("ns/a").data("old")).await;
+    let form: std::sync::Arc<dyn headwater_cache::Form> = std::sync::Arc::new(Replacing);
+    let shape = headwater_cache::Shape { form: Some(form), ..Default::default() };
+    pond.cache.reshape(&crate::fixture::pods(), shape).unwrap();
+    assert!(pond.pods().is_stale("ns/a"));
+    pond.put(&pod("ns/b").data("old")).await;
+    pond.put(&pod("ns/b").data("fine")).await;
+    let c = pond.delete(&pod("ns/a")).await;
+    assert!(!pond.pods().is_stale("ns/b") && !pond.pods().is_stale("ns/a"));
+    let past = pond.cache.snapshot_at(&pond.pods(), a).await.unwrap();
+    let mut seen = vec![past.get("ns/a").unwrap().bytes()];
+    let mut watcher = pond.watch(&all(), Start::After(Revision(a.0 - 1)));
+    while watcher.position() < c {
+        let Step::Events(events) = watcher.next().await else { panic!("events come") };
+        seen.extend(events.iter().map(|event| event.frame()));
+    }
+    assert_eq!(seen.len(), 5);
+    for bytes in seen {
+        let text = String::from_utf8(bytes.to_vec()).unwrap();
+        assert!(text.contains("new") || text.contains("fine"), "{text}");
+        assert!(!text.contains("old"), "{text}");
+    }
+    pond.cache.redefine(&crate::fixture::pods(), &[]).unwrap();
+    let record = pond.store.get(&pod("ns/b").key()).await.unwrap().unwrap();
+    assert!(String::from_utf8_lossy(&record.value).contains("fine"));
+}

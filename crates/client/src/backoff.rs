@@ -1,0 +1,100 @@
+//! The delays of a reflector after failures.
+//!
+//! River: beside the reflector; one sequence serves its lists, watch-lists and watches.
+//! Promise: 0.8, 1.6, 3.2 ... 30, 30 seconds, each lengthened by up to its own length; it starts
+//! over only after two minutes in which no delay was taken.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::random::Random;
+
+const FIRST: Duration = Duration::from_millis(800);
+const LONGEST: Duration = Duration::from_secs(30);
+/// Without a delay for so long, the trouble is over.
+const QUIET: Duration = Duration::from_secs(120);
+
+#[derive(Debug, Default)]
+pub(crate) struct Backoff {
+    taken: u32,
+    last_ended: Option<Instant>,
+}
+
+impl Backoff {
+    /// The next delay; not shorter than what the server advised, plus a random tenth of it.
+    pub(crate) fn next(
+        &mut self,
+        now: Instant,
+        random: &Random,
+        advised: Option<Duration>,
+    ) -> Duration {
+        if self.last_ended.is_some_and(|end| now.saturating_duration_since(end) >= QUIET) {
+            self.taken = 0;
+        }
+        let base = FIRST.saturating_mul(1 << self.taken.min(16)).min(LONGEST);
+        self.taken = self.taken.saturating_add(1);
+        let jittered = base + random.part_of(base, 1.0);
+        let advised = advised.map(|least| least + random.part_of(least, 0.1)).unwrap_or_default();
+        self.end(now, jittered.max(advised))
+    }
+
+    /// The delay at the end of the sequence, for what will not change soon.
+    pub(crate) fn longest(&mut self, now: Instant, random: &Random) -> Duration {
+        self.end(now, LONGEST + random.part_of(LONGEST, 1.0))
+    }
+
+    fn end(&mut self, now: Instant, delay: Duration) -> Duration {
+        self.last_ended = Some(now + delay);
+        delay
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// C5.3
+    #[test]
+    fn delays_double_to_thirty_seconds_and_are_lengthened_by_up_to_their_own_length() {
+        let random = Random::seeded(3);
+        let mut backoff = Backoff::default();
+        let mut now = Instant::now();
+        for base in [0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0, 30.0] {
+            let delay = backoff.next(now, &random, None);
+            let seconds = delay.as_secs_f64();
+            assert!((base..base * 2.0).contains(&seconds), "{seconds} for {base}");
+            now += delay;
+        }
+        for _ in 0..10_000 {
+            assert!(backoff.next(now, &random, None) < 2 * LONGEST);
+        }
+    }
+
+    /// C5.4
+    #[test]
+    fn the_sequence_starts_over_only_after_two_quiet_minutes() {
+        let random = Random::seeded(3);
+        let mut backoff = Backoff::default();
+        let mut now = Instant::now();
+        for _ in 0..20 {
+            now += backoff.next(now, &random, None) + Duration::from_secs(119);
+        }
+        assert!(backoff.next(now, &random, None) >= LONGEST, "an outage that goes on");
+        now += 2 * LONGEST + QUIET;
+        assert!(backoff.next(now, &random, None) < 2 * FIRST);
+    }
+
+    /// C5.7
+    #[test]
+    fn the_advice_of_the_server_is_the_least() {
+        let random = Random::seeded(3);
+        let mut backoff = Backoff::default();
+        let advice = Duration::from_secs(10);
+        for _ in 0..100 {
+            let delay = Backoff::default().next(Instant::now(), &random, Some(advice));
+            assert!(delay >= advice && delay <= advice.mul_f64(1.1), "{delay:?}");
+        }
+        assert!(backoff.next(Instant::now(), &random, Some(Duration::ZERO)) >= FIRST);
+    }
+}

@@ -1,0 +1,312 @@
+//! The store: every object by its key, and by the indexes over it.
+//!
+//! River: delta queue → **store** → listers, handlers.
+//! Promise: one writer publishes whole states; a reader takes one without waiting and sees
+//! objects, indexes and version of the same moment for as long as it keeps it. Objects are shared,
+//! never copied, and nobody but the informer can change what is stored.
+
+pub(crate) mod index;
+pub(crate) mod writer;
+
+use std::borrow::Borrow;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::hash::Hash;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use imbl::OrdMap;
+use tokio::sync::Notify;
+
+use crate::error::Error;
+use crate::key::Key;
+use crate::object::Cached;
+use crate::version::ResourceVersion;
+
+use self::index::AnyIndex;
+pub use self::index::{Index, Lookup};
+
+/// One whole state.
+pub(crate) struct State<K> {
+    pub(crate) objects: OrdMap<Key, Arc<K>>,
+    pub(crate) indexes: Vec<Arc<dyn AnyIndex<K>>>,
+    pub(crate) version: Option<ResourceVersion>,
+    pub(crate) epoch: u64,
+}
+
+impl<K> Clone for State<K> {
+    fn clone(&self) -> State<K> {
+        State {
+            objects: self.objects.clone(),
+            indexes: self.indexes.clone(),
+            version: self.version.clone(),
+            epoch: self.epoch,
+        }
+    }
+}
+
+impl<K> State<K> {
+    fn empty() -> State<K> {
+        State { objects: OrdMap::new(), indexes: Vec::new(), version: None, epoch: 0 }
+    }
+
+    /// The objects of one namespace, which stand together.
+    pub(crate) fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = (&Key, &Arc<K>)> {
+        // '0' follows '/', so this is every key that begins with "namespace/".
+        let (from, to) = (format!("{namespace}/"), format!("{namespace}0"));
+        self.objects.range::<_, str>((Bound::Included(from.as_str()), Bound::Excluded(to.as_str())))
+    }
+}
+
+/// The reading side of an informer's store. Cheap to clone.
+pub struct Store<K> {
+    shared: Arc<Shared<K>>,
+}
+
+struct Shared<K> {
+    state: ArcSwap<State<K>>,
+    /// A new state was published, or the store has ended.
+    changed: Notify,
+    stopped: AtomicBool,
+}
+
+impl<K: Cached> Store<K> {
+    pub(crate) fn new() -> Store<K> {
+        Store {
+            shared: Arc::new(Shared {
+                state: ArcSwap::from_pointee(State::empty()),
+                changed: Notify::new(),
+                stopped: AtomicBool::new(false),
+            }),
+        }
+    }
+
+    fn publish(&self, state: State<K>) {
+        self.shared.state.store(Arc::new(state));
+        self.shared.changed.notify_waiters();
+    }
+
+    pub(crate) fn stop(&self) {
+        self.shared.stopped.store(true, Ordering::Release);
+        self.shared.changed.notify_waiters();
+    }
+
+    /// The present state, for as many reads as you like; its cost does not depend on the number
+    /// of objects.
+    pub fn snapshot(&self) -> Snapshot<K> {
+        Snapshot { state: self.shared.state.load_full() }
+    }
+
+    /// One object.
+    pub fn get(&self, key: &Key) -> Option<Arc<K>> {
+        self.shared.state.load().objects.get(key).cloned()
+    }
+
+    /// All objects, ordered by key.
+    pub fn list(&self) -> Vec<Arc<K>> {
+        self.snapshot().list()
+    }
+
+    /// All keys, in order.
+    pub fn keys(&self) -> Vec<Key> {
+        self.shared.state.load().objects.keys().cloned().collect()
+    }
+
+    /// How many objects there are.
+    pub fn len(&self) -> usize {
+        self.shared.state.load().objects.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The version of the newest replacement, event or bookmark that was applied; `None` before
+    /// the first.
+    pub fn resource_version(&self) -> Option<ResourceVersion> {
+        self.shared.state.load().version.clone()
+    }
+
+    /// Grows when the server's versions are found to have gone backwards.
+    pub fn epoch(&self) -> u64 {
+        self.shared.state.load().epoch
+    }
+
+    /// Waits until the store has reached a version: "has this cache seen my write?"
+    ///
+    /// Cancel-safe.
+    ///
+    /// # Errors
+    /// [`Error::BadVersion`] for a version that cannot be ordered, [`Error::Timeout`] after
+    /// `deadline`, [`Error::Stopped`] when the informer ends, [`Error::EpochChanged`] when the
+    /// server's versions went backwards meanwhile.
+    pub async fn wait_for_rv(
+        &self,
+        version: &ResourceVersion,
+        deadline: Duration,
+    ) -> Result<(), Error> {
+        if !version.is_well_formed() {
+            return Err(Error::BadVersion(version.clone()));
+        }
+        let epoch = self.epoch();
+        let reached = self.wait_until(|state| {
+            if state.epoch != epoch {
+                return Some(Err(Error::EpochChanged(version.clone())));
+            }
+            let seen = state.version.as_ref()?;
+            // A store whose own version cannot be ordered never answers; the deadline does.
+            (seen.compare(version)?.is_ge()).then_some(Ok(()))
+        });
+        match tokio::time::timeout(deadline, reached).await {
+            Ok(result) => result?,
+            Err(_) => {
+                let what = format!("reaching resourceVersion {version}");
+                Err(Error::Timeout { what, after: deadline })
+            }
+        }
+    }
+
+    /// Waits until a state satisfies `check`; an error when the store ends first. Cancel-safe.
+    pub(crate) async fn wait_until<T>(
+        &self,
+        mut check: impl FnMut(&State<K>) -> Option<T>,
+    ) -> Result<T, Error> {
+        loop {
+            let changed = self.shared.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if let Some(found) = check(&self.shared.state.load()) {
+                return Ok(found);
+            }
+            if self.shared.stopped.load(Ordering::Acquire) {
+                return Err(Error::Stopped("the informer".to_owned()));
+            }
+            changed.await;
+        }
+    }
+}
+
+impl<K> Clone for Store<K> {
+    fn clone(&self) -> Store<K> {
+        Store { shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl<K> fmt::Debug for Store<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.shared.state.load();
+        write!(f, "Store({} objects @{:?})", state.objects.len(), state.version)
+    }
+}
+
+/// One state of a store. Every read of it sees the same objects, indexes and version.
+pub struct Snapshot<K> {
+    pub(crate) state: Arc<State<K>>,
+}
+
+impl<K: Cached> Snapshot<K> {
+    /// One object.
+    pub fn get(&self, key: &Key) -> Option<&Arc<K>> {
+        self.state.objects.get(key)
+    }
+
+    /// All objects, ordered by key.
+    pub fn list(&self) -> Vec<Arc<K>> {
+        self.state.objects.values().cloned().collect()
+    }
+
+    /// Visits all objects, ordered by key, without building a list.
+    pub fn iter(&self) -> impl Iterator<Item = (&Key, &Arc<K>)> {
+        self.state.objects.iter()
+    }
+
+    /// The objects of one namespace, ordered by key.
+    pub fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = (&Key, &Arc<K>)> {
+        self.state.in_namespace(namespace)
+    }
+
+    /// How many objects there are.
+    pub fn len(&self) -> usize {
+        self.state.objects.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.state.objects.is_empty()
+    }
+
+    /// The version of this state.
+    pub fn resource_version(&self) -> Option<&ResourceVersion> {
+        self.state.version.as_ref()
+    }
+
+    /// The epoch of this state.
+    pub fn epoch(&self) -> u64 {
+        self.state.epoch
+    }
+
+    /// The objects that have `value` in an index, ordered by key.
+    pub fn by<V, Q>(&self, index: &Index<K, V>, value: &Q) -> Vec<Arc<K>>
+    where
+        V: Hash + Eq + Clone + Send + Sync + Borrow<Q> + 'static,
+        Q: Hash + Eq + ?Sized,
+    {
+        index.objects_in(&self.state, value)
+    }
+
+    /// The objects that satisfy every lookup, ordered by key. The smallest bucket is read first.
+    pub fn by_all<'a>(&self, lookups: impl IntoIterator<Item = &'a Lookup<K>>) -> Vec<Arc<K>> {
+        let mut buckets: Vec<BTreeSet<&Key>> = Vec::new();
+        for lookup in lookups {
+            match lookup.keys_in(&self.state) {
+                Some(keys) => buckets.push(keys),
+                None => return Vec::new(),
+            }
+        }
+        buckets.sort_by_key(BTreeSet::len);
+        let Some((smallest, others)) = buckets.split_first() else { return self.list() };
+        smallest
+            .iter()
+            .filter(|key| others.iter().all(|bucket| bucket.contains(*key)))
+            .filter_map(|key| self.state.objects.get(*key).cloned())
+            .collect()
+    }
+
+    /// The objects that have `value` in the index of that name; `namespace` is always there.
+    ///
+    /// # Errors
+    /// [`Error::UnknownIndex`] if there is no such index or its values are of another type.
+    pub fn by_name<V>(&self, name: &str, value: &V) -> Result<Vec<Arc<K>>, Error>
+    where
+        V: Hash + Eq + Clone + Send + Sync + 'static,
+    {
+        if name == NAMESPACE_INDEX {
+            let text = (value as &dyn std::any::Any).downcast_ref::<String>();
+            let namespace = text.ok_or_else(|| Error::UnknownIndex(name.to_owned()))?;
+            return Ok(self
+                .in_namespace(namespace)
+                .map(|(_, object)| Arc::clone(object))
+                .collect());
+        }
+        index::by_name(&self.state, name, value)
+    }
+}
+
+/// The index that every store has.
+pub const NAMESPACE_INDEX: &str = "namespace";
+
+impl<K> Clone for Snapshot<K> {
+    fn clone(&self) -> Snapshot<K> {
+        Snapshot { state: Arc::clone(&self.state) }
+    }
+}
+
+impl<K> fmt::Debug for Snapshot<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Snapshot({} objects @{:?})", self.state.objects.len(), self.state.version)
+    }
+}

@@ -1,0 +1,387 @@
+//! The one writer of a store: applies deltas, publishes states, says what to tell subscribers.
+//!
+//! River: delta queue → **writer** → store and subscribers.
+//! Promise: a batch or replacement becomes visible as one step, before anybody is told of it;
+//! applying a delta costs nothing that grows with the number of stored objects.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use crate::change::{Change, Gone};
+use crate::delta_queue::{Batch, Delta, Known, Replacement};
+use crate::key::Key;
+use crate::list_watch::Undecodable;
+use crate::object::Cached;
+use crate::version::ResourceVersion;
+
+use super::index::{AnyIndex, IndexFailure, Moved};
+use super::{State, Store};
+
+/// Which part of the store a lane of the informer feeds: all of it, or one namespace.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Scope {
+    All,
+    Namespace(Arc<str>),
+}
+
+impl Scope {
+    pub(crate) fn contains(&self, key: &Key) -> bool {
+        match self {
+            Scope::All => true,
+            Scope::Namespace(namespace) => key.namespace() == Some(namespace),
+        }
+    }
+
+    fn keys<K>(&self, state: &State<K>) -> Vec<Key> {
+        match self {
+            Scope::All => state.objects.keys().cloned().collect(),
+            Scope::Namespace(namespace) => {
+                state.in_namespace(namespace).map(|(key, _)| key.clone()).collect()
+            }
+        }
+    }
+}
+
+/// A notification, and what it needs to be handed on.
+pub(crate) struct Notice<K> {
+    pub(crate) key: Key,
+    pub(crate) change: Change<K>,
+    /// The state did not change: a resync, or a list that found the same version.
+    pub(crate) unchanged: bool,
+}
+
+/// What came of applying a batch.
+pub(crate) struct Applied<K> {
+    pub(crate) notices: Vec<Notice<K>>,
+    /// The whole first state, if the batch was that and its order is the store's: subscribers
+    /// can be given the store instead of one notice for each object.
+    pub(crate) populated: bool,
+    pub(crate) resync: bool,
+    pub(crate) index_failures: Vec<IndexFailure>,
+    /// Objects without a usable key.
+    pub(crate) nameless: usize,
+    pub(crate) regressions: usize,
+}
+
+impl<K> Applied<K> {
+    fn new() -> Applied<K> {
+        Applied {
+            notices: Vec::new(),
+            populated: false,
+            resync: false,
+            index_failures: Vec::new(),
+            nameless: 0,
+            regressions: 0,
+        }
+    }
+}
+
+pub(crate) struct Writer<K> {
+    store: Store<K>,
+    state: State<K>,
+    /// The version of each lane; the store's is the lowest of them.
+    versions: BTreeMap<Scope, Option<ResourceVersion>>,
+    undecodable: BTreeMap<Key, Arc<Undecodable>>,
+}
+
+impl<K: Cached> Writer<K> {
+    pub(crate) fn new(store: Store<K>) -> Writer<K> {
+        Writer {
+            store,
+            state: State::empty(),
+            versions: BTreeMap::new(),
+            undecodable: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn state(&self) -> &State<K> {
+        &self.state
+    }
+
+    pub(crate) fn undecodable(&self) -> impl Iterator<Item = &Undecodable> {
+        self.undecodable.values().map(|undecodable| &**undecodable)
+    }
+
+    pub(crate) fn add_lane(&mut self, scope: Scope) {
+        self.versions.insert(scope, None);
+        self.publish();
+    }
+
+    /// Forgets a lane and its objects.
+    pub(crate) fn remove_lane(&mut self, scope: &Scope) -> Applied<K> {
+        let mut applied = Applied::new();
+        let gone: Vec<Delta<K>> = scope
+            .keys(&self.state)
+            .into_iter()
+            .map(|key| {
+                let last = self.state.objects.get(&key).cloned();
+                Delta::Deleted(Gone::inferred(key, last))
+            })
+            .collect();
+        self.versions.remove(scope);
+        self.apply_each(gone, false, &mut applied);
+        self.undecodable.retain(|key, _| !scope.contains(key));
+        self.publish();
+        applied
+    }
+
+    /// The slot of a new index, or `None` if the name is taken.
+    pub(crate) fn add_index(
+        &mut self,
+        index: &dyn AnyIndex<K>,
+        failures: &mut Vec<IndexFailure>,
+    ) -> Option<usize> {
+        let taken = |other: &Arc<dyn AnyIndex<K>>| other.name() == index.name();
+        if index.name() == super::NAMESPACE_INDEX || self.state.indexes.iter().any(taken) {
+            return None;
+        }
+        self.state.indexes.push(index.over(&self.state.objects, failures));
+        self.publish();
+        Some(self.state.indexes.len() - 1)
+    }
+
+    /// Applies a batch of one lane and publishes the new state.
+    pub(crate) fn apply(&mut self, scope: &Scope, batch: Batch<K>) -> Applied<K> {
+        let Batch { deltas, initial, version } = batch;
+        let mut applied = Applied::new();
+        let mut reached = version;
+        let mut singles = Vec::with_capacity(deltas.len());
+        for delta in deltas {
+            match delta {
+                Delta::ReplacedAll(all) => {
+                    reached = Some(all.version.clone());
+                    self.replace(scope, all, initial, &mut applied);
+                }
+                Delta::SyncAll => applied.resync = true,
+                Delta::Bookmark(version) => reached = Some(version),
+                Delta::Set { .. } | Delta::Deleted(_) => singles.push(delta),
+            }
+        }
+        if let Some(version) = singles.iter().rev().find_map(version_of) {
+            reached = reached.or(Some(version));
+        }
+        self.apply_each(singles, initial, &mut applied);
+        if let Some(version) = reached {
+            self.reach(scope, version, &mut applied);
+        }
+        self.publish();
+        applied
+    }
+
+    fn reach(&mut self, scope: &Scope, version: ResourceVersion, applied: &mut Applied<K>) {
+        let known = self.versions.entry(scope.clone()).or_default();
+        if known.as_ref().is_some_and(|known| version.is_before(known)) {
+            applied.regressions += 1;
+            self.state.epoch += 1;
+        }
+        *known = Some(version);
+    }
+
+    fn publish(&mut self) {
+        self.state.version = lowest(self.versions.values());
+        self.store.publish(self.state.clone());
+    }
+
+    fn apply_each(&mut self, deltas: Vec<Delta<K>>, initial: bool, applied: &mut Applied<K>) {
+        let mut olds: Vec<(Key, Option<Arc<K>>)> = Vec::with_capacity(deltas.len());
+        for delta in deltas {
+            match delta {
+                Delta::Set { key, object, .. } if key.name().is_empty() => {
+                    drop(object);
+                    applied.nameless += 1;
+                }
+                Delta::Set { key, object, .. } => {
+                    let old = self.set(&key, &object);
+                    applied.notices.push(set_notice(&key, old.clone(), object, initial));
+                    olds.push((key, old));
+                }
+                Delta::Deleted(gone) => {
+                    let key = gone.key().clone();
+                    let old = self.state.objects.remove(&key);
+                    self.note_undecodable(&gone);
+                    let told = gone.cause().is_none() || old.is_some();
+                    let gone =
+                        if gone.cause().is_some() { gone.with_last(old.clone()) } else { gone };
+                    if told {
+                        let change = Change::Deleted(gone);
+                        applied.notices.push(Notice { key: key.clone(), change, unchanged: false });
+                    }
+                    olds.push((key, old));
+                }
+                _ => {}
+            }
+        }
+        self.index(&olds, applied);
+    }
+
+    /// Stores an object; answers what was there.
+    fn set(&mut self, key: &Key, object: &Arc<K>) -> Option<Arc<K>> {
+        self.undecodable.remove(key);
+        match self.state.objects.get_mut(key) {
+            Some(place) => Some(std::mem::replace(place, Arc::clone(object))),
+            None => self.state.objects.insert(key.clone(), Arc::clone(object)),
+        }
+    }
+
+    fn note_undecodable(&mut self, gone: &Gone<K>) {
+        match gone.cause() {
+            Some(cause) => self.undecodable.insert(gone.key().clone(), Arc::clone(cause)),
+            None => self.undecodable.remove(gone.key()),
+        };
+    }
+
+    fn index(&mut self, olds: &[(Key, Option<Arc<K>>)], applied: &mut Applied<K>) {
+        if self.state.indexes.is_empty() {
+            return;
+        }
+        let moved: Vec<Moved<'_, K>> = olds
+            .iter()
+            .map(|(key, old)| Moved { key, old: old.as_ref(), new: self.state.objects.get(key) })
+            .collect();
+        for index in &mut self.state.indexes {
+            if let Some(next) = index.after(&moved, &mut applied.index_failures) {
+                *index = next;
+            }
+        }
+    }
+
+    /// Switches to a whole new state of the lane's part of the store.
+    fn replace(
+        &mut self,
+        scope: &Scope,
+        all: Replacement<K>,
+        initial: bool,
+        applied: &mut Applied<K>,
+    ) {
+        let empty = self.state.objects.is_empty();
+        let sorted = all.items.is_sorted_by(|(a, _), (b, _)| a < b);
+        let nameless = |(key, _): &(Key, Arc<K>)| key.name().is_empty();
+        if initial && empty && sorted && !all.items.first().is_some_and(nameless) {
+            self.populate(all, applied);
+            return;
+        }
+        let mut olds = Vec::new();
+        self.remove_missing(scope, &all, &mut olds, applied);
+        for (key, object) in all.items {
+            if key.name().is_empty() {
+                applied.nameless += 1;
+                continue;
+            }
+            let object = self.same_or(&key, object);
+            let old = self.set(&key, &object);
+            applied.notices.push(set_notice(&key, old.clone(), object, initial));
+            olds.push((key, old));
+        }
+        self.undecodable.retain(|key, _| !scope.contains(key));
+        self.register(all.undecodable);
+        self.index(&olds, applied);
+    }
+
+    /// An object that did not change keeps the allocation it has.
+    fn same_or(&self, key: &Key, object: Arc<K>) -> Arc<K> {
+        match self.state.objects.get(key) {
+            Some(old) if is_same(&**old, &*object) => Arc::clone(old),
+            _ => object,
+        }
+    }
+
+    fn remove_missing(
+        &mut self,
+        scope: &Scope,
+        all: &Replacement<K>,
+        olds: &mut Vec<(Key, Option<Arc<K>>)>,
+        applied: &mut Applied<K>,
+    ) {
+        let listed: HashSet<&Key> = all.items.iter().map(|(key, _)| key).collect();
+        let broken: HashMap<&Key, &Undecodable> =
+            all.undecodable.iter().map(|bad| (&bad.key, bad)).collect();
+        for key in scope.keys(&self.state) {
+            if listed.contains(&key) {
+                continue;
+            }
+            let old = self.state.objects.remove(&key);
+            let gone = match broken.get(&key) {
+                Some(cause) => Gone::undecodable((*cause).clone()).with_last(old.clone()),
+                None => Gone::inferred(key.clone(), old.clone()),
+            };
+            let change = Change::Deleted(gone);
+            applied.notices.push(Notice { key: key.clone(), change, unchanged: false });
+            olds.push((key, old));
+        }
+    }
+
+    /// The first state: nothing was there, so there is nothing to compare.
+    fn populate(&mut self, all: Replacement<K>, applied: &mut Applied<K>) {
+        for (key, object) in all.items {
+            self.state.objects.insert(key, object);
+        }
+        self.register(all.undecodable);
+        for index in &mut self.state.indexes {
+            *index = index.over(&self.state.objects, &mut applied.index_failures);
+        }
+        applied.populated = true;
+    }
+
+    fn register(&mut self, undecodable: Vec<Undecodable>) {
+        for bad in undecodable {
+            self.undecodable.insert(bad.key.clone(), Arc::new(bad));
+        }
+    }
+}
+
+fn version_of<K: Cached>(delta: &Delta<K>) -> Option<ResourceVersion> {
+    match delta {
+        Delta::Set { object, .. } => Some(object.resource_version()),
+        Delta::Deleted(gone) => gone.version(),
+        _ => None,
+    }
+    .filter(|version| !version.is_empty())
+}
+
+fn is_same<K: Cached>(old: &K, new: &K) -> bool {
+    let version = new.resource_version();
+    !version.is_empty() && old.resource_version() == version && old.uid() == new.uid()
+}
+
+fn set_notice<K: Cached>(key: &Key, old: Option<Arc<K>>, new: Arc<K>, initial: bool) -> Notice<K> {
+    let unchanged = old.as_ref().is_some_and(|old| is_same(&**old, &*new));
+    let change = match old {
+        Some(old) => Change::Updated { old, new },
+        None => Change::Added { object: new, initial },
+    };
+    Notice { key: key.clone(), change, unchanged }
+}
+
+/// The lowest of several versions; `None` if one is missing or they cannot be ordered.
+fn lowest<'a>(
+    mut versions: impl Iterator<Item = &'a Option<ResourceVersion>>,
+) -> Option<ResourceVersion> {
+    let mut lowest = versions.next()?.clone()?;
+    for version in versions {
+        let version = version.as_ref()?;
+        if version.compare(&lowest)?.is_lt() {
+            lowest = version.clone();
+        }
+    }
+    Some(lowest)
+}
+
+/// What the per-key queue may know of the store.
+pub(crate) struct KnownObjects<K> {
+    pub(crate) store: Store<K>,
+    pub(crate) scope: Scope,
+}
+
+impl<K: Cached> Known<K> for KnownObjects<K> {
+    fn keys(&self) -> Vec<Key> {
+        self.scope.keys(&self.store.snapshot().state)
+    }
+
+    fn get(&self, key: &Key) -> Option<Arc<K>> {
+        self.store.get(key)
+    }
+
+    fn contains(&self, key: &Key) -> bool {
+        self.store.get(key).is_some()
+    }
+}

@@ -1,0 +1,605 @@
+//! The buffer of one subscriber: what it has not been told yet.
+//!
+//! River: store → **subscriber buffer** → handler or stream.
+//! Promise: putting something in never waits, so a slow subscriber delays nobody; the default
+//! policy merges what is pending for one object, so memory is bounded by the number of objects;
+//! memory is given back after a burst.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use crate::change::{Change, Gone};
+use crate::indexer::State;
+use crate::key::Key;
+use crate::object::Cached;
+
+/// What a subscriber's buffer does when the subscriber is slower than the changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Buffer {
+    /// Merge what is pending for the same object. A subscriber that keeps up sees everything.
+    #[default]
+    Coalesce,
+    /// Keep everything. There is no bound: watch the backlog metric.
+    Lossless,
+    /// End the subscription with [`EndReason::Lagged`](super::EndReason::Lagged) when so many are
+    /// pending.
+    Bounded(usize),
+}
+
+/// One thing to tell.
+pub(crate) struct Entry<K> {
+    pub(crate) key: Key,
+    pub(crate) change: Change<K>,
+    /// When it was put in; for the age and propagation metrics.
+    pub(crate) since: Instant,
+}
+
+pub(crate) struct Pending<K> {
+    policy: Buffer,
+    replay: Option<Replay<K>>,
+    entries: Entries<K>,
+    /// Initial adds that are in here and not handed out yet.
+    initial_left: usize,
+    /// Whether the first state is complete in here.
+    populated: bool,
+    synced_told: bool,
+    lagged: bool,
+}
+
+enum Entries<K> {
+    Plain(VecDeque<Entry<K>>),
+    Merged(Merged<K>),
+}
+
+/// Entries by their place, and the newest place of each key.
+struct Merged<K> {
+    places: BTreeMap<u64, Placed<K>>,
+    newest: HashMap<Key, u64>,
+    next: u64,
+}
+
+struct Placed<K> {
+    entry: Entry<K>,
+    /// An older pending entry of the same key: a deletion whose name was used again.
+    older: Option<u64>,
+}
+
+/// The objects of a state, handed out one by one as initial adds.
+struct Replay<K> {
+    state: Arc<State<K>>,
+    /// Everything up to this key was handed out.
+    done: Option<Key>,
+    /// The next few, so that not each one is searched for.
+    ahead: VecDeque<(Key, Arc<K>)>,
+    /// What became of objects that are still to be handed out: newer, or gone.
+    overrides: HashMap<Key, Option<Arc<K>>>,
+    since: Instant,
+}
+
+/// How many objects of a replay are looked up at once.
+const AHEAD: usize = 128;
+
+impl<K: Cached> Pending<K> {
+    pub(crate) fn new(policy: Buffer) -> Pending<K> {
+        let entries = match policy {
+            Buffer::Coalesce => {
+                Entries::Merged(Merged { places: BTreeMap::new(), newest: HashMap::new(), next: 0 })
+            }
+            Buffer::Lossless | Buffer::Bounded(_) => Entries::Plain(VecDeque::new()),
+        };
+        Pending {
+            policy,
+            replay: None,
+            entries,
+            initial_left: 0,
+            populated: false,
+            synced_told: false,
+            lagged: false,
+        }
+    }
+
+    /// Everything in `state` is to be told as initial, before anything else.
+    pub(crate) fn replay(&mut self, state: Arc<State<K>>, now: Instant) {
+        self.initial_left += state.objects.len();
+        self.replay = Some(Replay {
+            state,
+            done: None,
+            ahead: VecDeque::new(),
+            overrides: HashMap::new(),
+            since: now,
+        });
+    }
+
+    /// The first state is complete: after what is in here, the subscriber is synced.
+    pub(crate) fn populated(&mut self) {
+        self.populated = true;
+    }
+
+    pub(crate) fn put(&mut self, key: &Key, change: &Change<K>, unchanged: bool, now: Instant) {
+        if self.lagged {
+            return;
+        }
+        if self.policy == Buffer::Coalesce && self.override_replay(key, change) {
+            return;
+        }
+        let initial = matches!(change, Change::Added { initial: true, .. });
+        match &mut self.entries {
+            Entries::Plain(entries) => {
+                let entry = Entry { key: key.clone(), change: change.clone(), since: now };
+                entries.push_back(entry);
+                self.initial_left += usize::from(initial);
+                if let Buffer::Bounded(max) = self.policy
+                    && entries.len() > max
+                {
+                    self.lag();
+                }
+            }
+            Entries::Merged(entries) => {
+                let left = entries.put(key, change, unchanged, now);
+                self.initial_left = self.initial_left.saturating_add_signed(left);
+            }
+        }
+    }
+
+    fn lag(&mut self) {
+        *self = Pending { lagged: true, populated: self.populated, ..Pending::new(self.policy) };
+    }
+
+    pub(crate) fn is_lagged(&self) -> bool {
+        self.lagged
+    }
+
+    /// A change of an object that the replay has not handed out yet is merged into the replay.
+    fn override_replay(&mut self, key: &Key, change: &Change<K>) -> bool {
+        let Some(replay) = &mut self.replay else { return false };
+        if !replay.is_ahead(key) {
+            return false;
+        }
+        match change {
+            Change::Updated { new, .. } => {
+                replay.overrides.insert(key.clone(), Some(Arc::clone(new)));
+            }
+            Change::Deleted(_) => {
+                replay.overrides.insert(key.clone(), None);
+                self.initial_left -= 1;
+            }
+            Change::Added { .. } | Change::Synced => return false,
+        }
+        true
+    }
+
+    /// The next thing to tell.
+    pub(crate) fn take(&mut self) -> Option<Entry<K>> {
+        if let Some(replay) = &mut self.replay {
+            if let Some(entry) = replay.take() {
+                self.initial_left -= 1;
+                return Some(entry);
+            }
+            self.replay = None;
+        }
+        if self.is_all_initial_out() && !self.synced_told {
+            self.synced_told = true;
+            let (key, change) = (Key::cluster(""), Change::Synced);
+            return Some(Entry { key, change, since: Instant::now() });
+        }
+        let entry = match &mut self.entries {
+            Entries::Plain(entries) => {
+                let entry = entries.pop_front();
+                if entries.capacity() > 1024 && entries.capacity() > entries.len() * 4 {
+                    entries.shrink_to(entries.len() * 2);
+                }
+                entry
+            }
+            Entries::Merged(entries) => entries.take(),
+        }?;
+        self.initial_left -=
+            usize::from(matches!(entry.change, Change::Added { initial: true, .. }));
+        Some(entry)
+    }
+
+    /// Whether every initial add was handed out.
+    pub(crate) fn is_all_initial_out(&self) -> bool {
+        self.populated && self.initial_left == 0
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        let entries = match &self.entries {
+            Entries::Plain(entries) => entries.len(),
+            Entries::Merged(entries) => entries.places.len(),
+        };
+        entries + self.replay.as_ref().map_or(0, Replay::len)
+    }
+
+    pub(crate) fn oldest(&self) -> Option<Instant> {
+        if let Some(replay) = &self.replay {
+            return Some(replay.since);
+        }
+        match &self.entries {
+            Entries::Plain(entries) => entries.front().map(|entry| entry.since),
+            Entries::Merged(entries) => {
+                entries.places.first_key_value().map(|(_, placed)| placed.entry.since)
+            }
+        }
+    }
+
+    pub(crate) fn keys(&self) -> Vec<Key> {
+        match &self.entries {
+            Entries::Plain(entries) => {
+                entries.iter().take(100).map(|entry| entry.key.clone()).collect()
+            }
+            Entries::Merged(entries) => {
+                entries.places.values().take(100).map(|placed| placed.entry.key.clone()).collect()
+            }
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn capacity(&self) -> usize {
+        match &self.entries {
+            Entries::Plain(entries) => entries.capacity(),
+            Entries::Merged(entries) => entries.newest.capacity(),
+        }
+    }
+}
+
+impl<K: Cached> Replay<K> {
+    /// Whether an object is still to be handed out.
+    fn is_ahead(&self, key: &Key) -> bool {
+        self.done.as_ref().is_none_or(|done| key > done)
+            && self.state.objects.contains_key(key)
+            && !matches!(self.overrides.get(key), Some(None))
+    }
+
+    fn take(&mut self) -> Option<Entry<K>> {
+        loop {
+            let (key, object) = self.next()?;
+            self.done = Some(key.clone());
+            let object = match self.overrides.remove(&key) {
+                Some(None) => continue, // it is gone before it was told
+                Some(Some(newer)) => newer,
+                None => object,
+            };
+            let change = Change::Added { object, initial: true };
+            return Some(Entry { key, change, since: self.since });
+        }
+    }
+
+    fn next(&mut self) -> Option<(Key, Arc<K>)> {
+        if self.ahead.is_empty() {
+            let from = match &self.done {
+                Some(key) => Bound::Excluded(key.as_str()),
+                None => Bound::Unbounded,
+            };
+            let range = self.state.objects.range::<_, str>((from, Bound::Unbounded));
+            let next = range.take(AHEAD).map(|(key, object)| (key.clone(), Arc::clone(object)));
+            self.ahead.extend(next);
+        }
+        self.ahead.pop_front()
+    }
+
+    fn len(&self) -> usize {
+        // Close enough for a metric: counting what is behind `done` would cost a walk.
+        self.state.objects.len()
+    }
+}
+
+impl<K: Cached> Merged<K> {
+    /// Puts a change in, merged with what is pending; answers by how much the number of initial
+    /// adds grew.
+    fn put(&mut self, key: &Key, change: &Change<K>, unchanged: bool, now: Instant) -> isize {
+        let pending = self.newest.get(key).and_then(|place| self.places.get_mut(place));
+        let Some(Placed { entry, .. }) = pending else {
+            return self.append(key, change, now);
+        };
+        if unchanged {
+            return 0; // what is pending says more
+        }
+        match (&mut entry.change, change) {
+            (Change::Added { object, .. }, Change::Updated { new, .. }) => {
+                *object = Arc::clone(new);
+                0
+            }
+            (Change::Added { initial, .. }, Change::Deleted(_)) => {
+                let left = -isize::from(*initial);
+                self.forget_newest(key);
+                left
+            }
+            (Change::Updated { new: last, .. }, Change::Updated { new, .. }) => {
+                *last = Arc::clone(new);
+                0
+            }
+            (change @ (Change::Updated { .. } | Change::Deleted(_)), Change::Deleted(gone)) => {
+                *change = Change::Deleted(gone.clone());
+                0
+            }
+            (change @ Change::Deleted(_), Change::Added { object, initial }) => {
+                match same_object(change, object) {
+                    Some(old) => {
+                        *change = Change::Updated { old, new: Arc::clone(object) };
+                        0
+                    }
+                    None => {
+                        let added = Change::Added { object: Arc::clone(object), initial: *initial };
+                        self.append(key, &added, now)
+                    }
+                }
+            }
+            _ => self.append(key, change, now),
+        }
+    }
+
+    fn append(&mut self, key: &Key, change: &Change<K>, now: Instant) -> isize {
+        let place = self.next;
+        self.next += 1;
+        let older = self.newest.insert(key.clone(), place);
+        let entry = Entry { key: key.clone(), change: change.clone(), since: now };
+        self.places.insert(place, Placed { entry, older });
+        isize::from(matches!(change, Change::Added { initial: true, .. }))
+    }
+
+    fn forget_newest(&mut self, key: &Key) {
+        let Some(place) = self.newest.remove(key) else { return };
+        if let Some(Placed { older: Some(older), .. }) = self.places.remove(&place)
+            && self.places.contains_key(&older)
+        {
+            self.newest.insert(key.clone(), older);
+        }
+    }
+
+    fn take(&mut self) -> Option<Entry<K>> {
+        let (place, Placed { entry, .. }) = self.places.pop_first()?;
+        if self.newest.get(&entry.key) == Some(&place) {
+            self.newest.remove(&entry.key);
+        }
+        if self.newest.capacity() > 1024 && self.newest.capacity() > self.newest.len() * 8 {
+            self.newest.shrink_to(self.newest.len() * 2);
+        }
+        Some(entry)
+    }
+}
+
+/// The last state of a deletion, if `object` is the same object again.
+fn same_object<K: Cached>(deleted: &Change<K>, object: &Arc<K>) -> Option<Arc<K>> {
+    let Change::Deleted(gone) = deleted else { return None };
+    let last = gone.last()?;
+    (!last.uid().is_empty() && last.uid() == object.uid()).then(|| Arc::clone(last))
+}
+
+/// Turns a change into what a filtered subscriber sees of it.
+pub(crate) fn filtered<K: Cached>(
+    change: Change<K>,
+    matches: &mut dyn FnMut(&K) -> bool,
+) -> Option<Change<K>> {
+    match change {
+        Change::Added { object, initial } => {
+            matches(&object).then_some(Change::Added { object, initial })
+        }
+        Change::Updated { old, new } => match (matches(&old), matches(&new)) {
+            (true, true) => Some(Change::Updated { old, new }),
+            (false, true) => Some(Change::Added { object: new, initial: false }),
+            (true, false) => Some(Change::Deleted(Gone::seen(old.key(), old))),
+            (false, false) => None,
+        },
+        Change::Deleted(gone) => {
+            let matched = gone.last().is_none_or(|last| matches(last));
+            matched.then_some(Change::Deleted(gone))
+        }
+        Change::Synced => Some(Change::Synced),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::ConfigMap;
+
+    use super::*;
+    use crate::delta_queue::fixture::object;
+
+    type Map = ConfigMap;
+
+    fn with_uid(name: &str, version: &str, uid: &str) -> Arc<Map> {
+        let mut map = Map::clone(&object(name, version));
+        map.metadata.uid = Some(uid.to_owned());
+        Arc::new(map)
+    }
+
+    fn added(version: &str) -> Change<Map> {
+        Change::Added { object: object("a", version), initial: false }
+    }
+
+    fn initial(version: &str) -> Change<Map> {
+        Change::Added { object: object("a", version), initial: true }
+    }
+
+    fn updated(old: &str, new: &str) -> Change<Map> {
+        Change::Updated { old: object("a", old), new: object("a", new) }
+    }
+
+    fn deleted(version: &str) -> Change<Map> {
+        Change::Deleted(Gone::seen(Key::cluster("a"), object("a", version)))
+    }
+
+    fn buffer(policy: Buffer) -> Pending<Map> {
+        let mut pending = Pending::new(policy);
+        pending.synced_told = true;
+        pending
+    }
+
+    fn put(pending: &mut Pending<Map>, change: &Change<Map>) {
+        let key = change.key().unwrap();
+        pending.put(&key, change, false, Instant::now());
+    }
+
+    fn drain(pending: &mut Pending<Map>) -> Vec<String> {
+        std::iter::from_fn(|| pending.take()).map(|entry| format!("{:?}", entry.change)).collect()
+    }
+
+    /// What is pending and what comes next, against what it becomes.
+    #[track_caller]
+    fn check(changes: &[Change<Map>], expected: &[&str]) {
+        let mut pending = buffer(Buffer::Coalesce);
+        for change in changes {
+            put(&mut pending, change);
+        }
+        assert_eq!(drain(&mut pending), expected);
+    }
+
+    /// C13.12
+    #[test]
+    fn pending_changes_of_an_object_are_merged_by_the_table() {
+        check(&[added("1"), updated("1", "2")], &["Added(a@2)"]);
+        check(&[added("1"), deleted("2")], &[]);
+        check(&[updated("1", "2"), updated("2", "3")], &["Updated(a@3 from 1)"]);
+        check(&[updated("1", "2"), deleted("3")], &["Gone(a, observed: true)"]);
+        check(&[deleted("1"), added("2")], &["Updated(a@2 from 1)"]);
+        let other = Change::Added { object: with_uid("a", "3", "new"), initial: false };
+        check(&[deleted("2"), other.clone()], &["Gone(a, observed: true)", "Added(a@3)"]);
+        let nothing = Change::Deleted(Gone::inferred(Key::cluster("a"), None));
+        check(&[nothing, added("3")], &["Gone(a, observed: false)", "Added(a@3)"]);
+        check(&[deleted("2"), other.clone(), deleted("4")], &["Gone(a, observed: true)"]);
+        let again =
+            Change::Updated { old: with_uid("a", "3", "new"), new: with_uid("a", "5", "new") };
+        check(&[deleted("2"), other, again], &["Gone(a, observed: true)", "Added(a@5)"]);
+    }
+
+    /// C13.12
+    #[test]
+    fn a_resync_does_not_change_what_is_pending() {
+        for first in [added("1"), updated("0", "1"), deleted("1")] {
+            let mut pending = buffer(Buffer::Coalesce);
+            put(&mut pending, &first);
+            pending.put(&Key::cluster("a"), &updated("1", "1"), true, Instant::now());
+            assert_eq!(drain(&mut pending), [format!("{first:?}")]);
+        }
+        let mut pending = buffer(Buffer::Coalesce);
+        pending.put(&Key::cluster("a"), &updated("1", "1"), true, Instant::now());
+        assert_eq!(drain(&mut pending), ["Updated(a@1 from 1)"], "nothing was pending");
+    }
+
+    /// C13.12
+    #[test]
+    fn an_entry_keeps_the_place_of_its_first_notification() {
+        let mut pending = buffer(Buffer::Coalesce);
+        put(&mut pending, &added("1"));
+        put(&mut pending, &Change::Added { object: object("b", "2"), initial: false });
+        put(&mut pending, &updated("1", "3"));
+        assert_eq!(drain(&mut pending), ["Added(a@3)", "Added(b@2)"]);
+    }
+
+    /// C13.12, C13.6
+    #[test]
+    fn an_initial_add_that_is_deleted_before_it_was_told_counts_as_finished() {
+        let mut pending = buffer(Buffer::Coalesce);
+        put(&mut pending, &initial("1"));
+        pending.populated();
+        assert!(!pending.is_all_initial_out());
+        put(&mut pending, &deleted("2"));
+        assert!(pending.is_all_initial_out());
+    }
+
+    /// C13.12: a hundred thousand changes of ten objects are ten entries.
+    #[test]
+    fn a_lagging_subscriber_costs_one_entry_for_each_object() {
+        let mut pending = buffer(Buffer::Coalesce);
+        for round in 0..10_000 {
+            for name in 0..10 {
+                let name = format!("o{name}");
+                let (old, new) = (round.to_string(), (round + 1).to_string());
+                put(
+                    &mut pending,
+                    &Change::Updated { old: object(&name, &old), new: object(&name, &new) },
+                );
+            }
+        }
+        assert_eq!(pending.len(), 10);
+        assert_eq!(drain(&mut pending)[0], "Updated(o0@10000 from 0)");
+    }
+
+    /// C13.11
+    #[test]
+    fn a_lossless_buffer_keeps_everything() {
+        let mut pending = buffer(Buffer::Lossless);
+        for change in [added("1"), updated("1", "2"), deleted("3")] {
+            put(&mut pending, &change);
+        }
+        assert_eq!(drain(&mut pending).len(), 3);
+    }
+
+    /// C13.13
+    #[test]
+    fn a_bounded_buffer_ends_when_it_is_full() {
+        let mut pending = buffer(Buffer::Bounded(2));
+        put(&mut pending, &added("1"));
+        put(&mut pending, &updated("1", "2"));
+        assert!(!pending.is_lagged());
+        put(&mut pending, &updated("2", "3"));
+        assert!(pending.is_lagged());
+        assert_eq!(pending.len(), 0, "nothing is kept for one that must start over");
+        put(&mut pending, &updated("3", "4"));
+        assert_eq!(pending.len(), 0);
+    }
+
+    /// C13.15
+    #[test]
+    fn a_buffer_gives_memory_back_once_it_is_drained() {
+        for policy in [Buffer::Coalesce, Buffer::Lossless] {
+            let mut pending = buffer(policy);
+            for number in 0..100_000 {
+                let object = object(&format!("o{number}"), "1");
+                put(&mut pending, &Change::Added { object, initial: false });
+            }
+            assert_eq!(drain(&mut pending).len(), 100_000);
+            assert!(pending.capacity() < 2000, "{policy:?}: {}", pending.capacity());
+        }
+    }
+
+    /// C13.4, C13.9, C13.12
+    #[test]
+    fn changes_during_a_replay_are_merged_into_it() {
+        let objects = (0..300).map(|number| (Key::cluster(&format!("o{number:03}")), number));
+        let state = Arc::new(State {
+            objects: objects.map(|(key, _)| (key.clone(), object(key.name(), "1"))).collect(),
+            indexes: Vec::new(),
+            version: None,
+            epoch: 0,
+        });
+        let mut pending = Pending::<Map>::new(Buffer::Coalesce);
+        pending.replay(state, Instant::now());
+        pending.populated();
+        assert_eq!(format!("{:?}", pending.take().unwrap().change), "Initial(o000@1)");
+        let change =
+            |name: &str| Change::Updated { old: object(name, "1"), new: object(name, "2") };
+        put(&mut pending, &change("o000")); // told already: an entry of its own
+        put(&mut pending, &change("o007")); // not told yet: told in its new state
+        put(&mut pending, &change("o250"));
+        let gone = |name: &str| Change::Deleted(Gone::seen(Key::cluster(name), object(name, "3")));
+        put(&mut pending, &gone("o250")); // not told yet: never told
+        put(&mut pending, &Change::Added { object: object("o250", "4"), initial: false });
+        let told = drain(&mut pending);
+        assert_eq!(told.len(), 298 + 1 + 2, "{told:?}");
+        assert!(told.contains(&"Initial(o007@2)".to_owned()));
+        assert!(!told.iter().any(|text| text.starts_with("Initial(o250")));
+        assert_eq!(told[298..], ["Synced", "Updated(o000@2 from 1)", "Added(o250@4)"]);
+    }
+
+    /// C13.20
+    #[test]
+    fn a_filter_turns_updates_that_enter_or_leave_into_adds_and_deletes() {
+        let mut odd = |map: &Map| map.resource_version().text().parse::<u32>().unwrap() % 2 == 1;
+        let mut check = |change: Change<Map>, expected: Option<&str>| {
+            let seen = filtered(change, &mut odd).map(|change| format!("{change:?}"));
+            assert_eq!(seen.as_deref(), expected);
+        };
+        check(updated("1", "3"), Some("Updated(a@3 from 1)"));
+        check(updated("2", "3"), Some("Added(a@3)"));
+        check(updated("3", "4"), Some("Gone(a, observed: true)"));
+        check(updated("2", "4"), None);
+        check(initial("1"), Some("Initial(a@1)"));
+        check(added("2"), None);
+        check(deleted("3"), Some("Gone(a, observed: true)"));
+        check(deleted("4"), None);
+    }
+}

@@ -1,0 +1,150 @@
+//! How an informer is doing, for people and for readiness checks.
+//!
+//! River: beside the informer.
+
+use std::fmt;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::list_watch::Class;
+
+/// How an informer is doing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Health {
+    /// Before the first state is complete.
+    Starting,
+    /// The store follows the server.
+    Synced,
+    /// It was synced and now cannot follow; ends when a watch is established again.
+    Lagging {
+        /// What went wrong.
+        reason: String,
+        /// Since when.
+        since: Instant,
+    },
+    /// The server does not know who asks (401).
+    Unauthorized,
+    /// The server does not allow it (403).
+    Forbidden,
+    /// The server does not serve the resource type (404).
+    NotServed,
+    /// It could not start.
+    Failed(String),
+    /// It has ended.
+    Stopped,
+}
+
+impl Health {
+    /// Whether waiting will not help: somebody has to change something first.
+    pub fn is_hopeless(&self) -> bool {
+        matches!(self, Health::Forbidden | Health::NotServed | Health::Failed(_) | Health::Stopped)
+    }
+
+    /// The health after a failure.
+    pub(crate) fn failed(&self, class: Class, reason: &str, synced: bool, now: Instant) -> Health {
+        match (class, self) {
+            (Class::Unauthorized, _) => Health::Unauthorized,
+            (Class::Forbidden, _) => Health::Forbidden,
+            (Class::NotServed, _) => Health::NotServed,
+            _ if !synced => Health::Starting,
+            (_, Health::Lagging { since, .. }) => {
+                Health::Lagging { reason: reason.to_owned(), since: *since }
+            }
+            _ => Health::Lagging { reason: reason.to_owned(), since: now },
+        }
+    }
+
+    /// The health of several lanes together: the worst, or the least advanced.
+    pub(crate) fn of_all<'a>(lanes: impl Iterator<Item = &'a Health>) -> Health {
+        let rank = |health: &Health| match health {
+            Health::Failed(_) => 7,
+            Health::Forbidden => 6,
+            Health::Unauthorized => 5,
+            Health::NotServed => 4,
+            Health::Lagging { .. } => 3,
+            Health::Starting => 2,
+            Health::Synced => 1,
+            Health::Stopped => 0,
+        };
+        lanes.max_by_key(|health| rank(health)).cloned().unwrap_or(Health::Synced)
+    }
+}
+
+impl fmt::Display for Health {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Health::Starting => f.write_str("starting"),
+            Health::Synced => f.write_str("synced"),
+            Health::Lagging { reason, since } => {
+                write!(f, "lagging for {:?}: {reason}", since.elapsed())
+            }
+            Health::Unauthorized => f.write_str("unauthorized"),
+            Health::Forbidden => f.write_str("forbidden"),
+            Health::NotServed => f.write_str("the resource type is not served"),
+            Health::Failed(why) => f.write_str(why),
+            Health::Stopped => f.write_str("stopped"),
+        }
+    }
+}
+
+/// Decides which of many equal failures are logged: the first, a change of class, the end, and
+/// one in five minutes.
+#[derive(Debug, Default)]
+pub(crate) struct Repeats {
+    failing: Option<(Class, Instant)>,
+    suppressed: u32,
+}
+
+const LOG_EVERY: Duration = Duration::from_secs(300);
+
+impl Repeats {
+    /// Whether to log this failure; how many like it were not logged before.
+    pub(crate) fn failed(&mut self, class: Class, now: Instant) -> Option<u32> {
+        let repeated = self.failing.is_some_and(|(last, at)| {
+            last == class && now.saturating_duration_since(at) < LOG_EVERY
+        });
+        if repeated {
+            self.suppressed += 1;
+            return None;
+        }
+        self.failing = Some((class, now));
+        Some(std::mem::take(&mut self.suppressed))
+    }
+
+    /// Whether this success ends a failure.
+    pub(crate) fn succeeded(&mut self) -> bool {
+        self.suppressed = 0;
+        self.failing.take().is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// C5.10
+    #[test]
+    fn a_repeating_failure_is_logged_when_it_starts_changes_ends_and_every_five_minutes() {
+        let mut repeats = Repeats::default();
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        assert_eq!(repeats.failed(Class::Refused, at(0)), Some(0));
+        assert_eq!(repeats.failed(Class::Refused, at(60)), None);
+        assert_eq!(repeats.failed(Class::Refused, at(299)), None);
+        assert_eq!(repeats.failed(Class::Refused, at(300)), Some(2));
+        assert_eq!(repeats.failed(Class::Broken, at(301)), Some(0), "another class");
+        assert!(repeats.succeeded());
+        assert!(!repeats.succeeded());
+        assert_eq!(repeats.failed(Class::Broken, at(302)), Some(0));
+    }
+
+    #[test]
+    fn the_worst_lane_speaks_for_all() {
+        let lanes = [Health::Synced, Health::Starting];
+        assert_eq!(Health::of_all(lanes.iter()), Health::Starting);
+        let lanes = [Health::Synced, Health::Forbidden, Health::Starting];
+        assert_eq!(Health::of_all(lanes.iter()), Health::Forbidden);
+    }
+}

@@ -1,0 +1,377 @@
+//! What drives an informer: its lanes, its handlers, its resync timer, its end.
+//!
+//! River: around the informer.
+//! Promise: it runs once; stopping ends reflectors, then queues, then subscribers; when `run` has
+//! returned, or its future was dropped, no task of the informer is alive.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::delta_queue::{self, Consumer, Work};
+use crate::error::Error;
+use crate::indexer::writer::{KnownObjects, Scope};
+use crate::key::Key;
+use crate::list_watch::ListWatch;
+use crate::object::Cached;
+use crate::query::{At, ListQuery};
+use crate::reflector::Reflector;
+
+use super::{Command, Health, Lane, OpenSource, Phase, Shared, Sources, subscriber};
+
+/// Drives one informer. A runner is used up by running: an informer runs once.
+#[must_use = "an informer does nothing until its runner is run"]
+pub struct Runner<K: Cached> {
+    shared: Arc<Shared<K>>,
+    sources: Sources<K>,
+}
+
+/// How long handlers may take to return at stop, unless draining was asked for.
+const HANDLER_GRACE: Duration = Duration::from_secs(5);
+
+impl<K: Cached> Runner<K> {
+    pub(crate) fn new(shared: Arc<Shared<K>>, sources: Sources<K>) -> Runner<K> {
+        Runner { shared, sources }
+    }
+
+    /// Runs the informer until `stop`. Dropping the future stops it as well.
+    ///
+    /// # Errors
+    /// [`Error::TooManyObjects`] if there are more than allowed; a source that fails this check.
+    pub async fn run(self, stop: CancellationToken) -> Result<(), Error> {
+        let Runner { shared, sources } = self;
+        let ending = Ending { shared: Arc::clone(&shared) };
+        let (first, open) = match sources {
+            Sources::One(source) => (vec![(Scope::All, source)], None),
+            Sources::Each { namespaces, open } => {
+                let each = namespaces
+                    .iter()
+                    .map(|namespace| (Scope::Namespace(namespace.as_str().into()), open(namespace)))
+                    .collect();
+                (each, Some(open))
+            }
+        };
+        shared.start(first.iter().map(|(scope, _)| scope.clone()));
+        if let Err(error) = refuse_too_many(&shared, &first).await {
+            shared.health.send_replace(Health::Failed(error.to_string()));
+            return Err(error);
+        }
+        let mut running = Running {
+            lanes: JoinSet::new(),
+            lane_stops: BTreeMap::new(),
+            removed: BTreeSet::new(),
+            resync: Arc::new(Notify::new()),
+            handlers: JoinSet::new(),
+            open,
+            shared,
+        };
+        for (scope, source) in first {
+            running.start_lane(scope, source);
+        }
+        running.until(&stop).await;
+        running.finish().await;
+        drop(ending);
+        Ok(())
+    }
+}
+
+impl<K: Cached> fmt::Debug for Runner<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Runner({})", self.shared.options.name)
+    }
+}
+
+/// Asks how many objects there are before all of them are fetched.
+async fn refuse_too_many<K: Cached>(
+    shared: &Shared<K>,
+    sources: &[(Scope, Arc<dyn ListWatch<Object = K>>)],
+) -> Result<(), Error> {
+    let Some(max) = shared.options.refuse_above else { return Ok(()) };
+    let mut count = 0;
+    for (_, source) in sources {
+        count += estimate(&**source, &shared.options.selection).await?.unwrap_or(0);
+    }
+    if count <= max {
+        return Ok(());
+    }
+    Err(Error::TooManyObjects { resource: shared.options.resource.resource(), count, max })
+}
+
+/// How many objects a source has; `None` if the server does not say, which it does only without
+/// selectors.
+pub(crate) async fn estimate<K: Cached>(
+    source: &dyn ListWatch<Object = K>,
+    selection: &crate::query::Selection,
+) -> Result<Option<u64>, Error> {
+    let query = ListQuery {
+        selection: selection.clone(),
+        at: At::Any,
+        limit: Some(1),
+        continue_token: None,
+    };
+    let page = source.list(query).await?;
+    let here = page.items.len() as u64;
+    match (page.remaining, page.continue_token) {
+        (Some(more), _) => Ok(Some(here + more)),
+        (None, None) => Ok(Some(here)),
+        (None, Some(_)) => Ok(None),
+    }
+}
+
+impl<K: Cached> Shared<K> {
+    fn start(&self, scopes: impl Iterator<Item = Scope>) {
+        let mut core = self.core();
+        core.phase = Phase::Running;
+        core.fix_check_period(Instant::now());
+        for scope in scopes {
+            core.writer.add_lane(scope.clone());
+            core.lanes.insert(scope, Lane { health: Health::Starting, synced: false });
+        }
+        let mut core = core;
+        if core.lanes.is_empty() {
+            self.update_synced(&mut core); // a set of namespaces may be empty
+        }
+    }
+
+    fn take_commands(&self) -> Vec<Command<K>> {
+        std::mem::take(&mut *self.commands.lock().expect("no code panics while it is held"))
+    }
+}
+
+/// Marks the informer as stopped, whichever way its run ends.
+struct Ending<K: Cached> {
+    shared: Arc<Shared<K>>,
+}
+
+impl<K: Cached> Drop for Ending<K> {
+    fn drop(&mut self) {
+        let mut core = self.shared.core();
+        core.phase = Phase::Stopped;
+        for subscriber in core.subscribers.drain(..) {
+            subscriber.stop();
+        }
+        drop(core);
+        self.shared.store.stop();
+        self.shared.health.send_if_modified(|health| {
+            let failed = matches!(health, Health::Failed(_));
+            if !failed {
+                *health = Health::Stopped;
+            }
+            !failed
+        });
+    }
+}
+
+/// The tasks of a running informer.
+struct Running<K: Cached> {
+    shared: Arc<Shared<K>>,
+    lanes: JoinSet<Scope>,
+    lane_stops: BTreeMap<Scope, CancellationToken>,
+    /// Lanes that were told to end because their namespace was removed.
+    removed: BTreeSet<Scope>,
+    resync: Arc<Notify>,
+    handlers: JoinSet<()>,
+    open: Option<OpenSource<K>>,
+}
+
+impl<K: Cached> Running<K> {
+    async fn until(&mut self, stop: &CancellationToken) {
+        let check_period = self.shared.core().check_period;
+        let mut next_check = check_period.map(|period| Instant::now() + period);
+        loop {
+            self.obey();
+            let shared = Arc::clone(&self.shared);
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                () = shared.commanded.notified() => {}
+                Some(ended) = self.lanes.join_next() => {
+                    if self.lane_ended(unwound(ended)) {
+                        return;
+                    }
+                }
+                Some(ended) = self.handlers.join_next() => unwound(ended),
+                () = until(next_check) => {
+                    if self.shared.should_resync(Instant::now()) {
+                        self.resync.notify_waiters();
+                    }
+                    next_check = check_period.map(|period| Instant::now() + period);
+                }
+            }
+        }
+    }
+
+    fn obey(&mut self) {
+        for command in self.shared.take_commands() {
+            match command {
+                Command::Drive(subscriber, callback) => {
+                    let drain = self.shared.options.drain.is_some();
+                    self.handlers.spawn(subscriber::drive(subscriber, callback, drain));
+                }
+                Command::AddNamespace(namespace) => self.add_namespace(&namespace),
+                Command::RemoveNamespace(namespace) => {
+                    let scope = Scope::Namespace(namespace.as_str().into());
+                    if let Some(stop) = self.lane_stops.get(&scope) {
+                        stop.cancel();
+                        self.removed.insert(scope);
+                    }
+                }
+            }
+        }
+    }
+
+    fn add_namespace(&mut self, namespace: &str) {
+        let Some(open) = &self.open else { return };
+        let scope = Scope::Namespace(namespace.into());
+        if self.lane_stops.contains_key(&scope) {
+            return;
+        }
+        let source = open(namespace);
+        let mut core = self.shared.core();
+        core.writer.add_lane(scope.clone());
+        core.lanes.insert(scope.clone(), Lane { health: Health::Starting, synced: false });
+        drop(core);
+        self.start_lane(scope, source);
+    }
+
+    fn start_lane(&mut self, scope: Scope, source: Arc<dyn ListWatch<Object = K>>) {
+        let stop = CancellationToken::new();
+        self.lane_stops.insert(scope.clone(), stop.clone());
+        let shared = Arc::clone(&self.shared);
+        self.lanes.spawn(run_lane(shared, scope, source, Arc::clone(&self.resync), stop));
+    }
+
+    /// A lane has ended; whether the informer ends with it.
+    fn lane_ended(&mut self, scope: Scope) -> bool {
+        self.lane_stops.remove(&scope);
+        self.shared.queue_lens.lock().expect("no code panics while it is held").remove(&scope);
+        if !self.removed.remove(&scope) {
+            return true;
+        }
+        let mut core = self.shared.core();
+        core.lanes.remove(&scope);
+        let applied = core.writer.remove_lane(&scope);
+        self.shared.distribute(&mut core, applied, Instant::now());
+        self.shared.update_synced(&mut core);
+        false
+    }
+
+    /// Reflectors first, then queues, then subscribers.
+    async fn finish(mut self) {
+        for stop in self.lane_stops.values() {
+            stop.cancel();
+        }
+        while let Some(ended) = self.lanes.join_next().await {
+            unwound(ended);
+        }
+        self.obey(); // handlers that were added in the last moment get their end too
+        for subscriber in &self.shared.core().subscribers {
+            subscriber.stop();
+        }
+        let grace = self.shared.options.drain.unwrap_or(HANDLER_GRACE);
+        let all = async {
+            while let Some(ended) = self.handlers.join_next().await {
+                unwound(ended);
+            }
+        };
+        if timeout(grace, all).await.is_err() {
+            tracing::warn!(informer = self.shared.options.name, "handlers were cancelled at stop");
+            self.handlers.shutdown().await;
+        }
+    }
+}
+
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// A task's panic is the panic of whoever owns it.
+fn unwound<T>(ended: Result<T, JoinError>) -> T {
+    match ended {
+        Ok(value) => value,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}
+
+/// One collection of the informer: its reflector and the consumer of its queue.
+async fn run_lane<K: Cached>(
+    shared: Arc<Shared<K>>,
+    scope: Scope,
+    source: Arc<dyn ListWatch<Object = K>>,
+    resync: Arc<Notify>,
+    stop: CancellationToken,
+) -> Scope {
+    let known = KnownObjects { store: shared.store.clone(), scope: scope.clone() };
+    let (producer, consumer) = delta_queue::queue(shared.options.queue, Arc::new(known));
+    shared
+        .queue_lens
+        .lock()
+        .expect("no code panics while it is held")
+        .insert(scope.clone(), producer.len_reader());
+    let reflector = Reflector::new(Arc::clone(&shared), scope.clone(), source, producer, resync);
+    let mut parts = JoinSet::new();
+    parts.spawn(async move { reflector.run(stop).await });
+    consume(&shared, &scope, consumer).await;
+    while let Some(ended) = parts.join_next().await {
+        unwound(ended);
+    }
+    scope
+}
+
+/// Applies deltas until the reflector is gone and nothing is left.
+async fn consume<K: Cached>(shared: &Shared<K>, scope: &Scope, mut consumer: Consumer<K>) {
+    let mut synced = false;
+    let mut resync = Resync::Idle;
+    loop {
+        let waiting = consumer.len();
+        let started = Instant::now();
+        let mut count = 0;
+        let work = consumer.process(|batch| {
+            count = batch.deltas.len();
+            if shared.apply(scope, batch) {
+                resync = Resync::After(None);
+            }
+        });
+        warn_if_slow(shared, waiting, count, started.elapsed());
+        if !synced && consumer.has_synced() {
+            synced = true;
+            shared.lane_synced(scope);
+        }
+        if let Resync::After(key) = &resync {
+            resync = match shared.resync_slice(scope, key.as_ref()) {
+                Some(last) => Resync::After(Some(last)),
+                None => Resync::Idle,
+            };
+        }
+        match work {
+            Work::Closed => return,
+            Work::Nothing if matches!(resync, Resync::Idle) => consumer.ready().await,
+            Work::Nothing | Work::Done => tokio::task::coop::consume_budget().await,
+        }
+    }
+}
+
+/// How far a resync has come.
+enum Resync {
+    Idle,
+    After(Option<Key>),
+}
+
+fn warn_if_slow<K: Cached>(shared: &Shared<K>, waiting: usize, count: usize, took: Duration) {
+    let limit = Duration::from_millis(100)
+        .saturating_mul(u32::try_from(count).unwrap_or(u32::MAX))
+        .min(Duration::from_secs(1));
+    if waiting > 10 && count > 0 && took > limit {
+        let name = &shared.options.name;
+        tracing::warn!(informer = name, ?took, count, waiting, "applying deltas is slow");
+    }
+}

@@ -1,0 +1,556 @@
+//! The reflector: lists, then watches, and keeps at it.
+//!
+//! River: source → **reflector** → delta queue.
+//! Promise: what reaches the queue is the server's order; a list becomes visible as one step; a
+//! cut is resumed at the last version; a list is made again only when it must. Stopping ends it at
+//! once, whatever it is waiting for.
+
+pub(crate) mod machine;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use tokio::sync::{Notify, OwnedSemaphorePermit};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
+
+use crate::change::Gone;
+use crate::delta_queue::{Closed, Delta, Producer, Replacement, SetKind};
+use crate::indexer::writer::Scope;
+use crate::informer::health::Repeats;
+use crate::informer::{InitialRead, Shared};
+use crate::key::Key;
+use crate::list_watch::{Class, Error, Event, EventStream, ListWatch, Page, Undecodable};
+use crate::object::Cached;
+use crate::query::{At, ListQuery, WatchQuery};
+use crate::version::ResourceVersion;
+
+use self::machine::{Action, Effect, Failure, Input, ListPlan, Machine, Seen, Settings, WatchPlan};
+
+pub(crate) struct Reflector<K: Cached> {
+    informer: Arc<Shared<K>>,
+    scope: Scope,
+    source: Arc<dyn ListWatch<Object = K>>,
+    queue: Producer<K>,
+    machine: Machine,
+    /// A resync is due.
+    resync: Arc<Notify>,
+    /// What a watch-list has delivered so far.
+    collection: Collection<K>,
+    /// The failure that the machine is about to decide on.
+    error: Option<Error>,
+    repeats: Repeats,
+}
+
+struct Collection<K> {
+    objects: BTreeMap<Key, Arc<K>>,
+    undecodable: BTreeMap<Key, Undecodable>,
+}
+
+/// Lists that take longer are logged.
+const SLOW_LIST: Duration = Duration::from_secs(10);
+/// Silence of a watch-list is logged this often.
+const WATCH_LIST_WARNING: Duration = Duration::from_secs(10);
+/// No collection has so many pages; a server that goes on is broken.
+const PAGES_MAX: usize = 1_000_000;
+const DISCOVERY_EVERY: Duration = Duration::from_secs(60);
+
+impl<K: Cached> Reflector<K> {
+    pub(crate) fn new(
+        informer: Arc<Shared<K>>,
+        scope: Scope,
+        source: Arc<dyn ListWatch<Object = K>>,
+        queue: Producer<K>,
+        resync: Arc<Notify>,
+    ) -> Reflector<K> {
+        let options = &informer.options;
+        if options.consistency_check.is_some() {
+            tracing::warn!(informer = options.name, "the consistency check doubles every list");
+        }
+        let machine = Machine::new(Settings {
+            page_size: options.page_size,
+            watch_list: source.supports_watch_list(),
+            consistent_start: options.initial_read == InitialRead::Consistent,
+            watch_timeout_min: options.watch_timeout_min,
+            internal_error_retry: options.internal_error_retry,
+            not_served: options.not_served,
+        });
+        Reflector {
+            informer,
+            scope,
+            source,
+            queue,
+            machine,
+            resync,
+            collection: Collection::default(),
+            error: None,
+            repeats: Repeats::default(),
+        }
+    }
+
+    /// Runs until `stop`, or until a policy says to end.
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => {}
+            () = self.keep_at_it() => {}
+        }
+    }
+
+    async fn keep_at_it(&mut self) {
+        let mut input = self.begin();
+        loop {
+            let action = self.decide(input);
+            input = match action {
+                Action::List(plan) => {
+                    let span = tracing::debug_span!("list", informer = self.name());
+                    self.list(plan).instrument(span).await
+                }
+                Action::Watch(plan) => {
+                    let span = tracing::debug_span!("watch", informer = self.name());
+                    self.watch(plan).instrument(span).await
+                }
+                Action::Wait(delay) => {
+                    sleep(delay).await;
+                    Input::DelayOver
+                }
+                Action::AwaitDiscovery => self.await_discovery().await,
+                Action::Stop => return,
+                Action::Read => unreachable!("only the watch reads on"),
+            };
+        }
+    }
+
+    fn name(&self) -> &str {
+        &self.informer.options.name
+    }
+
+    /// An informer that was given a saved state goes on from there.
+    fn begin(&mut self) -> Input {
+        if let Some(version) = self.informer.store.resource_version() {
+            self.machine.resume_from(version);
+        }
+        Input::Start
+    }
+
+    /// One step of the machine, and what is told of it.
+    fn decide(&mut self, input: Input) -> Action {
+        let step = self.machine.step(Instant::now(), &self.informer.random, input);
+        let error = self.error.take();
+        if step.failed {
+            let error = error.unwrap_or(Error::Cut);
+            self.log_failure(&error);
+            self.informer.failed(&self.scope, &error);
+        }
+        if let Some(observer) = &self.informer.observer {
+            if let Some(reason) = step.relist {
+                observer.relisted(reason.as_str());
+            }
+            if step.fell_back {
+                observer.fallbacks.inc();
+            }
+        }
+        step.action
+    }
+
+    fn log_failure(&mut self, error: &Error) {
+        let class = error.class();
+        let Some(repeated) = self.repeats.failed(class, Instant::now()) else { return };
+        let name = &self.informer.options.name;
+        let error = error as &dyn std::error::Error;
+        match class {
+            Class::Expired => tracing::debug!(informer = name, repeated, error, "history is gone"),
+            Class::Broken => tracing::info!(informer = name, repeated, error, "the watch broke"),
+            _ => tracing::warn!(informer = name, repeated, error, "list or watch failed"),
+        }
+    }
+
+    /// Keeps the error for the report; answers what the machine needs of it.
+    fn failure(&mut self, error: Error) -> Failure {
+        let failure = Failure { class: error.class(), retry_after: error.retry_after() };
+        self.error = Some(error);
+        failure
+    }
+
+    async fn await_discovery(&self) -> Input {
+        loop {
+            sleep(DISCOVERY_EVERY).await;
+            if self.source.is_served().await {
+                return Input::Served;
+            }
+        }
+    }
+
+    /// A place among those who fetch their first state; held only while a request is under way.
+    async fn fetch_slot(&self) -> Option<OwnedSemaphorePermit> {
+        let slots = self.informer.options.fetch_slots.clone()?;
+        slots.acquire_owned().await.ok()
+    }
+
+    async fn list(&mut self, plan: ListPlan) -> Input {
+        let slot = self.fetch_slot().await;
+        let started = Instant::now();
+        let at = at_name(&plan.at);
+        let listed = self.pages(&plan).await;
+        drop(slot);
+        let fetched = started.elapsed();
+        let outcome = if listed.is_ok() { "ok" } else { "error" };
+        if let Some(observer) = &self.informer.observer {
+            observer.listed(outcome, at);
+            observer.list_duration.observe(fetched);
+        }
+        let (replacement, paginated) = match listed {
+            Ok(listed) => listed,
+            Err((error, later_page)) => {
+                return Input::ListFailed { failure: self.failure(error), later_page };
+            }
+        };
+        let count = replacement.items.len();
+        let version = replacement.version.clone();
+        self.report_undecodable(&replacement.undecodable);
+        if let Some(observer) = &self.informer.observer {
+            observer.list_items.set(count as f64);
+        }
+        if self.queue.put(Delta::ReplacedAll(replacement)).await.is_err() {
+            return Input::ListFailed { failure: self.failure(Error::Cut), later_page: false };
+        }
+        self.informer.heard(&self.scope, Some(&version));
+        let total = started.elapsed();
+        if total > SLOW_LIST {
+            let replace = total - fetched;
+            tracing::warn!(informer = self.name(), count, ?fetched, ?replace, "a slow list");
+        }
+        Input::Listed { version, paginated }
+    }
+
+    /// All pages of a list, and whether there was more than one; an error says whether it came
+    /// with a later page.
+    async fn pages(&self, plan: &ListPlan) -> Result<(Replacement<K>, bool), (Error, bool)> {
+        let mut query = ListQuery {
+            selection: self.informer.options.selection.clone(),
+            at: plan.at.clone(),
+            limit: plan.limit,
+            continue_token: None,
+        };
+        let mut all = Listed { objects: Vec::new(), undecodable: Vec::new(), version: None };
+        for number in 0..PAGES_MAX {
+            let later = number > 0;
+            let page = self.source.list(query.clone()).await.map_err(|error| (error, later))?;
+            let Some(token) = all.take(page) else { return Ok((all.finish(), later)) };
+            if query.continue_token.as_ref() == Some(&token) {
+                break;
+            }
+            query.continue_token = Some(token);
+        }
+        Err((Error::EndlessPages, true))
+    }
+
+    fn report_undecodable(&self, undecodable: &[Undecodable]) {
+        for bad in undecodable {
+            let name = &self.informer.options.name;
+            let error = format!("{} cannot be decoded: {}", bad.key, bad.error);
+            tracing::error!(informer = name, error);
+            if let Some(observer) = &self.informer.observer {
+                observer.undecodable.inc();
+            }
+            self.informer.report_only(&Error::Malformed(error));
+        }
+    }
+
+    async fn watch(&mut self, plan: WatchPlan) -> Input {
+        let slot = if plan.initial_events { self.fetch_slot().await } else { None };
+        self.collection = Collection::default();
+        let query = WatchQuery {
+            selection: self.informer.options.selection.clone(),
+            at: plan.at,
+            initial_events: plan.initial_events,
+            timeout_seconds: plan.timeout_seconds,
+        };
+        let deadline = self.machine.deadline().unwrap_or_else(Instant::now);
+        let opened = timeout_at(deadline, self.source.watch(query)).await;
+        let stream = match opened {
+            Err(_) => return Input::Silent,
+            Ok(Err(error)) => return Input::OpenFailed(self.failure(error)),
+            Ok(Ok(stream)) => stream,
+        };
+        let started = Instant::now();
+        self.decide(Input::Opened);
+        if let Some(observer) = &self.informer.observer {
+            observer.watches.inc();
+        }
+        if !plan.initial_events {
+            self.established();
+        }
+        let end = self.read(stream, slot).await;
+        if let Some(observer) = &self.informer.observer {
+            observer.watch_ended(end_name(&end), started.elapsed());
+        }
+        end
+    }
+
+    fn established(&mut self) {
+        if self.repeats.succeeded() {
+            tracing::info!(informer = self.name(), "watching again");
+        }
+        self.informer.established(&self.scope);
+    }
+
+    /// Reads a stream to its end; answers how it ended.
+    async fn read(
+        &mut self,
+        mut stream: EventStream<K>,
+        mut slot: Option<OwnedSemaphorePermit>,
+    ) -> Input {
+        let deadline = sleep_until(self.wake_at());
+        tokio::pin!(deadline);
+        let resync = Arc::clone(&self.resync);
+        loop {
+            tokio::select! {
+                biased;
+                event = stream.next() => match event {
+                    None => return Input::StreamEnded,
+                    Some(Err(error)) => return Input::StreamBroken(self.failure(error)),
+                    Some(Ok(event)) => {
+                        if let Some(end) = self.event(event).await {
+                            return end;
+                        }
+                        if !self.machine.is_collecting() {
+                            slot = None;
+                        }
+                    }
+                },
+                () = &mut deadline => {
+                    if self.machine.deadline().is_none_or(|at| Instant::now() >= at) {
+                        return Input::Silent;
+                    }
+                    if self.machine.is_collecting() {
+                        tracing::warn!(informer = self.name(), "still waiting for initial events");
+                    }
+                    deadline.as_mut().reset(self.wake_at());
+                }
+                () = resync.notified(), if slot.is_none() => {
+                    if self.queue.put(Delta::SyncAll).await.is_err() {
+                        return Input::StreamBroken(self.failure(Error::Cut));
+                    }
+                }
+            }
+        }
+    }
+
+    /// When to look at the deadline again; it moves with every event, the timer does not.
+    fn wake_at(&self) -> Instant {
+        let deadline = self.machine.deadline().unwrap_or_else(Instant::now);
+        if self.machine.is_collecting() {
+            return deadline.min(Instant::now() + WATCH_LIST_WARNING);
+        }
+        deadline
+    }
+
+    /// Takes one event; answers if it ends the stream.
+    async fn event(&mut self, event: Event<K>) -> Option<Input> {
+        let (seen, version) = match &event {
+            Event::Added(object) => (Seen::Added, object.resource_version()),
+            Event::Modified(object) => (Seen::Modified, object.resource_version()),
+            Event::Deleted(object) => (Seen::Deleted, object.resource_version()),
+            Event::Bookmark { resource_version, initial_events_end } => {
+                (Seen::Bookmark { marker: *initial_events_end }, resource_version.clone())
+            }
+            Event::Undecodable(bad) => (Seen::Modified, bad.resource_version.clone()),
+            Event::Error(status) => {
+                let internal = status.code == 500;
+                let failure = self.failure(Error::Status(status.clone()));
+                return Some(Input::StreamError { failure, internal });
+            }
+            Event::Skipped(why) => {
+                tracing::warn!(informer = self.name(), %why, "an event was skipped");
+                self.informer.heard(&self.scope, None);
+                if let Some(observer) = &self.informer.observer {
+                    observer.skipped.inc();
+                }
+                return None;
+            }
+        };
+        self.informer.heard(&self.scope, Some(&version));
+        if let Some(observer) = &self.informer.observer {
+            observer.event(event_index(seen));
+        }
+        let input = Input::Event { seen, version: version.clone() };
+        let step = self.machine.step(Instant::now(), &self.informer.random, input);
+        let done = match step.effect {
+            Effect::None | Effect::Ignore => Ok(()),
+            Effect::Collect => {
+                self.collect(event);
+                Ok(())
+            }
+            Effect::Apply => self.apply(event).await,
+            Effect::Replace => self.replace(version).await,
+        };
+        done.err().map(|Closed| Input::StreamBroken(self.failure(Error::Cut)))
+    }
+
+    fn collect(&mut self, event: Event<K>) {
+        match event {
+            Event::Added(object) | Event::Modified(object) => {
+                let key = object.key();
+                self.collection.undecodable.remove(&key);
+                self.collection.objects.insert(key, Arc::new(object));
+            }
+            Event::Deleted(object) => {
+                let key = object.key();
+                self.collection.undecodable.remove(&key);
+                self.collection.objects.remove(&key);
+            }
+            Event::Undecodable(bad) => {
+                self.collection.objects.remove(&bad.key);
+                self.collection.undecodable.insert(bad.key.clone(), bad);
+            }
+            Event::Bookmark { .. } | Event::Error(_) | Event::Skipped(_) => {}
+        }
+    }
+
+    /// The marker came: what was collected is the state at its version.
+    async fn replace(&mut self, version: ResourceVersion) -> Result<(), Closed> {
+        let Collection { objects, undecodable } = std::mem::take(&mut self.collection);
+        let items: Vec<(Key, Arc<K>)> = objects.into_iter().collect();
+        let undecodable: Vec<Undecodable> = undecodable.into_values().collect();
+        self.report_undecodable(&undecodable);
+        self.check_consistency(&items, &version).await;
+        if let Some(observer) = &self.informer.observer {
+            observer.list_items.set(items.len() as f64);
+        }
+        self.established();
+        self.enter(Delta::ReplacedAll(Replacement { items, undecodable, version })).await
+    }
+
+    async fn apply(&mut self, event: Event<K>) -> Result<(), Closed> {
+        let set = |kind, object: K| {
+            let key = object.key();
+            Delta::Set { kind, key, object: Arc::new(object) }
+        };
+        let delta = match event {
+            Event::Added(object) => set(SetKind::Added, object),
+            Event::Modified(object) => set(SetKind::Updated, object),
+            Event::Deleted(object) => Delta::Deleted(Gone::seen(object.key(), Arc::new(object))),
+            Event::Bookmark { resource_version, .. } => Delta::Bookmark(resource_version),
+            Event::Undecodable(bad) => {
+                self.report_undecodable(std::slice::from_ref(&bad));
+                Delta::Deleted(Gone::undecodable(bad))
+            }
+            Event::Error(_) | Event::Skipped(_) => return Ok(()),
+        };
+        self.enter(delta).await
+    }
+
+    /// Enters a delta, measuring how long the queue made us wait.
+    async fn enter(&self, delta: Delta<K>) -> Result<(), Closed> {
+        let Some(observer) = &self.informer.observer else { return self.queue.put(delta).await };
+        let started = Instant::now();
+        let done = self.queue.put(delta).await;
+        observer.queue_wait.observe(started.elapsed());
+        done
+    }
+
+    /// Compares what a watch-list delivered with a list at the same version.
+    async fn check_consistency(&self, items: &[(Key, Arc<K>)], version: &ResourceVersion) {
+        let Some(check) = self.informer.options.consistency_check else { return };
+        let text = version.text();
+        if text.is_empty() || text == "0" {
+            return;
+        }
+        let plan = ListPlan { at: At::Exact(version.clone()), limit: None };
+        let listed = loop {
+            match self.pages(&plan).await {
+                Ok((listed, _)) => break listed,
+                Err(_) => sleep(Duration::from_secs(1)).await,
+            }
+        };
+        let differing = differences(items, &listed.items);
+        if differing.is_empty() {
+            return;
+        }
+        let text = format!("watch-list and list differ at {version}: {}", differing.join(", "));
+        tracing::error!(informer = self.name(), text);
+        assert!(!check.strict, "{text}");
+        self.informer.report_only(&Error::Malformed(text));
+    }
+}
+
+impl<K> Default for Collection<K> {
+    fn default() -> Self {
+        Collection { objects: BTreeMap::new(), undecodable: BTreeMap::new() }
+    }
+}
+
+/// The pages of a list so far.
+struct Listed<K> {
+    objects: Vec<(Key, Arc<K>)>,
+    undecodable: Vec<Undecodable>,
+    version: Option<ResourceVersion>,
+}
+
+impl<K: Cached> Listed<K> {
+    /// Takes a page; answers where the next one begins.
+    fn take(&mut self, page: Page<K>) -> Option<String> {
+        let items = page.items.into_iter();
+        self.objects.extend(items.map(|object| (object.key(), Arc::new(object))));
+        self.undecodable.extend(page.undecodable);
+        self.version.get_or_insert(page.resource_version);
+        page.continue_token
+    }
+
+    fn finish(self) -> Replacement<K> {
+        Replacement {
+            items: self.objects,
+            undecodable: self.undecodable,
+            version: self.version.unwrap_or_else(|| "".into()),
+        }
+    }
+}
+
+/// The keys of objects that differ between two states, compared by UID and version.
+fn differences<K: Cached>(a: &[(Key, Arc<K>)], b: &[(Key, Arc<K>)]) -> Vec<String> {
+    let by_uid = |items: &[(Key, Arc<K>)]| -> BTreeMap<(String, Key), String> {
+        let each = items.iter().map(|(key, object)| {
+            let id = (object.uid().to_owned(), key.clone());
+            (id, object.resource_version().to_string())
+        });
+        each.collect()
+    };
+    let (a, b) = (by_uid(a), by_uid(b));
+    let differs = |id: &&(String, Key)| a.get(*id) != b.get(*id);
+    let mut keys: Vec<String> =
+        a.keys().chain(b.keys()).filter(differs).map(|(_, key)| key.to_string()).collect();
+    keys.sort();
+    keys.dedup();
+    keys
+}
+
+fn at_name(at: &At) -> &'static str {
+    match at {
+        At::Unset => "unset",
+        At::Any => "any",
+        At::AtLeast(_) => "at_least",
+        At::Exact(_) => "exact",
+    }
+}
+
+fn end_name(end: &Input) -> &'static str {
+    match end {
+        Input::StreamEnded => "end",
+        Input::StreamError { .. } => "error",
+        Input::Silent => "silent",
+        _ => "broken",
+    }
+}
+
+fn event_index(seen: Seen) -> usize {
+    match seen {
+        Seen::Added => 0,
+        Seen::Modified => 1,
+        Seen::Deleted => 2,
+        Seen::Bookmark { .. } => 3,
+    }
+}

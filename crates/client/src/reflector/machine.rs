@@ -1,0 +1,694 @@
+//! The decisions of a reflector: one function of state and input, without waiting.
+//!
+//! River: inside the reflector. The shell carries out what is decided here and reports back.
+//! Promise: a list is made only when there is no version, when the server said that history is
+//! gone, or after counted failures; between two cycles there is always a delay; whatever the
+//! server answers, requests stay under the ceiling of the delays.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::backoff::Backoff;
+use crate::list_watch::Class;
+use crate::query::At;
+use crate::random::Random;
+use crate::version::ResourceVersion;
+
+/// What the user may set.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    /// Pages of this size for every list; `None` leaves it to the rules.
+    pub(crate) page_size: Option<u32>,
+    /// Whether the source can begin a watch with the present objects.
+    pub(crate) watch_list: bool,
+    /// Whether the first list must not come from a cache.
+    pub(crate) consistent_start: bool,
+    /// Watches last from this to twice this, if it is above 300 s.
+    pub(crate) watch_timeout_min: Duration,
+    /// How long in-stream internal errors are retried at the same version.
+    pub(crate) internal_error_retry: Option<Duration>,
+    pub(crate) not_served: NotServed,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            page_size: None,
+            watch_list: true,
+            consistent_start: false,
+            watch_timeout_min: Duration::ZERO,
+            internal_error_retry: None,
+            not_served: NotServed::default(),
+        }
+    }
+}
+
+/// What to do when the server does not serve the resource type, for example because its
+/// definition was deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NotServed {
+    /// Try again at the longest delay.
+    #[default]
+    Retry,
+    /// End the informer.
+    Stop,
+    /// Ask discovery once a minute and start over when the type is served.
+    AwaitDiscovery,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Input {
+    Start,
+    DelayOver,
+    /// Discovery knows the type again.
+    Served,
+    Listed {
+        version: ResourceVersion,
+        paginated: bool,
+    },
+    ListFailed {
+        failure: Failure,
+        later_page: bool,
+    },
+    /// A watch was answered with 200.
+    Opened,
+    OpenFailed(Failure),
+    Event {
+        seen: Seen,
+        version: ResourceVersion,
+    },
+    /// The server ended the stream with an ERROR event.
+    StreamError {
+        failure: Failure,
+        internal: bool,
+    },
+    /// The stream broke, or could not be read.
+    StreamBroken(Failure),
+    StreamEnded,
+    /// The deadline of the stream passed.
+    Silent,
+}
+
+/// A failure, as far as decisions need it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Failure {
+    pub(crate) class: Class,
+    pub(crate) retry_after: Option<Duration>,
+}
+
+/// The kind of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seen {
+    Added,
+    Modified,
+    Deleted,
+    Bookmark { marker: bool },
+}
+
+/// What to do next.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Action {
+    List(ListPlan),
+    Watch(WatchPlan),
+    /// Read on in the stream that is open.
+    Read,
+    Wait(Duration),
+    AwaitDiscovery,
+    Stop,
+}
+
+/// What to do with the event that was the input.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Effect {
+    #[default]
+    None,
+    /// It belongs to the initial state that is being collected.
+    Collect,
+    /// The collection is complete: it replaces everything.
+    Replace,
+    /// It goes on the queue.
+    Apply,
+    /// A bookmark from the past.
+    Ignore,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ListPlan {
+    pub(crate) at: At,
+    pub(crate) limit: Option<u32>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct WatchPlan {
+    pub(crate) at: At,
+    pub(crate) initial_events: bool,
+    pub(crate) timeout_seconds: u32,
+}
+
+/// The answer of one step.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Step {
+    pub(crate) action: Action,
+    pub(crate) effect: Effect,
+    /// Whether the input failed a cycle or a watch: reported before the delay.
+    pub(crate) failed: bool,
+    /// Why a new cycle was decided; for the metric.
+    pub(crate) relist: Option<Relist>,
+    /// A watch-list was given up for a list.
+    pub(crate) fell_back: bool,
+}
+
+/// Why initial state is fetched again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Relist {
+    Expired,
+    FailedResumes,
+    ShortWatches,
+    ListFailed,
+    Other,
+}
+
+impl Relist {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Relist::Expired => "expired",
+            Relist::FailedResumes => "failed_resumes",
+            Relist::ShortWatches => "short_watches",
+            Relist::ListFailed => "list_failed",
+            Relist::Other => "other",
+        }
+    }
+}
+
+/// The first list and every list without a known version come in pages of this size.
+const PAGE_SIZE: u32 = 500;
+/// A watch that ends sooner, without an event, is suspicious.
+const SHORT: Duration = Duration::from_secs(1);
+/// So many suspicious ones in a row lead to a new cycle.
+const SHORT_MAX: u32 = 3;
+/// So many failed resumes in a row lead to a new cycle.
+const FAILED_RESUMES_MAX: u32 = 5;
+/// A stream that lived so long was a good one even if nothing happened on it.
+const GOOD_AFTER: Duration = Duration::from_secs(60);
+/// A server that sent no marker for so long will not send one.
+const WATCH_LIST_PATIENCE: Duration = Duration::from_secs(60);
+/// How long watch-lists are not tried after a server could not do them.
+const WATCH_LIST_OFF: Duration = Duration::from_secs(600);
+/// How long after its own timeout a silent stream counts as dead.
+const TIMEOUT_GRACE: Duration = Duration::from_secs(30);
+/// With bookmarks seen, silence longer than this, or three times their distance, is death.
+const BOOKMARK_SILENCE: Duration = Duration::from_secs(90);
+/// Ends that come early may come to many at once; they are spread over this time.
+const SPREAD: Duration = Duration::from_secs(1);
+/// The window of internal errors restarts after so long without one.
+const INTERNAL_ERROR_QUIET: Duration = Duration::from_secs(60);
+const WATCH_TIMEOUT_MIN: u64 = 300;
+
+#[derive(Debug)]
+pub(crate) struct Machine {
+    settings: Settings,
+    last_version: Option<ResourceVersion>,
+    /// The server did not have the version we know: ask for the newest until that works.
+    version_unavailable: bool,
+    /// The server pages even when it answers from its cache.
+    paginated: bool,
+    watch_list_off_until: Option<Instant>,
+    /// Watch-lists in a row that ended without the marker.
+    cut_watch_lists: u32,
+    short_watches: u32,
+    failed_resumes: u32,
+    internal_errors: Option<InternalErrors>,
+    backoff: Backoff,
+    after_delay: After,
+    list: Option<ListAttempt>,
+    stream: Option<Stream>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum After {
+    Cycle,
+    Resume,
+}
+
+#[derive(Clone, Debug)]
+struct ListAttempt {
+    plan: ListPlan,
+    /// The one immediate repetition with the newest version was used.
+    retried_newest: bool,
+    /// The one repetition without pages was used.
+    retried_whole: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct InternalErrors {
+    first: Instant,
+    last: Instant,
+}
+
+/// The watch that is open or being opened.
+#[derive(Debug)]
+struct Stream {
+    opened: Instant,
+    timeout: Duration,
+    phase: Phase,
+    events: u64,
+    last_frame: Instant,
+    bookmarks: u32,
+    last_bookmark: Instant,
+    bookmark_distance: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Before the marker of a watch-list.
+    Collecting,
+    /// Synthetic ADDED events may come, in no order; versions do not count yet.
+    Unordered,
+    Watching,
+}
+
+impl Stream {
+    fn new(plan: &WatchPlan, now: Instant) -> Stream {
+        let phase = match (&plan.at, plan.initial_events) {
+            (_, true) => Phase::Collecting,
+            (At::Unset | At::Any, false) => Phase::Unordered,
+            _ => Phase::Watching,
+        };
+        Stream {
+            opened: now,
+            timeout: Duration::from_secs(u64::from(plan.timeout_seconds)),
+            phase,
+            events: 0,
+            last_frame: now,
+            bookmarks: 0,
+            last_bookmark: now,
+            bookmark_distance: Duration::ZERO,
+        }
+    }
+
+    fn frame(&mut self, now: Instant, seen: Seen) {
+        self.events += 1;
+        self.last_frame = now;
+        if matches!(seen, Seen::Bookmark { .. }) {
+            if self.bookmarks > 0 {
+                self.bookmark_distance = now.saturating_duration_since(self.last_bookmark);
+            }
+            self.bookmarks += 1;
+            self.last_bookmark = now;
+        }
+    }
+
+    fn deadline(&self) -> Instant {
+        if self.phase == Phase::Collecting {
+            return self.last_frame + WATCH_LIST_PATIENCE;
+        }
+        let over = (self.opened + self.timeout).max(self.last_frame) + TIMEOUT_GRACE;
+        if self.bookmarks < 2 {
+            return over;
+        }
+        over.min(self.last_frame + BOOKMARK_SILENCE.max(self.bookmark_distance * 3))
+    }
+}
+
+impl Machine {
+    pub(crate) fn new(settings: Settings) -> Machine {
+        Machine {
+            settings,
+            last_version: None,
+            version_unavailable: false,
+            paginated: false,
+            watch_list_off_until: None,
+            cut_watch_lists: 0,
+            short_watches: 0,
+            failed_resumes: 0,
+            internal_errors: None,
+            backoff: Backoff::default(),
+            after_delay: After::Cycle,
+            list: None,
+            stream: None,
+        }
+    }
+
+    /// The version of the newest list, event or bookmark; it may run ahead of the store.
+    pub(crate) fn last_version(&self) -> Option<&ResourceVersion> {
+        self.last_version.as_ref()
+    }
+
+    /// Starts from a state that is known already: the first cycle resumes the watch there.
+    pub(crate) fn resume_from(&mut self, version: ResourceVersion) {
+        self.last_version = Some(version);
+        self.after_delay = After::Resume;
+    }
+
+    /// When the open stream counts as dead, unless something comes before.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.stream.as_ref().map(Stream::deadline)
+    }
+
+    /// Whether the open stream is still collecting the initial state.
+    pub(crate) fn is_collecting(&self) -> bool {
+        self.stream.as_ref().is_some_and(|stream| stream.phase == Phase::Collecting)
+    }
+
+    /// One decision.
+    pub(crate) fn step(&mut self, now: Instant, random: &Random, input: Input) -> Step {
+        let mut turn = Turn { now, random, step: Step::new() };
+        turn.step.action = match input {
+            Input::Start => match self.after_delay {
+                After::Cycle => self.begin_cycle(&turn),
+                After::Resume => self.resume(&turn),
+            },
+            Input::DelayOver => match self.after_delay {
+                After::Cycle => self.begin_cycle(&turn),
+                After::Resume => self.resume(&turn),
+            },
+            Input::Served => self.begin_cycle(&turn),
+            Input::Listed { version, paginated } => self.listed(&turn, version, paginated),
+            Input::ListFailed { failure, later_page } => {
+                self.list_failed(&mut turn, failure, later_page)
+            }
+            Input::Opened => {
+                self.opened(now);
+                Action::Read
+            }
+            Input::Event { seen, version } => self.event(&mut turn, seen, version),
+            Input::OpenFailed(failure) => self.open_failed(&mut turn, failure),
+            Input::StreamError { failure, internal } => {
+                self.stream_error(&mut turn, failure, internal)
+            }
+            Input::StreamBroken(failure) => self.stream_broken(&mut turn, failure),
+            Input::StreamEnded => self.stream_ended(&mut turn),
+            Input::Silent => self.silent(&mut turn),
+        };
+        turn.step
+    }
+
+    fn begin_cycle(&mut self, turn: &Turn<'_>) -> Action {
+        self.short_watches = 0;
+        self.failed_resumes = 0;
+        if self.may_watch_list(turn.now) { self.watch_list(turn) } else { self.first_list() }
+    }
+
+    fn may_watch_list(&self, now: Instant) -> bool {
+        self.settings.watch_list && self.watch_list_off_until.is_none_or(|until| now >= until)
+    }
+
+    fn watch_list(&mut self, turn: &Turn<'_>) -> Action {
+        let at = match &self.last_version {
+            Some(version) if !self.version_unavailable => At::AtLeast(version.clone()),
+            _ => At::Unset,
+        };
+        self.open(turn, at, true)
+    }
+
+    fn first_list(&mut self) -> Action {
+        let at = match &self.last_version {
+            _ if self.version_unavailable => At::Unset,
+            None if self.settings.consistent_start => At::Unset,
+            None => At::Any,
+            Some(version) => At::AtLeast(version.clone()),
+        };
+        let limit = match (&at, self.settings.page_size) {
+            (_, Some(size)) => Some(size),
+            // A watch cache answers a list without a limit; with one it may have to ask storage.
+            (At::AtLeast(_), None) if !self.paginated => None,
+            _ => Some(PAGE_SIZE),
+        };
+        self.start_list(ListPlan { at, limit })
+    }
+
+    fn start_list(&mut self, plan: ListPlan) -> Action {
+        self.stream = None;
+        let attempt =
+            ListAttempt { plan: plan.clone(), retried_newest: false, retried_whole: false };
+        self.list = Some(attempt);
+        Action::List(plan)
+    }
+
+    fn listed(&mut self, turn: &Turn<'_>, version: ResourceVersion, paginated: bool) -> Action {
+        let asked_any = matches!(&self.list, Some(list) if list.plan.at == At::Any);
+        self.paginated |= paginated && asked_any;
+        self.version_unavailable = false;
+        self.last_version = Some(version);
+        self.list = None;
+        self.resume(turn)
+    }
+
+    fn list_failed(&mut self, turn: &mut Turn<'_>, failure: Failure, later_page: bool) -> Action {
+        let gone = matches!(failure.class, Class::Expired | Class::TooLarge);
+        if let Some(list) = &mut self.list {
+            if later_page && failure.class == Class::Expired && !list.retried_whole {
+                list.retried_whole = true;
+                return Action::List(ListPlan { at: list.plan.at.clone(), limit: None });
+            }
+            if gone && !list.retried_newest {
+                list.retried_newest = true;
+                self.version_unavailable = true;
+                return Action::List(ListPlan { at: At::Unset, limit: list.plan.limit });
+            }
+        }
+        self.list = None;
+        self.fail(turn, failure, After::Cycle, Some(Relist::ListFailed))
+    }
+
+    /// Opens a watch at the last version, or begins a cycle if there is none.
+    fn resume(&mut self, turn: &Turn<'_>) -> Action {
+        match self.last_version.clone() {
+            Some(version) => self.open(turn, At::AtLeast(version), false),
+            None => self.begin_cycle(turn),
+        }
+    }
+
+    fn open(&mut self, turn: &Turn<'_>, at: At, initial_events: bool) -> Action {
+        let low = self.settings.watch_timeout_min.as_secs().clamp(WATCH_TIMEOUT_MIN, 1 << 30);
+        let timeout_seconds = turn.random.between(low, low * 2) as u32;
+        let plan = WatchPlan { at, initial_events, timeout_seconds };
+        self.stream = Some(Stream::new(&plan, turn.now));
+        Action::Watch(plan)
+    }
+
+    fn opened(&mut self, now: Instant) {
+        if let Some(stream) = &mut self.stream {
+            stream.opened = now;
+            stream.last_frame = now;
+        }
+    }
+
+    fn event(&mut self, turn: &mut Turn<'_>, seen: Seen, version: ResourceVersion) -> Action {
+        let past = self.is_past(&version);
+        let Some(stream) = &mut self.stream else { return Action::Read };
+        stream.frame(turn.now, seen);
+        turn.step.effect = match (stream.phase, seen) {
+            (Phase::Collecting, Seen::Bookmark { marker: true }) => {
+                stream.phase = Phase::Watching;
+                self.version_unavailable = false;
+                self.cut_watch_lists = 0;
+                self.last_version = Some(version);
+                Effect::Replace
+            }
+            (Phase::Collecting, Seen::Bookmark { marker: false }) => Effect::None,
+            (Phase::Collecting, _) => Effect::Collect,
+            (_, Seen::Bookmark { .. }) if past => Effect::Ignore,
+            (phase, _) => {
+                if phase == Phase::Unordered && seen == Seen::Added {
+                    turn.step.effect = Effect::Apply;
+                    return Action::Read;
+                }
+                stream.phase = Phase::Watching;
+                self.last_version = Some(version);
+                self.short_watches = 0;
+                self.failed_resumes = 0;
+                Effect::Apply
+            }
+        };
+        Action::Read
+    }
+
+    fn is_past(&self, version: &ResourceVersion) -> bool {
+        self.last_version.as_ref().is_some_and(|last| version.is_before(last))
+    }
+
+    fn open_failed(&mut self, turn: &mut Turn<'_>, failure: Failure) -> Action {
+        if self.is_collecting() {
+            return self.watch_list_failed(turn, failure);
+        }
+        match failure.class {
+            Class::Refused | Class::TooManyRequests | Class::Unauthorized | Class::Forbidden => {
+                self.fail(turn, failure, After::Resume, None)
+            }
+            Class::Broken | Class::TooLarge => self.failed_resume(turn, failure),
+            Class::Expired => self.fail(turn, failure, After::Cycle, Some(Relist::Expired)),
+            Class::NotServed | Class::NotUnderstood | Class::Other => {
+                self.fail(turn, failure, After::Cycle, Some(Relist::Other))
+            }
+        }
+    }
+
+    fn stream_error(&mut self, turn: &mut Turn<'_>, failure: Failure, internal: bool) -> Action {
+        if self.is_collecting() {
+            return self.watch_list_failed(turn, failure);
+        }
+        match failure.class {
+            Class::TooManyRequests => self.fail(turn, failure, After::Resume, None),
+            Class::Expired => self.fail(turn, failure, After::Cycle, Some(Relist::Expired)),
+            _ if internal && self.settings.internal_error_retry.is_some() => {
+                self.internal_error(turn, failure)
+            }
+            _ => self.failed_resume(turn, failure),
+        }
+    }
+
+    /// In-stream internal errors are retried at the same version for a configured time.
+    fn internal_error(&mut self, turn: &mut Turn<'_>, failure: Failure) -> Action {
+        let now = turn.now;
+        let patience = self.settings.internal_error_retry.unwrap_or_default();
+        let window = match self.internal_errors {
+            Some(window) if now.saturating_duration_since(window.last) < INTERNAL_ERROR_QUIET => {
+                InternalErrors { last: now, ..window }
+            }
+            _ => InternalErrors { first: now, last: now },
+        };
+        self.internal_errors = Some(window);
+        if now.saturating_duration_since(window.first) < patience {
+            return self.fail(turn, failure, After::Resume, None);
+        }
+        self.internal_errors = None;
+        self.fail(turn, failure, After::Cycle, Some(Relist::Other))
+    }
+
+    fn stream_broken(&mut self, turn: &mut Turn<'_>, failure: Failure) -> Action {
+        if self.is_collecting() {
+            return self.watch_list_failed(turn, failure);
+        }
+        self.failed_resume(turn, failure)
+    }
+
+    /// Resumes at the last version; the fifth failure in a row begins a new cycle.
+    fn failed_resume(&mut self, turn: &mut Turn<'_>, failure: Failure) -> Action {
+        let good = self.stream.as_ref().is_some_and(|stream| {
+            stream.events > 0 || turn.now.saturating_duration_since(stream.opened) >= GOOD_AFTER
+        });
+        self.failed_resumes = if good { 1 } else { self.failed_resumes + 1 };
+        if self.failed_resumes < FAILED_RESUMES_MAX {
+            return self.fail(turn, failure, After::Resume, None);
+        }
+        self.fail(turn, failure, After::Cycle, Some(Relist::FailedResumes))
+    }
+
+    fn watch_list_failed(&mut self, turn: &mut Turn<'_>, failure: Failure) -> Action {
+        match failure.class {
+            Class::Refused | Class::TooManyRequests => self.fail(turn, failure, After::Cycle, None),
+            Class::Expired | Class::TooLarge if !self.version_unavailable => {
+                self.version_unavailable = true;
+                self.watch_list(turn)
+            }
+            // Even the newest version is not to be had: that is no reason to hurry.
+            Class::Expired | Class::TooLarge => self.fail(turn, failure, After::Cycle, None),
+            Class::NotUnderstood => self.give_up_watch_list(turn),
+            _ => self.fall_back(turn),
+        }
+    }
+
+    fn give_up_watch_list(&mut self, turn: &mut Turn<'_>) -> Action {
+        self.watch_list_off_until = Some(turn.now + WATCH_LIST_OFF);
+        self.cut_watch_lists = 0;
+        self.fall_back(turn)
+    }
+
+    fn fall_back(&mut self, turn: &mut Turn<'_>) -> Action {
+        turn.step.fell_back = true;
+        self.first_list()
+    }
+
+    fn stream_ended(&mut self, turn: &mut Turn<'_>) -> Action {
+        let Some(stream) = self.stream.take() else { return self.resume(turn) };
+        if stream.phase == Phase::Collecting {
+            return self.cut_watch_list(turn);
+        }
+        let lived = turn.now.saturating_duration_since(stream.opened);
+        if lived < SHORT && stream.events == 0 {
+            return self.short_watch(turn);
+        }
+        self.short_watches = 0;
+        self.failed_resumes = 0;
+        if lived < stream.timeout.mul_f64(0.9) {
+            return self.wait(After::Resume, turn.random.part_of(SPREAD, 1.0));
+        }
+        self.resume(turn)
+    }
+
+    fn cut_watch_list(&mut self, turn: &mut Turn<'_>) -> Action {
+        self.cut_watch_lists += 1;
+        if self.cut_watch_lists > 1 {
+            return self.give_up_watch_list(turn);
+        }
+        let cut = Failure { class: Class::Broken, retry_after: None };
+        self.fail(turn, cut, After::Cycle, None)
+    }
+
+    fn short_watch(&mut self, turn: &mut Turn<'_>) -> Action {
+        self.short_watches += 1;
+        let short = Failure { class: Class::Broken, retry_after: None };
+        if self.short_watches < SHORT_MAX {
+            return self.fail(turn, short, After::Resume, None);
+        }
+        self.fail(turn, short, After::Cycle, Some(Relist::ShortWatches))
+    }
+
+    fn silent(&mut self, turn: &mut Turn<'_>) -> Action {
+        match self.stream.take() {
+            Some(stream) if stream.phase == Phase::Collecting => self.give_up_watch_list(turn),
+            _ => self.wait(After::Resume, turn.random.part_of(SPREAD, 1.0)),
+        }
+    }
+
+    /// Reports the failure and waits; some failures have a policy of their own.
+    fn fail(
+        &mut self,
+        turn: &mut Turn<'_>,
+        failure: Failure,
+        after: After,
+        relist: Option<Relist>,
+    ) -> Action {
+        turn.step.failed = true;
+        turn.step.relist = relist;
+        self.stream = None;
+        let delay = match (failure.class, self.settings.not_served) {
+            (Class::NotServed, NotServed::Stop) => return Action::Stop,
+            (Class::NotServed, NotServed::AwaitDiscovery) => return Action::AwaitDiscovery,
+            (Class::NotServed, NotServed::Retry) => self.backoff.longest(turn.now, turn.random),
+            _ => self.backoff.next(turn.now, turn.random, failure.retry_after),
+        };
+        self.wait(after, delay)
+    }
+
+    fn wait(&mut self, after: After, delay: Duration) -> Action {
+        self.stream = None;
+        self.after_delay = after;
+        Action::Wait(delay)
+    }
+}
+
+/// What a step has at hand, and its answer so far.
+struct Turn<'a> {
+    now: Instant,
+    random: &'a Random,
+    step: Step,
+}
+
+impl Step {
+    fn new() -> Step {
+        Step {
+            action: Action::Read,
+            effect: Effect::None,
+            failed: false,
+            relist: None,
+            fell_back: false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -5,7 +5,6 @@
 //! rule here.
 //! Promise: applying them twice changes nothing.
 
-use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use base64::Engine;
@@ -33,7 +32,7 @@ static PLAN: LazyLock<Plan> = LazyLock::new(|| Plan::read(include_str!("defaults
 /// The table, ready to be applied.
 struct Plan {
     /// Rules by index of type.
-    rules: HashMap<usize, Vec<Rule>>,
+    rules: Vec<Vec<Rule>>,
     reach: Reach,
 }
 
@@ -54,21 +53,21 @@ enum Action {
 impl Plan {
     fn read(text: &'static str) -> Plan {
         let types = Types::builtin();
-        let mut rules: HashMap<usize, Vec<Rule>> = HashMap::new();
+        let mut rules: Vec<Vec<Rule>> = types.iter().map(|_| Vec::new()).collect();
         let mut of = usize::MAX;
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             match line.strip_prefix("  ") {
-                Some(rule) => rules.entry(of).or_default().push(Rule::read(rule)),
+                Some(rule) => rules[of].push(Rule::read(rule)),
                 None => of = types.named(line).expect("the table names types").id.index(),
             }
         }
-        let reach = Reach::new(types, |id| rules.contains_key(&id.index()));
+        let reach = Reach::new(types, |id| !rules[id.index()].is_empty());
         Plan { rules, reach }
     }
 
     /// What is around comes first, what is inside after it, as in Kubernetes.
     fn object(&self, of: &Type, object: &mut Object) {
-        for rule in self.rules.get(&of.id.index()).into_iter().flatten() {
+        for rule in &self.rules[of.id.index()] {
             rule.apply(object);
         }
         for field in self.reach.fields(of) {

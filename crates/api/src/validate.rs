@@ -5,7 +5,6 @@
 //! it. Metadata has its own rules, for all kinds, in [`crate::name`].
 //! Promise: it only looks; no object that was decoded and defaulted makes it panic.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::LazyLock;
 
@@ -60,7 +59,7 @@ struct Check<'a> {
 
 impl Check<'_> {
     fn object(&mut self, of: &Type, object: &Object, path: &Path<'_>) {
-        for line in PLAN.lines.get(&of.id.index()).into_iter().flatten() {
+        for line in &PLAN.lines[of.id.index()] {
             line.check(self, object, path);
         }
         for field in PLAN.reach.fields(of) {
@@ -90,7 +89,7 @@ impl Check<'_> {
     }
 
     fn immutable_fields(&mut self, of: &Type, old: &Object) {
-        for path in PLAN.immutable.get(&of.id.index()).into_iter().flatten() {
+        for path in &PLAN.immutable[of.id.index()] {
             update::immutable(self, old, path);
         }
     }
@@ -128,9 +127,9 @@ static PLAN: LazyLock<Plan> = LazyLock::new(|| Plan::read(include_str!("validate
 /// The table, ready to be used.
 struct Plan {
     /// Lines by index of type.
-    lines: HashMap<usize, Vec<Line>>,
+    lines: Vec<Vec<Line>>,
     /// Paths that stay as they are, by index of type.
-    immutable: HashMap<usize, Vec<Steps>>,
+    immutable: Vec<Vec<Steps>>,
     reach: Reach,
 }
 
@@ -151,19 +150,19 @@ enum Step {
 impl Plan {
     fn read(text: &'static str) -> Plan {
         let types = Types::builtin();
-        let mut lines: HashMap<usize, Vec<Line>> = HashMap::new();
-        let mut immutable: HashMap<usize, Vec<Steps>> = HashMap::new();
+        let mut lines: Vec<Vec<Line>> = types.iter().map(|_| Vec::new()).collect();
+        let mut immutable: Vec<Vec<Steps>> = types.iter().map(|_| Vec::new()).collect();
         let mut of = usize::MAX;
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             match line.strip_prefix("  ") {
                 None => of = types.named(line).expect("the table names types").id.index(),
                 Some(line) => match line.strip_suffix(" immutable") {
-                    Some(path) => immutable.entry(of).or_default().push(steps(path)),
-                    None => lines.entry(of).or_default().push(Line::read(line)),
+                    Some(path) => immutable[of].push(steps(path)),
+                    None => lines[of].push(Line::read(line)),
                 },
             }
         }
-        let reach = Reach::new(types, |id| lines.contains_key(&id.index()));
+        let reach = Reach::new(types, |id| !lines[id.index()].is_empty());
         Plan { lines, immutable, reach }
     }
 }

@@ -1,9 +1,10 @@
 //! Rules of pods, and of everything with a pod template.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 
 use serde_json::Value;
 
+use super::rule::Seen;
 use super::{
     Check, Object, Path, has, is_true, list, map, number, objects, shown, shown_text, text,
 };
@@ -83,8 +84,10 @@ fn probe_limits(check: &mut Check<'_>, probe: &Object, path: &Path<'_>, once: bo
 
 /// Init containers share their names with the others.
 fn container_names(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
-    let mut names: HashSet<&str> =
-        objects(spec, "containers").map(|(_, container)| text(container, "name")).collect();
+    let mut names = Seen::default();
+    for (_, container) in objects(spec, "containers") {
+        names.insert(text(container, "name"));
+    }
     for kind in ["initContainers", "ephemeralContainers"] {
         let list_path = path.field(kind);
         for (index, container) in objects(spec, kind) {
@@ -98,13 +101,15 @@ fn container_names(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
 
 /// What is mounted must be there, and at one place once.
 fn volume_mounts(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
-    let mut volumes: HashSet<&str> =
-        objects(spec, "volumes").map(|(_, volume)| text(volume, "name")).collect();
+    let mut volumes = Seen::default();
+    for (_, volume) in objects(spec, "volumes") {
+        volumes.insert(text(volume, "name"));
+    }
     // The claims of a StatefulSet become volumes of its pods.
     if let Some(set) = map(check.root, "spec") {
-        let claims = objects(set, "volumeClaimTemplates");
-        volumes
-            .extend(claims.filter_map(|(_, claim)| map(claim, "metadata")?.get("name")?.as_str()));
+        for (_, claim) in objects(set, "volumeClaimTemplates") {
+            volumes.insert(map(claim, "metadata").map_or("", |metadata| text(metadata, "name")));
+        }
     }
     for kind in ["containers", "initContainers", "ephemeralContainers"] {
         let list_path = path.field(kind);
@@ -115,8 +120,8 @@ fn volume_mounts(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
     }
 }
 
-fn mounts_of(check: &mut Check<'_>, container: &Object, volumes: &HashSet<&str>, path: &Path<'_>) {
-    let mut places = HashSet::new();
+fn mounts_of(check: &mut Check<'_>, container: &Object, volumes: &Seen<'_>, path: &Path<'_>) {
+    let mut places = Seen::default();
     for (index, mount) in objects(container, "volumeMounts") {
         let at = path.index(index);
         let (name, place) = (text(mount, "name"), text(mount, "mountPath"));
@@ -149,8 +154,11 @@ fn host_ports(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
                 let why = "must match `containerPort` when `hostNetwork` is true";
                 check.invalid(at.field("hostPort"), &host.into(), why);
             }
+            if host == 0 {
+                continue;
+            }
             let key = format!("{}/{}/{host}", text(port, "protocol"), text(port, "hostIP"));
-            if host != 0 && !taken.insert(key.clone()) {
+            if !taken.insert(key.clone()) {
                 check.duplicate(at.field("hostPort"), &key.into());
             }
         }
@@ -175,7 +183,7 @@ fn init_containers(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
 
 fn scheduling_gates(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
     let list_path = path.field("schedulingGates");
-    let mut seen = HashSet::new();
+    let mut seen = Seen::default();
     for (index, gate) in objects(spec, "schedulingGates") {
         let name = text(gate, "name");
         let at = list_path.index(index);

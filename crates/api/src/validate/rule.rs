@@ -1,5 +1,7 @@
 //! The rules that lines of the table are made of.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::{Check, Path};
@@ -214,8 +216,7 @@ fn amount(check: &mut Check<'_>, value: &Value, path: &Path<'_>) {
 }
 
 fn unique(check: &mut Check<'_>, items: &[Value], key: Option<&str>, path: &Path<'_>) {
-    // Few lists are long; those that are must not cost the square of their length.
-    let mut seen = std::collections::HashSet::new();
+    let mut seen = Seen::default();
     for (index, item) in items.iter().enumerate() {
         let value = key.map_or(Some(item), |key| item.get(key));
         let Some(text) = value.and_then(Value::as_str).filter(|text| !text.is_empty()) else {
@@ -228,6 +229,33 @@ fn unique(check: &mut Check<'_>, items: &[Value], key: Option<&str>, path: &Path
                 None => check.duplicate(at, &text.into()),
             }
         }
+    }
+}
+
+/// What was there before. Most lists are short and a look at each is cheapest; the long ones must
+/// not cost the square of their length.
+#[derive(Default)]
+pub(super) struct Seen<'a> {
+    few: Vec<&'a str>,
+    many: HashSet<&'a str>,
+}
+
+impl<'a> Seen<'a> {
+    /// Adds a text; `false` if it was there.
+    pub(super) fn insert(&mut self, text: &'a str) -> bool {
+        const FEW: usize = 16;
+        if self.few.contains(&text) {
+            return false;
+        }
+        if self.few.len() < FEW {
+            self.few.push(text);
+            return true;
+        }
+        self.many.insert(text)
+    }
+
+    pub(super) fn contains(&self, text: &str) -> bool {
+        self.few.contains(&text) || self.many.contains(text)
     }
 }
 

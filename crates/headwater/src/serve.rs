@@ -15,6 +15,7 @@ use headwater_cache::{Cacher, Options as CacheOptions};
 use headwater_server::identity::Authenticator;
 use headwater_server::listen::{self, Listener};
 use headwater_server::metrics::Metrics;
+use headwater_server::openapi::Descriptions;
 use headwater_server::pki::private_file::{self, OthersMayRead};
 use headwater_server::pki::{self, Pki, kubeconfig};
 use headwater_server::tls::Acceptor;
@@ -64,6 +65,7 @@ pub(crate) async fn serve(flags: Serve) -> Result<()> {
         authenticator: Authenticator::new(tokens),
         clock,
         metrics,
+        descriptions: descriptions(),
         options: server::Options::default(),
     })?;
     parts.follow(cacher);
@@ -338,6 +340,11 @@ fn cache_options(flags: &Serve) -> CacheOptions {
     }
     options.window_counts = flags.watch_cache_sizes.iter().cloned().collect();
     options
+}
+
+/// What `kubectl explain` says about built-in types; unpacked when it is first asked for.
+fn descriptions() -> Descriptions {
+    Descriptions::compressed(include_bytes!(concat!(env!("OUT_DIR"), "/descriptions.gz")))
 }
 
 /// The address a client on this machine can use.

@@ -35,7 +35,7 @@ use definition::{Definition, Names, Scale};
 pub(crate) use gate::Gate;
 
 /// Where definitions are kept.
-const PREFIX: &str = "/registry/apiextensions.k8s.io/customresourcedefinitions/";
+pub(crate) const PREFIX: &str = "/registry/apiextensions.k8s.io/customresourcedefinitions/";
 
 /// How long to wait before objects that still hold a definition are looked at again (S9.30).
 const RETRY: Duration = Duration::from_secs(1);

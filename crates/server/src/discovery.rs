@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::body::{self, Response};
 use crate::registry::{Registry, Served};
 use crate::server::{Call, Server};
-use crate::{encode, status};
+use crate::{encode, openapi, status};
 
 /// Answers a path that is no resource.
 pub(crate) async fn path(
@@ -43,6 +43,7 @@ pub(crate) async fn path(
             resources(call, &registry, name, version)
         }
         ["api" | "apis", ..] if is_known(&registry, &words) => Err(status::method_not_allowed()),
+        ["openapi", rest @ ..] if is_read => openapi::path(server, call, rest),
         ["debug", "headwater", "compact"] if call.method == http::Method::POST => {
             compact(server, call).await
         }
@@ -312,7 +313,9 @@ fn paths(registry: &Registry) -> Value {
             paths.extend(versions.iter().map(|version| format!("/apis/{group}/{version}")));
         }
     }
-    for path in ["/healthz", "/livez", "/metrics", "/readyz", "/version"] {
+    for path in
+        ["/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
+    {
         paths.push(path.to_owned());
     }
     paths.sort();

@@ -36,6 +36,7 @@ mod binding;
 mod review;
 mod custom;
 mod discovery;
+pub mod openapi;
 mod bootstrap;
 mod server;
 

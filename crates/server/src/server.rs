@@ -30,6 +30,7 @@ use crate::identity::{Authenticator, Identity, Peer};
 use crate::listen;
 use crate::metrics::Metrics;
 use crate::observe::{self, Seen};
+use crate::openapi::{Descriptions, Documents};
 use crate::registry::Registry;
 use crate::route::{Lost, Resource, Route, Target, http_verb, route};
 use crate::{authorize, delete, discovery, encode, patch, read, status, subresource, watch, write};
@@ -70,6 +71,8 @@ struct Shared {
     clock: Arc<dyn Clock>,
     options: Options,
     addresses: Addresses,
+    documents: Documents,
+    descriptions: Descriptions,
     health: Health,
     metrics: Metrics,
     /// Set when the server begins to stop: watches end, readiness turns false.
@@ -86,6 +89,8 @@ pub struct Parts {
     pub clock: Arc<dyn Clock>,
     /// Where requests are counted.
     pub metrics: Metrics,
+    /// What types and fields are for: shown by `kubectl explain`.
+    pub descriptions: Descriptions,
     /// Times and limits.
     pub options: Options,
 }
@@ -134,7 +139,7 @@ const AUDIT_ID_MAX: usize = 64;
 impl Server {
     /// A server over a cache that has been loaded.
     pub fn new(parts: Parts) -> Result<Server, headwater_cache::Error> {
-        let Parts { cache, authenticator, clock, metrics, options } = parts;
+        let Parts { cache, authenticator, clock, metrics, descriptions, options } = parts;
         let registry = Registry::new(kind::builtin());
         for row in registry.kinds().iter().filter(|row| !row.is_converted()) {
             cache.redefine(&row.prefix, &row.fields)?;
@@ -156,6 +161,8 @@ impl Server {
             clock,
             options,
             addresses: Addresses::default(),
+            documents: Documents::default(),
+            descriptions,
             health,
             metrics,
             draining: CancellationToken::new(),
@@ -185,6 +192,14 @@ impl Server {
 
     pub(crate) fn options(&self) -> &Options {
         &self.shared.options
+    }
+
+    pub(crate) fn documents(&self) -> &Documents {
+        &self.shared.documents
+    }
+
+    pub(crate) fn descriptions(&self) -> &Descriptions {
+        &self.shared.descriptions
     }
 
     pub(crate) fn addresses(&self) -> &Addresses {

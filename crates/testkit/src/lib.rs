@@ -2,6 +2,7 @@
 
 pub mod contract;
 pub mod model;
+pub mod history;
 pub mod keeping;
 
 pub use keeping::Keeping;

@@ -4,10 +4,10 @@
 //! is guessed (S1.32). What strict validation refuses is a warning otherwise (S2.33).
 
 use bytes::Bytes;
-use headwater_api::Status;
 use headwater_api::decode::{self, Format, Target};
 use headwater_api::options::{DeleteOptions, FieldValidation};
 use headwater_api::status::{FieldError, invalid};
+use headwater_api::{Status, name};
 use http::header;
 use serde_json::Value;
 
@@ -85,7 +85,9 @@ fn checked<'a>(
             None => Vec::new(),
         },
     };
-    Ok(Decoded { value: decoded.value, warnings })
+    let mut decoded = Decoded { value: decoded.value, warnings };
+    decoded.warnings.extend(name::fold_owner_references(&mut decoded.value));
+    Ok(decoded)
 }
 
 /// A patch in JSON, or in YAML where it says so.

@@ -294,20 +294,21 @@ impl Server {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let path = parts.uri.path().to_owned();
-        let found = match found {
-            Ok(found) => found,
-            Err(Lost::Page) if identity.is_anonymous() => {
-                return status::response(&status::unauthorized());
-            }
-            Err(Lost::Page) => return body::page_not_found(),
-            Err(Lost::Status(status)) => return status::response(&status),
+        // Whoever may not ask is not told what is there (R48).
+        let attributes = match &found {
+            Ok(found) => Attributes::of(found, &path),
+            Err(_) => Attributes::Path { verb: http_verb(&parts.method), path: &path },
         };
-        let attributes = Attributes::of(&found, &path);
         if let Err(status) = authorize::authorize(&identity, &attributes) {
             let mut response = status::response(&status);
             body::set(&mut response, header::X_CONTENT_TYPE_OPTIONS, "nosniff");
             return response;
         }
+        let found = match found {
+            Ok(found) => found,
+            Err(Lost::Page) => return body::page_not_found(),
+            Err(Lost::Status(status)) => return status::response(&status),
+        };
         let upgrade = parts.extensions.remove::<hyper::upgrade::OnUpgrade>();
         let agent = parts.headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok());
         let finish = Finish::of(&parts.headers, query.pretty(agent.unwrap_or_default()));

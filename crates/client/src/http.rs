@@ -30,7 +30,7 @@ use crate::observe::SourceObserver;
 use crate::query::{ListQuery, WatchQuery};
 use crate::strip::Strip;
 
-use self::decode::{Decoded, Decoder};
+use self::decode::{Decoded, Decoder, Sizes};
 use self::frames::Frames;
 use self::list_body::ListBody;
 
@@ -77,6 +77,7 @@ pub struct Http<K> {
     kind: String,
     api_version: String,
     observer: Option<SourceObserver>,
+    sizes: Arc<Sizes>,
     object: PhantomData<fn() -> K>,
 }
 
@@ -104,6 +105,7 @@ impl<K: Cached> Http<K> {
             kind,
             api_version,
             observer: None,
+            sizes: Arc::default(),
             object: PhantomData,
         }
     }
@@ -119,6 +121,7 @@ impl<K: Cached> Http<K> {
             shard: selection.shard.clone(),
             kind: self.kind.clone(),
             api_version: self.api_version.clone(),
+            sizes: Arc::clone(&self.sizes),
             object: PhantomData,
         }
     }
@@ -251,6 +254,10 @@ impl<K: Cached> ListWatch for Http<K> {
 
     fn supports_watch_list(&self) -> bool {
         self.options.watch_list
+    }
+
+    fn mean_object_bytes(&self) -> Option<usize> {
+        self.sizes.mean()
     }
 
     async fn is_served(&self) -> bool {

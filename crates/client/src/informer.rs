@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::hash::Hash;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -178,6 +178,12 @@ pub(crate) struct Alive {
     gone: Arc<Notify>,
 }
 
+impl Alive {
+    pub(crate) fn new(gone: &Arc<Notify>) -> Alive {
+        Alive { gone: Arc::clone(gone) }
+    }
+}
+
 impl Drop for Alive {
     fn drop(&mut self) {
         self.gone.notify_one();
@@ -195,7 +201,8 @@ pub(crate) struct Shared<K: Cached> {
     last_frame: Mutex<Option<Instant>>,
     /// The newest version of each lane's reflector; it may run ahead of the store.
     last_versions: Mutex<BTreeMap<Scope, ResourceVersion>>,
-    object_bytes: Mutex<Option<usize>>,
+    /// What the sources know of the size of objects.
+    object_bytes: Mutex<Option<SizeReader>>,
     /// How to read the lengths of the lanes' queues.
     queue_lens: Mutex<BTreeMap<Scope, Box<dyn Fn() -> usize + Send + Sync>>>,
     pub(crate) observer: Option<InformerObserver>,
@@ -213,6 +220,8 @@ struct Core<K> {
     check_period: Option<Duration>,
     synced: bool,
 }
+
+type SizeReader = Box<dyn Fn() -> Option<usize> + Send + Sync>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -254,7 +263,7 @@ pub(crate) fn open<K: Cached>(
 ) -> (Informer<K>, Runner<K>, Arc<Notify>) {
     let gone = Arc::new(Notify::new());
     let shared = Shared::new(options);
-    let alive = Arc::new(Alive { gone: Arc::clone(&gone) });
+    let alive = Arc::new(Alive::new(&gone));
     let runner = Runner::new(Arc::clone(&shared), sources);
     (Informer { shared, alive }, runner, gone)
 }
@@ -489,6 +498,72 @@ impl<K: Cached> Shared<K> {
         }
     }
 
+    /// A lane is about to run: where its queue and the size of its objects can be read.
+    fn lane_opened(
+        &self,
+        scope: &Scope,
+        len: Box<dyn Fn() -> usize + Send + Sync>,
+        source: &Arc<dyn ListWatch<Object = K>>,
+    ) {
+        let mut lens = self.queue_lens.lock().expect("no code panics while it is held");
+        lens.insert(scope.clone(), len);
+        let source = Arc::clone(source);
+        let read: SizeReader = Box::new(move || source.mean_object_bytes());
+        *self.object_bytes.lock().expect("no code panics while it is held") = Some(read);
+    }
+
+    pub(crate) fn health_now(&self) -> Health {
+        self.health.borrow().clone()
+    }
+
+    pub(crate) fn has_synced(&self) -> bool {
+        *self.synced.borrow()
+    }
+
+    pub(crate) async fn synced_unless(
+        &self,
+        hopeless: impl Fn(&Health) -> bool,
+    ) -> Result<(), Error> {
+        let mut synced = self.synced.subscribe();
+        let mut health = self.health.subscribe();
+        loop {
+            if *synced.borrow_and_update() {
+                return Ok(());
+            }
+            let now = health.borrow_and_update().clone();
+            if hopeless(&now) {
+                return Err(Error::NotSynced { informer: self.options.name.clone(), health: now });
+            }
+            tokio::select! {
+                changed = synced.changed() => changed.expect("the informer outlives its handle"),
+                changed = health.changed() => changed.expect("the informer outlives its handle"),
+            }
+        }
+    }
+
+    pub(crate) fn debug_dump(&self) -> serde_json::Value {
+        let core = self.core();
+        let subscribers: Vec<_> =
+            core.subscribers.iter().map(|subscriber| subscriber.dump()).collect();
+        let undecodable: Vec<String> =
+            core.writer.undecodable().take(100).map(|bad| bad.key.to_string()).collect();
+        let state = core.writer.state();
+        serde_json::json!({
+            "name": self.options.name,
+            "resource": self.options.resource.resource(),
+            "options": format!("{:?}", self.options),
+            "health": self.health_now().to_string(),
+            "synced": core.synced,
+            "objects": state.objects.len(),
+            "resourceVersion": state.version.as_ref().map(ResourceVersion::to_string),
+            "epoch": state.epoch,
+            "queued": self.queued(),
+            "indexes": state.indexes.iter().map(|index| index.name()).collect::<Vec<_>>(),
+            "subscribers": subscribers,
+            "undecodable": undecodable,
+        })
+    }
+
     fn command(&self, command: Command<K>) {
         self.commands.lock().expect("no code panics while it is held").push(command);
         self.commanded.notify_one();
@@ -497,7 +572,7 @@ impl<K: Cached> Shared<K> {
     fn approx_bytes(&self) -> usize {
         let snapshot = self.store.snapshot();
         let each = self.object_bytes.lock().expect("no code panics while it is held");
-        let each = each.unwrap_or(size_of::<K>());
+        let each = each.as_ref().and_then(|read| read()).unwrap_or(size_of::<K>());
         let keys: usize = snapshot.iter().map(|(key, _)| key.as_str().len() + 16).sum();
         let slots = snapshot.len() * 3 * (size_of::<Key>() + size_of::<usize>()) / 2;
         let indexes: usize = snapshot.state.indexes.iter().map(|index| index.approx_bytes()).sum();
@@ -588,7 +663,7 @@ impl<K: Cached> Informer<K> {
     /// # Errors
     /// [`Error::Stopped`] on a stopped informer.
     pub fn subscribe(&self, options: Subscribe) -> Result<Subscription<K>, Error> {
-        Ok(Subscription::new(self.join(options)?, Arc::clone(&self.alive)))
+        Ok(Subscription::new(self.join(options)?, self.clone()))
     }
 
     /// Calls `handler` for each change, one after the other, on a task of the informer. A handler
@@ -641,7 +716,7 @@ impl<K: Cached> Informer<K> {
     fn handle(&self, options: Subscribe, callback: Callback<K>) -> Result<Handler<K>, Error> {
         let subscriber = self.join(options)?;
         self.shared.command(Command::Drive(Arc::clone(&subscriber), callback));
-        Ok(Handler::new(subscriber, Arc::clone(&self.alive)))
+        Ok(Handler::new(subscriber, self.clone()))
     }
 
     fn join(&self, options: Subscribe) -> Result<Arc<Subscriber<K>>, Error> {
@@ -668,7 +743,7 @@ impl<K: Cached> Informer<K> {
     /// # Errors
     /// [`Error::ForeignSubscription`] if it belongs to another informer.
     pub async fn unsubscribe(&self, handler: &Handler<K>) -> Result<(), Error> {
-        if !Arc::ptr_eq(handler.alive(), &self.alive) {
+        if !Arc::ptr_eq(&handler.informer().shared, &self.shared) {
             return Err(Error::ForeignSubscription(handler.subscriber().options.name.clone()));
         }
         handler.unsubscribe().await;
@@ -697,7 +772,7 @@ impl<K: Cached> Informer<K> {
 
     /// Whether the first state has been applied to the store. It says nothing about subscribers.
     pub fn has_synced(&self) -> bool {
-        *self.shared.synced.borrow()
+        self.shared.has_synced()
     }
 
     /// Waits until the first state has been applied to the store. Cancel-safe.
@@ -705,7 +780,7 @@ impl<K: Cached> Informer<K> {
     /// # Errors
     /// [`Error::NotSynced`] if the informer stops first.
     pub async fn synced(&self) -> Result<(), Error> {
-        self.synced_unless(|health| matches!(health, Health::Stopped | Health::Failed(_))).await
+        self.shared.synced_unless(Health::is_over).await
     }
 
     /// As [`Informer::synced`], but gives up at once when waiting will not help, because the
@@ -714,30 +789,12 @@ impl<K: Cached> Informer<K> {
     /// # Errors
     /// [`Error::NotSynced`] with the health.
     pub async fn synced_or_hopeless(&self) -> Result<(), Error> {
-        self.synced_unless(Health::is_hopeless).await
-    }
-
-    async fn synced_unless(&self, hopeless: impl Fn(&Health) -> bool) -> Result<(), Error> {
-        let mut synced = self.shared.synced.subscribe();
-        let mut health = self.shared.health.subscribe();
-        loop {
-            if *synced.borrow_and_update() {
-                return Ok(());
-            }
-            let now = health.borrow_and_update().clone();
-            if hopeless(&now) {
-                return Err(Error::NotSynced { informer: self.name().to_owned(), health: now });
-            }
-            tokio::select! {
-                changed = synced.changed() => changed.expect("the informer outlives its handle"),
-                changed = health.changed() => changed.expect("the informer outlives its handle"),
-            }
-        }
+        self.shared.synced_unless(Health::is_hopeless).await
     }
 
     /// How it is doing.
     pub fn health(&self) -> Health {
-        self.shared.health.borrow().clone()
+        self.shared.health_now()
     }
 
     /// Follows its health.
@@ -830,26 +887,7 @@ impl<K: Cached> Informer<K> {
 
     /// Its state as JSON, for people.
     pub fn debug_dump(&self) -> serde_json::Value {
-        let core = self.shared.core();
-        let subscribers: Vec<_> =
-            core.subscribers.iter().map(|subscriber| subscriber.dump()).collect();
-        let undecodable: Vec<String> =
-            core.writer.undecodable().take(100).map(|bad| bad.key.to_string()).collect();
-        let state = core.writer.state();
-        serde_json::json!({
-            "name": self.name(),
-            "resource": self.resource().resource(),
-            "options": format!("{:?}", self.shared.options),
-            "health": self.health().to_string(),
-            "synced": core.synced,
-            "objects": state.objects.len(),
-            "resourceVersion": state.version.as_ref().map(ResourceVersion::to_string),
-            "epoch": state.epoch,
-            "queued": self.shared.queued(),
-            "indexes": state.indexes.iter().map(|index| index.name()).collect::<Vec<_>>(),
-            "subscribers": subscribers,
-            "undecodable": undecodable,
-        })
+        self.shared.debug_dump()
     }
 }
 
@@ -906,6 +944,3 @@ impl<K: Cached> Core<K> {
 fn warn_resync(handler: &str, why: &str) {
     tracing::warn!(handler, "resync period: {why}");
 }
-
-/// A boxed future that ends.
-pub(crate) type Task = Pin<Box<dyn Future<Output = ()> + Send>>;

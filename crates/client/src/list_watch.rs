@@ -43,6 +43,11 @@ pub trait ListWatch: Send + Sync + 'static {
     async fn is_served(&self) -> bool {
         true
     }
+
+    /// What an object takes in memory on average, if the source measures it.
+    fn mean_object_bytes(&self) -> Option<usize> {
+        None
+    }
 }
 
 /// The events of one watch.
@@ -107,6 +112,8 @@ pub enum Skipped {
     WrongKind(String),
     /// Its object has no name or no resourceVersion.
     NoMetadata,
+    /// A transform failed for its object.
+    Failed(String),
 }
 
 impl fmt::Display for Skipped {
@@ -114,6 +121,7 @@ impl fmt::Display for Skipped {
         match self {
             Skipped::WrongKind(kind) => write!(f, "an object of kind {kind:?}"),
             Skipped::NoMetadata => f.write_str("an object without name or resourceVersion"),
+            Skipped::Failed(why) => f.write_str(why),
         }
     }
 }

@@ -46,6 +46,9 @@ pub trait Cached: sealed::Sealed + Send + Sync + Sized + 'static {
     /// The text is not JSON, or not of this type.
     fn decode(text: &str) -> Result<Self, serde_json::Error>;
 
+    /// What the object that `text` decodes to would take in memory, estimated.
+    fn measure(text: &str) -> Option<usize>;
+
     /// `namespace/name`, or `name`.
     fn key(&self) -> Key {
         Key::new(self.namespace(), self.name())
@@ -94,6 +97,10 @@ where
 
     fn decode(text: &str) -> Result<K, serde_json::Error> {
         serde_json::from_str(text)
+    }
+
+    fn measure(text: &str) -> Option<usize> {
+        crate::meter::measure::<K>(text).ok().map(|cost| cost.bytes)
     }
 }
 

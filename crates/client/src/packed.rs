@@ -213,6 +213,10 @@ where
             text,
         })
     }
+
+    fn measure(text: &str) -> Option<usize> {
+        Some(size_of::<Self>() + 32 + text.len())
+    }
 }
 
 impl<K> fmt::Debug for Packed<K> {

@@ -23,7 +23,7 @@ use crate::indexer::writer::Scope;
 use crate::informer::health::Repeats;
 use crate::informer::{InitialRead, Shared};
 use crate::key::Key;
-use crate::list_watch::{Class, Error, Event, EventStream, ListWatch, Page, Undecodable};
+use crate::list_watch::{Class, Error, Event, EventStream, ListWatch, Page, Skipped, Undecodable};
 use crate::object::Cached;
 use crate::query::{At, ListQuery, WatchQuery};
 use crate::version::ResourceVersion;
@@ -36,6 +36,8 @@ pub(crate) struct Reflector<K: Cached> {
     source: Arc<dyn ListWatch<Object = K>>,
     queue: Producer<K>,
     machine: Machine,
+    /// A state from an earlier life.
+    saved: Option<Replacement<K>>,
     /// A resync is due.
     resync: Arc<Notify>,
     /// What a watch-list has delivered so far.
@@ -64,6 +66,7 @@ impl<K: Cached> Reflector<K> {
         scope: Scope,
         source: Arc<dyn ListWatch<Object = K>>,
         queue: Producer<K>,
+        saved: Option<Replacement<K>>,
         resync: Arc<Notify>,
     ) -> Reflector<K> {
         let options = &informer.options;
@@ -84,6 +87,7 @@ impl<K: Cached> Reflector<K> {
             source,
             queue,
             machine,
+            saved,
             resync,
             collection: Collection::default(),
             error: None,
@@ -101,7 +105,7 @@ impl<K: Cached> Reflector<K> {
     }
 
     async fn keep_at_it(&mut self) {
-        let mut input = self.begin();
+        let mut input = self.begin().await;
         loop {
             let action = self.decide(input);
             input = match action {
@@ -129,9 +133,11 @@ impl<K: Cached> Reflector<K> {
     }
 
     /// An informer that was given a saved state goes on from there.
-    fn begin(&mut self) -> Input {
-        if let Some(version) = self.informer.store.resource_version() {
-            self.machine.resume_from(version);
+    async fn begin(&mut self) -> Input {
+        if let Some(saved) = self.saved.take() {
+            self.machine.resume_from(saved.version.clone());
+            self.informer.heard(&self.scope, Some(&saved.version));
+            self.queue.put(Delta::ReplacedAll(saved)).await.ok();
         }
         Input::Start
     }
@@ -366,6 +372,9 @@ impl<K: Cached> Reflector<K> {
             }
             Event::Skipped(why) => {
                 tracing::warn!(informer = self.name(), %why, "an event was skipped");
+                if let Skipped::Failed(why) = why {
+                    self.informer.report_only(&Error::Malformed(why.clone()));
+                }
                 self.informer.heard(&self.scope, None);
                 if let Some(observer) = &self.informer.observer {
                     observer.skipped.inc();

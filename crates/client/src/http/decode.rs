@@ -6,6 +6,8 @@
 
 use std::borrow::Cow;
 use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use headwater_api::scan::{Malformed, Scanner};
 use serde::Deserialize;
@@ -24,7 +26,35 @@ pub(crate) struct Decoder<K> {
     /// What objects must call themselves, where they do.
     pub(crate) kind: String,
     pub(crate) api_version: String,
+    pub(crate) sizes: Arc<Sizes>,
     pub(crate) object: PhantomData<fn() -> K>,
+}
+
+/// What objects take in memory, measured on one in many.
+#[derive(Default)]
+pub(crate) struct Sizes {
+    seen: AtomicUsize,
+    measured: AtomicUsize,
+    bytes: AtomicUsize,
+}
+
+/// One object in so many is measured: the estimate costs little and follows the collection.
+const MEASURE_EVERY: usize = 64;
+
+impl Sizes {
+    fn sample<K: Cached>(&self, text: &str) {
+        if self.seen.fetch_add(1, Ordering::Relaxed) % MEASURE_EVERY == 0
+            && let Some(bytes) = K::measure(text)
+        {
+            self.bytes.fetch_add(bytes, Ordering::Relaxed);
+            self.measured.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn mean(&self) -> Option<usize> {
+        let measured = self.measured.load(Ordering::Relaxed);
+        self.bytes.load(Ordering::Relaxed).checked_div(measured)
+    }
 }
 
 /// What became of one object's text.
@@ -73,9 +103,13 @@ impl<K: Cached> Decoder<K> {
     }
 
     fn object(&self, text: &str, scratch: &mut String) -> Result<Decoded<K>, Error> {
-        match K::decode(self.strip.apply(text, scratch)) {
+        let kept = self.strip.apply(text, scratch);
+        match K::decode(kept) {
             Ok(object) if object.name().is_empty() => Ok(Decoded::Skipped(Skipped::NoMetadata)),
-            Ok(object) => Ok(self.placed(object)),
+            Ok(object) => {
+                self.sizes.sample::<K>(kept);
+                Ok(self.placed(object))
+            }
             Err(error) => self.isolate(text, &error),
         }
     }
@@ -257,6 +291,7 @@ mod tests {
             shard: None,
             kind: "Pod".into(),
             api_version: "v1".into(),
+            sizes: Arc::default(),
             object: PhantomData,
         }
     }

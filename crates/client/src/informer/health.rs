@@ -42,6 +42,11 @@ impl Health {
         matches!(self, Health::Forbidden | Health::NotServed | Health::Failed(_) | Health::Stopped)
     }
 
+    /// Whether it will never sync any more.
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self, Health::Failed(_) | Health::Stopped)
+    }
+
     /// The health after a failure.
     pub(crate) fn failed(&self, class: Class, reason: &str, synced: bool, now: Instant) -> Health {
         match (class, self) {

@@ -14,7 +14,7 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::delta_queue::{self, Consumer, Work};
+use crate::delta_queue::{self, Consumer, Replacement, Work};
 use crate::error::Error;
 use crate::indexer::writer::{KnownObjects, Scope};
 use crate::key::Key;
@@ -22,6 +22,7 @@ use crate::list_watch::ListWatch;
 use crate::object::Cached;
 use crate::query::{At, ListQuery};
 use crate::reflector::Reflector;
+use crate::version::ResourceVersion;
 
 use super::{Command, Health, Lane, OpenSource, Phase, Shared, Sources, subscriber};
 
@@ -30,6 +31,7 @@ use super::{Command, Health, Lane, OpenSource, Phase, Shared, Sources, subscribe
 pub struct Runner<K: Cached> {
     shared: Arc<Shared<K>>,
     sources: Sources<K>,
+    saved: Option<Replacement<K>>,
 }
 
 /// How long handlers may take to return at stop, unless draining was asked for.
@@ -37,7 +39,21 @@ const HANDLER_GRACE: Duration = Duration::from_secs(5);
 
 impl<K: Cached> Runner<K> {
     pub(crate) fn new(shared: Arc<Shared<K>>, sources: Sources<K>) -> Runner<K> {
-        Runner { shared, sources }
+        Runner { shared, sources, saved: None }
+    }
+
+    /// Starts from a state that was saved earlier instead of asking for all objects: the watch
+    /// resumes at its version. If the server has forgotten that version, a list follows as usual.
+    /// For informers over one collection.
+    #[must_use]
+    pub fn resume_from(
+        mut self,
+        objects: impl IntoIterator<Item = K>,
+        version: ResourceVersion,
+    ) -> Runner<K> {
+        let objects = objects.into_iter().map(Arc::new);
+        self.saved = Some(Replacement::new(objects, Vec::new(), version));
+        self
     }
 
     /// Runs the informer until `stop`. Dropping the future stops it as well.
@@ -45,7 +61,7 @@ impl<K: Cached> Runner<K> {
     /// # Errors
     /// [`Error::TooManyObjects`] if there are more than allowed; a source that fails this check.
     pub async fn run(self, stop: CancellationToken) -> Result<(), Error> {
-        let Runner { shared, sources } = self;
+        let Runner { shared, sources, mut saved } = self;
         let ending = Ending { shared: Arc::clone(&shared) };
         let (first, open) = match sources {
             Sources::One(source) => (vec![(Scope::All, source)], None),
@@ -72,7 +88,7 @@ impl<K: Cached> Runner<K> {
             shared,
         };
         for (scope, source) in first {
-            running.start_lane(scope, source);
+            running.start_lane(scope, source, saved.take());
         }
         running.until(&stop).await;
         running.finish().await;
@@ -192,11 +208,11 @@ impl<K: Cached> Running<K> {
                 () = stop.cancelled() => return,
                 () = shared.commanded.notified() => {}
                 Some(ended) = self.lanes.join_next() => {
-                    if self.lane_ended(unwound(ended)) {
+                    if unwound(ended).is_none_or(|scope| self.lane_ended(scope)) {
                         return;
                     }
                 }
-                Some(ended) = self.handlers.join_next() => unwound(ended),
+                Some(ended) = self.handlers.join_next() => unwound(ended).unwrap_or_default(),
                 () = until(next_check) => {
                     if self.shared.should_resync(Instant::now()) {
                         self.resync.notify_waiters();
@@ -237,14 +253,25 @@ impl<K: Cached> Running<K> {
         core.writer.add_lane(scope.clone());
         core.lanes.insert(scope.clone(), Lane { health: Health::Starting, synced: false });
         drop(core);
-        self.start_lane(scope, source);
+        self.start_lane(scope, source, None);
     }
 
-    fn start_lane(&mut self, scope: Scope, source: Arc<dyn ListWatch<Object = K>>) {
+    fn start_lane(
+        &mut self,
+        scope: Scope,
+        source: Arc<dyn ListWatch<Object = K>>,
+        saved: Option<Replacement<K>>,
+    ) {
         let stop = CancellationToken::new();
         self.lane_stops.insert(scope.clone(), stop.clone());
-        let shared = Arc::clone(&self.shared);
-        self.lanes.spawn(run_lane(shared, scope, source, Arc::clone(&self.resync), stop));
+        let lane = LaneParts {
+            shared: Arc::clone(&self.shared),
+            scope,
+            source,
+            saved,
+            resync: Arc::clone(&self.resync),
+        };
+        self.lanes.spawn(lane.run(stop));
     }
 
     /// A lane has ended; whether the informer ends with it.
@@ -294,37 +321,41 @@ async fn until(at: Option<Instant>) {
     }
 }
 
-/// A task's panic is the panic of whoever owns it.
-fn unwound<T>(ended: Result<T, JoinError>) -> T {
-    match ended {
-        Ok(value) => value,
-        Err(error) => std::panic::resume_unwind(error.into_panic()),
+/// A task's panic is the panic of whoever owns it. A task that was cancelled, because the runtime
+/// ends, has nothing to say.
+fn unwound<T>(ended: Result<T, JoinError>) -> Option<T> {
+    match ended.map_err(JoinError::try_into_panic) {
+        Ok(value) => Some(value),
+        Err(Ok(panic)) => std::panic::resume_unwind(panic),
+        Err(Err(_)) => None,
     }
 }
 
-/// One collection of the informer: its reflector and the consumer of its queue.
-async fn run_lane<K: Cached>(
+/// One collection of the informer: what its reflector and the consumer of its queue need.
+struct LaneParts<K: Cached> {
     shared: Arc<Shared<K>>,
     scope: Scope,
     source: Arc<dyn ListWatch<Object = K>>,
+    saved: Option<Replacement<K>>,
     resync: Arc<Notify>,
-    stop: CancellationToken,
-) -> Scope {
-    let known = KnownObjects { store: shared.store.clone(), scope: scope.clone() };
-    let (producer, consumer) = delta_queue::queue(shared.options.queue, Arc::new(known));
-    shared
-        .queue_lens
-        .lock()
-        .expect("no code panics while it is held")
-        .insert(scope.clone(), producer.len_reader());
-    let reflector = Reflector::new(Arc::clone(&shared), scope.clone(), source, producer, resync);
-    let mut parts = JoinSet::new();
-    parts.spawn(async move { reflector.run(stop).await });
-    consume(&shared, &scope, consumer).await;
-    while let Some(ended) = parts.join_next().await {
-        unwound(ended);
+}
+
+impl<K: Cached> LaneParts<K> {
+    async fn run(self, stop: CancellationToken) -> Scope {
+        let LaneParts { shared, scope, source, saved, resync } = self;
+        let known = KnownObjects { store: shared.store.clone(), scope: scope.clone() };
+        let (producer, consumer) = delta_queue::queue(shared.options.queue, Arc::new(known));
+        shared.lane_opened(&scope, producer.len_reader(), &source);
+        let reflector =
+            Reflector::new(Arc::clone(&shared), scope.clone(), source, producer, saved, resync);
+        let mut parts = JoinSet::new();
+        parts.spawn(reflector.run(stop));
+        consume(&shared, &scope, consumer).await;
+        while let Some(ended) = parts.join_next().await {
+            unwound(ended);
+        }
+        scope
     }
-    scope
 }
 
 /// Applies deltas until the reflector is gone and nothing is left.

@@ -27,7 +27,7 @@ use crate::metrics::Metrics;
 use crate::object::Cached;
 use crate::observe::SubscriberObserver;
 
-use super::Alive;
+use super::Informer;
 use super::buffer::{Buffer, Entry, Pending, filtered};
 
 /// How to subscribe; see [`Informer::subscribe`](super::Informer::subscribe).
@@ -316,12 +316,12 @@ pub struct Subscription<K: Cached> {
     subscriber: Arc<Subscriber<K>>,
     filter: Option<Box<dyn FnMut(&K) -> bool + Send>>,
     /// A subscription keeps its informer alive.
-    _alive: Arc<Alive>,
+    _informer: Informer<K>,
 }
 
 impl<K: Cached> Subscription<K> {
-    pub(crate) fn new(subscriber: Arc<Subscriber<K>>, alive: Arc<Alive>) -> Subscription<K> {
-        Subscription { subscriber, filter: None, _alive: alive }
+    pub(crate) fn new(subscriber: Arc<Subscriber<K>>, informer: Informer<K>) -> Subscription<K> {
+        Subscription { subscriber, filter: None, _informer: informer }
     }
 
     /// The same, but only objects that `matches`: an update that enters the selection is an add,
@@ -399,16 +399,16 @@ impl<K: Cached> fmt::Debug for Subscription<K> {
 #[must_use = "dropping the handler unsubscribes it"]
 pub struct Handler<K: Cached> {
     subscriber: Arc<Subscriber<K>>,
-    alive: Arc<Alive>,
+    informer: Informer<K>,
 }
 
 impl<K: Cached> Handler<K> {
-    pub(crate) fn new(subscriber: Arc<Subscriber<K>>, alive: Arc<Alive>) -> Handler<K> {
-        Handler { subscriber, alive }
+    pub(crate) fn new(subscriber: Arc<Subscriber<K>>, informer: Informer<K>) -> Handler<K> {
+        Handler { subscriber, informer }
     }
 
-    pub(crate) fn alive(&self) -> &Arc<Alive> {
-        &self.alive
+    pub(crate) fn informer(&self) -> &Informer<K> {
+        &self.informer
     }
 
     pub(crate) fn subscriber(&self) -> &Arc<Subscriber<K>> {

@@ -364,10 +364,10 @@ async fn the_reflector_runs_ahead_of_the_store_until_the_queue_is_full() {
     // The store is stuck at its first state; the reflector goes on until the queue is full, and
     // one more that waits for room.
     let ahead = || running.informer.last_rv().map_or(0, |rv| rv.text().parse::<usize>().unwrap());
-    while ahead() < 2000 {
+    while ahead() < 2000 || running.informer.store().resource_version().is_none() {
         tokio::task::yield_now().await;
     }
-    assert!(running.informer.store().resource_version() == Some("1".into()));
+    assert_eq!(running.informer.store().resource_version(), Some("1".into()));
     assert!((2000..=3010).contains(&ahead()), "{}", ahead());
     drop(release);
     running.informer.wait_for_rv(&"4999".into(), 30 * SECOND).await.unwrap();

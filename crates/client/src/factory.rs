@@ -1,0 +1,632 @@
+//! The factory: one informer for each distinct set of options, shared by everybody who asks.
+//!
+//! River: around the informers of a program.
+//! Promise: asking twice for the same gives the same; asking for something else never silently
+//! gives somebody else's filters; an informer nobody holds any more is stopped and freed; when
+//! `run` has returned, or its future was dropped, nothing of the factory is running.
+
+mod builder;
+
+use std::any::{Any, TypeId};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use kube::core::{ApiResource, DynamicObject, ObjectMeta};
+use kube::discovery::Scope;
+use kube::{Client, Config, Resource};
+use serde::de::DeserializeOwned;
+use tokio::sync::{Notify, Semaphore};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::error::Error;
+use crate::informer::{self, Alive, Health, Informer, Runner, Shared};
+use crate::list_watch::ListWatch;
+use crate::lister::Lister;
+use crate::metrics::Metrics;
+use crate::object::{Cached, ResourceType};
+use crate::query::Selection;
+use crate::strip::Strip;
+
+pub use self::builder::Builder;
+
+/// What all informers of a factory begin with.
+#[derive(Clone)]
+pub struct Defaults {
+    /// The program, for the `User-Agent` header.
+    pub component: String,
+    /// What is left out of every object. Managed fields are, by default: they are half of an
+    /// object, hardly any program reads them, and servers keep them when an object without them
+    /// is written.
+    pub strip: Strip,
+    /// Changes the metadata of every typed object on its way in.
+    pub edit_metadata: Option<Arc<dyn Fn(&mut ObjectMeta) + Send + Sync>>,
+    /// Pages of this size for every list; `None` leaves it to the rules.
+    pub page_size: Option<u32>,
+    /// How many informers fetch their first state at once; zero means no limit.
+    pub fetch_limit: usize,
+    /// How often objects are shown again to subscribers that did not say; zero means never.
+    pub resync: Duration,
+    /// How long an informer without handles is kept.
+    pub grace: Duration,
+    /// Where to count.
+    pub metrics: Option<Metrics>,
+}
+
+impl Default for Defaults {
+    fn default() -> Defaults {
+        Defaults {
+            component: "unnamed".to_owned(),
+            strip: Strip { managed_fields: true, ..Strip::default() },
+            edit_metadata: None,
+            page_size: None,
+            fetch_limit: 8,
+            resync: Duration::ZERO,
+            grace: Duration::from_secs(30),
+            metrics: None,
+        }
+    }
+}
+
+impl fmt::Debug for Defaults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Defaults").field("component", &self.component).finish_non_exhaustive()
+    }
+}
+
+/// Makes and runs informers. Cheap to clone; clones are the same factory.
+///
+/// ```no_run
+/// use headwater_client::Factory;
+/// use k8s_openapi::api::core::v1::Pod;
+/// use std::time::Duration;
+/// use tokio_util::sync::CancellationToken;
+///
+/// # async fn example() -> Result<(), headwater_client::Error> {
+/// let factory = Factory::connect().await?; // kubeconfig, or in-cluster
+/// let pods = factory.informer::<Pod>().labels("tier=web").open()?;
+/// let stop = CancellationToken::new();
+/// let work = async {
+///     factory.synced(Duration::from_secs(60)).await?; // the error says who is missing and why
+///     println!("{} pods", pods.store().len());
+///     stop.cancel();
+///     Ok(())
+/// };
+/// tokio::try_join!(factory.run(stop.clone()), work)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Factory {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    client: Client,
+    defaults: Defaults,
+    fetch_slots: Option<Arc<Semaphore>>,
+    state: Mutex<State>,
+    /// Something waits to be started.
+    asked: Notify,
+    resolved: Mutex<BTreeMap<String, Resolved>>,
+}
+
+struct State {
+    phase: Phase,
+    informers: HashMap<Identity, Arc<dyn AnyInformer>>,
+    /// Informers that were asked for and are not running yet.
+    waiting: Vec<Start>,
+    names: BTreeSet<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    New,
+    Running,
+    Stopped,
+}
+
+type Start = Box<dyn FnOnce(Arc<Inner>, CancellationToken) -> BoxFuture<'static, ()> + Send>;
+
+/// What makes two informers the same.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Identity {
+    resource: ResourceType,
+    stored: TypeId,
+    namespaces: Option<Vec<String>>,
+    selection: Selection,
+    transform: Option<usize>,
+    strip: Strip,
+    metadata_only: bool,
+    /// Everything else that changes what is read or told, as text.
+    reading: String,
+}
+
+/// An informer of any type, as the factory keeps it.
+trait AnyInformer: Send + Sync {
+    fn name(&self) -> &str;
+    fn health(&self) -> Health;
+    fn has_synced(&self) -> bool;
+    fn synced(&self, or_hopeless: bool) -> BoxFuture<'_, Result<(), Error>>;
+    fn estimate(&self) -> BoxFuture<'_, Result<Option<u64>, Error>>;
+    fn dump(&self) -> serde_json::Value;
+    fn is_held(&self) -> bool;
+    fn as_any(&self) -> &dyn Any;
+}
+
+struct Kept<K: Cached> {
+    shared: Arc<Shared<K>>,
+    alive: Mutex<Weak<Alive>>,
+    gone: Arc<Notify>,
+    source: Arc<dyn ListWatch<Object = K>>,
+}
+
+impl<K: Cached> Kept<K> {
+    /// A new handle.
+    fn handle(&self) -> Informer<K> {
+        let mut alive = self.alive.lock().expect("no code panics while it is held");
+        let token = alive.upgrade().unwrap_or_else(|| {
+            let token = Arc::new(Alive::new(&self.gone));
+            *alive = Arc::downgrade(&token);
+            token
+        });
+        Informer { shared: Arc::clone(&self.shared), alive: token }
+    }
+}
+
+impl<K: Cached> AnyInformer for Kept<K> {
+    fn name(&self) -> &str {
+        &self.shared.options.name
+    }
+
+    fn health(&self) -> Health {
+        self.shared.health_now()
+    }
+
+    fn has_synced(&self) -> bool {
+        self.shared.has_synced()
+    }
+
+    fn synced(&self, or_hopeless: bool) -> BoxFuture<'_, Result<(), Error>> {
+        let shared = Arc::clone(&self.shared);
+        Box::pin(async move {
+            match or_hopeless {
+                true => shared.synced_unless(Health::is_hopeless).await,
+                false => shared.synced_unless(Health::is_over).await,
+            }
+        })
+    }
+
+    fn estimate(&self) -> BoxFuture<'_, Result<Option<u64>, Error>> {
+        Box::pin(informer::run::estimate(&*self.source, &self.shared.options.selection))
+    }
+
+    fn dump(&self) -> serde_json::Value {
+        self.shared.debug_dump()
+    }
+
+    fn is_held(&self) -> bool {
+        self.alive.lock().expect("no code panics while it is held").strong_count() > 0
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// A resource type that discovery found.
+#[derive(Clone, Debug)]
+pub struct Resolved {
+    /// How it is asked for.
+    pub resource: ApiResource,
+    /// Whether its objects live in namespaces.
+    pub namespaced: bool,
+}
+
+impl Factory {
+    /// A factory on a kube client. The client should not retry by itself
+    /// (`Config::default_retry`): the reflector decides about that.
+    pub fn new(client: Client) -> Factory {
+        Factory::with_defaults(client, Defaults::default())
+    }
+
+    /// A factory whose informers begin with `defaults`.
+    pub fn with_defaults(client: Client, defaults: Defaults) -> Factory {
+        let slots =
+            (defaults.fetch_limit > 0).then(|| Arc::new(Semaphore::new(defaults.fetch_limit)));
+        let state = State {
+            phase: Phase::New,
+            informers: HashMap::new(),
+            waiting: Vec::new(),
+            names: BTreeSet::new(),
+        };
+        Factory {
+            inner: Arc::new(Inner {
+                client,
+                defaults,
+                fetch_slots: slots,
+                state: Mutex::new(state),
+                asked: Notify::new(),
+                resolved: Mutex::default(),
+            }),
+        }
+    }
+
+    /// A factory for the server of the kubeconfig, or of the cluster this program runs in.
+    ///
+    /// # Errors
+    /// No configuration was found, or it is not usable.
+    pub async fn connect() -> Result<Factory, Error> {
+        Factory::connect_with(Defaults::default()).await
+    }
+
+    /// As [`Factory::connect`], with defaults.
+    ///
+    /// # Errors
+    /// No configuration was found, or it is not usable.
+    pub async fn connect_with(defaults: Defaults) -> Result<Factory, Error> {
+        let config = Config::infer().await.map_err(kube::Error::InferConfig)?;
+        Ok(Factory::with_defaults(client_of(config)?, defaults))
+    }
+
+    /// The client it was made with.
+    pub fn client(&self) -> &Client {
+        &self.inner.client
+    }
+
+    /// Where it counts, if it does.
+    pub fn metrics(&self) -> Option<&Metrics> {
+        self.inner.defaults.metrics.as_ref()
+    }
+
+    /// An informer of typed objects; see [`Builder`] for what can be chosen.
+    pub fn informer<K>(&self) -> Builder<K>
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned + Send + Sync + 'static,
+    {
+        self.informer_of(ResourceType::of::<K>(&()))
+    }
+
+    /// An informer of dynamic objects.
+    pub fn dynamic(&self, resource: &ApiResource) -> Builder<DynamicObject> {
+        self.informer_of(ResourceType::of::<DynamicObject>(resource))
+    }
+
+    /// An informer of typed objects of a resource type that is known at run time.
+    pub fn informer_of<K>(&self, resource: ResourceType) -> Builder<K>
+    where
+        K: Resource + DeserializeOwned + Send + Sync + 'static,
+    {
+        Builder::http(self.clone(), resource)
+    }
+
+    /// An informer over a source of your own.
+    pub fn informer_from<K: Cached>(
+        &self,
+        resource: ResourceType,
+        source: Arc<dyn ListWatch<Object = K>>,
+    ) -> Builder<K> {
+        Builder::source(self.clone(), resource, source)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.inner.state()
+    }
+
+    /// Runs every informer that was or will be asked for, until `stop`. Dropping the future stops
+    /// everything as well.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is run a second time.
+    pub async fn run(&self, stop: CancellationToken) -> Result<(), Error> {
+        let _ending = self.begin()?;
+        let mut running = JoinSet::new();
+        let informers = stop.child_token();
+        // Dropping this future must stop the informers even where they are asked to end politely.
+        let _cancel = informers.clone().drop_guard();
+        loop {
+            let waiting = std::mem::take(&mut self.state().waiting);
+            for start in waiting {
+                running.spawn(start(Arc::clone(&self.inner), informers.child_token()));
+            }
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                () = self.inner.asked.notified() => {}
+                Some(ended) = running.join_next() => propagate(ended),
+            }
+        }
+        self.state().phase = Phase::Stopped;
+        while let Some(ended) = running.join_next().await {
+            propagate(ended);
+        }
+        Ok(())
+    }
+
+    fn begin(&self) -> Result<Ending, Error> {
+        let mut state = self.state();
+        match state.phase {
+            Phase::New => state.phase = Phase::Running,
+            Phase::Running => return Err(Error::Invalid("the factory is running already".into())),
+            Phase::Stopped => return Err(Error::Stopped("the factory".into())),
+        }
+        Ok(Ending { inner: Arc::clone(&self.inner) })
+    }
+
+    /// Waits until every informer has synced.
+    ///
+    /// Cancel-safe.
+    ///
+    /// # Errors
+    /// [`Error::SyncTimeout`] names those that did not, and why; [`Error::NotRunning`] if nobody
+    /// drives [`Factory::run`].
+    pub async fn synced(&self, deadline: Duration) -> Result<(), Error> {
+        self.wait_synced(deadline, false).await
+    }
+
+    /// As [`Factory::synced`], but gives up at once when waiting will not help, because a server
+    /// forbids it or does not serve a resource type. Cancel-safe.
+    ///
+    /// # Errors
+    /// As [`Factory::synced`].
+    pub async fn synced_or_hopeless(&self, deadline: Duration) -> Result<(), Error> {
+        self.wait_synced(deadline, true).await
+    }
+
+    async fn wait_synced(&self, deadline: Duration, or_hopeless: bool) -> Result<(), Error> {
+        // Whoever runs the factory beside this call may get its turn first.
+        tokio::task::yield_now().await;
+        let (phase, informers) = {
+            let state = self.state();
+            (state.phase, state.informers.values().cloned().collect::<Vec<_>>())
+        };
+        match phase {
+            Phase::New => return Err(Error::NotRunning),
+            Phase::Stopped => return Err(Error::Stopped("the factory".into())),
+            Phase::Running => {}
+        }
+        let each = informers.iter().map(|informer| informer.synced(or_hopeless));
+        let all = futures::future::try_join_all(each);
+        match timeout(deadline, all).await {
+            Ok(Ok(_)) => Ok(()),
+            _ => {
+                let missing = informers
+                    .iter()
+                    .filter(|informer| !informer.has_synced())
+                    .map(|informer| (informer.name().to_owned(), informer.health()))
+                    .collect();
+                Err(Error::SyncTimeout { after: deadline, missing })
+            }
+        }
+    }
+
+    /// Each informer by name, and whether it has synced.
+    pub fn sync_state(&self) -> BTreeMap<String, bool> {
+        let state = self.state();
+        let each = state.informers.values();
+        each.map(|informer| (informer.name().to_owned(), informer.has_synced())).collect()
+    }
+
+    /// Each informer by name, and how it is doing.
+    pub fn health(&self) -> BTreeMap<String, Health> {
+        let state = self.state();
+        let each = state.informers.values();
+        each.map(|informer| (informer.name().to_owned(), informer.health())).collect()
+    }
+
+    /// The lister of an informer that was opened; it never opens one.
+    ///
+    /// # Errors
+    /// [`Error::NoInformer`] if there is none for that type, or more than one.
+    pub fn lister<K: Cached>(&self) -> Result<Lister<K>, Error> {
+        let state = self.state();
+        let mut found = state
+            .informers
+            .values()
+            .filter(|informer| informer.is_held())
+            .filter_map(|informer| informer.as_any().downcast_ref::<Kept<K>>());
+        match (found.next(), found.next()) {
+            (Some(one), None) => Ok(one.handle().lister()),
+            _ => Err(Error::NoInformer(std::any::type_name::<K>().to_owned())),
+        }
+    }
+
+    /// Asks the server how many objects each informer will hold; `None` where it does not say,
+    /// which it does only without selectors.
+    ///
+    /// # Errors
+    /// A server that does not answer.
+    pub async fn estimate(&self) -> Result<BTreeMap<String, Option<u64>>, Error> {
+        let informers: Vec<_> = self.state().informers.values().cloned().collect();
+        let mut counts = BTreeMap::new();
+        for informer in informers {
+            counts.insert(informer.name().to_owned(), informer.estimate().await?);
+        }
+        Ok(counts)
+    }
+
+    /// Finds a resource type by `plural.group`, such as `widgets.example.com` or `pods`; the
+    /// answer is remembered.
+    ///
+    /// # Errors
+    /// The server does not answer, or does not serve such a type.
+    pub async fn resolve(&self, name: &str) -> Result<Resolved, Error> {
+        if let Some(known) = self.inner.resolved.lock().expect("no panics inside").get(name) {
+            return Ok(known.clone());
+        }
+        let (plural, group) = name.split_once('.').unwrap_or((name, ""));
+        let found = kube::discovery::group(&self.inner.client, group).await?;
+        let resources = found.recommended_resources().into_iter();
+        let resources = resources.chain(found.resources_by_stability());
+        let resolved = resources
+            .into_iter()
+            .find(|(resource, _)| resource.plural == plural)
+            .map(|(resource, capabilities)| Resolved {
+                resource,
+                namespaced: capabilities.scope == Scope::Namespaced,
+            })
+            .ok_or_else(|| Error::Invalid(format!("the server does not serve {name}")))?;
+        let mut known = self.inner.resolved.lock().expect("no panics inside");
+        known.insert(name.to_owned(), resolved.clone());
+        Ok(resolved)
+    }
+
+    /// The state of every informer as JSON, for people.
+    pub fn debug_dump(&self) -> serde_json::Value {
+        let state = self.state();
+        let mut dumps: Vec<_> = state.informers.values().map(|informer| informer.dump()).collect();
+        dumps.sort_by_key(|dump| dump["name"].to_string());
+        serde_json::Value::Array(dumps)
+    }
+
+    /// The informer of an identity: the one there is, or a new one.
+    fn open<K: Cached>(
+        &self,
+        identity: Identity,
+        make: impl FnOnce(String) -> Made<K>,
+        name: &str,
+    ) -> Result<Informer<K>, Error> {
+        let mut state = self.state();
+        if state.phase == Phase::Stopped {
+            return Err(Error::Stopped("the factory".into()));
+        }
+        if let Some(known) = state.informers.get(&identity)
+            && let Some(kept) = known.as_any().downcast_ref::<Kept<K>>()
+        {
+            return Ok(kept.handle());
+        }
+        let name = state.free_name(name);
+        let Made { informer, runner, gone, source } = make(name);
+        let kept = Arc::new(Kept {
+            shared: Arc::clone(&informer.shared),
+            alive: Mutex::new(Arc::downgrade(&informer.alive)),
+            gone,
+            source,
+        });
+        state.informers.insert(identity.clone(), Arc::clone(&kept) as Arc<dyn AnyInformer>);
+        state.waiting.push(Box::new(move |inner, stop| {
+            Box::pin(run_counted(inner, identity, kept, runner, stop))
+        }));
+        drop(state);
+        self.inner.asked.notify_one();
+        Ok(informer)
+    }
+}
+
+/// A client that leaves retries to the reflector.
+///
+/// # Errors
+/// The configuration is not usable.
+pub fn client_of(mut config: Config) -> Result<Client, Error> {
+    config.default_retry = false;
+    Ok(Client::try_from(config)?)
+}
+
+fn propagate(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended
+        && let Ok(panic) = error.try_into_panic()
+    {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// A new informer.
+struct Made<K: Cached> {
+    informer: Informer<K>,
+    runner: Runner<K>,
+    gone: Arc<Notify>,
+    source: Arc<dyn ListWatch<Object = K>>,
+}
+
+impl State {
+    /// A name that no other informer has.
+    fn free_name(&mut self, wanted: &str) -> String {
+        let numbered = (2..).map(|number| format!("{wanted}-{number}"));
+        let name = std::iter::once(wanted.to_owned())
+            .chain(numbered)
+            .find(|name| !self.names.contains(name))
+            .unwrap_or_default();
+        self.names.insert(name.clone());
+        name
+    }
+}
+
+impl Inner {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no code panics while the factory's state is held")
+    }
+
+    /// Forgets an informer that nobody holds; whether that was so.
+    fn forget_if_unheld(&self, identity: &Identity) -> bool {
+        let mut state = self.state();
+        let held = state.informers.get(identity).is_some_and(|informer| informer.is_held());
+        if !held {
+            self.remove(&mut state, identity);
+        }
+        !held
+    }
+
+    fn remove(&self, state: &mut State, identity: &Identity) {
+        if let Some(informer) = state.informers.remove(identity) {
+            state.names.remove(informer.name());
+        }
+    }
+}
+
+/// Runs one informer until `stop`, or until nobody has held it for a while.
+async fn run_counted<K: Cached>(
+    inner: Arc<Inner>,
+    identity: Identity,
+    kept: Arc<Kept<K>>,
+    runner: Runner<K>,
+    stop: CancellationToken,
+) {
+    let unheld = async {
+        loop {
+            if kept.is_held() {
+                kept.gone.notified().await;
+                continue;
+            }
+            sleep(inner.defaults.grace).await;
+            if inner.forget_if_unheld(&identity) {
+                return;
+            }
+        }
+    };
+    let mut run = Box::pin(runner.run(stop.child_token()));
+    let result = tokio::select! {
+        result = &mut run => result,
+        () = unheld => {
+            stop.cancel();
+            run.await
+        }
+    };
+    if let Err(error) = result {
+        let error = &error as &dyn std::error::Error;
+        tracing::error!(informer = kept.name(), error, "the informer could not run");
+    }
+}
+
+/// Marks the factory as stopped, whichever way its run ends.
+struct Ending {
+    inner: Arc<Inner>,
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        let mut state = self.inner.state();
+        state.phase = Phase::Stopped;
+        state.waiting.clear();
+    }
+}
+
+impl fmt::Debug for Factory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.state();
+        write!(f, "Factory({:?}, {} informers)", state.phase, state.informers.len())
+    }
+}

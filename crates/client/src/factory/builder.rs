@@ -1,0 +1,414 @@
+//! What can be chosen for an informer of a factory.
+//!
+//! River: before the informer.
+
+use std::any::TypeId;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Resource;
+use kube::core::PartialObjectMeta;
+use serde::de::DeserializeOwned;
+
+use crate::delta_queue::QueueMode;
+use crate::error::Error;
+use crate::http::{self, Http};
+use crate::informer::{
+    self, ConsistencyCheck, ErrorHandler, Informer, InitialRead, NotServed, Sources,
+};
+use crate::list_watch::{self, ListWatch};
+use crate::object::{Cached, ResourceType};
+use crate::observe::SourceObserver;
+use crate::packed::Packed;
+use crate::query::Shard;
+use crate::strip::Annotations;
+use crate::transform::{Transform, Transformed};
+use crate::version::ResourceVersion;
+
+use super::{Factory, Identity, Made};
+
+/// Chooses what an informer holds and how; [`Builder::open`] gives the informer.
+///
+/// Everything chosen here is part of what makes two informers the same: a factory shares one
+/// informer among all who chose the same, and never gives anybody somebody else's choice.
+#[must_use = "nothing happens before `open`"]
+pub struct Builder<K: Cached> {
+    factory: Factory,
+    resource: ResourceType,
+    namespaces: Option<BTreeSet<String>>,
+    http: http::Options,
+    options: informer::Options,
+    name: Option<String>,
+    transform: Option<usize>,
+    make: MakeSource<K>,
+    saved: Option<(Vec<K>, ResourceVersion)>,
+}
+
+/// What a source is made from.
+struct Ask<'a> {
+    factory: &'a Factory,
+    resource: &'a ResourceType,
+    namespace: Option<&'a str>,
+    http: http::Options,
+    observer: Option<SourceObserver>,
+}
+
+type MakeSource<K> = Arc<dyn Fn(Ask<'_>) -> Arc<dyn ListWatch<Object = K>> + Send + Sync>;
+
+fn http_source<K: Cached>(ask: Ask<'_>) -> Arc<dyn ListWatch<Object = K>> {
+    let client = ask.factory.client().clone();
+    let http = Http::new(client, ask.resource, ask.namespace, ask.http);
+    Arc::new(http.observed(ask.observer))
+}
+
+impl<K> Builder<K>
+where
+    K: Resource + DeserializeOwned + Send + Sync + 'static,
+{
+    pub(super) fn http(factory: Factory, resource: ResourceType) -> Builder<K> {
+        let edit = factory.inner.defaults.edit_metadata.clone();
+        let make: MakeSource<K> = Arc::new(http_source::<K>);
+        let builder = Builder::new(factory, resource, make);
+        match edit {
+            Some(edit) => {
+                let edit = Transform::edit(move |object: &mut K| edit(object.meta_mut()));
+                builder.transform_as(&edit, None) // the same for all, so no part of the identity
+            }
+            None => builder,
+        }
+    }
+
+    /// Keeps the bytes and decodes when asked: a quarter of the memory, and much less work while
+    /// syncing. For large caches that are read in part. Replaces transforms chosen before.
+    pub fn packed(self) -> Builder<Packed<K>> {
+        self.stored_as(Arc::new(http_source::<Packed<K>>))
+    }
+
+    /// Asks for metadata only. Replaces transforms chosen before.
+    pub fn metadata_only(mut self) -> Builder<PartialObjectMeta<K>> {
+        self.http.metadata_only = true;
+        self.stored_as(Arc::new(http_source::<PartialObjectMeta<K>>))
+    }
+}
+
+impl<K: Cached> Builder<K> {
+    fn new(factory: Factory, resource: ResourceType, make: MakeSource<K>) -> Builder<K> {
+        let defaults = &factory.inner.defaults;
+        let http = http::Options {
+            component: defaults.component.clone(),
+            strip: defaults.strip.clone(),
+            ..http::Options::default()
+        };
+        let mut options = informer::Options::new(resource.resource(), resource.clone());
+        options.page_size = defaults.page_size;
+        options.resync = defaults.resync;
+        options.metrics = defaults.metrics.clone();
+        options.fetch_slots = factory.inner.fetch_slots.clone();
+        Builder {
+            factory,
+            resource,
+            namespaces: None,
+            http,
+            options,
+            name: None,
+            transform: None,
+            make,
+            saved: None,
+        }
+    }
+
+    pub(super) fn source(
+        factory: Factory,
+        resource: ResourceType,
+        source: Arc<dyn ListWatch<Object = K>>,
+    ) -> Builder<K> {
+        let identity = Arc::as_ptr(&source).cast::<()>() as usize;
+        let mut builder =
+            Builder::new(factory, resource, Arc::new(move |_: Ask<'_>| Arc::clone(&source)));
+        builder.transform = Some(identity); // two sources are never the same informer
+        builder
+    }
+
+    fn stored_as<P: Cached>(self, make: MakeSource<P>) -> Builder<P> {
+        Builder {
+            factory: self.factory,
+            resource: self.resource,
+            namespaces: self.namespaces,
+            http: self.http,
+            options: self.options,
+            name: self.name,
+            transform: self.transform,
+            make,
+            saved: None,
+        }
+    }
+
+    /// Applies a transform to every object on its way in; the informer holds what it makes.
+    /// Informers are shared among those who choose clones of the same transform.
+    pub fn transform<P: Cached>(self, transform: &Transform<K, P>) -> Builder<P> {
+        let identity = Some(transform.identity());
+        self.transform_as(transform, identity)
+    }
+
+    fn transform_as<P: Cached>(
+        self,
+        transform: &Transform<K, P>,
+        identity: Option<usize>,
+    ) -> Builder<P> {
+        let (transform, inner) = (transform.clone(), Arc::clone(&self.make));
+        let make: MakeSource<P> =
+            Arc::new(move |ask: Ask<'_>| Arc::new(Transformed::new(inner(ask), transform.clone())));
+        let mut builder = self.stored_as(make);
+        builder.transform = identity.or(builder.transform);
+        builder
+    }
+
+    /// Its name in logs, metrics and errors; the default is the resource's.
+    pub fn named(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// Only these namespaces, with a watch each; more can be added and removed later.
+    pub fn namespaces<S: Into<String>>(mut self, namespaces: impl IntoIterator<Item = S>) -> Self {
+        self.namespaces = Some(namespaces.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// Only this namespace.
+    pub fn namespace(self, namespace: impl Into<String>) -> Self {
+        self.namespaces([namespace])
+    }
+
+    /// All namespaces; the default.
+    pub fn all(mut self) -> Self {
+        self.namespaces = None;
+        self
+    }
+
+    /// Only objects that match a label selector.
+    pub fn labels(mut self, selector: impl Into<String>) -> Self {
+        self.options.selection.labels = selector.into();
+        self
+    }
+
+    /// Only objects that match a field selector.
+    pub fn fields(mut self, selector: impl Into<String>) -> Self {
+        self.options.selection.fields = selector.into();
+        self
+    }
+
+    /// Only a part of the objects by hash, for programs that share the work.
+    pub fn shard(mut self, shard: Shard) -> Self {
+        self.options.selection.shard = Some(shard);
+        self
+    }
+
+    /// Leaves `metadata.managedFields` out, on the wire if the server can, else while decoding;
+    /// the default of a factory.
+    pub fn drop_managed_fields(mut self) -> Self {
+        self.http.strip.managed_fields = true;
+        self
+    }
+
+    /// Keeps `metadata.managedFields`.
+    pub fn keep_managed_fields(mut self) -> Self {
+        self.http.strip.managed_fields = false;
+        self
+    }
+
+    /// Leaves out the annotation in which `kubectl apply` repeats the object.
+    pub fn drop_last_applied(mut self) -> Self {
+        self.http.strip.annotations = Annotations::DropLastApplied;
+        self
+    }
+
+    /// Keeps only these annotations.
+    pub fn keep_annotations<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Self {
+        let names = names.into_iter().map(Into::into).collect();
+        self.http.strip.annotations = Annotations::Only(names);
+        self
+    }
+
+    /// How deltas are queued.
+    pub fn queue(mut self, mode: QueueMode) -> Self {
+        self.options.queue = mode;
+        self
+    }
+
+    /// How often objects are shown again to subscribers that did not say; zero means never.
+    pub fn resync(mut self, period: Duration) -> Self {
+        self.options.resync = period;
+        self
+    }
+
+    /// Pages of this size for every list.
+    pub fn page_size(mut self, size: u32) -> Self {
+        self.options.page_size = Some(size);
+        self
+    }
+
+    /// Where the first list may come from.
+    pub fn initial_read(mut self, read: InitialRead) -> Self {
+        self.options.initial_read = read;
+        self
+    }
+
+    /// Begin with lists, never with watch-lists.
+    pub fn without_watch_list(mut self) -> Self {
+        self.http.watch_list = false;
+        self
+    }
+
+    /// Watches last from this to twice this, if it is above 300 s.
+    pub fn watch_timeout_min(mut self, timeout: Duration) -> Self {
+        self.options.watch_timeout_min = timeout;
+        self
+    }
+
+    /// How long in-stream internal errors are retried at the same version.
+    pub fn max_internal_error_retry(mut self, patience: Duration) -> Self {
+        self.options.internal_error_retry = Some(patience);
+        self
+    }
+
+    /// What to do when the resource type is not served.
+    pub fn not_served(mut self, policy: NotServed) -> Self {
+        self.options.not_served = policy;
+        self
+    }
+
+    /// Compares watch-lists with lists; for tests.
+    pub fn consistency_check(mut self, check: ConsistencyCheck) -> Self {
+        self.options.consistency_check = Some(check);
+        self
+    }
+
+    /// At stop, lets subscribers handle what is pending for at most so long.
+    pub fn drain(mut self, deadline: Duration) -> Self {
+        self.options.drain = Some(deadline);
+        self
+    }
+
+    /// Fails to start if there are more objects than this.
+    pub fn refuse_above(mut self, count: u64) -> Self {
+        self.options.refuse_above = Some(count);
+        self
+    }
+
+    /// Longer frames and items end a stream with an error.
+    pub fn max_frame(mut self, bytes: usize) -> Self {
+        self.http.max_frame = bytes;
+        self
+    }
+
+    /// What is told of each failure of a new informer; it must return quickly.
+    pub fn on_watch_error(
+        mut self,
+        handler: impl Fn(&str, &list_watch::Error) + Send + Sync + 'static,
+    ) -> Self {
+        let handler: ErrorHandler = Arc::new(handler);
+        self.options.on_watch_error = Some(handler);
+        self
+    }
+
+    /// Starts a new informer from a state that was saved earlier; see
+    /// [`Runner::resume_from`](crate::informer::Runner::resume_from).
+    pub fn resume_from(
+        mut self,
+        objects: impl IntoIterator<Item = K>,
+        version: ResourceVersion,
+    ) -> Self {
+        self.saved = Some((objects.into_iter().collect(), version));
+        self
+    }
+
+    /// Any other option of an informer.
+    pub fn configure(mut self, change: impl FnOnce(&mut informer::Options)) -> Self {
+        change(&mut self.options);
+        self
+    }
+
+    /// Any other option of the HTTP source.
+    pub fn configure_http(mut self, change: impl FnOnce(&mut http::Options)) -> Self {
+        change(&mut self.http);
+        self
+    }
+
+    fn identity(&self) -> Identity {
+        let options = &self.options;
+        Identity {
+            resource: self.resource.clone(),
+            stored: TypeId::of::<K>(),
+            namespaces: self.namespaces.as_ref().map(|set| set.iter().cloned().collect()),
+            selection: options.selection.clone(),
+            transform: self.transform,
+            strip: self.http.strip.clone(),
+            metadata_only: self.http.metadata_only,
+            reading: format!(
+                "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?}",
+                options.queue,
+                options.resync,
+                options.page_size,
+                options.initial_read,
+                options.watch_timeout_min,
+                options.internal_error_retry,
+                options.not_served,
+                options.consistency_check,
+                options.drain,
+                options.refuse_above,
+                self.http.watch_list,
+                self.http.max_frame,
+            ),
+        }
+    }
+
+    /// The informer of these choices: the one the factory has, or a new one. It runs as soon as
+    /// the factory does.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`] if the factory has stopped.
+    pub fn open(self) -> Result<Informer<K>, Error> {
+        let identity = self.identity();
+        let factory = self.factory.clone();
+        let wanted = self.name.clone().unwrap_or_else(|| self.resource.resource());
+        factory.open(identity, move |name| self.make(name), &wanted)
+    }
+
+    /// Makes a new informer under a free name.
+    fn make(self, name: String) -> Made<K> {
+        let Builder { factory, resource, namespaces, http, mut options, make, saved, .. } = self;
+        let observer = options.metrics.as_ref().map(|metrics| SourceObserver::new(metrics, &name));
+        options.name = name;
+        let open = move |namespace: Option<&str>| {
+            make(Ask {
+                factory: &factory,
+                resource: &resource,
+                namespace,
+                http: http.clone(),
+                observer: observer.clone(),
+            })
+        };
+        let source = open(None);
+        let sources = match namespaces {
+            None => Sources::One(Arc::clone(&source)),
+            Some(namespaces) => Sources::Each {
+                namespaces: namespaces.into_iter().collect(),
+                open: Arc::new(move |namespace| open(Some(namespace))),
+            },
+        };
+        let (informer, mut runner, gone) = informer::open(sources, options);
+        if let Some((objects, version)) = saved {
+            runner = runner.resume_from(objects, version);
+        }
+        Made { informer, runner, gone, source }
+    }
+}
+
+impl<K: Cached> fmt::Debug for Builder<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Builder({})", self.resource.resource())
+    }
+}

@@ -18,6 +18,7 @@ use headwater_server::metrics::Metrics;
 use headwater_server::openapi::Descriptions;
 use headwater_server::pki::private_file::{self, OthersMayRead};
 use headwater_server::pki::{self, Pki, kubeconfig};
+use headwater_server::service_account::Issuer;
 use headwater_server::tls::Acceptor;
 use headwater_server::token_file::{TokenFile, Tokens};
 use headwater_server::{self as server, Server};
@@ -63,6 +64,7 @@ pub(crate) async fn serve(flags: Serve) -> Result<()> {
     let server = Server::new(server::Parts {
         cache: cacher.handle(),
         authenticator: Authenticator::new(tokens),
+        issuer: Issuer::new(&certificates.pki.service_account_key)?,
         clock,
         metrics,
         descriptions: descriptions(),

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::body::{self, Response};
 use crate::registry::{Registry, Served};
 use crate::server::{Call, Server};
-use crate::{encode, openapi, status};
+use crate::{encode, openapi, service_account, status};
 
 /// Answers a path that is no resource.
 pub(crate) async fn path(
@@ -43,6 +43,9 @@ pub(crate) async fn path(
             resources(call, &registry, name, version)
         }
         ["api" | "apis", ..] if is_known(&registry, &words) => Err(status::method_not_allowed()),
+        [".well-known" | "openid", ..] if is_read => {
+            Ok(service_account::path(server, &words).unwrap_or_else(body::page_not_found))
+        }
         ["openapi", rest @ ..] if is_read => openapi::path(server, call, rest),
         ["debug", "headwater", "compact"] if call.method == http::Method::POST => {
             compact(server, call).await
@@ -313,11 +316,18 @@ fn paths(registry: &Registry) -> Value {
             paths.extend(versions.iter().map(|version| format!("/apis/{group}/{version}")));
         }
     }
-    for path in
-        ["/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
-    {
-        paths.push(path.to_owned());
-    }
+    let others = [
+        "/.well-known/openid-configuration",
+        "/healthz",
+        "/livez",
+        "/metrics",
+        "/openapi/v2",
+        "/openapi/v3",
+        "/openid/v1/jwks",
+        "/readyz",
+        "/version",
+    ];
+    paths.extend(others.map(str::to_owned));
     paths.sort();
     json!({ "paths": paths })
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
+use jiff::Timestamp;
 use tokio_util::task::TaskTracker;
 
 use crate::token_file::Tokens;
@@ -33,6 +34,8 @@ pub struct Identity {
     pub groups: Vec<String>,
     /// Whatever else the credential says.
     pub extra: BTreeMap<String, Vec<String>>,
+    /// When the credential ends, if it says: streams end with it.
+    pub expires: Option<Timestamp>,
 }
 
 impl Identity {
@@ -131,22 +134,25 @@ impl Authenticator {
         }
     }
 
-    /// Whose bearer token this is.
+    /// Whose token of the token file this is.
     pub fn identify_token(&self, token: &str) -> Option<Arc<Identity>> {
         self.tokens.find(token.as_bytes())
     }
 
-    /// Who sent these headers over this connection. A certificate counts before a token.
+    /// Who sent these headers over this connection. A certificate counts before a token, and a
+    /// token of the file before one that is `signed`.
     pub fn identify(
         &self,
         peer: &Peer,
         headers: &HeaderMap,
+        signed: impl FnOnce(&str) -> Option<Arc<Identity>>,
     ) -> Result<Arc<Identity>, Unauthorized> {
         if let Transport::Tls(ClientCertificate::Verified(identity)) = &peer.transport {
             return Ok(identity.clone());
         }
         if let Some(token) = bearer(headers)? {
-            return self.tokens.find(token).ok_or(Unauthorized);
+            let found = self.identify_token(token).or_else(|| signed(token));
+            return found.ok_or(Unauthorized);
         }
         match &peer.transport {
             Transport::Loopback => Ok(self.admin.clone()),
@@ -158,15 +164,16 @@ impl Authenticator {
 
 /// The bearer token of a request. Any other use of the header is refused rather than ignored:
 /// somebody who shows a credential does not want to be anonymous (B061, B062).
-fn bearer(headers: &HeaderMap) -> Result<Option<&[u8]>, Unauthorized> {
+fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Unauthorized> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
     let Some(value) = values.next() else { return Ok(None) };
     if values.next().is_some() {
         return Err(Unauthorized);
     }
-    let (scheme, token) = value.as_bytes().split_at_checked(7).ok_or(Unauthorized)?;
-    let is_token = !token.is_empty() && token.iter().all(u8::is_ascii_graphic);
-    if scheme.eq_ignore_ascii_case(b"bearer ") && is_token {
+    let value = value.to_str().map_err(|_| Unauthorized)?;
+    let (scheme, token) = value.split_at_checked(7).ok_or(Unauthorized)?;
+    let is_token = !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic());
+    if scheme.eq_ignore_ascii_case("bearer ") && is_token {
         Ok(Some(token))
     } else {
         Err(Unauthorized)
@@ -193,7 +200,10 @@ mod tests {
         for value in authorization {
             headers.append(AUTHORIZATION, HeaderValue::from_str(value).unwrap());
         }
-        let found = authenticator().identify(&peer(transport), &headers);
+        let signed = |token: &str| {
+            (token == "signed").then(|| Arc::new(Identity::authenticated("robot", vec![])))
+        };
+        let found = authenticator().identify(&peer(transport), &headers, signed);
         assert_eq!(found.as_ref().map(|identity| identity.user.as_str()).ok(), expected);
     }
 
@@ -202,6 +212,7 @@ mod tests {
         let tls = || Transport::Tls(ClientCertificate::Absent);
         check(tls(), &["Bearer good"], Some("alice"));
         check(tls(), &["bearer good"], Some("alice"));
+        check(tls(), &["Bearer signed"], Some("robot"));
         check(tls(), &[], Some(ANONYMOUS));
         for wrong in [
             "Bearer bad",

@@ -8,6 +8,7 @@ pub mod pki;
 pub mod tls;
 pub mod token_file;
 pub mod identity;
+pub mod service_account;
 pub mod metrics;
 pub mod health;
 pub mod listen;

@@ -66,27 +66,33 @@ fn token(server: &Server, spec: &Value) -> Result<Value, Status> {
     if token.is_empty() {
         return Err(status::bad_request("token is required for TokenReview in authentication"));
     }
-    Ok(match server.identify_token(token) {
-        Some(identity) => json!({ "authenticated": true, "user": user_info(&identity) }),
-        None => json!({ "user": {}, "error": "invalid bearer token" }),
+    let audiences = texts(&spec["audiences"]);
+    Ok(match server.identify_token(token, &audiences) {
+        Ok(known) => json!({
+            "authenticated": true,
+            "user": user_info(&known.identity),
+            "audiences": known.audiences,
+        }),
+        Err(refused) => json!({ "user": {}, "error": refused.to_string() }),
     })
 }
 
 /// The user that a review asks about.
 fn subject(spec: &Value) -> Result<Identity, Status> {
     let text = |key: &str| spec[key].as_str().unwrap_or_default().to_owned();
-    let groups: Vec<String> = spec["groups"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(|group| group.as_str().map(str::to_owned))
-        .collect();
+    let groups = texts(&spec["groups"]);
     if text("user").is_empty() && groups.is_empty() {
         return Err(status::bad_request(
             "spec.user: at least one of user or group must be specified",
         ));
     }
     Ok(Identity { user: text("user"), uid: text("uid"), groups, ..Identity::default() })
+}
+
+/// A list of strings.
+fn texts(list: &Value) -> Vec<String> {
+    let list = list.as_array().into_iter().flatten();
+    list.filter_map(|text| text.as_str().map(str::to_owned)).collect()
 }
 
 fn access(identity: &Identity, spec: &Value) -> Result<Value, Status> {

@@ -26,13 +26,14 @@ use crate::body::{self, Finish, Response};
 use crate::custom::{self, Definitions};
 use crate::flow::Flows;
 use crate::health::{Answers, Health};
-use crate::identity::{Authenticator, Identity, Peer};
+use crate::identity::{Authenticator, Identity, Peer, Unauthorized};
 use crate::listen;
 use crate::metrics::Metrics;
 use crate::observe::{self, Seen};
 use crate::openapi::{Descriptions, Documents};
 use crate::registry::Registry;
 use crate::route::{Lost, Resource, Route, Target, http_verb, route};
+use crate::service_account::{self, Issuer, Known, ServiceAccounts};
 use crate::{authorize, delete, discovery, encode, patch, read, status, subresource, watch, write};
 
 /// How the server is set up.
@@ -67,6 +68,7 @@ struct Shared {
     registry: ArcSwap<Registry>,
     definitions: tokio::sync::Mutex<Definitions>,
     authenticator: Authenticator,
+    service_accounts: ServiceAccounts,
     flows: Flows,
     clock: Arc<dyn Clock>,
     options: Options,
@@ -85,6 +87,8 @@ pub struct Parts {
     pub cache: Cache,
     /// Tells who is asking.
     pub authenticator: Authenticator,
+    /// Signs the tokens of service accounts.
+    pub issuer: Issuer,
     /// Tells the time.
     pub clock: Arc<dyn Clock>,
     /// Where requests are counted.
@@ -139,7 +143,7 @@ const AUDIT_ID_MAX: usize = 64;
 impl Server {
     /// A server over a cache that has been loaded.
     pub fn new(parts: Parts) -> Result<Server, headwater_cache::Error> {
-        let Parts { cache, authenticator, clock, metrics, descriptions, options } = parts;
+        let Parts { cache, authenticator, issuer, clock, metrics, descriptions, options } = parts;
         let registry = Registry::new(kind::builtin());
         for row in registry.kinds().iter().filter(|row| !row.is_converted()) {
             cache.redefine(&row.prefix, &row.fields)?;
@@ -153,6 +157,7 @@ impl Server {
             .build();
         observe::cache(&metrics, &cache);
         let shared = Shared {
+            service_accounts: ServiceAccounts::new(issuer, cache.clone(), clock.clone()),
             flows: Flows::new(&cache),
             cache,
             definitions: tokio::sync::Mutex::new(Definitions::new(registry.clone())),
@@ -248,7 +253,7 @@ impl Server {
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let identified = self.shared.authenticator.identify(peer, request.headers());
+        let identified = self.identify(peer, request.headers());
         let result = if identified.is_ok() { "success" } else { "error" };
         self.shared.metrics.authentication_attempts.with(&[result]).inc();
         let Ok(identity) = identified else {
@@ -354,9 +359,29 @@ impl Server {
         })
     }
 
-    /// Whose bearer token this is.
-    pub(crate) fn identify_token(&self, token: &str) -> Option<Arc<Identity>> {
-        self.shared.authenticator.identify_token(token)
+    fn identify(&self, peer: &Peer, headers: &HeaderMap) -> Result<Arc<Identity>, Unauthorized> {
+        self.shared.authenticator.identify(peer, headers, |token| {
+            let known = self.shared.service_accounts.identify(token, &[]);
+            known.ok().map(|known| known.identity)
+        })
+    }
+
+    /// Whose bearer token this is, if it is meant for any of these audiences; none is this server.
+    pub(crate) fn identify_token(
+        &self,
+        token: &str,
+        audiences: &[String],
+    ) -> Result<Known, service_account::Refused> {
+        let own = service_account::ISSUER.to_owned();
+        let is_for_us = audiences.is_empty() || audiences.contains(&own);
+        match self.shared.authenticator.identify_token(token) {
+            Some(identity) if is_for_us => Ok(Known { identity, audiences: vec![own] }),
+            _ => self.shared.service_accounts.identify(token, audiences),
+        }
+    }
+
+    pub(crate) fn service_accounts(&self) -> &ServiceAccounts {
+        &self.shared.service_accounts
     }
 
     /// Health paths.

@@ -10,6 +10,7 @@ use crate::body::Response;
 use crate::registry::Served;
 use crate::route::Resource;
 use crate::server::{Call, Server};
+use crate::service_account::request;
 use crate::{binding, review, scale, status};
 
 /// Whether a subresource is written as its own object is: PUT and PATCH of the same type.
@@ -46,6 +47,7 @@ pub(crate) async fn write(
         (_, "scale") => scale::write(server, call, resource, body).await,
         ("pods" | "bindings", "binding" | "") => binding::bind(server, call, resource, &body).await,
         ("pods", "eviction") => binding::evict(server, call, resource, &body).await,
+        ("serviceaccounts", "token") => request::request(server, call, resource, &body).await,
         (_, "") => review::review(server, call, resource, &body),
         _ => Err(not_served(resource)),
     }

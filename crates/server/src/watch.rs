@@ -52,7 +52,12 @@ pub(crate) async fn start(
         columns_sent: false,
     };
     let watched = Watched::new(server.metrics(), kind, &resource.namespace, &resource.name);
-    let stream = Streaming::new(server.clone(), resource, filter, &options, frames, watched);
+    // A stream must not outlive the credential that opened it.
+    let credential = call.identity.expires.map(|expires| {
+        Duration::try_from(expires.duration_since(server.now())).unwrap_or_default()
+    });
+    let stream =
+        Streaming::new(server.clone(), resource, filter, &options, frames, watched, credential);
     if websocket::is_asked_for(call) {
         return websocket::upgrade(call, upgrade, peer, stream);
     }
@@ -100,9 +105,11 @@ impl Streaming {
         options: &WatchOptions,
         frames: Frames,
         watched: Watched,
+        credential: Option<Duration>,
     ) -> Streaming {
         let now = Instant::now();
-        let lasts = options.timeout.unwrap_or_else(|| spread(server.options().watch_timeout));
+        let asked = options.timeout.unwrap_or_else(|| spread(server.options().watch_timeout));
+        let lasts = credential.map_or(asked, |left| left.min(asked));
         let bookmark_every = server.options().bookmark_every;
         let mut streaming = Streaming {
             resource: server.cache().resource(&resource.kind.prefix),

@@ -1,0 +1,63 @@
+//! Tokens whose signature was found good, by digest.
+//!
+//! Promise: at most twice [`GENERATION`] of them are held; a token in use stays, and one that is no
+//! longer shown goes. Only good tokens get here, so nobody can fill it without a key.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::claims::Claims;
+
+/// Tokens that are remembered before the older half is forgotten.
+const GENERATION: usize = 1024;
+
+type Digest = [u8; 32];
+
+/// Two generations: what was used lately, and what was used before that.
+#[derive(Debug, Default)]
+pub(crate) struct Verified {
+    young: HashMap<Digest, Arc<Claims>>,
+    old: HashMap<Digest, Arc<Claims>>,
+}
+
+impl Verified {
+    pub(crate) fn find(&mut self, digest: &[u8]) -> Option<Arc<Claims>> {
+        if let Some(claims) = self.young.get(digest) {
+            return Some(Arc::clone(claims));
+        }
+        let claims = self.old.remove(digest)?;
+        self.insert(digest, Arc::clone(&claims));
+        Some(claims)
+    }
+
+    pub(crate) fn insert(&mut self, digest: &[u8], claims: Arc<Claims>) {
+        let Ok(digest) = Digest::try_from(digest) else { return };
+        if self.young.len() >= GENERATION {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(digest, claims);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn digest(number: usize) -> Digest {
+        let mut digest = Digest::default();
+        digest[..8].copy_from_slice(&number.to_le_bytes());
+        digest
+    }
+
+    #[test]
+    fn what_is_used_stays_and_the_rest_goes() {
+        let claims = Arc::new(super::super::tests::claims());
+        let mut verified = Verified::default();
+        for number in 0..10 * GENERATION {
+            verified.insert(&digest(number), Arc::clone(&claims));
+            assert!(verified.find(&digest(0)).is_some(), "{number}");
+        }
+        assert!(verified.find(&digest(1)).is_none());
+        assert!(verified.young.len() + verified.old.len() <= 2 * GENERATION);
+    }
+}

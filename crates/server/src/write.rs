@@ -13,7 +13,7 @@ use headwater_api::{Object, Revision, Status, status as api_status};
 use headwater_store::{Action, Error as StoreError, Guard, Key, Record, Write};
 use http::StatusCode;
 use jiff::Timestamp;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::admission::{Attempt, admit, is_released};
 use crate::decode::{self, Decoded};
@@ -109,7 +109,10 @@ impl Create<'_> {
             Some(custom) => Some(custom.gate.enter(kind, meta(&self.value, "name")).await?),
             None => None,
         };
-        let mut stored = self.value.clone();
+        // Only a generated name is ever tried again with the same value.
+        let is_generated = !meta(&self.value, "generateName").is_empty();
+        let mut stored =
+            if is_generated { self.value.clone() } else { std::mem::take(&mut self.value) };
         to_storage(kind, &mut stored);
         admit(Attempt {
             cache: self.server.cache(),
@@ -275,7 +278,13 @@ pub(crate) struct Replace {
 
 impl Change for Replace {
     fn apply(&mut self, _: &Value) -> Result<Value, Status> {
-        Ok(self.value.clone())
+        let version = meta(&self.value, "resourceVersion");
+        if version.is_empty() {
+            return Ok(self.value.clone());
+        }
+        // With a version there is one try: a second one can only find out that it is stale.
+        let rest = json!({ "metadata": { "resourceVersion": version } });
+        Ok(std::mem::replace(&mut self.value, rest))
     }
 
     fn absent(&mut self) -> Result<Option<Value>, Status> {
@@ -368,9 +377,13 @@ impl Update<'_> {
     async fn replace(&self, current: &Current, change: &mut impl Change) -> Result<Tried, Status> {
         let kind = &self.resource.kind;
         let old = &current.value;
-        let mut seen = old.clone();
-        from_storage(kind, &mut seen);
-        let mut new = change.apply(&seen)?;
+        let mut new = if kind.is_converted() {
+            let mut seen = old.clone();
+            from_storage(kind, &mut seen);
+            change.apply(&seen)?
+        } else {
+            change.apply(old)?
+        };
         self.check_preconditions(&mut new, current)?;
         to_storage(kind, &mut new);
         self.keep_other_half(&mut new, old);

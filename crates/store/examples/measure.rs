@@ -28,9 +28,9 @@ async fn main() {
     let args: Vec<String> = std::env::args().collect();
     let (dir, what) = (Path::new(&args[1]), args[2].as_str());
     let seconds = args.get(3).map_or(5, |text| text.parse().unwrap());
-    let start = Instant::now();
+    let (start, before) = (Instant::now(), cpu());
     let store = Arc::new(Embedded::open(dir, EmbeddedOptions::default()).unwrap());
-    println!("open: {:?}, {:?}", start.elapsed(), store.usage());
+    println!("open: {:?}, CPU {:?}; {:?}", start.elapsed(), cpu() - before, store.usage());
     match what {
         "commits" => commits(&store, 4096, 20_000, Duration::from_secs(seconds)).await,
         "update" => commits(&store, 6144, OBJECTS, Duration::from_secs(seconds)).await,
@@ -140,7 +140,7 @@ async fn fill(store: &Arc<Embedded>) {
 
 async fn load(store: &Arc<Embedded>) {
     for limit in [500, 10_000] {
-        let start = Instant::now();
+        let (start, before) = (Instant::now(), cpu());
         let (mut after, mut at, mut bytes, mut count) = (None, None, 0, 0);
         let mut kept = Vec::new();
         loop {
@@ -155,7 +155,8 @@ async fn load(store: &Arc<Embedded>) {
                 break;
             }
         }
-        println!("{count} objects, {} MB in pages of {limit}: {:?}", bytes >> 20, start.elapsed());
+        let (time, cpu) = (start.elapsed(), cpu() - before);
+        println!("{count} objects, {} MB in pages of {limit}: {time:?}, CPU {cpu:?}", bytes >> 20);
     }
     let start = Instant::now();
     let compacted = store.condition().compacted;

@@ -8,6 +8,8 @@
 pub mod disk;
 mod row;
 mod file;
+mod overlay;
+mod check;
 mod head;
 mod mailbox;
 mod expiry;
@@ -105,7 +107,8 @@ pub struct Embedded {
 
 impl Embedded {
     /// Opens the store in a directory, making it if there is none. Blocks while it reads the keys,
-    /// and the whole file if it had not been closed.
+    /// and the whole file if it had not been closed; else that is read beside, and the first write
+    /// waits for it.
     pub fn open(dir: &Path, options: Options) -> Result<Embedded, Error> {
         let unavailable = |error: io::Error| Error::Unavailable(error.to_string());
         Embedded::open_on(Arc::new(Directory::lock(dir).map_err(unavailable)?), options)
@@ -113,7 +116,7 @@ impl Embedded {
 
     /// Opens the store on any disk.
     pub fn open_on(disk: Arc<dyn Disk>, options: Options) -> Result<Embedded, Error> {
-        let (loaded, head) = start::start(&*disk, &options)?;
+        let start::Started { loaded, head, check } = start::start(&*disk, &options)?;
         let ages = start::ages(&loaded, options.clock.now().as_millisecond());
         let start::Loaded { file, contents } = loaded;
         let Contents { published, state, pending, expiries } = contents;
@@ -129,7 +132,7 @@ impl Embedded {
             undos: Undos::default(),
             report: Mutex::new(Report { state, ..Report::default() }),
         });
-        let writer = Writer::new(shared.clone(), head, state, pending, expiries, ages);
+        let writer = Writer::new(shared.clone(), head, check, (state, pending, expiries), ages);
         let thread = std::thread::Builder::new().name("store-writer".into());
         let thread = thread.spawn(move || writer.run());
         let thread = thread.map_err(|error| Error::Unavailable(error.to_string()))?;

@@ -142,6 +142,11 @@ impl Disk for Directory {
     }
 }
 
+/// A file that is only read.
+pub(super) fn read_only(path: &Path) -> io::Result<Box<dyn StorageBackend>> {
+    Ok(Box::new(PlainFile(File::open(path)?)))
+}
+
 /// How files are opened: created for their owner alone.
 fn owned() -> OpenOptions {
     let mut options = OpenOptions::new();

@@ -11,6 +11,7 @@
 //! | `meta` | `identity`, `state` | [`Identity`], [`State`] |
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -41,7 +42,8 @@ const STATE: &str = "state";
 /// The open data file.
 #[derive(Debug)]
 pub(super) struct DataFile {
-    database: Database,
+    /// `None` only while it is dropped.
+    database: Option<Database>,
     pub(super) identity: Identity,
     pub(super) seed: Seed,
     pub(super) health: Arc<Health>,
@@ -90,6 +92,7 @@ impl DataFile {
         state: State,
     ) -> Result<DataFile, Error> {
         let (database, health, _) = open_database(disk, name, cache_bytes)?;
+        let database = Some(database);
         let file = DataFile { database, identity, seed: identity.seed(), health };
         let txn = file.begin_write()?;
         {
@@ -103,44 +106,59 @@ impl DataFile {
         Ok(file)
     }
 
-    /// Opens a data file; an unclean one is repaired.
+    /// Opens a data file; one that was not closed is repaired, which checks all of it.
     pub(super) fn open(
         disk: &dyn Disk,
         name: &str,
         cache_bytes: usize,
     ) -> Result<(DataFile, Opened), Error> {
         let (database, health, opened) = open_database(disk, name, cache_bytes)?;
-        let txn = database.begin_read().map_err(trouble)?;
-        let meta = txn.open_table(META).map_err(trouble)?;
-        let row =
-            meta.get(IDENTITY).map_err(trouble)?.ok_or_else(|| missing(META_PLACE, IDENTITY))?;
-        let identity =
-            Identity::decode(row.value()).map_err(|bad| damaged(META_PLACE, IDENTITY, bad))?;
-        drop((row, meta, txn));
+        let identity = read_identity(&database)?;
+        let database = Some(database);
         Ok((DataFile { database, identity, seed: identity.seed(), health }, opened))
     }
 
-    /// Reads the whole file and compares every checksum of its trees.
-    pub(super) fn check_integrity(&mut self) -> Result<(), Error> {
-        match self.database.check_integrity() {
-            Ok(true) => Ok(()),
-            Ok(false) => {
-                Err(Error::Damaged { place: DATA.into(), why: "its trees did not agree".into() })
-            }
-            Err(error) => Err(trouble(error)),
-        }
+    /// Reads the whole file and compares every checksum of its trees. What does not agree is
+    /// repaired: what was lost by that, if anything, the sums will tell.
+    pub(super) fn check(&mut self) -> Result<(), Error> {
+        let database = self.database.as_mut().expect("it is open until it is dropped");
+        database.check_integrity().map_err(trouble)?;
+        Ok(())
     }
 
     pub(super) fn begin_write(&self) -> Result<WriteTransaction, Error> {
-        self.database.begin_write().map_err(trouble)
+        self.database().begin_write().map_err(trouble)
     }
 
     /// The file as it is now, whatever is committed later.
     pub(super) fn snapshot(&self) -> Result<Snapshot, Error> {
-        let txn = self.database.begin_read().map_err(trouble)?;
+        let txn = self.database().begin_read().map_err(trouble)?;
         let log = txn.open_table(LOG).map_err(trouble)?;
         Ok(Snapshot { txn, log, seed: self.seed, first: self.identity.first })
     }
+}
+
+impl DataFile {
+    fn database(&self) -> &Database {
+        self.database.as_ref().expect("it is open until it is dropped")
+    }
+}
+
+impl Drop for DataFile {
+    /// An engine that panicked before may do it again while it closes; that must stay in here.
+    fn drop(&mut self) {
+        let database = self.database.take();
+        if catch_unwind(AssertUnwindSafe(|| drop(database))).is_err() {
+            self.health.failed.store(true, Ordering::Release);
+        }
+    }
+}
+
+fn read_identity(database: &Database) -> Result<Identity, Error> {
+    let txn = database.begin_read().map_err(trouble)?;
+    let meta = txn.open_table(META).map_err(trouble)?;
+    let row = meta.get(IDENTITY).map_err(trouble)?.ok_or_else(|| missing(META_PLACE, IDENTITY))?;
+    Identity::decode(row.value()).map_err(|bad| damaged(META_PLACE, IDENTITY, bad))
 }
 
 /// One committed state of the file.
@@ -339,8 +357,9 @@ fn open_database(
         .set_cache_size(cache_bytes)
         .set_repair_callback(move |session| {
             flags.0.store(true, Ordering::Relaxed);
-            // The first step of three is only reported when the newest root did not verify.
-            if session.progress() < 0.5 {
+            // Between the start (0) and the second step (0.6) it only reports that the newest
+            // root did not verify and that it goes back to the one before.
+            if session.progress() > 0.0 && session.progress() < 0.5 {
                 flags.1.store(true, Ordering::Relaxed);
             }
         })

@@ -12,6 +12,7 @@ use headwater_api::Revision;
 use uuid::Uuid;
 
 use super::Options;
+use super::check::{Before, Check};
 use super::disk::Disk;
 use super::file::{DATA, DataFile, LIVE, LOG, Opened, Snapshot, trouble};
 use super::head::{HEAD, Head, HeadFile};
@@ -35,8 +36,16 @@ pub(super) struct Loaded {
     pub(super) contents: Contents,
 }
 
+/// What a start comes to.
+pub(super) struct Started {
+    pub(super) loaded: Loaded,
+    pub(super) head: HeadFile,
+    /// What has to succeed before anything is written.
+    pub(super) check: Option<Check>,
+}
+
 /// Opens what is there, or makes it.
-pub(super) fn start(disk: &dyn Disk, options: &Options) -> Result<(Loaded, HeadFile), Error> {
+pub(super) fn start(disk: &dyn Disk, options: &Options) -> Result<Started, Error> {
     let has_data = disk.exists(DATA).map_err(|error| unavailable(disk, DATA, &error))?;
     match (read_format(disk)?, has_data) {
         (Some(FORMAT), true) => {}
@@ -49,16 +58,14 @@ pub(super) fn start(disk: &dyn Disk, options: &Options) -> Result<(Loaded, HeadF
 }
 
 /// Looks at what is there without changing it: for a disk that only pretends to write.
-pub(super) fn look(disk: &dyn Disk, options: &Options, deep: bool) -> Result<Loaded, Error> {
+pub(super) fn look(disk: &dyn Disk, options: &Options) -> Result<Loaded, Error> {
     match read_format(disk)? {
         Some(FORMAT) => {}
         Some(other) => return Err(unknown_format(disk, other)),
         None => return Err(damaged(disk, FORMAT_FILE, "it is missing")),
     }
     let (mut file, opened) = DataFile::open(disk, DATA, options.cache_bytes)?;
-    if deep {
-        file.check_integrity()?;
-    }
+    file.check()?;
     let head = match disk.exists(HEAD).map_err(|error| unavailable(disk, HEAD, &error))? {
         true => HeadFile::open(disk, file.seed).and_then(|head| head.read()),
         false => Ok(None),
@@ -77,8 +84,10 @@ pub(super) fn reopen(
     suspect: bool,
 ) -> Result<Loaded, Error> {
     guarded(disk, || {
-        let (mut file, _) = DataFile::open(disk, DATA, options.cache_bytes)?;
-        file.check_integrity()?;
+        let (mut file, opened) = DataFile::open(disk, DATA, options.cache_bytes)?;
+        if !opened.repaired {
+            file.check()?;
+        }
         let loaded = load(file)?;
         check_reaches(disk, &loaded.contents.state, acknowledged)?;
         if suspect { rebuild(disk, options, loaded) } else { Ok(loaded) }
@@ -100,24 +109,34 @@ pub(super) fn ages(loaded: &Loaded, wall: i64) -> Vec<(Instant, Revision)> {
     revisions.filter_map(sample).collect()
 }
 
-fn open(disk: &dyn Disk, options: &Options) -> Result<(Loaded, HeadFile), Error> {
+fn open(disk: &dyn Disk, options: &Options) -> Result<Started, Error> {
+    let before = Before::open(disk)?;
     let (file, opened) = DataFile::open(disk, DATA, options.cache_bytes)?;
     let head_file = HeadFile::open(disk, file.seed).map_err(|e| unavailable(disk, HEAD, &e))?;
     let head = head_file.read().map_err(|error| unavailable(disk, HEAD, &error))?;
-    let head = head.unwrap_or_default();
+    let head_was = head.unwrap_or_default();
     let mut loaded = load(file)?;
-    check_head(disk, &loaded.contents.state, head, &opened)?;
+    check_head(disk, &loaded.contents.state, head_was, &opened)?;
     if opened.repaired {
         let revision = loaded.contents.state.newest;
-        tracing::warn!(%revision, undone = opened.rolled_back, "the data file had not been closed");
+        tracing::warn!(%revision, undone = opened.rolled_back, "the data file had to be repaired");
     }
-    if head.suspect {
+    if head_was.suspect {
         loaded = rebuild(disk, options, loaded)?;
     }
     let head = Head { revision: loaded.contents.state.newest, clean: false, suspect: false };
     let written = head_file.write(head).and_then(|()| head_file.sync()).and_then(|()| disk.sync());
     written.map_err(|error| unavailable(disk, HEAD, &error))?;
-    Ok((loaded, head_file))
+    // A repair has checked everything, and what was written anew was checked on the way.
+    let check = match before {
+        _ if opened.repaired || head_was.suspect => None,
+        Some(before) => Some(before.check()?),
+        None => {
+            loaded.file.check()?;
+            None
+        }
+    };
+    Ok(Started { loaded, head: head_file, check })
 }
 
 fn load(file: DataFile) -> Result<Loaded, Error> {

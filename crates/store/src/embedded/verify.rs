@@ -1,20 +1,18 @@
-//! Verifying a directory: everything a start would check and, if asked, every row there is.
+//! Verifying a directory: everything a start checks and, if asked, every row there is.
 //!
 //! Promise: changes no byte. What the engine would repair is repaired in memory only.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use headwater_api::Revision;
 use redb::StorageBackend;
 
 use super::disk::{self, Disk, Space};
 use super::file::Snapshot;
+use super::overlay::Overlay;
 use super::row::Identity;
 use super::{Options, start};
 use crate::change::ChangeKind;
@@ -35,12 +33,12 @@ pub struct Verified {
     pub versions: u64,
 }
 
-/// Checks a data directory nobody has open; with `deep`, every row and page of it.
+/// Checks a data directory nobody has open: every page of it, and with `deep` every row.
 pub fn verify_dir(dir: &Path, deep: bool) -> Result<Verified, Error> {
     let unavailable = |error: io::Error| Error::Unavailable(error.to_string());
     let disk = ReadOnly::new(dir).map_err(unavailable)?;
     start::guarded(&disk, || {
-        let loaded = start::look(&disk, &Options::default(), deep)?;
+        let loaded = start::look(&disk, &Options::default())?;
         if deep {
             check_rows(&loaded)?;
         }
@@ -140,10 +138,8 @@ impl ReadOnly {
 
 impl Disk for ReadOnly {
     fn open(&self, name: &str) -> io::Result<Box<dyn StorageBackend>> {
-        let file = File::open(self.path.join(name))?;
-        let len = file.metadata()?.len();
-        let written = Written { len, pages: BTreeMap::new() };
-        Ok(Box::new(Overlay { file, file_len: len, written: Mutex::new(written) }))
+        let file = disk::read_only(&self.path.join(name))?;
+        Ok(Box::new(Overlay::new(file, Arc::default())?))
     }
 
     fn exists(&self, name: &str) -> io::Result<bool> {
@@ -172,100 +168,5 @@ impl Disk for ReadOnly {
 
     fn place(&self) -> String {
         self.path.display().to_string()
-    }
-}
-
-const PAGE: usize = 4096;
-
-/// A file under what was written to it since.
-#[derive(Debug)]
-struct Overlay {
-    file: File,
-    file_len: u64,
-    written: Mutex<Written>,
-}
-
-#[derive(Debug)]
-struct Written {
-    len: u64,
-    pages: BTreeMap<u64, Box<[u8; PAGE]>>,
-}
-
-impl Overlay {
-    fn lock(&self) -> MutexGuard<'_, Written> {
-        self.written.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A page of the file below; beyond its end it is zero.
-    fn page(&self, number: u64) -> io::Result<Box<[u8; PAGE]>> {
-        let mut page = Box::new([0; PAGE]);
-        let start = number * PAGE as u64;
-        let there = self.file_len.saturating_sub(start).min(PAGE as u64);
-        self.file.read_exact_at(&mut page[..usize::try_from(there).unwrap_or(PAGE)], start)?;
-        Ok(page)
-    }
-}
-
-/// The parts of pages that some bytes cover: page number, place in the page, place in the bytes.
-fn parts(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
-    let mut done = 0;
-    std::iter::from_fn(move || {
-        if done >= len {
-            return None;
-        }
-        let at = offset + done as u64;
-        let place = usize::try_from(at % PAGE as u64).unwrap_or_default();
-        let count = (PAGE - place).min(len - done);
-        let part = (at / PAGE as u64, place, done..done + count);
-        done += count;
-        Some(part)
-    })
-}
-
-impl StorageBackend for Overlay {
-    fn len(&self) -> io::Result<u64> {
-        Ok(self.lock().len)
-    }
-
-    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let written = self.lock();
-        if offset + out.len() as u64 > written.len {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        if written.pages.is_empty() {
-            return self.file.read_exact_at(out, offset);
-        }
-        for (number, place, range) in parts(offset, out.len()) {
-            let count = range.len();
-            match written.pages.get(&number) {
-                Some(page) => out[range].copy_from_slice(&page[place..place + count]),
-                None => out[range].copy_from_slice(&self.page(number)?[place..place + count]),
-            }
-        }
-        Ok(())
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        let mut written = self.lock();
-        written.len = len;
-        Ok(())
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        let mut written = self.lock();
-        for (number, place, range) in parts(offset, data.len()) {
-            let count = range.len();
-            let page = match written.pages.entry(number) {
-                Entry::Occupied(page) => page.into_mut(),
-                Entry::Vacant(place) => place.insert(self.page(number)?),
-            };
-            page[place..place + count].copy_from_slice(&data[range]);
-        }
-        written.len = written.len.max(offset + data.len() as u64);
-        Ok(())
     }
 }

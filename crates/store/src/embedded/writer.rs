@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use headwater_api::Revision;
 use tokio::sync::oneshot;
 
+use super::check::Check;
 use super::expiry::{Expiries, Expiry};
 use super::file::{DataFile, trouble};
 use super::group::{Group, Staged};
@@ -44,6 +45,8 @@ const FAILURES_MAX: u32 = 3;
 pub(super) struct Writer {
     shared: Arc<Shared>,
     head: HeadFile,
+    /// What has to succeed before anything is written.
+    check: Option<Check>,
     state: State,
     pending: Pending,
     expiries: Expiries,
@@ -78,9 +81,8 @@ impl Writer {
     pub(super) fn new(
         shared: Arc<Shared>,
         head: HeadFile,
-        state: State,
-        pending: Pending,
-        expiries: Vec<Expiry>,
+        check: Option<Check>,
+        (state, pending, expiries): (State, Pending, Vec<Expiry>),
         ages: Vec<(Instant, Revision)>,
     ) -> Writer {
         let now = Instant::now();
@@ -93,6 +95,7 @@ impl Writer {
         let mut writer = Writer {
             shared,
             head,
+            check,
             state,
             pending,
             expiries: Expiries::new(now),
@@ -231,6 +234,7 @@ impl Writer {
 
     /// One transaction on the open file. A panic in the engine is a failure like any other.
     fn commit(&mut self, turn: Turn) -> Result<(Option<Staged>, Answers), Error> {
+        self.check.take().map_or(Ok(()), Check::wait)?;
         let shared = self.shared.clone();
         let work = || shared.with_file(|file| self.stage(file, &shared.published(), turn));
         catch_unwind(AssertUnwindSafe(work))
@@ -377,6 +381,9 @@ impl Writer {
     /// A clean stop: the data file is closed first, then the head says so.
     fn close(mut self) {
         self.settle();
+        if let Some(check) = self.check.take() {
+            check.stop();
+        }
         let Some(file) = self.shared.take_file() else { return };
         let health = file.health.clone();
         drop(file);

@@ -35,25 +35,38 @@ async fn read(disk: &TestDisk) -> Result<Page, Error> {
     store.range(Range { prefix: "/d/".into(), ..Range::default() }).await
 }
 
-/// What is read from a damaged disk is refused as damage or right.
+/// What is read from a damaged disk is refused as damage or right, and stays right when more is
+/// written: what the engine believes about free space may be damaged too.
 async fn check(damaged: &TestDisk, right: &Page, what: &str) -> bool {
-    match read(damaged).await {
-        Ok(page) => {
-            assert_eq!(page.records, right.records, "{what}");
-            assert_eq!(page.revision, right.revision, "{what}");
+    match read_write_read(damaged).await {
+        Ok(pages) => {
+            for page in pages {
+                assert_eq!(page.records, right.records, "{what}");
+            }
             false
         }
         Err(Error::Damaged { place, .. }) => {
             assert!(!place.is_empty(), "{what}");
             true
         }
-        // A number that was damaged may look like the future of the format.
+        // A write is refused because of damage, or a damaged number looks like a future format.
         Err(Error::Unavailable(why)) => {
-            assert!(why.contains("format") || why.contains("is not"), "{what}: {why}");
+            assert!(why.contains("damaged") || why.contains("format"), "{what}: {why}");
             true
         }
         Err(error) => panic!("{what}: {error}"),
     }
+}
+
+async fn read_write_read(disk: &TestDisk) -> Result<[Page; 2], Error> {
+    let before = read(disk).await?;
+    let store = open(disk)?;
+    for n in 0..4 {
+        let put = Action::Put { value: vec![b'x'; 5_000].into(), ttl: None };
+        store.commit(Write::one(Key::new(format!("/new/{n}")), Guard::Absent, put)).await?;
+    }
+    drop(store);
+    Ok([before, read(disk).await?])
 }
 
 #[test]
@@ -65,7 +78,7 @@ fn a_changed_bit_is_refused_or_does_not_matter() {
         for name in disk.names() {
             let content = disk.file(&name);
             let used: Vec<usize> = (0..content.len()).filter(|n| content[*n] != 0).collect();
-            let step = used.len().div_ceil(400).max(1);
+            let step = used.len().div_ceil(300).max(1);
             for place in used.into_iter().step_by(step) {
                 let damaged = disk.copy();
                 let mut content = content.clone();

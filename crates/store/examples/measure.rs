@@ -1,6 +1,6 @@
-//! Measures the embedded engine: `measure DIR commits|fill|load|update [SECONDS]`, built for release.
+//! Measures the embedded engine: `measure DIR commits|one|fill|load|update [SECONDS]`, for release.
 //!
-//! `commits`: 64 writers of 4 KB values and one watcher. `fill`: 100,000 objects of 6 KB, then stops
+//! `commits`: 64 writers of 4 KB values and one watcher; `one`: one writer of 6 KB values. `fill`: 100,000 objects of 6 KB, then stops
 //! without closing. `load`: opens and reads everything. `update`: 64 writers update the objects.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a program to look at figures")]
@@ -32,8 +32,9 @@ async fn main() {
     let store = Arc::new(Embedded::open(dir, EmbeddedOptions::default()).unwrap());
     println!("open: {:?}, CPU {:?}; {:?}", start.elapsed(), cpu() - before, store.usage());
     match what {
-        "commits" => commits(&store, 4096, 20_000, Duration::from_secs(seconds)).await,
-        "update" => commits(&store, 6144, OBJECTS, Duration::from_secs(seconds)).await,
+        "commits" => commits(&store, 64, 4096, 20_000, Duration::from_secs(seconds)).await,
+        "one" => commits(&store, 1, 6144, 20_000, Duration::from_secs(seconds)).await,
+        "update" => commits(&store, 64, 6144, OBJECTS, Duration::from_secs(seconds)).await,
         "fill" => fill(&store).await,
         "load" => load(&store).await,
         other => panic!("what is {other}?"),
@@ -61,8 +62,14 @@ fn value(size: usize, seed: usize) -> Bytes {
     bytes.into()
 }
 
-/// 64 writers on their own keys, one watcher that follows.
-async fn commits(store: &Arc<Embedded>, size: usize, objects: usize, time: Duration) {
+/// Writers on their own keys, one watcher that follows.
+async fn commits(
+    store: &Arc<Embedded>,
+    writers: usize,
+    size: usize,
+    objects: usize,
+    time: Duration,
+) {
     let value = value(size, 7);
     let mut revisions = vec![None; objects];
     let page =
@@ -73,10 +80,10 @@ async fn commits(store: &Arc<Embedded>, size: usize, objects: usize, time: Durat
     }
     let (done, cpu, start) = (Arc::new(AtomicU64::new(0)), cpu(), Instant::now());
     let mut tasks = JoinSet::new();
-    for writer in 0..64 {
+    for writer in 0..writers {
         let (store, done, value) = (store.clone(), done.clone(), value.clone());
         let mut revisions: Vec<Option<Revision>> =
-            revisions.iter().skip(writer).step_by(64).copied().collect();
+            revisions.iter().skip(writer).step_by(writers).copied().collect();
         tasks.spawn(async move {
             let mut latest = Vec::new();
             let mut n = 0;
@@ -84,7 +91,7 @@ async fn commits(store: &Arc<Embedded>, size: usize, objects: usize, time: Durat
                 let begun = Instant::now();
                 let guard = revisions[n].map_or(Guard::Absent, Guard::At);
                 let put = Action::Put { value: value.clone(), ttl: None };
-                let write = Write::one(key(writer + 64 * n), guard, put);
+                let write = Write::one(key(writer + writers * n), guard, put);
                 revisions[n] = Some(store.commit(write).await.unwrap().last);
                 done.fetch_add(1, Ordering::Relaxed);
                 latest.push(begun.elapsed());

@@ -57,6 +57,8 @@ pub(super) struct Writer {
     /// Off once a row that was to be dropped could not be read.
     trims: bool,
     failures: u32,
+    /// Something was written since the last rest.
+    unrested: bool,
     /// How long the next group waits for company.
     gather: Gather,
 }
@@ -71,6 +73,9 @@ struct Turn {
     trim: u64,
     /// What moves into the live table.
     settle: Chunk,
+    /// Whether this is for a quick start: it costs a second sync and saves the next start, should
+    /// the process be killed from here on, from repairing the whole file.
+    rest: bool,
     /// The wall clock, in milliseconds.
     wall: i64,
 }
@@ -104,6 +109,7 @@ impl Writer {
             next_tick: now,
             trims: true,
             failures: 0,
+            unrested: false,
             gather: Gather::default(),
         };
         writer.await_expiries(now, expiries);
@@ -151,16 +157,15 @@ impl Writer {
         let settle = self.pending.take(quota, self.state.newest, start);
         let trim = if forgets { quota as u64 } else { 0 };
         let idle = writes == 0 && trim == 0 && settle.rows.is_empty() && settle.live_at.is_none();
-        if idle && ticks && self.shared.has_failed() {
-            // A read failed: nobody can read until the file is opened again.
-            self.recover("a read failed");
+        if idle && ticks {
+            self.rest(now);
         }
         if idle && compact_to <= self.state.compacted {
             return answer_all(compacts.into_iter().map(|request| request.answer), || Ok(()));
         }
         let (writes, callers) = commits.into_iter().map(|r| (r.what, r.answer)).unzip();
-        let wall = self.shared.options.clock.now().as_millisecond();
-        self.transact(Turn { writes, due, compact_to, trim, settle, wall }, callers, compacts, now);
+        let turn = Turn { writes, due, compact_to, trim, settle, ..self.empty_turn() };
+        self.transact(turn, callers, compacts, now);
     }
 
     /// Retention's turn: up to where it forgets.
@@ -181,6 +186,31 @@ impl Writer {
             let _ = answer.send(Err(Error::Future { asked, current }));
         }
         now
+    }
+
+    /// Nothing happened for a tick.
+    fn rest(&mut self, now: Instant) {
+        if self.shared.has_failed() {
+            // A read failed: nobody can read until the file is opened again.
+            return self.recover("a read failed");
+        }
+        if self.unrested {
+            let settle = self.pending.take(usize::MAX, self.state.newest, Start::Now);
+            let turn = Turn { settle, rest: true, ..self.empty_turn() };
+            self.transact(turn, Vec::new(), Vec::new(), now);
+        }
+    }
+
+    fn empty_turn(&self) -> Turn {
+        Turn {
+            writes: Vec::new(),
+            due: Vec::new(),
+            compact_to: Revision::ZERO,
+            trim: 0,
+            settle: Chunk::default(),
+            rest: false,
+            wall: self.shared.options.clock.now().as_millisecond(),
+        }
     }
 
     /// Answers the writes that there is no room for.
@@ -204,11 +234,13 @@ impl Writer {
     ) {
         self.publish_compaction(turn.compact_to);
         let compactors = compacts.into_iter().map(|request| request.answer);
-        let wall = turn.wall;
+        let (wall, rest) = (turn.wall, turn.rest);
         let begun = Instant::now();
         match self.commit(turn) {
             Ok((staged, answers)) => {
                 self.expect_company(callers.len(), begun.elapsed());
+                self.unrested |= staged.is_some();
+                self.unrested &= !rest;
                 self.publish(staged, now, wall);
                 for (caller, answer) in callers.into_iter().zip(answers) {
                     // A caller that is gone does not need its answer.
@@ -255,7 +287,8 @@ impl Writer {
         published: &Published,
         turn: Turn,
     ) -> Result<(Option<Staged>, Answers), Error> {
-        let txn = file.begin_write()?;
+        let mut txn = file.begin_write()?;
+        txn.set_quick_repair(turn.rest);
         let mut group = Group::new(&txn, file.seed, published, self.state, turn.wall)?;
         group.settle(&turn.settle)?;
         group.compact(turn.compact_to);
@@ -273,9 +306,10 @@ impl Writer {
             group.expire(expiry)?;
         }
         let staged = group.finish(&self.state)?;
-        match staged {
-            Some(_) => txn.commit().map_err(trouble)?,
-            None => txn.abort().map_err(trouble)?,
+        if staged.is_some() || turn.rest {
+            txn.commit().map_err(trouble)?;
+        } else {
+            txn.abort().map_err(trouble)?;
         }
         Ok((staged, answers))
     }
@@ -370,9 +404,7 @@ impl Writer {
         for _ in 0..2 {
             let settle = self.pending.take(usize::MAX, self.state.newest, Start::Now);
             if settle.live_at.is_some() {
-                let wall = self.shared.options.clock.now().as_millisecond();
-                let (writes, due) = (Vec::new(), Vec::new());
-                let turn = Turn { writes, due, compact_to: Revision::ZERO, trim: 0, settle, wall };
+                let turn = Turn { settle, ..self.empty_turn() };
                 self.transact(turn, Vec::new(), Vec::new(), Instant::now());
             }
         }

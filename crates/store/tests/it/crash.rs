@@ -57,6 +57,7 @@ impl Run {
                     store.compact(at).await.unwrap();
                     self.compacted.push((self.disk.now(), at));
                 }
+                14 if step < 20 => rest(&store).await,
                 19 => {
                     drop(store);
                     store = open(&self.disk).unwrap();
@@ -76,6 +77,14 @@ impl Run {
     fn known(marks: &[(usize, Revision)], now: usize, none: Revision) -> Revision {
         let known = marks.iter().take_while(|(at, _)| *at <= now);
         known.map(|(_, revision)| *revision).max().unwrap_or(none)
+    }
+}
+
+/// Waits until the writer had nothing to do for a while and tidied up.
+async fn rest(store: &Embedded) {
+    let before = store.usage().transactions;
+    while store.usage().transactions == before {
+        tokio::task::yield_now().await;
     }
 }
 

@@ -1,5 +1,6 @@
 //! The binary, as a user has it.
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
+mod architecture;
 mod command_line;
 mod process;

@@ -16,7 +16,7 @@ use crate::protobuf::Envelope;
 use crate::schema::Types;
 
 mod json;
-mod path;
+pub(crate) mod path;
 mod time;
 mod typed;
 mod yaml;
@@ -169,6 +169,24 @@ pub fn custom(kind: &Kind, format: Format, body: &[u8]) -> Result<Decoded, Error
     }
     let unknown = typed::metadata(object).map_err(|why| target.unhandled(why))?;
     Ok(Decoded { value, unknown, duplicates })
+}
+
+/// Fits the result of a patch to a custom kind: only `metadata`, as [`custom`] does.
+pub fn recustom(kind: &Kind, mut value: Value) -> Result<Decoded, Error> {
+    let target = Target::from(kind);
+    let object = value.as_object_mut().ok_or_else(|| target.unhandled("not an object".into()))?;
+    let unknown = typed::metadata(object).map_err(|why| target.unhandled(why))?;
+    Ok(Decoded { value, unknown, duplicates: Vec::new() })
+}
+
+/// Fits metadata that is inside another object; answers the paths of unknown fields, which begin
+/// with `metadata`.
+pub(crate) fn metadata(metadata: &mut Value) -> Result<Vec<String>, String> {
+    let mut object = Map::new();
+    object.insert("metadata".into(), metadata.take());
+    let fitted = typed::metadata(&mut object);
+    *metadata = object.remove("metadata").unwrap_or_default();
+    fitted
 }
 
 /// Fits a value, such as the result of a patch, to the type of a built-in kind.

@@ -12,6 +12,7 @@ pub mod kind;
 pub mod schema;
 pub mod quantity;
 pub mod decode;
+pub mod structural;
 pub mod protobuf;
 pub mod defaults;
 pub mod validate;

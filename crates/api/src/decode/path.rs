@@ -4,21 +4,23 @@ use std::fmt;
 
 /// A position, as a step from the one above it.
 #[derive(Clone, Copy)]
-pub(super) enum Path<'a> {
+pub(crate) enum Path<'a> {
     Root,
     /// A field of a type, or a key of a document without one.
     Field(&'a Path<'a>, &'a str),
     /// A key that the type leaves free.
     Key(&'a Path<'a>, &'a str),
     Index(&'a Path<'a>, usize),
+    /// A key that the type leaves free, in the notation of field errors.
+    Bracket(&'a Path<'a>, &'a str),
 }
 
 impl Path<'_> {
     /// Only the fields, joined with dots: how Go names a position in an error.
-    pub(super) fn fields(&self) -> String {
+    pub(crate) fn fields(&self) -> String {
         match self {
             Path::Root => String::new(),
-            Path::Key(above, _) | Path::Index(above, _) => above.fields(),
+            Path::Key(above, _) | Path::Index(above, _) | Path::Bracket(above, _) => above.fields(),
             Path::Field(above, name) => match above.fields() {
                 above if above.is_empty() => (*name).to_owned(),
                 above => format!("{above}.{name}"),
@@ -35,6 +37,7 @@ impl fmt::Display for Path<'_> {
             Path::Field(Path::Root, name) | Path::Key(Path::Root, name) => f.write_str(name),
             Path::Field(above, name) | Path::Key(above, name) => write!(f, "{above}.{name}"),
             Path::Index(above, index) => write!(f, "{above}[{index}]"),
+            Path::Bracket(above, name) => write!(f, "{above}[{name}]"),
         }
     }
 }

@@ -1,0 +1,95 @@
+//! Lists that are sets or maps: no element twice (S9.13).
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Value};
+
+use super::{Additional, List, Node, number};
+use crate::decode::path::Path;
+use crate::status::{FieldError, FieldErrorKind};
+
+/// Elements that are there twice. Each is named once, where it first comes back.
+pub(super) fn check(root: &Node, object: &Value) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    value(root, object, &Path::Root, &mut errors);
+    errors
+}
+
+fn value(node: &Node, value: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    match value {
+        Value::Object(members) => {
+            for (name, inner) in members {
+                match (node.property(name), &node.additional) {
+                    (Some(node), _) => self::value(node, inner, &Path::Field(path, name), errors),
+                    (None, Some(Additional::Of(node))) => {
+                        self::value(node, inner, &Path::Bracket(path, name), errors);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Value::Array(elements) => {
+            match &node.list {
+                List::Atomic => {}
+                List::Set => set(elements, path, errors),
+                List::Map(keys) => map(keys, elements, path, errors),
+            }
+            if let Some(items) = &node.items {
+                for (index, element) in elements.iter().enumerate() {
+                    self::value(items, element, &Path::Index(path, index), errors);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+fn set(elements: &[Value], path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    for index in repeated(elements.iter().map(Value::to_string)) {
+        let field = Path::Index(path, index).to_string();
+        errors.push(FieldError::duplicate(field, &elements[index]));
+    }
+}
+
+fn map(keys: &[Box<str>], elements: &[Value], path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    for (index, element) in elements.iter().enumerate() {
+        if !element.is_object() && !element.is_null() {
+            errors.push(FieldError {
+                kind: FieldErrorKind::Invalid,
+                field: Path::Index(path, index).to_string(),
+                detail: format!(
+                    "{}: must be an object for an array of list-type map",
+                    number::show_value(element)
+                ),
+            });
+            return;
+        }
+    }
+    for index in repeated(elements.iter().map(|element| key(keys, element).to_string())) {
+        let field = Path::Index(path, index).to_string();
+        errors.push(FieldError::duplicate(field, &key(keys, &elements[index])));
+    }
+}
+
+/// The fields that tell an element from others.
+pub(super) fn key(keys: &[Box<str>], element: &Value) -> Value {
+    let fields = keys.iter().filter_map(|key| {
+        let value = element.get(&**key)?;
+        Some((key.to_string(), value.clone()))
+    });
+    Value::Object(fields.collect::<Map<String, Value>>())
+}
+
+/// Where something comes for the second time.
+fn repeated(texts: impl Iterator<Item = String>) -> Vec<usize> {
+    let mut seen: HashMap<String, usize> = HashMap::new();
+    let mut indices = Vec::new();
+    for (index, text) in texts.enumerate() {
+        let times = seen.entry(text).or_default();
+        *times += 1;
+        if *times == 2 {
+            indices.push(index);
+        }
+    }
+    indices
+}

@@ -22,11 +22,13 @@ mod number;
 mod pattern;
 mod prune;
 mod settled;
+mod structure;
 mod validate;
 
 pub use check::{Place, check, unrecognized_formats};
 use format::Format;
 use pattern::Pattern;
+pub use structure::Structured;
 
 /// The compiled schema of one version of a custom kind.
 pub struct Schema {

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::addresses::Addresses;
-use crate::custom::admit::Definitions;
+use crate::custom::admit::{self, Definitions, StoredForm};
 use crate::object::{is_deleting, meta, metadata};
 use crate::registry::Served;
 use crate::status;
@@ -46,6 +46,7 @@ const STEPS: &[&dyn Admit] = &[
     &Definitions,
     &Validation,
     &ServiceAddresses,
+    &StoredForm,
 ];
 
 /// Takes an object through every step.
@@ -223,6 +224,7 @@ struct Validation;
 impl Admit for Validation {
     fn admit(&self, attempt: &mut Attempt<'_>) -> Result<(), Status> {
         let kind = attempt.kind.storage();
+        admit::check_kind(attempt)?;
         let mut errors: Vec<FieldError> = match attempt.old {
             None => name::metadata_on_create(kind, attempt.new),
             Some(old) => name::metadata_on_update(kind, attempt.new, old),
@@ -239,6 +241,7 @@ impl Admit for Validation {
             }
             Some(_) => {}
         }
+        errors.extend(admit::errors(attempt));
         if errors.is_empty() {
             return Ok(());
         }

@@ -10,8 +10,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headwater_api::Status;
 use headwater_api::clock::rfc3339;
+use headwater_api::structural::Schema;
+use headwater_api::{Object, Status};
 use headwater_cache::{Filter, Shape, Snapshot, Start, Step, Watcher};
 use headwater_store::{Guard, Key};
 use jiff::Timestamp;
@@ -25,14 +26,17 @@ use crate::status;
 use crate::write::{Stored, put};
 
 pub(crate) mod admit;
+pub(crate) mod check;
 mod cleanup;
 mod definition;
+mod form;
 mod gate;
 mod names;
 mod rows;
 
 use definition::{Definition, Names, Scale};
 pub(crate) use gate::Gate;
+use rows::Compiled;
 
 /// Where definitions are kept.
 pub(crate) const PREFIX: &str = "/registry/apiextensions.k8s.io/customresourcedefinitions/";
@@ -45,6 +49,12 @@ const RETRY: Duration = Duration::from_secs(1);
 pub(crate) struct Custom {
     /// Objects are created through it.
     pub(crate) gate: Arc<Gate>,
+    /// What objects of this version are held to.
+    pub(crate) schema: Arc<Schema>,
+    /// How stored objects are read.
+    pub(crate) form: Arc<form::Stored>,
+    /// The fields that this version lets selectors name.
+    pub(crate) fields: Vec<String>,
     /// Where the figures of a Scale are.
     pub(crate) scale: Option<Scale>,
 }
@@ -78,7 +88,31 @@ impl Kept {
     }
 }
 
+/// A definition to be compiled.
+struct Outdated {
+    definition: Arc<Definition>,
+    object: Arc<Object>,
+    gate: Arc<Gate>,
+}
+
+impl Outdated {
+    /// Compiles the definition. One that cannot be compiled is not served.
+    fn compile(&self) -> Option<Compiled> {
+        let compiled = tree(self.object.as_slice()).map_err(|status| status.message);
+        let compiled =
+            compiled.and_then(|object| rows::compile(&self.definition, &object, &self.gate));
+        match compiled {
+            Ok(compiled) => Some(compiled),
+            Err(why) => {
+                tracing::error!(name = self.definition.name, "a definition is not served: {why}");
+                None
+            }
+        }
+    }
+}
+
 /// What has to be told to the cache after the registry changed.
+#[derive(Default)]
 struct News {
     registry: Option<Registry>,
     reshaped: Vec<(String, Shape)>,
@@ -128,11 +162,29 @@ impl Definitions {
         unsettled
     }
 
-    /// Brings the rows up to date with the definitions.
-    fn serve(&mut self) -> News {
-        let mut news =
-            News { registry: None, reshaped: Vec::new(), retired: Vec::new(), closing: Vec::new() };
-        let mut changed = false;
+    /// The definitions whose rows are not there or not current.
+    fn outdated(&self, snapshot: &Snapshot) -> Vec<Outdated> {
+        let established = self.known.values().filter(|known| known.is("Established"));
+        established
+            .filter_map(|definition| {
+                let kept = self.served.get(&definition.name);
+                if kept.is_some_and(|kept| kept.is_current(definition)) {
+                    return None;
+                }
+                let gate = kept.filter(|kept| kept.definition.uid == definition.uid);
+                Some(Outdated {
+                    definition: Arc::clone(definition),
+                    object: Arc::clone(snapshot.get(&definition.name)?),
+                    gate: gate.map(|kept| Arc::clone(&kept.gate)).unwrap_or_default(),
+                })
+            })
+            .collect()
+    }
+
+    /// Brings the rows up to date with the definitions, of which these were compiled anew.
+    fn serve(&mut self, compiled: Vec<Compiled>) -> News {
+        let mut news = News::default();
+        let mut changed = !compiled.is_empty();
         self.served.retain(|name, kept| {
             let stays = self.known.get(name).is_some_and(|known| known.uid == kept.definition.uid);
             if !stays {
@@ -141,24 +193,13 @@ impl Definitions {
             }
             stays
         });
-        for (name, definition) in &self.known {
-            if !definition.is("Established") {
-                continue;
-            }
-            let kept = self.served.get(name);
-            if !kept.is_some_and(|kept| kept.is_current(definition)) {
-                let gate = kept.map(|kept| Arc::clone(&kept.gate)).unwrap_or_default();
-                let rows = rows::rows(definition, &gate);
-                let shape = Shape::plain(&rows::fields(definition));
-                news.reshaped.push((rows::prefix(definition), shape));
-                let kept = Kept { definition: Arc::clone(definition), gate, rows };
-                self.served.insert(name.clone(), kept);
-                changed = true;
-            }
-            if definition.is_deleting {
-                news.closing.extend(self.served.get(name).map(|kept| Arc::clone(&kept.gate)));
-            }
+        for Compiled { definition, gate, rows, shape } in compiled {
+            news.reshaped.push((rows::prefix(&definition), shape));
+            self.served.insert(definition.name.clone(), Kept { definition, gate, rows });
         }
+        let deleting = self.known.values().filter(|known| known.is_deleting);
+        let closing = deleting.filter_map(|known| self.served.get(&known.name));
+        news.closing = closing.map(|kept| Arc::clone(&kept.gate)).collect();
         news.registry = changed.then(|| self.registry());
         news
     }
@@ -201,9 +242,14 @@ impl Server {
             .definitions()
             .try_lock()
             .expect("nobody else has the server yet, so nobody settles definitions");
-        definitions.read(&self.cache().snapshot(&self.cache().resource(PREFIX)));
-        let news = definitions.serve();
-        self.publish(news).map(drop)
+        let snapshot = self.cache().snapshot(&self.cache().resource(PREFIX));
+        definitions.read(&snapshot);
+        let outdated = definitions.outdated(&snapshot);
+        let news = definitions.serve(outdated.iter().filter_map(Outdated::compile).collect());
+        self.announce(news.registry, &news.retired);
+        news.reshaped
+            .into_iter()
+            .try_for_each(|(prefix, shape)| self.cache().reshape(&prefix, shape).map(drop))
     }
 
     /// Settles definitions after one was written. What fails now is tried again by the task that
@@ -217,38 +263,46 @@ impl Server {
     /// Settles every definition: its names, its conditions, its rows.
     pub(crate) async fn settle_definitions(&self) -> Result<(), Status> {
         let mut definitions = self.definitions().lock().await;
-        loop {
+        let snapshot = loop {
             let consistent = self.cache().consistent().await;
             consistent.map_err(|error| status::from_cache(&error))?;
-            definitions.read(&self.cache().snapshot(&self.cache().resource(PREFIX)));
+            let snapshot = self.cache().snapshot(&self.cache().resource(PREFIX));
+            definitions.read(&snapshot);
             let unsettled = definitions.unsettled();
             if unsettled.is_empty() {
-                break;
+                break snapshot;
             }
             for (definition, wanted) in unsettled {
                 self.put_definition(&definition, |tree, now| conclude(tree, &wanted, now)).await?;
             }
-        }
-        let news = definitions.serve();
-        let closing = self.publish(news).map_err(|error| status::from_cache(&error))?;
-        for gate in closing {
+        };
+        let outdated = definitions.outdated(&snapshot);
+        let compiled =
+            aside(move || outdated.iter().filter_map(Outdated::compile).collect::<Vec<_>>())
+                .await?;
+        let news = definitions.serve(compiled);
+        self.announce(news.registry, &news.retired);
+        let cache = self.cache().clone();
+        let reshaped = aside(move || {
+            let mut reshaped = news.reshaped.into_iter();
+            reshaped.try_for_each(|(prefix, shape)| cache.reshape(&prefix, shape).map(drop))
+        });
+        reshaped.await?.map_err(|error| status::from_cache(&error))?;
+        for gate in news.closing {
             gate.close().await;
         }
         Ok(())
     }
 
-    /// The registry first: a watch that begins in between finds that its row is an old one.
-    fn publish(&self, news: News) -> Result<Vec<Arc<Gate>>, headwater_cache::Error> {
-        if let Some(registry) = news.registry {
+    /// The registry first: a watch that begins before the cache follows finds that its row is an
+    /// old one.
+    fn announce(&self, registry: Option<Registry>, retired: &[String]) {
+        if let Some(registry) = registry {
             self.replace_registry(registry);
         }
-        for prefix in &news.retired {
+        for prefix in retired {
             self.cache().retire(prefix);
         }
-        for (prefix, shape) in news.reshaped {
-            self.cache().reshape(&prefix, shape)?;
-        }
-        Ok(news.closing)
     }
 
     /// Writes a definition, if it is still what was read. Who forestalls us is seen next time.
@@ -317,6 +371,12 @@ impl Server {
             true
         })
     }
+}
+
+/// Long work, away from the threads that serve.
+async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Status> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| status::internal(format!("work on definitions failed: {error}")))
 }
 
 /// Writes what is wanted into the status of a definition.

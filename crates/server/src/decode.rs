@@ -11,6 +11,7 @@ use headwater_api::{Status, name};
 use http::header;
 use serde_json::Value;
 
+use crate::custom::Custom;
 use crate::registry::Served;
 use crate::server::Call;
 use crate::status;
@@ -39,10 +40,13 @@ pub(crate) fn body(
     validation: FieldValidation,
     body: &Bytes,
 ) -> Result<Decoded, Status> {
-    let decoded = match (kind.custom, format(call)?) {
-        (true, Format::Protobuf) => return Err(status::unsupported_media_type()),
-        (true, format) => decode::custom(kind, format, body),
-        (false, format) => decode::object(&kind.kind, format, body),
+    let decoded = match (&kind.definition, format(call)?) {
+        (Some(_), Format::Protobuf) => return Err(status::unsupported_media_type()),
+        (Some(custom), format) => decode::custom(kind, format, body).and_then(|decoded| {
+            check_version(kind, &decoded.value)?;
+            Ok(fitted(custom, decoded))
+        }),
+        (None, format) => decode::object(&kind.kind, format, body),
     };
     let decoded = decoded.map_err(|error| status::bad_request(error.to_string()))?;
     checked(&kind.kind, validation, decoded)
@@ -61,15 +65,36 @@ pub(crate) fn patched(
     validation: FieldValidation,
     value: Value,
 ) -> Result<Decoded, Status> {
-    if kind.custom {
-        return Ok(Decoded { value, warnings: Vec::new() });
-    }
     let name = value["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-    let decoded = decode::refit(&kind.kind, value).map_err(|error| {
+    let decoded = match &kind.definition {
+        Some(custom) => decode::recustom(kind, value).and_then(|decoded| {
+            check_version(kind, &decoded.value)?;
+            Ok(fitted(custom, decoded))
+        }),
+        None => decode::refit(&kind.kind, value),
+    };
+    let decoded = decoded.map_err(|error| {
         let error = FieldError::invalid("patch", &"".into(), error.why());
         invalid(&kind.group, &kind.kind.kind, &name, &[error])
     })?;
     checked(&kind.kind, validation, decoded)
+}
+
+/// A custom object in the form of its schema: unknown fields go, defaults come (S9.10).
+fn fitted(custom: &Custom, mut decoded: decode::Decoded) -> decode::Decoded {
+    decoded.unknown.extend(custom.schema.prune(&mut decoded.value));
+    custom.schema.default(&mut decoded.value);
+    decoded
+}
+
+/// A custom object says which version it is; it must be that of the path.
+fn check_version(kind: &Served, value: &Value) -> Result<(), decode::Error> {
+    let found = value["apiVersion"].as_str().unwrap_or_default();
+    let expected = kind.api_version();
+    if found == expected {
+        return Ok(());
+    }
+    Err(decode::Error::Version { found: found.to_owned(), expected })
 }
 
 fn checked<'a>(

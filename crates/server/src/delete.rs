@@ -82,6 +82,7 @@ pub(crate) async fn collection(
     body: &Bytes,
 ) -> Result<Response, Status> {
     let list = ListOptions::parse(&call.query, resource.kind.storage())?;
+    resource.kind.check_fields(&list.fields)?;
     let options = decode::delete_options(call, &resource.kind, body)?;
     let filter = Filter {
         namespace: resource.namespace.clone(),
@@ -174,7 +175,8 @@ impl Delete<'_> {
             match self.attempt(state).await? {
                 Tried::Done(deleted) => return Ok(deleted),
                 Tried::Again(actual) => {
-                    current = actual.as_ref().map(Current::read).transpose()?;
+                    let actual = actual.as_ref().map(|record| Current::read(self.kind, record));
+                    current = actual.transpose()?;
                 }
             }
         }

@@ -3,19 +3,20 @@
 //! River: decoded write → **manage** → store. The rules are in `headwater_api::managed`; here they
 //! meet the request: who is asking, through which subresource, and with what force.
 
+use headwater_api::Status;
 use headwater_api::managed::{self, Builtin, Loose, Write};
 use headwater_api::options::{WriteOptions, manager_name};
-use headwater_api::{Kind, Status};
 use http::header;
 use serde_json::Value;
 
+use crate::registry::Served;
 use crate::server::{Call, Server};
 
 /// One write as field management sees it.
 pub(crate) struct Manager<'a> {
     name: String,
     subresource: &'a str,
-    kind: &'a Kind,
+    kind: &'a Served,
     api_version: String,
     now: jiff::Timestamp,
     force: bool,
@@ -26,7 +27,7 @@ impl<'a> Manager<'a> {
     pub(crate) fn new(
         server: &Server,
         call: &Call,
-        kind: &'a Kind,
+        kind: &'a Served,
         subresource: &'a str,
         options: &WriteOptions,
     ) -> Manager<'a> {
@@ -54,18 +55,25 @@ impl<'a> Manager<'a> {
 
     /// Brings `managedFields` up to date after a create, update or patch.
     pub(crate) fn track(&self, old: Option<&Value>, new: &mut Value) {
-        match Builtin::of(self.kind) {
-            Some(structure) => managed::track_update(old, new, &self.write(), structure),
-            None => managed::track_update(old, new, &self.write(), Loose::Root),
+        match (Builtin::of(self.kind), &self.kind.definition) {
+            (Some(structure), _) => managed::track_update(old, new, &self.write(), structure),
+            (None, Some(custom)) => {
+                managed::track_update(old, new, &self.write(), custom.schema.structure());
+            }
+            (None, None) => managed::track_update(old, new, &self.write(), Loose::Root),
         }
     }
 
     /// What an apply of `config` makes of `live`.
     pub(crate) fn apply(&self, live: Option<&Value>, config: Value) -> Result<Value, Status> {
         let (kind, write) = (self.kind, self.write());
-        Ok(match Builtin::of(kind) {
-            Some(structure) => managed::apply(live, config, &write, self.force, kind, structure)?,
-            None => managed::apply(live, config, &write, self.force, kind, Loose::Root)?,
+        let force = self.force;
+        Ok(match (Builtin::of(kind), &kind.definition) {
+            (Some(structure), _) => managed::apply(live, config, &write, force, kind, structure)?,
+            (None, Some(custom)) => {
+                managed::apply(live, config, &write, force, kind, custom.schema.structure())?
+            }
+            (None, None) => managed::apply(live, config, &write, force, kind, Loose::Root)?,
         })
     }
 }

@@ -9,6 +9,7 @@ use headwater_store::Record;
 use serde::ser::{SerializeMap, Serializer};
 use serde_json::{Map, Value};
 
+use crate::registry::Served;
 use crate::status;
 
 /// The bytes that are stored.
@@ -72,9 +73,12 @@ impl Current {
         Ok(Current { value: tree(object.as_slice())?, revision: object.revision() })
     }
 
-    /// From the store.
-    pub(crate) fn read(record: &Record) -> Result<Current, Status> {
+    /// From the store, in the form that objects of this kind are read in.
+    pub(crate) fn read(kind: &Served, record: &Record) -> Result<Current, Status> {
         let mut value = tree(&record.value)?;
+        if let Some(custom) = &kind.definition {
+            custom.form.settle(&mut value);
+        }
         stamp(&mut value, record.revision);
         Ok(Current { value, revision: record.revision })
     }

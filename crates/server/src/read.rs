@@ -46,6 +46,7 @@ pub(crate) async fn list(
     resource: &Resource,
 ) -> Result<Response, Status> {
     let options = ListOptions::parse(&call.query, resource.kind.storage())?;
+    resource.kind.check_fields(&options.fields)?;
     let filter = Filter {
         namespace: resource.namespace.clone(),
         labels: options.labels.clone(),

@@ -6,12 +6,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use headwater_api::Kind;
 use headwater_api::kind;
+use headwater_api::selector::FieldSelector;
 use headwater_api::table::{self, Column};
+use headwater_api::{Kind, Status};
 use headwater_store::key;
 
 use crate::custom::Custom;
+use crate::status;
 
 /// Which kinds there are.
 #[derive(Clone, Default)]
@@ -39,6 +41,24 @@ impl Served {
     /// The row in whose form objects are stored.
     pub fn storage(&self) -> &Kind {
         self.stored.as_ref().map_or(&self.kind, |stored| &stored.kind)
+    }
+
+    /// The row in whose form objects are stored, with all that belongs to it.
+    pub(crate) fn storage_row(&self) -> &Served {
+        self.stored.as_deref().unwrap_or(self)
+    }
+
+    /// Refuses fields that this version does not let selectors name: all versions of a custom kind
+    /// share one index.
+    pub(crate) fn check_fields(&self, selector: &FieldSelector) -> Result<(), Status> {
+        let Some(custom) = &self.definition else { return Ok(()) };
+        let own = |label: &&str| {
+            label.starts_with("metadata.") || custom.fields.iter().any(|field| field == label)
+        };
+        match selector.labels().find(|label| !own(label)) {
+            Some(label) => Err(status::bad_request(format!("field label not supported: {label}"))),
+            None => Ok(()),
+        }
     }
 
     /// Columns of its tables.

@@ -39,6 +39,7 @@ pub(crate) async fn start(
         return Err(status::verb_not_supported(kind, "watch"));
     }
     let options = WatchOptions::parse(&call.query, kind.storage())?;
+    kind.check_fields(&options.fields)?;
     let fields = match resource.name.as_str() {
         "" => options.fields.clone(),
         name => options.fields.clone().and_named(name)?,

@@ -22,7 +22,7 @@ use crate::object::{Current, canonical, meta, metadata, stamp, wire};
 use crate::registry::Served;
 use crate::route::{Resource, object_key};
 use crate::server::{Call, Server};
-use crate::status;
+use crate::{custom, status};
 
 /// How long events stay (S6.8).
 const EVENT_TTL: Duration = Duration::from_secs(3600);
@@ -49,8 +49,11 @@ pub(crate) async fn create(
     body: Bytes,
 ) -> Result<Written, Status> {
     let options = WriteOptions::create(&call.query)?;
-    let Decoded { value, warnings } =
+    let Decoded { value, mut warnings } =
         decode::body(&resource.kind, call, options.field_validation, &body)?;
+    if custom::is_definition(&resource.kind) {
+        warnings.extend(custom::check::warnings(&value));
+    }
     let mut create = Create { server, call, resource, options, value, is_managed: false };
     create.check_type()?;
     let object = create.store().await?;
@@ -126,7 +129,8 @@ impl Create<'_> {
         })?;
         if !self.is_managed {
             let (server, call) = (self.server, self.call);
-            Manager::new(server, call, kind.storage(), "", &self.options).track(None, &mut stored);
+            Manager::new(server, call, kind.storage_row(), "", &self.options)
+                .track(None, &mut stored);
         }
         let name = meta(&stored, "name").to_owned();
         let bytes = canonical(&stored);
@@ -153,7 +157,7 @@ impl Create<'_> {
     fn exists(&self, name: &str, actual: Option<Record>) -> Status {
         let mut status = status::already_exists(&self.resource.kind, name);
         let deleting = actual
-            .and_then(|record| Current::read(&record).ok())
+            .and_then(|record| Current::read(&self.resource.kind, &record).ok())
             .is_some_and(|current| crate::object::is_deleting(&current.value));
         if deleting {
             status.message = format!("object is being deleted: {}", status.message);
@@ -220,6 +224,9 @@ pub(crate) fn to_storage(kind: &Served, value: &mut Value) {
 pub(crate) fn from_storage(kind: &Served, value: &mut Value) {
     if kind.is_converted() {
         headwater_api::kind::convert(value, kind.storage(), kind);
+        if let Some(custom) = &kind.definition {
+            custom.schema.prune(value);
+        }
     }
 }
 
@@ -399,11 +406,12 @@ impl Update<'_> {
         })?;
         if !change.is_managed() {
             let subresource = &self.resource.subresource;
-            Manager::new(self.server, self.call, kind.storage(), subresource, &self.options)
+            Manager::new(self.server, self.call, kind.storage_row(), subresource, &self.options)
                 .track(Some(old), &mut new);
         }
         stamp(&mut new, current.revision);
-        if new == *old || self.options.dry_run {
+        let is_noop = new == *old && !self.is_stale();
+        if is_noop || self.options.dry_run {
             let object = wire(kind.storage(), &canonical(&new), current.revision)?;
             return Ok(self.done(object));
         }
@@ -427,9 +435,18 @@ impl Update<'_> {
                 Ok(self.done(wire(kind.storage(), &bytes, revision)?))
             }
             Stored::Forestalled(actual) => {
-                Ok(Tried::Again(actual.as_ref().map(Current::read).transpose()?))
+                let actual = actual.as_ref().map(|record| Current::read(kind, record));
+                Ok(Tried::Again(actual.transpose()?))
             }
         }
+    }
+
+    /// Whether what is stored is not in the form it is read in: then it is written although
+    /// nothing changes, which is how stored versions are migrated.
+    fn is_stale(&self) -> bool {
+        let kind = &self.resource.kind;
+        let resource = || self.server.cache().resource(&kind.prefix);
+        kind.custom && resource().is_stale(&self.resource.key())
     }
 
     fn done(&self, object: Object) -> Tried {

@@ -67,6 +67,11 @@ impl Selector {
         self.terms.is_empty()
     }
 
+    /// The fields that are compared.
+    pub fn labels(&self) -> impl Iterator<Item = &str> {
+        self.terms.iter().map(|term| &*term.label)
+    }
+
     /// Whether an object is selected.
     pub fn matches(&self, object: &Object) -> bool {
         self.terms.iter().all(|term| {

@@ -10,11 +10,15 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use headwater_api::Kind;
 use headwater_api::kind::{Field, Name, Subresource, Traits};
+use headwater_api::structural::{Schema, Uncompilable};
 use headwater_api::table::custom_columns;
+use headwater_cache::Shape;
 use headwater_store::key;
+use serde_json::Value;
 
 use super::Custom;
-use super::definition::{Definition, Version};
+use super::definition::{Definition, SelectableField, Version};
+use super::form::Stored;
 use super::gate::Gate;
 use crate::registry::Served;
 
@@ -25,10 +29,63 @@ const VERBS: [&str; 8] =
 /// Verbs of both subresources.
 const SUBRESOURCE_VERBS: [&str; 3] = ["get", "patch", "update"];
 
-/// The rows of the served versions. Objects of all of them enter through `gate`.
-pub(crate) fn rows(definition: &Definition, gate: &Arc<Gate>) -> Vec<Arc<Served>> {
-    let Some(storage) = definition.storage() else { return Vec::new() };
-    let make = |version: &Version, stored: Option<Arc<Served>>| {
+/// What a definition adds: rows of the served versions, and how its objects are read.
+pub(crate) struct Compiled {
+    pub(crate) definition: Arc<Definition>,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) rows: Vec<Arc<Served>>,
+    pub(crate) shape: Shape,
+}
+
+/// Compiles a definition from its object. Objects of all versions enter through `gate`.
+pub(crate) fn compile(
+    definition: &Arc<Definition>,
+    object: &Value,
+    gate: &Arc<Gate>,
+) -> Result<Compiled, String> {
+    let schemas = schemas(object).map_err(|error| error.to_string())?;
+    let versions = &definition.spec.versions;
+    let storage = versions.iter().position(|version| version.storage);
+    let storage = storage.filter(|_| schemas.len() == versions.len());
+    let storage = storage.ok_or("it has no storage version")?;
+    let api_version = |at: usize| format!("{}/{}", definition.spec.group, versions[at].name);
+    let form = Stored::new(
+        schemas
+            .iter()
+            .enumerate()
+            .map(|(at, schema)| (api_version(at), Arc::clone(schema)))
+            .collect(),
+        api_version(storage),
+        Arc::clone(&schemas[storage]),
+    );
+    let form = Arc::new(form);
+    let shape = Shape { fields: fields(definition).into(), form: Some(form.clone()) };
+    let rows = rows(definition, &schemas, gate, &form);
+    Ok(Compiled { definition: Arc::clone(definition), gate: Arc::clone(gate), rows, shape })
+}
+
+/// The schema of each version; equal ones are the same one.
+fn schemas(object: &Value) -> Result<Vec<Arc<Schema>>, Uncompilable> {
+    let mut compiled: Vec<(&Value, Arc<Schema>)> = Vec::new();
+    for version in object["spec"]["versions"].as_array().into_iter().flatten() {
+        let schema = &version["schema"]["openAPIV3Schema"];
+        let known = compiled.iter().find(|(known, _)| *known == schema);
+        let made = match known {
+            Some((_, known)) => Arc::clone(known),
+            None => Arc::new(Schema::compile(schema)?),
+        };
+        compiled.push((schema, made));
+    }
+    Ok(compiled.into_iter().map(|(_, schema)| schema).collect())
+}
+
+fn rows(
+    definition: &Definition,
+    schemas: &[Arc<Schema>],
+    gate: &Arc<Gate>,
+    form: &Arc<Stored>,
+) -> Vec<Arc<Served>> {
+    let make = |version: &Version, schema: &Arc<Schema>, stored: Option<Arc<Served>>| {
         Arc::new(Served {
             kind: kind(definition, version),
             stored,
@@ -40,19 +97,23 @@ pub(crate) fn rows(definition: &Definition, gate: &Arc<Gate>) -> Vec<Arc<Served>
             },
             definition: Some(Custom {
                 gate: Arc::clone(gate),
+                schema: Arc::clone(schema),
+                form: Arc::clone(form),
+                fields: version.selectable_fields.iter().map(label).collect(),
                 scale: version.subresources.scale.clone(),
             }),
         })
     };
-    let stored = make(storage, None);
-    let mut rows: Vec<Arc<Served>> = definition
-        .spec
-        .versions
-        .iter()
-        .filter(|version| version.served)
-        .map(|version| match version.storage {
+    let both = || definition.spec.versions.iter().zip(schemas);
+    let Some((storage, schema)) = both().find(|(version, _)| version.storage) else {
+        return Vec::new();
+    };
+    let stored = make(storage, schema, None);
+    let served = both().filter(|(version, _)| version.served);
+    let mut rows: Vec<Arc<Served>> = served
+        .map(|(version, schema)| match version.storage {
             true => Arc::clone(&stored),
-            false => make(version, Some(Arc::clone(&stored))),
+            false => make(version, schema, Some(Arc::clone(&stored))),
         })
         .collect();
     rows.sort_by(|a, b| compare(&b.version, &a.version));
@@ -62,6 +123,11 @@ pub(crate) fn rows(definition: &Definition, gate: &Arc<Gate>) -> Vec<Arc<Served>
 /// What the keys of the objects begin with.
 pub(crate) fn prefix(definition: &Definition) -> String {
     key::collection(&definition.spec.group, &definition.spec.names.plural)
+}
+
+/// A selectable field as selectors write it.
+fn label(field: &SelectableField) -> String {
+    field.json_path.trim_start_matches('.').to_owned()
 }
 
 /// The selectable fields of all versions: one set of objects has one index.

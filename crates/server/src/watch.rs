@@ -5,6 +5,7 @@
 //! Promise: every chunk is whole frames (R40); what goes wrong after 200 is one ERROR event and the
 //! end of the stream (R41).
 
+use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -13,7 +14,8 @@ use headwater_api::options::{Freshness, Start as Asked, WatchOptions};
 use headwater_api::{Revision, Status};
 use headwater_cache::{Event, Filter, Start, Step, Watcher};
 use http::StatusCode;
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep};
+use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use crate::body::{self, Response};
 use crate::encode::{Frames, error_frame};
@@ -83,7 +85,10 @@ pub(crate) struct Streaming {
     frames: Frames,
     watched: Watched,
     ends: Instant,
-    next_bookmark: Instant,
+    /// Fires when a bookmark is due or the stream ends. It and `draining` live as long as the
+    /// stream, so that an event costs no registration with the clock or with the server's end.
+    timer: Pin<Box<Sleep>>,
+    draining: Pin<Box<WaitForCancellationFutureOwned>>,
     /// The highest revision on the stream so far.
     sent: Revision,
     phase: Phase,
@@ -111,22 +116,22 @@ impl Streaming {
         let now = Instant::now();
         let asked = options.timeout.unwrap_or_else(|| spread(server.options().watch_timeout));
         let lasts = credential.map_or(asked, |left| left.min(asked));
-        let bookmark_every = server.options().bookmark_every;
-        let mut streaming = Streaming {
+        let ends = now + lasts;
+        let wake = wake(now, ends, server.options().bookmark_every);
+        Streaming {
             resource: server.cache().resource(&resource.kind.prefix),
+            draining: Box::pin(server.draining().clone().cancelled_owned()),
             server,
             filter,
             asked: options.start,
             bookmarks: options.bookmarks,
             frames,
             watched,
-            ends: now + lasts,
-            next_bookmark: now + bookmark_every,
+            ends,
+            timer: Box::pin(tokio::time::sleep_until(wake)),
             sent: Revision::ZERO,
             phase: Phase::Starting,
-        };
-        streaming.plan_bookmark(now);
-        streaming
+        }
     }
 
     /// The stream of chunks, each of one or more whole frames.
@@ -148,13 +153,11 @@ impl Streaming {
                     }
                 }
                 Phase::Running(watcher) => {
-                    let draining = self.server.draining();
-                    let wake = self.ends.min(self.next_bookmark);
                     let step = tokio::select! {
                         biased;
-                        () = draining.cancelled() => None,
+                        () = self.timer.as_mut() => None,
                         step = watcher.next() => Some(step),
-                        () = tokio::time::sleep_until(wake) => None,
+                        () = self.draining.as_mut() => None,
                     };
                     let chunk = match step {
                         Some(step) => self.take(step),
@@ -239,20 +242,10 @@ impl Streaming {
         if ending {
             self.phase = Phase::Done;
         } else {
-            self.next_bookmark = now + self.server.options().bookmark_every;
-            self.plan_bookmark(now);
+            let every = self.server.options().bookmark_every;
+            self.timer.as_mut().reset(wake(now, self.ends, every));
         }
         bookmark
-    }
-
-    /// The bookmark before the timeout comes first if it is nearer.
-    fn plan_bookmark(&mut self, now: Instant) {
-        let last = self.ends.checked_sub(LAST_BOOKMARK).unwrap_or(now);
-        if last > now {
-            self.next_bookmark = self.next_bookmark.min(last);
-        } else {
-            self.next_bookmark = self.next_bookmark.max(self.ends);
-        }
     }
 
     /// A bookmark, if bookmarks are wanted and the stream is behind the cache (S4.12).
@@ -270,6 +263,12 @@ impl Streaming {
         self.phase = Phase::Done;
         error_frame(status)
     }
+}
+
+/// When the clock speaks next: at the next bookmark, a little before the end, or at the end.
+fn wake(now: Instant, ends: Instant, bookmark_every: Duration) -> Instant {
+    let last = ends.checked_sub(LAST_BOOKMARK).filter(|last| *last > now).unwrap_or(ends);
+    last.min(now + bookmark_every)
 }
 
 /// Somewhere between one and two times the given time, so that watches do not all end at once.

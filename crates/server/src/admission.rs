@@ -3,6 +3,8 @@
 //! River: body → **admission** → store. Each step is small, looks at one thing, and either changes
 //! the object, refuses it, or lets it pass. Their order is the order of [`STEPS`].
 
+mod pods;
+
 use headwater_api::Status;
 use headwater_api::clock::rfc3339;
 use headwater_api::status::{Cause, FieldError};
@@ -40,6 +42,8 @@ pub(crate) trait Admit: Sync {
 /// All steps, in order.
 const STEPS: &[&dyn Admit] = &[
     &NamespaceLifecycle,
+    &pods::Account,
+    &pods::Priority,
     &Defaults,
     &SystemFields,
     &Namespaces,

@@ -17,7 +17,7 @@ use crate::server::{Call, Server};
 use crate::{decode, encode, status};
 
 /// POST of a review.
-pub(crate) fn review(
+pub(crate) async fn review(
     server: &Server,
     call: &Call,
     resource: &Resource,
@@ -29,7 +29,7 @@ pub(crate) fn review(
     let spec = value["spec"].clone();
     value["status"] = match &*resource.kind.plural {
         "selfsubjectreviews" => json!({ "userInfo": user_info(&call.identity) }),
-        "tokenreviews" => token(server, &spec)?,
+        "tokenreviews" => token(server, &spec).await?,
         "selfsubjectaccessreviews" => access(&call.identity, &spec)?,
         "selfsubjectrulesreviews" => rules(&call.identity),
         "subjectaccessreviews" => access(&subject(&spec)?, &spec)?,
@@ -61,13 +61,13 @@ fn user_info(identity: &Identity) -> Value {
     info
 }
 
-fn token(server: &Server, spec: &Value) -> Result<Value, Status> {
+async fn token(server: &Server, spec: &Value) -> Result<Value, Status> {
     let token = spec["token"].as_str().unwrap_or_default();
     if token.is_empty() {
         return Err(status::bad_request("token is required for TokenReview in authentication"));
     }
     let audiences = texts(&spec["audiences"]);
-    Ok(match server.identify_token(token, &audiences) {
+    Ok(match server.identify_token(token, &audiences).await {
         Ok(known) => json!({
             "authenticated": true,
             "user": user_info(&known.identity),

@@ -26,7 +26,7 @@ use crate::body::{self, Finish, Response};
 use crate::custom::{self, Definitions};
 use crate::flow::Flows;
 use crate::health::{Answers, Health};
-use crate::identity::{Authenticator, Identity, Peer, Unauthorized};
+use crate::identity::{Authenticator, Credential, Identity, Peer, Unauthorized};
 use crate::listen;
 use crate::metrics::Metrics;
 use crate::observe::{self, Seen};
@@ -253,7 +253,7 @@ impl Server {
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let identified = self.identify(peer, request.headers());
+        let identified = self.identify(peer, request.headers()).await;
         let result = if identified.is_ok() { "success" } else { "error" };
         self.shared.metrics.authentication_attempts.with(&[result]).inc();
         let Ok(identity) = identified else {
@@ -359,15 +359,22 @@ impl Server {
         })
     }
 
-    fn identify(&self, peer: &Peer, headers: &HeaderMap) -> Result<Arc<Identity>, Unauthorized> {
-        self.shared.authenticator.identify(peer, headers, |token| {
-            let known = self.shared.service_accounts.identify(token, &[]);
-            known.ok().map(|known| known.identity)
-        })
+    async fn identify(
+        &self,
+        peer: &Peer,
+        headers: &HeaderMap,
+    ) -> Result<Arc<Identity>, Unauthorized> {
+        match self.shared.authenticator.identify(peer, headers)? {
+            Credential::Known(identity) => Ok(identity),
+            Credential::Token(token) => {
+                let known = self.shared.service_accounts.identify(token, &[]).await;
+                known.map(|known| known.identity).map_err(|_| Unauthorized)
+            }
+        }
     }
 
     /// Whose bearer token this is, if it is meant for any of these audiences; none is this server.
-    pub(crate) fn identify_token(
+    pub(crate) async fn identify_token(
         &self,
         token: &str,
         audiences: &[String],
@@ -376,7 +383,7 @@ impl Server {
         let is_for_us = audiences.is_empty() || audiences.contains(&own);
         match self.shared.authenticator.identify_token(token) {
             Some(identity) if is_for_us => Ok(Known { identity, audiences: vec![own] }),
-            _ => self.shared.service_accounts.identify(token, audiences),
+            _ => self.shared.service_accounts.identify(token, audiences).await,
         }
     }
 

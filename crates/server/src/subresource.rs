@@ -48,7 +48,7 @@ pub(crate) async fn write(
         ("pods" | "bindings", "binding" | "") => binding::bind(server, call, resource, &body).await,
         ("pods", "eviction") => binding::evict(server, call, resource, &body).await,
         ("serviceaccounts", "token") => request::request(server, call, resource, &body).await,
-        (_, "") => review::review(server, call, resource, &body),
+        (_, "") => review::review(server, call, resource, &body).await,
         _ => Err(not_served(resource)),
     }
 }

@@ -96,7 +96,6 @@ fn pod(pod: &mut Object) {
     }
     pod.insert("status".into(), status);
     if let Some(Value::Object(spec)) = pod.get_mut("spec") {
-        priority(spec);
         eviction_tolerations(spec);
     }
 }
@@ -108,24 +107,6 @@ fn pod_again(pod: &mut Object, old: &Object) {
     {
         keep_absent(spec, before, &["priority", "preemptionPolicy"]);
         eviction_tolerations(spec);
-    }
-}
-
-/// What every pod has without a class of its own, and with the two that always exist. Other
-/// classes are objects, so whoever can read them sets the priority.
-fn priority(spec: &mut Object) {
-    let priority = match text(spec, "priorityClassName") {
-        "" => 0,
-        "system-cluster-critical" => 2_000_000_000,
-        "system-node-critical" => 2_000_001_000,
-        _ => return,
-    };
-    for (name, value) in
-        [("priority", json!(priority)), ("preemptionPolicy", json!("PreemptLowerPriority"))]
-    {
-        if is_absent(spec.get(name)) {
-            spec.insert(name.into(), value);
-        }
     }
 }
 

@@ -214,10 +214,6 @@ fn on_creation_status_begins_empty_and_bookkeeping_begins() {
         json!({"phase": "Pending", "qosClass": "Guaranteed"})
     );
     let spec = &prepared("", "Pod", &pod)["spec"];
-    assert_eq!(
-        (&spec["priority"], &spec["preemptionPolicy"]),
-        (&json!(0), &json!("PreemptLowerPriority"))
-    );
     assert_eq!(spec["tolerations"].as_array().unwrap().len(), 2);
     let tolerant = json!({"spec": {"tolerations": [{"operator": "Exists"}]}});
     assert_eq!(

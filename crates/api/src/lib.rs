@@ -25,6 +25,7 @@ pub mod options;
 pub mod accept;
 pub mod patch;
 pub mod table;
+pub mod yaml;
 pub mod managed;
 
 pub use clock::{Clock, SystemClock};

@@ -65,10 +65,12 @@ fn json_answer(call: &Call, code: StatusCode, json: Bytes) -> Response {
 }
 
 fn yaml(code: StatusCode, json: &[u8]) -> Response {
-    let text = tree(json).ok().and_then(|value| serde_saphyr::to_string(&value).ok());
-    match text {
-        Some(text) => body::answer(code, "application/yaml", body::full(text)),
-        None => status::response(&status::internal("the answer cannot be written as YAML")),
+    match tree(json) {
+        Ok(value) => {
+            let text = headwater_api::yaml::to_string(&value);
+            body::answer(code, "application/yaml", body::full(text))
+        }
+        Err(status) => status::response(&status),
     }
 }
 

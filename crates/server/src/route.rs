@@ -31,8 +31,8 @@ pub enum Target {
     /// A path below a group that no resource has. Whether it is a Status or plain text depends on
     /// whether the group is known (S1.5).
     Missing {
-        /// A Status, or plain text.
-        group_is_known: bool,
+        /// A Status; `None` is plain text.
+        status: Option<Status>,
         /// As authorization words it.
         group: String,
         /// As authorization words it.
@@ -145,7 +145,7 @@ fn target(registry: &Registry, segments: Vec<String>) -> Result<Target, Lost> {
         rest => ("", rest),
     };
     let missing = |resource: &str| Target::Missing {
-        group_is_known: registry.has_builtin_group(group),
+        status: registry.has_builtin_group(group).then(status::no_such_resource),
         group: group.to_owned(),
         resource: resource.to_owned(),
     };
@@ -166,7 +166,14 @@ fn target(registry: &Registry, segments: Vec<String>) -> Result<Target, Lost> {
     };
     let known = subresource.is_empty() || kind.subresource(subresource).is_some();
     if !scope_fits || !known {
-        return Ok(missing(plural));
+        return Ok(match missing(plural) {
+            // A custom object does not say which subresources it has (S1.5).
+            Target::Missing { group, resource, .. } if kind.custom && scope_fits => {
+                let status = Some(status::not_found(kind, name));
+                Target::Missing { status, group, resource }
+            }
+            missing => missing,
+        });
     }
     Ok(Target::Resource(Resource {
         kind: Arc::clone(kind),

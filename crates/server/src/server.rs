@@ -409,8 +409,8 @@ impl Server {
     {
         match found.target {
             Target::Path(segments) => discovery::path(self, call, &segments).await,
-            Target::Missing { group_is_known: false, .. } => Ok(body::page_not_found()),
-            Target::Missing { group_is_known: true, .. } => Err(status::no_such_resource()),
+            Target::Missing { status: None, .. } => Ok(body::page_not_found()),
+            Target::Missing { status: Some(status), .. } => Err(status),
             Target::Resource(resource) => {
                 let mut response = self.resource(call, &resource, body).await?;
                 if custom::is_definition(&resource.kind) && call.method != Method::GET {

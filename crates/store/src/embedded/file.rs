@@ -23,6 +23,7 @@ use redb::{
 };
 
 use super::disk::Disk;
+use super::overlay::Overlay;
 use super::row::{Bad, Identity, LIVE_LEN, LiveRow, LogRow, Seed, State};
 use crate::change::{Change, ChangeKind, Version};
 use crate::key::Key;
@@ -73,6 +74,14 @@ impl Health {
     }
 }
 
+/// What may happen to a data file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    Change,
+    /// Repairs stay in memory.
+    Look,
+}
+
 /// How a data file came up.
 #[derive(Debug, Default)]
 pub(super) struct Opened {
@@ -91,7 +100,7 @@ impl DataFile {
         identity: Identity,
         state: State,
     ) -> Result<DataFile, Error> {
-        let (database, health, _) = open_database(disk, name, cache_bytes)?;
+        let (database, health, _) = open_database(disk, name, cache_bytes, Access::Change)?;
         let database = Some(database);
         let file = DataFile { database, identity, seed: identity.seed(), health };
         let txn = file.begin_write()?;
@@ -109,10 +118,10 @@ impl DataFile {
     /// Opens a data file; one that was not closed is repaired, which checks all of it.
     pub(super) fn open(
         disk: &dyn Disk,
-        name: &str,
         cache_bytes: usize,
+        access: Access,
     ) -> Result<(DataFile, Opened), Error> {
-        let (database, health, opened) = open_database(disk, name, cache_bytes)?;
+        let (database, health, opened) = open_database(disk, DATA, cache_bytes, access)?;
         let identity = read_identity(&database)?;
         let database = Some(database);
         Ok((DataFile { database, identity, seed: identity.seed(), health }, opened))
@@ -344,11 +353,17 @@ fn open_database(
     disk: &dyn Disk,
     name: &str,
     cache_bytes: usize,
+    access: Access,
 ) -> Result<(Database, Arc<Health>, Opened), Error> {
     let place = || format!("{}/{name}", disk.place());
     let unavailable = |error: io::Error| Error::Unavailable(format!("{}: {error}", place()));
     let health = Arc::new(Health::default());
-    let backend = Watched { inner: disk.open(name).map_err(unavailable)?, health: health.clone() };
+    let inner = disk.open(name).map_err(unavailable)?;
+    let inner: Box<dyn StorageBackend> = match access {
+        Access::Change => inner,
+        Access::Look => Box::new(Overlay::new(inner, Arc::default()).map_err(unavailable)?),
+    };
+    let backend = Watched { inner, health: health.clone() };
     health.bytes.store(backend.len().map_err(unavailable)?, Ordering::Relaxed);
     let (repaired, rolled_back) =
         (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));

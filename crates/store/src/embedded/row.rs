@@ -21,7 +21,7 @@ pub(super) struct Bad(pub(super) &'static str);
 
 /// Where every checksum of one store starts, so that rows of another do not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Seed(u32);
+pub(super) struct Seed(pub(super) u32);
 
 impl Seed {
     pub(super) fn of(incarnation: Uuid) -> Seed {
@@ -29,7 +29,7 @@ impl Seed {
     }
 
     /// The checksum of a row at its place.
-    pub(super) fn sum(self, place: &[u8], row: &[u8]) -> u32 {
+    fn sum(self, place: &[u8], row: &[u8]) -> u32 {
         crc32c::crc32c_append(crc32c::crc32c_append(self.0, place), row)
     }
 }

@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::Options;
 use super::check::{Before, Check};
 use super::disk::Disk;
-use super::file::{DATA, DataFile, LIVE, LOG, Opened, Snapshot, trouble};
+use super::file::{Access, DATA, DataFile, LIVE, LOG, Opened, Snapshot, trouble};
 use super::head::{HEAD, Head, HeadFile};
 use super::published::{Contents, Published};
 use super::row::{FORMAT, Identity, State};
@@ -64,15 +64,14 @@ pub(super) fn look(disk: &dyn Disk, options: &Options) -> Result<Loaded, Error> 
         Some(other) => return Err(unknown_format(disk, other)),
         None => return Err(damaged(disk, FORMAT_FILE, "it is missing")),
     }
-    let (mut file, opened) = DataFile::open(disk, DATA, options.cache_bytes)?;
+    let (mut file, opened) = DataFile::open(disk, options.cache_bytes, Access::Look)?;
     file.check()?;
     let head = match disk.exists(HEAD).map_err(|error| unavailable(disk, HEAD, &error))? {
-        true => HeadFile::open(disk, file.seed).and_then(|head| head.read()),
-        false => Ok(None),
+        true => read_head(disk, &open_head(disk)?)?,
+        false => None,
     };
-    let head = head.map_err(|error| unavailable(disk, HEAD, &error))?.unwrap_or_default();
     let loaded = load(file)?;
-    check_head(disk, &loaded.contents.state, head, &opened)?;
+    check_head(disk, &loaded, head, &opened)?;
     Ok(loaded)
 }
 
@@ -84,13 +83,16 @@ pub(super) fn reopen(
     suspect: bool,
 ) -> Result<Loaded, Error> {
     guarded(disk, || {
-        let (mut file, opened) = DataFile::open(disk, DATA, options.cache_bytes)?;
+        if suspect {
+            renew(disk, options, acknowledged)?;
+        }
+        let (mut file, opened) = DataFile::open(disk, options.cache_bytes, Access::Change)?;
         if !opened.repaired {
             file.check()?;
         }
         let loaded = load(file)?;
         check_reaches(disk, &loaded.contents.state, acknowledged)?;
-        if suspect { rebuild(disk, options, loaded) } else { Ok(loaded) }
+        Ok(loaded)
     })
 }
 
@@ -110,26 +112,25 @@ pub(super) fn ages(loaded: &Loaded, wall: i64) -> Vec<(Instant, Revision)> {
 }
 
 fn open(disk: &dyn Disk, options: &Options) -> Result<Started, Error> {
+    let head_file = open_head(disk)?;
+    let head = read_head(disk, &head_file)?;
+    if let Some(head) = head.filter(|head| head.suspect) {
+        renew(disk, options, head.revision)?;
+    }
     let before = Before::open(disk)?;
-    let (file, opened) = DataFile::open(disk, DATA, options.cache_bytes)?;
-    let head_file = HeadFile::open(disk, file.seed).map_err(|e| unavailable(disk, HEAD, &e))?;
-    let head = head_file.read().map_err(|error| unavailable(disk, HEAD, &error))?;
-    let head_was = head.unwrap_or_default();
+    let (file, opened) = DataFile::open(disk, options.cache_bytes, Access::Change)?;
     let mut loaded = load(file)?;
-    check_head(disk, &loaded.contents.state, head_was, &opened)?;
+    check_head(disk, &loaded, head, &opened)?;
     if opened.repaired {
         let revision = loaded.contents.state.newest;
         tracing::warn!(%revision, undone = opened.rolled_back, "the data file had to be repaired");
     }
-    if head_was.suspect {
-        loaded = rebuild(disk, options, loaded)?;
-    }
-    let head = Head { revision: loaded.contents.state.newest, clean: false, suspect: false };
+    let head = Head::open_at(loaded.file.seed, loaded.contents.state.newest);
     let written = head_file.write(head).and_then(|()| head_file.sync()).and_then(|()| disk.sync());
     written.map_err(|error| unavailable(disk, HEAD, &error))?;
-    // A repair has checked everything, and what was written anew was checked on the way.
     let check = match before {
-        _ if opened.repaired || head_was.suspect => None,
+        // The repair has checked everything.
+        _ if opened.repaired => None,
         Some(before) => Some(before.check()?),
         None => {
             loaded.file.check()?;
@@ -139,13 +140,28 @@ fn open(disk: &dyn Disk, options: &Options) -> Result<Started, Error> {
     Ok(Started { loaded, head: head_file, check })
 }
 
+fn open_head(disk: &dyn Disk) -> Result<HeadFile, Error> {
+    HeadFile::open(disk).map_err(|error| unavailable(disk, HEAD, &error))
+}
+
+fn read_head(disk: &dyn Disk, file: &HeadFile) -> Result<Option<Head>, Error> {
+    file.read().map_err(|error| unavailable(disk, HEAD, &error))
+}
+
 fn load(file: DataFile) -> Result<Loaded, Error> {
     let contents = Published::load(&file.snapshot()?)?;
     Ok(Loaded { file, contents })
 }
 
-/// The data file must reach what the head says, and end exactly there if it was closed.
-fn check_head(disk: &dyn Disk, state: &State, head: Head, opened: &Opened) -> Result<(), Error> {
+/// The data file must reach what its head says, and end exactly there if it was closed.
+fn check_head(
+    disk: &dyn Disk,
+    loaded: &Loaded,
+    head: Option<Head>,
+    opened: &Opened,
+) -> Result<(), Error> {
+    let state = &loaded.contents.state;
+    let Some(head) = head.filter(|head| head.seed == loaded.file.seed) else { return Ok(()) };
     check_reaches(disk, state, head.revision)?;
     if head.clean && (opened.rolled_back || state.newest != head.revision) {
         let (closed, newest) = (head.revision, state.newest);
@@ -195,7 +211,7 @@ pub(super) fn install(disk: &dyn Disk) -> Result<(), Error> {
 
 /// A creation that a crash cut short, if there is nothing in the file; else the format was lost.
 fn finish_create(disk: &dyn Disk, options: &Options) -> Result<(), Error> {
-    let (file, _) = guarded(disk, || DataFile::open(disk, DATA, options.cache_bytes))?;
+    let (file, _) = guarded(disk, || DataFile::open(disk, options.cache_bytes, Access::Change))?;
     if file.snapshot()?.state()?.newest != FIRST {
         return Err(damaged(disk, FORMAT_FILE, "it is missing"));
     }
@@ -205,15 +221,23 @@ fn finish_create(disk: &dyn Disk, options: &Options) -> Result<(), Error> {
 
 /// Copies everything into a new file and puts it in place of the old one. After a failed sync the
 /// system may show what is not on disk; only what is written and synced again can be relied on.
-fn rebuild(disk: &dyn Disk, options: &Options, loaded: Loaded) -> Result<Loaded, Error> {
-    tracing::warn!(revision = %loaded.contents.state.newest, "a sync had failed; writing the data file anew");
-    let Loaded { file, contents } = loaded;
+/// The old file is only looked at: to repair it would be to build on what is not there.
+fn renew(disk: &dyn Disk, options: &Options, acknowledged: Revision) -> Result<(), Error> {
+    tracing::warn!(revision = %acknowledged, "a sync had failed; writing the data file anew");
+    let (mut file, opened) = DataFile::open(disk, options.cache_bytes, Access::Look)?;
+    if !opened.repaired {
+        file.check()?;
+    }
+    let Loaded { file, contents } = load(file)?;
+    check_reaches(disk, &contents.state, acknowledged)?;
     let new = create_file(disk, options, file.identity, contents.state)?;
     copy(&file.snapshot()?, &new)?;
-    drop((new, file));
-    install(disk)?;
-    let (file, _) = DataFile::open(disk, DATA, options.cache_bytes)?;
-    load(file)
+    let health = new.health.clone();
+    drop(new);
+    if health.failed() {
+        return Err(Error::Unavailable("the new data file could not be closed".into()));
+    }
+    install(disk)
 }
 
 /// Copies all rows, each of which is checked on the way.

@@ -5,14 +5,12 @@
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use headwater_api::Revision;
 use redb::StorageBackend;
 
 use super::disk::{self, Disk, Space};
 use super::file::Snapshot;
-use super::overlay::Overlay;
 use super::row::Identity;
 use super::{Options, start};
 use crate::change::ChangeKind;
@@ -119,7 +117,7 @@ fn odd(revision: Revision, why: &str) -> Error {
     Error::Damaged { place, why: why.into() }
 }
 
-/// A directory that is only read; writes stay in memory.
+/// A directory that is only read.
 #[derive(Debug)]
 struct ReadOnly {
     path: PathBuf,
@@ -138,8 +136,7 @@ impl ReadOnly {
 
 impl Disk for ReadOnly {
     fn open(&self, name: &str) -> io::Result<Box<dyn StorageBackend>> {
-        let file = disk::read_only(&self.path.join(name))?;
-        Ok(Box::new(Overlay::new(file, Arc::default())?))
+        disk::read_only(&self.path.join(name))
     }
 
     fn exists(&self, name: &str) -> io::Result<bool> {

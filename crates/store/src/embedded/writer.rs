@@ -341,7 +341,8 @@ impl Writer {
     }
 
     fn write_head(&self, suspect: bool) {
-        let head = Head { revision: self.state.newest, clean: false, suspect };
+        let seed = self.shared.identity.seed();
+        let head = Head { suspect, ..Head::open_at(seed, self.state.newest) };
         if let Err(error) = self.head.write(head) {
             tracing::warn!(%error, "cannot write the head");
         }
@@ -423,7 +424,8 @@ impl Writer {
             tracing::warn!("the data file could not be closed; the next start repairs it");
             return;
         }
-        let head = Head { revision: self.state.newest, clean: true, suspect: false };
+        let seed = self.shared.identity.seed();
+        let head = Head { clean: true, ..Head::open_at(seed, self.state.newest) };
         if let Err(error) = self.head.write(head).and_then(|()| self.head.sync()) {
             tracing::warn!(%error, "cannot mark the clean stop");
         }

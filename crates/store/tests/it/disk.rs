@@ -58,6 +58,7 @@ struct State {
     fails_on: bool,
     failed: usize,
     read_fails: bool,
+    syncs_fail: bool,
     /// What is free, if it is not everything.
     free: Option<u64>,
     /// What was allocated ahead, and how much.
@@ -96,6 +97,11 @@ impl TestDisk {
     pub(crate) fn fail_in(&self, operations: usize, on: bool) {
         let mut state = self.lock();
         (state.fails_in, state.fails_on) = (Some(operations), on);
+    }
+
+    /// Makes every sync of a file fail, or none.
+    pub(crate) fn fail_syncs(&self, fail: bool) {
+        self.lock().syncs_fail = fail;
     }
 
     /// Leaves so much free.
@@ -257,7 +263,8 @@ impl StorageBackend for TestFile {
 
     fn sync_data(&self) -> io::Result<()> {
         let mut state = self.disk.lock();
-        if let Err(error) = state.may_fail() {
+        let failed = if state.syncs_fail { Err(io::Error::other("injected")) } else { Ok(()) };
+        if let Err(error) = failed.and_then(|()| state.may_fail()) {
             state.done.push(Done::SyncFailed { inode: self.inode });
             return Err(error);
         }

@@ -10,7 +10,7 @@ use headwater_store::{
 };
 use headwater_testkit::contract;
 
-use crate::disk::{Context, Kept, Replay, TestDisk};
+use crate::disk::{Context, Done, Kept, Replay, TestDisk};
 
 const WRITES: usize = 8;
 
@@ -26,14 +26,20 @@ fn create(n: usize) -> Write {
 
 /// Writes with the disk failing after so many operations: which writes were acknowledged.
 async fn work(disk: &TestDisk, fails_in: usize, on: bool) -> BTreeMap<Key, Revision> {
+    let done = work_timed(disk, fails_in, on).await;
+    done.into_iter().map(|(_, key, revision)| (key, revision)).collect()
+}
+
+/// The same, with how much had been done to the disk when each was acknowledged.
+async fn work_timed(disk: &TestDisk, fails_in: usize, on: bool) -> Vec<(usize, Key, Revision)> {
     let store = open(disk).unwrap();
-    let mut acknowledged = BTreeMap::new();
+    let mut acknowledged = Vec::new();
     disk.fail_in(fails_in, on);
     for n in 0..WRITES {
         let write = create(n);
         let key = write.ops[0].key.clone();
         match store.commit(write).await {
-            Ok(done) => drop(acknowledged.insert(key, done.last)),
+            Ok(done) => acknowledged.push((disk.now(), key, done.last)),
             Err(Error::Unavailable(_)) => {}
             Err(error) => panic!("{error}"),
         }
@@ -95,6 +101,77 @@ fn whichever_operation_fails_nothing_acknowledged_is_lost() {
     });
 }
 
+/// Where in a history a sync of a file failed.
+fn failed_sync(history: &[Done]) -> Option<usize> {
+    history.iter().position(|done| matches!(done, Done::SyncFailed { .. }))
+}
+
+#[test]
+fn a_crash_while_the_file_is_written_anew_loses_nothing() {
+    contract::run(async {
+        let mut tried = 0;
+        for fails_in in 10.. {
+            let disk = TestDisk::default();
+            let acknowledged = work_timed(&disk, fails_in, false).await;
+            let history = disk.history();
+            let Some(failed) = failed_sync(&history) else { continue };
+            let mut replay = Replay::default();
+            for (now, done) in history.iter().enumerate() {
+                replay.step(done);
+                if now < failed {
+                    continue;
+                }
+                let known = acknowledged.iter().filter(|(at, ..)| *at <= now + 1);
+                let known = known.map(|(_, key, revision)| (key.clone(), *revision)).collect();
+                for kept in [Kept::Nothing, Kept::Everything, Kept::Some(now as u64)] {
+                    let _context =
+                        Context(format!("sync {failed} failed, crash at {now} {kept:?}"));
+                    check(&replay.crash(kept), &known).await;
+                }
+            }
+            tried += 1;
+            if tried == 3 {
+                return;
+            }
+        }
+    });
+}
+
+#[test]
+fn a_process_that_starts_after_a_failed_sync_does_not_trust_what_the_system_shows() {
+    contract::run(async {
+        let disk = TestDisk::default();
+        let mut acknowledged = BTreeMap::new();
+        let mut commit = async |store: &Embedded, n: usize| {
+            let write = create(n);
+            let key = write.ops[0].key.clone();
+            let done = store.commit(write).await?;
+            acknowledged.insert(key, done.last);
+            Ok::<(), Error>(())
+        };
+        let store = open(&disk).unwrap();
+        for n in 0..3 {
+            commit(&store, n).await.unwrap();
+        }
+        // No sync succeeds until the process is gone; the system still shows what it could not
+        // write.
+        disk.fail_syncs(true);
+        for n in 3..5 {
+            commit(&store, n).await.unwrap_err();
+        }
+        drop(store);
+        disk.fail_syncs(false);
+        let store = open(&disk).unwrap();
+        for n in 5..WRITES {
+            commit(&store, n).await.unwrap();
+        }
+        drop(store);
+        let mut replay = Replay::default();
+        disk.history().iter().for_each(|done| replay.step(done));
+        check(&replay.crash(Kept::Nothing), &acknowledged).await;
+    });
+}
+
 #[test]
 fn a_store_goes_on_after_one_failure_and_shows_that_it_was_in_trouble() {
     contract::run(async {
@@ -143,14 +220,16 @@ fn a_failed_read_is_an_error_and_the_next_write_and_read_work_again() {
         // Without a cache every read reaches the disk.
         let options = EmbeddedOptions { cache_bytes: 0, ..EmbeddedOptions::default() };
         let store = Embedded::open_on(Arc::new(disk.clone()), options).unwrap();
+        // The first write waits until the whole file was read.
+        store.commit(create(WRITES)).await.unwrap();
         disk.fail_read();
         let failed = store.range(Range { prefix: "/f/".into(), ..Range::default() }).await.err();
         assert!(matches!(failed, Some(Error::Unavailable(_))), "{failed:?}");
         // The engine below refuses everything until it is opened again: the writer does that at
         // its next tick, or a write makes it, which then fails.
-        let first = store.commit(create(WRITES)).await;
+        let first = store.commit(create(WRITES + 1)).await;
         assert!(matches!(first, Ok(_) | Err(Error::Unavailable(_))), "{first:?}");
-        store.commit(create(WRITES + 1)).await.unwrap();
+        store.commit(create(WRITES + 2)).await.unwrap();
         assert!(state(&store).await.len() > WRITES);
         assert_eq!(store.condition().trouble, None);
     });

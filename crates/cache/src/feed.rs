@@ -168,8 +168,10 @@ impl Cacher {
                     },
                 }
             }
-            // A store that ends its watches at once must not keep us busy.
-            let _ = stop.run_until_cancelled(tokio::time::sleep(RETRY)).await;
+            if !self.is_lost {
+                // A store that ends its watches at once must not keep us busy.
+                let _ = stop.run_until_cancelled(tokio::time::sleep(RETRY)).await;
+            }
         }
         Ok(())
     }
@@ -177,23 +179,25 @@ impl Cacher {
     /// A watch on the store from where the cache is, however often that has to be tried.
     async fn upstream(&mut self) -> Result<ChangeStream, Error> {
         loop {
-            let opened = match self.is_lost {
+            let loaded = match self.is_lost {
                 true => self.load().await,
                 false => Ok(()),
             };
-            let opened = match opened {
-                Ok(()) => self.open().await,
-                Err(Error::Store(error)) => Err(error),
+            let failed = match loaded {
+                Ok(()) => match self.open().await {
+                    Ok(Some(stream)) => return Ok(stream),
+                    Ok(None) => continue,
+                    Err(StoreError::Compacted { .. }) => {
+                        self.is_lost = true;
+                        continue;
+                    }
+                    Err(error) => error,
+                },
+                Err(Error::Store(error)) => error,
                 Err(error) => return Err(error),
             };
-            match opened {
-                Ok(Some(stream)) => return Ok(stream),
-                Ok(None) => {}
-                Err(error) => {
-                    self.note_failure(&error);
-                    tokio::time::sleep(RETRY).await;
-                }
-            }
+            self.note_failure(&failed);
+            tokio::time::sleep(RETRY).await;
         }
     }
 

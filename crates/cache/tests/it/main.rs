@@ -6,3 +6,4 @@ mod seam;
 mod memory;
 mod failure;
 mod race;
+mod model;

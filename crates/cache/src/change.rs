@@ -151,6 +151,11 @@ pub struct Event {
 }
 
 impl Event {
+    /// The change itself, whatever the view makes of it.
+    pub fn change(&self) -> &Change {
+        &self.change
+    }
+
     /// The revision of the change.
     pub fn revision(&self) -> Revision {
         self.change.revision

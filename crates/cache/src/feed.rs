@@ -368,6 +368,14 @@ impl Cache {
         }
     }
 
+    /// Forgets history below `at`, but not before the cache has read it: it would have to be filled
+    /// anew, and every watcher would end.
+    pub async fn compact(&self, at: Revision) -> Result<(), Error> {
+        let newest = self.shared.store.revision().await?;
+        self.reach(at.min(newest)).await?;
+        Ok(self.shared.store.compact(at).await?)
+    }
+
     /// The state of a resource now. Wait for freshness first.
     pub fn snapshot(&self, resource: &Resource) -> Snapshot {
         // In this order: the state has every change up to what was applied before it was read. If

@@ -20,7 +20,7 @@ use crate::change::{Change, Event};
 use crate::loans::Loans;
 use crate::shape::{Settled, Shape};
 use crate::snapshot::{Objects, Snapshot};
-use crate::view::{End, Filter, Portion, Read, View, Views, select};
+use crate::view::{End, Filter, Portion, View, Views, select};
 use crate::window::{Bounds, Window};
 
 /// One resource.
@@ -405,30 +405,5 @@ fn continues(change: &headwater_store::Change, held: Option<&Object>) -> bool {
         (_, None, _) => false,
         (_, Some(held), Some(prev)) => held.revision() == prev.revision,
         (_, Some(_), None) => true,
-    }
-}
-
-/// What a view and the window behind it answer to a cursor.
-pub(crate) enum Tail {
-    /// Events were added, and the cursor moves to this revision.
-    Moved(Revision),
-    /// Nothing is there yet.
-    Wait,
-    /// Memory does not reach back that far.
-    Behind,
-}
-
-impl Resource {
-    /// Reads on from `position`: from the view, else from the window.
-    pub(crate) fn tail(&self, view: &View, position: Revision, events: &mut Vec<Event>) -> Tail {
-        match view.read(position, events) {
-            Read::Nothing => Tail::Wait,
-            Read::Events => Tail::Moved(events.last().map_or(position, Event::revision)),
-            Read::Behind => match self.read_past(&view.filter, position, events) {
-                Some(reached) if reached == position && events.is_empty() => Tail::Wait,
-                Some(reached) => Tail::Moved(reached),
-                None => Tail::Behind,
-            },
-        }
     }
 }

@@ -14,9 +14,9 @@ use headwater_store::{ChangeStream, Error as StoreError, Store};
 use tokio::sync::watch;
 
 use crate::change::Event;
-use crate::resource::{Resource, Tail};
+use crate::resource::Resource;
 use crate::snapshot::Snapshot;
-use crate::view::{End, Filter, Portion, View, select};
+use crate::view::{End, Filter, Portion, Read, View, select};
 
 /// Where a watch begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,19 +107,38 @@ impl Watcher {
     }
 
     /// How far the cache has got, if this watcher has been given everything up to there: what a
-    /// bookmark may say (R27).
-    pub fn progress(&self) -> Option<Revision> {
+    /// bookmark may say (R27). Worth asking now and then of a quiet watcher too: when it falls
+    /// behind later, it goes on from here.
+    pub fn progress(&mut self) -> Option<Revision> {
         if !matches!(self.phase, Phase::Following) || self.view.end().is_some() {
             return None;
         }
+        let mut events = Vec::new();
+        match self.tail(&mut events) {
+            // It began in the future, or read the store's history further than the cache.
+            Tail::Wait(reached) if reached < self.position => None,
+            Tail::Wait(reached) => {
+                self.position = reached;
+                Some(reached)
+            }
+            Tail::Moved(_) | Tail::Behind => None,
+        }
+    }
+
+    /// Reads on in memory.
+    fn tail(&self, events: &mut Vec<Event>) -> Tail {
         // Read before the log: every event up to here is then in it.
         let reached = *self.applied.borrow();
-        let mut events = Vec::new();
-        match self.resource.tail(&self.view, self.position, &mut events) {
-            Tail::Wait if reached >= self.position => Some(reached),
-            // It began in the future, or read the store's history further than the cache.
-            Tail::Wait => None,
-            Tail::Moved(_) | Tail::Behind => None,
+        match self.view.read(self.position, events) {
+            Read::Nothing => Tail::Wait(reached),
+            Read::Events => Tail::Moved(events.last().map_or(self.position, Event::revision)),
+            Read::Behind => {
+                match self.resource.read_past(&self.view.filter, self.position, events) {
+                    Some(moved) if moved == self.position => Tail::Wait(reached),
+                    Some(moved) => Tail::Moved(moved),
+                    None => Tail::Behind,
+                }
+            }
         }
     }
 
@@ -217,8 +236,11 @@ impl Watcher {
     fn follow(&mut self) -> Option<Step> {
         loop {
             let mut events = Vec::new();
-            match self.resource.tail(&self.view, self.position, &mut events) {
-                Tail::Wait => return None,
+            match self.tail(&mut events) {
+                Tail::Wait(reached) => {
+                    self.position = self.position.max(reached);
+                    return None;
+                }
                 Tail::Moved(reached) => self.position = reached,
                 Tail::Behind => {
                     let history = open(&self.store, &self.resource, self.position);
@@ -261,6 +283,16 @@ impl Watcher {
         }
         (!events.is_empty()).then_some(Step::Events(events))
     }
+}
+
+/// What memory answers to a cursor.
+enum Tail {
+    /// Events were added, and the cursor moves to this revision.
+    Moved(Revision),
+    /// Nothing is there yet, up to this revision.
+    Wait(Revision),
+    /// Memory does not reach back that far.
+    Behind,
 }
 
 /// Opens the store's history lazily, so that waiting for it can be cancelled.

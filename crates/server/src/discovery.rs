@@ -58,8 +58,7 @@ pub(crate) async fn path(
 async fn compact(server: &Server, call: &Call) -> Result<Response, Status> {
     let revision = Revision::parse(call.query.text("revision"))
         .ok_or_else(|| status::bad_request("revision must be a number"))?;
-    let store = server.cache().store();
-    store.compact(revision).await.map_err(|error| status::from_store(&error))?;
+    server.cache().compact(revision).await.map_err(|error| status::from_cache(&error))?;
     Ok(encode::value(call, StatusCode::OK, &json!({ "compacted": revision.0 })))
 }
 

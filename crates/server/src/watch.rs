@@ -250,11 +250,12 @@ impl Streaming {
 
     /// A bookmark, if bookmarks are wanted and the stream is behind the cache (S4.12).
     fn bookmark(&mut self) -> Option<Bytes> {
-        let Phase::Running(watcher) = &self.phase else { return None };
+        let Phase::Running(watcher) = &mut self.phase else { return None };
+        // Asked also when nobody wants to know: a quiet watcher moves on by it.
+        let revision = watcher.progress().filter(|revision| *revision > self.sent)?;
         if !self.bookmarks {
             return None;
         }
-        let revision = watcher.progress().filter(|revision| *revision > self.sent)?;
         self.sent = revision;
         Some(self.frames.bookmark(revision, false))
     }

@@ -7,3 +7,4 @@ mod memory;
 mod failure;
 mod race;
 mod model;
+mod contract;

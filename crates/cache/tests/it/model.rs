@@ -102,7 +102,7 @@ fn bounds() -> impl Strategy<Value = Bounds> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases()) })]
 
     #[test]
     fn any_script_is_told_ordered_unique_reliable_resumable_bookmarkable_and_filter_true(
@@ -116,6 +116,11 @@ proptest! {
             .unwrap();
         runtime.block_on(run(&acts, bounds));
     }
+}
+
+/// Few for every change, as many as one likes by night.
+fn cases() -> u32 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(400)
 }
 
 async fn run(acts: &[Act], bounds: Bounds) {
@@ -394,7 +399,7 @@ impl Slot {
     }
 
     fn bookmark(&mut self) {
-        let Some(revision) = self.watcher.as_ref().and_then(Watcher::progress) else { return };
+        let Some(revision) = self.watcher.as_mut().and_then(Watcher::progress) else { return };
         self.seen().push(Seen::Bookmark(revision));
     }
 

@@ -265,3 +265,21 @@ async fn a_form_shows_everywhere_and_changes_nothing_that_is_stored() {
     let record = pond.store.get(&pod("ns/b").key()).await.unwrap().unwrap();
     assert!(String::from_utf8_lossy(&record.value).contains("fine"));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_quiet_watcher_that_falls_behind_goes_on_from_where_it_was_quiet() {
+    let pond = Pond::new(window(1)).await;
+    let mut watcher = pond.watch(&filter("rare", "", ""), Start::Now);
+    assert!(ready(&mut watcher).is_none());
+    let mut newest = Revision::ZERO;
+    for n in 0..10 {
+        newest = pond.put(&pod("busy/a").data(n)).await;
+    }
+    assert_eq!(watcher.progress(), Some(newest));
+    pond.store.compact(newest).await.unwrap();
+    let a = pond.put(&pod("rare/a")).await;
+    let b = pond.put(&pod("rare/b")).await;
+    pond.put(&pod("busy/a")).await;
+    pond.sweep().await;
+    assert_eq!(told_now(&mut watcher), [format!("ADDED rare/a@{a} ADDED rare/b@{b}")]);
+}

@@ -193,7 +193,7 @@ fn flow_schemas() -> Vec<Value> {
             all(vec![group("system:serviceaccounts")]),
         ),
         ("global-default", 9900, "global-default", "ByUser", all(everybody.clone())),
-        ("catch-all", 10000, "catch-all", "ByUser", all(everybody.clone())),
+        ("catch-all", 10000, "catch-all", "ByUser", all(everybody)),
     ];
     rows.into_iter()
         .map(|(name, precedence, level, by, rules)| {

@@ -33,8 +33,8 @@ pub(crate) async fn path(
         ["version"] if is_read => Ok(pretty(&version())),
         ["metrics"] if is_read => Ok(metrics(server)),
         [] if is_read => Ok(encode::value(call, StatusCode::OK, &paths(&registry))),
-        ["api"] if is_read => document(call, versions(), || aggregated(&registry, true)),
-        ["apis"] if is_read => document(call, groups(&registry), || aggregated(&registry, false)),
+        ["api"] if is_read => document(call, &versions(), || aggregated(&registry, true)),
+        ["apis"] if is_read => document(call, &groups(&registry), || aggregated(&registry, false)),
         ["apis", name] if is_read && registry.has_group(name) => {
             plain(call, &group(&registry, name))
         }
@@ -82,11 +82,11 @@ fn plain(call: &Call, value: &Value) -> Result<Response, Status> {
 
 fn document(
     call: &Call,
-    value: Value,
+    value: &Value,
     aggregated: impl FnOnce() -> Value,
 ) -> Result<Response, Status> {
     match Discovery::negotiate(call.header(header::ACCEPT))? {
-        Discovery::Plain(encoding) => Ok(encode::plain(call, encoding, &value)),
+        Discovery::Plain(encoding) => Ok(encode::plain(call, encoding, value)),
         kind @ Discovery::Aggregated => Ok(tagged(call, kind.content_type(), &aggregated())),
     }
 }

@@ -237,9 +237,10 @@ impl Subject {
     fn is(&self, identity: &Identity) -> bool {
         let fits = |pattern: &str, name: &str| pattern == "*" || pattern == name;
         let user = self.user.as_ref().is_some_and(|user| fits(&user.name, &identity.user));
-        let group = self.group.as_ref().is_some_and(|group| {
-            group.name == "*" || identity.groups.iter().any(|held| *held == group.name)
-        });
+        let group = self
+            .group
+            .as_ref()
+            .is_some_and(|group| group.name == "*" || identity.groups.contains(&group.name));
         let account = self.service_account.as_ref().is_some_and(|account| {
             let rest = identity.user.strip_prefix(SERVICE_ACCOUNT);
             rest.and_then(|rest| rest.split_once(':')).is_some_and(|(namespace, name)| {

@@ -113,7 +113,7 @@ fn of_object(resource: &Resource, object: &Object) -> Result<Value, Status> {
 }
 
 /// What to make of an object without a number of replicas.
-#[derive(PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Missing {
     IsAnError,
     IsLeftOut,

@@ -197,7 +197,7 @@ fn is_isbn13(text: &str) -> bool {
         text.chars().filter(|c| !matches!(c, '-' | ' ')).map(|c| c.to_digit(10)).collect();
     digits.is_some_and(|digits| {
         let sum: u32 = digits.iter().enumerate().map(|(at, digit)| digit * [1, 3][at % 2]).sum();
-        digits.len() == 13 && sum % 10 == 0
+        digits.len() == 13 && sum.is_multiple_of(10)
     })
 }
 
@@ -213,7 +213,7 @@ fn is_credit_card(text: &str) -> bool {
             (digit, _) => digit * 2,
         })
         .sum();
-    CARD.is_match(&digits) && sum % 10 == 0
+    CARD.is_match(&digits) && sum.is_multiple_of(10)
 }
 
 fn is_hex_color(text: &str) -> bool {

@@ -197,7 +197,7 @@ impl<'a> Findings<'a> {
             format => format!("with format {format}"),
         };
         let kind = node.types;
-        self.nowhere(format!("Checked value must be of type {kind} {format} in {at}"));
+        self.nowhere(&format!("Checked value must be of type {kind} {format} in {at}"));
     }
 
     fn array(&mut self, node: &Node, elements: &[Value], old: Option<&Value>, at: &Path<'_>) {
@@ -297,13 +297,13 @@ impl<'a> Findings<'a> {
         if fit < rules.all_of.len() {
             let none = if fit == 0 { ". None validated" } else { "" };
             let place = at.to_string();
-            self.nowhere(format!("{place:?} must validate all the schemas (allOf){none}"));
+            self.nowhere(&format!("{place:?} must validate all the schemas (allOf){none}"));
         }
         if let Some(node) = &rules.not
             && self.alternative(node, value, old, at).errors.is_empty()
         {
             let place = at.to_string();
-            self.nowhere(format!("{place:?} must not validate the schema (not)"));
+            self.nowhere(&format!("{place:?} must not validate the schema (not)"));
         }
     }
 
@@ -320,7 +320,7 @@ impl<'a> Findings<'a> {
         }
         if let Some(best) = best {
             let place = at.to_string();
-            self.nowhere(format!("{place:?} must validate at least one schema (anyOf)"));
+            self.nowhere(&format!("{place:?} must validate at least one schema (anyOf)"));
             self.merge(best);
         }
     }
@@ -348,7 +348,7 @@ impl<'a> Findings<'a> {
                 0 => "Found none valid".to_owned(),
                 fit => format!("Found {fit} valid alternatives"),
             };
-            self.nowhere(format!(
+            self.nowhere(&format!(
                 "{place:?} must validate one and only one schema (oneOf). {how_many}"
             ));
         }
@@ -381,7 +381,7 @@ impl<'a> Findings<'a> {
     }
 
     /// Something about a value that the reference reports without naming a field.
-    fn nowhere(&mut self, why: String) {
+    fn nowhere(&mut self, why: &str) {
         let field = if self.base.is_empty() { "<nil>" } else { self.base }.to_owned();
         let detail = format!("\"\": {why}");
         self.add(FieldError { kind: FieldErrorKind::Invalid, field, detail });

@@ -100,8 +100,8 @@ pub(crate) fn errors(attempt: &Attempt<'_>) -> Vec<FieldError> {
 /// The figures of a Scale are small numbers and a text, wherever the definition puts them.
 fn check_scale(scale: &Scale, attempt: &Attempt<'_>) -> Vec<FieldError> {
     let place = |path: &str| {
-        let steps = path.trim_start_matches('.').split('.');
-        steps.fold(Some(&*attempt.new), |value, step| value?.get(step)).filter(|v| !v.is_null())
+        let mut steps = path.trim_start_matches('.').split('.');
+        steps.try_fold(&*attempt.new, |value, step| value.get(step)).filter(|v| !v.is_null())
     };
     let mut errors = Vec::new();
     let spec = Some(&scale.spec_replicas_path).filter(|_| attempt.subresource != "status");

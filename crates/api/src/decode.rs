@@ -44,6 +44,9 @@ pub struct Parsed {
     pub duplicates: Vec<String>,
 }
 
+/// The longest body whose problems are told in the order of its fields.
+const ORDERED_BYTES_MAX: usize = 64 * 1024;
+
 /// A decoded object.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decoded {
@@ -53,13 +56,34 @@ pub struct Decoded {
     pub unknown: Vec<String>,
     /// Paths of repeated keys; `value` has the last.
     pub duplicates: Vec<String>,
+    /// Paths of all fields as they were written; empty if nobody has to know.
+    order: Vec<String>,
 }
 
 impl Decoded {
-    /// One text for each field that strict validation refuses and ordinary validation warns of.
+    /// One text for each field that strict validation refuses and ordinary validation warns of, in
+    /// the order they were written.
     pub fn problems(&self) -> impl Iterator<Item = String> {
-        let unknown = self.unknown.iter().map(|path| format!("unknown field {path:?}"));
-        unknown.chain(self.duplicates.iter().map(|path| format!("duplicate field {path:?}")))
+        // A repeated key is noticed when it comes again.
+        let at = |path: &String, nth: usize| {
+            let mut places = self.order.iter().enumerate().filter(|(_, written)| *written == path);
+            places.nth(nth).map_or(usize::MAX, |(place, _)| place)
+        };
+        let unknown = self.unknown.iter().map(|path| (at(path, 0), "unknown", path));
+        let duplicates = self.duplicates.iter().map(|path| (at(path, 1), "duplicate", path));
+        let mut problems: Vec<_> = unknown.chain(duplicates).collect();
+        problems.sort_by_key(|(place, _, _)| *place);
+        problems.into_iter().map(|(_, what, path)| format!("{what} field {path:?}"))
+    }
+
+    /// Remembers the order of fields, if there is something to put in order. Long documents are
+    /// not written by people, and their order is not worth a second look.
+    fn ordered(mut self, format: Format, body: &[u8]) -> Decoded {
+        let many = self.unknown.len() + self.duplicates.len() > 1;
+        if many && format == Format::Json && body.len() <= ORDERED_BYTES_MAX {
+            self.order = json::fields(body);
+        }
+        self
     }
 
     /// Why strict validation refuses it, if it does.
@@ -148,7 +172,7 @@ pub fn object<'a>(
     }
     let Parsed { value, duplicates } = document(target, format, body)?;
     let decoded = fit(target, value, |why| target.unrecognized(why, body))?;
-    Ok(Decoded { duplicates, ..decoded })
+    Ok(Decoded { duplicates, ..decoded }.ordered(format, body))
 }
 
 /// Decodes an object of a custom kind: only `metadata` is fitted, the rest is for its own schema.
@@ -168,7 +192,7 @@ pub fn custom(kind: &Kind, format: Format, body: &[u8]) -> Result<Decoded, Error
         }
     }
     let unknown = typed::metadata(object).map_err(|why| target.unhandled(why))?;
-    Ok(Decoded { value, unknown, duplicates })
+    Ok(Decoded { value, unknown, duplicates, order: Vec::new() })
 }
 
 /// Fits the result of a patch to a custom kind: only `metadata`, as [`custom`] does.
@@ -176,7 +200,7 @@ pub fn recustom(kind: &Kind, mut value: Value) -> Result<Decoded, Error> {
     let target = Target::from(kind);
     let object = value.as_object_mut().ok_or_else(|| target.unhandled("not an object".into()))?;
     let unknown = typed::metadata(object).map_err(|why| target.unhandled(why))?;
-    Ok(Decoded { value, unknown, duplicates: Vec::new() })
+    Ok(Decoded { value, unknown, duplicates: Vec::new(), order: Vec::new() })
 }
 
 /// Fits metadata that is inside another object; answers the paths of unknown fields, which begin
@@ -271,7 +295,8 @@ fn fit(
     let unknown = typed::object(of, &mut object).map_err(|why| target.unhandled(why))?;
     object.insert("apiVersion".into(), target.api_version().into());
     object.insert("kind".into(), target.kind.into());
-    Ok(Decoded { value: Value::Object(object), unknown, duplicates: Vec::new() })
+    let (duplicates, order) = (Vec::new(), Vec::new());
+    Ok(Decoded { value: Value::Object(object), unknown, duplicates, order })
 }
 
 /// How Go prints the type with which Kubernetes looks for the kind.

@@ -6,6 +6,7 @@
 
 pub mod clock;
 pub mod revision;
+pub mod json;
 pub mod scan;
 pub mod object;
 pub mod kind;

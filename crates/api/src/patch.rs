@@ -211,8 +211,7 @@ impl Operation {
             "replace" => {
                 let value = required(self.value)?;
                 path.check_depth(&value, &mut { MOVED_VALUES_MAX })?;
-                *path.find(object)? = value;
-                Ok(())
+                path.replace(object, value)
             }
             "move" => {
                 let value = Pointer::parse(self.from.as_deref())?.remove(object)?;
@@ -303,6 +302,17 @@ impl Pointer {
                 _ => return unprocessable(format!("no index {}", self.last)),
             },
             _ => return unprocessable(format!("{} is below a value that holds none", self.last)),
+        }
+        Ok(())
+    }
+
+    /// A member that is not there is added, as in the reference.
+    fn replace(&self, object: &mut Value, value: Value) -> Result<(), Error> {
+        match self.container(object)? {
+            Value::Object(members) => {
+                members.insert(self.last.clone(), value);
+            }
+            container => *child(container, &self.last)? = value,
         }
         Ok(())
     }

@@ -7,6 +7,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::json;
+
 /// A `v1` Status.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -127,7 +129,7 @@ impl Status {
 
     /// As compact JSON.
     pub fn to_json(&self) -> Vec<u8> {
-        serde_json::to_vec(self).expect("a Status holds only strings and numbers")
+        json::to_vec(self)
     }
 }
 

@@ -152,8 +152,11 @@ fn on_update(attempt: &mut Attempt<'_>, old: &Value) {
     let before = &old["metadata"];
     let metadata = metadata(attempt.new);
     metadata.remove("selfLink");
-    for key in ["uid", "creationTimestamp", "generation"] {
+    for key in ["creationTimestamp", "generation"] {
         copy(metadata, before, key);
+    }
+    if metadata.get("uid").and_then(Value::as_str).is_none_or(str::is_empty) {
+        copy(metadata, before, "uid");
     }
     for key in ["deletionTimestamp", "deletionGracePeriodSeconds"] {
         if metadata.get(key).is_none_or(Value::is_null) {
@@ -234,8 +237,11 @@ impl Admit for Validation {
             Some(old) => name::metadata_on_update(kind, attempt.new, old),
         };
         if attempt.old.is_some() && !kind.custom {
-            // The reference checks the metadata of built-in kinds twice, and lists both findings.
+            // The reference checks the metadata of built-in kinds again and again, and lists every
+            // finding: what must not change twice, what must be well-formed four times.
             errors.extend_from_within(..);
+            let common = name::metadata_alike(kind, attempt.new);
+            errors.extend(common.iter().cloned().chain(common.iter().cloned()));
         }
         match attempt.old {
             None => errors.extend(validate::create(kind, attempt.new)),

@@ -25,7 +25,8 @@ pub(crate) struct Decoded {
 /// The format of a body.
 fn format(call: &Call) -> Result<Format, Status> {
     let content_type = call.header(header::CONTENT_TYPE);
-    match content_type.split(';').next().unwrap_or_default().trim() {
+    let media_type = content_type.split(';').next().unwrap_or_default().trim();
+    match media_type.to_ascii_lowercase().as_str() {
         "" | "application/json" => Ok(Format::Json),
         "application/yaml" => Ok(Format::Yaml),
         "application/vnd.kubernetes.protobuf" => Ok(Format::Protobuf),
@@ -64,8 +65,11 @@ pub(crate) fn patched(
     kind: &Served,
     validation: FieldValidation,
     value: Value,
+    duplicates: &[String],
 ) -> Result<Decoded, Status> {
-    let name = value["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    // It is no object of any kind yet, so there is none to name.
+    let refused =
+        |why: String| invalid("", "", "", &[FieldError::invalid("patch", &"".into(), why)]);
     let decoded = match &kind.definition {
         Some(custom) => decode::recustom(kind, value).and_then(|decoded| {
             check_version(kind, &decoded.value)?;
@@ -73,11 +77,12 @@ pub(crate) fn patched(
         }),
         None => decode::refit(&kind.kind, value),
     };
-    let decoded = decoded.map_err(|error| {
-        let error = FieldError::invalid("patch", &"".into(), error.why());
-        invalid(&kind.group, &kind.kind.kind, &name, &[error])
-    })?;
-    checked(&kind.kind, validation, decoded)
+    let mut decoded = decoded.map_err(|error| refused(error.why()))?;
+    decoded.duplicates.extend_from_slice(duplicates);
+    match (validation, decoded.strict_error((&kind.kind).into())) {
+        (FieldValidation::Strict, Some(error)) => Err(refused(error.why())),
+        _ => checked(&kind.kind, validation, decoded),
+    }
 }
 
 /// A custom object in the form of its schema: unknown fields go, defaults come (S9.10).
@@ -116,11 +121,9 @@ fn checked<'a>(
 }
 
 /// A patch in JSON, or in YAML where it says so.
-pub(crate) fn patch(format: Format, body: &Bytes) -> Result<Value, Status> {
-    let parsed = decode::parse(format, body);
-    let parsed =
-        parsed.map_err(|error| status::bad_request(format!("error decoding patch: {error}")))?;
-    Ok(parsed.value)
+pub(crate) fn patch(format: Format, body: &Bytes) -> Result<decode::Parsed, Status> {
+    decode::parse(format, body)
+        .map_err(|error| status::bad_request(format!("error decoding patch: {error}")))
 }
 
 /// Options of a delete: from the body, or from the query if there is none (S2.42).

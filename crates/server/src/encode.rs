@@ -3,13 +3,15 @@
 //! River: snapshot, events → **encode** → HTTP body. The whole object as JSON is copied from shared
 //! bytes; the other representations are made from it, and events at most once each.
 
+mod bookmark;
+
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use headwater_api::accept::{Encoding, IncludeObject, MetaVersion, Representation, Shape};
 use headwater_api::object::frame;
 use headwater_api::table::{Headings, ListMeta, View, partial};
-use headwater_api::{EventType, Object, Revision, Status, decode};
+use headwater_api::{EventType, Object, Revision, Status};
 use headwater_cache::{Event, Filter, Snapshot};
 use http::StatusCode;
 use http::header::{self, HeaderName, HeaderValue};
@@ -52,7 +54,7 @@ pub(crate) fn one(
 
 /// A tree as an answer: what is not stored, such as a Scale or a review.
 pub(crate) fn value(call: &Call, code: StatusCode, value: &Value) -> Response {
-    json_answer(call, code, Bytes::from(value.to_string()))
+    json_answer(call, code, headwater_api::json::to_vec(value).into())
 }
 
 fn json_answer(call: &Call, code: StatusCode, json: Bytes) -> Response {
@@ -372,29 +374,19 @@ impl Frames {
     /// A bookmark; `mark` is the end of the initial events (S4.10, S4.11, S4.53).
     pub(crate) fn bookmark(&mut self, revision: Revision, mark: bool) -> Bytes {
         match self.representation.shape {
-            Shape::Whole => whole_bookmark(&self.kind, revision, mark),
+            Shape::Whole => {
+                frame(EventType::Bookmark, &bookmark::object(&self.kind, revision, mark))
+            }
             Shape::Metadata { version } => partial::bookmark_frame(version, revision, mark),
             Shape::Table { version, include } => {
                 let headings = headings(&mut self.columns_sent);
-                view(&self.kind, version, include).bookmark_frame(revision, mark, headings)
+                let whole = (include == IncludeObject::Object)
+                    .then(|| bookmark::object(&self.kind, revision, mark));
+                let view = view(&self.kind, version, include);
+                view.bookmark_frame(revision, mark, headings, whole.as_deref())
             }
         }
     }
-}
-
-/// A bookmark shows the zero value of the kind: what is always written is there, and empty.
-fn whole_bookmark(kind: &Served, revision: Revision, mark: bool) -> Bytes {
-    let mut value = json!({
-        "kind": kind.kind.kind, "apiVersion": kind.api_version(), "metadata": {},
-    });
-    if let (false, Ok(decoded)) = (kind.custom, decode::refit(&kind.kind, value.clone())) {
-        value = decoded.value;
-    }
-    if mark {
-        value["metadata"]["annotations"] = json!({ "k8s.io/initial-events-end": "true" });
-    }
-    value["metadata"]["resourceVersion"] = revision.to_string().into();
-    frame(EventType::Bookmark, value.to_string().as_bytes())
 }
 
 /// The last frame of a stream that cannot go on.

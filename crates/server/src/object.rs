@@ -15,7 +15,7 @@ use crate::status;
 /// The bytes that are stored.
 pub(crate) fn canonical(value: &Value) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(2048);
-    let mut serializer = serde_json::Serializer::new(&mut bytes);
+    let mut serializer = headwater_api::json::serializer(&mut bytes);
     serialize(value, &mut serializer).expect("a JSON tree can be written to memory");
     bytes
 }

@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use headwater_api::Status;
-use headwater_api::decode::Format;
+use headwater_api::decode::{Format, Parsed};
 use headwater_api::options::{FieldValidation, WriteOptions};
 use headwater_api::patch::{self, PatchType};
 use headwater_api::schema::Types;
@@ -35,12 +35,13 @@ pub(crate) async fn patch(
         PatchType::Apply => Format::Yaml,
         _ => Format::Json,
     };
-    let patch = decode::patch(format, &body)?;
+    let Parsed { value: patch, duplicates } = decode::patch(format, &body)?;
     let manager = Manager::new(server, call, &resource.kind, &resource.subresource, &options);
     let mut change = Patched {
         resource,
         patch_type,
         patch,
+        duplicates,
         manager,
         validation: options.field_validation,
         warnings: Vec::new(),
@@ -54,6 +55,8 @@ struct Patched<'a> {
     resource: &'a Resource,
     patch_type: PatchType,
     patch: Value,
+    /// Paths of keys that the patch repeats.
+    duplicates: Vec<String>,
     manager: Manager<'a>,
     validation: FieldValidation,
     warnings: Vec<String>,
@@ -111,7 +114,8 @@ impl Patched<'_> {
     fn checked(&mut self, mut value: Value) -> Result<Value, Status> {
         check_name(&self.resource.name, &mut value)?;
         check_namespace(&self.resource.kind, &self.resource.namespace, &mut value)?;
-        let decoded = decode::patched(&self.resource.kind, self.validation, value)?;
+        let (kind, duplicates) = (&self.resource.kind, &self.duplicates);
+        let decoded = decode::patched(kind, self.validation, value, duplicates)?;
         self.warnings = decoded.warnings;
         Ok(decoded.value)
     }

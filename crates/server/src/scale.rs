@@ -45,7 +45,7 @@ pub(crate) async fn write(
         }
         _ => {
             let kind = PatchType::parse(call.header(header::CONTENT_TYPE), &resource.kind)?;
-            let patch = decode::patch(Format::Json, &body)?;
+            let patch = decode::patch(Format::Json, &body)?.value;
             (Rescale { resource, how: How::Patch(kind, patch) }, WriteOptions::patch(&call.query)?)
         }
     };

@@ -59,8 +59,11 @@ pub(crate) async fn start(
     let credential = call.identity.expires.map(|expires| {
         Duration::try_from(expires.duration_since(server.now())).unwrap_or_default()
     });
-    let stream =
+    let mut stream =
         Streaming::new(server.clone(), resource, filter, &options, frames, watched, credential);
+    if matches!(options.start, Asked::FromLatest | Asked::FromAny) {
+        stream.begin_now().await;
+    }
     if websocket::is_asked_for(call) {
         return websocket::upgrade(call, upgrade, peer, stream);
     }
@@ -168,6 +171,14 @@ impl Streaming {
                     }
                 }
             }
+        }
+    }
+
+    /// Begins before the client hears of it, so that what it does next is not missed.
+    async fn begin_now(&mut self) {
+        if self.begin().await.is_some() {
+            // It fails again where the client sees it, in the stream.
+            self.phase = Phase::Starting;
         }
     }
 

@@ -74,14 +74,21 @@ impl Create<'_> {
     fn check_type(&mut self) -> Result<(), Status> {
         let kind = &self.resource.kind;
         check_namespace(kind, &self.resource.namespace, &mut self.value)?;
-        if !meta(&self.value, "resourceVersion").is_empty() {
-            let message = "resourceVersion should not be set on objects to be created";
-            return Err(status::bad_request(message));
+        let name = &self.resource.name;
+        if name.is_empty() {
+            return match meta(&self.value, "resourceVersion") {
+                "" | "0" => Ok(()),
+                _ => Err(status::bad_request(
+                    "resourceVersion should not be set on objects to be created",
+                )),
+            };
         }
-        if !self.resource.name.is_empty() {
-            check_name(&self.resource.name, &mut self.value)?;
+        // An update that creates: what it expects to be there is not.
+        check_name(name, &mut self.value)?;
+        match meta(&self.value, "uid") {
+            "" => Ok(()),
+            uid => Err(wrong_uid(kind, name, uid, "")),
         }
-        Ok(())
     }
 
     async fn store(&mut self) -> Result<Object, Status> {
@@ -203,14 +210,17 @@ pub(crate) fn check_namespace(
 pub(crate) fn check_name(name: &str, value: &mut Value) -> Result<(), Status> {
     let metadata = metadata(value);
     let given = metadata.get("name").and_then(Value::as_str).unwrap_or_default();
-    if given.is_empty() {
-        metadata.insert("name".into(), name.into());
-    } else if given != name {
-        let message =
-            format!("the name of the object ({given}) does not match the name on the URL ({name})");
-        return Err(status::bad_request(message));
+    if given == name {
+        return Ok(());
     }
-    Ok(())
+    Err(status::bad_request(match given {
+        "" => format!(
+            "the name of the object ({name} based on URL) was undeterminable: name must be provided"
+        ),
+        given => {
+            format!("the name of the object ({given}) does not match the name on the URL ({name})")
+        }
+    }))
 }
 
 /// Turns the form of the request into the form that is stored.
@@ -267,6 +277,11 @@ async fn commit(server: &Server, write: Write) -> Result<Stored, Status> {
 pub(crate) trait Change: Send {
     /// The object as the request wants it, in the form of the request, from the present one.
     fn apply(&mut self, current: &Value) -> Result<Value, Status>;
+    /// Whether the request says the whole object: then its uid is a precondition. In a patch it is
+    /// a field that cannot be changed.
+    fn is_whole(&self) -> bool {
+        false
+    }
     /// The object to create if there is none; `None` is 404.
     fn absent(&mut self) -> Result<Option<Value>, Status> {
         Ok(None)
@@ -284,6 +299,10 @@ pub(crate) struct Replace {
 }
 
 impl Change for Replace {
+    fn is_whole(&self) -> bool {
+        true
+    }
+
     fn apply(&mut self, _: &Value) -> Result<Value, Status> {
         let version = meta(&self.value, "resourceVersion");
         if version.is_empty() {
@@ -391,6 +410,10 @@ impl Update<'_> {
         } else {
             change.apply(old)?
         };
+        let (uid, actual) = (meta(&new, "uid"), meta(old, "uid"));
+        if change.is_whole() && !uid.is_empty() && uid != actual {
+            return Err(wrong_uid(kind, &self.resource.name, uid, actual));
+        }
         self.check_preconditions(&mut new, current)?;
         to_storage(kind, &mut new);
         self.keep_other_half(&mut new, old);
@@ -453,18 +476,10 @@ impl Update<'_> {
         Tried::Done(Written { code: StatusCode::OK, object, warnings: Vec::new() })
     }
 
-    /// resourceVersion and uid of the request, where it has them, are those of the object.
+    /// The resourceVersion of the request, where it has one, is that of the object.
     fn check_preconditions(&self, new: &mut Value, current: &Current) -> Result<(), Status> {
         let kind = &self.resource.kind;
         let name = &self.resource.name;
-        let uid = meta(new, "uid");
-        let actual = meta(&current.value, "uid");
-        if !uid.is_empty() && uid != actual {
-            let why = format!(
-                "Precondition failed: UID in precondition: {uid}, UID in object meta: {actual}"
-            );
-            return Err(status::conflict(kind, name, &why));
-        }
         match meta(new, "resourceVersion") {
             "" | "0" if kind.traits.update_needs_version || kind.custom => {
                 let field = "metadata.resourceVersion";
@@ -478,7 +493,7 @@ impl Update<'_> {
                 Some(revision) if revision == current.revision => Ok(()),
                 Some(_) => Err(status::modified(kind, name)),
                 None => Err(status::bad_request(format!(
-                    "metadata.resourceVersion: Invalid value: {text:?}: must be a number"
+                    "strconv.ParseUint: parsing {text:?}: invalid syntax"
                 ))),
             },
         }
@@ -498,6 +513,12 @@ impl Update<'_> {
             metadata.insert("resourceVersion".into(), asked["metadata"]["resourceVersion"].clone());
         }
     }
+}
+
+/// 409 for a uid that is not that of the object.
+fn wrong_uid(kind: &Served, name: &str, asked: &str, actual: &str) -> Status {
+    let why = format!("UID in precondition: {asked}, UID in object meta: {actual}");
+    status::conflict(kind, name, &format!("Precondition failed: {why}"))
 }
 
 /// Subresources that are written as the object itself, and the part of it that each may change.

@@ -42,11 +42,22 @@ impl std::error::Error for Malformed {}
 pub fn json(body: &[u8]) -> Result<Parsed, Malformed> {
     let text = std::str::from_utf8(body)
         .map_err(|error| Malformed(format!("invalid UTF-8 at byte {}", error.valid_up_to())))?;
-    let mut parser = Parser { text, at: 0, depth: 0, nested: 0, duplicates: Vec::new() };
+    let mut parser = Parser::new(text);
     let value = parser.value(&Path::Root)?;
     match parser.peek() {
         None => Ok(Parsed { value, duplicates: parser.duplicates }),
         Some(_) => Err(parser.unexpected("after top-level value")),
+    }
+}
+
+/// The path of every field of a document, in the order they are written. Meant for documents
+/// that are small and known to be well-formed.
+pub(super) fn fields(body: &[u8]) -> Vec<String> {
+    let mut parser = Parser::new(std::str::from_utf8(body).unwrap_or_default());
+    parser.fields = Some(Vec::new());
+    match parser.value(&Path::Root) {
+        Ok(_) => parser.fields.unwrap_or_default(),
+        Err(_) => Vec::new(),
     }
 }
 
@@ -57,9 +68,15 @@ struct Parser<'a> {
     /// Objects and lists so far.
     nested: usize,
     duplicates: Vec<String>,
+    /// Paths of all fields so far, if somebody wants to know.
+    fields: Option<Vec<String>>,
 }
 
 impl<'a> Parser<'a> {
+    fn new(text: &'a str) -> Parser<'a> {
+        Parser { text, at: 0, depth: 0, nested: 0, duplicates: Vec::new(), fields: None }
+    }
+
     /// The next byte that is not white space, without moving past it.
     fn peek(&mut self) -> Option<u8> {
         let bytes = self.text.as_bytes();
@@ -131,6 +148,9 @@ impl<'a> Parser<'a> {
                 return Err(self.unexpected("after object key"));
             }
             self.at += 1;
+            if let Some(fields) = &mut self.fields {
+                fields.push(Path::Field(path, &key).to_string());
+            }
             let value = self.value(&Path::Field(path, &key))?;
             match object.entry(key) {
                 Entry::Vacant(entry) => {

@@ -58,6 +58,13 @@ pub fn metadata_on_update(kind: &Kind, new: &Value, old: &Value) -> Vec<FieldErr
     errors
 }
 
+/// What create and update check alike: all that does not depend on what was there before.
+pub fn metadata_alike(kind: &Kind, object: &Value) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    Metadata::of(object).common(kind, &mut errors);
+    errors
+}
+
 /// Folds owner references that are there twice into one (S2.9); answers the warning to give.
 pub fn fold_owner_references(object: &mut Value) -> Option<String> {
     let owners = object.get_mut("metadata")?.get_mut("ownerReferences")?.as_array_mut()?;

@@ -367,7 +367,7 @@ fn one_object_is_a_table_at_its_own_revision() {
 fn bookmarks_are_tables_too() {
     let bookmark = |include, mark| {
         let view = view("ConfigMap", include);
-        frame(&view.bookmark_frame(Revision(5), mark, Headings::Omitted))
+        frame(&view.bookmark_frame(Revision(5), mark, Headings::Omitted, None))
     };
     let mark = bookmark(IncludeObject::None, true);
     assert_eq!(mark["type"], "BOOKMARK");

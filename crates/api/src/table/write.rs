@@ -106,11 +106,19 @@ impl View<'_> {
 
     /// The frame of a bookmark: a row of an object that has nothing but its revision. The `mark`
     /// that ends the initial events always carries it, because its annotation is the point
-    /// (S4.53).
-    pub fn bookmark_frame(&self, revision: Revision, mark: bool, headings: Headings) -> Bytes {
+    /// (S4.53). `whole` is the object in full, for those who want that.
+    pub fn bookmark_frame(
+        &self,
+        revision: Revision,
+        mark: bool,
+        headings: Headings,
+        whole: Option<&[u8]>,
+    ) -> Bytes {
         let mut buffer = self.open_frame(EventType::Bookmark, revision, headings);
         self.write_cells(&mut buffer, &json!({}), Timestamp::UNIX_EPOCH);
-        if self.include == IncludeObject::None && !mark {
+        if let Some(whole) = whole {
+            buffer.put_slice(whole);
+        } else if self.include == IncludeObject::None && !mark {
             buffer.put_slice(b"null");
         } else {
             let metadata = partial::bookmark_metadata(revision, mark);
@@ -156,5 +164,5 @@ fn definitions(columns: &[Column]) -> Value {
 }
 
 fn put_json(buffer: &mut BytesMut, value: &Value) {
-    serde_json::to_writer(buffer.writer(), value).expect("values with text keys can be written");
+    buffer.put_slice(&crate::json::to_vec(value));
 }

@@ -59,7 +59,7 @@ impl Handle for Scripted {
                 let body = futures::StreamExt::chain(begin, stream::pending());
                 Response::new(StreamBody::new(body).boxed_unsync())
             }
-            _ => match self.authenticator.identify(&peer, request.headers()) {
+            _ => match self.authenticator.identify(&peer, request.headers(), |_| None) {
                 Ok(identity) => text(StatusCode::OK, &identity.user),
                 Err(_) => text(StatusCode::UNAUTHORIZED, "Unauthorized"),
             },

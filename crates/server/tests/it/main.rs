@@ -1,4 +1,15 @@
-//! The server over real sockets, on loopback.
+//! The server: over real sockets on loopback, and asked directly.
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
+mod api;
+mod paths;
+mod discovery;
+mod representation;
+mod create;
+mod update;
+mod patch;
+mod delete;
+mod namespaces;
+mod list;
+mod watch;
 mod listen;

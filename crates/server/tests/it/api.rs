@@ -1,0 +1,396 @@
+//! The server as a test has it: over the memory store, at a time that stands still, without a
+//! socket. A request is a line of text; an answer is checked in one call that points at its row.
+
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use headwater_api::Clock;
+use headwater_cache::{Cacher, Options as CacheOptions};
+use headwater_server::identity::{Authenticator, ClientCertificate, Identity, Peer, Transport};
+use headwater_server::metrics::Metrics;
+use headwater_server::openapi::Descriptions;
+use headwater_server::pki::Pki;
+use headwater_server::service_account::Issuer;
+use headwater_server::token_file::Tokens;
+use headwater_server::{Body, Options, Parts, Server};
+use headwater_store::{Memory, Store};
+use http::{HeaderMap, Request};
+use http_body_util::{BodyExt, Full};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// The time of every test.
+pub(crate) const NOW: &str = "2026-01-02T03:04:05Z";
+
+struct Still(Timestamp);
+
+impl Clock for Still {
+    fn now(&self) -> Timestamp {
+        self.0
+    }
+}
+
+/// A server, and somebody who asks it.
+pub(crate) struct Api {
+    pub(crate) server: Server,
+    peer: Peer,
+    _cacher: JoinSet<()>,
+}
+
+impl Api {
+    /// A fresh server with a namespace `ns`; the administrator asks.
+    pub(crate) async fn start() -> Api {
+        Api::with(Options::default(), CacheOptions::default()).await
+    }
+
+    pub(crate) async fn with(options: Options, cache: CacheOptions) -> Api {
+        let store: Arc<dyn Store> = Arc::new(Memory::default());
+        let mut cacher = Cacher::new(store, cache);
+        cacher.load().await.unwrap();
+        let clock: Arc<dyn Clock> = Arc::new(Still(NOW.parse().unwrap()));
+        let server = Server::new(Parts {
+            cache: cacher.handle(),
+            authenticator: Authenticator::new(Tokens::default()),
+            issuer: Issuer::new(&keys(&clock).service_account_key).unwrap(),
+            clock,
+            metrics: Metrics::new(),
+            descriptions: Descriptions::default(),
+            options,
+        })
+        .unwrap();
+        let mut running = JoinSet::new();
+        running.spawn(async move { cacher.run(CancellationToken::new()).await.unwrap() });
+        server.bootstrap().await.unwrap();
+        let peer = peer(Transport::Loopback);
+        let api = Api { server, peer, _cacher: running };
+        api.post("/api/v1/namespaces", &json!({ "metadata": { "name": "ns" } })).await.is(201, "");
+        api
+    }
+
+    /// The same server, asked by somebody with this name and these groups.
+    pub(crate) fn as_user(&self, name: &str, groups: &[&str]) -> Asking<'_> {
+        let groups = groups.iter().map(|group| (*group).to_owned()).collect();
+        let identity = Arc::new(Identity::authenticated(name, groups));
+        self.asking(Transport::Tls(ClientCertificate::Verified(identity)))
+    }
+
+    /// The same server, asked by nobody in particular.
+    pub(crate) fn as_anonymous(&self) -> Asking<'_> {
+        self.asking(Transport::Tls(ClientCertificate::Absent))
+    }
+
+    fn asking(&self, transport: Transport) -> Asking<'_> {
+        Asking { server: &self.server, peer: peer(transport) }
+    }
+
+    /// `METHOD /path?query`, then headers one per line, a body if it is not empty.
+    pub(crate) async fn send(&self, request: &str, body: impl Into<Bytes>) -> Answer {
+        send(&self.server, &self.peer, request, body.into()).await
+    }
+
+    pub(crate) async fn get(&self, target: &str) -> Answer {
+        self.send(&format!("GET {target}"), "").await
+    }
+
+    /// GET with one `Accept`.
+    pub(crate) async fn accept(&self, target: &str, accept: &str) -> Answer {
+        self.send(&format!("GET {target}\nAccept: {accept}"), "").await
+    }
+
+    pub(crate) async fn post(&self, target: &str, body: &Value) -> Answer {
+        self.send(&format!("POST {target}\nContent-Type: application/json"), text(body)).await
+    }
+
+    pub(crate) async fn put(&self, target: &str, body: &Value) -> Answer {
+        self.send(&format!("PUT {target}\nContent-Type: application/json"), text(body)).await
+    }
+
+    /// A merge patch.
+    pub(crate) async fn merge(&self, target: &str, body: &Value) -> Answer {
+        self.patch("application/merge-patch+json", target, text(body)).await
+    }
+
+    pub(crate) async fn patch(&self, kind: &str, target: &str, body: impl Into<Bytes>) -> Answer {
+        self.send(&format!("PATCH {target}\nContent-Type: {kind}"), body).await
+    }
+
+    pub(crate) async fn delete(&self, target: &str) -> Answer {
+        self.send(&format!("DELETE {target}"), "").await
+    }
+
+    /// DELETE with options in the body.
+    pub(crate) async fn delete_with(&self, target: &str, options: &Value) -> Answer {
+        self.send(&format!("DELETE {target}\nContent-Type: application/json"), text(options)).await
+    }
+
+    /// Creates and answers the stored object.
+    pub(crate) async fn create(&self, target: &str, body: &Value) -> Value {
+        let answer = self.post(target, body).await;
+        assert_eq!(answer.code, 201, "{}", answer.text());
+        answer.json()
+    }
+
+    /// Creates ConfigMaps with these names in `ns`.
+    pub(crate) async fn config_maps(&self, names: &[&str]) {
+        for name in names {
+            self.create(CMS, &config_map(name)).await;
+        }
+    }
+
+    /// A stream of events.
+    pub(crate) async fn watch(&self, target: &str) -> Watch {
+        let answer = begin(&self.server, &self.peer, &format!("GET {target}"), Bytes::new()).await;
+        assert_eq!(answer.status(), 200);
+        Watch { body: answer.into_body(), pending: BytesMut::new() }
+    }
+
+    /// Forgets everything before a revision, and lets the cache notice.
+    pub(crate) async fn compact(&self, revision: &str) {
+        let target = format!("/debug/headwater/compact?revision={revision}");
+        self.send(&format!("POST {target}"), "").await.is(200, "");
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    }
+}
+
+/// Somebody else who asks.
+pub(crate) struct Asking<'a> {
+    server: &'a Server,
+    peer: Peer,
+}
+
+impl Asking<'_> {
+    pub(crate) async fn send(&self, request: &str, body: impl Into<Bytes>) -> Answer {
+        send(self.server, &self.peer, request, body.into()).await
+    }
+}
+
+/// The ConfigMaps of `ns`.
+pub(crate) const CMS: &str = "/api/v1/namespaces/ns/configmaps";
+/// The Pods of `ns`.
+pub(crate) const PODS: &str = "/api/v1/namespaces/ns/pods";
+/// The Deployments of `ns`.
+pub(crate) const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/ns/deployments";
+
+pub(crate) fn config_map(name: &str) -> Value {
+    json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name } })
+}
+
+/// A ConfigMap with labels written as a selector: `a=b,c=d`.
+pub(crate) fn labelled(name: &str, labels: &str) -> Value {
+    let mut object = config_map(name);
+    for (key, value) in labels.split(',').filter_map(|pair| pair.split_once('=')) {
+        object["metadata"]["labels"][key] = value.into();
+    }
+    object
+}
+
+pub(crate) fn pod(name: &str, node: &str) -> Value {
+    let mut object = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name },
+        "spec": { "containers": [{ "name": "c", "image": "img:1" }] },
+    });
+    if !node.is_empty() {
+        object["spec"]["nodeName"] = node.into();
+    }
+    object
+}
+
+pub(crate) fn deployment(name: &str) -> Value {
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": name },
+        "spec": {
+            "replicas": 1, "selector": { "matchLabels": { "app": name } },
+            "template": {
+                "metadata": { "labels": { "app": name } },
+                "spec": { "containers": [{ "name": "c", "image": "img:1" }] },
+            },
+        },
+    })
+}
+
+/// `a b` becomes `a%20b`, and so on: a value for a query.
+pub(crate) fn escaped(text: &str) -> String {
+    text.bytes()
+        .map(|byte| match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                char::from(byte).to_string()
+            }
+            byte => format!("%{byte:02X}"),
+        })
+        .collect()
+}
+
+fn keys(clock: &Arc<dyn Clock>) -> Pki {
+    Pki::in_memory(&BTreeSet::new(), &**clock).unwrap()
+}
+
+fn peer(transport: Transport) -> Peer {
+    Peer::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 1)), transport)
+}
+
+fn text(value: &Value) -> Bytes {
+    Bytes::from(value.to_string())
+}
+
+async fn begin(server: &Server, peer: &Peer, request: &str, body: Bytes) -> http::Response<Body> {
+    let mut lines = request.lines();
+    let (method, target) = lines.next().unwrap().split_once(' ').unwrap();
+    let mut made = Request::builder().method(method).uri(target);
+    for line in lines {
+        let (name, value) = line.split_once(": ").unwrap();
+        made = made.header(name, value);
+    }
+    server.handle(peer, made.body(Full::new(body)).unwrap()).await
+}
+
+async fn send(server: &Server, peer: &Peer, request: &str, body: Bytes) -> Answer {
+    let response = begin(server, peer, request, body).await;
+    let (head, body) = response.into_parts();
+    let body = body.collect().await.unwrap().to_bytes();
+    let asked = request.lines().next().unwrap().to_owned();
+    Answer { asked, code: head.status.as_u16(), headers: head.headers, body }
+}
+
+/// A whole answer.
+pub(crate) struct Answer {
+    asked: String,
+    pub(crate) code: u16,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+impl Answer {
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8(self.body.to_vec()).unwrap()
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_slice(&self.body)
+            .unwrap_or_else(|error| panic!("{}: {error}: {}", self.asked, self.text()))
+    }
+
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
+    }
+
+    /// It has this code and this in its body. An error is a whole `Status` whose code is the
+    /// code of the answer.
+    #[track_caller]
+    pub(crate) fn is(&self, code: u16, part: &str) -> &Answer {
+        let text = self.text();
+        assert_eq!(self.code, code, "{}: {text}", self.asked);
+        assert!(text.contains(part), "{}: no {part:?} in {text}", self.asked);
+        self
+    }
+
+    /// It is an error with this reason and a message that begins like this.
+    #[track_caller]
+    pub(crate) fn fails(&self, code: u16, reason: &str, message: &str) -> Value {
+        let text = self.text();
+        assert_eq!(self.code, code, "{}: {text}", self.asked);
+        let status = self.json();
+        assert_eq!(status["kind"], "Status", "{}: {text}", self.asked);
+        assert_eq!(status["status"], "Failure", "{}: {text}", self.asked);
+        assert_eq!(status["code"], code, "{}: {text}", self.asked);
+        assert_eq!(status["reason"].as_str().unwrap_or_default(), reason, "{}: {text}", self.asked);
+        let said = status["message"].as_str().unwrap_or_default();
+        assert!(said.starts_with(message), "{}: {said:?} is not {message:?}", self.asked);
+        status
+    }
+
+    /// It is a list of objects with these names, in this order.
+    #[track_caller]
+    pub(crate) fn lists(&self, names: &str) -> &Answer {
+        self.is(200, "");
+        assert_eq!(self.names(), names, "{}", self.asked);
+        self
+    }
+
+    /// The names of a list, with spaces between.
+    pub(crate) fn names(&self) -> String {
+        let list = self.json();
+        let items = list["items"].as_array().unwrap();
+        let names: Vec<&str> =
+            items.iter().map(|item| item["metadata"]["name"].as_str().unwrap()).collect();
+        names.join(" ")
+    }
+
+    /// `metadata.resourceVersion`.
+    pub(crate) fn version(&self) -> String {
+        version(&self.json())
+    }
+
+    /// `metadata.continue`.
+    pub(crate) fn token(&self) -> String {
+        self.json()["metadata"]["continue"].as_str().unwrap_or_default().to_owned()
+    }
+}
+
+/// `metadata.resourceVersion` of an object or a list.
+pub(crate) fn version(value: &Value) -> String {
+    value["metadata"]["resourceVersion"].as_str().unwrap().to_owned()
+}
+
+/// A stream of events.
+pub(crate) struct Watch {
+    body: Body,
+    pending: BytesMut,
+}
+
+impl Watch {
+    /// The next event; `None` is the clean end.
+    pub(crate) async fn next(&mut self) -> Option<Value> {
+        loop {
+            if let Some(end) = self.pending.iter().position(|byte| *byte == b'\n') {
+                let line = self.pending.split_to(end + 1);
+                return Some(serde_json::from_slice(&line).unwrap());
+            }
+            let Some(frame) = self.body.frame().await else {
+                assert!(self.pending.is_empty(), "half an event: {:?}", self.pending);
+                return None;
+            };
+            self.pending.extend_from_slice(&frame.unwrap().into_data().unwrap());
+        }
+    }
+
+    /// Everything up to the clean end.
+    pub(crate) async fn rest(&mut self) -> Vec<Value> {
+        let mut events = Vec::new();
+        while let Some(event) = self.next().await {
+            events.push(event);
+        }
+        events
+    }
+
+    /// The next `count` events, one word each: `ADDED/a BOOKMARK/`.
+    pub(crate) async fn take(&mut self, count: usize) -> String {
+        let mut words = Vec::new();
+        for _ in 0..count {
+            words.push(word(&self.next().await.expect("the stream goes on")));
+        }
+        words.join(" ")
+    }
+
+    /// Whether nothing comes for a while.
+    pub(crate) async fn is_silent(&mut self, time: Duration) -> bool {
+        tokio::time::timeout(time, self.next()).await.is_err()
+    }
+}
+
+/// An event in one word.
+pub(crate) fn word(event: &Value) -> String {
+    let kind = event["type"].as_str().unwrap();
+    match kind {
+        "ERROR" => format!("ERROR/{}", event["object"]["code"]),
+        "BOOKMARK" => {
+            let mark = &event["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"];
+            if mark == "true" { "MARK".into() } else { "BOOKMARK".into() }
+        }
+        kind => format!("{kind}/{}", event["object"]["metadata"]["name"].as_str().unwrap()),
+    }
+}

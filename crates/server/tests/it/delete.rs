@@ -1,0 +1,231 @@
+//! DELETE: answers, preconditions, finalizers, grace, collections (S2.40–S2.47).
+
+use serde_json::{Value, json};
+
+use crate::api::{
+    Api, CMS, DEPLOYMENTS, NOW, PODS, config_map, deployment, labelled, pod, version,
+};
+
+#[tokio::test(start_paused = true)]
+async fn a_deleted_object_is_named_in_the_answer() {
+    let api = Api::start().await;
+    let made = api.create(CMS, &config_map("a")).await;
+    let answer = api.delete(&format!("{CMS}/a")).await.is(200, "").json();
+    let details = json!({ "name": "a", "kind": "configmaps", "uid": made["metadata"]["uid"] });
+    let expected = json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
+        "details": details,
+    });
+    assert_eq!(answer, expected);
+    let again = api.delete(&format!("{CMS}/a")).await;
+    again.fails(404, "NotFound", "configmaps \"a\" not found");
+    api.create(DEPLOYMENTS, &deployment("d")).await;
+    let answer = api.delete(&format!("{DEPLOYMENTS}/d")).await.is(200, "").json();
+    assert_eq!(answer["details"]["group"], "apps");
+    // Some kinds show what was there.
+    let accounts = "/api/v1/namespaces/ns/serviceaccounts";
+    api.create(accounts, &json!({ "metadata": { "name": "s" } })).await;
+    let answer = api.delete(&format!("{accounts}/s")).await.is(200, "").json();
+    assert_eq!(
+        (&answer["kind"], &answer["metadata"]["name"]),
+        (&json!("ServiceAccount"), &json!("s"))
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn preconditions_are_met_or_nothing_happens() {
+    let api = Api::start().await;
+    let made = api.create(CMS, &config_map("a")).await;
+    let a = &format!("{CMS}/a");
+    let (uid, at) = (&made["metadata"]["uid"], &made["metadata"]["resourceVersion"]);
+    let wrong = "11111111-1111-1111-1111-111111111111";
+    let options = |preconditions: Value| json!({ "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions });
+    let answer = api.delete_with(a, &options(json!({ "uid": wrong }))).await;
+    let message = format!(
+        "Operation cannot be fulfilled on ConfigMap \"a\": the UID in the precondition ({wrong}) \
+         does not match the UID in record ({}). The object might have been deleted and then \
+         recreated",
+        uid.as_str().unwrap()
+    );
+    let status = answer.fails(409, "Conflict", &message);
+    assert_eq!(status["details"]["kind"], "ConfigMap");
+    let answer = api.delete_with(a, &options(json!({ "resourceVersion": "1" }))).await;
+    let message = format!(
+        "Operation cannot be fulfilled on ConfigMap \"a\": the ResourceVersion in the \
+         precondition (1) does not match the ResourceVersion in record ({}). The object might \
+         have been modified",
+        at.as_str().unwrap()
+    );
+    answer.fails(409, "Conflict", &message);
+    api.delete_with(a, &options(json!({ "uid": uid, "resourceVersion": at }))).await.is(200, "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn options_come_as_a_body_or_as_a_query() {
+    let api = Api::start().await;
+    for (body, code) in [
+        ("{}", 200),
+        ("{\"apiVersion\":\"v1\",\"kind\":\"DeleteOptions\"}", 200),
+        ("{\"apiVersion\":\"meta.k8s.io/v1\",\"kind\":\"DeleteOptions\"}", 200),
+        ("{\"gracePeriodSeconds\":0}", 200),
+        ("{not json", 400),
+        ("{\"apiVersion\":\"v1\",\"kind\":\"Pod\"}", 400),
+        ("[]", 400),
+        ("{\"propagationPolicy\":\"Nope\"}", 422),
+        ("{\"propagationPolicy\":\"Orphan\",\"orphanDependents\":true}", 422),
+        ("{\"dryRun\":[\"Nope\"]}", 422),
+    ] {
+        let a = format!("{CMS}/a");
+        // It may be there from the row before.
+        api.post(CMS, &config_map("a")).await;
+        let request = format!("DELETE {a}\nContent-Type: application/json");
+        let answer = api.send(&request, body).await;
+        assert_eq!(answer.code, code, "{body}: {}", answer.text());
+        let left = api.get(&a).await.code;
+        assert_eq!(left, if code == 200 { 404 } else { 200 }, "{body}");
+    }
+    for (query, code) in [
+        ("gracePeriodSeconds=abc", 400),
+        ("propagationPolicy=Nope", 422),
+        ("propagationPolicy=Orphan&orphanDependents=true", 422),
+    ] {
+        let answer = api.delete(&format!("{CMS}/a?{query}")).await;
+        assert_eq!(answer.code, code, "{query}: {}", answer.text());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn finalizers_hold_an_object_until_the_last_is_gone() {
+    let api = Api::start().await;
+    let a = &format!("{CMS}/a");
+    let mut body = config_map("a");
+    body["metadata"]["finalizers"] = json!(["example.com/hold"]);
+    let made = api.create(CMS, &body).await;
+    let marked = api.delete(a).await.is(200, "").json();
+    assert_eq!(marked["metadata"]["deletionTimestamp"], NOW);
+    assert_eq!(marked["metadata"]["deletionGracePeriodSeconds"], 0);
+    assert_ne!(version(&marked), version(&made));
+    assert_eq!(api.delete(a).await.is(200, "").json(), marked);
+
+    let more = json!({ "metadata": { "finalizers": ["example.com/hold", "example.com/more"] } });
+    let status = api.merge(a, &more).await.fails(422, "Invalid", "");
+    let message = status["message"].as_str().unwrap();
+    let part = "Forbidden: no new finalizers can be added if the object is being deleted";
+    assert!(message.contains(part), "{message}");
+    let written = api.merge(a, &json!({ "data": { "k": "v" } })).await.is(200, "").json();
+    assert_eq!(written["metadata"]["deletionTimestamp"], NOW);
+    // A later time does not count, nor does none.
+    let patch = json!({ "metadata": { "deletionTimestamp": null }, "data": { "k": "w" } });
+    let written = api.merge(a, &patch).await.is(200, "").json();
+    assert_eq!(written["metadata"]["deletionTimestamp"], NOW);
+
+    let free = json!({ "metadata": { "finalizers": null } });
+    let freed = api.merge(a, &free).await.is(200, "").json();
+    assert_eq!(version(&freed), version(&written));
+    assert!(freed["metadata"].get("finalizers").is_none());
+    api.get(a).await.fails(404, "NotFound", "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn policies_leave_work_for_the_garbage_collector() {
+    let api = Api::start().await;
+    for (name, query, finalizers) in [
+        ("a", "propagationPolicy=Foreground", Some("foregroundDeletion")),
+        ("b", "propagationPolicy=Orphan", Some("orphan")),
+        ("c", "propagationPolicy=Background", None),
+        ("d", "orphanDependents=true", Some("orphan")),
+        ("e", "orphanDependents=false", None),
+        ("f", "", None),
+    ] {
+        let target = format!("{DEPLOYMENTS}/{name}");
+        api.create(DEPLOYMENTS, &deployment(name)).await;
+        let answer = api.delete(&format!("{target}?{query}")).await.is(200, "").json();
+        match finalizers {
+            Some(finalizer) => {
+                assert_eq!(answer["metadata"]["finalizers"], json!([finalizer]), "{query}");
+                assert_eq!(answer["metadata"]["generation"], 2, "{query}");
+                api.get(&target).await.is(200, "");
+            }
+            None => {
+                assert_eq!(answer["status"], "Success", "{query}");
+                api.get(&target).await.fails(404, "NotFound", "");
+            }
+        }
+    }
+    let answer = api.delete(&format!("{DEPLOYMENTS}/a?orphanDependents=false")).await;
+    assert!(matches!(answer.code, 200 | 202));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_runs_somewhere_is_given_time() {
+    let api = Api::start().await;
+    let (bound, free) = (&format!("{PODS}/bound"), &format!("{PODS}/free"));
+    api.create(PODS, &pod("bound", "n1")).await;
+    api.create(PODS, &pod("free", "")).await;
+    let marked = api.delete(bound).await.is(200, "").json();
+    assert_eq!(marked["metadata"]["deletionGracePeriodSeconds"], 30);
+    assert_eq!(marked["metadata"]["deletionTimestamp"], "2026-01-02T03:04:35Z");
+    assert_eq!(marked["metadata"]["generation"], 2);
+    for again in ["", "?gracePeriodSeconds=30", "?gracePeriodSeconds=60"] {
+        assert_eq!(api.delete(&format!("{bound}{again}")).await.is(200, "").json(), marked);
+    }
+    let sooner = api.delete(&format!("{bound}?gracePeriodSeconds=5")).await.is(200, "").json();
+    assert_eq!(sooner["metadata"]["deletionGracePeriodSeconds"], 5);
+    assert_eq!(sooner["metadata"]["deletionTimestamp"], "2026-01-02T03:04:10Z");
+    let gone = api.delete(&format!("{bound}?gracePeriodSeconds=0")).await.is(200, "").json();
+    assert_eq!(gone["kind"], "Pod");
+    api.get(bound).await.fails(404, "NotFound", "");
+
+    let gone = api.delete(free).await.is(200, "").json();
+    assert_eq!(gone["kind"], "Pod");
+    api.get(free).await.fails(404, "NotFound", "");
+
+    // The pod's own period, and a negative one.
+    let mut own = pod("own", "n1");
+    own["spec"]["terminationGracePeriodSeconds"] = 7.into();
+    api.create(PODS, &own).await;
+    let marked = api.delete(&format!("{PODS}/own")).await.is(200, "").json();
+    assert_eq!(marked["metadata"]["deletionGracePeriodSeconds"], 7);
+    api.create(PODS, &pod("negative", "n1")).await;
+    let target = format!("{PODS}/negative?gracePeriodSeconds=-5");
+    let marked = api.delete(&target).await.is(200, "").json();
+    assert_eq!(marked["metadata"]["deletionGracePeriodSeconds"], 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_collection_is_deleted_by_what_is_selected() {
+    let api = Api::start().await;
+    for (name, labels) in [("a", "g=1"), ("b", "g=1"), ("c", "g=2"), ("d", "g=2")] {
+        api.create(CMS, &labelled(name, labels)).await;
+    }
+    let answer = api.delete(&format!("{CMS}?labelSelector=g%3D1")).await;
+    assert_eq!(answer.lists("a b").json()["kind"], "ConfigMapList");
+    api.get(CMS).await.lists("c d");
+    api.delete(&format!("{CMS}?fieldSelector=metadata.name%3Dd")).await.lists("d");
+    api.delete(&format!("{CMS}?labelSelector=nothing%3Dhere")).await.lists("");
+    api.get(CMS).await.lists("c");
+    api.config_maps(&["e", "f"]).await;
+    let first = api.delete(&format!("{CMS}?limit=2")).await;
+    assert!(!first.lists("c e").token().is_empty());
+    api.get(CMS).await.lists("f");
+    api.delete(CMS).await.lists("f");
+    api.get(CMS).await.lists("");
+    api.delete(CMS).await.lists("");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_collection_is_deleted_with_the_same_care_as_one() {
+    let api = Api::start().await;
+    let mut held = config_map("held");
+    held["metadata"]["finalizers"] = json!(["example.com/hold"]);
+    api.create(CMS, &held).await;
+    api.config_maps(&["free"]).await;
+    let answer = api.delete(CMS).await;
+    answer.lists("free held");
+    // It shows what was there before.
+    assert!(answer.json()["items"][1]["metadata"].get("deletionTimestamp").is_none());
+    let left = api.get(CMS).await;
+    assert_eq!(left.lists("held").json()["items"][0]["metadata"]["deletionTimestamp"], NOW);
+    api.delete("/api/v1/namespaces").await.fails(405, "MethodNotAllowed", "");
+    api.delete("/api/v1/configmaps").await.fails(405, "MethodNotAllowed", "");
+}

@@ -1,0 +1,192 @@
+//! Discovery, version and metrics (S1.9, S1.11, S1.14, S1.20–S1.23).
+
+use serde_json::{Value, json};
+
+use crate::api::{Api, CMS};
+
+const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+
+fn entry(list: &Value, name: &str) -> Value {
+    let entries = list["resources"].as_array().unwrap();
+    let mut found = entries.iter().find(|entry| entry["name"] == name).unwrap().clone();
+    found.as_object_mut().unwrap().remove("storageVersionHash");
+    found
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_version_is_one_clients_understand() {
+    let api = Api::start().await;
+    let version = api.as_anonymous().send("GET /version", "").await;
+    assert!(version.text().contains("\n  \"major\": \"1\""), "it is indented");
+    let version = version.json();
+    for key in [
+        "major",
+        "minor",
+        "gitVersion",
+        "gitCommit",
+        "gitTreeState",
+        "buildDate",
+        "goVersion",
+        "compiler",
+        "platform",
+        "emulationMajor",
+        "emulationMinor",
+        "minCompatibilityMajor",
+        "minCompatibilityMinor",
+    ] {
+        assert!(version[key].is_string(), "{key}");
+    }
+    assert!(version["gitVersion"].as_str().unwrap().starts_with("v1.36."), "{version}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_core_group_is_listed_as_kubernetes_lists_it() {
+    let api = Api::start().await;
+    let versions = api.get("/api").await.json();
+    assert_eq!(versions["versions"], json!(["v1"]));
+    assert!(versions.get("apiVersion").is_none());
+    let list = api.get("/api/v1").await.json();
+    assert!(list.get("apiVersion").is_none());
+    assert_eq!(list["groupVersion"], "v1");
+    let all =
+        json!(["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]);
+    let expected = json!({
+        "name": "configmaps", "singularName": "configmap", "namespaced": true,
+        "kind": "ConfigMap", "verbs": all, "shortNames": ["cm"],
+    });
+    assert_eq!(entry(&list, "configmaps"), expected);
+    let expected = json!({
+        "name": "pods", "singularName": "pod", "namespaced": true, "kind": "Pod",
+        "verbs": all, "shortNames": ["po"], "categories": ["all"],
+    });
+    assert_eq!(entry(&list, "pods"), expected);
+    let expected = json!({
+        "name": "pods/eviction", "singularName": "", "namespaced": true, "group": "policy",
+        "version": "v1", "kind": "Eviction", "verbs": ["create"],
+    });
+    assert_eq!(entry(&list, "pods/eviction"), expected);
+    let expected = json!({
+        "name": "namespaces", "singularName": "namespace", "namespaced": false,
+        "kind": "Namespace", "shortNames": ["ns"],
+        "verbs": ["create", "delete", "get", "list", "patch", "update", "watch"],
+    });
+    assert_eq!(entry(&list, "namespaces"), expected);
+    let entries = list["resources"].as_array().unwrap();
+    let names: Vec<&str> = entries.iter().map(|entry| entry["name"].as_str().unwrap()).collect();
+    assert!(names.is_sorted(), "{names:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn other_groups_are_listed_with_their_versions() {
+    let api = Api::start().await;
+    let groups = api.get("/apis").await.json();
+    assert_eq!((&groups["kind"], &groups["apiVersion"]), (&json!("APIGroupList"), &json!("v1")));
+    let autoscaling = groups["groups"].as_array().unwrap().iter();
+    let autoscaling = autoscaling.clone().find(|group| group["name"] == "autoscaling").unwrap();
+    let versions = json!([
+        { "groupVersion": "autoscaling/v2", "version": "v2" },
+        { "groupVersion": "autoscaling/v1", "version": "v1" },
+    ]);
+    assert_eq!(autoscaling["versions"], versions);
+    assert_eq!(autoscaling["preferredVersion"], versions[0]);
+    let group = api.get("/apis/apps").await.json();
+    let v1 = json!({ "groupVersion": "apps/v1", "version": "v1" });
+    let expected = json!({
+        "kind": "APIGroup", "apiVersion": "v1", "name": "apps", "versions": [v1],
+        "preferredVersion": v1,
+    });
+    assert_eq!(group, expected);
+    let list = api.get("/apis/apps/v1").await.json();
+    assert_eq!(list["apiVersion"], "v1");
+    let expected = json!({
+        "name": "deployments/scale", "singularName": "", "namespaced": true,
+        "group": "autoscaling", "version": "v1", "kind": "Scale",
+        "verbs": ["get", "patch", "update"],
+    });
+    assert_eq!(entry(&list, "deployments/scale"), expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn everything_at_once_is_tagged() {
+    let api = Api::start().await;
+    for (target, is_core) in [("/api", true), ("/apis", false)] {
+        let answer = api.accept(target, AGGREGATED).await;
+        assert_eq!(answer.header("content-type"), AGGREGATED);
+        assert_eq!(answer.header("vary"), "Accept");
+        assert_eq!(answer.header("cache-control"), "public");
+        let tag = answer.header("etag").to_owned();
+        assert!(tag.starts_with('"') && tag.ends_with('"'), "{tag}");
+        let list = answer.json();
+        assert_eq!(list["kind"], "APIGroupDiscoveryList");
+        assert_eq!(list["apiVersion"], "apidiscovery.k8s.io/v2");
+        let items = list["items"].as_array().unwrap();
+        assert_eq!(items[0]["metadata"].get("name").is_none(), is_core);
+        assert_eq!(items[0]["versions"][0]["freshness"], "Current");
+        let request = format!("GET {target}\nAccept: {AGGREGATED}\nIf-None-Match: {tag}");
+        let again = api.send(&request, "").await;
+        assert_eq!((again.code, again.text().as_str()), (304, ""));
+    }
+    let apps = api.accept("/apis", AGGREGATED).await.json();
+    let apps = apps["items"].as_array().unwrap().iter().find(|g| g["metadata"]["name"] == "apps");
+    let resources = apps.unwrap()["versions"][0]["resources"].clone();
+    let deployments =
+        resources.as_array().unwrap().iter().find(|row| row["resource"] == "deployments").unwrap();
+    assert_eq!(deployments["scope"], "Namespaced");
+    let own = json!({ "group": "", "version": "", "kind": "Deployment" });
+    assert_eq!(deployments["responseKind"], own);
+    assert_eq!(deployments["singularResource"], "deployment");
+    assert_eq!(deployments["shortNames"], json!(["deploy"]));
+    let scale = json!({
+        "subresource": "scale", "verbs": ["get", "patch", "update"],
+        "responseKind": { "group": "autoscaling", "version": "v1", "kind": "Scale" },
+    });
+    assert_eq!(deployments["subresources"][0], scale);
+}
+
+#[tokio::test(start_paused = true)]
+async fn clients_that_offer_several_forms_get_the_first_that_is_had() {
+    let api = Api::start().await;
+    let beta = "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
+    for (accept, code, kind) in [
+        (format!("{AGGREGATED},{beta},application/json"), 200, "APIGroupDiscoveryList"),
+        (format!("{beta},application/json"), 200, "APIGroupList"),
+        (beta.to_owned(), 406, "Status"),
+        (format!("{AGGREGATED};profile=nopeer"), 200, "APIGroupDiscoveryList"),
+        ("application/json".to_owned(), 200, "APIGroupList"),
+        ("*/*".to_owned(), 200, "APIGroupList"),
+    ] {
+        let answer = api.accept("/apis", &accept).await;
+        assert_eq!((answer.code, &answer.json()["kind"]), (code, &json!(kind)), "{accept}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_root_lists_paths_and_metrics_are_text() {
+    let api = Api::start().await;
+    let paths = api.get("/").await.json();
+    let paths = paths["paths"].as_array().unwrap();
+    for path in ["/api/v1", "/apis/apps/v1", "/healthz", "/metrics", "/version"] {
+        assert!(paths.contains(&json!(path)), "{path}");
+    }
+    api.get(CMS).await.is(200, "");
+    api.watch(&format!("{CMS}?watch=true&timeoutSeconds=1")).await.rest().await;
+    let metrics = api.get("/metrics").await;
+    assert!(metrics.header("content-type").starts_with("text/plain; version=0.0.4"));
+    for family in [
+        "apiserver_request_total",
+        "apiserver_request_duration_seconds",
+        "apiserver_current_inflight_requests",
+        "apiserver_longrunning_requests",
+        "apiserver_watch_events_total",
+        "apiserver_storage_objects",
+        "watch_cache_capacity",
+        "apiserver_watch_cache_resource_version",
+        "apiserver_cache_list_total",
+        "apiserver_flowcontrol_dispatched_requests_total",
+    ] {
+        assert!(metrics.text().contains(&format!("# TYPE {family} ")), "{family}");
+    }
+    let dispatched = "apiserver_flowcontrol_dispatched_requests_total\
+                      {priority_level=\"exempt\",flow_schema=\"exempt\"}";
+    assert!(metrics.text().contains(dispatched));
+}

@@ -1,0 +1,146 @@
+//! Namespaces, and what a fresh server has (S10).
+
+use serde_json::{Value, json};
+
+use crate::api::{Api, NOW, config_map};
+
+const NAMESPACES: &str = "/api/v1/namespaces";
+
+#[tokio::test(start_paused = true)]
+async fn a_namespace_is_made_complete() {
+    let api = Api::start().await;
+    let made = api.create(NAMESPACES, &json!({ "metadata": { "name": "a" } })).await;
+    assert_eq!(made["spec"], json!({ "finalizers": ["kubernetes"] }));
+    assert_eq!(made["status"], json!({ "phase": "Active" }));
+    let label = json!({ "kubernetes.io/metadata.name": "a" });
+    assert_eq!(made["metadata"]["labels"], label);
+    // The label is put back.
+    for labels in [json!(null), json!({ "kubernetes.io/metadata.name": "other" })] {
+        let patch = json!({ "metadata": { "labels": labels } });
+        let after = api.merge(&format!("{NAMESPACES}/a"), &patch).await.is(200, "").json();
+        assert_eq!(after["metadata"]["labels"], label);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_namespace_goes_when_nothing_holds_it() {
+    let api = Api::start().await;
+    let target = &format!("{NAMESPACES}/a");
+    let inside = &format!("{target}/configmaps");
+    api.create(NAMESPACES, &json!({ "metadata": { "name": "a" } })).await;
+    api.create(inside, &config_map("there")).await;
+    let marked = api.delete(target).await.is(200, "").json();
+    assert_eq!(marked["kind"], "Namespace");
+    assert_eq!(marked["metadata"]["deletionTimestamp"], NOW);
+    assert!(marked["metadata"].get("deletionGracePeriodSeconds").is_none());
+    assert_eq!(marked["status"]["phase"], "Terminating");
+    assert_eq!(api.delete(target).await.is(200, "").json(), marked);
+
+    let refused = api.post(inside, &config_map("new")).await;
+    let message = "configmaps \"new\" is forbidden: unable to create new content in namespace a \
+                   because it is being terminated";
+    let status = refused.fails(403, "Forbidden", message);
+    let cause = &status["details"]["causes"][0];
+    assert_eq!(cause["reason"], "NamespaceTerminating");
+    assert_eq!(cause["field"], "metadata.namespace");
+    // What is there may still be changed and deleted.
+    let there = &format!("{inside}/there");
+    api.merge(there, &json!({ "data": { "k": "v" } })).await.is(200, "");
+    api.delete(there).await.is(200, "");
+
+    let mut body = marked.clone();
+    body["spec"]["finalizers"] = json!([]);
+    let finalized = api.put(&format!("{target}/finalize"), &body).await;
+    assert_eq!(finalized.is(200, "").json()["metadata"]["name"], "a");
+    api.get(target).await.fails(404, "NotFound", "namespaces \"a\" not found");
+}
+
+#[tokio::test(start_paused = true)]
+async fn finalizers_of_metadata_hold_a_namespace_too() {
+    let api = Api::start().await;
+    let target = &format!("{NAMESPACES}/a");
+    let body = json!({ "metadata": { "name": "a", "finalizers": ["example.com/hold"] } });
+    api.create(NAMESPACES, &body).await;
+    let marked = api.delete(target).await.is(200, "").json();
+    let mut body = marked.clone();
+    body["spec"] = json!({});
+    api.put(&format!("{target}/finalize"), &body).await.is(200, "");
+    api.get(target).await.is(200, "");
+    let free = json!({ "metadata": { "finalizers": null } });
+    api.merge(target, &free).await.is(200, "");
+    api.get(target).await.fails(404, "NotFound", "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn finalizers_of_the_spec_change_through_their_own_door() {
+    let api = Api::start().await;
+    let made = api.create(NAMESPACES, &json!({ "metadata": { "name": "a" } })).await;
+    let mut body = made.clone();
+    body["spec"]["finalizers"] = json!(["example.com/other"]);
+    let after = api.put(&format!("{NAMESPACES}/a"), &body).await.is(200, "").json();
+    assert_eq!(after["spec"]["finalizers"], json!(["kubernetes"]));
+    let mut body = after;
+    body["spec"]["finalizers"] = json!(["example.com/other"]);
+    let after = api.put(&format!("{NAMESPACES}/a/finalize"), &body).await.is(200, "").json();
+    assert_eq!(after["spec"]["finalizers"], json!(["example.com/other"]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn some_namespaces_stay() {
+    let api = Api::start().await;
+    for name in ["default", "kube-system", "kube-public"] {
+        let answer = api.delete(&format!("{NAMESPACES}/{name}")).await;
+        let message =
+            format!("namespaces \"{name}\" is forbidden: this namespace may not be deleted");
+        let status = answer.fails(403, "Forbidden", &message);
+        assert_eq!(status["details"], json!({ "name": name, "kind": "namespaces" }));
+    }
+    api.delete(&format!("{NAMESPACES}/kube-node-lease")).await.is(200, "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fresh_server_has_what_clients_look_for() {
+    let api = Api::start().await;
+    let names = api.get(NAMESPACES).await.names();
+    assert_eq!(names, "default kube-node-lease kube-public kube-system ns");
+    let flow = "/apis/flowcontrol.apiserver.k8s.io/v1";
+    let schemas = api.get(&format!("{flow}/flowschemas")).await.json();
+    let mut rows: Vec<(i64, String, String)> = items(&schemas)
+        .map(|item| {
+            let spec = &item["spec"];
+            let level = spec["priorityLevelConfiguration"]["name"].as_str().unwrap();
+            let name = item["metadata"]["name"].as_str().unwrap();
+            (spec["matchingPrecedence"].as_i64().unwrap(), name.into(), level.into())
+        })
+        .collect();
+    rows.sort();
+    let expected = [
+        (1, "exempt", "exempt"),
+        (2, "probes", "exempt"),
+        (100, "system-leader-election", "leader-election"),
+        (400, "system-node-high", "node-high"),
+        (500, "system-nodes", "system"),
+        (800, "kube-controller-manager", "workload-high"),
+        (800, "kube-scheduler", "workload-high"),
+        (900, "kube-system-service-accounts", "workload-high"),
+        (9000, "service-accounts", "workload-low"),
+        (9900, "global-default", "global-default"),
+        (10000, "catch-all", "catch-all"),
+    ];
+    let expected: Vec<(i64, String, String)> = expected
+        .into_iter()
+        .map(|(precedence, name, level)| (precedence, name.to_owned(), level.to_owned()))
+        .collect();
+    assert_eq!(rows, expected);
+    let classes = api.get("/apis/scheduling.k8s.io/v1/priorityclasses").await.json();
+    let values: Vec<&Value> = items(&classes).map(|item| &item["value"]).collect();
+    assert_eq!(values, [2_000_000_000, 2_000_001_000]);
+    // Doing it again changes nothing.
+    let before = api.get(NAMESPACES).await.version();
+    api.server.bootstrap().await.unwrap();
+    assert_eq!(api.get(NAMESPACES).await.version(), before);
+}
+
+fn items(list: &Value) -> impl Iterator<Item = &Value> {
+    list["items"].as_array().unwrap().iter()
+}

@@ -1,0 +1,258 @@
+//! Paths and methods: where things are, and what is said where nothing is (S1.1–S1.10, S1.15).
+
+use serde_json::json;
+
+use crate::api::{Api, CMS, config_map};
+
+#[tokio::test(start_paused = true)]
+async fn a_resource_is_found_where_kubernetes_has_it() {
+    let api = Api::start().await;
+    api.config_maps(&["a"]).await;
+    for (target, kind) in [
+        ("/api/v1/configmaps", "ConfigMapList"),
+        (CMS, "ConfigMapList"),
+        (&format!("{CMS}/"), "ConfigMapList"),
+        (&format!("{CMS}/a"), "ConfigMap"),
+        ("/api/v1/namespaces", "NamespaceList"),
+        ("/api/v1/namespaces/", "NamespaceList"),
+        ("/api/v1/namespaces/ns", "Namespace"),
+        ("/api/v1/namespaces/ns/status", "Namespace"),
+        ("/apis/apps/v1/deployments", "DeploymentList"),
+        ("/apis/apps/v1/namespaces/ns/deployments", "DeploymentList"),
+        ("/apis/rbac.authorization.k8s.io/v1/clusterroles", "ClusterRoleList"),
+        ("/api", "APIVersions"),
+        ("/api/", "APIVersions"),
+        ("/api/v1", "APIResourceList"),
+        ("/api/v1/", "APIResourceList"),
+        ("/apis", "APIGroupList"),
+        ("/apis/", "APIGroupList"),
+        ("/apis/apps", "APIGroup"),
+        ("/apis/apps/v1", "APIResourceList"),
+    ] {
+        assert_eq!(api.get(target).await.is(200, "").json()["kind"], kind, "{target}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_nowhere_is_said_to_be_nowhere() {
+    let api = Api::start().await;
+    api.config_maps(&["a"]).await;
+    for target in [
+        "/nosuch",
+        "/apis/nosuch.example.com",
+        "/apis/nosuch.example.com/v1",
+        "/apis/nosuch.example.com/v1/things",
+        "//api/v1",
+        "/livez/nosuch",
+    ] {
+        let answer = api.get(target).await;
+        assert_eq!(
+            (answer.code, answer.text().as_str()),
+            (404, "404 page not found\n"),
+            "{target}"
+        );
+        assert_eq!(answer.header("content-type"), "text/plain; charset=utf-8", "{target}");
+        assert_eq!(answer.header("x-content-type-options"), "nosniff", "{target}");
+    }
+    for target in [
+        "/api/v2",
+        "/api/v1/nosuch",
+        "/api/v1/namespaces/ns/nosuch",
+        "/api/v1/namespaces/ns/nosuch/x",
+        "/apis/apps/v9",
+        "/apis/apps/v9/deployments",
+        "/apis/apps/v1/nosuch",
+        "/api/v1/namespaces/ns/configmaps/a/nosuch",
+        "/api/v1/namespaces/ns/configmaps/a/status",
+        "/api/v1/namespaces/ns/nodes",
+        "/api/v1/namespaces/ns/nodes/n",
+        "/api/v1/namespaces/ns/pods/p/status/more",
+    ] {
+        let message = "the server could not find the requested resource";
+        let status = api.get(target).await.fails(404, "NotFound", message);
+        assert_eq!(status["details"], json!({}), "{target}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_method_a_path_does_not_have_is_not_allowed() {
+    let api = Api::start().await;
+    api.config_maps(&["a"]).await;
+    let a = format!("{CMS}/a");
+    for request in [
+        format!("PUT {CMS}"),
+        format!("PATCH {CMS}"),
+        format!("POST {a}"),
+        format!("OPTIONS {CMS}"),
+        format!("OPTIONS {a}"),
+        format!("TRACE {CMS}"),
+        format!("FROB {CMS}"),
+        format!("get {CMS}"),
+        "DELETE /api/v1/namespaces".into(),
+        "POST /api/v1/configmaps".into(),
+        "DELETE /api/v1/configmaps".into(),
+        "POST /api/v1".into(),
+        "PUT /apis/apps".into(),
+        "DELETE /api".into(),
+        "DELETE /apis/apps/v1".into(),
+    ] {
+        let answer = api.send(&request, "{}").await;
+        let message = "the server does not allow this method on the requested resource";
+        let status = answer.fails(405, "MethodNotAllowed", message);
+        assert_eq!(status["details"], json!({}), "{request}");
+        assert_eq!(answer.header("allow"), "", "{request}");
+    }
+    for target in [CMS, &a, "/api/v1"] {
+        assert_eq!(api.send(&format!("HEAD {target}"), "").await.code, 405, "{target}");
+    }
+    assert_eq!(api.get(&a).await.code, 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_that_cannot_be_a_key_is_refused() {
+    let api = Api::start().await;
+    for (target, code) in [
+        (format!("{CMS}/%2e%2e"), 400),
+        (format!("{CMS}/.."), 400),
+        (format!("{CMS}/."), 400),
+        (format!("{CMS}/a%25b"), 400),
+        ("/api/v1/namespaces/../configmaps".into(), 400),
+        ("/api/v1/namespaces/%2e%2e/configmaps".into(), 400),
+        ("/api/v1/namespaces/./configmaps".into(), 400),
+        (format!("{CMS}/a%2Fb"), 404),
+        (format!("{CMS}//a"), 404),
+        (format!("{CMS}/a;x=1"), 404),
+        (format!("{CMS}/a%00"), 404),
+        (format!("{CMS}/%FF"), 404),
+        (format!("{CMS}/%zz"), 404),
+    ] {
+        assert_eq!(api.get(&target).await.code, code, "{target}");
+    }
+    api.get(&format!("{CMS}/a%25b")).await.fails(400, "BadRequest", "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_answer_has_an_audit_id_and_forbids_caching() {
+    let api = Api::start().await;
+    let schemas = api.get("/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas/exempt").await.json();
+    let levels = "/apis/flowcontrol.apiserver.k8s.io/v1/prioritylevelconfigurations/exempt";
+    let levels = api.get(levels).await.json();
+    for target in [CMS, "/version", "/nosuch", "/api/v1/nosuch", "/livez", "/apis"] {
+        let answer = api.get(target).await;
+        assert_eq!(answer.header("audit-id").len(), 36, "{target}");
+        assert_eq!(answer.header("cache-control"), "no-cache, private", "{target}");
+        let named = answer.header("x-kubernetes-pf-flowschema-uid");
+        assert_eq!(named, schemas["metadata"]["uid"], "{target}");
+        let named = answer.header("x-kubernetes-pf-prioritylevel-uid");
+        assert_eq!(named, levels["metadata"]["uid"], "{target}");
+    }
+    let answer = api.send("GET /version\nAudit-ID: my-own-id", "").await;
+    assert_eq!(answer.header("audit-id"), "my-own-id");
+    let answer = api.get(&format!("{CMS}?timeout=abc")).await;
+    assert_eq!(answer.fails(400, "BadRequest", "invalid timeout")["code"], 400);
+    assert_eq!(answer.header("x-kubernetes-pf-flowschema-uid"), "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn flow_schemas_count_as_soon_as_they_are_written() {
+    let api = Api::start().await;
+    let flow = "/apis/flowcontrol.apiserver.k8s.io/v1";
+    let schema = json!({
+        "metadata": { "name": "joe" },
+        "spec": {
+            "matchingPrecedence": 50, "priorityLevelConfiguration": { "name": "system" },
+            "rules": [{
+                "subjects": [{ "kind": "User", "user": { "name": "joe" } }],
+                "nonResourceRules": [{ "verbs": ["get"], "nonResourceURLs": ["/version"] }],
+            }],
+        },
+    });
+    let joe = api.as_user("joe", &[]);
+    let uid = "x-kubernetes-pf-flowschema-uid";
+    let before = joe.send("GET /version", "").await;
+    let default = api.get(&format!("{flow}/flowschemas/global-default")).await.json();
+    assert_eq!(before.header(uid), default["metadata"]["uid"]);
+    let made = api.create(&format!("{flow}/flowschemas"), &schema).await;
+    // Who reads at the latest state waits until the write is seen.
+    api.get(&format!("{flow}/flowschemas/joe")).await.is(200, "");
+    assert_eq!(joe.send("GET /version", "").await.header(uid), made["metadata"]["uid"]);
+    assert_eq!(joe.send("GET /api", "").await.header(uid), default["metadata"]["uid"]);
+    let probes = api.get(&format!("{flow}/flowschemas/probes")).await.json();
+    let anonymous = api.as_anonymous().send("GET /livez", "").await;
+    assert_eq!(anonymous.header(uid), probes["metadata"]["uid"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn health_is_told_to_everybody() {
+    let api = Api::start().await;
+    for target in ["/livez", "/readyz", "/healthz", "/livez/ping", "/readyz/ping"] {
+        for method in ["GET", "POST"] {
+            let answer = api.as_anonymous().send(&format!("{method} {target}"), "").await;
+            assert_eq!((answer.code, answer.text().as_str()), (200, "ok"), "{method} {target}");
+        }
+    }
+    let verbose = api.get("/readyz?verbose&exclude=ping").await.text();
+    assert!(verbose.starts_with("[+]ping excluded: ok\n"), "{verbose}");
+    assert!(verbose.ends_with("readyz check passed\n"), "{verbose}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn others_may_look_at_discovery_and_nothing_else() {
+    let api = Api::start().await;
+    api.create(CMS, &config_map("a")).await;
+    let user = api.as_user("joe", &["devs"]);
+    for target in ["/version", "/api", "/apis", "/api/v1", "/apis/apps", "/livez"] {
+        assert_eq!(user.send(&format!("GET {target}"), "").await.code, 200, "{target}");
+    }
+    let in_ns = "in API group \"\" in the namespace \"ns\"";
+    for (request, message) in [
+        (
+            format!("GET {CMS}"),
+            format!(
+                "configmaps is forbidden: User \"joe\" cannot list resource \"configmaps\" {in_ns}"
+            ),
+        ),
+        (
+            format!("GET {CMS}/a"),
+            format!(
+                "configmaps \"a\" is forbidden: User \"joe\" cannot get resource \"configmaps\" {in_ns}"
+            ),
+        ),
+        (
+            format!("GET {CMS}?watch=true"),
+            format!(
+                "configmaps is forbidden: User \"joe\" cannot watch resource \"configmaps\" {in_ns}"
+            ),
+        ),
+        (
+            format!("DELETE {CMS}"),
+            format!(
+                "configmaps is forbidden: User \"joe\" cannot deletecollection resource \
+                 \"configmaps\" {in_ns}"
+            ),
+        ),
+        (
+            "PATCH /apis/apps/v1/namespaces/ns/deployments/d/scale".into(),
+            "deployments.apps \"d\" is forbidden: User \"joe\" cannot patch resource \
+             \"deployments/scale\" in API group \"apps\" in the namespace \"ns\""
+                .into(),
+        ),
+        (
+            "GET /api/v1/nodes".into(),
+            "nodes is forbidden: User \"joe\" cannot list resource \"nodes\" in API group \"\" at \
+             the cluster scope"
+                .into(),
+        ),
+        ("GET /metrics".into(), "forbidden: User \"joe\" cannot get path \"/metrics\"".into()),
+        ("GET /".into(), "forbidden: User \"joe\" cannot get path \"/\"".into()),
+    ] {
+        let answer = user.send(&request, "").await;
+        answer.fails(403, "Forbidden", &message);
+        assert_eq!(answer.header("x-content-type-options"), "nosniff");
+    }
+    let anonymous = api.as_anonymous();
+    for (target, code) in [("/version", 200), ("/api", 403), (CMS, 403), ("/metrics", 403)] {
+        let answer = anonymous.send(&format!("GET {target}"), "").await;
+        assert!(answer.code == code || answer.code == 401, "{target}: {}", answer.code);
+    }
+}

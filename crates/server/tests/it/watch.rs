@@ -1,0 +1,561 @@
+//! Watches: the matrix, order, ends, bookmarks, transitions, errors (S4).
+
+use std::time::Duration;
+
+use headwater_cache::Options as CacheOptions;
+use headwater_server::Options;
+use serde_json::{Value, json};
+
+use crate::api::{Api, CMS, PODS, Watch, config_map, labelled, pod, version, word};
+
+/// A namespace as the matrix wants it: `a` changed, `b` deleted and `d` created after `old`;
+/// `now` is the version of `d`.
+async fn changed() -> (Api, String, String) {
+    let api = Api::start().await;
+    api.config_maps(&["a", "b", "c"]).await;
+    let old = api.get(CMS).await.version();
+    api.merge(&format!("{CMS}/a"), &json!({ "data": { "v": "2" } })).await.is(200, "");
+    api.delete(&format!("{CMS}/b")).await.is(200, "");
+    let now = version(&api.create(CMS, &config_map("d")).await);
+    // A read at the latest state waits for the cache, so that version 0 shows it too.
+    api.get(CMS).await.lists("a c d");
+    (api, old, now)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_begins_where_its_options_say() {
+    let initial = "ADDED/a ADDED/c ADDED/d";
+    let marked = "ADDED/a ADDED/c ADDED/d MARK";
+    let changes = "MODIFIED/a DELETED/b ADDED/d";
+    // version, sendInitialEvents, match, bookmarks, what comes before a new object
+    for (at, initial_events, matched, bookmarks, expected) in [
+        ("", "", "", "", initial),
+        ("", "", "", "true", marked),
+        ("0", "", "", "", initial),
+        ("0", "", "", "true", marked),
+        ("old", "", "", "", changes),
+        ("old", "", "", "true", changes),
+        ("now", "", "", "", ""),
+        ("now", "", "", "true", ""),
+        ("", "true", "NotOlderThan", "true", marked),
+        ("0", "true", "NotOlderThan", "true", marked),
+        ("old", "true", "NotOlderThan", "true", marked),
+        ("now", "true", "NotOlderThan", "true", marked),
+        ("", "true", "NotOlderThan", "", initial),
+        ("0", "true", "NotOlderThan", "false", initial),
+        ("old", "true", "NotOlderThan", "", initial),
+        ("", "false", "NotOlderThan", "true", ""),
+        ("", "false", "NotOlderThan", "", ""),
+        ("0", "false", "NotOlderThan", "true", ""),
+        ("old", "false", "NotOlderThan", "true", changes),
+        ("now", "false", "NotOlderThan", "", ""),
+    ] {
+        let (api, old, now) = changed().await;
+        let at = match at {
+            "old" => &old,
+            "now" => &now,
+            at => at,
+        };
+        let target = watch_target(at, initial_events, matched, bookmarks);
+        let mut watch = api.watch(&target).await;
+        let count = expected.split_whitespace().count();
+        if initial_events != "false" {
+            assert_eq!(watch.take(count).await, expected, "{target}");
+        }
+        // Made after the answer: what begins now must not miss it.
+        api.create(CMS, &config_map("z")).await;
+        if initial_events == "false" {
+            assert_eq!(watch.take(count).await, expected, "{target}");
+        }
+        assert_eq!(watch.take(1).await, "ADDED/z", "{target}");
+    }
+}
+
+fn watch_target(at: &str, initial_events: &str, matched: &str, bookmarks: &str) -> String {
+    let mut target = format!("{CMS}?watch=true");
+    for (key, value) in [
+        ("resourceVersion", at),
+        ("sendInitialEvents", initial_events),
+        ("resourceVersionMatch", matched),
+        ("allowWatchBookmarks", bookmarks),
+    ] {
+        if !value.is_empty() {
+            target += &format!("&{key}={value}");
+        }
+    }
+    target
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_asks_for_nonsense_is_refused_before_it_begins() {
+    let api = Api::start().await;
+    let needs = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
+    let unless = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
+    let only = "Unsupported value: \"Exact\": supported values: \"NotOlderThan\"";
+    for (query, code, part) in [
+        ("sendInitialEvents=true", 422, needs),
+        ("sendInitialEvents=false", 422, needs),
+        ("sendInitialEvents=true&resourceVersion=0&allowWatchBookmarks=true", 422, needs),
+        ("resourceVersionMatch=NotOlderThan", 422, unless),
+        ("resourceVersionMatch=NotOlderThan&resourceVersion=5", 422, unless),
+        ("resourceVersionMatch=Exact&sendInitialEvents=true", 422, only),
+        ("resourceVersionMatch=Exact&sendInitialEvents=true", 422, needs),
+        ("resourceVersionMatch=Exact", 422, unless),
+        ("resourceVersionMatch=Exact", 422, only),
+        ("resourceVersion=abc", 400, ""),
+        ("resourceVersion=-1", 400, ""),
+        ("resourceVersion=1.5", 400, ""),
+        ("timeoutSeconds=abc", 400, "strconv.ParseInt"),
+        ("labelSelector=a%20b", 400, "unable to parse requirement"),
+        ("fieldSelector=x%3D1", 400, "\"x\" is not a known field selector"),
+    ] {
+        let answer = api.get(&format!("{CMS}?watch=true&{query}")).await;
+        let reason = if code == 422 { "Invalid" } else { "BadRequest" };
+        let said = answer.fails(code, reason, "")["message"].as_str().unwrap().to_owned();
+        assert!(said.contains(part), "{query}: {said}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn any_word_but_false_or_0_watches() {
+    let api = Api::start().await;
+    api.config_maps(&["a"]).await;
+    for value in ["true", "1", "maybe", "True", ""] {
+        let mut watch = api.watch(&format!("{CMS}?watch={value}&timeoutSeconds=1")).await;
+        assert_eq!(watch.take(1).await, "ADDED/a", "{value}");
+    }
+    for value in ["false", "0", "False", "FALSE"] {
+        api.get(&format!("{CMS}?watch={value}")).await.lists("a");
+    }
+    api.get(&format!("{CMS}?watch=false&watch=true")).await.lists("a");
+}
+
+#[tokio::test(start_paused = true)]
+async fn limit_and_continue_mean_nothing_to_a_watch() {
+    let api = Api::start().await;
+    api.config_maps(&["a", "b"]).await;
+    let target = format!("{CMS}?watch=true&limit=1&continue=nonsense&timeoutSeconds=5");
+    let mut watch = api.watch(&target).await;
+    assert_eq!(watch.take(2).await, "ADDED/a ADDED/b");
+}
+
+#[tokio::test(start_paused = true)]
+async fn objects_are_watched_by_name_by_legacy_paths_and_by_selectors() {
+    let api = Api::start().await;
+    api.create(CMS, &labelled("a", "on=yes")).await;
+    api.create(CMS, &labelled("b", "on=no")).await;
+    for (target, expected) in [
+        (format!("{CMS}?watch=true&fieldSelector=metadata.name%3Da"), "a"),
+        (format!("{CMS}/a?watch=true"), "a"),
+        ("/api/v1/watch/namespaces/ns/configmaps/a".into(), "a"),
+        ("/api/v1/watch/namespaces/ns/configmaps".into(), "a b"),
+        ("/api/v1/watch/namespaces/ns/configmaps?watch=false".into(), "a b"),
+        ("/api/v1/watch/namespaces/ns/configmaps?labelSelector=on%3Dyes".into(), "a"),
+        ("/api/v1/watch/namespaces/ns/configmaps?fieldSelector=metadata.name%3Db".into(), "b"),
+        ("/api/v1/watch/configmaps".into(), "a b"),
+        ("/api/v1/watch/namespaces/ns".into(), "ns"),
+        ("/api/v1/watch/namespaces?fieldSelector=metadata.name%3Dns".into(), "ns"),
+        ("/api/v1/configmaps?watch=true&fieldSelector=metadata.name%3Da".into(), "a"),
+    ] {
+        let mut watch = api.watch(&target).await;
+        let expected: Vec<String> =
+            expected.split(' ').map(|name| format!("ADDED/{name}")).collect();
+        assert_eq!(watch.take(expected.len()).await, expected.join(" "), "{target}");
+        assert!(watch.is_silent(Duration::from_secs(5)).await, "{target}");
+    }
+    // A name that is not there yet.
+    let mut watch = api.watch(&format!("{CMS}/later?watch=true")).await;
+    let mut nowhere = api.watch("/api/v1/namespaces/nowhere/configmaps?watch=true").await;
+    api.create(CMS, &config_map("later")).await;
+    assert_eq!(watch.take(1).await, "ADDED/later");
+    assert!(nowhere.is_silent(Duration::from_secs(5)).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_change_comes_once_and_in_order_to_everyone() {
+    let api = Api::start().await;
+    let first = api.create(CMS, &config_map("a")).await;
+    let target = format!("{CMS}?watch=true&resourceVersion={}", version(&first));
+    let mut one = api.watch(&target).await;
+    let mut two = api.watch(&target).await;
+    let mut written = Vec::new();
+    for count in 0..10 {
+        let patch = json!({ "data": { "v": count.to_string() } });
+        written.push(api.merge(&format!("{CMS}/a"), &patch).await.version());
+    }
+    for watch in [&mut one, &mut two] {
+        let mut seen = Vec::new();
+        for _ in 0..10 {
+            seen.push(version(&watch.next().await.unwrap()["object"]));
+        }
+        assert_eq!(seen, written);
+    }
+    // From the middle: exactly the rest.
+    let mut resumed = api.watch(&format!("{CMS}?watch=true&resourceVersion={}", written[4])).await;
+    assert_eq!(version(&resumed.next().await.unwrap()["object"]), written[5]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_goes_on_from_its_last_event_or_bookmark() {
+    let options = Options { bookmark_every: Duration::from_secs(60), ..Options::default() };
+    let api = Api::with(options, CacheOptions::default()).await;
+    api.config_maps(&["a"]).await;
+    let mut watch = api.watch(&format!("{CMS}?watch=true&allowWatchBookmarks=true")).await;
+    assert_eq!(watch.take(2).await, "ADDED/a MARK");
+    // Somebody else's change moves the bookmark.
+    let other = api.create(PODS, &pod("p", "")).await;
+    let bookmark = watch.next().await.unwrap();
+    assert_eq!(word(&bookmark), "BOOKMARK");
+    let at = version(&bookmark["object"]);
+    assert!(at.parse::<u64>().unwrap() >= version(&other).parse().unwrap());
+    drop(watch);
+    api.config_maps(&["b"]).await;
+    let mut watch = api.watch(&format!("{CMS}?watch=true&resourceVersion={at}")).await;
+    assert_eq!(watch.take(1).await, "ADDED/b");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_timeout_ends_a_watch_cleanly() {
+    let api = Api::start().await;
+    api.config_maps(&["a"]).await;
+    let began = tokio::time::Instant::now();
+    let mut watch = api.watch(&format!("{CMS}?watch=true&timeoutSeconds=20")).await;
+    let events = watch.rest().await;
+    assert_eq!(events.len(), 1);
+    assert_eq!(began.elapsed().as_secs(), 20);
+    // The `timeout` of other requests does not count.
+    let mut watch = api.watch(&format!("{CMS}?watch=true&timeoutSeconds=20&timeout=1s")).await;
+    assert_eq!(watch.rest().await.len(), 1);
+    assert_eq!(began.elapsed().as_secs(), 40);
+    // Without one, and with 0, it is the server's: between one and two times its least.
+    for query in ["", "&timeoutSeconds=0"] {
+        let began = tokio::time::Instant::now();
+        let mut watch = api.watch(&format!("{CMS}?watch=true{query}")).await;
+        assert_eq!(watch.rest().await.len(), 1);
+        assert!((1800..3600).contains(&began.elapsed().as_secs()), "{query}");
+    }
+    let began = tokio::time::Instant::now();
+    api.watch(&format!("{CMS}?watch=true&timeoutSeconds=-1")).await.rest().await;
+    assert!(began.elapsed().as_secs() < 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bookmark_comes_before_a_timeout_if_the_version_moved() {
+    let api = Api::start().await;
+    let at = version(&api.create(CMS, &config_map("a")).await);
+    let target =
+        format!("{CMS}?watch=true&allowWatchBookmarks=true&timeoutSeconds=10&resourceVersion={at}");
+    // Nothing moved: nothing is said.
+    assert_eq!(api.watch(&target).await.rest().await, Vec::<Value>::new());
+    let began = tokio::time::Instant::now();
+    let mut watch = api.watch(&target).await;
+    let other = version(&api.create(PODS, &pod("p", "")).await);
+    let bookmark = watch.next().await.unwrap();
+    assert_eq!(began.elapsed().as_secs(), 8);
+    assert_eq!(version(&bookmark["object"]), other);
+    assert!(watch.next().await.is_none());
+    assert_eq!(began.elapsed().as_secs(), 10);
+    // Who did not ask gets none.
+    let target = format!("{CMS}?watch=true&timeoutSeconds=10&resourceVersion={at}");
+    assert_eq!(api.watch(&target).await.rest().await, Vec::<Value>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn bookmarks_come_about_once_a_minute_and_never_go_back() {
+    let api = Api::start().await;
+    let mut watch =
+        api.watch(&format!("{CMS}?watch=true&allowWatchBookmarks=true&timeoutSeconds=170")).await;
+    assert_eq!(watch.take(1).await, "MARK");
+    let began = tokio::time::Instant::now();
+    let mut at = Vec::new();
+    let mut last = 0;
+    for count in 0.. {
+        api.create(PODS, &pod(&format!("p{count}"), "")).await;
+        let Some(event) = watch.next().await else { break };
+        assert_eq!(word(&event), "BOOKMARK");
+        let revision: u64 = version(&event["object"]).parse().unwrap();
+        assert!(revision > last);
+        last = revision;
+        at.push(began.elapsed().as_secs());
+    }
+    assert_eq!(&at[..2], [60, 120]);
+    assert!(at[2..].iter().all(|second| (168..=170).contains(second)), "{at:?}");
+    assert!(at.len() > 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bookmark_is_an_empty_object_with_a_version() {
+    let api = Api::start().await;
+    for (target, expected) in [
+        (CMS, json!({ "kind": "ConfigMap", "apiVersion": "v1" })),
+        (DEPLOYMENTS, empty_deployment()),
+        (
+            PODS,
+            json!({
+                "kind": "Pod", "apiVersion": "v1", "spec": { "containers": null }, "status": {},
+            }),
+        ),
+        ("/api/v1/namespaces/ns/secrets", json!({ "kind": "Secret", "apiVersion": "v1" })),
+    ] {
+        let query = "watch=true&allowWatchBookmarks=true&sendInitialEvents=true\
+                     &resourceVersionMatch=NotOlderThan";
+        let mut watch = api.watch(&format!("{target}?{query}")).await;
+        let mut mark = watch.next().await.unwrap()["object"].clone();
+        let now = api.get(target).await.version();
+        let metadata = mark.as_object_mut().unwrap().remove("metadata").unwrap();
+        let annotations = json!({ "k8s.io/initial-events-end": "true" });
+        assert_eq!(metadata, json!({ "resourceVersion": now, "annotations": annotations }));
+        assert_eq!(mark, expected);
+    }
+}
+
+const DEPLOYMENTS: &str = crate::api::DEPLOYMENTS;
+
+fn empty_deployment() -> Value {
+    json!({
+        "kind": "Deployment", "apiVersion": "apps/v1", "status": {},
+        "spec": {
+            "replicas": 0, "selector": null, "strategy": {},
+            "template": { "metadata": {}, "spec": { "containers": null } },
+        },
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn objects_enter_change_and_leave_a_selection() {
+    let api = Api::start().await;
+    let seed = api.create(CMS, &labelled("seed", "on=no")).await;
+    let target =
+        format!("{CMS}?watch=true&labelSelector=on%3Dyes&resourceVersion={}", version(&seed));
+    let mut watch = api.watch(&target).await;
+    let a = &format!("{CMS}/a");
+    let labels = |on: &str| json!({ "labels": { "on": on } });
+    api.create(CMS, &labelled("a", "on=no")).await;
+    let entered = api.merge(a, &json!({ "metadata": labels("yes"), "data": { "v": "2" } })).await;
+    let inside = api.merge(a, &json!({ "data": { "v": "3" } })).await;
+    let left = api.merge(a, &json!({ "metadata": labels("no"), "data": { "v": "4" } })).await;
+    api.delete(a).await.is(200, "");
+    api.create(CMS, &labelled("b", "on=yes")).await;
+    api.delete(&format!("{CMS}/b")).await.is(200, "");
+    let again = api.create(CMS, &labelled("b", "on=yes")).await;
+
+    let event = watch.next().await.unwrap();
+    assert_eq!((word(&event), &event["object"]), ("ADDED/a".into(), &entered.json()));
+    let event = watch.next().await.unwrap();
+    assert_eq!((word(&event), &event["object"]), ("MODIFIED/a".into(), &inside.json()));
+    // What leaves is shown as it was, at the version of what made it leave.
+    let event = watch.next().await.unwrap();
+    let mut last = inside.json();
+    last["metadata"]["resourceVersion"] = left.version().into();
+    assert_eq!((word(&event), &event["object"]), ("DELETED/a".into(), &last));
+    assert_eq!(watch.take(1).await, "ADDED/b");
+    let deleted = watch.next().await.unwrap();
+    assert_eq!(word(&deleted), "DELETED/b");
+    let event = watch.next().await.unwrap();
+    assert_eq!((word(&event), &event["object"]), ("ADDED/b".into(), &again));
+    assert_ne!(deleted["object"]["metadata"]["uid"], again["metadata"]["uid"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn fields_select_as_labels_do() {
+    let api = Api::start().await;
+    let at = version(&api.create(PODS, &pod("p", "")).await);
+    let target =
+        format!("{PODS}?watch=true&resourceVersion={at}&fieldSelector=status.phase%3DPending");
+    let mut watch = api.watch(&target).await;
+    let status = |phase: &str| json!({ "status": { "phase": phase } });
+    api.merge(&format!("{PODS}/p/status"), &status("Running")).await.is(200, "");
+    api.merge(&format!("{PODS}/p/status"), &status("Pending")).await.is(200, "");
+    assert_eq!(watch.take(2).await, "DELETED/p ADDED/p");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deletion_shows_the_last_state_at_its_own_version() {
+    let api = Api::start().await;
+    let made = api.create(CMS, &config_map("a")).await;
+    let mut watch =
+        api.watch(&format!("{CMS}?watch=true&resourceVersion={}", version(&made))).await;
+    let updated = api.merge(&format!("{CMS}/a"), &json!({ "data": { "v": "2" } })).await;
+    api.delete(&format!("{CMS}/a")).await.is(200, "");
+    let after = api.get(CMS).await.version();
+    assert_eq!(watch.take(1).await, "MODIFIED/a");
+    let event = watch.next().await.unwrap();
+    let mut last = updated.json();
+    last["metadata"]["resourceVersion"] = after.into();
+    assert_eq!((word(&event), &event["object"]), ("DELETED/a".into(), &last));
+}
+
+#[tokio::test(start_paused = true)]
+async fn finalizers_and_grace_periods_are_seen() {
+    let api = Api::start().await;
+    let mut held = config_map("held");
+    held["metadata"]["finalizers"] = json!(["example.com/hold"]);
+    let at = version(&api.create(CMS, &held).await);
+    let mut watch = api.watch(&format!("{CMS}?watch=true&resourceVersion={at}")).await;
+    api.delete(&format!("{CMS}/held")).await.is(200, "");
+    let free = json!({ "metadata": { "finalizers": null } });
+    api.merge(&format!("{CMS}/held"), &free).await.is(200, "");
+    let marked = watch.next().await.unwrap();
+    assert_eq!(word(&marked), "MODIFIED/held");
+    assert!(marked["object"]["metadata"]["deletionTimestamp"].is_string());
+    let gone = watch.next().await.unwrap();
+    assert_eq!(word(&gone), "DELETED/held");
+    assert_eq!(gone["object"]["metadata"]["finalizers"], json!(["example.com/hold"]));
+
+    let at = version(&api.create(PODS, &pod("p", "n1")).await);
+    let mut watch = api.watch(&format!("{PODS}?watch=true&resourceVersion={at}")).await;
+    api.delete(&format!("{PODS}/p")).await.is(200, "");
+    api.delete(&format!("{PODS}/p?gracePeriodSeconds=0")).await.is(200, "");
+    for (expected, grace) in [("MODIFIED/p", 30), ("MODIFIED/p", 0), ("DELETED/p", 0)] {
+        let event = watch.next().await.unwrap();
+        let metadata = &event["object"]["metadata"];
+        assert_eq!(
+            (word(&event).as_str(), &metadata["deletionGracePeriodSeconds"]),
+            (expected, &json!(grace))
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_carry_the_type_of_the_path() {
+    let api = Api::start().await;
+    let events = "/api/v1/namespaces/ns/events";
+    let event = json!({
+        "metadata": { "name": "e" }, "involvedObject": { "namespace": "ns" }, "reason": "r",
+    });
+    api.create(events, &event).await;
+    for (target, api_version) in
+        [(events, "v1"), ("/apis/events.k8s.io/v1/namespaces/ns/events", "events.k8s.io/v1")]
+    {
+        let mut watch = api.watch(&format!("{target}?watch=true")).await;
+        let event = watch.next().await.unwrap();
+        assert_eq!(event["object"]["apiVersion"], api_version);
+        assert_eq!(event["object"]["kind"], "Event");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_from_a_forgotten_version_is_one_error() {
+    let api = Api::start().await;
+    let old = version(&api.create(CMS, &config_map("a")).await);
+    api.config_maps(&["b", "c"]).await;
+    let last = version(&api.create(CMS, &config_map("d")).await);
+    api.compact(&last).await;
+    for accept in ["application/json", TABLE, PARTIAL] {
+        let request = format!("GET {CMS}?watch=true&resourceVersion={old}\nAccept: {accept}");
+        let answer = api.send(&request, "").await;
+        assert_eq!(answer.code, 200);
+        let event = answer.json();
+        assert_eq!(word(&event), "ERROR/410");
+        let status = &event["object"];
+        let message = format!("too old resource version: {old} ({last})");
+        let expected = json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "message": message, "reason": "Expired", "code": 410,
+        });
+        assert_eq!(*status, expected);
+    }
+    // The compacted revision itself may be asked for.
+    let mut watch = api.watch(&format!("{CMS}?watch=true&resourceVersion={last}")).await;
+    api.config_maps(&["e"]).await;
+    assert_eq!(watch.take(1).await, "ADDED/e");
+}
+
+const TABLE: &str = "application/json;as=Table;g=meta.k8s.io;v=v1";
+const PARTIAL: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_from_the_future_is_silent_until_then() {
+    let api = Api::start().await;
+    let now: u64 = api.get(CMS).await.version().parse().unwrap();
+    let ahead = now + 2;
+    let mut watch = api.watch(&format!("{CMS}?watch=true&resourceVersion={ahead}")).await;
+    assert!(watch.is_silent(Duration::from_secs(10)).await);
+    api.config_maps(&["a", "b", "c"]).await;
+    assert_eq!(watch.take(1).await, "ADDED/c");
+    let mut never =
+        api.watch(&format!("{CMS}?watch=true&resourceVersion=18446744073709551615")).await;
+    assert!(never.is_silent(Duration::from_secs(100)).await);
+    // With initial events there is a state to wait for, and an end to waiting.
+    let query = "watch=true&resourceVersionMatch=NotOlderThan&sendInitialEvents=true";
+    let mut watch = api.watch(&format!("{CMS}?{query}&resourceVersion=99999999999")).await;
+    let event = watch.next().await.unwrap();
+    assert_eq!(word(&event), "ERROR/504");
+    let status = &event["object"];
+    assert_eq!(status["details"]["causes"][0]["reason"], "ResourceVersionTooLarge");
+    assert_eq!(status["details"]["retryAfterSeconds"], 1);
+    assert!(watch.next().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stopping_server_says_where_each_watch_was_and_ends_it() {
+    let api = Api::start().await;
+    let at = version(&api.create(CMS, &config_map("a")).await);
+    let target = |more: &str| format!("{CMS}?watch=true&resourceVersion={at}{more}");
+    let mut with: Watch = api.watch(&target("&allowWatchBookmarks=true")).await;
+    let mut without: Watch = api.watch(&target("")).await;
+    let moved = version(&api.create(PODS, &pod("p", "")).await);
+    assert!(with.is_silent(Duration::from_millis(10)).await);
+    assert!(without.is_silent(Duration::from_millis(10)).await);
+    api.server.drain();
+    let events = with.rest().await;
+    assert_eq!(events.iter().map(word).collect::<Vec<_>>(), ["BOOKMARK"]);
+    assert_eq!(version(&events[0]["object"]), moved);
+    assert_eq!(without.rest().await, Vec::<Value>::new());
+    api.get("/readyz").await.is(500, "[-]shutdown failed: reason withheld");
+    api.get("/livez").await.is(200, "ok");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_written_before_the_end_comes_before_the_last_bookmark() {
+    let api = Api::start().await;
+    let at = version(&api.create(CMS, &config_map("a")).await);
+    let target = format!("{CMS}?watch=true&allowWatchBookmarks=true&resourceVersion={at}");
+    let mut watch = api.watch(&target).await;
+    assert!(watch.is_silent(Duration::from_millis(10)).await);
+    api.config_maps(&["b", "c"]).await;
+    api.create(PODS, &pod("p", "")).await;
+    api.server.drain();
+    let words: Vec<String> = watch.rest().await.iter().map(word).collect();
+    assert!(words.is_empty() || words.ends_with(&["BOOKMARK".into()]), "{words:?}");
+    if words.contains(&"BOOKMARK".into()) {
+        assert_eq!(words, ["ADDED/b", "ADDED/c", "BOOKMARK"]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_is_answered_at_once_and_never_compressed() {
+    let api = Api::start().await;
+    for (accept, code, content_type) in [
+        ("", 200, "application/json"),
+        ("application/json", 200, "application/json"),
+        ("*/*", 200, "application/json"),
+        ("application/json;stream=watch", 200, "application/json"),
+        ("application/json; stream=watch", 200, "application/json"),
+        ("application/vnd.kubernetes.protobuf,application/json", 200, "application/json"),
+        (
+            "application/vnd.kubernetes.protobuf;stream=watch, application/json",
+            200,
+            "application/json",
+        ),
+        ("application/yaml", 406, "application/yaml"),
+    ] {
+        let request = format!(
+            "GET {CMS}?watch=true&timeoutSeconds=1\nAccept: {accept}\nAccept-Encoding: gzip"
+        );
+        let answer = api.send(&request, "").await;
+        assert_eq!(answer.code, code, "{accept}");
+        assert_eq!(answer.header("content-type"), content_type, "{accept}");
+        assert_eq!(answer.header("content-encoding"), "", "{accept}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_watched_is_not() {
+    let api = Api::start().await;
+    api.get("/api/v1/componentstatuses?watch=true").await.fails(
+        405,
+        "MethodNotAllowed",
+        "watch is not supported on resources of kind ",
+    );
+}

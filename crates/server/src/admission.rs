@@ -133,7 +133,6 @@ fn on_create(attempt: &mut Attempt<'_>) {
     if kind.custom && kind.has_status() {
         attempt.new.as_object_mut().map(|object| object.remove("status"));
     }
-    defaults::prepare_for_create(kind.storage(), attempt.new);
     let metadata = metadata(attempt.new);
     for key in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "resourceVersion"] {
         metadata.remove(key);
@@ -143,6 +142,8 @@ fn on_create(attempt: &mut Attempt<'_>) {
     if kind.traits.generation {
         metadata.insert("generation".into(), 1.into());
     }
+    // Last: a Job is labelled with its uid.
+    defaults::prepare_for_create(kind.storage(), attempt.new);
 }
 
 fn on_update(attempt: &mut Attempt<'_>, old: &Value) {

@@ -3,5 +3,7 @@
 
 mod architecture;
 mod command_line;
+mod kubectl_write;
 mod process;
 mod tokens;
+mod transcript;

@@ -15,6 +15,9 @@ const TIME: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Time";
 const MICRO_TIME: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.MicroTime";
 const LIST_META: &str = "meta/v1.ListMeta";
 
+/// The type whose fields may hold any JSON, schemas or other things than schemas.
+const JSON_SCHEMA: &str = "apiextensions/v1.JSONSchemaProps";
+
 /// Schemas that a document refers to, found as they are needed.
 pub(crate) struct Schemas<'a> {
     /// What references begin with: the two versions of OpenAPI keep schemas in different places.
@@ -145,7 +148,7 @@ impl<'a> Schemas<'a> {
             if field.required {
                 required.push(field.name);
             }
-            let mut schema = self.field(field);
+            let mut schema = self.field(of, field);
             self.describe(&mut schema, &format!("{short}.{}", field.name));
             properties.insert(field.name.to_owned(), schema);
         }
@@ -170,8 +173,8 @@ impl<'a> Schemas<'a> {
         schema["description"] = text.into();
     }
 
-    fn field(&mut self, field: &Field) -> Value {
-        let mut schema = self.shape(&field.shape);
+    fn field(&mut self, of: &Type, field: &Field) -> Value {
+        let mut schema = self.shape(of, &field.shape);
         let mut strategies = Vec::new();
         if field.patch.merge {
             strategies.push("merge");
@@ -206,7 +209,7 @@ impl<'a> Schemas<'a> {
         schema
     }
 
-    fn shape(&mut self, shape: &Shape) -> Value {
+    fn shape(&mut self, of: &Type, shape: &Shape) -> Value {
         match shape {
             Shape::Text => json!({ "type": "string" }),
             Shape::Int32 => json!({ "type": "integer", "format": "int32" }),
@@ -218,16 +221,31 @@ impl<'a> Schemas<'a> {
             Shape::MicroTime => self.reference(MICRO_TIME),
             Shape::Quantity => self.reference(QUANTITY),
             Shape::IntOrString => self.reference(INT_OR_STRING),
+            Shape::Any if of.name == JSON_SCHEMA => self.untyped("apiextensions/v1.JSON"),
             Shape::Any => json!({ "type": "object" }),
             Shape::Struct(id) => self.table(Types::builtin().get(*id).name),
             Shape::List(inner) | Shape::Wrapped(inner) => {
-                json!({ "type": "array", "items": self.shape(inner) })
+                json!({ "type": "array", "items": self.shape(of, inner) })
             }
             Shape::Map(inner) => {
-                json!({ "type": "object", "additionalProperties": self.shape(inner) })
+                json!({ "type": "object", "additionalProperties": self.shape(of, inner) })
             }
-            Shape::SchemaOrList(_) | Shape::SchemaOrBool(_) | Shape::SchemaOrTexts(_) => json!({}),
+            Shape::SchemaOrList(_) => self.untyped("apiextensions/v1.JSONSchemaPropsOrArray"),
+            Shape::SchemaOrBool(_) => self.untyped("apiextensions/v1.JSONSchemaPropsOrBool"),
+            Shape::SchemaOrTexts(_) => {
+                self.untyped("apiextensions/v1.JSONSchemaPropsOrStringArray")
+            }
         }
+    }
+
+    /// A reference to a schema that admits more than one type of JSON, and so names none. It has
+    /// words at least: to `kubectl explain` an empty schema is no schema.
+    fn untyped(&mut self, name: &str) -> Value {
+        let full = full_name(name);
+        let mut schema = json!({ "description": "Any JSON." });
+        self.describe(&mut schema, &short_name(&full));
+        self.done.entry(full.clone()).or_insert(schema);
+        self.reference(&full)
     }
 }
 

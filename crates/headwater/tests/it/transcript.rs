@@ -1,0 +1,157 @@
+//! Terminal transcripts: commands with the output that a person expects to read.
+//!
+//! Each `$ ` line is run by a shell in a directory of its own; the lines below it, up to the next
+//! command, are its output and errors. What differs from run to run is written `<AGE>`, `<IP>`,
+//! `<PORT>`, `<TIME>`; columns are two spaces apart however wide they are. A command that fails
+//! ends with the line `(exit N)`.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use tempfile::TempDir;
+
+use crate::process::Process;
+
+/// A server, and a shell whose kubectl is set up for it.
+pub(crate) struct Terminal {
+    directory: TempDir,
+    _server: Process,
+}
+
+impl Terminal {
+    /// `None` where there is no kubectl: what needs it is left out, and says so.
+    pub(crate) fn open() -> Option<Terminal> {
+        let has_kubectl = Command::new("kubectl")
+            .args(["version", "--client"])
+            .stdout(Stdio::null())
+            .status()
+            .is_ok_and(|status| status.success());
+        if !has_kubectl {
+            eprintln!("kubectl is not on the PATH: left out");
+            return None;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let kubeconfig = directory.path().join("kubeconfig");
+        let server =
+            Process::serve(&["--memory", "--kubeconfig-out", kubeconfig.to_str().unwrap()]);
+        Some(Terminal { directory, _server: server })
+    }
+
+    /// A file in the directory that commands run in.
+    pub(crate) fn write(&self, name: &str, text: &str) {
+        fs::write(self.directory.path().join(name), text).unwrap();
+    }
+
+    /// A program in that directory.
+    pub(crate) fn script(&self, name: &str, text: &str) {
+        use std::os::unix::fs::PermissionsExt;
+        self.write(name, &format!("#!/bin/sh\n{text}\n"));
+        let path = self.directory.path().join(name);
+        fs::set_permissions(path, fs::Permissions::from_mode(0o700)).unwrap();
+    }
+
+    /// Runs every command of a transcript and compares what it says.
+    #[track_caller]
+    pub(crate) fn check(&self, transcript: &str) {
+        for step in steps(transcript) {
+            let said = self.run(&step.command);
+            let expected = step.output.trim_end();
+            assert_eq!(said.trim_end(), expected, "\n$ {}\nsaid:\n{said}", step.command);
+        }
+    }
+
+    /// What a command says, as a transcript has it.
+    pub(crate) fn run(&self, command: &str) -> String {
+        let path: &Path = self.directory.path();
+        let output = Command::new("sh")
+            .args(["-c", &format!("exec 2>&1\n{command}")])
+            .current_dir(path)
+            .env("KUBECONFIG", path.join("kubeconfig"))
+            .env("HOME", path)
+            .env("TMPDIR", path)
+            .env("TZ", "UTC")
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let directory = path.to_str().unwrap();
+        let mut said: Vec<String> = text.replace(directory, "<DIR>").lines().map(settled).collect();
+        if !output.status.success() {
+            said.push(format!("(exit {})", output.status.code().unwrap_or(-1)));
+        }
+        said.join("\n")
+    }
+}
+
+struct Step {
+    command: String,
+    output: String,
+}
+
+fn steps(transcript: &str) -> Vec<Step> {
+    let mut steps: Vec<Step> = Vec::new();
+    for line in transcript.lines() {
+        if let Some(command) = line.strip_prefix("$ ") {
+            steps.push(Step { command: command.to_owned(), output: String::new() });
+        } else if let Some(step) = steps.last_mut() {
+            let line = if step.output.is_empty() { line.to_owned() } else { format!("\n{line}") };
+            step.output.push_str(&line);
+        }
+    }
+    steps
+}
+
+/// A line without what differs from run to run, and from one kubectl to the next.
+fn settled(line: &str) -> String {
+    // Newer ones say where they deleted.
+    let line = match line.split_once("\" deleted from ") {
+        Some((what, place)) if place.ends_with(" namespace") => &format!("{what}\" deleted"),
+        _ => line,
+    };
+    let body = line.trim_start();
+    let indent = &line[..line.len() - body.len()];
+    let mut settled = indent.replace('\t', "  ");
+    let mut gap = "";
+    for word in body.split(' ') {
+        match word {
+            "" => gap = "  ",
+            word => {
+                settled.push_str(gap);
+                let cells: Vec<String> = word.split('\t').map(placeholder).collect();
+                settled.push_str(&cells.join("  "));
+                gap = " ";
+            }
+        }
+    }
+    settled
+}
+
+fn placeholder(word: &str) -> String {
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    // Minutes, on a machine that is busy.
+    let mut units = word.split(|c: char| c.is_ascii_digit()).filter(|unit| !unit.is_empty());
+    let starts_with_digit = word.starts_with(|c: char| c.is_ascii_digit());
+    if starts_with_digit && !digits(word) && units.all(|unit| matches!(unit, "s" | "m")) {
+        return "<AGE>".to_owned();
+    }
+    if word.starts_with("10.") && word.split('.').count() == 4 && word.split('.').all(digits) {
+        return "<IP>".to_owned();
+    }
+    if word.len() == 20 && word.ends_with('Z') && word.as_bytes()[10] == b'T' {
+        return "<TIME>".to_owned();
+    }
+    match word.split_once(':').and_then(|(port, rest)| Some((port, rest.split_once('/')?))) {
+        Some((port, (node, protocol))) if digits(port) && digits(node) => {
+            format!("{port}:<PORT>/{protocol}")
+        }
+        _ => word.to_owned(),
+    }
+}
+
+#[test]
+fn what_differs_from_run_to_run_is_settled() {
+    let line = "service/np   NodePort   10.105.99.33   <none>   80:31806/TCP   2s   app=np";
+    let settled = settled(line);
+    assert_eq!(settled, "service/np  NodePort  <IP>  <none>  80:<PORT>/TCP  <AGE>  app=np");
+}

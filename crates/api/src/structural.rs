@@ -115,6 +115,26 @@ struct Node {
     list: List,
     default: Option<Value>,
     rules: Option<Box<Rules>>,
+    below: Below,
+}
+
+/// What is somewhere in the tree below a node, itself included: walks leave out the rest.
+#[derive(Clone, Copy, Default)]
+struct Below {
+    embedded: bool,
+    /// Lists that are sets or maps.
+    keyed: bool,
+    defaults: bool,
+}
+
+impl Below {
+    fn and(self, other: Below) -> Below {
+        Below {
+            embedded: self.embedded || other.embedded,
+            keyed: self.keyed || other.keyed,
+            defaults: self.defaults || other.defaults,
+        }
+    }
 }
 
 /// What is said about fields that are not listed.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{Additional, Bounds, Format, Limit, List, Node, Pattern, Rules, Type, Types};
+use super::{Additional, Below, Bounds, Format, Limit, List, Node, Pattern, Rules, Type, Types};
 use super::{Uncompilable, pattern};
 
 /// Where a schema says something beyond types.
@@ -46,18 +46,29 @@ impl<'a> Compiler<'a> {
             items @ Value::Object(_) => Some(Box::new(self.node(items)?)),
             _ => None,
         };
+        let default = schema.get("default").filter(|value| !value.is_null()).cloned();
+        let embedded = flag("x-kubernetes-embedded-resource");
+        let own =
+            Below { embedded, keyed: !matches!(list, List::Atomic), defaults: default.is_some() };
+        let inner = properties.iter().map(|(_, node): &(Box<str>, Node)| node);
+        let inner = inner.chain(items.as_deref()).chain(match &additional {
+            Some(Additional::Of(node)) => Some(&**node),
+            _ => None,
+        });
+        let below = inner.fold(own, |all, node| all.and(node.below));
         Ok(Node {
             types: types(schema),
             nullable: flag("nullable"),
             preserve: flag("x-kubernetes-preserve-unknown-fields"),
-            embedded: flag("x-kubernetes-embedded-resource"),
+            embedded,
             atomic: schema["x-kubernetes-map-type"] == "atomic",
             properties: properties.into(),
             additional,
             items,
             list,
-            default: schema.get("default").filter(|value| !value.is_null()).cloned(),
+            default,
             rules: self.rules(schema)?,
+            below,
         })
     }
 

@@ -16,6 +16,9 @@ pub(super) fn check(root: &Node, object: &Value) -> Vec<FieldError> {
 }
 
 fn value(node: &Node, value: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    if !node.below.embedded {
+        return;
+    }
     match value {
         Value::Object(members) => {
             if node.embedded {

@@ -102,8 +102,6 @@ static CARD: Lazy = Lazy::new(|| {
         r"^(?:4[0-9]{12}(?:[0-9]{3})?|5[1-5][0-9]{14}|6(?:011|5[0-9][0-9])[0-9]{12}|3[47][0-9]{13}|3(?:0[0-5]|[68][0-9])[0-9]{11}|(?:2131|1800|35[0-9]{3})[0-9]{11})$",
     )
 });
-static TIME: Lazy =
-    Lazy::new(|| regex(r"^([0-9]{2}):([0-9]{2}):([0-9]{2})(.[0-9]+)?(z|([+-][0-9]{2}:[0-9]{2}))$"));
 static PERIOD: Lazy = Lazy::new(|| regex(r"([0-9]+)[\t\n\x0C\r ]*([A-Za-zµ]+)"));
 
 fn is_hex(text: &str) -> bool {
@@ -235,11 +233,29 @@ fn is_date(text: &str) -> bool {
 }
 
 fn is_date_time(text: &str) -> bool {
-    let lower = text.to_lowercase();
-    let Some((date, rest)) = lower.split_once('t') else { return false };
-    let time = rest.split('t').next().unwrap_or_default();
-    let Some(parts) = TIME.captures(time) else { return false };
-    is_date(date) && &parts[1] <= "23" && &parts[2] <= "59" && &parts[3] <= "59"
+    text.split_once(['t', 'T']).is_some_and(|(date, time)| is_date(date) && is_time(time))
+}
+
+/// `23:59:59`, perhaps a fraction, then `Z` or an offset.
+fn is_time(text: &str) -> bool {
+    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let below = |text: &str, max: &str| text.len() == 2 && digits(text) && text <= max;
+    let clock = |text: &str| {
+        let mut parts = text.splitn(3, ':');
+        let (hour, minute, second) = (parts.next(), parts.next(), parts.next());
+        hour.is_some_and(|hour| below(hour, "23"))
+            && minute.is_some_and(|minute| below(minute, "59"))
+            && second.is_some_and(|second| below(second, "59"))
+    };
+    let Some((time, rest)) = text.split_at_checked(8) else { return false };
+    let end = rest.find(['z', 'Z', '+', '-']).unwrap_or(rest.len());
+    let (fraction, zone) = rest.split_at(end);
+    let fraction_fits = fraction.is_empty()
+        || fraction.strip_prefix(['.', ',']).is_some_and(|rest| !rest.is_empty() && digits(rest));
+    let offset = zone.strip_prefix(['+', '-']).and_then(|zone| zone.split_once(':'));
+    let zone_fits = matches!(zone, "z" | "Z")
+        || offset.is_some_and(|(hours, minutes)| below(hours, "99") && below(minutes, "99"));
+    clock(time) && fraction_fits && zone_fits
 }
 
 /// As Go writes durations, or numbers with a unit in words somewhere in the text.

@@ -16,6 +16,9 @@ pub(super) fn check(root: &Node, object: &Value) -> Vec<FieldError> {
 }
 
 fn value(node: &Node, value: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    if !node.below.keyed {
+        return;
+    }
     match value {
         Value::Object(members) => {
             for (name, inner) in members {
@@ -45,7 +48,7 @@ fn value(node: &Node, value: &Value, path: &Path<'_>, errors: &mut Vec<FieldErro
 }
 
 fn set(elements: &[Value], path: &Path<'_>, errors: &mut Vec<FieldError>) {
-    for index in repeated(elements.iter().map(Value::to_string)) {
+    for index in repeated(elements, |a, b| a == b, Value::to_string) {
         let field = Path::Index(path, index).to_string();
         errors.push(FieldError::duplicate(field, &elements[index]));
     }
@@ -65,7 +68,8 @@ fn map(keys: &[Box<str>], elements: &[Value], path: &Path<'_>, errors: &mut Vec<
             return;
         }
     }
-    for index in repeated(elements.iter().map(|element| key(keys, element).to_string())) {
+    let same = |a: &Value, b: &Value| keys.iter().all(|key| a.get(&**key) == b.get(&**key));
+    for index in repeated(elements, same, |element| key(keys, element).to_string()) {
         let field = Path::Index(path, index).to_string();
         errors.push(FieldError::duplicate(field, &key(keys, &elements[index])));
     }
@@ -80,12 +84,28 @@ pub(super) fn key(keys: &[Box<str>], element: &Value) -> Value {
     Value::Object(fields.collect::<Map<String, Value>>())
 }
 
+/// Lists up to this long are compared element by element, which needs no memory.
+const PAIRWISE_MAX: usize = 16;
+
 /// Where something comes for the second time.
-fn repeated(texts: impl Iterator<Item = String>) -> Vec<usize> {
-    let mut seen: HashMap<String, usize> = HashMap::new();
+fn repeated(
+    elements: &[Value],
+    same: impl Fn(&Value, &Value) -> bool,
+    text: impl Fn(&Value) -> String,
+) -> Vec<usize> {
     let mut indices = Vec::new();
-    for (index, text) in texts.enumerate() {
-        let times = seen.entry(text).or_default();
+    if elements.len() <= PAIRWISE_MAX {
+        for (index, element) in elements.iter().enumerate() {
+            let before = elements[..index].iter().filter(|other| same(other, element)).take(2);
+            if before.count() == 1 {
+                indices.push(index);
+            }
+        }
+        return indices;
+    }
+    let mut seen: HashMap<String, usize> = HashMap::new();
+    for (index, element) in elements.iter().enumerate() {
+        let times = seen.entry(text(element)).or_default();
         *times += 1;
         if *times == 2 {
             indices.push(index);

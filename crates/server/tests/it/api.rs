@@ -49,7 +49,17 @@ impl Api {
     }
 
     pub(crate) async fn with(options: Options, cache: CacheOptions) -> Api {
-        let store: Arc<dyn Store> = Arc::new(Memory::default());
+        let api = Api::made(Arc::new(Memory::default()), options, cache).await;
+        api.post("/api/v1/namespaces", &json!({ "metadata": { "name": "ns" } })).await.is(201, "");
+        api
+    }
+
+    /// Another server over the same store.
+    pub(crate) async fn over(store: Arc<dyn Store>) -> Api {
+        Api::made(store, Options::default(), CacheOptions::default()).await
+    }
+
+    async fn made(store: Arc<dyn Store>, options: Options, cache: CacheOptions) -> Api {
         let mut cacher = Cacher::new(store, cache);
         cacher.load().await.unwrap();
         let clock: Arc<dyn Clock> = Arc::new(Still(NOW.parse().unwrap()));
@@ -67,9 +77,7 @@ impl Api {
         running.spawn(async move { cacher.run(CancellationToken::new()).await.unwrap() });
         server.bootstrap().await.unwrap();
         let peer = peer(Transport::Loopback);
-        let api = Api { server, peer, _cacher: running };
-        api.post("/api/v1/namespaces", &json!({ "metadata": { "name": "ns" } })).await.is(201, "");
-        api
+        Api { server, peer, _cacher: running }
     }
 
     /// The same server, asked by somebody with this name and these groups.

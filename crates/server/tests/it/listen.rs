@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::stream;
 use headwater_api::{Clock, SystemClock};
-use headwater_server::identity::{Authenticator, Peer};
+use headwater_server::identity::{Authenticator, Credential, Peer};
 use headwater_server::listen::{Error, Handle, Listener, Options};
 use headwater_server::metrics::Metrics;
 use headwater_server::pki::{self, Pair, Pki};
@@ -59,9 +59,9 @@ impl Handle for Scripted {
                 let body = futures::StreamExt::chain(begin, stream::pending());
                 Response::new(StreamBody::new(body).boxed_unsync())
             }
-            _ => match self.authenticator.identify(&peer, request.headers(), |_| None) {
-                Ok(identity) => text(StatusCode::OK, &identity.user),
-                Err(_) => text(StatusCode::UNAUTHORIZED, "Unauthorized"),
+            _ => match self.authenticator.identify(&peer, request.headers()) {
+                Ok(Credential::Known(identity)) => text(StatusCode::OK, &identity.user),
+                Ok(Credential::Token(_)) | Err(_) => text(StatusCode::UNAUTHORIZED, "Unauthorized"),
             },
         }
     }

@@ -12,4 +12,5 @@ mod delete;
 mod namespaces;
 mod list;
 mod watch;
+mod custom;
 mod listen;

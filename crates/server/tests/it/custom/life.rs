@@ -1,0 +1,284 @@
+//! Definitions: accepted, refused, changed, deleted; what their watchers and objects see of it.
+
+use headwater_store::Range;
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn a_definition_is_served_when_its_create_is_answered() {
+    let world = World::start().await;
+    let made = world.define(|_| {}).await;
+    assert_eq!(made["metadata"]["generation"], 1);
+    assert_eq!(made["spec"]["conversion"], json!({"strategy": "None"}));
+    assert_eq!(made["spec"]["names"]["listKind"], "WidgetList");
+    assert_eq!(made["spec"]["names"]["singular"], "widget");
+    world.widget("a", json!({})).await;
+    world.get("/apis/example.com/v1").await.is(200, r#""name":"widgets""#);
+    let status = world.get(&format!("{CRDS}/widgets.example.com")).await.json()["status"].clone();
+    assert_eq!(status["storedVersions"], json!(["v1"]));
+    assert_eq!(status["acceptedNames"]["kind"], "Widget");
+    let conditions: Vec<String> = status["conditions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|c| {
+            format!(
+                "{}={} {}",
+                c["type"].as_str().unwrap(),
+                c["status"].as_str().unwrap(),
+                c["reason"].as_str().unwrap()
+            )
+        })
+        .collect();
+    assert_eq!(
+        conditions,
+        ["NamesAccepted=True NoConflicts", "Established=True InitialNamesAccepted"]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_no_server_should_serve_is_refused() {
+    type Change = fn(&mut Value);
+    let rows: [(Change, &str); 14] = [
+        (|d| d["metadata"]["name"] = "x.example.com".into(), "must be spec.names.plural"),
+        (
+            |d| d["spec"]["versions"][0]["storage"] = false.into(),
+            "exactly one version marked as storage",
+        ),
+        (|d| d["spec"]["versions"] = json!([]), "exactly one version"),
+        (|d| d["spec"]["scope"] = "Galaxy".into(), "Unsupported value"),
+        (
+            |d| {
+                d["spec"]["group"] = "x.k8s.io".into();
+                d["metadata"]["name"] = "widgets.x.k8s.io".into();
+            },
+            "api-approved.kubernetes.io",
+        ),
+        (|d| schema(d, 0)["type"] = "string".into(), "must be object at the root"),
+        (|d| spec_fields(d)["size"]["type"] = "strange".into(), "Unsupported value"),
+        (
+            |d| spec_fields(d)["size"] = json!({"type": "object", "$ref": "x"}),
+            "$ref is not supported",
+        ),
+        (|d| schema(d, 0)["additionalProperties"] = true.into(), "must not be used at the root"),
+        (|d| spec_fields(d)["size"]["default"] = "x".into(), "must be of type integer"),
+        (
+            |d| spec_fields(d)["l"] = json!({"type": "array", "x-kubernetes-list-type": "map", "items": {"type": "object"}}),
+            "x-kubernetes-list-map-keys",
+        ),
+        (
+            |d| spec_fields(d)["colour"]["pattern"] = "(?=a)".into(),
+            "must be a valid regular expression",
+        ),
+        (|d| spec_fields(d)["colour"]["pattern"] = "a{1001}".into(), "invalid repeat count"),
+        (
+            |d| spec_fields(d)["size"]["x-kubernetes-validations"] = json!([{"rule": "self != 3"}]),
+            "self != 3",
+        ),
+    ];
+    let world = World::start().await;
+    for (change, why) in rows {
+        let mut definition = widgets();
+        change(&mut definition);
+        let answer = world.post(CRDS, &definition).await;
+        answer.fails(422, "Invalid", "CustomResourceDefinition.apiextensions.k8s.io");
+        answer.is(422, why);
+    }
+    world.get(CRDS).await.lists("");
+}
+
+#[tokio::test(start_paused = true)]
+async fn names_that_are_taken_wait_until_they_are_free() {
+    let world = World::with_widgets(|_| {}).await;
+    let other = |definition: &mut Value| {
+        definition["metadata"]["name"] = "gadgets.example.com".into();
+        definition["spec"]["names"] =
+            json!({"plural": "gadgets", "kind": "Gadget", "shortNames": ["wd"]});
+    };
+    world.define(other).await;
+    let target = format!("{CRDS}/gadgets.example.com");
+    let condition = |definition: &Value, at: usize| definition["status"]["conditions"][at].clone();
+    let refused = world.get(&target).await.json();
+    assert_eq!(condition(&refused, 0)["reason"], "ShortNamesConflict");
+    assert_eq!(condition(&refused, 0)["message"], "\"wd\" is already in use");
+    assert_eq!(
+        (condition(&refused, 1)["status"].clone(), condition(&refused, 1)["reason"].clone()),
+        (json!("False"), json!("NotAccepted"))
+    );
+    world.get("/apis/example.com/v1/gadgets").await.is(404, "404 page not found\n");
+    world.delete(&format!("{CRDS}/widgets.example.com")).await.is(200, "");
+    world.until("/apis/example.com/v1/gadgets", 200).await;
+    assert_eq!(condition(&world.get(&target).await.json(), 1)["status"], "True");
+}
+
+#[tokio::test(start_paused = true)]
+async fn deleting_a_definition_deletes_its_objects_and_ends_their_watches() {
+    let world = World::with_widgets(|_| {}).await;
+    world.widget("a", json!({"size": 1})).await;
+    world.widget("b", json!({"size": 1})).await;
+    let mut all = world.watch(&format!("{WIDGETS}?watch=1")).await;
+    let mut one = world.watch(&format!("{WIDGETS}?watch=1&fieldSelector=metadata.name=b")).await;
+    assert_eq!(all.take(2).await, "ADDED/a ADDED/b");
+    assert_eq!(one.take(1).await, "ADDED/b");
+    let marked = world.delete(&format!("{CRDS}/widgets.example.com")).await;
+    marked.is(200, "customresourcecleanup.apiextensions.k8s.io");
+    assert_eq!(marked.json()["kind"], "CustomResourceDefinition");
+    let mut seen = ends(&mut all).await;
+    seen.sort();
+    assert_eq!(seen, ["DELETED/a", "DELETED/b"]);
+    assert_eq!(ends(&mut one).await, ["DELETED/b"]);
+    world.until(WIDGETS, 404).await.is(404, "404 page not found\n");
+    world.until(&format!("{CRDS}/widgets.example.com"), 404).await;
+    world.get("/apis/example.com").await.is(404, "404 page not found\n");
+    // Made anew, it begins with nothing.
+    world.define(|_| {}).await;
+    world.get(WIDGETS).await.lists("");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_with_a_finalizer_holds_its_definition() {
+    let world = World::with_widgets(|_| {}).await;
+    let mut held = widget("held", json!({}));
+    held["metadata"]["finalizers"] = json!(["example.com/hold"]);
+    world.create(WIDGETS, &held).await;
+    world.widget("free", json!({})).await;
+    let target = format!("{CRDS}/widgets.example.com");
+    world.delete(&target).await.is(200, "InstanceDeletionPending");
+    world.post(WIDGETS, &widget("new", json!({}))).await.fails(
+        403,
+        "Forbidden",
+        r#"widgets.example.com "new" is forbidden: create not allowed while custom resource definition is terminating"#,
+    );
+    world.until(&format!("{WIDGETS}/free"), 404).await;
+    let definition = world.get(&target).await.json();
+    let conditions = definition["status"]["conditions"].as_array().unwrap();
+    let terminating = conditions.iter().find(|c| c["type"] == "Terminating").unwrap();
+    assert_eq!(
+        (&terminating["status"], &terminating["reason"]),
+        (&json!("True"), &json!("InstanceDeletionInProgress"))
+    );
+    // Reads and updates go on until the last one has gone.
+    world.merge(&format!("{WIDGETS}/held"), &json!({"spec": {"size": 4}})).await.is(200, "");
+    world
+        .merge(&format!("{WIDGETS}/held"), &json!({"metadata": {"finalizers": null}}))
+        .await
+        .is(200, "");
+    world.until(&target, 404).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_changed_definition_ends_watches_and_they_resume_where_they_were() {
+    let world = World::with_widgets(|_| {}).await;
+    let made = world.widget("a", json!({"size": 1})).await;
+    let mut watch = world.watch(&format!("{WIDGETS}?watch=1")).await;
+    assert_eq!(watch.take(1).await, "ADDED/a");
+    // A status of the definition is no change of what it defines.
+    world
+        .merge(&format!("{CRDS}/widgets.example.com"), &json!({"metadata": {"labels": {"x": "y"}}}))
+        .await
+        .is(200, "");
+    world.merge(&format!("{WIDGETS}/a"), &json!({"spec": {"size": 2}})).await.is(200, "");
+    assert_eq!(watch.take(1).await, "MODIFIED/a");
+    world.redefine(|d| spec_fields(d)["more"] = json!({"type": "string"})).await;
+    assert_eq!(ends(&mut watch).await, Vec::<String>::new());
+    world.widget("b", json!({"more": "x"})).await;
+    let resumed = format!("{WIDGETS}?watch=1&resourceVersion={}", version(&made));
+    assert_eq!(world.watch(&resumed).await.take(2).await, "MODIFIED/a ADDED/b");
+}
+
+#[tokio::test(start_paused = true)]
+async fn thousands_of_watchers_end_with_their_definition() {
+    let world = World::with_widgets(|_| {}).await;
+    world.widget("a", json!({})).await;
+    let mut watches = Vec::new();
+    for index in 0..2_000 {
+        let (selector, first) = match index % 2 {
+            0 => ("", "ADDED/a"),
+            _ => ("&labelSelector=x&allowWatchBookmarks=1", "MARK"),
+        };
+        let mut watch = world.watch(&format!("{WIDGETS}?watch=1{selector}")).await;
+        assert_eq!(watch.take(1).await, first);
+        watches.push(watch);
+    }
+    world.delete(&format!("{CRDS}/widgets.example.com")).await.is(200, "");
+    for (index, watch) in watches.iter_mut().enumerate() {
+        let expected: &[&str] = if index % 2 == 0 { &["DELETED/a"] } else { &[] };
+        assert_eq!(ends(watch).await, expected);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_object_outlives_its_definition_however_writers_race() {
+    let world = World::start().await;
+    for round in 0..5 {
+        world.define(|_| {}).await;
+        let writes = futures::future::join_all((0..200).map(|index| {
+            let body = widget(&format!("w{index}"), json!({"size": round}));
+            let world = &world;
+            async move { world.post(WIDGETS, &body).await.code }
+        }));
+        let deletion = async {
+            tokio::task::yield_now().await;
+            world.delete(&format!("{CRDS}/widgets.example.com")).await.is(200, "");
+        };
+        let (codes, ()) = futures::future::join(writes, deletion).await;
+        assert!(codes.iter().all(|code| [201, 403, 404].contains(code)), "{codes:?}");
+        world.until(&format!("{CRDS}/widgets.example.com"), 404).await;
+        let range = Range { prefix: "/registry/example.com/".into(), ..Range::default() };
+        let left = world.server.cache().store().range(range).await.unwrap().records;
+        assert!(left.is_empty(), "{left:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn types_that_come_and_go_leave_nothing_behind() {
+    let world = World::start().await;
+    let before = world.server.cache().resources().len();
+    for round in 0..50 {
+        let group = format!("g{round}.example.com");
+        let mut definition = widgets();
+        definition["metadata"]["name"] = format!("widgets.{group}").into();
+        definition["spec"]["group"] = group.clone().into();
+        world.create(CRDS, &definition).await;
+        let target = format!("/apis/{group}/v1/namespaces/ns/widgets");
+        let mut body = widget("a", json!({}));
+        body["apiVersion"] = format!("{group}/v1").into();
+        world.create(&target, &body).await;
+        let mut watch = world.watch(&format!("{target}?watch=1")).await;
+        assert_eq!(watch.take(1).await, "ADDED/a");
+        world.delete(&format!("{CRDS}/widgets.{group}")).await.is(200, "");
+        assert_eq!(ends(&mut watch).await, ["DELETED/a"]);
+        world.until(&format!("{CRDS}/widgets.{group}"), 404).await;
+    }
+    // What the cache kept for them goes when it next looks.
+    while world.server.cache().resources().len() > before + 1 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_large_definition_is_accepted_and_used() {
+    let world = World::with_widgets(|definition| {
+        let fields = spec_fields(definition).as_object_mut().unwrap();
+        for index in 0..20_000 {
+            fields.insert(format!("f{index}"), json!({"type": "string", "maxLength": 5}));
+        }
+    })
+    .await;
+    let object = world.widget("a", json!({"f19999": "x"})).await;
+    assert_eq!(object["spec"]["f19999"], "x");
+    world.post(WIDGETS, &widget("b", json!({"f7": "toolong"}))).await.fails(422, "Invalid", "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn definitions_are_served_before_the_first_request_of_a_new_server() {
+    let world = World::with_widgets(|definition| {
+        definition["spec"]["versions"][0]["selectableFields"] =
+            json!([{"jsonPath": ".spec.colour"}]);
+    })
+    .await;
+    world.widget("a", json!({"size": 1})).await;
+    let store = std::sync::Arc::clone(world.server.cache().store());
+    let again = Api::over(store).await;
+    again.get(&format!("{WIDGETS}?fieldSelector=spec.colour=blue")).await.lists("a");
+}

@@ -1,0 +1,165 @@
+//! Several versions over one store, scopes, and the paths that lead nowhere.
+
+use super::*;
+
+async fn two_versions() -> World {
+    World::with_widgets(|definition| {
+        definition["spec"]["versions"] = json!([version_of("v1", true), version_of("v2", false)]);
+        schema(definition, 1)["properties"]["spec"]["properties"]["replicas"].take();
+        let fields = &mut schema(definition, 1)["properties"]["spec"]["properties"];
+        fields.as_object_mut().unwrap().remove("replicas");
+    })
+    .await
+}
+
+const SECOND: &str = "/apis/example.com/v2/namespaces/ns/widgets";
+
+#[tokio::test(start_paused = true)]
+async fn every_version_shows_the_same_objects() {
+    let world = two_versions().await;
+    world.widget("a", json!({"size": 1, "replicas": 2})).await;
+    let object = world.get(&format!("{SECOND}/a")).await.json();
+    assert_eq!(object["apiVersion"], "example.com/v2");
+    // The other version does not know the field, and does not lose it.
+    assert_eq!(object["spec"], json!({"size": 1, "colour": "blue"}));
+    let list = world.get(SECOND).await.json();
+    assert_eq!(
+        (&list["apiVersion"], &list["items"][0]["apiVersion"]),
+        (&json!("example.com/v2"), &json!("example.com/v2"))
+    );
+    let mut watch = world.watch(&format!("{SECOND}?watch=1")).await;
+    assert_eq!(watch.next().await.unwrap()["object"]["apiVersion"], "example.com/v2");
+    let mut body = widget("b", json!({"size": 2}));
+    body["apiVersion"] = "example.com/v2".into();
+    assert_eq!(world.create(SECOND, &body).await["apiVersion"], "example.com/v2");
+    assert_eq!(watch.next().await.unwrap()["object"]["apiVersion"], "example.com/v2");
+    assert_eq!(world.get(&format!("{WIDGETS}/b")).await.json()["apiVersion"], "example.com/v1");
+    world.merge(&format!("{SECOND}/a"), &json!({"spec": {"size": 5}})).await.is(200, "");
+    world.delete(&format!("{SECOND}/b")).await.is(200, "");
+    world.get(WIDGETS).await.lists("a");
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_storage_version_takes_over_what_was_stored() {
+    let world = two_versions().await;
+    world.widget("a", json!({"size": 1})).await;
+    world
+        .redefine(|definition| {
+            definition["spec"]["versions"][0]["storage"] = false.into();
+            definition["spec"]["versions"][1]["storage"] = true.into();
+        })
+        .await;
+    let definition = world.get(&format!("{CRDS}/widgets.example.com")).await.json();
+    assert_eq!(definition["status"]["storedVersions"], json!(["v1", "v2"]));
+    assert_eq!(world.get(&format!("{SECOND}/a")).await.json()["spec"]["size"], 1);
+    // What may be stored in a version keeps the version.
+    let mut fewer = definition.clone();
+    fewer["spec"]["versions"].as_array_mut().unwrap().remove(0);
+    world.put(&format!("{CRDS}/widgets.example.com"), &fewer).await.fails(
+        422,
+        "Invalid",
+        r#"CustomResourceDefinition.apiextensions.k8s.io "widgets.example.com" is invalid: status.storedVersions[0]: Invalid value: "v1": missing from spec.versions"#,
+    );
+    // A write that changes nothing moves an object to the new version.
+    let read = world.get(&format!("{SECOND}/a")).await.json();
+    let written = world.put(&format!("{SECOND}/a"), &read).await.json();
+    assert_ne!(version(&read), version(&written));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_version_that_is_not_served_is_a_page_that_is_not_there() {
+    let world = two_versions().await;
+    world.redefine(|definition| definition["spec"]["versions"][1]["served"] = false.into()).await;
+    for path in
+        [SECOND, "/apis/example.com/v2", "/apis/example.com/v9/widgets", "/apis/none.com/v1/x"]
+    {
+        let answer = world.get(path).await;
+        answer.is(404, "404 page not found\n");
+        assert_eq!(answer.header("content-type"), "text/plain; charset=utf-8");
+    }
+    world.get("/apis/example.com").await.is(200, r#""version":"v1""#);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deprecated_version_warns() {
+    let world = World::with_widgets(|definition| {
+        definition["spec"]["versions"] =
+            json!([version_of("v1", true), version_of("v1beta1", false)]);
+        definition["spec"]["versions"][1]["deprecated"] = true.into();
+    })
+    .await;
+    let answer = world.get("/apis/example.com/v1beta1/namespaces/ns/widgets").await;
+    assert_eq!(
+        answer.header("warning"),
+        r#"299 - "example.com/v1beta1 Widget is deprecated; use example.com/v1 Widget""#
+    );
+    assert_eq!(world.get(WIDGETS).await.header("warning"), "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn discovery_shows_verbs_and_versions_in_their_order() {
+    let world = World::with_widgets(|definition| {
+        let names = ["v1alpha1", "v2", "v1beta1", "v1"];
+        definition["spec"]["versions"] =
+            names.map(|name| version_of(name, name == "v1")).to_vec().into();
+        for version in definition["spec"]["versions"].as_array_mut().unwrap() {
+            version["subresources"] = json!({"status": {}});
+        }
+    })
+    .await;
+    let group = world.get("/apis/example.com").await.json();
+    let versions: Vec<&str> = group["versions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|version| version["version"].as_str().unwrap())
+        .collect();
+    assert_eq!(versions, ["v2", "v1", "v1beta1", "v1alpha1"]);
+    assert_eq!(group["preferredVersion"]["version"], "v2");
+    let list = world.get("/apis/example.com/v1").await.json();
+    let entry = &list["resources"][0];
+    assert_eq!(
+        entry["verbs"],
+        json!(["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"])
+    );
+    assert_eq!((&entry["shortNames"], &entry["categories"]), (&json!(["wd"]), &json!(["all"])));
+    assert_eq!(list["resources"][1]["name"], "widgets/status");
+    let all = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+    let groups = world.accept("/apis", all).await.json();
+    let groups = groups["items"].as_array().unwrap();
+    let last = groups.last().unwrap();
+    assert_eq!(last["metadata"]["name"], "example.com");
+    let resource = &last["versions"][0]["resources"][0];
+    assert_eq!(
+        resource["responseKind"],
+        json!({"group": "example.com", "version": "v2", "kind": "Widget"})
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cluster_wide_kind_is_in_no_namespace() {
+    let world =
+        World::with_widgets(|definition| definition["spec"]["scope"] = "Cluster".into()).await;
+    let target = "/apis/example.com/v1/widgets";
+    let mut body = widget("a", json!({}));
+    body["metadata"]["namespace"] = "ns".into();
+    assert_eq!(world.create(target, &body).await["metadata"]["namespace"], Value::Null);
+    world.get(WIDGETS).await.is(404, "404 page not found\n");
+    world.get(target).await.lists("a");
+}
+
+#[tokio::test(start_paused = true)]
+async fn verbs_that_a_custom_kind_does_not_have_are_named() {
+    let world = World::with_widgets(|_| {}).await;
+    let across = "/apis/example.com/v1/widgets";
+    let status = world.post(across, &widget("a", json!({}))).await;
+    let status = status.fails(
+        405,
+        "MethodNotAllowed",
+        r#"create is not supported on resources of kind "widgets.example.com""#,
+    );
+    assert_eq!(
+        (&status["details"]["group"], &status["details"]["kind"]),
+        (&json!("example.com"), &json!("widgets"))
+    );
+}

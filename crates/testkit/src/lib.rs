@@ -3,6 +3,7 @@
 pub mod contract;
 pub mod model;
 pub mod history;
+pub mod ledger;
 pub mod keeping;
 
 pub use keeping::Keeping;

@@ -4,6 +4,7 @@
 mod architecture;
 mod command_line;
 mod kubectl_write;
+mod kill_loop;
 mod process;
 mod tokens;
 mod transcript;

@@ -3,8 +3,11 @@
 
 mod architecture;
 mod command_line;
-mod kubectl_write;
 mod kill_loop;
+mod kube_client;
+mod kubectl;
+mod kubectl_write;
 mod process;
+mod python;
 mod tokens;
 mod transcript;

@@ -1,0 +1,136 @@
+//! kubectl as people use it.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use crate::process::Process;
+
+/// A server, and kubectl pointed at it.
+struct Kubectl {
+    _server: Process,
+    dir: tempfile::TempDir,
+    kubeconfig: PathBuf,
+}
+
+impl Kubectl {
+    /// `None` where the machine has no kubectl.
+    fn start() -> Option<Kubectl> {
+        let found = Command::new("kubectl").args(["version", "--client"]).output();
+        if found.is_err() {
+            eprintln!("kubectl is not on this machine; what it would see is not tested");
+            return None;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let kubeconfig = dir.path().join("kubeconfig");
+        let server =
+            Process::serve(&["--memory", "--kubeconfig-out", kubeconfig.to_str().unwrap()]);
+        Some(Kubectl { _server: server, dir, kubeconfig })
+    }
+
+    fn command(&self, line: &str) -> Command {
+        let mut command = Command::new("kubectl");
+        command
+            .args(line.split_whitespace())
+            .env("KUBECONFIG", &self.kubeconfig)
+            .env("HOME", self.dir.path())
+            .env_remove("http_proxy")
+            .env_remove("https_proxy");
+        command
+    }
+
+    fn output(&self, line: &str) -> Output {
+        self.command(line).output().unwrap()
+    }
+
+    /// It succeeds and says all of this.
+    #[track_caller]
+    fn says(&self, line: &str, expected: &[&str]) -> String {
+        let output = self.output(line);
+        let text = String::from_utf8(output.stdout).unwrap();
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{line}: {text}{errors}");
+        for part in expected {
+            assert!(text.contains(part), "{line}: no {part:?} in {text}{errors}");
+        }
+        text
+    }
+
+    #[track_caller]
+    fn fails(&self, line: &str, expected: &str) {
+        let output = self.output(line);
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success(), "{line}");
+        assert!(errors.contains(expected), "{line}: {errors}");
+    }
+}
+
+#[test]
+fn kubectl_reads_and_writes() {
+    let Some(kubectl) = Kubectl::start() else { return };
+    kubectl.says("get namespaces", &["NAME", "STATUS", "default", "kube-system", "Active"]);
+    kubectl.says("create namespace team", &["namespace/team created"]);
+    kubectl.says("create configmap a -n team --from-literal=x=1", &["configmap/a created"]);
+    kubectl.fails("create configmap a -n team --from-literal=x=1", "already exists");
+    kubectl.says("get configmaps -n team", &["NAME", "DATA", "AGE", "a"]);
+    kubectl.says("get cm a -n team -o jsonpath={.data.x}", &["1"]);
+    kubectl.says("get cm -A -l nothing=here -o name", &[]);
+    kubectl.says("label configmap a -n team env=prod", &["configmap/a labeled"]);
+    kubectl.says("get cm -n team -l env=prod -o name", &["configmap/a"]);
+    kubectl.says("annotate configmap a -n team note=hello", &["configmap/a annotated"]);
+    kubectl.says(
+        "patch configmap a -n team --type=merge -p {\"data\":{\"x\":\"2\"}}",
+        &["configmap/a patched"],
+    );
+    kubectl.says("get cm a -n team -o yaml", &["x: \"2\"", "env: prod", "note: hello"]);
+    kubectl.says("create secret generic s -n team --from-literal=k=v", &["secret/s created"]);
+    kubectl.says("delete configmap a -n team", &["configmap \"a\" deleted"]);
+    kubectl.fails("get configmap a -n team", "NotFound");
+    kubectl.says("auth can-i create pods", &["yes"]);
+}
+
+#[test]
+fn kubectl_learns_what_is_served() {
+    let Some(kubectl) = Kubectl::start() else { return };
+    kubectl.says("api-resources", &["configmaps", "cm", "deployments", "apps/v1", "Deployment"]);
+    kubectl.says("api-resources --namespaced=false -o name", &["nodes", "namespaces"]);
+    kubectl.says("api-versions", &["apps/v1", "batch/v1", "v1"]);
+    kubectl.says("version", &["Server Version: v1.36."]);
+}
+
+#[test]
+fn kubectl_waits_and_watches() {
+    let Some(kubectl) = Kubectl::start() else { return };
+    kubectl.says("create deployment web --image=img:1", &["deployment.apps/web created"]);
+    kubectl.says("scale deployment web --replicas=3", &["deployment.apps/web scaled"]);
+    kubectl.says("get deployment web -o jsonpath={.spec.replicas}", &["3"]);
+    kubectl.says(
+        "wait deployment/web --for=jsonpath={.spec.replicas}=3 --timeout=20s",
+        &["condition met"],
+    );
+    let mut watch =
+        kubectl.command("get configmaps -w -o name").stdout(Stdio::piped()).spawn().unwrap();
+    kubectl.says("create configmap seen --from-literal=x=1", &["created"]);
+    let lines = BufReader::new(watch.stdout.take().unwrap()).lines();
+    let found = lines.map_while(Result::ok).find(|line| line == "configmap/seen");
+    assert!(found.is_some());
+    watch.kill().unwrap();
+    watch.wait().unwrap();
+    kubectl.says("delete configmap seen --wait=true", &["deleted"]);
+    kubectl.says("delete deployment web", &["deleted"]);
+}
+
+#[test]
+fn kubectl_proxies() {
+    let Some(kubectl) = Kubectl::start() else { return };
+    let mut proxy = kubectl.command("proxy --port=0").stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(proxy.stdout.take().unwrap()).lines();
+    let line = lines.next().unwrap().unwrap();
+    let address = line.rsplit(' ').next().unwrap();
+    let url = format!("http://{address}/api/v1/namespaces/default");
+    let answer = Command::new("curl").args(["-s", "--noproxy", "*", &url]).output().unwrap();
+    proxy.kill().unwrap();
+    proxy.wait().unwrap();
+    let text = String::from_utf8(answer.stdout).unwrap();
+    assert!(text.contains("\"kind\": \"Namespace\""), "{text}");
+}

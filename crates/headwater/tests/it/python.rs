@@ -1,0 +1,49 @@
+//! Python's `kubernetes` package: a client in another language, from its registry.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::process::Process;
+
+/// A Python with the package, kept between runs; `None` where it cannot be had.
+fn python() -> Option<PathBuf> {
+    let venv = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python");
+    let python = venv.join("bin/python");
+    let has_package = |python: &Path| {
+        let import = Command::new(python).args(["-c", "import kubernetes"]).output();
+        import.is_ok_and(|output| output.status.success())
+    };
+    if has_package(&python) {
+        return Some(python);
+    }
+    let made = Command::new("python3").args(["-m", "venv"]).arg(&venv).output();
+    let installed = made.is_ok()
+        && Command::new(&python)
+            .args(["-m", "pip", "install", "--quiet", "kubernetes"])
+            .output()
+            .is_ok_and(|output| output.status.success());
+    if installed && has_package(&python) {
+        return Some(python);
+    }
+    eprintln!("the Python client cannot be installed here; what it would see is not tested");
+    None
+}
+
+#[test]
+fn the_python_client_lists_watches_and_writes() {
+    let Some(python) = python() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let kubeconfig = dir.path().join("kubeconfig");
+    let _server = Process::serve(&["--memory", "--kubeconfig-out", kubeconfig.to_str().unwrap()]);
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/python/client.py");
+    let output = Command::new(python)
+        .arg(script)
+        .env("KUBECONFIG", &kubeconfig)
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .env("NO_PROXY", "*")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(said.trim(), "ok", "{errors}");
+}

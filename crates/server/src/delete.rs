@@ -283,7 +283,7 @@ impl Delete<'_> {
         if is_deleting(current) {
             let before = current["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
             // Only an explicit, shorter period changes a deletion that is under way.
-            if period < before && (asked.is_some() || idle) {
+            if period < before && asked.is_some() {
                 self.shorten(&mut value, before, period);
             } else if before > 0 && value == *current {
                 return Plan::Keep;

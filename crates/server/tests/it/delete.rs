@@ -180,6 +180,14 @@ async fn a_pod_that_runs_somewhere_is_given_time() {
     assert_eq!(gone["kind"], "Pod");
     api.get(free).await.fails(404, "NotFound", "");
 
+    // One that finishes while it is given time keeps it.
+    let done = &format!("{PODS}/done");
+    api.create(PODS, &pod("done", "n1")).await;
+    api.delete(done).await.is(200, "");
+    let phase = json!({ "status": { "phase": "Succeeded" } });
+    let finished = api.merge(&format!("{done}/status"), &phase).await.is(200, "").json();
+    assert_eq!(api.delete(done).await.is(200, "").json(), finished);
+
     // The pod's own period, and a negative one.
     let mut own = pod("own", "n1");
     own["spec"]["terminationGracePeriodSeconds"] = 7.into();

@@ -52,10 +52,10 @@ fn setting(name: &str) -> Option<u64> {
 }
 
 /// Numbers that only the seed decides.
-struct Dice(u64);
+pub(crate) struct Dice(pub(crate) u64);
 
 impl Dice {
-    fn below(&mut self, end: u64) -> u64 {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % end
@@ -298,7 +298,12 @@ fn watch(at: SocketAddr, client: &mut Client, highest: &AtomicU64) {
 }
 
 /// The answer to a request; `None` if it did not come whole.
-fn ask(at: SocketAddr, method: &str, path: &str, body: Option<Value>) -> Option<(u16, Value)> {
+pub(crate) fn ask(
+    at: SocketAddr,
+    method: &str,
+    path: &str,
+    body: Option<Value>,
+) -> Option<(u16, Value)> {
     let body = body.map(|body| body.to_string()).unwrap_or_default();
     let mut socket = TcpStream::connect(at).ok()?;
     let length = body.len();
@@ -341,14 +346,14 @@ impl<R: BufRead> Iterator for Chunks<R> {
 }
 
 /// The lines of a watch; the socket is closed with it.
-struct Lines {
+pub(crate) struct Lines {
     socket: TcpStream,
     chunks: Chunks<BufReader<TcpStream>>,
     ready: std::collections::VecDeque<Vec<u8>>,
 }
 
 impl Lines {
-    fn open(at: SocketAddr, path: &str) -> Option<Lines> {
+    pub(crate) fn open(at: SocketAddr, path: &str) -> Option<Lines> {
         let mut socket = TcpStream::connect(at).ok()?;
         write!(socket, "GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").ok()?;
         let mut from = BufReader::new(socket.try_clone().ok()?);

@@ -11,3 +11,4 @@ mod process;
 mod python;
 mod tokens;
 mod transcript;
+mod watchers;

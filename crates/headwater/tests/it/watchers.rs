@@ -1,0 +1,150 @@
+//! A thousand watchers of one server: mixed selections, random cuts and resumes, slow readers, all
+//! of them held to the history (R23 to R30).
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use headwater_api::Revision;
+use headwater_testkit::history::{
+    Body, Client, Ends, Seen, Selection, Start, Stream, Truth, version,
+};
+use serde_json::{Value, json};
+
+use crate::kill_loop::{Dice, Lines, ask};
+use crate::process::Process;
+
+const WATCHERS: usize = 1_000;
+const WRITERS: u64 = 3;
+const WRITES: u64 = 40;
+
+/// The path and query of a selection, and the same said naively.
+fn selection(index: usize) -> (&'static str, Selection) {
+    fn app(body: &Body) -> Option<&str> {
+        body.value()["metadata"]["labels"]["app"].as_str()
+    }
+    fn namespace(body: &Body) -> Option<&str> {
+        body.value()["metadata"]["namespace"].as_str()
+    }
+    let (path, matches): (&str, fn(&Body) -> bool) = match index % 5 {
+        0 => ("configmaps?", |_| true),
+        1 => ("namespaces/default/configmaps?", |b| namespace(b) == Some("default")),
+        2 => ("configmaps?labelSelector=app%3Dweb&", |b| app(b) == Some("web")),
+        3 => ("configmaps?labelSelector=app%21%3Dweb&", |b| app(b) != Some("web")),
+        _ => ("namespaces/default/configmaps?fieldSelector=metadata.name%3Dw1-1&", |b| {
+            namespace(b) == Some("default") && b.value()["metadata"]["name"] == "w1-1"
+        }),
+    };
+    (path, Box::new(matches))
+}
+
+#[test]
+fn a_thousand_watchers_are_told_exactly_what_happened() {
+    // Each watcher has two descriptors here.
+    let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    limit.current = limit.maximum;
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let args = ["--data-dir", data.to_str().unwrap(), "--default-watch-cache-size", "20"];
+    let server = Process::serve(&args);
+    let at = server.plain;
+    let done = AtomicBool::new(false);
+    let mut clients = vec![Client::default(); WATCHERS];
+    let newest = std::thread::scope(|scope| {
+        for (n, client) in clients.iter_mut().enumerate() {
+            let done = &done;
+            let thread = std::thread::Builder::new().stack_size(256 << 10);
+            thread.spawn_scoped(scope, move || watch(at, n, client, done)).unwrap();
+        }
+        let writers: Vec<_> = (0..WRITERS).map(|n| scope.spawn(move || write(at, n))).collect();
+        let newest = writers.into_iter().map(|writer| writer.join().unwrap()).max().unwrap();
+        done.store(true, Ordering::Relaxed);
+        newest
+    });
+    let truth = truth(at, newest);
+    let ends = Ends { complete_to: newest, compacted: Revision::ZERO };
+    let (mut told, mut streams) = (0, 0);
+    for index in 0..5 {
+        let expected = truth.expect(selection(index).1);
+        for client in clients.iter().skip(index).step_by(5) {
+            told += client.check(&expected, ends).unwrap_or_else(|broken| panic!("{broken}"));
+            streams += client.streams.len();
+        }
+    }
+    eprintln!("{WATCHERS} watchers, {streams} streams, {told} events, all as they happened");
+    assert!(streams >= 2 * WATCHERS, "everybody resumed at least once");
+}
+
+/// Writes for a while; answers its last revision.
+fn write(at: SocketAddr, writer: u64) -> Revision {
+    let mut dice = Dice(writer + 7);
+    let mut last = Revision::ZERO;
+    for n in 0..WRITES {
+        let namespace = ["default", "kube-system"][dice.below(2) as usize];
+        let name = format!("w{writer}-{}", dice.below(3));
+        let app = ["web", "db"][dice.below(2) as usize];
+        let body = json!({"metadata": {"name": name, "labels": {"app": app}}, "data": {"n": n.to_string()}});
+        let maps = format!("/api/v1/namespaces/{namespace}/configmaps");
+        let path = format!("{maps}/{name}");
+        let object: Value = match ask(at, "PUT", &path, Some(body.clone())).unwrap() {
+            (404, _) => ask(at, "POST", &maps, Some(body)).unwrap().1,
+            (_, object) => object,
+        };
+        last = version(&object).unwrap_or(last);
+        if dice.below(4) == 0 {
+            ask(at, "DELETE", &path, None).unwrap();
+        }
+    }
+    let end = json!({"metadata": {"name": format!("end-{writer}")}});
+    let (_, object) = ask(at, "POST", "/api/v1/namespaces/default/configmaps", Some(end)).unwrap();
+    last.max(version(&object).unwrap())
+}
+
+/// Watches and is cut off, again and again, until the writers are done; then once more to the end.
+fn watch(at: SocketAddr, n: usize, client: &mut Client, done: &AtomicBool) {
+    let mut dice = Dice(n as u64);
+    let (path, _) = selection(n);
+    loop {
+        let is_last = done.load(Ordering::Relaxed);
+        let (start, from) = match client.position() {
+            Some(after) => (Start::After(after), format!("resourceVersion={after}")),
+            None => {
+                let asked = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
+                (Start::Initial(Revision::ZERO), asked.to_owned())
+            }
+        };
+        let lasts = if is_last { 3 } else { 2 + dice.below(4) };
+        let cut_after = if is_last { usize::MAX } else { dice.below(12) as usize + 1 };
+        let is_slow = n.is_multiple_of(10) && !is_last;
+        let path = format!(
+            "/api/v1/{path}watch=true&allowWatchBookmarks=true&timeoutSeconds={lasts}&{from}"
+        );
+        let Some(lines) = Lines::open(at, &path) else { continue };
+        let mut seen = Vec::new();
+        for line in lines.take(cut_after) {
+            seen.push(Seen::parse(&line).unwrap());
+            if is_slow {
+                std::thread::sleep(Duration::from_millis(50)); // it is what is tested
+            }
+        }
+        client.streams.push(Stream { start, seen });
+        if is_last {
+            return;
+        }
+    }
+}
+
+/// Everything that happened, from the first revision on.
+fn truth(at: SocketAddr, upto: Revision) -> Truth {
+    let mut truth = Truth::default();
+    let lines = Lines::open(at, "/api/v1/configmaps?watch=true&resourceVersion=1").unwrap();
+    for line in lines {
+        let Some(Seen::Event(event)) = Seen::parse(&line) else { panic!("an event comes") };
+        truth.witness(&event).unwrap();
+        if truth.newest() >= upto {
+            break;
+        }
+    }
+    truth
+}

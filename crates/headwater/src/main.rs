@@ -1,5 +1,6 @@
 //! The binary: flags, wiring, terminal output.
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -55,6 +56,10 @@ fn run(flags: Flags) -> Result<()> {
 fn log_to_stderr(filter: &str) -> Result<()> {
     let filter = EnvFilter::try_new(filter)
         .with_context(|| format!("{filter:?} is not a log filter; try --log info"))?;
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .init();
     Ok(())
 }

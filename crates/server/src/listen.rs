@@ -233,12 +233,13 @@ impl Listener {
             None => Transport::Loopback,
         };
         let peer = Peer { address: from, transport, tasks: shared.tasks.clone() };
+        let serving = match tls {
+            Some(acceptor) => connection::serve_tls(shared, acceptor, socket, peer),
+            None => connection::serve_plain(shared, socket, peer),
+        };
         connections.spawn(async move {
             let _counted = (place, held);
-            match tls {
-                Some(acceptor) => connection::serve_tls(shared, acceptor, socket, peer).await,
-                None => connection::serve_plain(shared, socket, peer).await,
-            }
+            serving.await;
         });
     }
 }

@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal};
 
 use crate::kubeconfig::Endpoint;
 
@@ -92,9 +93,11 @@ impl Started {
         self.home.as_ref().map(|home| home.0.join("kubeconfig")).unwrap_or_default()
     }
 
-    /// Ends the process and keeps its data.
+    /// Ends the process as an operator would and keeps its data.
     pub(super) fn stop(mut self) -> Result<Home> {
-        self.end();
+        let pid = Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, Signal::TERM)?;
+        self.child.wait()?;
         self.home.take().context("a server is stopped once")
     }
 

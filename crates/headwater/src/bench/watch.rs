@@ -1,9 +1,10 @@
 //! Watches: what an event costs for each watcher it goes to, and what a watcher costs that waits.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use hdrhistogram::Histogram;
 use http::Method;
 use tokio::task::JoinSet;
@@ -35,6 +36,8 @@ const PACE: Duration = Duration::from_millis(100);
 const SELECTIVE_WRITES: usize = 2000;
 /// Events every returning watcher has missed.
 const MISSED: usize = 200;
+/// How long after the last write its events may take.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Handshakes at the same time.
 const OPENING: usize = 64;
 
@@ -59,14 +62,20 @@ async fn now(endpoint: &Endpoint) -> Result<u64> {
     send(&mut connection, update(0)).await
 }
 
-fn update(mark: usize) -> Work {
-    let index = mark % PODS;
+/// A write to one of the pods, different from every other: one that changes nothing makes no event.
+fn update(index: usize) -> Work {
+    let index = index % PODS;
     let namespace = namespace(index);
     Work {
         method: Method::PUT,
         path: format!("/api/v1/namespaces/{namespace}/pods/{}", pod_name(index)),
-        body: pod(index, &namespace, mark + 1),
+        body: pod(index, &namespace, unused_mark()),
     }
+}
+
+fn unused_mark() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(1);
+    NEXT.fetch_add(1, Relaxed)
 }
 
 /// Opens watches a few at a time; the result is in order.
@@ -93,8 +102,11 @@ async fn open(
     Ok(open.into_iter().map(|(_, stream)| stream).collect())
 }
 
+/// When the event of each revision came.
+type Times = Vec<(u64, Instant)>;
+
 /// Reads `count` events from each stream; each must have seen the same.
-struct Readers(JoinSet<Result<(Seen, Vec<(u64, Instant)>)>>);
+struct Readers(JoinSet<Result<(Seen, Times)>>);
 
 impl Readers {
     fn start(streams: Vec<Stream>, count: usize, timed: bool) -> Readers {
@@ -102,7 +114,7 @@ impl Readers {
         for mut stream in streams {
             readers.spawn(async move {
                 let mut seen = Seen::default();
-                let mut times = Vec::new();
+                let mut times = Times::new();
                 for _ in 0..count {
                     let revision = revision(stream.next().await?)?;
                     seen.push(revision)?;
@@ -116,16 +128,20 @@ impl Readers {
         Readers(readers)
     }
 
-    async fn finish(mut self, expected: Seen) -> Result<Vec<(u64, Instant)>> {
-        let mut all = Vec::new();
-        while let Some(read) = self.0.join_next().await {
-            let (seen, times) = read??;
-            if seen != expected {
-                bail!("a watcher saw {seen:?} where {expected:?} was written");
+    async fn finish(mut self, expected: Seen) -> Result<Times> {
+        let read = async {
+            let mut all = Vec::new();
+            while let Some(read) = self.0.join_next().await {
+                let (seen, times) = read??;
+                if seen != expected {
+                    bail!("a watcher saw {seen:?} where {expected:?} was written");
+                }
+                all.extend(times);
             }
-            all.extend(times);
-        }
-        Ok(all)
+            Ok(all)
+        };
+        let read = tokio::time::timeout(PATIENCE, read).await;
+        read.context("an event did not come")?
     }
 }
 
@@ -188,7 +204,7 @@ fn delays(acknowledged: &[(u64, Instant)], arrived: &[(u64, Instant)]) -> Result
 /// Every event is for one of the watchers: what do the others cost?
 async fn selective(target: &Target, size: &Size, report: &mut Report) -> Result<()> {
     let watchers = size.watchers;
-    load(&target.endpoint, 4, watchers, move |index| labelled(Method::POST, index, 0)).await?;
+    load(&target.endpoint, 4, watchers, |index| labelled(Method::POST, index)).await?;
     let alone = selective_writes(target, watchers).await?.1;
     let from = now(&target.endpoint).await?;
     let path = move |index: usize| {
@@ -225,16 +241,16 @@ async fn selective(target: &Target, size: &Size, report: &mut Report) -> Result<
 /// Updates pods, each labelled for one watcher.
 async fn selective_writes(target: &Target, watchers: usize) -> Result<(Vec<u64>, Used)> {
     let meter = Meter::start(target);
-    let work = move |index: usize| labelled(Method::PUT, index % watchers, index);
+    let work = move |index: usize| labelled(Method::PUT, index % watchers);
     let done = load(&target.endpoint, 1, SELECTIVE_WRITES, work).await?;
     Ok((revisions(&done.acknowledged), meter.stop()))
 }
 
 /// A write to the pod of one watcher.
-fn labelled(method: Method, watcher: usize, mark: usize) -> Work {
+fn labelled(method: Method, watcher: usize) -> Work {
     let index = PODS + watcher;
     let namespace = namespace(index);
-    let body = String::from_utf8_lossy(&pod(index, &namespace, mark)).replacen(
+    let body = String::from_utf8_lossy(&pod(index, &namespace, unused_mark())).replacen(
         "\"team\"",
         &format!("\"watcher\":\"w{watcher}\",\"team\""),
         1,

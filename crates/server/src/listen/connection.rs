@@ -37,30 +37,44 @@ const LINGER_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// How long an HTTP/2 peer may take to go after it was told to.
 const GOAWAY_PATIENCE: Duration = Duration::from_secs(5);
 
+/// What serves one connection to its end. Boxed at each step, so that an idle connection carries
+/// neither its handshake's memory nor a copy of its stream for every function it passed through.
+pub(super) type Serving = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// Serves TLS on a socket.
-pub(super) async fn serve_tls<H: Handle>(
+pub(super) fn serve_tls<H: Handle>(
     shared: Arc<Shared<H>>,
     acceptor: Acceptor,
     socket: TcpStream,
     peer: Peer,
-) {
-    let handshake = handshake(&acceptor, socket);
-    // Boxed, so that an idle connection does not carry the handshake's memory with it.
-    let handshake = Box::pin(tokio::time::timeout(shared.options.timeout_handshake, handshake));
-    let Ok(Some((stream, protocol, client))) = handshake.await else {
-        shared.metrics.tls_handshake_errors.with(&[]).inc();
-        return;
-    };
-    let peer = Peer { transport: Transport::Tls(client), ..peer };
-    match protocol {
-        Protocol::Http1 => serve_http1(shared, stream, peer).await,
-        Protocol::Http2 => serve_http2(shared, stream, peer).await,
-    }
+) -> Serving {
+    let begin: Pin<Box<dyn Future<Output = Option<Serving>> + Send>> = Box::pin(async move {
+        let handshake = handshake(&acceptor, socket);
+        let in_time = tokio::time::timeout(shared.options.timeout_handshake, handshake).await;
+        let Ok(Some((stream, protocol, client))) = in_time else {
+            shared.metrics.tls_handshake_errors.with(&[]).inc();
+            return None;
+        };
+        let peer = Peer { transport: Transport::Tls(client), ..peer };
+        Some(match protocol {
+            Protocol::Http1 => serve_http1(shared, stream, peer),
+            Protocol::Http2 => serve_http2(shared, stream, peer),
+        })
+    });
+    Box::pin(async move {
+        if let Some(serving) = begin.await {
+            serving.await;
+        }
+    })
 }
 
 /// Serves plain HTTP/1.1 on a loopback socket.
-pub(super) async fn serve_plain<H: Handle>(shared: Arc<Shared<H>>, socket: TcpStream, peer: Peer) {
-    serve_http1(shared, socket, peer).await;
+pub(super) fn serve_plain<H: Handle>(
+    shared: Arc<Shared<H>>,
+    socket: TcpStream,
+    peer: Peer,
+) -> Serving {
+    serve_http1(shared, socket, peer)
 }
 
 type Handshake = (TlsStream<TcpStream>, Protocol, ClientCertificate);
@@ -94,7 +108,7 @@ async fn explain_tls(mut socket: TcpStream) {
     }
 }
 
-async fn serve_http1<H: Handle, S: Socket>(shared: Arc<Shared<H>>, stream: S, peer: Peer) {
+fn serve_http1<H: Handle, S: Socket>(shared: Arc<Shared<H>>, stream: S, peer: Peer) -> Serving {
     let pulse = Arc::new(Pulse::new(&shared.options));
     let gate = gate(&shared, &pulse, peer);
     let mut connection = http1::Builder::new()
@@ -104,22 +118,28 @@ async fn serve_http1<H: Handle, S: Socket>(shared: Arc<Shared<H>>, stream: S, pe
         .max_buf_size(BUFFER_MAX)
         .serve_connection(
             TokioIo::new(Watched::http1(stream, pulse.clone())),
-            service_fn(move |request| gate.clone().answer(request)),
+            service_fn(move |request| boxed(gate.clone().answer(request))),
         )
         .with_upgrades();
     let stop = |connection: Pin<&mut http1::UpgradeableConnection<_, _>>| {
         connection.graceful_shutdown();
     };
-    let end = drive(&mut connection, stop, &pulse, &shared.stop).await;
-    if end == End::Finished
-        && !shared.stop.is_cancelled()
-        && let Some(parts) = connection.into_parts()
-    {
-        linger(parts.io.into_inner().into_inner().into_socket()).await;
-    }
+    Box::pin(async move {
+        let end = drive(&mut connection, stop, &pulse, &shared.stop).await;
+        if end == End::Finished && !shared.stop.is_cancelled() {
+            let stream = connection.into_parts().map(|parts| parts.io.into_inner().into_inner());
+            if let Some(stream) = stream {
+                linger(stream.into_socket()).await;
+            }
+        }
+    })
 }
 
-async fn serve_http2<H: Handle>(shared: Arc<Shared<H>>, stream: TlsStream<TcpStream>, peer: Peer) {
+fn serve_http2<H: Handle>(
+    shared: Arc<Shared<H>>,
+    stream: TlsStream<TcpStream>,
+    peer: Peer,
+) -> Serving {
     let pulse = Arc::new(Pulse::new(&shared.options));
     let gate = gate(&shared, &pulse, peer);
     let mut connection = http2::Builder::new(Streams(shared.tasks.clone()))
@@ -133,15 +153,17 @@ async fn serve_http2<H: Handle>(shared: Arc<Shared<H>>, stream: TlsStream<TcpStr
         .max_local_error_reset_streams(HTTP2_RESETS_MAX)
         .serve_connection(
             TokioIo::new(Watched::http2(stream, pulse.clone())),
-            service_fn(move |request| gate.clone().answer(request)),
+            service_fn(move |request| boxed(gate.clone().answer(request))),
         );
     let stop =
         |connection: Pin<&mut http2::Connection<_, _, Streams>>| connection.graceful_shutdown();
-    if drive(&mut connection, stop, &pulse, &shared.stop).await == End::Overdue {
-        Pin::new(&mut connection).graceful_shutdown();
-        // Whether it left by itself or not, it is gone now.
-        let _ = tokio::time::timeout(GOAWAY_PATIENCE, connection).await;
-    }
+    Box::pin(async move {
+        if drive(&mut connection, stop, &pulse, &shared.stop).await == End::Overdue {
+            Pin::new(&mut connection).graceful_shutdown();
+            // Whether it left by itself or not, it is gone now.
+            let _ = tokio::time::timeout(GOAWAY_PATIENCE, &mut connection).await;
+        }
+    })
 }
 
 fn gate<H: Handle>(shared: &Arc<Shared<H>>, pulse: &Arc<Pulse>, peer: Peer) -> Arc<Gate<H>> {
@@ -151,6 +173,12 @@ fn gate<H: Handle>(shared: &Arc<Shared<H>>, pulse: &Arc<Pulse>, peer: Peer) -> A
         pulse: pulse.clone(),
         panics: shared.metrics.panics.with(&[]),
     })
+}
+
+/// hyper keeps room for the future of a request in every connection and every stream, for as long
+/// as they live. Boxed, that is a pointer, and the memory is there only while a request is handled.
+fn boxed<F: Future>(answer: F) -> Pin<Box<F>> {
+    Box::pin(answer)
 }
 
 /// How a connection came to its end.
@@ -196,7 +224,7 @@ where
 /// Reads what a peer still sends after the last answer. Closing a socket with unread bytes resets
 /// it, and the reset may overtake the answer.
 async fn linger(mut socket: TcpStream) {
-    let drain = async {
+    let drain = async move {
         let mut left = LINGER_BYTES_MAX;
         let mut buffer = vec![0; 16 * 1024];
         socket.shutdown().await.ok()?;

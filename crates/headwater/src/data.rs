@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
+use headwater_store::embedded::{self, Manifest};
 use http::Request;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 
 use crate::connect::{Connection, successful};
-use crate::flags::{Backup, Compact, Remote};
+use crate::flags::{Backup, Compact, Remote, Restore, Verify};
 use crate::kubeconfig::Endpoint;
 use crate::print;
 
@@ -34,15 +35,49 @@ pub(crate) async fn backup(flags: &Backup) -> Result<()> {
     let request = Request::get("/debug/headwater/backup").body(Full::default())?;
     let (_connection, body) = ask(&flags.remote, request).await?;
     let beside = beside(file);
-    let written = match write(&beside, body).await {
-        Ok(bytes) => fs::hard_link(&beside, file).map(|()| bytes).map_err(Into::into),
-        Err(error) => Err(error),
-    };
+    let taken = take(body, &beside, file).await;
     // Complete or not, only the name that was asked for stays.
     let _ = fs::remove_file(&beside);
-    let bytes = written.with_context(|| format!("cannot write {}", file.display()))?;
-    print::note(&format!("{bytes} bytes in {}", file.display()));
+    let manifest = taken.with_context(|| format!("no backup in {}", file.display()))?;
+    print::note(&format!("{} in {}", contents(&manifest), file.display()));
     Ok(())
+}
+
+/// Writes a backup beside its place, checks it from end to end, and puts it there.
+async fn take(body: Incoming, beside: &Path, file: &Path) -> Result<Manifest> {
+    write(beside, body).await?;
+    let manifest = embedded::verify_backup(beside)?;
+    // A link, unlike a rename, does not replace what came there meanwhile.
+    fs::hard_link(beside, file)?;
+    sync_directory(file)?;
+    Ok(manifest)
+}
+
+/// Fills a new directory from a backup.
+pub(crate) fn restore(flags: &Restore) -> Result<()> {
+    let (file, data) = (flags.file.display(), flags.data_dir.display());
+    embedded::restore(&flags.file, &flags.data_dir)
+        .with_context(|| format!("{file} was not restored"))?;
+    print::note(&format!("{file} is restored; try: headwater serve --data-dir {data}"));
+    Ok(())
+}
+
+/// Checks a backup, or a data directory that nobody has open.
+pub(crate) fn verify(flags: &Verify) -> Result<()> {
+    let path = &flags.path;
+    let found = if path.is_dir() {
+        let found = embedded::verify_dir(path, flags.deep);
+        found.map(|found| format!("{} objects at revision {}", found.objects, found.revision))
+    } else {
+        embedded::verify_backup(path).map(|manifest| contents(&manifest))
+    };
+    let found = found.with_context(|| format!("{} is not good", path.display()))?;
+    print::note(&format!("{} is good: {found}", path.display()));
+    Ok(())
+}
+
+fn contents(manifest: &Manifest) -> String {
+    format!("{} objects at revision {}", manifest.objects, manifest.revision)
 }
 
 async fn ask(remote: &Remote, request: Request<Full<Bytes>>) -> Result<(Connection, Incoming)> {
@@ -56,17 +91,17 @@ fn beside(file: &Path) -> PathBuf {
     file.with_file_name(format!(".{name}.{}", std::process::id()))
 }
 
-async fn write(path: &Path, mut body: Incoming) -> Result<u64> {
+async fn write(path: &Path, mut body: Incoming) -> Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    let mut bytes = 0;
     while let Some(frame) = body.frame().await {
         if let Ok(data) = frame.context("the backup broke off")?.into_data() {
             file.write_all(&data)?;
-            bytes += data.len() as u64;
         }
     }
-    file.sync_all()?;
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    File::open(directory.unwrap_or(Path::new(".")))?.sync_all()?;
-    Ok(bytes)
+    Ok(file.sync_all()?)
+}
+
+fn sync_directory(file: &Path) -> Result<()> {
+    let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty());
+    Ok(File::open(directory.unwrap_or(Path::new(".")))?.sync_all()?)
 }

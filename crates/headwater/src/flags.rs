@@ -42,6 +42,7 @@ Examples:
   headwater serve --memory --bind 127.0.0.1:0  nothing on disk, any free port
   export KUBECONFIG=.headwater/admin.kubeconfig; kubectl get namespaces
   headwater backup today.hwb                   while it serves
+  headwater restore today.hwb --data-dir new   into an empty directory
   headwater bench list                         how fast is it here?";
 
 #[derive(Debug, Subcommand)]
@@ -53,6 +54,10 @@ pub(crate) enum Command {
     Compact(Compact),
     /// Copy everything a running server holds into a file
     Backup(Backup),
+    /// Fill a new data directory from a backup
+    Restore(Restore),
+    /// Read a backup or a data directory from end to end and check it
+    Verify(Verify),
     /// Measure a server: writes, lists, watches, starting
     Bench(crate::bench::Bench),
 }
@@ -157,6 +162,26 @@ pub(crate) struct Backup {
     pub(crate) remote: Remote,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct Restore {
+    /// The backup
+    pub(crate) file: PathBuf,
+
+    /// The directory to make; it must not exist or be empty
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Verify {
+    /// A backup file, or a data directory that no server has open
+    pub(crate) path: PathBuf,
+
+    /// In a data directory, check every row too
+    #[arg(long)]
+    pub(crate) deep: bool,
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -207,7 +232,7 @@ mod tests {
 
     #[test]
     fn short_help_fits_a_screen() {
-        for name in ["", "serve", "compact", "backup"] {
+        for name in ["", "serve", "compact", "backup", "restore", "verify", "bench"] {
             let mut command = Flags::command();
             let command = match name {
                 "" => &mut command,

@@ -48,6 +48,8 @@ fn run(flags: Flags) -> Result<()> {
             Command::Serve(serve) => Box::pin(serve::serve(*serve)).await,
             Command::Compact(compact) => data::compact(&compact).await,
             Command::Backup(backup) => data::backup(&backup).await,
+            Command::Restore(restore) => data::restore(&restore),
+            Command::Verify(verify) => data::verify(&verify),
             Command::Bench(bench) => Box::pin(bench::bench(bench)).await,
         }
     })

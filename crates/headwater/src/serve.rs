@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use headwater_api::{Clock, SystemClock};
 use headwater_cache::{Cacher, Options as CacheOptions};
+use headwater_server::backup::Backup;
 use headwater_server::identity::Authenticator;
 use headwater_server::listen::{self, Listener};
 use headwater_server::metrics::Metrics;
@@ -68,6 +69,7 @@ pub(crate) async fn serve(flags: Serve) -> Result<()> {
         clock,
         metrics,
         descriptions: descriptions(),
+        backup: engine.backup(),
         options: server::Options::default(),
     })?;
     parts.follow(cacher);
@@ -262,6 +264,16 @@ impl Engine {
         match self {
             Engine::Memory(memory) => memory.clone(),
             Engine::Embedded(embedded) => embedded.clone(),
+        }
+    }
+
+    fn backup(&self) -> Backup {
+        match self {
+            Engine::Memory(_) => Backup::default(),
+            Engine::Embedded(embedded) => {
+                let embedded = embedded.clone();
+                Backup::new(move || embedded.backup_stream())
+            }
         }
     }
 

@@ -50,6 +50,7 @@ pub(crate) async fn path(
         ["debug", "headwater", "compact"] if call.method == http::Method::POST => {
             compact(server, call).await
         }
+        ["debug", "headwater", "backup"] if is_read => server.backup().response(),
         _ => Ok(body::page_not_found()),
     }
 }

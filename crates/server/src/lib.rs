@@ -36,6 +36,7 @@ mod scale;
 mod binding;
 mod review;
 mod custom;
+pub mod backup;
 mod discovery;
 pub mod openapi;
 mod bootstrap;

@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::addresses::Addresses;
 use crate::authorize::Attributes;
+use crate::backup::Backup;
 use crate::body::{self, Finish, Response};
 use crate::custom::{self, Definitions};
 use crate::flow::Flows;
@@ -75,6 +76,7 @@ struct Shared {
     addresses: Addresses,
     documents: Documents,
     descriptions: Descriptions,
+    backup: Backup,
     health: Health,
     metrics: Metrics,
     /// Set when the server begins to stop: watches end, readiness turns false.
@@ -95,6 +97,8 @@ pub struct Parts {
     pub metrics: Metrics,
     /// What types and fields are for: shown by `kubectl explain`.
     pub descriptions: Descriptions,
+    /// Makes backups.
+    pub backup: Backup,
     /// Times and limits.
     pub options: Options,
 }
@@ -143,7 +147,8 @@ const AUDIT_ID_MAX: usize = 64;
 impl Server {
     /// A server over a cache that has been loaded.
     pub fn new(parts: Parts) -> Result<Server, headwater_cache::Error> {
-        let Parts { cache, authenticator, issuer, clock, metrics, descriptions, options } = parts;
+        let Parts { cache, authenticator, issuer, clock, metrics, descriptions, backup, options } =
+            parts;
         let registry = Registry::new(kind::builtin());
         for row in registry.kinds().iter().filter(|row| !row.is_converted()) {
             cache.redefine(&row.prefix, &row.fields)?;
@@ -168,6 +173,7 @@ impl Server {
             addresses: Addresses::default(),
             documents: Documents::default(),
             descriptions,
+            backup,
             health,
             metrics,
             draining: CancellationToken::new(),
@@ -205,6 +211,10 @@ impl Server {
 
     pub(crate) fn descriptions(&self) -> &Descriptions {
         &self.shared.descriptions
+    }
+
+    pub(crate) fn backup(&self) -> &Backup {
+        &self.shared.backup
     }
 
     pub(crate) fn addresses(&self) -> &Addresses {

@@ -3,6 +3,7 @@
 
 mod architecture;
 mod command_line;
+mod data;
 mod kill_loop;
 mod kube_client;
 mod kubectl;

@@ -1,0 +1,52 @@
+//! Backing up a server while it serves (`headwater backup`).
+//!
+//! River: store → **backup** → HTTP. How a backup is made is the engine's business, so the binary
+//! that opened the engine hands it in.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use headwater_api::Status;
+use http::StatusCode;
+
+use crate::body::{self, Response};
+use crate::status;
+
+/// A backup as it is made; an error ends it.
+pub type Stream = BoxStream<'static, Result<Bytes, headwater_store::Error>>;
+
+/// Makes backups, if the engine can.
+#[derive(Clone, Default)]
+pub struct Backup(Option<Arc<dyn Fn() -> Stream + Send + Sync>>);
+
+impl Backup {
+    /// Backups as this function makes them.
+    pub fn new(make: impl Fn() -> Stream + Send + Sync + 'static) -> Backup {
+        Backup(Some(Arc::new(make)))
+    }
+
+    /// A backup as a response. If it breaks off, so does the response: no client can take a part
+    /// for the whole.
+    pub(crate) fn response(&self) -> Result<Response, Status> {
+        let why = "data is kept in memory only: there is nothing to back up";
+        let make = self.0.as_ref().ok_or_else(|| status::bad_request(why))?;
+        let parts = make().map(|part| {
+            part.map_err(|error| {
+                tracing::error!(%error, "a backup failed");
+                io::Error::other(error)
+            })
+        });
+        let body = body::try_stream(parts);
+        Ok(body::answer(StatusCode::OK, "application/octet-stream", body))
+    }
+}
+
+impl fmt::Debug for Backup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Backup({})", if self.0.is_some() { "yes" } else { "no" })
+    }
+}

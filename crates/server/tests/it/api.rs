@@ -70,6 +70,7 @@ impl Api {
             clock,
             metrics: Metrics::new(),
             descriptions: Descriptions::default(),
+            backup: headwater_server::backup::Backup::default(),
             options,
         })
         .unwrap();

@@ -272,4 +272,5 @@ impl fmt::Display for Types {
 }
 
 #[cfg(test)]
+#[expect(clippy::needless_pass_by_value, reason = "`json!` rows read best by value")]
 mod tests;

@@ -423,6 +423,7 @@ impl Walk<'_> {
 }
 
 #[cfg(test)]
+#[expect(clippy::needless_pass_by_value, reason = "`json!` rows read best by value")]
 mod tests {
     use super::*;
 

@@ -7,6 +7,7 @@ mod data;
 mod kill_loop;
 mod kube_client;
 mod kubectl;
+mod custom;
 mod kubectl_write;
 mod process;
 mod python;

@@ -76,6 +76,7 @@ fn is_version(stored: &[u8], api_version: &str) -> Result<bool, Malformed> {
 }
 
 #[cfg(test)]
+#[expect(clippy::needless_pass_by_value, reason = "`json!` rows read best by value")]
 mod tests {
     use serde_json::json;
 

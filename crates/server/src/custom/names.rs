@@ -197,6 +197,7 @@ pub(crate) fn condition(kind: &str, status: &str, reason: &str, message: &str) -
 }
 
 #[cfg(test)]
+#[expect(clippy::needless_pass_by_value, reason = "`json!` rows read best by value")]
 mod tests {
     use headwater_api::Revision;
     use serde_json::{Value, json};

@@ -144,7 +144,11 @@ impl Writer<'_, '_, '_> {
         });
         let body = match verb {
             "create" | "update" => Some((own, &["*/*"][..])),
-            "patch" => Some((json!({ "type": "object" }), PATCH_TYPES)),
+            // kubectl reads here whether a kind takes strategic merges; custom ones do not.
+            "patch" => {
+                let types = if row.custom { &PATCH_TYPES[..3] } else { PATCH_TYPES };
+                Some((json!({ "type": "object" }), types))
+            }
             _ => None,
         };
         match self.style {

@@ -12,5 +12,6 @@ mod delete;
 mod namespaces;
 mod list;
 mod watch;
+#[expect(clippy::needless_pass_by_value, reason = "`json!` rows read best by value")]
 mod custom;
 mod listen;

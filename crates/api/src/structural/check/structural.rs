@@ -298,6 +298,7 @@ fn narrows_only_the_name(metadata: &Value) -> bool {
 }
 
 #[cfg(test)]
+#[expect(clippy::needless_pass_by_value, reason = "`json!` rows read best by value")]
 mod tests {
     use super::super::tests::texts;
     use super::*;

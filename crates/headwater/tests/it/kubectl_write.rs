@@ -512,8 +512,8 @@ pod "held" deleted
 $ kubectl get pod held
 NAME  READY  STATUS  RESTARTS  AGE
 held  0/1  Terminating  0  <AGE>
-$ (kubectl patch pod held --type=merge -p '{"metadata":{"finalizers":null}}' >/dev/null) & kubectl wait pod/held --for=delete --timeout=20s
-pod/held condition met
+$ kubectl patch pod held --type=merge -p '{"metadata":{"finalizers":null}}' >/dev/null; kubectl wait pod/held --for=delete --timeout=20s && echo gone
+gone
 $ kubectl delete deployment web --cascade=foreground --wait=false
 deployment.apps "web" deleted
 $ kubectl get deployment web -o jsonpath='{.metadata.finalizers}'

@@ -129,10 +129,7 @@ fn settled(line: &str) -> String {
 
 fn placeholder(word: &str) -> String {
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    // Minutes, on a machine that is busy.
-    let mut units = word.split(|c: char| c.is_ascii_digit()).filter(|unit| !unit.is_empty());
-    let starts_with_digit = word.starts_with(|c: char| c.is_ascii_digit());
-    if starts_with_digit && !digits(word) && units.all(|unit| matches!(unit, "s" | "m")) {
+    if is_age(word) {
         return "<AGE>".to_owned();
     }
     if word.starts_with("10.") && word.split('.').count() == 4 && word.split('.').all(digits) {
@@ -147,6 +144,24 @@ fn placeholder(word: &str) -> String {
         }
         _ => word.to_owned(),
     }
+}
+
+/// Seconds, or minutes on a machine that is busy: `7s`, `119s`, `3m`, `2m5s`. `200m` is a quantity.
+fn is_age(word: &str) -> bool {
+    let digits = |text: &str, most: usize| {
+        (1..=most).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    let seconds = |text: &str| text.strip_suffix('s').is_some_and(|text| digits(text, 3));
+    match word.split_once('m') {
+        Some((minutes, rest)) => digits(minutes, 2) && (rest.is_empty() || seconds(rest)),
+        None => seconds(word),
+    }
+}
+
+#[test]
+fn a_quantity_is_no_age() {
+    assert!(["7s", "119s", "3m", "2m5s"].iter().all(|word| is_age(word)));
+    assert!(!["200m", "m", "s", "5", "web", "1ms"].iter().any(|word| is_age(word)));
 }
 
 #[test]

@@ -15,13 +15,15 @@ use headwater_api::structural::Schema;
 use headwater_api::{Object, Status};
 use headwater_cache::{Filter, Shape, Snapshot, Start, Step, Watcher};
 use headwater_store::{Guard, Key};
+use http::Method;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::object::{canonical, metadata, tree};
 use crate::registry::{Registry, Served};
-use crate::server::Server;
+use crate::route::Resource;
+use crate::server::{Call, Server};
 use crate::status;
 use crate::write::{Stored, put};
 
@@ -29,7 +31,7 @@ pub(crate) mod admit;
 pub(crate) mod check;
 mod cleanup;
 mod definition;
-mod form;
+pub(crate) mod form;
 mod gate;
 mod names;
 mod rows;
@@ -62,6 +64,26 @@ pub(crate) struct Custom {
 /// Whether objects of this kind define other kinds.
 pub(crate) fn is_definition(kind: &Served) -> bool {
     kind.prefix == PREFIX
+}
+
+/// Whether a request is about a custom kind across all namespaces and does not only read: a path
+/// that is not there (S1.5).
+pub(crate) fn is_out_of_scope(call: &Call, resource: &Resource) -> bool {
+    let kind = &resource.kind;
+    kind.custom
+        && kind.namespaced
+        && resource.namespace.is_empty()
+        && !matches!(call.method, Method::GET | Method::HEAD)
+}
+
+/// A method that means nothing here, in the words for custom kinds (S1.7).
+pub(crate) fn no_such_verb(call: &Call, resource: &Resource) -> Status {
+    match call.method {
+        Method::PUT | Method::PATCH => status::bad_request("name must be provided"),
+        Method::POST => status::verb_not_supported(&resource.kind, "create"),
+        Method::DELETE => status::verb_not_supported(&resource.kind, "delete"),
+        _ => status::verb_not_supported(&resource.kind, ""),
+    }
 }
 
 /// What is known of the definitions, by name.

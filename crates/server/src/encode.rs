@@ -19,6 +19,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::body::{self, CHUNK, Response};
+use crate::custom::form;
 use crate::object::{canonical, tree, wire};
 use crate::read::Page;
 use crate::registry::Served;
@@ -136,6 +137,9 @@ impl std::ops::Deref for Seen<'_> {
 pub(crate) fn converted<'a>(kind: &Served, object: &'a Object) -> Result<Seen<'a>, Status> {
     if !kind.is_converted() {
         return Ok(Seen::Same(object));
+    }
+    if let Some(bytes) = form::respelled(kind, object) {
+        return Ok(Seen::Made(Box::new(wire(kind, &bytes, object.revision())?)));
     }
     let mut value = tree(object.as_slice())?;
     from_storage(kind, &mut value);

@@ -444,6 +444,9 @@ impl Server {
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
+        if custom::is_out_of_scope(call, resource) {
+            return Ok(body::page_not_found());
+        }
         let verb = self.verb(call, resource)?;
         if matches!(verb, "get" | "list") {
             return match (verb, resource.subresource.as_str()) {
@@ -482,6 +485,7 @@ impl Server {
             ("PATCH", true, _) => "patch",
             ("DELETE", true, "") => "delete",
             ("DELETE", false, "") => "deletecollection",
+            _ if resource.kind.custom => return Err(custom::no_such_verb(call, resource)),
             _ => return Err(status::method_not_allowed()),
         };
         let kind = &resource.kind;

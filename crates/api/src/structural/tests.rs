@@ -24,7 +24,7 @@ fn check_pruned(properties: Value, before: Value, after: Value, unknown: &[&str]
 fn unknown_fields_are_pruned_and_named() {
     let spec = json!({"spec": object(json!({"a": {"type": "string"}}))});
     check_pruned(
-        spec.clone(),
+        spec,
         json!({"apiVersion": "v", "kind": "k", "metadata": {"x": 1}, "spec": {"a": "b", "c": 1}, "z": 1}),
         json!({"apiVersion": "v", "kind": "k", "metadata": {"x": 1}, "spec": {"a": "b"}}),
         &["spec.c", "z"],
@@ -343,7 +343,7 @@ fn embedded_resources_need_a_type_and_good_metadata() {
         ],
     );
     let wrong = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"labels": {"a": 1}}});
-    let texts = found(&object(json!({"f": embedded.clone()})), &json!({"f": wrong}));
+    let texts = found(&object(json!({"f": embedded})), &json!({"f": wrong}));
     assert!(texts[0].starts_with("f.metadata: Invalid value:"), "{texts:?}");
     check_field(embedded, json!({"apiVersion": "apps/v1", "kind": "Pod", "spec": {}}), &[]);
 }

@@ -6,12 +6,14 @@
 
 use std::sync::Arc;
 
+use headwater_api::Object;
 use headwater_api::scan::{Malformed, Scanner};
 use headwater_api::structural::Schema;
 use headwater_cache::Form;
 use serde_json::Value;
 
 use crate::object::{canonical, tree};
+use crate::registry::Served;
 
 /// The schemas of all versions, and which of them is stored.
 #[derive(Debug)]
@@ -59,6 +61,22 @@ impl Form for Stored {
         let settled = canonical(&object);
         (settled != stored).then_some(settled)
     }
+}
+
+/// The bytes of an object of a custom kind in another version with the same schema: only
+/// `apiVersion` differs, and that stands at the beginning.
+pub(crate) fn respelled(kind: &Served, object: &Object) -> Option<Vec<u8>> {
+    let (own, stored) = (kind.definition.as_ref()?, kind.storage_row().definition.as_ref()?);
+    if !Arc::ptr_eq(&own.schema, &stored.schema) {
+        return None;
+    }
+    let bytes = object.stored().ok()?;
+    let before = format!("{{\"kind\":\"{}\",\"apiVersion\":\"", kind.kind.kind);
+    let rest = bytes.strip_prefix(before.as_bytes())?;
+    let rest = rest.strip_prefix(kind.storage().api_version().as_bytes())?;
+    let rest = rest.strip_prefix(b"\"")?;
+    let version = kind.api_version();
+    Some([before.as_bytes(), version.as_bytes(), b"\"", rest].concat())
 }
 
 /// Whether the bytes say that they are of this version.

@@ -270,6 +270,68 @@ async fn a_large_definition_is_accepted_and_used() {
     world.post(WIDGETS, &widget("b", json!({"f7": "toolong"}))).await.fails(422, "Invalid", "");
 }
 
+/// A schema as large operators ship them: deep, wordy, with lists of lists.
+fn deep(levels: usize, width: usize) -> Value {
+    let words = "What this is for, what it may be, and what happens when it is left out. ";
+    let mut fields = json!({
+        "name": {"type": "string", "description": words.repeat(2), "pattern": "^[a-z][-a-z0-9]*$"},
+        "limit": {
+            "x-kubernetes-int-or-string": true, "anyOf": [{"type": "integer"}, {"type": "string"}],
+            "description": words,
+        },
+        "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
+        "mode": {"type": "string", "enum": ["Fast", "Slow"], "default": "Fast"},
+    });
+    for index in 0..(if levels == 0 { 0 } else { width }) {
+        let inner = deep(levels - 1, width);
+        fields[format!("part{index}")] = match index % 3 {
+            0 => inner,
+            1 => json!({"type": "array", "items": inner}),
+            _ => json!({"type": "object", "additionalProperties": inner}),
+        };
+    }
+    json!({"type": "object", "description": words, "properties": fields})
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_definition_as_large_operators_ship_them_is_created_used_and_changed() {
+    let world = World::start().await;
+    let made = world
+        .define(|definition| {
+            let versions = ["v1", "v1beta1", "v1alpha1"].map(|name| {
+                let mut version = version_of(name, name == "v1");
+                let levels = if name == "v1" { 6 } else { 4 };
+                version["schema"]["openAPIV3Schema"]["properties"]["spec"] = deep(levels, 3);
+                version["subresources"] = json!({"status": {}});
+                version
+            });
+            definition["spec"]["versions"] = versions.to_vec().into();
+        })
+        .await;
+    assert!(made.to_string().len() > 700_000, "{}", made.to_string().len());
+    let mut watch = world.watch(&format!("{WIDGETS}?watch=1&allowWatchBookmarks=1")).await;
+    assert_eq!(watch.take(1).await, "MARK");
+    let spec = json!({
+        "name": "a", "limit": "5%", "free": {"x": [{"y": 1}]},
+        "part1": [{"name": "b", "part2": {"k": {"limit": 3, "part0": {}}}}],
+    });
+    let object = world.widget("a", spec.clone()).await;
+    assert_eq!(object["spec"]["part1"][0]["part2"]["k"]["part0"]["mode"], "Fast");
+    assert_eq!(watch.take(1).await, "ADDED/a");
+    let wrong = json!({"part1": [{"part2": {"k": {"part0": {"mode": "Odd", "name": "A"}}}}]});
+    let status = world.post(WIDGETS, &widget("b", wrong)).await.fails(422, "Invalid", "");
+    assert_eq!(status["details"]["causes"].as_array().unwrap().len(), 2);
+    world
+        .redefine(|definition| {
+            let spec = &mut schema(definition, 0)["properties"]["spec"]["properties"];
+            spec["added"] = json!({"type": "string", "default": "new"});
+        })
+        .await;
+    assert_eq!(ends(&mut watch).await, Vec::<String>::new());
+    let now = world.get(&format!("{WIDGETS}/a")).await.json();
+    assert_eq!((&now["spec"]["added"], &now["spec"]["free"]), (&json!("new"), &spec["free"]));
+}
+
 #[tokio::test(start_paused = true)]
 async fn definitions_are_served_before_the_first_request_of_a_new_server() {
     let world = World::with_widgets(|definition| {

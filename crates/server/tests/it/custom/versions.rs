@@ -12,6 +12,20 @@ async fn two_versions() -> World {
     .await
 }
 
+#[tokio::test(start_paused = true)]
+async fn versions_with_one_schema_differ_in_their_name_only() {
+    let world = World::with_widgets(|definition| {
+        definition["spec"]["versions"] = json!([version_of("v1", true), version_of("v2", false)]);
+    })
+    .await;
+    world.widget("a", json!({"size": 1, "replicas": 2})).await;
+    let mut first = world.get(&format!("{WIDGETS}/a")).await.json();
+    let second = world.get(&format!("{SECOND}/a")).await.json();
+    first["apiVersion"] = "example.com/v2".into();
+    assert_eq!(first, second);
+    assert_eq!(world.get(SECOND).await.json()["items"][0], second);
+}
+
 const SECOND: &str = "/apis/example.com/v2/namespaces/ns/widgets";
 
 #[tokio::test(start_paused = true)]
@@ -150,16 +164,33 @@ async fn a_cluster_wide_kind_is_in_no_namespace() {
 
 #[tokio::test(start_paused = true)]
 async fn verbs_that_a_custom_kind_does_not_have_are_named() {
-    let world = World::with_widgets(|_| {}).await;
+    let world = World::with_widgets(|definition| {
+        definition["spec"]["versions"][0]["subresources"] = json!({"status": {}});
+    })
+    .await;
+    world.widget("a", json!({})).await;
+    for (request, verb) in [
+        (format!("DELETE {WIDGETS}/a/status"), "delete"),
+        (format!("POST {WIDGETS}/a/status"), "create"),
+        (format!("OPTIONS {WIDGETS}/a"), ""),
+    ] {
+        let answer = world.send(&request, "{}").await;
+        let message =
+            format!("{verb} is not supported on resources of kind \"widgets.example.com\"");
+        let status = answer.fails(405, "MethodNotAllowed", &message);
+        let details = &status["details"];
+        assert_eq!(
+            (&details["group"], &details["kind"]),
+            (&json!("example.com"), &json!("widgets"))
+        );
+    }
+    world.put(WIDGETS, &widget("a", json!({}))).await.fails(
+        400,
+        "BadRequest",
+        "name must be provided",
+    );
     let across = "/apis/example.com/v1/widgets";
-    let status = world.post(across, &widget("a", json!({}))).await;
-    let status = status.fails(
-        405,
-        "MethodNotAllowed",
-        r#"create is not supported on resources of kind "widgets.example.com""#,
-    );
-    assert_eq!(
-        (&status["details"]["group"], &status["details"]["kind"]),
-        (&json!("example.com"), &json!("widgets"))
-    );
+    world.get(across).await.lists("a");
+    world.post(across, &widget("b", json!({}))).await.is(404, "404 page not found\n");
+    world.delete(across).await.is(404, "404 page not found\n");
 }

@@ -34,6 +34,9 @@ use crate::strip::Strip;
 
 pub use self::builder::Builder;
 
+/// Changes the metadata of an object.
+pub type EditMetadata = Arc<dyn Fn(&mut ObjectMeta) + Send + Sync>;
+
 /// What all informers of a factory begin with.
 #[derive(Clone)]
 pub struct Defaults {
@@ -44,7 +47,7 @@ pub struct Defaults {
     /// is written.
     pub strip: Strip,
     /// Changes the metadata of every typed object on its way in.
-    pub edit_metadata: Option<Arc<dyn Fn(&mut ObjectMeta) + Send + Sync>>,
+    pub edit_metadata: Option<EditMetadata>,
     /// Pages of this size for every list; `None` leaves it to the rules.
     pub page_size: Option<u32>,
     /// How many informers fetch their first state at once; zero means no limit.

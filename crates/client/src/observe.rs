@@ -35,7 +35,6 @@ definitions! {
     WATCHES = "reflector_watches_total", "Watches opened";
     WATCH_DURATION = "reflector_watch_duration_seconds", "How long a watch lasts, by its end";
     EVENTS = "reflector_events_total", "Events received, by type";
-    DECODE = "reflector_decode_seconds", "How long reading and decoding a page or frame takes";
     RELISTS = "reflector_relists_total", "New cycles, by reason";
     FALLBACKS = "reflector_watch_list_fallbacks_total", "Watch-lists given up for a list";
     REGRESSIONS = "reflector_rv_regressions_total",
@@ -119,7 +118,6 @@ pub(crate) struct InformerObserver {
     pub(crate) undecodable: Counter,
     pub(crate) skipped: Counter,
     pub(crate) index_failures: Counter,
-    pub(crate) decode: Histogram,
     lists: Mutex<BTreeMap<(&'static str, &'static str), Counter>>,
     watch_ends: Mutex<BTreeMap<&'static str, Histogram>>,
     events: [Counter; 4],
@@ -159,7 +157,6 @@ impl InformerObserver {
             undecodable: counter(&UNDECODABLE),
             skipped: counter(&SKIPPED),
             index_failures: counter(&INDEX_FAILURES),
-            decode: histogram(&DECODE),
             lists: Mutex::default(),
             watch_ends: Mutex::default(),
             events,

@@ -304,6 +304,7 @@ pub struct WatchStep<K: Cached> {
 
 impl<K: Cached> WatchStep<K> {
     /// It must ask for this state.
+    #[expect(clippy::needless_pass_by_value, reason = "a step is written as a sentence")]
     pub fn at(self, at: At) -> Self {
         let mut state = self.script.lock();
         for step in &mut state.steps {

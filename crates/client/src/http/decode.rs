@@ -43,7 +43,7 @@ const MEASURE_EVERY: usize = 64;
 
 impl Sizes {
     fn sample<K: Cached>(&self, text: &str) {
-        if self.seen.fetch_add(1, Ordering::Relaxed) % MEASURE_EVERY == 0
+        if self.seen.fetch_add(1, Ordering::Relaxed).is_multiple_of(MEASURE_EVERY)
             && let Some(bytes) = K::measure(text)
         {
             self.bytes.fetch_add(bytes, Ordering::Relaxed);

@@ -180,11 +180,13 @@ impl ListBody {
                 State::AfterItem
             }
             State::Member(Member::Kind) => {
-                self.head.kind = serde_json::from_slice(text).map_err(unreadable)?;
+                self.head.kind =
+                    serde_json::from_slice(text).map_err(|error| unreadable(&error))?;
                 State::AfterMember
             }
             State::Member(Member::Metadata) => {
-                self.head.metadata = serde_json::from_slice(text).map_err(unreadable)?;
+                self.head.metadata =
+                    serde_json::from_slice(text).map_err(|error| unreadable(&error))?;
                 State::AfterMember
             }
             _ => State::AfterMember,
@@ -216,7 +218,7 @@ impl ListBody {
     }
 }
 
-fn unreadable(error: serde_json::Error) -> Error {
+fn unreadable(error: &serde_json::Error) -> Error {
     Error::Malformed(error.to_string())
 }
 
@@ -245,7 +247,7 @@ impl Value {
     /// How many bytes of `bytes` belong to the value, if it ends in them; zero for a new
     /// value means that none can begin here.
     fn read(&mut self, bytes: &[u8]) -> Option<usize> {
-        let Some(&first) = bytes.first() else { return None };
+        let &first = bytes.first()?;
         let kind = *self.kind.get_or_insert(match first {
             b'"' => ValueKind::String,
             b'{' | b'[' => ValueKind::Container,

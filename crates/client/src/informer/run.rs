@@ -45,7 +45,6 @@ impl<K: Cached> Runner<K> {
     /// Starts from a state that was saved earlier instead of asking for all objects: the watch
     /// resumes at its version. If the server has forgotten that version, a list follows as usual.
     /// For informers over one collection.
-    #[must_use]
     pub fn resume_from(
         mut self,
         objects: impl IntoIterator<Item = K>,
@@ -208,7 +207,7 @@ impl<K: Cached> Running<K> {
                 () = stop.cancelled() => return,
                 () = shared.commanded.notified() => {}
                 Some(ended) = self.lanes.join_next() => {
-                    if unwound(ended).is_none_or(|scope| self.lane_ended(scope)) {
+                    if unwound(ended).is_none_or(|scope| self.lane_ended(&scope)) {
                         return;
                     }
                 }
@@ -275,15 +274,15 @@ impl<K: Cached> Running<K> {
     }
 
     /// A lane has ended; whether the informer ends with it.
-    fn lane_ended(&mut self, scope: Scope) -> bool {
-        self.lane_stops.remove(&scope);
-        self.shared.queue_lens.lock().expect("no code panics while it is held").remove(&scope);
-        if !self.removed.remove(&scope) {
+    fn lane_ended(&mut self, scope: &Scope) -> bool {
+        self.lane_stops.remove(scope);
+        self.shared.queue_lens.lock().expect("no code panics while it is held").remove(scope);
+        if !self.removed.remove(scope) {
             return true;
         }
         let mut core = self.shared.core();
-        core.lanes.remove(&scope);
-        let applied = core.writer.remove_lane(&scope);
+        core.lanes.remove(scope);
+        let applied = core.writer.remove_lane(scope);
         self.shared.distribute(&mut core, applied, Instant::now());
         self.shared.update_synced(&mut core);
         false

@@ -308,13 +308,16 @@ impl<K: Cached> Subscriber<K> {
     }
 }
 
+/// Which objects a subscription is about.
+type Wanted<K> = Box<dyn FnMut(&K) -> bool + Send>;
+
 /// The changes of an informer as a stream: a replay of the present first, then live.
 ///
 /// Dropping it unsubscribes. It is never a brake: whoever stops polling falls behind by the rules
 /// of its [`Buffer`] and delays nobody.
 pub struct Subscription<K: Cached> {
     subscriber: Arc<Subscriber<K>>,
-    filter: Option<Box<dyn FnMut(&K) -> bool + Send>>,
+    filter: Option<Wanted<K>>,
     /// A subscription keeps its informer alive.
     _informer: Informer<K>,
 }

@@ -332,6 +332,7 @@ impl Machine {
     }
 
     /// The version of the newest list, event or bookmark; it may run ahead of the store.
+    #[cfg(test)]
     pub(crate) fn last_version(&self) -> Option<&ResourceVersion> {
         self.last_version.as_ref()
     }

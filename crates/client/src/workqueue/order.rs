@@ -110,7 +110,7 @@ impl<T> Order<T> {
 
     pub(super) fn pop(&mut self, now: Instant) -> Option<T> {
         self.handed_out = self.handed_out.wrapping_add(1);
-        if self.handed_out % AGED_TURN == 0
+        if self.handed_out.is_multiple_of(AGED_TURN)
             && let Some(item) = self.pop_aged(now)
         {
             return Some(item);

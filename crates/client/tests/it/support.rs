@@ -14,14 +14,14 @@ use kube::core::ObjectMeta;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-pub const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
 /// A ConfigMap by its key; its UID follows from the key.
-pub fn map(key: &str, version: &str) -> ConfigMap {
+pub(crate) fn map(key: &str, version: &str) -> ConfigMap {
     with_uid(key, version, &format!("uid-{key}"))
 }
 
-pub fn with_uid(key: &str, version: &str, uid: &str) -> ConfigMap {
+pub(crate) fn with_uid(key: &str, version: &str, uid: &str) -> ConfigMap {
     let key: Key = key.parse().unwrap();
     ConfigMap {
         metadata: ObjectMeta {
@@ -36,7 +36,7 @@ pub fn with_uid(key: &str, version: &str, uid: &str) -> ConfigMap {
 }
 
 /// The same with labels, written as `a=1,b=2`.
-pub fn labelled(key: &str, version: &str, labels: &str) -> ConfigMap {
+pub(crate) fn labelled(key: &str, version: &str, labels: &str) -> ConfigMap {
     let mut map = map(key, version);
     let pairs = labels.split(',').map(|pair| pair.split_once('=').unwrap());
     map.metadata.labels =
@@ -44,26 +44,26 @@ pub fn labelled(key: &str, version: &str, labels: &str) -> ConfigMap {
     map
 }
 
-pub fn options(name: &str) -> Options {
+pub(crate) fn options(name: &str) -> Options {
     let mut options = Options::new(name, ResourceType::of::<ConfigMap>(&()));
     options.seed = Some(1);
     options
 }
 
 /// An informer that runs until this is dropped or stopped.
-pub struct Running<K: Cached> {
-    pub informer: Informer<K>,
-    pub stop: CancellationToken,
+pub(crate) struct Running<K: Cached> {
+    pub(crate) informer: Informer<K>,
+    pub(crate) stop: CancellationToken,
     parts: JoinSet<Result<(), headwater_client::Error>>,
 }
 
 impl<K: Cached> Running<K> {
-    pub fn start(source: Arc<dyn ListWatch<Object = K>>, options: Options) -> Running<K> {
+    pub(crate) fn start(source: Arc<dyn ListWatch<Object = K>>, options: Options) -> Running<K> {
         let (informer, runner) = informer::from_source(source, options);
         Running::drive(informer, runner)
     }
 
-    pub fn drive(informer: Informer<K>, runner: informer::Runner<K>) -> Running<K> {
+    pub(crate) fn drive(informer: Informer<K>, runner: informer::Runner<K>) -> Running<K> {
         let stop = CancellationToken::new();
         let mut parts = JoinSet::new();
         parts.spawn(runner.run(stop.child_token()));
@@ -71,83 +71,86 @@ impl<K: Cached> Running<K> {
     }
 
     /// Stops and waits for the end.
-    pub async fn stopped(&mut self) -> Result<(), headwater_client::Error> {
+    pub(crate) async fn stopped(&mut self) -> Result<(), headwater_client::Error> {
         self.stop.cancel();
         self.ended().await
     }
 
     /// Waits for the end.
-    pub async fn ended(&mut self) -> Result<(), headwater_client::Error> {
+    pub(crate) async fn ended(&mut self) -> Result<(), headwater_client::Error> {
         match self.parts.join_next().await.expect("it ends once") {
             Ok(result) => result,
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         }
     }
 
-    pub fn keys(&self) -> Vec<String> {
+    pub(crate) fn keys(&self) -> Vec<String> {
         self.informer.store().keys().iter().map(Key::to_string).collect()
     }
 }
 
 /// A scripted informer that begins with lists.
-pub fn listing(options: Options) -> (Script<ConfigMap>, Running<ConfigMap>) {
+pub(crate) fn listing(options: Options) -> (Script<ConfigMap>, Running<ConfigMap>) {
     let (script, source) = Script::new();
     (script, Running::start(Arc::new(source.without_watch_list()), options))
 }
 
 /// A scripted informer that begins with watch-lists.
-pub fn watch_listing(options: Options) -> (Script<ConfigMap>, Running<ConfigMap>) {
+pub(crate) fn watch_listing(options: Options) -> (Script<ConfigMap>, Running<ConfigMap>) {
     let (script, source) = Script::new();
     (script, Running::start(Arc::new(source), options))
 }
 
 /// Lets everything that can happen now happen: under paused time the clock moves only when no
 /// task can.
-pub async fn quiet() {
+pub(crate) async fn quiet() {
     tokio::time::sleep(Duration::from_millis(1)).await;
 }
 
 /// What a handler was told, as text.
 #[derive(Clone, Default)]
-pub struct Told(Arc<Mutex<Vec<String>>>);
+pub(crate) struct Told(Arc<Mutex<Vec<String>>>);
 
 impl Told {
     /// Subscribes losslessly, so that everything is seen.
-    pub fn of<K: Cached>(informer: &Informer<K>) -> (Told, Handler<K>) {
+    pub(crate) fn of<K: Cached>(informer: &Informer<K>) -> (Told, Handler<K>) {
         Told::with(informer, Subscribe::named("told").buffer(Buffer::Lossless))
     }
 
-    pub fn with<K: Cached>(informer: &Informer<K>, options: Subscribe) -> (Told, Handler<K>) {
+    pub(crate) fn with<K: Cached>(
+        informer: &Informer<K>,
+        options: Subscribe,
+    ) -> (Told, Handler<K>) {
         let told = Told::default();
         let list = told.clone();
         let handler = informer.for_each(options, move |change| list.push(&change)).unwrap();
         (told, handler)
     }
 
-    pub fn push<K: Cached>(&self, change: &Change<K>) {
+    pub(crate) fn push<K: Cached>(&self, change: &Change<K>) {
         self.note(format!("{change:?}"));
     }
 
-    pub fn note(&self, text: impl Into<String>) {
+    pub(crate) fn note(&self, text: impl Into<String>) {
         self.0.lock().unwrap().push(text.into());
     }
 
     /// What was told since the last time this was asked.
-    pub fn take(&self) -> Vec<String> {
+    pub(crate) fn take(&self) -> Vec<String> {
         std::mem::take(&mut self.0.lock().unwrap())
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.lock().unwrap().len()
     }
 }
 
 /// What was logged on this thread while the guard lives.
 #[derive(Clone, Default)]
-pub struct Logs(Arc<Mutex<Vec<u8>>>);
+pub(crate) struct Logs(Arc<Mutex<Vec<u8>>>);
 
 impl Logs {
-    pub fn capture() -> (Logs, tracing::subscriber::DefaultGuard) {
+    pub(crate) fn capture() -> (Logs, tracing::subscriber::DefaultGuard) {
         let logs = Logs::default();
         let writer = logs.clone();
         let subscriber = tracing_subscriber::fmt()
@@ -160,7 +163,7 @@ impl Logs {
     }
 
     /// The lines that contain `text`.
-    pub fn lines(&self, text: &str) -> Vec<String> {
+    pub(crate) fn lines(&self, text: &str) -> Vec<String> {
         let bytes = self.0.lock().unwrap();
         let all = String::from_utf8_lossy(&bytes);
         all.lines().filter(|line| line.contains(text)).map(str::to_owned).collect()

@@ -64,6 +64,39 @@ pub(crate) enum Fault {
     Malformed(Error),
 }
 
+/// Objects read again in another shape.
+#[derive(Default)]
+struct Reshaped {
+    objects: Objects,
+    raw: HashMap<String, Bytes>,
+}
+
+impl Reshaped {
+    fn read(
+        &mut self,
+        object: &Object,
+        raw: &HashMap<String, Bytes>,
+        shape: &Shape,
+    ) -> Result<(), Malformed> {
+        let stored = match raw.get(object.key()) {
+            Some(stored) => stored.clone(),
+            None => object.stored()?.into(),
+        };
+        let Settled { it, differs } = shape.object(&stored, object.revision(), object.event())?;
+        self.raw.remove(it.key());
+        if differs {
+            self.raw.insert(it.key().to_owned(), stored);
+        }
+        self.objects.insert(Arc::new(it));
+        Ok(())
+    }
+
+    fn forget(&mut self, key: &str) {
+        self.objects.remove(key);
+        self.raw.remove(key);
+    }
+}
+
 /// Changes of the window that are looked at while the lock is held once.
 const SCAN_MAX: usize = 1_000;
 
@@ -167,29 +200,42 @@ impl Resource {
 
     /// Reads objects in another shape from now on. Every watcher ends: its selection may mean
     /// something else now. What is stored stays as it is.
+    ///
+    /// Objects are read again before the lock is taken, so that changes of other resources do not
+    /// wait; only what changed meanwhile is read under it.
     pub(crate) fn reshape(&self, shape: Shape) -> Result<(), Error> {
-        let mut hub = self.hub();
-        hub.views.close(End::Closed);
-        if hub.shape.is_same(&shape) {
-            return Ok(());
-        }
-        let state = self.state();
-        let (mut objects, mut raw) = (Objects::default(), HashMap::new());
-        for object in state.iter("", None) {
-            let malformed = |source| self.malformed(object.key(), source);
-            let stored = match hub.raw.get(object.key()) {
-                Some(stored) => stored.clone(),
-                None => object.stored().map_err(malformed)?.into(),
-            };
-            let Settled { it, differs } =
-                shape.object(&stored, object.revision(), object.event()).map_err(malformed)?;
-            if differs {
-                raw.insert(it.key().to_owned(), stored);
+        let (before, raw) = {
+            let mut hub = self.hub();
+            if hub.shape.is_same(&shape) {
+                hub.views.close(End::Closed);
+                return Ok(());
             }
-            objects.insert(Arc::new(it));
+            (self.state(), hub.raw.clone())
+        };
+        let mut again = Reshaped::default();
+        for object in before.iter("", None) {
+            again
+                .read(object, &raw, &shape)
+                .map_err(|source| self.malformed(object.key(), source))?;
         }
+        let mut hub = self.hub();
+        let state = self.state();
+        if !Arc::ptr_eq(&state, &before) {
+            for object in before.iter("", None).filter(|old| state.get(old.key()).is_none()) {
+                again.forget(object.key());
+            }
+            for object in state.iter("", None) {
+                if again.objects.get(object.key()).map(|again| again.revision())
+                    != Some(object.revision())
+                {
+                    let read = again.read(object, &hub.raw, &shape);
+                    read.map_err(|source| self.malformed(object.key(), source))?;
+                }
+            }
+        }
+        hub.views.close(End::Closed);
         hub.shape = shape;
-        self.begin(&mut hub, objects, raw, state.revision());
+        self.begin(&mut hub, again.objects, again.raw, state.revision());
         Ok(())
     }
 

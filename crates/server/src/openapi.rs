@@ -97,11 +97,11 @@ fn index(server: &Server, registry: &Registry) -> Response {
     let mut paths = BTreeMap::new();
     for (group, versions) in registry.groups() {
         for version in versions {
-            let path = match &*group {
+            let path = match &**group {
                 "" => format!("api/{version}"),
                 group => format!("apis/{group}/{version}"),
             };
-            let hash = &find(server, registry, &group, &version).hash;
+            let hash = &find(server, registry, group, version).hash;
             let url = format!("/openapi/v3/{path}?hash={hash}");
             paths.insert(path, json!({ "serverRelativeURL": url }));
         }

@@ -3,7 +3,7 @@
 //! River: routes, discovery and caches ask it. Built-in rows are there from the start, custom ones
 //! come and go; a change makes a new registry and leaves the old one to the requests that hold it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use headwater_api::kind;
@@ -20,6 +20,7 @@ use crate::status;
 pub struct Registry {
     kinds: Vec<Arc<Served>>,
     by_path: BTreeMap<(String, String, String), Arc<Served>>,
+    groups: Vec<(kind::Name, Vec<kind::Name>)>,
 }
 
 /// A kind and where its objects are.
@@ -112,6 +113,7 @@ impl Registry {
             .iter()
             .filter_map(|kind| registry.find(&kind.group, &kind.version, &kind.plural).cloned())
             .collect();
+        registry.groups = groups(&registry.kinds);
         registry
     }
 
@@ -126,6 +128,7 @@ impl Registry {
             registry.by_path.insert(path, Arc::clone(&row));
             registry.kinds.push(row);
         }
+        registry.groups = groups(&registry.kinds);
         registry
     }
 
@@ -152,9 +155,8 @@ impl Registry {
     }
 
     /// Groups with their versions, preferred first.
-    pub fn groups(&self) -> Vec<(kind::Name, Vec<kind::Name>)> {
-        let rows: Vec<Kind> = self.kinds.iter().map(|row| row.kind.clone()).collect();
-        kind::groups(&rows)
+    pub fn groups(&self) -> &[(kind::Name, Vec<kind::Name>)] {
+        &self.groups
     }
 
     /// Whether any kind belongs to the group.
@@ -171,4 +173,20 @@ impl Registry {
     pub fn has_version(&self, group: &str, version: &str) -> bool {
         self.kinds.iter().any(|row| row.group == group && row.version == version)
     }
+}
+
+/// Groups and their versions in the order in which rows name them first.
+fn groups(rows: &[Arc<Served>]) -> Vec<(kind::Name, Vec<kind::Name>)> {
+    let mut groups: Vec<(kind::Name, Vec<kind::Name>)> = Vec::new();
+    let mut places: HashMap<&str, usize> = HashMap::new();
+    for row in rows {
+        let at = *places.entry(&row.group).or_insert_with(|| {
+            groups.push((row.group.clone(), Vec::new()));
+            groups.len() - 1
+        });
+        if !groups[at].1.contains(&row.version) {
+            groups[at].1.push(row.version.clone());
+        }
+    }
+    groups
 }

@@ -4,7 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use headwater_api::Revision;
+use headwater_api::kind::Field;
 use headwater_cache::{Start, Step};
+use headwater_store::{Action, Guard, Range, Write};
 
 use crate::fixture::{Pond, all, pod, pods, ready, window};
 
@@ -62,4 +65,50 @@ async fn whoever_saw_an_event_finds_it_in_the_state() {
         pond.store.commit(headwater_store::Write { ops: ops.collect() }).await.unwrap();
     }
     tokio::task::spawn_blocking(move || watching.join().unwrap()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_resource_that_is_reshaped_while_it_changes_loses_nothing() {
+    let pond = Arc::new(Pond::new(window(10_000)).await);
+    let done = Arc::new(AtomicBool::new(false));
+    let reshaping = {
+        let (cache, done) = (pond.cache.clone(), Arc::clone(&done));
+        std::thread::spawn(move || {
+            let fields = [Field::custom(".spec.a"), Field::custom(".spec.b")];
+            for n in (0..2).cycle() {
+                cache.redefine(&pods(), &fields[n..=n]).unwrap();
+                if done.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+        })
+    };
+    for n in 0..2_000 {
+        let pod = pod(&format!("ns/{}", n % 50));
+        let current = pond.store.get(&pod.key()).await.unwrap();
+        let (guard, action) = match (&current, n % 3) {
+            (Some(record), 0) => (Guard::At(record.revision), Action::Delete),
+            (Some(record), _) => {
+                (Guard::At(record.revision), Action::Put { value: pod.bytes().into(), ttl: None })
+            }
+            (None, _) => (Guard::Absent, Action::Put { value: pod.bytes().into(), ttl: None }),
+        };
+        pond.store.commit(Write::one(pod.key(), guard, action)).await.unwrap();
+    }
+    done.store(true, Ordering::Relaxed);
+    tokio::task::spawn_blocking(move || reshaping.join().unwrap()).await.unwrap();
+    pond.cache.consistent().await.unwrap();
+    let held: Vec<(String, Revision)> = pond
+        .cache
+        .snapshot(&pond.pods())
+        .iter("", None)
+        .map(|object| (object.key().to_owned(), object.revision()))
+        .collect();
+    let range = Range { prefix: pods(), ..Range::default() };
+    let records = pond.store.range(range).await.unwrap().records;
+    let stored: Vec<(String, Revision)> = records
+        .iter()
+        .map(|record| (record.key.as_str()[pods().len()..].to_owned(), record.revision))
+        .collect();
+    assert_eq!(held, stored);
 }

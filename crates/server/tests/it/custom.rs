@@ -33,7 +33,10 @@ impl std::ops::Deref for World {
 
 impl World {
     async fn start() -> World {
-        let api = Api::start().await;
+        World::following(Api::start().await)
+    }
+
+    fn following(api: Api) -> World {
         let mut following = JoinSet::new();
         following.spawn(api.server.clone().follow_definitions(CancellationToken::new()));
         World { api, _following: following }

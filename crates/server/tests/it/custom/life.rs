@@ -344,3 +344,39 @@ async fn definitions_are_served_before_the_first_request_of_a_new_server() {
     let again = Api::over(store).await;
     again.get(&format!("{WIDGETS}?fieldSelector=spec.colour=blue")).await.lists("a");
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_one_server_defines_the_others_serve() {
+    let world = World::start().await;
+    let store = std::sync::Arc::clone(world.server.cache().store());
+    let other = World::following(Api::over(store).await);
+    world.define(|_| {}).await;
+    other.until(WIDGETS, 200).await;
+    other.widget("a", json!({"size": 1})).await;
+    world.get(WIDGETS).await.lists("a");
+    world.redefine(|d| spec_fields(d)["more"] = json!({"type": "string", "default": "x"})).await;
+    while other.get(&format!("{WIDGETS}/a")).await.json()["spec"]["more"] != "x" {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    world.delete(&format!("{CRDS}/widgets.example.com")).await.is(200, "");
+    other.until(WIDGETS, 404).await;
+    other.until(&format!("{CRDS}/widgets.example.com"), 404).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_definitions_are_served_side_by_side() {
+    let world = World::start().await;
+    for index in 0..300 {
+        let mut definition = widgets();
+        let group = format!("g{index}.example.com");
+        definition["metadata"]["name"] = format!("widgets.{group}").into();
+        definition["spec"]["group"] = group.into();
+        world.create(CRDS, &definition).await;
+    }
+    let groups = world.get("/apis").await.json();
+    let custom = groups["groups"].as_array().unwrap().iter();
+    assert_eq!(custom.filter(|g| g["name"].as_str().unwrap().starts_with('g')).count(), 300);
+    let store = std::sync::Arc::clone(world.server.cache().store());
+    let again = Api::over(store).await;
+    again.get("/apis/g299.example.com/v1/namespaces/ns/widgets").await.lists("");
+}

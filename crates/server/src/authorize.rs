@@ -21,7 +21,7 @@ const SELF_REVIEWS: &[&str] =
     &["selfsubjectreviews", "selfsubjectaccessreviews", "selfsubjectrulesreviews"];
 
 /// What somebody wants to do (S8.8).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Attributes<'a> {
     /// Something with a path that is no resource.
     Path { verb: &'a str, path: &'a str },

@@ -279,7 +279,7 @@ mod tests {
     use serde_json::json;
 
     #[track_caller]
-    fn check(rule: serde_json::Value, user: &str, attributes: Attributes<'_>, expected: bool) {
+    fn check(rule: &serde_json::Value, user: &str, attributes: Attributes<'_>, expected: bool) {
         let spec = json!({ "priorityLevelConfiguration": { "name": "x" }, "rules": [rule] });
         let spec: Spec = serde_json::from_value(spec).unwrap();
         let identity = Identity::authenticated(user, vec!["devs".into()]);
@@ -312,16 +312,16 @@ mod tests {
             let account = json!({ "namespace": namespace, "name": name });
             rule(json!({ "kind": "ServiceAccount", "serviceAccount": account }))
         };
-        check(user("joe"), "joe", path(), true);
-        check(user("jim"), "joe", path(), false);
-        check(user("*"), "joe", path(), true);
-        check(group("devs"), "joe", path(), true);
-        check(group("system:authenticated"), "joe", path(), true);
-        check(group("ops"), "joe", path(), false);
-        check(account("a", "b"), "system:serviceaccount:a:b", path(), true);
-        check(account("a", "*"), "system:serviceaccount:a:c", path(), true);
-        check(account("b", "*"), "system:serviceaccount:a:c", path(), false);
-        check(account("a", "*"), "joe", path(), false);
+        check(&user("joe"), "joe", path(), true);
+        check(&user("jim"), "joe", path(), false);
+        check(&user("*"), "joe", path(), true);
+        check(&group("devs"), "joe", path(), true);
+        check(&group("system:authenticated"), "joe", path(), true);
+        check(&group("ops"), "joe", path(), false);
+        check(&account("a", "b"), "system:serviceaccount:a:b", path(), true);
+        check(&account("a", "*"), "system:serviceaccount:a:c", path(), true);
+        check(&account("b", "*"), "system:serviceaccount:a:c", path(), false);
+        check(&account("a", "*"), "joe", path(), false);
     }
 
     #[test]
@@ -335,15 +335,20 @@ mod tests {
                 }],
             })
         };
-        check(rule(&["pods"], &["a"], false), "joe", on("list", "pods", "", "a"), true);
-        check(rule(&["pods"], &["a"], false), "joe", on("watch", "pods", "", "a"), false);
-        check(rule(&["pods"], &["a"], false), "joe", on("list", "pods", "", "b"), false);
-        check(rule(&["pods"], &["*"], false), "joe", on("list", "pods", "", "b"), true);
-        check(rule(&["pods"], &["*"], false), "joe", on("list", "pods", "", ""), false);
-        check(rule(&["pods"], &[], true), "joe", on("list", "pods", "", ""), true);
-        check(rule(&["pods"], &["a"], true), "joe", on("list", "pods", "status", "a"), false);
-        check(rule(&["pods/status"], &["a"], true), "joe", on("list", "pods", "status", "a"), true);
-        check(rule(&["*"], &["a"], true), "joe", on("list", "pods", "status", "a"), true);
+        check(&rule(&["pods"], &["a"], false), "joe", on("list", "pods", "", "a"), true);
+        check(&rule(&["pods"], &["a"], false), "joe", on("watch", "pods", "", "a"), false);
+        check(&rule(&["pods"], &["a"], false), "joe", on("list", "pods", "", "b"), false);
+        check(&rule(&["pods"], &["*"], false), "joe", on("list", "pods", "", "b"), true);
+        check(&rule(&["pods"], &["*"], false), "joe", on("list", "pods", "", ""), false);
+        check(&rule(&["pods"], &[], true), "joe", on("list", "pods", "", ""), true);
+        check(&rule(&["pods"], &["a"], true), "joe", on("list", "pods", "status", "a"), false);
+        check(
+            &rule(&["pods/status"], &["a"], true),
+            "joe",
+            on("list", "pods", "status", "a"),
+            true,
+        );
+        check(&rule(&["*"], &["a"], true), "joe", on("list", "pods", "status", "a"), true);
     }
 
     #[test]

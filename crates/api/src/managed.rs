@@ -123,6 +123,33 @@ pub fn track_update<S: Structure>(
     set_managed(new, entries.encode());
 }
 
+/// Puts the times of entries back if nothing but times has changed: such a write is none (S2.12).
+/// An apply may write elements of an atomic list as its configuration has them, without defaults,
+/// and only the defaulted object shows that they are the same.
+pub fn keep_times(old: &Value, new: &mut Value) {
+    let (Some(before), Some(after)) = (managed_of(old), managed_of(new)) else { return };
+    if before == after || !differ_in_times(before, after) {
+        return;
+    }
+    let after = take_managed(new);
+    set_managed(new, Some(before.clone()));
+    if new != old {
+        set_managed(new, after);
+    }
+}
+
+fn differ_in_times(before: &Value, after: &Value) -> bool {
+    let (Value::Array(before), Value::Array(after)) = (before, after) else { return false };
+    before.len() == after.len()
+        && before.iter().zip(after).all(|(before, after)| timeless(before).eq(timeless(after)))
+}
+
+/// The members of an entry but its time.
+fn timeless(entry: &Value) -> impl Iterator<Item = (&String, &Value)> {
+    let members = entry.as_object().into_iter().flatten();
+    members.filter(|(key, _)| *key != "time")
+}
+
 /// The entries to go on from: those that were sent, if they can be read; else those stored.
 /// `[]` and `[{}]` ask for a new start.
 fn known_entries(old: Option<&Value>, sent: Option<Value>, write: &Write<'_>) -> Entries {

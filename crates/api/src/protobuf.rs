@@ -279,16 +279,17 @@ impl Decoder {
     }
 
     fn entry(&mut self, shape: &Shape, bytes: &[u8]) -> Result<(String, Value), Error> {
-        let (mut key, mut value) = ("", Value::Null);
+        let (mut key, mut value) = ("", None);
         let mut reader = Reader(bytes);
         while let Some((number, item)) = reader.next()? {
             match number {
                 1 => key = item.text()?,
-                2 => value = self.value(shape, item)?,
+                2 => value = Some(self.value(shape, item)?),
                 _ => {}
             }
         }
-        Ok((key.to_owned(), value))
+        // Some writers leave out a value that is empty.
+        Ok((key.to_owned(), value.unwrap_or_else(|| self.types.empty(shape))))
     }
 
     fn value(&mut self, shape: &Shape, item: Item<'_>) -> Result<Value, Error> {

@@ -44,11 +44,6 @@ impl Served {
         self.stored.as_ref().map_or(&self.kind, |stored| &stored.kind)
     }
 
-    /// The row in whose form objects are stored, with all that belongs to it.
-    pub(crate) fn storage_row(&self) -> &Served {
-        self.stored.as_deref().unwrap_or(self)
-    }
-
     /// Refuses fields that this version does not let selectors name: all versions of a custom kind
     /// share one index.
     pub(crate) fn check_fields(&self, selector: &FieldSelector) -> Result<(), Status> {

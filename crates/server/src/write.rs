@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use headwater_api::options::WriteOptions;
 use headwater_api::status::FieldError;
-use headwater_api::{Object, Revision, Status, status as api_status};
+use headwater_api::{Object, Revision, Status, managed, status as api_status};
 use headwater_store::{Action, Error as StoreError, Guard, Key, Record, Write};
 use http::StatusCode;
 use jiff::Timestamp;
@@ -135,9 +135,8 @@ impl Create<'_> {
             now: self.server.now(),
         })?;
         if !self.is_managed {
-            let (server, call) = (self.server, self.call);
-            Manager::new(server, call, kind.storage_row(), "", &self.options)
-                .track(None, &mut stored);
+            let manager = Manager::new(self.server, self.call, kind, "", &self.options);
+            track(&manager, kind, None, &mut stored);
         }
         let name = meta(&stored, "name").to_owned();
         let bytes = canonical(&stored);
@@ -238,6 +237,24 @@ pub(crate) fn from_storage(kind: &Served, value: &mut Value) {
             custom.schema.prune(value);
         }
     }
+}
+
+/// Brings `managedFields` up to date: they speak of the form of the request.
+fn track(manager: &Manager<'_>, kind: &Served, old: Option<&Value>, new: &mut Value) {
+    if !kind.is_converted() {
+        return manager.track(old, new);
+    }
+    let seen = |value: &Value| {
+        let mut value = value.clone();
+        from_storage(kind, &mut value);
+        value
+    };
+    let (old, mut asked) = (old.map(seen), seen(new));
+    manager.track(old.as_ref(), &mut asked);
+    match asked["metadata"]["managedFields"].take() {
+        Value::Null => metadata(new).remove("managedFields"),
+        fields => metadata(new).insert("managedFields".into(), fields),
+    };
 }
 
 /// What became of a guarded write.
@@ -429,10 +446,11 @@ impl Update<'_> {
         })?;
         if !change.is_managed() {
             let subresource = &self.resource.subresource;
-            Manager::new(self.server, self.call, kind.storage_row(), subresource, &self.options)
-                .track(Some(old), &mut new);
+            let manager = Manager::new(self.server, self.call, kind, subresource, &self.options);
+            track(&manager, kind, Some(old), &mut new);
         }
         stamp(&mut new, current.revision);
+        managed::keep_times(old, &mut new);
         let is_noop = new == *old && !self.is_stale();
         if is_noop || self.options.dry_run {
             let object = wire(kind.storage(), &canonical(&new), current.revision)?;

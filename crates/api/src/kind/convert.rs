@@ -123,6 +123,11 @@ fn autoscaler_v1(object: &mut Map<String, Value>) {
     if !conditions.is_empty() {
         annotate(object, CONDITIONS, &Value::Array(conditions));
     }
+    // Two numbers are always shown in v1; v2 leaves one of them out when it is zero.
+    if !status.is_empty() {
+        status.entry("currentReplicas").or_insert_with(|| 0.into());
+        status.entry("desiredReplicas").or_insert_with(|| 0.into());
+    }
     put(object, "status", status);
 }
 
@@ -144,6 +149,9 @@ fn autoscaler_v2(object: &mut Map<String, Value>) {
     put(object, "spec", spec);
 
     let mut status = take(object, "status");
+    if status.get("currentReplicas").is_some_and(|number| *number == 0) {
+        status.remove("currentReplicas");
+    }
     let utilization = status.remove("currentCPUUtilizationPercentage");
     let current = list(annotation(object, CURRENT_METRICS));
     if !current.is_empty() {
@@ -329,6 +337,16 @@ mod tests {
             r#"[{"object":{"metricName":"m","target":{"kind":"Service","name":"s"},"targetValue":"5"},"type":"Object"}]"#
         );
         assert_eq!(converted(old, &v1, &v2), stored);
+    }
+
+    #[test]
+    fn a_v1_autoscaler_always_counts_its_replicas() {
+        let v1 = row("autoscaling", "v1", "HorizontalPodAutoscaler");
+        let v2 = row("autoscaling", "v2", "HorizontalPodAutoscaler");
+        let status = json!({"currentMetrics": null, "desiredReplicas": 0});
+        let old = converted(json!({ "status": status }), &v2, &v1);
+        assert_eq!(old["status"], json!({"currentReplicas": 0, "desiredReplicas": 0}));
+        assert_eq!(converted(old, &v1, &v2)["status"], json!({"desiredReplicas": 0}));
     }
 
     #[test]

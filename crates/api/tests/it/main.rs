@@ -2,4 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may")]
 
+mod any;
+mod apply;
+mod formats;
 mod protobuf;
+mod wire;

@@ -11,6 +11,7 @@ mod custom;
 mod kubectl_write;
 mod process;
 mod python;
+mod round_trip;
 mod tokens;
 mod transcript;
 mod watchers;

@@ -10,18 +10,36 @@ use tokio::time::Instant;
 
 use crate::random::Random;
 
-const FIRST: Duration = Duration::from_millis(800);
-const LONGEST: Duration = Duration::from_secs(30);
+/// How long a reflector waits after failures. The default is that of client-go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delays {
+    /// The first delay; each further one is twice as long.
+    pub first: Duration,
+    /// The longest delay, before jitter.
+    pub longest: Duration,
+}
+
+impl Default for Delays {
+    fn default() -> Delays {
+        Delays { first: Duration::from_millis(800), longest: Duration::from_secs(30) }
+    }
+}
+
 /// Without a delay for so long, the trouble is over.
 const QUIET: Duration = Duration::from_secs(120);
 
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
+    delays: Delays,
     taken: u32,
     last_ended: Option<Instant>,
 }
 
 impl Backoff {
+    pub(crate) fn new(delays: Delays) -> Backoff {
+        Backoff { delays, ..Backoff::default() }
+    }
+
     /// The next delay; not shorter than what the server advised, plus a random tenth of it.
     pub(crate) fn next(
         &mut self,
@@ -32,7 +50,8 @@ impl Backoff {
         if self.last_ended.is_some_and(|end| now.saturating_duration_since(end) >= QUIET) {
             self.taken = 0;
         }
-        let base = FIRST.saturating_mul(1 << self.taken.min(16)).min(LONGEST);
+        let Delays { first, longest } = self.delays;
+        let base = first.saturating_mul(1 << self.taken.min(16)).min(longest);
         self.taken = self.taken.saturating_add(1);
         let jittered = base + random.part_of(base, 1.0);
         let advised = advised.map(|least| least + random.part_of(least, 0.1)).unwrap_or_default();
@@ -41,7 +60,8 @@ impl Backoff {
 
     /// The delay at the end of the sequence, for what will not change soon.
     pub(crate) fn longest(&mut self, now: Instant, random: &Random) -> Duration {
-        self.end(now, LONGEST + random.part_of(LONGEST, 1.0))
+        let longest = self.delays.longest;
+        self.end(now, longest + random.part_of(longest, 1.0))
     }
 
     fn end(&mut self, now: Instant, delay: Duration) -> Duration {
@@ -53,6 +73,9 @@ impl Backoff {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const FIRST: Duration = Duration::from_millis(800);
+    const LONGEST: Duration = Duration::from_secs(30);
 
     /// C5.3
     #[test]

@@ -36,12 +36,7 @@ pub enum QueueMode {
 
 /// One thing the store does not know yet.
 pub(crate) enum Delta<K> {
-    Set {
-        #[cfg_attr(not(test), expect(dead_code, reason = "tests tell by it how an object came"))]
-        kind: SetKind,
-        key: Key,
-        object: Arc<K>,
-    },
+    Set { kind: SetKind, key: Key, object: Arc<K> },
     Deleted(Gone<K>),
     ReplacedAll(Replacement<K>),
     SyncAll,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::informer::Health;
 use crate::key::Key;
-use crate::list_watch;
+use crate::list_watch::{self, StatusError};
 use crate::version::ResourceVersion;
 
 /// Why a call of this crate failed.
@@ -86,9 +86,12 @@ pub enum Error {
     /// A list or watch failed.
     #[error(transparent)]
     Source(#[from] list_watch::Error),
-    /// A call to the server failed.
+    /// A call to the server failed on the way.
     #[error("the call to the server failed")]
     Call(#[source] Box<kube::Error>),
+    /// The server refused a call.
+    #[error("the server refused: {0}")]
+    Refused(StatusError),
     /// The controller gave up.
     #[error("controller {name:?}: {why}")]
     Controller {
@@ -111,9 +114,48 @@ pub enum Error {
     LostLeadership,
 }
 
+impl Error {
+    /// The status the server refused a call with.
+    pub fn status(&self) -> Option<&StatusError> {
+        match self {
+            Error::Refused(status) => Some(status),
+            _ => None,
+        }
+    }
+
+    fn is_refusal(&self, code: u16, reason: &str) -> bool {
+        self.status().is_some_and(|status| {
+            status.code == code && (status.reason.is_empty() || status.reason == reason)
+        })
+    }
+
+    /// Somebody wrote first: read again and retry.
+    pub fn is_conflict(&self) -> bool {
+        self.is_refusal(409, "Conflict")
+    }
+
+    /// An object of that name exists.
+    pub fn is_exists(&self) -> bool {
+        self.status().is_some_and(|status| status.reason == "AlreadyExists")
+    }
+
+    /// There is no such object.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Error::NotFound { .. }) || self.is_refusal(404, "NotFound")
+    }
+}
+
 impl From<kube::Error> for Error {
     fn from(error: kube::Error) -> Error {
-        Error::Call(Box::new(error))
+        match error {
+            kube::Error::Api(status) => Error::Refused(StatusError {
+                code: status.code,
+                reason: status.reason,
+                message: status.message,
+                ..StatusError::default()
+            }),
+            error => Error::Call(Box::new(error)),
+        }
     }
 }
 

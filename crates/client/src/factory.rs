@@ -34,9 +34,6 @@ use crate::strip::Strip;
 
 pub use self::builder::Builder;
 
-/// Changes the metadata of an object.
-pub type EditMetadata = Arc<dyn Fn(&mut ObjectMeta) + Send + Sync>;
-
 /// What all informers of a factory begin with.
 #[derive(Clone)]
 pub struct Defaults {
@@ -59,6 +56,9 @@ pub struct Defaults {
     /// Where to count.
     pub metrics: Option<Metrics>,
 }
+
+/// Changes metadata in place; see [`Defaults::edit_metadata`].
+pub type EditMetadata = Arc<dyn Fn(&mut ObjectMeta) + Send + Sync>;
 
 impl Default for Defaults {
     fn default() -> Defaults {

@@ -232,7 +232,9 @@ impl<K: Cached> ListWatch for Http<K> {
         let mut page = PageReader::new(self.decoder(&query.selection));
         while let Some(chunk) = next_chunk(&mut body, self.options.stall).await? {
             self.received(chunk.len());
+            let timer = self.observer.as_ref().map(Timer::start);
             reader.feed(&chunk, |item| page.item(item))?;
+            drop(timer);
         }
         Ok(page.finish(reader.finish()?))
     }
@@ -289,6 +291,24 @@ async fn next_chunk(body: &mut Body, patience: Duration) -> Result<Option<Bytes>
                 } // trailers say nothing about objects
             }
         }
+    }
+}
+
+/// Measures how long decoding takes, on the clock of the machine: it is work, not waiting.
+struct Timer<'a> {
+    observer: &'a SourceObserver,
+    started: std::time::Instant,
+}
+
+impl<'a> Timer<'a> {
+    fn start(observer: &'a SourceObserver) -> Timer<'a> {
+        Timer { observer, started: std::time::Instant::now() }
+    }
+}
+
+impl Drop for Timer<'_> {
+    fn drop(&mut self) {
+        self.observer.decode.observe(self.started.elapsed());
     }
 }
 
@@ -354,6 +374,7 @@ impl<K: Cached> WatchReader<K> {
             Ok(Some(event)) => Some((Ok(event), self)),
             Err(error) => {
                 self.body = None;
+                self.frames = Frames::new(0);
                 Some((Err(error), self))
             }
         }
@@ -362,6 +383,7 @@ impl<K: Cached> WatchReader<K> {
     async fn read(&mut self) -> Result<Option<crate::list_watch::Event<K>>, Error> {
         loop {
             if let Some(frame) = self.frames.next()? {
+                let _timer = self.observer.as_ref().map(Timer::start);
                 return self.decoder.event(&frame, &mut self.scratch).map(Some);
             }
             let Some(body) = &mut self.body else { return Ok(None) };

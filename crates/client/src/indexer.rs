@@ -9,7 +9,7 @@ pub(crate) mod index;
 pub(crate) mod writer;
 
 use std::borrow::Borrow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::hash::Hash;
 use std::ops::Bound;
@@ -28,12 +28,15 @@ use crate::version::ResourceVersion;
 
 use self::index::AnyIndex;
 pub use self::index::{Index, Lookup};
+use self::writer::Scope;
 
 /// One whole state.
 pub(crate) struct State<K> {
     pub(crate) objects: OrdMap<Key, Arc<K>>,
     pub(crate) indexes: Vec<Arc<dyn AnyIndex<K>>>,
     pub(crate) version: Option<ResourceVersion>,
+    /// The version of each namespace, if each has a watch of its own.
+    pub(crate) by_namespace: Option<Arc<BTreeMap<Scope, Option<ResourceVersion>>>>,
     pub(crate) epoch: u64,
 }
 
@@ -43,6 +46,7 @@ impl<K> Clone for State<K> {
             objects: self.objects.clone(),
             indexes: self.indexes.clone(),
             version: self.version.clone(),
+            by_namespace: self.by_namespace.clone(),
             epoch: self.epoch,
         }
     }
@@ -50,7 +54,23 @@ impl<K> Clone for State<K> {
 
 impl<K> State<K> {
     fn empty() -> State<K> {
-        State { objects: OrdMap::new(), indexes: Vec::new(), version: None, epoch: 0 }
+        State {
+            objects: OrdMap::new(),
+            indexes: Vec::new(),
+            version: None,
+            by_namespace: None,
+            epoch: 0,
+        }
+    }
+
+    /// The version of what is known about a namespace.
+    fn version_in(&self, namespace: Option<&str>) -> Option<&ResourceVersion> {
+        match (&self.by_namespace, namespace) {
+            (Some(each), Some(namespace)) => {
+                each.get(&Scope::Namespace(namespace.into()))?.as_ref()
+            }
+            _ => self.version.as_ref(),
+        }
     }
 
     /// The objects of one namespace, which stand together.
@@ -149,6 +169,20 @@ impl<K: Cached> Store<K> {
         version: &ResourceVersion,
         deadline: Duration,
     ) -> Result<(), Error> {
+        self.wait_for_rv_in(None, version, deadline).await
+    }
+
+    /// As [`Store::wait_for_rv`], but only for what is known about one namespace: an informer
+    /// over a set of namespaces has a watch for each, and another may be quiet. Cancel-safe.
+    ///
+    /// # Errors
+    /// As [`Store::wait_for_rv`].
+    pub async fn wait_for_rv_in(
+        &self,
+        namespace: Option<&str>,
+        version: &ResourceVersion,
+        deadline: Duration,
+    ) -> Result<(), Error> {
         if !version.is_well_formed() {
             return Err(Error::BadVersion(version.clone()));
         }
@@ -157,7 +191,7 @@ impl<K: Cached> Store<K> {
             if state.epoch != epoch {
                 return Some(Err(Error::EpochChanged(version.clone())));
             }
-            let seen = state.version.as_ref()?;
+            let seen = state.version_in(namespace)?;
             // A store whose own version cannot be ordered never answers; the deadline does.
             (seen.compare(version)?.is_ge()).then_some(Ok(()))
         });

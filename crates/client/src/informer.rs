@@ -42,6 +42,7 @@ pub use self::health::Health;
 pub use self::run::Runner;
 use self::subscriber::{Callback, Subscriber};
 pub use self::subscriber::{EndReason, Handler, Subscribe, Subscription};
+pub use crate::backoff::Delays;
 pub use crate::reflector::machine::NotServed;
 
 /// Where the first list may come from.
@@ -87,6 +88,8 @@ pub struct Options {
     pub internal_error_retry: Option<Duration>,
     /// What to do when the resource type is not served.
     pub not_served: NotServed,
+    /// How long the reflector waits after failures.
+    pub delays: Delays,
     /// Compare watch-lists with lists.
     pub consistency_check: Option<ConsistencyCheck>,
     /// At stop, let subscribers handle what is pending for at most so long.
@@ -117,6 +120,7 @@ impl Options {
             watch_timeout_min: Duration::ZERO,
             internal_error_retry: None,
             not_served: NotServed::default(),
+            delays: Delays::default(),
             consistency_check: None,
             drain: None,
             refuse_above: None,
@@ -328,9 +332,11 @@ impl<K: Cached> Shared<K> {
     }
 
     /// Applies a batch of one lane and tells the subscribers; whether a resync was asked for.
-    pub(crate) fn apply(&self, scope: &Scope, batch: Batch<K>) -> bool {
+    pub(crate) fn apply(&self, scope: &Scope, mut batch: Batch<K>) -> bool {
         let started = Instant::now();
         let mut core = self.core();
+        // A namespace that was added later is not part of the first state.
+        batch.initial &= !core.synced;
         let applied = core.writer.apply(scope, batch);
         let resync = applied.resync;
         self.distribute(&mut core, applied, started);
@@ -544,7 +550,7 @@ impl<K: Cached> Shared<K> {
     pub(crate) fn debug_dump(&self) -> serde_json::Value {
         let core = self.core();
         let subscribers: Vec<_> =
-            core.subscribers.iter().map(|subscriber| subscriber.dump()).collect();
+            core.subscribers.iter().filter(|one| !one.is_gone()).map(|one| one.dump()).collect();
         let undecodable: Vec<String> =
             core.writer.undecodable().take(100).map(|bad| bad.key.to_string()).collect();
         let state = core.writer.state();
@@ -734,6 +740,7 @@ impl<K: Cached> Informer<K> {
         if core.synced {
             subscriber.populated();
         }
+        core.subscribers.retain(|known| !known.is_gone());
         core.subscribers.push(Arc::clone(&subscriber));
         Ok(subscriber)
     }

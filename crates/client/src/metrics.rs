@@ -242,6 +242,10 @@ impl Gauge {
     pub(crate) fn set(&self, value: f64) {
         self.0.store(value.to_bits(), Ordering::Relaxed);
     }
+
+    pub(crate) fn add(&self, amount: f64) {
+        add_to(&self.0, amount);
+    }
 }
 
 /// Keeps a computed gauge alive.

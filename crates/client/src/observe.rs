@@ -35,6 +35,7 @@ definitions! {
     WATCHES = "reflector_watches_total", "Watches opened";
     WATCH_DURATION = "reflector_watch_duration_seconds", "How long a watch lasts, by its end";
     EVENTS = "reflector_events_total", "Events received, by type";
+    DECODE = "reflector_decode_seconds", "How long reading and decoding a page or frame takes";
     RELISTS = "reflector_relists_total", "New cycles, by reason";
     FALLBACKS = "reflector_watch_list_fallbacks_total", "Watch-lists given up for a list";
     REGRESSIONS = "reflector_rv_regressions_total",
@@ -80,6 +81,7 @@ impl Family {
 #[derive(Clone)]
 pub(crate) struct SourceObserver {
     pub(crate) bytes: Counter,
+    pub(crate) decode: Histogram,
     requests: Family,
 }
 
@@ -88,6 +90,7 @@ impl SourceObserver {
         const GET: &str = "GET";
         SourceObserver {
             bytes: metrics.counter(&BYTES, &[("name", name)]),
+            decode: metrics.histogram(&DECODE, &[("name", name)]),
             requests: Family {
                 metrics: metrics.clone(),
                 definition: &REQUESTS,

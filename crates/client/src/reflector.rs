@@ -80,6 +80,7 @@ impl<K: Cached> Reflector<K> {
             watch_timeout_min: options.watch_timeout_min,
             internal_error_retry: options.internal_error_retry,
             not_served: options.not_served,
+            delays: options.delays,
         });
         Reflector {
             informer,

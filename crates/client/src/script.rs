@@ -304,8 +304,8 @@ pub struct WatchStep<K: Cached> {
 
 impl<K: Cached> WatchStep<K> {
     /// It must ask for this state.
-    #[expect(clippy::needless_pass_by_value, reason = "a step is written as a sentence")]
-    pub fn at(self, at: At) -> Self {
+    pub fn at(self, at: impl Into<At>) -> Self {
+        let at = at.into();
         let mut state = self.script.lock();
         for step in &mut state.steps {
             if let Step::Watch { expected, play } = step

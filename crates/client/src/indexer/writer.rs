@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::change::{Change, Gone};
-use crate::delta_queue::{Batch, Delta, Known, Replacement};
+use crate::delta_queue::{Batch, Delta, Known, Replacement, SetKind};
 use crate::key::Key;
 use crate::list_watch::Undecodable;
 use crate::object::Cached;
@@ -179,6 +179,8 @@ impl<K: Cached> Writer<K> {
 
     fn publish(&mut self) {
         self.state.version = lowest(self.versions.values());
+        let is_one = self.versions.len() <= 1;
+        self.state.by_namespace = (!is_one).then(|| Arc::new(self.versions.clone()));
         self.store.publish(self.state.clone());
     }
 
@@ -190,9 +192,11 @@ impl<K: Cached> Writer<K> {
                     drop(object);
                     applied.nameless += 1;
                 }
-                Delta::Set { key, object, .. } => {
+                Delta::Set { kind, key, object } => {
                     let old = self.set(&key, &object);
-                    applied.notices.push(set_notice(&key, old.clone(), object, initial));
+                    let mut notice = set_notice(&key, old.clone(), object, initial);
+                    notice.unchanged |= kind == SetKind::Sync && old.is_some();
+                    applied.notices.push(notice);
                     olds.push((key, old));
                 }
                 Delta::Deleted(gone) => {

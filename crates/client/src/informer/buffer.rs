@@ -564,6 +564,7 @@ mod tests {
             objects: objects.map(|(key, _)| (key.clone(), object(key.name(), "1"))).collect(),
             indexes: Vec::new(),
             version: None,
+            by_namespace: None,
             epoch: 0,
         });
         let mut pending = Pending::<Map>::new(Buffer::Coalesce);

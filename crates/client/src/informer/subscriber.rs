@@ -308,19 +308,18 @@ impl<K: Cached> Subscriber<K> {
     }
 }
 
-/// Which objects a subscription is about.
-type Wanted<K> = Box<dyn FnMut(&K) -> bool + Send>;
-
 /// The changes of an informer as a stream: a replay of the present first, then live.
 ///
 /// Dropping it unsubscribes. It is never a brake: whoever stops polling falls behind by the rules
 /// of its [`Buffer`] and delays nobody.
 pub struct Subscription<K: Cached> {
     subscriber: Arc<Subscriber<K>>,
-    filter: Option<Wanted<K>>,
+    filter: Option<Filter<K>>,
     /// A subscription keeps its informer alive.
     _informer: Informer<K>,
 }
+
+type Filter<K> = Box<dyn FnMut(&K) -> bool + Send>;
 
 impl<K: Cached> Subscription<K> {
     pub(crate) fn new(subscriber: Arc<Subscriber<K>>, informer: Informer<K>) -> Subscription<K> {

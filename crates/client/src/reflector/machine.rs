@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::backoff::Backoff;
+use crate::backoff::{Backoff, Delays};
 use crate::list_watch::Class;
 use crate::query::At;
 use crate::random::Random;
@@ -29,6 +29,7 @@ pub(crate) struct Settings {
     /// How long in-stream internal errors are retried at the same version.
     pub(crate) internal_error_retry: Option<Duration>,
     pub(crate) not_served: NotServed,
+    pub(crate) delays: Delays,
 }
 
 impl Default for Settings {
@@ -40,6 +41,7 @@ impl Default for Settings {
             watch_timeout_min: Duration::ZERO,
             internal_error_retry: None,
             not_served: NotServed::default(),
+            delays: Delays::default(),
         }
     }
 }
@@ -314,6 +316,7 @@ impl Stream {
 
 impl Machine {
     pub(crate) fn new(settings: Settings) -> Machine {
+        let backoff = Backoff::new(settings.delays);
         Machine {
             settings,
             last_version: None,
@@ -324,14 +327,13 @@ impl Machine {
             short_watches: 0,
             failed_resumes: 0,
             internal_errors: None,
-            backoff: Backoff::default(),
+            backoff,
             after_delay: After::Cycle,
             list: None,
             stream: None,
         }
     }
 
-    /// The version of the newest list, event or bookmark; it may run ahead of the store.
     #[cfg(test)]
     pub(crate) fn last_version(&self) -> Option<&ResourceVersion> {
         self.last_version.as_ref()

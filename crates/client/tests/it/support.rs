@@ -14,14 +14,14 @@ use kube::core::ObjectMeta;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) const SECOND: Duration = Duration::from_secs(1);
+pub const SECOND: Duration = Duration::from_secs(1);
 
 /// A ConfigMap by its key; its UID follows from the key.
-pub(crate) fn map(key: &str, version: &str) -> ConfigMap {
+pub fn map(key: &str, version: &str) -> ConfigMap {
     with_uid(key, version, &format!("uid-{key}"))
 }
 
-pub(crate) fn with_uid(key: &str, version: &str, uid: &str) -> ConfigMap {
+pub fn with_uid(key: &str, version: &str, uid: &str) -> ConfigMap {
     let key: Key = key.parse().unwrap();
     ConfigMap {
         metadata: ObjectMeta {
@@ -36,7 +36,7 @@ pub(crate) fn with_uid(key: &str, version: &str, uid: &str) -> ConfigMap {
 }
 
 /// The same with labels, written as `a=1,b=2`.
-pub(crate) fn labelled(key: &str, version: &str, labels: &str) -> ConfigMap {
+pub fn labelled(key: &str, version: &str, labels: &str) -> ConfigMap {
     let mut map = map(key, version);
     let pairs = labels.split(',').map(|pair| pair.split_once('=').unwrap());
     map.metadata.labels =
@@ -44,26 +44,26 @@ pub(crate) fn labelled(key: &str, version: &str, labels: &str) -> ConfigMap {
     map
 }
 
-pub(crate) fn options(name: &str) -> Options {
+pub fn options(name: &str) -> Options {
     let mut options = Options::new(name, ResourceType::of::<ConfigMap>(&()));
     options.seed = Some(1);
     options
 }
 
 /// An informer that runs until this is dropped or stopped.
-pub(crate) struct Running<K: Cached> {
-    pub(crate) informer: Informer<K>,
-    pub(crate) stop: CancellationToken,
+pub struct Running<K: Cached> {
+    pub informer: Informer<K>,
+    pub stop: CancellationToken,
     parts: JoinSet<Result<(), headwater_client::Error>>,
 }
 
 impl<K: Cached> Running<K> {
-    pub(crate) fn start(source: Arc<dyn ListWatch<Object = K>>, options: Options) -> Running<K> {
+    pub fn start(source: Arc<dyn ListWatch<Object = K>>, options: Options) -> Running<K> {
         let (informer, runner) = informer::from_source(source, options);
         Running::drive(informer, runner)
     }
 
-    pub(crate) fn drive(informer: Informer<K>, runner: informer::Runner<K>) -> Running<K> {
+    pub fn drive(informer: Informer<K>, runner: informer::Runner<K>) -> Running<K> {
         let stop = CancellationToken::new();
         let mut parts = JoinSet::new();
         parts.spawn(runner.run(stop.child_token()));
@@ -71,86 +71,83 @@ impl<K: Cached> Running<K> {
     }
 
     /// Stops and waits for the end.
-    pub(crate) async fn stopped(&mut self) -> Result<(), headwater_client::Error> {
+    pub async fn stopped(&mut self) -> Result<(), headwater_client::Error> {
         self.stop.cancel();
         self.ended().await
     }
 
     /// Waits for the end.
-    pub(crate) async fn ended(&mut self) -> Result<(), headwater_client::Error> {
+    pub async fn ended(&mut self) -> Result<(), headwater_client::Error> {
         match self.parts.join_next().await.expect("it ends once") {
             Ok(result) => result,
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         }
     }
 
-    pub(crate) fn keys(&self) -> Vec<String> {
+    pub fn keys(&self) -> Vec<String> {
         self.informer.store().keys().iter().map(Key::to_string).collect()
     }
 }
 
 /// A scripted informer that begins with lists.
-pub(crate) fn listing(options: Options) -> (Script<ConfigMap>, Running<ConfigMap>) {
+pub fn listing(options: Options) -> (Script<ConfigMap>, Running<ConfigMap>) {
     let (script, source) = Script::new();
     (script, Running::start(Arc::new(source.without_watch_list()), options))
 }
 
 /// A scripted informer that begins with watch-lists.
-pub(crate) fn watch_listing(options: Options) -> (Script<ConfigMap>, Running<ConfigMap>) {
+pub fn watch_listing(options: Options) -> (Script<ConfigMap>, Running<ConfigMap>) {
     let (script, source) = Script::new();
     (script, Running::start(Arc::new(source), options))
 }
 
 /// Lets everything that can happen now happen: under paused time the clock moves only when no
 /// task can.
-pub(crate) async fn quiet() {
+pub async fn quiet() {
     tokio::time::sleep(Duration::from_millis(1)).await;
 }
 
 /// What a handler was told, as text.
 #[derive(Clone, Default)]
-pub(crate) struct Told(Arc<Mutex<Vec<String>>>);
+pub struct Told(Arc<Mutex<Vec<String>>>);
 
 impl Told {
     /// Subscribes losslessly, so that everything is seen.
-    pub(crate) fn of<K: Cached>(informer: &Informer<K>) -> (Told, Handler<K>) {
+    pub fn of<K: Cached>(informer: &Informer<K>) -> (Told, Handler<K>) {
         Told::with(informer, Subscribe::named("told").buffer(Buffer::Lossless))
     }
 
-    pub(crate) fn with<K: Cached>(
-        informer: &Informer<K>,
-        options: Subscribe,
-    ) -> (Told, Handler<K>) {
+    pub fn with<K: Cached>(informer: &Informer<K>, options: Subscribe) -> (Told, Handler<K>) {
         let told = Told::default();
         let list = told.clone();
         let handler = informer.for_each(options, move |change| list.push(&change)).unwrap();
         (told, handler)
     }
 
-    pub(crate) fn push<K: Cached>(&self, change: &Change<K>) {
+    pub fn push<K: Cached>(&self, change: &Change<K>) {
         self.note(format!("{change:?}"));
     }
 
-    pub(crate) fn note(&self, text: impl Into<String>) {
+    pub fn note(&self, text: impl Into<String>) {
         self.0.lock().unwrap().push(text.into());
     }
 
     /// What was told since the last time this was asked.
-    pub(crate) fn take(&self) -> Vec<String> {
+    pub fn take(&self) -> Vec<String> {
         std::mem::take(&mut self.0.lock().unwrap())
     }
 
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.0.lock().unwrap().len()
     }
 }
 
 /// What was logged on this thread while the guard lives.
 #[derive(Clone, Default)]
-pub(crate) struct Logs(Arc<Mutex<Vec<u8>>>);
+pub struct Logs(Arc<Mutex<Vec<u8>>>);
 
 impl Logs {
-    pub(crate) fn capture() -> (Logs, tracing::subscriber::DefaultGuard) {
+    pub fn capture() -> (Logs, tracing::subscriber::DefaultGuard) {
         let logs = Logs::default();
         let writer = logs.clone();
         let subscriber = tracing_subscriber::fmt()
@@ -163,7 +160,7 @@ impl Logs {
     }
 
     /// The lines that contain `text`.
-    pub(crate) fn lines(&self, text: &str) -> Vec<String> {
+    pub fn lines(&self, text: &str) -> Vec<String> {
         let bytes = self.0.lock().unwrap();
         let all = String::from_utf8_lossy(&bytes);
         all.lines().filter(|line| line.contains(text)).map(str::to_owned).collect()
@@ -179,4 +176,88 @@ impl std::io::Write for Logs {
     fn flush(&mut self) -> std::io::Result<()> {
         Ok(())
     }
+}
+
+/// One call that a [`Fake`] server got.
+#[derive(Clone, Debug)]
+pub struct Call {
+    pub method: String,
+    pub path: String,
+    pub query: String,
+    pub body: serde_json::Value,
+    pub agent: String,
+}
+
+/// A server that answers calls by a function and remembers them.
+#[derive(Clone, Default)]
+pub struct Fake {
+    calls: Arc<Mutex<Vec<Call>>>,
+}
+
+/// Status, headers and body of an answer; `Err` breaks the connection.
+pub type Answer = Result<(u16, Vec<(&'static str, String)>, serde_json::Value), ()>;
+
+impl Fake {
+    pub fn client(
+        answer: impl Fn(&Call) -> Answer + Send + Sync + 'static,
+    ) -> (Fake, kube::Client) {
+        use http_body_util::BodyExt;
+        let fake = Fake::default();
+        let (calls, answer) = (Arc::clone(&fake.calls), Arc::new(answer));
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let (calls, answer) = (Arc::clone(&calls), Arc::clone(&answer));
+            async move {
+                let (parts, body) = request.into_parts();
+                let body = body.collect().await.unwrap().to_bytes();
+                let header = parts.headers.get("user-agent");
+                let call = Call {
+                    method: parts.method.to_string(),
+                    path: parts.uri.path().to_owned(),
+                    query: parts.uri.query().unwrap_or_default().to_owned(),
+                    body: serde_json::from_slice(&body).unwrap_or_default(),
+                    agent: header
+                        .map(|value| value.to_str().unwrap().to_owned())
+                        .unwrap_or_default(),
+                };
+                calls.lock().unwrap().push(call.clone());
+                let (code, headers, body) =
+                    answer(&call).map_err(|()| std::io::Error::other("broken"))?;
+                let mut response = http::Response::builder().status(code);
+                for (name, value) in headers {
+                    response = response.header(name, value);
+                }
+                let body = http_body_util::Full::new(bytes::Bytes::from(body.to_string()));
+                Ok::<_, std::io::Error>(response.body(body).unwrap())
+            }
+        });
+        (fake, kube::Client::new(service, "default"))
+    }
+
+    pub fn calls(&self) -> Vec<Call> {
+        self.calls.lock().unwrap().clone()
+    }
+
+    pub fn take(&self) -> Vec<Call> {
+        std::mem::take(&mut self.calls.lock().unwrap())
+    }
+}
+
+pub fn ok(body: serde_json::Value) -> Answer {
+    Ok((200, Vec::new(), body))
+}
+
+pub fn refused(code: u16, reason: &str) -> Answer {
+    let body =
+        serde_json::json!({"kind": "Status", "reason": reason, "message": "fake", "code": code});
+    Ok((code, Vec::new(), body))
+}
+
+/// A client that never answers; for factories over scripts.
+pub fn nobody() -> kube::Client {
+    let service = tower::service_fn(|_: http::Request<kube::client::Body>| {
+        std::future::pending::<
+            Result<http::Response<http_body_util::Empty<bytes::Bytes>>, std::io::Error>,
+        >()
+    });
+    kube::Client::new(service, "default")
 }

@@ -1,0 +1,619 @@
+//! The controller: keys from informers into a reconciler, one worker at a time for each key.
+//!
+//! River: subscribers → predicates → work queue → **controller** → the next write.
+//! Promise: nothing is reconciled before every informer has synced; a key is never reconciled
+//! twice at once, nor on data older than what the same key wrote; failures are retried with a
+//! delay of their own that starts over after success; stopping waits for what is running.
+
+mod context;
+mod finalizer;
+mod inbox;
+mod observe;
+mod run;
+
+use std::any::type_name;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::Stream;
+use futures::future::BoxFuture;
+use kube::Resource;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::calls::Calls;
+use crate::change::Change;
+use crate::error::Error;
+use crate::factory::Factory;
+use crate::informer::Informer;
+use crate::key::Key;
+use crate::list_watch::BoxError;
+use crate::metrics::Metrics;
+use crate::object::Cached;
+use crate::owner::{Owners, owner_keys};
+use crate::predicate::{Predicate, deletion_started};
+use crate::recorder::Recorder;
+use crate::track::Caches;
+use crate::workqueue::Limiter;
+
+pub use self::context::Context;
+use self::context::Listers;
+use self::finalizer::Finalizer;
+use self::inbox::{Attach, Inbox, Rewire};
+pub use self::inbox::{ControllerHandle, Requests, Trigger, WatchId};
+pub use self::run::Report;
+use self::run::Worker;
+
+/// What to do with a key after its reconcile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Nothing, until something changes.
+    Done,
+    /// Again after this time, even if nothing changes.
+    After(Duration),
+    /// Again, with the delay of a failure, without being one.
+    Again,
+}
+
+/// Why a reconcile failed. Any error becomes one with `?`; it is retried unless it is terminal.
+pub struct Failure {
+    error: BoxError,
+    terminal: bool,
+}
+
+impl Failure {
+    /// A failure that trying again will not mend; the key waits for its next change.
+    pub fn terminal(error: impl Into<BoxError>) -> Failure {
+        Failure { error: error.into(), terminal: true }
+    }
+
+    /// A failure that is retried, from a text.
+    pub fn text(text: impl Into<String>) -> Failure {
+        Failure { error: text.into().into(), terminal: false }
+    }
+}
+
+impl<E: Into<BoxError>> From<E> for Failure {
+    fn from(error: E) -> Failure {
+        Failure { error: error.into(), terminal: false }
+    }
+}
+
+impl fmt::Debug for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Failure({}, terminal: {})", self.error, self.terminal)
+    }
+}
+
+/// Brings the world closer to what one object asks for. An async function is one:
+///
+/// ```
+/// use headwater_client::controller::{Context, Failure, Next};
+/// use k8s_openapi::api::core::v1::Pod;
+/// use std::sync::Arc;
+///
+/// async fn reconcile(pod: Arc<Pod>, cx: Context) -> Result<Next, Failure> {
+///     // … compare what is wanted with what is there, and act …
+///     Ok(Next::Done)
+/// }
+/// ```
+pub trait Reconcile<K: Cached>: Send + Sync + 'static {
+    /// Given the object as the cache has it now. May be cancelled at any await: by a timeout, by
+    /// the end of the grace time at stop, by the loss of leadership.
+    fn reconcile(
+        &self,
+        object: Arc<K>,
+        cx: Context,
+    ) -> impl Future<Output = Result<Next, Failure>> + Send;
+
+    /// Called when the object of a key is gone, with its last known state. Does nothing unless
+    /// implemented.
+    fn gone(
+        &self,
+        key: Key,
+        last: Option<Arc<K>>,
+        cx: Context,
+    ) -> impl Future<Output = Result<Next, Failure>> + Send {
+        let _ = (key, last, cx);
+        async { Ok(Next::Done) }
+    }
+}
+
+impl<K, F, R, E> Reconcile<K> for F
+where
+    K: Cached,
+    F: Fn(Arc<K>, Context) -> R + Send + Sync + 'static,
+    R: Future<Output = Result<Next, E>> + Send,
+    E: Into<Failure>,
+{
+    async fn reconcile(&self, object: Arc<K>, cx: Context) -> Result<Next, Failure> {
+        self(object, cx).await.map_err(Into::into)
+    }
+}
+
+/// Adds a hook for objects that are gone to a reconciler; see [`Reconcile::gone`].
+pub struct WithGone<R, G> {
+    reconciler: R,
+    gone: G,
+}
+
+/// A reconciler and what is called when an object is gone.
+pub fn with_gone<R, G>(reconciler: R, gone: G) -> WithGone<R, G> {
+    WithGone { reconciler, gone }
+}
+
+impl<R, G> fmt::Debug for WithGone<R, G> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WithGone")
+    }
+}
+
+impl<K, R, G, F, E> Reconcile<K> for WithGone<R, G>
+where
+    K: Cached,
+    R: Reconcile<K>,
+    G: Fn(Key, Option<Arc<K>>, Context) -> F + Send + Sync + 'static,
+    F: Future<Output = Result<Next, E>> + Send,
+    E: Into<Failure>,
+{
+    async fn reconcile(&self, object: Arc<K>, cx: Context) -> Result<Next, Failure> {
+        self.reconciler.reconcile(object, cx).await
+    }
+
+    async fn gone(&self, key: Key, last: Option<Arc<K>>, cx: Context) -> Result<Next, Failure> {
+        (self.gone)(key, last, cx).await.map_err(Into::into)
+    }
+}
+
+/// A controller before it runs: its informers, its rules, its limits.
+///
+/// ```no_run
+/// use headwater_client::controller::{Context, Controller, Failure, Next};
+/// use headwater_client::{Factory, predicate};
+/// use k8s_openapi::api::apps::v1::Deployment;
+/// use k8s_openapi::api::core::v1::ConfigMap;
+/// use std::sync::Arc;
+///
+/// async fn reconcile(map: Arc<ConfigMap>, cx: Context) -> Result<Next, Failure> {
+///     Ok(Next::Done)
+/// }
+///
+/// # async fn example() -> Result<(), headwater_client::Error> {
+/// let factory = Factory::connect().await?;
+/// let maps = factory.informer::<ConfigMap>().open()?;
+/// let deployments = factory.informer::<Deployment>().open()?;
+/// Controller::new("webapp", &maps)
+///     .owns(&deployments)
+///     .when(predicate::generation_changed())
+///     .workers(8)
+///     .run(&factory, async { tokio::signal::ctrl_c().await.ok(); }, reconcile)
+///     .await?;
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a controller does nothing until it is run"]
+pub struct Controller<K: Cached> {
+    name: String,
+    informer: Informer<K>,
+    namespaced: bool,
+    workers: usize,
+    options: RunOptions,
+    predicate: Option<Predicate<K>>,
+    attach: Vec<Attach<K>>,
+    finalizer: Option<Finalizer<K>>,
+    limiter: Limiter<Key>,
+    debounce: Option<(Duration, Duration)>,
+    fair: bool,
+    listers: Listers,
+    caches: Caches,
+    calls: Option<Calls>,
+    recorder: Option<Recorder>,
+    metrics: Option<Metrics>,
+    requests: (mpsc::Sender<inbox::Asked>, mpsc::Receiver<inbox::Asked>),
+    handle: ControllerHandle<K>,
+    rewire: mpsc::Receiver<Rewire<K>>,
+    streams: Vec<KeyStream>,
+}
+
+type KeyStream = Pin<Box<dyn Stream<Item = Key> + Send>>;
+
+#[derive(Clone, Debug)]
+struct RunOptions {
+    sync_timeout: Duration,
+    grace: Duration,
+    reconcile_timeout: Option<Duration>,
+    read_own_writes: Option<Duration>,
+    abort_on_panic: bool,
+}
+
+/// Requests of users that wait to be enqueued; when full, whoever asks waits.
+const REQUESTS_MAX: usize = 1024;
+
+impl<K: Cached> Controller<K> {
+    /// A controller for the objects of an informer. The name is unique in the process.
+    pub fn new(name: impl Into<String>, informer: &Informer<K>) -> Controller<K> {
+        let mut listers = Listers::default();
+        let mut caches = Caches::default();
+        listers.add(informer);
+        caches.add(informer);
+        let scope = type_name::<<K::Resource as Resource>::Scope>();
+        let requests = mpsc::channel(REQUESTS_MAX);
+        let (rewire_sender, rewire) = mpsc::channel(REQUESTS_MAX);
+        let handle = ControllerHandle::new(Requests::new(requests.0.clone()), rewire_sender);
+        Controller {
+            name: name.into(),
+            informer: informer.clone(),
+            namespaced: !scope.ends_with("ClusterResourceScope"),
+            workers: 1,
+            options: RunOptions {
+                sync_timeout: Duration::from_secs(120),
+                grace: Duration::from_secs(30),
+                reconcile_timeout: None,
+                read_own_writes: Some(Duration::from_secs(5)),
+                abort_on_panic: false,
+            },
+            predicate: None,
+            attach: vec![inbox::attach_main(informer)],
+            finalizer: None,
+            limiter: Limiter::per_item(),
+            debounce: None,
+            fair: false,
+            listers,
+            caches,
+            calls: None,
+            recorder: None,
+            metrics: None,
+            requests,
+            handle,
+            rewire,
+            streams: Vec::new(),
+        }
+    }
+
+    /// Says that the main kind is cluster-scoped, for dynamic objects, whose type does not tell.
+    pub fn cluster_scoped(mut self) -> Self {
+        self.namespaced = false;
+        self
+    }
+
+    /// A change of a child enqueues the owner that is its controller. For an update, the owners
+    /// of both states.
+    pub fn owns<C: Cached>(self, children: &Informer<C>) -> Self {
+        self.owners(children, Owners::Controller)
+    }
+
+    /// As [`Controller::owns`], for every owner of the main kind.
+    pub fn owns_any<C: Cached>(self, children: &Informer<C>) -> Self {
+        self.owners(children, Owners::All)
+    }
+
+    fn owners<C: Cached>(self, children: &Informer<C>, owners: Owners) -> Self {
+        let owner_type = self.informer.resource().clone();
+        let namespaced = self.namespaced;
+        let map = move |child: &C| owner_keys(&child.metadata(), &owner_type, namespaced, owners);
+        self.mapped(children, None, inbox::owned, map)
+    }
+
+    /// A change of a related object enqueues the keys that `map` answers; for an update it is
+    /// asked with both states. `map` may use indexes and listers of other informers of this
+    /// controller: they are synced before it is first called.
+    pub fn watches<R, I>(
+        self,
+        related: &Informer<R>,
+        map: impl Fn(&R) -> I + Send + Sync + 'static,
+    ) -> Self
+    where
+        R: Cached,
+        I: IntoIterator<Item = Key>,
+    {
+        self.mapped(related, None, inbox::related, move |object| map(object).into_iter().collect())
+    }
+
+    /// As [`Controller::watches`], for changes that pass a predicate.
+    pub fn watches_when<R, I>(
+        self,
+        related: &Informer<R>,
+        predicate: Predicate<R>,
+        map: impl Fn(&R) -> I + Send + Sync + 'static,
+    ) -> Self
+    where
+        R: Cached,
+        I: IntoIterator<Item = Key>,
+    {
+        let map = move |object: &R| map(object).into_iter().collect();
+        self.mapped(related, Some(predicate), inbox::related, map)
+    }
+
+    fn mapped<R: Cached>(
+        mut self,
+        related: &Informer<R>,
+        predicate: Option<Predicate<R>>,
+        trigger: fn(Key) -> Trigger,
+        map: impl Fn(&R) -> Vec<Key> + Send + Sync + 'static,
+    ) -> Self {
+        self.listers.add(related);
+        self.caches.add(related);
+        self.attach.push(inbox::attach_mapped(related.clone(), predicate, trigger, map));
+        self
+    }
+
+    /// Another informer that the reconciler reads, without being triggered by it.
+    pub fn reads<R: Cached>(mut self, related: &Informer<R>) -> Self {
+        self.listers.add(related);
+        self.caches.add(related);
+        self.attach.push(inbox::attach_silent(related.clone()));
+        self
+    }
+
+    /// Only changes of the main kind that pass enqueue a key.
+    pub fn when(mut self, predicate: Predicate<K>) -> Self {
+        self.predicate = Some(match self.predicate.take() {
+            Some(known) => known.and(predicate),
+            None => predicate,
+        });
+        self
+    }
+
+    /// How many keys are reconciled at once; one unless set.
+    pub fn workers(mut self, workers: usize) -> Self {
+        self.workers = workers.max(1);
+        self
+    }
+
+    /// Puts a finalizer on every object before its first reconcile, and calls `cleanup` instead
+    /// of the reconciler when the object is being deleted; when that answers [`Next::Done`] the
+    /// finalizer is removed.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the name is not qualified, such as `example.com/dns`.
+    pub fn finalizer<F, E>(
+        mut self,
+        name: &str,
+        cleanup: impl Fn(Arc<K>, Context) -> F + Send + Sync + 'static,
+    ) -> Result<Self, Error>
+    where
+        F: Future<Output = Result<Next, E>> + Send + 'static,
+        E: Into<Failure>,
+    {
+        self.finalizer = Some(Finalizer::new(name, cleanup)?);
+        Ok(self)
+    }
+
+    /// The delays of failures; per key from 5 ms to 1000 s unless set.
+    pub fn limiter(mut self, limiter: Limiter<Key>) -> Self {
+        self.limiter = limiter;
+        self
+    }
+
+    /// Holds a key for `quiet` after its last change, but never longer than `max` after its first.
+    pub fn debounce(mut self, quiet: Duration, max: Duration) -> Self {
+        self.debounce = Some((quiet, max));
+        self
+    }
+
+    /// Namespaces take turns, so that one with many changes does not delay the others.
+    pub fn fair(mut self) -> Self {
+        self.fair = true;
+        self
+    }
+
+    /// Cancels a reconcile that takes longer; the key is retried as after a failure.
+    pub fn reconcile_timeout(mut self, timeout: Duration) -> Self {
+        self.options.reconcile_timeout = Some(timeout);
+        self
+    }
+
+    /// How long the informers may take to sync; two minutes unless set.
+    pub fn sync_timeout(mut self, timeout: Duration) -> Self {
+        self.options.sync_timeout = timeout;
+        self
+    }
+
+    /// How long running reconciles may take to finish at stop; 30 s unless set.
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.options.grace = grace;
+        self
+    }
+
+    /// How long a key waits for the caches to see what it wrote; 5 s unless set, `None` for not
+    /// at all.
+    pub fn read_own_writes(mut self, patience: Option<Duration>) -> Self {
+        self.options.read_own_writes = patience;
+        self
+    }
+
+    /// Ends the process if the reconciler panics, instead of retrying the key.
+    pub fn abort_on_panic(mut self) -> Self {
+        self.options.abort_on_panic = true;
+        self
+    }
+
+    /// How the reconciler writes; through the factory's client unless set.
+    pub fn calls(mut self, calls: Calls) -> Self {
+        self.calls = Some(calls);
+        self
+    }
+
+    /// Where events about objects go.
+    pub fn recorder(mut self, recorder: Recorder) -> Self {
+        self.recorder = Some(recorder);
+        self
+    }
+
+    /// Where to count; into the factory's metrics unless set.
+    pub fn metrics(mut self, metrics: &Metrics) -> Self {
+        self.metrics = Some(metrics.clone());
+        self
+    }
+
+    /// Keys from anywhere: each is enqueued.
+    pub fn triggered_by(mut self, keys: impl Stream<Item = Key> + Send + 'static) -> Self {
+        self.streams.push(Box::pin(keys));
+        self
+    }
+
+    /// Asks for keys from outside while the controller runs.
+    pub fn requests(&self) -> Requests {
+        Requests::new(self.requests.0.clone())
+    }
+
+    /// Changes what it watches while it runs.
+    pub fn handle(&self) -> ControllerHandle<K> {
+        self.handle.clone()
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Pairs the controller with its reconciler, for a manager.
+    pub fn with(self, reconciler: impl Reconcile<K>) -> Prepared {
+        let name = self.name.clone();
+        let requests = self.requests();
+        let start = move |env: Env| -> BoxFuture<'static, Result<Report, Error>> {
+            Box::pin(self.work(env, reconciler))
+        };
+        Prepared { name, requests, start: Box::new(start) }
+    }
+
+    /// Runs the factory and the controller until `stop` completes: starts the caches, waits for
+    /// them, works, and ends everything in order.
+    ///
+    /// # Errors
+    /// [`Error::SyncTimeout`] if an informer does not sync; what the factory returns.
+    pub async fn run(
+        self,
+        factory: &Factory,
+        stop: impl Future<Output = ()>,
+        reconciler: impl Reconcile<K>,
+    ) -> Result<Report, Error> {
+        let (caches, work) = (CancellationToken::new(), CancellationToken::new());
+        let env = Env {
+            calls: Calls::new(factory.client().clone()),
+            metrics: factory.metrics().cloned(),
+            recorder: None,
+            leading: Box::pin(std::future::ready(())),
+            stop: work.clone(),
+            abandon: CancellationToken::new(),
+        };
+        let working = async {
+            let report = self.work(env, reconciler).await;
+            caches.cancel(); // the informers end after the controller
+            report
+        };
+        let stopping = async {
+            tokio::select! {
+                () = stop => work.cancel(),
+                () = caches.cancelled() => {}
+            }
+        };
+        let (ran, report, ()) = tokio::join!(factory.run(caches.clone()), working, stopping);
+        let report = report?;
+        ran?;
+        Ok(report)
+    }
+
+    async fn work(self, env: Env, reconciler: impl Reconcile<K>) -> Result<Report, Error> {
+        let predicate = match (self.predicate, &self.finalizer) {
+            // A deletion that starts does not change the generation, but the cleanup must run.
+            (Some(predicate), Some(_)) => Some(predicate.or(deletion_started())),
+            (predicate, _) => predicate,
+        };
+        let metrics = self.metrics.or(env.metrics);
+        let inbox = Inbox::new(
+            &self.name,
+            &self.informer,
+            inbox::Options {
+                predicate,
+                limiter: self.limiter,
+                fair: self.fair,
+                debounce: self.debounce,
+                metrics: metrics.clone(),
+            },
+        );
+        let worker = Worker {
+            name: self.name.into(),
+            informer: self.informer,
+            reconciler,
+            finalizer: self.finalizer,
+            inbox,
+            options: self.options,
+            listers: Arc::new(self.listers),
+            caches: self.caches,
+            calls: self.calls.unwrap_or(env.calls),
+            recorder: self.recorder.or(env.recorder),
+            observer: metrics.map(|metrics| observe::Observer::new(&metrics)),
+            writes: Default::default(),
+            diary: Default::default(),
+        };
+        let parts = run::Parts {
+            attach: self.attach,
+            requests: self.requests.1,
+            rewire: self.rewire,
+            streams: self.streams,
+            workers: self.workers,
+        };
+        let ends = run::Ends { leading: env.leading, stop: env.stop, abandon: env.abandon };
+        run::run(Arc::new(worker), parts, ends).await
+    }
+}
+
+impl<K: Cached> fmt::Debug for Controller<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Controller({})", self.name)
+    }
+}
+
+/// What a controller is given by whoever runs it.
+pub(crate) struct Env {
+    pub(crate) calls: Calls,
+    pub(crate) metrics: Option<Metrics>,
+    pub(crate) recorder: Option<Recorder>,
+    /// Completes when reconciles may start; caches and queue are filled before.
+    pub(crate) leading: BoxFuture<'static, ()>,
+    pub(crate) stop: CancellationToken,
+    /// Cancelled when leadership was lost: somebody else may work already, so nothing may finish.
+    pub(crate) abandon: CancellationToken,
+}
+
+/// A controller with its reconciler, ready for a [`Manager`](crate::manager::Manager).
+#[must_use = "give it to a manager"]
+pub struct Prepared {
+    pub(crate) name: String,
+    requests: Requests,
+    pub(crate) start: Box<dyn FnOnce(Env) -> BoxFuture<'static, Result<Report, Error>> + Send>,
+}
+
+impl Prepared {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Asks for keys from outside while the controller runs.
+    pub fn requests(&self) -> Requests {
+        self.requests.clone()
+    }
+}
+
+impl fmt::Debug for Prepared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Prepared({})", self.name)
+    }
+}
+
+/// Whether a change leaves the state as it was: the first state, a resync, an unchanged relist.
+fn is_no_news<K: Cached>(change: &Change<K>) -> bool {
+    match change {
+        Change::Added { initial, .. } => *initial,
+        Change::Updated { old, new } => {
+            let version = new.resource_version();
+            !version.is_empty() && old.resource_version() == version
+        }
+        _ => false,
+    }
+}

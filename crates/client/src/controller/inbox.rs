@@ -1,0 +1,507 @@
+//! The inbox of a controller: how changes of informers and wishes of users become keys in a queue.
+//!
+//! River: subscribers → **inbox** → workers.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use tokio::sync::{Notify, mpsc};
+use tokio::time::{Instant, sleep_until};
+
+use crate::change::Change;
+use crate::error::Error;
+use crate::informer::{Handler, Health, Informer, Subscribe};
+use crate::key::Key;
+use crate::metrics::Metrics;
+use crate::object::Cached;
+use crate::predicate::{Event, Predicate};
+use crate::workqueue::{Add, Limiter, Queue};
+
+use super::is_no_news;
+
+/// Why a key is reconciled; for spans and metrics. The reconciler does not get it: it decides by
+/// what is there, not by what happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trigger {
+    /// The object itself changed.
+    Object,
+    /// An object it owns changed.
+    Owned(Key),
+    /// A related object changed.
+    Related(Key),
+    /// The reconciler asked for it, by [`Next::After`](super::Next::After).
+    Requested,
+    /// The last reconcile failed.
+    Retry,
+    /// Nothing changed; the object was shown again.
+    Resync,
+    /// Somebody asked from outside.
+    Manual,
+}
+
+impl Trigger {
+    /// The word for it.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Trigger::Object => "object",
+            Trigger::Owned(_) => "owned",
+            Trigger::Related(_) => "related",
+            Trigger::Requested => "requested",
+            Trigger::Retry => "retry",
+            Trigger::Resync => "resync",
+            Trigger::Manual => "manual",
+        }
+    }
+}
+
+impl fmt::Display for Trigger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Trigger::Owned(key) | Trigger::Related(key) => write!(f, "{} {key}", self.as_str()),
+            other => f.write_str(other.as_str()),
+        }
+    }
+}
+
+pub(super) fn owned(key: Key) -> Trigger {
+    Trigger::Owned(key)
+}
+
+pub(super) fn related(key: Key) -> Trigger {
+    Trigger::Related(key)
+}
+
+/// What is not urgent leaves the queue after what is: first states and resyncs.
+const LOW_PRIORITY: i32 = -100;
+
+pub(super) struct Options<K> {
+    pub(super) predicate: Option<Predicate<K>>,
+    pub(super) limiter: Limiter<Key>,
+    pub(super) fair: bool,
+    pub(super) debounce: Option<(Duration, Duration)>,
+    pub(super) metrics: Option<Metrics>,
+}
+
+pub(super) struct Inbox<K: Cached> {
+    name: String,
+    informer: Informer<K>,
+    predicate: Option<Predicate<K>>,
+    pub(super) queue: Queue<Key>,
+    triggers: Mutex<HashMap<Key, Trigger>>,
+    /// The last states of objects that are gone, until their hook has run.
+    last: Mutex<HashMap<Key, Arc<K>>>,
+    debounce: Option<Debounce>,
+}
+
+/// Keys that are held back because they are still changing.
+struct Debounce {
+    quiet: Duration,
+    max: Duration,
+    held: Mutex<HashMap<Key, Held>>,
+    changed: Notify,
+}
+
+struct Held {
+    first: Instant,
+    due: Instant,
+    add: Add,
+}
+
+impl<K: Cached> Inbox<K> {
+    pub(super) fn new(name: &str, informer: &Informer<K>, options: Options<K>) -> Arc<Inbox<K>> {
+        let mut queue = Queue::named(name).limiter(options.limiter);
+        if options.fair {
+            queue = queue.fair_by(|key: &Key| key.namespace().map(str::to_owned));
+        }
+        if let Some(metrics) = &options.metrics {
+            queue = queue.metrics(metrics);
+        }
+        Arc::new(Inbox {
+            name: name.to_owned(),
+            informer: informer.clone(),
+            predicate: options.predicate,
+            queue: queue.open(),
+            triggers: Mutex::default(),
+            last: Mutex::default(),
+            debounce: options.debounce.map(|(quiet, max)| Debounce {
+                quiet,
+                max,
+                held: Mutex::default(),
+                changed: Notify::new(),
+            }),
+        })
+    }
+
+    fn triggers(&self) -> MutexGuard<'_, HashMap<Key, Trigger>> {
+        self.triggers.lock().expect("no code panics while it is held")
+    }
+
+    /// Why a key was enqueued; forgotten once asked.
+    pub(super) fn take_trigger(&self, key: &Key) -> Trigger {
+        self.triggers().remove(key).unwrap_or(Trigger::Retry)
+    }
+
+    pub(super) fn note(&self, key: &Key, trigger: Trigger) {
+        self.triggers().insert(key.clone(), trigger);
+    }
+
+    pub(super) fn last(&self, key: &Key) -> Option<Arc<K>> {
+        self.last.lock().expect("no code panics while it is held").get(key).cloned()
+    }
+
+    pub(super) fn forget_last(&self, key: &Key) {
+        self.last.lock().expect("no code panics while it is held").remove(key);
+    }
+
+    fn enqueue(&self, key: Key, trigger: Trigger, urgent: bool) {
+        let trigger = if urgent { trigger } else { Trigger::Resync };
+        let priority = if urgent { 0 } else { LOW_PRIORITY };
+        let mut triggers = self.triggers();
+        match triggers.get(&key) {
+            Some(_) if !urgent => {} // something of substance is known already
+            _ => drop(triggers.insert(key.clone(), trigger)),
+        }
+        drop(triggers);
+        let add = Add { priority, ..Add::default() };
+        match &self.debounce {
+            Some(debounce) => debounce.hold(key, add),
+            None => self.queue.add_with(key, add),
+        }
+    }
+
+    /// A change of the main kind.
+    fn changed(&self, change: &Change<K>) {
+        let (Some(key), Some(event)) = (change.key(), Event::of(change)) else { return };
+        if let Change::Deleted(gone) = change
+            && let Some(last) = gone.last()
+        {
+            let mut known = self.last.lock().expect("no code panics while it is held");
+            known.insert(key.clone(), Arc::clone(last));
+        }
+        if self.predicate.as_ref().is_none_or(|predicate| predicate.passes(&event)) {
+            self.enqueue(key, Trigger::Object, !is_no_news(change));
+        }
+    }
+
+    /// A wish from outside.
+    fn asked(&self, asked: Asked) {
+        let keys = match asked {
+            Asked::One(key) => vec![key],
+            Asked::All => self.informer.store().keys(),
+        };
+        for key in keys {
+            let passes = |predicate: &Predicate<K>| predicate.passes(&Event::Manual(&key));
+            if self.predicate.as_ref().is_none_or(passes) {
+                self.enqueue(key, Trigger::Manual, true);
+            }
+        }
+    }
+
+    pub(super) fn add(&self, key: Key, trigger: Trigger) {
+        self.enqueue(key, trigger, true);
+    }
+
+    fn subscription(&self) -> Subscribe {
+        Subscribe::named(format!("controller/{}", self.name))
+            .split_recreate(true)
+            .suppress_unchanged(true)
+    }
+
+    /// Takes wishes until nobody can make any more.
+    pub(super) async fn serve(&self, mut requests: mpsc::Receiver<Asked>) {
+        while let Some(asked) = requests.recv().await {
+            self.asked(asked);
+        }
+        std::future::pending().await
+    }
+
+    /// Lets go of held keys when they are quiet.
+    pub(super) async fn release(&self) {
+        let Some(debounce) = &self.debounce else { return std::future::pending().await };
+        loop {
+            for (key, add) in debounce.take_due(Instant::now()) {
+                self.queue.add_with(key, add);
+            }
+            let changed = debounce.changed.notified();
+            match debounce.next_due() {
+                Some(due) => tokio::select! {
+                    () = sleep_until(due) => {}
+                    () = changed => {}
+                },
+                None => changed.await,
+            }
+        }
+    }
+}
+
+impl Debounce {
+    fn held(&self) -> MutexGuard<'_, HashMap<Key, Held>> {
+        self.held.lock().expect("no code panics while it is held")
+    }
+
+    fn hold(&self, key: Key, add: Add) {
+        let now = Instant::now();
+        let mut held = self.held();
+        let entry = held.entry(key).or_insert(Held { first: now, due: now, add });
+        entry.due = (now + self.quiet).min(entry.first + self.max);
+        entry.add.priority = entry.add.priority.max(add.priority);
+        drop(held);
+        self.changed.notify_one();
+    }
+
+    fn take_due(&self, now: Instant) -> Vec<(Key, Add)> {
+        let mut held = self.held();
+        let due = held.extract_if(|_, entry| entry.due <= now);
+        due.map(|(key, entry)| (key, entry.add)).collect()
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        self.held().values().map(|entry| entry.due).min()
+    }
+}
+
+/// One of a controller's informers, and how it is subscribed to once all are synced.
+pub(super) struct Attach<K: Cached> {
+    watched: Box<dyn Watched>,
+    subscribe: SubscribeTo<K>,
+}
+
+pub(super) type SubscribeTo<K> =
+    Box<dyn FnOnce(&Arc<Inbox<K>>) -> Result<Box<dyn Watched>, Error> + Send>;
+
+impl<K: Cached> Attach<K> {
+    /// The informer to wait for, and how to subscribe to it then; dropping what that returns ends
+    /// the subscription.
+    pub(super) fn into_parts(self) -> (Box<dyn Watched>, SubscribeTo<K>) {
+        (self.watched, self.subscribe)
+    }
+}
+
+/// An informer, or a subscription to it, of any type.
+pub(super) trait Watched: Send + Sync {
+    fn name(&self) -> &str;
+    fn health(&self) -> Health;
+    fn has_synced(&self) -> bool;
+    fn synced(&self) -> BoxFuture<'_, Result<(), Error>>;
+}
+
+impl<R: Cached> Watched for Informer<R> {
+    fn name(&self) -> &str {
+        Informer::name(self)
+    }
+
+    fn health(&self) -> Health {
+        Informer::health(self)
+    }
+
+    fn has_synced(&self) -> bool {
+        Informer::has_synced(self)
+    }
+
+    fn synced(&self) -> BoxFuture<'_, Result<(), Error>> {
+        Box::pin(Informer::synced(self))
+    }
+}
+
+impl<R: Cached> Watched for Handler<R> {
+    fn name(&self) -> &str {
+        self.informer().name()
+    }
+
+    fn health(&self) -> Health {
+        self.informer().health()
+    }
+
+    fn has_synced(&self) -> bool {
+        Handler::has_synced(self)
+    }
+
+    fn synced(&self) -> BoxFuture<'_, Result<(), Error>> {
+        Box::pin(Handler::synced(self))
+    }
+}
+
+/// The main kind.
+pub(super) fn attach_main<K: Cached>(informer: &Informer<K>) -> Attach<K> {
+    let main = informer.clone();
+    Attach {
+        watched: Box::new(informer.clone()),
+        subscribe: Box::new(move |inbox| {
+            let target = Arc::clone(inbox);
+            let handler = main.for_each(inbox.subscription(), move |change| {
+                target.changed(&change);
+            })?;
+            Ok(Box::new(handler))
+        }),
+    }
+}
+
+/// A change of a related object enqueues the keys that `map` finds in its states.
+pub(super) fn attach_mapped<K: Cached, R: Cached>(
+    related: Informer<R>,
+    predicate: Option<Predicate<R>>,
+    trigger: fn(Key) -> Trigger,
+    map: impl Fn(&R) -> Vec<Key> + Send + Sync + 'static,
+) -> Attach<K> {
+    let watched = Box::new(related.clone());
+    let subscribe: SubscribeTo<K> = Box::new(move |inbox| {
+        let target = Arc::clone(inbox);
+        let handler = related.for_each(inbox.subscription(), move |change| {
+            let (Some(cause), Some(event)) = (change.key(), Event::of(&change)) else { return };
+            if predicate.as_ref().is_some_and(|predicate| !predicate.passes(&event)) {
+                return;
+            }
+            let urgent = !is_no_news(&change);
+            for key in mapped(&change, &map) {
+                target.enqueue(key, trigger(cause.clone()), urgent);
+            }
+        })?;
+        Ok(Box::new(handler))
+    });
+    Attach { watched, subscribe }
+}
+
+/// An informer that is only read.
+pub(super) fn attach_silent<K: Cached, R: Cached>(related: Informer<R>) -> Attach<K> {
+    let read = related.clone();
+    Attach { watched: Box::new(related), subscribe: Box::new(move |_| Ok(Box::new(read))) }
+}
+
+/// The keys of both states of a change, each once. A mapper that panics finds none.
+fn mapped<R: Cached>(change: &Change<R>, map: &impl Fn(&R) -> Vec<Key>) -> BTreeSet<Key> {
+    let states: Vec<&Arc<R>> = match change {
+        Change::Added { object, .. } => vec![object],
+        Change::Updated { old, new } => vec![old, new],
+        Change::Deleted(gone) => gone.last().into_iter().collect(),
+        Change::Synced => Vec::new(),
+    };
+    let found = states.into_iter().map(|state| {
+        catch_unwind(AssertUnwindSafe(|| map(state))).unwrap_or_else(|_| {
+            tracing::error!(key = %state.key(), "a mapper panicked");
+            Vec::new()
+        })
+    });
+    found.flatten().collect()
+}
+
+/// A change to what a running controller watches.
+pub(super) enum Rewire<K: Cached> {
+    Watch(u64, Attach<K>),
+    Unwatch(u64),
+}
+
+/// Changes what a running controller watches. Cheap to clone.
+pub struct ControllerHandle<K: Cached> {
+    requests: Requests,
+    rewire: mpsc::Sender<Rewire<K>>,
+    next: Arc<AtomicU64>,
+}
+
+/// A related informer that was added to a running controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WatchId(u64);
+
+impl<K: Cached> ControllerHandle<K> {
+    pub(super) fn new(requests: Requests, rewire: mpsc::Sender<Rewire<K>>) -> Self {
+        ControllerHandle { requests, rewire, next: Arc::default() }
+    }
+
+    /// Asks for keys.
+    pub fn requests(&self) -> &Requests {
+        &self.requests
+    }
+
+    /// From now on, a change of a related object enqueues the keys that `map` answers. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`] if the controller has ended.
+    pub async fn watch<R, I>(
+        &self,
+        related: &Informer<R>,
+        map: impl Fn(&R) -> I + Send + Sync + 'static,
+    ) -> Result<WatchId, Error>
+    where
+        R: Cached,
+        I: IntoIterator<Item = Key>,
+    {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let map = move |object: &R| map(object).into_iter().collect();
+        let attach = attach_mapped(related.clone(), None, super::inbox::related, map);
+        self.send(Rewire::Watch(id, attach)).await?;
+        Ok(WatchId(id))
+    }
+
+    /// Ends what [`ControllerHandle::watch`] began. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`] if the controller has ended.
+    pub async fn unwatch(&self, WatchId(id): WatchId) -> Result<(), Error> {
+        self.send(Rewire::Unwatch(id)).await
+    }
+
+    async fn send(&self, rewire: Rewire<K>) -> Result<(), Error> {
+        let sent = self.rewire.send(rewire).await;
+        sent.map_err(|_| Error::Stopped("the controller".to_owned()))
+    }
+}
+
+impl<K: Cached> Clone for ControllerHandle<K> {
+    fn clone(&self) -> Self {
+        ControllerHandle {
+            requests: self.requests.clone(),
+            rewire: self.rewire.clone(),
+            next: Arc::clone(&self.next),
+        }
+    }
+}
+
+impl<K: Cached> fmt::Debug for ControllerHandle<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ControllerHandle")
+    }
+}
+
+/// A wish for keys.
+#[derive(Debug)]
+pub(super) enum Asked {
+    One(Key),
+    All,
+}
+
+/// Asks a running controller for keys. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Requests {
+    sender: mpsc::Sender<Asked>,
+}
+
+impl Requests {
+    pub(super) fn new(sender: mpsc::Sender<Asked>) -> Requests {
+        Requests { sender }
+    }
+
+    /// Enqueues a key; waits while too many wishes are pending. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`] if the controller has ended.
+    pub async fn reconcile(&self, key: Key) -> Result<(), Error> {
+        self.send(Asked::One(key)).await
+    }
+
+    /// Enqueues every object of the main kind. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`] if the controller has ended.
+    pub async fn reconcile_all(&self) -> Result<(), Error> {
+        self.send(Asked::All).await
+    }
+
+    async fn send(&self, asked: Asked) -> Result<(), Error> {
+        let sent = self.sender.send(asked).await;
+        sent.map_err(|_| Error::Stopped("the controller".to_owned()))
+    }
+}

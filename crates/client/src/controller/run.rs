@@ -1,0 +1,511 @@
+//! The workers of a controller, and how they start and stop.
+//!
+//! River: work queue → **workers** → reconciler.
+
+use std::collections::{BTreeMap, HashMap};
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context as TaskContext, Poll};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::stream::{FuturesUnordered, select_all};
+use futures::{FutureExt, StreamExt};
+use tokio::sync::mpsc;
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
+
+use crate::calls::Calls;
+use crate::error::Error;
+use crate::indexer::index::panic_text;
+use crate::informer::Informer;
+use crate::key::Key;
+use crate::object::Cached;
+use crate::recorder::Recorder;
+use crate::track::{Caches, Caught, Tracker};
+use crate::workqueue::Item;
+
+use super::context::{Context, Listers, Parts as ContextParts};
+use super::finalizer::{Finalizer, Stage};
+use super::inbox::{Asked, Attach, Inbox, Rewire, Trigger, Watched};
+use super::observe::{Failed, Observer};
+use super::{Failure, KeyStream, Next, Reconcile, RunOptions};
+
+/// How a controller ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Reconciles that did not finish in the grace time and were cancelled.
+    pub cancelled: usize,
+}
+
+/// What all workers share.
+pub(super) struct Worker<K: Cached, R> {
+    pub(super) name: Arc<str>,
+    pub(super) informer: Informer<K>,
+    pub(super) reconciler: R,
+    pub(super) finalizer: Option<Finalizer<K>>,
+    pub(super) inbox: Arc<Inbox<K>>,
+    pub(super) options: RunOptions,
+    pub(super) listers: Arc<Listers>,
+    pub(super) caches: Caches,
+    pub(super) calls: Calls,
+    pub(super) recorder: Option<Recorder>,
+    pub(super) observer: Option<Observer>,
+    /// What each key wrote and the caches have not been seen to know.
+    pub(super) writes: Mutex<HashMap<Key, Tracker>>,
+    pub(super) diary: Diary,
+}
+
+/// Small things a controller remembers about itself.
+#[derive(Default)]
+pub(super) struct Diary {
+    /// How many reconciles there were; numbers the spans.
+    reconciles: AtomicU64,
+    /// When a reconciler that blocks was last reported.
+    blocked: Mutex<Option<std::time::Instant>>,
+}
+
+/// What a controller is fed by.
+pub(super) struct Parts<K: Cached> {
+    pub(super) attach: Vec<Attach<K>>,
+    pub(super) requests: mpsc::Receiver<Asked>,
+    pub(super) rewire: mpsc::Receiver<Rewire<K>>,
+    pub(super) streams: Vec<KeyStream>,
+    pub(super) workers: usize,
+}
+
+/// When a controller may begin, and when it must end.
+pub(super) struct Ends {
+    pub(super) leading: BoxFuture<'static, ()>,
+    pub(super) stop: CancellationToken,
+    pub(super) abandon: CancellationToken,
+}
+
+pub(super) async fn run<K: Cached, R: Reconcile<K>>(
+    worker: Arc<Worker<K, R>>,
+    parts: Parts<K>,
+    ends: Ends,
+) -> Result<Report, Error> {
+    let Ends { leading, stop, abandon } = ends;
+    let Parts { attach, requests, rewire, streams, workers } = parts;
+    let ready = async {
+        let attached = worker.subscribe(attach).await?;
+        leading.await;
+        Ok::<_, Error>(attached)
+    };
+    let feed = worker.feed(requests, streams);
+    tokio::pin!(feed);
+    let attached = tokio::select! {
+        biased;
+        () = stop.cancelled() => return Ok(Report::default()),
+        () = &mut feed => unreachable!("feeding does not end"),
+        ready = ready => ready?,
+    };
+    if let Some(observer) = &worker.observer {
+        observer.start(&worker.name, workers);
+    }
+    let hard_stop = CancellationToken::new();
+    let cancelled = Arc::new(AtomicUsize::new(0));
+    let mut running = JoinSet::new();
+    for _ in 0..workers {
+        let worker = Arc::clone(&worker);
+        let (stop, hard, cancelled) = (stop.clone(), hard_stop.clone(), Arc::clone(&cancelled));
+        running.spawn(async move { worker.work(stop, hard, cancelled).await });
+    }
+    tokio::select! {
+        biased;
+        () = stop.cancelled() => {}
+        () = &mut feed => unreachable!("feeding does not end"),
+        () = worker.rewire(rewire) => unreachable!("rewiring does not end"),
+        Some(ended) = running.join_next() => resume(ended),
+    }
+    worker.inbox.queue.shut_down();
+    let finished = async {
+        while let Some(ended) = running.join_next().await {
+            resume(ended);
+        }
+    };
+    let in_time = tokio::select! {
+        biased;
+        () = abandon.cancelled() => false,
+        finished = timeout(worker.options.grace, finished) => finished.is_ok(),
+    };
+    if !in_time {
+        hard_stop.cancel();
+        while let Some(ended) = running.join_next().await {
+            resume(ended);
+        }
+    }
+    drop(attached);
+    Ok(Report { cancelled: cancelled.load(Ordering::Relaxed) })
+}
+
+fn resume(ended: Result<(), JoinError>) {
+    if let Err(error) = ended
+        && let Ok(panic) = error.try_into_panic()
+    {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+impl<K: Cached, R: Reconcile<K>> Worker<K, R> {
+    /// Waits for every informer, subscribes to all, and waits until the queue is filled. Mappers
+    /// may read any of the informers, so none is called before all are synced.
+    async fn subscribe(&self, attach: Vec<Attach<K>>) -> Result<Vec<Box<dyn Watched>>, Error> {
+        let patience = self.options.sync_timeout;
+        let (informers, subscribe): (Vec<_>, Vec<_>) =
+            attach.into_iter().map(Attach::into_parts).unzip();
+        wait_synced(informers.iter(), patience).await?;
+        let attached: Result<Vec<_>, Error> =
+            subscribe.into_iter().map(|subscribe| subscribe(&self.inbox)).collect();
+        let attached = attached?;
+        wait_synced(attached.iter(), patience).await?;
+        Ok(attached)
+    }
+
+    /// Feeds the inbox from outside; never ends.
+    async fn feed(&self, requests: mpsc::Receiver<Asked>, streams: Vec<KeyStream>) {
+        let keys = async {
+            let mut keys = select_all(streams);
+            while let Some(key) = keys.next().await {
+                self.inbox.add(key, Trigger::Manual);
+            }
+            std::future::pending::<()>().await;
+        };
+        tokio::join!(self.inbox.serve(requests), self.inbox.release(), keys);
+    }
+
+    /// Adds and removes related informers; never ends.
+    async fn rewire(&self, mut rewire: mpsc::Receiver<Rewire<K>>) {
+        let mut watching: BTreeMap<u64, Box<dyn Watched>> = BTreeMap::new();
+        while let Some(change) = rewire.recv().await {
+            match change {
+                Rewire::Unwatch(id) => drop(watching.remove(&id)),
+                Rewire::Watch(id, attach) => match self.subscribe(vec![attach]).await {
+                    Ok(attached) => watching.extend(attached.into_iter().map(|one| (id, one))),
+                    Err(error) => {
+                        let error = &error as &dyn std::error::Error;
+                        tracing::error!(controller = &*self.name, error, "cannot watch");
+                    }
+                },
+            }
+        }
+        std::future::pending().await
+    }
+
+    /// One worker: takes keys until the end. Keys whose writes the caches have not seen yet wait
+    /// aside, without keeping the worker from others.
+    async fn work(
+        &self,
+        stop: CancellationToken,
+        hard_stop: CancellationToken,
+        cancelled: Arc<AtomicUsize>,
+    ) {
+        let mut waiting: FuturesUnordered<BoxFuture<'_, (Item<Key>, Caught)>> =
+            FuturesUnordered::new();
+        loop {
+            let item = tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                Some((item, caught)) = waiting.next(), if !waiting.is_empty() => {
+                    match self.caught_up(item, &caught) {
+                        Some(item) => item,
+                        None => continue,
+                    }
+                }
+                item = self.inbox.queue.get() => {
+                    let Some(item) = item else { return };
+                    match self.tracker_to_wait_for(&item) {
+                        None => item,
+                        Some((tracker, patience)) => {
+                            let caches = self.caches.clone();
+                            waiting.push(Box::pin(async move {
+                                let caught = caches.catch_up(&tracker, patience).await;
+                                (item, caught)
+                            }));
+                            continue;
+                        }
+                    }
+                }
+            };
+            let done = self.process(item, &stop);
+            tokio::select! {
+                biased;
+                () = done => {}
+                () = hard_stop.cancelled() => {
+                    cancelled.fetch_add(1, Ordering::Relaxed);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn tracker_to_wait_for(&self, key: &Key) -> Option<(Tracker, Duration)> {
+        let patience = self.options.read_own_writes?;
+        let writes = self.writes.lock().expect("no code panics while it is held");
+        let tracker = writes.get(key).filter(|tracker| !tracker.is_empty())?;
+        Some((tracker.clone(), patience))
+    }
+
+    /// The item again if its caches have caught up; else it is put off.
+    fn caught_up(&self, item: Item<Key>, caught: &Caught) -> Option<Item<Key>> {
+        if let (Some(observer), 1..) = (&self.observer, caught.unordered) {
+            observer.unordered(caught.unordered);
+        }
+        if caught.up {
+            return Some(item);
+        }
+        if let Some(observer) = &self.observer {
+            observer.stale();
+        }
+        tracing::warn!(controller = &*self.name, key = %*item, "the caches lag behind own writes");
+        self.inbox.note(&item, Trigger::Retry);
+        item.retry();
+        None
+    }
+
+    async fn process(&self, item: Item<Key>, stop: &CancellationToken) {
+        let trigger = self.inbox.take_trigger(&item);
+        let span = tracing::info_span!(
+            "reconcile",
+            controller = &*self.name,
+            key = %*item,
+            %trigger,
+            attempt = item.requeues() + 1,
+            id = self.diary.reconciles.fetch_add(1, Ordering::Relaxed),
+        );
+        if let Some(observer) = &self.observer {
+            observer.triggered(trigger.as_str());
+            observer.started();
+        }
+        let started = Instant::now();
+        let mut guard = Unfinished { observer: self.observer.as_ref(), started, done: false };
+        let outcome = self.attempt(&item, stop).instrument(span.clone()).await;
+        let result = span.in_scope(|| self.settle(item, outcome));
+        guard.done = true;
+        if let Some(observer) = &self.observer {
+            observer.finished(result, started.elapsed());
+        }
+    }
+
+    /// Reconciles once: contained, watched and bounded in time.
+    async fn attempt(&self, key: &Key, stop: &CancellationToken) -> Outcome {
+        let cancelled = stop.child_token();
+        let cx = self.context(key, cancelled.clone());
+        let _cancel = cancelled.drop_guard();
+        let running = AssertUnwindSafe(self.reconcile(key.clone(), cx)).catch_unwind();
+        let running =
+            Watchful { inner: Box::pin(running), controller: &self.name, diary: &self.diary };
+        let ended = match self.options.reconcile_timeout {
+            None => running.await,
+            Some(limit) => match timeout(limit, running).await {
+                Ok(ended) => ended,
+                Err(_) => return Outcome::TimedOut(limit),
+            },
+        };
+        match ended {
+            Ok(Ok(next)) => Outcome::Next(next),
+            Ok(Err(failure)) => Outcome::Failed(failure),
+            Err(panic) if self.options.abort_on_panic => {
+                tracing::error!(panic = panic_text(&*panic), "the reconciler panicked");
+                std::process::abort()
+            }
+            Err(panic) => Outcome::Panicked(panic_text(&*panic)),
+        }
+    }
+
+    fn context(&self, key: &Key, cancelled: CancellationToken) -> Context {
+        let mut writes = self.writes.lock().expect("no code panics while it is held");
+        let tracker = writes.entry(key.clone()).or_default().clone();
+        drop(writes);
+        Context::new(ContextParts {
+            controller: Arc::clone(&self.name),
+            key: key.clone(),
+            calls: self.calls.clone().tracked(tracker),
+            listers: Arc::clone(&self.listers),
+            caches: self.caches.clone(),
+            patience: self.options.read_own_writes.unwrap_or(Duration::from_secs(5)),
+            recorder: self.recorder.clone(),
+            cancelled,
+        })
+    }
+
+    /// What a key needs now: the reconciler, its finalizer, or a farewell.
+    async fn reconcile(&self, key: Key, cx: Context) -> Result<Next, Failure> {
+        let Some(object) = self.informer.store().get(&key) else {
+            let last = self.inbox.last(&key);
+            let next = self.reconciler.gone(key.clone(), last, cx).await?;
+            self.inbox.forget_last(&key);
+            return Ok(next);
+        };
+        let Some(finalizer) = &self.finalizer else {
+            return self.reconciler.reconcile(object, cx).await;
+        };
+        let resource = self.informer.resource();
+        match finalizer.stage(&object) {
+            Stage::Reconcile => self.reconciler.reconcile(object, cx).await,
+            Stage::LeaveAlone => Ok(Next::Done),
+            Stage::Add => {
+                harmless(finalizer.add(resource, &object, cx.calls()).await)?;
+                Ok(Next::After(Duration::ZERO)) // once the cache shows it
+            }
+            Stage::CleanUp => {
+                let next = finalizer.clean_up(Arc::clone(&object), cx.clone()).await?;
+                if next == Next::Done {
+                    harmless(finalizer.remove(resource, &object, cx.calls()).await)?;
+                }
+                Ok(next)
+            }
+        }
+    }
+
+    /// Says what becomes of a key; answers the word for the metric.
+    fn settle(&self, item: Item<Key>, outcome: Outcome) -> &'static str {
+        self.tidy(&item);
+        let failed = |kind: Failed| {
+            if let Some(observer) = &self.observer {
+                observer.failed(kind);
+            }
+        };
+        match outcome {
+            Outcome::Next(Next::Done) => {
+                item.forget();
+                "success"
+            }
+            Outcome::Next(Next::After(delay)) => {
+                self.inbox.queue.forget(&item);
+                self.inbox.note(&item, Trigger::Requested);
+                item.retry_after(delay);
+                "requeue_after"
+            }
+            Outcome::Next(Next::Again) => {
+                self.inbox.note(&item, Trigger::Retry);
+                item.retry();
+                "requeue"
+            }
+            Outcome::Failed(Failure { error, terminal: true }) => {
+                tracing::error!(error = &*error as &dyn std::error::Error, "a terminal failure");
+                failed(Failed::Terminal);
+                item.forget();
+                "error"
+            }
+            Outcome::Failed(Failure { error, .. }) => {
+                tracing::warn!(error = &*error as &dyn std::error::Error, "the reconcile failed");
+                failed(Failed::Error);
+                self.retry(item)
+            }
+            Outcome::Panicked(panic) => {
+                tracing::error!(panic, "the reconciler panicked");
+                failed(Failed::Panic);
+                self.retry(item)
+            }
+            Outcome::TimedOut(limit) => {
+                tracing::warn!(?limit, "the reconcile took too long and was cancelled");
+                failed(Failed::Timeout);
+                self.retry(item)
+            }
+        }
+    }
+
+    fn retry(&self, item: Item<Key>) -> &'static str {
+        self.inbox.note(&item, Trigger::Retry);
+        item.retry();
+        "error"
+    }
+
+    /// Forgets what need not be remembered: a key without writes, or without an object.
+    fn tidy(&self, key: &Key) {
+        let mut writes = self.writes.lock().expect("no code panics while it is held");
+        let gone = self.informer.store().get(key).is_none();
+        if writes.get(key).is_some_and(|tracker| gone || tracker.is_empty()) {
+            writes.remove(key);
+        }
+    }
+}
+
+/// How one attempt ended.
+enum Outcome {
+    Next(Next),
+    Failed(Failure),
+    Panicked(String),
+    TimedOut(Duration),
+}
+
+/// Somebody else changed the object, or it is gone: look again.
+fn harmless(result: Result<(), Error>) -> Result<(), Failure> {
+    match result {
+        Err(error) if error.is_conflict() || error.is_not_found() => Ok(()),
+        result => Ok(result?),
+    }
+}
+
+/// Counts a reconcile that was cancelled in the middle.
+struct Unfinished<'a> {
+    observer: Option<&'a Observer>,
+    started: Instant,
+    done: bool,
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        if let (Some(observer), false) = (self.observer, self.done) {
+            observer.finished("cancelled", self.started.elapsed());
+        }
+    }
+}
+
+/// Notices a reconciler that blocks its thread instead of waiting.
+struct Watchful<'a, F> {
+    inner: Pin<Box<F>>,
+    controller: &'a str,
+    diary: &'a Diary,
+}
+
+/// Longer than this without yielding is blocking.
+const BLOCKED: Duration = Duration::from_secs(1);
+/// It is said once in this time.
+const BLOCKED_EVERY: Duration = Duration::from_secs(60);
+
+impl<F: Future> Future for Watchful<'_, F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<F::Output> {
+        // Real time on purpose: a blocked thread is blocked on the clock of the machine.
+        let started = std::time::Instant::now();
+        let polled = self.inner.as_mut().poll(cx);
+        let took = started.elapsed();
+        if took > BLOCKED {
+            let mut reported = self.diary.blocked.lock().expect("no code panics while it is held");
+            if reported.is_none_or(|at| at.elapsed() >= BLOCKED_EVERY) {
+                *reported = Some(std::time::Instant::now());
+                let controller = self.controller;
+                tracing::warn!(controller, ?took, "a reconciler blocks its thread");
+            }
+        }
+        polled
+    }
+}
+
+async fn wait_synced<'a>(
+    parts: impl Iterator<Item = &'a Box<dyn Watched>>,
+    patience: Duration,
+) -> Result<(), Error> {
+    let parts: Vec<&Box<dyn Watched>> = parts.collect();
+    let all = futures::future::try_join_all(parts.iter().map(|part| part.synced()));
+    match timeout(patience, pin!(all)).await {
+        Ok(Ok(_)) => Ok(()),
+        _ => {
+            let missing = parts
+                .iter()
+                .filter(|part| !part.has_synced())
+                .map(|part| (part.name().to_owned(), part.health()))
+                .collect();
+            Err(Error::SyncTimeout { after: patience, missing })
+        }
+    }
+}

@@ -1,0 +1,402 @@
+//! Leader election on a Lease: of several replicas, one works.
+//!
+//! River: beside the controllers.
+//! Promise: two replicas never lead at once as long as their clocks differ in speed by less than
+//! the margin of the times; work ends before the lease is released; a standby keeps its caches
+//! warm, so that taking over needs no list.
+
+mod machine;
+
+use std::fmt;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use headwater_api::{Clock, SystemClock, clock};
+use k8s_openapi::api::coordination::v1::Lease as LeaseObject;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::calls::Calls;
+use crate::error::Error;
+use crate::key::Key;
+use crate::object::Cached;
+use crate::random::Random;
+
+pub use self::machine::Timing;
+use self::machine::{Intent, Machine, Record};
+
+/// Which lease is held, by whom, and how.
+#[derive(Clone)]
+pub struct Lease {
+    name: String,
+    namespace: String,
+    identity: String,
+    timing: Timing,
+    release_on_stop: bool,
+    warm: bool,
+    clock: Arc<dyn Clock>,
+}
+
+impl Lease {
+    /// A lease of that name in the namespace `default`. The identity is the host's name unless
+    /// set; it must differ from replica to replica.
+    pub fn named(name: impl Into<String>) -> Lease {
+        Lease {
+            name: name.into(),
+            namespace: "default".to_owned(),
+            identity: std::env::var("HOSTNAME").unwrap_or_default(),
+            timing: Timing::default(),
+            release_on_stop: true,
+            warm: true,
+            clock: Arc::new(SystemClock),
+        }
+    }
+
+    /// The namespace of the lease.
+    #[must_use]
+    pub fn namespace(mut self, namespace: impl Into<String>) -> Lease {
+        self.namespace = namespace.into();
+        self
+    }
+
+    /// Who this is; different for every replica.
+    #[must_use]
+    pub fn identity(mut self, identity: impl Into<String>) -> Lease {
+        self.identity = identity.into();
+        self
+    }
+
+    /// The times of the election.
+    #[must_use]
+    pub fn timing(mut self, timing: Timing) -> Lease {
+        self.timing = timing;
+        self
+    }
+
+    /// Whether the lease is given up at stop, so that another need not wait for it; it is, unless
+    /// set.
+    #[must_use]
+    pub fn release_on_stop(mut self, yes: bool) -> Lease {
+        self.release_on_stop = yes;
+        self
+    }
+
+    /// Whether a manager's standby keeps its caches and queues filled; it does, unless set.
+    #[must_use]
+    pub fn warm_standby(mut self, yes: bool) -> Lease {
+        self.warm = yes;
+        self
+    }
+
+    /// Tells the time of day, for the time stamps of the record.
+    #[must_use]
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Lease {
+        self.clock = clock;
+        self
+    }
+
+    pub(crate) fn is_warm(&self) -> bool {
+        self.warm
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lease({}/{} as {})", self.namespace, self.name, self.identity)
+    }
+}
+
+/// Stands for election.
+pub struct Elector {
+    calls: Calls,
+    lease: Lease,
+    random: Random,
+    machine: Arc<Mutex<Machine>>,
+    observers: Vec<Observer>,
+}
+
+type Observer = Box<dyn Fn(&str) + Send + Sync>;
+
+/// Tells whether the holder of a lease is well. Cheap to clone.
+#[derive(Clone)]
+pub struct LeaderHealth {
+    machine: Arc<Mutex<Machine>>,
+}
+
+impl LeaderHealth {
+    /// Whether this replica leads now.
+    pub fn is_leading(&self) -> bool {
+        lock(&self.machine).is_leading(Instant::now())
+    }
+
+    /// Fails when the holder could not renew for the lease and a tolerance.
+    ///
+    /// # Errors
+    /// [`Error::LostLeadership`].
+    pub fn check(&self, tolerance: Duration) -> Result<(), Error> {
+        match lock(&self.machine).is_overdue(Instant::now(), tolerance) {
+            true => Err(Error::LostLeadership),
+            false => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for LeaderHealth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeaderHealth").field("leading", &self.is_leading()).finish()
+    }
+}
+
+fn lock(machine: &Mutex<Machine>) -> MutexGuard<'_, Machine> {
+    machine.lock().expect("no code panics while it is held")
+}
+
+/// Leadership, while it lasts.
+#[derive(Clone, Debug)]
+pub struct Leadership {
+    lost: CancellationToken,
+}
+
+impl Leadership {
+    /// Cancelled when leadership is lost, or given up at stop.
+    pub fn ended(&self) -> &CancellationToken {
+        &self.lost
+    }
+}
+
+impl Elector {
+    /// A candidate for a lease.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the times contradict each other or there is no identity.
+    pub fn new(calls: Calls, lease: Lease) -> Result<Elector, Error> {
+        if let Some(problem) = lease.timing.problem() {
+            return Err(Error::Invalid(problem));
+        }
+        if lease.identity.is_empty() {
+            return Err(Error::Invalid("a candidate needs an identity".to_owned()));
+        }
+        let machine = Machine::new(&lease.identity, lease.timing);
+        Ok(Elector {
+            calls,
+            lease,
+            random: Random::from_entropy(),
+            machine: Arc::new(Mutex::new(machine)),
+            observers: Vec::new(),
+        })
+    }
+
+    /// Is told of each new leader once, including the first.
+    #[must_use]
+    pub fn on_new_leader(mut self, observer: impl Fn(&str) + Send + Sync + 'static) -> Elector {
+        self.observers.push(Box::new(observer));
+        self
+    }
+
+    /// Tells whether the holder is well.
+    pub fn health(&self) -> LeaderHealth {
+        LeaderHealth { machine: Arc::clone(&self.machine) }
+    }
+
+    /// Waits to be elected, then runs `work` while leading. The work is cancelled when leadership
+    /// is lost. At stop its token is cancelled, the work is awaited, and only then is the lease
+    /// released.
+    ///
+    /// # Errors
+    /// [`Error::LostLeadership`] if it was lost; `None` if `stop` came before leadership did.
+    pub async fn while_leading<F: Future>(
+        self,
+        stop: CancellationToken,
+        work: impl FnOnce(Leadership) -> F,
+    ) -> Result<Option<F::Output>, Error> {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return Ok(None),
+            () = self.acquire() => {}
+        }
+        let ended = stop.child_token();
+        let working = work(Leadership { lost: ended.clone() });
+        let output = {
+            let mut working = pin!(working);
+            tokio::select! {
+                biased;
+                output = &mut working => Ok(output),
+                () = self.keep() => Err(Error::LostLeadership),
+            }
+        };
+        ended.cancel();
+        if output.is_ok() && self.lease.release_on_stop {
+            self.release().await;
+        }
+        lock(&self.machine).give_up();
+        output.map(Some)
+    }
+
+    fn calls(&self) -> crate::calls::Collection<LeaseObject> {
+        self.calls.of::<LeaseObject>()
+    }
+
+    fn key(&self) -> Key {
+        Key::namespaced(&self.lease.namespace, &self.lease.name)
+    }
+
+    /// Tries until the lease is ours.
+    async fn acquire(&self) {
+        loop {
+            if self.try_once().await {
+                return;
+            }
+            let retry = self.lease.timing.retry;
+            sleep(retry + self.random.part_of(retry, 1.2)).await;
+        }
+    }
+
+    /// Renews until that fails for too long.
+    async fn keep(&self) {
+        loop {
+            let lost_at = lock(&self.machine).lost_at().unwrap_or_else(Instant::now);
+            let again = async {
+                sleep(self.lease.timing.retry).await;
+                while !self.renew().await {
+                    sleep(self.lease.timing.retry).await;
+                }
+            };
+            tokio::select! {
+                biased;
+                () = again => {}
+                () = sleep_until(lost_at) => return,
+            }
+        }
+    }
+
+    /// One renewal: first with the version we know; only if that fails, after a look.
+    async fn renew(&self) -> bool {
+        let known = lock(&self.machine).record().cloned();
+        if let Some(record) = known.filter(|record| record.holder == self.lease.identity)
+            && self.write(&record, record.transitions).await
+        {
+            return true;
+        }
+        self.try_once().await
+    }
+
+    /// Reads the record and does what it calls for; whether the lease is ours afterwards.
+    async fn try_once(&self) -> bool {
+        let Ok(read) = self.calls().get(&self.key()).await else { return false };
+        let record = read.as_ref().map(record_of);
+        let (intent, new_leader) = {
+            let mut machine = lock(&self.machine);
+            machine.observe(record.clone(), Instant::now());
+            (machine.intent(Instant::now()), machine.new_leader())
+        };
+        if let Some(leader) = new_leader {
+            self.tell(&leader);
+        }
+        match (intent, record) {
+            (Intent::Create, _) => self.create().await,
+            (Intent::TakeOver { transitions }, Some(record)) => {
+                self.write(&record, transitions).await
+            }
+            (Intent::Renew, Some(record)) => self.write(&record, record.transitions).await,
+            _ => false,
+        }
+    }
+
+    fn tell(&self, leader: &str) {
+        for observer in &self.observers {
+            observer(leader);
+        }
+    }
+
+    async fn create(&self) -> bool {
+        let started = Instant::now();
+        let now = clock::rfc3339_micro(self.lease.clock.now());
+        let object = json!({
+            "metadata": {"name": self.lease.name, "namespace": self.lease.namespace},
+            "spec": self.spec(&now, &now, 0),
+        });
+        let Ok(object) = serde_json::from_value(object) else { return false };
+        let made = self.calls().create(&object).await;
+        self.settled(made, started)
+    }
+
+    /// Writes our name, if the record is still the one we know.
+    async fn write(&self, known: &Record, transitions: u32) -> bool {
+        let started = Instant::now();
+        let now = clock::rfc3339_micro(self.lease.clock.now());
+        let renewing = known.holder == self.lease.identity;
+        let acquired = if renewing { known.acquired.clone() } else { now.clone() };
+        let patch = json!({
+            "metadata": {"resourceVersion": known.version},
+            "spec": self.spec(&acquired, &now, transitions),
+        });
+        let written = self.calls().merge(&self.key(), &patch).await;
+        self.settled(written, started)
+    }
+
+    fn settled(&self, written: Result<LeaseObject, Error>, started: Instant) -> bool {
+        let Ok(object) = written else { return false };
+        let mut machine = lock(&self.machine);
+        machine.succeeded(record_of(&object), started);
+        let new_leader = machine.new_leader();
+        drop(machine);
+        if let Some(leader) = new_leader {
+            self.tell(&leader);
+        }
+        true
+    }
+
+    fn spec(&self, acquired: &str, renewed: &str, transitions: u32) -> Value {
+        json!({
+            "holderIdentity": self.lease.identity,
+            "leaseDurationSeconds": self.lease.timing.lease.as_secs(),
+            "acquireTime": acquired,
+            "renewTime": renewed,
+            "leaseTransitions": transitions,
+        })
+    }
+
+    /// Gives the lease up, so that another can have it at once.
+    async fn release(&self) {
+        let Some(known) = lock(&self.machine).record().cloned() else { return };
+        let now = clock::rfc3339_micro(self.lease.clock.now());
+        let patch = json!({
+            "metadata": {"resourceVersion": known.version},
+            "spec": {
+                "holderIdentity": "",
+                "leaseDurationSeconds": 1,
+                "renewTime": now,
+                "acquireTime": now,
+                "leaseTransitions": known.transitions,
+            },
+        });
+        let release = async { self.calls().merge(&self.key(), &patch).await.map(drop) };
+        if !matches!(timeout(self.lease.timing.retry, release).await, Ok(Ok(()))) {
+            tracing::warn!(lease = ?self.lease, "the lease could not be released");
+        }
+    }
+}
+
+fn record_of(object: &LeaseObject) -> Record {
+    let spec = object.spec.clone().unwrap_or_default();
+    let time = |time: Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime>| {
+        time.map(|time| clock::rfc3339_micro(time.0)).unwrap_or_default()
+    };
+    Record {
+        holder: spec.holder_identity.unwrap_or_default(),
+        lease_seconds: spec.lease_duration_seconds.and_then(|s| u32::try_from(s).ok()).unwrap_or(0),
+        transitions: spec.lease_transitions.and_then(|n| u32::try_from(n).ok()).unwrap_or(0),
+        acquired: time(spec.acquire_time),
+        renewed: time(spec.renew_time),
+        version: object.resource_version().to_string(),
+    }
+}
+
+impl fmt::Debug for Elector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Elector({:?})", self.lease)
+    }
+}

@@ -1,0 +1,519 @@
+//! The manager: several controllers and other parts under one stop, one election, one health page.
+//!
+//! River: around the controllers.
+//! Promise: the first part that ends with an error stops the others; controllers end before their
+//! caches; every task is joined before `run_until` returns.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::{BoxFuture, Shared};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::calls::Calls;
+use crate::controller::{Env, Prepared};
+use crate::error::Error;
+use crate::factory::Factory;
+use crate::leader::{Elector, LeaderHealth, Lease};
+use crate::list_watch::BoxError;
+use crate::recorder::{self, Recorder};
+
+/// Runs controllers and other parts together.
+///
+/// ```no_run
+/// # use headwater_client::{Factory, controller::Prepared, leader::Lease, manager::Manager};
+/// # async fn example(factory: Factory, webapps: Prepared) -> Result<(), headwater_client::Error> {
+/// Manager::new(factory)
+///     .leader(Lease::named("shop-operator"))
+///     .controller(webapps)
+///     .part("probe", |stop| async move {
+///         stop.cancelled().await;
+///         Ok(())
+///     })
+///     .run_until(async { tokio::signal::ctrl_c().await.ok(); })
+///     .await
+/// # }
+/// ```
+#[must_use = "a manager does nothing until it is run"]
+pub struct Manager {
+    factory: Factory,
+    calls: Calls,
+    controllers: Vec<Prepared>,
+    parts: Vec<(String, StartPart)>,
+    lease: Option<Lease>,
+    recorder: Option<(Recorder, recorder::Runner)>,
+    health_on: Option<SocketAddr>,
+    commands: (mpsc::Sender<Command>, mpsc::Receiver<Command>),
+    state: Arc<Mutex<State>>,
+}
+
+type StartPart =
+    Box<dyn FnOnce(CancellationToken) -> BoxFuture<'static, Result<(), BoxError>> + Send>;
+
+enum Command {
+    Add(Prepared),
+    Remove(String),
+}
+
+/// What the health page shows.
+#[derive(Default)]
+struct State {
+    running: BTreeSet<String>,
+    leader: Option<LeaderHealth>,
+    address: Option<SocketAddr>,
+}
+
+/// Changes wait here when the manager is busy.
+const COMMANDS_MAX: usize = 64;
+/// How much later than its lease a holder may renew before the health check fails.
+const LEADER_TOLERANCE: Duration = Duration::from_secs(20);
+
+impl Manager {
+    /// A manager over the informers of a factory.
+    pub fn new(factory: Factory) -> Manager {
+        let calls = Calls::new(factory.client().clone());
+        Manager {
+            factory,
+            calls,
+            controllers: Vec::new(),
+            parts: Vec::new(),
+            lease: None,
+            recorder: None,
+            health_on: None,
+            commands: mpsc::channel(COMMANDS_MAX),
+            state: Arc::default(),
+        }
+    }
+
+    /// Controllers work only while this replica holds the lease; the caches of a standby are kept
+    /// warm unless the lease says otherwise.
+    pub fn leader(mut self, lease: Lease) -> Self {
+        self.lease = Some(lease);
+        self
+    }
+
+    /// How controllers and the election write.
+    pub fn calls(mut self, calls: Calls) -> Self {
+        self.calls = calls;
+        self
+    }
+
+    /// Records events of all controllers.
+    pub fn events(mut self, options: recorder::Options) -> Self {
+        self.recorder = Some(recorder::new(self.calls.clone(), options));
+        self
+    }
+
+    /// A controller.
+    pub fn controller(mut self, controller: Prepared) -> Self {
+        self.controllers.push(controller);
+        self
+    }
+
+    /// Any other part that should run and stop with the rest.
+    pub fn part<F, E>(
+        mut self,
+        name: impl Into<String>,
+        start: impl FnOnce(CancellationToken) -> F + Send + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Result<(), E>> + Send + 'static,
+        E: Into<BoxError>,
+    {
+        let start: StartPart =
+            Box::new(move |stop| Box::pin(start(stop).map(|ended| ended.map_err(Into::into))));
+        self.parts.push((name.into(), start));
+        self
+    }
+
+    /// Answers `/healthz`, `/readyz` and `/metrics` there.
+    pub fn health_on(mut self, address: SocketAddr) -> Self {
+        self.health_on = Some(address);
+        self
+    }
+
+    /// Adds and removes controllers while it runs.
+    pub fn handle(&self) -> ManagerHandle {
+        ManagerHandle { commands: self.commands.0.clone(), state: Arc::clone(&self.state) }
+    }
+
+    /// Runs everything until `stop` completes or a part fails; every task is joined.
+    ///
+    /// # Errors
+    /// The first part's error; [`Error::LostLeadership`]; [`Error::Invalid`] for two controllers
+    /// of one name.
+    pub async fn run_until(self, stop: impl Future<Output = ()>) -> Result<(), Error> {
+        let Manager { factory, calls, controllers, parts, lease, recorder, health_on, .. } = self;
+        let mut names = BTreeSet::new();
+        for controller in &controllers {
+            if !names.insert(controller.name().to_owned()) {
+                let why = format!("two controllers are called {:?}", controller.name());
+                return Err(Error::Invalid(why));
+            }
+        }
+        let leading = watch::Sender::new(lease.is_none());
+        let elector = lease.clone().map(|lease| Elector::new(calls.clone(), lease)).transpose()?;
+        let health = elector.as_ref().map(Elector::health);
+        self.state.lock().expect("no code panics while it is held").leader = health;
+        let mut running = Running {
+            factory: factory.clone(),
+            calls,
+            recorder: recorder.as_ref().map(|(recorder, _)| recorder.clone()),
+            leading: leading.clone(),
+            warm: lease.as_ref().is_none_or(Lease::is_warm),
+            state: Arc::clone(&self.state),
+            controllers: JoinSet::new(),
+            stops: BTreeMap::new(),
+            work: CancellationToken::new(),
+            abandon: CancellationToken::new(),
+        };
+        let caches = CancellationToken::new();
+        let mut others: JoinSet<Result<(), Error>> = JoinSet::new();
+        let run = (factory.clone(), caches.clone());
+        others.spawn(async move { run.0.run(run.1).await });
+        for (name, start) in parts {
+            let part = start(running.work.clone());
+            others.spawn(async move { part.await.map_err(|source| Error::Part { name, source }) });
+        }
+        if let Some((_, runner)) = recorder {
+            let stop = caches.clone();
+            others.spawn(async move {
+                runner.run(stop).await;
+                Ok(())
+            });
+        }
+        if let Some(address) = health_on {
+            let page = HealthPage::open(address, &factory, &self.state).await?;
+            others.spawn(page.serve(caches.clone()));
+        }
+        for controller in controllers {
+            running.start(controller);
+        }
+        let idle = CancellationToken::new();
+        let election = elector.map(|elector| {
+            let (leading, idle) = (leading.clone(), idle.clone());
+            elector
+                .while_leading(running.work.clone(), move |_| async move {
+                    leading.send_replace(true);
+                    // The lease is released when the last controller has ended, not before.
+                    idle.cancelled().await;
+                })
+                .map(|ended| ended.map(drop))
+                .boxed()
+        });
+        let others = Others { parts: others, commands: self.commands.1, caches, idle };
+        running.until(stop, election, others).await
+    }
+}
+
+impl fmt::Debug for Manager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Manager({} controllers)", self.controllers.len())
+    }
+}
+
+/// Adds and removes controllers of a running manager. Cheap to clone.
+#[derive(Clone)]
+pub struct ManagerHandle {
+    commands: mpsc::Sender<Command>,
+    state: Arc<Mutex<State>>,
+}
+
+impl ManagerHandle {
+    /// Starts another controller. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`] if the manager has ended.
+    pub async fn add(&self, controller: Prepared) -> Result<(), Error> {
+        self.send(Command::Add(controller)).await
+    }
+
+    /// Stops a controller and ends its subscriptions; the others go on. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`] if the manager has ended.
+    pub async fn remove(&self, name: &str) -> Result<(), Error> {
+        self.send(Command::Remove(name.to_owned())).await
+    }
+
+    async fn send(&self, command: Command) -> Result<(), Error> {
+        let sent = self.commands.send(command).await;
+        sent.map_err(|_| Error::Stopped("the manager".to_owned()))
+    }
+
+    /// The controllers that run now.
+    pub fn controllers(&self) -> Vec<String> {
+        let state = self.state.lock().expect("no code panics while it is held");
+        state.running.iter().cloned().collect()
+    }
+
+    /// Where the health page is, once it is open.
+    pub fn health_address(&self) -> Option<SocketAddr> {
+        self.state.lock().expect("no code panics while it is held").address
+    }
+}
+
+impl fmt::Debug for ManagerHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ManagerHandle").field("controllers", &self.controllers()).finish()
+    }
+}
+
+/// The controllers of a running manager.
+struct Running {
+    factory: Factory,
+    calls: Calls,
+    recorder: Option<Recorder>,
+    leading: watch::Sender<bool>,
+    warm: bool,
+    state: Arc<Mutex<State>>,
+    controllers: JoinSet<(String, Result<(), Error>)>,
+    stops: BTreeMap<String, CancellationToken>,
+    work: CancellationToken,
+    abandon: CancellationToken,
+}
+
+type Leading = Shared<BoxFuture<'static, ()>>;
+
+impl Running {
+    fn start(&mut self, controller: Prepared) {
+        let name = controller.name().to_owned();
+        if self.stops.contains_key(&name) {
+            tracing::error!(controller = name, "a controller of that name runs already");
+            return;
+        }
+        let stop = self.work.child_token();
+        self.stops.insert(name.clone(), stop.clone());
+        let mut leading = self.leading.subscribe();
+        let elected: Leading =
+            async move { drop(leading.wait_for(|leading| *leading).await) }.boxed().shared();
+        // A warm standby fills caches and queue and only waits with the work.
+        let before =
+            if self.warm { futures::future::ready(()).boxed() } else { elected.clone().boxed() };
+        let env = Env {
+            calls: self.calls.clone(),
+            metrics: self.factory.metrics().cloned(),
+            recorder: self.recorder.clone(),
+            leading: elected.boxed(),
+            stop: stop.clone(),
+            abandon: self.abandon.clone(),
+        };
+        self.mark(&name, true);
+        self.controllers.spawn(async move {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return (name, Ok(())),
+                () = before => {}
+            }
+            let ended = (controller.start)(env).await;
+            (name, ended.map(drop))
+        });
+    }
+
+    fn mark(&self, name: &str, runs: bool) {
+        let mut state = self.state.lock().expect("no code panics while it is held");
+        match runs {
+            true => drop(state.running.insert(name.to_owned())),
+            false => drop(state.running.remove(name)),
+        }
+    }
+
+    async fn until(
+        mut self,
+        stop: impl Future<Output = ()>,
+        mut election: Option<BoxFuture<'static, Result<(), Error>>>,
+        mut others: Others,
+    ) -> Result<(), Error> {
+        tokio::pin!(stop);
+        let mut result = loop {
+            tokio::select! {
+                biased;
+                () = &mut stop => break Ok(()),
+                ended = over(&mut election) => {
+                    election = None;
+                    self.abandon.cancel();
+                    break ended;
+                }
+                Some(command) = others.commands.recv() => self.obey(command),
+                Some(ended) = self.controllers.join_next() => {
+                    if let Err(error) = self.ended(unwound(ended)) {
+                        break Err(error);
+                    }
+                }
+                Some(ended) = others.parts.join_next() => {
+                    if let Err(error) = unwound(ended) {
+                        break Err(error);
+                    }
+                }
+            }
+        };
+        // Controllers first; then the lease, when nothing of the work is left; then the caches.
+        self.work.cancel();
+        let leading = async {
+            if let Some(election) = &mut election {
+                return election.await;
+            }
+            Ok(())
+        };
+        let controllers = async {
+            let mut result = Ok(());
+            while let Some(ended) = self.controllers.join_next().await {
+                let ended = self.ended(unwound(ended));
+                result = result.and(ended);
+            }
+            others.idle.cancel();
+            result
+        };
+        let (led, worked) = tokio::join!(leading, controllers);
+        result = result.and(worked).and(led);
+        others.caches.cancel();
+        while let Some(ended) = others.parts.join_next().await {
+            result = result.and(unwound(ended));
+        }
+        result
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Add(controller) => self.start(controller),
+            Command::Remove(name) => {
+                if let Some(stop) = self.stops.get(&name) {
+                    stop.cancel();
+                }
+            }
+        }
+    }
+
+    fn ended(&mut self, (name, ended): (String, Result<(), Error>)) -> Result<(), Error> {
+        self.stops.remove(&name);
+        self.mark(&name, false);
+        ended
+    }
+}
+
+/// What a manager runs besides its controllers.
+struct Others {
+    parts: JoinSet<Result<(), Error>>,
+    commands: mpsc::Receiver<Command>,
+    caches: CancellationToken,
+    /// Cancelled when the last controller has ended.
+    idle: CancellationToken,
+}
+
+/// The end of the election; never, without one.
+async fn over(election: &mut Option<BoxFuture<'static, Result<(), Error>>>) -> Result<(), Error> {
+    match election {
+        Some(election) => election.await,
+        None => std::future::pending().await,
+    }
+}
+
+fn unwound<T>(ended: Result<T, JoinError>) -> T {
+    match ended {
+        Ok(value) => value,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}
+
+/// A page for probes: plain HTTP, one answer for each connection.
+struct HealthPage {
+    listener: TcpListener,
+    factory: Factory,
+    state: Arc<Mutex<State>>,
+}
+
+/// A probe that does not say what it wants is not answered for ever.
+const PROBE_PATIENCE: Duration = Duration::from_secs(5);
+const PROBES_MAX: usize = 64;
+
+impl HealthPage {
+    async fn open(
+        address: SocketAddr,
+        factory: &Factory,
+        state: &Arc<Mutex<State>>,
+    ) -> Result<HealthPage, Error> {
+        let listener = TcpListener::bind(address)
+            .await
+            .map_err(|error| Error::Invalid(format!("cannot listen on {address}: {error}")))?;
+        let mut open = state.lock().expect("no code panics while it is held");
+        open.address = listener.local_addr().ok();
+        drop(open);
+        Ok(HealthPage { listener, factory: factory.clone(), state: Arc::clone(state) })
+    }
+
+    async fn serve(self, stop: CancellationToken) -> Result<(), Error> {
+        let page = Arc::new(self);
+        let mut probes = JoinSet::new();
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return Ok(()),
+                Some(_) = probes.join_next() => {}
+                accepted = page.listener.accept(), if probes.len() < PROBES_MAX => {
+                    if let Ok((stream, _)) = accepted {
+                        let page = Arc::clone(&page);
+                        probes.spawn(async move {
+                            timeout(PROBE_PATIENCE, page.answer(stream)).await.ok();
+                        });
+                    }
+                }
+            }
+        }
+    }
+
+    async fn answer(&self, mut stream: TcpStream) -> std::io::Result<()> {
+        let mut line = String::new();
+        let (read, mut write) = stream.split();
+        let mut lines = tokio::io::AsyncReadExt::take(BufReader::new(read), 8 << 10);
+        lines.read_line(&mut line).await?;
+        let path = line.split(' ').nth(1).unwrap_or_default();
+        let (code, body) = self.page(path);
+        let head = format!(
+            "HTTP/1.1 {code}\r\ncontent-type: text/plain\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+            body.len()
+        );
+        write.write_all(head.as_bytes()).await?;
+        write.write_all(body.as_bytes()).await
+    }
+
+    fn page(&self, path: &str) -> (&'static str, String) {
+        match path {
+            "/healthz" => {
+                let state = self.state.lock().expect("no code panics while it is held");
+                match state.leader.as_ref().map(|leader| leader.check(LEADER_TOLERANCE)) {
+                    Some(Err(error)) => ("500 Internal Server Error", format!("{error}\n")),
+                    _ => ("200 OK", "ok\n".to_owned()),
+                }
+            }
+            "/readyz" => {
+                let health = self.factory.health();
+                let waiting: Vec<String> = self
+                    .factory
+                    .sync_state()
+                    .into_iter()
+                    .filter(|(_, synced)| !synced)
+                    .map(|(name, _)| format!("{name}: {}\n", health[&name]))
+                    .collect();
+                match waiting.is_empty() {
+                    true => ("200 OK", "ok\n".to_owned()),
+                    false => ("503 Service Unavailable", waiting.concat()),
+                }
+            }
+            "/metrics" => match self.factory.metrics() {
+                Some(metrics) => ("200 OK", metrics.render()),
+                None => ("200 OK", String::new()),
+            },
+            _ => ("404 Not Found", "try /healthz, /readyz or /metrics\n".to_owned()),
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! Predicates: which changes enqueue a key.
+//!
+//! River: subscriber → **predicate** → work queue.
+//! Promise: they look at the two states of a change and keep no memory of their own, so nothing is
+//! forgotten after a time. They limit what is enqueued, not what is cached: to hold less, use
+//! selectors and projections of the informer.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use crate::change::{Change, Gone};
+use crate::key::Key;
+use crate::object::Cached;
+use crate::selector::Selector;
+
+/// What a predicate decides on.
+pub enum Event<'a, K> {
+    /// An object is new.
+    Added(&'a K),
+    /// An object changed.
+    Updated {
+        /// The state before.
+        old: &'a K,
+        /// The state now.
+        new: &'a K,
+    },
+    /// An object is gone.
+    Deleted(&'a Gone<K>),
+    /// Somebody asked for a key.
+    Manual(&'a Key),
+}
+
+impl<'a, K> Event<'a, K> {
+    pub(crate) fn of(change: &'a Change<K>) -> Option<Event<'a, K>> {
+        match change {
+            Change::Added { object, .. } => Some(Event::Added(object)),
+            Change::Updated { old, new } => Some(Event::Updated { old, new }),
+            Change::Deleted(gone) => Some(Event::Deleted(gone)),
+            Change::Synced => None,
+        }
+    }
+}
+
+impl<K> fmt::Debug for Event<'_, K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Event::Added(_) => "Added",
+            Event::Updated { .. } => "Updated",
+            Event::Deleted(_) => "Deleted",
+            Event::Manual(_) => "Manual",
+        })
+    }
+}
+
+/// Decides which changes enqueue a key. It limits what is enqueued, not what is cached.
+///
+/// ```
+/// use headwater_client::predicate::{Predicate, generation_changed, labels_changed};
+/// use k8s_openapi::api::core::v1::Pod;
+///
+/// let spec_or_labels: Predicate<Pod> = generation_changed().or(labels_changed());
+/// ```
+pub struct Predicate<K> {
+    passes: Arc<Passes<K>>,
+}
+
+type Passes<K> = dyn Fn(&Event<'_, K>) -> bool + Send + Sync;
+
+impl<K: Cached> Predicate<K> {
+    /// A predicate of your own.
+    pub fn new(passes: impl Fn(&Event<'_, K>) -> bool + Send + Sync + 'static) -> Predicate<K> {
+        Predicate { passes: Arc::new(passes) }
+    }
+
+    /// Passes what both pass.
+    #[must_use]
+    pub fn and(self, other: Predicate<K>) -> Predicate<K> {
+        Predicate::new(move |event| (self.passes)(event) && (other.passes)(event))
+    }
+
+    /// Passes what either passes.
+    #[must_use]
+    pub fn or(self, other: Predicate<K>) -> Predicate<K> {
+        Predicate::new(move |event| (self.passes)(event) || (other.passes)(event))
+    }
+
+    /// Passes what this does not.
+    #[must_use]
+    #[expect(clippy::should_implement_trait, reason = "it stands beside `and` and `or`")]
+    pub fn not(self) -> Predicate<K> {
+        Predicate::new(move |event| !(self.passes)(event))
+    }
+
+    /// Whether an event passes. A predicate that panics passes: working once too often is better
+    /// than once too seldom.
+    pub fn passes(&self, event: &Event<'_, K>) -> bool {
+        catch_unwind(AssertUnwindSafe(|| (self.passes)(event))).unwrap_or_else(|_| {
+            tracing::error!(?event, "a predicate panicked; the event passes");
+            true
+        })
+    }
+}
+
+impl<K> Clone for Predicate<K> {
+    fn clone(&self) -> Predicate<K> {
+        Predicate { passes: Arc::clone(&self.passes) }
+    }
+}
+
+impl<K> fmt::Debug for Predicate<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Predicate")
+    }
+}
+
+/// Passes updates for which `changed` holds, and everything that is no update.
+fn on_update<K: Cached>(changed: impl Fn(&K, &K) -> bool + Send + Sync + 'static) -> Predicate<K> {
+    Predicate::new(move |event| match event {
+        Event::Updated { old, new } => changed(old, new),
+        _ => true,
+    })
+}
+
+/// Passes updates that changed the generation: the spec, not the status. Adds and deletions always
+/// pass. It limits what is enqueued, not what is cached.
+pub fn generation_changed<K: Cached>() -> Predicate<K> {
+    on_update(|old: &K, new: &K| old.metadata().generation != new.metadata().generation)
+}
+
+/// Passes updates that changed labels. Adds and deletions always pass. It limits what is enqueued,
+/// not what is cached.
+pub fn labels_changed<K: Cached>() -> Predicate<K> {
+    on_update(|old: &K, new: &K| old.metadata().labels != new.metadata().labels)
+}
+
+/// Passes updates that changed annotations. Adds and deletions always pass. It limits what is
+/// enqueued, not what is cached.
+pub fn annotations_changed<K: Cached>() -> Predicate<K> {
+    on_update(|old: &K, new: &K| old.metadata().annotations != new.metadata().annotations)
+}
+
+/// Passes updates that changed anything: not resyncs. Adds and deletions always pass. It limits
+/// what is enqueued, not what is cached.
+pub fn resource_version_changed<K: Cached>() -> Predicate<K> {
+    on_update(|old: &K, new: &K| old.resource_version() != new.resource_version())
+}
+
+/// Passes updates that set the deletion timestamp, and nothing else: made to be combined with
+/// others by `or`. A controller with a finalizer does so by itself. It limits what is enqueued,
+/// not what is cached.
+pub fn deletion_started<K: Cached>() -> Predicate<K> {
+    Predicate::new(|event: &Event<'_, K>| match event {
+        Event::Updated { old, new } => {
+            old.metadata().deletion_timestamp.is_none()
+                && new.metadata().deletion_timestamp.is_some()
+        }
+        _ => false,
+    })
+}
+
+/// Passes events whose object, as it is now or was last, matches a label selector. It limits what
+/// is enqueued, not what is cached.
+pub fn label_selector<K: Cached>(selector: Selector) -> Predicate<K> {
+    Predicate::new(move |event| match event {
+        Event::Added(object) | Event::Updated { new: object, .. } => selector.matches(*object),
+        Event::Deleted(gone) => gone.last().is_none_or(|last| selector.matches(&**last)),
+        Event::Manual(_) => true,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+    use super::*;
+
+    fn object(change: impl Fn(&mut ConfigMap)) -> ConfigMap {
+        let mut map = ConfigMap::default();
+        map.metadata.name = Some("a".into());
+        map.metadata.resource_version = Some("1".into());
+        change(&mut map);
+        map
+    }
+
+    #[track_caller]
+    fn check(predicate: &Predicate<ConfigMap>, change: impl Fn(&mut ConfigMap), expected: bool) {
+        let (old, new) = (object(|_| ()), object(change));
+        assert_eq!(predicate.passes(&Event::Updated { old: &old, new: &new }), expected);
+    }
+
+    fn always_passes(predicate: &Predicate<ConfigMap>) {
+        let map = object(|_| ());
+        let gone = Gone::inferred(Key::cluster("a"), None);
+        assert!(predicate.passes(&Event::Added(&map)));
+        assert!(predicate.passes(&Event::Deleted(&gone)));
+        assert!(predicate.passes(&Event::Manual(&Key::cluster("a"))));
+    }
+
+    fn labels(map: &mut ConfigMap) {
+        map.metadata.labels = Some([("a".to_owned(), "b".to_owned())].into());
+    }
+
+    fn deleting(map: &mut ConfigMap) {
+        map.metadata.deletion_timestamp = Some(Time(jiff::Timestamp::UNIX_EPOCH));
+    }
+
+    /// C23.1, C23.2
+    #[test]
+    fn ready_made_predicates_compare_two_states_and_let_adds_and_deletions_pass() {
+        for predicate in [
+            generation_changed(),
+            labels_changed(),
+            annotations_changed(),
+            resource_version_changed(),
+        ] {
+            always_passes(&predicate);
+            check(&predicate, |_| (), false);
+        }
+        check(&generation_changed(), |map| map.metadata.generation = Some(2), true);
+        check(&generation_changed(), labels, false);
+        check(&labels_changed(), labels, true);
+        let annotate = |map: &mut ConfigMap| {
+            map.metadata.annotations = Some([("x".into(), "y".into())].into())
+        };
+        check(&annotations_changed(), annotate, true);
+        let newer = |map: &mut ConfigMap| map.metadata.resource_version = Some("2".into());
+        check(&resource_version_changed(), newer, true);
+    }
+
+    /// C23.1
+    #[test]
+    fn predicates_combine() {
+        let both = || labels_changed().and(generation_changed());
+        let either = || labels_changed().or(generation_changed());
+        check(&both(), labels, false);
+        check(&either(), labels, true);
+        check(&either().not(), labels, false);
+        check(&labels_changed().not(), |_| (), true);
+    }
+
+    /// C23.3
+    #[test]
+    fn a_selector_looks_at_the_new_state_or_the_last_one() {
+        let predicate = label_selector("a=b".parse().unwrap());
+        check(&predicate, labels, true);
+        check(&predicate, |_| (), false);
+        let gone = |map| Gone::inferred(Key::cluster("a"), Some(Arc::new(map)));
+        assert!(predicate.passes(&Event::Deleted(&gone(object(labels)))));
+        assert!(!predicate.passes(&Event::Deleted(&gone(object(|_| ())))));
+    }
+
+    /// C23.4, C23.6
+    #[test]
+    fn a_started_deletion_passes_where_the_generation_does_not_tell_it() {
+        check(&generation_changed(), deleting, false);
+        check(&generation_changed().or(deletion_started()), deleting, true);
+        let predicate: Predicate<ConfigMap> = deletion_started();
+        let map = object(deleting);
+        assert!(!predicate.passes(&Event::Updated { old: &map, new: &map }), "only when it starts");
+        for _ in 0..3 {
+            check(&predicate, deleting, true); // no memory: the same event passes every time
+        }
+    }
+
+    /// C31.8
+    #[test]
+    fn a_predicate_that_panics_passes() {
+        check(&Predicate::new(|_| panic!("a predicate's bug")), |_| (), true);
+    }
+
+    /// C23.5
+    #[test]
+    fn every_ready_made_predicate_says_that_it_does_not_limit_the_cache() {
+        let source = include_str!("predicate.rs");
+        for function in source.split("\npub fn ").skip(1) {
+            let name = function.split('<').next().unwrap();
+            let before = source.split(&format!("\npub fn {name}<")).next().unwrap();
+            let doc: String =
+                before.lines().rev().take_while(|line| line.starts_with("///")).collect();
+            assert!(doc.contains("not what is cached") || doc.contains("what is cached"), "{name}");
+        }
+    }
+}

@@ -1,0 +1,486 @@
+//! Events about objects, for people: recorded without waiting, written in the background.
+//!
+//! River: reconciler → **recorder** → the server's events.
+//! Promise: recording never waits and never fails the caller; what repeats is counted instead of
+//! written again; what floods is dropped; memory is bounded.
+
+mod correlate;
+mod series;
+
+use std::fmt;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use headwater_api::{Clock, SystemClock, clock};
+use http::Method;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::calls::Calls;
+use crate::error::Error;
+use crate::list_watch::BoxError;
+use crate::metrics::{Counter, Definition, Metrics};
+use crate::object::{Cached, ResourceType};
+use crate::random::Random;
+
+use self::correlate::{Correlator, Decision};
+use self::series::{SeriesBook, SeriesStep};
+
+/// Whether an event is good or bad news. There are no other types.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EventType {
+    /// Things go as they should.
+    Normal,
+    /// Somebody may want to look.
+    Warning,
+}
+
+impl EventType {
+    /// The word on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            EventType::Normal => "Normal",
+            EventType::Warning => "Warning",
+        }
+    }
+}
+
+impl std::str::FromStr for EventType {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<EventType, Error> {
+        match text {
+            "Normal" => Ok(EventType::Normal),
+            "Warning" => Ok(EventType::Warning),
+            other => Err(Error::Invalid(format!("{other:?} is no type of event"))),
+        }
+    }
+}
+
+/// Which form of event is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EventForm {
+    /// `v1`: repeated events raise a count.
+    #[default]
+    Core,
+    /// `events.k8s.io/v1`: repeated events become a series.
+    Series,
+}
+
+/// How events are written.
+#[derive(Clone)]
+pub struct Options {
+    /// Who records, such as `shop-operator`.
+    pub component: String,
+    /// Which replica of it; the host or pod name.
+    pub instance: String,
+    /// Which form is written.
+    pub form: EventForm,
+    /// Tells the time of day.
+    pub clock: Arc<dyn Clock>,
+    /// Where to count what was dropped.
+    pub metrics: Option<Metrics>,
+}
+
+impl Options {
+    /// Options for a component.
+    pub fn new(component: impl Into<String>, instance: impl Into<String>) -> Options {
+        Options {
+            component: component.into(),
+            instance: instance.into(),
+            form: EventForm::default(),
+            clock: Arc::new(SystemClock),
+            metrics: None,
+        }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options").field("component", &self.component).finish_non_exhaustive()
+    }
+}
+
+/// Records events. Cheap to clone.
+///
+/// ```no_run
+/// # use headwater_client::{calls::Calls, recorder::{self, EventType}};
+/// # use k8s_openapi::api::core::v1::Pod;
+/// # fn example(calls: Calls, pod: &Pod) {
+/// let options = recorder::Options::new("shop-operator", "shop-operator-0");
+/// let (recorder, runner) = recorder::new(calls, options);
+/// recorder.record(pod, EventType::Normal, "Started", &format_args!("{} of {}", 1, 3));
+/// // somewhere: parts.spawn(runner.run(stop));
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Recorder {
+    queue: mpsc::Sender<Recorded>,
+    component: Arc<str>,
+    dropped: Arc<AtomicU64>,
+    counter: Option<Counter>,
+    clock: Arc<dyn Clock>,
+}
+
+/// Writes what a [`Recorder`] recorded.
+#[must_use = "nothing is written until it is run"]
+pub struct Runner {
+    queue: mpsc::Receiver<Recorded>,
+    options: Options,
+    sink: Calls,
+    random: Random,
+}
+
+/// An event before it is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Recorded {
+    pub(crate) about: Reference,
+    pub(crate) event: EventType,
+    pub(crate) reason: String,
+    pub(crate) message: String,
+    pub(crate) at: Timestamp,
+}
+
+/// The object an event is about.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Reference {
+    pub(crate) api_version: String,
+    pub(crate) kind: String,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) uid: String,
+    pub(crate) resource_version: String,
+}
+
+/// Events that wait to be written; a full queue drops.
+const QUEUE_MAX: usize = 1000;
+/// A write that fails on the way is tried so often in all.
+const TRIES: u32 = 12;
+/// So far apart.
+const TRY_EVERY: Duration = Duration::from_secs(10);
+/// At stop, what is queued is written for at most so long.
+const DRAIN: Duration = Duration::from_secs(5);
+
+const DROPPED: Definition =
+    Definition { name: "event_recorder_dropped_total", help: "Events that were dropped" };
+
+/// Makes a recorder, and what writes its events.
+pub fn new(calls: Calls, options: Options) -> (Recorder, Runner) {
+    let (sender, queue) = mpsc::channel(QUEUE_MAX);
+    let labels = &[("component", options.component.as_str())];
+    let recorder = Recorder {
+        queue: sender,
+        component: options.component.as_str().into(),
+        dropped: Arc::default(),
+        counter: options.metrics.as_ref().map(|metrics| metrics.counter(&DROPPED, labels)),
+        clock: Arc::clone(&options.clock),
+    };
+    let runner = Runner { queue, options, sink: calls, random: Random::from_entropy() };
+    (recorder, runner)
+}
+
+impl Recorder {
+    /// Records an event about a typed object. Never waits, never fails; the message is made only
+    /// if there is room for it.
+    pub fn record<K>(&self, about: &K, event: EventType, reason: &str, message: &dyn fmt::Display)
+    where
+        K: kube::Resource<DynamicType = ()> + serde::de::DeserializeOwned + Send + Sync + 'static,
+    {
+        self.record_about(&ResourceType::of::<K>(&()), about, event, reason, message);
+    }
+
+    /// As [`Recorder::record`], for an object whose type is known at run time.
+    pub fn record_about<K: Cached>(
+        &self,
+        resource: &ResourceType,
+        about: &K,
+        event: EventType,
+        reason: &str,
+        message: &dyn fmt::Display,
+    ) {
+        let Ok(place) = self.queue.try_reserve() else {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+            if let Some(counter) = &self.counter {
+                counter.inc();
+            }
+            return;
+        };
+        place.send(Recorded {
+            about: Reference {
+                api_version: resource.api_version(),
+                kind: resource.kind.clone(),
+                namespace: about.namespace().unwrap_or_default().to_owned(),
+                name: about.name().to_owned(),
+                uid: about.uid().to_owned(),
+                resource_version: about.resource_version().to_string(),
+            },
+            event,
+            reason: reason.to_owned(),
+            message: message.to_string(),
+            at: self.clock.now(),
+        });
+    }
+
+    /// How many events were dropped because the queue was full.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+}
+
+impl fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Recorder({})", self.component)
+    }
+}
+
+impl Runner {
+    /// Writes events until `stop`; what is queued then is written for at most five seconds.
+    pub async fn run(self, stop: CancellationToken) {
+        let Runner { mut queue, options, sink, random } = self;
+        let writer = Writer { sink, options, random };
+        let mut book = Book::new(writer.options.form);
+        loop {
+            let recorded = tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                recorded = queue.recv() => recorded,
+                step = book.next_step() => {
+                    writer.follow(&mut book, step).await;
+                    continue;
+                }
+            };
+            let Some(recorded) = recorded else { break };
+            let mut write = pin!(writer.write(&mut book, recorded));
+            let stopped = tokio::select! {
+                biased;
+                () = stop.cancelled() => true,
+                () = &mut write => false,
+            };
+            if stopped {
+                // What was in hand when the end came is part of what is queued.
+                timeout(DRAIN, write).await.ok();
+                break;
+            }
+        }
+        queue.close();
+        let rest = async {
+            while let Some(recorded) = queue.recv().await {
+                writer.write(&mut book, recorded).await;
+            }
+        };
+        timeout(DRAIN, rest).await.ok();
+    }
+}
+
+impl fmt::Debug for Runner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Runner({})", self.options.component)
+    }
+}
+
+/// What is remembered of events, by their form.
+enum Book {
+    Core(Correlator),
+    Series(SeriesBook),
+}
+
+impl Book {
+    fn new(form: EventForm) -> Book {
+        match form {
+            EventForm::Core => Book::Core(Correlator::default()),
+            EventForm::Series => Book::Series(SeriesBook::default()),
+        }
+    }
+
+    /// The next thing a series needs by itself.
+    async fn next_step(&mut self) -> SeriesStep {
+        match self {
+            Book::Core(_) => std::future::pending().await,
+            Book::Series(series) => {
+                let Some(due) = series.next_due() else { return std::future::pending().await };
+                tokio::time::sleep_until(due).await;
+                series.due(Instant::now())
+            }
+        }
+    }
+}
+
+struct Writer {
+    sink: Calls,
+    options: Options,
+    random: Random,
+}
+
+/// What the server said.
+enum Answer {
+    Done,
+    /// There is no such record to change.
+    Missing,
+    /// It does not want this event.
+    Refused,
+}
+
+impl Writer {
+    async fn write(&self, book: &mut Book, recorded: Recorded) {
+        match book {
+            Book::Core(correlator) => self.write_core(correlator, recorded).await,
+            Book::Series(series) => {
+                let step = series.record(recorded, Instant::now());
+                self.write_series(series, step).await;
+            }
+        }
+    }
+
+    async fn follow(&self, book: &mut Book, step: SeriesStep) {
+        if let Book::Series(series) = book {
+            self.write_series(series, step).await;
+        }
+    }
+
+    async fn write_core(&self, correlator: &mut Correlator, recorded: Recorded) {
+        let source = &self.options.component;
+        let decision = correlator.decide(source, recorded, Instant::now());
+        let Decision::Write { event, key, count, known } = decision else { return };
+        let namespace = namespace_of(&event.about);
+        let path = format!("/api/v1/namespaces/{namespace}/events");
+        if let Some(name) = known {
+            let patch = json!({
+                "count": count,
+                "lastTimestamp": clock::rfc3339(event.at),
+                "message": event.message,
+            });
+            match self.send(Method::PATCH, &format!("{path}/{name}"), &patch).await {
+                Answer::Done | Answer::Refused => return,
+                Answer::Missing => {}
+            }
+        }
+        let name = event_name(&event);
+        let body = self.core_body(&event, namespace, &name, correlator.first(&key), count);
+        if let Answer::Done = self.send(Method::POST, &path, &body).await {
+            correlator.written(&key, &name);
+        }
+    }
+
+    fn core_body(
+        &self,
+        event: &Recorded,
+        namespace: &str,
+        name: &str,
+        first: Option<Timestamp>,
+        count: u32,
+    ) -> Value {
+        json!({
+            "kind": "Event",
+            "apiVersion": "v1",
+            "metadata": {"name": name, "namespace": namespace},
+            "involvedObject": reference(&event.about),
+            "reason": event.reason,
+            "message": event.message,
+            "type": event.event.as_str(),
+            "count": count,
+            "firstTimestamp": clock::rfc3339(first.unwrap_or(event.at)),
+            "lastTimestamp": clock::rfc3339(event.at),
+            "source": {"component": self.options.component, "host": self.options.instance},
+            "reportingComponent": self.options.component,
+            "reportingInstance": self.options.instance,
+        })
+    }
+
+    async fn write_series(&self, book: &mut SeriesBook, step: SeriesStep) {
+        match step {
+            SeriesStep::Nothing => {}
+            SeriesStep::Create { id, event } => {
+                let namespace = namespace_of(&event.about);
+                let path = format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events");
+                let name = event_name(&event);
+                let body = json!({
+                    "kind": "Event",
+                    "apiVersion": "events.k8s.io/v1",
+                    "metadata": {"name": name, "namespace": namespace},
+                    "regarding": reference(&event.about),
+                    "reason": event.reason,
+                    "note": event.message,
+                    "type": event.event.as_str(),
+                    "action": event.reason,
+                    "eventTime": clock::rfc3339_micro(event.at),
+                    "reportingController": self.options.component,
+                    "reportingInstance": self.options.instance,
+                });
+                if let Answer::Done = self.send(Method::POST, &path, &body).await {
+                    book.written(&id, &format!("{path}/{name}"));
+                }
+            }
+            SeriesStep::Update { id, path, count, at } => {
+                let patch = json!({
+                    "series": {"count": count, "lastObservedTime": clock::rfc3339_micro(at)},
+                });
+                if let Answer::Missing = self.send(Method::PATCH, &path, &patch).await {
+                    book.forget(&id);
+                }
+            }
+        }
+    }
+
+    /// Sends, again and again while it fails on the way; what the server answers is final.
+    async fn send(&self, method: Method, path: &str, body: &Value) -> Answer {
+        let content_type = match method {
+            Method::PATCH => "application/merge-patch+json",
+            _ => "application/json",
+        };
+        let body = body.to_string().into_bytes();
+        for attempt in 0..TRIES {
+            let sent = self.sink.exchange(method.clone(), path, content_type, body.clone()).await;
+            match sent {
+                Ok(_) => return Answer::Done,
+                Err(error) if error.is_not_found() && method == Method::PATCH => {
+                    return Answer::Missing;
+                }
+                Err(error) if error.status().is_some() => {
+                    let error: BoxError = error.into();
+                    tracing::warn!(
+                        error = &*error as &dyn std::error::Error,
+                        "an event was refused"
+                    );
+                    return Answer::Refused;
+                }
+                Err(_) if attempt + 1 < TRIES => {
+                    // The first wait is random, so that many programs do not come back together.
+                    let first = self.random.part_of(TRY_EVERY, 1.0);
+                    sleep(if attempt == 0 { first } else { TRY_EVERY }).await;
+                }
+                Err(error) => {
+                    let error: BoxError = error.into();
+                    tracing::warn!(error = &*error as &dyn std::error::Error, "an event was lost");
+                }
+            }
+        }
+        Answer::Refused
+    }
+}
+
+fn namespace_of(about: &Reference) -> &str {
+    if about.namespace.is_empty() { "default" } else { &about.namespace }
+}
+
+fn event_name(event: &Recorded) -> String {
+    format!("{}.{:x}", event.about.name, event.at.as_nanosecond())
+}
+
+fn reference(about: &Reference) -> Value {
+    let mut reference = json!({
+        "apiVersion": about.api_version,
+        "kind": about.kind,
+        "name": about.name,
+        "uid": about.uid,
+        "resourceVersion": about.resource_version,
+    });
+    if !about.namespace.is_empty() {
+        reference["namespace"] = about.namespace.clone().into();
+    }
+    reference
+}

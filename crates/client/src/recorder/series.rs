@@ -1,0 +1,205 @@
+//! Series of repeated events, the form of `events.k8s.io/v1`.
+//!
+//! River: inside the recorder; no clock, no waiting.
+//! Promise: the first repetition opens a series; an active series is refreshed every thirty
+//! minutes; one that was quiet for six minutes is finished.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::time::Instant;
+
+use super::{EventType, Recorded, Reference};
+
+const REFRESH: Duration = Duration::from_secs(30 * 60);
+const FINISHED: Duration = Duration::from_secs(6 * 60);
+const MEMORY: usize = 4096;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct SeriesId {
+    about: Reference,
+    event: EventType,
+    reason: String,
+    message: String,
+}
+
+/// What is to be written next.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum SeriesStep {
+    Nothing,
+    Create { id: SeriesId, event: Recorded },
+    Update { id: SeriesId, path: String, count: u32, at: Timestamp },
+}
+
+#[derive(Default)]
+pub(super) struct SeriesBook {
+    entries: HashMap<SeriesId, Entry>,
+}
+
+struct Entry {
+    path: Option<String>,
+    count: u32,
+    last: Instant,
+    last_at: Timestamp,
+    refreshed: Instant,
+    /// Whether the last count was written.
+    told: u32,
+}
+
+impl SeriesBook {
+    pub(super) fn record(&mut self, event: Recorded, now: Instant) -> SeriesStep {
+        let about = Reference { resource_version: String::new(), ..event.about.clone() };
+        let id = SeriesId {
+            about,
+            event: event.event,
+            reason: event.reason.clone(),
+            message: event.message.clone(),
+        };
+        let entry = self.entries.get_mut(&id);
+        match entry {
+            Some(entry) if now.saturating_duration_since(entry.last) < FINISHED => {
+                entry.count += 1;
+                entry.last = now;
+                entry.last_at = event.at;
+                match (&entry.path, entry.count) {
+                    // The first repetition says that there is a series; refreshing does the rest.
+                    (Some(path), 2) => {
+                        entry.told = 2;
+                        entry.refreshed = now;
+                        let (path, at) = (path.clone(), event.at);
+                        SeriesStep::Update { id, path, count: 2, at }
+                    }
+                    _ => SeriesStep::Nothing,
+                }
+            }
+            _ => {
+                let entry = Entry {
+                    path: None,
+                    count: 1,
+                    last: now,
+                    last_at: event.at,
+                    refreshed: now,
+                    told: 1,
+                };
+                self.make_room();
+                self.entries.insert(id.clone(), entry);
+                SeriesStep::Create { id, event }
+            }
+        }
+    }
+
+    /// What was quiet for longest leaves.
+    fn make_room(&mut self) {
+        if self.entries.len() < MEMORY {
+            return;
+        }
+        let oldest = self.entries.iter().min_by_key(|(_, entry)| entry.last);
+        if let Some(id) = oldest.map(|(id, _)| id.clone()) {
+            self.entries.remove(&id);
+        }
+    }
+
+    pub(super) fn written(&mut self, id: &SeriesId, path: &str) {
+        if let Some(entry) = self.entries.get_mut(id) {
+            entry.path = Some(path.to_owned());
+        }
+    }
+
+    pub(super) fn forget(&mut self, id: &SeriesId) {
+        self.entries.remove(id);
+    }
+
+    /// When something is due without a new event.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.entries
+            .values()
+            .map(|entry| (entry.last + FINISHED).min(entry.refreshed + REFRESH))
+            .min()
+    }
+
+    /// What is due: a refresh, or the last count of a series that is finished.
+    pub(super) fn due(&mut self, now: Instant) -> SeriesStep {
+        let finished = |entry: &Entry| now.saturating_duration_since(entry.last) >= FINISHED;
+        let stale = |entry: &Entry| now.saturating_duration_since(entry.refreshed) >= REFRESH;
+        let due = self.entries.iter().find(|(_, entry)| finished(entry) || stale(entry));
+        let Some(id) = due.map(|(id, _)| id.clone()) else { return SeriesStep::Nothing };
+        let Some(entry) = self.entries.get_mut(&id) else { return SeriesStep::Nothing };
+        let over = finished(entry);
+        entry.refreshed = now;
+        let news = entry.count > entry.told || (!over && entry.count > 1);
+        entry.told = entry.count;
+        let step = match (&entry.path, news) {
+            (Some(path), true) => SeriesStep::Update {
+                id: id.clone(),
+                path: path.clone(),
+                count: entry.count,
+                at: entry.last_at,
+            },
+            _ => SeriesStep::Nothing,
+        };
+        if over {
+            self.entries.remove(&id);
+        }
+        step
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event() -> Recorded {
+        Recorded {
+            about: Reference {
+                api_version: "v1".into(),
+                kind: "Pod".into(),
+                namespace: "n".into(),
+                name: "a".into(),
+                uid: "u".into(),
+                resource_version: "1".into(),
+            },
+            event: EventType::Warning,
+            reason: "R".into(),
+            message: "m".into(),
+            at: Timestamp::UNIX_EPOCH,
+        }
+    }
+
+    /// C26.8
+    #[test]
+    fn repeated_events_become_a_series_that_is_refreshed_and_finished() {
+        let mut book = SeriesBook::default();
+        let start = Instant::now();
+        let minutes = |count: u64| start + Duration::from_secs(count * 60);
+        let SeriesStep::Create { id, .. } = book.record(event(), start) else { panic!() };
+        book.written(&id, "path");
+        let step = book.record(event(), minutes(1));
+        assert!(matches!(step, SeriesStep::Update { count: 2, .. }), "the series begins: {step:?}");
+        for minute in 2..31 {
+            assert_eq!(book.record(event(), minutes(minute)), SeriesStep::Nothing);
+        }
+        assert_eq!(book.next_due(), Some(minutes(31)));
+        let step = book.due(minutes(31));
+        assert!(matches!(step, SeriesStep::Update { count: 31, .. }), "refreshed: {step:?}");
+        assert_eq!(book.record(event(), minutes(32)), SeriesStep::Nothing);
+        assert_eq!(book.next_due(), Some(minutes(38)));
+        let step = book.due(minutes(38));
+        assert!(matches!(step, SeriesStep::Update { count: 32, .. }), "finished: {step:?}");
+        assert_eq!(book.next_due(), None);
+        assert!(
+            matches!(book.record(event(), minutes(39)), SeriesStep::Create { .. }),
+            "a new one"
+        );
+    }
+
+    #[test]
+    fn an_event_that_does_not_repeat_is_written_once() {
+        let mut book = SeriesBook::default();
+        let start = Instant::now();
+        let SeriesStep::Create { id, .. } = book.record(event(), start) else { panic!() };
+        book.written(&id, "path");
+        assert_eq!(book.due(start + FINISHED), SeriesStep::Nothing);
+        assert_eq!(book.next_due(), None);
+    }
+}

@@ -1,0 +1,256 @@
+//! Read your own writes: what was written for a key, and whether the caches have seen it.
+//!
+//! River: calls → **tracker** → the next reconcile of the same key.
+//! Promise: a reconcile never runs on data known to be older than what the same key wrote; only
+//! that key waits; what was reached is forgotten.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use tokio::time::Instant;
+
+use crate::error::Error;
+use crate::informer::Informer;
+use crate::key::Key;
+use crate::object::{Cached, ResourceType};
+use crate::version::ResourceVersion;
+
+/// One successful write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Write {
+    resource: Arc<ResourceType>,
+    key: Key,
+    effect: WriteEffect,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum WriteEffect {
+    /// The cache has seen it once it has reached this version.
+    Version(ResourceVersion),
+    /// The server did not say at which version: seen once no object has this UID.
+    Gone(String),
+}
+
+impl Write {
+    pub(crate) fn version(
+        resource: Arc<ResourceType>,
+        key: Key,
+        version: ResourceVersion,
+    ) -> Write {
+        Write { resource, key, effect: WriteEffect::Version(version) }
+    }
+
+    pub(crate) fn gone(resource: Arc<ResourceType>, key: Key, uid: &str) -> Write {
+        Write { resource, key, effect: WriteEffect::Gone(uid.to_owned()) }
+    }
+}
+
+/// Remembers the writes that were made for one key. Cheap to clone.
+#[derive(Clone, Default)]
+pub(crate) struct Tracker {
+    writes: Arc<Mutex<Vec<Write>>>,
+}
+
+impl Tracker {
+    fn lock(&self) -> MutexGuard<'_, Vec<Write>> {
+        self.writes.lock().expect("no code panics while it is held")
+    }
+
+    /// Remembers a write; an older version of the same object is of no interest any more.
+    pub(crate) fn remember(&self, write: Write) {
+        let mut writes = self.lock();
+        writes.retain(|known| known.resource != write.resource || known.key != write.key);
+        writes.push(write);
+    }
+
+    pub(crate) fn pending(&self) -> Vec<Write> {
+        self.lock().clone()
+    }
+
+    /// Forgets writes that were seen.
+    pub(crate) fn forget(&self, seen: &[Write]) {
+        self.lock().retain(|write| !seen.contains(write));
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+}
+
+impl fmt::Debug for Tracker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tracker({} writes)", self.lock().len())
+    }
+}
+
+/// The caches of a controller, by resource.
+#[derive(Clone, Default)]
+pub(crate) struct Caches {
+    by_resource: BTreeMap<(String, String), Arc<dyn AnyCache>>,
+}
+
+/// A cache that can be waited for.
+trait AnyCache: Send + Sync {
+    fn seen<'a>(
+        &'a self,
+        key: &'a Key,
+        effect: &'a WriteEffect,
+        deadline: Duration,
+    ) -> BoxFuture<'a, Result<(), Error>>;
+}
+
+impl<K: Cached> AnyCache for Informer<K> {
+    fn seen<'a>(
+        &'a self,
+        key: &'a Key,
+        effect: &'a WriteEffect,
+        deadline: Duration,
+    ) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            match effect {
+                WriteEffect::Version(version) => {
+                    self.store().wait_for_rv_in(key.namespace(), version, deadline).await
+                }
+                WriteEffect::Gone(uid) => {
+                    let gone = |object: Option<&K>| object.is_none_or(|object| object.uid() != uid);
+                    self.wait_for(key, gone, deadline).await.map(drop)
+                }
+            }
+        })
+    }
+}
+
+/// What came of waiting for the caches.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Caught {
+    /// Whether every write was seen.
+    pub(crate) up: bool,
+    /// Writes that could not be waited for because their version cannot be ordered.
+    pub(crate) unordered: usize,
+}
+
+impl Caches {
+    pub(crate) fn add<K: Cached>(&mut self, informer: &Informer<K>) {
+        let resource = informer.resource();
+        let id = (resource.group.clone(), resource.plural.clone());
+        self.by_resource.insert(id, Arc::new(informer.clone()));
+    }
+
+    fn of(&self, resource: &ResourceType) -> Option<&Arc<dyn AnyCache>> {
+        self.by_resource.get(&(resource.group.clone(), resource.plural.clone()))
+    }
+
+    /// Waits until the caches have seen what a tracker remembers; what was seen is forgotten.
+    pub(crate) async fn catch_up(&self, tracker: &Tracker, deadline: Duration) -> Caught {
+        let end = Instant::now() + deadline;
+        let mut caught = Caught { up: true, unordered: 0 };
+        let mut seen = Vec::new();
+        for write in tracker.pending() {
+            let left = end.saturating_duration_since(Instant::now());
+            let result = match self.of(&write.resource) {
+                Some(cache) => cache.seen(&write.key, &write.effect, left).await,
+                None => Ok(()), // nobody here reads that resource
+            };
+            match result {
+                Ok(()) | Err(Error::EpochChanged(_)) => seen.push(write),
+                Err(Error::BadVersion(_)) => {
+                    caught.unordered += 1;
+                    seen.push(write);
+                }
+                Err(_) => caught.up = false,
+            }
+        }
+        tracker.forget(&seen);
+        caught
+    }
+}
+
+impl fmt::Debug for Caches {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.by_resource.keys()).finish()
+    }
+}
+
+/// Results of writes, preferred over a cache while they are newer; for programs without the
+/// controller runtime.
+///
+/// By default an object that is missing from the cache is not supplied from here: it may have been
+/// deleted since.
+pub struct Overlay<K> {
+    entries: HashMap<Key, (Arc<K>, Instant)>,
+    order: VecDeque<Key>,
+    keep: Duration,
+    max: usize,
+    supply_missing: bool,
+}
+
+impl<K: Cached> Overlay<K> {
+    /// Keeps at most `max` results, each for at most `keep`.
+    pub fn new(keep: Duration, max: usize) -> Overlay<K> {
+        Overlay {
+            entries: HashMap::new(),
+            order: VecDeque::new(),
+            keep,
+            max,
+            supply_missing: false,
+        }
+    }
+
+    /// Also supplies objects that the cache does not have.
+    #[must_use]
+    pub fn supply_missing(mut self, yes: bool) -> Overlay<K> {
+        self.supply_missing = yes;
+        self
+    }
+
+    /// Takes the result of a write.
+    pub fn put(&mut self, object: Arc<K>) {
+        let key = object.key();
+        let entry = (object, Instant::now());
+        if self.entries.insert(key.clone(), entry).is_none() {
+            self.order.push_back(key);
+        }
+        while self.entries.len() > self.max
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.entries.remove(&oldest);
+        }
+    }
+
+    /// The newer of what the cache has and what was written.
+    pub fn prefer(&mut self, key: &Key, cached: Option<Arc<K>>) -> Option<Arc<K>> {
+        let Some((written, at)) = self.entries.get(key) else { return cached };
+        let expired = at.elapsed() > self.keep;
+        let newer = match &cached {
+            Some(cached) => cached.resource_version().is_before(&written.resource_version()),
+            None => self.supply_missing,
+        };
+        if newer && !expired {
+            return Some(Arc::clone(written));
+        }
+        if expired || cached.is_some() {
+            self.entries.remove(key);
+            self.order.retain(|known| known != key);
+        }
+        cached
+    }
+
+    /// How many results it holds.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether it holds none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+}
+
+impl<K> fmt::Debug for Overlay<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Overlay({})", self.entries.len())
+    }
+}

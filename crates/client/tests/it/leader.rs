@@ -1,0 +1,229 @@
+//! Leader election on a Lease, over a fake server on a paused clock and over a real one.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use headwater_client::calls::Calls;
+use headwater_client::leader::{Elector, Lease, Timing};
+use headwater_client::{Error, Key};
+use k8s_openapi::api::coordination::v1::Lease as LeaseObject;
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use crate::api::Api;
+use crate::support::*;
+
+/// A server with one lease; it can be told to fail.
+#[derive(Clone, Default)]
+struct Server {
+    lease: Arc<Mutex<Option<Value>>>,
+    down: Arc<Mutex<bool>>,
+}
+
+impl Server {
+    fn client(&self) -> (Fake, kube::Client) {
+        let server = self.clone();
+        Fake::client(move |call| {
+            if *server.down.lock().unwrap() {
+                return Err(());
+            }
+            let mut lease = server.lease.lock().unwrap();
+            let version = lease.as_ref().map_or(0, |known| {
+                known["metadata"]["resourceVersion"].as_str().unwrap().parse::<u32>().unwrap()
+            });
+            match (call.method.as_str(), lease.as_mut()) {
+                ("GET", None) => refused(404, "NotFound"),
+                ("GET", Some(known)) => ok(known.clone()),
+                ("POST", Some(_)) => refused(409, "AlreadyExists"),
+                ("POST", None) => {
+                    let mut made = call.body.clone();
+                    made["metadata"]["resourceVersion"] = "1".into();
+                    *lease = Some(made.clone());
+                    ok(made)
+                }
+                ("PATCH", Some(known)) => {
+                    if call.body["metadata"]["resourceVersion"]
+                        != known["metadata"]["resourceVersion"]
+                    {
+                        return refused(409, "Conflict");
+                    }
+                    for (name, value) in call.body["spec"].as_object().unwrap() {
+                        known["spec"][name] = value.clone();
+                    }
+                    known["metadata"]["resourceVersion"] = (version + 1).to_string().into();
+                    ok(known.clone())
+                }
+                _ => refused(405, "MethodNotAllowed"),
+            }
+        })
+    }
+
+    fn spec(&self, field: &str) -> Value {
+        self.lease.lock().unwrap().as_ref().unwrap()["spec"][field].clone()
+    }
+}
+
+fn lease(identity: &str) -> Lease {
+    Lease::named("op").namespace("n").identity(identity)
+}
+
+/// C25.1
+#[tokio::test(start_paused = true)]
+async fn a_candidate_with_bad_times_or_without_identity_is_refused() {
+    let calls = || Calls::new(nobody());
+    assert!(Elector::new(calls(), lease("a")).is_ok());
+    let bad = Timing { lease: 5 * SECOND, ..Timing::default() };
+    assert!(matches!(Elector::new(calls(), lease("a").timing(bad)), Err(Error::Invalid(_))));
+    assert!(matches!(Elector::new(calls(), lease("")), Err(Error::Invalid(_))));
+}
+
+/// C25.3, C25.4, C25.5, C25.6, C25.9
+#[tokio::test(start_paused = true)]
+async fn a_standby_takes_over_when_the_holder_falls_silent() {
+    let server = Server::default();
+    let (first_calls, first_client) = server.client();
+    let (second_calls, second_client) = server.client();
+    let first =
+        Elector::new(Calls::new(first_client), lease("first").release_on_stop(false)).unwrap();
+    let leaders = Told::default();
+    let list = leaders.clone();
+    let second = Elector::new(Calls::new(second_client), lease("second"))
+        .unwrap()
+        .on_new_leader(move |name| list.note(name));
+    let (stop_first, stop_second) = (CancellationToken::new(), CancellationToken::new());
+    let mut parts = JoinSet::new();
+    let told = Told::default();
+    let (a, b) = (told.clone(), told.clone());
+    let stop = stop_first.clone();
+    parts.spawn(async move {
+        let work = |leadership: headwater_client::leader::Leadership| async move {
+            a.note("first leads");
+            leadership.ended().cancelled().await;
+        };
+        first.while_leading(stop, work).await.map(drop)
+    });
+    quiet().await;
+    assert_eq!(server.spec("leaseTransitions"), 0);
+    let acquired = server.spec("acquireTime");
+    let stop = stop_second.clone();
+    parts.spawn(async move {
+        let work = |leadership: headwater_client::leader::Leadership| async move {
+            b.note("second leads");
+            leadership.ended().cancelled().await;
+        };
+        second.while_leading(stop, work).await.map(drop)
+    });
+    sleep(60 * SECOND).await;
+    assert_eq!(told.take(), ["first leads"]);
+    assert_eq!(server.spec("acquireTime"), acquired, "renewing keeps it");
+    let renewals = first_calls.calls();
+    let patches = renewals.iter().filter(|call| call.method == "PATCH").count();
+    assert!((28..=31).contains(&patches), "every two seconds: {patches}");
+    assert!(
+        renewals.iter().filter(|call| call.method == "GET").count() <= 1,
+        "no read before a write"
+    );
+    let attempts = second_calls.calls().len();
+    assert!((60 / 5..=60 / 2).contains(&attempts), "between 2 and 4.4 s apart: {attempts}");
+    stop_first.cancel();
+    let before = Instant::now();
+    while told.len() == 0 {
+        sleep(Duration::from_millis(100)).await;
+    }
+    let silence = before.elapsed();
+    assert!((13 * SECOND..=22 * SECOND).contains(&silence), "{silence:?}");
+    assert_eq!(server.spec("leaseTransitions"), 1);
+    assert_ne!(server.spec("acquireTime"), acquired);
+    assert_eq!(leaders.take(), ["first", "second"]);
+}
+
+/// C25.4, C25.8, C25.11
+#[tokio::test(start_paused = true)]
+async fn work_is_cancelled_when_leadership_is_lost() {
+    let server = Server::default();
+    let (_fake, client) = server.client();
+    let elector = Elector::new(Calls::new(client), lease("a")).unwrap();
+    let health = elector.health();
+    let dropped = Arc::new(Notify::new());
+    let signal = Arc::clone(&dropped);
+    let mut parts = JoinSet::new();
+    parts.spawn(elector.while_leading(CancellationToken::new(), move |_| async move {
+        let _guard = Signal(signal);
+        std::future::pending::<()>().await;
+    }));
+    sleep(5 * SECOND).await;
+    assert!(health.is_leading());
+    assert!(health.check(SECOND).is_ok());
+    *server.down.lock().unwrap() = true;
+    let before = Instant::now();
+    dropped.notified().await;
+    let took = before.elapsed();
+    assert!((8 * SECOND..=10 * SECOND).contains(&took), "within the renew deadline: {took:?}");
+    let ended = parts.join_next().await.unwrap().unwrap();
+    assert!(matches!(ended, Err(Error::LostLeadership)));
+    assert!(!health.is_leading());
+}
+
+struct Signal(Arc<Notify>);
+
+impl Drop for Signal {
+    fn drop(&mut self) {
+        self.0.notify_one();
+    }
+}
+
+/// C25.7, C25.8
+#[tokio::test(start_paused = true)]
+async fn the_lease_is_released_only_after_the_work_has_ended() {
+    let server = Server::default();
+    let (_fake, client) = server.client();
+    let elector = Elector::new(Calls::new(client), lease("a")).unwrap();
+    let stop = CancellationToken::new();
+    let mut parts = JoinSet::new();
+    let view = server.clone();
+    parts.spawn(elector.while_leading(stop.clone(), move |leadership| async move {
+        leadership.ended().cancelled().await;
+        sleep(20 * SECOND).await; // cleaning up takes longer than the lease
+        assert_eq!(view.spec("holderIdentity"), "a", "still ours while we work");
+        "done"
+    }));
+    sleep(5 * SECOND).await;
+    stop.cancel();
+    let ended = parts.join_next().await.unwrap().unwrap();
+    assert_eq!(ended.unwrap(), Some("done"));
+    assert_eq!(
+        (server.spec("holderIdentity"), server.spec("leaseDurationSeconds")),
+        (json!(""), json!(1))
+    );
+    let (_fake, client) = server.client();
+    let next = Elector::new(Calls::new(client), lease("b")).unwrap();
+    let before = Instant::now();
+    let stop = CancellationToken::new();
+    next.while_leading(stop.clone(), |_| async {}).await.unwrap();
+    assert_eq!(before.elapsed(), Duration::ZERO, "another need not wait");
+}
+
+/// C25.6 over HTTP
+#[tokio::test]
+async fn a_lease_is_held_and_released_on_a_real_server() {
+    let api = Api::start().await;
+    let calls = Calls::new(api.client.clone());
+    let key = Key::namespaced("default", "op");
+    let elector = Elector::new(calls.clone(), Lease::named("op").identity("me")).unwrap();
+    let stop = CancellationToken::new();
+    let inside = calls.clone();
+    let held = key.clone();
+    let holder = elector
+        .while_leading(stop, |_| async move {
+            let lease = inside.of::<LeaseObject>().get(&held).await.unwrap().unwrap();
+            lease.spec.unwrap().holder_identity.unwrap()
+        })
+        .await
+        .unwrap();
+    assert_eq!(holder.as_deref(), Some("me"));
+    let lease = calls.of::<LeaseObject>().get(&key).await.unwrap().unwrap();
+    assert_eq!(lease.spec.unwrap().holder_identity.as_deref(), Some(""));
+}

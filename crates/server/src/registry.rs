@@ -57,6 +57,11 @@ impl Served {
         }
     }
 
+    /// The row in whose form objects are stored, with all that belongs to it.
+    pub(crate) fn storage_row(&self) -> &Served {
+        self.stored.as_deref().unwrap_or(self)
+    }
+
     /// Columns of its tables.
     pub fn columns(&self) -> &[Column] {
         if self.kind.custom { &self.custom_columns } else { table::columns(&self.kind) }

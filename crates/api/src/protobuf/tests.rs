@@ -43,7 +43,7 @@ fn a_config_map_is_read() {
     let raw = [field(1, &metadata), field(2, &entry), field(2, &empty), field(3, &binary)].concat();
     assert_eq!(
         object("", "v1", "ConfigMap", &raw),
-        Ok(json!({"metadata": {"name": "p"}, "data": {"k": "v", "e": null},
+        Ok(json!({"metadata": {"name": "p"}, "data": {"k": "v", "e": ""},
             "binaryData": {"b": "/wA="}}))
     );
 }

@@ -10,6 +10,8 @@ use headwater_server::identity::Authenticator;
 use headwater_server::listen::{self, Listener};
 use headwater_server::metrics::Metrics;
 use headwater_server::openapi::Descriptions;
+use headwater_server::pki::{self, Pki};
+use headwater_server::service_account::Issuer;
 use headwater_server::token_file::Tokens;
 use headwater_server::{Options, Parts, Server};
 use headwater_store::{Memory, Store};
@@ -72,9 +74,12 @@ async fn serve(store: Arc<Memory>) -> (SocketAddr, Running) {
     let address = listener.address();
     let mut cacher = Cacher::new(store as Arc<dyn Store>, CacheOptions::default());
     cacher.load().await.unwrap();
+    let keys = Pki::in_memory(&pki::names(address.ip(), &[]), &*clock).unwrap();
     let server = Server::new(Parts {
         cache: cacher.handle(),
         authenticator: Authenticator::new(Tokens::default()),
+        issuer: Issuer::new(&keys.service_account_key).unwrap(),
+        backup: headwater_server::backup::Backup::default(),
         clock,
         metrics,
         descriptions: Descriptions::compressed(&[]),

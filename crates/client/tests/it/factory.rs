@@ -85,7 +85,7 @@ async fn the_same_choice_gives_the_same_informer_and_any_other_another() {
         assert!(!same(&first, other), "{at}");
         assert!(others[at + 1..].iter().all(|another| !same(other, another)), "{at}");
     }
-    assert!(same(&others[9], &plain().transform(&edit.clone()).open().unwrap()));
+    assert!(same(&others[9], &plain().transform(&edit).open().unwrap()));
     assert!(same(&others[4], &plain().namespaces(["b", "a"]).open().unwrap()));
     let packed = plain().packed().open().unwrap();
     let metadata = plain().metadata_only().open().unwrap();
@@ -194,17 +194,17 @@ async fn an_informer_nobody_holds_ends_after_a_while_and_a_new_one_starts_fresh(
     let subscription =
         informer.subscribe(headwater_client::informer::Subscribe::named("s")).unwrap();
     drop(informer);
-    sleep(120 * SECOND).await;
+    sleep(65 * SECOND).await;
     assert_eq!(script.open_streams(), 1, "a subscription is a reason to live");
     drop(subscription);
     sleep(20 * SECOND).await;
     let again = open();
     assert!(again.has_synced(), "within the grace time it is the same one");
-    sleep(120 * SECOND).await;
+    sleep(65 * SECOND).await;
     assert_eq!(script.open_streams(), 1);
     let (lister, index) = (again.lister(), again.index("x", |_: &ConfigMap| Some(1u8)).unwrap());
     drop(again);
-    sleep(120 * SECOND).await;
+    sleep(65 * SECOND).await;
     assert_eq!(script.open_streams(), 1, "listers and indexes are handles too");
     drop((lister, index));
     sleep(31 * SECOND).await;

@@ -179,7 +179,8 @@ async fn an_object_that_was_recreated_in_a_gap_is_one_update_or_two_changes() {
     let (whole, _w) = Told::with(&running.informer, Subscribe::named("whole"));
     let (split, _s) = Told::with(&running.informer, Subscribe::named("split").split_recreate(true));
     quiet().await;
-    (whole.take(), split.take());
+    whole.take();
+    split.take();
     watch.error(410, "Expired");
     script.expect_list().answers([with_uid("a", "5", "second")], "5");
     script.expect_watch();
@@ -670,7 +671,8 @@ async fn the_shortest_period_before_the_start_is_the_shortest_of_all() {
     quiet().await;
     let (late, _l) = Told::with(&running.informer, Subscribe::named("late").resync(5 * SECOND));
     quiet().await;
-    (early.take(), late.take());
+    early.take();
+    late.take();
     sleep(60 * SECOND).await;
     assert_eq!(early.len(), 3);
     assert_eq!(late.len(), 2, "5 s was raised to 20 s, counted from when it joined");
@@ -689,7 +691,8 @@ async fn a_relist_that_finds_nothing_new_is_told_only_to_those_who_are_due() {
     script.expect_list().answers([map("a", "1")], "1");
     let watch = script.expect_watch();
     quiet().await;
-    (first.take(), quiet_one.take());
+    first.take();
+    quiet_one.take();
     watch.error(410, "Expired");
     script.expect_list().answers([map("a", "1")], "2");
     let watch = script.expect_watch();

@@ -38,7 +38,7 @@ use crate::recorder::{self, Recorder};
 ///     .controller(webapps)
 ///     .part("probe", |stop| async move {
 ///         stop.cancelled().await;
-///         Ok(())
+///         Ok::<(), std::io::Error>(())
 ///     })
 ///     .run_until(async { tokio::signal::ctrl_c().await.ok(); })
 ///     .await

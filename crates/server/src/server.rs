@@ -270,6 +270,11 @@ impl Server {
             return status::response(&status::unauthorized());
         };
         let (parts, body) = request.into_parts();
+        if parts.headers.keys().any(|name| name.as_str().starts_with("impersonate-")) {
+            // Ignoring it would run the request with the caller's own rights (S8.6, B067).
+            let why = "impersonation is not served by this server";
+            return status::response(&status::forbidden("", "", "", why));
+        }
         let query = match Query::parse(parts.uri.query().unwrap_or_default()) {
             Ok(query) => query,
             Err(status) => return status::response(&status),

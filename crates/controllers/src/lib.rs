@@ -1,0 +1,2 @@
+//! Reconcilers, a scheduler and simulated nodes, on the informer stack alone.
+#![warn(missing_docs)]

@@ -1,0 +1,2 @@
+//! The store over a real etcd cluster; the only crate that knows gRPC.
+#![warn(missing_docs)]

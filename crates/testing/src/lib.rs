@@ -1,0 +1,2 @@
+//! A whole API server inside a test.
+#![warn(missing_docs)]

@@ -568,8 +568,8 @@ impl<K: Cached> fmt::Debug for Controller<K> {
     }
 }
 
-/// What a controller is given by whoever runs it.
-pub(crate) struct Env {
+/// What a controller is given by whoever runs it; see [`Prepared::custom`].
+pub struct Env {
     pub(crate) calls: Calls,
     pub(crate) metrics: Option<Metrics>,
     pub(crate) recorder: Option<Recorder>,
@@ -588,7 +588,73 @@ pub struct Prepared {
     pub(crate) start: Box<dyn FnOnce(Env) -> BoxFuture<'static, Result<Report, Error>> + Send>,
 }
 
+impl Env {
+    /// Reads and writes.
+    pub fn calls(&self) -> &Calls {
+        &self.calls
+    }
+
+    /// Where events about objects go, if anywhere.
+    pub fn recorder(&self) -> Option<&Recorder> {
+        self.recorder.as_ref()
+    }
+
+    /// Where to count, if anywhere.
+    pub fn metrics(&self) -> Option<&Metrics> {
+        self.metrics.as_ref()
+    }
+
+    /// Cancelled when the controller should end.
+    pub fn stop(&self) -> &CancellationToken {
+        &self.stop
+    }
+
+    /// Waits until this replica may act; caches and queues are best filled before. Answers
+    /// whether it may: not if the end came first. Cancel-safe.
+    pub async fn leading(&mut self) -> bool {
+        tokio::select! {
+            biased;
+            () = self.stop.cancelled() => return false,
+            () = &mut self.leading => {}
+        }
+        self.leading = Box::pin(std::future::ready(()));
+        true
+    }
+}
+
+impl fmt::Debug for Env {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Env")
+    }
+}
+
 impl Prepared {
+    /// A controller with a loop of its own, for what does not fit "one key, one reconcile": a
+    /// scheduler, a garbage collector. It waits for its informers and for [`Env::leading`]
+    /// itself, and ends after [`Env::stop`]; when leadership is lost its future is dropped.
+    pub fn custom<F>(
+        name: impl Into<String>,
+        start: impl FnOnce(Env) -> F + Send + 'static,
+    ) -> Prepared
+    where
+        F: Future<Output = Result<(), Error>> + Send + 'static,
+    {
+        let start = move |env: Env| -> BoxFuture<'static, Result<Report, Error>> {
+            let abandon = env.abandon.clone();
+            let work = start(env);
+            Box::pin(async move {
+                tokio::select! {
+                    biased;
+                    () = abandon.cancelled() => Ok(Report { cancelled: 1 }),
+                    ended = work => ended.map(|()| Report::default()),
+                }
+            })
+        };
+        // Nobody listens: a loop of its own has no keys to ask for.
+        let requests = Requests::new(mpsc::channel(1).0);
+        Prepared { name: name.into(), requests, start: Box::new(start) }
+    }
+
     /// Its name.
     pub fn name(&self) -> &str {
         &self.name

@@ -231,6 +231,29 @@ where
         self.delete_if(&object.key(), Some(uid)).await
     }
 
+    /// Deletes an object with options of your own: grace period, propagation, preconditions.
+    ///
+    /// # Errors
+    /// As [`Collection::delete_this`].
+    pub async fn delete_with(&self, key: &Key, options: &Value) -> Result<Deleted<K>, Error> {
+        let body = options.to_string().into_bytes();
+        match self.calls.exchange(Method::DELETE, &self.path(key), JSON, body).await {
+            Err(error) if error.is_not_found() => Ok(Deleted::Gone),
+            answer => self.deleted(key, &answer?),
+        }
+    }
+
+    /// Sends something to a subresource, such as `binding` or `eviction`; the answer's version is
+    /// not remembered.
+    ///
+    /// # Errors
+    /// The call failed or was refused.
+    pub async fn post(&self, key: &Key, subresource: &str, body: &Value) -> Result<(), Error> {
+        let path = format!("{}/{subresource}", self.path(key));
+        let body = body.to_string().into_bytes();
+        self.calls.exchange(Method::POST, &path, JSON, body).await.map(drop)
+    }
+
     async fn delete_if(&self, key: &Key, uid: Option<String>) -> Result<Deleted<K>, Error> {
         let body = match &uid {
             Some(uid) => serde_json::json!({

@@ -9,6 +9,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("cache", &["api", "store"]),
     ("server", &["api", "store", "cache"]),
     ("client", &["api"]),
+    ("controllers", &["api", "client"]),
 ];
 
 /// Crates that bring I/O or a runtime.

@@ -1,0 +1,112 @@
+//! The cluster as controllers see it: one factory, the shared informers, the time of day.
+//!
+//! River: around the informers of all controllers of a process.
+//! Promise: whoever asks for the same objects shares one watch and one store.
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use headwater_api::{Clock, SystemClock};
+use headwater_client::indexer::Index;
+use headwater_client::informer::Informer;
+use headwater_client::{Error, Factory};
+use kube::Resource;
+use serde::de::DeserializeOwned;
+
+use crate::pod::Pod;
+
+/// What a controller is prepared from. Cheap to clone.
+#[derive(Clone)]
+pub struct Cluster {
+    factory: Factory,
+    clock: Arc<dyn Clock>,
+    pods: Arc<Mutex<Option<Pods>>>,
+    nodes: Arc<crate::nodes::Options>,
+}
+
+/// All pods, once. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Pods {
+    /// Every pod of the cluster.
+    pub informer: Informer<Pod>,
+    /// By the name of the node they are bound to; finished ones too.
+    pub by_node: Index<Pod, String>,
+    /// By the UID of the object that controls them.
+    pub by_controller: Index<Pod, String>,
+}
+
+impl Cluster {
+    /// A cluster through the informers of a factory.
+    pub fn new(factory: Factory) -> Cluster {
+        Cluster {
+            factory,
+            clock: Arc::new(SystemClock),
+            pods: Arc::default(),
+            nodes: Arc::default(),
+        }
+    }
+
+    /// What the simulated nodes are like.
+    #[must_use]
+    pub fn with_nodes(mut self, nodes: crate::nodes::Options) -> Cluster {
+        self.nodes = Arc::new(nodes);
+        self
+    }
+
+    /// Tells the time of day.
+    #[must_use]
+    pub fn with_clock(mut self, clock: Arc<dyn Clock>) -> Cluster {
+        self.clock = clock;
+        self
+    }
+
+    /// The factory of all informers.
+    pub fn factory(&self) -> &Factory {
+        &self.factory
+    }
+
+    /// The time of day.
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    /// What the simulated nodes are like.
+    pub fn nodes(&self) -> &Arc<crate::nodes::Options> {
+        &self.nodes
+    }
+
+    /// All pods, as projections.
+    ///
+    /// # Errors
+    /// The factory has stopped.
+    pub fn pods(&self) -> Result<Pods, Error> {
+        let mut known = self.pods.lock().expect("no code panics while it is held");
+        if let Some(pods) = &*known {
+            return Ok(pods.clone());
+        }
+        let informer = self.factory.informer::<Pod>().drop_last_applied().open()?;
+        let by_node = informer.index("node", |pod: &Pod| pod.node().map(str::to_owned))?;
+        let by_controller =
+            informer.index("controller", |pod: &Pod| pod.controller_uid().map(str::to_owned))?;
+        let pods = Pods { informer, by_node, by_controller };
+        *known = Some(pods.clone());
+        Ok(pods)
+    }
+
+    /// All objects of a kind, typed.
+    ///
+    /// # Errors
+    /// The factory has stopped.
+    pub fn informer<K>(&self) -> Result<Informer<K>, Error>
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned + Send + Sync + 'static,
+    {
+        self.factory.informer::<K>().drop_last_applied().open()
+    }
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cluster").field("factory", &self.factory).finish_non_exhaustive()
+    }
+}

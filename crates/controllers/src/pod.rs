@@ -1,0 +1,252 @@
+//! Pods as controllers keep them: the fields that decide something, and no others.
+//!
+//! River: decoder → **projection** → store. A cluster has more pods than everything else together
+//! and every controller looks at them, so they are decoded once, into little, and shared.
+//! Promise: a projection is for reading; what is written is always a patch or a full object, so
+//! nothing that is missing here is lost there.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::core::ObjectMeta;
+use serde::{Deserialize, Deserializer};
+
+/// A pod.
+#[derive(Clone, Debug, Default, PartialEq, kube::Resource, Deserialize)]
+#[resource(inherit = core::Pod)]
+pub struct Pod {
+    /// Without managed fields.
+    pub metadata: ObjectMeta,
+    /// What is wanted.
+    #[serde(default)]
+    pub spec: Spec,
+    /// What is there.
+    #[serde(default)]
+    pub status: Status,
+}
+
+/// What of a pod's wishes controllers read.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[allow(missing_docs, reason = "the names are those of the API")]
+pub struct Spec {
+    pub node_name: Option<String>,
+    pub scheduler_name: Option<String>,
+    pub restart_policy: Option<String>,
+    pub priority: Option<i32>,
+    pub preemption_policy: Option<String>,
+    pub termination_grace_period_seconds: Option<i64>,
+    pub active_deadline_seconds: Option<i64>,
+    #[serde(default)]
+    pub host_network: bool,
+    #[serde(default)]
+    pub containers: Vec<Container>,
+    #[serde(default)]
+    pub init_containers: Vec<Container>,
+    #[serde(default, deserialize_with = "nullable")]
+    pub node_selector: BTreeMap<String, String>,
+    #[serde(default, deserialize_with = "nullable")]
+    pub tolerations: Vec<core::Toleration>,
+    #[serde(default, deserialize_with = "nullable")]
+    pub topology_spread_constraints: Vec<core::TopologySpreadConstraint>,
+    #[serde(default, deserialize_with = "nullable")]
+    pub overhead: BTreeMap<String, Quantity>,
+    #[serde(default, deserialize_with = "nullable")]
+    pub scheduling_gates: Vec<core::PodSchedulingGate>,
+    #[serde(default, deserialize_with = "nullable")]
+    pub readiness_gates: Vec<core::PodReadinessGate>,
+    pub affinity: Option<Box<core::Affinity>>,
+}
+
+/// A container of a pod.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[allow(missing_docs, reason = "the names are those of the API")]
+pub struct Container {
+    pub name: String,
+    pub image: Option<String>,
+    pub restart_policy: Option<String>,
+    #[serde(default, deserialize_with = "nullable")]
+    pub ports: Vec<core::ContainerPort>,
+    #[serde(default, deserialize_with = "nullable")]
+    pub resources: Resources,
+}
+
+/// What a container asks for.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[allow(missing_docs, reason = "the names are those of the API")]
+pub struct Resources {
+    #[serde(default, deserialize_with = "nullable")]
+    pub requests: BTreeMap<String, Quantity>,
+    #[serde(default, deserialize_with = "nullable")]
+    pub limits: BTreeMap<String, Quantity>,
+}
+
+/// What of a pod's state controllers read.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[allow(missing_docs, reason = "the names are those of the API")]
+pub struct Status {
+    pub phase: Option<String>,
+    pub reason: Option<String>,
+    #[serde(rename = "podIP")]
+    pub pod_ip: Option<String>,
+    #[serde(rename = "hostIP")]
+    pub host_ip: Option<String>,
+    pub nominated_node_name: Option<String>,
+    pub start_time: Option<Time>,
+    #[serde(default, deserialize_with = "nullable")]
+    pub conditions: Vec<Condition>,
+    #[serde(default, deserialize_with = "nullable")]
+    pub container_statuses: Vec<ContainerStatus>,
+    #[serde(default, deserialize_with = "nullable")]
+    pub init_container_statuses: Vec<ContainerStatus>,
+}
+
+/// A condition of a pod.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[allow(missing_docs, reason = "the names are those of the API")]
+pub struct Condition {
+    #[serde(rename = "type")]
+    pub type_: String,
+    pub status: String,
+    pub reason: Option<String>,
+    pub message: Option<String>,
+    pub last_transition_time: Option<Time>,
+}
+
+/// The state of a container.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[allow(missing_docs, reason = "the names are those of the API")]
+pub struct ContainerStatus {
+    pub name: String,
+    #[serde(default)]
+    pub ready: bool,
+    #[serde(default)]
+    pub restart_count: i32,
+    #[serde(default, deserialize_with = "nullable")]
+    pub state: ContainerState,
+}
+
+/// Waiting, running or terminated; nothing at all before the node has said anything.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[allow(missing_docs, reason = "the names are those of the API")]
+pub struct ContainerState {
+    pub waiting: Option<Waiting>,
+    pub running: Option<Running>,
+    pub terminated: Option<Terminated>,
+}
+
+/// Why a container waits.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[allow(missing_docs, reason = "the names are those of the API")]
+pub struct Waiting {
+    pub reason: Option<String>,
+}
+
+/// Since when a container runs.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[allow(missing_docs, reason = "the names are those of the API")]
+pub struct Running {
+    pub started_at: Option<Time>,
+}
+
+/// How a container ended.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[allow(missing_docs, reason = "the names are those of the API")]
+pub struct Terminated {
+    pub exit_code: i32,
+    pub reason: Option<String>,
+    pub finished_at: Option<Time>,
+}
+
+impl Pod {
+    /// The node it is bound to.
+    pub fn node(&self) -> Option<&str> {
+        self.spec.node_name.as_deref().filter(|node| !node.is_empty())
+    }
+
+    /// `Pending` until somebody says otherwise.
+    pub fn phase(&self) -> &str {
+        self.status.phase.as_deref().unwrap_or("Pending")
+    }
+
+    /// Whether its containers have ended for good.
+    pub fn is_finished(&self) -> bool {
+        matches!(self.phase(), "Succeeded" | "Failed")
+    }
+
+    /// Whether somebody asked for its end.
+    pub fn is_deleting(&self) -> bool {
+        self.metadata.deletion_timestamp.is_some()
+    }
+
+    /// Whether its end is neither here nor asked for.
+    pub fn is_active(&self) -> bool {
+        !self.is_finished() && !self.is_deleting()
+    }
+
+    /// A condition by its type.
+    pub fn condition(&self, type_: &str) -> Option<&Condition> {
+        self.status.conditions.iter().find(|condition| condition.type_ == type_)
+    }
+
+    /// Whether it takes traffic.
+    pub fn is_ready(&self) -> bool {
+        self.condition("Ready").is_some_and(|ready| ready.status == "True")
+    }
+
+    /// Since when it takes traffic, if it does.
+    pub fn ready_since(&self) -> Option<&Time> {
+        let ready = self.condition("Ready").filter(|ready| ready.status == "True")?;
+        ready.last_transition_time.as_ref()
+    }
+
+    /// The UID of the object that controls it.
+    pub fn controller_uid(&self) -> Option<&str> {
+        let owners = self.metadata.owner_references.iter().flatten();
+        owners.filter(|owner| owner.controller == Some(true)).map(|owner| owner.uid.as_str()).next()
+    }
+
+    /// An annotation by its name.
+    pub fn annotation(&self, name: &str) -> Option<&str> {
+        self.metadata.annotations.as_ref()?.get(name).map(String::as_str)
+    }
+}
+
+/// `null` is the same as nothing.
+fn nullable<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Default + Deserialize<'de>,
+{
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use headwater_client::Cached;
+
+    use super::*;
+
+    #[test]
+    fn a_projection_reads_the_same_values_as_the_full_type() {
+        let text = r#"{"metadata":{"name":"web-0","namespace":"shop","uid":"u","ownerReferences":[{"apiVersion":"apps/v1","kind":"ReplicaSet","name":"web","uid":"rs","controller":true}]},"spec":{"nodeName":"node-1","containers":[{"name":"c","image":"nginx","resources":{"requests":{"cpu":"100m"}},"ports":null}],"tolerations":null},"status":{"phase":"Running","podIP":"10.0.0.1","conditions":[{"type":"Ready","status":"True","lastTransitionTime":"2026-01-01T00:00:00Z"}],"containerStatuses":[{"name":"c","ready":true,"restartCount":2,"state":{"running":{"startedAt":"2026-01-01T00:00:00Z"}}}]}}"#;
+        let pod = Pod::decode(text).unwrap();
+        assert_eq!((pod.key().as_str(), pod.node()), ("shop/web-0", Some("node-1")));
+        assert_eq!((pod.phase(), pod.is_ready(), pod.is_active()), ("Running", true, true));
+        assert_eq!(pod.controller_uid(), Some("rs"));
+        assert!(pod.ready_since().is_some());
+        assert_eq!(pod.spec.containers[0].resources.requests["cpu"].0, "100m");
+        assert_eq!(pod.status.container_statuses[0].restart_count, 2);
+        assert_eq!(pod.status.pod_ip.as_deref(), Some("10.0.0.1"));
+    }
+}

@@ -148,7 +148,8 @@ impl Registry {
         found.is_some_and(|found| Arc::ptr_eq(found, row))
     }
 
-    fn find_kind(&self, group: &str, version: &str, kind: &str) -> Option<&Arc<Served>> {
+    /// A kind by the name that objects call it.
+    pub fn find_kind(&self, group: &str, version: &str, kind: &str) -> Option<&Arc<Served>> {
         self.by_path
             .values()
             .find(|row| row.group == group && row.version == version && row.kind.kind == kind)

@@ -1,0 +1,194 @@
+//! Fixtures: objects that a test needs before it begins, written as YAML.
+//!
+//! River: text → documents → **fixture** → server-side apply. Documents are applied in their
+//! order; a definition is served before the next document is looked at.
+
+use headwater_api::decode;
+use http::{Request, header};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{Api, DynamicObject};
+use kube::runtime::wait::{self, await_condition, conditions};
+use serde_json::{Value, json};
+
+use crate::TestServer;
+
+/// Who owns the fields of fixtures.
+const MANAGER: &str = "headwater-testing";
+
+/// Why a fixture could not be applied.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A document is not YAML.
+    #[error("document {number}: {why}")]
+    Malformed {
+        /// Which one, from 1.
+        number: usize,
+        /// What the parser says.
+        why: String,
+    },
+    /// A document is of a kind that is not served.
+    #[error("{name}: no kind {kind:?} in {api_version:?} is served")]
+    NoSuchKind {
+        /// The kind as it is written.
+        kind: String,
+        /// The group and version as they are written.
+        api_version: String,
+        /// The object's name.
+        name: String,
+    },
+    /// The server refused an object.
+    #[error("{name}")]
+    Refused {
+        /// The object.
+        name: String,
+        /// What the server said.
+        source: kube::Error,
+    },
+    /// A definition was stored and did not become served.
+    #[error("the definition {name} is not established")]
+    NotEstablished {
+        /// The definition.
+        name: String,
+        /// What ended the wait.
+        source: wait::Error,
+    },
+}
+
+impl TestServer {
+    /// Applies every document of a YAML text and answers the stored objects.
+    ///
+    /// Lists are taken apart. Objects of a namespaced kind that name no namespace go to `default`.
+    pub async fn apply_yaml(&self, text: &str) -> Result<Vec<DynamicObject>, Error> {
+        let mut applied = Vec::new();
+        for (at, document) in documents(text).into_iter().enumerate() {
+            let parsed = decode::yaml(document.as_bytes())
+                .map_err(|error| Error::Malformed { number: at + 1, why: error.to_string() })?;
+            for object in objects(parsed.value) {
+                applied.push(self.apply(object).await?);
+            }
+        }
+        Ok(applied)
+    }
+
+    /// Applies definitions and waits until they are served.
+    pub async fn define(&self, definitions: &[CustomResourceDefinition]) -> Result<(), Error> {
+        for definition in definitions {
+            let mut object = json!(definition);
+            object["apiVersion"] = "apiextensions.k8s.io/v1".into();
+            object["kind"] = "CustomResourceDefinition".into();
+            self.apply(object).await?;
+        }
+        Ok(())
+    }
+
+    async fn apply(&self, object: Value) -> Result<DynamicObject, Error> {
+        let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let target = self.target(&object, &name)?;
+        let request = Request::patch(target)
+            .header(header::CONTENT_TYPE, "application/apply-patch+yaml")
+            .body(object.to_string().into_bytes())
+            .map_err(kube::Error::HttpError);
+        let client = self.client();
+        let answered = match request {
+            Ok(request) => client.request::<DynamicObject>(request).await,
+            Err(error) => Err(error),
+        };
+        let stored = answered.map_err(|source| Error::Refused { name: name.clone(), source })?;
+        if object["kind"] == "CustomResourceDefinition" {
+            self.await_established(&name).await?;
+        }
+        Ok(stored)
+    }
+
+    fn target(&self, object: &Value, name: &str) -> Result<String, Error> {
+        let api_version = object["apiVersion"].as_str().unwrap_or_default();
+        let kind = object["kind"].as_str().unwrap_or_default();
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        let registry = self.server().registry();
+        let row = registry.find_kind(group, version, kind).ok_or_else(|| Error::NoSuchKind {
+            kind: kind.to_owned(),
+            api_version: api_version.to_owned(),
+            name: name.to_owned(),
+        })?;
+        let root = if group.is_empty() { "/api" } else { "/apis" };
+        let namespace = object["metadata"]["namespace"].as_str().unwrap_or("default");
+        let scope = match row.namespaced {
+            true => format!("namespaces/{namespace}/"),
+            false => String::new(),
+        };
+        let plural = &row.plural;
+        Ok(format!("{root}/{api_version}/{scope}{plural}/{name}?fieldManager={MANAGER}&force=true"))
+    }
+
+    async fn await_established(&self, name: &str) -> Result<(), Error> {
+        let definitions = Api::<CustomResourceDefinition>::all(self.client());
+        let established = await_condition(definitions, name, conditions::is_crd_established());
+        let name = name.to_owned();
+        established.await.map(drop).map_err(|source| Error::NotEstablished { name, source })
+    }
+}
+
+/// The documents of a text: a marker stands at the beginning of a line, and nowhere else.
+fn documents(text: &str) -> Vec<String> {
+    let mut documents = vec![String::new()];
+    for line in text.lines() {
+        match line.strip_prefix("---") {
+            Some(rest) if rest.is_empty() || rest.starts_with(char::is_whitespace) => {
+                documents.push(format!("{rest}\n"));
+            }
+            _ => {
+                let document = documents.last_mut().expect("there is one from the start");
+                document.push_str(line);
+                document.push('\n');
+            }
+        }
+    }
+    documents.retain(|document| document.lines().any(is_content));
+    documents
+}
+
+fn is_content(line: &str) -> bool {
+    let line = line.trim();
+    !line.is_empty() && !line.starts_with('#')
+}
+
+/// The objects of a document: itself, or what a list holds.
+fn objects(mut document: Value) -> Vec<Value> {
+    let is_list = document["kind"].as_str().is_some_and(|kind| kind.ends_with("List"));
+    match document.get_mut("items").map(Value::take) {
+        Some(Value::Array(items)) if is_list => items,
+        Some(items) => {
+            document["items"] = items;
+            vec![document]
+        }
+        None => vec![document],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_cut_at_its_markers() {
+        check("a: 1", &["a: 1\n"]);
+        check("---\na: 1\n---\n\n# nothing\n---\nb: 2\n", &["\na: 1\n", "\nb: 2\n"]);
+        check("--- {a: 1}\n--- # words\nb: 2", &[" {a: 1}\n", " # words\nb: 2\n"]);
+        check("a: |\n  ---\n  x\n", &["a: |\n  ---\n  x\n"]);
+        check("a: ---b\n---c: 1\n", &["a: ---b\n---c: 1\n"]);
+        check("", &[]);
+    }
+
+    #[track_caller]
+    fn check(text: &str, expected: &[&str]) {
+        assert_eq!(documents(text), expected);
+    }
+
+    #[test]
+    fn lists_are_taken_apart_and_fields_called_items_are_not() {
+        let list = json!({"kind": "List", "items": [{"kind": "A"}, {"kind": "B"}]});
+        assert_eq!(objects(list), [json!({"kind": "A"}), json!({"kind": "B"})]);
+        let shop = json!({"kind": "Shop", "items": [1]});
+        assert_eq!(objects(shop.clone()), [shop]);
+    }
+}

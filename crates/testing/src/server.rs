@@ -1,0 +1,167 @@
+//! The server of a test: made, asked and ended by it.
+//!
+//! River: **test server** → cache, server, and a listener once somebody needs a port.
+//! Promise: it is ready when it is returned, and nothing of it runs after `stop` or a drop.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
+
+use headwater_api::{Clock, SystemClock};
+use headwater_cache::{Cacher, Options as CacheOptions};
+use headwater_server::backup::Backup;
+use headwater_server::identity::{Authenticator, ClientCertificate, Identity, Peer, Transport};
+use headwater_server::listen::{self, Listener};
+use headwater_server::metrics::Metrics;
+use headwater_server::openapi::Descriptions;
+use headwater_server::pki::{self, Pki, kubeconfig};
+use headwater_server::service_account::Issuer;
+use headwater_server::tls::Acceptor;
+use headwater_server::token_file::Tokens;
+use headwater_server::{Options, Parts, Server};
+use headwater_store::{Memory, Store};
+use kube::Client;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::in_process::InProcess;
+
+/// The namespace of clients that name none.
+const NAMESPACE: &str = "default";
+
+/// An API server that lives as long as this value.
+pub struct TestServer {
+    server: Server,
+    client: Client,
+    pki: Pki,
+    metrics: Metrics,
+    clock: Arc<dyn Clock>,
+    running: Mutex<Running>,
+}
+
+/// What runs for a server. Dropping it aborts all of it.
+#[derive(Default)]
+struct Running {
+    parts: JoinSet<()>,
+    stop: CancellationToken,
+    /// Where it listens, once it does.
+    address: Option<SocketAddr>,
+}
+
+impl TestServer {
+    /// A fresh server with nothing in it but what every cluster has.
+    ///
+    /// # Panics
+    ///
+    /// If it cannot be made: a test has nothing better to do with that.
+    pub async fn start() -> TestServer {
+        TestServer::over(Arc::new(Memory::default())).await
+    }
+
+    /// A server over a store that is there already: another server's, or one with faults.
+    ///
+    /// # Panics
+    ///
+    /// If the store cannot be read.
+    pub async fn over(store: Arc<dyn Store>) -> TestServer {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let names = pki::names(IpAddr::V4(Ipv4Addr::LOCALHOST), &[]);
+        let pki = Pki::in_memory(&names, &*clock).expect("certificates can be made");
+        let metrics = Metrics::new();
+        let mut cacher = Cacher::new(store, CacheOptions::default());
+        cacher.load().await.expect("the store can be read");
+        let server = Server::new(Parts {
+            cache: cacher.handle(),
+            authenticator: Authenticator::new(Tokens::default()),
+            issuer: Issuer::new(&pki.service_account_key).expect("the key was made just now"),
+            clock: Arc::clone(&clock),
+            metrics: metrics.clone(),
+            descriptions: Descriptions::default(),
+            backup: Backup::default(),
+            options: Options::default(),
+        })
+        .expect("built-in kinds fit the cache");
+        let mut running = Running::default();
+        running.follow(cacher, &server);
+        server.bootstrap().await.expect("the first objects can be stored");
+        let client = client(&server, Transport::Loopback);
+        let running = Mutex::new(running);
+        TestServer { server, client, pki, metrics, clock, running }
+    }
+
+    /// A client that may do everything, without a port.
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// A client of somebody with this name and these groups.
+    pub fn client_as(&self, user: &str, groups: &[&str]) -> Client {
+        let groups = groups.iter().map(|group| (*group).to_owned()).collect();
+        let identity = Arc::new(Identity::authenticated(user, groups));
+        client(&self.server, Transport::Tls(ClientCertificate::Verified(identity)))
+    }
+
+    /// The server itself.
+    pub fn server(&self) -> &Server {
+        &self.server
+    }
+
+    /// An administrator's kubeconfig, for whatever needs a port: the server listens on loopback
+    /// from the first call on.
+    ///
+    /// # Panics
+    ///
+    /// If no port can be had.
+    pub async fn kubeconfig(&self) -> String {
+        let address = self.listen();
+        kubeconfig::admin(&self.pki, &format!("https://{address}"))
+    }
+
+    fn listen(&self) -> SocketAddr {
+        let mut running = self.running.lock().expect("nobody panics while holding it");
+        if let Some(address) = running.address {
+            return address;
+        }
+        let acceptor = Acceptor::new(&self.pki, Arc::clone(&self.clock));
+        let acceptor = acceptor.expect("the certificates were made for it");
+        let any = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+        let options = listen::Options::default();
+        let listener = Listener::tls(any, acceptor, options, self.metrics.clone());
+        let listener = listener.expect("loopback has a free port");
+        let address = listener.address();
+        let (server, stop) = (self.server.clone(), running.stop.clone());
+        running.parts.spawn(listener.run(server, stop));
+        *running.address.insert(address)
+    }
+
+    /// Ends watches, then everything else, and returns when all of it has ended.
+    pub async fn stop(self) {
+        self.server.drain();
+        let mut running = std::mem::take(&mut *self.running.lock().expect("as above"));
+        running.stop.cancel();
+        while running.parts.join_next().await.is_some() {}
+    }
+}
+
+impl Drop for TestServer {
+    /// Whoever still holds a watch sees its end.
+    fn drop(&mut self) {
+        self.server.drain();
+    }
+}
+
+impl Running {
+    fn follow(&mut self, cacher: Cacher, server: &Server) {
+        let stop = self.stop.clone();
+        self.parts.spawn(async move {
+            // A cache that fails shows in every answer; there is nobody to tell here.
+            let _ = cacher.run(stop).await;
+        });
+        self.parts.spawn(server.clone().follow_definitions(self.stop.clone()));
+    }
+}
+
+fn client(server: &Server, transport: Transport) -> Client {
+    let from = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+    let peer = Arc::new(Peer::new(from, transport));
+    Client::new(InProcess { server: server.clone(), peer }, NAMESPACE)
+}

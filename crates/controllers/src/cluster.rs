@@ -33,6 +33,8 @@ pub struct Pods {
     pub by_node: Index<Pod, String>,
     /// By the UID of the object that controls them.
     pub by_controller: Index<Pod, String>,
+    /// Those that nobody controls, by namespace.
+    pub orphans: Index<Pod, String>,
 }
 
 impl Cluster {
@@ -88,7 +90,11 @@ impl Cluster {
         let by_node = informer.index("node", |pod: &Pod| pod.node().map(str::to_owned))?;
         let by_controller =
             informer.index("controller", |pod: &Pod| pod.controller_uid().map(str::to_owned))?;
-        let pods = Pods { informer, by_node, by_controller };
+        let orphans = informer.index("orphan", |pod: &Pod| match pod.controller_uid() {
+            Some(_) => None,
+            None => pod.metadata.namespace.clone(),
+        })?;
+        let pods = Pods { informer, by_node, by_controller, orphans };
         *known = Some(pods.clone());
         Ok(pods)
     }

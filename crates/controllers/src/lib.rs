@@ -32,6 +32,13 @@ pub mod roster;
 pub mod run;
 pub mod scheduler;
 pub mod nodes;
+mod ownership;
+mod difference;
+mod burst;
+mod template;
+mod replicaset;
+#[cfg(test)]
+mod fixture;
 
 pub use cluster::Cluster;
 pub use roster::Selected;

@@ -4,14 +4,17 @@ use headwater_client::Error;
 use headwater_client::controller::Prepared;
 
 use crate::cluster::Cluster;
-use crate::{nodes, scheduler};
+use crate::{nodes, replicaset, scheduler};
 
 /// How a controller is made ready to run.
 type Prepare = fn(&Cluster) -> Result<Prepared, Error>;
 
 /// Every controller. The names are those of Kubernetes where it has one.
-const ALL: &[(&str, Prepare)] =
-    &[("scheduler", scheduler::prepare), ("simulated-nodes", nodes::prepare)];
+const ALL: &[(&str, Prepare)] = &[
+    ("scheduler", scheduler::prepare),
+    ("simulated-nodes", nodes::prepare),
+    ("replicaset", replicaset::prepare),
+];
 
 /// The names of all controllers.
 pub fn names() -> impl Iterator<Item = &'static str> {

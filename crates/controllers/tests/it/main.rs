@@ -1,0 +1,8 @@
+//! Controllers against a real server over HTTP on loopback.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
+
+#[allow(dead_code, unreachable_pub, reason = "each scenario uses what it needs")]
+mod world;
+#[allow(dead_code, unreachable_pub, reason = "each scenario uses what it needs")]
+mod kubelet;
+mod replicaset;

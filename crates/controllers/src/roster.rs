@@ -9,16 +9,22 @@ use crate::{nodes, replicaset, scheduler};
 /// How a controller is made ready to run.
 type Prepare = fn(&Cluster) -> Result<Prepared, Error>;
 
-/// Every controller. The names are those of Kubernetes where it has one.
+/// Every controller. The names are those of Kubernetes where it has one; what makes sense only
+/// together has one name.
+#[rustfmt::skip] // a row a line
 const ALL: &[(&str, Prepare)] = &[
     ("scheduler", scheduler::prepare),
-    ("simulated-nodes", nodes::prepare),
+    ("simulated-nodes", nodes::node),
+    ("simulated-nodes", nodes::lease),
+    ("simulated-nodes", nodes::kubelet),
     ("replicaset", replicaset::prepare),
 ];
 
 /// The names of all controllers.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    ALL.iter().map(|(name, _)| *name)
+    let before = |at: usize, name: &str| ALL[..at].iter().any(|(other, _)| *other == name);
+    let each = ALL.iter().enumerate();
+    each.filter(move |(at, (name, _))| !before(*at, name)).map(|(_, (name, _))| *name)
 }
 
 /// Which controllers run.

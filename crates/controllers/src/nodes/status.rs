@@ -1,0 +1,302 @@
+//! What a node says about a pod: the status after each step, as a patch.
+//!
+//! Promise: pure; conditions that did not change keep their time, and those of others are kept.
+
+use headwater_api::clock::rfc3339;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::pod::{Condition, Container, Pod};
+
+use super::life::Step;
+
+/// What the node knows beside the pod.
+pub(crate) struct Place {
+    pub(crate) now: Timestamp,
+    pub(crate) host_ip: String,
+    /// The pod's address, once it has one.
+    pub(crate) pod_ip: Option<String>,
+}
+
+/// A merge patch for the status of a pod; `None` for steps that do not change it.
+pub(crate) fn patch(pod: &Pod, step: &Step, place: &Place) -> Option<Value> {
+    let now = rfc3339(place.now);
+    let status = match step {
+        Step::Create => creating(pod, place, &now),
+        Step::Start { ready, restarts } => started(pod, place, &now, *ready, *restarts),
+        Step::BecomeReady => ready(pod, &now),
+        Step::End { exit_code, reason, succeeded } => {
+            let phase = if *succeeded { "Succeeded" } else { "Failed" };
+            ended(pod, &now, phase, *exit_code, reason.as_deref())
+        }
+        Step::EndForDeletion => ended(pod, &now, "Failed", KILLED, None),
+        Step::BackOff { exit_code, reason, restarts } => {
+            backing_off(pod, &now, *exit_code, reason.as_deref(), *restarts)
+        }
+        Step::Remove => return None,
+    };
+    // Another pod of the same name is not meant.
+    Some(json!({"metadata": {"uid": pod.metadata.uid}, "status": status}))
+}
+
+/// The exit code of a process that SIGTERM ended.
+const KILLED: i32 = 143;
+
+fn creating(pod: &Pod, place: &Place, now: &str) -> Value {
+    let waiting = || json!({"waiting": {"reason": "ContainerCreating"}});
+    let containers = pod.spec.containers.iter().map(|one| container(one, 0, false, waiting()));
+    let mut status = json!({
+        "phase": "Pending",
+        "hostIP": place.host_ip,
+        "hostIPs": [{"ip": place.host_ip}],
+        "startTime": now,
+        "containerStatuses": containers.collect::<Vec<_>>(),
+        "conditions": conditions(pod, now, &[
+            ("PodReadyToStartContainers", "False", None),
+            ("Initialized", "True", None),
+            ("Ready", "False", Some("ContainersNotReady")),
+            ("ContainersReady", "False", Some("ContainersNotReady")),
+        ]),
+    });
+    if !pod.spec.init_containers.is_empty() {
+        status["initContainerStatuses"] = initialized(pod, now);
+    }
+    status
+}
+
+fn initialized(pod: &Pod, now: &str) -> Value {
+    let done = |one: &Container| match one.restart_policy.as_deref() {
+        // A sidecar goes on running.
+        Some("Always") => container(one, 0, true, json!({"running": {"startedAt": now}})),
+        _ => container(one, 0, true, terminated(now, now, 0, None)),
+    };
+    pod.spec.init_containers.iter().map(done).collect()
+}
+
+fn started(pod: &Pod, place: &Place, now: &str, ready: bool, restarts: i32) -> Value {
+    let running = || json!({"running": {"startedAt": now}});
+    let containers =
+        pod.spec.containers.iter().map(|one| container(one, restarts, ready, running()));
+    let (truth, reason) = truth(ready);
+    let mut status = json!({
+        "phase": "Running",
+        "containerStatuses": containers.collect::<Vec<_>>(),
+        "conditions": conditions(pod, now, &[
+            ("PodReadyToStartContainers", "True", None),
+            ("Initialized", "True", None),
+            ("Ready", truth, reason),
+            ("ContainersReady", truth, reason),
+        ]),
+    });
+    if let Some(ip) = &place.pod_ip {
+        status["podIP"] = json!(ip);
+        status["podIPs"] = json!([{"ip": ip}]);
+    }
+    status
+}
+
+fn truth(ready: bool) -> (&'static str, Option<&'static str>) {
+    if ready { ("True", None) } else { ("False", Some("ContainersNotReady")) }
+}
+
+fn ready(pod: &Pod, now: &str) -> Value {
+    let containers = pod.spec.containers.iter().map(|one| {
+        let (restarts, since) = known(pod, &one.name, now);
+        container(one, restarts, true, json!({"running": {"startedAt": since}}))
+    });
+    json!({
+        "containerStatuses": containers.collect::<Vec<_>>(),
+        "conditions":
+            conditions(pod, now, &[("Ready", "True", None), ("ContainersReady", "True", None)]),
+    })
+}
+
+/// How often a container was restarted, and since when it runs.
+fn known(pod: &Pod, name: &str, now: &str) -> (i32, String) {
+    let status = pod.status.container_statuses.iter().find(|one| one.name == name);
+    let since = status.and_then(|one| one.state.running.as_ref()?.started_at.as_ref());
+    let restarts = status.map_or(0, |one| one.restart_count);
+    (restarts, since.map_or_else(|| now.to_owned(), |since| rfc3339(since.0)))
+}
+
+fn ended(pod: &Pod, now: &str, phase: &str, exit_code: i32, reason: Option<&str>) -> Value {
+    let containers = pod.spec.containers.iter().map(|one| {
+        let (restarts, since) = known(pod, &one.name, now);
+        container(one, restarts, false, terminated(&since, now, exit_code, reason))
+    });
+    let why = if phase == "Succeeded" { "PodCompleted" } else { "PodFailed" };
+    json!({
+        "phase": phase,
+        "containerStatuses": containers.collect::<Vec<_>>(),
+        "conditions": conditions(pod, now, &[
+            ("PodReadyToStartContainers", "False", None),
+            ("Ready", "False", Some(why)),
+            ("ContainersReady", "False", Some(why)),
+        ]),
+    })
+}
+
+fn backing_off(pod: &Pod, now: &str, exit_code: i32, reason: Option<&str>, restarts: i32) -> Value {
+    let containers = pod.spec.containers.iter().map(|one| {
+        let (_, since) = known(pod, &one.name, now);
+        let waiting = json!({"waiting": {
+            "reason": "CrashLoopBackOff",
+            "message": format!("back-off restarting failed container {}", one.name),
+        }});
+        let mut status = container(one, restarts, false, waiting);
+        status["lastState"] = terminated(&since, now, exit_code, reason);
+        status
+    });
+    json!({
+        "phase": "Running",
+        "containerStatuses": containers.collect::<Vec<_>>(),
+        "conditions": conditions(pod, now, &[
+            ("Ready", "False", Some("ContainersNotReady")),
+            ("ContainersReady", "False", Some("ContainersNotReady")),
+        ]),
+    })
+}
+
+fn terminated(started: &str, finished: &str, exit_code: i32, reason: Option<&str>) -> Value {
+    let usual = if exit_code == 0 { "Completed" } else { "Error" };
+    json!({"terminated": {
+        "exitCode": exit_code,
+        "reason": reason.unwrap_or(usual),
+        "startedAt": started,
+        "finishedAt": finished,
+    }})
+}
+
+fn container(one: &Container, restarts: i32, ready: bool, state: Value) -> Value {
+    let image = one.image.as_deref().unwrap_or_default();
+    let runs = state.get("running").is_some();
+    let mut status = json!({
+        "name": one.name,
+        "image": image,
+        "imageID": "",
+        "ready": ready,
+        "started": runs,
+        "restartCount": restarts,
+        "lastState": {},
+        "state": state,
+    });
+    if runs {
+        status["imageID"] = json!(format!("simulated://{image}"));
+        status["containerID"] = json!(format!("simulated://{}", one.name));
+    }
+    status
+}
+
+/// All conditions of the pod with these set; they keep their time if they had the same status.
+fn conditions(pod: &Pod, now: &str, set: &[(&str, &str, Option<&str>)]) -> Vec<Value> {
+    let mut conditions: Vec<Value> = Vec::with_capacity(5);
+    for (type_, status, reason) in set {
+        let known = pod.condition(type_).filter(|known| known.status == *status);
+        let since = known.and_then(|known| known.last_transition_time.as_ref());
+        conditions.push(condition(
+            &Condition {
+                type_: (*type_).to_owned(),
+                status: (*status).to_owned(),
+                reason: reason.map(str::to_owned),
+                message: None,
+                last_transition_time: since.cloned(),
+            },
+            now,
+        ));
+    }
+    let others = pod.status.conditions.iter();
+    let others = others.filter(|other| set.iter().all(|(type_, ..)| *type_ != other.type_));
+    conditions.extend(others.map(|other| condition(other, now)));
+    conditions
+}
+
+fn condition(one: &Condition, now: &str) -> Value {
+    let since = one.last_transition_time.as_ref();
+    let since = since.map_or_else(|| now.to_owned(), |since| rfc3339(since.0));
+    let mut value = json!({
+        "type": one.type_, "status": one.status,
+        "lastProbeTime": null, "lastTransitionTime": since,
+    });
+    for (key, text) in [("reason", &one.reason), ("message", &one.message)] {
+        if let Some(text) = text {
+            value[key] = json!(text);
+        }
+    }
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use headwater_client::Cached;
+
+    use super::*;
+
+    fn pod(status: Value) -> Pod {
+        let containers = json!([{"name": "c", "image": "nginx"}]);
+        let text = json!({
+            "metadata": {"name": "p", "uid": "u"},
+            "spec": {"containers": containers}, "status": status,
+        });
+        Pod::decode(&text.to_string()).unwrap()
+    }
+
+    fn place() -> Place {
+        Place {
+            now: "2026-01-01T00:00:10Z".parse().unwrap(),
+            host_ip: "172.18.0.2".into(),
+            pod_ip: Some("10.64.0.2".into()),
+        }
+    }
+
+    /// The pod after a step, as a watcher decodes it.
+    fn after(pod: &Pod, step: &Step) -> Pod {
+        let mut value = json!({
+            "metadata": {"name": "p", "uid": "u"},
+            "spec": {"containers": [{"name": "c", "image": "nginx"}]},
+            "status": patch(pod, step, &place()).unwrap()["status"],
+        });
+        if value["status"]["phase"].is_null() {
+            value["status"]["phase"] = json!(pod.phase());
+        }
+        Pod::decode(&value.to_string()).unwrap()
+    }
+
+    #[test]
+    fn a_pod_goes_from_creating_to_ready_and_keeps_what_others_said() {
+        let scheduled = json!({"conditions": [{
+            "type": "PodScheduled", "status": "True",
+            "lastTransitionTime": "2026-01-01T00:00:01Z",
+        }]});
+        let created = after(&pod(scheduled), &Step::Create);
+        assert_eq!(created.phase(), "Pending");
+        let waiting = created.status.container_statuses[0].state.waiting.as_ref().unwrap();
+        assert_eq!(waiting.reason.as_deref(), Some("ContainerCreating"));
+        let started = after(&created, &Step::Start { ready: true, restarts: 0 });
+        assert!(started.is_ready() && started.status.container_statuses[0].ready);
+        assert_eq!(started.status.pod_ip.as_deref(), Some("10.64.0.2"));
+        let since = started.condition("PodScheduled").unwrap().last_transition_time.clone();
+        assert_eq!(rfc3339(since.unwrap().0), "2026-01-01T00:00:01Z");
+        assert_eq!(started.status.conditions.len(), 5);
+    }
+
+    #[test]
+    fn a_failing_pod_backs_off_with_its_last_state() {
+        let running = json!({"phase": "Running", "containerStatuses": [{
+            "name": "c", "restartCount": 1, "ready": true,
+            "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}},
+        }]});
+        let step = Step::BackOff { exit_code: 2, reason: None, restarts: 1 };
+        let patch = patch(&pod(running.clone()), &step, &place()).unwrap();
+        let container = &patch["status"]["containerStatuses"][0];
+        assert_eq!(container["state"]["waiting"]["reason"], "CrashLoopBackOff");
+        let last = &container["lastState"]["terminated"];
+        assert_eq!((&last["exitCode"], &last["reason"]), (&json!(2), &json!("Error")));
+        assert_eq!(last["startedAt"], "2026-01-01T00:00:00Z");
+        assert_eq!(patch["metadata"]["uid"], "u");
+        let end = Step::End { exit_code: 0, reason: None, succeeded: true };
+        let ended = after(&pod(running), &end);
+        assert!(ended.is_finished() && !ended.is_ready());
+        let state = &ended.status.container_statuses[0].state;
+        assert_eq!(state.terminated.as_ref().unwrap().reason.as_deref(), Some("Completed"));
+    }
+}

@@ -69,6 +69,12 @@ impl Selected {
     }
 }
 
+impl std::fmt::Display for Selected {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.names.join(", "))
+    }
+}
+
 /// A list such as `deployment,replicaset`, `*`, or `*,-scheduler`; later words win.
 impl std::str::FromStr for Selected {
     type Err = Unknown;

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+mod controllers;
 mod quantity;
 
+pub(crate) use controllers::{Controllers, Controlling};
 pub(crate) use quantity::{Bytes, parse_bytes, parse_duration};
 
 /// A Kubernetes-compatible List/Watch control plane in one binary.
@@ -38,6 +40,7 @@ pub(crate) struct Flags {
 
 const EXAMPLES: &str = "\
 Examples:
+  headwater dev                                a small cluster: server, controllers, three nodes
   headwater serve                              serve https://127.0.0.1:6443, keep data in ./.headwater
   headwater serve --memory --bind 127.0.0.1:0  nothing on disk, any free port
   export KUBECONFIG=.headwater/admin.kubeconfig; kubectl get namespaces
@@ -47,9 +50,14 @@ Examples:
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Serve the API with all controllers and simulated nodes: a cluster to try things on
+    #[command(after_long_help = DEV_EXAMPLES)]
+    Dev(Box<Serve>),
     /// Serve the API
     #[command(after_long_help = SERVE_EXAMPLES)]
     Serve(Box<Serve>),
+    /// Run controllers against a server elsewhere; of several copies, one acts
+    Controllers(Box<Controllers>),
     /// Forget history before a revision, on a running server
     Compact(Compact),
     /// Copy everything a running server holds into a file
@@ -62,6 +70,13 @@ pub(crate) enum Command {
     Bench(crate::bench::Bench),
 }
 
+const DEV_EXAMPLES: &str = "\
+Examples:
+  headwater dev
+  headwater dev --nodes 100 --memory
+  headwater dev --controllers=*,-scheduler          # bring your own scheduler
+  headwater dev --stages stages.yaml                # how pods behave; see docs/dev.md";
+
 const SERVE_EXAMPLES: &str = "\
 Examples:
   headwater serve
@@ -70,7 +85,7 @@ Examples:
   headwater serve --token-auth-file tokens.csv      # lines of: token,user,uid,\"group1,group2\"
   headwater serve --watch-cache-sizes pods=5000,deployments.apps=500";
 
-/// Flags of `serve`.
+/// Flags of `serve` and `dev`.
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
     /// Where data, certificates and the admin's kubeconfig are kept
@@ -128,6 +143,9 @@ pub(crate) struct Serve {
     /// What open requests may take after SIGTERM
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
     pub(crate) shutdown_grace: Duration,
+
+    #[command(flatten)]
+    pub(crate) controlling: Controlling,
 }
 
 /// Which server to talk to.
@@ -232,7 +250,9 @@ mod tests {
 
     #[test]
     fn short_help_fits_a_screen() {
-        for name in ["", "serve", "compact", "backup", "restore", "verify", "bench"] {
+        for name in
+            ["", "dev", "serve", "controllers", "compact", "backup", "restore", "verify", "bench"]
+        {
             let mut command = Flags::command();
             let command = match name {
                 "" => &mut command,

@@ -13,6 +13,7 @@ mod connect;
 mod print;
 mod limits;
 mod serve;
+mod controllers;
 mod data;
 mod bench;
 
@@ -45,7 +46,9 @@ fn run(flags: Flags) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         match flags.command {
+            Command::Dev(serve) => Box::pin(serve::dev(*serve)).await,
             Command::Serve(serve) => Box::pin(serve::serve(*serve)).await,
+            Command::Controllers(flags) => Box::pin(controllers::controllers(*flags)).await,
             Command::Compact(compact) => data::compact(&compact).await,
             Command::Backup(backup) => data::backup(&backup).await,
             Command::Restore(restore) => data::restore(&restore),

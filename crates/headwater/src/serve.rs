@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use headwater_api::{Clock, SystemClock};
 use headwater_cache::{Cacher, Options as CacheOptions};
+use headwater_controllers::Selected;
 use headwater_server::backup::Backup;
 use headwater_server::identity::Authenticator;
 use headwater_server::listen::{self, Listener};
@@ -30,14 +31,22 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::controllers::{self, Controlled};
 use crate::flags::Serve;
 use crate::{limits, print};
 
 /// How often certificates are looked at while the server runs.
 const RENEW_EVERY: Duration = Duration::from_secs(86_400);
 
+/// Serves with all controllers, unless some were chosen.
+pub(crate) async fn dev(mut flags: Serve) -> Result<()> {
+    flags.controlling.controllers.get_or_insert_with(Selected::all);
+    serve(flags).await
+}
+
 /// Serves until a signal says otherwise.
 pub(crate) async fn serve(flags: Serve) -> Result<()> {
+    let stages = controllers::stages(&flags.controlling)?;
     let began = Instant::now();
     limits::raise();
     let signals = Signals::new()?;
@@ -79,11 +88,19 @@ pub(crate) async fn serve(flags: Serve) -> Result<()> {
         .await
         .map_err(|status| anyhow!("cannot make the first objects: {status}"))?;
     let url = format!("https://{}", reachable(https.address()));
-    let kubeconfig = home.write_kubeconfig(&certificates.pki, &url, https.address())?;
+    let kubeconfig_path = home.write_kubeconfig(&certificates.pki, &url, https.address())?;
     let plain = http.as_ref().map(Listener::address);
 
+    let controllers = Controlled::new(&flags.controlling, stages);
+    if let Some(controllers) = &controllers {
+        parts.control(controllers, &kubeconfig::admin(&certificates.pki, &url))?;
+    }
     parts.serve(certificates, &server, https, http);
-    announce(&url, plain, &kubeconfig, &home, began.elapsed());
+    announce_data(plain, &home);
+    if let Some(controllers) = &controllers {
+        controllers.announce();
+    }
+    announce(&url, &kubeconfig_path, began.elapsed(), controllers.as_ref());
     let ended = parts.until_stopped(signals, &server).await;
     home.clean_up();
     engine.close().await?;
@@ -93,13 +110,19 @@ pub(crate) async fn serve(flags: Serve) -> Result<()> {
 /// Everything that runs, and the way to stop it.
 #[derive(Default)]
 struct Parts {
+    /// Controllers: they end before the server they talk to.
+    controllers: JoinSet<Result<()>>,
     /// Listeners: they end first, with what they are answering.
     listeners: JoinSet<()>,
     /// All others.
     others: JoinSet<Result<()>>,
+    stop_controlling: CancellationToken,
     stop_listening: CancellationToken,
     stop: CancellationToken,
 }
+
+/// How long controllers may take to write what they know when the server is asked to end.
+const CONTROLLERS_GRACE: Duration = Duration::from_secs(5);
 
 impl Parts {
     fn tokens(&mut self, flags: &Serve, others: OthersMayRead) -> Result<Tokens> {
@@ -127,6 +150,12 @@ impl Parts {
         });
     }
 
+    fn control(&mut self, controllers: &Controlled, kubeconfig: &str) -> Result<()> {
+        let stop = self.stop_controlling.clone().cancelled_owned();
+        self.controllers.spawn(controllers.run(kubeconfig, stop)?);
+        Ok(())
+    }
+
     fn serve(
         &mut self,
         certificates: Certificates,
@@ -146,7 +175,15 @@ impl Parts {
             biased;
             () = signals.next() => None,
             Some(ended) = self.others.join_next() => Some(ended),
+            Some(ended) = self.controllers.join_next() => Some(ended),
         };
+        self.stop_controlling.cancel();
+        let quiet = async { while self.controllers.join_next().await.is_some() {} };
+        tokio::select! {
+            biased;
+            () = signals.next() => std::process::exit(SECOND_SIGNAL),
+            _ = tokio::time::timeout(CONTROLLERS_GRACE, quiet) => self.controllers.abort_all(),
+        }
         server.drain();
         self.stop_listening.cancel();
         let stopped = async {
@@ -174,20 +211,20 @@ impl Parts {
 const SECOND_SIGNAL: i32 = 130;
 
 /// The signals that ask for an end.
-struct Signals {
+pub(crate) struct Signals {
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,
 }
 
 impl Signals {
-    fn new() -> Result<Signals> {
+    pub(crate) fn new() -> Result<Signals> {
         Ok(Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
         })
     }
 
-    async fn next(&mut self) {
+    pub(crate) async fn next(&mut self) {
         tokio::select! {
             biased;
             _ = self.terminate.recv() => {}
@@ -371,7 +408,7 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
-fn announce(url: &str, plain: Option<SocketAddr>, kubeconfig: &Path, home: &Home, took: Duration) {
+fn announce_data(plain: Option<SocketAddr>, home: &Home) {
     match &home.data {
         Some(data) => print::data(&format!("data is kept in {}", data.display())),
         None => print::data("data is kept in memory and gone when the server stops"),
@@ -381,9 +418,13 @@ fn announce(url: &str, plain: Option<SocketAddr>, kubeconfig: &Path, home: &Home
             "plain HTTP at http://{address}: everyone there is the administrator"
         ));
     }
+}
+
+fn announce(url: &str, kubeconfig: &Path, took: Duration, controllers: Option<&Controlled>) {
     let kubeconfig = print::shell_word(kubeconfig);
+    let next = controllers.map_or("kubectl get namespaces", Controlled::next);
     print::data(&format!(
-        "ready at {url} after {} ms; try: export KUBECONFIG={kubeconfig}; kubectl get namespaces",
+        "ready at {url} after {} ms; try: export KUBECONFIG={kubeconfig}; {next}",
         took.as_millis()
     ));
 }

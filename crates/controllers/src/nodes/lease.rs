@@ -1,6 +1,6 @@
 //! The heartbeats: one lease for each node, renewed in turn.
 //!
-//! Promise: writes are spread evenly and there are never more than [`RENEWALS_PER_SECOND`] of
+//! Promise: renewals are spread evenly and there are never more than [`RENEWALS_PER_SECOND`] of
 //! them, however many nodes there are; the leases say how long they are good for.
 
 use std::collections::BTreeSet;
@@ -14,7 +14,7 @@ use headwater_client::{Cached, Error, Key};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, sleep_until};
 
 use crate::cluster::Cluster;
 
@@ -40,31 +40,67 @@ fn period(count: usize) -> Duration {
 }
 
 async fn run(cluster: Cluster, nodes: Informer<Node>, mut env: Env) -> Result<(), Error> {
-    if cluster.nodes().count == 0 || !env.leading().await {
+    if !env.leading().await {
         return Ok(());
     }
-    let count = cluster.nodes().count;
-    let renewer = Renewer {
-        leases: env.calls().of::<Lease>(),
-        good_for: period(count) * RENEWALS_MISSED,
-        cluster,
-        nodes,
-    };
-    let mut ticks = interval(period(count) / count as u32);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut known = BTreeSet::new();
-    for number in (0..count).cycle() {
+    let period = period(cluster.nodes().count);
+    let leases = env.calls().of::<Lease>();
+    let mut rounds = Rounds::new(cluster.nodes().count, period, Instant::now());
+    let renewer = Renewer { leases, good_for: period * RENEWALS_MISSED, cluster, nodes };
+    while let Some((due, number)) = rounds.next() {
         tokio::select! {
             biased;
-            () = env.stop().cancelled() => return Ok(()),
-            _ = ticks.tick() => {}
+            () = env.stop().cancelled() => break,
+            () = sleep_until(due) => {}
         }
-        if let Err(error) = renewer.renew(number, &mut known).await {
+        let held = renewer.renew(number, rounds.has_begun(number)).await.unwrap_or_else(|error| {
             // The next turn tries again; that is what the slack of a lease is for.
             tracing::warn!(node = super::name(number), %error, "a lease could not be renewed");
-        }
+            false
+        });
+        rounds.again(number, held, Instant::now());
     }
     Ok(())
+}
+
+/// Whose turn it is: new leases at once, then everybody once a period, evenly spread.
+struct Rounds {
+    due: BTreeSet<(Instant, usize)>,
+    begun: BTreeSet<usize>,
+    count: usize,
+    period: Duration,
+}
+
+/// A node that is not there, or offline, is looked at again after this.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+impl Rounds {
+    fn new(count: usize, period: Duration, now: Instant) -> Rounds {
+        let due = (0..count).map(|number| (now, number)).collect();
+        Rounds { due, begun: BTreeSet::new(), count, period }
+    }
+
+    fn next(&mut self) -> Option<(Instant, usize)> {
+        self.due.pop_first()
+    }
+
+    fn has_begun(&self, number: usize) -> bool {
+        self.begun.contains(&number)
+    }
+
+    fn again(&mut self, number: usize, held: bool, now: Instant) {
+        let wait = match (held, self.begun.contains(&number)) {
+            (false, _) => LOOK_AGAIN,
+            (true, true) => self.period,
+            // All begin together; from here on they are spread.
+            (true, false) => self.period.mul_f64(0.5 + 0.5 * number as f64 / self.count as f64),
+        };
+        match held {
+            true => drop(self.begun.insert(number)),
+            false => drop(self.begun.remove(&number)),
+        }
+        self.due.insert((now + wait, number));
+    }
 }
 
 struct Renewer {
@@ -75,29 +111,26 @@ struct Renewer {
 }
 
 impl Renewer {
-    async fn renew(&self, number: usize, known: &mut BTreeSet<usize>) -> Result<(), Error> {
+    /// Whether the node holds its lease now.
+    async fn renew(&self, number: usize, begun: bool) -> Result<bool, Error> {
         let name = super::name(number);
-        let Some(node) = self.nodes.store().get(&Key::cluster(&name)) else { return Ok(()) };
-        if super::node::is_offline(&node) {
-            return Ok(());
-        }
+        let node = self.nodes.store().get(&Key::cluster(&name));
+        let Some(node) = node.filter(|node| !super::node::is_offline(node)) else {
+            return Ok(false);
+        };
         let key = Key::namespaced(NAMESPACE, &name);
         let spec = json!({
             "holderIdentity": name,
             "leaseDurationSeconds": self.good_for.as_secs(),
             "renewTime": rfc3339_micro(self.cluster.clock().now()),
         });
-        if known.contains(&number) || !self.create(&node, &spec).await? {
-            match self.leases.merge(&key, &json!({"spec": spec})).await {
-                Err(error) if error.is_not_found() => {
-                    known.remove(&number);
-                    return Ok(());
-                }
-                renewed => drop(renewed?),
-            }
+        if !begun && self.create(&node, &spec).await? {
+            return Ok(true);
         }
-        known.insert(number);
-        Ok(())
+        match self.leases.merge(&key, &json!({"spec": spec})).await {
+            Err(error) if error.is_not_found() => Ok(false),
+            renewed => renewed.map(|_| true),
+        }
     }
 
     /// Whether the lease is new.
@@ -132,5 +165,22 @@ mod tests {
         for (nodes, seconds) in [(1, 10), (3, 10), (200, 10), (1000, 50)] {
             assert_eq!(period(nodes), Duration::from_secs(seconds), "{nodes} nodes");
         }
+    }
+
+    #[test]
+    fn leases_begin_at_once_and_are_spread_from_then_on() {
+        let now = Instant::now();
+        let mut rounds = Rounds::new(2, Duration::from_secs(10), now);
+        for number in [0, 1] {
+            assert_eq!(rounds.next(), Some((now, number)));
+        }
+        rounds.again(0, false, now);
+        rounds.again(1, true, now);
+        assert_eq!(rounds.next(), Some((now + LOOK_AGAIN, 0)), "not there yet");
+        rounds.again(0, true, now);
+        assert_eq!(rounds.next(), Some((now + Duration::from_secs(5), 0)));
+        assert_eq!(rounds.next(), Some((now + Duration::from_millis(7500), 1)));
+        rounds.again(1, true, now);
+        assert_eq!(rounds.next(), Some((now + Duration::from_secs(10), 1)));
     }
 }

@@ -54,6 +54,8 @@ pub struct Cacher {
     position: Revision,
     /// What comes after the position is not to be had: everything must be read again.
     is_lost: bool,
+    /// The store is another: what watchers were told is not true any more (R37).
+    is_replaced: bool,
 }
 
 /// The way in: cheap to clone.
@@ -89,7 +91,7 @@ impl Cacher {
             applied: watch::Sender::new(Revision::ZERO),
         };
         let cache = Cache { shared: Arc::new(shared) };
-        Cacher { cache, position: Revision::ZERO, is_lost: false }
+        Cacher { cache, position: Revision::ZERO, is_lost: false, is_replaced: false }
     }
 
     /// The way in.
@@ -100,7 +102,7 @@ impl Cacher {
     /// Reads the whole state of the store at one revision.
     pub async fn load(&mut self) -> Result<(), Error> {
         let (mut records, revision) = self.read_all().await?;
-        let end = match revision < self.position {
+        let end = match self.is_replaced || revision < self.position {
             true => End::WentBack(revision),
             false => End::Closed,
         };
@@ -114,7 +116,7 @@ impl Cacher {
         // Resources that were defined meanwhile hold nothing, and must not claim to know what
         // happened before.
         self.fill(&mut records, &mut filled, revision, end)?;
-        self.is_lost = false;
+        (self.is_lost, self.is_replaced) = (false, false);
         Ok(())
     }
 
@@ -187,8 +189,8 @@ impl Cacher {
                 Ok(()) => match self.open().await {
                     Ok(Some(stream)) => return Ok(stream),
                     Ok(None) => continue,
-                    Err(StoreError::Compacted { .. }) => {
-                        self.is_lost = true;
+                    Err(error @ (StoreError::Compacted { .. } | StoreError::Replaced { .. })) => {
+                        self.note_failure(&error);
                         continue;
                     }
                     Err(error) => error,
@@ -215,8 +217,10 @@ impl Cacher {
 
     fn note_failure(&mut self, error: &StoreError) {
         tracing::warn!(position = %self.position, "the store cannot be followed: {error}");
-        if matches!(error, StoreError::Compacted { .. }) {
-            self.is_lost = true;
+        match error {
+            StoreError::Compacted { .. } => self.is_lost = true,
+            StoreError::Replaced { .. } => (self.is_lost, self.is_replaced) = (true, true),
+            _ => {}
         }
     }
 

@@ -207,7 +207,9 @@ impl Watcher {
     fn fail(&mut self, error: StoreError) -> Step {
         let asked = self.position;
         self.ended(match error {
-            StoreError::Compacted { oldest, .. } => Step::Expired { asked, oldest },
+            StoreError::Compacted { oldest, .. } | StoreError::Replaced { current: oldest } => {
+                Step::Expired { asked, oldest }
+            }
             error => Step::Failed(error.into()),
         })
     }

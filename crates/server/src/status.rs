@@ -152,7 +152,7 @@ pub fn from_cache(error: &CacheError) -> Status {
 pub fn from_store(error: &StoreError) -> Status {
     match error {
         StoreError::Conflict { .. } => internal("a write met an unexpected state"),
-        StoreError::Compacted { .. } => {
+        StoreError::Compacted { .. } | StoreError::Replaced { .. } => {
             let message = "The resourceVersion for the provided list is too old.";
             Status::failure(410, "Expired", message)
         }

@@ -96,6 +96,11 @@ impl Range {
             && self.after.as_ref().is_none_or(|after| key > after)
     }
 
+    /// Whether keys after this one may have the prefix.
+    pub fn covers_after(&self, after: &Key) -> bool {
+        after.as_str() < self.prefix.as_str() || after.as_str().starts_with(&self.prefix)
+    }
+
     /// Where the range starts; it ends with the last key that has its prefix.
     pub fn start(&self) -> Bound<&str> {
         match &self.after {
@@ -241,6 +246,12 @@ pub enum Error {
         asked: Revision,
         /// What may still be asked for.
         oldest: Revision,
+    },
+    /// Another store answers, or the same one went back: nothing known before is true. (410)
+    #[error("the store is not what it was; its newest revision is now {current}")]
+    Replaced {
+        /// The newest.
+        current: Revision,
     },
     /// That revision has not been reached. (504)
     #[error("revision {asked} is not reached yet; the newest is {current}")]

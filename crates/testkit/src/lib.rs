@@ -5,5 +5,6 @@ pub mod model;
 pub mod history;
 pub mod ledger;
 pub mod keeping;
+pub mod etcd;
 
 pub use keeping::Keeping;

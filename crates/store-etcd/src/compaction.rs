@@ -1,0 +1,80 @@
+//! Compaction: every interval, by one of the replicas.
+//!
+//! Each replica tries to write one key under the condition that nobody has since it looked; the one
+//! that succeeds compacts to the revision it saw an interval earlier, so that history spans one to
+//! two intervals (S6.20). The key holds what was compacted, and the watch tells every replica.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use headwater_api::Revision;
+
+use crate::client::{Calls, Failure};
+use crate::convert::{number, revision};
+use crate::engine::Shared;
+use crate::proto::{Compare, PutRequest, RangeRequest, Request, TXN, TxnRequest, TxnResponse};
+
+/// Compacts from time to time, until the engine is gone.
+pub(crate) async fn run(shared: Arc<Shared>, interval: Duration) {
+    let mut turn = Turn::default();
+    loop {
+        match turn.take(&shared).await {
+            Ok(Some(at)) => match shared.compact(at).await {
+                Ok(()) => tracing::info!(%at, "compacted"),
+                Err(error) => tracing::warn!(%at, "etcd could not be compacted: {error}"),
+            },
+            Ok(None) => {}
+            Err(failure) => tracing::warn!("no compactor could be chosen: {failure}"),
+        }
+        tokio::time::sleep(interval).await;
+    }
+}
+
+/// What a replica saw when it last looked.
+#[derive(Clone, Copy, Debug, Default)]
+struct Turn {
+    /// How often the key had been written.
+    version: i64,
+    /// The newest revision.
+    seen: Revision,
+}
+
+impl Turn {
+    /// Looks again; the revision to compact to, if it is this replica's turn.
+    async fn take(&mut self, shared: &Shared) -> Result<Option<Revision>, Failure> {
+        let key = shared.space.compaction();
+        let value = self.seen.to_string().into();
+        let put = PutRequest { key: key.clone(), value, lease: 0 };
+        let look = RangeRequest { key: key.clone(), ..RangeRequest::default() };
+        let request = TxnRequest {
+            compare: vec![
+                Compare::version(key, self.version),
+                Compare::mod_revision(shared.space.journal(), 0),
+            ],
+            success: vec![Request::Put(put).into()],
+            failure: vec![Request::Range(look).into()],
+        };
+        let answer: TxnResponse = shared.client.call(TXN, request, Calls::Once).await?;
+        let newest = revision(answer.header.map_or(0, |header| header.revision));
+        let at = std::mem::replace(&mut self.seen, newest);
+        if answer.succeeded {
+            self.version += 1;
+            return Ok((at > Revision::ZERO).then_some(at));
+        }
+        let found = answer.responses.into_iter().filter_map(|response| response.range);
+        let found = found.flat_map(|range| range.kvs).next();
+        self.version = found.map_or(0, |kv| kv.version);
+        Ok(None)
+    }
+}
+
+/// What a value of the key says was compacted.
+pub(crate) fn read(value: &[u8]) -> Revision {
+    let text = std::str::from_utf8(value).unwrap_or_default();
+    Revision::parse(text).unwrap_or(Revision::ZERO)
+}
+
+/// The revision after which nothing is lost, as a request.
+pub(crate) fn request(at: Revision) -> crate::proto::CompactRequest {
+    crate::proto::CompactRequest { revision: number(at) }
+}

@@ -1,0 +1,25 @@
+//! Engines over members that are started for one test.
+
+use std::time::Duration;
+
+use headwater_store_etcd::{Etcd, Options};
+use headwater_testkit::{Keeping, etcd};
+
+/// Options for these members: any key goes, nothing is compacted by itself.
+pub(crate) fn options(members: &etcd::Etcd) -> Options {
+    Options {
+        endpoints: members.endpoints(),
+        prefix: "/test".into(),
+        root: String::new(),
+        compaction: None,
+        deadline: Duration::from_secs(10),
+        ..Options::default()
+    }
+}
+
+/// An engine over one member of its own; `None` where the machine has no etcd.
+pub(crate) async fn alone() -> Option<Keeping<Etcd, etcd::Etcd>> {
+    let members = etcd::Etcd::start()?;
+    let engine = Etcd::connect(options(&members)).await.unwrap();
+    Some(Keeping(engine, members))
+}

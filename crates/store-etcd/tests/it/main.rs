@@ -1,0 +1,5 @@
+//! The etcd store against real etcd processes.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail")]
+
+mod fixture;
+mod contract;

@@ -37,6 +37,7 @@ mod difference;
 mod burst;
 mod template;
 mod replicaset;
+mod deployment;
 #[cfg(test)]
 mod fixture;
 

@@ -4,7 +4,7 @@ use headwater_client::Error;
 use headwater_client::controller::Prepared;
 
 use crate::cluster::Cluster;
-use crate::{nodes, replicaset, scheduler};
+use crate::{deployment, nodes, replicaset, scheduler};
 
 /// How a controller is made ready to run.
 type Prepare = fn(&Cluster) -> Result<Prepared, Error>;
@@ -18,6 +18,7 @@ const ALL: &[(&str, Prepare)] = &[
     ("simulated-nodes", nodes::lease),
     ("simulated-nodes", nodes::kubelet),
     ("replicaset", replicaset::prepare),
+    ("deployment", deployment::prepare),
 ];
 
 /// The names of all controllers.

@@ -6,3 +6,4 @@ mod world;
 #[allow(dead_code, unreachable_pub, reason = "each scenario uses what it needs")]
 mod kubelet;
 mod replicaset;
+mod deployment;

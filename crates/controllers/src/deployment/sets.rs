@@ -1,0 +1,284 @@
+//! The ReplicaSets of a Deployment: which one is the newest template's, which ones are older, what
+//! they are called and which revision they are.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use headwater_client::Cached;
+use k8s_openapi::api::apps::v1::{
+    Deployment, DeploymentSpec, ReplicaSet, ReplicaSetSpec, ReplicaSetStatus,
+};
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use kube::core::ObjectMeta;
+
+use crate::ownership::controller_reference;
+
+pub(super) const REVISION: &str = "deployment.kubernetes.io/revision";
+pub(super) const REVISION_HISTORY: &str = "deployment.kubernetes.io/revision-history";
+pub(super) const DESIRED_REPLICAS: &str = "deployment.kubernetes.io/desired-replicas";
+pub(super) const MAX_REPLICAS: &str = "deployment.kubernetes.io/max-replicas";
+pub(super) const TEMPLATE_HASH: &str = "pod-template-hash";
+
+/// Annotations of a Deployment that its ReplicaSets do not get.
+const NOT_COPIED: &[&str] = &[
+    "kubectl.kubernetes.io/last-applied-configuration",
+    "deprecated.deployment.rollback.to",
+    REVISION,
+    REVISION_HISTORY,
+    DESIRED_REPLICAS,
+    MAX_REPLICAS,
+];
+
+/// So many characters of history are kept.
+const HISTORY_LEN_MAX: usize = 2000;
+
+/// The sets of a Deployment, oldest first.
+#[derive(Debug)]
+pub(super) struct Sets {
+    /// The one with the Deployment's present template.
+    pub(super) new: Option<Arc<ReplicaSet>>,
+    pub(super) old: Vec<Arc<ReplicaSet>>,
+}
+
+impl Sets {
+    pub(super) fn of(deployment: &Deployment, sets: &[Arc<ReplicaSet>]) -> Sets {
+        let mut old = sets.to_vec();
+        old.sort_by(|one, other| age(one).cmp(&age(other)));
+        let wanted = without_hash(&spec(deployment).template);
+        let new = old.iter().position(|set| template(set).is_some_and(|it| it == wanted));
+        Sets { new: new.map(|at| old.remove(at)), old }
+    }
+
+    /// The newest template's set last.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<ReplicaSet>> {
+        self.old.iter().chain(&self.new)
+    }
+
+    /// How many pods they are to have together.
+    pub(super) fn replicas(&self) -> i32 {
+        self.all().map(|set| replicas(set)).sum()
+    }
+
+    /// Sets of older templates that are to have pods.
+    pub(super) fn old_active(&self) -> impl Iterator<Item = &Arc<ReplicaSet>> {
+        self.old.iter().filter(|set| replicas(set) > 0)
+    }
+
+    /// The revision a new template gets.
+    pub(super) fn next_revision(&self) -> i64 {
+        self.old.iter().map(|set| revision(set)).max().unwrap_or(0) + 1
+    }
+}
+
+/// Creation time first; a name for those of the same second.
+fn age(set: &ReplicaSet) -> (Option<jiff::Timestamp>, &str) {
+    (set.metadata.creation_timestamp.as_ref().map(|time| time.0), set.name())
+}
+
+pub(super) fn spec(deployment: &Deployment) -> DeploymentSpec {
+    deployment.spec.clone().unwrap_or_default()
+}
+
+pub(super) fn replicas(set: &ReplicaSet) -> i32 {
+    set.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1)
+}
+
+pub(super) fn counts(set: &ReplicaSet) -> ReplicaSetStatus {
+    set.status.clone().unwrap_or_default()
+}
+
+pub(super) fn available(set: &ReplicaSet) -> i32 {
+    set.status.as_ref().and_then(|status| status.available_replicas).unwrap_or(0)
+}
+
+pub(super) fn annotation<'a>(meta: &'a ObjectMeta, name: &str) -> Option<&'a str> {
+    meta.annotations.as_ref()?.get(name).map(String::as_str)
+}
+
+pub(super) fn revision(set: &ReplicaSet) -> i64 {
+    annotation(&set.metadata, REVISION).and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+fn template(set: &ReplicaSet) -> Option<PodTemplateSpec> {
+    set.spec.as_ref()?.template.as_ref().map(without_hash)
+}
+
+/// Whether a set has the Deployment's present template.
+pub(super) fn is_of(set: &ReplicaSet, deployment: &Deployment) -> bool {
+    template(set).is_some_and(|it| it == without_hash(&spec(deployment).template))
+}
+
+fn without_hash(template: &PodTemplateSpec) -> PodTemplateSpec {
+    let mut template = template.clone();
+    let meta = template.metadata.get_or_insert_default();
+    if let Some(labels) = &mut meta.labels {
+        labels.remove(TEMPLATE_HASH);
+    }
+    // The server may fill it in; it says nothing about a template.
+    meta.creation_timestamp = None;
+    template
+}
+
+/// A short name of a template. `collisions` makes another of the same template.
+pub(super) fn hash(template: &PodTemplateSpec, collisions: i32) -> String {
+    const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789"; // no vowels, so no words
+    let mut text = serde_json::to_vec(template).expect("API types are JSON");
+    if collisions > 0 {
+        text.extend(collisions.to_le_bytes());
+    }
+    let hash = text
+        .iter()
+        .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193));
+    let digits = hash.to_string();
+    digits.bytes().map(|digit| char::from(ALPHABET[usize::from(digit) % ALPHABET.len()])).collect()
+}
+
+/// The set for the Deployment's present template, which has none yet.
+pub(super) fn fresh(deployment: &Deployment, sets: &Sets, limits: Limits, size: i32) -> ReplicaSet {
+    let wanted = spec(deployment);
+    let collisions = deployment.status.as_ref().and_then(|status| status.collision_count);
+    let hash = hash(&wanted.template, collisions.unwrap_or(0));
+    let mut template = wanted.template.clone();
+    let labels = template.metadata.get_or_insert_default().labels.get_or_insert_default();
+    labels.insert(TEMPLATE_HASH.to_owned(), hash.clone());
+    let labels = labels.clone();
+    let mut selector = wanted.selector.clone();
+    selector.match_labels.get_or_insert_default().insert(TEMPLATE_HASH.to_owned(), hash.clone());
+    let mut set = ReplicaSet {
+        metadata: ObjectMeta {
+            name: Some(format!("{}-{hash}", deployment.name())),
+            namespace: deployment.metadata.namespace.clone(),
+            labels: Some(labels),
+            owner_references: Some(vec![controller_reference(deployment)]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(ReplicaSetSpec {
+            replicas: Some(size),
+            min_ready_seconds: wanted.min_ready_seconds,
+            selector,
+            template: Some(template),
+        }),
+        status: None,
+    };
+    let mut annotations = new_annotations(deployment, &set, sets.next_revision());
+    annotations.extend(limits.annotations());
+    set.metadata.annotations = Some(annotations);
+    set
+}
+
+/// How many pods are wanted, and how many there may be for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Limits {
+    pub(super) desired: i32,
+    pub(super) max: i32,
+}
+
+impl Limits {
+    pub(super) fn annotations(self) -> [(String, String); 2] {
+        [
+            (DESIRED_REPLICAS.to_owned(), self.desired.to_string()),
+            (MAX_REPLICAS.to_owned(), self.max.to_string()),
+        ]
+    }
+}
+
+/// The annotations that the newest template's set is to have: the Deployment's, and its revision
+/// with the ones it had before a rollback made it new again.
+pub(super) fn new_annotations(
+    deployment: &Deployment,
+    set: &ReplicaSet,
+    newest: i64,
+) -> BTreeMap<String, String> {
+    let mut wanted = set.metadata.annotations.clone().unwrap_or_default();
+    let copied = deployment.metadata.annotations.iter().flatten();
+    let copied = copied.filter(|(name, _)| !NOT_COPIED.contains(&name.as_str()));
+    wanted.extend(copied.map(|(name, value)| (name.clone(), value.clone())));
+    let before = revision(set);
+    if before < newest {
+        wanted.insert(REVISION.to_owned(), newest.to_string());
+        if before > 0 {
+            let history = wanted.remove(REVISION_HISTORY).unwrap_or_default();
+            wanted.insert(REVISION_HISTORY.to_owned(), remember(&history, before));
+        }
+    }
+    wanted
+}
+
+/// A history with one more revision; the oldest go when it gets long.
+fn remember(history: &str, revision: i64) -> String {
+    let revision = revision.to_string();
+    let mut known: Vec<&str> = history.split(',').filter(|text| !text.is_empty()).collect();
+    known.push(&revision);
+    while known.join(",").len() > HISTORY_LEN_MAX {
+        known.remove(0);
+    }
+    known.join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{deployment, set};
+    use super::*;
+
+    #[test]
+    fn the_oldest_set_with_the_present_template_is_the_new_one() {
+        let deployment = deployment(3, "v2");
+        let (one, two) = (set("one", "v1", 1), set("two", "v2", 2));
+        let mut undated = (*set("zzz", "v2", 3)).clone();
+        undated.metadata.creation_timestamp = None;
+        let sets = Sets::of(&deployment, &[Arc::clone(&two), one]);
+        assert_eq!(sets.new.as_ref().unwrap().name(), "two");
+        assert_eq!(sets.old.iter().map(|set| set.name()).collect::<Vec<_>>(), ["one"]);
+        assert_eq!(sets.replicas(), 3);
+        let sets = Sets::of(&deployment, &[Arc::new(undated), two]);
+        assert_eq!(sets.new.as_ref().unwrap().name(), "zzz", "no time is before any");
+    }
+
+    #[test]
+    fn a_template_keeps_its_hash_and_another_has_another() {
+        let template = |image| spec(&deployment(1, image)).template;
+        assert_eq!(hash(&template("v1"), 0), hash(&template("v1"), 0));
+        assert_ne!(hash(&template("v1"), 0), hash(&template("v2"), 0));
+        assert_ne!(hash(&template("v1"), 0), hash(&template("v1"), 1), "collisions count");
+        let name = hash(&template("v1"), 0);
+        assert!(
+            name.len() <= 10 && name.bytes().all(|byte| byte.is_ascii_alphanumeric()),
+            "{name}"
+        );
+    }
+
+    #[test]
+    fn a_fresh_set_is_of_its_deployment_and_selects_only_its_own_pods() {
+        let deployment = deployment(3, "v1");
+        let sets = Sets::of(&deployment, &[]);
+        let set = fresh(&deployment, &sets, Limits { desired: 3, max: 4 }, 3);
+        assert!(is_of(&set, &deployment));
+        let spec = set.spec.clone().unwrap();
+        let hash = &spec.selector.match_labels.as_ref().unwrap()[TEMPLATE_HASH];
+        assert_eq!(set.name(), format!("web-{hash}"));
+        assert_eq!(&set.metadata.labels.as_ref().unwrap()[TEMPLATE_HASH], hash);
+        let template = spec.template.unwrap().metadata.unwrap().labels.unwrap();
+        assert_eq!((&template[TEMPLATE_HASH], template["app"].as_str()), (hash, "web"));
+        let annotations = set.metadata.annotations.unwrap();
+        let pairs =
+            [(REVISION, "1"), (DESIRED_REPLICAS, "3"), (MAX_REPLICAS, "4"), ("team", "shop")];
+        for (name, value) in pairs {
+            assert_eq!(annotations[name], value, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_set_that_is_new_again_gets_the_next_revision_and_remembers_its_own() {
+        let deployment = deployment(1, "v1");
+        let mut set = (*set("one", "v1", 1)).clone();
+        let annotations = set.metadata.annotations.get_or_insert_default();
+        annotations.insert(REVISION.into(), "1".into());
+        set.metadata.annotations = Some(new_annotations(&deployment, &set, 3));
+        assert_eq!(annotation(&set.metadata, REVISION), Some("3"));
+        assert_eq!(annotation(&set.metadata, REVISION_HISTORY), Some("1"));
+        set.metadata.annotations = Some(new_annotations(&deployment, &set, 5));
+        assert_eq!(annotation(&set.metadata, REVISION_HISTORY), Some("1,3"));
+        let again = new_annotations(&deployment, &set, 5);
+        assert_eq!(Some(again), set.metadata.annotations, "nothing to do twice");
+    }
+}

@@ -1,0 +1,398 @@
+//! The status a Deployment has earned: counts and conditions, with the words that
+//! `kubectl rollout status` waits for.
+
+use std::time::Duration;
+
+use headwater_client::Cached;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::apps::v1::{Deployment, DeploymentCondition, DeploymentStatus, ReplicaSet};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use crate::difference::count;
+
+use super::rollout::max_unavailable;
+use super::sets::{Sets, available, counts, replicas, spec};
+
+const PROGRESSING: &str = "Progressing";
+const AVAILABLE: &str = "Available";
+const REPLICA_FAILURE: &str = "ReplicaFailure";
+
+/// What a pass did, as far as the conditions tell it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Pass {
+    /// The Deployment ends or is paused: only the counts are kept.
+    Counted,
+    /// A rollout is looked after.
+    Rolled,
+    /// The set of a new template was created.
+    Created(String),
+    /// It could not be.
+    Refused { name: String, why: String },
+}
+
+/// The status after a pass.
+pub(super) fn status(
+    deployment: &Deployment,
+    sets: &Sets,
+    pass: &Pass,
+    now: Timestamp,
+) -> DeploymentStatus {
+    let before = deployment.status.clone().unwrap_or_default();
+    let mut after = counted(deployment, sets, &before);
+    let mut conditions = Conditions { known: before.conditions.clone().unwrap_or_default(), now };
+    conditions.availability(deployment, &after);
+    conditions.pause(deployment);
+    match pass {
+        Pass::Counted => {}
+        Pass::Created(name) => {
+            let message = format!("Created new replica set {name:?}");
+            conditions.progressing(deployment, "True", "NewReplicaSetCreated", message);
+        }
+        Pass::Refused { name, why } => {
+            let message = format!("Failed to create new replica set {name:?}: {why}");
+            conditions.progressing(deployment, "False", "ReplicaSetCreateError", message);
+        }
+        Pass::Rolled => {
+            conditions.found(deployment, sets);
+            conditions.rolled(deployment, sets, &before, &after);
+        }
+    }
+    conditions.failures(sets);
+    after.conditions = (!conditions.known.is_empty()).then_some(conditions.known);
+    after
+}
+
+fn counted(deployment: &Deployment, sets: &Sets, before: &DeploymentStatus) -> DeploymentStatus {
+    let sum = |of: fn(&ReplicaSet) -> i32| -> i32 { sets.all().map(|set| of(set)).sum() };
+    let number = |number: i32| count(usize::try_from(number).unwrap_or(0));
+    let available_now = sum(available);
+    DeploymentStatus {
+        observed_generation: deployment.metadata.generation,
+        replicas: number(sum(|set| counts(set).replicas)),
+        updated_replicas: number(sets.new.as_ref().map_or(0, |set| counts(set).replicas)),
+        ready_replicas: number(sum(|set| counts(set).ready_replicas.unwrap_or(0))),
+        available_replicas: number(available_now),
+        unavailable_replicas: number(sum(replicas) - available_now),
+        terminating_replicas: Some(sum(|set| counts(set).terminating_replicas.unwrap_or(0))),
+        collision_count: before.collision_count,
+        conditions: None,
+    }
+}
+
+/// Whether every pod is of the new template, and available.
+pub(super) fn is_complete(deployment: &Deployment, status: &DeploymentStatus) -> bool {
+    let desired = spec(deployment).replicas.unwrap_or(1);
+    let is_all = |number: Option<i32>| number.unwrap_or(0) == desired;
+    is_all(status.updated_replicas)
+        && is_all(status.replicas)
+        && is_all(status.available_replicas)
+        && status.observed_generation >= deployment.metadata.generation
+}
+
+fn has_progressed(before: &DeploymentStatus, after: &DeploymentStatus) -> bool {
+    let grew = |of: fn(&DeploymentStatus) -> i32| of(after) > of(before);
+    grew(|status| status.updated_replicas.unwrap_or(0))
+        || grew(|status| status.updated_replicas.unwrap_or(0) - status.replicas.unwrap_or(0))
+        || grew(|status| status.ready_replicas.unwrap_or(0))
+        || grew(|status| status.available_replicas.unwrap_or(0))
+}
+
+/// How long a rollout may make no progress; `None` if it may for ever.
+fn deadline(deployment: &Deployment) -> Option<SignedDuration> {
+    let seconds = spec(deployment).progress_deadline_seconds.unwrap_or(600);
+    (seconds != i32::MAX).then(|| SignedDuration::from_secs(seconds.into()))
+}
+
+fn is_paused(deployment: &Deployment) -> bool {
+    spec(deployment).paused == Some(true)
+}
+
+/// When to look again, although nothing changes: when the deadline of a rollout will have passed.
+pub(super) fn look_again(
+    deployment: &Deployment,
+    status: &DeploymentStatus,
+    now: Timestamp,
+) -> Option<Duration> {
+    if is_complete(deployment, status) || is_paused(deployment) {
+        return None;
+    }
+    let conditions = status.conditions.as_deref().unwrap_or_default();
+    let condition = conditions.iter().find(|condition| condition.type_ == PROGRESSING)?;
+    let is_over = matches!(
+        condition.reason.as_deref(),
+        Some("NewReplicaSetAvailable" | "ProgressDeadlineExceeded")
+    );
+    if is_over {
+        return None;
+    }
+    let due = condition.last_update_time.as_ref()?.0 + deadline(deployment)?;
+    // A second more, because times are written in whole seconds.
+    let wait = due.duration_since(now) + SignedDuration::from_secs(1);
+    Some(Duration::try_from(wait).unwrap_or(Duration::from_secs(1)))
+}
+
+struct Conditions {
+    known: Vec<DeploymentCondition>,
+    now: Timestamp,
+}
+
+impl Conditions {
+    fn get(&self, type_: &str) -> Option<&DeploymentCondition> {
+        self.known.iter().find(|condition| condition.type_ == type_)
+    }
+
+    fn remove(&mut self, type_: &str) {
+        self.known.retain(|condition| condition.type_ != type_);
+    }
+
+    /// Sets a condition; with the same status and reason it stays as it was.
+    fn set(&mut self, type_: &str, status: &str, reason: &str, message: String) {
+        let same = |known: &DeploymentCondition| {
+            known.status == status && known.reason.as_deref() == Some(reason)
+        };
+        if !self.get(type_).is_some_and(same) {
+            self.renew(type_, status, reason, message);
+        }
+    }
+
+    /// Sets a condition with a new time of update.
+    fn renew(&mut self, type_: &str, status: &str, reason: &str, message: String) {
+        let before = self.get(type_).filter(|known| known.status == status);
+        let since = before.and_then(|known| known.last_transition_time.clone());
+        self.remove(type_);
+        self.known.push(DeploymentCondition {
+            type_: type_.to_owned(),
+            status: status.to_owned(),
+            reason: Some(reason.to_owned()),
+            message: Some(message),
+            last_update_time: Some(Time(self.now)),
+            last_transition_time: Some(since.unwrap_or(Time(self.now))),
+        });
+    }
+
+    fn availability(&mut self, deployment: &Deployment, status: &DeploymentStatus) {
+        let spec = spec(deployment);
+        let needed = spec.replicas.unwrap_or(1) - max_unavailable(&spec);
+        match status.available_replicas.unwrap_or(0) >= needed {
+            true => {
+                let message = "Deployment has minimum availability.".to_owned();
+                self.set(AVAILABLE, "True", "MinimumReplicasAvailable", message);
+            }
+            false => {
+                let message = "Deployment does not have minimum availability.".to_owned();
+                self.set(AVAILABLE, "False", "MinimumReplicasUnavailable", message);
+            }
+        }
+    }
+
+    /// While paused nothing can be late; a rollout that was late already stays so.
+    fn pause(&mut self, deployment: &Deployment) {
+        let reason = self.get(PROGRESSING).and_then(|known| known.reason.as_deref());
+        if deadline(deployment).is_none() || reason == Some("ProgressDeadlineExceeded") {
+            return;
+        }
+        let was_paused = reason == Some("DeploymentPaused");
+        match (is_paused(deployment), was_paused) {
+            (true, false) => {
+                let message = "Deployment is paused".to_owned();
+                self.set(PROGRESSING, "Unknown", "DeploymentPaused", message);
+            }
+            (false, true) => {
+                let message = "Deployment is resumed".to_owned();
+                self.set(PROGRESSING, "Unknown", "DeploymentResumed", message);
+            }
+            _ => {}
+        }
+    }
+
+    fn progressing(&mut self, deployment: &Deployment, status: &str, reason: &str, text: String) {
+        if deadline(deployment).is_some() {
+            self.set(PROGRESSING, status, reason, text);
+        }
+    }
+
+    /// A template that had a set before anybody said so.
+    fn found(&mut self, deployment: &Deployment, sets: &Sets) {
+        if let (None, Some(set)) = (self.get(PROGRESSING), &sets.new) {
+            let message = format!("Found new replica set {:?}", set.name());
+            self.progressing(deployment, "True", "FoundNewReplicaSet", message);
+        }
+    }
+
+    fn rolled(
+        &mut self,
+        deployment: &Deployment,
+        sets: &Sets,
+        before: &DeploymentStatus,
+        after: &DeploymentStatus,
+    ) {
+        let Some(deadline) = deadline(deployment) else { return self.remove(PROGRESSING) };
+        let reason = self.get(PROGRESSING).and_then(|known| known.reason.as_deref());
+        let settled = reason == Some("NewReplicaSetAvailable");
+        if settled && after.replicas == after.updated_replicas {
+            return; // a finished rollout does not begin again because a pod is replaced
+        }
+        let who = match &sets.new {
+            Some(set) => format!("ReplicaSet {:?}", set.name()),
+            None => format!("Deployment {:?}", deployment.name()),
+        };
+        if is_complete(deployment, after) {
+            let message = format!("{who} has successfully progressed.");
+            self.set(PROGRESSING, "True", "NewReplicaSetAvailable", message);
+        } else if has_progressed(before, after) {
+            let message = format!("{who} is progressing.");
+            self.renew(PROGRESSING, "True", "ReplicaSetUpdated", message);
+        } else if self.is_late(deadline) {
+            let message = format!("{who} has timed out progressing.");
+            self.set(PROGRESSING, "False", "ProgressDeadlineExceeded", message);
+        }
+    }
+
+    fn is_late(&self, deadline: SignedDuration) -> bool {
+        let Some(condition) = self.get(PROGRESSING) else { return false };
+        match condition.reason.as_deref() {
+            Some("NewReplicaSetAvailable" | "DeploymentPaused") => false,
+            Some("ProgressDeadlineExceeded") => true,
+            _ => {
+                let since = condition.last_update_time.as_ref().map_or(self.now, |time| time.0);
+                since + deadline < self.now
+            }
+        }
+    }
+
+    /// What keeps a set from having its pods is the Deployment's trouble as well.
+    fn failures(&mut self, sets: &Sets) {
+        let of = |set: &ReplicaSet| {
+            let conditions = counts(set).conditions.unwrap_or_default();
+            conditions.into_iter().find(|condition| condition.type_ == REPLICA_FAILURE)
+        };
+        match sets.new.iter().chain(&sets.old).find_map(|set| of(set)) {
+            Some(failure) => {
+                let reason = failure.reason.unwrap_or_default();
+                let message = failure.message.unwrap_or_default();
+                self.set(REPLICA_FAILURE, &failure.status, &reason, message);
+            }
+            None => self.remove(REPLICA_FAILURE),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::super::tests::{deployment, set, with};
+    use super::*;
+
+    fn now() -> Timestamp {
+        "2026-01-01T00:00:00Z".parse().unwrap()
+    }
+
+    fn later(seconds: i64) -> Timestamp {
+        now() + SignedDuration::from_secs(seconds)
+    }
+
+    fn running(name: &str, image: &str, size: i32, ready: i32) -> Arc<ReplicaSet> {
+        let mut set = (*set(name, image, size)).clone();
+        let status = set.status.get_or_insert_default();
+        status.replicas = size;
+        (status.ready_replicas, status.available_replicas) = (Some(ready), Some(ready));
+        Arc::new(set)
+    }
+
+    #[track_caller]
+    fn check(status: &DeploymentStatus, type_: &str, expected: Option<(&str, &str)>) {
+        let conditions = status.conditions.as_deref().unwrap_or_default();
+        let found = conditions.iter().find(|condition| condition.type_ == type_);
+        let found = found.map(|it| (it.status.as_str(), it.reason.as_deref().unwrap_or_default()));
+        assert_eq!(found, expected, "{type_}");
+    }
+
+    #[test]
+    fn the_counts_are_sums_over_the_sets() {
+        let deployment = deployment(4, "v2");
+        let sets = Sets::of(&deployment, &[running("old", "v1", 3, 2), running("new", "v2", 2, 1)]);
+        let status = status(&deployment, &sets, &Pass::Rolled, now());
+        assert_eq!(status.replicas, Some(5));
+        assert_eq!(status.updated_replicas, Some(2));
+        assert_eq!(status.ready_replicas, Some(3));
+        assert_eq!(status.available_replicas, Some(3));
+        assert_eq!(status.unavailable_replicas, Some(2));
+        assert_eq!(status.observed_generation, Some(1));
+        check(&status, AVAILABLE, Some(("True", "MinimumReplicasAvailable")));
+    }
+
+    #[test]
+    fn a_rollout_is_told_from_its_creation_to_its_end() {
+        let mut deployment = deployment(2, "v1");
+        let mut step = |sets: &[Arc<ReplicaSet>], pass: Pass, at: Timestamp| {
+            let sets = Sets::of(&deployment, sets);
+            let after = status(&deployment, &sets, &pass, at);
+            deployment.status = Some(after.clone());
+            after
+        };
+        let first = step(&[], Pass::Created("web-1".into()), now());
+        check(&first, PROGRESSING, Some(("True", "NewReplicaSetCreated")));
+        check(&first, AVAILABLE, Some(("False", "MinimumReplicasUnavailable")));
+        let half = step(&[running("web-1", "v1", 2, 1)], Pass::Rolled, later(5));
+        check(&half, PROGRESSING, Some(("True", "ReplicaSetUpdated")));
+        let same = step(&[running("web-1", "v1", 2, 1)], Pass::Rolled, later(9));
+        assert_eq!(same, half, "no news, no write");
+        let done = step(&[running("web-1", "v1", 2, 2)], Pass::Rolled, later(10));
+        check(&done, PROGRESSING, Some(("True", "NewReplicaSetAvailable")));
+        check(&done, AVAILABLE, Some(("True", "MinimumReplicasAvailable")));
+        let message = done.conditions.as_ref().unwrap().iter().find(|it| it.type_ == PROGRESSING);
+        let message = message.unwrap().message.as_deref();
+        assert_eq!(message, Some("ReplicaSet \"web-1\" has successfully progressed."));
+        let lost = step(&[running("web-1", "v1", 2, 1)], Pass::Rolled, later(2000));
+        check(&lost, PROGRESSING, Some(("True", "NewReplicaSetAvailable")));
+    }
+
+    #[test]
+    fn a_rollout_that_stands_still_is_late_after_its_deadline() {
+        let soon = json!({"spec": {"progressDeadlineSeconds": 30}});
+        let mut deployment = with(deployment(2, "v1"), soon);
+        let sets = Sets::of(&deployment, &[running("web-1", "v1", 2, 0)]);
+        let at = |deployment: &Deployment, at| status(deployment, &sets, &Pass::Rolled, at);
+        deployment.status = Some(at(&deployment, now()));
+        check(&at(&deployment, now()), PROGRESSING, Some(("True", "ReplicaSetUpdated")));
+        let before = deployment.status.clone().unwrap();
+        assert_eq!(look_again(&deployment, &before, later(10)), Some(Duration::from_secs(21)));
+        check(&at(&deployment, later(29)), PROGRESSING, Some(("True", "ReplicaSetUpdated")));
+        let late = at(&deployment, later(31));
+        check(&late, PROGRESSING, Some(("False", "ProgressDeadlineExceeded")));
+        assert_eq!(look_again(&deployment, &late, later(31)), None);
+        let never = json!({"spec": {"progressDeadlineSeconds": i32::MAX}});
+        let deployment = with(deployment, never);
+        check(&at(&deployment, later(31)), PROGRESSING, None);
+    }
+
+    #[test]
+    fn a_pause_stops_the_clock() {
+        let mut paused = with(deployment(2, "v1"), json!({"spec": {"paused": true}}));
+        let sets = Sets::of(&paused, &[running("web-1", "v1", 2, 0)]);
+        let first = status(&paused, &sets, &Pass::Counted, now());
+        check(&first, PROGRESSING, Some(("Unknown", "DeploymentPaused")));
+        paused.status = Some(first);
+        let resumed = with(paused, json!({"spec": {"paused": false}}));
+        let second = status(&resumed, &sets, &Pass::Rolled, later(10_000));
+        check(&second, PROGRESSING, Some(("Unknown", "DeploymentResumed")));
+    }
+
+    #[test]
+    fn trouble_of_a_set_is_trouble_of_the_deployment() {
+        let deployment = deployment(2, "v1");
+        let mut set = (*running("web-1", "v1", 0, 0)).clone();
+        set.status.as_mut().unwrap().conditions = serde_json::from_value(json!([
+            {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": "quota"},
+        ]))
+        .unwrap();
+        let sets = Sets::of(&deployment, &[Arc::new(set)]);
+        let told = status(&deployment, &sets, &Pass::Rolled, now());
+        check(&told, REPLICA_FAILURE, Some(("True", "FailedCreate")));
+        let sets = Sets::of(&deployment, &[running("web-1", "v1", 0, 0)]);
+        check(&status(&deployment, &sets, &Pass::Rolled, now()), REPLICA_FAILURE, None);
+    }
+}

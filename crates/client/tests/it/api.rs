@@ -1,7 +1,7 @@
-//! A real Headwater server over HTTP on loopback, and a proxy in front of it that can misbehave.
+//! A real Headwater server over HTTP on loopback, with a [`Proxy`] in front of it.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use headwater_api::{Clock, SystemClock};
 use headwater_cache::{Cacher, Options as CacheOptions};
@@ -14,17 +14,20 @@ use headwater_server::pki::{self, Pki};
 use headwater_server::service_account::Issuer;
 use headwater_server::token_file::Tokens;
 use headwater_server::{Options, Parts, Server};
-use headwater_store::{Memory, Store};
+use headwater_store::key::{Key, collection};
+use headwater_store::{Action, Guard, Memory, MemoryOptions, Store, Write};
 use kube::Client;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// A server and the client to it; everything ends when this is dropped.
+use crate::proxy::Proxy;
+use crate::world::{NAMESPACE, Written};
+
+/// A server and the proxy before it; everything ends when this is dropped.
 pub struct Api {
+    /// Straight to the server.
     pub client: Client,
+    /// The way to the server that can be broken.
     pub proxy: Proxy,
     store: Arc<Memory>,
     running: Running,
@@ -38,10 +41,11 @@ struct Running {
 
 impl Api {
     pub async fn start() -> Api {
-        let store = Arc::new(Memory::default());
+        let options = MemoryOptions { value_max: 16 << 20, ..MemoryOptions::default() };
+        let store = Arc::new(Memory::new(options));
         let (address, running) = serve(Arc::clone(&store)).await;
         let proxy = Proxy::start(address).await;
-        Api { client: client(proxy.address), proxy, store, running }
+        Api { client: client(address), proxy, store, running }
     }
 
     /// Ends the server and starts another on the same data, as an upgrade does.
@@ -50,15 +54,51 @@ impl Api {
         while self.running.parts.join_next().await.is_some() {}
         let (address, running) = serve(Arc::clone(&self.store)).await;
         self.running = running;
+        self.client = client(address);
         self.proxy.forward_to(address);
-        self.proxy.cut();
     }
 
-    /// Forgets all history, so that whoever resumes from before is told 410.
+    /// Forgets all history.
     pub async fn compact(&self) {
         let now = self.store.revision().await.unwrap();
         self.store.compact(now).await.unwrap();
     }
+
+    /// Sets the data of a config map that exists to a text no request may be long enough for.
+    pub async fn put_large(&self, name: &str, value: &str) -> String {
+        let key = key(name);
+        let record = self.store.get(&key).await.unwrap().expect("it exists");
+        let mut map: serde_json::Value = serde_json::from_slice(&record.value).unwrap();
+        map["data"] = serde_json::json!({ "value": value });
+        let put = Action::Put { value: map.to_string().into(), ttl: None };
+        let write = Write::one(key, Guard::At(record.revision), put);
+        self.store.commit(write).await.unwrap().last.to_string()
+    }
+
+    /// Writes straight to the store, so that a test can have more writes than time.
+    pub async fn churn(&self, names: &[String], count: usize) -> Vec<Written> {
+        let mut records = Vec::new();
+        for name in names {
+            records.push(self.store.get(&key(name)).await.unwrap().expect("it exists"));
+        }
+        let mut written = Vec::with_capacity(count);
+        for turn in 0..count {
+            let at = turn % names.len();
+            let record = &mut records[at];
+            let put = Action::Put { value: record.value.clone(), ttl: None };
+            let write = Write::one(record.key.clone(), Guard::At(record.revision), put);
+            record.revision = self.store.commit(write).await.unwrap().last;
+            written.push(Written::put(&names[at], &record.revision.to_string()));
+            if turn % 256 == 0 {
+                tokio::task::yield_now().await; // the server and the informer live here too
+            }
+        }
+        written
+    }
+}
+
+fn key(name: &str) -> Key {
+    Key::in_collection(&collection("", "configmaps"), &format!("{NAMESPACE}/{name}"))
 }
 
 pub fn client(address: SocketAddr) -> Client {
@@ -102,79 +142,4 @@ async fn serve(store: Arc<Memory>) -> (SocketAddr, Running) {
         });
     });
     (address, Running { stop, parts })
-}
-
-/// Forwards bytes, until it is told to cut or to go silent.
-pub struct Proxy {
-    pub address: SocketAddr,
-    target: Arc<Mutex<SocketAddr>>,
-    state: watch::Sender<Line>,
-    _tasks: JoinSet<()>,
-}
-
-/// What the line does; a new number cuts every connection.
-#[derive(Clone, Copy, PartialEq)]
-struct Line {
-    number: u32,
-    silent: bool,
-}
-
-impl Proxy {
-    pub async fn start(target: SocketAddr) -> Proxy {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let target = Arc::new(Mutex::new(target));
-        let state = watch::Sender::new(Line { number: 0, silent: false });
-        let (to, line) = (Arc::clone(&target), state.clone());
-        let mut tasks = JoinSet::new();
-        tasks.spawn(async move {
-            let mut connections = JoinSet::new();
-            loop {
-                let Ok((client, _)) = listener.accept().await else { return };
-                let target = *to.lock().unwrap();
-                connections.spawn(carry(client, target, line.subscribe()));
-                while connections.try_join_next().is_some() {}
-            }
-        });
-        Proxy { address, target, state, _tasks: tasks }
-    }
-
-    fn forward_to(&self, target: SocketAddr) {
-        *self.target.lock().unwrap() = target;
-    }
-
-    /// Resets every connection.
-    pub fn cut(&self) {
-        self.state.send_modify(|line| line.number += 1);
-    }
-
-    /// Carries nothing to the client any more, without closing: a half-open connection.
-    pub fn silence(&self, silent: bool) {
-        self.state.send_modify(|line| line.silent = silent);
-    }
-}
-
-async fn carry(client: TcpStream, target: SocketAddr, mut line: watch::Receiver<Line>) {
-    let Ok(server) = TcpStream::connect(target).await else { return };
-    let number = line.borrow_and_update().number;
-    let (mut client_in, mut client_out) = client.into_split();
-    let (mut server_in, mut server_out) = server.into_split();
-    let mut silent = line.clone();
-    let answers = async {
-        let mut buffer = vec![0; 16 << 10];
-        while let Ok(count @ 1..) = server_in.read(&mut buffer).await {
-            if silent.wait_for(|line| !line.silent).await.is_err() {
-                return;
-            }
-            if client_out.write_all(&buffer[..count]).await.is_err() {
-                return;
-            }
-        }
-    };
-    let requests = async { tokio::io::copy(&mut client_in, &mut server_out).await.map(drop) };
-    tokio::select! {
-        _ = line.wait_for(|line| line.number != number) => {}
-        () = answers => {}
-        _ = requests => {}
-    }
 }

@@ -1,14 +1,13 @@
 //! The informer stack from the outside: scripted servers, HTTP servers, real ones.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
+#![allow(unreachable_pub, reason = "what one module of tests shows to the others")]
 
-#[allow(dead_code, unreachable_pub, reason = "what a call carried is for those who look at it")]
 mod support;
-#[allow(
-    dead_code,
-    unreachable_pub,
-    reason = "cutting and restarting is for the fault scenarios over HTTP"
-)]
+mod proxy;
 mod api;
+mod world;
+mod ledger;
+mod scenario;
 mod wire;
 mod factory;
 mod transform;

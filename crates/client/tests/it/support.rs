@@ -183,7 +183,6 @@ impl std::io::Write for Logs {
 pub struct Call {
     pub method: String,
     pub path: String,
-    pub query: String,
     pub body: serde_json::Value,
     pub agent: String,
 }
@@ -213,7 +212,6 @@ impl Fake {
                 let call = Call {
                     method: parts.method.to_string(),
                     path: parts.uri.path().to_owned(),
-                    query: parts.uri.query().unwrap_or_default().to_owned(),
                     body: serde_json::from_slice(&body).unwrap_or_default(),
                     agent: header
                         .map(|value| value.to_str().unwrap().to_owned())

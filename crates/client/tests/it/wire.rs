@@ -489,7 +489,7 @@ async fn an_informer_survives_every_fault_and_ends_converged() {
     raw.ok(&list(&[text("n/d", "21")], "21"));
     raw.reply(200, "", vec![bytes(frame("ADDED", "n/e", "22")), Piece::Hold]);
     running.informer.wait_for_rv(&"22".into(), 20 * SECOND).await.unwrap();
-    while told.len() < 9 {
+    while told.len() < 11 {
         tokio::task::yield_now().await;
     }
     assert_eq!(running.keys(), ["n/d", "n/e"]);

@@ -21,7 +21,7 @@ mod time;
 mod typed;
 mod yaml;
 
-pub use json::{DEPTH_MAX, Malformed, NESTED_MAX, json};
+pub use json::{DEPTH_MAX, Malformed, NESTED_MAX, json, stored};
 pub use yaml::yaml;
 
 /// A format of request bodies.

@@ -11,20 +11,22 @@ mod fields;
 mod merge;
 mod structure;
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 use crate::clock::rfc3339;
+use crate::json::push_value;
 use crate::kind::Kind;
 use crate::status::{Cause, Details, Status};
 
 pub use structure::{Builtin, Form, Loose, Structure};
 
-use compare::compare_objects;
+use compare::{Changes, compare_objects};
 use entry::{Entries, Entry, Operation};
-use fields::{contains, intersect, is_subset, paths, subtract, union};
+use fields::Fields;
 
 /// Who writes what, when.
 #[derive(Clone, Copy, Debug)]
@@ -101,6 +103,19 @@ fn conflict_message(conflicts: &[Conflict]) -> String {
     format!("Apply failed with {} conflicts: {}", conflicts.len(), lines.join("\n"))
 }
 
+/// Turns the entries of an object from the one string that writes keep them as into the list that
+/// the wire has. All functions here take either; what they make is the string. It stands for what
+/// it says as it is, so an object that is written and read again and again never has them parsed
+/// into a tree.
+pub fn unpack(object: &mut Value) {
+    let Some(Value::String(_)) = managed_of(object) else { return };
+    if let Some(Value::String(text)) = take(object)
+        && let Ok(entries) = serde_json::from_str(&text)
+    {
+        put(object, entries);
+    }
+}
+
 /// Brings `managedFields` of a created, updated or patched object up to date. `new` is what would
 /// be stored, after defaults; `old` what is stored now.
 pub fn track_update<S: Structure>(
@@ -109,71 +124,117 @@ pub fn track_update<S: Structure>(
     write: &Write<'_>,
     structure: S,
 ) {
-    let sent = take_managed(new);
-    let mut entries = known_entries(old, sent, write);
-    // An object that was never tracked stays so until it is first applied to.
-    if entries.is_empty() && old.is_some() {
-        return;
-    }
-    let changes = match old {
-        Some(old) => compare_objects(old, new, write.ignored, structure),
-        None => compare_objects(&structure.empty(), new, write.ignored, structure),
+    let sent = take(new);
+    let text = {
+        let known = Known::of(old, sent.as_ref(), write);
+        let empty;
+        let before = match old {
+            Some(old) => old,
+            None => {
+                empty = structure.empty();
+                &empty
+            }
+        };
+        let changes = compare_objects(before, new, write.ignored, structure);
+        known.updated(changes, write, old.is_some())
     };
-    entries.update(&changes, write);
-    set_managed(new, entries.encode());
+    set_managed(new, text);
+}
+
+/// The entries to go on from.
+enum Known<'a> {
+    /// As they are stored.
+    Stored(Cow<'a, str>),
+    /// As they were sent.
+    Sent(Entries<'a>),
+}
+
+impl<'a> Known<'a> {
+    /// Those that were sent, if they can be read; else those stored. `[]` and `[{}]` ask for a new
+    /// start.
+    fn of(old: Option<&'a Value>, sent: Option<&'a Value>, write: &Write<'_>) -> Known<'a> {
+        let stored = || Known::Stored(stored_text(old.and_then(managed_of)));
+        let sent = match sent {
+            Some(Value::Array(sent)) if write.subresource.is_empty() => sent,
+            _ => return stored(),
+        };
+        let reset = match sent.as_slice() {
+            [] => true,
+            [Value::Object(only)] => only.is_empty(),
+            _ => false,
+        };
+        if reset {
+            return Known::Sent(Entries::default());
+        }
+        // Clients mostly send back what they read.
+        let stored_entries = stored_text(old.and_then(managed_of));
+        if !stored_entries.is_empty() && json_text(sent) == stored_entries.as_bytes() {
+            return Known::Stored(stored_entries);
+        }
+        match Entries::sent(sent) {
+            Some(entries) if !entries.is_empty() => Known::Sent(entries),
+            _ => stored(),
+        }
+    }
+
+    /// What is stored after an update. An object that was never tracked stays so until it is first
+    /// applied to.
+    fn updated(self, changes: Changes<'_>, write: &Write<'_>, is_update: bool) -> Option<String> {
+        let text;
+        let mut entries = match self {
+            Known::Stored(stored) if changes.is_empty() => {
+                return (!stored.is_empty()).then(|| stored.into_owned());
+            }
+            Known::Stored(stored) => {
+                text = stored;
+                Entries::stored(&text)
+            }
+            Known::Sent(entries) => entries,
+        };
+        if entries.is_empty() && is_update {
+            return None;
+        }
+        entries.update(changes, write);
+        entries.encode()
+    }
+}
+
+fn json_text(entries: &[Value]) -> Vec<u8> {
+    let mut text = Vec::with_capacity(1024);
+    for entry in entries {
+        text.push(if text.is_empty() { b'[' } else { b',' });
+        push_value(&mut text, entry);
+    }
+    text.push(b']');
+    text
+}
+
+/// Entries as they are stored, as text; empty if there are none.
+fn stored_text(managed: Option<&Value>) -> Cow<'_, str> {
+    match managed {
+        Some(Value::String(text)) => Cow::Borrowed(text),
+        Some(list @ Value::Array(_)) => Cow::Owned(list.to_string()),
+        _ => Cow::Borrowed(""),
+    }
 }
 
 /// Puts the times of entries back if nothing but times has changed: such a write is none (S2.12).
 /// An apply may write elements of an atomic list as its configuration has them, without defaults,
 /// and only the defaulted object shows that they are the same.
 pub fn keep_times(old: &Value, new: &mut Value) {
-    let (Some(before), Some(after)) = (managed_of(old), managed_of(new)) else { return };
-    if before == after || !differ_in_times(before, after) {
+    let before = stored_text(managed_of(old));
+    let after = stored_text(managed_of(new));
+    if before == after || !Entries::stored(&before).differ_in_times(&Entries::stored(&after)) {
         return;
     }
-    let after = take_managed(new);
-    set_managed(new, Some(before.clone()));
-    if new != old {
-        set_managed(new, after);
+    let after = take(new);
+    if let Some(before) = managed_of(old) {
+        put(new, before.clone());
     }
-}
-
-fn differ_in_times(before: &Value, after: &Value) -> bool {
-    let (Value::Array(before), Value::Array(after)) = (before, after) else { return false };
-    before.len() == after.len()
-        && before.iter().zip(after).all(|(before, after)| timeless(before).eq(timeless(after)))
-}
-
-/// The members of an entry but its time.
-fn timeless(entry: &Value) -> impl Iterator<Item = (&String, &Value)> {
-    let members = entry.as_object().into_iter().flatten();
-    members.filter(|(key, _)| *key != "time")
-}
-
-/// The entries to go on from: those that were sent, if they can be read; else those stored.
-/// `[]` and `[{}]` ask for a new start.
-fn known_entries(old: Option<&Value>, sent: Option<Value>, write: &Write<'_>) -> Entries {
-    let stored = old.and_then(managed_of);
-    // Clients mostly send back what they read, through a subresource or not.
-    if sent.is_some() && sent.as_ref() == stored {
-        return sent.map_or_else(Entries::default, Entries::decode_stored);
-    }
-    let stored = || stored.cloned().map_or_else(Entries::default, Entries::decode_stored);
-    let sent = match sent {
-        Some(Value::Array(sent)) if write.subresource.is_empty() => sent,
-        _ => return stored(),
-    };
-    let reset = match sent.as_slice() {
-        [] => true,
-        [Value::Object(only)] => only.is_empty(),
-        _ => false,
-    };
-    if reset {
-        return Entries::default();
-    }
-    match Entries::decode(&sent) {
-        Some(entries) if !entries.is_empty() => entries,
-        _ => stored(),
+    if new != old
+        && let Some(after) = after
+    {
+        put(new, after);
     }
 }
 
@@ -189,20 +250,20 @@ pub fn apply<S: Structure>(
     structure: S,
 ) -> Result<Value, Error> {
     check_config(&mut config, kind, structure)?;
-    let mut current = live.cloned().unwrap_or_else(|| structure.empty());
-    let mut entries =
-        take_managed(&mut current).map_or_else(Entries::default, Entries::decode_stored);
+    let empty = structure.empty();
+    let current = live.unwrap_or(&empty);
+    let text = stored_text(managed_of(current));
+    let mut entries = Entries::stored(&text);
     if entries.is_empty() && live.is_some() {
         let before = Write { manager: "before-first-apply", ..*write };
-        let empty = structure.empty();
-        entries.update(&compare_objects(&empty, &current, write.ignored, structure), &before);
+        entries.update(compare_objects(&empty, current, write.ignored, structure), &before);
     }
-    let apply = Apply { current: &current, config: &config, write, structure };
+    let apply = Apply { current, config: &config, write, structure };
     let (mut object, entries) = apply.run_for(entries, force)?;
     if write.manager == "kubectl" {
         refresh_last_applied(&mut object, &config);
     }
-    set_managed(&mut object, entries.encode());
+    set_managed(&mut object, entries);
     Ok(object)
 }
 
@@ -214,10 +275,10 @@ struct Apply<'a, S> {
     structure: S,
 }
 
-impl<S: Structure> Apply<'_, S> {
+impl<'a, S: Structure> Apply<'a, S> {
     /// `kubectl apply --server-side` may take over what `kubectl apply` wrote: conflicts in
     /// fields that the last-applied annotation names, and that are as it says, do not count.
-    fn run_for(&self, entries: Entries, force: bool) -> Result<(Value, Entries), Error> {
+    fn run_for(&self, entries: Entries<'a>, force: bool) -> Result<(Value, Option<String>), Error> {
         if force || self.write.manager != "kubectl" {
             return self.run(entries, force);
         }
@@ -225,19 +286,20 @@ impl<S: Structure> Apply<'_, S> {
             Err(Error::Conflicts(conflicts)) => conflicts,
             result => return result,
         };
-        let allowed = last_applied_fields(self.current, self.write, self.structure);
-        let allowed: BTreeSet<String> = allowed.iter().flat_map(paths).collect();
+        let allowed = last_applied_paths(self.current, self.write, self.structure);
         let left: Vec<Conflict> =
             conflicts.into_iter().filter(|conflict| !allowed.contains(&conflict.field)).collect();
         if left.is_empty() { self.run(entries, true) } else { Err(Error::Conflicts(left)) }
     }
 
-    fn run(&self, mut entries: Entries, force: bool) -> Result<(Value, Entries), Error> {
+    /// The object that is stored, and its entries.
+    fn run(&self, entries: Entries<'a>, force: bool) -> Result<(Value, Option<String>), Error> {
         let id = Entry::id(self.write, Operation::Apply);
         let mut set = compare::fields_of_object(self.config, self.structure);
         for member in self.write.ignored {
-            set.remove(&format!("f:{member}"));
+            set.remove_field(member);
         }
+        let mut entries = entries;
         let merged = merge::merge_objects(self.current, self.config, self.structure);
         let last = entries.remove(&id);
         let object = match &last {
@@ -255,69 +317,72 @@ impl<S: Structure> Apply<'_, S> {
         let time = if object == *self.current {
             last.and_then(|last| last.time)
         } else {
-            Some(rfc3339(self.write.now))
+            Some(rfc3339(self.write.now).into())
         };
         entries.insert(Entry::new(id, self.write.api_version, time, stripped(set)));
-        Ok((object, entries))
+        Ok((object, entries.encode()))
     }
 
     /// Removes what this manager owned before, wants no more, and no one else owns.
     fn prune(
         &self,
         merged: Value,
-        last: &Map<String, Value>,
-        set: &Map<String, Value>,
-        others: &Entries,
+        last: &Fields<'a>,
+        set: &Fields<'a>,
+        others: &Entries<'a>,
     ) -> Value {
-        if is_subset(last, set) {
+        if last.is_subset(set) {
             return merged;
         }
         let structure = self.structure;
         let mut owned = set.clone();
         for entry in others.iter() {
-            union(&mut owned, &entry.fields);
+            owned.union(entry.fields.clone());
         }
-        let last = fields::with_named(last, structure);
-        let all = fields::with_named(&compare::fields_of_object(&merged, structure), structure);
+        let last = last.with_named(structure);
+        let all = compare::fields_of_object(&merged, structure).with_named(structure);
         let kept = merge::remove(&merged, &last, structure);
-        let kept = self.all_fields(kept.as_ref());
         // All that is there, less what survives the removal, less what somebody owns.
         let mut unowned = all.clone();
-        subtract(&mut unowned, &kept);
-        subtract(&mut unowned, &fields::with_named(&owned, structure));
+        self.take_out(&mut unowned, kept.as_ref());
+        unowned.subtract(&owned.with_named(structure));
         let kept = merge::remove(&merged, &unowned, structure);
         // What fell with its parent but was never this manager's comes back.
         let mut gone = all;
-        subtract(&mut gone, &self.all_fields(kept.as_ref()));
-        let gone = intersect(&gone, &last);
+        self.take_out(&mut gone, kept.as_ref());
+        let gone = gone.intersect(&last);
         merge::remove(&merged, &gone, structure).unwrap_or_else(|| Value::Object(Map::new()))
     }
 
-    fn all_fields(&self, object: Option<&Value>) -> Map<String, Value> {
-        let empty = Value::Object(Map::new());
-        let fields = compare::fields_of_object(object.unwrap_or(&empty), self.structure);
-        fields::with_named(&fields, self.structure)
+    /// Takes all fields of an object out of a set.
+    fn take_out(&self, set: &mut Fields<'_>, object: Option<&Value>) {
+        if let Some(object) = object {
+            let fields = compare::fields_of_object(object, self.structure);
+            set.subtract(&fields.with_named(self.structure));
+        }
     }
 }
 
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-fn last_applied_fields<S: Structure>(
+/// The paths of what `kubectl apply` wrote and nobody has changed since.
+fn last_applied_paths<S: Structure>(
     current: &Value,
     write: &Write<'_>,
     structure: S,
-) -> Option<Map<String, Value>> {
-    let text = current.get("metadata")?.get("annotations")?.get(LAST_APPLIED)?.as_str()?;
-    let applied = crate::decode::json(text.as_bytes()).ok()?.value;
-    if applied.get("apiVersion")?.as_str()? != write.api_version {
-        return None;
-    }
+) -> BTreeSet<String> {
+    let applied = || {
+        let text = current.get("metadata")?.get("annotations")?.get(LAST_APPLIED)?.as_str()?;
+        let applied = crate::decode::json(text.as_bytes()).ok()?.value;
+        (applied.get("apiVersion")?.as_str()? == write.api_version).then_some(applied)
+    };
+    let Some(applied) = applied() else { return BTreeSet::new() };
     let mut fields = compare::fields_of_object(&applied, structure);
     let changes = compare_objects(&applied, current, &[], structure);
     for set in [&changes.modified, &changes.added, &changes.removed] {
-        subtract(&mut fields, set);
+        fields.subtract(set);
     }
-    Some(fields)
+    fields.paths().into_iter().collect()
 }
 
 /// Keeps the annotation of client-side apply true, where it is used.
@@ -347,7 +412,7 @@ fn check_config<S: Structure>(config: &mut Value, kind: &Kind, structure: S) -> 
     if group != kind.group || version != kind.version || name != kind.kind {
         return Err(Error::Invalid(format!("invalid object type: {found}")));
     }
-    match take_managed(config) {
+    match take(config) {
         None | Some(Value::Null) => {}
         Some(_) => return Err(Error::Invalid("metadata.managedFields must be nil".into())),
     }
@@ -373,18 +438,15 @@ const SYSTEM_METADATA: [&str; 9] = [
     "resourceVersion",
 ];
 
-fn stripped(mut set: Map<String, Value>) -> Map<String, Value> {
-    set.remove("f:apiVersion");
-    set.remove("f:kind");
-    if let Some(Value::Object(metadata)) = set.get_mut("f:metadata") {
-        metadata.remove(".");
+fn stripped(mut set: Fields<'_>) -> Fields<'_> {
+    set.remove_field("apiVersion");
+    set.remove_field("kind");
+    set.edit_field("metadata", |metadata| {
+        metadata.member = false;
         for name in SYSTEM_METADATA {
-            metadata.remove(&format!("f:{name}"));
+            metadata.below.remove_field(name);
         }
-        if metadata.is_empty() {
-            set.remove("f:metadata");
-        }
-    }
+    });
     set
 }
 
@@ -392,13 +454,21 @@ fn managed_of(object: &Value) -> Option<&Value> {
     object.get("metadata")?.get("managedFields")
 }
 
-fn take_managed(object: &mut Value) -> Option<Value> {
+/// Takes the entries out of an object.
+pub fn take(object: &mut Value) -> Option<Value> {
     object.get_mut("metadata")?.as_object_mut()?.remove("managedFields")
 }
 
-fn set_managed(object: &mut Value, entries: Option<Value>) {
-    let metadata = object.get_mut("metadata").and_then(Value::as_object_mut);
-    if let (Some(metadata), Some(entries)) = (metadata, entries) {
+fn set_managed(object: &mut Value, entries: Option<String>) {
+    match entries {
+        Some(entries) => put(object, Value::String(entries)),
+        None => drop(take(object)),
+    }
+}
+
+/// Puts entries into an object that has metadata.
+pub fn put(object: &mut Value, entries: Value) {
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.insert("managedFields".into(), entries);
     }
 }

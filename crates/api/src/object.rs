@@ -144,17 +144,22 @@ impl Object {
         let mut head = Head::new(fields.len());
         let paths: Vec<Path<'_>> =
             fields.iter().enumerate().map(|(index, field)| (index, field.path())).collect();
-        Scanner::new(bytes).object::<Malformed>(|key, at| {
+        // What no field is below is not looked at, once the metadata is known.
+        let only_metadata =
+            paths.iter().all(|(_, path)| path.first().is_none_or(|n| n == "metadata"));
+        let scanned = Scanner::new(bytes).object::<Stop>(|key, at| {
             if at.is(key, "metadata") {
                 head.metadata_key = key.start - 1;
                 let start = at.offset() as u32;
                 head.metadata(at)?;
                 head.metadata = Span { start, end: at.offset() as u32 };
-                Ok(())
-            } else {
-                head.fields_below(key, at, &paths)
+                return if only_metadata { Err(Stop::Done) } else { Ok(()) };
             }
-        })?;
+            Ok(head.fields_below(key, at, &paths)?)
+        });
+        if let Err(Stop::Broken(broken)) = scanned {
+            return Err(broken);
+        }
         head.metadata_fields(bytes, &paths)?;
         let name = head.name.as_ref().ok_or(Malformed { at: 0 })?.of(bytes).to_owned();
         let namespace = head.namespace.as_ref().map(|text| text.of(bytes)).unwrap_or_default();
@@ -310,17 +315,34 @@ fn object_in(frame: &Bytes, event: EventType) -> &[u8] {
     &frame[event.prefix().len()..frame.len() - FRAME_END.len()]
 }
 
-/// The offset of the brace that opens `metadata`.
+/// Why a scan ends before the end of the object.
+enum Stop {
+    /// All that is wanted was found.
+    Done,
+    Broken(Malformed),
+}
+
+impl From<Malformed> for Stop {
+    fn from(broken: Malformed) -> Stop {
+        Stop::Broken(broken)
+    }
+}
+
+/// The offset of the brace that opens `metadata`, which stands near the beginning.
 fn metadata_start(stored: &[u8]) -> Result<usize, Malformed> {
     let mut found = None;
-    let mut scanner = Scanner::new(stored);
-    scanner.object::<Malformed>(|key, at| {
+    let scanned = Scanner::new(stored).object::<Stop>(|key, at| {
         if at.is(key, "metadata") && at.peek() == Some(b'{') {
             found = Some(at.offset());
+            return Err(Stop::Done);
         }
-        at.value().map(drop)
-    })?;
-    found.ok_or(Malformed { at: 0 })
+        at.value()?;
+        Ok(())
+    });
+    match scanned {
+        Err(Stop::Broken(broken)) => Err(broken),
+        Ok(()) | Err(Stop::Done) => found.ok_or(Malformed { at: 0 }),
+    }
 }
 
 /// A selectable field: its index, and what is left of its path.

@@ -47,6 +47,8 @@ pub struct Type {
     pub fields: Vec<Field>,
     /// As protobuf has them, sorted by number.
     pub wire: Vec<Wire>,
+    /// How each of `fields` begins: what looks fields up compares numbers, not texts.
+    begins: Vec<u64>,
     /// Indexes of the fields that are there even if nobody wrote them.
     always: Vec<u32>,
 }
@@ -265,7 +267,10 @@ impl Shape {
 impl Type {
     /// The field with that key.
     pub fn field(&self, name: &str) -> Option<&Field> {
-        self.fields.binary_search_by(|field| field.name.cmp(name)).ok().map(|at| &self.fields[at])
+        let begin = begin(name);
+        let first = self.begins.partition_point(|found| *found < begin);
+        let alike = self.begins[first..].iter().take_while(|found| **found == begin).count();
+        self.fields[first..first + alike].iter().find(|field| field.name == name)
     }
 
     /// The fields that are there even if nobody wrote them.
@@ -311,6 +316,7 @@ impl Block {
             id: names[self.name],
             name: self.name,
             atomic: self.atomic,
+            begins: fields.iter().map(|field| begin(field.name)).collect(),
             always: always.collect(),
             fields,
             wire: self.wire(names),
@@ -398,6 +404,14 @@ impl Block {
             other => unreachable!("no shape {other}"),
         }
     }
+}
+
+/// The first eight bytes of a name, as a number that sorts as they do.
+fn begin(name: &str) -> u64 {
+    let mut bytes = [0; 8];
+    let length = name.len().min(8);
+    bytes[..length].copy_from_slice(&name.as_bytes()[..length]);
+    u64::from_be_bytes(bytes)
 }
 
 fn read_zero(word: &str) -> Zero {

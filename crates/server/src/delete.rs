@@ -213,7 +213,7 @@ impl Delete<'_> {
     }
 
     fn done(&self, value: &Value, revision: Revision, is_gone: bool) -> Result<Tried, Status> {
-        let object = wire(self.kind.storage(), &canonical(value), revision)?;
+        let object = wire(&canonical(value), revision)?;
         Ok(Tried::Done(Deleted { object, is_gone }))
     }
 

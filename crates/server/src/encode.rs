@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use crate::body::{self, CHUNK, Response};
 use crate::custom::form;
-use crate::object::{canonical, tree, wire};
+use crate::object::{canonical, packed_tree, tree, wire};
 use crate::read::Page;
 use crate::registry::Served;
 use crate::route::Resource;
@@ -139,11 +139,11 @@ pub(crate) fn converted<'a>(kind: &Served, object: &'a Object) -> Result<Seen<'a
         return Ok(Seen::Same(object));
     }
     if let Some(bytes) = form::respelled(kind, object) {
-        return Ok(Seen::Made(Box::new(wire(kind, &bytes, object.revision())?)));
+        return Ok(Seen::Made(Box::new(wire(&bytes, object.revision())?)));
     }
-    let mut value = tree(object.as_slice())?;
+    let mut value = packed_tree(object.as_slice())?;
     from_storage(kind, &mut value);
-    Ok(Seen::Made(Box::new(wire(kind, &canonical(&value), object.revision())?)))
+    Ok(Seen::Made(Box::new(wire(&canonical(&value), object.revision())?)))
 }
 
 /// The table view of a kind.

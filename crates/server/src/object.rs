@@ -4,9 +4,9 @@
 //! stored has each key once, `kind`, `apiVersion` and `metadata` first, and no resourceVersion,
 //! which the revision of the write will be.
 
-use headwater_api::{EventType, Kind, Object, Revision, Status};
+use headwater_api::json::push_member;
+use headwater_api::{EventType, Object, Revision, Status, decode};
 use headwater_store::Record;
-use serde::ser::{SerializeMap, Serializer};
 use serde_json::{Map, Value};
 
 use crate::registry::Served;
@@ -14,39 +14,45 @@ use crate::status;
 
 /// The bytes that are stored.
 pub(crate) fn canonical(value: &Value) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(2048);
-    let mut serializer = headwater_api::json::serializer(&mut bytes);
-    serialize(value, &mut serializer).expect("a JSON tree can be written to memory");
+    let mut bytes = Vec::with_capacity(4096);
+    let empty = Map::new();
+    let object = value.as_object().unwrap_or(&empty);
+    bytes.push(b'{');
+    for key in ["kind", "apiVersion"] {
+        if let Some(value) = object.get(key) {
+            push_member(&mut bytes, key, value);
+            bytes.push(b',');
+        }
+    }
+    bytes.extend_from_slice(b"\"metadata\":");
+    push_metadata(&mut bytes, object.get("metadata").and_then(Value::as_object).unwrap_or(&empty));
+    for (key, value) in object {
+        if !matches!(key.as_str(), "kind" | "apiVersion" | "metadata") {
+            bytes.push(b',');
+            push_member(&mut bytes, key, value);
+        }
+    }
+    bytes.push(b'}');
     bytes
 }
 
-fn serialize<S: Serializer>(value: &Value, serializer: S) -> Result<S::Ok, S::Error> {
-    let empty = Map::new();
-    let object = value.as_object().unwrap_or(&empty);
-    let mut map = serializer.serialize_map(None)?;
-    for key in ["kind", "apiVersion"] {
-        if let Some(value) = object.get(key) {
-            map.serialize_entry(key, value)?;
+/// Metadata without its resourceVersion. Entries of managers that are text already go out as it is.
+fn push_metadata(bytes: &mut Vec<u8>, metadata: &Map<String, Value>) {
+    bytes.push(b'{');
+    let mut first = true;
+    for (key, value) in metadata.iter().filter(|(key, _)| *key != "resourceVersion") {
+        if !std::mem::take(&mut first) {
+            bytes.push(b',');
+        }
+        match (key.as_str(), value) {
+            ("managedFields", Value::String(entries)) => {
+                bytes.extend_from_slice(b"\"managedFields\":");
+                bytes.extend_from_slice(entries.as_bytes());
+            }
+            _ => push_member(bytes, key, value),
         }
     }
-    map.serialize_entry("metadata", &Metadata(object.get("metadata")))?;
-    for (key, value) in object {
-        if !matches!(key.as_str(), "kind" | "apiVersion" | "metadata") {
-            map.serialize_entry(key, value)?;
-        }
-    }
-    map.end()
-}
-
-/// Metadata without its resourceVersion.
-struct Metadata<'a>(Option<&'a Value>);
-
-impl serde::Serialize for Metadata<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let empty = Map::new();
-        let object = self.0.and_then(Value::as_object).unwrap_or(&empty);
-        serializer.collect_map(object.iter().filter(|(key, _)| *key != "resourceVersion"))
-    }
+    bytes.push(b'}');
 }
 
 /// An object as a tree, from the bytes that the cache or the store hold.
@@ -58,10 +64,17 @@ pub(crate) fn tree(bytes: &[u8]) -> Result<Value, Status> {
         .map_err(|error| status::internal(format!("a stored object cannot be read: {error}")))
 }
 
+/// The same, with the entries of its managers left as text: what [`canonical`] and
+/// `headwater_api::managed` take, and [`managed::unpack`] undoes.
+pub(crate) fn packed_tree(bytes: &[u8]) -> Result<Value, Status> {
+    decode::stored(bytes)
+        .map_err(|error| status::internal(format!("a stored object cannot be read: {error}")))
+}
+
 /// One version of an object as a tree, with its revision.
 #[derive(Clone, Debug)]
 pub(crate) struct Current {
-    /// The object; `metadata.resourceVersion` is set.
+    /// The object; `metadata.resourceVersion` is set, `metadata.managedFields` is text.
     pub(crate) value: Value,
     /// The revision of its last change.
     pub(crate) revision: Revision,
@@ -70,12 +83,12 @@ pub(crate) struct Current {
 impl Current {
     /// From the cache.
     pub(crate) fn of(object: &Object) -> Result<Current, Status> {
-        Ok(Current { value: tree(object.as_slice())?, revision: object.revision() })
+        Ok(Current { value: packed_tree(object.as_slice())?, revision: object.revision() })
     }
 
     /// From the store, in the form that objects of this kind are read in.
     pub(crate) fn read(kind: &Served, record: &Record) -> Result<Current, Status> {
-        let mut value = tree(&record.value)?;
+        let mut value = packed_tree(&record.value)?;
         if let Some(custom) = &kind.definition {
             custom.form.settle(&mut value);
         }
@@ -121,9 +134,10 @@ pub(crate) fn is_deleting(value: &Value) -> bool {
     value["metadata"]["deletionTimestamp"].is_string()
 }
 
-/// The bytes of an object at a revision, as they are sent.
-pub(crate) fn wire(kind: &Kind, stored: &[u8], revision: Revision) -> Result<Object, Status> {
-    Object::decode(stored, revision, EventType::Modified, &kind.fields)
+/// The bytes of an object at a revision, as they are sent. Nobody selects among answers, so its
+/// fields are not looked for.
+pub(crate) fn wire(stored: &[u8], revision: Revision) -> Result<Object, Status> {
+    Object::decode(stored, revision, EventType::Modified, &[])
         .map_err(|error| status::internal(format!("an object cannot be read: {error}")))
 }
 

@@ -4,11 +4,11 @@
 //! on the newest state until it wins (S2.22).
 
 use bytes::Bytes;
-use headwater_api::Status;
 use headwater_api::decode::{Format, Parsed};
 use headwater_api::options::{FieldValidation, WriteOptions};
 use headwater_api::patch::{self, PatchType};
 use headwater_api::schema::Types;
+use headwater_api::{Status, managed};
 use http::header;
 use serde_json::Value;
 
@@ -31,11 +31,10 @@ pub(crate) async fn patch(
         PatchType::Apply => WriteOptions::apply(&call.query)?,
         _ => WriteOptions::patch(&call.query)?,
     };
-    let format = match patch_type {
-        PatchType::Apply => Format::Yaml,
-        _ => Format::Json,
+    let Parsed { value: patch, duplicates } = match patch_type {
+        PatchType::Apply => configuration(&body)?,
+        _ => decode::patch(Format::Json, &body)?,
     };
-    let Parsed { value: patch, duplicates } = decode::patch(format, &body)?;
     let manager = Manager::new(server, call, &resource.kind, &resource.subresource, &options);
     let mut change = Patched {
         resource,
@@ -49,6 +48,17 @@ pub(crate) async fn patch(
     let mut written = Update { server, call, resource, options }.run(&mut change).await?;
     written.warnings.append(&mut change.warnings);
     Ok(written)
+}
+
+/// What is applied is YAML. Most clients send JSON, which is YAML too and read faster as what it is.
+fn configuration(body: &Bytes) -> Result<Parsed, Status> {
+    if body.first() == Some(&b'{')
+        && let Ok(parsed) = decode::patch(Format::Json, body)
+        && parsed.duplicates.is_empty()
+    {
+        return Ok(parsed);
+    }
+    decode::patch(Format::Yaml, body)
 }
 
 struct Patched<'a> {
@@ -65,11 +75,25 @@ struct Patched<'a> {
 impl Change for &mut Patched<'_> {
     fn apply(&mut self, current: &Value) -> Result<Value, Status> {
         let patch = self.patch.clone();
-        let value = match self.patch_type {
-            PatchType::Apply => self.manager.apply(Some(current), patch)?,
-            patch_type => self.patched(patch_type, current.clone(), patch)?,
+        if self.patch_type == PatchType::Apply {
+            let value = self.manager.apply(Some(current), patch)?;
+            return self.checked_aside(value);
+        }
+        let mut value = current.clone();
+        // The entries of managers are text until somebody wants to change them.
+        let aside = match speaks_of_managers(self.patch_type, &patch) {
+            true => {
+                managed::unpack(&mut value);
+                None
+            }
+            false => managed::take(&mut value),
         };
-        self.checked(value)
+        let mut value = self.patched(self.patch_type, value, patch)?;
+        value = self.checked(value)?;
+        if let Some(entries) = aside {
+            managed::put(&mut value, entries);
+        }
+        Ok(value)
     }
 
     /// An apply creates what is not there.
@@ -85,7 +109,7 @@ impl Change for &mut Patched<'_> {
             return Err(status::conflict(&self.resource.kind, &self.resource.name, &why));
         }
         let value = self.manager.apply(None, self.patch.clone())?;
-        self.checked(value).map(Some)
+        self.checked_aside(value).map(Some)
     }
 
     fn is_managed(&self) -> bool {
@@ -111,6 +135,16 @@ impl Patched<'_> {
         Ok(value)
     }
 
+    /// Checks an object whose entries of managers are as they will be stored.
+    fn checked_aside(&mut self, mut value: Value) -> Result<Value, Status> {
+        let entries = managed::take(&mut value);
+        let mut value = self.checked(value)?;
+        if let Some(entries) = entries {
+            managed::put(&mut value, entries);
+        }
+        Ok(value)
+    }
+
     fn checked(&mut self, mut value: Value) -> Result<Value, Status> {
         check_name(&self.resource.name, &mut value)?;
         check_namespace(&self.resource.kind, &self.resource.namespace, &mut value)?;
@@ -118,5 +152,33 @@ impl Patched<'_> {
         let decoded = decode::patched(kind, self.validation, value, duplicates)?;
         self.warnings = decoded.warnings;
         Ok(decoded.value)
+    }
+}
+
+/// Whether a patch may read or change `metadata.managedFields`.
+fn speaks_of_managers(patch_type: PatchType, patch: &Value) -> bool {
+    let is_directive = |key: &str| key.starts_with('$');
+    match (patch_type, patch) {
+        (PatchType::Json, Value::Array(operations)) => operations.iter().any(|operation| {
+            ["path", "from"].iter().filter_map(|key| operation[*key].as_str()).any(|path| {
+                let mut steps = path.split('/').skip(1);
+                match (steps.next(), steps.next()) {
+                    (None, _) | (Some("metadata"), None | Some("managedFields")) => true,
+                    // A step may be spelled with escapes; then it is looked at in full.
+                    (first, second) => [first, second].iter().flatten().any(|s| s.contains('~')),
+                }
+            })
+        }),
+        (PatchType::Merge | PatchType::Strategic, Value::Object(members)) => {
+            members.keys().any(|key| is_directive(key))
+                || match members.get("metadata") {
+                    None => false,
+                    Some(Value::Object(metadata)) => {
+                        metadata.keys().any(|key| key == "managedFields" || is_directive(key))
+                    }
+                    Some(_) => true,
+                }
+        }
+        _ => true,
     }
 }

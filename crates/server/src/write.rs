@@ -145,7 +145,7 @@ impl Create<'_> {
         }
         let key = Key::in_collection(&kind.prefix, &object_key(&self.resource.namespace, &name));
         match put(self.server, kind, key, Guard::Absent, bytes.clone()).await? {
-            Stored::At(revision) => wire(kind.storage(), &bytes, revision),
+            Stored::At(revision) => wire(&bytes, revision),
             Stored::Forestalled(actual) => Err(self.exists(&name, actual)),
         }
     }
@@ -157,7 +157,7 @@ impl Create<'_> {
         if self.server.cache().snapshot(&resource).get(&key).is_some() {
             return Err(status::already_exists(kind, name));
         }
-        wire(kind.storage(), bytes, Revision::ZERO)
+        wire(bytes, Revision::ZERO)
     }
 
     fn exists(&self, name: &str, actual: Option<Record>) -> Status {
@@ -453,7 +453,7 @@ impl Update<'_> {
         managed::keep_times(old, &mut new);
         let is_noop = new == *old && !self.is_stale();
         if is_noop || self.options.dry_run {
-            let object = wire(kind.storage(), &canonical(&new), current.revision)?;
+            let object = wire(&canonical(&new), current.revision)?;
             return Ok(self.done(object));
         }
         self.store(current, &new).await
@@ -473,7 +473,7 @@ impl Update<'_> {
             Stored::At(revision) => {
                 // A deleted object is answered as it was submitted, at its old version (S2.43).
                 let revision = if released { current.revision } else { revision };
-                Ok(self.done(wire(kind.storage(), &bytes, revision)?))
+                Ok(self.done(wire(&bytes, revision)?))
             }
             Stored::Forestalled(actual) => {
                 let actual = actual.as_ref().map(|record| Current::read(kind, record));

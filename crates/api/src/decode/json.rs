@@ -11,6 +11,7 @@ use serde_json::{Map, Number, Value};
 
 use super::Parsed;
 use super::path::Path;
+use crate::scan::Scanner;
 
 /// The deepest nesting of any document. A stack overflow cannot be caught, so everything that
 /// walks a tree must be safe at this depth on a worker's stack, in debug builds too.
@@ -50,6 +51,16 @@ pub fn json(body: &[u8]) -> Result<Parsed, Malformed> {
     }
 }
 
+/// Parses an object that is stored, and was checked when it was written. The entries of its
+/// `managedFields` stay the text they are, as [`crate::managed`] wants them: they are about half of
+/// most objects.
+pub fn stored(object: &[u8]) -> Result<Value, Malformed> {
+    let text = std::str::from_utf8(object)
+        .map_err(|error| Malformed(format!("invalid UTF-8 at byte {}", error.valid_up_to())))?;
+    let mut parser = Parser { packs: true, ..Parser::new(text) };
+    parser.value(&Path::Root)
+}
+
 /// The path of every field of a document, in the order they are written. Meant for documents
 /// that are small and known to be well-formed.
 pub(super) fn fields(body: &[u8]) -> Vec<String> {
@@ -70,11 +81,21 @@ struct Parser<'a> {
     duplicates: Vec<String>,
     /// Paths of all fields so far, if somebody wants to know.
     fields: Option<Vec<String>>,
+    /// `metadata.managedFields` is kept as text.
+    packs: bool,
 }
 
 impl<'a> Parser<'a> {
     fn new(text: &'a str) -> Parser<'a> {
-        Parser { text, at: 0, depth: 0, nested: 0, duplicates: Vec::new(), fields: None }
+        Parser {
+            text,
+            at: 0,
+            depth: 0,
+            nested: 0,
+            duplicates: Vec::new(),
+            fields: None,
+            packs: false,
+        }
     }
 
     /// The next byte that is not white space, without moving past it.
@@ -151,7 +172,11 @@ impl<'a> Parser<'a> {
             if let Some(fields) = &mut self.fields {
                 fields.push(Path::Field(path, &key).to_string());
             }
-            let value = self.value(&Path::Field(path, &key))?;
+            let value = if self.packs && key == "managedFields" && path.is_metadata() {
+                self.packed()?
+            } else {
+                self.value(&Path::Field(path, &key))?
+            };
             match object.entry(key) {
                 Entry::Vacant(entry) => {
                     entry.insert(value);
@@ -170,6 +195,14 @@ impl<'a> Parser<'a> {
                 _ => return Err(self.unexpected("after object key:value pair")),
             }
         }
+    }
+
+    /// A value as its text.
+    fn packed(&mut self) -> Result<Value, Malformed> {
+        let mut scanner = Scanner::at(self.text.as_bytes(), self.at as u32);
+        let span = scanner.value().map_err(|_| Malformed::new("unexpected end of JSON input"))?;
+        self.at = scanner.offset();
+        Ok(self.text[span.start as usize..span.end as usize].into())
     }
 
     fn array(&mut self, path: &Path<'_>) -> Result<Value, Malformed> {

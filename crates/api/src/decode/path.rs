@@ -16,6 +16,13 @@ pub(crate) enum Path<'a> {
 }
 
 impl Path<'_> {
+    /// Whether it is the metadata of an object.
+    pub(crate) fn is_metadata(&self) -> bool {
+        matches!(self, Path::Field(Path::Root, "metadata"))
+    }
+}
+
+impl Path<'_> {
     /// Only the fields, joined with dots: how Go names a position in an error.
     pub(crate) fn fields(&self) -> String {
         match self {

@@ -2,31 +2,37 @@
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use serde_json::{Map, Value};
 
 use super::SYSTEM_METADATA;
-use super::fields::{Fields, make};
+use super::fields::{Fields, Node, Step};
 use super::structure::{Form, Structure};
 
 /// How one object differs from another. No field is in two of the sets.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Changes {
-    pub(super) added: Fields,
-    pub(super) modified: Fields,
-    pub(super) removed: Fields,
+pub(super) struct Changes<'a> {
+    pub(super) added: Fields<'a>,
+    pub(super) modified: Fields<'a>,
+    pub(super) removed: Fields<'a>,
+}
+
+impl Changes<'_> {
+    pub(super) fn is_empty(&self) -> bool {
+        self.added.is_empty() && self.modified.is_empty() && self.removed.is_empty()
+    }
 }
 
 /// Compares two objects. What the server sets is left out, and so are `ignored` members.
-pub(super) fn compare_objects<S: Structure>(
-    old: &Value,
-    new: &Value,
+pub(super) fn compare_objects<'a, S: Structure>(
+    old: &'a Value,
+    new: &'a Value,
     ignored: &[&str],
     structure: S,
-) -> Changes {
+) -> Changes<'a> {
     let mut root = Found::default();
-    let empty = Map::new();
-    let (old, new) = (old.as_object().unwrap_or(&empty), new.as_object().unwrap_or(&empty));
+    let (old, new) = (members(Some(old)), members(Some(new)));
     let skipped = |key: &str| matches!(key, "apiVersion" | "kind") || ignored.contains(&key);
     for (key, old, new) in zip(old, new).filter(|(key, ..)| !skipped(key)) {
         let Some(inner) = structure.field(key).or_else(|| structure.element()) else { continue };
@@ -35,59 +41,51 @@ pub(super) fn compare_objects<S: Structure>(
         } else {
             compare(old, new, inner)
         };
-        root.attach(|| field_step(key), found);
+        root.attach(|| Step::field(key), found);
     }
-    let set = |node: Option<Fields>| node.unwrap_or_default();
-    Changes {
-        added: set(root.added.and_then(|node| make(node.below, false))),
-        modified: set(root.modified.and_then(|node| make(node.below, false))),
-        removed: set(root.removed.and_then(|node| make(node.below, false))),
-    }
+    let set = |node: Option<Node<'a>>| node.map(|node| node.below).unwrap_or_default();
+    Changes { added: set(root.added), modified: set(root.modified), removed: set(root.removed) }
 }
 
-fn compare_metadata<S: Structure>(old: Option<&Value>, new: Option<&Value>, structure: S) -> Found {
-    let empty = Map::new();
-    let old = old.and_then(Value::as_object).unwrap_or(&empty);
-    let new = new.and_then(Value::as_object).unwrap_or(&empty);
+fn compare_metadata<'a, S: Structure>(
+    old: Option<&'a Value>,
+    new: Option<&'a Value>,
+    structure: S,
+) -> Found<'a> {
     let mut found = Found::default();
-    for (key, old, new) in zip(old, new).filter(|(key, ..)| !SYSTEM_METADATA.contains(key)) {
+    let pairs = zip(members(old), members(new));
+    for (key, old, new) in pairs.filter(|(key, ..)| !SYSTEM_METADATA.contains(key)) {
         if let Some(inner) = structure.field(key) {
-            found.attach(|| field_step(key), compare(old, new, inner));
+            found.attach(|| Step::field(key), compare(old, new, inner));
         }
     }
     found
 }
 
+/// The members of an object; none of anything else.
+fn members(value: Option<&Value>) -> &Map<String, Value> {
+    static EMPTY: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
+    value.and_then(Value::as_object).unwrap_or(&EMPTY)
+}
+
 /// What was found at a place and below it.
 #[derive(Default)]
-struct Found {
-    added: Option<Node>,
-    modified: Option<Node>,
-    removed: Option<Node>,
+struct Found<'a> {
+    added: Option<Node<'a>>,
+    modified: Option<Node<'a>>,
+    removed: Option<Node<'a>>,
 }
 
-#[derive(Default)]
-struct Node {
-    below: Fields,
-    member: bool,
-}
-
-impl Node {
-    fn leaf() -> Node {
-        Node { below: Fields::new(), member: true }
-    }
-}
-
-impl Found {
+impl<'a> Found<'a> {
     /// Puts what was found below a step; the step is only spelled if there is something.
-    fn attach(&mut self, step: impl Fn() -> String, found: Found) {
+    fn attach(&mut self, step: impl Fn() -> Step<'a>, found: Found<'a>) {
         for (ours, theirs) in [
             (&mut self.added, found.added),
             (&mut self.modified, found.modified),
             (&mut self.removed, found.removed),
         ] {
-            if let Some(node) = theirs.and_then(|node| make(node.below, node.member)) {
-                ours.get_or_insert_default().below.insert(step(), Value::Object(node));
+            if let Some(node) = theirs.and_then(Node::some) {
+                ours.get_or_insert_default().below.push(step(), node);
             }
         }
     }
@@ -101,7 +99,7 @@ impl Found {
         }
     }
 
-    fn leaf(old: Option<&Value>, new: Option<&Value>) -> Found {
+    fn leaf(old: Option<&Value>, new: Option<&Value>) -> Found<'a> {
         let mut found = Found::default();
         found.mark(old, new);
         if let (Some(old), Some(new)) = (old, new)
@@ -113,7 +111,11 @@ impl Found {
     }
 }
 
-fn compare<S: Structure>(old: Option<&Value>, new: Option<&Value>, structure: S) -> Found {
+fn compare<'a, S: Structure>(
+    old: Option<&'a Value>,
+    new: Option<&'a Value>,
+    structure: S,
+) -> Found<'a> {
     // Most of an object does not change, and plain equality is much cheaper than the walk below.
     match (old, new) {
         (None, None) => return Found::default(),
@@ -137,41 +139,43 @@ fn compare<S: Structure>(old: Option<&Value>, new: Option<&Value>, structure: S)
 }
 
 /// All there is at a place that the other object does not have.
-fn whole<S: Structure>(value: &Value, structure: S) -> Node {
-    let mut below = Fields::new();
-    let node = |node: Node| Value::Object(make(node.below, node.member).unwrap_or_default());
+fn whole<S: Structure>(value: &Value, structure: S) -> Node<'_> {
     match (structure.form(), value) {
         (Form::Map | Form::Deduced, Value::Object(members)) => {
+            let mut below = Fields::default();
             for (key, value) in members {
                 let inner = structure.field(key).or_else(|| structure.element());
                 let found = inner.map_or_else(Node::leaf, |inner| whole(value, inner));
-                below.insert(field_step(key), node(found));
+                below.push(Step::field(key), found);
             }
+            Node { below, member: true }
         }
         (Form::Set | Form::KeyedList, Value::Array(elements)) => {
             let names = Names::of(structure);
             let Some(inner) = structure.element() else { return Node::leaf() };
-            for element in elements {
-                let Some(name) = names.name(element) else { return Node::leaf() };
-                // An element that is there twice is one unit.
-                let twice = below.contains_key(&name);
-                let found = if twice { Node::leaf() } else { whole(element, inner) };
-                below.insert(name, node(found));
+            let named = elements.iter().map(|element| {
+                let name = names.name(element)?;
+                Some((name, whole(element, inner)))
+            });
+            match named.collect() {
+                Some(named) => Node { below: Fields::of_elements(named), member: true },
+                None => Node::leaf(),
             }
         }
-        _ => {}
+        _ => Node::leaf(),
     }
-    Node { below, member: true }
 }
 
 fn is_map_or_none(value: Option<&Value>) -> bool {
     value.is_none_or(Value::is_object)
 }
 
-fn compare_maps<S: Structure>(old: Option<&Value>, new: Option<&Value>, structure: S) -> Found {
-    let empty = Map::new();
-    let old_members = old.and_then(Value::as_object).unwrap_or(&empty);
-    let new_members = new.and_then(Value::as_object).unwrap_or(&empty);
+fn compare_maps<'a, S: Structure>(
+    old: Option<&'a Value>,
+    new: Option<&'a Value>,
+    structure: S,
+) -> Found<'a> {
+    let (old_members, new_members) = (members(old), members(new));
     if old_members.is_empty() && new_members.is_empty() {
         return Found::leaf(old, new);
     }
@@ -182,15 +186,19 @@ fn compare_maps<S: Structure>(old: Option<&Value>, new: Option<&Value>, structur
             Some(inner) => compare(old, new, inner),
             None => Found::leaf(old, new),
         };
-        found.attach(|| field_step(key), below);
+        found.attach(|| Step::field(key), below);
     }
     found.mark(old, new);
     found
 }
 
-fn compare_lists<S: Structure>(old: Option<&Value>, new: Option<&Value>, structure: S) -> Found {
+fn compare_lists<'a, S: Structure>(
+    old: Option<&'a Value>,
+    new: Option<&'a Value>,
+    structure: S,
+) -> Found<'a> {
     let names = Names::of(structure);
-    let mut pairs: BTreeMap<String, (Vec<&Value>, Vec<&Value>)> = BTreeMap::new();
+    let mut pairs: BTreeMap<Step<'a>, (Vec<&'a Value>, Vec<&'a Value>)> = BTreeMap::new();
     for element in elements(old) {
         match names.name(element) {
             Some(name) => pairs.entry(name).or_default().0.push(element),
@@ -217,7 +225,11 @@ fn compare_lists<S: Structure>(old: Option<&Value>, new: Option<&Value>, structu
 
 /// Elements with one key. There should be one on either side; where there are more they count
 /// as one unit.
-fn compare_elements<S: Structure>(old: &[&Value], new: &[&Value], structure: S) -> Found {
+fn compare_elements<'a, S: Structure>(
+    old: &[&'a Value],
+    new: &[&'a Value],
+    structure: S,
+) -> Found<'a> {
     if let (..=1, ..=1) = (old.len(), new.len()) {
         return compare(old.first().copied(), new.first().copied(), structure);
     }
@@ -257,21 +269,21 @@ impl<S: Structure> Names<S> {
     }
 
     /// The name of an element; none if it has none.
-    pub(super) fn name(&self, element: &Value) -> Option<String> {
+    pub(super) fn name<'a>(&self, element: &Value) -> Option<Step<'a>> {
         let (keys, inner) = match self {
             Names::Keys(keys, inner) => (keys, inner),
             Names::Values => {
                 let scalar = !matches!(element, Value::Object(_) | Value::Array(_) | Value::Null);
                 return scalar.then(|| {
-                    let mut name = String::from("v:");
+                    let mut name = String::new();
                     push_json(&mut name, element);
-                    name
+                    Step::value(name)
                 });
             }
         };
         let members = element.as_object()?;
         let mut name = String::with_capacity(64);
-        name.push_str("k:{");
+        name.push('{');
         for key in keys {
             let default = match members.get(key) {
                 Some(_) => None,
@@ -287,7 +299,7 @@ impl<S: Structure> Names<S> {
             }
         }
         name.push('}');
-        (name.len() > "k:{}".len()).then_some(name)
+        (name.len() > "{}".len()).then(|| Step::keys(name))
     }
 }
 
@@ -311,47 +323,43 @@ fn push_text(text: &mut String, word: &str) {
 }
 
 /// The fields that an object has, as one who applies it owns them.
-pub(super) fn fields_of_object<S: Structure>(object: &Value, structure: S) -> Fields {
-    fields_of(object, structure).unwrap_or_default()
+pub(super) fn fields_of_object<S: Structure>(object: &Value, structure: S) -> Fields<'_> {
+    fields_of(object, structure)
 }
 
-/// A node without word on whether the place itself belongs; none if there is nothing to it.
-fn fields_of<S: Structure>(value: &Value, structure: S) -> Option<Fields> {
+/// What is below a place that is owned field by field.
+fn fields_of<S: Structure>(value: &Value, structure: S) -> Fields<'_> {
     match (structure.form(), value) {
         (Form::Map | Form::Deduced, Value::Object(members)) => {
-            let mut fields = Fields::new();
+            let mut fields = Fields::default();
             for (key, value) in members {
                 let named = structure.field(key);
                 let inner = named.or_else(|| structure.element());
                 let leaf = inner.is_none_or(|inner| is_leaf(value, inner));
                 let below = match inner {
-                    Some(inner) if !leaf => fields_of(value, inner).unwrap_or_default(),
-                    _ => Fields::new(),
+                    Some(inner) if !leaf => fields_of(value, inner),
+                    _ => Fields::default(),
                 };
                 let empty = value.is_null() || value.as_object().is_some_and(Map::is_empty);
-                if let Some(node) = make(below, leaf || empty || named.is_none()) {
-                    fields.insert(field_step(key), Value::Object(node));
+                let node = Node { below, member: leaf || empty || named.is_none() };
+                if let Some(node) = node.some() {
+                    fields.push(Step::field(key), node);
                 }
             }
-            Some(fields)
+            fields
         }
         (Form::Set | Form::KeyedList, Value::Array(elements)) => {
-            let inner = structure.element()?;
+            let Some(inner) = structure.element() else { return Fields::default() };
             let names = Names::of(structure);
-            let mut fields = Fields::new();
-            for element in elements {
-                let Some(key) = names.name(element) else { continue };
-                // An element that is there twice is one unit.
-                let twice = fields.contains_key(&key);
-                let leaf = twice || is_leaf(element, inner);
-                let below = if leaf { None } else { fields_of(element, inner) };
-                if let Some(node) = make(below.unwrap_or_default(), true) {
-                    fields.insert(key, Value::Object(node));
-                }
-            }
-            Some(fields)
+            let named = elements.iter().filter_map(|element| {
+                let name = names.name(element)?;
+                let leaf = is_leaf(element, inner);
+                let below = if leaf { Fields::default() } else { fields_of(element, inner) };
+                Some((name, Node { below, member: true }))
+            });
+            Fields::of_elements(named.collect())
         }
-        _ => None,
+        _ => Fields::default(),
     }
 }
 
@@ -363,14 +371,6 @@ fn is_leaf<S: Structure>(value: &Value, structure: S) -> bool {
         Form::Set | Form::KeyedList => !value.is_array() && !value.is_null(),
         _ => true,
     }
-}
-
-/// How `fieldsV1` names a member of an object.
-pub(super) fn field_step(key: &str) -> String {
-    let mut step = String::with_capacity(key.len() + 2);
-    step.push_str("f:");
-    step.push_str(key);
-    step
 }
 
 /// The members of two objects, key by key in order.

@@ -1,14 +1,20 @@
 //! The entries of `managedFields`: one for each manager, operation and subresource.
+//!
+//! Between two writes they are text: an object as a tree holds all of them as one string, which is
+//! written out as it is (see [`super::unpack`]). A write that changes nothing never looks inside.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::compare::Changes;
-use super::fields::{self, Fields, intersect, subtract, union};
+use super::fields::Fields;
 use super::{Conflict, Write};
 use crate::clock::rfc3339;
+use crate::json::push_string;
 use crate::query::quote;
+use crate::scan::{Malformed, Scanner};
 
 /// Entries of updates before the oldest are folded into one (S2.28).
 const UPDATES_MAX: usize = 10;
@@ -34,87 +40,151 @@ impl Operation {
 
 /// What tells entries apart. An applier is the same in all versions, so it has none here.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Id {
-    manager: String,
+pub(super) struct Id<'a> {
+    manager: Cow<'a, str>,
     operation: Operation,
-    version: String,
-    subresource: String,
+    version: Cow<'a, str>,
+    subresource: Cow<'a, str>,
 }
 
 /// What one manager owns.
 #[derive(Clone, Debug)]
-pub(super) struct Entry {
-    id: Id,
-    api_version: String,
+pub(super) struct Entry<'a> {
+    id: Id<'a>,
+    api_version: Cow<'a, str>,
     /// When the set last changed; an apply that changed nothing leaves none.
-    pub(super) time: Option<String>,
-    pub(super) fields: Fields,
+    pub(super) time: Option<Cow<'a, str>>,
+    pub(super) fields: Fields<'a>,
 }
 
 /// All entries of an object.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Entries {
-    entries: BTreeMap<Id, Entry>,
+pub(super) struct Entries<'a> {
+    entries: BTreeMap<Id<'a>, Entry<'a>>,
 }
 
-impl Entry {
-    pub(super) fn id(write: &Write<'_>, operation: Operation) -> Id {
-        Id {
-            manager: match write.manager {
-                "" => "unknown".into(),
-                manager => manager.into(),
-            },
-            operation,
-            version: match operation {
-                Operation::Apply => String::new(),
-                Operation::Update => write.api_version.into(),
-            },
-            subresource: write.subresource.into(),
+/// An entry as it stands on the wire.
+#[derive(Default)]
+struct Wire<'a> {
+    manager: Cow<'a, str>,
+    operation: Cow<'a, str>,
+    api_version: Cow<'a, str>,
+    time: Option<Cow<'a, str>>,
+    fields_type: Cow<'a, str>,
+    subresource: Cow<'a, str>,
+}
+
+impl<'a> Wire<'a> {
+    fn of(value: &'a Value) -> Wire<'a> {
+        let text = |key: &str| value.get(key).and_then(Value::as_str).map(Cow::Borrowed);
+        Wire {
+            manager: text("manager").unwrap_or_default(),
+            operation: text("operation").unwrap_or_default(),
+            api_version: text("apiVersion").unwrap_or_default(),
+            time: text("time"),
+            fields_type: text("fieldsType").unwrap_or_default(),
+            subresource: text("subresource").unwrap_or_default(),
         }
     }
 
-    pub(super) fn new(id: Id, api_version: &str, time: Option<String>, fields: Fields) -> Entry {
-        Entry { id, api_version: api_version.into(), time, fields }
-    }
-
-    fn decode(value: &Value, fields: Fields) -> Option<Entry> {
-        let text = |key: &str| value.get(key).and_then(Value::as_str);
-        let operation = match text("operation")? {
+    fn with(self, fields: Fields<'a>) -> Option<Entry<'a>> {
+        let operation = match &*self.operation {
             "Apply" => Operation::Apply,
             "Update" => Operation::Update,
             _ => return None,
         };
-        let api_version = text("apiVersion").filter(|version| !version.is_empty())?;
-        if text("fieldsType")? != "FieldsV1" {
+        if self.api_version.is_empty() || self.fields_type != "FieldsV1" {
             return None;
         }
         let id = Id {
-            manager: text("manager").unwrap_or_default().into(),
+            manager: self.manager,
             operation,
             version: match operation {
-                Operation::Apply => String::new(),
-                Operation::Update => api_version.into(),
+                Operation::Apply => Cow::Borrowed(""),
+                Operation::Update => self.api_version.clone(),
             },
-            subresource: text("subresource").unwrap_or_default().into(),
+            subresource: self.subresource,
         };
-        let time = text("time").map(str::to_owned);
-        Some(Entry { id, api_version: api_version.into(), time, fields })
+        Some(Entry { id, api_version: self.api_version, time: self.time, fields })
+    }
+}
+
+impl<'a> Entry<'a> {
+    pub(super) fn id(write: &Write<'a>, operation: Operation) -> Id<'a> {
+        Id {
+            manager: match write.manager {
+                "" => Cow::Borrowed("unknown"),
+                manager => Cow::Borrowed(manager),
+            },
+            operation,
+            version: match operation {
+                Operation::Apply => Cow::Borrowed(""),
+                Operation::Update => Cow::Borrowed(write.api_version),
+            },
+            subresource: Cow::Borrowed(write.subresource),
+        }
     }
 
-    fn encode(self) -> Value {
-        let mut entry = Map::new();
-        entry.insert("manager".into(), self.id.manager.into());
-        entry.insert("operation".into(), self.id.operation.as_str().into());
-        entry.insert("apiVersion".into(), self.api_version.into());
-        if let Some(time) = self.time {
-            entry.insert("time".into(), time.into());
-        }
-        entry.insert("fieldsType".into(), "FieldsV1".into());
-        entry.insert("fieldsV1".into(), Value::Object(self.fields));
+    pub(super) fn new(
+        id: Id<'a>,
+        api_version: &'a str,
+        time: Option<Cow<'a, str>>,
+        fields: Fields<'a>,
+    ) -> Entry<'a> {
+        Entry { id, api_version: Cow::Borrowed(api_version), time, fields }
+    }
+
+    /// Reads an entry that we wrote; `Ok(None)` if it says nothing we know.
+    fn scan(text: &'a str, scanner: &mut Scanner<'a>) -> Result<Option<Entry<'a>>, Malformed> {
+        let mut wire = Wire::default();
+        let mut fields = Fields::default();
+        scanner.object::<Malformed>(|key, at| {
+            if at.is(key, "fieldsV1") {
+                let span = at.value()?;
+                let text = &text[span.start as usize..span.end as usize];
+                fields = Fields::stored(text).unwrap_or_default();
+                return Ok(());
+            }
+            if at.peek() != Some(b'"') {
+                return at.value().map(drop);
+            }
+            let span = at.string()?;
+            let value = at.text(span)?;
+            match &*at.text(key)? {
+                "manager" => wire.manager = value,
+                "operation" => wire.operation = value,
+                "apiVersion" => wire.api_version = value,
+                "time" => wire.time = Some(value),
+                "fieldsType" => wire.fields_type = value,
+                "subresource" => wire.subresource = value,
+                _ => {}
+            }
+            Ok(())
+        })?;
+        Ok(wire.with(fields))
+    }
+
+    /// Writes the entry as JSON, its members in order.
+    fn write(&self, out: &mut Vec<u8>) {
+        let member = |key: &str, text: &str, out: &mut Vec<u8>| {
+            out.push(b',');
+            push_string(out, key);
+            out.push(b':');
+            push_string(out, text);
+        };
+        out.extend_from_slice(br#"{"apiVersion":"#);
+        push_string(out, &self.api_version);
+        out.extend_from_slice(br#","fieldsType":"FieldsV1","fieldsV1":"#);
+        self.fields.write(out);
+        member("manager", &self.id.manager, out);
+        member("operation", self.id.operation.as_str(), out);
         if !self.id.subresource.is_empty() {
-            entry.insert("subresource".into(), self.id.subresource.into());
+            member("subresource", &self.id.subresource, out);
         }
-        Value::Object(entry)
+        if let Some(time) = &self.time {
+            member("time", time, out);
+        }
+        out.push(b'}');
     }
 
     /// As messages name its manager.
@@ -130,103 +200,120 @@ impl Entry {
     }
 }
 
-impl Entries {
+impl<'a> Entries<'a> {
     /// Reads entries that a client sent; none if any of them is broken.
-    pub(super) fn decode(values: &[Value]) -> Option<Entries> {
+    pub(super) fn sent(values: &'a [Value]) -> Option<Entries<'a>> {
         if values.len() > ENTRIES_MAX {
             return None;
         }
         let mut entries = Entries::default();
         for value in values {
             let fields = match value.get("fieldsV1") {
-                None | Some(Value::Null) => Fields::new(),
-                Some(fields) => fields::read(fields)?,
+                None | Some(Value::Null) => Fields::default(),
+                Some(fields) => Fields::read(fields)?,
             };
-            entries.insert(Entry::decode(value, fields)?);
+            entries.insert(Wire::of(value).with(fields)?);
         }
         Some(entries)
     }
 
     /// Reads entries that we wrote: they have their one spelling already.
-    pub(super) fn decode_stored(value: Value) -> Entries {
+    pub(super) fn stored(text: &'a str) -> Entries<'a> {
         let mut entries = Entries::default();
-        let Value::Array(values) = value else { return entries };
-        for mut value in values {
-            let fields = match value.get_mut("fieldsV1") {
-                Some(Value::Object(fields)) => std::mem::take(fields),
-                _ => Fields::new(),
-            };
-            if let Some(entry) = Entry::decode(&value, fields) {
+        let mut scanner = Scanner::new(text.as_bytes());
+        // What we did not write is nothing: an object that was never tracked.
+        let _ = scanner.array::<Malformed>(|at| {
+            if let Some(entry) = Entry::scan(text, at)? {
                 entries.insert(entry);
             }
-        }
+            Ok(())
+        });
         entries
     }
 
     /// As `managedFields`; none if there is nothing to say.
-    pub(super) fn encode(self) -> Option<Value> {
-        let mut entries: Vec<Entry> = self.entries.into_values().collect();
+    pub(super) fn encode(self) -> Option<String> {
+        if self.entries.is_empty() {
+            return None;
+        }
+        let mut entries: Vec<&Entry<'a>> = self.entries.values().collect();
         entries.sort_by(|a, b| {
-            let key = |entry: &Entry| (entry.id.operation, entry.time.clone().unwrap_or_default());
+            let key = |entry: &Entry<'a>| (entry.id.operation, entry.time.clone());
             key(a).cmp(&key(b)).then_with(|| a.id.cmp(&b.id))
         });
-        (!entries.is_empty()).then(|| entries.into_iter().map(Entry::encode).collect())
+        let mut out = Vec::with_capacity(1024);
+        for entry in entries {
+            out.push(if out.is_empty() { b'[' } else { b',' });
+            entry.write(&mut out);
+        }
+        out.push(b']');
+        Some(String::from_utf8(out).expect("text and braces are text"))
+    }
+
+    /// Whether the same managers own the same fields, some since another time.
+    pub(super) fn differ_in_times(&self, other: &Entries<'_>) -> bool {
+        let same = |a: &Entry<'_>, b: &Entry<'_>| {
+            a.id == b.id && a.api_version == b.api_version && a.fields == b.fields
+        };
+        self.entries.len() == other.entries.len()
+            && self.iter().zip(other.iter()).all(|(a, b)| same(a, b))
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Entry<'a>> {
         self.entries.values()
     }
 
-    pub(super) fn remove(&mut self, id: &Id) -> Option<Entry> {
+    pub(super) fn remove(&mut self, id: &Id<'a>) -> Option<Entry<'a>> {
         self.entries.remove(id)
     }
 
     /// Entries that own nothing do not exist.
-    pub(super) fn insert(&mut self, entry: Entry) {
+    pub(super) fn insert(&mut self, entry: Entry<'a>) {
         if !entry.fields.is_empty() {
             self.entries.insert(entry.id.clone(), entry);
         }
     }
 
     /// Gives the fields that an update changed to its manager.
-    pub(super) fn update(&mut self, changes: &Changes, write: &Write<'_>) {
-        self.lose(changes);
-        let mut taken = changes.modified.clone();
-        union(&mut taken, &changes.added);
+    pub(super) fn update(&mut self, changes: Changes<'a>, write: &Write<'a>) {
+        self.lose(&changes);
+        let mut taken = changes.modified;
+        taken.union(changes.added);
         if taken.is_empty() {
             return;
         }
         let id = Entry::id(write, Operation::Update);
         if let Some(previous) = self.remove(&id) {
-            union(&mut taken, &previous.fields);
+            taken.union(previous.fields);
         }
-        self.insert(Entry::new(id, write.api_version, Some(rfc3339(write.now)), taken));
+        self.insert(Entry::new(id, write.api_version, Some(rfc3339(write.now).into()), taken));
         self.fold_oldest();
     }
 
     /// Takes changed and removed fields from all entries.
-    pub(super) fn lose(&mut self, changes: &Changes) {
+    pub(super) fn lose(&mut self, changes: &Changes<'_>) {
         for entry in self.entries.values_mut() {
             for set in [&changes.modified, &changes.added, &changes.removed] {
-                subtract(&mut entry.fields, set);
+                entry.fields.subtract(set);
             }
         }
         self.entries.retain(|_, entry| !entry.fields.is_empty());
     }
 
     /// The fields that others own and that would change.
-    pub(super) fn conflicts(&self, changes: &Changes) -> Vec<Conflict> {
+    pub(super) fn conflicts(&self, changes: &Changes<'_>) -> Vec<Conflict> {
         let mut conflicts = Vec::new();
         for entry in self.entries.values() {
-            let mut fields = intersect(&entry.fields, &changes.modified);
-            union(&mut fields, &intersect(&entry.fields, &changes.added));
+            let mut fields = entry.fields.intersect(&changes.modified);
+            fields.union(entry.fields.intersect(&changes.added));
             let manager = entry.shown();
             conflicts.extend(
-                fields::paths(&fields)
+                fields
+                    .paths()
                     .into_iter()
                     .map(|field| Conflict { manager: manager.clone(), field }),
             );
@@ -236,7 +323,7 @@ impl Entries {
 
     /// Keeps the number of updaters small: the oldest become one, for each version.
     fn fold_oldest(&mut self) {
-        let mut updaters: Vec<Id> =
+        let mut updaters: Vec<Id<'a>> =
             self.entries.keys().filter(|id| id.operation == Operation::Update).cloned().collect();
         if updaters.len() <= UPDATES_MAX {
             return;
@@ -245,7 +332,7 @@ impl Entries {
             (self.entries.get(id).and_then(|entry| entry.time.clone()), id.clone())
         });
         let mut left = updaters.len();
-        let mut first_of_version: BTreeMap<String, Id> = BTreeMap::new();
+        let mut first_of_version: BTreeMap<Cow<'a, str>, Id<'a>> = BTreeMap::new();
         for id in updaters {
             if left <= UPDATES_MAX {
                 return;
@@ -260,19 +347,19 @@ impl Entries {
     }
 
     /// Folds an entry into the bucket of its version, which begins as the `first` folded one.
-    fn fold(&mut self, first: &Id, id: &Id) {
+    fn fold(&mut self, first: &Id<'a>, id: &Id<'a>) {
         let bucket = Id {
             manager: "ancient-changes".into(),
             operation: Operation::Update,
             version: id.version.clone(),
-            subresource: String::new(),
+            subresource: Cow::Borrowed(""),
         };
         let mut into = match self.remove(&bucket).or_else(|| self.remove(first)) {
             Some(entry) => entry,
             None => return,
         };
         if let Some(entry) = self.remove(id) {
-            union(&mut into.fields, &entry.fields);
+            into.fields.union(entry.fields);
             into.time = entry.time;
         }
         self.insert(Entry { id: bucket, ..into });

@@ -1,198 +1,409 @@
-//! Sets of fields, in the form that `fieldsV1` has on the wire.
+//! Sets of fields: what `fieldsV1` says, as sorted lists that borrow their text.
 //!
-//! A set is an object of nodes. A node is an object too: its members are what is below it, and
-//! `.` says that the node itself belongs to the set. A node with nothing below it needs no `.`.
-//! Keeping this form means that reading and writing entries costs nothing, and that a write pays
-//! for the fields it changes, not for all that are owned.
+//! On the wire a set is an object of nodes, and a node is an object too: its members are what is
+//! below it, and `.` says that the node itself belongs to the set. A node with nothing below it
+//! needs no `.`. Here a set is a list of steps in the order of the wire, so that reading, comparing
+//! and writing one are single passes; names come from the object or from the stored text and are
+//! rarely copied. Every write reads and writes all sets of its object, so this must be cheap.
 
-use serde_json::{Map, Value};
+use std::borrow::Cow;
+use std::cmp::Ordering;
+
+use serde_json::Value;
 
 use super::structure::Structure;
+use crate::json::push_text;
 use crate::query::quote;
+use crate::scan::unescape;
 
-/// A set of fields, or a node of one.
-pub(super) type Fields = Map<String, Value>;
+/// A set of fields, or what is below a node of one: sorted, each step once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Fields<'a>(Vec<(Step<'a>, Node<'a>)>);
 
-/// Whether a node belongs to its set.
-pub(super) fn is_member(node: &Fields) -> bool {
-    node.is_empty() || node.contains_key(".")
+/// A place. Invariant: it belongs to the set, or something below it does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Node<'a> {
+    /// Whether the place itself belongs to the set.
+    pub(super) member: bool,
+    pub(super) below: Fields<'a>,
 }
 
-fn node(value: &Value) -> Option<&Fields> {
-    value.as_object()
-}
-
-/// What is below a node.
-pub(super) fn below(node: &Fields) -> impl Iterator<Item = (&String, &Fields)> {
-    node.iter()
-        .filter(|(key, _)| *key != ".")
-        .filter_map(|(key, value)| Some((key, value.as_object()?)))
-}
-
-/// A node with what is below it, and whether it belongs itself; none if neither.
-pub(super) fn make(mut below: Fields, member: bool) -> Option<Fields> {
-    if below.is_empty() {
-        return member.then_some(below);
+impl<'a> Node<'a> {
+    pub(super) fn leaf() -> Node<'a> {
+        Node { member: true, below: Fields::default() }
     }
-    if member {
-        below.insert(".".into(), Value::Object(Fields::new()));
+
+    /// A node with what is below it; none if it says nothing.
+    pub(super) fn some(self) -> Option<Node<'a>> {
+        (self.member || !self.below.is_empty()).then_some(self)
     }
-    Some(below)
 }
 
-/// Adds a set to another.
-pub(super) fn union(set: &mut Fields, other: &Fields) {
-    for (key, theirs) in below(other) {
-        match set.get_mut(key) {
-            Some(Value::Object(ours)) => {
-                let member = is_member(ours) || is_member(theirs);
-                union(ours, theirs);
-                if member && !ours.is_empty() {
-                    ours.insert(".".into(), Value::Object(Fields::new()));
-                }
-            }
-            _ => {
-                set.insert(key.clone(), Value::Object(theirs.clone()));
-            }
+/// How a place is reached from the one above it. The order is that of the wire.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Step<'a> {
+    by: By,
+    text: Cow<'a, str>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum By {
+    /// `f:`, the name of a member.
+    Field,
+    /// `i:`, a position in a list.
+    Index,
+    /// `k:`, the keys of an element.
+    Keys,
+    /// `v:`, the value of an element.
+    Value,
+}
+
+impl By {
+    fn prefix(self) -> &'static str {
+        match self {
+            By::Field => "f:",
+            By::Index => "i:",
+            By::Keys => "k:",
+            By::Value => "v:",
         }
     }
 }
 
-/// Takes a set out of another.
-pub(super) fn subtract(set: &mut Fields, other: &Fields) {
-    for (key, theirs) in below(other) {
-        let Some(Value::Object(ours)) = set.get_mut(key) else { continue };
-        let member = is_member(ours) && !is_member(theirs);
-        ours.remove(".");
-        subtract(ours, theirs);
-        match (member, ours.is_empty()) {
-            (false, true) => {
-                set.remove(key);
-            }
-            (true, false) => {
-                ours.insert(".".into(), Value::Object(Fields::new()));
-            }
-            (true, true) | (false, false) => {}
-        }
+impl<'a> Step<'a> {
+    /// A member of an object.
+    pub(super) fn field(name: &'a str) -> Step<'a> {
+        Step { by: By::Field, text: Cow::Borrowed(name) }
     }
-}
 
-/// What two sets have in common.
-pub(super) fn intersect(set: &Fields, other: &Fields) -> Fields {
-    let mut common = Fields::new();
-    for (key, theirs) in below(other) {
-        let Some(ours) = set.get(key).and_then(node) else { continue };
-        let member = is_member(ours) && is_member(theirs);
-        if let Some(node) = make(intersect(ours, theirs), member) {
-            common.insert(key.clone(), Value::Object(node));
-        }
+    /// An element of a list, by its keys as JSON.
+    pub(super) fn keys(text: String) -> Step<'a> {
+        Step { by: By::Keys, text: Cow::Owned(text) }
     }
-    common
-}
 
-/// Whether all of a set is in another.
-pub(super) fn is_subset(set: &Fields, other: &Fields) -> bool {
-    below(set).all(|(key, ours)| {
-        other.get(key).and_then(node).is_some_and(|theirs| {
-            (is_member(theirs) || !is_member(ours)) && is_subset(ours, theirs)
-        })
-    })
-}
+    /// An element of a list, by its value as JSON.
+    pub(super) fn value(text: String) -> Step<'a> {
+        Step { by: By::Value, text: Cow::Owned(text) }
+    }
 
-/// Whether a set holds a direct member.
-pub(super) fn contains(set: &Fields, key: &str) -> bool {
-    set.get(key).and_then(node).is_some_and(is_member)
-}
+    /// The name of a member.
+    fn name(&self) -> Option<&str> {
+        (self.by == By::Field).then_some(&*self.text)
+    }
 
-/// The set with all named fields that have something below them: ownership of what is in a
-/// struct's field implies that the field is there.
-pub(super) fn with_named<S: Structure>(set: &Fields, structure: S) -> Fields {
-    let mut all = Fields::new();
-    for (key, inner) in below(set) {
-        let named = key.strip_prefix("f:").and_then(|name| structure.field(name));
-        let member = is_member(inner) || named.is_some();
-        let children = match named.or_else(|| structure.element()) {
-            Some(structure) => with_named(inner, structure),
-            None => {
-                let mut inner = inner.clone();
-                inner.remove(".");
-                inner
-            }
+    /// From the wire: none if it is no step, `Some(None)` if it is of a kind we do not know.
+    fn read(key: Cow<'a, str>) -> Option<Option<Step<'a>>> {
+        let by = match key.split_at_checked(2)?.0 {
+            "f:" => By::Field,
+            "i:" => By::Index,
+            "k:" => By::Keys,
+            "v:" => By::Value,
+            other if other.ends_with(':') => return Some(None),
+            _ => return None,
         };
-        if let Some(node) = make(children, member) {
-            all.insert(key.clone(), Value::Object(node));
+        let text = match key {
+            Cow::Borrowed(key) => Cow::Borrowed(&key[2..]),
+            Cow::Owned(mut key) => Cow::Owned(key.split_off(2)),
+        };
+        Some(Some(Step { by, text }))
+    }
+
+    /// The same in the one spelling of its JSON.
+    fn settled(self) -> Option<Step<'a>> {
+        if matches!(self.by, By::Field | By::Index) {
+            return Some(self);
         }
-    }
-    all
-}
-
-/// The paths of all members, for people: `.spec.containers[name="c"].image`.
-pub(super) fn paths(set: &Fields) -> Vec<String> {
-    let mut paths = Vec::new();
-    collect_paths(set, &mut String::new(), &mut paths);
-    paths
-}
-
-fn collect_paths(set: &Fields, prefix: &mut String, paths: &mut Vec<String>) {
-    let length = prefix.len();
-    for (key, _) in below(set).filter(|(_, node)| is_member(node)) {
-        prefix.push_str(&step(key));
-        paths.push(prefix.clone());
-        prefix.truncate(length);
-    }
-    for (key, node) in below(set) {
-        prefix.push_str(&step(key));
-        collect_paths(node, prefix, paths);
-        prefix.truncate(length);
+        let value: Value = serde_json::from_str(&self.text).ok()?;
+        if self.by == By::Keys && !value.is_object() {
+            return None;
+        }
+        Some(Step { by: self.by, text: Cow::Owned(value.to_string()) })
     }
 }
 
 /// One step of a path, for people.
-pub(super) fn step(key: &str) -> String {
-    let value = |text: &str| match serde_json::from_str(text) {
-        Ok(Value::String(text)) => quote(&text),
-        Ok(other) => other.to_string(),
-        Err(_) => text.to_owned(),
-    };
-    match key.split_at_checked(2) {
-        Some(("f:", name)) => format!(".{name}"),
-        Some(("v:", text)) => format!("[={}]", value(text)),
-        Some(("i:", index)) => format!("[{index}]"),
-        Some(("k:", text)) => {
-            let keys: Fields = serde_json::from_str(text).unwrap_or_default();
-            let keys: Vec<String> = keys
-                .iter()
-                .map(|(name, value)| match value {
-                    Value::String(text) => format!("{name}={}", quote(text)),
-                    other => format!("{name}={other}"),
-                })
-                .collect();
-            format!("[{}]", keys.join(","))
+impl std::fmt::Display for Step<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let shown = |value: &Value| match value {
+            Value::String(text) => quote(text),
+            other => other.to_string(),
+        };
+        let text = &*self.text;
+        match self.by {
+            By::Field => write!(f, ".{text}"),
+            By::Index => write!(f, "[{text}]"),
+            By::Value => match serde_json::from_str(text) {
+                Ok(value) => write!(f, "[={}]", shown(&value)),
+                Err(_) => write!(f, "[={text}]"),
+            },
+            By::Keys => {
+                let keys: serde_json::Map<String, Value> =
+                    serde_json::from_str(text).unwrap_or_default();
+                let keys: Vec<String> =
+                    keys.iter().map(|(name, value)| format!("{name}={}", shown(value))).collect();
+                write!(f, "[{}]", keys.join(","))
+            }
         }
-        _ => key.to_owned(),
     }
 }
 
-/// A set that came from outside, in its one spelling; none if it is not a set. Steps of a kind we
-/// do not know are left out.
-pub(super) fn read(value: &Value) -> Option<Fields> {
-    let mut fields = Fields::new();
-    for (key, value) in value.as_object()? {
-        if key == "." {
-            fields.insert(key.clone(), Value::Object(Fields::new()));
-            continue;
-        }
-        let key = match key.split_at_checked(2)? {
-            ("f:" | "i:", _) => key.clone(),
-            ("v:", text) => format!("v:{}", serde_json::from_str::<Value>(text).ok()?),
-            ("k:", text) => {
-                let keys: Fields = serde_json::from_str(text).ok()?;
-                format!("k:{}", Value::Object(keys))
-            }
-            (kind, _) if kind.ends_with(':') => continue,
-            _ => return None,
-        };
-        fields.insert(key, Value::Object(read(value)?));
+impl<'a> Fields<'a> {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
-    Some(fields)
+
+    /// Adds a step that comes after all that are there.
+    pub(super) fn push(&mut self, step: Step<'a>, node: Node<'a>) {
+        debug_assert!(self.0.last().is_none_or(|(last, _)| *last < step), "steps come in order");
+        self.0.push((step, node));
+    }
+
+    /// A set of the elements of a list, in any order. An element that is there twice is one unit.
+    pub(super) fn of_elements(mut elements: Vec<(Step<'a>, Node<'a>)>) -> Fields<'a> {
+        elements.sort_by(|a, b| a.0.cmp(&b.0));
+        elements.dedup_by(|later, kept| {
+            let twice = later.0 == kept.0;
+            if twice {
+                kept.1 = Node::leaf();
+            }
+            twice
+        });
+        Fields(elements)
+    }
+
+    fn find(&self, step: &Step<'_>) -> Result<usize, usize> {
+        self.0.binary_search_by(|(found, _)| found.cmp(step))
+    }
+
+    /// What is said of a step.
+    pub(super) fn get(&self, step: &Step<'_>) -> Option<&Node<'a>> {
+        self.find(step).ok().map(|at| &self.0[at].1)
+    }
+
+    fn get_mut(&mut self, step: &Step<'_>) -> Option<&mut Node<'a>> {
+        self.find(step).ok().map(|at| &mut self.0[at].1)
+    }
+
+    /// Takes a field with all that is below it out of the set.
+    pub(super) fn remove_field(&mut self, name: &str) {
+        self.0.retain(|(step, _)| step.name() != Some(name));
+    }
+
+    /// What is said of a field; so that some of it can be taken out. A field that says nothing
+    /// afterwards is gone.
+    pub(super) fn edit_field(&mut self, name: &str, edit: impl FnOnce(&mut Node<'a>)) {
+        let Some(node) = self.get_mut(&Step::field(name)) else { return };
+        edit(node);
+        if !node.member && node.below.is_empty() {
+            self.remove_field(name);
+        }
+    }
+
+    /// Adds a set to this one.
+    pub(super) fn union(&mut self, other: Fields<'a>) {
+        if self.is_empty() {
+            *self = other;
+            return;
+        }
+        if other.is_empty() {
+            return;
+        }
+        let both = Vec::with_capacity(self.0.len() + other.0.len());
+        let mine = std::mem::replace(&mut self.0, both);
+        let mut theirs = other.0.into_iter().peekable();
+        for (step, mut node) in mine {
+            while let Some(before) = theirs.next_if(|(their, _)| *their < step) {
+                self.0.push(before);
+            }
+            if let Some((_, their)) = theirs.next_if(|(their, _)| *their == step) {
+                node.member |= their.member;
+                node.below.union(their.below);
+            }
+            self.0.push((step, node));
+        }
+        self.0.extend(theirs);
+    }
+
+    /// Takes a set out of this one.
+    pub(super) fn subtract(&mut self, other: &Fields<'_>) {
+        if self.is_empty() {
+            return;
+        }
+        let mut emptied = false;
+        for (step, theirs) in &other.0 {
+            let Some(ours) = self.get_mut(step) else { continue };
+            ours.member &= !theirs.member;
+            ours.below.subtract(&theirs.below);
+            emptied |= !ours.member && ours.below.is_empty();
+        }
+        if emptied {
+            self.0.retain(|(_, node)| node.member || !node.below.is_empty());
+        }
+    }
+
+    /// What two sets have in common.
+    pub(super) fn intersect(&self, other: &Fields<'_>) -> Fields<'a> {
+        let mut common = Fields::default();
+        let mut theirs = other.0.iter().peekable();
+        for (step, ours) in &self.0 {
+            while theirs.next_if(|(their, _)| their.cmp(step) == Ordering::Less).is_some() {}
+            let Some((_, their)) = theirs.next_if(|(their, _)| their == step) else { continue };
+            let node = Node {
+                member: ours.member && their.member,
+                below: ours.below.intersect(&their.below),
+            };
+            common.0.extend(node.some().map(|node| (step.clone(), node)));
+        }
+        common
+    }
+
+    /// Whether all of this set is in another.
+    pub(super) fn is_subset(&self, other: &Fields<'_>) -> bool {
+        self.0.iter().all(|(step, ours)| {
+            other.get(step).is_some_and(|theirs| {
+                (theirs.member || !ours.member) && ours.below.is_subset(&theirs.below)
+            })
+        })
+    }
+
+    /// The set with all named fields that have something below them: ownership of what is in a
+    /// struct's field implies that the field is there.
+    pub(super) fn with_named<S: Structure>(&self, structure: S) -> Fields<'a> {
+        let with_named = |(step, node): &(Step<'a>, Node<'a>)| {
+            let named = step.name().and_then(|name| structure.field(name));
+            let below = match named.or_else(|| structure.element()) {
+                Some(structure) => node.below.with_named(structure),
+                None => node.below.clone(),
+            };
+            (step.clone(), Node { member: node.member || named.is_some(), below })
+        };
+        Fields(self.0.iter().map(with_named).collect())
+    }
+
+    /// The paths of all members, for people: `.spec.containers[name="c"].image`.
+    pub(super) fn paths(&self) -> Vec<String> {
+        let mut paths = Vec::new();
+        self.collect_paths("", &mut paths);
+        paths
+    }
+
+    fn collect_paths(&self, prefix: &str, paths: &mut Vec<String>) {
+        let members = self.0.iter().filter(|(_, node)| node.member);
+        paths.extend(members.map(|(step, _)| format!("{prefix}{step}")));
+        for (step, node) in self.0.iter().filter(|(_, node)| !node.below.is_empty()) {
+            node.below.collect_paths(&format!("{prefix}{step}"), paths);
+        }
+    }
+
+    /// A set that we wrote: it is sorted and has its one spelling. Not even that is taken for
+    /// granted, but what is not so is nothing.
+    pub(super) fn stored(text: &'a str) -> Option<Fields<'a>> {
+        let mut reader = Reader { text, at: 0 };
+        let node = reader.node()?;
+        (reader.at == text.len()).then_some(node.below)
+    }
+
+    /// A set that came from outside, in its one spelling; none if it is not a set. Steps of a kind
+    /// we do not know are left out.
+    pub(super) fn read(value: &'a Value) -> Option<Fields<'a>> {
+        let mut fields = Vec::new();
+        for (key, value) in value.as_object()?.iter().filter(|(key, _)| *key != ".") {
+            let Some(step) = Step::read(Cow::Borrowed(key))? else { continue };
+            let below = Fields::read(value)?;
+            let member = below.is_empty() || value.get(".").is_some();
+            fields.push((step.settled()?, Node { member, below }));
+        }
+        fields.sort_by(|a, b| a.0.cmp(&b.0));
+        fields.dedup_by(|later, kept| later.0 == kept.0);
+        Some(Fields(fields))
+    }
+
+    /// Writes the set as JSON.
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        self.write_node(false, out);
+    }
+
+    fn write_node(&self, member: bool, out: &mut Vec<u8>) {
+        out.push(b'{');
+        let mut first = true;
+        if member && !self.is_empty() {
+            out.extend_from_slice(br#"".":{}"#);
+            first = false;
+        }
+        for (step, node) in &self.0 {
+            if !std::mem::take(&mut first) {
+                out.push(b',');
+            }
+            out.push(b'"');
+            out.extend_from_slice(step.by.prefix().as_bytes());
+            push_text(out, &step.text);
+            out.extend_from_slice(b"\":");
+            node.below.write_node(node.member, out);
+        }
+        out.push(b'}');
+    }
+}
+
+/// Reads a set in the form in which [`Fields::write`] writes it: nothing but keys and braces.
+struct Reader<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn node(&mut self) -> Option<Node<'a>> {
+        let mut node = Node::default();
+        self.take(b'{')?;
+        if self.take(b'}').is_some() {
+            node.member = true;
+            return Some(node);
+        }
+        loop {
+            let key = self.key()?;
+            self.take(b':')?;
+            let below = self.node()?;
+            if key == "." {
+                node.member = true;
+            } else if let Some(step) = Step::read(key)?
+                && node.below.0.last().is_none_or(|(last, _)| *last < step)
+            {
+                node.below.0.push((step, below));
+            }
+            if self.take(b',').is_none() {
+                self.take(b'}')?;
+                return Some(node);
+            }
+        }
+    }
+
+    fn take(&mut self, byte: u8) -> Option<()> {
+        (self.text.as_bytes().get(self.at) == Some(&byte)).then(|| self.at += 1)
+    }
+
+    fn key(&mut self) -> Option<Cow<'a, str>> {
+        self.take(b'"')?;
+        let start = self.at;
+        let bytes = self.text.as_bytes();
+        let mut escaped = false;
+        loop {
+            match bytes.get(self.at)? {
+                b'"' => break,
+                b'\\' => {
+                    escaped = true;
+                    self.at += 2;
+                }
+                _ => self.at += 1,
+            }
+        }
+        let raw = self.text.get(start..self.at)?;
+        self.at += 1;
+        if !escaped {
+            return Some(Cow::Borrowed(raw));
+        }
+        // Quotes are all that is escaped in the keys of nearly every element.
+        let plain = raw.replace("\\\"", "\"");
+        if plain.contains('\\') {
+            return unescape(raw.as_bytes()).map(|text| Cow::Owned(text.into_owned()));
+        }
+        Some(Cow::Owned(plain))
+    }
 }

@@ -4,9 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
-use super::compare::{Names, field_step, zip};
-use super::contains;
-use super::fields::Fields;
+use super::compare::{Names, zip};
+use super::fields::{Fields, Step};
 use super::structure::{Form, Structure};
 use crate::query::quote;
 
@@ -64,14 +63,14 @@ fn merge_maps<S: Structure>(
 fn merge_lists<S: Structure>(ours: &[Value], theirs: &[Value], structure: S) -> Vec<Value> {
     let Some(inner) = structure.element() else { return theirs.to_vec() };
     let names = Names::of(structure);
-    let keys = |list: &[Value]| -> Option<Vec<String>> {
+    let keys = |list: &[Value]| -> Option<Vec<Step<'static>>> {
         list.iter().map(|element| names.name(element)).collect()
     };
     let (Some(our_keys), Some(their_keys)) = (keys(ours), keys(theirs)) else {
         return theirs.to_vec();
     };
-    let wanted: BTreeSet<&String> = their_keys.iter().collect();
-    let mut by_key: BTreeMap<&String, Option<&Value>> = BTreeMap::new();
+    let wanted: BTreeSet<&Step<'_>> = their_keys.iter().collect();
+    let mut by_key: BTreeMap<&Step<'_>, Option<&Value>> = BTreeMap::new();
     for (key, element) in our_keys.iter().zip(ours) {
         // Elements that are there twice are replaced, not merged into.
         by_key.entry(key).and_modify(|found| *found = None).or_insert(Some(element));
@@ -84,7 +83,7 @@ fn merge_lists<S: Structure>(ours: &[Value], theirs: &[Value], structure: S) -> 
         their_keys.iter().filter(|key| by_key.contains_key(key)).collect::<Vec<_>>().into_iter();
     let mut next_shared = shared.next();
     let mut merged = Vec::with_capacity(ours.len() + theirs.len());
-    let mut taken: BTreeSet<&String> = BTreeSet::new();
+    let mut taken: BTreeSet<&Step<'_>> = BTreeSet::new();
     let (mut left, mut right) = (0, 0);
     while left < our_keys.len() || right < their_keys.len() {
         let ours_here = our_keys.get(left);
@@ -125,16 +124,16 @@ fn merge_lists<S: Structure>(ours: &[Value], theirs: &[Value], structure: S) -> 
 }
 
 /// The object without the fields of a set; none if nothing is left.
-pub(super) fn remove<S: Structure>(value: &Value, set: &Fields, structure: S) -> Option<Value> {
+pub(super) fn remove<S: Structure>(value: &Value, set: &Fields<'_>, structure: S) -> Option<Value> {
     match (structure.form(), value) {
         (Form::Map | Form::Deduced, Value::Object(members)) => {
             let mut kept = Map::new();
             for (key, value) in members {
-                let step = field_step(key);
-                if contains(set, &step) {
+                let found = set.get(&Step::field(key));
+                if found.is_some_and(|node| node.member) {
                     continue;
                 }
-                let below = set.get(&step).and_then(Value::as_object);
+                let below = found.map(|node| &node.below);
                 let inner = structure.field(key).or_else(|| structure.element());
                 let value = match (below, inner) {
                     (Some(below), Some(inner)) => remove(value, below, inner),
@@ -151,12 +150,9 @@ pub(super) fn remove<S: Structure>(value: &Value, set: &Fields, structure: S) ->
             let names = Names::of(structure);
             let mut kept = Vec::new();
             for element in elements {
-                let step = names.name(element).unwrap_or_default();
-                if contains(set, &step) {
-                    continue;
-                }
-                match set.get(&step).and_then(Value::as_object) {
-                    Some(below) => kept.extend(remove(element, below, inner)),
+                match names.name(element).and_then(|step| set.get(&step)) {
+                    Some(node) if node.member => {}
+                    Some(node) => kept.extend(remove(element, &node.below, inner)),
                     None => kept.push(element.clone()),
                 }
             }
@@ -199,10 +195,9 @@ fn validate_map<S: Structure>(value: &Value, structure: S) -> Result<(), String>
         return Err(format!("expected map, got {}", go_type(value)));
     };
     for (key, value) in members {
-        let step = format!(".{key}");
         match structure.field(key).or_else(|| structure.element()) {
-            Some(inner) => validate(value, inner).map_err(|why| at(&step, &why))?,
-            None => return Err(format!("{step}: field not declared in schema")),
+            Some(inner) => validate(value, inner).map_err(|why| at(&format!(".{key}"), &why))?,
+            None => return Err(format!(".{key}: field not declared in schema")),
         }
     }
     Ok(())
@@ -216,19 +211,18 @@ fn validate_list<S: Structure>(value: &Value, structure: S) -> Result<(), String
     let names = Names::of(structure);
     let mut seen = BTreeSet::new();
     for (index, element) in elements.iter().enumerate() {
-        let step = if structure.form() == Form::AtomicList {
-            format!("[{index}]")
-        } else {
-            let key = names
-                .name(element)
-                .ok_or_else(|| format!("element {index}: {}", why_unnamed(element, structure)))?;
-            let step = super::fields::step(&key);
-            if !seen.insert(key) {
-                return Err(format!("duplicate entries for key {step}"));
-            }
-            step
-        };
-        validate(element, inner).map_err(|why| at(&step, &why))?;
+        if structure.form() == Form::AtomicList {
+            validate(element, inner).map_err(|why| at(&format!("[{index}]"), &why))?;
+            continue;
+        }
+        let step = names
+            .name(element)
+            .ok_or_else(|| format!("element {index}: {}", why_unnamed(element, structure)))?;
+        if seen.contains(&step) {
+            return Err(format!("duplicate entries for key {step}"));
+        }
+        validate(element, inner).map_err(|why| at(&step.to_string(), &why))?;
+        seen.insert(step);
     }
     Ok(())
 }

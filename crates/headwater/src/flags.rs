@@ -7,9 +7,11 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 mod controllers;
+mod etcd;
 mod quantity;
 
 pub(crate) use controllers::{Controllers, Controlling};
+pub(crate) use etcd::{Etcd, StoreKind};
 pub(crate) use quantity::{Bytes, parse_bytes, parse_duration};
 
 /// A Kubernetes-compatible List/Watch control plane in one binary.
@@ -83,7 +85,8 @@ Examples:
   headwater serve --data-dir /var/lib/headwater --bind 0.0.0.0:6443 --tls-san api.example.org
   headwater serve --memory --bind 127.0.0.1:0 --kubeconfig-out /tmp/kubeconfig
   headwater serve --token-auth-file tokens.csv      # lines of: token,user,uid,\"group1,group2\"
-  headwater serve --watch-cache-sizes pods=5000,deployments.apps=500";
+  headwater serve --watch-cache-sizes pods=5000,deployments.apps=500
+  headwater serve --store etcd --etcd-endpoints http://a:2379,http://b:2379,http://c:2379";
 
 /// Flags of `serve` and `dev`.
 #[derive(Debug, Args)]
@@ -95,6 +98,10 @@ pub(crate) struct Serve {
     /// Keep everything in memory; it is gone when the server stops
     #[arg(long)]
     pub(crate) memory: bool,
+
+    /// Where objects are kept; with etcd, any number of servers may share them (see --help)
+    #[arg(long, value_name = "ENGINE", default_value = "embedded", conflicts_with = "memory")]
+    pub(crate) store: StoreKind,
 
     /// Address to serve HTTPS on; port 0 takes any free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6443")]
@@ -143,6 +150,9 @@ pub(crate) struct Serve {
     /// What open requests may take after SIGTERM
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
     pub(crate) shutdown_grace: Duration,
+
+    #[command(flatten)]
+    pub(crate) etcd: Etcd,
 
     #[command(flatten)]
     pub(crate) controlling: Controlling,

@@ -12,6 +12,7 @@ mod kubeconfig;
 mod connect;
 mod print;
 mod limits;
+mod engine;
 mod serve;
 mod controllers;
 mod data;

@@ -3,7 +3,6 @@
 //! Promise: the process ends only when every part has; the first signal ends it gently, the second
 //! at once; what goes wrong at the start is one sentence with a way out.
 
-use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +12,6 @@ use anyhow::{Context, Result, anyhow};
 use headwater_api::{Clock, SystemClock};
 use headwater_cache::{Cacher, Options as CacheOptions};
 use headwater_controllers::Selected;
-use headwater_server::backup::Backup;
 use headwater_server::identity::Authenticator;
 use headwater_server::listen::{self, Listener};
 use headwater_server::metrics::Metrics;
@@ -24,14 +22,12 @@ use headwater_server::service_account::Issuer;
 use headwater_server::tls::Acceptor;
 use headwater_server::token_file::{TokenFile, Tokens};
 use headwater_server::{self as server, Server};
-use headwater_store::embedded::Retention;
-use headwater_store::embedded::disk::Directory;
-use headwater_store::{Embedded, EmbeddedOptions, Memory, Store};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::controllers::{self, Controlled};
+use crate::engine::Engine;
 use crate::flags::Serve;
 use crate::{limits, print};
 
@@ -54,7 +50,7 @@ pub(crate) async fn serve(flags: Serve) -> Result<()> {
     let home = Home::new(&flags)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
 
-    let engine = Engine::open(&flags, &home, clock.clone()).await?;
+    let engine = Engine::open(&flags, home.data.as_deref(), clock.clone()).await?;
     let tokens = parts.tokens(&flags, home.others)?;
     let certificates = Certificates::open(&flags, &home, clock.clone())?;
     let metrics = Metrics::new();
@@ -96,7 +92,7 @@ pub(crate) async fn serve(flags: Serve) -> Result<()> {
         parts.control(controllers, &kubeconfig::admin(&certificates.pki, &url))?;
     }
     parts.serve(certificates, &server, https, http);
-    announce_data(plain, &home);
+    announce_data(plain, &engine);
     if let Some(controllers) = &controllers {
         controllers.announce();
     }
@@ -275,56 +271,6 @@ impl Home {
     }
 }
 
-/// Where objects are kept.
-enum Engine {
-    Memory(Arc<Memory>),
-    Embedded(Arc<Embedded>),
-}
-
-impl Engine {
-    async fn open(flags: &Serve, home: &Home, clock: Arc<dyn Clock>) -> Result<Engine> {
-        let Some(data) = home.data.clone() else { return Ok(Engine::Memory(Arc::default())) };
-        let directory = Directory::lock(&data).map_err(|error| match error.kind() {
-            io::ErrorKind::ResourceBusy => {
-                anyhow!("{error}; stop it, or choose another directory with --data-dir")
-            }
-            _ => anyhow!(error),
-        })?;
-        let retention = Retention { age: flags.history_age, bytes: flags.history_bytes.0 };
-        let options = EmbeddedOptions { retention, clock, ..EmbeddedOptions::default() };
-        let opened = move || Embedded::open_on(Arc::new(directory), options);
-        let store = tokio::task::spawn_blocking(opened).await?;
-        Ok(Engine::Embedded(Arc::new(store.context("cannot open the data")?)))
-    }
-
-    fn store(&self) -> Arc<dyn Store> {
-        match self {
-            Engine::Memory(memory) => memory.clone(),
-            Engine::Embedded(embedded) => embedded.clone(),
-        }
-    }
-
-    fn backup(&self) -> Backup {
-        match self {
-            Engine::Memory(_) => Backup::default(),
-            Engine::Embedded(embedded) => {
-                let embedded = embedded.clone();
-                Backup::new(move || embedded.backup_stream())
-            }
-        }
-    }
-
-    /// Returns when the last write is on disk and the file is closed.
-    async fn close(self) -> Result<()> {
-        match self {
-            Engine::Memory(_) => Ok(()),
-            Engine::Embedded(store) => {
-                Ok(tokio::task::spawn_blocking(move || store.close()).await?)
-            }
-        }
-    }
-}
-
 /// The server's certificates, and what renews them.
 struct Certificates {
     pki: Pki,
@@ -408,11 +354,8 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
-fn announce_data(plain: Option<SocketAddr>, home: &Home) {
-    match &home.data {
-        Some(data) => print::data(&format!("data is kept in {}", data.display())),
-        None => print::data("data is kept in memory and gone when the server stops"),
-    }
+fn announce_data(plain: Option<SocketAddr>, engine: &Engine) {
+    print::data(&format!("data is kept in {}", engine.place()));
     if let Some(address) = plain {
         print::data(&format!(
             "plain HTTP at http://{address}: everyone there is the administrator"

@@ -19,21 +19,31 @@ use crate::status;
 /// A backup as it is made; an error ends it.
 pub type Stream = BoxStream<'static, Result<Bytes, headwater_store::Error>>;
 
-/// Makes backups, if the engine can.
-#[derive(Clone, Default)]
-pub struct Backup(Option<Arc<dyn Fn() -> Stream + Send + Sync>>);
+/// Makes backups, if the engine can; says why not otherwise.
+#[derive(Clone)]
+pub struct Backup(Result<Arc<dyn Fn() -> Stream + Send + Sync>, &'static str>);
+
+impl Default for Backup {
+    fn default() -> Backup {
+        Backup::refused("data is kept in memory only: there is nothing to back up")
+    }
+}
 
 impl Backup {
     /// Backups as this function makes them.
     pub fn new(make: impl Fn() -> Stream + Send + Sync + 'static) -> Backup {
-        Backup(Some(Arc::new(make)))
+        Backup(Ok(Arc::new(make)))
+    }
+
+    /// No backups, for this reason.
+    pub fn refused(why: &'static str) -> Backup {
+        Backup(Err(why))
     }
 
     /// A backup as a response. If it breaks off, so does the response: no client can take a part
     /// for the whole.
     pub(crate) fn response(&self) -> Result<Response, Status> {
-        let why = "data is kept in memory only: there is nothing to back up";
-        let make = self.0.as_ref().ok_or_else(|| status::bad_request(why))?;
+        let make = self.0.as_ref().map_err(|why| status::bad_request(*why))?;
         let parts = make().map(|part| {
             part.map_err(|error| {
                 tracing::error!(%error, "a backup failed");
@@ -47,6 +57,6 @@ impl Backup {
 
 impl fmt::Debug for Backup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Backup({})", if self.0.is_some() { "yes" } else { "no" })
+        write!(f, "Backup({})", if self.0.is_ok() { "yes" } else { "no" })
     }
 }

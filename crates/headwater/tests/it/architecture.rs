@@ -6,6 +6,7 @@ use std::path::Path;
 const ALLOWED: &[(&str, &[&str])] = &[
     ("api", &[]),
     ("store", &["api"]),
+    ("store-etcd", &["api", "store"]),
     ("cache", &["api", "store"]),
     ("server", &["api", "store", "cache"]),
     ("client", &["api"]),

@@ -4,6 +4,7 @@
 mod architecture;
 mod command_line;
 mod data;
+mod etcd;
 mod kill_loop;
 mod kube_client;
 mod kubectl;

@@ -1,0 +1,122 @@
+//! Which engine keeps the objects: the only place that names them.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow};
+use headwater_api::Clock;
+use headwater_server::backup::Backup;
+use headwater_store::embedded::Retention;
+use headwater_store::embedded::disk::Directory;
+use headwater_store::{Embedded, EmbeddedOptions, Memory, Store};
+use headwater_store_etcd::{Etcd, Login, Options as EtcdOptions, Tls};
+
+use crate::flags::{self, Serve, StoreKind};
+
+/// Where objects are kept.
+pub(crate) enum Engine {
+    Memory(Arc<Memory>),
+    Embedded(Arc<Embedded>, PathBuf),
+    Etcd(Arc<Etcd>, String),
+}
+
+impl Engine {
+    /// Opens what the flags ask for; without a directory everything is in memory.
+    pub(crate) async fn open(
+        flags: &Serve,
+        data: Option<&Path>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Engine> {
+        match (flags.store, data) {
+            (StoreKind::Etcd, _) => connect(&flags.etcd).await,
+            (StoreKind::Embedded, None) => Ok(Engine::Memory(Arc::default())),
+            (StoreKind::Embedded, Some(data)) => open(flags, data, clock).await,
+        }
+    }
+
+    /// The store.
+    pub(crate) fn store(&self) -> Arc<dyn Store> {
+        match self {
+            Engine::Memory(memory) => memory.clone(),
+            Engine::Embedded(embedded, _) => embedded.clone(),
+            Engine::Etcd(etcd, _) => etcd.clone(),
+        }
+    }
+
+    /// Where that is, in words.
+    pub(crate) fn place(&self) -> String {
+        match self {
+            Engine::Memory(_) => "memory and gone when the server stops".to_owned(),
+            Engine::Embedded(_, data) => data.display().to_string(),
+            Engine::Etcd(_, place) => place.clone(),
+        }
+    }
+
+    /// How backups are made, if the engine makes any: etcd has its own.
+    pub(crate) fn backup(&self) -> Backup {
+        match self {
+            Engine::Memory(_) => Backup::default(),
+            Engine::Etcd(..) => {
+                Backup::refused("data is kept in etcd: back that up with \"etcdctl snapshot save\"")
+            }
+            Engine::Embedded(embedded, _) => {
+                let embedded = embedded.clone();
+                Backup::new(move || embedded.backup_stream())
+            }
+        }
+    }
+
+    /// Returns when the last write is on disk and the file is closed.
+    pub(crate) async fn close(self) -> Result<()> {
+        match self {
+            Engine::Memory(_) | Engine::Etcd(..) => Ok(()),
+            Engine::Embedded(store, _) => {
+                Ok(tokio::task::spawn_blocking(move || store.close()).await?)
+            }
+        }
+    }
+}
+
+async fn open(flags: &Serve, data: &Path, clock: Arc<dyn Clock>) -> Result<Engine> {
+    let directory = Directory::lock(data).map_err(|error| match error.kind() {
+        io::ErrorKind::ResourceBusy => {
+            anyhow!("{error}; stop it, or choose another directory with --data-dir")
+        }
+        _ => anyhow!(error),
+    })?;
+    let retention = Retention { age: flags.history_age, bytes: flags.history_bytes.0 };
+    let options = EmbeddedOptions { retention, clock, ..EmbeddedOptions::default() };
+    let opened = move || Embedded::open_on(Arc::new(directory), options);
+    let store = tokio::task::spawn_blocking(opened).await?;
+    Ok(Engine::Embedded(Arc::new(store.context("cannot open the data")?), data.to_owned()))
+}
+
+async fn connect(flags: &flags::Etcd) -> Result<Engine> {
+    let login = flags.etcd_user.clone();
+    let interval = flags.etcd_compaction_interval;
+    let options = EtcdOptions {
+        endpoints: flags.etcd_endpoints.clone(),
+        prefix: flags.etcd_prefix.clone(),
+        tls: tls(flags)?,
+        login: login.map(|user| Login { name: user.name, password: user.password }),
+        compaction: (!interval.is_zero()).then_some(interval),
+        deadline: flags.etcd_timeout,
+        ..EtcdOptions::default()
+    };
+    let place = format!("etcd at {}, under {}", options.endpoints.join(","), options.prefix);
+    let etcd = Etcd::connect(options).await.context("cannot use etcd")?;
+    Ok(Engine::Etcd(Arc::new(etcd), place))
+}
+
+fn tls(flags: &flags::Etcd) -> Result<Option<Tls>> {
+    let read = |path: &PathBuf| {
+        std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+    };
+    let Some(ca) = &flags.etcd_cacert else { return Ok(None) };
+    let identity = match (&flags.etcd_cert, &flags.etcd_key) {
+        (Some(certificate), Some(key)) => Some((read(certificate)?, read(key)?)),
+        _ => None,
+    };
+    Ok(Some(Tls { ca: read(ca)?, identity }))
+}

@@ -1,0 +1,212 @@
+//! Several servers over one etcd, and what they answer without it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use headwater_testkit::etcd;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::process::{Process, headwater, run};
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+/// How long something that must come may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A server over these members.
+struct Replica {
+    process: Process,
+    _dir: TempDir,
+}
+
+impl Replica {
+    fn start(members: &etcd::Etcd, args: &[&str]) -> Replica {
+        let dir = tempfile::tempdir().unwrap();
+        let endpoints = members.endpoints().join(",");
+        let data = dir.path().join("data");
+        let fixed = [
+            "--store",
+            "etcd",
+            "--etcd-endpoints",
+            &endpoints,
+            "--data-dir",
+            data.to_str().unwrap(),
+        ];
+        let all: Vec<&str> = fixed.iter().chain(args).copied().collect();
+        Replica { process: Process::serve(&all), _dir: dir }
+    }
+
+    /// Status and body of an answer.
+    fn call(&self, method: &str, path: &str, body: Option<&Value>) -> (u16, String) {
+        let body = body.map(Value::to_string).unwrap_or_default();
+        let mut socket = self.process.connect();
+        write!(
+            socket,
+            "{method} {path} HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    }
+
+    #[track_caller]
+    fn json(&self, method: &str, path: &str, body: Option<&Value>, code: u16) -> Value {
+        let (status, text) = self.call(method, path, body);
+        assert_eq!(status, code, "{method} {path}: {text}");
+        serde_json::from_str(&text).unwrap()
+    }
+
+    #[track_caller]
+    fn create(&self, name: &str) -> Value {
+        self.json("POST", MAPS, Some(&json!({"metadata": {"name": name}})), 201)
+    }
+
+    /// Waits until a path answers with this code.
+    #[track_caller]
+    fn wait_for(&self, path: &str, code: u16) {
+        let began = Instant::now();
+        while self.call("GET", path, None).0 != code {
+            assert!(began.elapsed() < PATIENCE, "{path} is never {code}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Everything in the namespace after a revision, as it happens.
+    fn watch(&self, after: &str) -> Events {
+        let mut socket = self.process.connect();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let query = format!("watch=true&resourceVersion={after}");
+        write!(socket, "GET {MAPS}?{query} HTTP/1.0\r\n\r\n").unwrap();
+        Events(BufReader::new(socket))
+    }
+}
+
+/// The events of a watch.
+struct Events(BufReader<TcpStream>);
+
+impl Iterator for Events {
+    type Item = (String, String, String);
+
+    /// Type, name and resourceVersion of the next event.
+    fn next(&mut self) -> Option<(String, String, String)> {
+        loop {
+            let mut line = String::new();
+            assert_ne!(self.0.read_line(&mut line).unwrap(), 0, "the watch ended");
+            if !line.starts_with('{') {
+                continue; // headers
+            }
+            let event: Value = serde_json::from_str(&line).unwrap();
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            let metadata = &event["object"]["metadata"];
+            return Some((
+                text(&event["type"]),
+                text(&metadata["name"]),
+                text(&metadata["resourceVersion"]),
+            ));
+        }
+    }
+}
+
+fn version(object: &Value) -> &str {
+    object["metadata"]["resourceVersion"].as_str().unwrap()
+}
+
+#[test]
+fn two_servers_over_one_etcd_are_one_api() {
+    let Some(members) = etcd::Etcd::start() else { return };
+    let servers = [Replica::start(&members, &[]), Replica::start(&members, &[])];
+    let list = servers[0].json("GET", MAPS, None, 200);
+    let mut watches = servers.each_ref().map(|server| server.watch(version(&list)));
+    let mut expected = Vec::new();
+    for n in 0..20 {
+        let (here, there) = (&servers[n % 2], &servers[(n + 1) % 2]);
+        let name = format!("map-{n}");
+        let made = here.create(&name);
+        expected.push(("ADDED".to_owned(), name.clone(), version(&made).to_owned()));
+        // The other server knows it at once: to read, to list, and to change.
+        let path = format!("{MAPS}/{name}");
+        assert_eq!(there.json("GET", &path, None, 200), made);
+        let listed = there.json("GET", MAPS, None, 200);
+        assert_eq!(listed["items"].as_array().unwrap().len(), n + 1);
+        let mut changed = made.clone();
+        changed["data"] = json!({"n": n.to_string()});
+        let changed = there.json("PUT", &path, Some(&changed), 200);
+        expected.push(("MODIFIED".to_owned(), name, version(&changed).to_owned()));
+        here.json("PUT", &path, Some(&made), 409);
+    }
+    for watch in &mut watches {
+        let seen: Vec<_> = watch.take(expected.len()).collect();
+        assert_eq!(seen, expected);
+    }
+}
+
+#[test]
+fn without_etcd_the_cache_goes_on_and_everything_heals() {
+    let Some(mut members) = etcd::Etcd::start() else { return };
+    let server = Replica::start(&members, &["--etcd-timeout", "1s"]);
+    let made = server.create("before");
+    let mut watch = server.watch(version(&made));
+    members.kill(0);
+    server.wait_for("/readyz", 500);
+    let (_, verbose) = server.call("GET", "/readyz?verbose", None);
+    assert!(verbose.contains("[-]storage failed"), "{verbose}");
+    server.wait_for("/livez", 200);
+
+    let cached = server.json("GET", &format!("{MAPS}?resourceVersion=0"), None, 200);
+    assert!(
+        cached["items"].as_array().unwrap().iter().any(|map| map["metadata"] == made["metadata"]),
+        "{cached}"
+    );
+    let one = server.json("GET", &format!("{MAPS}/before?resourceVersion=0"), None, 200);
+    assert_eq!(one, made);
+    let map = json!({"metadata": {"name": "meanwhile"}});
+    for (method, path, body) in [
+        ("GET", MAPS.to_owned(), None),
+        ("GET", format!("{MAPS}/before"), None),
+        ("POST", MAPS.to_owned(), Some(&map)),
+        ("DELETE", format!("{MAPS}/before"), None),
+    ] {
+        let (code, text) = server.call(method, &path, body);
+        let status: Value = serde_json::from_str(&text).unwrap();
+        assert!(matches!(code, 503 | 504), "{method} {path}: {code} {text}");
+        assert_eq!((&status["kind"], &status["code"]), (&json!("Status"), &json!(code)));
+    }
+
+    members.restart(0);
+    server.wait_for("/readyz", 200);
+    let after = server.create("after");
+    let seen = watch.next().unwrap();
+    assert_eq!(seen, ("ADDED".to_owned(), "after".to_owned(), version(&after).to_owned()));
+    server.json("DELETE", &format!("{MAPS}/before"), None, 200);
+    assert_eq!(watch.next().unwrap().1, "before");
+}
+
+#[test]
+fn what_is_wrong_with_etcd_is_one_sentence() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let data = data.to_str().unwrap();
+    let fixed = ["serve", "--bind", "127.0.0.1:0", "--data-dir", data, "--store", "etcd"];
+    let check = |args: &[&str], expected: &str| {
+        let all: Vec<&str> = fixed.iter().chain(args).copied().collect();
+        let output = run(&all);
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && text.contains(expected), "{args:?}: {text}");
+    };
+    check(&[], "--etcd-endpoints");
+    check(&["--etcd-endpoints", "http://127.0.0.1:1"], "http://127.0.0.1:1: Connection refused");
+    check(&["--etcd-endpoints", "127.0.0.1:2379"], "must begin with http:// or https://");
+    check(&["--etcd-endpoints", "https://127.0.0.1:1"], "use --etcd-cacert");
+    let missing = dir.path().join("missing.pem");
+    let missing = missing.to_str().unwrap();
+    check(&["--etcd-endpoints", "https://127.0.0.1:1", "--etcd-cacert", missing], "cannot read");
+    check(&["--etcd-endpoints", "http://127.0.0.1:1", "--etcd-cert", missing], "--etcd-key");
+    check(&["--etcd-endpoints", "http://127.0.0.1:1", "--etcd-user", "x"], "NAME:PASSWORD");
+    let output = headwater(&["serve", "--memory", "--store", "etcd"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+}

@@ -1,0 +1,179 @@
+//! Starting: with TLS, with users, and with everything that can be wrong about it. Where it is
+//! refused, nothing has been written.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::Bytes;
+use headwater_store::{Action, Guard, Key, Store, Write};
+use headwater_store_etcd::{Error, Etcd, Login, Options, Tls};
+use headwater_testkit::etcd;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::fixture;
+
+/// Writes and reads through an engine.
+async fn works(options: Options) {
+    let engine = Etcd::connect(options).await.unwrap();
+    let key = Key::new("/a");
+    let put = Action::Put { value: Bytes::from_static(b"{}"), ttl: None };
+    let at = engine.commit(Write::one(key.clone(), Guard::Absent, put)).await.unwrap().last;
+    assert_eq!(engine.get(&key).await.unwrap().unwrap().revision, at);
+}
+
+async fn refused(options: Options, expected: &str) -> Error {
+    let error = Etcd::connect(options).await.err().expect("it is refused");
+    assert!(error.to_string().contains(expected), "{error}");
+    error
+}
+
+/// The newest revision: grows with every write by anybody.
+fn revision(members: &etcd::Etcd) -> Value {
+    let answer = members.post(0, "/v3/kv/range", &json!({"key": "AA=="})).unwrap();
+    answer["header"]["revision"].clone()
+}
+
+#[tokio::test]
+async fn an_endpoint_where_nobody_listens_is_named() {
+    let Some(mut members) = etcd::Etcd::start() else { return };
+    let options = fixture::options(&members);
+    members.kill(0);
+    let url = options.endpoints[0].clone();
+    let error = refused(options, "no member of etcd answers").await.to_string();
+    assert!(error.contains(&url) && error.contains("refused"), "{error}");
+}
+
+#[tokio::test]
+async fn an_endpoint_that_is_not_etcd_is_refused() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let mute = async {
+        while let Ok((socket, _)) = listener.accept().await {
+            drop(socket)
+        }
+    };
+    let options = Options { endpoints: vec![url], ..Options::default() };
+    tokio::select! {
+        () = mute => panic!("it listens as long as it is asked"),
+        _ = refused(options, "no member of etcd answers") => {}
+    }
+}
+
+#[tokio::test]
+async fn members_without_a_quorum_are_told_from_members_that_are_gone() {
+    let Some(mut members) = etcd::Etcd::cluster(3, etcd::Options::default()) else { return };
+    members.kill(1);
+    members.kill(2);
+    let deadline = Duration::from_secs(2);
+    let options = Options { deadline, ..fixture::options(&members) };
+    let error = refused(options, "etcd has no quorum").await;
+    assert!(matches!(error, Error::NoQuorum(_)));
+}
+
+#[tokio::test]
+async fn a_prefix_with_values_of_kubernetes_is_refused_and_nothing_is_written() {
+    let Some(members) = etcd::Etcd::start() else { return };
+    // "/test/pods/default/web" with a value of "k8s\0…".
+    let put = json!({"key": "L3Rlc3QvcG9kcy9kZWZhdWx0L3dlYg==", "value": "azhzAAoJCgJ2MQ=="});
+    members.post(0, "/v3/kv/put", &put).unwrap();
+    let before = revision(&members);
+    let options = Options { compaction: Some(Duration::ZERO), ..fixture::options(&members) };
+    let error = refused(options.clone(), "/test/pods/default/web").await.to_string();
+    assert!(error.contains("protobuf") && error.contains("--etcd-prefix"), "{error}");
+    assert_eq!(revision(&members), before);
+    works(Options { prefix: "/elsewhere".into(), ..options }).await;
+}
+
+#[tokio::test]
+async fn etcd_with_users_wants_one_of_them() {
+    let Some(members) = etcd::Etcd::start() else { return };
+    let post = |path: &str, body: Value| members.post(0, path, &body).unwrap();
+    post("/v3/auth/user/add", json!({"name": "root", "password": "secret"}));
+    post("/v3/auth/user/add", json!({"name": "guest", "password": "guest"}));
+    post("/v3/auth/role/add", json!({"name": "root"}));
+    post("/v3/auth/user/grant", json!({"user": "root", "role": "root"}));
+    post("/v3/auth/enable", json!({}));
+    let with = |name: &str, password: &str| {
+        let login = Login { name: name.into(), password: password.into() };
+        Options { login: Some(login), ..fixture::options(&members) }
+    };
+    refused(fixture::options(&members), "--etcd-user").await;
+    refused(with("root", "wrong"), "does not accept the user or the password").await;
+    refused(with("guest", "guest"), "readwrite on the prefix /test").await;
+    works(with("root", "secret")).await;
+}
+
+#[tokio::test]
+async fn a_user_where_there_are_none_is_refused() {
+    let Some(members) = etcd::Etcd::start() else { return };
+    let login = Login { name: "root".into(), password: "secret".into() };
+    let options = Options { login: Some(login), ..fixture::options(&members) };
+    refused(options, "leave out --etcd-user").await;
+}
+
+/// Certificates for one test.
+struct Certificates {
+    dir: TempDir,
+    ca: CertifiedIssuer<'static, KeyPair>,
+}
+
+impl Certificates {
+    fn new() -> Certificates {
+        let mut params = CertificateParams::new([]).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let ca = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("ca.pem"), ca.pem()).unwrap();
+        Certificates { dir, ca }
+    }
+
+    /// A certificate and its key.
+    fn issue(&self, name: &str) -> (Vec<u8>, Vec<u8>) {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new([name.to_owned()]).unwrap();
+        let certificate = params.signed_by(&key, &self.ca).unwrap();
+        (certificate.pem().into_bytes(), key.serialize_pem().into_bytes())
+    }
+
+    /// Members that speak TLS and want a certificate of their clients.
+    fn members(&self) -> Option<etcd::Etcd> {
+        let (certificate, key) = self.issue("127.0.0.1");
+        let path = |name: &str| self.dir.path().join(name);
+        fs::write(path("server.pem"), certificate).unwrap();
+        fs::write(path("server.key"), key).unwrap();
+        let flag = |name: &str, path: &Path| format!("--{name}={}", path.display());
+        let args = vec![
+            flag("cert-file", &path("server.pem")),
+            flag("key-file", &path("server.key")),
+            flag("trusted-ca-file", &path("ca.pem")),
+            "--client-cert-auth".to_owned(),
+        ];
+        etcd::Etcd::cluster(1, etcd::Options { scheme: Some("https"), args })
+    }
+
+    fn tls(&self, identity: Option<(Vec<u8>, Vec<u8>)>) -> Option<Tls> {
+        Some(Tls { ca: self.ca.pem().into_bytes(), identity })
+    }
+}
+
+#[tokio::test]
+async fn certificates_are_checked_by_both_sides() {
+    let (certificates, others) = (Certificates::new(), Certificates::new());
+    let Some(members) = certificates.members() else { return };
+    let with = |tls| Options { tls, ..fixture::options(&members) };
+    let ours = certificates.issue("headwater");
+    works(with(certificates.tls(Some(ours.clone())))).await;
+    // We do not trust them.
+    let error = refused(with(others.tls(Some(ours))), "no member of etcd answers").await;
+    assert!(error.to_string().contains("--etcd-cacert"), "{error}");
+    // They do not trust us.
+    refused(with(certificates.tls(None)), "no member of etcd answers").await;
+    let theirs = others.issue("headwater");
+    refused(with(certificates.tls(Some(theirs))), "no member of etcd answers").await;
+    // TLS, and nobody said so.
+    let endpoints = members.endpoints().iter().map(|url| url.replace("https", "http")).collect();
+    refused(Options { endpoints, ..fixture::options(&members) }, "no member of etcd answers").await;
+}

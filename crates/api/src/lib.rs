@@ -13,6 +13,7 @@ pub mod kind;
 pub mod schema;
 pub mod quantity;
 pub mod decode;
+pub mod cel;
 pub mod structural;
 pub mod protobuf;
 pub mod defaults;

@@ -16,11 +16,12 @@ mod check;
 mod compile;
 mod default;
 mod embedded;
-mod format;
+pub(crate) mod format;
 mod lists;
 mod number;
-mod pattern;
+pub(crate) mod pattern;
 mod prune;
+mod rules;
 mod settled;
 mod structure;
 mod validate;
@@ -43,7 +44,7 @@ pub struct Uncompilable(String);
 impl Schema {
     /// Compiles an `openAPIV3Schema`.
     pub fn compile(schema: &Value) -> Result<Schema, Uncompilable> {
-        Ok(Schema { root: compile::Compiler::default().node(schema)? })
+        Ok(Schema { root: compile::Compiler::default().root(schema)? })
     }
 
     /// Removes the fields that the schema does not know, and answers their paths, sorted.
@@ -67,6 +68,7 @@ impl Schema {
         let mut errors = validate::value(&self.root, object, old, "");
         errors.extend(embedded::check(&self.root, object));
         errors.extend(self.duplicates(object, old));
+        rules::check(&self.root, object, old, &mut errors);
         errors
     }
 
@@ -78,6 +80,7 @@ impl Schema {
             errors.extend(validate::value(node, status, old, "status"));
         }
         errors.extend(self.duplicates(object, old));
+        rules::check(&self.root, object, old, &mut errors);
         errors
     }
 
@@ -115,6 +118,7 @@ struct Node {
     list: List,
     default: Option<Value>,
     rules: Option<Box<Rules>>,
+    expressions: Option<Box<rules::Expressions>>,
     below: Below,
 }
 
@@ -125,6 +129,8 @@ struct Below {
     /// Lists that are sets or maps.
     keyed: bool,
     defaults: bool,
+    /// Rules that are expressions.
+    expressions: bool,
 }
 
 impl Below {
@@ -133,6 +139,7 @@ impl Below {
             embedded: self.embedded || other.embedded,
             keyed: self.keyed || other.keyed,
             defaults: self.defaults || other.defaults,
+            expressions: self.expressions || other.expressions,
         }
     }
 }
@@ -209,7 +216,7 @@ const META_FIELDS: [&str; 3] = ["apiVersion", "kind", "metadata"];
 
 /// A set of JSON types.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-struct Types(u8);
+pub(crate) struct Types(u8);
 
 /// A JSON type as OpenAPI knows them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

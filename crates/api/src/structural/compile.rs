@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::{Additional, Below, Bounds, Format, Limit, List, Node, Pattern, Rules, Type, Types};
-use super::{Uncompilable, pattern};
+use super::{Uncompilable, pattern, rules};
 
 /// Where a schema says something beyond types.
 #[rustfmt::skip]
@@ -24,7 +24,16 @@ pub(super) struct Compiler<'a> {
 }
 
 impl<'a> Compiler<'a> {
-    pub(super) fn node(&mut self, schema: &'a Value) -> Result<Node, Uncompilable> {
+    /// The node of a whole object.
+    pub(super) fn root(&mut self, schema: &'a Value) -> Result<Node, Uncompilable> {
+        let mut root = self.node(schema)?;
+        if root.expressions.is_some() {
+            root.expressions = rules::compile(schema, schema, true);
+        }
+        Ok(root)
+    }
+
+    fn node(&mut self, schema: &'a Value) -> Result<Node, Uncompilable> {
         let flag = |key: &str| schema[key] == true;
         let list = match schema["x-kubernetes-list-type"].as_str() {
             Some("set") => List::Set,
@@ -48,8 +57,16 @@ impl<'a> Compiler<'a> {
         };
         let default = schema.get("default").filter(|value| !value.is_null()).cloned();
         let embedded = flag("x-kubernetes-embedded-resource");
-        let own =
-            Below { embedded, keyed: !matches!(list, List::Atomic), defaults: default.is_some() };
+        let rules = self.rules(schema)?;
+        let expressions = rules::compile(schema, schema, false);
+        let all_of = rules.iter().flat_map(|rules| &rules.all_of);
+        let own = Below {
+            embedded,
+            keyed: !matches!(list, List::Atomic),
+            defaults: default.is_some(),
+            expressions: expressions.is_some()
+                || all_of.into_iter().any(|node| node.below.expressions),
+        };
         let inner = properties.iter().map(|(_, node): &(Box<str>, Node)| node);
         let inner = inner.chain(items.as_deref()).chain(match &additional {
             Some(Additional::Of(node)) => Some(&**node),
@@ -67,7 +84,8 @@ impl<'a> Compiler<'a> {
             items,
             list,
             default,
-            rules: self.rules(schema)?,
+            rules,
+            expressions,
             below,
         })
     }
@@ -94,7 +112,7 @@ impl<'a> Compiler<'a> {
             items: bounds("minItems", "maxItems"),
             properties: bounds("minProperties", "maxProperties"),
             required: texts(&schema["required"]).collect(),
-            all_of: self.nodes(&schema["allOf"])?,
+            all_of: self.all_of(schema)?,
             any_of: self.nodes(&schema["anyOf"])?,
             one_of: self.nodes(&schema["oneOf"])?,
             not: match &schema["not"] {
@@ -102,6 +120,18 @@ impl<'a> Compiler<'a> {
                 schema => Some(self.node(schema)?),
             },
         })))
+    }
+
+    /// What is said in addition says nothing about types: its rules see what the schema sees.
+    fn all_of(&mut self, schema: &'a Value) -> Result<Vec<Node>, Uncompilable> {
+        let mut nodes = self.nodes(&schema["allOf"])?;
+        for (node, inner) in nodes.iter_mut().zip(schema["allOf"].as_array().into_iter().flatten())
+        {
+            if node.expressions.is_some() {
+                node.expressions = rules::compile(inner, schema, false);
+            }
+        }
+        Ok(nodes)
     }
 
     fn nodes(&mut self, schemas: &'a Value) -> Result<Vec<Node>, Uncompilable> {

@@ -9,14 +9,14 @@ use regex::Regex;
 use super::{Type, Types};
 
 /// A format that is enforced, under the name the schema gives it.
-pub(super) struct Format {
+pub(crate) struct Format {
     name: Box<str>,
     accepts: fn(&str) -> bool,
 }
 
 impl Format {
     /// A format by its name, if it is one that values of these types are held to.
-    pub(super) fn of(name: &str, types: Types) -> Option<Format> {
+    pub(crate) fn of(name: &str, types: Types) -> Option<Format> {
         Some(Format { name: name.into(), accepts: accepts(name, types)? })
     }
 
@@ -25,7 +25,7 @@ impl Format {
     }
 
     /// Whether a text has the format; formats of numbers say nothing about texts.
-    pub(super) fn accepts(&self, text: &str) -> bool {
+    pub(crate) fn accepts(&self, text: &str) -> bool {
         (self.accepts)(text)
     }
 }

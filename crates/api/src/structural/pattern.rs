@@ -6,7 +6,7 @@
 use regex::{Regex, RegexBuilder};
 
 /// A compiled pattern and how it was written.
-pub(super) struct Pattern {
+pub(crate) struct Pattern {
     text: Box<str>,
     regex: Regex,
 }
@@ -18,7 +18,7 @@ const REPEAT_MAX: u64 = 1000;
 const SIZES: [usize; 4] = [16 << 10, 64 << 10, 256 << 10, 1 << 20];
 
 /// What the patterns of one schema may take together.
-pub(super) struct Budget(usize);
+pub(crate) struct Budget(usize);
 
 impl Default for Budget {
     fn default() -> Budget {
@@ -28,7 +28,7 @@ impl Default for Budget {
 
 impl Pattern {
     /// Compiles a pattern, or says why not.
-    pub(super) fn compile(text: &str, budget: &mut Budget) -> Result<Pattern, String> {
+    pub(crate) fn compile(text: &str, budget: &mut Budget) -> Result<Pattern, String> {
         let translated = Translator::new(text).pattern()?;
         let mut error = None;
         for size in SIZES {
@@ -46,6 +46,10 @@ impl Pattern {
             }
         }
         Err(error.unwrap_or_default())
+    }
+
+    pub(crate) fn regex(&self) -> &Regex {
+        &self.regex
     }
 
     pub(super) fn matches(&self, text: &str) -> bool {

@@ -10,6 +10,7 @@ use crate::api::{Answer, Api, Watch, version};
 
 mod life;
 mod objects;
+mod rules;
 mod versions;
 
 /// Where definitions are.

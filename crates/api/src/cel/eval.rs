@@ -1,0 +1,561 @@
+//! Evaluation: the tree walked once, every step paid for.
+//!
+//! Promise: it ends within its budget. Each node costs one; what takes time or memory in
+//! proportion to a size costs in proportion to it, before it is done.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::parse::{Expr, Fold, FoldKind, Node};
+use super::value::{Key, List, Map, Text, Value};
+use super::{Program, Shape, functions, operators};
+
+/// What evaluations may still cost.
+#[derive(Debug)]
+pub struct Budget {
+    left: u64,
+    spent: u64,
+}
+
+impl Budget {
+    /// So much.
+    pub fn new(limit: u64) -> Budget {
+        Budget { left: limit, spent: 0 }
+    }
+
+    /// What was spent so far.
+    pub fn spent(&self) -> u64 {
+        self.spent
+    }
+
+    pub(super) fn spend(&mut self, cost: u64) -> Result<(), Error> {
+        self.spent = self.spent.saturating_add(cost);
+        match self.left.checked_sub(cost) {
+            Some(left) => {
+                self.left = left;
+                Ok(())
+            }
+            None => {
+                self.left = 0;
+                Err(Error::CostExceeded)
+            }
+        }
+    }
+}
+
+/// Why an evaluation has no result.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// A field or key that is not there.
+    #[error("no such key: {0}")]
+    NoSuchKey(String),
+    /// Types that do not go together.
+    #[error("no such overload")]
+    NoSuchOverload,
+    /// It would take too long.
+    #[error("operation cancelled: actual cost limit exceeded")]
+    CostExceeded,
+    /// Anything else, in the words of the reference.
+    #[error("{0}")]
+    Other(String),
+}
+
+impl Error {
+    pub(super) fn other(why: impl Into<String>) -> Error {
+        Error::Other(why.into())
+    }
+}
+
+/// The variables of an evaluation.
+#[derive(Clone, Debug, Default)]
+pub struct Variables<'a> {
+    roots: Vec<(&'a str, Result<Value<'a>, Error>)>,
+}
+
+impl<'a> Variables<'a> {
+    /// The same and one more.
+    #[must_use]
+    pub fn with(mut self, name: &'a str, value: Value<'a>) -> Variables<'a> {
+        self.roots.push((name, Ok(value)));
+        self
+    }
+
+    /// The same and a piece of JSON of this shape.
+    #[must_use]
+    pub fn with_json(
+        self,
+        name: &'a str,
+        json: &'a serde_json::Value,
+        shape: &'a Shape,
+    ) -> Variables<'a> {
+        self.with(name, Value::read(json, shape))
+    }
+
+    /// Adds what an expression came to: if it failed, whoever asks for it fails the same way.
+    pub fn add(&mut self, name: &'a str, value: Result<Value<'a>, Error>) {
+        self.roots.push((name, value));
+    }
+
+    fn get(&self, name: &str) -> Option<&Result<Value<'a>, Error>> {
+        self.roots.iter().rev().find(|(known, _)| *known == name).map(|(_, value)| value)
+    }
+}
+
+/// A name that a macro bound, and those around it.
+pub(super) struct Scope<'s, 'a> {
+    name: &'a str,
+    value: Value<'a>,
+    outer: Option<&'s Scope<'s, 'a>>,
+}
+
+type Outer<'s, 'a> = Option<&'s Scope<'s, 'a>>;
+type Found<'a> = Result<Value<'a>, Error>;
+
+pub(super) fn run<'a>(
+    program: &'a Program,
+    variables: &Variables<'a>,
+    budget: &mut Budget,
+) -> Found<'a> {
+    Machine { program, variables, budget }.eval(&program.root, None)
+}
+
+pub(super) struct Machine<'a, 'm> {
+    pub(super) program: &'a Program,
+    variables: &'m Variables<'a>,
+    pub(super) budget: &'m mut Budget,
+}
+
+impl<'a> Machine<'a, '_> {
+    fn eval(&mut self, expr: &'a Expr, scope: Outer<'_, 'a>) -> Found<'a> {
+        self.budget.spend(1)?;
+        Ok(match &expr.node {
+            Node::Null => Value::Null,
+            Node::Bool(value) => Value::Bool(*value),
+            Node::Int(value) => Value::Int(*value),
+            Node::Uint(value) => Value::Uint(*value),
+            Node::Double(value) => Value::Double(*value),
+            Node::Text(text) => Value::Text(Text::Borrowed(text)),
+            Node::Bytes(bytes) => Value::Bytes(Arc::clone(bytes)),
+            Node::Name(name) => return self.name(name, scope),
+            Node::Select { of, field, optional } => {
+                return self.select(of, field, *optional, scope);
+            }
+            Node::Has { of, field } => return self.has(of, field, scope),
+            Node::Index { of, key, optional } => return self.index(of, key, *optional, scope),
+            Node::Not(inner) => match self.eval(inner, scope)? {
+                Value::Bool(value) => Value::Bool(!value),
+                _ => return Err(Error::NoSuchOverload),
+            },
+            Node::Negate(inner) => return operators::negate(&self.eval(inner, scope)?),
+            Node::Binary(op, sides) => {
+                let left = self.eval(&sides[0], scope)?;
+                let right = self.eval(&sides[1], scope)?;
+                return operators::binary(*op, &left, &right, self.budget);
+            }
+            Node::All(terms) => return self.junction(terms, false, scope),
+            Node::Any(terms) => return self.junction(terms, true, scope),
+            Node::If(parts) => match self.eval(&parts[0], scope)? {
+                Value::Bool(true) => return self.eval(&parts[1], scope),
+                Value::Bool(false) => return self.eval(&parts[2], scope),
+                _ => return Err(Error::NoSuchOverload),
+            },
+            Node::List(elements) => return self.list(elements, scope),
+            Node::Map(entries) => return self.map(entries, scope),
+            Node::Struct { fields, .. } => return self.structure(fields, scope),
+            Node::Call { name, of, args } => return self.call(name, of.as_deref(), args, scope),
+            Node::Fold(fold) => return self.fold(fold, scope),
+            Node::Bind { name, value, body } => {
+                let value = self.eval(value, scope)?;
+                return self.eval(body, Some(&Scope { name, value, outer: scope }));
+            }
+            Node::OptMap { of, name, body, flat } => {
+                return self.opt_map(of, name, body, *flat, scope);
+            }
+        })
+    }
+
+    fn name(&mut self, name: &str, mut scope: Outer<'_, 'a>) -> Found<'a> {
+        while let Some(bound) = scope {
+            if bound.name == name {
+                return Ok(bound.value.clone());
+            }
+            scope = bound.outer;
+        }
+        if let Some(value) = self.variables.get(name) {
+            return value.clone();
+        }
+        match functions::type_named(name) {
+            Some(name) => Ok(Value::Type(name)),
+            None => Err(Error::other(format!("no such attribute(s): {name}"))),
+        }
+    }
+
+    fn select(
+        &mut self,
+        of: &'a Expr,
+        field: &str,
+        optional: bool,
+        scope: Outer<'_, 'a>,
+    ) -> Found<'a> {
+        let of = self.eval(of, scope)?;
+        match of {
+            Value::Map(map) => match (map.field(field), optional) {
+                (Some(value), true) => Ok(Value::some(value)),
+                (Some(value), false) => Ok(value),
+                (None, true) => Ok(Value::NONE),
+                (None, false) => Err(Error::NoSuchKey(field.to_owned())),
+            },
+            // Whatever is looked for in an optional is optional.
+            Value::Optional(None) => Ok(Value::NONE),
+            Value::Optional(Some(inner)) => match &*inner {
+                Value::Map(map) => Ok(map.field(field).map_or(Value::NONE, Value::some)),
+                _ => Err(Error::NoSuchOverload),
+            },
+            Value::Null => Err(Error::NoSuchKey(field.to_owned())),
+            _ => Err(Error::NoSuchOverload),
+        }
+    }
+
+    fn has(&mut self, of: &'a Expr, field: &str, scope: Outer<'_, 'a>) -> Found<'a> {
+        match self.eval(of, scope)? {
+            Value::Map(map) => Ok(Value::Bool(map.field(field).is_some())),
+            Value::Optional(inner) => Ok(Value::Bool(inner.is_some_and(
+                |inner| matches!(&*inner, Value::Map(map) if map.field(field).is_some()),
+            ))),
+            Value::Null => Ok(Value::Bool(false)),
+            _ => Err(Error::NoSuchOverload),
+        }
+    }
+
+    fn index(
+        &mut self,
+        of: &'a Expr,
+        key: &'a Expr,
+        optional: bool,
+        scope: Outer<'_, 'a>,
+    ) -> Found<'a> {
+        let of = self.eval(of, scope)?;
+        let key = self.eval(key, scope)?;
+        match of {
+            Value::Optional(None) => Ok(Value::NONE),
+            Value::Optional(Some(inner)) => Ok(at(&inner, &key).map_or(Value::NONE, Value::some)),
+            of if optional => Ok(at(&of, &key).map_or(Value::NONE, Value::some)),
+            of => at(&of, &key),
+        }
+    }
+
+    /// `&&` and `||`: a term that decides, decides, whatever fails beside it.
+    fn junction(&mut self, terms: &'a [Expr], decides: bool, scope: Outer<'_, 'a>) -> Found<'a> {
+        let mut failed = None;
+        for term in terms {
+            match self.eval(term, scope) {
+                Ok(Value::Bool(value)) if value == decides => return Ok(Value::Bool(value)),
+                Ok(Value::Bool(_)) => {}
+                Ok(_) => drop(failed.get_or_insert(Error::NoSuchOverload)),
+                Err(Error::CostExceeded) => return Err(Error::CostExceeded),
+                Err(error) => drop(failed.get_or_insert(error)),
+            }
+        }
+        match failed {
+            Some(error) => Err(error),
+            None => Ok(Value::Bool(!decides)),
+        }
+    }
+
+    /// A value, unless it is marked optional and not there.
+    fn given(
+        &mut self,
+        expr: &'a Expr,
+        optional: bool,
+        scope: Outer<'_, 'a>,
+    ) -> Result<Option<Value<'a>>, Error> {
+        let value = self.eval(expr, scope)?;
+        match (optional, value) {
+            (false, value) => Ok(Some(value)),
+            (true, Value::Optional(inner)) => Ok(inner.map(|inner| (*inner).clone())),
+            (true, _) => Err(Error::NoSuchOverload),
+        }
+    }
+
+    fn list(&mut self, elements: &'a [(Expr, bool)], scope: Outer<'_, 'a>) -> Found<'a> {
+        let mut made = Vec::new();
+        for (element, optional) in elements {
+            made.extend(self.given(element, *optional, scope)?);
+        }
+        Ok(made.into())
+    }
+
+    fn map(&mut self, entries: &'a [(Expr, Expr, bool)], scope: Outer<'_, 'a>) -> Found<'a> {
+        let mut made = BTreeMap::new();
+        for (key, value, optional) in entries {
+            let key = self.eval(key, scope)?.key();
+            let key = key.ok_or_else(|| Error::other("unsupported key type"))?;
+            let Some(value) = self.given(value, *optional, scope)? else { continue };
+            if made.insert(key, value).is_some() {
+                return Err(Error::other("Failed with repeated key"));
+            }
+        }
+        Ok(made.into())
+    }
+
+    fn structure(
+        &mut self,
+        fields: &'a [(Box<str>, Expr, bool)],
+        scope: Outer<'_, 'a>,
+    ) -> Found<'a> {
+        let mut made = BTreeMap::new();
+        for (field, value, optional) in fields {
+            if let Some(value) = self.given(value, *optional, scope)? {
+                let field = super::shape::unescape(field).unwrap_or_else(|| field.to_string());
+                made.insert(Key::Text(field.into()), value);
+            }
+        }
+        Ok(made.into())
+    }
+
+    fn call(
+        &mut self,
+        name: &str,
+        of: Option<&'a Expr>,
+        args: &'a [Expr],
+        scope: Outer<'_, 'a>,
+    ) -> Found<'a> {
+        // `or` and `orValue` look at their argument only if they need it.
+        if let (Some(of), "or" | "orValue", [other]) = (of, name, args) {
+            return match self.eval(of, scope)? {
+                Value::Optional(Some(inner)) if name == "or" => Ok(Value::Optional(Some(inner))),
+                Value::Optional(Some(inner)) => Ok((*inner).clone()),
+                Value::Optional(None) => self.eval(other, scope),
+                _ => Err(Error::NoSuchOverload),
+            };
+        }
+        let mut values = Vec::with_capacity(args.len() + 1);
+        for arg in of.into_iter().chain(args) {
+            values.push(self.eval(arg, scope)?);
+        }
+        functions::call(self, name, of.is_some(), &values)
+    }
+
+    fn opt_map(
+        &mut self,
+        of: &'a Expr,
+        name: &'a str,
+        body: &'a Expr,
+        flat: bool,
+        scope: Outer<'_, 'a>,
+    ) -> Found<'a> {
+        match self.eval(of, scope)? {
+            Value::Optional(None) => Ok(Value::NONE),
+            Value::Optional(Some(inner)) => {
+                let value = (*inner).clone();
+                let made = self.eval(body, Some(&Scope { name, value, outer: scope }))?;
+                Ok(if flat { made } else { Value::some(made) })
+            }
+            _ => Err(Error::NoSuchOverload),
+        }
+    }
+
+    fn fold(&mut self, fold: &'a Fold, scope: Outer<'_, 'a>) -> Found<'a> {
+        let steps = self.steps(fold, scope)?;
+        match fold.kind {
+            FoldKind::All => self.quantify(fold, &steps, false, scope),
+            FoldKind::Exists => self.quantify(fold, &steps, true, scope),
+            FoldKind::ExistsOne => self.exists_one(fold, &steps, scope),
+            FoldKind::Map | FoldKind::Filter => self.collect(fold, &steps, scope),
+            FoldKind::TransformMap | FoldKind::TransformMapEntry => {
+                self.transform_map(fold, &steps, scope)
+            }
+            FoldKind::SortBy => self.sort_by(fold, &steps, scope),
+        }
+    }
+
+    /// What the names of a macro stand for, step by step.
+    fn steps(&mut self, fold: &'a Fold, scope: Outer<'_, 'a>) -> Result<Vec<Step<'a>>, Error> {
+        let range = self.eval(&fold.range, scope)?;
+        let is_pair = fold.second.is_some();
+        match range {
+            Value::List(list) => {
+                self.budget.spend(list.len() as u64)?;
+                let step = |(at, value)| match is_pair {
+                    true => Step { first: Value::Int(at as i64), second: Some(value) },
+                    false => Step { first: value, second: None },
+                };
+                Ok(list.iter().enumerate().map(step).collect())
+            }
+            Value::Map(map) => {
+                self.budget.spend(map.len() as u64)?;
+                let step = |key: Value<'a>| {
+                    let second = if is_pair { map.get(&key) } else { None };
+                    Step { first: key, second }
+                };
+                Ok(map.keys().into_iter().map(step).collect())
+            }
+            _ => Err(Error::NoSuchOverload),
+        }
+    }
+
+    /// Evaluates an expression with the names of a macro bound.
+    fn within(
+        &mut self,
+        fold: &'a Fold,
+        expr: &'a Expr,
+        step: &Step<'a>,
+        scope: Outer<'_, 'a>,
+    ) -> Found<'a> {
+        let first = Scope { name: &fold.first, value: step.first.clone(), outer: scope };
+        match (&fold.second, &step.second) {
+            (Some(name), Some(value)) => {
+                let second = Scope { name, value: value.clone(), outer: Some(&first) };
+                self.eval(expr, Some(&second))
+            }
+            _ => self.eval(expr, Some(&first)),
+        }
+    }
+
+    fn quantify(
+        &mut self,
+        fold: &'a Fold,
+        steps: &[Step<'a>],
+        decides: bool,
+        scope: Outer<'_, 'a>,
+    ) -> Found<'a> {
+        let mut failed = None;
+        for step in steps {
+            match self.within(fold, &fold.body, step, scope) {
+                Ok(Value::Bool(value)) if value == decides => return Ok(Value::Bool(value)),
+                Ok(Value::Bool(_)) => {}
+                Ok(_) => drop(failed.get_or_insert(Error::NoSuchOverload)),
+                Err(Error::CostExceeded) => return Err(Error::CostExceeded),
+                Err(error) => drop(failed.get_or_insert(error)),
+            }
+        }
+        match failed {
+            Some(error) => Err(error),
+            None => Ok(Value::Bool(!decides)),
+        }
+    }
+
+    fn is_true(
+        &mut self,
+        fold: &'a Fold,
+        expr: &'a Expr,
+        step: &Step<'a>,
+        scope: Outer<'_, 'a>,
+    ) -> Result<bool, Error> {
+        match self.within(fold, expr, step, scope)? {
+            Value::Bool(value) => Ok(value),
+            _ => Err(Error::NoSuchOverload),
+        }
+    }
+
+    fn exists_one(
+        &mut self,
+        fold: &'a Fold,
+        steps: &[Step<'a>],
+        scope: Outer<'_, 'a>,
+    ) -> Found<'a> {
+        let mut count = 0;
+        for step in steps {
+            count += u32::from(self.is_true(fold, &fold.body, step, scope)?);
+        }
+        Ok(Value::Bool(count == 1))
+    }
+
+    fn collect(&mut self, fold: &'a Fold, steps: &[Step<'a>], scope: Outer<'_, 'a>) -> Found<'a> {
+        let mut made = Vec::new();
+        for step in steps {
+            if fold.kind == FoldKind::Filter {
+                if self.is_true(fold, &fold.body, step, scope)? {
+                    made.push(step.first.clone());
+                }
+                continue;
+            }
+            if let Some(filter) = &fold.filter
+                && !self.is_true(fold, filter, step, scope)?
+            {
+                continue;
+            }
+            made.push(self.within(fold, &fold.body, step, scope)?);
+        }
+        Ok(made.into())
+    }
+
+    fn transform_map(
+        &mut self,
+        fold: &'a Fold,
+        steps: &[Step<'a>],
+        scope: Outer<'_, 'a>,
+    ) -> Found<'a> {
+        let mut made = BTreeMap::new();
+        for step in steps {
+            if let Some(filter) = &fold.filter
+                && !self.is_true(fold, filter, step, scope)?
+            {
+                continue;
+            }
+            let value = self.within(fold, &fold.body, step, scope)?;
+            if fold.kind == FoldKind::TransformMap {
+                let key = step.first.key().ok_or(Error::NoSuchOverload)?;
+                made.insert(key, value);
+                continue;
+            }
+            let Value::Map(Map::Made(entries)) = value else { return Err(Error::NoSuchOverload) };
+            for (key, value) in entries.iter() {
+                if made.insert(key.clone(), value.clone()).is_some() {
+                    let why = format!("insert failed: key {} already exists", key.text());
+                    return Err(Error::other(why));
+                }
+            }
+        }
+        Ok(made.into())
+    }
+
+    fn sort_by(&mut self, fold: &'a Fold, steps: &[Step<'a>], scope: Outer<'_, 'a>) -> Found<'a> {
+        let mut keyed = Vec::with_capacity(steps.len());
+        for step in steps {
+            keyed.push((self.within(fold, &fold.body, step, scope)?, step.first.clone()));
+        }
+        self.budget.spend(keyed.len() as u64 * 16)?;
+        let mut failed = false;
+        keyed.sort_by(|(a, _), (b, _)| {
+            operators::compare(a, b).unwrap_or_else(|| {
+                failed = true;
+                Ordering::Equal
+            })
+        });
+        match failed {
+            true => Err(Error::NoSuchOverload),
+            false => Ok(keyed.into_iter().map(|(_, value)| value).collect::<Vec<_>>().into()),
+        }
+    }
+}
+
+/// One step of a macro.
+struct Step<'a> {
+    first: Value<'a>,
+    second: Option<Value<'a>>,
+}
+
+/// What `of[key]` is.
+fn at<'a>(of: &Value<'a>, key: &Value<'_>) -> Found<'a> {
+    match of {
+        Value::Map(map) => map.get(key).ok_or_else(|| match key.key() {
+            Some(key) => Error::NoSuchKey(key.text()),
+            None => Error::NoSuchOverload,
+        }),
+        Value::List(list) => element(list, key),
+        _ => Err(Error::NoSuchOverload),
+    }
+}
+
+fn element<'a>(list: &List<'a>, key: &Value<'_>) -> Found<'a> {
+    let at = match key {
+        Value::Int(at) => Some(*at),
+        Value::Uint(at) => i64::try_from(*at).ok(),
+        Value::Double(at) if at.fract() == 0.0 => Some(*at as i64),
+        _ => return Err(Error::NoSuchOverload),
+    };
+    let found = at.and_then(|at| usize::try_from(at).ok()).and_then(|at| list.get(at));
+    found.ok_or_else(|| Error::other(format!("index out of bounds: {}", at.unwrap_or(i64::MAX))))
+}

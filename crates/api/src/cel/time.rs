@@ -1,0 +1,147 @@
+//! Times and spans of time, in the notations of CEL and Go.
+
+use jiff::civil::Date;
+use jiff::tz::{Offset, TimeZone};
+use jiff::{SignedDuration, Timestamp, Zoned};
+
+/// `1h30m`, `-1.5s`, `0`.
+pub(super) fn parse_duration(text: &str) -> Option<SignedDuration> {
+    let (negative, mut rest) = match text.strip_prefix('-') {
+        Some(rest) => (true, rest),
+        None => (false, text.strip_prefix('+').unwrap_or(text)),
+    };
+    if rest == "0" {
+        return Some(SignedDuration::ZERO);
+    }
+    if rest.is_empty() {
+        return None;
+    }
+    let mut nanos: i128 = 0;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let (number, tail) = rest.split_at(digits);
+        let unit = tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
+        let (unit, tail) = tail.split_at(unit);
+        let scale: i128 = match unit {
+            "ns" => 1,
+            "us" | "µs" | "μs" => 1_000,
+            "ms" => 1_000_000,
+            "s" => 1_000_000_000,
+            "m" => 60_000_000_000,
+            "h" => 3_600_000_000_000,
+            _ => return None,
+        };
+        nanos = nanos.checked_add(scaled(number, scale)?)?;
+        rest = tail;
+    }
+    let nanos = if negative { -nanos } else { nanos };
+    // What Go can hold.
+    i64::try_from(nanos).ok().map(SignedDuration::from_nanos)
+}
+
+fn scaled(number: &str, scale: i128) -> Option<i128> {
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
+        return None;
+    }
+    let whole: i128 =
+        if whole.is_empty() { 0 } else { whole.get(..19.min(whole.len()))?.parse().ok()? };
+    let mut total = whole.checked_mul(scale)?;
+    let mut place = scale;
+    for digit in fraction.chars() {
+        place /= 10;
+        total += i128::from(digit.to_digit(10)?) * place;
+    }
+    Some(total)
+}
+
+/// `5400s`, `1.5s`.
+pub(super) fn show_duration(span: SignedDuration) -> String {
+    let nanos = span.as_nanos();
+    let (sign, nanos) = (if nanos < 0 { "-" } else { "" }, nanos.unsigned_abs());
+    let (seconds, rest) = (nanos / 1_000_000_000, nanos % 1_000_000_000);
+    if rest == 0 {
+        return format!("{sign}{seconds}s");
+    }
+    let fraction = format!("{rest:09}");
+    format!("{sign}{seconds}.{}s", fraction.trim_end_matches('0'))
+}
+
+/// RFC 3339.
+pub(super) fn parse_timestamp(text: &str) -> Option<Timestamp> {
+    // The library takes more than the standard does; a time of the standard has a `T`.
+    (text.len() >= 20 && matches!(text.as_bytes()[10], b'T' | b't')).then(|| text.parse().ok())?
+}
+
+/// A date is its first moment.
+pub(super) fn parse_timestamp_or_date(text: &str) -> Option<Timestamp> {
+    parse_timestamp(text).or_else(|| {
+        let date: Date = (text.len() == 10).then(|| text.parse().ok())??;
+        date.to_zoned(TimeZone::UTC).ok().map(|zoned| zoned.timestamp())
+    })
+}
+
+pub(super) fn show_timestamp(time: Timestamp) -> String {
+    time.to_string()
+}
+
+/// A part of a time, by the name of the function that asks for it; in UTC if no zone is named.
+pub(super) fn part(name: &str, time: Timestamp, zone: Option<&str>) -> Option<i64> {
+    let zone = match zone {
+        None | Some("UTC" | "") => TimeZone::UTC,
+        Some(zone) => time_zone(zone)?,
+    };
+    let time: Zoned = time.to_zoned(zone);
+    Some(match name {
+        "getFullYear" => i64::from(time.year()),
+        "getMonth" => i64::from(time.month()) - 1,
+        "getDate" => i64::from(time.day()),
+        "getDayOfMonth" => i64::from(time.day()) - 1,
+        "getDayOfWeek" => i64::from(time.weekday().to_sunday_zero_offset()),
+        "getDayOfYear" => i64::from(time.day_of_year()) - 1,
+        "getHours" => i64::from(time.hour()),
+        "getMinutes" => i64::from(time.minute()),
+        "getSeconds" => i64::from(time.second()),
+        "getMilliseconds" => i64::from(time.millisecond()),
+        _ => return None,
+    })
+}
+
+/// `+02:00`, or a name of the time zone database.
+fn time_zone(name: &str) -> Option<TimeZone> {
+    let signed = name.starts_with(['+', '-']);
+    if !signed && !name.contains(':') {
+        return TimeZone::get(name).ok();
+    }
+    let (sign, rest) = match name.strip_prefix('-') {
+        Some(rest) => (-1, rest),
+        None => (1, name.strip_prefix('+').unwrap_or(name)),
+    };
+    let (hours, minutes) = rest.split_once(':')?;
+    let (hours, minutes): (i32, i32) = (hours.parse().ok()?, minutes.parse().ok()?);
+    let seconds = sign * (hours.checked_mul(3600)?.checked_add(minutes.checked_mul(60)?)?);
+    Offset::from_seconds(seconds).ok().map(TimeZone::fixed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_read_and_shown() {
+        for (text, shown) in [
+            ("1h30m", Some("5400s")),
+            ("1.5s", Some("1.5s")),
+            ("-2m", Some("-120s")),
+            ("0", Some("0s")),
+            ("1us", Some("0.000001s")),
+            ("", None),
+            ("1", None),
+            ("1x", None),
+            ("1.2.3s", None),
+            ("99999999999999999999h", None),
+        ] {
+            assert_eq!(parse_duration(text).map(show_duration).as_deref(), shown, "{text}");
+        }
+    }
+}

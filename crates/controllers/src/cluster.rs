@@ -22,6 +22,7 @@ pub struct Cluster {
     clock: Arc<dyn Clock>,
     pods: Arc<Mutex<Option<Pods>>>,
     nodes: Arc<crate::nodes::Options>,
+    root_ca: Option<Arc<str>>,
 }
 
 /// All pods, once. Cheap to clone.
@@ -45,6 +46,7 @@ impl Cluster {
             clock: Arc::new(SystemClock),
             pods: Arc::default(),
             nodes: Arc::default(),
+            root_ca: None,
         }
     }
 
@@ -53,6 +55,18 @@ impl Cluster {
     pub fn with_nodes(mut self, nodes: crate::nodes::Options) -> Cluster {
         self.nodes = Arc::new(nodes);
         self
+    }
+
+    /// The certificate by which pods know the server, in PEM; published in every namespace.
+    #[must_use]
+    pub fn with_root_ca(mut self, certificate: &str) -> Cluster {
+        self.root_ca = Some(certificate.into());
+        self
+    }
+
+    /// The certificate by which pods know the server, if it has one.
+    pub fn root_ca(&self) -> Option<&str> {
+        self.root_ca.as_deref()
     }
 
     /// Tells the time of day.

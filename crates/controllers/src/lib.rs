@@ -35,9 +35,14 @@ pub mod nodes;
 mod ownership;
 mod difference;
 mod burst;
+mod moment;
 mod template;
 mod replicaset;
 mod deployment;
+mod census;
+mod namespace;
+mod garbage;
+mod serviceaccount;
 #[cfg(test)]
 mod fixture;
 

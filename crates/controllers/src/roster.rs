@@ -4,7 +4,7 @@ use headwater_client::Error;
 use headwater_client::controller::Prepared;
 
 use crate::cluster::Cluster;
-use crate::{deployment, nodes, replicaset, scheduler};
+use crate::{deployment, garbage, namespace, nodes, replicaset, scheduler, serviceaccount};
 
 /// How a controller is made ready to run.
 type Prepare = fn(&Cluster) -> Result<Prepared, Error>;
@@ -19,6 +19,10 @@ const ALL: &[(&str, Prepare)] = &[
     ("simulated-nodes", nodes::kubelet),
     ("replicaset", replicaset::prepare),
     ("deployment", deployment::prepare),
+    ("namespace", namespace::prepare),
+    ("garbage", garbage::prepare),
+    ("serviceaccount", serviceaccount::prepare),
+    ("serviceaccount", serviceaccount::prepare_root_ca),
 ];
 
 /// The names of all controllers.

@@ -4,11 +4,12 @@
 use std::time::Duration;
 
 use headwater_client::Cached;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentCondition, DeploymentStatus, ReplicaSet};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::difference::count;
+use crate::moment;
 
 use super::rollout::max_unavailable;
 use super::sets::{Sets, available, counts, replicas, spec};
@@ -97,10 +98,10 @@ fn has_progressed(before: &DeploymentStatus, after: &DeploymentStatus) -> bool {
         || grew(|status| status.available_replicas.unwrap_or(0))
 }
 
-/// How long a rollout may make no progress; `None` if it may for ever.
-fn deadline(deployment: &Deployment) -> Option<SignedDuration> {
+/// How many seconds a rollout may make no progress; `None` if it may for ever.
+fn deadline(deployment: &Deployment) -> Option<i32> {
     let seconds = spec(deployment).progress_deadline_seconds.unwrap_or(600);
-    (seconds != i32::MAX).then(|| SignedDuration::from_secs(seconds.into()))
+    (seconds != i32::MAX).then_some(seconds)
 }
 
 fn is_paused(deployment: &Deployment) -> bool {
@@ -125,10 +126,9 @@ pub(super) fn look_again(
     if is_over {
         return None;
     }
-    let due = condition.last_update_time.as_ref()?.0 + deadline(deployment)?;
+    let due = moment::after(condition.last_update_time.as_ref()?.0, deadline(deployment)?);
     // A second more, because times are written in whole seconds.
-    let wait = due.duration_since(now) + SignedDuration::from_secs(1);
-    Some(Duration::try_from(wait).unwrap_or(Duration::from_secs(1)))
+    Some(moment::until(now, due) + Duration::from_secs(1))
 }
 
 struct Conditions {
@@ -248,14 +248,14 @@ impl Conditions {
         }
     }
 
-    fn is_late(&self, deadline: SignedDuration) -> bool {
+    fn is_late(&self, deadline: i32) -> bool {
         let Some(condition) = self.get(PROGRESSING) else { return false };
         match condition.reason.as_deref() {
             Some("NewReplicaSetAvailable" | "DeploymentPaused") => false,
             Some("ProgressDeadlineExceeded") => true,
             _ => {
                 let since = condition.last_update_time.as_ref().map_or(self.now, |time| time.0);
-                since + deadline < self.now
+                moment::after(since, deadline) < self.now
             }
         }
     }
@@ -291,7 +291,7 @@ mod tests {
     }
 
     fn later(seconds: i64) -> Timestamp {
-        now() + SignedDuration::from_secs(seconds)
+        moment::after(now(), seconds)
     }
 
     fn running(name: &str, image: &str, size: i32, ready: i32) -> Arc<ReplicaSet> {

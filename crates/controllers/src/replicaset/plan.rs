@@ -10,6 +10,7 @@ use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetCondition, ReplicaSetStat
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::difference::count;
+use crate::moment;
 use crate::pod::Pod;
 
 use super::rank::worth_least;
@@ -93,8 +94,7 @@ fn until_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> Duratio
         return Duration::ZERO;
     }
     let since = pod.ready_since().map_or(now, |time| time.0);
-    let due = since + jiff::SignedDuration::from_secs(min_ready_seconds.into());
-    Duration::try_from(due.duration_since(now)).unwrap_or(Duration::ZERO)
+    moment::until(now, moment::after(since, min_ready_seconds))
 }
 
 const REPLICA_FAILURE: &str = "ReplicaFailure";

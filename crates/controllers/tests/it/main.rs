@@ -7,3 +7,5 @@ mod world;
 mod kubelet;
 mod replicaset;
 mod deployment;
+mod garbage;
+mod namespace;

@@ -1,0 +1,195 @@
+//! What a namespace that ends says about what still keeps it.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::NamespaceCondition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+/// What is left of one kind in a namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Remaining {
+    /// All objects that are left.
+    pub(super) objects: usize,
+    /// Those that nobody has deleted yet.
+    pub(super) alive: usize,
+    /// How many objects have each finalizer.
+    pub(super) finalizers: BTreeMap<String, usize>,
+}
+
+/// What is left, by `plural.group`.
+pub(super) type Content = BTreeMap<String, Remaining>;
+
+/// Why a pass over the content failed, if it did.
+pub(super) struct Trouble<'a> {
+    pub(super) discovery: Option<&'a str>,
+    pub(super) deletion: Option<&'a str>,
+}
+
+/// The conditions after a pass; one that says what it said before keeps its time.
+pub(super) fn conditions(
+    before: &[NamespaceCondition],
+    content: &Content,
+    trouble: &Trouble<'_>,
+    now: Timestamp,
+) -> Vec<NamespaceCondition> {
+    let rows = [
+        match trouble.discovery {
+            Some(why) => ("NamespaceDeletionDiscoveryFailure", true, "DiscoveryFailed", why.into()),
+            None => (
+                "NamespaceDeletionDiscoveryFailure",
+                false,
+                "ResourcesDiscovered",
+                "All resources successfully discovered".to_owned(),
+            ),
+        },
+        (
+            "NamespaceDeletionGroupVersionParsingFailure",
+            false,
+            "ParsedGroupVersions",
+            "All legacy kube types successfully parsed".to_owned(),
+        ),
+        match trouble.deletion {
+            Some(why) => {
+                ("NamespaceDeletionContentFailure", true, "ContentDeletionFailed", why.into())
+            }
+            None => (
+                "NamespaceDeletionContentFailure",
+                false,
+                "ContentDeleted",
+                "All content successfully deleted, may be waiting on finalization".to_owned(),
+            ),
+        },
+        remaining(content),
+        finalizers(content),
+    ];
+    let mut after: Vec<NamespaceCondition> = before.to_vec();
+    for (type_, status, reason, message) in rows {
+        set(&mut after, type_, status, reason, message, now);
+    }
+    after
+}
+
+type Row = (&'static str, bool, &'static str, String);
+
+fn remaining(content: &Content) -> Row {
+    let left = content.iter().filter(|(_, left)| left.objects > 0);
+    let left: Vec<String> = left
+        .map(|(name, left)| format!("{} has {} resource instances", dotted(name), left.objects))
+        .collect();
+    match left.is_empty() {
+        true => (
+            "NamespaceContentRemaining",
+            false,
+            "ContentRemoved",
+            "All content successfully removed".to_owned(),
+        ),
+        false => (
+            "NamespaceContentRemaining",
+            true,
+            "SomeResourcesRemain",
+            format!("Some resources are remaining: {}", left.join(", ")),
+        ),
+    }
+}
+
+fn finalizers(content: &Content) -> Row {
+    let mut sums: BTreeMap<&str, usize> = BTreeMap::new();
+    for (name, count) in content.values().flat_map(|left| &left.finalizers) {
+        *sums.entry(name).or_default() += count;
+    }
+    let left: Vec<String> = sums
+        .into_iter()
+        .map(|(name, count)| format!("{name} in {count} resource instances"))
+        .collect();
+    match left.is_empty() {
+        true => (
+            "NamespaceFinalizersRemaining",
+            false,
+            "ContentHasNoFinalizers",
+            "All content-preserving finalizers finished".to_owned(),
+        ),
+        false => (
+            "NamespaceFinalizersRemaining",
+            true,
+            "SomeFinalizersRemain",
+            format!("Some content in the namespace has finalizers remaining: {}", left.join(", ")),
+        ),
+    }
+}
+
+/// Kinds of the core group are written with the dot of an empty group.
+fn dotted(name: &str) -> String {
+    if name.contains('.') { name.to_owned() } else { format!("{name}.") }
+}
+
+fn set(
+    conditions: &mut Vec<NamespaceCondition>,
+    type_: &str,
+    status: bool,
+    reason: &str,
+    message: String,
+    now: Timestamp,
+) {
+    let status = if status { "True" } else { "False" };
+    let known = conditions.iter_mut().find(|known| known.type_ == type_);
+    let since = known.as_ref().filter(|known| known.status == status);
+    let since = since.and_then(|known| known.last_transition_time.clone());
+    let condition = NamespaceCondition {
+        type_: type_.to_owned(),
+        status: status.to_owned(),
+        reason: Some(reason.to_owned()),
+        message: Some(message),
+        last_transition_time: Some(since.unwrap_or(Time(now))),
+    };
+    match known {
+        Some(known) => *known = condition,
+        None => conditions.push(condition),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(content: &Content, type_: &str) -> (String, String, String) {
+        let none = Trouble { discovery: None, deletion: None };
+        let all = conditions(&[], content, &none, Timestamp::UNIX_EPOCH);
+        let found = all.into_iter().find(|condition| condition.type_ == type_).unwrap();
+        (found.status, found.reason.unwrap(), found.message.unwrap())
+    }
+
+    #[test]
+    fn an_empty_namespace_has_nothing_to_say() {
+        let none = Trouble { discovery: None, deletion: None };
+        let all = conditions(&[], &Content::new(), &none, Timestamp::UNIX_EPOCH);
+        assert_eq!(all.len(), 5);
+        assert!(all.iter().all(|condition| condition.status == "False"), "{all:?}");
+        let later = Timestamp::MAX;
+        assert_eq!(conditions(&all, &Content::new(), &none, later), all, "no news, no write");
+    }
+
+    #[test]
+    fn what_is_left_is_counted_with_its_finalizers() {
+        let left = |objects, finalizers: &[(&str, usize)]| Remaining {
+            objects,
+            alive: 0,
+            finalizers: finalizers.iter().map(|(name, count)| ((*name).into(), *count)).collect(),
+        };
+        let content: Content = [
+            ("pods".to_owned(), left(2, &[])),
+            ("widgets.example.com".to_owned(), left(1, &[("example.com/keep", 1)])),
+            ("secrets".to_owned(), left(0, &[])),
+        ]
+        .into();
+        let (status, reason, message) = told(&content, "NamespaceContentRemaining");
+        assert_eq!((status.as_str(), reason.as_str()), ("True", "SomeResourcesRemain"));
+        assert_eq!(
+            message,
+            "Some resources are remaining: pods. has 2 resource instances, widgets.example.com has 1 resource instances"
+        );
+        let (_, reason, message) = told(&content, "NamespaceFinalizersRemaining");
+        assert_eq!(reason, "SomeFinalizersRemain");
+        assert!(message.ends_with("example.com/keep in 1 resource instances"), "{message}");
+    }
+}

@@ -1,0 +1,213 @@
+//! Garbage collection: background, foreground and orphan, of built-in and custom kinds.
+
+use headwater_client::Cached;
+use headwater_client::indexer::Snapshot;
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
+use serde_json::{Value, json};
+
+use crate::replicaset::template;
+use crate::world::World;
+
+/// A custom kind `Widget`.
+pub(crate) async fn widgets(world: &World) -> ApiResource {
+    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let definition = json!({
+        "metadata": {"name": "widgets.example.com"},
+        "spec": {
+            "group": "example.com", "scope": "Namespaced",
+            "names": {"plural": "widgets", "singular": "widget", "kind": "Widget", "listKind": "WidgetList"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}],
+        },
+    });
+    world.create::<CustomResourceDefinition>(definition).await;
+    let is_served = |it: Option<&CustomResourceDefinition>| {
+        let status = it.and_then(|it| it.status.clone()).unwrap_or_default();
+        status
+            .conditions
+            .iter()
+            .flatten()
+            .any(|it| it.type_ == "Established" && it.status == "True")
+    };
+    world.until("widgets.example.com", is_served).await;
+    ApiResource::from_gvk(&GroupVersionKind::gvk("example.com", "v1", "Widget"))
+}
+
+pub(crate) async fn widget(world: &World, kind: &ApiResource, metadata: Value) -> DynamicObject {
+    let object = json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": metadata});
+    let object: DynamicObject = serde_json::from_value(object).unwrap();
+    world.calls.dynamic(kind).create(&object).await.unwrap()
+}
+
+fn owned(name: &str, owners: &[Value]) -> Value {
+    json!({"metadata": {"name": name, "namespace": "default", "ownerReferences": owners}})
+}
+
+fn map_owner(map: &ConfigMap, blocks: bool) -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "name": map.name(), "uid": map.uid(), "blockOwnerDeletion": blocks})
+}
+
+fn gone<K>(object: Option<&K>) -> bool {
+    object.is_none()
+}
+
+async fn delete<K>(world: &World, key: &str, policy: &str)
+where
+    K: kube::Resource<DynamicType = ()> + serde::de::DeserializeOwned + Send + Sync + 'static,
+{
+    let options = json!({"propagationPolicy": policy});
+    world.calls.of::<K>().delete_with(&key.parse().unwrap(), &options).await.unwrap();
+}
+
+fn deployment() -> Value {
+    json!({
+        "metadata": {"name": "web", "namespace": "default"},
+        "spec": {
+            "replicas": 3,
+            "selector": {"matchLabels": {"app": "web"}},
+            "template": template(json!({"app": "web"})),
+        },
+    })
+}
+
+async fn ready(world: &World) {
+    let three = |sets: &Snapshot<ReplicaSet>| {
+        let mut ready = sets.iter().map(|(_, set)| set.status.clone().unwrap_or_default());
+        ready.any(|status| status.ready_replicas == Some(3)).then_some(())
+    };
+    world.until_all(three).await;
+}
+
+fn none<K>(all: &Snapshot<K>) -> Option<()>
+where
+    K: Cached,
+{
+    all.is_empty().then_some(())
+}
+
+#[tokio::test]
+async fn what_a_deployment_owns_goes_after_it() {
+    let world = World::with("deployment,replicaset,garbage").await;
+    world.create::<Deployment>(deployment()).await;
+    ready(&world).await;
+    delete::<Deployment>(&world, "default/web", "Background").await;
+    world.until("default/web", gone::<Deployment>).await;
+    world.until_all(none::<ReplicaSet>).await;
+    world.until_all(none::<Pod>).await;
+}
+
+#[tokio::test]
+async fn in_the_foreground_what_is_owned_goes_first() {
+    let world = World::with("deployment,replicaset,garbage").await;
+    world.create::<Deployment>(deployment()).await;
+    ready(&world).await;
+    let (sets, pods) = (world.informer::<ReplicaSet>(), world.informer::<Pod>());
+    sets.synced().await.unwrap();
+    pods.synced().await.unwrap();
+    delete::<Deployment>(&world, "default/web", "Foreground").await;
+    world.until_all(none::<Pod>).await;
+    world.until_all(none::<ReplicaSet>).await;
+    world.until("default/web", gone::<Deployment>).await;
+}
+
+#[tokio::test]
+async fn an_orphan_stays_and_forgets_its_owner() {
+    let world = World::with("deployment,replicaset,garbage").await;
+    world.create::<Deployment>(deployment()).await;
+    ready(&world).await;
+    delete::<Deployment>(&world, "default/web", "Orphan").await;
+    world.until("default/web", gone::<Deployment>).await;
+    let orphaned = |sets: &Snapshot<ReplicaSet>| {
+        let (_, set) = sets.iter().next().expect("the set stays");
+        set.metadata.owner_references.as_ref().is_none_or(Vec::is_empty).then_some(())
+    };
+    world.until_all(orphaned).await;
+    // The pods are still the set's.
+    world.until_all(|pods: &Snapshot<Pod>| (pods.len() == 3).then_some(())).await;
+}
+
+#[tokio::test]
+async fn custom_kinds_own_and_are_owned_even_if_they_appear_later() {
+    let world = World::with("garbage").await;
+    let first: ConfigMap = world.create(owned("first", &[])).await;
+    world.create::<ConfigMap>(owned("second", &[map_owner(&first, true)])).await;
+    let kind = widgets(&world).await;
+    let widget = widget(&world, &kind, owned("w", &[map_owner(&first, true)])["metadata"].clone());
+    let widget = widget.await;
+    let owner =
+        json!({"apiVersion": "example.com/v1", "kind": "Widget", "name": "w", "uid": widget.uid()});
+    world.create::<ConfigMap>(owned("third", &[owner])).await;
+    delete::<ConfigMap>(&world, "default/first", "Foreground").await;
+    for name in ["default/first", "default/second", "default/third"] {
+        world.until(name, gone::<ConfigMap>).await;
+    }
+    let left = world.calls.dynamic(&kind).get(&"default/w".parse().unwrap()).await.unwrap();
+    assert!(left.is_none());
+}
+
+#[tokio::test]
+async fn one_owner_of_two_is_enough_and_a_false_one_is_not() {
+    let world = World::with("garbage").await;
+    let one: ConfigMap = world.create(owned("one", &[])).await;
+    let two: ConfigMap = world.create(owned("two", &[])).await;
+    let both = [map_owner(&one, false), map_owner(&two, false)];
+    world.create::<ConfigMap>(owned("child", &both)).await;
+    delete::<ConfigMap>(&world, "default/one", "Background").await;
+    let only_two = |it: Option<&ConfigMap>| {
+        let owners = it.expect("the child stays").metadata.owner_references.clone();
+        owners.unwrap_or_default().iter().map(|owner| owner.name.clone()).collect::<Vec<_>>()
+            == ["two"]
+    };
+    world.until("default/child", only_two).await;
+    // An owner of the right name and another UID is no owner.
+    let mut false_owner = map_owner(&two, false);
+    false_owner["uid"] = "somebody-else".into();
+    world.create::<ConfigMap>(owned("bastard", &[false_owner])).await;
+    world.until("default/bastard", gone::<ConfigMap>).await;
+    // A namespaced owner of a cluster-scoped object, and an unknown kind, decide nothing.
+    let strange =
+        json!({"apiVersion": "nobody.example/v1", "kind": "Nothing", "name": "n", "uid": "n"});
+    world.create::<ConfigMap>(owned("strange", &[strange])).await;
+    let mut node = owned("node", &[map_owner(&one, false)]);
+    node["metadata"]["namespace"] = Value::Null;
+    world.create::<Node>(node).await;
+    // Something that is surely judged later than those two.
+    let last = world.create::<ConfigMap>(owned("last", &[map_owner(&one, false)])).await;
+    world.until("default/last", gone::<ConfigMap>).await;
+    drop(last);
+    let calls = &world.calls;
+    assert!(
+        calls.of::<ConfigMap>().get(&"default/strange".parse().unwrap()).await.unwrap().is_some()
+    );
+    assert!(calls.of::<Node>().get(&"node".parse().unwrap()).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_circle_of_owners_does_not_hold_itself() {
+    let world = World::with("garbage").await;
+    let one: ConfigMap = world.create(owned("one", &[])).await;
+    let two: ConfigMap = world.create(owned("two", &[map_owner(&one, true)])).await;
+    let patch = json!({"metadata": {"ownerReferences": [map_owner(&two, true)]}});
+    world.merge::<ConfigMap>("default/one", patch).await;
+    delete::<ConfigMap>(&world, "default/one", "Foreground").await;
+    world.until("default/one", gone::<ConfigMap>).await;
+    world.until("default/two", gone::<ConfigMap>).await;
+}
+
+#[tokio::test]
+async fn a_collector_that_starts_late_finds_what_was_left() {
+    let world = World::start().await;
+    let one: ConfigMap = world.create(owned("one", &[])).await;
+    world.create::<ConfigMap>(owned("two", &[map_owner(&one, true)])).await;
+    let three: ConfigMap = world.create(owned("three", &[])).await;
+    world.create::<ConfigMap>(owned("four", &[map_owner(&three, true)])).await;
+    delete::<ConfigMap>(&world, "default/one", "Background").await;
+    delete::<ConfigMap>(&world, "default/three", "Foreground").await;
+    let running = world.run("garbage");
+    for name in ["default/two", "default/three", "default/four"] {
+        world.until(name, gone::<ConfigMap>).await;
+    }
+    running.stop().await;
+}

@@ -1,0 +1,87 @@
+//! Namespaces: what each has, and how one ends.
+
+use headwater_client::Cached;
+use headwater_client::indexer::Snapshot;
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret, ServiceAccount};
+use serde_json::json;
+
+use crate::garbage::{widget, widgets};
+use crate::replicaset::template;
+use crate::world::World;
+
+fn gone<K>(object: Option<&K>) -> bool {
+    object.is_none()
+}
+
+#[tokio::test]
+async fn a_namespace_goes_after_everything_in_it() {
+    let world = World::with("deployment,replicaset,garbage,namespace,serviceaccount").await;
+    let kind = widgets(&world).await;
+    world.create::<Namespace>(json!({"metadata": {"name": "shop"}})).await;
+    let deployment = json!({
+        "metadata": {"name": "web", "namespace": "shop"},
+        "spec": {
+            "replicas": 3,
+            "selector": {"matchLabels": {"app": "web"}},
+            "template": template(json!({"app": "web"})),
+        },
+    });
+    world.create::<Deployment>(deployment).await;
+    world.create::<Secret>(json!({"metadata": {"name": "s", "namespace": "shop"}})).await;
+    world.create::<Secret>(json!({"metadata": {"name": "s", "namespace": "default"}})).await;
+    let keep = json!({"name": "w", "namespace": "shop", "finalizers": ["example.com/keep"]});
+    widget(&world, &kind, keep).await;
+    let running = |pods: &Snapshot<Pod>| (pods.len() == 3).then_some(());
+    world.until_all(running).await;
+    world.until("shop/default", |it: Option<&ServiceAccount>| it.is_some()).await;
+
+    world.calls.of::<Namespace>().delete(&"shop".parse().unwrap()).await.unwrap();
+    let held = |it: Option<&Namespace>| {
+        let status = it.and_then(|it| it.status.clone()).unwrap_or_default();
+        assert_eq!(status.phase.as_deref(), Some("Terminating"));
+        status.conditions.iter().flatten().any(|condition| {
+            condition.type_ == "NamespaceFinalizersRemaining"
+                && condition.message.as_deref().is_some_and(|it| it.contains("example.com/keep"))
+        })
+    };
+    let terminating =
+        |it: Option<&Namespace>| it.is_some_and(|it| it.metadata.deletion_timestamp.is_some());
+    world.until("shop", terminating).await;
+    world.until("shop", held).await;
+    world.until_all(|pods: &Snapshot<Pod>| pods.is_empty().then_some(())).await;
+    world.until_all(|sets: &Snapshot<ReplicaSet>| sets.is_empty().then_some(())).await;
+    world.until("shop/s", gone::<Secret>).await;
+    // Whoever held the widget lets go.
+    let patch = json!({"metadata": {"finalizers": null}});
+    world.calls.dynamic(&kind).merge(&"shop/w".parse().unwrap(), &patch).await.unwrap();
+    world.until("shop", gone::<Namespace>).await;
+    let other = world.calls.of::<Secret>().get(&"default/s".parse().unwrap()).await.unwrap();
+    assert!(other.is_some(), "another namespace is another matter");
+}
+
+#[tokio::test]
+async fn an_empty_namespace_goes_at_once_and_one_that_was_ending_before_the_start() {
+    let world = World::start().await;
+    world.create::<Namespace>(json!({"metadata": {"name": "early"}})).await;
+    world.create::<ConfigMap>(json!({"metadata": {"name": "c", "namespace": "early"}})).await;
+    world.calls.of::<Namespace>().delete(&"early".parse().unwrap()).await.unwrap();
+    let running = world.run("namespace");
+    world.until("early", gone::<Namespace>).await;
+    world.create::<Namespace>(json!({"metadata": {"name": "empty"}})).await;
+    world.calls.of::<Namespace>().delete(&"empty".parse().unwrap()).await.unwrap();
+    world.until("empty", gone::<Namespace>).await;
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn every_namespace_has_an_account_and_gets_it_back() {
+    let world = World::with("serviceaccount").await;
+    let there = |it: Option<&ServiceAccount>| it.is_some();
+    let first = world.until("default/default", there).await.unwrap();
+    world.create::<Namespace>(json!({"metadata": {"name": "shop"}})).await;
+    world.until("shop/default", there).await;
+    world.calls.of::<ServiceAccount>().delete(&first.key()).await.unwrap();
+    let again = move |it: Option<&ServiceAccount>| it.is_some_and(|it| it.uid() != first.uid());
+    world.until("default/default", again).await;
+}

@@ -16,31 +16,26 @@ use crate::registry::Served;
 use crate::server::Call;
 use crate::status;
 
-/// A body as a tree, and what is to be told about it.
-pub(crate) struct Decoded {
-    pub(crate) value: Value,
-    pub(crate) warnings: Vec<String>,
-}
-
 /// The format of a body.
 fn format(call: &Call) -> Result<Format, Status> {
     let content_type = call.header(header::CONTENT_TYPE);
     let media_type = content_type.split(';').next().unwrap_or_default().trim();
     match media_type.to_ascii_lowercase().as_str() {
-        "" | "application/json" => Ok(Format::Json),
+        "" if content_type.is_empty() => Ok(Format::Json),
+        "application/json" => Ok(Format::Json),
         "application/yaml" => Ok(Format::Yaml),
         "application/vnd.kubernetes.protobuf" => Ok(Format::Protobuf),
         _ => Err(status::unsupported_media_type()),
     }
 }
 
-/// The body of a write.
+/// The body of a write as a tree; what is to be told about it is noted with the call.
 pub(crate) fn body(
     kind: &Served,
     call: &Call,
     validation: FieldValidation,
     body: &Bytes,
-) -> Result<Decoded, Status> {
+) -> Result<Value, Status> {
     let decoded = match (&kind.definition, format(call)?) {
         (Some(_), Format::Protobuf) => return Err(status::unsupported_media_type()),
         (Some(custom), format) => decode::custom(kind, format, body).and_then(|decoded| {
@@ -50,7 +45,7 @@ pub(crate) fn body(
         (None, format) => decode::object(&kind.kind, format, body),
     };
     let decoded = decoded.map_err(|error| status::bad_request(error.to_string()))?;
-    checked(&kind.kind, validation, decoded)
+    checked(&kind.kind, call, validation, decoded)
 }
 
 /// A body of a type that is no row of its own, such as a Scale or a Binding.
@@ -63,10 +58,11 @@ pub(crate) fn other(call: &Call, target: Target<'_>, body: &Bytes) -> Result<Val
 /// The result of a patch, fitted to the type of its kind again.
 pub(crate) fn patched(
     kind: &Served,
+    call: &Call,
     validation: FieldValidation,
     value: Value,
     duplicates: &[String],
-) -> Result<Decoded, Status> {
+) -> Result<Value, Status> {
     // It is no object of any kind yet, so there is none to name.
     let refused =
         |why: String| invalid("", "", "", &[FieldError::invalid("patch", &"".into(), why)]);
@@ -81,7 +77,7 @@ pub(crate) fn patched(
     decoded.duplicates.extend_from_slice(duplicates);
     match (validation, decoded.strict_error((&kind.kind).into())) {
         (FieldValidation::Strict, Some(error)) => Err(refused(error.why())),
-        _ => checked(&kind.kind, validation, decoded),
+        _ => checked(&kind.kind, call, validation, decoded),
     }
 }
 
@@ -104,20 +100,21 @@ fn check_version(kind: &Served, value: &Value) -> Result<(), decode::Error> {
 
 fn checked<'a>(
     target: impl Into<Target<'a>>,
+    call: &Call,
     validation: FieldValidation,
-    decoded: decode::Decoded,
-) -> Result<Decoded, Status> {
-    let warnings = match validation {
-        FieldValidation::Ignore => Vec::new(),
-        FieldValidation::Warn => decoded.problems().collect(),
-        FieldValidation::Strict => match decoded.strict_error(target.into()) {
-            Some(error) => return Err(status::bad_request(error.to_string())),
-            None => Vec::new(),
-        },
-    };
-    let mut decoded = Decoded { value: decoded.value, warnings };
-    decoded.warnings.extend(name::fold_owner_references(&mut decoded.value));
-    Ok(decoded)
+    mut decoded: decode::Decoded,
+) -> Result<Value, Status> {
+    match validation {
+        FieldValidation::Ignore => {}
+        FieldValidation::Warn => call.warn(decoded.problems()),
+        FieldValidation::Strict => {
+            if let Some(error) = decoded.strict_error(target.into()) {
+                return Err(status::bad_request(error.to_string()));
+            }
+        }
+    }
+    call.warn(name::fold_owner_references(&mut decoded.value));
+    Ok(decoded.value)
 }
 
 /// A patch in JSON, or in YAML where it says so.

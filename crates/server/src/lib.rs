@@ -17,6 +17,7 @@ pub mod status;
 pub mod registry;
 pub mod route;
 mod authorize;
+mod impersonate;
 mod flow;
 mod observe;
 mod decode;

@@ -37,17 +37,15 @@ pub(crate) async fn patch(
     };
     let manager = Manager::new(server, call, &resource.kind, &resource.subresource, &options);
     let mut change = Patched {
+        call,
         resource,
         patch_type,
         patch,
         duplicates,
         manager,
         validation: options.field_validation,
-        warnings: Vec::new(),
     };
-    let mut written = Update { server, call, resource, options }.run(&mut change).await?;
-    written.warnings.append(&mut change.warnings);
-    Ok(written)
+    Update { server, call, resource, options }.run(&mut change).await
 }
 
 /// What is applied is YAML. Most clients send JSON, which is YAML too and read faster as what it is.
@@ -62,6 +60,7 @@ fn configuration(body: &Bytes) -> Result<Parsed, Status> {
 }
 
 struct Patched<'a> {
+    call: &'a Call,
     resource: &'a Resource,
     patch_type: PatchType,
     patch: Value,
@@ -69,7 +68,6 @@ struct Patched<'a> {
     duplicates: Vec<String>,
     manager: Manager<'a>,
     validation: FieldValidation,
-    warnings: Vec<String>,
 }
 
 impl Change for &mut Patched<'_> {
@@ -149,9 +147,7 @@ impl Patched<'_> {
         check_name(&self.resource.name, &mut value)?;
         check_namespace(&self.resource.kind, &self.resource.namespace, &mut value)?;
         let (kind, duplicates) = (&self.resource.kind, &self.duplicates);
-        let decoded = decode::patched(kind, self.validation, value, duplicates)?;
-        self.warnings = decoded.warnings;
-        Ok(decoded.value)
+        decode::patched(kind, self.call, self.validation, value, duplicates)
     }
 }
 

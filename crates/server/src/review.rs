@@ -24,8 +24,7 @@ pub(crate) async fn review(
     body: &Bytes,
 ) -> Result<Response, Status> {
     let options = WriteOptions::create(&call.query)?;
-    let decoded = decode::body(&resource.kind, call, options.field_validation, body)?;
-    let mut value = decoded.value;
+    let mut value = decode::body(&resource.kind, call, options.field_validation, body)?;
     let spec = value["spec"].clone();
     value["status"] = match &*resource.kind.plural {
         "selfsubjectreviews" => json!({ "userInfo": user_info(&call.identity) }),
@@ -45,9 +44,7 @@ pub(crate) async fn review(
         }
         _ => return Err(status::no_such_resource()),
     };
-    let mut response = encode::value(call, StatusCode::CREATED, &value);
-    encode::warn(&mut response, &decoded.warnings);
-    Ok(response)
+    Ok(encode::value(call, StatusCode::CREATED, &value))
 }
 
 fn user_info(identity: &Identity) -> Value {

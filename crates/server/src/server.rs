@@ -4,7 +4,8 @@
 //! [`Server::handle`], and so can a test.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -35,7 +36,10 @@ use crate::openapi::{Descriptions, Documents};
 use crate::registry::Registry;
 use crate::route::{Lost, Resource, Route, Target, http_verb, route};
 use crate::service_account::{self, Issuer, Known, ServiceAccounts};
-use crate::{authorize, delete, discovery, encode, patch, read, status, subresource, watch, write};
+use crate::{
+    authorize, delete, discovery, encode, impersonate, patch, read, status, subresource, watch,
+    write,
+};
 
 /// How the server is set up.
 #[derive(Clone, Debug)]
@@ -114,12 +118,29 @@ pub(crate) struct Call {
     pub(crate) raw_query: String,
     pub(crate) finish: Finish,
     pub(crate) representation: Representation,
+    /// What the client is to be told, whether it succeeds or not (S1.44).
+    warnings: Mutex<Vec<String>>,
+    /// The body has begun to be read and is not whole.
+    reading: AtomicBool,
 }
 
 impl Call {
     /// A header as text; empty if it is not there or not text.
     pub(crate) fn header(&self, name: HeaderName) -> &str {
         self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+    }
+
+    /// Notes what the client is to be told beside the answer.
+    pub(crate) fn warn<T: Into<String>>(&self, texts: impl IntoIterator<Item = T>) {
+        let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        warnings.extend(texts.into_iter().map(Into::into));
+    }
+
+    /// The answer, with everything that was noted.
+    fn with_warnings(&self, mut response: Response) -> Response {
+        let warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        encode::warn(&mut response, &warnings);
+        response
     }
 
     /// Chooses the representation before anything is done: a write must not happen and then be
@@ -140,9 +161,6 @@ impl Call {
 }
 
 static AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
-
-/// The longest `Audit-ID` of a client that is echoed.
-const AUDIT_ID_MAX: usize = 64;
 
 impl Server {
     /// A server over a cache that has been loaded.
@@ -269,12 +287,11 @@ impl Server {
         let Ok(identity) = identified else {
             return status::response(&status::unauthorized());
         };
-        let (parts, body) = request.into_parts();
-        if parts.headers.keys().any(|name| name.as_str().starts_with("impersonate-")) {
-            // Ignoring it would run the request with the caller's own rights (S8.6, B067).
-            let why = "impersonation is not served by this server";
-            return status::response(&status::forbidden("", "", "", why));
-        }
+        let (mut parts, body) = request.into_parts();
+        let identity = match impersonate::acting(identity, &mut parts.headers) {
+            Ok(identity) => identity,
+            Err(status) => return refused(&status),
+        };
         let query = match Query::parse(parts.uri.query().unwrap_or_default()) {
             Ok(query) => query,
             Err(status) => return status::response(&status),
@@ -320,9 +337,7 @@ impl Server {
             Err(_) => Attributes::Path { verb: http_verb(&parts.method), path: &path },
         };
         if let Err(status) = authorize::authorize(&identity, &attributes) {
-            let mut response = status::response(&status);
-            body::set(&mut response, header::X_CONTENT_TYPE_OPTIONS, "nosniff");
-            return response;
+            return refused(&status);
         }
         let found = match found {
             Ok(found) => found,
@@ -342,6 +357,8 @@ impl Server {
             raw_query: parts.uri.query().unwrap_or_default().to_owned(),
             finish,
             representation: Representation::default(),
+            warnings: Mutex::default(),
+            reading: AtomicBool::new(false),
         };
         if let Err(status) = call.negotiate(&found) {
             return seen.answered(encode::status(&call, &status));
@@ -349,10 +366,15 @@ impl Server {
         if let (Target::Resource(resource), "watch") = (&found.target, found.verb) {
             let started = watch::start(self, &call, resource, upgrade, peer).await;
             let response = started.unwrap_or_else(|status| encode::status(&call, &status));
-            return seen.answered(response);
+            return seen.answered(call.with_warnings(response));
         }
         let answered = self.within_deadline(&call, found, body).await;
-        seen.answered(answered.unwrap_or_else(|status| encode::status(&call, &status)))
+        let mut response = answered.unwrap_or_else(|status| encode::status(&call, &status));
+        if response.status() == StatusCode::REQUEST_TIMEOUT {
+            // What comes now would be taken for the next request.
+            response.extensions_mut().insert(listen::HangUp);
+        }
+        seen.answered(call.with_warnings(response))
     }
 
     async fn within_deadline<B>(
@@ -369,6 +391,9 @@ impl Server {
         let deadline = call.query.timeout()?.map_or(longest, |asked| asked.min(longest));
         let answered = tokio::time::timeout(deadline, self.dispatch(call, found, body)).await;
         answered.unwrap_or_else(|_| {
+            if call.reading.load(Relaxed) {
+                return Err(status::body_timeout());
+            }
             let why = "Timeout: request did not complete within the allotted timeout";
             Err(Status::failure(504, "Timeout", why))
         })
@@ -427,12 +452,9 @@ impl Server {
             Target::Missing { status: None, .. } => Ok(body::page_not_found()),
             Target::Missing { status: Some(status), .. } => Err(status),
             Target::Resource(resource) => {
-                let mut response = self.resource(call, &resource, body).await?;
+                let response = self.resource(call, &resource, body).await?;
                 if custom::is_definition(&resource.kind) && call.method != Method::GET {
                     self.after_definition().await;
-                }
-                if let Some(text) = &resource.kind.deprecation {
-                    encode::warn(&mut response, &[text.to_string()]);
                 }
                 Ok(response)
             }
@@ -453,6 +475,7 @@ impl Server {
             return Ok(body::page_not_found());
         }
         let verb = self.verb(call, resource)?;
+        call.warn(resource.kind.deprecation.as_ref().map(ToString::to_string));
         if matches!(verb, "get" | "list") {
             return match (verb, resource.subresource.as_str()) {
                 ("list", _) => read::list(self, call, resource).await,
@@ -460,7 +483,9 @@ impl Server {
                 _ => subresource::get(self, call, resource).await,
             };
         }
+        call.reading.store(true, Relaxed);
         let bytes = body::read(&call.headers, body).await?;
+        call.reading.store(false, Relaxed);
         let is_door = subresource::is_a_door(&resource.subresource);
         if !is_door || subresource::is_transient(&resource.kind) {
             return subresource::write(self, call, resource, bytes).await;
@@ -473,9 +498,7 @@ impl Server {
             _ => return delete::collection(self, call, resource, &bytes).await,
         };
         let kind = &resource.kind;
-        let mut response = encode::one(self, call, kind, written.code, &written.object)?;
-        encode::warn(&mut response, &written.warnings);
-        Ok(response)
+        encode::one(self, call, kind, written.code, &written.object)
     }
 
     /// The verb of a method on a collection, an object or a subresource, if there is one (S1.6).
@@ -517,9 +540,16 @@ impl listen::Handle for Server {
     }
 }
 
+/// Whoever may not do something is told so in a form that no browser interprets.
+fn refused(status: &Status) -> Response {
+    let mut response = status::response(status);
+    body::set(&mut response, header::X_CONTENT_TYPE_OPTIONS, "nosniff");
+    response
+}
+
 fn audit_id(headers: &HeaderMap) -> HeaderValue {
     match headers.get(&AUDIT_ID) {
-        Some(given) if !given.is_empty() && given.len() <= AUDIT_ID_MAX => given.clone(),
+        Some(given) if !given.is_empty() => given.clone(),
         _ => {
             let made = uuid::Uuid::new_v4().to_string();
             HeaderValue::from_str(&made).unwrap_or_else(|_| HeaderValue::from_static(""))

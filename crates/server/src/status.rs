@@ -80,6 +80,11 @@ pub fn modified(kind: &Kind, name: &str) -> Status {
     conflict(kind, name, why)
 }
 
+/// 408: a body that was announced and did not come.
+pub fn body_timeout() -> Status {
+    Status::failure(408, "Timeout", "Timeout: the body of the request did not arrive in time")
+}
+
 /// 413.
 pub fn too_large(limit: usize) -> Status {
     let message = format!("Request entity too large: limit is {limit}");

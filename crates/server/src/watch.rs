@@ -23,7 +23,7 @@ use crate::identity::Peer;
 use crate::observe::Watched;
 use crate::route::Resource;
 use crate::server::{Call, Server};
-use crate::{encode, status, websocket};
+use crate::{status, websocket};
 
 /// A bookmark is sent this long before a stream ends by its timeout (S4.12).
 const LAST_BOOKMARK: Duration = Duration::from_secs(2);
@@ -37,6 +37,7 @@ pub(crate) async fn start(
     peer: &Peer,
 ) -> Result<Response, Status> {
     let kind = &resource.kind;
+    call.warn(kind.deprecation.as_ref().map(ToString::to_string));
     if !kind.allows("watch") {
         return Err(status::verb_not_supported(kind, "watch"));
     }
@@ -67,15 +68,8 @@ pub(crate) async fn start(
     if websocket::is_asked_for(call) {
         return websocket::upgrade(call, upgrade, peer, stream);
     }
-    let mut response = body::answer(
-        StatusCode::OK,
-        call.representation.content_type(),
-        body::stream(stream.chunks()),
-    );
-    if let Some(text) = &kind.deprecation {
-        encode::warn(&mut response, &[text.to_string()]);
-    }
-    Ok(response)
+    let body = body::stream(stream.chunks());
+    Ok(body::answer(StatusCode::OK, call.representation.content_type(), body))
 }
 
 /// One running watch.

@@ -3,6 +3,8 @@
 //! River: watch → **websocket** → HTTP upgrade. What the client sends is read, so that a close is
 //! noticed, and otherwise ignored; frames above a small limit end the connection (B233).
 
+use std::net::IpAddr;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
@@ -10,13 +12,14 @@ use futures::{SinkExt, StreamExt};
 use headwater_api::Status;
 use http::StatusCode;
 use http::header::{self, HeaderValue};
+use http::uri::Authority;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
-use tokio_tungstenite::tungstenite::{Message, Utf8Bytes};
+use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes};
 
 use crate::body::{self, Response};
 use crate::identity::Peer;
@@ -45,8 +48,7 @@ pub(crate) fn upgrade(
     peer: &Peer,
     stream: Streaming,
 ) -> Result<Response, Status> {
-    let origin = call.header(header::ORIGIN);
-    if origin.is_empty() || origin == "null" {
+    if !is_from_here(call) {
         return Ok(body::answer(
             StatusCode::FORBIDDEN,
             "text/plain; charset=utf-8",
@@ -78,6 +80,21 @@ pub(crate) fn upgrade(
     Ok(response)
 }
 
+/// Whether the page that opens the connection, if a page does, was served from where the server
+/// is: anybody's page can open a WebSocket, and on a plain loopback port everybody is the
+/// administrator (B231).
+fn is_from_here(call: &Call) -> bool {
+    let host = |authority: &str| -> Option<String> {
+        Some(authority.parse::<Authority>().ok()?.host().to_ascii_lowercase())
+    };
+    let origin = call.header(header::ORIGIN).split_once("://");
+    let Some(origin) = origin.and_then(|(_, authority)| host(authority)) else { return false };
+    let address = origin.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    origin == "localhost"
+        || address.is_ok_and(|address| address.is_loopback())
+        || host(call.header(header::HOST)).is_some_and(|host| host == origin)
+}
+
 /// The one offered subprotocol, if any; it has no effect on the frames.
 fn subprotocol(call: &Call) -> Result<Option<HeaderValue>, Status> {
     let offered: Vec<&str> = call
@@ -105,7 +122,17 @@ async fn run(upgrade: OnUpgrade, mut stream: Streaming) {
         let chunk = tokio::select! {
             biased;
             message = from_client.next() => match message {
-                Some(Ok(Message::Close(_)) | Err(_)) | None => return,
+                Some(Ok(Message::Close(_))) | None => {
+                    // The answer to a close is made while it is read, and waits to be sent.
+                    let _ = to_client.flush().await;
+                    return;
+                }
+                Some(Err(error)) => {
+                    if let Some(close) = complaint(&error) {
+                        let _ = to_client.send(Message::Close(Some(close))).await;
+                    }
+                    return;
+                }
                 Some(Ok(_)) => continue,
             },
             chunk = stream.next() => chunk,
@@ -126,4 +153,15 @@ async fn run(upgrade: OnUpgrade, mut stream: Streaming) {
         // The client answers the close; until then the connection is not ours to drop.
         while let Some(Ok(_)) = from_client.next().await {}
     }
+}
+
+/// How a client is told what it did wrong (B232, B233); `None` if it cannot be told any more.
+fn complaint(error: &Error) -> Option<CloseFrame> {
+    let code = match error {
+        Error::Capacity(_) => CloseCode::Size,
+        Error::Protocol(_) | Error::AttackAttempt => CloseCode::Protocol,
+        Error::Utf8(_) => CloseCode::Invalid,
+        _ => return None,
+    };
+    Some(CloseFrame { code, reason: Utf8Bytes::default() })
 }

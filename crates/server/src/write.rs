@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::admission::{Attempt, admit, is_released};
-use crate::decode::{self, Decoded};
+use crate::decode;
 use crate::manage::Manager;
 use crate::object::{Current, canonical, meta, metadata, stamp, wire};
 use crate::registry::Served;
@@ -38,7 +38,6 @@ pub(crate) struct Written {
     pub(crate) code: StatusCode,
     /// The object in the form it is stored in.
     pub(crate) object: Object,
-    pub(crate) warnings: Vec<String>,
 }
 
 /// POST on a collection.
@@ -49,15 +48,14 @@ pub(crate) async fn create(
     body: Bytes,
 ) -> Result<Written, Status> {
     let options = WriteOptions::create(&call.query)?;
-    let Decoded { value, mut warnings } =
-        decode::body(&resource.kind, call, options.field_validation, &body)?;
+    let value = decode::body(&resource.kind, call, options.field_validation, &body)?;
     if custom::is_definition(&resource.kind) {
-        warnings.extend(custom::check::warnings(&value));
+        call.warn(custom::check::warnings(&value));
     }
     let mut create = Create { server, call, resource, options, value, is_managed: false };
     create.check_type()?;
     let object = create.store().await?;
-    Ok(Written { code: StatusCode::CREATED, object, warnings })
+    Ok(Written { code: StatusCode::CREATED, object })
 }
 
 struct Create<'a> {
@@ -344,15 +342,12 @@ pub(crate) async fn update(
 ) -> Result<Written, Status> {
     let options = WriteOptions::update(&call.query)?;
     let kind = &resource.kind;
-    let Decoded { mut value, warnings } =
-        decode::body(kind, call, options.field_validation, &body)?;
+    let mut value = decode::body(kind, call, options.field_validation, &body)?;
     check_name(&resource.name, &mut value)?;
     check_namespace(kind, &resource.namespace, &mut value)?;
     let create = kind.traits.create_on_update && resource.subresource.is_empty();
     let change = Replace { value, create };
-    let mut written = Update { server, call, resource, options }.run(change).await?;
-    written.warnings.splice(0..0, warnings);
-    Ok(written)
+    Update { server, call, resource, options }.run(change).await
 }
 
 /// One update of one object.
@@ -411,9 +406,7 @@ impl Update<'_> {
         match create.attempt().await {
             Err(status) if status.reason == "AlreadyExists" => Ok(Tried::Again(self.read().await?)),
             Err(status) => Err(status),
-            Ok(object) => {
-                Ok(Tried::Done(Written { code: StatusCode::CREATED, object, warnings: Vec::new() }))
-            }
+            Ok(object) => Ok(Tried::Done(Written { code: StatusCode::CREATED, object })),
         }
     }
 
@@ -491,7 +484,7 @@ impl Update<'_> {
     }
 
     fn done(&self, object: Object) -> Tried {
-        Tried::Done(Written { code: StatusCode::OK, object, warnings: Vec::new() })
+        Tried::Done(Written { code: StatusCode::OK, object })
     }
 
     /// The resourceVersion of the request, where it has one, is that of the object.

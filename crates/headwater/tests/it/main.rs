@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
 mod architecture;
+mod bad_input;
 mod command_line;
 mod data;
 mod etcd;

@@ -29,9 +29,14 @@ pub(crate) struct Process {
 impl Process {
     /// Starts `headwater serve` on free ports and waits until it is ready.
     pub(crate) fn serve(args: &[&str]) -> Process {
+        Process::serve_logging_to(Stdio::inherit(), args)
+    }
+
+    /// The same, with what it logs somewhere else.
+    pub(crate) fn serve_logging_to(log: Stdio, args: &[&str]) -> Process {
         let ports = ["serve", "--bind", "127.0.0.1:0", "--insecure-bind", "127.0.0.1:0"];
         let all: Vec<&str> = ports.iter().chain(args).copied().collect();
-        let mut child = headwater(&all).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = headwater(&all).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let mut lines = Vec::new();
         loop {
@@ -65,6 +70,21 @@ impl Process {
 
     pub(crate) fn connect(&self) -> TcpStream {
         TcpStream::connect(self.plain).unwrap()
+    }
+
+    /// Where TLS is served.
+    pub(crate) fn tls(&self) -> SocketAddr {
+        let address = self.ready().split("https://").nth(1).unwrap();
+        address.split(' ').next().unwrap().parse().unwrap()
+    }
+
+    /// Whether it has not ended.
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     pub(crate) fn signal(&self, name: &str) {

@@ -114,8 +114,7 @@ fn is_overdue(object: &Object, now: Timestamp) -> bool {
 
 fn identity(claims: &Claims) -> Identity {
     let Bound { namespace, serviceaccount, .. } = &claims.kubernetes;
-    let groups =
-        vec!["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}")];
+    let groups = groups(namespace);
     let user = user_name(namespace, &serviceaccount.name);
     let mut identity = Identity::authenticated(user, groups);
     identity.uid.clone_from(&serviceaccount.uid);
@@ -134,7 +133,21 @@ fn identity(claims: &Claims) -> Identity {
     identity
 }
 
+/// The groups of the service accounts of a namespace.
+pub(crate) fn groups(namespace: &str) -> Vec<String> {
+    vec!["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}")]
+}
+
+const USER_PREFIX: &str = "system:serviceaccount:";
+
 /// The user that a service account is.
 pub(crate) fn user_name(namespace: &str, name: &str) -> String {
-    format!("system:serviceaccount:{namespace}:{name}")
+    format!("{USER_PREFIX}{namespace}:{name}")
+}
+
+/// Namespace and name of the service account that a user is, if it is one.
+pub(crate) fn parts(user: &str) -> Option<(&str, &str)> {
+    let (namespace, name) = user.strip_prefix(USER_PREFIX)?.split_once(':')?;
+    let is_one = !namespace.is_empty() && !name.is_empty() && !name.contains(':');
+    is_one.then_some((namespace, name))
 }

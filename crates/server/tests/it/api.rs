@@ -2,11 +2,13 @@
 //! socket. A request is a line of text; an answer is checked in one call that points at its row.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use futures::StreamExt;
 use headwater_api::Clock;
 use headwater_cache::{Cacher, Options as CacheOptions};
 use headwater_server::identity::{Authenticator, ClientCertificate, Identity, Peer, Transport};
@@ -18,7 +20,8 @@ use headwater_server::token_file::Tokens;
 use headwater_server::{Body, Options, Parts, Server};
 use headwater_store::{Memory, Store};
 use http::{HeaderMap, Request};
-use http_body_util::{BodyExt, Full};
+use http_body::Frame;
+use http_body_util::{BodyExt, Full, StreamBody};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -102,6 +105,13 @@ impl Api {
         send(&self.server, &self.peer, request, body.into()).await
     }
 
+    /// The same with a body that begins and does not go on.
+    pub(crate) async fn send_and_stall(&self, request: &str, begins: &str) -> Answer {
+        let begins = futures::stream::iter([Ok(Frame::data(Bytes::from(begins.to_owned())))]);
+        let body = StreamBody::new(begins.chain(futures::stream::pending::<io::Result<_>>()));
+        finish(request, begin(&self.server, &self.peer, request, body).await).await
+    }
+
     pub(crate) async fn get(&self, target: &str) -> Answer {
         self.send(&format!("GET {target}"), "").await
     }
@@ -153,7 +163,8 @@ impl Api {
 
     /// A stream of events.
     pub(crate) async fn watch(&self, target: &str) -> Watch {
-        let answer = begin(&self.server, &self.peer, &format!("GET {target}"), Bytes::new()).await;
+        let request = format!("GET {target}");
+        let answer = begin(&self.server, &self.peer, &request, Full::<Bytes>::default()).await;
         assert_eq!(answer.status(), 200);
         Watch { body: answer.into_body(), pending: BytesMut::new() }
     }
@@ -246,7 +257,11 @@ fn text(value: &Value) -> Bytes {
     Bytes::from(value.to_string())
 }
 
-async fn begin(server: &Server, peer: &Peer, request: &str, body: Bytes) -> http::Response<Body> {
+async fn begin<B>(server: &Server, peer: &Peer, request: &str, body: B) -> http::Response<Body>
+where
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
     let mut lines = request.lines();
     let (method, target) = lines.next().unwrap().split_once(' ').unwrap();
     let mut made = Request::builder().method(method).uri(target);
@@ -254,11 +269,14 @@ async fn begin(server: &Server, peer: &Peer, request: &str, body: Bytes) -> http
         let (name, value) = line.split_once(": ").unwrap();
         made = made.header(name, value);
     }
-    server.handle(peer, made.body(Full::new(body)).unwrap()).await
+    server.handle(peer, made.body(body).unwrap()).await
 }
 
 async fn send(server: &Server, peer: &Peer, request: &str, body: Bytes) -> Answer {
-    let response = begin(server, peer, request, body).await;
+    finish(request, begin(server, peer, request, Full::new(body)).await).await
+}
+
+async fn finish(request: &str, response: http::Response<Body>) -> Answer {
     let (head, body) = response.into_parts();
     let body = body.collect().await.unwrap().to_bytes();
     let asked = request.lines().next().unwrap().to_owned();

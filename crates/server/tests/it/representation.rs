@@ -260,6 +260,20 @@ async fn a_body_has_limits() {
     api.get(CMS).await.lists("");
 }
 
+/// B004, B005: whoever promises a body and does not send it is told so, and sent away.
+#[tokio::test(start_paused = true)]
+async fn a_body_that_does_not_come_is_a_timeout() {
+    let api = Api::start().await;
+    let a = format!("{CMS}/a");
+    for request in [format!("POST {CMS}"), format!("PUT {a}"), format!("DELETE {a}")] {
+        for begins in ["", "{\"metadata\":"] {
+            let answer = api.send_and_stall(&request, begins).await;
+            answer.fails(408, "Timeout", "Timeout: the body of the request did not arrive in time");
+        }
+    }
+    api.get(CMS).await.lists("");
+}
+
 #[tokio::test(start_paused = true)]
 async fn deprecated_kinds_are_said_to_be() {
     let api = Api::start().await;

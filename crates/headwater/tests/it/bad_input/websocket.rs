@@ -1,0 +1,150 @@
+//! Watches over WebSocket (B230–B235).
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use super::suite::{CMS, Row, Suite};
+
+const KEY: &str = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==";
+const VERSION: &str = "Sec-WebSocket-Version: 13";
+const ORIGIN: &str = "Origin: http://localhost";
+
+pub(crate) fn rows(suite: &mut Suite) {
+    handshakes(suite);
+    frames(suite);
+}
+
+fn request(headers: &[&str]) -> String {
+    let headers = headers.join("\r\n");
+    format!(
+        "GET {CMS}?watch=1 HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+         {headers}\r\n\r\n"
+    )
+}
+
+fn handshakes(suite: &mut Suite) {
+    suite.row(230, |row| {
+        for headers in [
+            &[KEY, "Sec-WebSocket-Version: 8", ORIGIN][..],
+            &[KEY, ORIGIN],
+            &[VERSION, ORIGIN],
+            &[VERSION, ORIGIN, "Sec-WebSocket-Key: short"],
+        ] {
+            let closing = request(headers).replacen("Upgrade\r\n", "Upgrade, close\r\n", 1);
+            row.raw(closing, &[400]);
+        }
+    });
+    suite.row(231, |row| {
+        for headers in [
+            &[KEY, VERSION][..],
+            &[KEY, VERSION, "Origin: null"],
+            &[KEY, VERSION, "Origin: https://elsewhere.example"],
+        ] {
+            let closing = request(headers).replacen("Upgrade\r\n", "Upgrade, close\r\n", 1);
+            row.raw(closing, &[403]);
+        }
+    });
+}
+
+/// A watch that has switched protocols.
+fn open(suite: &Suite) -> TcpStream {
+    let mut socket = suite.connect();
+    socket.write_all(request(&[KEY, VERSION, ORIGIN]).as_bytes()).unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        socket.read_exact(&mut byte).unwrap();
+        head.push(byte[0]);
+    }
+    assert!(head.starts_with(b"HTTP/1.1 101 "), "{}", String::from_utf8_lossy(&head));
+    socket
+}
+
+/// Sends bytes, reads to the end, and finds the close frame; `None` is an end without one.
+fn closed_with(suite: &Suite, bytes: &[u8]) -> Option<u16> {
+    let mut socket = open(suite);
+    let _ = socket.write_all(bytes);
+    let answer = super::suite::read_to_end(&mut socket);
+    let mut rest = answer.as_slice();
+    while let [first, second, tail @ ..] = rest {
+        let (length, tail) = match (second & 0x7f, tail) {
+            (126, [high, low, tail @ ..]) => (usize::from(u16::from_be_bytes([*high, *low])), tail),
+            (127, tail) => {
+                let (length, tail) = tail.split_first_chunk::<8>()?;
+                (u64::from_be_bytes(*length) as usize, tail)
+            }
+            (short, tail) => (usize::from(short), tail),
+        };
+        let payload = tail.get(..length)?;
+        if first & 0x0f == 8 {
+            return Some(u16::from_be_bytes(payload.get(..2)?.try_into().unwrap()));
+        }
+        rest = &tail[length..];
+    }
+    None
+}
+
+/// A frame as a client sends it, masked with zeros.
+fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![first];
+    match payload.len() {
+        short @ 0..126 => bytes.push(0x80 | short as u8),
+        long => {
+            bytes.push(0x80 | 127);
+            bytes.extend_from_slice(&(long as u64).to_be_bytes());
+        }
+    }
+    bytes.extend_from_slice(&[0; 4]);
+    bytes.extend_from_slice(payload);
+    bytes
+}
+
+fn frames(suite: &mut Suite) {
+    let closes = |row: &mut Row<'_>, bytes: &[u8], code: u16| {
+        let closed = closed_with(row.suite, bytes);
+        row.check(closed == Some(code), || {
+            format!("{:x?}: {closed:?}", &bytes[..bytes.len().min(8)])
+        });
+    };
+    suite.row(232, |row| {
+        closes(row, b"\x81\x01x", 1002);
+        closes(row, &masked(0xc1, b"x"), 1002);
+        closes(row, &masked(0x83, b"x"), 1002);
+        closes(row, &masked(0x8b, b"x"), 1002);
+    });
+    suite.row(233, |row| {
+        let mut huge = vec![0x82, 0x80 | 127];
+        huge.extend_from_slice(&(1_u64 << 62).to_be_bytes());
+        huge.extend_from_slice(&[0; 4]);
+        closes(row, &huge, 1009);
+        let mut pieces = masked(0x01, &[b'x'; 1000]);
+        for _ in 0..200 {
+            pieces.extend_from_slice(&masked(0x00, &[b'x'; 1000]));
+        }
+        closes(row, &pieces, 1009);
+    });
+    suite.row(234, |row| {
+        // What the client says is not heard; its close is.
+        let mut said = masked(0x81, b"hello");
+        said.extend_from_slice(&masked(0x82, b"hello"));
+        said.extend_from_slice(&masked(0x88, &1000_u16.to_be_bytes()));
+        closes(row, &said, 1000);
+    });
+    suite.row(235, |row| {
+        let mut pings = Vec::new();
+        for _ in 0..20_000 {
+            pings.extend_from_slice(&masked(0x89, b"ping"));
+        }
+        pings.extend_from_slice(&masked(0x88, &1000_u16.to_be_bytes()));
+        let mut socket = open(row.suite);
+        let reader = socket.try_clone().unwrap();
+        let reading = std::thread::spawn(move || {
+            let mut reader = reader;
+            super::suite::read_to_end(&mut reader).len()
+        });
+        // It may have closed before the last one.
+        let _ = socket.write_all(&pings);
+        let answered = reading.join().unwrap();
+        row.check(answered < 4 << 20, || format!("{answered} bytes"));
+    });
+}

@@ -5,11 +5,12 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::{Args, Subcommand};
 
 use crate::limits;
 
+mod cluster;
 mod list;
 mod load;
 mod measure;
@@ -57,6 +58,8 @@ enum Scenario {
     Watch(Watches),
     /// Empty store to ready, and a restart with data to the first list
     Start(Starts),
+    /// From nothing to many pods running on many simulated nodes, with all controllers
+    Cluster(Clusters),
 }
 
 /// Flags of `bench write`.
@@ -103,12 +106,29 @@ struct Starts {
     objects: usize,
 }
 
+/// Flags of `bench cluster`.
+#[derive(Debug, Args)]
+struct Clusters {
+    /// Pods, in Deployments of 250
+    #[arg(long, value_name = "N", default_value_t = 5000)]
+    pods: usize,
+
+    /// Simulated nodes
+    #[arg(long, value_name = "N", default_value_t = 500)]
+    nodes: usize,
+}
+
 /// Runs one scenario and prints a line for each thing measured.
 pub(crate) async fn bench(flags: Bench) -> Result<()> {
     limits::raise();
     let mut report = Report::new(flags.json);
     if let Scenario::Start(starts) = &flags.scenario {
         return start::run(starts.objects, &mut report).await;
+    }
+    if let Scenario::Cluster(clusters) = &flags.scenario {
+        ensure!(flags.kubeconfig.is_none(), "bench cluster starts a server of its own");
+        let size = cluster::Size { nodes: clusters.nodes, pods: clusters.pods };
+        return cluster::run(&size, flags.memory, &mut report).await;
     }
     let target = match &flags.kubeconfig {
         Some(kubeconfig) => Target::existing(kubeconfig, flags.pid)?,
@@ -125,6 +145,6 @@ pub(crate) async fn bench(flags: Bench) -> Result<()> {
             };
             watch::run(&target, &size, &mut report).await
         }
-        Scenario::Start(_) => Ok(()),
+        Scenario::Start(_) | Scenario::Cluster(_) => Ok(()),
     }
 }

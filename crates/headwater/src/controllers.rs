@@ -5,6 +5,7 @@
 
 use std::future::Future;
 use std::io::Read;
+use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
 use headwater_client::Factory;
@@ -32,14 +33,14 @@ pub(crate) async fn controllers(flags: Controllers) -> Result<()> {
     let selected = controllers.clone().unwrap_or_else(Selected::all);
     let nodes = nodes::Options { count: *nodes, rules: stages(&flags.controlling)? };
     let identity = flags.identity.clone().unwrap_or_else(identity);
-    let path = &flags.remote.kubeconfig;
-    let kubeconfig = Kubeconfig::read_from(path)
-        .with_context(|| format!("{} is not a kubeconfig", path.display()))?;
-    let cluster = connect(kubeconfig).await?.with_nodes(nodes);
+    let cluster = open(&flags.remote.kubeconfig).await?.with_nodes(nodes);
     let lease = (!flags.no_leader_election).then(|| lease(&flags, &identity));
-    let options =
-        Options { lease, identity, health_on: flags.health_bind, ..Options::new(selected) };
-    print::data(&format!("controllers run as {}", options.identity));
+    print::data(&format!("controllers as {identity}: {selected}"));
+    let mut options = Options::new(selected);
+    options.health_on = flags.health_bind;
+    options.lease = lease;
+    options.identity = identity;
+    options.when_synced(|| print::data("ready"));
     Ok(run_controllers(cluster, options, signals.next()).await?)
 }
 
@@ -65,6 +66,13 @@ pub(crate) fn stages(flags: &Controlling) -> Result<Rules> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("cannot read the stages in {}", path.display()))?;
     text.parse().with_context(|| path.display().to_string())
+}
+
+/// The cluster of a kubeconfig.
+pub(crate) async fn open(path: &Path) -> Result<Cluster> {
+    let kubeconfig = Kubeconfig::read_from(path)
+        .with_context(|| format!("{} is not a kubeconfig", path.display()))?;
+    connect(kubeconfig).await
 }
 
 async fn connect(kubeconfig: Kubeconfig) -> Result<Cluster> {

@@ -48,6 +48,10 @@ impl Home {
         std::fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
         Ok(Home(path))
     }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
 }
 
 impl Drop for Home {

@@ -1,0 +1,248 @@
+//! A whole cluster: from nothing to so many pods running on so many simulated nodes.
+//!
+//! Promise: the bench fails if a controller asked for a list, or began a watch again, after its
+//! first sync; the server's own counters say so.
+
+use std::collections::HashSet;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use headwater_client::informer::{Informer, Subscribe};
+use headwater_client::{Cached, Factory};
+use headwater_controllers::pod::Pod;
+use http::{Method, Request};
+use http_body_util::{BodyExt, Full};
+use k8s_openapi::api::core::v1::Node;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use super::measure::{Meter, Used, rss};
+use super::report::{Line, Report};
+use super::target::{Home, Started, Target};
+use crate::connect::{Connection, successful};
+
+/// How large the cluster is.
+pub(super) struct Size {
+    pub(super) nodes: usize,
+    pub(super) pods: usize,
+}
+
+/// Pods of one Deployment.
+const REPLICAS: usize = 250;
+/// Longer is not measured but given up.
+const PATIENCE: Duration = Duration::from_secs(900);
+/// Pods that do not dawdle: what is measured is us.
+const STAGES: &str = "\
+node:
+  capacity: {pods: '250'}
+rules:
+- stages:
+  - {stage: Running}
+  - {stage: Gone}
+";
+
+pub(super) async fn run(size: &Size, memory: bool, report: &mut Report) -> Result<()> {
+    let home = Home::new()?;
+    let stages = home.path().join("stages.yaml");
+    std::fs::write(&stages, STAGES)?;
+    let started = Started::new(home, memory)?;
+    let kubeconfig = started.kubeconfig();
+    let (mut target, _) = Target::timed(started)?;
+    let server = target.pids.clone();
+
+    report.note(&format!("starting controllers and {} nodes", size.nodes));
+    let began = Instant::now();
+    let controllers = Controllers::start(&kubeconfig, &stages, size.nodes)?;
+    target.pids.push(controllers.child.id());
+    let eyes = Eyes::open(&kubeconfig).await?;
+    eyes.run(measure(size, &target, began, &eyes, report)).await?;
+    let controllers_pids = vec![controllers.child.id()];
+    for (name, pids) in [("the server", server), ("the controllers", controllers_pids)] {
+        target.pids = pids;
+        let name = format!("memory of {name}, {} pods on {} nodes", size.pods, size.nodes);
+        report.line(&Line::new(name, "bytes").bytes(rss(&target)));
+    }
+    Ok(())
+}
+
+async fn measure(
+    size: &Size,
+    target: &Target,
+    began: Instant,
+    eyes: &Eyes,
+    report: &mut Report,
+) -> Result<()> {
+    let nodes = eyes.factory.informer::<Node>().open()?;
+    eyes.until(&nodes, size.nodes, |_| true).await?;
+    let name = format!("nothing to {} nodes", size.nodes);
+    report.line(&Line::new(name, "").took(began.elapsed()));
+
+    let mut connection = Connection::open(&target.endpoint).await?;
+    let before = Reads::of(&mut connection).await?;
+    let meter = Meter::start(target);
+    for number in 0..size.pods.div_ceil(REPLICAS) {
+        let replicas = REPLICAS.min(size.pods - number * REPLICAS);
+        deploy(&mut connection, number, replicas).await?;
+    }
+    let is_up = |pod: &Pod| pod.phase() == "Running" && pod.is_ready();
+    eyes.until(&eyes.pods, size.pods, is_up).await?;
+    let used = meter.stop();
+    let after = Reads::of(&mut connection).await?;
+    let name = format!("nothing to {} pods running, all processes", size.pods);
+    report.line(&Line::new(name, "pods").used(size.pods as u64, used));
+    report_cpu(size, used, report);
+    ensure!(
+        before == after,
+        "a controller read again what it had: {before:?} before, {after:?} after"
+    );
+    report.note("no controller sent a list or began a watch again after its first sync");
+    Ok(())
+}
+
+fn report_cpu(size: &Size, used: Used, report: &mut Report) {
+    if let Some(cpu) = used.cpu {
+        let name = format!("CPU for {} pods, all processes", size.pods);
+        report.line(&Line::new(name, "").took(cpu));
+    }
+}
+
+async fn deploy(connection: &mut Connection, number: usize, replicas: usize) -> Result<()> {
+    let name = format!("web-{number}");
+    let labels = json!({"app": name});
+    let requests = json!({"cpu": "10m", "memory": "16Mi"});
+    let container = json!({"name": "c", "image": "nginx", "resources": {"requests": requests}});
+    let deployment = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
+        },
+    });
+    let request = Request::builder()
+        .method(Method::POST)
+        .uri("/apis/apps/v1/namespaces/default/deployments")
+        .header("content-type", "application/json")
+        .body(Full::from(deployment.to_string()))?;
+    successful(connection.send(request).await?).await?.into_body().collect().await?;
+    Ok(())
+}
+
+/// What was read from the server: lists, and watches that ended (each is followed by another).
+#[derive(Debug, PartialEq, Eq)]
+struct Reads {
+    lists: u64,
+    watches_ended: u64,
+}
+
+impl Reads {
+    async fn of(connection: &mut Connection) -> Result<Reads> {
+        let request = Request::get("/metrics").body(Full::default())?;
+        let body = successful(connection.send(request).await?).await?.into_body();
+        let text = String::from_utf8(body.collect().await?.to_bytes().into())?;
+        let count = |verb: &str| count(&text, verb);
+        Ok(Reads { lists: count("LIST"), watches_ended: count("WATCH") })
+    }
+}
+
+/// The sum of all request counters of a verb.
+fn count(metrics: &str, verb: &str) -> u64 {
+    let lines = metrics.lines().filter(|line| line.starts_with("apiserver_request_total{"));
+    let lines = lines.filter(|line| line.contains(&format!("verb=\"{verb}\"")));
+    lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
+}
+
+/// An informer that looks on.
+struct Eyes {
+    factory: Factory,
+    pods: Informer<Pod>,
+}
+
+impl Eyes {
+    async fn open(kubeconfig: &Path) -> Result<Eyes> {
+        let cluster = crate::controllers::open(kubeconfig).await?;
+        let pods = cluster.pods()?.informer;
+        Ok(Eyes { factory: cluster.factory().clone(), pods })
+    }
+
+    async fn run(&self, work: impl Future<Output = Result<()>>) -> Result<()> {
+        let stop = CancellationToken::new();
+        let work = async {
+            let done = work.await;
+            stop.cancel();
+            done
+        };
+        let (ran, done) = tokio::join!(self.factory.run(stop.clone()), work);
+        done?;
+        Ok(ran?)
+    }
+
+    /// Waits until so many objects have been seen as wanted.
+    async fn until<K: Cached>(
+        &self,
+        informer: &Informer<K>,
+        wanted: usize,
+        is_up: impl Fn(&K) -> bool,
+    ) -> Result<()> {
+        let mut changes = informer.subscribe(Subscribe::named("eyes"))?;
+        let mut up = HashSet::new();
+        let seen = async {
+            while up.len() < wanted {
+                let change = changes.next().await.context("the watch ended")?;
+                if let (Some(key), Some(object)) = (change.key(), change.object())
+                    && is_up(object)
+                {
+                    up.insert(key);
+                }
+            }
+            Ok(())
+        };
+        let seen = tokio::time::timeout(PATIENCE, seen).await;
+        seen.with_context(|| format!("not {wanted} {} in time", informer.name()))?
+    }
+}
+
+/// A process of this same binary that runs all controllers.
+struct Controllers {
+    child: Child,
+}
+
+impl Controllers {
+    fn start(kubeconfig: &Path, stages: &Path, nodes: usize) -> Result<Controllers> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["controllers", "--no-leader-election", "--nodes", &nodes.to_string()]);
+        command.arg("--kubeconfig").arg(kubeconfig).arg("--stages").arg(stages);
+        let mut child = command.stdout(Stdio::piped()).spawn()?;
+        let stdout = child.stdout.take().context("a pipe was asked for")?;
+        let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
+        let controllers = Controllers { child };
+        ensure!(lines.any(|line| line.starts_with("ready")), "the controllers did not start");
+        Ok(controllers)
+    }
+}
+
+impl Drop for Controllers {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_counted_by_verb() {
+        let metrics = "# HELP x\n\
+            apiserver_request_total{verb=\"LIST\",resource=\"pods\",code=\"200\"} 2\n\
+            apiserver_request_total{verb=\"LIST\",resource=\"nodes\",code=\"200\"} 3\n\
+            apiserver_request_total{verb=\"WATCH\",resource=\"pods\",code=\"200\"} 7\n\
+            other_total{verb=\"LIST\"} 9\n";
+        assert_eq!((count(metrics, "LIST"), count(metrics, "WATCH")), (5, 7));
+    }
+}

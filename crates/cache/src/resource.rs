@@ -397,14 +397,25 @@ impl Resource {
     ) -> Option<Revision> {
         let hub = self.hub();
         let (mut reached, mut portion) = (position, Portion::default());
-        for change in hub.window.after(position)?.take(SCAN_MAX) {
+        let mut changes = hub.window.after(position)?.peekable();
+        let mut looked_at = 0;
+        while let Some(change) = changes.next() {
+            let revision = change.revision();
             if let Some(event) = select(filter, change) {
-                if !portion.takes(event.size()) {
+                let is_apart = events.last().is_none_or(|last| last.revision() < revision);
+                if !portion.takes(event.size()) && is_apart {
                     return Some(reached);
                 }
                 events.push(event);
             }
-            reached = change.revision();
+            looked_at += 1;
+            // Changes may share a revision; the position moves past all of them or none.
+            if changes.peek().is_none_or(|next| next.revision() > revision) {
+                reached = revision;
+                if looked_at >= SCAN_MAX {
+                    break;
+                }
+            }
         }
         // Everything up to the newest change of the resource was looked at.
         if hub.window.after(reached).is_some_and(|mut rest| rest.next().is_none()) {

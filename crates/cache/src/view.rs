@@ -106,11 +106,6 @@ impl Log {
             self.complete_after = self.complete_after.max(dropped);
         }
     }
-
-    /// Everything up to here was looked at.
-    fn newest(&self) -> Revision {
-        self.events.back().map_or(self.complete_after, Event::revision)
-    }
 }
 
 /// What a view answers to a cursor.
@@ -138,7 +133,8 @@ impl View {
     fn offer(&self, change: &Arc<Change>, edge: Revision) -> bool {
         let Some(turn) = change.turn(|object| self.filter.matches(object)) else { return false };
         let mut log = self.log.lock().expect("a log is never left half-changed");
-        if log.newest() >= change.revision() {
+        let last = log.events.back().map(|last| &last.change);
+        if last.is_some_and(|last| Arc::ptr_eq(last, change)) {
             return false; // found twice, through two entries of the index
         }
         log.forget(edge);
@@ -161,10 +157,17 @@ impl View {
         if first == log.events.len() {
             return Read::Nothing;
         }
+        // Events that share a revision are read together, so none before all are here.
+        let announced = *self.head.borrow();
         let mut portion = Portion::default();
-        let rest = log.events.range(first..);
-        events.extend(rest.take_while(|event| portion.takes(event.size())).cloned());
-        Read::Events
+        for event in log.events.range(first..).take_while(|e| e.revision() <= announced) {
+            let is_apart = events.last().is_none_or(|last| last.revision() < event.revision());
+            if !portion.takes(event.size()) && is_apart {
+                break;
+            }
+            events.push(event.clone());
+        }
+        if events.is_empty() { Read::Nothing } else { Read::Events }
     }
 
     /// Drops events up to `revision`, which the window no longer holds either.

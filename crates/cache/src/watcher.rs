@@ -263,20 +263,26 @@ impl Watcher {
         let Phase::Past { in_hand, reaches, .. } = &mut self.phase else { return None };
         let (mut events, mut portion) = (Vec::new(), Portion::default());
         while let Some(stored) = in_hand.front() {
-            if stored.revision > self.position {
+            let revision = stored.revision;
+            if revision > self.position {
                 let change = match self.resource.decode_past(stored) {
                     Ok(change) => Arc::new(change),
                     Err(error) => return Some(self.ended(Step::Failed(error))),
                 };
                 if let Some(event) = select(&self.view.filter, &change) {
-                    if !portion.takes(event.size()) {
+                    let is_apart =
+                        events.last().is_none_or(|last: &Event| last.revision() < revision);
+                    if !portion.takes(event.size()) && is_apart {
                         return Some(Step::Events(events));
                     }
                     events.push(event);
                 }
-                self.position = stored.revision;
             }
             in_hand.pop_front();
+            // Changes may share a revision; the cursor moves past all of them or none.
+            if in_hand.front().is_none_or(|next| next.revision > revision) {
+                self.position = self.position.max(revision);
+            }
         }
         self.position = self.position.max(*reaches);
         if self.position >= self.resource.window_edge() {

@@ -4,7 +4,7 @@
 //! acknowledged when etcd has; reads ask a quorum unless they are of the past. What cannot be known
 //! in time is an error, never a guess.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -56,6 +56,9 @@ pub struct Options {
     pub compaction: Option<Duration>,
     /// The largest value a write may carry, in bytes. etcd has a limit of its own.
     pub value_max: usize,
+    /// Whether notices of progress come in order with events; `None` is by etcd's version. Where
+    /// they do not, everything in etcd is watched, so that each revision comes with an event.
+    pub trusts_progress: Option<bool>,
     /// Bytes of recent changes kept in memory, so that watchers need not read them from etcd.
     pub history_bytes_max: usize,
 }
@@ -71,6 +74,7 @@ impl Default for Options {
             deadline: Duration::from_secs(5),
             compaction: Some(Duration::from_secs(300)),
             value_max: VALUE_MAX,
+            trusts_progress: None,
             history_bytes_max: 32 << 20,
         }
     }
@@ -105,7 +109,7 @@ impl Etcd {
         let shared = Arc::new(Shared {
             client,
             space,
-            trusts_progress: AtomicBool::new(found.trusts_progress),
+            trusts_progress: options.trusts_progress.unwrap_or(found.trusts_progress),
             recent: Mutex::new(Recent::after(found.revision)),
             told: channel::Sender::new(Told { revision: found.revision, epoch: 0 }),
             compacted: AtomicU64::new(found.compacted.0),
@@ -194,7 +198,7 @@ pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) client: Client,
     pub(crate) space: Space,
-    trusts_progress: AtomicBool,
+    trusts_progress: bool,
     recent: Mutex<Recent>,
     pub(crate) told: channel::Sender<Told>,
     /// The newest compaction that is known of; others may compact too.
@@ -214,7 +218,7 @@ impl Shared {
 
     /// Whether notices of progress come in order with events.
     pub(crate) fn trusts_progress(&self) -> bool {
-        self.trusts_progress.load(Ordering::Relaxed)
+        self.trusts_progress
     }
 
     pub(crate) fn set_watch_trouble(&self, trouble: Option<String>) {
@@ -227,6 +231,11 @@ impl Shared {
 
     pub(crate) fn note_compacted(&self, at: Revision) {
         self.compacted.fetch_max(at.0, Ordering::AcqRel);
+    }
+
+    /// Nothing before this is known any more, whatever was compacted in another cluster.
+    pub(crate) fn forget_before(&self, at: Revision) {
+        self.compacted.store(at.0, Ordering::Release);
     }
 
     /// Another replica has compacted, if that is what an event says.
@@ -259,8 +268,12 @@ impl Shared {
 
     /// Reads pages of one state and puts them together.
     async fn range(&self, range: &Range) -> Result<Page, Error> {
+        let oldest = self.compacted();
+        if let Some(asked) = range.at.filter(|at| *at < oldest) {
+            return Err(Error::Compacted { asked, oldest });
+        }
         if range.at == Some(Revision::ZERO) {
-            return self.nothing_yet();
+            return Ok(Page::default()); // to etcd, zero would mean the newest
         }
         let (mut key, range_end) = self.space.objects(&range.prefix);
         if let Some(after) = &range.after {
@@ -306,14 +319,6 @@ impl Shared {
             if !page.more || range.limit == Some(page.records.len()) {
                 return Ok(page);
             }
-        }
-    }
-
-    /// The state before anything was written.
-    fn nothing_yet(&self) -> Result<Page, Error> {
-        match self.compacted() {
-            Revision::ZERO => Ok(Page::default()),
-            oldest => Err(Error::Compacted { asked: Revision::ZERO, oldest }),
         }
     }
 

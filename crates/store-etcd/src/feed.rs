@@ -65,14 +65,14 @@ pub(crate) struct Feed {
 }
 
 impl Feed {
-    /// Follows a member from after a revision on.
+    /// Follows a member from after a revision on, which is one of this epoch.
     pub(crate) async fn open(
         shared: &Arc<Shared>,
         member: usize,
         after: Revision,
+        epoch: u64,
     ) -> Result<Feed, Ended> {
         let seen = shared.client.follow_seen();
-        let epoch = seen.borrow().epoch;
         // Where notices of progress are not reliable, everything in etcd is watched: then each
         // revision comes with an event, and no notice is needed.
         let (key, range_end) = match shared.trusts_progress() {
@@ -146,6 +146,9 @@ impl Feed {
             Err(status) => return Err(failure(&status).into()),
         };
         self.shared.client.note(response.header.as_ref(), Revision::ZERO, false);
+        if self.shared.client.seen().epoch != self.epoch {
+            return Err(Ended::Replaced); // by the one that tells this
+        }
         if response.canceled {
             return Err(match response.compact_revision {
                 0 => Ended::Broken(format!("etcd ended a watch: {}", response.cancel_reason)),

@@ -37,7 +37,11 @@ pub(crate) async fn follow(shared: Arc<Shared>) {
                 shared.note_compacted(oldest.unwrap_or_default());
                 begin_again(&shared, &mut backoff).await;
             }
-            Ended::Replaced => begin_again(&shared, &mut backoff).await,
+            Ended::Replaced => {
+                // Whoever comes with a revision from before must not be told what it means now.
+                let newest = begin_again(&shared, &mut backoff).await;
+                shared.forget_before(newest);
+            }
             Ended::Broken(why) => {
                 tracing::info!(member = shared.client.url(member), why, "the watch is moved");
                 member = (member + 1) % shared.client.members();
@@ -57,7 +61,8 @@ async fn copy(
     backoff: &mut Backoff,
 ) -> Result<std::convert::Infallible, Ended> {
     let after = shared.recent().complete_to();
-    let mut feed = Feed::open(shared, member, after).await?;
+    let epoch = shared.told.borrow().epoch;
+    let mut feed = Feed::open(shared, member, after, epoch).await?;
     shared.set_watch_trouble(None);
     loop {
         let batch = feed.next().await?;
@@ -73,14 +78,16 @@ async fn copy(
 }
 
 /// What came between is not to be had: begins with what is newest. Cursors find out for themselves.
-async fn begin_again(shared: &Arc<Shared>, backoff: &mut Backoff) {
+async fn begin_again(shared: &Arc<Shared>, backoff: &mut Backoff) -> Revision {
     loop {
+        let epoch = shared.client.seen().epoch;
         match shared.newest().await {
+            // The answer must be of the epoch it is taken for.
+            Ok(_) if shared.client.seen().epoch != epoch => {}
             Ok(revision) => {
                 *shared.recent() = Recent::after(revision);
-                let epoch = shared.client.seen().epoch;
                 shared.told.send_replace(Told { revision, epoch });
-                return;
+                return revision;
             }
             Err(error) => {
                 shared.set_watch_trouble(Some(error.to_string()));
@@ -164,7 +171,7 @@ impl Cursor {
         let ended = match self.past.as_mut() {
             None => {
                 let member = shared.client.current() + self.tries;
-                match Feed::open(&shared, member, self.position).await {
+                match Feed::open(&shared, member, self.position, self.epoch).await {
                     Ok(feed) => {
                         self.past = Some(feed);
                         return Some(Ok(None));
@@ -187,7 +194,10 @@ impl Cursor {
                 shared.note_compacted(oldest.unwrap_or_default());
                 Err(shared.compacted_at(self.position).await)
             }
-            Ended::Replaced => Ok(None), // the feed of the process will say so
+            Ended::Replaced => {
+                let current = shared.client.seen().revision;
+                Err(Error::Replaced { current })
+            }
             Ended::Broken(why) if self.tries == TRIES_MAX => Err(Error::Unavailable(why)),
             Ended::Broken(_) => {
                 self.tries += 1;

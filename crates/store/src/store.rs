@@ -27,8 +27,9 @@ pub const KEY_MAX: usize = 4096;
 
 /// A revisioned key-value store.
 ///
-/// - Revisions are one sequence for the whole store; they only grow, and two changes never share
-///   one. A write of several operations takes consecutive revisions, one each.
+/// - Revisions are one sequence for the whole store; they only grow, and two writes never share one.
+///   A write of several operations takes consecutive revisions, one each. Only values whose time to
+///   live has passed may go together, at one revision; a batch never parts them.
 /// - A write is all or nothing. When `commit` returns, it is durable, and every later `revision`,
 ///   `get`, `range` and `watch` takes it into account. Nothing shows a write before it is durable.
 /// - A range at a revision sees exactly the writes up to it.

@@ -5,6 +5,8 @@ pub mod model;
 pub mod history;
 pub mod ledger;
 pub mod keeping;
+pub mod cached;
 pub mod etcd;
+pub mod proxy;
 
 pub use keeping::Keeping;

@@ -23,3 +23,14 @@ pub(crate) async fn alone() -> Option<Keeping<Etcd, etcd::Etcd>> {
     let engine = Etcd::connect(options(&members)).await.unwrap();
     Some(Keeping(engine, members))
 }
+
+/// Waits until something is true.
+pub(crate) async fn until(what: &str, mut is_true: impl AsyncFnMut() -> bool) {
+    let waiting = async {
+        while !is_true().await {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let waited = tokio::time::timeout(Duration::from_secs(60), waiting).await;
+    assert!(waited.is_ok(), "it never happens that {what}");
+}

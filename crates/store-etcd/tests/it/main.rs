@@ -3,4 +3,6 @@
 
 mod fixture;
 mod start;
+mod replicas;
 mod contract;
+mod cached;

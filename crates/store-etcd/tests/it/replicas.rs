@@ -1,0 +1,389 @@
+//! Several engines over one cluster: what they share, and what each finds out from the others.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use headwater_cache::{Cacher, Filter, Options as CacheOptions, Start, Step};
+use headwater_store::{
+    Action, ChangeKind, Error, Guard, Key, Op, Range, Revision, Store, Write, key,
+};
+use headwater_store_etcd::{Etcd, Options};
+use headwater_testkit::{etcd, proxy::Proxy};
+use serde_json::json;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::fixture::{self, until};
+
+fn put(key: &str, value: &str) -> Write {
+    let value = Bytes::copy_from_slice(value.as_bytes());
+    Write::one(Key::new(key), Guard::Absent, Action::Put { value, ttl: None })
+}
+
+async fn create(store: &Etcd, key: &str) -> Revision {
+    store.commit(put(key, "{}")).await.unwrap().last
+}
+
+async fn keys(store: &Etcd) -> Vec<String> {
+    let page = store.range(Range::default()).await.unwrap();
+    page.records.iter().map(|record| record.key.to_string()).collect()
+}
+
+fn base64(bytes: &[u8]) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let letters = bytes.chunks(3).flat_map(|three| {
+        let at = |n: usize| u32::from(three.get(n).copied().unwrap_or(0));
+        let bits = at(0) << 16 | at(1) << 8 | at(2);
+        (0..4).map(move |n| match n <= three.len() {
+            true => char::from(LETTERS[(bits >> (18 - 6 * n)) as usize & 63]),
+            false => '=',
+        })
+    });
+    letters.collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_one_replica_writes_the_others_read_and_watch() {
+    let Some(members) = etcd::Etcd::start() else { return };
+    let a = Etcd::connect(fixture::options(&members)).await.unwrap();
+    let b = Etcd::connect(fixture::options(&members)).await.unwrap();
+    let mut watch = b.watch("/", a.revision().await.unwrap()).await.unwrap();
+    for n in 0..50 {
+        let (writer, reader) = if n % 2 == 0 { (&a, &b) } else { (&b, &a) };
+        let at = create(writer, &format!("/{n}")).await;
+        assert!(reader.revision().await.unwrap() >= at, "it went back");
+        let batch = watch.next().await.unwrap().unwrap();
+        assert_eq!(batch.changes[0].revision, at);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn writes_of_others_outside_the_prefix_are_progress_and_nothing_else() {
+    let Some(members) = etcd::Etcd::start() else { return };
+    for trusts_progress in [None, Some(false)] {
+        let options = Options { trusts_progress, ..fixture::options(&members) };
+        let store = Etcd::connect(options).await.unwrap();
+        let mut watch = store.watch("/", store.revision().await.unwrap()).await.unwrap();
+        for n in 0..5 {
+            members.post(0, "/v3/kv/put", &json!({"key": base64(b"/other/x")})).unwrap();
+            let newest = store.revision().await.unwrap();
+            let mut reached = Revision::ZERO;
+            while reached < newest {
+                let batch = watch.next().await.unwrap().unwrap();
+                assert_eq!(batch.changes, [], "{n}");
+                reached = batch.complete_to;
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_that_a_dead_replica_left_half_done_is_finished_by_the_next() {
+    let Some(members) = etcd::Etcd::start() else { return };
+    let store = Etcd::connect(fixture::options(&members)).await.unwrap();
+    let start = create(&store, "/first").await;
+    // Two steps: "/second" and "/third" become "2" and "3".
+    let step = |key: &[u8], value: u8| {
+        let mut step = vec![0x0a, u8::try_from(key.len()).unwrap()];
+        step.extend_from_slice(key);
+        step.extend_from_slice(&[0x12, 1, value]);
+        step.splice(0..0, [0x0a, u8::try_from(step.len()).unwrap()]);
+        step
+    };
+    let journal = [step(b"/test//second", b'2'), step(b"/test//third", b'3')].concat();
+    let put_journal = json!({"key": base64(b"/test.headwater/journal"), "value": base64(&journal)});
+    members.post(0, "/v3/kv/put", &put_journal).unwrap();
+    create(&store, "/fourth").await;
+    assert_eq!(keys(&store).await, ["/first", "/fourth", "/second", "/third"]);
+    let mut watch = store.watch("/", start).await.unwrap();
+    let mut seen = Vec::new();
+    while seen.len() < 3 {
+        let batch = watch.next().await.unwrap().unwrap();
+        seen.extend(batch.changes.iter().map(|change| change.key.to_string()));
+    }
+    assert_eq!(seen, ["/second", "/third", "/fourth"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn writes_of_several_operations_of_two_replicas_are_whole_and_in_turn() {
+    let Some(members) = etcd::Etcd::start() else { return };
+    let a = Etcd::connect(fixture::options(&members)).await.unwrap();
+    let b = Etcd::connect(fixture::options(&members)).await.unwrap();
+    let start = a.revision().await.unwrap();
+    let write = async |store: &Etcd, name: &str| {
+        for n in 0..20 {
+            let op = |part| Op {
+                key: Key::new(format!("/{name}/{n}/{part}")),
+                guard: Guard::Absent,
+                action: Action::Put { value: Bytes::new(), ttl: None },
+            };
+            let done = store.commit(Write { ops: (0..3).map(op).collect() }).await.unwrap();
+            assert_eq!(done.last.0, done.first.0 + 2);
+        }
+    };
+    tokio::join!(write(&a, "a"), write(&b, "b"));
+    let end = Revision(start.0 + 2 * 20 * 3);
+    assert_eq!(a.revision().await.unwrap(), end);
+    let (mut watch, mut seen) = (b.watch("/", start).await.unwrap(), Vec::new());
+    while seen.len() < 120 {
+        let batch = watch.next().await.unwrap().unwrap();
+        seen.extend(batch.changes.iter().map(|change| change.key.to_string()));
+    }
+    for whole in seen.chunks(3) {
+        let parts: Vec<(&str, &str)> =
+            whole.iter().map(|key| key.rsplit_once('/').unwrap()).collect();
+        let name = parts[0].0;
+        assert_eq!(parts, [(name, "0"), (name, "1"), (name, "2")], "another write came between");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_with_a_time_to_live_share_a_lease_and_go_together() {
+    const COUNT: usize = 300;
+    let Some(members) = etcd::Etcd::start() else { return };
+    let options = Options { root: key::ROOT.to_owned(), ..fixture::options(&members) };
+    let store = Arc::new(Etcd::connect(options).await.unwrap());
+    let mut cacher = Cacher::new(store.clone(), CacheOptions::default());
+    cacher.load().await.unwrap();
+    let (cache, mut feed) = (cacher.handle(), JoinSet::new());
+    feed.spawn(cacher.run(CancellationToken::new()));
+    let prefix = key::collection("", "events");
+    let resource = cache.resource(&prefix);
+    // One from memory and one that reads the store's history.
+    let mut watcher = cache.watch(&resource, &Filter::default(), Start::Now);
+    let start = store.revision().await.unwrap();
+    for n in 0..COUNT {
+        let value = json!({"metadata": {"name": format!("e{n:03}")}}).to_string().into();
+        let action = Action::Put { value, ttl: Some(Duration::from_secs(2)) };
+        let key = Key::in_collection(&prefix, &format!("e{n:03}"));
+        store.commit(Write::one(key, Guard::Absent, action)).await.unwrap();
+    }
+    let leases = members.post(0, "/v3/lease/leases", &json!({})).unwrap();
+    let leases = leases["leases"].as_array().unwrap().len();
+    assert!(leases < COUNT / 10, "{leases} leases for {COUNT} objects");
+    let mut gone = BTreeSet::new();
+    let (mut seen, mut revisions) = (0, BTreeSet::new());
+    while gone.len() < COUNT {
+        let Step::Events(events) = watcher.next().await else { panic!("it goes on") };
+        for event in &events {
+            let change = event.change();
+            match change.kind() {
+                ChangeKind::Deleted => {
+                    assert!(gone.insert(change.object().key().to_owned()), "twice");
+                    revisions.insert(change.revision());
+                }
+                _ => seen += 1,
+            }
+        }
+    }
+    assert_eq!(seen, COUNT);
+    assert!(revisions.len() <= leases, "they go with their lease");
+    // The same from the store, in batches that part no revision.
+    let (mut watch, mut changes) = (store.watch(&prefix, start).await.unwrap(), Vec::new());
+    while changes.len() < 2 * COUNT {
+        let batch = watch.next().await.unwrap().unwrap();
+        assert!(batch.changes.iter().all(|change| change.revision <= batch.complete_to));
+        changes.extend(batch.changes);
+    }
+    assert!(cache.snapshot(&resource).is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_replica_at_a_time_compacts_and_all_of_them_know() {
+    let Some(members) = etcd::Etcd::start() else { return };
+    let every = |compaction| Options { compaction, ..fixture::options(&members) };
+    let soon = Some(Duration::from_millis(100));
+    let a = Etcd::connect(every(soon)).await.unwrap();
+    let b = Etcd::connect(every(soon)).await.unwrap();
+    let watching = Etcd::connect(every(None)).await.unwrap();
+    let first = create(&a, "/0").await;
+    let mut n = 0;
+    until("everyone knows of a compaction", async || {
+        n += 1;
+        create(&a, &format!("/{n}")).await;
+        [&a, &b, &watching].iter().all(|store| store.condition().compacted > first)
+    })
+    .await;
+    let range = Range { at: Some(first), ..Range::default() };
+    let gone = watching.range(range).await.err();
+    assert!(matches!(gone, Some(Error::Compacted { .. })), "{gone:?}");
+    let gone = watching.watch("/", first).await.err();
+    assert!(matches!(gone, Some(Error::Compacted { .. })), "{gone:?}");
+    // What is kept can be watched from the edge on.
+    let edge = watching.condition().compacted;
+    let newest = create(&b, "/last").await;
+    let (mut watch, mut reached) = (watching.watch("/", edge).await.unwrap(), Revision::ZERO);
+    while reached < newest {
+        match watch.next().await.unwrap() {
+            Ok(batch) => reached = batch.complete_to,
+            Err(Error::Compacted { .. }) => return, // the next compaction was quicker
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_compaction_by_somebody_else_is_found_out() {
+    let Some(members) = etcd::Etcd::start() else { return };
+    let store = Etcd::connect(fixture::options(&members)).await.unwrap();
+    let first = create(&store, "/a").await;
+    let middle = create(&store, "/b").await;
+    create(&store, "/c").await;
+    let late = Etcd::connect(fixture::options(&members)).await.unwrap();
+    let body = json!({"revision": middle.0.to_string()});
+    members.post(0, "/v3/kv/compaction", &body).unwrap();
+    let range = Range { at: Some(first), ..Range::default() };
+    match late.range(range).await {
+        Err(Error::Compacted { asked, oldest }) => assert_eq!((asked, oldest), (first, middle)),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(late.condition().compacted, middle);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cache_that_slept_through_a_compaction_is_filled_anew_and_its_watchers_end() {
+    let Some(members) = etcd::Etcd::start() else { return };
+    let proxy = Proxy::start(members.port(0)).await;
+    let root = key::ROOT.to_owned();
+    let near = Options { root, ..fixture::options(&members) };
+    let far =
+        Options { endpoints: vec![proxy.url()], deadline: Duration::from_secs(1), ..near.clone() };
+    let (near, far) = (Etcd::connect(near).await.unwrap(), Etcd::connect(far).await.unwrap());
+    let far = Arc::new(far);
+    let mut cacher = Cacher::new(far.clone(), CacheOptions::default());
+    cacher.load().await.unwrap();
+    let (cache, mut feed) = (cacher.handle(), JoinSet::new());
+    feed.spawn(cacher.run(CancellationToken::new()));
+    let prefix = key::collection("", "things");
+    let resource = cache.resource(&prefix);
+    let write = async |name: &str| {
+        let value = json!({"metadata": {"name": name}}).to_string();
+        let key = Key::in_collection(&prefix, name);
+        near.commit(put(key.as_str(), &value)).await.unwrap().last
+    };
+    let first = write("first").await;
+    cache.reach(first).await.unwrap();
+    let mut watcher = cache.watch(&resource, &Filter::default(), Start::After(first));
+    proxy.cut();
+    write("missed").await;
+    let last = write("last").await;
+    near.compact(last).await.unwrap();
+    // Nobody is told old news as new while it is cut off.
+    until("the trouble is known", async || far.condition().trouble.is_some()).await;
+    assert!(cache.consistent().await.is_err());
+    assert_eq!(cache.snapshot(&resource).len(), 1);
+    proxy.heal();
+    until("the cache is current", async || cache.applied() >= last).await;
+    match watcher.next().await {
+        Step::Closed | Step::Expired { .. } => {}
+        _ => panic!("a watcher with a hole goes on"),
+    }
+    let names: Vec<String> =
+        cache.snapshot(&resource).iter("", None).map(|object| object.key().to_owned()).collect();
+    assert_eq!(names, ["first", "last", "missed"]);
+    until("the trouble is over", async || far.condition().trouble.is_none()).await;
+    let next = write("next").await;
+    let mut resumed = cache.watch(&resource, &Filter::default(), Start::After(last));
+    let Step::Events(events) = resumed.next().await else { panic!("it goes on") };
+    assert_eq!((events.len(), events[0].revision()), (1, next));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_cluster_in_the_same_place_is_noticed_and_its_revisions_are_not_mixed() {
+    let Some(members) = etcd::Etcd::start() else { return };
+    let Some(others) = etcd::Etcd::start() else { return };
+    let proxies = [Proxy::start(members.port(0)).await, Proxy::start(others.port(0)).await];
+    let other = Etcd::connect(fixture::options(&others)).await.unwrap();
+    for n in 0..10 {
+        create(&other, &format!("/other/{n}")).await;
+    }
+    let one = Options {
+        endpoints: vec![proxies[0].url()],
+        deadline: Duration::from_secs(1),
+        ..fixture::options(&members)
+    };
+    // Both are given; only one answers when it starts.
+    proxies[1].cut();
+    let endpoints = vec![proxies[0].url(), proxies[1].url()];
+    let store = Etcd::connect(Options { endpoints, ..one }).await.unwrap();
+    let at = create(&store, "/a").await;
+    let mut watch = store.watch("/", at).await.unwrap();
+    proxies[0].cut();
+    proxies[1].heal();
+    let ended = watch.next().await.unwrap();
+    assert!(matches!(ended, Err(Error::Replaced { .. })), "{ended:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_dies_is_replaced_by_the_next_within_the_deadline() {
+    let Some(mut members) = etcd::Etcd::cluster(3, etcd::Options::default()) else { return };
+    let store = Etcd::connect(fixture::options(&members)).await.unwrap();
+    let start = create(&store, "/0").await;
+    let mut watch = store.watch("/", start).await.unwrap();
+    let mut expected = Vec::new();
+    for member in 0..3 {
+        members.kill(member);
+        until("reads go on", async || store.revision().await.is_ok()).await;
+        for n in 0..10 {
+            let key = format!("/{member}-{n}");
+            // A write whose answer is lost is not sent again; it is read whether it was done.
+            match store.commit(put(&key, "{}")).await {
+                Ok(done) => expected.push((key, done.last)),
+                Err(Error::Unavailable(_)) => {
+                    let there = store.get(&Key::new(key.clone())).await.unwrap();
+                    expected.extend(there.map(|record| (key, record.revision)));
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        members.restart(member);
+    }
+    let mut seen = Vec::new();
+    while seen.len() < expected.len() {
+        let batch = watch.next().await.unwrap().unwrap();
+        seen.extend(batch.changes.iter().map(|c| (c.key.to_string(), c.revision)));
+    }
+    assert_eq!(seen, expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_keeps_silent_is_left() {
+    let Some(members) = etcd::Etcd::cluster(3, etcd::Options::default()) else { return };
+    let mut proxies = Vec::new();
+    for member in 0..3 {
+        proxies.push(Proxy::start(members.port(member)).await);
+    }
+    let endpoints = proxies.iter().map(Proxy::url).collect();
+    let deadline = Duration::from_secs(2);
+    let options = Options { endpoints, deadline, ..fixture::options(&members) };
+    let store = Etcd::connect(options).await.unwrap();
+    let start = create(&store, "/0").await;
+    let mut watch = store.watch("/", start).await.unwrap();
+    proxies[0].cut();
+    until("reads go on", async || store.revision().await.is_ok()).await;
+    let mut at = None;
+    until("writes go on", async || {
+        at = store.commit(put("/1", "{}")).await.ok().map(|done| done.last);
+        at.is_some()
+    })
+    .await;
+    let batch = watch.next().await.unwrap().unwrap();
+    assert_eq!(batch.changes.last().map(|change| change.revision), at);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_value_larger_than_etcd_takes_is_refused_and_named() {
+    let args = vec!["--max-request-bytes=100000".to_owned()];
+    let Some(members) = etcd::Etcd::cluster(1, etcd::Options { scheme: None, args }) else {
+        return;
+    };
+    let store = Etcd::connect(fixture::options(&members)).await.unwrap();
+    let error = store.commit(put("/a", &"x".repeat(200_000))).await.unwrap_err();
+    assert!(
+        matches!(&error, Error::Refused(why) if why.contains("--max-request-bytes")),
+        "{error}"
+    );
+}

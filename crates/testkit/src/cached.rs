@@ -1,0 +1,206 @@
+//! A store whose reads and watches are answered by a cache above it: what a store promises must still
+//! be true for those who read and watch through it.
+//!
+//! Keys and values of the contract are plain text; here each becomes an object whose name is its key
+//! in hexadecimal, which keeps their order.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::StreamExt;
+use headwater_api::{Object, Revision};
+use headwater_cache::window::Bounds;
+use headwater_cache::{Cache, Cacher, Event, Filter, Options, Resource, Start, Step, Watcher};
+use headwater_store::store::VALUE_MAX;
+use headwater_store::{
+    Action, Batch, Change, ChangeKind, ChangeStream, Committed, Condition, Error, Key, Op, Page,
+    Range, Record, Store, Version, Write, key,
+};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// A store whose reads and watches are answered by a cache above it.
+pub struct Cached {
+    store: Arc<dyn Store>,
+    cache: Cache,
+    _feed: Mutex<JoinSet<()>>,
+}
+
+impl Cached {
+    /// Over a store that takes values twice as large, with a window of this many changes.
+    pub async fn over(store: Arc<dyn Store>, count: usize) -> Cached {
+        let window = Bounds { count, ..Bounds::default() };
+        let wait_max = Duration::from_secs(5);
+        let options = Options { window, wait_max, ..Options::default() };
+        let mut cacher = Cacher::new(Arc::clone(&store), options);
+        cacher.load().await.expect("the store can be read");
+        let (cache, mut feed) = (cacher.handle(), JoinSet::new());
+        feed.spawn(async { cacher.run(CancellationToken::new()).await.expect("the feed goes on") });
+        Cached { store, cache, _feed: Mutex::new(feed) }
+    }
+
+    fn resource(&self) -> Arc<Resource> {
+        self.cache.resource(&collection())
+    }
+
+    async fn fresh(&self) -> Result<Revision, Error> {
+        self.cache.consistent().await.map_err(refused)
+    }
+}
+
+fn collection() -> String {
+    key::collection("", "things")
+}
+
+fn inner(key: &Key) -> Key {
+    let hex: String = key.as_str().bytes().map(|byte| format!("{byte:02x}")).collect();
+    Key::in_collection(&collection(), &hex)
+}
+
+fn outer(name: &str) -> Key {
+    let digits =
+        |at: usize| u8::from_str_radix(&name[at..at + 2], 16).expect("only this wrote here");
+    let bytes = (0..name.len()).step_by(2).map(digits).collect();
+    Key::new(String::from_utf8(bytes).expect("only this wrote here"))
+}
+
+fn wrapped(key: &Key, value: &Bytes) -> Bytes {
+    let key = inner(key);
+    let name = key.as_str().strip_prefix(&collection()).expect("only this wrote here");
+    let text = String::from_utf8(value.to_vec()).expect("only this wrote here");
+    json!({"metadata": {"name": name}, "data": text}).to_string().into()
+}
+
+fn unwrapped(object: &Object) -> Bytes {
+    let value: Value = serde_json::from_slice(object.as_slice()).expect("only this wrote here");
+    Bytes::from(value["data"].as_str().expect("only this wrote here").to_owned())
+}
+
+fn record(object: &Object) -> Record {
+    Record { key: outer(object.key()), revision: object.revision(), value: unwrapped(object) }
+}
+
+fn change(event: &Event) -> Change {
+    let change = event.change();
+    let prev =
+        change.prev().map(|prev| Version { revision: prev.revision(), value: unwrapped(prev) });
+    let value = match change.kind() {
+        ChangeKind::Deleted => Bytes::new(),
+        ChangeKind::Created | ChangeKind::Updated => unwrapped(change.object()),
+    };
+    let (revision, kind) = (change.revision(), change.kind());
+    Change { revision, key: outer(change.object().key()), kind, value, prev }
+}
+
+fn refused(error: headwater_cache::Error) -> Error {
+    match error {
+        headwater_cache::Error::Expired { asked, oldest } => Error::Compacted { asked, oldest },
+        headwater_cache::Error::TooLarge { asked, current } => Error::Future { asked, current },
+        headwater_cache::Error::Store(error) => error,
+        error @ headwater_cache::Error::Malformed { .. } => panic!("{error}"),
+    }
+}
+
+#[async_trait]
+impl Store for Cached {
+    async fn revision(&self) -> Result<Revision, Error> {
+        self.fresh().await
+    }
+
+    async fn get(&self, key: &Key) -> Result<Option<Record>, Error> {
+        self.fresh().await?;
+        let name = inner(key);
+        let name = name.as_str().strip_prefix(&collection()).expect("only this wrote here");
+        Ok(self.cache.snapshot(&self.resource()).get(name).map(|object| record(object)))
+    }
+
+    async fn range(&self, range: Range) -> Result<Page, Error> {
+        let snapshot = match range.at {
+            Some(at) => self.cache.snapshot_at(&self.resource(), at).await.map_err(refused)?,
+            None => {
+                self.fresh().await?;
+                self.cache.snapshot(&self.resource())
+            }
+        };
+        if range.limit.is_some() {
+            self.resource().keep(&snapshot);
+        }
+        let mut found =
+            snapshot.iter("", None).map(|object| record(object)).filter(|r| range.covers(&r.key));
+        let records = found.by_ref().take(range.limit.unwrap_or(usize::MAX)).collect();
+        Ok(Page { records, revision: snapshot.revision(), more: found.next().is_some() })
+    }
+
+    async fn commit(&self, mut write: Write) -> Result<Committed, Error> {
+        write.check(VALUE_MAX)?;
+        for Op { key, action, .. } in &mut write.ops {
+            if let Action::Put { value, .. } = action {
+                *value = wrapped(key, value);
+            }
+            *key = inner(key);
+        }
+        self.store.commit(write).await.map_err(|error| match error {
+            Error::Conflict { key, actual } => {
+                let name = key.as_str().strip_prefix(&collection()).expect("only this wrote here");
+                let decode = |record: Record| {
+                    let value: Value =
+                        serde_json::from_slice(&record.value).expect("only this wrote here");
+                    let value = Bytes::from(
+                        value["data"].as_str().expect("only this wrote here").to_owned(),
+                    );
+                    Record { key: outer(name), value, ..record }
+                };
+                Error::Conflict { key: outer(name), actual: actual.map(decode) }
+            }
+            error => error,
+        })
+    }
+
+    async fn watch(&self, prefix: &str, after: Revision) -> Result<ChangeStream, Error> {
+        let watcher = self.cache.watch(&self.resource(), &Filter::default(), Start::After(after));
+        let compacted = self.store.condition().compacted;
+        if after < compacted {
+            // The cache says so on the stream.
+            return Err(Error::Compacted { asked: after, oldest: compacted });
+        }
+        let telling = Telling { watcher: Some(watcher), prefix: prefix.to_owned() };
+        Ok(futures::stream::unfold(telling, Telling::step).boxed())
+    }
+
+    async fn compact(&self, at: Revision) -> Result<(), Error> {
+        self.cache.compact(at).await.map_err(refused)
+    }
+
+    fn condition(&self) -> Condition {
+        self.store.condition()
+    }
+}
+
+struct Telling {
+    watcher: Option<Watcher>,
+    prefix: String,
+}
+
+impl Telling {
+    async fn step(mut self) -> Option<(Result<Batch, Error>, Telling)> {
+        let watcher = self.watcher.as_mut()?;
+        let told = match watcher.next().await {
+            Step::Events(events) => {
+                let changes = events.iter().map(change);
+                let changes = changes.filter(|c| c.key.as_str().starts_with(&self.prefix));
+                Ok(Batch { changes: changes.collect(), complete_to: watcher.position() })
+            }
+            Step::Expired { asked, oldest } => Err(Error::Compacted { asked, oldest }),
+            Step::Failed(error) => Err(refused(error)),
+            Step::Initial(_) | Step::Synced(_) => panic!("it began after a revision"),
+            Step::Closed => return None,
+        };
+        if told.is_err() {
+            self.watcher = None;
+        }
+        Some((told, self))
+    }
+}

@@ -1,0 +1,103 @@
+//! A TCP proxy that can stop forwarding without closing: what a network that drops looks like.
+
+use std::sync::Mutex;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// A proxy in front of one port of the loopback.
+pub struct Proxy {
+    port: u16,
+    network: watch::Sender<Network>,
+    _tasks: Mutex<JoinSet<()>>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Network {
+    Works,
+    /// Nothing arrives any more, in either direction, and nobody is told.
+    Drops,
+}
+
+impl Proxy {
+    /// Forwards to a port.
+    pub async fn start(to: u16) -> Proxy {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("there is a free port");
+        let port = listener.local_addr().expect("it is bound").port();
+        let network = watch::Sender::new(Network::Works);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(accept(listener, to, network.subscribe()));
+        Proxy { port, network, _tasks: Mutex::new(tasks) }
+    }
+
+    /// Where to connect instead.
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    /// Drops everything from now on.
+    pub fn cut(&self) {
+        self.network.send_replace(Network::Drops);
+    }
+
+    /// Works again; connections that lost something are closed.
+    pub fn heal(&self) {
+        self.network.send_replace(Network::Works);
+    }
+}
+
+async fn accept(listener: TcpListener, to: u16, network: watch::Receiver<Network>) {
+    let mut connections = JoinSet::new();
+    while let Ok((socket, _)) = listener.accept().await {
+        while connections.try_join_next().is_some() {}
+        connections.spawn(connection(socket, to, network.clone()));
+    }
+}
+
+/// Forwards until either side ends, or until the network has lost something and works again.
+async fn connection(socket: TcpStream, to: u16, mut network: watch::Receiver<Network>) {
+    let is_dropping = |state: &Network| *state == Network::Drops;
+    let mut works = network.clone();
+    let pumped = network.clone();
+    let forward = async move {
+        let _ = works.wait_for(|state| *state == Network::Works).await;
+        let Ok(upstream) = TcpStream::connect(("127.0.0.1", to)).await else { return };
+        let _ = (socket.set_nodelay(true), upstream.set_nodelay(true));
+        let ((from_client, to_client), (from_server, to_server)) =
+            (socket.into_split(), upstream.into_split());
+        tokio::select! {
+            () = pump(from_client, to_server, pumped.clone()) => {}
+            () = pump(from_server, to_client, pumped.clone()) => {}
+        }
+    };
+    let broken = async {
+        if network.wait_for(is_dropping).await.is_ok() {
+            let _ = network.wait_for(|state| *state == Network::Works).await;
+        }
+    };
+    tokio::select! {
+        () = forward => {}
+        () = broken => {}
+    }
+}
+
+async fn pump(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    mut network: watch::Receiver<Network>,
+) {
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        let Ok(count @ 1..) = from.read(&mut buffer).await else { return };
+        // What is read while the network drops is never written: it waits here until it is closed.
+        if *network.borrow_and_update() == Network::Drops {
+            std::future::pending::<()>().await;
+        }
+        if to.write_all(&buffer[..count]).await.is_err() {
+            return;
+        }
+    }
+}

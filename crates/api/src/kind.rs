@@ -137,6 +137,9 @@ pub struct Traits {
     pub graceful: bool,
     /// The garbage collector does not look at it: no propagation finalizers.
     pub no_garbage_collection: bool,
+    /// Dependents are left alone unless a deletion says otherwise, as in the first version of the
+    /// API (S2.44).
+    pub orphans: bool,
     /// Objects expire (events).
     pub expires: bool,
 }

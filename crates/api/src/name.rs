@@ -8,7 +8,9 @@ use crate::kind::NameRule;
 
 mod metadata;
 
-pub use metadata::{fold_owner_references, metadata_alike, metadata_on_create, metadata_on_update};
+pub use metadata::{
+    finalizer, fold_owner_references, metadata_alike, metadata_on_create, metadata_on_update,
+};
 
 /// Longest RFC 1123 subdomain.
 pub const SUBDOMAIN_BYTES_MAX: usize = 253;

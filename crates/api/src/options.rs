@@ -133,12 +133,19 @@ impl<'a> Raw<'a> {
 }
 
 impl ListOptions {
-    /// Reads the options of a list.
-    pub fn parse(query: &Query, kind: &Kind) -> Result<ListOptions, Status> {
+    /// Reads the options of a list of a kind whose objects are stored as another, or as it is.
+    pub fn parse(query: &Query, kind: &Kind, stored: &Kind) -> Result<ListOptions, Status> {
         let raw = Raw::parse(query)?;
         refuse("ListOptions", &list_errors(&raw))?;
-        let fields = raw.fields.clone().resolve(kind)?;
-        let at = read_at(&raw)?;
+        let fields = raw.fields.clone().resolve(kind, stored)?;
+        let at = match read_at(&raw)? {
+            // Events are read from the store in the reference, which has the latest and no other
+            // state at hand, and counts from the first object on (S3.7).
+            ReadAt::Fresh(Freshness::Any) if kind.traits.expires => {
+                ReadAt::Fresh(Freshness::Latest)
+            }
+            at => at,
+        };
         let limit = match at {
             // A cached read at "0" is complete whatever the limit, also after a token.
             ReadAt::Fresh(Freshness::Any) => None,
@@ -200,10 +207,10 @@ impl WatchOptions {
     }
 
     /// Reads the options of a watch.
-    pub fn parse(query: &Query, kind: &Kind) -> Result<WatchOptions, Status> {
+    pub fn parse(query: &Query, kind: &Kind, stored: &Kind) -> Result<WatchOptions, Status> {
         let raw = Raw::parse(query)?;
         refuse("ListOptions", &watch_errors(&raw))?;
-        let fields = raw.fields.clone().resolve(kind)?;
+        let fields = raw.fields.clone().resolve(kind, stored)?;
         let bookmarks = query.is_set("allowWatchBookmarks");
         Ok(WatchOptions {
             start: start(&raw, bookmarks)?,
@@ -222,7 +229,13 @@ fn watch_errors(raw: &Raw<'_>) -> Vec<FieldError> {
         let why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
         errors.push(FieldError::forbidden(MATCH, why));
     }
+    let continued = "resourceVersionMatch is forbidden when continue is provided";
+    // A watch from nowhere asks for initial events, and with them for a match (S4.3).
+    let from_nowhere = raw.initial_events.is_none() && matches!(raw.version, "" | "0");
     if raw.matching.is_empty() {
+        if from_nowhere && !raw.token.is_empty() {
+            errors.push(FieldError::forbidden(MATCH, continued));
+        }
         return errors;
     }
     if raw.initial_events.is_none() {
@@ -234,8 +247,7 @@ fn watch_errors(raw: &Raw<'_>) -> Vec<FieldError> {
         errors.push(FieldError::not_supported(MATCH, &raw.matching.into(), &["NotOlderThan"]));
     }
     if !raw.token.is_empty() {
-        let why = "resourceVersionMatch is forbidden when continue is provided";
-        errors.push(FieldError::forbidden(MATCH, why));
+        errors.push(FieldError::forbidden(MATCH, continued));
     }
     errors
 }

@@ -44,6 +44,7 @@ const STEPS: &[&dyn Admit] = &[
     &NamespaceLifecycle,
     &pods::Account,
     &pods::Priority,
+    &NotReadyTaint,
     &Defaults,
     &SystemFields,
     &Namespaces,
@@ -184,7 +185,11 @@ fn copy(metadata: &mut serde_json::Map<String, Value>, before: &Value, key: &str
 /// metadata and, if it has its own subresource, status.
 fn spec_changed(kind: &Served, new: &Value, old: &Value) -> bool {
     if !kind.custom {
-        return new.get("spec") != old.get("spec");
+        // A Deployment's annotations are copied to what it makes.
+        let annotations = |value: &Value| value["metadata"]["annotations"].clone();
+        let is_deployment = kind.plural == "deployments";
+        return new.get("spec") != old.get("spec")
+            || (is_deployment && annotations(new) != annotations(old));
     }
     let differs = |key: &str| new.get(key) != old.get(key);
     let skipped = |key: &str| {
@@ -194,6 +199,45 @@ fn spec_changed(kind: &Served, new: &Value, old: &Value) -> bool {
         value.as_object().map(|map| map.keys().cloned().collect()).unwrap_or_default()
     };
     keys(new).iter().chain(&keys(old)).any(|key| !skipped(key) && differs(key))
+}
+
+/// Nothing is scheduled on a new node before it has said that it is ready.
+///
+/// The reference taints every new node, and its node controller takes the taint away again. There
+/// is none here, so a node that says from the start that it is ready is left alone.
+struct NotReadyTaint;
+
+impl Admit for NotReadyTaint {
+    fn admit(&self, attempt: &mut Attempt<'_>) -> Result<(), Status> {
+        let is_node = attempt.kind.plural == "nodes" && attempt.kind.group.is_empty();
+        if is_node && attempt.old.is_none() && !is_ready(&attempt.new["status"]) {
+            taint_not_ready(&mut attempt.new["spec"]);
+        }
+        Ok(())
+    }
+}
+
+/// Whether a node says that it is ready, or what pods may use of it and nothing to the contrary.
+fn is_ready(status: &Value) -> bool {
+    let conditions = status["conditions"].as_array().into_iter().flatten();
+    let ready = conditions.into_iter().find(|condition| condition["type"] == "Ready");
+    match ready {
+        Some(condition) => condition["status"] == "True",
+        None => status["allocatable"].is_object(),
+    }
+}
+
+fn taint_not_ready(spec: &mut Value) {
+    let taint = json!({"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"});
+    let same = |held: &Value| held["key"] == taint["key"] && held["effect"] == taint["effect"];
+    if spec.is_null() {
+        *spec = json!({});
+    }
+    match spec.get_mut("taints").and_then(Value::as_array_mut) {
+        Some(taints) if taints.iter().any(same) => {}
+        Some(taints) => taints.push(taint),
+        None => spec["taints"] = json!([taint]),
+    }
 }
 
 /// The rules of Namespace objects (S10.1, S10.4).
@@ -250,6 +294,9 @@ impl Admit for Validation {
             Some(old) if matches!(attempt.subresource, "" | "scale") => {
                 errors.extend(validate::update(kind, attempt.new, old));
             }
+            Some(_) if is_namespace(attempt.kind) => {
+                errors.extend(namespace_errors(attempt.subresource, attempt.new));
+            }
             Some(_) => {}
         }
         errors.extend(admit::errors(attempt));
@@ -259,6 +306,29 @@ impl Admit for Validation {
         let name = meta(attempt.new, "name");
         Err(api_status::invalid(&attempt.kind.group, &attempt.kind.kind.kind, name, &errors))
     }
+}
+
+/// What the doors of a Namespace do not let pass: a phase that is not that of its life, and
+/// finalizers that are nobody's (S10.3).
+fn namespace_errors(subresource: &str, namespace: &Value) -> Vec<FieldError> {
+    if subresource == "finalize" {
+        let finalizers = namespace["spec"]["finalizers"].as_array().into_iter().flatten();
+        let names = finalizers.map(|name| name.as_str().unwrap_or_default());
+        let checked = names.enumerate().flat_map(|(index, finalizer)| {
+            name::finalizer(finalizer, &format!("spec.finalizers[{index}]"))
+        });
+        return checked.collect();
+    }
+    let (phase, when) = match is_deleting(namespace) {
+        true => ("Terminating", "not empty"),
+        false => ("Active", "empty"),
+    };
+    let found = namespace["status"]["phase"].as_str().unwrap_or_default();
+    if found == phase {
+        return Vec::new();
+    }
+    let why = format!("may only be '{phase}' if `deletionTimestamp` is {when}");
+    vec![FieldError::invalid("status.Phase", &found.into(), why)]
 }
 
 /// Whether nothing holds a deleted object any more: it goes with the write that notices.

@@ -44,6 +44,7 @@ pub(crate) async fn one(
 ) -> Result<Response, Status> {
     let options = decode::delete_options(call, &resource.kind, body)?;
     let kind = &resource.kind;
+    warn_of_orphans(call, kind, &options);
     let delete = Delete { server, kind, key: resource.key(), name: &resource.name, options };
     let deleted = delete.run().await?;
     let code = match deleted.is_gone {
@@ -81,20 +82,26 @@ pub(crate) async fn collection(
     resource: &Resource,
     body: &Bytes,
 ) -> Result<Response, Status> {
-    let list = ListOptions::parse(&call.query, resource.kind.storage())?;
+    let list = ListOptions::parse(&call.query, &resource.kind, resource.kind.storage())?;
     resource.kind.check_fields(&list.fields)?;
     let options = decode::delete_options(call, &resource.kind, body)?;
+    warn_of_orphans(call, &resource.kind, &options);
     let filter = Filter {
         namespace: resource.namespace.clone(),
         labels: list.labels.clone(),
         fields: list.fields.clone(),
     };
-    let snapshot = match &list.at {
-        ReadAt::Fresh(_) => {
-            read::snapshot(server, resource, &ReadAt::Fresh(Freshness::Latest)).await?
+    let at = match &list.at {
+        ReadAt::Fresh(Freshness::Any) => &ReadAt::Fresh(Freshness::Latest),
+        // Collections are deleted page by page, and pages are of one state (S3.2).
+        ReadAt::Fresh(Freshness::NotOlderThan(at))
+            if call.query.text("resourceVersionMatch").is_empty() =>
+        {
+            &ReadAt::Exact(*at)
         }
-        at => read::snapshot(server, resource, at).await?,
+        at => at,
     };
+    let snapshot = read::snapshot(server, resource, at).await?;
     let mut page = Page::cut(&snapshot, &filter, resource, &list);
     page.gather(&snapshot, &filter);
     let kind = &resource.kind;
@@ -338,6 +345,7 @@ impl Delete<'_> {
             (Some(policy), _) => policy,
             (None, Some(true)) => Propagation::Orphan,
             (None, Some(false)) => Propagation::Background,
+            (None, None) if self.kind.traits.orphans && !is_decided(value) => Propagation::Orphan,
             (None, None) => return, // the finalizers that are there decide
         };
         let wanted = match policy {
@@ -358,4 +366,19 @@ impl Delete<'_> {
             metadata.insert("finalizers".into(), list.into());
         }
     }
+}
+
+/// Whoever deletes a Job seldom means to leave its pods behind.
+fn warn_of_orphans(call: &Call, kind: &Served, options: &DeleteOptions) {
+    let is_silent = options.propagation.is_none() && options.orphan_dependents.is_none();
+    if is_silent && kind.traits.orphans && kind.plural == "jobs" {
+        call.warn(["child pods are preserved by default when jobs are deleted; set \
+             propagationPolicy=Background to remove them or set propagationPolicy=Orphan to \
+             suppress this warning"]);
+    }
+}
+
+/// Whether a finalizer of the garbage collector says already what becomes of dependents.
+fn is_decided(value: &Value) -> bool {
+    finalizers(value).iter().any(|finalizer| [ORPHAN, FOREGROUND].contains(finalizer))
 }

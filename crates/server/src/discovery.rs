@@ -31,13 +31,13 @@ pub(crate) async fn path(
     let is_read = call.method == http::Method::GET;
     match words.as_slice() {
         ["version"] if is_read => Ok(pretty(&version())),
-        ["metrics"] if is_read => Ok(metrics(server)),
-        [] if is_read => Ok(encode::value(call, StatusCode::OK, &paths(&registry))),
+        ["version"] => Err(status::method_not_allowed()),
+        // These do not look at the method; neither does the reference.
+        ["metrics"] => Ok(metrics(server)),
+        [] => Ok(encode::value(call, StatusCode::OK, &paths(&registry))),
+        ["apis"] => document(call, &groups(&registry), || aggregated(&registry, false)),
+        ["apis", name] if registry.has_group(name) => plain(call, &group(&registry, name)),
         ["api"] if is_read => document(call, &versions(), || aggregated(&registry, true)),
-        ["apis"] if is_read => document(call, &groups(&registry), || aggregated(&registry, false)),
-        ["apis", name] if is_read && registry.has_group(name) => {
-            plain(call, &group(&registry, name))
-        }
         ["api", version] if is_read => resources(call, &registry, "", version),
         ["apis", name, version] if is_read && registry.has_group(name) => {
             resources(call, &registry, name, version)

@@ -93,7 +93,7 @@ impl Health {
             return None;
         }
         let mut checks = self.checks.iter().filter(asks);
-        Some(match sub.filter(|sub| !sub.is_empty()) {
+        Some(match sub {
             None => summary(name, checks, query.unwrap_or_default()),
             Some(sub) => checks.find(|check| check.name == sub).map_or_else(not_found, one),
         })
@@ -185,9 +185,10 @@ mod tests {
     #[test]
     fn a_healthy_server_says_ok() {
         let health = health(true);
-        for path in ["/livez", "/readyz", "/healthz", "/livez/ping", "/readyz/store", "/livez/"] {
+        for path in ["/livez", "/readyz", "/healthz", "/livez/ping", "/readyz/store"] {
             check(&health, path, 200, "ok");
         }
+        check(&health, "/livez/", 404, "404 page not found\n");
         check(&health, "/readyz/nosuch", 404, "404 page not found\n");
         check(&health, "/livez/shutdown", 404, "404 page not found\n");
         assert!(health.answer("/live", None).is_none());

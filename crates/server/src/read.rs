@@ -45,7 +45,7 @@ pub(crate) async fn list(
     call: &Call,
     resource: &Resource,
 ) -> Result<Response, Status> {
-    let options = ListOptions::parse(&call.query, resource.kind.storage())?;
+    let options = ListOptions::parse(&call.query, &resource.kind, resource.kind.storage())?;
     resource.kind.check_fields(&options.fields)?;
     let filter = Filter {
         namespace: resource.namespace.clone(),
@@ -78,6 +78,9 @@ pub(crate) async fn snapshot(
     at: &ReadAt,
 ) -> Result<Snapshot, Status> {
     let cache = server.cache();
+    if resource.kind.traits.expires {
+        not_future(server, at).await?;
+    }
     let revision = match at {
         ReadAt::Fresh(at) => return fresh(server, resource, *at).await,
         ReadAt::Continue(Token { at: None, .. }) => {
@@ -90,6 +93,20 @@ pub(crate) async fn snapshot(
         (ReadAt::Continue(token), CacheError::Expired { .. }) => expired(token),
         (_, error) => status::from_cache(&error),
     })
+}
+
+/// Events are read without a cache in the reference: it does not wait for a version to come, and
+/// does not say when to try again (S3.7).
+async fn not_future(server: &Server, at: &ReadAt) -> Result<(), Status> {
+    let (ReadAt::Fresh(Freshness::NotOlderThan(asked)) | ReadAt::Exact(asked)) = *at else {
+        return Ok(());
+    };
+    let newest = server.cache().consistent().await;
+    let current = newest.map_err(|error| status::from_cache(&error))?;
+    if asked <= current {
+        return Ok(());
+    }
+    Err(status::from_cache(&CacheError::TooLarge { asked, current }).retry_after(0))
 }
 
 /// A list that cannot go on where it was, and a token to go on at the latest state (S3.14).

@@ -86,7 +86,7 @@ pub fn route(
     path: &str,
     query: &Query,
 ) -> Result<Route, Lost> {
-    let segments = segments(path)?;
+    let segments = segments(registry, path)?;
     let target = target(registry, segments)?;
     let verb = match &target {
         Target::Resource(resource) => verb(resource, method, query),
@@ -97,7 +97,7 @@ pub fn route(
 }
 
 /// Splits and decodes a path. A doubled slash is a path nobody has; one at the end is dropped.
-fn segments(path: &str) -> Result<Vec<String>, Lost> {
+fn segments(registry: &Registry, path: &str) -> Result<Vec<String>, Lost> {
     let decoded = decode(path).ok_or(Lost::Page)?;
     let trimmed = decoded.strip_prefix('/').ok_or(Lost::Page)?;
     let trimmed = trimmed.strip_suffix('/').unwrap_or(trimmed);
@@ -106,7 +106,18 @@ fn segments(path: &str) -> Result<Vec<String>, Lost> {
     }
     let segments: Vec<String> = trimmed.split('/').map(str::to_owned).collect();
     if segments.iter().any(String::is_empty) {
-        return Err(Lost::Page);
+        // Below a group that is known the answer is a Status, as for any path it does not have.
+        let is_known = match segments.as_slice() {
+            [first, ..] if first == "api" => true,
+            [first, group, ..] if first == "apis" && !group.is_empty() => {
+                registry.has_builtin_group(group)
+            }
+            _ => false,
+        };
+        return Err(match is_known {
+            true => Lost::Status(status::no_such_resource()),
+            false => Lost::Page,
+        });
     }
     Ok(segments)
 }

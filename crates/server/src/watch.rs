@@ -39,9 +39,12 @@ pub(crate) async fn start(
     let kind = &resource.kind;
     call.warn(kind.deprecation.as_ref().map(ToString::to_string));
     if !kind.allows("watch") {
-        return Err(status::verb_not_supported(kind, "watch"));
+        return Err(match kind.allows("list") {
+            true => status::verb_not_supported(kind, "watch"),
+            false => status::method_not_allowed(),
+        });
     }
-    let options = WatchOptions::parse(&call.query, kind.storage())?;
+    let options = WatchOptions::parse(&call.query, kind, kind.storage())?;
     kind.check_fields(&options.fields)?;
     let fields = match resource.name.as_str() {
         "" => options.fields.clone(),

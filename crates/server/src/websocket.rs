@@ -62,7 +62,12 @@ pub(crate) fn upgrade(
             "not a WebSocket handshake: version 13 and a key are needed",
         ));
     }
-    let protocol = subprotocol(call)?;
+    let Ok(protocol) = subprotocol(call) else {
+        // Without a word, as the reference: whoever offers several chooses none.
+        let mut response = Response::new(body::full(Bytes::new()));
+        *response.status_mut() = StatusCode::BAD_REQUEST;
+        return Ok(response);
+    };
     let Some(upgrade) = upgrade else {
         return Err(status::bad_request("this connection cannot be upgraded"));
     };
@@ -96,7 +101,7 @@ fn is_from_here(call: &Call) -> bool {
 }
 
 /// The one offered subprotocol, if any; it has no effect on the frames.
-fn subprotocol(call: &Call) -> Result<Option<HeaderValue>, Status> {
+fn subprotocol(call: &Call) -> Result<Option<HeaderValue>, Several> {
     let offered: Vec<&str> = call
         .header(header::SEC_WEBSOCKET_PROTOCOL)
         .split(',')
@@ -106,9 +111,12 @@ fn subprotocol(call: &Call) -> Result<Option<HeaderValue>, Status> {
     match offered.as_slice() {
         [] => Ok(None),
         [one] => Ok(HeaderValue::from_str(one).ok()),
-        _ => Err(status::bad_request("only one subprotocol may be offered")),
+        _ => Err(Several),
     }
 }
+
+/// More than one subprotocol was offered.
+struct Several;
 
 async fn run(upgrade: OnUpgrade, mut stream: Streaming) {
     let Ok(upgraded) = upgrade.await else { return };

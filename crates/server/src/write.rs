@@ -514,11 +514,15 @@ impl Update<'_> {
     fn keep_other_half(&self, new: &mut Value, old: &Value) {
         let kind = &self.resource.kind;
         let subresource = self.resource.subresource.as_str();
+        if subresource == "finalize" {
+            // Everything but the status may change here.
+            return copy(new, old, &["status"]);
+        }
         if let Some((_, part)) = DOORS.iter().find(|(name, _)| *name == subresource) {
             let asked = std::mem::replace(new, old.clone());
             copy(new, &asked, part);
             if subresource == "status" && !kind.custom {
-                keep_status_metadata(new, &asked["metadata"]);
+                take_metadata(new, &asked["metadata"], status_metadata(kind));
             }
             let metadata = metadata(new);
             metadata.insert("resourceVersion".into(), asked["metadata"]["resourceVersion"].clone());
@@ -535,7 +539,6 @@ fn wrong_uid(kind: &Served, name: &str, asked: &str, actual: &str) -> Status {
 /// Subresources that are written as the object itself, and the part of it that each may change.
 const DOORS: &[(&str, &[&str])] = &[
     ("status", &["status"]),
-    ("finalize", &["spec", "finalizers"]),
     ("approval", &["status", "conditions"]),
     ("ephemeralcontainers", &["spec", "ephemeralContainers"]),
     ("resize", &["spec", "containers"]),
@@ -553,13 +556,32 @@ fn copy(to: &mut Value, from: &Value, path: &[&str]) {
     }
 }
 
-/// Status writes of built-in kinds may change labels, annotations and finalizers.
-fn keep_status_metadata(new: &mut Value, asked: &Value) {
+/// What a status write may change of the metadata: everything for most kinds, less for those whose
+/// authors thought of it, and then not even all of that.
+fn status_metadata(kind: &Served) -> &'static [&'static str] {
+    match &*kind.plural {
+        "deployments" | "apiservices" => {
+            &["annotations", "finalizers", "ownerReferences", "managedFields"]
+        }
+        "validatingadmissionpolicies"
+        | "storageversions"
+        | "podcertificaterequests"
+        | "servicecidrs"
+        | "devicetaintrules"
+        | "resourceclaims"
+        | "podgroups"
+        | "volumeattachments"
+        | "storageversionmigrations" => &["managedFields"],
+        _ => &["labels", "annotations", "finalizers", "ownerReferences", "managedFields"],
+    }
+}
+
+fn take_metadata(new: &mut Value, asked: &Value, keys: &[&str]) {
     let metadata = metadata(new);
-    for key in ["labels", "annotations", "finalizers", "ownerReferences", "managedFields"] {
+    for key in keys {
         match asked.get(key) {
-            Some(value) => metadata.insert(key.to_owned(), value.clone()),
-            None => metadata.remove(key),
+            Some(value) => metadata.insert((*key).to_owned(), value.clone()),
+            None => metadata.remove(*key),
         };
     }
 }

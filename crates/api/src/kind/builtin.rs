@@ -99,6 +99,7 @@ fn word(kind: &mut Kind, text: &'static str) {
         ("delete-returns", _) => traits.delete_returns_object = true,
         ("graceful", _) => traits.graceful = true,
         ("no-garbage-collection", _) => traits.no_garbage_collection = true,
+        ("orphans", _) => traits.orphans = true,
         ("expires", _) => traits.expires = true,
         (other, _) => unreachable!("no word {other} for kinds"),
     }

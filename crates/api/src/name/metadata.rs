@@ -65,6 +65,20 @@ pub fn metadata_alike(kind: &Kind, object: &Value) -> Vec<FieldError> {
     errors
 }
 
+/// What is wrong with the name of a finalizer that stands in this field.
+pub fn finalizer(name: &str, field: &str) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    invalid_each(&mut errors, field, name, qualified(name));
+    errors.extend(no_domain(name, field));
+    errors
+}
+
+fn no_domain(name: &str, field: &str) -> Option<FieldError> {
+    let is_known = name.contains('/') || STANDARD_FINALIZERS.contains(&name);
+    let why = "name is neither a standard finalizer name nor is it fully qualified";
+    (!is_known).then(|| FieldError::invalid(field, &name.into(), why))
+}
+
 /// Folds owner references that are there twice into one (S2.9); answers the warning to give.
 pub fn fold_owner_references(object: &mut Value) -> Option<String> {
     let owners = object.get_mut("metadata")?.get_mut("ownerReferences")?.as_array_mut()?;
@@ -237,11 +251,7 @@ impl<'a> Metadata<'a> {
 
     fn finalizers_have_domains(&self, errors: &mut Vec<FieldError>) {
         for (index, finalizer) in self.finalizers().enumerate() {
-            if !finalizer.contains('/') && !STANDARD_FINALIZERS.contains(&finalizer) {
-                let field = format!("metadata.finalizers[{index}]");
-                let why = "name is neither a standard finalizer name nor is it fully qualified";
-                errors.push(FieldError::invalid(field, &finalizer.into(), why));
-            }
+            errors.extend(no_domain(finalizer, &format!("metadata.finalizers[{index}]")));
         }
     }
 

@@ -16,11 +16,11 @@ fn config_maps() -> Kind {
 }
 
 fn list(raw: &str) -> Result<ListOptions, Status> {
-    ListOptions::parse(&Query::parse(raw).unwrap(), &config_maps())
+    ListOptions::parse(&Query::parse(raw).unwrap(), &config_maps(), &config_maps())
 }
 
 fn watch(raw: &str) -> Result<WatchOptions, Status> {
-    WatchOptions::parse(&Query::parse(raw).unwrap(), &config_maps())
+    WatchOptions::parse(&Query::parse(raw).unwrap(), &config_maps(), &config_maps())
 }
 
 #[track_caller]

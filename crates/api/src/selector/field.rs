@@ -59,7 +59,7 @@ impl Selector {
 
     /// Reads a selector on objects of `kind`; errors are ready to be answered.
     pub fn parse(text: &str, kind: &Kind) -> Result<Selector, Status> {
-        Unresolved::parse(text)?.resolve(kind)
+        Unresolved::parse(text)?.resolve(kind, kind)
     }
 
     /// Whether it selects everything.
@@ -159,11 +159,13 @@ impl Unresolved {
         Ok(Unresolved { terms })
     }
 
-    pub(crate) fn resolve(self, kind: &Kind) -> Result<Selector, Status> {
+    /// Fields are named as the kind of the request names them, and found where the kind that is
+    /// stored has them.
+    pub(crate) fn resolve(self, kind: &Kind, stored: &Kind) -> Result<Selector, Status> {
         let mut terms = Vec::with_capacity(self.terms.len());
         for (label, equal, value) in self.terms {
             let (label, place, absent) =
-                resolve(&label, kind).ok_or_else(|| bad_request(unknown(&label, kind)))?;
+                resolve(&label, kind, stored).ok_or_else(|| bad_request(unknown(&label, kind)))?;
             terms.push(Term { label, place, value: value.into(), equal, absent });
         }
         terms.sort_unstable();
@@ -172,7 +174,7 @@ impl Unresolved {
     }
 }
 
-fn resolve(label: &str, kind: &Kind) -> Option<(Name, Place, Name)> {
+fn resolve(label: &str, kind: &Kind, stored: &Kind) -> Option<(Name, Place, Name)> {
     let plain = |label: &'static str, place| (Name::Borrowed(label), place, Name::Borrowed(""));
     // Kinds that list fields of their own, and custom ones, know `metadata.namespace` only where
     // there are namespaces; to all others it is a field that is always empty.
@@ -184,10 +186,12 @@ fn resolve(label: &str, kind: &Kind) -> Option<(Name, Place, Name)> {
         }
         _ => {}
     }
-    let named = kind.fields.iter().find(|field| field.label == label)?;
+    // What fields a custom kind has is checked by whoever knows its definition.
+    let names = if kind.custom { &stored.fields } else { &kind.fields };
+    let named = names.iter().find(|field| field.label == label)?;
     // `spec.host` is an old label of `spec.nodeName`: fields with one path are one field.
-    let index = kind.fields.iter().position(|field| field.path() == named.path())?;
-    let field = &kind.fields[index];
+    let index = stored.fields.iter().position(|field| field.path() == named.path())?;
+    let field = &stored.fields[index];
     Some((field.label.clone(), Place::Field(index), field.absent.clone()))
 }
 

@@ -237,3 +237,51 @@ async fn a_collection_is_deleted_with_the_same_care_as_one() {
     api.delete("/api/v1/namespaces").await.fails(405, "MethodNotAllowed", "");
     api.delete("/api/v1/configmaps").await.fails(405, "MethodNotAllowed", "");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_collection_is_deleted_as_it_was_at_a_version() {
+    let api = Api::start().await;
+    api.config_maps(&["a", "b"]).await;
+    let version = api.get(CMS).await.version();
+    api.config_maps(&["c"]).await;
+    let future = api.delete(&format!("{CMS}?resourceVersion=999999999")).await;
+    future.fails(504, "Timeout", "Timeout: Too large resource version");
+    let answer = api.delete(&format!("{CMS}?resourceVersion={version}")).await;
+    answer.lists("a b");
+    api.get(CMS).await.lists("c");
+    let match_any = format!("{CMS}?resourceVersion={version}&resourceVersionMatch=NotOlderThan");
+    api.delete(&match_any).await.lists("c");
+    api.get(CMS).await.lists("");
+}
+
+#[tokio::test(start_paused = true)]
+async fn jobs_and_replication_controllers_leave_their_pods_unless_told_otherwise() {
+    let api = Api::start().await;
+    let template = json!({
+        "metadata": { "labels": { "app": "a" } },
+        "spec": { "restartPolicy": "Never", "containers": [{ "name": "c", "image": "i" }] },
+    });
+    let jobs = "/apis/batch/v1/namespaces/ns/jobs";
+    let job = json!({ "metadata": { "name": "a" }, "spec": { "template": template } });
+    for (query, finalizers, warns) in [
+        ("", json!(["orphan"]), true),
+        ("?propagationPolicy=Orphan", json!(["orphan"]), false),
+        ("?propagationPolicy=Background", json!(null), false),
+        ("?orphanDependents=false", json!(null), false),
+    ] {
+        api.create(jobs, &job).await;
+        let answer = api.delete(&format!("{jobs}/a{query}")).await.is(200, "").json();
+        assert_eq!(answer["metadata"]["finalizers"], finalizers, "{query}");
+        let again = api.delete(&format!("{jobs}/a{query}")).await;
+        assert_eq!(again.header("warning").contains("child pods are preserved"), warns, "{query}");
+        let free = json!({ "metadata": { "finalizers": null } });
+        let gone = api.merge(&format!("{jobs}/a"), &free).await.code;
+        assert!(matches!(gone, 200 | 404), "{query}: {gone}");
+    }
+    let controllers = "/api/v1/namespaces/ns/replicationcontrollers";
+    let mut controller = json!({ "metadata": { "name": "a" }, "spec": { "template": template } });
+    controller["spec"]["template"]["spec"]["restartPolicy"] = "Always".into();
+    api.create(controllers, &controller).await;
+    let marked = api.delete(&format!("{controllers}/a")).await.is(200, "").json();
+    assert_eq!(marked["metadata"]["finalizers"], json!(["orphan"]));
+}

@@ -549,3 +549,47 @@ async fn field_selectors_select_by_the_fields_of_a_kind() {
         "field label not supported: metadata.namespace",
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn events_are_read_as_if_there_were_no_cache() {
+    let api = Api::start().await;
+    let events = "/api/v1/namespaces/ns/events";
+    for name in ["a", "b", "c"] {
+        let about = json!({ "kind": "Pod", "name": name, "namespace": "ns" });
+        let event = json!({
+            "metadata": { "name": name }, "involvedObject": about, "reason": "Because",
+            "reportingComponent": "me", "reportingInstance": "me-1", "type": "Normal",
+        });
+        api.create(events, &event).await;
+    }
+    let page = api.get(&format!("{events}?resourceVersion=0&limit=2")).await;
+    page.lists("a b");
+    assert_eq!(page.json()["metadata"]["remainingItemCount"], 1);
+    for query in ["", "&resourceVersionMatch=Exact", "&resourceVersionMatch=NotOlderThan"] {
+        let answer = api.get(&format!("{events}?resourceVersion=999999999{query}")).await;
+        let status = answer.fails(504, "Timeout", "Timeout: Too large resource version");
+        assert_eq!(status["details"].get("retryAfterSeconds"), None, "{query}");
+        assert_eq!(answer.header("retry-after"), "", "{query}");
+    }
+    let newer = "/apis/events.k8s.io/v1/namespaces/ns/events";
+    for (target, selector, names) in [
+        (events, "involvedObject.name=b", "b"),
+        (newer, "regarding.name=b", "b"),
+        (newer, "regarding.kind=Pod,reason=Because,type=Normal", "a b c"),
+        (newer, "reportingController=me,regarding.name!=b", "a c"),
+        (newer, "metadata.name=c", "c"),
+    ] {
+        let target = format!("{target}?fieldSelector={}", escaped(selector));
+        api.get(&target).await.lists(names);
+    }
+    for (target, label) in [
+        (newer, "involvedObject.name"),
+        (newer, "reportingComponent"),
+        (newer, "source"),
+        (events, "regarding.name"),
+    ] {
+        let answer = api.get(&format!("{target}?fieldSelector={label}%3Dx")).await;
+        let message = format!("field label not supported: {label}");
+        answer.fails(400, "BadRequest", &message);
+    }
+}

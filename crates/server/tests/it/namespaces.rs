@@ -144,3 +144,34 @@ async fn a_fresh_server_has_what_clients_look_for() {
 fn items(list: &Value) -> impl Iterator<Item = &Value> {
     list["items"].as_array().unwrap().iter()
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_doors_of_a_namespace_let_only_sense_pass() {
+    let api = Api::start().await;
+    let target = &format!("{NAMESPACES}/a");
+    let made = api.create(NAMESPACES, &json!({ "metadata": { "name": "a" } })).await;
+    let mut body = made.clone();
+    body["status"]["phase"] = "Terminating".into();
+    let status = api.put(&format!("{target}/status"), &body).await.fails(
+        422,
+        "Invalid",
+        "Namespace \"a\" is invalid: status.Phase: Invalid value: \"Terminating\": may only be \
+         'Active' if `deletionTimestamp` is empty",
+    );
+    assert_eq!(status["details"]["causes"][0]["field"], "status.Phase");
+    let mut body = made;
+    body["spec"]["finalizers"] = json!(["kubernetes", "nodomain"]);
+    let status = api.put(&format!("{target}/finalize"), &body).await.fails(
+        422,
+        "Invalid",
+        "Namespace \"a\" is invalid: spec.finalizers[1]: Invalid value: \"nodomain\": name is \
+         neither a standard finalizer name nor is it fully qualified",
+    );
+    assert_eq!(status["details"]["causes"][0]["field"], "spec.finalizers[1]");
+    // The last word of a namespace may also take its labels and finalizers.
+    body["spec"] = json!({});
+    body["metadata"]["labels"] = json!({ "last": "word" });
+    let after = api.put(&format!("{target}/finalize"), &body).await.is(200, "").json();
+    assert_eq!(after["metadata"]["labels"]["last"], "word");
+    assert_eq!(after["status"]["phase"], "Active");
+}

@@ -43,7 +43,9 @@ async fn what_is_nowhere_is_said_to_be_nowhere() {
         "/apis/nosuch.example.com/v1",
         "/apis/nosuch.example.com/v1/things",
         "//api/v1",
+        "/apis//v1",
         "/livez/nosuch",
+        "/livez/",
     ] {
         let answer = api.get(target).await;
         assert_eq!(
@@ -67,6 +69,9 @@ async fn what_is_nowhere_is_said_to_be_nowhere() {
         "/api/v1/namespaces/ns/nodes",
         "/api/v1/namespaces/ns/nodes/n",
         "/api/v1/namespaces/ns/pods/p/status/more",
+        "/api//v1",
+        "/api/v1//pods",
+        "/apis/apps//deployments",
     ] {
         let message = "the server could not find the requested resource";
         let status = api.get(target).await.fails(404, "NotFound", message);
@@ -92,7 +97,7 @@ async fn a_method_a_path_does_not_have_is_not_allowed() {
         "POST /api/v1/configmaps".into(),
         "DELETE /api/v1/configmaps".into(),
         "POST /api/v1".into(),
-        "PUT /apis/apps".into(),
+        "POST /version".into(),
         "DELETE /api".into(),
         "DELETE /apis/apps/v1".into(),
     ] {
@@ -102,8 +107,16 @@ async fn a_method_a_path_does_not_have_is_not_allowed() {
         assert_eq!(status["details"], json!({}), "{request}");
         assert_eq!(answer.header("allow"), "", "{request}");
     }
-    for target in [CMS, &a, "/api/v1"] {
+    for target in [CMS, &a, "/api/v1", "/version"] {
         assert_eq!(api.send(&format!("HEAD {target}"), "").await.code, 405, "{target}");
+    }
+    for (request, part) in [
+        ("PUT /apis", "APIGroupList"),
+        ("PUT /apis/apps", "APIGroup"),
+        ("POST /metrics", "# HELP"),
+        ("POST /", "/api/v1"),
+    ] {
+        api.send(request, "").await.is(200, part);
     }
     assert_eq!(api.get(&a).await.code, 200);
 }
@@ -148,6 +161,9 @@ async fn every_answer_has_an_audit_id_and_forbids_caching() {
     }
     let answer = api.send("GET /version\nAudit-ID: my-own-id", "").await;
     assert_eq!(answer.header("audit-id"), "my-own-id");
+    let long = "x".repeat(100);
+    let answer = api.send(&format!("GET /version\nAudit-ID: {long}"), "").await;
+    assert_eq!(answer.header("audit-id"), long);
     let answer = api.get(&format!("{CMS}?timeout=abc")).await;
     assert_eq!(answer.fails(400, "BadRequest", "invalid timeout")["code"], 400);
     assert_eq!(answer.header("x-kubernetes-pf-flowschema-uid"), "");
@@ -254,5 +270,42 @@ async fn others_may_look_at_discovery_and_nothing_else() {
     for (target, code) in [("/version", 200), ("/api", 403), (CMS, 403), ("/metrics", 403)] {
         let answer = anonymous.send(&format!("GET {target}"), "").await;
         assert!(answer.code == code || answer.code == 401, "{target}: {}", answer.code);
+    }
+}
+
+const SELF: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+
+#[tokio::test(start_paused = true)]
+async fn an_administrator_may_be_somebody_else() {
+    let api = Api::start().await;
+    let jane = "Impersonate-User: jane\nImpersonate-Group: dev\nImpersonate-Uid: 7\n\
+                Impersonate-Extra-Scopes: view";
+    let answer = api.send(&format!("POST {SELF}\n{jane}"), "{}").await.is(201, "").json();
+    let expected = json!({
+        "username": "jane", "uid": "7", "groups": ["dev", "system:authenticated"],
+        "extra": { "scopes": ["view"] },
+    });
+    assert_eq!(answer["status"]["userInfo"], expected);
+    let message = "configmaps \"a\" is forbidden: User \"jane\" cannot get resource \"configmaps\" \
+                   in API group \"\" in the namespace \"ns\"";
+    let refused = api.send(&format!("GET {CMS}/a\n{jane}"), "").await;
+    refused.fails(403, "Forbidden", message);
+    assert_ne!(refused.header("x-kubernetes-pf-flowschema-uid"), "");
+    let master = "Impersonate-User: root\nImpersonate-Group: system:masters";
+    api.send(&format!("GET {CMS}\n{master}"), "").await.is(200, "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_else_may_and_a_wish_is_never_ignored() {
+    let api = Api::start().await;
+    let user = api.as_user("user", &["dev"]);
+    let message = "users \"jane\" is forbidden: User \"user\" cannot impersonate resource \"users\" \
+                   in API group \"\" at the cluster scope";
+    let refused = user.send(&format!("POST {SELF}\nImpersonate-User: jane"), "{}").await;
+    refused.fails(403, "Forbidden", message);
+    assert_eq!(refused.header("x-kubernetes-pf-flowschema-uid"), "");
+    for headers in ["Impersonate-Group: g", "Impersonate-Uid: 1", "Impersonate-User: "] {
+        let answer = api.send(&format!("POST {SELF}\n{headers}"), "{}").await;
+        answer.fails(400, "BadRequest", "requested ");
     }
 }

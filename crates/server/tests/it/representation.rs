@@ -284,6 +284,9 @@ async fn deprecated_kinds_are_said_to_be() {
     let made = api.post(endpoints, &json!({ "metadata": { "name": "e" } })).await;
     assert_eq!(made.is(201, "").header("warning"), text);
     assert_eq!(api.get(&format!("{endpoints}/e")).await.header("warning"), text);
+    let missing = api.get(&format!("{endpoints}/none")).await;
+    missing.fails(404, "NotFound", "");
+    assert_eq!(missing.header("warning"), text);
     let request = format!("GET {endpoints}?watch=true&timeoutSeconds=1");
     assert_eq!(api.send(&request, "").await.header("warning"), text);
 }

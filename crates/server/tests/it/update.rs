@@ -220,3 +220,46 @@ async fn of_many_writers_with_one_version_one_wins() {
     assert!(codes.iter().all(|code| *code == 200), "{codes:?}");
     assert_eq!(api.get(a).await.json()["data"].as_object().unwrap().len(), 21);
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_status_of_a_deployment_does_not_label_it_and_annotations_count() {
+    let api = Api::start().await;
+    let d = &format!("{DEPLOYMENTS}/d");
+    let made = api.create(DEPLOYMENTS, &deployment("d")).await;
+    let mut body = made.clone();
+    body["metadata"]["labels"] = json!({ "by": "status" });
+    body["metadata"]["annotations"] = json!({ "by": "status" });
+    body["status"] = json!({ "replicas": 1, "observedGeneration": 1 });
+    let after = api.put(&format!("{d}/status"), &body).await.is(200, "").json();
+    assert_eq!(after["status"]["replicas"], 1);
+    assert_eq!(after["metadata"]["labels"], made["metadata"]["labels"]);
+    assert_eq!(after["metadata"]["annotations"], json!({ "by": "status" }));
+    assert_eq!(after["metadata"]["generation"], 1);
+    let annotated = json!({ "metadata": { "annotations": { "a": "b" } } });
+    let after = api.merge(d, &annotated).await.is(200, "").json();
+    assert_eq!(after["metadata"]["generation"], 2);
+    let labelled = json!({ "metadata": { "labels": { "a": "b" } } });
+    let after = api.merge(d, &labelled).await.is(200, "").json();
+    assert_eq!(after["metadata"]["generation"], 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_node_is_not_ready_until_it_says_so() {
+    let api = Api::start().await;
+    let taint = json!([{ "key": "node.kubernetes.io/not-ready", "effect": "NoSchedule" }]);
+    let condition = |status: &str| json!({ "conditions": [{ "type": "Ready", "status": status }] });
+    for (name, status, spec, expected) in [
+        ("a", json!({}), json!({}), taint.clone()),
+        ("b", condition("False"), json!({}), taint.clone()),
+        ("c", condition("True"), json!({}), json!(null)),
+        ("d", json!({ "allocatable": { "cpu": "1" } }), json!({}), json!(null)),
+        ("e", json!({}), json!({ "taints": taint }), taint.clone()),
+    ] {
+        let node = json!({ "metadata": { "name": name }, "spec": spec, "status": status });
+        let made = api.create("/api/v1/nodes", &node).await;
+        assert_eq!(made["spec"]["taints"], expected, "{name}");
+    }
+    let free = json!({ "spec": { "taints": null } });
+    let free = api.merge("/api/v1/nodes/a", &free).await.is(200, "").json();
+    assert_eq!(free["spec"]["taints"], json!(null));
+}

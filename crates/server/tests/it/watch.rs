@@ -134,9 +134,20 @@ async fn any_word_but_false_or_0_watches() {
 async fn limit_and_continue_mean_nothing_to_a_watch() {
     let api = Api::start().await;
     api.config_maps(&["a", "b"]).await;
-    let target = format!("{CMS}?watch=true&limit=1&continue=nonsense&timeoutSeconds=5");
-    let mut watch = api.watch(&target).await;
+    let mut watch = api.watch(&format!("{CMS}?watch=true&limit=1&timeoutSeconds=5")).await;
     assert_eq!(watch.take(2).await, "ADDED/a ADDED/b");
+    let target = format!("{CMS}?watch=true&continue=nonsense&timeoutSeconds=5");
+    let mut watch = api.watch(&format!("{target}&resourceVersion=1")).await;
+    assert_eq!(watch.take(2).await, "ADDED/a ADDED/b");
+    // From nowhere it asks for initial events, which a token cannot continue.
+    for version in ["", "&resourceVersion=0"] {
+        let answer = api.get(&format!("{target}{version}")).await;
+        answer.fails(
+            422,
+            "Invalid",
+            "ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch",
+        );
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,3 +6,4 @@ mod start;
 mod replicas;
 mod contract;
 mod cached;
+mod torture;

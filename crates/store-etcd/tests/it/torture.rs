@@ -1,0 +1,300 @@
+//! The torture: three members of etcd, two API servers, writers and two hundred watchers on each,
+//! and one fault after the other.
+//!
+//! After each fault everything must have healed: every watcher has been told each change exactly
+//! once and in order, or was sent away with one 410; what was acknowledged is there and nothing else
+//! is; no reader, moving between the servers, has gone back in time (R22, R26, R35, R90, R93).
+//!
+//! `HEADWATER_TORTURE_MINUTES` and `HEADWATER_TORTURE_SEED` choose a longer run or another order:
+//! `HEADWATER_TORTURE_MINUTES=30 cargo test -p headwater-store-etcd torture -- --nocapture`.
+
+mod client;
+mod replica;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use futures::StreamExt;
+use headwater_api::Revision;
+use headwater_store::{ChangeKind, ChangeStream, Store, key};
+use headwater_store_etcd::{Etcd, Options};
+use headwater_testkit::history::{Body, Change, Ends, Seen, Start, Stream, Truth};
+use headwater_testkit::proxy::Proxy;
+use headwater_testkit::{etcd, ledger};
+use tokio::task::{JoinSet, block_in_place};
+
+use crate::fixture::until;
+use client::{Dice, Run};
+use replica::Replica;
+
+/// Watchers and writers of each server.
+const WATCHERS: usize = 200;
+const WRITERS: usize = 3;
+
+/// Watchers of each server that sleep through a compaction.
+const SLEEPERS: usize = 20;
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    LeaderStops,
+    FollowerStops,
+    ServerIsCutOff,
+    CompactionUnderSleepers,
+    ServerRestarts,
+}
+
+const FAULTS: [Fault; 5] = [
+    Fault::LeaderStops,
+    Fault::FollowerStops,
+    Fault::ServerIsCutOff,
+    Fault::CompactionUnderSleepers,
+    Fault::ServerRestarts,
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_fails_everyone_is_told_everything_once_and_nothing_is_lost() {
+    let setting = |name| std::env::var(name).ok().and_then(|text: String| text.parse().ok());
+    let seed = setting("HEADWATER_TORTURE_SEED").unwrap_or_else(|| std::process::id().into());
+    let minutes: u64 = setting("HEADWATER_TORTURE_MINUTES").unwrap_or(0);
+    eprintln!("HEADWATER_TORTURE_SEED={seed} HEADWATER_TORTURE_MINUTES={minutes}");
+    let Some(mut torture) = Torture::start(seed).await else { return };
+    let until = Instant::now() + Duration::from_secs(60 * minutes);
+    let mut rounds = 0;
+    while rounds == 0 || Instant::now() < until {
+        for fault in torture.shuffled() {
+            let began = Instant::now();
+            torture.suffer(fault).await;
+            let Settled { writes, told, sent_away } = torture.settle(fault).await;
+            let seconds = began.elapsed().as_secs_f32();
+            eprintln!(
+                "{fault:?}: {writes} writes so far, {told} events told, {sent_away} times 410; \
+                 all is well after {seconds:.1} s"
+            );
+        }
+        rounds += 1;
+    }
+    torture.finish().await;
+}
+
+/// What was found when everything had calmed down.
+struct Settled {
+    /// Since the beginning.
+    writes: usize,
+    /// Events told to all watchers since the last time.
+    told: usize,
+    /// Watchers that had to begin anew since the last time.
+    sent_away: usize,
+}
+
+struct Torture {
+    run: Arc<Run>,
+    dice: Dice,
+    tasks: JoinSet<()>,
+    servers: [Option<Replica>; 2],
+    /// Between the second server and each member.
+    proxies: Vec<Proxy>,
+    options: [Options; 2],
+    /// Straight to etcd, for the truth.
+    witness: Etcd,
+    changes: ChangeStream,
+    truth: Truth,
+    start: Revision,
+    members: etcd::Etcd,
+}
+
+impl Torture {
+    async fn start(seed: u64) -> Option<Torture> {
+        let members = etcd::Etcd::cluster(3, etcd::Options::default())?;
+        let mut proxies = Vec::new();
+        for member in 0..3 {
+            proxies.push(Proxy::start(members.port(member)).await);
+        }
+        // Little is kept in memory, so that who is behind soon has to ask etcd.
+        let options = |endpoints| Options {
+            endpoints,
+            deadline: Duration::from_secs(2),
+            compaction: None,
+            history_bytes_max: 16 << 10,
+            ..Options::default()
+        };
+        let options =
+            [options(members.endpoints()), options(proxies.iter().map(Proxy::url).collect())];
+        let run = Arc::new(Run::new(seed));
+        let mut servers = [None, None];
+        for n in 0..2 {
+            servers[n] = Some(Replica::start(options[n].clone(), &run.places[n]).await);
+        }
+        let witness = Options { history_bytes_max: 256 << 20, ..options[0].clone() };
+        let witness = Etcd::connect(witness).await.unwrap();
+        let start = witness.revision().await.unwrap();
+        let prefix = key::collection("", "configmaps");
+        let changes = witness.watch(&prefix, start).await.unwrap();
+        let mut tasks = JoinSet::new();
+        for server in 0..2 {
+            for n in 0..WRITERS {
+                tasks.spawn(client::write(run.clone(), server, n as u64));
+            }
+            for n in 0..WATCHERS {
+                tasks.spawn(client::watch(run.clone(), server, n < SLEEPERS));
+            }
+        }
+        tasks.spawn(client::read(run.clone()));
+        let (dice, truth) = (Dice(seed), Truth::default());
+        Some(Torture {
+            run,
+            dice,
+            tasks,
+            servers,
+            proxies,
+            options,
+            witness,
+            changes,
+            truth,
+            start,
+            members,
+        })
+    }
+
+    fn shuffled(&mut self) -> Vec<Fault> {
+        let mut faults = FAULTS.to_vec();
+        for n in (1..faults.len()).rev() {
+            let other = usize::try_from(self.dice.below(n as u64 + 1)).unwrap();
+            faults.swap(n, other);
+        }
+        faults
+    }
+
+    async fn suffer(&mut self, fault: Fault) {
+        self.progress().await;
+        match fault {
+            Fault::LeaderStops => {
+                let leader = block_in_place(|| self.members.leader());
+                self.stop_member(leader).await;
+            }
+            Fault::FollowerStops => {
+                let leader = block_in_place(|| self.members.leader());
+                self.stop_member((leader + 1) % 3).await;
+            }
+            Fault::ServerIsCutOff => self.cut_off().await,
+            Fault::CompactionUnderSleepers => self.compact().await,
+            Fault::ServerRestarts => {
+                let server = usize::try_from(self.dice.below(2)).unwrap();
+                self.run.places[server].set(None);
+                self.servers[server] = None;
+                let options = self.options[server].clone();
+                let replica = Replica::start(options, &self.run.places[server]).await;
+                self.servers[server] = Some(replica);
+            }
+        }
+        self.progress().await;
+    }
+
+    /// Writes go on through both servers while a member is gone.
+    async fn stop_member(&mut self, member: usize) {
+        block_in_place(|| self.members.kill(member));
+        self.progress().await;
+        block_in_place(|| self.members.restart(member));
+    }
+
+    /// The second server says that it is cut off, and reads from its cache go on.
+    async fn cut_off(&mut self) {
+        self.proxies.iter().for_each(Proxy::cut);
+        let cut = &self.run.places[1];
+        until("the server is not ready", async || {
+            cut.ask("GET", "/readyz", None).await.is_some_and(|(code, _)| code == 500)
+        })
+        .await;
+        let cached = cut.ask("GET", &format!("{}?resourceVersion=0", client::MAPS), None).await;
+        assert_eq!(cached.map(|(code, _)| code), Some(200));
+        self.proxies.iter().for_each(Proxy::heal);
+    }
+
+    /// Some watchers sleep; when they wake, what they missed is gone.
+    async fn compact(&mut self) {
+        self.run.asleep.send_replace(true);
+        for _ in 0..3 {
+            self.progress().await; // further than memory reaches
+        }
+        let newest = self.witness.revision().await.unwrap();
+        self.witness.compact(newest).await.unwrap();
+        self.run.compacted.fetch_max(newest.0, Ordering::Relaxed);
+        self.run.asleep.send_replace(false);
+    }
+
+    /// Waits until writes through both servers have been acknowledged that began after this.
+    async fn progress(&self) {
+        let count = |n: usize| self.run.acknowledged[n].load(Ordering::Relaxed);
+        let before = [count(0), count(1)];
+        until("writes through both servers go on", async || {
+            (0..2).all(|n| count(n) >= before[n] + 10)
+        })
+        .await;
+    }
+
+    /// Stops the writers and holds everybody to what they were promised.
+    async fn settle(&mut self, fault: Fault) -> Settled {
+        let run = self.run.clone();
+        let _stopped = run.writing.write().await;
+        let last = run.sentinel().await;
+        self.learn(last).await;
+        let entries = run.ledger.lock().unwrap().clone();
+        if let Err(broken) = ledger::settle(&entries, &self.truth, self.start, &mark) {
+            panic!("{fault:?}: {broken}");
+        }
+        let all_told =
+            async || run.clients.lock().unwrap().iter().all(|c| c.position() >= Some(last));
+        until("every watcher has been told everything", all_told).await;
+        let expected = self.truth.expect(Box::new(|_| true));
+        let compacted = Revision(run.compacted.load(Ordering::Relaxed));
+        let ends = Ends { complete_to: last, compacted };
+        let (mut told, mut sent_away) = (0, 0);
+        for (n, client) in run.clients.lock().unwrap().iter_mut().enumerate() {
+            match client.check(&expected, ends) {
+                Ok(count) => told += count,
+                Err(broken) => panic!("{fault:?}: watcher {n}: {broken}"),
+            }
+            let errors = client.streams.iter().filter(|s| s.seen.last() == Some(&Seen::Error(410)));
+            sent_away += errors.count();
+            client.streams = vec![Stream { start: Start::After(last), seen: Vec::new() }];
+        }
+        for (at, found) in run.lists.lock().unwrap().drain(..) {
+            let state = self.truth.state_at(at);
+            let expected: Vec<_> = state.iter().map(|(key, v)| (key.clone(), v.revision)).collect();
+            assert_eq!(found, expected, "{fault:?}: a list at {at}");
+        }
+        run.parsed.lock().unwrap().clear();
+        let is_compaction = matches!(fault, Fault::CompactionUnderSleepers);
+        assert!(sent_away > 0 || !is_compaction, "nobody missed what was compacted");
+        Settled { writes: entries.len(), told, sent_away }
+    }
+
+    /// Reads the truth up to a revision.
+    async fn learn(&mut self, upto: Revision) {
+        let prefix = key::collection("", "configmaps");
+        let mut reached = self.truth.newest();
+        while reached < upto {
+            let batch = self.changes.next().await.unwrap().unwrap();
+            for change in batch.changes {
+                let key = change.key.as_str().strip_prefix(&prefix).unwrap();
+                let after = (change.kind != ChangeKind::Deleted)
+                    .then(|| Body::new(serde_json::from_slice(&change.value).unwrap()));
+                self.truth.record(change.revision, key, after);
+            }
+            reached = batch.complete_to;
+        }
+    }
+
+    async fn finish(mut self) {
+        self.run.over.cancel();
+        while let Some(ended) = self.tasks.join_next().await {
+            ended.unwrap();
+        }
+    }
+}
+
+/// The text of the writer in a change.
+fn mark(change: &Change) -> Option<String> {
+    change.after.as_ref()?.value()["data"]["text"].as_str().map(str::to_owned)
+}

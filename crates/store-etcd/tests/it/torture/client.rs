@@ -1,0 +1,319 @@
+//! Those who write, watch and read during the torture, and what they write down.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use headwater_api::Revision;
+use headwater_testkit::history::{Client, Seen, Start, Stream, version};
+use headwater_testkit::ledger::{Entry, Intent, Outcome};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+use tokio::sync::{RwLock, watch};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+pub(crate) const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+/// Keys of each writer.
+const KEYS: u64 = 3;
+
+/// Between two writes of a writer: the watchers are many.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// How long a client waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Numbers that only the seed decides.
+pub(crate) struct Dice(pub(crate) u64);
+
+impl Dice {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end
+    }
+}
+
+/// Where a server is, while it is there.
+#[derive(Default)]
+pub(crate) struct Place(Mutex<Option<SocketAddr>>);
+
+impl Place {
+    pub(crate) fn set(&self, address: Option<SocketAddr>) {
+        *self.0.lock().unwrap() = address;
+    }
+
+    async fn connect(&self) -> Option<TcpStream> {
+        let address = (*self.0.lock().unwrap())?;
+        TcpStream::connect(address).await.ok()
+    }
+
+    /// The answer to a request; `None` if it did not come whole.
+    pub(crate) async fn ask(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Option<(u16, Value)> {
+        timeout(PATIENCE, self.exchange(method, path, body)).await.ok()?
+    }
+
+    async fn exchange(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Option<(u16, Value)> {
+        let body = body.map(Value::to_string).unwrap_or_default();
+        let mut socket = self.connect().await?;
+        let head = format!(
+            "{method} {path} HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
+        socket.write_all((head + &body).as_bytes()).await.ok()?;
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).await.ok()?;
+        let (head, body) = answer.split_once("\r\n\r\n")?;
+        let code = head.split(' ').nth(1)?.parse().ok()?;
+        let is_json = head.to_ascii_lowercase().contains("application/json");
+        let body = if is_json { serde_json::from_str(body).ok()? } else { json!(body) };
+        Some((code, body))
+    }
+}
+
+/// What all clients have in common.
+pub(crate) struct Run {
+    seed: u64,
+    pub(crate) places: [Place; 2],
+    pub(crate) ledger: Mutex<Vec<Entry>>,
+    /// By the number a watcher drew when it began.
+    pub(crate) clients: Mutex<Vec<Client>>,
+    /// Writes acknowledged by each server.
+    pub(crate) acknowledged: [AtomicU64; 2],
+    /// Lists as readers saw them: their revision, and each object's.
+    pub(crate) lists: Mutex<Vec<(Revision, Vec<(String, Revision)>)>>,
+    /// Watchers see the same lines: each is read once.
+    pub(crate) parsed: Mutex<HashMap<Vec<u8>, Seen>>,
+    pub(crate) compacted: AtomicU64,
+    /// Writers hold it while they write.
+    pub(crate) writing: RwLock<()>,
+    pub(crate) asleep: watch::Sender<bool>,
+    pub(crate) over: CancellationToken,
+    sentinels: AtomicU64,
+}
+
+impl Run {
+    pub(crate) fn new(seed: u64) -> Run {
+        Run {
+            seed,
+            places: Default::default(),
+            ledger: Mutex::default(),
+            clients: Mutex::default(),
+            acknowledged: Default::default(),
+            lists: Mutex::default(),
+            parsed: Mutex::default(),
+            compacted: AtomicU64::new(0),
+            writing: RwLock::default(),
+            asleep: watch::Sender::new(false),
+            over: CancellationToken::new(),
+            sentinels: AtomicU64::new(0),
+        }
+    }
+
+    fn note(&self, key: &str, intent: Intent, outcome: Outcome) {
+        let key = format!("default/{key}");
+        self.ledger.lock().unwrap().push(Entry { key, intent, outcome });
+    }
+
+    /// A write after all others, through whichever server takes it.
+    pub(crate) async fn sentinel(&self) -> Revision {
+        loop {
+            let n = self.sentinels.fetch_add(1, Ordering::Relaxed);
+            let name = format!("sentinel-{n}");
+            let place = &self.places[usize::from(n % 2 == 1)];
+            let answer = place.ask("POST", MAPS, Some(&map(&name, &name, None))).await;
+            let outcome = outcome(answer.as_ref());
+            self.note(&name, Intent::Put(name.clone()), outcome);
+            if let Outcome::Done(Some(revision)) = outcome {
+                return revision;
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    fn parse(&self, line: &[u8]) -> Option<Seen> {
+        if let Some(seen) = self.parsed.lock().unwrap().get(line) {
+            return Some(seen.clone());
+        }
+        let seen = Seen::parse(line)?;
+        self.parsed.lock().unwrap().insert(line.to_vec(), seen.clone());
+        Some(seen)
+    }
+}
+
+fn map(name: &str, text: &str, version: Option<Revision>) -> Value {
+    let mut object = json!({"metadata": {"name": name}, "data": {"text": text}});
+    if let Some(version) = version {
+        object["metadata"]["resourceVersion"] = json!(version.to_string());
+    }
+    object
+}
+
+fn outcome(answer: Option<&(u16, Value)>) -> Outcome {
+    match answer {
+        Some((200..=299, object)) => Outcome::Done(version(object)),
+        Some((404 | 409 | 429, _)) => Outcome::Refused,
+        Some((500..=599, _)) | None => Outcome::Unknown,
+        Some((code, object)) => panic!("{code} {object}"),
+    }
+}
+
+/// Writes to keys of its own, so that it knows what is there while it knows all its outcomes.
+pub(crate) async fn write(run: Arc<Run>, server: usize, id: u64) {
+    let mut dice = Dice(run.seed ^ ((id + 1) << 32) ^ ((server as u64) << 48));
+    let mut known: Vec<Option<Revision>> = vec![None; KEYS as usize];
+    let mut count = 0;
+    while !run.over.is_cancelled() {
+        tokio::time::sleep(PAUSE).await;
+        let _writing = run.writing.read().await;
+        let key = dice.below(KEYS);
+        let name = format!("s{server}-w{id}-{key}");
+        let known = &mut known[key as usize];
+        count += 1;
+        let text = format!("{name} {count}");
+        let (place, path) = (&run.places[server], format!("{MAPS}/{name}"));
+        let delete = known.filter(|_| dice.below(4) == 0);
+        let (intent, answer) = match (delete, *known) {
+            (Some(at), _) => {
+                let wanted = json!({"preconditions": {"resourceVersion": at.to_string()}});
+                (Intent::Delete(at), place.ask("DELETE", &path, Some(&wanted)).await)
+            }
+            (None, None) => {
+                let answer = place.ask("POST", MAPS, Some(&map(&name, &text, None))).await;
+                (Intent::Put(text), answer)
+            }
+            (None, there) => {
+                let answer = place.ask("PUT", &path, Some(&map(&name, &text, there))).await;
+                (Intent::Put(text), answer)
+            }
+        };
+        let told = match outcome(answer.as_ref()) {
+            // A delete is told without its revision.
+            Outcome::Done(_) if delete.is_some() => Outcome::Done(None),
+            told => told,
+        };
+        run.note(&name, intent, told);
+        match told {
+            Outcome::Done(revision) => {
+                *known = revision;
+                run.acknowledged[server].fetch_add(1, Ordering::Relaxed);
+            }
+            // Something else is there than was thought; an unknown write may still come about.
+            Outcome::Refused | Outcome::Unknown => {
+                *known = match place.ask("GET", &path, None).await {
+                    Some((200, object)) => version(&object),
+                    _ => None,
+                };
+            }
+        }
+    }
+}
+
+/// Watches until it is over, wherever it finds a server.
+pub(crate) async fn watch(run: Arc<Run>, home: usize, sleeps: bool) {
+    let me = {
+        let mut clients = run.clients.lock().unwrap();
+        clients.push(Client::default());
+        clients.len() - 1
+    };
+    let mut dice = Dice(run.seed ^ ((me as u64 + 1) << 16));
+    let mut asleep = run.asleep.subscribe();
+    while !run.over.is_cancelled() {
+        let server = if dice.below(3) == 0 { 1 - home } else { home };
+        tokio::select! {
+            () = run.over.cancelled() => return,
+            () = told_to_sleep(&mut asleep), if sleeps => {}
+            _ = follow(&run, &run.places[server], me) => {
+                tokio::time::sleep(Duration::from_millis(20 + dice.below(80))).await;
+            }
+        }
+        if sleeps {
+            let _ = asleep.wait_for(|asleep| !*asleep).await;
+        }
+    }
+}
+
+async fn told_to_sleep(asleep: &mut watch::Receiver<bool>) {
+    let _ = asleep.wait_for(|asleep| *asleep).await;
+}
+
+/// One stream, until it ends.
+async fn follow(run: &Run, place: &Place, me: usize) -> Option<()> {
+    let position = run.clients.lock().unwrap()[me].position();
+    let (start, query) = match position {
+        Some(after) => (Start::After(after), format!("resourceVersion={after}")),
+        None => {
+            let query = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan".to_owned();
+            (Start::Initial(Revision::ZERO), query)
+        }
+    };
+    let mut socket = place.connect().await?;
+    let request =
+        format!("GET {MAPS}?watch=true&allowWatchBookmarks=true&{query} HTTP/1.0\r\n\r\n");
+    socket.write_all(request.as_bytes()).await.ok()?;
+    let mut lines = BufReader::new(socket);
+    let mut line = Vec::new();
+    lines.read_until(b'\n', &mut line).await.ok()?;
+    if !line.split(|byte| *byte == b' ').any(|word| word == b"200") {
+        return None;
+    }
+    while line != b"\r\n" {
+        line.clear();
+        if lines.read_until(b'\n', &mut line).await.ok()? == 0 {
+            return None;
+        }
+    }
+    run.clients.lock().unwrap()[me].streams.push(Stream { start, seen: Vec::new() });
+    loop {
+        line.clear();
+        lines.read_until(b'\n', &mut line).await.ok()?;
+        if line.last() != Some(&b'\n') {
+            return None; // cut in the middle of a frame
+        }
+        let seen = run.parse(&line)?;
+        let mut clients = run.clients.lock().unwrap();
+        clients[me].streams.last_mut()?.seen.push(seen);
+    }
+}
+
+/// Reads here and there; what it has seen once it never sees older.
+pub(crate) async fn read(run: Arc<Run>) {
+    let mut dice = Dice(run.seed);
+    let mut carried = Revision::ZERO;
+    while !run.over.is_cancelled() {
+        tokio::time::sleep(PAUSE).await;
+        let place = &run.places[dice.below(2) as usize];
+        let is_consistent = dice.below(2) == 0 || carried == Revision::ZERO;
+        let path = match is_consistent {
+            true => MAPS.to_owned(),
+            false => {
+                format!("{MAPS}?resourceVersion={carried}&resourceVersionMatch=NotOlderThan")
+            }
+        };
+        let Some((200, list)) = place.ask("GET", &path, None).await else { continue };
+        let at = version(&list).unwrap();
+        assert!(at >= carried, "after {carried} was seen, {path} showed {at}");
+        carried = at;
+        let seen = |item: &Value| {
+            let name = item["metadata"]["name"].as_str().unwrap();
+            (format!("default/{name}"), version(item).unwrap())
+        };
+        let items = list["items"].as_array().unwrap().iter().map(seen).collect();
+        run.lists.lock().unwrap().push((at, items));
+    }
+}

@@ -43,6 +43,17 @@ pub(crate) enum Delta<K> {
     Bookmark(ResourceVersion),
 }
 
+impl<K> Delta<K> {
+    /// The object it is about, if it is about one.
+    pub(crate) fn key(&self) -> Option<&Key> {
+        match self {
+            Delta::Set { key, .. } => Some(key),
+            Delta::Deleted(gone) => Some(gone.key()),
+            Delta::ReplacedAll(_) | Delta::SyncAll | Delta::Bookmark(_) => None,
+        }
+    }
+}
+
 /// Why an object is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SetKind {

@@ -6,6 +6,8 @@
 //! once, whatever it is waiting for.
 
 pub(crate) mod machine;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -14,7 +14,7 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::delta_queue::{self, Consumer, Replacement, Work};
+use crate::delta_queue::{self, Consumer, Delta, Replacement, Work};
 use crate::error::Error;
 use crate::indexer::writer::{KnownObjects, Scope};
 use crate::key::Key;
@@ -24,7 +24,8 @@ use crate::query::{At, ListQuery};
 use crate::reflector::Reflector;
 use crate::version::ResourceVersion;
 
-use super::{Command, Health, Lane, OpenSource, Phase, Shared, Sources, subscriber};
+use super::shared::{Command, Lane, OpenSource, Phase, Shared, Sources};
+use super::{Health, subscriber};
 
 /// Drives one informer. A runner is used up by running: an informer runs once.
 #[must_use = "an informer does nothing until its runner is run"]
@@ -36,6 +37,11 @@ pub struct Runner<K: Cached> {
 
 /// How long handlers may take to return at stop, unless draining was asked for.
 const HANDLER_GRACE: Duration = Duration::from_secs(5);
+
+/// No batch may take longer while others wait, however many deltas it has.
+const SLOW_BATCH: Duration = Duration::from_secs(1);
+/// So few waiting deltas are no sign of trouble.
+const WAITING_FEW: usize = 10;
 
 impl<K: Cached> Runner<K> {
     pub(crate) fn new(shared: Arc<Shared<K>>, sources: Sources<K>) -> Runner<K> {
@@ -364,14 +370,20 @@ async fn consume<K: Cached>(shared: &Shared<K>, scope: &Scope, mut consumer: Con
     loop {
         let waiting = consumer.len();
         let started = Instant::now();
+        let mut first = None;
         let mut count = 0;
         let work = consumer.process(|batch| {
+            first = batch.deltas.first().and_then(Delta::key).cloned();
             count = batch.deltas.len();
             if shared.apply(scope, batch) {
                 resync = Resync::After(None);
             }
         });
-        warn_if_slow(shared, waiting, count, started.elapsed());
+        let took = started.elapsed();
+        if is_slow(waiting, count, took) {
+            let (informer, key) = (&shared.options.name, first.as_ref().map(Key::as_str));
+            tracing::warn!(informer, key, count, waiting, ?took, "applying deltas is slow");
+        }
         if !synced && consumer.has_synced() {
             synced = true;
             shared.lane_synced(scope);
@@ -396,12 +408,9 @@ enum Resync {
     After(Option<Key>),
 }
 
-fn warn_if_slow<K: Cached>(shared: &Shared<K>, waiting: usize, count: usize, took: Duration) {
-    let limit = Duration::from_millis(100)
-        .saturating_mul(u32::try_from(count).unwrap_or(u32::MAX))
-        .min(Duration::from_secs(1));
-    if waiting > 10 && count > 0 && took > limit {
-        let name = &shared.options.name;
-        tracing::warn!(informer = name, ?took, count, waiting, "applying deltas is slow");
-    }
+/// Whether so many deltas took too long while others waited.
+pub(super) fn is_slow(waiting: usize, count: usize, took: Duration) -> bool {
+    let each = Duration::from_millis(100);
+    let limit = each.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX)).min(SLOW_BATCH);
+    waiting > WAITING_FEW && count > 0 && took > limit
 }

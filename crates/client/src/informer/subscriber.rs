@@ -350,6 +350,11 @@ impl<K: Cached> Subscription<K> {
         *self.subscriber.synced.borrow()
     }
 
+    #[cfg(test)]
+    pub(crate) fn is_observed(&self) -> bool {
+        self.subscriber.observer.is_some()
+    }
+
     /// Why the stream ended, once it has.
     pub fn end_reason(&self) -> Option<EndReason> {
         self.subscriber.end_reason()

@@ -20,3 +20,6 @@ mod wait;
 mod reflector;
 mod store;
 mod informer;
+mod rules;
+mod examples;
+mod clauses;

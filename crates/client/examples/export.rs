@@ -1,0 +1,58 @@
+//! An export that goes on where it stopped: `cargo run -p headwater-client --example export FILE`
+//!
+//! The file holds which pod is where, and the version of that state. The next run loads it and
+//! watches from there: no list, however many pods there are, unless the server has forgotten.
+
+use std::{fs, path::Path};
+
+use futures::FutureExt;
+use headwater_client::{Factory, ResourceVersion, informer::Subscribe, list_watch::BoxError, slim};
+use k8s_openapi::api::core::v1::Pod;
+use kube::core::ObjectMeta;
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+
+/// A pod with only what the other system wants; the rest is never decoded.
+#[derive(kube::Resource, Serialize, Deserialize)]
+#[resource(inherit = Pod)]
+pub struct Item {
+    #[serde(deserialize_with = "slim")]
+    metadata: ObjectMeta,
+    spec: Placement,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Placement {
+    node_name: Option<String>,
+}
+
+#[tokio::main]
+async fn main() -> Result<(), BoxError> {
+    let file = std::env::args().nth(1).unwrap_or_else(|| "pods.json".into());
+    export(&Factory::connect().await?, Path::new(&file)).await
+}
+
+pub async fn export(factory: &Factory, file: &Path) -> Result<(), BoxError> {
+    let mut pods = factory.informer::<Item>();
+    if let Ok(saved) = fs::read(file) {
+        let (version, items): (ResourceVersion, Vec<Item>) = serde_json::from_slice(&saved)?;
+        pods = pods.resume_from(items, version);
+    }
+    let pods = pods.open()?;
+    let mut changes = pods.subscribe(Subscribe::named("export"))?;
+    let save = async {
+        pods.synced_or_hopeless().await?;
+        while changes.next().await.is_some() {
+            while let Some(Some(_)) = changes.next().now_or_never() {} // many changes, one write
+            let view = pods.snapshot(); // one state, and the version it has
+            let items: Vec<&Item> = view.iter().map(|(_, item)| &**item).collect();
+            let next = file.with_extension("next");
+            fs::write(&next, serde_json::to_vec(&(view.resource_version(), items))?)?;
+            fs::rename(next, file)?; // the file is always whole
+        }
+        Ok(())
+    };
+    let run = async { factory.run(CancellationToken::new()).await.map_err(BoxError::from) };
+    tokio::try_join!(run, save).map(drop)
+}

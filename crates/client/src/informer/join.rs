@@ -1,0 +1,113 @@
+//! The ways to be told of changes: as a stream, by a callback, all of them or some.
+//!
+//! River: store → **joining** → subscriber.
+//! Promise: whoever joins gets the present first and then every change, without gap or repetition.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use crate::change::Change;
+use crate::error::Error;
+use crate::object::Cached;
+
+use super::shared::{Command, Phase};
+use super::subscriber::{self, Callback, Subscriber};
+use super::{Handler, Informer, Subscribe, Subscription, buffer};
+
+impl<K: Cached> Informer<K> {
+    /// The changes as a stream: an add for each present object first, then everything that
+    /// happens, without gap or repetition between the two.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`] on a stopped informer.
+    pub fn subscribe(&self, options: Subscribe) -> Result<Subscription<K>, Error> {
+        Ok(Subscription::new(self.join(options)?, self.clone()))
+    }
+
+    /// Calls `handler` for each change, one after the other, on a task of the informer. A handler
+    /// that panics is reported and called again for the next change.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`] on a stopped informer.
+    pub fn for_each(
+        &self,
+        options: Subscribe,
+        handler: impl FnMut(Change<K>) + Send + 'static,
+    ) -> Result<Handler<K>, Error> {
+        let callback = subscriber::blocking(options.name.clone(), handler);
+        self.handle(options, callback)
+    }
+
+    /// As [`Informer::for_each`]; the future of one change is awaited before the next.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`] on a stopped informer.
+    pub fn for_each_async<F>(
+        &self,
+        options: Subscribe,
+        handler: impl FnMut(Change<K>) -> F + Send + 'static,
+    ) -> Result<Handler<K>, Error>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.handle(options, subscriber::asynchronous(handler))
+    }
+
+    /// As [`Informer::for_each`], but only objects that `matches`: an update that enters the
+    /// selection is an add, one that leaves it a deletion.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`] on a stopped informer.
+    pub fn for_each_filtered(
+        &self,
+        options: Subscribe,
+        mut matches: impl FnMut(&K) -> bool + Send + 'static,
+        mut handler: impl FnMut(Change<K>) + Send + 'static,
+    ) -> Result<Handler<K>, Error> {
+        self.for_each(options, move |change| {
+            if let Some(change) = buffer::filtered(change, &mut matches) {
+                handler(change);
+            }
+        })
+    }
+
+    fn handle(&self, options: Subscribe, callback: Callback<K>) -> Result<Handler<K>, Error> {
+        let subscriber = self.join(options)?;
+        self.shared.command(Command::Drive(Arc::clone(&subscriber), callback));
+        Ok(Handler::new(subscriber, self.clone()))
+    }
+
+    fn join(&self, options: Subscribe) -> Result<Arc<Subscriber<K>>, Error> {
+        let now = Instant::now();
+        let metrics = self.shared.options.metrics.as_ref();
+        // Publishing and telling is one step of the core, so this is between two of them.
+        let mut core = self.shared.core();
+        if core.phase == Phase::Stopped {
+            return Err(self.stopped());
+        }
+        let period = core.resync_for(&options);
+        let subscriber =
+            Subscriber::new(options, period, now, metrics.map(|metrics| (metrics, self.name())));
+        subscriber.replay(self.shared.store.snapshot().state, now);
+        if core.synced {
+            subscriber.populated();
+        }
+        core.subscribers.retain(|known| !known.is_gone());
+        core.subscribers.push(Arc::clone(&subscriber));
+        Ok(subscriber)
+    }
+
+    /// Removes a handler; doing so again does nothing.
+    ///
+    /// # Errors
+    /// [`Error::ForeignSubscription`] if it belongs to another informer.
+    pub async fn unsubscribe(&self, handler: &Handler<K>) -> Result<(), Error> {
+        if !Arc::ptr_eq(&handler.informer().shared, &self.shared) {
+            return Err(Error::ForeignSubscription(handler.subscriber().options.name.clone()));
+        }
+        handler.unsubscribe().await;
+        Ok(())
+    }
+}

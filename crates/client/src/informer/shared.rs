@@ -1,0 +1,295 @@
+//! What the handles, the runner and the reflectors of an informer share.
+//!
+//! River: reflector → delta queue → **shared state** → subscribers.
+//! Promise: applying a batch and telling it is one step of the core, so whoever joins comes between
+//! two of them; no user code runs while the core is held, except index functions in that step.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+
+use crate::delta_queue::Batch;
+use crate::indexer::Store;
+use crate::indexer::index::IndexFailure;
+use crate::indexer::writer::{Applied, Scope, Writer};
+use crate::key::Key;
+use crate::list_watch::{self, ListWatch};
+use crate::object::Cached;
+use crate::observe::{InformerObserver, StoreReadings};
+use crate::random::Random;
+use crate::version::ResourceVersion;
+
+use super::subscriber::{Callback, Subscriber};
+use super::{ErrorHandler, Health, Options};
+
+/// Where the objects come from: one collection, or one for each namespace.
+pub(crate) enum Sources<K> {
+    One(Arc<dyn ListWatch<Object = K>>),
+    Each { namespaces: Vec<String>, open: OpenSource<K> },
+}
+
+pub(crate) type OpenSource<K> = Arc<dyn Fn(&str) -> Arc<dyn ListWatch<Object = K>> + Send + Sync>;
+
+/// Counts the handles of an informer; tells when the last one is gone.
+pub(crate) struct Alive {
+    gone: Arc<Notify>,
+}
+
+impl Alive {
+    pub(crate) fn new(gone: &Arc<Notify>) -> Alive {
+        Alive { gone: Arc::clone(gone) }
+    }
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.gone.notify_one();
+    }
+}
+
+pub(crate) struct Shared<K: Cached> {
+    pub(crate) options: Options,
+    pub(crate) store: Store<K>,
+    pub(super) core: Mutex<Core<K>>,
+    pub(super) health: watch::Sender<Health>,
+    pub(super) synced: watch::Sender<bool>,
+    pub(super) commands: Mutex<Vec<Command<K>>>,
+    pub(super) commanded: Notify,
+    pub(super) last_frame: Mutex<Option<Instant>>,
+    /// The newest version of each lane's reflector; it may run ahead of the store.
+    pub(super) last_versions: Mutex<BTreeMap<Scope, ResourceVersion>>,
+    /// What the sources know of the size of objects.
+    pub(super) object_bytes: Mutex<Option<SizeReader>>,
+    /// How to read the lengths of the lanes' queues.
+    pub(super) queue_lens: Mutex<BTreeMap<Scope, Box<dyn Fn() -> usize + Send + Sync>>>,
+    pub(crate) observer: Option<InformerObserver>,
+    pub(crate) random: Random,
+}
+
+pub(super) struct Core<K> {
+    pub(super) writer: Writer<K>,
+    pub(super) subscribers: Vec<Arc<Subscriber<K>>>,
+    pub(super) phase: Phase,
+    pub(super) lanes: BTreeMap<Scope, Lane>,
+    pub(super) on_error: Option<ErrorHandler>,
+    pub(super) resync: Duration,
+    /// How often resyncs are checked; fixed at the start.
+    pub(super) check_period: Option<Duration>,
+    pub(super) synced: bool,
+}
+
+pub(super) type SizeReader = Box<dyn Fn() -> Option<usize> + Send + Sync>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    New,
+    Running,
+    Stopped,
+}
+
+pub(super) struct Lane {
+    pub(super) health: Health,
+    pub(super) synced: bool,
+}
+
+/// What a handle asks of the runner. Bounded by the number of handles that ask.
+pub(crate) enum Command<K> {
+    Drive(Arc<Subscriber<K>>, Callback<K>),
+    AddNamespace(String),
+    RemoveNamespace(String),
+}
+
+impl<K: Cached> Shared<K> {
+    pub(crate) fn new(options: Options) -> Arc<Shared<K>> {
+        let store = Store::new();
+        let observer = options
+            .metrics
+            .as_ref()
+            .map(|metrics| InformerObserver::new(metrics, &options.name, &options.resource));
+        let core = Core {
+            writer: Writer::new(store.clone()),
+            subscribers: Vec::new(),
+            phase: Phase::New,
+            lanes: BTreeMap::new(),
+            on_error: options.on_watch_error.clone(),
+            resync: options.resync,
+            check_period: None,
+            synced: false,
+        };
+        let random = options.seed.map_or_else(Random::from_entropy, Random::seeded);
+        let shared = Arc::new(Shared {
+            options,
+            store,
+            core: Mutex::new(core),
+            health: watch::Sender::new(Health::Starting),
+            synced: watch::Sender::new(false),
+            commands: Mutex::default(),
+            commanded: Notify::new(),
+            last_frame: Mutex::default(),
+            last_versions: Mutex::default(),
+            object_bytes: Mutex::default(),
+            queue_lens: Mutex::default(),
+            observer,
+            random,
+        });
+        shared.export_readings();
+        shared
+    }
+
+    pub(super) fn export_readings(self: &Arc<Self>) {
+        let Some(observer) = &self.observer else { return };
+        let reading = |read: fn(&Shared<K>) -> f64| -> Box<dyn Fn() -> f64 + Send + Sync> {
+            let shared = Arc::downgrade(self);
+            Box::new(move || shared.upgrade().map_or(0.0, |shared| read(&shared)))
+        };
+        observer.watch_store(StoreReadings {
+            queued: reading(|shared| shared.queued() as f64),
+            objects: reading(|shared| shared.store.len() as f64),
+            bytes: reading(|shared| shared.approx_bytes() as f64),
+        });
+    }
+
+    pub(super) fn core(&self) -> MutexGuard<'_, Core<K>> {
+        self.core.lock().expect("user code that panics inside a step is caught")
+    }
+
+    pub(super) fn queued(&self) -> usize {
+        let lens = self.queue_lens.lock().expect("no code panics while it is held");
+        lens.values().map(|len| len()).sum()
+    }
+
+    /// Applies a batch of one lane and tells the subscribers; whether a resync was asked for.
+    pub(crate) fn apply(&self, scope: &Scope, mut batch: Batch<K>) -> bool {
+        let started = Instant::now();
+        let mut core = self.core();
+        // A namespace that was added later is not part of the first state.
+        batch.initial &= !core.synced;
+        let applied = core.writer.apply(scope, batch);
+        let resync = applied.resync;
+        self.distribute(&mut core, applied, started);
+        let version = core.writer.state().version.clone();
+        drop(core);
+        if let Some(observer) = &self.observer {
+            observer.latency.observe(started.elapsed());
+            if let Some(version) = version {
+                observer.store_version.set(version.gauge());
+            }
+        }
+        resync
+    }
+
+    pub(super) fn distribute(&self, core: &mut Core<K>, applied: Applied<K>, now: Instant) {
+        let Applied { notices, populated, index_failures, nameless, regressions, .. } = applied;
+        if populated {
+            let state = self.store.snapshot().state;
+            for subscriber in &core.subscribers {
+                subscriber.replay(Arc::clone(&state), now);
+            }
+        }
+        if !notices.is_empty() || populated {
+            for subscriber in &core.subscribers {
+                subscriber.tell(&notices, now);
+            }
+            core.subscribers.retain(|subscriber| !subscriber.is_gone());
+        }
+        self.report_index_failures(&index_failures);
+        if nameless > 0 {
+            tracing::error!(informer = self.options.name, nameless, "objects without a name");
+        }
+        if regressions > 0 {
+            tracing::warn!(informer = self.options.name, "the server's versions went backwards");
+            if let Some(observer) = &self.observer {
+                observer.regressions.add(regressions as u64);
+            }
+        }
+    }
+
+    pub(super) fn report_index_failures(&self, failures: &[IndexFailure]) {
+        for IndexFailure { index, key, why } in failures {
+            tracing::error!(informer = self.options.name, index, %key, why, "an index function failed");
+            if let Some(observer) = &self.observer {
+                observer.index_failures.inc();
+            }
+        }
+    }
+
+    /// Tells the error handler without touching health.
+    pub(crate) fn report_only(&self, error: &list_watch::Error) {
+        let handler = self.core().on_error.clone();
+        self.report(handler, error);
+    }
+
+    pub(super) fn report(&self, handler: Option<ErrorHandler>, error: &list_watch::Error) {
+        if let Some(handler) = handler {
+            // It is the user's; a panic in it is no reason to stop following the server.
+            let told = std::panic::AssertUnwindSafe(|| handler(&self.options.name, error));
+            if std::panic::catch_unwind(told).is_err() {
+                tracing::error!(informer = self.options.name, "the error handler panicked");
+            }
+        }
+    }
+
+    /// A frame arrived, at this version if it has one.
+    pub(crate) fn heard(&self, scope: &Scope, version: Option<&ResourceVersion>) {
+        *self.last_frame.lock().expect("no code panics while it is held") = Some(Instant::now());
+        if let Some(version) = version {
+            let mut versions = self.last_versions.lock().expect("no code panics while it is held");
+            versions.insert(scope.clone(), version.clone());
+        }
+    }
+
+    /// A lane is about to run: where its queue and the size of its objects can be read.
+    pub(super) fn lane_opened(
+        &self,
+        scope: &Scope,
+        len: Box<dyn Fn() -> usize + Send + Sync>,
+        source: &Arc<dyn ListWatch<Object = K>>,
+    ) {
+        let mut lens = self.queue_lens.lock().expect("no code panics while it is held");
+        lens.insert(scope.clone(), len);
+        let source = Arc::clone(source);
+        let read: SizeReader = Box::new(move || source.mean_object_bytes());
+        *self.object_bytes.lock().expect("no code panics while it is held") = Some(read);
+    }
+
+    pub(crate) fn debug_dump(&self) -> serde_json::Value {
+        let core = self.core();
+        let subscribers: Vec<_> =
+            core.subscribers.iter().filter(|one| !one.is_gone()).map(|one| one.dump()).collect();
+        let undecodable: Vec<String> =
+            core.writer.undecodable().take(100).map(|bad| bad.key.to_string()).collect();
+        let state = core.writer.state();
+        serde_json::json!({
+            "name": self.options.name,
+            "resource": self.options.resource.resource(),
+            "options": format!("{:?}", self.options),
+            "health": self.health_now().to_string(),
+            "synced": core.synced,
+            "objects": state.objects.len(),
+            "resourceVersion": state.version.as_ref().map(ResourceVersion::to_string),
+            "epoch": state.epoch,
+            "queued": self.queued(),
+            "indexes": state.indexes.iter().map(|index| index.name()).collect::<Vec<_>>(),
+            "subscribers": subscribers,
+            "undecodable": undecodable,
+        })
+    }
+
+    pub(super) fn command(&self, command: Command<K>) {
+        self.commands.lock().expect("no code panics while it is held").push(command);
+        self.commanded.notify_one();
+    }
+
+    pub(super) fn approx_bytes(&self) -> usize {
+        let snapshot = self.store.snapshot();
+        let each = self.object_bytes.lock().expect("no code panics while it is held");
+        let each = each.as_ref().and_then(|read| read()).unwrap_or(size_of::<K>());
+        let keys: usize = snapshot.iter().map(|(key, _)| key.as_str().len() + 16).sum();
+        let slots = snapshot.len() * 3 * (size_of::<Key>() + size_of::<usize>()) / 2;
+        let indexes: usize = snapshot.state.indexes.iter().map(|index| index.approx_bytes()).sum();
+        snapshot.len() * each + keys + slots + indexes
+    }
+}

@@ -1,0 +1,34 @@
+//! The shell of the reflector, where its parts are taken away.
+
+use super::*;
+use crate::delta_queue::{QueueMode, fixture::Fake, queue};
+use crate::informer::Options;
+use crate::object::ResourceType;
+use crate::script::Script;
+use k8s_openapi::api::core::v1::ConfigMap;
+
+/// C6.5: a queue that cannot take a resync is a queue that nobody empties any more.
+#[tokio::test(start_paused = true)]
+async fn a_resync_that_fails_ends_the_watch() {
+    let (script, source) = Script::<ConfigMap>::new();
+    let options = Options::new("maps", ResourceType::of::<ConfigMap>(&()));
+    let shared = Shared::new(options);
+    let (producer, consumer) = queue(QueueMode::InOrder, Fake::of(&[]));
+    let resync = Arc::new(Notify::new());
+    let source = Arc::new(source);
+    let mut reflector =
+        Reflector::new(shared, Scope::All, source, producer, None, Arc::clone(&resync));
+    reflector.machine.resume_from("5".into());
+    let Action::Watch(plan) = reflector.decide(Input::Start) else { panic!("it resumes") };
+    let open = script.expect_watch();
+    open.bookmark("6");
+
+    let mut watching = Box::pin(reflector.watch(plan));
+    assert!(futures::poll!(&mut watching).is_pending());
+    drop(consumer);
+    resync.notify_waiters();
+    let end = watching.await;
+    assert!(matches!(end, Input::StreamBroken(_)), "{end:?}");
+    assert!(reflector.error.is_some(), "the error is there to be reported");
+    assert_eq!(script.open_streams(), 0);
+}

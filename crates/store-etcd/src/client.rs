@@ -108,7 +108,16 @@ pub(crate) struct Client {
     deadline: Duration,
     seen: watch::Sender<Seen>,
     cluster: AtomicU64,
-    trouble: Mutex<Option<String>>,
+    trouble: Mutex<Trouble>,
+}
+
+/// Why calls fail at the moment. Only calls that need a quorum say anything about it: a member that
+/// is alone still answers others.
+#[derive(Debug, Default)]
+struct Trouble {
+    unreachable: Option<String>,
+    /// Reads work then, and say nothing about it.
+    full: Option<String>,
 }
 
 /// How far the cluster is known to be.
@@ -154,7 +163,7 @@ impl Client {
             deadline,
             seen: watch::Sender::new(Seen::default()),
             cluster: AtomicU64::new(0),
-            trouble: Mutex::new(None),
+            trouble: Mutex::default(),
         })
     }
 
@@ -182,11 +191,27 @@ impl Client {
 
     /// Why calls fail at the moment, if they do.
     pub(crate) fn trouble(&self) -> Option<String> {
-        self.trouble_mut().clone()
+        let trouble = self.trouble_mut();
+        trouble.unreachable.clone().or_else(|| trouble.full.clone())
     }
 
-    fn trouble_mut(&self) -> MutexGuard<'_, Option<String>> {
+    fn trouble_mut(&self) -> MutexGuard<'_, Trouble> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers how a call that needs a quorum went.
+    fn note_trouble(&self, path: &str, failure: Option<&Failure>) {
+        let mut trouble = self.trouble_mut();
+        trouble.unreachable = match failure {
+            Some(Failure::Unreachable { why, .. }) => Some(why.clone()),
+            _ => None,
+        };
+        if path == TXN {
+            trouble.full = match failure {
+                Some(Failure::Full(why)) => Some(why.clone()),
+                _ => None,
+            };
+        }
     }
 
     /// Makes a call to the first member that answers.
@@ -202,13 +227,12 @@ impl Client {
     {
         let known = self.seen();
         let answer = self.persist(path, request, calls).await;
-        *self.trouble_mut() = match &answer {
-            Err(Failure::Unreachable { why, .. } | Failure::Full(why)) => Some(why.clone()),
-            _ => None,
-        };
-        let answer: Res = answer?;
         // Only these ask a quorum; others may be answered by a member that lags.
         let is_fresh = path == RANGE || path == TXN;
+        if is_fresh {
+            self.note_trouble(path, answer.as_ref().err());
+        }
+        let answer: Res = answer?;
         self.note(answer.header(), known.revision, is_fresh);
         Ok(answer)
     }

@@ -90,6 +90,10 @@ pub struct Etcd {
 /// How often the cluster is asked whether it is well.
 const PULSE: Duration = Duration::from_secs(2);
 
+/// Revisions that are read once more at the start, so that watchers who come back after a restart
+/// find them in memory instead of each asking etcd.
+const REPLAYED_MAX: u64 = 10_000;
+
 /// Operations in one write: etcd takes 128 in a transaction.
 const OPS_MAX: usize = 100;
 
@@ -106,17 +110,21 @@ impl Etcd {
         let client = start::client(&options)?;
         let found = start::check(&client, &options).await?;
         let space = Space::new(&options.prefix, &options.root);
+        let begins_after = match found.compacted {
+            Revision::ZERO => found.revision,
+            oldest => oldest.max(Revision(found.revision.0.saturating_sub(REPLAYED_MAX))),
+        };
         let shared = Arc::new(Shared {
             client,
             space,
             trusts_progress: options.trusts_progress.unwrap_or(found.trusts_progress),
-            recent: Mutex::new(Recent::after(found.revision)),
-            told: channel::Sender::new(Told { revision: found.revision, epoch: 0 }),
+            recent: Mutex::new(Recent::after(begins_after)),
+            told: channel::Sender::new(Told { revision: begins_after, epoch: 0 }),
             compacted: AtomicU64::new(found.compacted.0),
             disk_bytes: AtomicU64::new(0),
             watch_trouble: Mutex::new(None),
             lease: tokio::sync::Mutex::new(None),
-            turn: tokio::sync::Mutex::new((0, Revision::ZERO)),
+            turn: tokio::sync::Mutex::new((0, Ok(Revision::ZERO))),
             asked: AtomicU64::new(0),
             options,
         });
@@ -207,7 +215,7 @@ pub(crate) struct Shared {
     watch_trouble: Mutex<Option<String>>,
     lease: tokio::sync::Mutex<Option<Lease>>,
     /// Who asked for the newest revision last, and what the answer was.
-    turn: tokio::sync::Mutex<(u64, Revision)>,
+    turn: tokio::sync::Mutex<(u64, Result<Revision, String>)>,
     asked: AtomicU64,
 }
 
@@ -249,21 +257,29 @@ impl Shared {
         self.client.call(RANGE, request, Calls::Freely).await
     }
 
-    /// The newest revision, asked of a quorum after this was called. Those who come while a
-    /// question is under way share the next one.
+    /// The newest revision, asked of a quorum after this was called.
     pub(crate) async fn newest(&self) -> Result<Revision, Error> {
         let ticket = self.asked.fetch_add(1, Ordering::AcqRel) + 1;
+        let answered = timeout(self.options.deadline, self.ask_together(ticket)).await;
+        let late = || Err("etcd did not say its revision in time".to_owned());
+        answered.unwrap_or_else(|_| late()).map_err(Error::Unavailable)
+    }
+
+    /// Those who come while a question is under way share the next one, and its failure too: many
+    /// who wait for an etcd that does not answer must not wait one after the other.
+    async fn ask_together(&self, ticket: u64) -> Result<Revision, String> {
         let mut turn = self.turn.lock().await;
         if turn.0 >= ticket {
-            return Ok(turn.1);
+            return turn.1.clone();
         }
         let covers = self.asked.load(Ordering::Acquire);
         let key = self.space.journal();
         let request = RangeRequest { key, count_only: true, ..RangeRequest::default() };
-        let answer = self.read(request).await.map_err(refused)?;
-        let newest = answer.header.map_or(Revision::ZERO, |header| revision(header.revision));
-        *turn = (covers, newest);
-        Ok(newest)
+        let answer = self.read(request).await.map_err(|failure| failure.to_string());
+        let newest = answer
+            .map(|answer| answer.header.map_or(Revision::ZERO, |header| revision(header.revision)));
+        *turn = (covers, newest.clone());
+        newest
     }
 
     /// Reads pages of one state and puts them together.
@@ -486,6 +502,11 @@ impl Shared {
 
     /// A lease for one more object.
     async fn lease(&self, ttl: Duration) -> Result<i64, Error> {
+        let leased = timeout(self.options.deadline, self.take_lease(ttl)).await;
+        leased.unwrap_or_else(|_| Err(Error::Unavailable("etcd gave no lease in time".into())))
+    }
+
+    async fn take_lease(&self, ttl: Duration) -> Result<i64, Error> {
         let mut lease = self.lease.lock().await;
         let now = Instant::now();
         if let Some(id) = lease.as_mut().and_then(|lease| lease.take(ttl, now)) {

@@ -46,8 +46,11 @@ const PROGRESS_SOON: Duration = Duration::from_millis(20);
 /// How often to ask a quiet member for a sign of life.
 const PROGRESS_IDLE: Duration = Duration::from_secs(3);
 
-/// A member that shows no progress for this long is left.
-const STALLED: Duration = Duration::from_secs(9);
+/// A member that gives no sign of life for this long is left.
+const SILENT_MAX: Duration = Duration::from_secs(9);
+
+/// A member that does not get on for this long, although there is more to tell, is left.
+const BEHIND_MAX: Duration = Duration::from_secs(2);
 
 /// One watch on etcd.
 pub(crate) struct Feed {
@@ -60,8 +63,10 @@ pub(crate) struct Feed {
     parts: Vec<Event>,
     seen: watch::Receiver<Seen>,
     epoch: u64,
-    /// When it last moved, or was found to be where it should be.
-    moved: Instant,
+    /// When something was last heard.
+    heard: Instant,
+    /// Since when there has been more to tell.
+    behind_since: Option<Instant>,
 }
 
 impl Feed {
@@ -98,7 +103,8 @@ impl Feed {
             parts: Vec::new(),
             seen,
             epoch,
-            moved: Instant::now(),
+            heard: Instant::now(),
+            behind_since: None,
         })
     }
 
@@ -110,6 +116,10 @@ impl Feed {
                 return Err(Ended::Replaced);
             }
             let is_behind = seen.revision > self.position;
+            match is_behind {
+                true => _ = self.behind_since.get_or_insert_with(Instant::now),
+                false => self.behind_since = None,
+            }
             let patience = if is_behind { PROGRESS_SOON } else { PROGRESS_IDLE };
             tokio::select! {
                 biased;
@@ -126,7 +136,8 @@ impl Feed {
     }
 
     fn ask_for_progress(&mut self) -> Result<(), Ended> {
-        if self.moved.elapsed() > STALLED {
+        let is_stuck = self.behind_since.is_some_and(|since| since.elapsed() > BEHIND_MAX);
+        if is_stuck || self.heard.elapsed() > SILENT_MAX {
             let why = format!("a watch stands still at revision {}", self.position);
             return Err(Ended::Broken(why));
         }
@@ -145,6 +156,7 @@ impl Feed {
             Ok(None) => return Err(Ended::Broken("a watch was ended by etcd".into())),
             Err(status) => return Err(failure(&status).into()),
         };
+        self.heard = Instant::now();
         self.shared.client.note(response.header.as_ref(), Revision::ZERO, false);
         if self.shared.client.seen().epoch != self.epoch {
             return Err(Ended::Replaced); // by the one that tells this
@@ -171,13 +183,10 @@ impl Feed {
 
     /// Nothing happened up to a revision.
     fn progress(&mut self, reached: Revision) -> Option<Batch> {
-        if reached >= self.seen.borrow().revision || reached > self.position {
-            self.moved = Instant::now();
-        }
         if reached <= self.position || !self.shared.trusts_progress() {
             return None;
         }
-        self.position = reached;
+        (self.position, self.behind_since) = (reached, None);
         Some(Batch { changes: Vec::new(), complete_to: reached })
     }
 
@@ -199,8 +208,7 @@ impl Feed {
                 Err(Forgotten) => return Err(Ended::Compacted(None)),
             }
         }
-        self.position = reached;
-        self.moved = Instant::now();
+        (self.position, self.behind_since) = (reached, None);
         Ok(Batch { changes, complete_to: reached })
     }
 }

@@ -387,3 +387,26 @@ async fn a_value_larger_than_etcd_takes_is_refused_and_named() {
         "{error}"
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_quorum_the_trouble_lasts_and_nobody_waits_for_another() {
+    let Some(mut members) = etcd::Etcd::cluster(3, etcd::Options::default()) else { return };
+    let deadline = Duration::from_secs(1);
+    let store = Etcd::connect(Options { deadline, ..fixture::options(&members) }).await.unwrap();
+    create(&store, "/a").await;
+    members.kill(0);
+    members.kill(1);
+    until("the trouble is known", async || store.condition().trouble.is_some()).await;
+    // One after the other they would take minutes.
+    let all = futures::future::join_all((0..200).map(|_| store.revision()));
+    let answers = tokio::time::timeout(Duration::from_secs(60), all).await.unwrap();
+    assert!(answers.iter().all(|answer| matches!(answer, Err(Error::Unavailable(_)))));
+    // The member that is left answers some questions; that is no reason to be at ease.
+    for _ in 0..50 {
+        assert!(store.condition().trouble.is_some());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    members.restart(0);
+    until("it is over", async || store.condition().trouble.is_none()).await;
+    create(&store, "/b").await;
+}

@@ -86,6 +86,9 @@ impl Place {
     }
 }
 
+/// A list as somebody saw it: its revision, and each object's.
+pub(crate) type List = (Revision, Vec<(String, Revision)>);
+
 /// What all clients have in common.
 pub(crate) struct Run {
     seed: u64,
@@ -95,8 +98,8 @@ pub(crate) struct Run {
     pub(crate) clients: Mutex<Vec<Client>>,
     /// Writes acknowledged by each server.
     pub(crate) acknowledged: [AtomicU64; 2],
-    /// Lists as readers saw them: their revision, and each object's.
-    pub(crate) lists: Mutex<Vec<(Revision, Vec<(String, Revision)>)>>,
+    /// What the reader saw.
+    pub(crate) lists: Mutex<Vec<List>>,
     /// Watchers see the same lines: each is read once.
     pub(crate) parsed: Mutex<HashMap<Vec<u8>, Seen>>,
     pub(crate) compacted: AtomicU64,

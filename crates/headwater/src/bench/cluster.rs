@@ -80,8 +80,8 @@ async fn measure(
     let name = format!("nothing to {} nodes", size.nodes);
     report.line(&Line::new(name, "").took(began.elapsed()));
 
+    let before = Reads::of(target).await?;
     let mut connection = Connection::open(&target.endpoint).await?;
-    let before = Reads::of(&mut connection).await?;
     let meter = Meter::start(target);
     for number in 0..size.pods.div_ceil(REPLICAS) {
         let replicas = REPLICAS.min(size.pods - number * REPLICAS);
@@ -90,7 +90,7 @@ async fn measure(
     let is_up = |pod: &Pod| pod.phase() == "Running" && pod.is_ready();
     eyes.until(&eyes.pods, size.pods, is_up).await?;
     let used = meter.stop();
-    let after = Reads::of(&mut connection).await?;
+    let after = Reads::of(target).await?;
     let name = format!("nothing to {} pods running, all processes", size.pods);
     report.line(&Line::new(name, "pods").used(size.pods as u64, used));
     report_cpu(size, used, report);
@@ -139,7 +139,9 @@ struct Reads {
 }
 
 impl Reads {
-    async fn of(connection: &mut Connection) -> Result<Reads> {
+    async fn of(target: &Target) -> Result<Reads> {
+        // A connection of its own: the server closes one that is quiet for long.
+        let mut connection = Connection::open(&target.endpoint).await?;
         let request = Request::get("/metrics").body(Full::default())?;
         let body = successful(connection.send(request).await?).await?.into_body();
         let text = String::from_utf8(body.collect().await?.to_bytes().into())?;

@@ -5,6 +5,8 @@ mod architecture;
 mod bad_input;
 mod command_line;
 mod data;
+mod dev;
+mod dev_kill;
 mod etcd;
 mod kill_loop;
 mod kube_client;

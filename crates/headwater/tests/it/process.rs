@@ -34,8 +34,18 @@ impl Process {
 
     /// The same, with what it logs somewhere else.
     pub(crate) fn serve_logging_to(log: Stdio, args: &[&str]) -> Process {
-        let ports = ["serve", "--bind", "127.0.0.1:0", "--insecure-bind", "127.0.0.1:0"];
-        let all: Vec<&str> = ports.iter().chain(args).copied().collect();
+        Process::start("serve", log, args)
+    }
+
+    /// Starts `headwater dev` on free ports and waits until it is ready.
+    pub(crate) fn dev(args: &[&str]) -> Process {
+        Process::start("dev", Stdio::inherit(), args)
+    }
+
+    fn start(command: &str, log: Stdio, args: &[&str]) -> Process {
+        let ports = [command, "--insecure-bind", "127.0.0.1:0"];
+        let free: &[&str] = if args.contains(&"--bind") { &[] } else { &["--bind", "127.0.0.1:0"] };
+        let all: Vec<&str> = ports.iter().chain(free).chain(args).copied().collect();
         let mut child = headwater(&all).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let mut lines = Vec::new();

@@ -1,0 +1,327 @@
+//! `headwater dev` as people use it: a cluster that moves, seen through kubectl.
+
+use std::io::{BufRead, BufReader, Lines};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+
+use crate::process::Process;
+
+/// A cluster, and kubectl pointed at it.
+struct Cluster {
+    _server: Process,
+    _dir: tempfile::TempDir,
+    kubeconfig: PathBuf,
+}
+
+/// Pods that do not dawdle; one that is deleted stays until its successor surely runs.
+const STAGES: &str = "
+rules:
+- match: {labels: {app: web}}
+  stages:
+  - {stage: Running}
+  - {stage: Gone, after: 5s}
+- stages:
+  - {stage: Running}
+  - {stage: Gone}
+  - {stage: Restarted, after: 100ms}
+";
+
+/// Whether the machine has a kubectl.
+pub(crate) fn has_kubectl() -> bool {
+    let found = Command::new("kubectl").args(["version", "--client"]).output().is_ok();
+    if !found {
+        eprintln!("kubectl is not on this machine; what it would see is not tested");
+    }
+    found
+}
+
+impl Cluster {
+    /// `None` where the machine has no kubectl.
+    fn dev(args: &[&str]) -> Option<Cluster> {
+        if !has_kubectl() {
+            return None;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let kubeconfig = dir.path().join("kubeconfig");
+        let stages = dir.path().join("stages.yaml");
+        std::fs::write(&stages, STAGES).unwrap();
+        let (kubeconfig_out, stages) = (kubeconfig.to_str().unwrap(), stages.to_str().unwrap());
+        let mut all = vec!["--memory", "--kubeconfig-out", kubeconfig_out, "--stages", stages];
+        all.extend(args);
+        let server = Process::dev(&all);
+        Some(Cluster { _server: server, _dir: dir, kubeconfig })
+    }
+
+    fn command(&self, line: &str) -> Command {
+        kubectl(&self.kubeconfig, line)
+    }
+
+    fn output(&self, line: &str) -> Output {
+        self.command(line).output().unwrap()
+    }
+
+    /// It succeeds and says all of this.
+    #[track_caller]
+    fn says(&self, line: &str, expected: &[&str]) -> String {
+        let output = self.output(line);
+        let text = String::from_utf8(output.stdout).unwrap();
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{line}: {text}{errors}");
+        for part in expected {
+            assert!(text.contains(part), "{line}: no {part:?} in {text}{errors}");
+        }
+        text
+    }
+
+    /// It waits until this is so.
+    #[track_caller]
+    fn waits(&self, what: &str, condition: &str) {
+        self.says(&format!("wait {what} --for={condition} --timeout=60s"), &[]);
+    }
+
+    fn watch(&self, line: &str) -> Watch {
+        Watch::open(&self.kubeconfig, line)
+    }
+}
+
+pub(crate) fn kubectl(kubeconfig: &std::path::Path, line: &str) -> Command {
+    let mut command = Command::new("kubectl");
+    command
+        .args(line.split_whitespace())
+        .env("KUBECONFIG", kubeconfig)
+        .env("HOME", kubeconfig.parent().unwrap())
+        .env_remove("http_proxy")
+        .env_remove("https_proxy");
+    command
+}
+
+/// The lines of a `kubectl get -w`.
+pub(crate) struct Watch {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+/// One event of a pod.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Seen {
+    pub(crate) event: String,
+    pub(crate) name: String,
+    pub(crate) node: Option<String>,
+    pub(crate) phase: String,
+    pub(crate) is_deleting: bool,
+}
+
+impl Watch {
+    pub(crate) fn open(kubeconfig: &std::path::Path, what: &str) -> Watch {
+        let line = format!(
+            "get {what} -w --output-watch-events --no-headers -o custom-columns=EVENT:.type,NAME:.object.metadata.name,NODE:.object.spec.nodeName,PHASE:.object.status.phase,END:.object.metadata.deletionTimestamp"
+        );
+        let mut child = kubectl(kubeconfig, &line).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Watch { child, lines }
+    }
+
+    pub(crate) fn next(&mut self) -> Seen {
+        let line = self.lines.next().expect("the watch goes on").unwrap();
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [event, name, node, phase, end] = words.as_slice() else { panic!("{line}") };
+        Seen {
+            event: event.to_string(),
+            name: name.to_string(),
+            node: (*node != "<none>").then(|| node.to_string()),
+            phase: phase.to_string(),
+            is_deleting: *end != "<none>",
+        }
+    }
+
+    /// What is seen up to and including the first that fits.
+    fn until(&mut self, fits: impl Fn(&Seen) -> bool) -> Vec<Seen> {
+        let mut all = Vec::new();
+        loop {
+            all.push(self.next());
+            if fits(all.last().unwrap()) {
+                return all;
+            }
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn dev_says_what_to_type_next() {
+    let server = Process::dev(&["--memory", "--nodes", "1"]);
+    let has = |start: &str| server.lines.iter().any(|line| line.starts_with(start));
+    assert!(has("controllers: scheduler, "), "{:?}", server.lines);
+    assert!(has("simulated nodes: 1"), "{:?}", server.lines);
+    assert!(server.ready().contains("; kubectl create deployment "), "{}", server.ready());
+}
+
+#[test]
+fn a_deleted_pod_of_a_deployment_is_seen_to_be_replaced() {
+    let Some(cluster) = Cluster::dev(&[]) else { return };
+    cluster.says("create deployment web --image=nginx --replicas=3", &["created"]);
+    cluster.says("rollout status deployment/web --timeout=60s", &["successfully rolled out"]);
+    let mut watch = cluster.watch("pods");
+    let there: Vec<Seen> = (0..3).map(|_| watch.next()).collect();
+    let old = there[0].name.clone();
+    cluster.says(&format!("delete pod {old} --wait=false"), &["deleted"]);
+    let seen = watch.until(|seen| seen.event == "DELETED");
+    let new = seen.iter().find(|seen| seen.event == "ADDED").unwrap().name.clone();
+    let place = |what: &str, fits: &dyn Fn(&Seen) -> bool| {
+        seen.iter().position(fits).unwrap_or_else(|| panic!("never {what}: {seen:#?}"))
+    };
+    let order = [
+        place("marked", &|seen| seen.name == old && seen.event == "MODIFIED" && seen.is_deleting),
+        place("replaced", &|seen| {
+            seen.name == new && seen.event == "ADDED" && seen.phase == "Pending"
+        }),
+        place("scheduled", &|seen| {
+            seen.name == new && seen.node.is_some() && seen.phase == "Pending"
+        }),
+        place("running", &|seen| seen.name == new && seen.phase == "Running"),
+        place("gone", &|seen| seen.name == old && seen.event == "DELETED"),
+    ];
+    assert!(order.is_sorted(), "{seen:#?}");
+}
+
+#[test]
+fn a_rollout_goes_forward_and_back() {
+    let Some(cluster) = Cluster::dev(&[]) else { return };
+    cluster.says("create deployment shop --image=nginx:1 --replicas=3", &["created"]);
+    cluster.says("rollout status deployment/shop --timeout=60s", &["successfully rolled out"]);
+    cluster.says("set image deployment/shop nginx=nginx:2", &["image updated"]);
+    cluster.says("rollout status deployment/shop --timeout=60s", &["successfully rolled out"]);
+    let images = "get pods -l app=shop -o jsonpath={.items[*].spec.containers[0].image}";
+    let running = |image: &str| {
+        // Old pods may still be on their way out.
+        cluster
+            .waits("pod -l app=shop", &format!("jsonpath={{.spec.containers[0].image}}={image}"));
+        assert_eq!(cluster.says(images, &[]).split(' ').count(), 3);
+    };
+    running("nginx:2");
+    cluster.says("rollout history deployment/shop", &["1", "2"]);
+    cluster.says("rollout undo deployment/shop", &["rolled back"]);
+    cluster.says("rollout status deployment/shop --timeout=60s", &["successfully rolled out"]);
+    running("nginx:1");
+    cluster.says("scale deployment/shop --replicas=5", &["scaled"]);
+    cluster.waits("deployment/shop", "jsonpath={.status.readyReplicas}=5");
+    cluster.says("scale deployment/shop --replicas=1", &["scaled"]);
+    cluster.waits("deployment/shop", "jsonpath={.status.replicas}=1");
+}
+
+#[test]
+fn a_drained_node_is_empty_and_gets_nothing_new_until_it_is_uncordoned() {
+    let Some(cluster) = Cluster::dev(&["--nodes", "2"]) else { return };
+    cluster.says("create deployment shop --image=nginx --replicas=4", &["created"]);
+    cluster.says("rollout status deployment/shop --timeout=60s", &["successfully rolled out"]);
+    cluster.says("get pods -o wide", &["node-0", "node-1"]);
+    cluster.says("drain node-0 --timeout=60s", &["node-0 drained"]);
+    cluster.says("rollout status deployment/shop --timeout=60s", &["successfully rolled out"]);
+    let on_node_0 = "get pods --field-selector=spec.nodeName=node-0 -o name";
+    assert_eq!(cluster.says(on_node_0, &[]), "");
+    cluster.says("get node node-0", &["Ready,SchedulingDisabled"]);
+    cluster.says("uncordon node-0", &["uncordoned"]);
+    cluster.says("scale deployment/shop --replicas=8", &["scaled"]);
+    cluster.waits("deployment/shop", "jsonpath={.status.readyReplicas}=8");
+    assert_ne!(cluster.says(on_node_0, &[]), "");
+}
+
+/// A pod that asks for CPU, in the words of `kubectl run --overrides`.
+fn asking(name: &str, cpu: &str, priority_class: &str) -> String {
+    let spec = format!(
+        r#"{{"spec":{{"priorityClassName":"{priority_class}","containers":[{{"name":"{name}","image":"x","resources":{{"requests":{{"cpu":"{cpu}"}}}}}}]}}}}"#
+    );
+    format!("run {name} --image=x --overrides={spec}")
+}
+
+#[test]
+fn a_pod_that_fits_nowhere_says_why_and_goes_as_soon_as_there_is_room() {
+    let Some(cluster) = Cluster::dev(&["--nodes", "1"]) else { return };
+    cluster.says("wait node/node-0 --for=create --timeout=60s", &[]);
+    cluster.says(&asking("first", "6", ""), &["created"]);
+    cluster.waits("pod/first", "condition=Ready");
+    cluster.says(&asking("second", "6", ""), &["created"]);
+    cluster.waits("pod/second", "condition=PodScheduled=False");
+    let why = "0/1 nodes are available: 1 Insufficient cpu. preemption: 0/1 nodes are available: \
+               1 No preemption victims found for incoming pod.";
+    cluster.says("describe pod second", &["PodScheduled", "False", "FailedScheduling", why]);
+    cluster.says("get events", &["Successfully assigned default/first to node-0"]);
+    cluster.says("delete pod first", &["deleted"]);
+    cluster.waits("pod/second", "condition=Ready");
+}
+
+#[test]
+fn a_more_important_pod_takes_the_place_of_a_less_important_one() {
+    let Some(cluster) = Cluster::dev(&["--nodes", "1"]) else { return };
+    cluster.says("wait node/node-0 --for=create --timeout=60s", &[]);
+    cluster.says("create priorityclass vip --value=1000", &["created"]);
+    cluster.says(&asking("small", "1", ""), &["created"]);
+    cluster.says(&asking("poor", "6", ""), &["created"]);
+    cluster.waits("pod/poor", "condition=Ready");
+    cluster.says(&asking("vip", "6", "vip"), &["created"]);
+    cluster.waits("pod/poor", "delete");
+    cluster.waits("pod/vip", "condition=Ready");
+    cluster.waits("pod/small", "condition=Ready");
+    cluster.says("get events", &["Preempted by pod"]);
+}
+
+#[test]
+fn pods_fail_restart_and_complete_as_their_annotations_say() {
+    let Some(cluster) = Cluster::dev(&[]) else { return };
+    let annotated = |name: &str, restart: &str, annotation: &str| {
+        format!("run {name} --image=x --restart={restart} --annotations=headwater.dev/{annotation}")
+    };
+    cluster.says(&annotated("done", "Never", "complete-after=1ms"), &["created"]);
+    cluster.says(&annotated("bad", "Never", "fail-after=1ms"), &["created"]);
+    cluster.says(&annotated("loop", "Always", "fail-after=1ms"), &["created"]);
+    cluster.waits("pod/done", "jsonpath={.status.phase}=Succeeded");
+    cluster.waits("pod/bad", "jsonpath={.status.phase}=Failed");
+    cluster.waits("pod/loop", "jsonpath={.status.containerStatuses[0].restartCount}=2");
+    cluster.says("get pod loop -o jsonpath={.status.phase}", &["Running"]);
+    cluster.says("describe pod loop", &["Back-off restarting failed container"]);
+    cluster.says("get pods", &["Completed", "Error"]);
+    cluster.says("delete pods --all", &["deleted"]);
+}
+
+#[test]
+fn fewer_nodes_than_before_are_removed_and_their_data_is_kept() {
+    if !has_kubectl() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let run = |nodes: &str| {
+        let args = ["--data-dir", data.to_str().unwrap(), "--nodes", nodes];
+        Process::dev(&args)
+    };
+    let says = |line: &str| {
+        let kubeconfig = data.join("admin.kubeconfig");
+        let output = kubectl(&kubeconfig, line).output().unwrap();
+        assert!(output.status.success(), "{line}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let mut three = run("3");
+    says("wait node/node-2 --for=create --timeout=60s");
+    says("create configmap kept --from-literal=x=1");
+    three.signal("TERM");
+    assert!(three.wait().success());
+    let _one = run("1");
+    says("wait node/node-2 --for=delete --timeout=60s");
+    says("wait node/node-1 --for=delete --timeout=60s");
+    assert_eq!(says("get nodes -o name").trim(), "node/node-0");
+    says("get configmap kept");
+}
+
+#[test]
+fn a_process_that_watches_and_answers_is_told_of_its_end() {
+    let mut server = Process::dev(&["--memory"]);
+    server.signal("TERM");
+    assert!(server.wait().success(), "controllers end before the server they talk to");
+}

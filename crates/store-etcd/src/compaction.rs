@@ -9,10 +9,12 @@ use std::time::Duration;
 
 use headwater_api::Revision;
 
-use crate::client::{Calls, Failure};
-use crate::convert::{number, revision};
+use crate::client::{Calls, Client, Failure};
+use crate::convert::{Space, number, revision};
 use crate::engine::Shared;
-use crate::proto::{Compare, PutRequest, RangeRequest, Request, TXN, TxnRequest, TxnResponse};
+use crate::proto::{
+    Compare, PutRequest, RangeRequest, Request, TXN, TxnRequest, TxnResponse, WatchCreate,
+};
 
 /// Compacts from time to time, until the engine is gone.
 pub(crate) async fn run(shared: Arc<Shared>, interval: Duration) {
@@ -67,6 +69,27 @@ impl Turn {
         Ok(None)
     }
 }
+
+/// How far history is compacted, whoever did it. etcd tells that only to a watch that begins too
+/// early, so this asks only when `asked` is known to be compacted.
+pub(crate) async fn learn(client: &Client, space: &Space, asked: Revision) -> Option<Revision> {
+    let (key, start_revision) = (space.journal(), number(asked).max(1));
+    let create = WatchCreate { key, start_revision, ..WatchCreate::default() };
+    let told = async {
+        // The sender is kept: the watch ends with it.
+        let (_requests, mut responses) = client.watch(client.current(), create).await.ok()?;
+        loop {
+            let response = responses.message().await.ok()??;
+            if response.canceled {
+                return Some(revision(response.compact_revision));
+            }
+        }
+    };
+    tokio::time::timeout(LEARN_MAX, told).await.ok()?
+}
+
+/// How long that may take; without an answer the next best is said.
+const LEARN_MAX: Duration = Duration::from_secs(2);
 
 /// What a value of the key says was compacted.
 pub(crate) fn read(value: &[u8]) -> Revision {

@@ -31,7 +31,7 @@ use crate::lease::Lease;
 use crate::proto::{
     COMPACT, CompactResponse, Compare, Event, KeyValue, LEASE_GRANT, LeaseGrantRequest,
     LeaseGrantResponse, RANGE, RangeRequest, RangeResponse, Request, RequestOp, STATUS,
-    StatusRequest, StatusResponse, TXN, TxnRequest, TxnResponse, WatchCreate,
+    StatusRequest, StatusResponse, TXN, TxnRequest, TxnResponse,
 };
 use crate::recent::Recent;
 use crate::start;
@@ -362,25 +362,10 @@ impl Shared {
     /// What to say about a revision that is compacted away.
     pub(crate) async fn compacted_at(&self, asked: Revision) -> Error {
         if self.compacted() <= asked {
-            let learned = timeout(self.options.deadline, self.learn_compacted(asked)).await;
-            self.note_compacted(learned.ok().flatten().unwrap_or_default());
+            let learned = compaction::learn(&self.client, &self.space, asked).await;
+            self.note_compacted(learned.unwrap_or_default());
         }
         Error::Compacted { asked, oldest: self.compacted().max(asked.next()) }
-    }
-
-    /// Somebody else has compacted. etcd tells how far only to a watch that begins too early.
-    async fn learn_compacted(&self, asked: Revision) -> Option<Revision> {
-        let (key, start_revision) = (self.space.journal(), number(asked).max(1));
-        let create = WatchCreate { key, start_revision, ..WatchCreate::default() };
-        let opened = self.client.watch(self.client.current(), create).await;
-        // The sender is kept: the watch ends with it.
-        let (_requests, mut responses) = opened.ok()?;
-        loop {
-            let response = responses.message().await.ok()??;
-            if response.canceled {
-                return Some(revision(response.compact_revision));
-            }
-        }
     }
 
     async fn commit(&self, write: &Write) -> Result<Committed, Error> {

@@ -10,7 +10,7 @@ use headwater_api::Revision;
 
 use crate::client::{Calls, Client, Failure};
 use crate::compaction;
-use crate::convert::{Space, foreign, revision};
+use crate::convert::{Space, foreign, number, revision};
 use crate::engine::Options;
 use crate::proto::{RANGE, RangeRequest, RangeResponse, STATUS, StatusRequest, StatusResponse};
 
@@ -120,13 +120,24 @@ pub(crate) async fn check(client: &Client, options: &Options) -> Result<Found, E
             return Err(Error::Foreign { prefix, key, why: why.into() });
         }
     }
-    let request = RangeRequest { key: space.compaction(), ..RangeRequest::default() };
-    let compacted = read(client, request, options).await?;
     Ok(Found {
         revision: answer.header.map_or(Revision::ZERO, |header| revision(header.revision)),
-        compacted: compacted.kvs.first().map_or(Revision::ZERO, |kv| compaction::read(&kv.value)),
+        compacted: compacted(client, &space).await,
         trusts_progress: oldest >= TRUSTED,
     })
+}
+
+/// How far history is compacted already.
+async fn compacted(client: &Client, space: &Space) -> Revision {
+    let first = Revision(1);
+    let request =
+        RangeRequest { key: space.journal(), revision: number(first), ..RangeRequest::default() };
+    match client.call::<_, RangeResponse>(RANGE, request, Calls::Freely).await {
+        Err(Failure::Compacted) => {
+            compaction::learn(client, space, first).await.unwrap_or(first.next())
+        }
+        _ => Revision::ZERO,
+    }
 }
 
 fn is_ours(key: &[u8]) -> bool {

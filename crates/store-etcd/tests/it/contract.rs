@@ -1,8 +1,23 @@
 //! Every promise of the `Store` trait, each on an etcd of its own.
 
+use headwater_store_etcd::Etcd;
+use headwater_testkit::{contract, etcd, model};
+use proptest::prelude::*;
+
 use crate::fixture;
 
 headwater_testkit::store_contract!(match fixture::alone().await {
     Some(store) => store,
     None => return,
 });
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(8) })]
+
+    #[test]
+    fn any_script_agrees_with_the_model(steps in model::script(60, false)) {
+        let Some(members) = etcd::Etcd::start() else { return Ok(()) };
+        let open = async || Etcd::connect(fixture::options(&members)).await.unwrap();
+        contract::run(model::check(&steps, open));
+    }
+}

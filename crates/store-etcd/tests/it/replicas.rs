@@ -241,6 +241,12 @@ async fn a_compaction_by_somebody_else_is_found_out() {
         other => panic!("{other:?}"),
     }
     assert_eq!(late.condition().compacted, middle);
+    // One that starts now knows it from the start.
+    let later = Etcd::connect(fixture::options(&members)).await.unwrap();
+    assert_eq!(later.condition().compacted, middle);
+    let mut watch = later.watch("/", middle).await.unwrap();
+    let batch = watch.next().await.unwrap().unwrap();
+    assert_eq!(batch.changes[0].revision, middle.next());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -409,4 +415,36 @@ async fn without_a_quorum_the_trouble_lasts_and_nobody_waits_for_another() {
     members.restart(0);
     until("it is over", async || store.condition().trouble.is_none()).await;
     create(&store, "/b").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_too_large_for_one_message_is_put_together() {
+    const COUNT: usize = 6;
+    let args = vec!["--max-request-bytes=1200000".to_owned()];
+    let Some(members) = etcd::Etcd::cluster(1, etcd::Options { scheme: None, args }) else {
+        return;
+    };
+    // Nothing stays in memory: watchers read from etcd.
+    let options = Options { history_bytes_max: 0, ..fixture::options(&members) };
+    let store = Etcd::connect(options).await.unwrap();
+    let start = store.revision().await.unwrap();
+    let large = Bytes::from(vec![b'x'; 1_000_000]);
+    for n in 0..COUNT {
+        let action = Action::Put { value: large.clone(), ttl: Some(Duration::from_secs(40)) };
+        let key = Key::new(format!("/{n}"));
+        store.commit(Write::one(key, Guard::Absent, action)).await.unwrap();
+    }
+    let leases = members.post(0, "/v3/lease/leases", &json!({})).unwrap();
+    for lease in leases["leases"].as_array().unwrap() {
+        members.post(0, "/v3/lease/revoke", lease).unwrap();
+    }
+    let (mut watch, mut seen) = (store.watch("/", start).await.unwrap(), Vec::new());
+    while seen.len() < 2 * COUNT {
+        let batch = watch.next().await.unwrap().unwrap();
+        let gone = batch.changes.iter().filter(|change| change.kind == ChangeKind::Deleted);
+        assert!(matches!(gone.count(), 0 | COUNT), "one revision was parted");
+        seen.extend(batch.changes);
+    }
+    assert!(seen[COUNT..].iter().all(|change| change.revision == seen[COUNT].revision));
+    assert!(seen[COUNT..].iter().all(|c| c.prev.as_ref().is_some_and(|p| p.value == large)));
 }

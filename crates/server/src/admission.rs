@@ -1,12 +1,19 @@
 //! Admission: the steps an object passes between its decoding and the store.
 //!
 //! River: body → **admission** → store. Each step is small, looks at one thing, and either changes
-//! the object, refuses it, or lets it pass. Their order is the order of [`STEPS`].
+//! the object, refuses it, or lets it pass. Their order is that of [`FIRST`], [`SECOND`] and [`LAST`];
+//! between those come what administrators add: mutating webhooks, then validating ones.
 
+pub(crate) mod extensions;
+pub(crate) mod matching;
 mod pods;
+pub(crate) mod request;
+mod webhook;
 
+use extensions::Compiled;
 use headwater_api::Status;
 use headwater_api::clock::rfc3339;
+use headwater_api::options::WriteOptions;
 use headwater_api::status::{Cause, FieldError};
 use headwater_api::{defaults, name, status as api_status, validate};
 use headwater_cache::Cache;
@@ -17,7 +24,9 @@ use crate::addresses::Addresses;
 use crate::custom::admit::{self, Definitions, StoredForm};
 use crate::object::{is_deleting, meta, metadata};
 use crate::registry::Served;
+use crate::server::{Call, Server};
 use crate::status;
+use request::{Asked, Operation};
 
 /// An object on its way to the store.
 pub(crate) struct Attempt<'a> {
@@ -39,24 +48,126 @@ pub(crate) trait Admit: Sync {
     fn admit(&self, attempt: &mut Attempt<'_>) -> Result<(), Status>;
 }
 
-/// All steps, in order.
-const STEPS: &[&dyn Admit] = &[
-    &NamespaceLifecycle,
-    &pods::Account,
-    &pods::Priority,
-    &NotReadyTaint,
-    &Defaults,
-    &SystemFields,
-    &Namespaces,
-    &Definitions,
-    &Validation,
-    &ServiceAddresses,
-    &StoredForm,
-];
+/// Steps before mutating webhooks and policies.
+const FIRST: &[&dyn Admit] =
+    &[&NamespaceLifecycle, &pods::Account, &pods::Priority, &NotReadyTaint, &Defaults];
 
-/// Takes an object through every step.
-pub(crate) fn admit(mut attempt: Attempt<'_>) -> Result<(), Status> {
-    STEPS.iter().try_for_each(|step| step.admit(&mut attempt))
+/// Steps between those and validating ones.
+const SECOND: &[&dyn Admit] =
+    &[&SystemFields, &Namespaces, &Definitions, &Validation, &ServiceAddresses];
+
+/// Steps at the end.
+const LAST: &[&dyn Admit] = &[&StoredForm];
+
+fn pass(steps: &[&dyn Admit], attempt: &mut Attempt<'_>) -> Result<(), Status> {
+    steps.iter().try_for_each(|step| step.admit(attempt))
+}
+
+/// Takes an object of the server's own through every step.
+pub(crate) fn admit_own(mut attempt: Attempt<'_>) -> Result<(), Status> {
+    [FIRST, SECOND, LAST].iter().try_for_each(|steps| pass(steps, &mut attempt))
+}
+
+/// Where an object comes from.
+#[derive(Clone, Copy)]
+pub(crate) struct Origin<'a> {
+    pub(crate) server: &'a Server,
+    pub(crate) call: &'a Call,
+    pub(crate) options: &'a WriteOptions,
+}
+
+/// Takes an object through every step, and past webhooks and policies if there are any.
+pub(crate) async fn admit(mut attempt: Attempt<'_>, origin: Origin<'_>) -> Result<(), Status> {
+    pass(FIRST, &mut attempt)?;
+    let extensions = origin.server.extensions().current().filter(|_| is_open(attempt.kind));
+    let Some(extensions) = extensions else {
+        pass(SECOND, &mut attempt)?;
+        return pass(LAST, &mut attempt);
+    };
+    Box::pin(admit_extended(&extensions, attempt, origin)).await
+}
+
+/// What configures admission is not subject to it: a mistake could not be undone otherwise.
+fn is_open(kind: &Served) -> bool {
+    kind.group != "admissionregistration.k8s.io"
+}
+
+async fn admit_extended(
+    extensions: &Compiled,
+    mut attempt: Attempt<'_>,
+    origin: Origin<'_>,
+) -> Result<(), Status> {
+    let Origin { server, call, options } = origin;
+    let mut warnings = Vec::new();
+    let operation = match attempt.old {
+        None => Operation::Create,
+        Some(_) => Operation::Update,
+    };
+    let shown = request::write_options(operation, options);
+    let name = meta(attempt.new, "name").to_owned();
+    let asked = Asked {
+        call,
+        kind: attempt.kind,
+        namespace: namespace_of(attempt.kind, attempt.namespace, &name),
+        name: &name,
+        subresource: attempt.subresource,
+        operation,
+        dry_run: options.dry_run,
+        options: &shown,
+    };
+    let hooks = &extensions.mutating;
+    webhook::mutate(hooks, server, &asked, &mut attempt, &mut warnings).await?;
+    pass(SECOND, &mut attempt)?;
+    let (new, old) = (Some(&*attempt.new), attempt.old);
+    webhook::validate(&extensions.validating, server, &asked, new, old, &mut warnings).await?;
+    call.warn(warnings);
+    pass(LAST, &mut attempt)
+}
+
+/// A namespace is in itself.
+fn namespace_of<'a>(kind: &Served, namespace: &'a str, name: &'a str) -> &'a str {
+    if is_namespace(kind) { name } else { namespace }
+}
+
+/// What is about to be deleted.
+pub(crate) struct Removal<'a> {
+    pub(crate) kind: &'a Served,
+    pub(crate) namespace: &'a str,
+    pub(crate) name: &'a str,
+    pub(crate) object: &'a Value,
+    pub(crate) dry_run: bool,
+}
+
+/// Takes a deletion past webhooks and policies.
+pub(crate) async fn admit_removal(
+    server: &Server,
+    call: &Call,
+    removal: Removal<'_>,
+) -> Result<(), Status> {
+    let extensions = server.extensions().current().filter(|_| is_open(removal.kind));
+    let Some(extensions) = extensions else { return Ok(()) };
+    let mut options = json!({ "kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1" });
+    if removal.dry_run {
+        options["dryRun"] = json!(["All"]);
+    }
+    let asked = Asked {
+        call,
+        kind: removal.kind,
+        namespace: namespace_of(removal.kind, removal.namespace, removal.name),
+        name: removal.name,
+        subresource: "",
+        operation: Operation::Delete,
+        dry_run: removal.dry_run,
+        options: &options,
+    };
+    let mut warnings = Vec::new();
+    let old = Some(removal.object);
+    // There is nothing to change in what goes away; a mutating webhook may still refuse.
+    for hooks in [&extensions.mutating, &extensions.validating] {
+        Box::pin(webhook::validate(hooks, server, &asked, None, old, &mut warnings)).await?;
+    }
+    call.warn(warnings);
+    Ok(())
 }
 
 /// Nothing is created in a namespace that is not there or on its way out (S2.8, S10.2).
@@ -300,6 +411,9 @@ impl Admit for Validation {
             Some(_) => {}
         }
         errors.extend(admit::errors(attempt));
+        if webhook::check::is_configuration(attempt.kind) {
+            errors.extend(webhook::check::errors(attempt.new));
+        }
         if errors.is_empty() {
             return Ok(());
         }

@@ -6,7 +6,7 @@ use headwater_api::Status;
 use headwater_store::{Guard, Key};
 use serde_json::{Value, json};
 
-use crate::admission::{Attempt, admit};
+use crate::admission::{Attempt, admit_own};
 use crate::object::{canonical, meta};
 use crate::server::Server;
 use crate::write::put;
@@ -39,7 +39,7 @@ impl Server {
         if self.cache().snapshot(&resource).get(meta(&value, "name")).is_some() {
             return Ok(());
         }
-        admit(Attempt {
+        admit_own(Attempt {
             cache: self.cache(),
             addresses: self.addresses(),
             kind,

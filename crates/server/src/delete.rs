@@ -15,7 +15,7 @@ use headwater_store::{Guard, Key, Record};
 use http::StatusCode;
 use serde_json::Value;
 
-use crate::admission::{is_namespace, is_released};
+use crate::admission::{Removal, admit_removal, is_namespace, is_released};
 use crate::body::Response;
 use crate::decode;
 use crate::object::{Current, canonical, finalizers, is_deleting, meta, metadata, wire};
@@ -45,7 +45,8 @@ pub(crate) async fn one(
     let options = decode::delete_options(call, &resource.kind, body)?;
     let kind = &resource.kind;
     warn_of_orphans(call, kind, &options);
-    let delete = Delete { server, kind, key: resource.key(), name: &resource.name, options };
+    let (key, name) = (resource.key(), resource.name.as_str());
+    let delete = Delete { server, call: Some(call), kind, key, name, options };
     let deleted = delete.run().await?;
     let code = match deleted.is_gone {
         false if delete.options.orphan_dependents == Some(false) => StatusCode::ACCEPTED,
@@ -72,7 +73,7 @@ pub(crate) async fn run(
     options: DeleteOptions,
 ) -> Result<(), Status> {
     let (kind, name) = (&resource.kind, resource.name.as_str());
-    Delete { server, kind, key: resource.key(), name, options }.run().await.map(drop)
+    Delete { server, call: None, kind, key: resource.key(), name, options }.run().await.map(drop)
 }
 
 /// DELETE on a collection: not atomic, and the first error ends it (S2.46).
@@ -108,7 +109,8 @@ pub(crate) async fn collection(
     for object in &page.objects {
         let key = object_key(object.namespace(), object.name());
         let options = options.clone();
-        match (Delete { server, kind, key, name: object.name(), options }).run().await {
+        let call = Some(call);
+        match (Delete { server, call, kind, key, name: object.name(), options }).run().await {
             Ok(_) => {}
             Err(status) if status.code == 404 => {} // somebody else was faster
             Err(status) => return Err(status),
@@ -125,7 +127,8 @@ pub(crate) async fn forget(
 ) -> Result<(), Status> {
     let key = object.key().to_owned();
     let options = DeleteOptions::default();
-    match (Delete { server, kind, key, name: object.name(), options }).run().await {
+    let call = None;
+    match (Delete { server, call, kind, key, name: object.name(), options }).run().await {
         Err(status) if status.code != 404 => Err(status),
         _ => Ok(()),
     }
@@ -134,6 +137,8 @@ pub(crate) async fn forget(
 /// One deletion.
 struct Delete<'a> {
     server: &'a Server,
+    /// Who asks; nobody if the server cleans up after itself.
+    call: Option<&'a Call>,
     kind: &'a Served,
     key: String,
     name: &'a str,
@@ -179,6 +184,8 @@ impl Delete<'_> {
             let Some(state) = &current else {
                 return Err(status::not_found(self.kind, self.name));
             };
+            self.check_preconditions(state)?;
+            self.admit(state).await?;
             match self.attempt(state).await? {
                 Tried::Done(deleted) => return Ok(deleted),
                 Tried::Again(actual) => {
@@ -189,8 +196,19 @@ impl Delete<'_> {
         }
     }
 
+    async fn admit(&self, current: &Current) -> Result<(), Status> {
+        let Some(call) = self.call else { return Ok(()) };
+        let removal = Removal {
+            kind: self.kind,
+            namespace: meta(&current.value, "namespace"),
+            name: self.name,
+            object: &current.value,
+            dry_run: self.options.dry_run,
+        };
+        admit_removal(self.server, call, removal).await
+    }
+
     async fn attempt(&self, current: &Current) -> Result<Tried, Status> {
-        self.check_preconditions(current)?;
         let plan = self.plan(&current.value);
         let is_gone = matches!(plan, Plan::Remove | Plan::MarkAndRemove(_));
         let (value, marks) = match plan {

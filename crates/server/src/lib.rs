@@ -26,6 +26,7 @@ mod read;
 mod watch;
 mod websocket;
 mod object;
+mod outgoing;
 mod admission;
 mod addresses;
 mod manage;

@@ -22,6 +22,7 @@ use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
 use crate::addresses::Addresses;
+use crate::admission::extensions::Extensions;
 use crate::authorize::Attributes;
 use crate::backup::Backup;
 use crate::body::{self, Finish, Response};
@@ -78,6 +79,7 @@ struct Shared {
     clock: Arc<dyn Clock>,
     options: Options,
     addresses: Addresses,
+    extensions: Extensions,
     documents: Documents,
     descriptions: Descriptions,
     backup: Backup,
@@ -182,6 +184,7 @@ impl Server {
         let shared = Shared {
             service_accounts: ServiceAccounts::new(issuer, cache.clone(), clock.clone()),
             flows: Flows::new(&cache),
+            extensions: Extensions::new(&cache),
             cache,
             definitions: tokio::sync::Mutex::new(Definitions::new(registry.clone())),
             registry: ArcSwap::from_pointee(registry),
@@ -237,6 +240,10 @@ impl Server {
 
     pub(crate) fn addresses(&self) -> &Addresses {
         &self.shared.addresses
+    }
+
+    pub(crate) fn extensions(&self) -> &Extensions {
+        &self.shared.extensions
     }
 
     pub(crate) fn now(&self) -> Timestamp {

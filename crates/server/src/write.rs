@@ -15,7 +15,7 @@ use http::StatusCode;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::admission::{Attempt, admit, is_released};
+use crate::admission::{Attempt, Origin, admit, is_released};
 use crate::decode;
 use crate::manage::Manager;
 use crate::object::{Current, canonical, meta, metadata, stamp, wire};
@@ -122,7 +122,7 @@ impl Create<'_> {
         let mut stored =
             if is_generated { self.value.clone() } else { std::mem::take(&mut self.value) };
         to_storage(kind, &mut stored);
-        admit(Attempt {
+        let attempt = Attempt {
             cache: self.server.cache(),
             addresses: self.server.addresses(),
             kind,
@@ -131,7 +131,9 @@ impl Create<'_> {
             new: &mut stored,
             old: None,
             now: self.server.now(),
-        })?;
+        };
+        let origin = Origin { server: self.server, call: self.call, options: &self.options };
+        admit(attempt, origin).await?;
         if !self.is_managed {
             let manager = Manager::new(self.server, self.call, kind, "", &self.options);
             track(&manager, kind, None, &mut stored);
@@ -426,8 +428,8 @@ impl Update<'_> {
         }
         self.check_preconditions(&mut new, current)?;
         to_storage(kind, &mut new);
-        self.keep_other_half(&mut new, old);
-        admit(Attempt {
+        keep_other_half(kind, &self.resource.subresource, &mut new, old);
+        let attempt = Attempt {
             cache: self.server.cache(),
             addresses: self.server.addresses(),
             kind,
@@ -436,7 +438,9 @@ impl Update<'_> {
             new: &mut new,
             old: Some(old),
             now: self.server.now(),
-        })?;
+        };
+        let origin = Origin { server: self.server, call: self.call, options: &self.options };
+        admit(attempt, origin).await?;
         if !change.is_managed() {
             let subresource = &self.resource.subresource;
             let manager = Manager::new(self.server, self.call, kind, subresource, &self.options);
@@ -509,25 +513,22 @@ impl Update<'_> {
             },
         }
     }
+}
 
-    /// Each subresource is a door to a part of the object; the rest stays as it is (S2.51).
-    fn keep_other_half(&self, new: &mut Value, old: &Value) {
-        let kind = &self.resource.kind;
-        let subresource = self.resource.subresource.as_str();
-        if subresource == "finalize" {
-            // Everything but the status may change here.
-            return copy(new, old, &["status"]);
-        }
-        if let Some((_, part)) = DOORS.iter().find(|(name, _)| *name == subresource) {
-            let asked = std::mem::replace(new, old.clone());
-            copy(new, &asked, part);
-            if subresource == "status" && !kind.custom {
-                take_metadata(new, &asked["metadata"], status_metadata(kind));
-            }
-            let metadata = metadata(new);
-            metadata.insert("resourceVersion".into(), asked["metadata"]["resourceVersion"].clone());
-        }
+/// Each subresource is a door to a part of the object; the rest stays as it is (S2.51).
+pub(crate) fn keep_other_half(kind: &Served, subresource: &str, new: &mut Value, old: &Value) {
+    if subresource == "finalize" {
+        // Everything but the status may change here.
+        return copy(new, old, &["status"]);
     }
+    let Some((_, part)) = DOORS.iter().find(|(name, _)| *name == subresource) else { return };
+    let asked = std::mem::replace(new, old.clone());
+    copy(new, &asked, part);
+    if subresource == "status" && !kind.custom {
+        take_metadata(new, &asked["metadata"], status_metadata(kind));
+    }
+    let metadata = metadata(new);
+    metadata.insert("resourceVersion".into(), asked["metadata"]["resourceVersion"].clone());
 }
 
 /// 409 for a uid that is not that of the object.

@@ -14,4 +14,6 @@ mod list;
 mod watch;
 #[expect(clippy::needless_pass_by_value, reason = "`json!` rows read best by value")]
 mod custom;
+#[expect(clippy::needless_pass_by_value, reason = "`json!` rows read best by value")]
+mod webhooks;
 mod listen;

@@ -14,15 +14,17 @@ async fn a_rule_refuses_what_its_schema_lets_pass() {
     })
     .await;
     let answer = world.post(WIDGETS, &widget("w", json!({"size": 1, "replicas": 2}))).await;
-    answer.is(
+    answer.fails(
         422,
+        "Invalid",
         "Widget.example.com \"w\" is invalid: spec: Invalid value: failed rule: !has(self.replicas) || self.replicas <= self.size",
     );
     world.widget("w", json!({"size": 2, "replicas": 2})).await;
     let target = format!("{WIDGETS}/w");
     world.merge(&target, &json!({"spec": {"replicas": 1}})).await.is(200, "");
-    world.merge(&target, &json!({"spec": {"colour": "red"}})).await.is(
+    world.merge(&target, &json!({"spec": {"colour": "red"}})).await.fails(
         422,
+        "Invalid",
         "Widget.example.com \"w\" is invalid: spec.colour: Invalid value: \"red\": the colour is fixed",
     );
 }

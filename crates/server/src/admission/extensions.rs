@@ -1,0 +1,87 @@
+//! What administrators add to admission: webhooks and policies, compiled once a change.
+//!
+//! River: configurations in the watch cache → **extensions** → every write.
+//! Promise: without any, a write pays a few atomic loads.
+
+use std::sync::{Arc, Mutex};
+
+use arc_swap::ArcSwapOption;
+use headwater_api::Revision;
+use headwater_cache::{Cache, Resource};
+
+use super::webhook::Hook;
+use crate::outgoing::Caller;
+
+const GROUP: &str = "/registry/admissionregistration.k8s.io/";
+
+/// The kinds that are looked at, in the order of [`Compiled::at`].
+const KINDS: [&str; 2] = ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"];
+
+/// What is configured at this moment.
+pub(crate) struct Compiled {
+    at: [Revision; KINDS.len()],
+    pub(super) mutating: Vec<Hook>,
+    pub(super) validating: Vec<Hook>,
+}
+
+impl Compiled {
+    fn is_empty(&self) -> bool {
+        self.mutating.is_empty() && self.validating.is_empty()
+    }
+}
+
+/// Keeps what is configured.
+pub(crate) struct Extensions {
+    cache: Cache,
+    resources: [Arc<Resource>; KINDS.len()],
+    current: ArcSwapOption<Compiled>,
+    /// One at a time compiles; the others take what it made.
+    compiling: Mutex<()>,
+    caller: Caller,
+}
+
+impl Extensions {
+    pub(crate) fn new(cache: &Cache) -> Extensions {
+        Extensions {
+            cache: cache.clone(),
+            resources: KINDS.map(|kind| cache.resource(&format!("{GROUP}{kind}/"))),
+            current: ArcSwapOption::empty(),
+            compiling: Mutex::new(()),
+            caller: Caller::default(),
+        }
+    }
+
+    /// Calls webhooks.
+    pub(crate) fn caller(&self) -> &Caller {
+        &self.caller
+    }
+
+    /// What is configured; `None` is nothing.
+    pub(crate) fn current(&self) -> Option<Arc<Compiled>> {
+        let known = self.current.load();
+        if let Some(known) = &*known
+            && known.at == self.changed()
+        {
+            return (!known.is_empty()).then(|| Arc::clone(known));
+        }
+        let compiled = self.compile();
+        (!compiled.is_empty()).then_some(compiled)
+    }
+
+    fn changed(&self) -> [Revision; KINDS.len()] {
+        [self.resources[0].changed(), self.resources[1].changed()]
+    }
+
+    fn compile(&self) -> Arc<Compiled> {
+        let _compiling = self.compiling.lock().expect("nothing panics while compiling");
+        // Before the snapshots, so that what changes meanwhile is seen as changed.
+        let at = self.changed();
+        if let Some(known) = self.current.load_full().filter(|known| known.at == at) {
+            return known;
+        }
+        let hooks = |index: usize| Hook::all(&self.cache.snapshot(&self.resources[index]));
+        let compiled = Arc::new(Compiled { at, mutating: hooks(0), validating: hooks(1) });
+        self.current.store(Some(Arc::clone(&compiled)));
+        compiled
+    }
+}

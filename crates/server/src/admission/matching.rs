@@ -1,0 +1,262 @@
+//! What a webhook or a policy is about: rules, selectors, conditions.
+
+use std::sync::Arc;
+
+use headwater_api::cel::{Budget, Known, Program, Shape, Value as Cel, Variables};
+use headwater_api::selector::LabelSelector as Selector;
+use headwater_cache::Cache;
+use serde_json::Value;
+
+use super::request::{Asked, Versioned};
+use crate::admission::is_namespace;
+use crate::registry::{Registry, Served};
+
+/// What all match conditions of one webhook may cost (Kubernetes' limit).
+const CONDITIONS_COST_MAX: u64 = 2_500_000;
+
+/// A rule: operations on resources.
+pub(crate) struct Rule {
+    operations: Vec<String>,
+    groups: Vec<String>,
+    versions: Vec<String>,
+    resources: Vec<(String, String)>,
+    scope: Scope,
+    /// Only objects with these names, if any are given.
+    names: Vec<String>,
+}
+
+enum Scope {
+    All,
+    Namespaced,
+    Cluster,
+}
+
+fn words(value: &Value) -> Vec<String> {
+    value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+impl Rule {
+    pub(crate) fn read(rule: &Value) -> Rule {
+        let resource = |text: String| match text.split_once('/') {
+            Some((resource, subresource)) => (resource.to_owned(), subresource.to_owned()),
+            None => (text, String::new()),
+        };
+        Rule {
+            operations: words(&rule["operations"]),
+            groups: words(&rule["apiGroups"]),
+            versions: words(&rule["apiVersions"]),
+            resources: words(&rule["resources"]).into_iter().map(resource).collect(),
+            scope: match rule["scope"].as_str() {
+                Some("Namespaced") => Scope::Namespaced,
+                Some("Cluster") => Scope::Cluster,
+                _ => Scope::All,
+            },
+            names: words(&rule["resourceNames"]),
+        }
+    }
+
+    /// Whether it is about this request, were it made of this kind.
+    fn matches(&self, asked: &Asked<'_>, kind: &Served) -> bool {
+        let any =
+            |words: &[String], word: &str| words.iter().any(|known| known == "*" || known == word);
+        let in_namespace = !asked.namespace.is_empty() && !is_namespace(kind);
+        let in_scope = match self.scope {
+            Scope::All => true,
+            Scope::Namespaced => in_namespace,
+            Scope::Cluster => !in_namespace,
+        };
+        in_scope
+            && any(&self.operations, asked.operation.name())
+            && any(&self.groups, &kind.group)
+            && any(&self.versions, &kind.version)
+            && self.resources.iter().any(|(resource, subresource)| {
+                (resource == "*" || *resource == *kind.plural)
+                    && (subresource == "*" || subresource == asked.subresource)
+            })
+            && (self.names.is_empty() || self.names.iter().any(|name| name == asked.name))
+    }
+}
+
+/// Which requests something is about.
+pub(crate) struct Match {
+    rules: Vec<Rule>,
+    excluded: Vec<Rule>,
+    /// A rule about another version of the same objects counts too.
+    equivalent: bool,
+    namespaces: Result<Selector, String>,
+    objects: Result<Selector, String>,
+}
+
+impl Match {
+    /// From a webhook, or from `matchConstraints` of a policy.
+    pub(crate) fn read(value: &Value, rules: &str, excluded: &str) -> Match {
+        let rules_of =
+            |key: &str| value[key].as_array().into_iter().flatten().map(Rule::read).collect();
+        Match {
+            rules: rules_of(rules),
+            excluded: rules_of(excluded),
+            equivalent: value["matchPolicy"] != "Exact",
+            namespaces: selector(&value["namespaceSelector"]),
+            objects: selector(&value["objectSelector"]),
+        }
+    }
+
+    /// The kind in whose form the request is looked at, if it is looked at.
+    pub(crate) fn find(
+        &self,
+        asked: &Asked<'_>,
+        registry: &Registry,
+        cache: &Cache,
+        objects: [Option<&Value>; 2],
+    ) -> Result<Option<Arc<Served>>, String> {
+        let Some(kind) = self.kind(asked, registry) else { return Ok(None) };
+        if self.excluded.iter().any(|rule| rule.matches(asked, &kind)) {
+            return Ok(None);
+        }
+        let namespaces = self.namespaces.as_ref().map_err(Clone::clone)?;
+        let selected = self.objects.as_ref().map_err(Clone::clone)?;
+        if !in_namespaces(namespaces, asked, cache, objects) {
+            return Ok(None);
+        }
+        let is_selected = |object: &Value| {
+            let labels = &object["metadata"]["labels"];
+            selected.matches(|key| labels.get(key).and_then(Value::as_str))
+        };
+        let any = selected.is_empty() || objects.into_iter().flatten().any(is_selected);
+        Ok(any.then_some(kind))
+    }
+
+    fn kind(&self, asked: &Asked<'_>, registry: &Registry) -> Option<Arc<Served>> {
+        if self.rules.iter().any(|rule| rule.matches(asked, asked.kind)) {
+            let kind = asked.kind;
+            return registry.find(&kind.group, &kind.version, &kind.plural).cloned();
+        }
+        if !self.equivalent {
+            return None;
+        }
+        let same = |row: &&Arc<Served>| row.prefix == asked.kind.prefix;
+        self.rules.iter().find_map(|rule| {
+            registry.kinds().iter().filter(same).find(|row| rule.matches(asked, row)).cloned()
+        })
+    }
+}
+
+/// Whether the namespace of a request is one of those selected. Objects that are in none always
+/// are; a namespace is looked at itself.
+fn in_namespaces(
+    selector: &Selector,
+    asked: &Asked<'_>,
+    cache: &Cache,
+    objects: [Option<&Value>; 2],
+) -> bool {
+    if selector.is_empty() {
+        return true;
+    }
+    if is_namespace(asked.kind) {
+        let Some(object) = objects.into_iter().flatten().next() else { return true };
+        let labels = &object["metadata"]["labels"];
+        return selector.matches(|key| labels.get(key).and_then(Value::as_str));
+    }
+    if asked.namespace.is_empty() {
+        return true;
+    }
+    let snapshot = cache.snapshot(&cache.resource("/registry/core/namespaces/"));
+    match snapshot.get(asked.namespace) {
+        Some(namespace) => selector.matches_object(namespace),
+        None => selector.matches(|_| None),
+    }
+}
+
+/// A LabelSelector. Nothing selects everything.
+pub(crate) fn selector(value: &Value) -> Result<Selector, String> {
+    let mut terms = Vec::new();
+    for (key, value) in value["matchLabels"].as_object().into_iter().flatten() {
+        terms.push(format!("{key}={}", value.as_str().unwrap_or_default()));
+    }
+    for term in value["matchExpressions"].as_array().into_iter().flatten() {
+        let key = term["key"].as_str().unwrap_or_default();
+        let values = words(&term["values"]).join(",");
+        terms.push(match term["operator"].as_str() {
+            Some("In") => format!("{key} in ({values})"),
+            Some("NotIn") => format!("{key} notin ({values})"),
+            Some("Exists") => key.to_owned(),
+            Some("DoesNotExist") => format!("!{key}"),
+            other => {
+                return Err(format!(
+                    "{:?} is not a valid label selector operator",
+                    other.unwrap_or_default()
+                ));
+            }
+        });
+    }
+    Selector::parse(&terms.join(",")).map_err(|status| status.message)
+}
+
+pub(crate) static ANY: Shape = Shape::Dyn;
+
+/// Conditions that all must hold.
+pub(crate) struct Conditions(Vec<(String, Result<Program, String>)>);
+
+/// What conditions came to.
+pub(crate) enum Verdict {
+    Holds,
+    Fails,
+    Unknown(String),
+}
+
+impl Conditions {
+    pub(crate) fn read(conditions: &Value, known: &Known<'_>) -> Conditions {
+        let conditions = conditions.as_array().into_iter().flatten();
+        Conditions(
+            conditions
+                .map(|condition| {
+                    let text = condition["expression"].as_str().unwrap_or_default();
+                    let program = Program::compile(text, known).map_err(|error| error.to_string());
+                    (condition["name"].as_str().unwrap_or_default().to_owned(), program)
+                })
+                .collect(),
+        )
+    }
+
+    /// The names of a webhook's conditions.
+    pub(crate) fn names() -> Known<'static> {
+        Known::default().with("object", &ANY).with("oldObject", &ANY).with("request", &ANY)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// One that fails decides, whatever goes wrong with the others.
+    pub(crate) fn judge<'a>(&'a self, variables: &Variables<'a>) -> Verdict {
+        let mut budget = Budget::new(CONDITIONS_COST_MAX);
+        let mut wrong = Vec::new();
+        for (name, program) in &self.0 {
+            let found = match program {
+                Ok(program) => {
+                    program.run(variables, &mut budget).map_err(|error| error.to_string())
+                }
+                Err(why) => Err(format!("compilation error: {why}")),
+            };
+            match found {
+                Ok(Cel::Bool(true)) => {}
+                Ok(Cel::Bool(false)) => return Verdict::Fails,
+                Ok(_) => wrong.push(format!("match condition {name:?} must evaluate to bool")),
+                Err(why) => wrong.push(why),
+            }
+        }
+        match wrong.as_slice() {
+            [] => Verdict::Holds,
+            [one] => Verdict::Unknown(one.clone()),
+            many => Verdict::Unknown(format!("[{}]", many.join(", "))),
+        }
+    }
+}
+
+/// The variables that every expression about a request has.
+pub(crate) fn variables<'a>(seen: &'a Versioned<'_>, request: &'a Value) -> Variables<'a> {
+    Variables::default()
+        .with("object", Cel::json(&seen.object))
+        .with("oldObject", Cel::json(&seen.old))
+        .with("request", Cel::json(request))
+}

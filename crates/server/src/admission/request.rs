@@ -1,0 +1,138 @@
+//! The request that brought an object here, as webhooks and policies see it.
+
+use headwater_api::managed;
+use headwater_api::options::{FieldValidation, WriteOptions};
+use serde_json::{Map, Value, json};
+
+use crate::identity::Identity;
+use crate::registry::Served;
+use crate::server::Call;
+use crate::write::from_storage;
+
+/// Who asks for what.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    pub(crate) call: &'a Call,
+    pub(crate) kind: &'a Served,
+    pub(crate) namespace: &'a str,
+    pub(crate) name: &'a str,
+    pub(crate) subresource: &'a str,
+    pub(crate) operation: Operation,
+    pub(crate) dry_run: bool,
+    /// The options of the request, as an object of their kind.
+    pub(crate) options: &'a Value,
+}
+
+/// What is done with an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operation {
+    Create,
+    Update,
+    Delete,
+}
+
+impl Operation {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Operation::Create => "CREATE",
+            Operation::Update => "UPDATE",
+            Operation::Delete => "DELETE",
+        }
+    }
+}
+
+/// An object before and after, in the form of one version.
+pub(crate) struct Versioned<'a> {
+    pub(crate) kind: &'a Served,
+    /// `null` for a delete.
+    pub(crate) object: Value,
+    /// `null` for a create.
+    pub(crate) old: Value,
+}
+
+impl<'a> Versioned<'a> {
+    /// From the form that is stored.
+    pub(crate) fn new(
+        kind: &'a Served,
+        object: Option<&Value>,
+        old: Option<&Value>,
+    ) -> Versioned<'a> {
+        let seen = |value: Option<&Value>| value.map_or(Value::Null, |value| seen(kind, value));
+        Versioned { kind, object: seen(object), old: seen(old) }
+    }
+}
+
+/// An object in the form of a version, with nothing packed.
+fn seen(kind: &Served, stored: &Value) -> Value {
+    let mut value = stored.clone();
+    managed::unpack(&mut value);
+    from_storage(kind, &mut value);
+    value
+}
+
+/// The `request` of an AdmissionReview; expressions see the same.
+pub(crate) fn describe(asked: &Asked<'_>, seen: &Versioned<'_>) -> Value {
+    let mut request = Map::new();
+    let mut set = |key: &str, value: Value| drop(request.insert(key.to_owned(), value));
+    set("uid", uuid::Uuid::new_v4().to_string().into());
+    set("kind", kind(seen.kind));
+    set("resource", resource(seen.kind));
+    set("requestKind", kind(asked.kind));
+    set("requestResource", resource(asked.kind));
+    if !asked.subresource.is_empty() {
+        set("subResource", asked.subresource.into());
+        set("requestSubResource", asked.subresource.into());
+    }
+    if !asked.name.is_empty() {
+        set("name", asked.name.into());
+    }
+    if !asked.namespace.is_empty() {
+        set("namespace", asked.namespace.into());
+    }
+    set("operation", asked.operation.name().into());
+    set("userInfo", user(&asked.call.identity));
+    set("dryRun", asked.dry_run.into());
+    set("options", asked.options.clone());
+    Value::Object(request)
+}
+
+fn kind(kind: &Served) -> Value {
+    json!({ "group": kind.group, "version": kind.version, "kind": kind.kind.kind })
+}
+
+fn resource(kind: &Served) -> Value {
+    json!({ "group": kind.group, "version": kind.version, "resource": kind.plural })
+}
+
+fn user(identity: &Identity) -> Value {
+    let mut user = json!({ "username": identity.user, "groups": identity.groups });
+    if !identity.uid.is_empty() {
+        user["uid"] = identity.uid.as_str().into();
+    }
+    if !identity.extra.is_empty() {
+        user["extra"] = json!(identity.extra);
+    }
+    user
+}
+
+/// The options of a write, as reviews carry them.
+pub(crate) fn write_options(operation: Operation, options: &WriteOptions) -> Value {
+    let kind = match operation {
+        Operation::Create => "CreateOptions",
+        _ => "UpdateOptions",
+    };
+    let mut shown = json!({ "kind": kind, "apiVersion": "meta.k8s.io/v1" });
+    if options.dry_run {
+        shown["dryRun"] = json!(["All"]);
+    }
+    if !options.field_manager.is_empty() {
+        shown["fieldManager"] = options.field_manager.as_str().into();
+    }
+    shown["fieldValidation"] = match options.field_validation {
+        FieldValidation::Ignore => "Ignore",
+        FieldValidation::Warn => "Warn",
+        FieldValidation::Strict => "Strict",
+    }
+    .into();
+    shown
+}

@@ -1,0 +1,262 @@
+//! Admission webhooks: somebody else's server changes an object or refuses it.
+//!
+//! River: defaults → **mutating webhooks** → validation → **validating webhooks** → store.
+//! Promise: configurations are read from the watch cache, once a change; without any, a write pays
+//! a few loads. A webhook that cannot be asked, or answers nonsense, counts as its failure policy
+//! says, and costs at most its timeout.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use futures::future::join_all;
+use headwater_api::options::FieldValidation;
+use headwater_api::{Status, defaults, managed, patch};
+use headwater_cache::Snapshot;
+use serde_json::{Value, json};
+
+use super::Attempt;
+use super::matching::{self, Conditions, Match, Verdict};
+use super::request::{Asked, Versioned, describe};
+use crate::object::{metadata, tree};
+use crate::outgoing::Place;
+use crate::registry::Served;
+use crate::server::{Call, Server};
+use crate::write::{keep_other_half, to_storage};
+use crate::{decode, status};
+
+pub(super) mod check;
+mod review;
+
+use review::Answer;
+
+/// One webhook.
+pub(crate) struct Hook {
+    name: String,
+    matching: Match,
+    conditions: Conditions,
+    place: Result<Place, String>,
+    /// A failure is as good as a yes.
+    ignore: bool,
+    timeout: Duration,
+    /// Asked again if somebody changed the object after it.
+    again: bool,
+    /// The version of the review it understands.
+    version: &'static str,
+}
+
+impl Hook {
+    fn read(hook: &Value) -> Hook {
+        let versions = hook["admissionReviewVersions"].as_array().into_iter().flatten();
+        let known = |version: &Value| match version.as_str() {
+            Some("v1") => Some("v1"),
+            Some("v1beta1") => Some("v1beta1"),
+            _ => None,
+        };
+        Hook {
+            name: hook["name"].as_str().unwrap_or_default().to_owned(),
+            matching: Match::read(hook, "rules", ""),
+            conditions: Conditions::read(&hook["matchConditions"], &Conditions::names()),
+            place: Place::read(&hook["clientConfig"]),
+            ignore: hook["failurePolicy"] == "Ignore",
+            timeout: Duration::from_secs(hook["timeoutSeconds"].as_u64().unwrap_or(10)),
+            again: hook["reinvocationPolicy"] == "IfNeeded",
+            version: versions.filter_map(known).next().unwrap_or("v1"),
+        }
+    }
+
+    /// The webhooks of a snapshot of configurations, in the order they are asked.
+    pub(super) fn all(snapshot: &Snapshot) -> Vec<Hook> {
+        let configurations =
+            snapshot.iter("", None).filter_map(|object| tree(object.as_slice()).ok());
+        let webhooks = |configuration: Value| match configuration["webhooks"].as_array() {
+            Some(webhooks) => webhooks.iter().map(Hook::read).collect(),
+            None => Vec::new(),
+        };
+        configurations.flat_map(webhooks).collect()
+    }
+
+    /// What a failure to ask comes to.
+    fn failed(&self, why: &str) -> Result<(), Status> {
+        let why = format!("failed calling webhook {:?}: {why}", self.name);
+        if self.ignore {
+            tracing::warn!("{why}; its policy is to ignore that");
+            return Ok(());
+        }
+        Err(status::internal(why))
+    }
+
+    /// The kind in whose form it is asked about this request, if it is asked.
+    fn matches(
+        &self,
+        server: &Server,
+        asked: &Asked<'_>,
+        new: Option<&Value>,
+        old: Option<&Value>,
+    ) -> Result<Option<std::sync::Arc<Served>>, Status> {
+        let found = self.matching.find(asked, &server.registry(), server.cache(), [new, old]);
+        let Some(kind) = found.map_err(status::internal)? else { return Ok(None) };
+        if self.conditions.is_empty() {
+            return Ok(Some(kind));
+        }
+        let seen = Versioned::new(&kind, new, old);
+        let request = describe(asked, &seen);
+        match self.conditions.judge(&matching::variables(&seen, &request)) {
+            Verdict::Holds => Ok(Some(kind)),
+            Verdict::Fails => Ok(None),
+            Verdict::Unknown(_) if self.ignore => Ok(None),
+            Verdict::Unknown(why) => {
+                let kind = asked.kind;
+                Err(status::forbidden(&kind.group, &kind.plural, asked.name, &why))
+            }
+        }
+    }
+
+    /// Asks it. `None` if it could not be asked and that does not matter.
+    async fn ask(
+        &self,
+        server: &Server,
+        asked: &Asked<'_>,
+        seen: &Versioned<'_>,
+        is_mutating: bool,
+    ) -> Result<Option<Answer>, Status> {
+        let mut request = describe(asked, seen);
+        request["object"] = seen.object.clone();
+        request["oldObject"] = seen.old.clone();
+        let uid = request["uid"].as_str().unwrap_or_default().to_owned();
+        let api_version = format!("admission.k8s.io/{}", self.version);
+        let review = json!({
+            "kind": "AdmissionReview", "apiVersion": api_version, "request": request,
+        });
+        let place = match &self.place {
+            Ok(place) => place,
+            Err(why) => {
+                let why = format!("could not get REST client: {why}");
+                return self.failed(&why).map(|()| None);
+            }
+        };
+        let caller = server.extensions().caller();
+        let body = headwater_api::json::to_vec(&review);
+        let answered = match caller.post(server.cache(), place, body, self.timeout).await {
+            Ok(answered) => answered,
+            Err(why) => {
+                return self.failed(&format!("failed to call webhook: {why}")).map(|()| None);
+            }
+        };
+        match Answer::read(&answered, &uid, &api_version, is_mutating) {
+            Ok(answer) => Ok(Some(answer)),
+            Err(why) => {
+                self.failed(&format!("received invalid webhook response: {why}")).map(|()| None)
+            }
+        }
+    }
+}
+
+/// Lets every mutating webhook change the object, and those that want to see what others changed
+/// have a second look.
+pub(super) async fn mutate(
+    hooks: &[Hook],
+    server: &Server,
+    asked: &Asked<'_>,
+    attempt: &mut Attempt<'_>,
+    warnings: &mut Vec<String>,
+) -> Result<(), Status> {
+    let mut asked_before = Vec::new();
+    let mut again = BTreeSet::new();
+    for (index, hook) in hooks.iter().enumerate() {
+        let Some(changed) = mutate_one(hook, server, asked, attempt, warnings).await? else {
+            continue;
+        };
+        if changed {
+            again.extend(asked_before.iter().copied());
+        }
+        if hook.again {
+            asked_before.push(index);
+        }
+    }
+    for index in again {
+        mutate_one(&hooks[index], server, asked, attempt, warnings).await?;
+    }
+    Ok(())
+}
+
+/// Whether the webhook was asked, and if so whether it changed the object.
+async fn mutate_one(
+    hook: &Hook,
+    server: &Server,
+    asked: &Asked<'_>,
+    attempt: &mut Attempt<'_>,
+    warnings: &mut Vec<String>,
+) -> Result<Option<bool>, Status> {
+    let Some(kind) = hook.matches(server, asked, Some(attempt.new), attempt.old)? else {
+        return Ok(None);
+    };
+    let mut seen = Versioned::new(&kind, Some(attempt.new), attempt.old);
+    let Some(mut answer) = hook.ask(server, asked, &seen, true).await? else {
+        return Ok(Some(false));
+    };
+    warnings.append(&mut answer.warnings);
+    if let Some(refusal) = answer.refusal {
+        return Err(refusal.status(&hook.name));
+    }
+    let Some(operations) = answer.patch else { return Ok(Some(false)) };
+    let before = std::mem::take(&mut seen.object);
+    let mut changed = before.clone();
+    patch::json(&mut changed, operations).map_err(status::internal)?;
+    if changed == before {
+        return Ok(Some(false));
+    }
+    adopt(attempt, asked.call, &kind, changed)?;
+    Ok(Some(true))
+}
+
+/// Makes what somebody changed, in the form of a version, the object that is written.
+pub(super) fn adopt(
+    attempt: &mut Attempt<'_>,
+    call: &Call,
+    kind: &Served,
+    mut changed: Value,
+) -> Result<(), Status> {
+    managed::unpack(&mut changed);
+    let mut changed = decode::patched(kind, call, FieldValidation::Ignore, changed, &[])
+        .map_err(|error| status::internal(error.message))?;
+    to_storage(kind, &mut changed);
+    if !kind.custom {
+        defaults::apply(kind.storage(), &mut changed);
+    }
+    // Who manages which field is not theirs to say.
+    match attempt.new["metadata"]["managedFields"].take() {
+        Value::Null => metadata(&mut changed).remove("managedFields"),
+        fields => metadata(&mut changed).insert("managedFields".into(), fields),
+    };
+    *attempt.new = changed;
+    if let Some(old) = attempt.old {
+        keep_other_half(attempt.kind, attempt.subresource, attempt.new, old);
+    }
+    Ok(())
+}
+
+/// Asks every validating webhook at once. The first that refuses, in their order, is the answer.
+pub(super) async fn validate(
+    hooks: &[Hook],
+    server: &Server,
+    asked: &Asked<'_>,
+    new: Option<&Value>,
+    old: Option<&Value>,
+    warnings: &mut Vec<String>,
+) -> Result<(), Status> {
+    let judge = async |hook: &Hook| -> Result<Vec<String>, Status> {
+        let Some(kind) = hook.matches(server, asked, new, old)? else { return Ok(Vec::new()) };
+        let seen = Versioned::new(&kind, new, old);
+        let Some(answer) = hook.ask(server, asked, &seen, false).await? else {
+            return Ok(Vec::new());
+        };
+        match answer.refusal {
+            Some(refusal) => Err(refusal.status(&hook.name)),
+            None => Ok(answer.warnings),
+        }
+    };
+    for verdict in join_all(hooks.iter().map(judge)).await {
+        warnings.extend(verdict?);
+    }
+    Ok(())
+}

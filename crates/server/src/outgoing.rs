@@ -1,0 +1,437 @@
+//! Outgoing calls: what a webhook is asked, over HTTPS and within bounds.
+//!
+//! River: admission, conversion → **outgoing** → somebody else's server.
+//! Promise: a call ends within its time, an answer is at most [`ANSWER_MAX`] bytes, redirects are
+//! not followed, the caller's credentials are not passed on, and addresses that only a machine's
+//! own metadata service answers at are not called.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use headwater_cache::Cache;
+use http::{Request, StatusCode, Uri, header};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use serde_json::Value;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsConnector;
+
+use crate::object::tree;
+
+/// The largest answer.
+const ANSWER_MAX: usize = 3 * 1024 * 1024;
+
+/// Idle connections kept to one place; more are closed.
+const IDLE_MAX: usize = 4;
+
+/// Places to which idle connections are kept; when there are more, all are forgotten.
+const PLACES_MAX: usize = 256;
+
+/// How much of an answer that makes no sense is shown.
+const SHOWN_MAX: usize = 256;
+
+/// Where to call, as a configuration says it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Place {
+    target: Target,
+    /// Begins with a slash.
+    path: String,
+    /// The authority that the other side's certificate must come from, as PEM.
+    authority: Vec<u8>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Target {
+    Host { host: String, port: u16 },
+    Service { namespace: String, name: String, port: u16 },
+}
+
+impl Place {
+    /// Reads a `clientConfig`.
+    pub(crate) fn read(config: &Value) -> Result<Place, String> {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let authority = STANDARD.decode(text(&config["caBundle"])).map_err(|e| e.to_string())?;
+        let service = &config["service"];
+        if service.is_object() {
+            let port = service["port"].as_u64().and_then(|port| u16::try_from(port).ok());
+            let path = text(&service["path"]);
+            return Ok(Place {
+                target: Target::Service {
+                    namespace: text(&service["namespace"]),
+                    name: text(&service["name"]),
+                    port: port.unwrap_or(443),
+                },
+                path: if path.starts_with('/') { path } else { format!("/{path}") },
+                authority,
+            });
+        }
+        let url = text(&config["url"]);
+        let uri: Uri = url.parse().map_err(|error| format!("{url:?}: {error}"))?;
+        let host = uri.host().ok_or_else(|| format!("{url:?} has no host"))?;
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let port = uri.port_u16().unwrap_or(443);
+        let path = uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
+        Ok(Place { target: Target::Host { host, port }, path, authority })
+    }
+
+    /// The name that the other side's certificate must have.
+    fn server_name(&self) -> String {
+        match &self.target {
+            Target::Host { host, .. } => host.clone(),
+            Target::Service { namespace, name, .. } => format!("{name}.{namespace}.svc"),
+        }
+    }
+
+    fn port(&self) -> u16 {
+        match &self.target {
+            Target::Host { port, .. } | Target::Service { port, .. } => *port,
+        }
+    }
+
+    fn authority_name(&self) -> String {
+        let name = self.server_name();
+        let name = if name.contains(':') { format!("[{name}]") } else { name };
+        match self.port() {
+            443 if matches!(self.target, Target::Host { .. }) => name,
+            port => format!("{name}:{port}"),
+        }
+    }
+
+    fn path_with(&self, timeout: Duration) -> String {
+        let joint = if self.path.contains('?') { '&' } else { '?' };
+        format!("{}{joint}timeout={}s", self.path, timeout.as_secs())
+    }
+}
+
+/// Calls places.
+#[derive(Default)]
+pub(crate) struct Caller {
+    idle: Mutex<HashMap<Place, Vec<SendRequest<Full<Bytes>>>>>,
+    /// What drives the connections.
+    connections: Mutex<JoinSet<()>>,
+}
+
+impl Caller {
+    /// Posts JSON and answers the JSON that comes back. The error is what Go's client would say.
+    pub(crate) async fn post(
+        &self,
+        cache: &Cache,
+        place: &Place,
+        body: Vec<u8>,
+        timeout: Duration,
+    ) -> Result<Value, String> {
+        let path = place.path_with(timeout);
+        let url = format!("https://{}{path}", place.authority_name());
+        let call = self.call(cache, place, &path, Bytes::from(body));
+        let answered = match tokio::time::timeout(timeout, call).await {
+            Ok(answered) => answered,
+            Err(_) => Err(Failure::Post("context deadline exceeded".to_owned())),
+        };
+        match answered {
+            Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
+                let text = String::from_utf8_lossy(&bytes[..bytes.len().min(SHOWN_MAX)]);
+                format!("the answer is not JSON: {error}: {text:?}")
+            }),
+            Err(Failure::Post(why)) => Err(format!("Post \"{url}\": {why}")),
+            Err(Failure::Answer(why)) => Err(why),
+        }
+    }
+
+    async fn call(
+        &self,
+        cache: &Cache,
+        place: &Place,
+        path: &str,
+        body: Bytes,
+    ) -> Result<Bytes, Failure> {
+        while let Some(mut sender) = self.take(place) {
+            // It may have been closed at the other end while it lay here; then another is tried.
+            if let Ok(answer) = send(&mut sender, place, path, body.clone()).await {
+                return self.finish(place, sender, answer).await;
+            }
+        }
+        let mut sender = self.connect(cache, place).await?;
+        let answer = send(&mut sender, place, path, body).await;
+        let answer = answer.map_err(|error| Failure::Post(error.to_string()))?;
+        self.finish(place, sender, answer).await
+    }
+
+    async fn finish(
+        &self,
+        place: &Place,
+        sender: SendRequest<Full<Bytes>>,
+        answer: http::Response<hyper::body::Incoming>,
+    ) -> Result<Bytes, Failure> {
+        let code = answer.status();
+        let bytes = match Limited::new(answer.into_body(), ANSWER_MAX).collect().await {
+            Ok(collected) => collected.to_bytes(),
+            Err(error) if error.is::<http_body_util::LengthLimitError>() => {
+                let why = format!("the answer is larger than {ANSWER_MAX} bytes");
+                return Err(Failure::Answer(why));
+            }
+            Err(error) => return Err(Failure::Answer(format!("unexpected EOF: {error}"))),
+        };
+        self.keep(place, sender);
+        if code != StatusCode::OK {
+            let text = String::from_utf8_lossy(&bytes[..bytes.len().min(SHOWN_MAX)]);
+            let text = text.trim();
+            return Err(Failure::Answer(match text.is_empty() {
+                true => format!(
+                    "the server responded with the status code {} but did not return more information",
+                    code.as_u16()
+                ),
+                false => format!(
+                    "an error on the server ({text:?}) has prevented the request from succeeding"
+                ),
+            }));
+        }
+        Ok(bytes)
+    }
+
+    fn take(&self, place: &Place) -> Option<SendRequest<Full<Bytes>>> {
+        let mut idle = self.idle.lock().expect("the map is never left half-changed");
+        let senders = idle.get_mut(place)?;
+        while let Some(sender) = senders.pop() {
+            if sender.is_ready() && !sender.is_closed() {
+                return Some(sender);
+            }
+        }
+        None
+    }
+
+    fn keep(&self, place: &Place, sender: SendRequest<Full<Bytes>>) {
+        let mut idle = self.idle.lock().expect("the map is never left half-changed");
+        if idle.len() >= PLACES_MAX {
+            idle.clear();
+        }
+        let senders = idle.entry(place.clone()).or_default();
+        if senders.len() < IDLE_MAX {
+            senders.push(sender);
+        }
+    }
+
+    async fn connect(
+        &self,
+        cache: &Cache,
+        place: &Place,
+    ) -> Result<SendRequest<Full<Bytes>>, Failure> {
+        let fail = |why: String| Failure::Post(why);
+        let addresses = resolve(cache, &place.target).await.map_err(fail)?;
+        let socket = dial(&addresses).await.map_err(fail)?;
+        let name = ServerName::try_from(place.server_name())
+            .map_err(|error| fail(format!("tls: {error}")))?;
+        let config = client_config(&place.authority).map_err(fail)?;
+        let stream = TlsConnector::from(Arc::new(config)).connect(name, socket).await;
+        let stream = stream.map_err(|error| fail(tls_error(&error)))?;
+        let (sender, connection) = http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| fail(error.to_string()))?;
+        let mut connections = self.connections.lock().expect("the set is never left half-changed");
+        while connections.try_join_next().is_some() {}
+        connections.spawn(async move {
+            // What goes wrong shows in the call that it went wrong for.
+            let _ = connection.await;
+        });
+        Ok(sender)
+    }
+}
+
+/// What went wrong: on the way, or in the answer.
+enum Failure {
+    Post(String),
+    Answer(String),
+}
+
+async fn send(
+    sender: &mut SendRequest<Full<Bytes>>,
+    place: &Place,
+    path: &str,
+    body: Bytes,
+) -> Result<http::Response<hyper::body::Incoming>, Box<dyn std::error::Error + Send + Sync>> {
+    sender.ready().await?;
+    let request = Request::post(path)
+        .header(header::HOST, place.authority_name())
+        .header(header::CONTENT_TYPE, "application/json")
+        .header(header::ACCEPT, "application/json")
+        .header(header::USER_AGENT, concat!("headwater/", env!("CARGO_PKG_VERSION")))
+        .body(Full::new(body))?;
+    Ok(sender.send_request(request).await?)
+}
+
+async fn dial(addresses: &[SocketAddr]) -> Result<TcpStream, String> {
+    let mut last = "no addresses".to_owned();
+    for address in addresses {
+        if !is_callable(address.ip()) {
+            last = format!("dial tcp {address}: the address may not be called");
+            continue;
+        }
+        match TcpStream::connect(address).await {
+            Ok(socket) => {
+                // A review is one small write; waiting to fill a packet only delays it.
+                let _ = socket.set_nodelay(true);
+                return Ok(socket);
+            }
+            Err(error) => {
+                let why = match error.kind() {
+                    std::io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
+                    _ => error.to_string(),
+                };
+                last = format!("dial tcp {address}: connect: {why}");
+            }
+        }
+    }
+    Err(last)
+}
+
+/// Link-local addresses are those of metadata services, which tell secrets to whoever can call.
+fn is_callable(ip: IpAddr) -> bool {
+    match ip.to_canonical() {
+        IpAddr::V4(v4) => !v4.is_link_local() && !v4.is_unspecified() && !v4.is_broadcast(),
+        IpAddr::V6(v6) => v6.segments()[0] & 0xffc0 != 0xfe80 && !v6.is_unspecified(),
+    }
+}
+
+async fn resolve(cache: &Cache, target: &Target) -> Result<Vec<SocketAddr>, String> {
+    match target {
+        Target::Host { host, port } => look_up(host, *port).await,
+        Target::Service { namespace, name, port } => {
+            let service = read(cache, "/registry/core/services/", namespace, name)
+                .ok_or_else(|| format!("service {name:?} not found in namespace {namespace:?}"))?;
+            let ports = service["spec"]["ports"].as_array();
+            let entry = ports.into_iter().flatten().find(|entry| entry["port"] == *port);
+            if service["spec"]["type"] == "ExternalName" {
+                let host = service["spec"]["externalName"].as_str().unwrap_or_default();
+                let own = entry.and_then(|entry| entry["targetPort"].as_u64());
+                let own = own.and_then(|port| u16::try_from(port).ok());
+                return look_up(host, own.unwrap_or(*port)).await;
+            }
+            let entry = entry
+                .ok_or_else(|| format!("no service port {port} found for service {name:?}"))?;
+            let port_name = entry["name"].as_str().unwrap_or_default();
+            let found = endpoints(cache, namespace, name, port_name);
+            match found.is_empty() {
+                true => Err(format!("no endpoints available for service {name:?}")),
+                false => Ok(found),
+            }
+        }
+    }
+}
+
+async fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
+    let found = tokio::net::lookup_host((host, port)).await;
+    Ok(found.map_err(|_| format!("dial tcp: lookup {host}: no such host"))?.collect())
+}
+
+fn read(cache: &Cache, prefix: &str, namespace: &str, name: &str) -> Option<Value> {
+    let snapshot = cache.snapshot(&cache.resource(prefix));
+    tree(snapshot.get(&format!("{namespace}/{name}"))?.as_slice()).ok()
+}
+
+/// The addresses behind a service. Cluster addresses lead nowhere without a pod network, so the
+/// endpoints themselves are called.
+fn endpoints(cache: &Cache, namespace: &str, name: &str, port_name: &str) -> Vec<SocketAddr> {
+    let mut found = Vec::new();
+    let mut add = |address: &str, ports: &Value| {
+        let ports = ports.as_array().into_iter().flatten();
+        for port in ports.filter(|port| port["name"].as_str().unwrap_or_default() == port_name) {
+            let number = port["port"].as_u64().and_then(|port| u16::try_from(port).ok());
+            let ip = address.parse::<IpAddr>().ok();
+            found.extend(ip.zip(number).map(|(ip, port)| SocketAddr::new(ip, port)));
+        }
+    };
+    let slices = cache.snapshot(&cache.resource("/registry/discovery.k8s.io/endpointslices/"));
+    let own = slices
+        .iter(namespace, None)
+        .filter(|slice| slice.label("kubernetes.io/service-name") == Some(name));
+    for slice in own.filter_map(|slice| tree(slice.as_slice()).ok()) {
+        for endpoint in slice["endpoints"].as_array().into_iter().flatten() {
+            let addresses = endpoint["addresses"].as_array().into_iter().flatten();
+            let ready = endpoint["conditions"]["ready"] != false;
+            for address in addresses.filter(|_| ready).filter_map(Value::as_str) {
+                add(address, &slice["ports"]);
+            }
+        }
+    }
+    let endpoints = read(cache, "/registry/core/endpoints/", namespace, name);
+    let subsets = endpoints.iter().flat_map(|endpoints| endpoints["subsets"].as_array());
+    for subset in subsets.flatten() {
+        for address in subset["addresses"].as_array().into_iter().flatten() {
+            add(address["ip"].as_str().unwrap_or_default(), &subset["ports"]);
+        }
+    }
+    found
+}
+
+fn client_config(authority: &[u8]) -> Result<ClientConfig, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(authority) {
+        let certificate = certificate.map_err(|error| format!("caBundle: {error}"))?;
+        roots.add(certificate).map_err(|error| format!("caBundle: {error}"))?;
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| format!("tls: {error}"))?;
+    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+}
+
+fn tls_error(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    let cause = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match cause {
+        Some(rustls::Error::InvalidCertificate(
+            rustls::CertificateError::UnknownIssuer | rustls::CertificateError::BadSignature,
+        )) => "tls: failed to verify certificate: x509: certificate signed by unknown authority"
+            .into(),
+        Some(rustls::Error::InvalidCertificate(why)) => {
+            format!("tls: failed to verify certificate: x509: {why}")
+        }
+        _ => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn places_are_read() {
+        let url = |url: &str| Place::read(&json!({ "url": url }));
+        let place = url("https://127.0.0.1:9443/validate?x=1").unwrap();
+        assert_eq!(place.authority_name(), "127.0.0.1:9443");
+        assert_eq!(place.path_with(Duration::from_secs(5)), "/validate?x=1&timeout=5s");
+        assert_eq!(url("https://[::1]/").unwrap().authority_name(), "[::1]");
+        url("https:// nowhere").unwrap_err();
+        let service = json!({"service": {"namespace": "ns", "name": "hook", "path": "v"}});
+        let place = Place::read(&service).unwrap();
+        assert_eq!(place.authority_name(), "hook.ns.svc:443");
+        assert_eq!(place.path_with(Duration::from_secs(1)), "/v?timeout=1s");
+    }
+
+    #[test]
+    fn metadata_services_are_not_called() {
+        for (address, callable) in [
+            ("127.0.0.1", true),
+            ("10.0.0.1", true),
+            ("::1", true),
+            ("169.254.169.254", false),
+            ("::ffff:169.254.169.254", false),
+            ("fe80::1", false),
+            ("0.0.0.0", false),
+        ] {
+            assert_eq!(is_callable(address.parse().unwrap()), callable, "{address}");
+        }
+    }
+}

@@ -1,0 +1,574 @@
+//! Admission webhooks: a real HTTPS server that answers well, badly, slowly or not at all.
+
+use std::sync::{Arc, Mutex};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use headwater_api::SystemClock;
+use headwater_server::pki::{self, Pki};
+use http_body_util::{BodyExt, Full};
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+
+use crate::api::{Api, CMS, DEPLOYMENTS, PODS, config_map, deployment, labelled, pod};
+
+const MUTATING: &str = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
+const VALIDATING: &str = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
+
+/// What a webhook sends back.
+pub(crate) enum Reply {
+    /// The `response` of a review; its uid is added if it has none.
+    Response(Value),
+    /// These bytes with this code.
+    Raw(u16, Vec<u8>),
+    /// Nothing, ever.
+    Silence,
+}
+
+type Behaviour = dyn Fn(&Value) -> Reply + Send + Sync;
+
+/// A webhook.
+pub(crate) struct Hook {
+    pub(crate) port: u16,
+    pub(crate) authority: String,
+    seen: Arc<Mutex<Vec<Value>>>,
+    _serving: JoinSet<()>,
+}
+
+impl Hook {
+    pub(crate) async fn start(behaviour: impl Fn(&Value) -> Reply + Send + Sync + 'static) -> Hook {
+        let names = pki::names("127.0.0.1".parse().unwrap(), &["hook.ns.svc".to_owned()]);
+        let keys = Pki::in_memory(&names, &SystemClock).unwrap();
+        let certificate = CertificateDer::from_pem_slice(keys.server.certificate.as_bytes());
+        let key = PrivateKeyDer::from_pem_slice(keys.server.key.reveal().as_bytes()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.unwrap()], key)
+            .unwrap();
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let behaviour: Arc<Behaviour> = Arc::new(behaviour);
+        let mut serving = JoinSet::new();
+        serving.spawn(accept(listener, acceptor, behaviour, Arc::clone(&seen)));
+        Hook { port, authority: STANDARD.encode(keys.ca), seen, _serving: serving }
+    }
+
+    /// The reviews it was asked since the last time.
+    pub(crate) fn asked(&self) -> Vec<Value> {
+        std::mem::take(&mut self.seen.lock().unwrap())
+    }
+
+    /// A webhook about the creation of ConfigMaps.
+    fn webhook(&self) -> Value {
+        json!({
+            "name": "hook.example.com", "sideEffects": "None", "admissionReviewVersions": ["v1"],
+            "clientConfig": {
+                "url": format!("https://127.0.0.1:{}/hook", self.port), "caBundle": self.authority,
+            },
+            "rules": [rule("CREATE", "", "configmaps")],
+            "timeoutSeconds": 5,
+        })
+    }
+}
+
+fn rule(operation: &str, group: &str, resource: &str) -> Value {
+    json!({
+        "operations": [operation], "apiGroups": [group], "apiVersions": ["*"],
+        "resources": [resource],
+    })
+}
+
+async fn accept(
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+    behaviour: Arc<Behaviour>,
+    seen: Arc<Mutex<Vec<Value>>>,
+) {
+    let mut connections = JoinSet::new();
+    while let Ok((socket, _)) = listener.accept().await {
+        let (acceptor, behaviour, seen) = (acceptor.clone(), behaviour.clone(), seen.clone());
+        connections.spawn(async move {
+            let Ok(stream) = acceptor.accept(socket).await else { return };
+            let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
+                let (behaviour, seen) = (behaviour.clone(), seen.clone());
+                async move {
+                    let body = request.into_body().collect().await.unwrap().to_bytes();
+                    let review: Value = serde_json::from_slice(&body).unwrap();
+                    let reply = behaviour(&review);
+                    seen.lock().unwrap().push(review.clone());
+                    answer(&review, reply).await
+                }
+            });
+            let http = hyper::server::conn::http1::Builder::new();
+            let _ = http.serve_connection(TokioIo::new(stream), service).await;
+        });
+    }
+}
+
+async fn answer(review: &Value, reply: Reply) -> hyper::Result<hyper::Response<Full<Bytes>>> {
+    let (code, bytes) = match reply {
+        Reply::Silence => std::future::pending().await,
+        Reply::Raw(code, bytes) => (code, bytes),
+        Reply::Response(mut response) => {
+            if response["uid"].is_null() {
+                response["uid"] = review["request"]["uid"].clone();
+            }
+            let answer = json!({
+                "apiVersion": review["apiVersion"], "kind": review["kind"], "response": response,
+            });
+            (200, answer.to_string().into_bytes())
+        }
+    };
+    let mut response = hyper::Response::new(Full::new(Bytes::from(bytes)));
+    *response.status_mut() = code.try_into().unwrap();
+    Ok(response)
+}
+
+fn allow() -> Reply {
+    Reply::Response(json!({"allowed": true}))
+}
+
+fn patch(operations: Value) -> Reply {
+    let patch = STANDARD.encode(operations.to_string());
+    Reply::Response(json!({"allowed": true, "patchType": "JSONPatch", "patch": patch}))
+}
+
+async fn configure(api: &Api, target: &str, name: &str, webhooks: Value) {
+    api.create(target, &json!({"metadata": {"name": name}, "webhooks": webhooks})).await;
+}
+
+/// A server with one webhook, changed as the test wants it.
+async fn with(target: &str, hook: &Hook, change: impl FnOnce(&mut Value)) -> Api {
+    let api = Api::start().await;
+    let mut webhook = hook.webhook();
+    change(&mut webhook);
+    configure(&api, target, "hooks", json!([webhook])).await;
+    api
+}
+
+#[tokio::test]
+async fn a_mutating_webhook_changes_what_is_stored_and_is_told_all_about_it() {
+    let hook = Hook::start(|_| {
+        let patch = STANDARD
+            .encode(json!([{"op": "add", "path": "/data", "value": {"added": "yes"}}]).to_string());
+        Reply::Response(json!({
+            "allowed": true, "patchType": "JSONPatch", "patch": patch,
+            "warnings": ["mind the gap"], "auditAnnotations": {"a": "b"},
+        }))
+    })
+    .await;
+    let api = with(MUTATING, &hook, |_| {}).await;
+    let answer = api.post(CMS, &config_map("a")).await;
+    answer.is(201, "");
+    assert_eq!(answer.header("warning"), "299 - \"mind the gap\"");
+    assert_eq!(answer.json()["data"]["added"], "yes");
+    assert_eq!(api.get(&format!("{CMS}/a")).await.json()["data"]["added"], "yes");
+    let [review] = &hook.asked()[..] else { panic!() };
+    let request = &review["request"];
+    assert_eq!(review["apiVersion"], "admission.k8s.io/v1");
+    assert_eq!(request["operation"], "CREATE");
+    assert_eq!(request["kind"], json!({"group": "", "version": "v1", "kind": "ConfigMap"}));
+    assert_eq!(
+        request["requestResource"],
+        json!({"group": "", "version": "v1", "resource": "configmaps"})
+    );
+    assert_eq!((&request["name"], &request["namespace"]), (&json!("a"), &json!("ns")));
+    assert_eq!(request["userInfo"]["username"], "kubernetes-admin");
+    assert_eq!(request["dryRun"], false);
+    assert_eq!(request["options"]["kind"], "CreateOptions");
+    assert_eq!(request["object"]["metadata"]["name"], "a");
+    assert_eq!(request["oldObject"], Value::Null);
+}
+
+#[tokio::test]
+async fn a_validating_webhook_refuses_in_its_own_words() {
+    let hook = Hook::start(|review| match review["request"]["object"]["data"]["bad"].is_null() {
+        true => allow(),
+        false => Reply::Response(json!({
+            "allowed": false, "status": {"code": 409, "reason": "Conflict", "message": "too bad"},
+        })),
+    })
+    .await;
+    let api = with(VALIDATING, &hook, |webhook| {
+        webhook["rules"] = json!([rule("*", "", "configmaps")]);
+    })
+    .await;
+    let mut good = config_map("a");
+    good["data"] = json!({"good": "x"});
+    api.create(CMS, &good).await;
+    let mut bad = config_map("b");
+    bad["data"] = json!({"bad": "x"});
+    let message = "admission webhook \"hook.example.com\" denied the request: too bad";
+    api.post(CMS, &bad).await.fails(409, "Conflict", message);
+    api.get(&format!("{CMS}/b")).await.is(404, "");
+    hook.asked();
+    api.merge(&format!("{CMS}/a"), &json!({"data": {"x": "y"}})).await.is(200, "");
+    let [review] = &hook.asked()[..] else { panic!() };
+    assert_eq!(review["request"]["operation"], "UPDATE");
+    assert_eq!(review["request"]["object"]["data"]["x"], "y");
+    assert_eq!(review["request"]["oldObject"]["metadata"]["name"], "a");
+    let managers = &review["request"]["oldObject"]["metadata"]["managedFields"];
+    assert!(managers.is_array(), "{managers}");
+    api.delete(&format!("{CMS}/a")).await.is(200, "");
+    let [review] = &hook.asked()[..] else { panic!() };
+    assert_eq!(review["request"]["operation"], "DELETE");
+    assert_eq!(review["request"]["object"], Value::Null);
+    assert_eq!(review["request"]["oldObject"]["data"]["x"], "y");
+}
+
+#[tokio::test]
+async fn a_deletion_can_be_refused_one_by_one_and_all_at_once() {
+    let hook = Hook::start(|_| Reply::Response(json!({"allowed": false}))).await;
+    let api = with(VALIDATING, &hook, |webhook| {
+        webhook["rules"] = json!([rule("DELETE", "", "configmaps")]);
+    })
+    .await;
+    api.config_maps(&["a", "b"]).await;
+    let message = "admission webhook \"hook.example.com\" denied the request without explanation";
+    api.delete(&format!("{CMS}/a")).await.fails(400, "", message);
+    api.delete(CMS).await.fails(400, "", message);
+    api.get(CMS).await.lists("a b");
+}
+
+#[tokio::test]
+async fn answers_that_are_none_fail_the_request_or_are_ignored() {
+    let response = |response: Value| move || Reply::Response(response.clone());
+    let raw = |code: u16, text: &'static str| move || Reply::Raw(code, text.into());
+    type Make = Box<dyn Fn() -> Reply + Send + Sync>;
+    let rows: Vec<(Make, &str)> = vec![
+        (
+            Box::new(response(json!({"allowed": true, "uid": "other"}))),
+            "received invalid webhook response: expected response.uid=",
+        ),
+        (
+            Box::new(response(json!({"allowed": true, "patch": "W10=", "patchType": "Strange"}))),
+            "received invalid webhook response: webhook returned invalid response.patchType of \"Strange\"",
+        ),
+        (
+            Box::new(response(json!({"allowed": true, "patch": "e30", "patchType": "JSONPatch"}))),
+            "received invalid webhook response: received undecodable patch",
+        ),
+        (Box::new(raw(200, "hello")), "failed to call webhook: the answer is not JSON"),
+        (Box::new(raw(200, "")), "failed to call webhook: the answer is not JSON"),
+        (
+            Box::new(raw(200, "{}")),
+            "received invalid webhook response: expected webhook response of",
+        ),
+        (
+            Box::new(raw(500, "broken")),
+            "failed to call webhook: an error on the server (\"broken\") has prevented the request from succeeding",
+        ),
+        (
+            Box::new(raw(302, "")),
+            "failed to call webhook: the server responded with the status code 302",
+        ),
+        (
+            Box::new(|| Reply::Raw(200, vec![b' '; 4 << 20])),
+            "failed to call webhook: the answer is larger than 3145728 bytes",
+        ),
+    ];
+    for (reply, expected) in rows {
+        let hook = Hook::start(move |_| reply()).await;
+        let api = with(MUTATING, &hook, |_| {}).await;
+        let message = format!(
+            "Internal error occurred: failed calling webhook \"hook.example.com\": {expected}"
+        );
+        api.post(CMS, &config_map("a")).await.fails(500, "InternalError", &message);
+        let change = json!({"webhooks": [{"name": "hook.example.com", "failurePolicy": "Ignore"}]});
+        let strategic = "application/strategic-merge-patch+json";
+        api.patch(strategic, &format!("{MUTATING}/hooks"), change.to_string()).await.is(200, "");
+        api.create(CMS, &config_map("a")).await;
+    }
+}
+
+#[tokio::test]
+async fn a_webhook_that_is_dead_or_not_who_it_says_cannot_be_asked() {
+    let hook = Hook::start(|_| allow()).await;
+    let other = Hook::start(|_| allow()).await;
+    let api = with(VALIDATING, &hook, |webhook| {
+        webhook["clientConfig"]["caBundle"] = other.authority.clone().into();
+    })
+    .await;
+    let url = format!("Post \"https://127.0.0.1:{}/hook?timeout=5s\": ", hook.port);
+    let failed = "Internal error occurred: failed calling webhook \"hook.example.com\": failed to call webhook: ";
+    let message = format!(
+        "{failed}{url}tls: failed to verify certificate: x509: certificate signed by unknown authority"
+    );
+    api.post(CMS, &config_map("a")).await.fails(500, "InternalError", &message);
+    assert!(hook.asked().is_empty());
+    let port = hook.port;
+    drop(hook);
+    let message = format!("{failed}{url}dial tcp 127.0.0.1:{port}: connect: connection refused");
+    // Until the listener is really gone, a connection may still be made.
+    let mut answer = api.post(CMS, &config_map("a")).await;
+    while !answer.text().contains("refused") {
+        answer = api.post(CMS, &config_map("a")).await;
+    }
+    answer.fails(500, "InternalError", &message);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_webhook_that_is_slow_is_not_waited_for() {
+    let hook = Hook::start(|_| Reply::Silence).await;
+    let api = with(VALIDATING, &hook, |webhook| webhook["timeoutSeconds"] = 1.into()).await;
+    let answer = api.post(CMS, &config_map("a")).await;
+    answer.is(500, "context deadline exceeded");
+    api.merge(CMS, &json!({})).await;
+    api.get(CMS).await.lists("");
+}
+
+#[tokio::test]
+async fn webhooks_are_asked_about_what_their_rules_say() {
+    let hook = Hook::start(|_| allow()).await;
+    let check = async |change: fn(&mut Value), expected: &[&str]| {
+        let api = with(VALIDATING, &hook, change).await;
+        hook.asked();
+        api.send(
+            "POST /api/v1/namespaces\nContent-Type: application/json",
+            r#"{"metadata": {"name": "team", "labels": {"team": "a"}}}"#,
+        )
+        .await
+        .is(201, "");
+        api.create(CMS, &labelled("plain", "")).await;
+        api.create(CMS, &labelled("marked", "mark=yes")).await;
+        api.create("/api/v1/namespaces/team/configmaps", &config_map("teams")).await;
+        api.create(PODS, &pod("p", "")).await;
+        let status = json!({"status": {"phase": "Running"}});
+        api.merge(&format!("{PODS}/p/status"), &status).await.is(200, "");
+        let asked = hook.asked();
+        let asked: Vec<&str> =
+            asked.iter().map(|review| review["request"]["name"].as_str().unwrap()).collect();
+        assert_eq!(asked, expected);
+    };
+    check(|_| {}, &["plain", "marked", "teams"]).await;
+    check(
+        |webhook| webhook["objectSelector"] = json!({"matchLabels": {"mark": "yes"}}),
+        &["marked"],
+    )
+    .await;
+    check(
+        |webhook| {
+            webhook["namespaceSelector"] =
+                json!({"matchExpressions": [{"key": "team", "operator": "Exists"}]});
+        },
+        &["teams"],
+    )
+    .await;
+    check(|webhook| webhook["rules"] = json!([rule("*", "", "pods")]), &["p"]).await;
+    check(|webhook| webhook["rules"] = json!([rule("*", "", "pods/*")]), &["p", "p"]).await;
+    check(|webhook| webhook["rules"] = json!([rule("UPDATE", "", "*/status")]), &["p"]).await;
+    check(|webhook| webhook["rules"][0]["scope"] = "Cluster".into(), &[]).await;
+    check(
+        |webhook| {
+            webhook["rules"] = json!([rule("*", "*", "*")]);
+            webhook["rules"][0]["scope"] = "Cluster".into();
+        },
+        &["team"],
+    )
+    .await;
+    check(
+        |webhook| {
+            webhook["matchConditions"] = json!([
+                {"name": "a", "expression": "request.operation == 'CREATE'"},
+                {"name": "b", "expression": "object.metadata.name.startsWith('m')"},
+            ]);
+        },
+        &["marked"],
+    )
+    .await;
+    check(|webhook| webhook["rules"][0]["apiVersions"] = json!(["v2"]), &[]).await;
+}
+
+#[tokio::test]
+async fn conditions_that_cannot_be_judged_count_as_the_failure_policy_says() {
+    let hook = Hook::start(|_| allow()).await;
+    let condition = json!([{"name": "c", "expression": "object.data.x == 'y'"}]);
+    let api =
+        with(VALIDATING, &hook, |webhook| webhook["matchConditions"] = condition.clone()).await;
+    let message = "configmaps \"a\" is forbidden: no such key: data";
+    api.post(CMS, &config_map("a")).await.fails(403, "Forbidden", message);
+    let api = with(VALIDATING, &hook, |webhook| {
+        webhook["matchConditions"] = condition;
+        webhook["failurePolicy"] = "Ignore".into();
+    })
+    .await;
+    api.create(CMS, &config_map("a")).await;
+    assert!(hook.asked().is_empty());
+}
+
+#[tokio::test]
+async fn a_rule_about_another_version_matches_the_same_objects() {
+    let hook = Hook::start(|_| allow()).await;
+    let target = "/apis/autoscaling/v1/namespaces/ns/horizontalpodautoscalers";
+    let scaler = json!({
+        "apiVersion": "autoscaling/v1", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "h"},
+        "spec": {"maxReplicas": 3, "targetCPUUtilizationPercentage": 50,
+            "scaleTargetRef": {"kind": "Deployment", "name": "d", "apiVersion": "apps/v1"}},
+    });
+    let about = |webhook: &mut Value| {
+        webhook["rules"] = json!([rule("*", "autoscaling", "horizontalpodautoscalers")]);
+        webhook["rules"][0]["apiVersions"] = json!(["v2"]);
+    };
+    let api = with(VALIDATING, &hook, about).await;
+    api.create(target, &scaler).await;
+    let [review] = &hook.asked()[..] else { panic!() };
+    let request = &review["request"];
+    assert_eq!(request["kind"]["version"], "v2");
+    assert_eq!(request["requestKind"]["version"], "v1");
+    assert_eq!(request["object"]["apiVersion"], "autoscaling/v2");
+    assert!(request["object"]["spec"]["metrics"].is_array(), "{request}");
+    let api = with(VALIDATING, &hook, |webhook| {
+        about(webhook);
+        webhook["matchPolicy"] = "Exact".into();
+    })
+    .await;
+    api.create(target, &scaler).await;
+    assert!(hook.asked().is_empty());
+}
+
+#[tokio::test]
+async fn a_webhook_that_wants_to_sees_what_later_ones_changed() {
+    let counts = |review: &Value| {
+        let data = &review["request"]["object"]["data"];
+        data.as_object().map_or(0, |data| data.len())
+    };
+    let add = |key: &str| {
+        json!([
+            {"op": "add", "path": format!("/data/{key}"), "value": "1"},
+        ])
+    };
+    let first =
+        Hook::start(move |review| match review["request"]["object"]["data"]["first"].is_null() {
+            true => patch(add("first")),
+            false => allow(),
+        })
+        .await;
+    let second = Hook::start(move |_| patch(add("second"))).await;
+    let api = Api::start().await;
+    let (mut one, mut two) = (first.webhook(), second.webhook());
+    one["name"] = "one.example.com".into();
+    one["reinvocationPolicy"] = "IfNeeded".into();
+    two["name"] = "two.example.com".into();
+    configure(&api, MUTATING, "hooks", json!([one, two])).await;
+    let mut object = config_map("a");
+    object["data"] = json!({"own": "1"});
+    let made = api.create(CMS, &object).await;
+    assert_eq!(made["data"], json!({"own": "1", "first": "1", "second": "1"}));
+    let seen: Vec<usize> = first.asked().iter().map(counts).collect();
+    assert_eq!(seen, [1, 3], "asked again after the other's change");
+    assert_eq!(second.asked().len(), 1, "never asked again");
+}
+
+#[tokio::test]
+async fn what_a_webhook_makes_must_be_valid() {
+    let hook =
+        Hook::start(|_| patch(json!([{"op": "replace", "path": "/spec/replicas", "value": -1}])))
+            .await;
+    let api = with(MUTATING, &hook, |webhook| {
+        webhook["rules"] = json!([rule("CREATE", "apps", "deployments")]);
+    })
+    .await;
+    api.post(DEPLOYMENTS, &deployment("d")).await.is(422, "spec.replicas");
+    let hook = Hook::start(|_| {
+        patch(json!([{"op": "replace", "path": "/spec/replicas", "value": "many"}]))
+    })
+    .await;
+    let api = with(MUTATING, &hook, |webhook| {
+        webhook["rules"] = json!([rule("CREATE", "apps", "deployments")]);
+    })
+    .await;
+    api.post(DEPLOYMENTS, &deployment("d")).await.is(500, "");
+    api.get(DEPLOYMENTS).await.lists("");
+}
+
+#[tokio::test]
+async fn a_dry_run_is_told_as_one_and_stores_nothing() {
+    let hook = Hook::start(|_| allow()).await;
+    let api = with(VALIDATING, &hook, |_| {}).await;
+    api.post(&format!("{CMS}?dryRun=All"), &config_map("a")).await.is(201, "");
+    let [review] = &hook.asked()[..] else { panic!() };
+    assert_eq!(review["request"]["dryRun"], true);
+    assert_eq!(review["request"]["options"]["dryRun"], json!(["All"]));
+    api.get(CMS).await.lists("");
+}
+
+#[tokio::test]
+async fn a_service_is_found_by_its_endpoints_or_its_other_name() {
+    let hook = Hook::start(|_| allow()).await;
+    let api = with(VALIDATING, &hook, |webhook| {
+        webhook["clientConfig"] = json!({
+            "service": {"namespace": "ns", "name": "hook", "path": "/x"}, "caBundle": hook.authority,
+        });
+    })
+    .await;
+    let failed = "Internal error occurred: failed calling webhook \"hook.example.com\": failed to call webhook: Post \"https://hook.ns.svc:443/x?timeout=5s\": ";
+    let answer = api.post(CMS, &config_map("a")).await;
+    answer.fails(500, "InternalError", &format!("{failed}service \"hook\" not found"));
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "hook"},
+        "spec": {"ports": [{"port": 443, "targetPort": 9443}]},
+    });
+    api.create("/api/v1/namespaces/ns/services", &service).await;
+    let answer = api.post(CMS, &config_map("a")).await;
+    answer.fails(500, "InternalError", &format!("{failed}no endpoints available for service"));
+    // An address that is never called: that it was found shows in the answer.
+    let slice = json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {"name": "hook-1", "labels": {"kubernetes.io/service-name": "hook"}},
+        "endpoints": [{"addresses": ["255.255.255.255"]}], "ports": [{"name": "", "port": 1}],
+    });
+    api.create("/apis/discovery.k8s.io/v1/namespaces/ns/endpointslices", &slice).await;
+    api.post(CMS, &config_map("a"))
+        .await
+        .is(500, "dial tcp 255.255.255.255:1: the address may not be called");
+    let target = "/api/v1/namespaces/ns/services/hook";
+    api.delete(target).await.is(200, "");
+    let other = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "hook"},
+        "spec": {"type": "ExternalName", "externalName": "localhost",
+            "ports": [{"port": 443, "targetPort": hook.port}]},
+    });
+    api.create("/api/v1/namespaces/ns/services", &other).await;
+    api.create(CMS, &config_map("a")).await;
+    assert_eq!(hook.asked().len(), 1);
+}
+
+#[tokio::test]
+async fn a_configuration_that_locks_everything_can_be_removed() {
+    let hook = Hook::start(|_| Reply::Response(json!({"allowed": false}))).await;
+    let api = with(VALIDATING, &hook, |webhook| {
+        webhook["rules"] = json!([rule("*", "*", "*/*")]);
+        webhook["rules"].as_array_mut().unwrap().push(rule("*", "*", "*"));
+    })
+    .await;
+    api.post(CMS, &config_map("a")).await.is(400, "denied");
+    api.delete(&format!("{VALIDATING}/hooks")).await.is(200, "");
+    api.create(CMS, &config_map("a")).await;
+}
+
+#[tokio::test]
+async fn a_configuration_that_could_never_be_called_is_refused() {
+    let api = Api::start().await;
+    let webhook = json!({
+        "name": "short", "clientConfig": {"url": "http://x"}, "admissionReviewVersions": ["v1"],
+        "sideEffects": "None",
+    });
+    let object = json!({"metadata": {"name": "hooks"}, "webhooks": [webhook]});
+    api.post(VALIDATING, &object).await.fails(
+        422,
+        "Invalid",
+        "ValidatingWebhookConfiguration.admissionregistration.k8s.io \"hooks\" is invalid: [webhooks[0].name: Invalid value: \"short\"",
+    );
+}

@@ -195,6 +195,11 @@ impl Client {
         trouble.unreachable.clone().or_else(|| trouble.full.clone())
     }
 
+    /// Whether nothing can be written for lack of space.
+    pub(crate) fn is_full(&self) -> bool {
+        self.trouble_mut().full.is_some()
+    }
+
     fn trouble_mut(&self) -> MutexGuard<'_, Trouble> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -30,7 +30,7 @@ use crate::journal::{Journal, Step};
 use crate::lease::Lease;
 use crate::proto::{
     COMPACT, CompactResponse, Compare, Event, KeyValue, LEASE_GRANT, LeaseGrantRequest,
-    LeaseGrantResponse, RANGE, RangeRequest, RangeResponse, Request, RequestOp, STATUS,
+    LeaseGrantResponse, PutRequest, RANGE, RangeRequest, RangeResponse, Request, RequestOp, STATUS,
     StatusRequest, StatusResponse, TXN, TxnRequest, TxnResponse,
 };
 use crate::recent::Recent;
@@ -143,6 +143,9 @@ async fn pulse(shared: Arc<Shared>) {
     loop {
         // What it finds is noted by the client.
         let _ = shared.newest().await;
+        if shared.client.is_full() {
+            let _ = shared.try_space().await;
+        }
         let status = shared.client.call(STATUS, StatusRequest {}, Calls::Freely).await;
         if let Ok(StatusResponse { db_size, .. }) = status {
             shared.disk_bytes.store(u64::try_from(db_size).unwrap_or(0), Ordering::Relaxed);
@@ -280,6 +283,19 @@ impl Shared {
             .map(|answer| answer.header.map_or(Revision::ZERO, |header| revision(header.revision)));
         *turn = (covers, newest.clone());
         newest
+    }
+
+    /// A write that etcd refuses while it has no space, and that is never done: no key is at a
+    /// revision below zero.
+    async fn try_space(&self) -> Result<TxnResponse, Failure> {
+        let key = self.space.journal();
+        let put = PutRequest { key: key.clone(), ..PutRequest::default() };
+        let request = TxnRequest {
+            compare: vec![Compare::mod_revision(key, -1)],
+            success: vec![Request::Put(put).into()],
+            failure: Vec::new(),
+        };
+        self.client.call(TXN, request, Calls::Freely).await
     }
 
     /// Reads pages of one state and puts them together.

@@ -89,6 +89,22 @@ impl Etcd {
         }
     }
 
+    /// Stops a member's clock, so to say: it keeps its connections and does nothing.
+    pub fn pause(&self, member: usize) {
+        self.signal(member, "STOP");
+    }
+
+    /// Lets a paused member go on as if nothing had been.
+    pub fn resume(&self, member: usize) {
+        self.signal(member, "CONT");
+    }
+
+    fn signal(&self, member: usize, name: &str) {
+        let process = self.members[member].process.as_ref().expect("it runs");
+        let sent = Command::new("kill").args(["-s", name, &process.id().to_string()]).status();
+        assert!(sent.expect("there is kill").success());
+    }
+
     /// Starts a member again, with the data it had.
     pub fn restart(&mut self, member: usize) {
         self.kill(member);

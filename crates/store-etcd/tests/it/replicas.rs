@@ -448,3 +448,26 @@ async fn what_is_too_large_for_one_message_is_put_together() {
     assert!(seen[COUNT..].iter().all(|change| change.revision == seen[COUNT].revision));
     assert!(seen[COUNT..].iter().all(|c| c.prev.as_ref().is_some_and(|p| p.value == large)));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_etcd_without_space_is_read_and_says_so() {
+    let Some(members) = etcd::Etcd::start() else { return };
+    let store = Etcd::connect(fixture::options(&members)).await.unwrap();
+    let at = create(&store, "/a").await;
+    let alarm = |action: &str| {
+        let alarm = json!({"action": action, "memberID": "0", "alarm": "NOSPACE"});
+        members.post(0, "/v3/maintenance/alarm", &alarm).unwrap()
+    };
+    let raised = alarm("ACTIVATE");
+    let error = store.commit(put("/b", "{}")).await.unwrap_err();
+    assert!(matches!(&error, Error::Unavailable(why) if why.contains("space")), "{error}");
+    assert_eq!(store.revision().await.unwrap(), at);
+    assert_eq!(keys(&store).await, ["/a"]);
+    assert!(store.condition().trouble.is_some_and(|trouble| trouble.contains("space")));
+    let member = &raised["alarms"][0]["memberID"];
+    let cleared = json!({"action": "DEACTIVATE", "memberID": member, "alarm": "NOSPACE"});
+    members.post(0, "/v3/maintenance/alarm", &cleared).unwrap();
+    // It is found out without a write: a server that is not ready gets none.
+    until("there is space", async || store.condition().trouble.is_none()).await;
+    assert_eq!(create(&store, "/b").await, at.next());
+}

@@ -22,6 +22,7 @@ use headwater_store_etcd::{Etcd, Options};
 use headwater_testkit::history::{Body, Change, Ends, Seen, Start, Stream, Truth};
 use headwater_testkit::proxy::Proxy;
 use headwater_testkit::{etcd, ledger};
+use serde_json::json;
 use tokio::task::{JoinSet, block_in_place};
 
 use crate::fixture::until;
@@ -40,14 +41,19 @@ const SLEEPERS: usize = 20;
 enum Fault {
     LeaderStops,
     FollowerStops,
+    /// It wakes up as one that thinks it leads: nobody may be told old news by it.
+    LeaderPauses,
+    Defragmentation,
     ServerIsCutOff,
     CompactionUnderSleepers,
     ServerRestarts,
 }
 
-const FAULTS: [Fault; 5] = [
+const FAULTS: [Fault; 7] = [
     Fault::LeaderStops,
     Fault::FollowerStops,
+    Fault::LeaderPauses,
+    Fault::Defragmentation,
     Fault::ServerIsCutOff,
     Fault::CompactionUnderSleepers,
     Fault::ServerRestarts,
@@ -176,6 +182,18 @@ impl Torture {
             Fault::FollowerStops => {
                 let leader = block_in_place(|| self.members.leader());
                 self.stop_member((leader + 1) % 3).await;
+            }
+            Fault::LeaderPauses => {
+                let leader = block_in_place(|| self.members.leader());
+                self.members.pause(leader);
+                self.progress().await;
+                self.members.resume(leader);
+            }
+            Fault::Defragmentation => {
+                for member in 0..3 {
+                    let path = "/v3/maintenance/defragment";
+                    block_in_place(|| self.members.post(member, path, &json!({}))).unwrap();
+                }
             }
             Fault::ServerIsCutOff => self.cut_off().await,
             Fault::CompactionUnderSleepers => self.compact().await,

@@ -15,10 +15,13 @@ use crate::schema::{Reach, Shape, Steps, Type, Types, When, steps};
 use crate::status::FieldError;
 
 mod config;
+mod job;
 mod network;
 mod pod;
 mod rule;
+mod security;
 mod update;
+mod volume;
 mod workload;
 
 use rule::Rule;
@@ -230,12 +233,14 @@ fn follow(
 
 fn own(name: &str) -> Own {
     match name {
+        "app-armor" => security::app_armor,
         "autoscaler" => workload::autoscaler,
         "claim" => config::claim,
         "cluster-subjects" => config::cluster_subjects,
         "config-map" => config::config_map,
         "container" => pod::container,
         "cron-job" => workload::cron_job,
+        "csi-driver" => volume::driver,
         "daemon-set" => workload::daemon_set,
         "deployment" => workload::deployment,
         "disruption-budget" => workload::disruption_budget,
@@ -246,6 +251,7 @@ fn own(name: &str) -> Own {
         "env" => pod::env,
         "env-from" => pod::env_from,
         "event" => config::event,
+        "fibre-channel" => volume::fibre_channel,
         "flow-rules" => config::flow_rules,
         "flow-schema" => config::flow_schema,
         "handler" => pod::handler,
@@ -262,6 +268,7 @@ fn own(name: &str) -> Own {
         "network-peer" => network::network_peer,
         "network-policy" => network::network_policy,
         "network-port" => network::network_port,
+        "nfs" => volume::nfs,
         "node" => config::node,
         "node-requirement" => pod::node_requirement,
         "one-volume-source" => pod::one_volume_source,
@@ -275,12 +282,14 @@ fn own(name: &str) -> Own {
         "replication-controller" => workload::replication_controller,
         "resources" => pod::resources,
         "revision-data" => workload::revision_data,
+        "seccomp" => security::seccomp,
         "secret" => config::secret,
         "service" => network::service,
+        "signing-request" => security::signing_request,
         "stateful-set" => workload::stateful_set,
         "subject" => config::subject,
         "toleration" => pod::toleration,
-        "volume-spec" => config::volume_spec,
+        "volume-spec" => volume::spec,
         other => unreachable!("no rule {other}"),
     }
 }

@@ -150,7 +150,7 @@ pub(super) fn node(check: &mut Check<'_>, node: &Object, path: &Path<'_>) {
     }
 }
 
-fn access_modes(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
+pub(super) fn access_modes(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
     const MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
     let modes = list(spec, "accessModes");
     let at = path.field("accessModes");
@@ -182,46 +182,6 @@ pub(super) fn claim(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
             }
         }
     }
-}
-
-pub(super) fn volume_spec(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
-    access_modes(check, spec, path);
-    if let Some(capacity) = map(spec, "capacity") {
-        let at = path.field("capacity");
-        if !capacity.contains_key("storage") || capacity.len() > 1 {
-            check.not_supported(at, &shown(spec, "capacity"), &["storage"]);
-        }
-        for (name, value) in capacity {
-            let amount = value.as_str().and_then(|text| Quantity::parse(text).ok());
-            if amount.is_some_and(|amount| amount.is_negative() || amount.is_zero()) {
-                check.invalid(at.key(name), value, "must be greater than zero");
-            }
-        }
-    }
-    let mut sources = volume_sources(spec);
-    if sources.next().is_none() {
-        check.required(path, "must specify a volume type");
-    }
-    for name in sources {
-        check.forbidden(path.field(name), "may not specify more than 1 volume type");
-    }
-}
-
-/// The fields of a volume's spec that say where it is.
-pub(super) fn volume_sources(spec: &Object) -> impl Iterator<Item = &str> {
-    const OTHERS: [&str; 9] = [
-        "accessModes",
-        "capacity",
-        "claimRef",
-        "mountOptions",
-        "nodeAffinity",
-        "persistentVolumeReclaimPolicy",
-        "storageClassName",
-        "volumeAttributesClassName",
-        "volumeMode",
-    ];
-    let given = spec.iter().filter(|(_, value)| !value.is_null()).map(|(name, _)| name.as_str());
-    given.filter(|name| !OTHERS.contains(name))
 }
 
 pub(super) fn quota(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {

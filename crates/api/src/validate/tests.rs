@@ -463,6 +463,73 @@ fn configuration_is_refused_with_the_words_of_the_reference() {
             "spec: Required value: must specify a volume type",
         ],
     );
+    let volume = |extra: Value| {
+        let mut spec = json!({"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}});
+        merge(&mut spec, &extra);
+        json!({ "spec": spec })
+    };
+    for (source, expected) in [
+        (
+            json!({"nfs": {"server": "s", "path": "/p"}, "csi": {"driver": "d", "volumeHandle": "h"}}),
+            &["spec.csi: Forbidden: may not specify more than 1 volume type"][..],
+        ),
+        (
+            json!({"nfs": {"server": "", "path": "p"}}),
+            &[
+                "spec.nfs.server: Required value",
+                "spec.nfs.path: Invalid value: \"p\": must be an absolute path",
+            ],
+        ),
+        (
+            json!({"csi": {"driver": "-d", "volumeHandle": ""}}),
+            &[
+                "spec.csi.driver: Invalid value: \"-d\": a lowercase RFC 1123 subdomain",
+                "spec.csi.volumeHandle: Required value",
+            ],
+        ),
+        (
+            json!({"local": {"path": "/a/../b"}}),
+            &[
+                "spec.nodeAffinity: Required value: Local volume requires node affinity",
+                "spec.local.path: Invalid value: \"/a/../b\": must not contain '..'",
+            ],
+        ),
+        (
+            json!({"hostPath": {"path": "/./"}, "persistentVolumeReclaimPolicy": "Recycle"}),
+            &[
+                "spec.persistentVolumeReclaimPolicy: Forbidden: may not be 'recycle' for a hostPath mount of '/'",
+            ],
+        ),
+        (
+            json!({"fc": {"targetWWNs": ["w"]}}),
+            &["spec.fc.lun: Required value: lun is required if targetWWNs is specified"],
+        ),
+        (
+            json!({"fc": {}}),
+            &["spec.fc.targetWWNs: Required value: must specify either targetWWNs or wwids"],
+        ),
+        (
+            json!({"hostPath": {"path": "/x"}, "nodeAffinity": {}}),
+            &["spec.nodeAffinity.required: Required value: must specify required node constraints"],
+        ),
+        (
+            json!({"hostPath": {"path": "/x"}, "volumeAttributesClassName": ""}),
+            &[
+                "spec.volumeAttributesClassName: Required value: an empty string is disallowed",
+                "spec.csi: Required value: has to be specified when using volumeAttributesClassName",
+            ],
+        ),
+        (
+            json!({"iscsi": {"targetPortal": "", "iqn": "", "lun": 256}}),
+            &[
+                "spec.iscsi.targetPortal: Required value",
+                "spec.iscsi.iqn: Required value",
+                "spec.iscsi.lun: Invalid value: 256: must be between 0 and 255, inclusive",
+            ],
+        ),
+    ] {
+        refused("", "PersistentVolume", &volume(source), expected);
+    }
     refused(
         "scheduling.k8s.io",
         "PriorityClass",
@@ -741,4 +808,227 @@ impl Filler<'_> {
             _ => Value::Null,
         }
     }
+}
+
+#[test]
+fn profiles_name_what_they_need_and_nothing_else() {
+    let seccomp = |profile: Value, expected: &[&str]| {
+        let pod = json!({"spec": {
+            "securityContext": {"seccompProfile": profile},
+            "containers": [{"name": "c", "image": "i"}],
+        }});
+        let expected: Vec<String> = expected
+            .iter()
+            .map(|text| format!("spec.securityContext.seccompProfile.{text}"))
+            .collect();
+        refused("", "Pod", &pod, &expected.iter().map(String::as_str).collect::<Vec<_>>());
+    };
+    seccomp(json!({"type": "RuntimeDefault"}), &[]);
+    seccomp(json!({"type": "Localhost", "localhostProfile": "p/q.json"}), &[]);
+    seccomp(json!({}), &["type: Required value: type is required when seccompProfile is set"]);
+    seccomp(
+        json!({"type": "Cats"}),
+        &[
+            "type: Unsupported value: \"Cats\": supported values: \"Localhost\", \"RuntimeDefault\", \"Unconfined\"",
+        ],
+    );
+    seccomp(
+        json!({"type": "Localhost"}),
+        &["localhostProfile: Required value: must be set when seccomp type is Localhost"],
+    );
+    seccomp(
+        json!({"type": "Localhost", "localhostProfile": "/a/../b"}),
+        &[
+            "localhostProfile: Invalid value: \"/a/../b\": must be a relative path",
+            "localhostProfile: Invalid value: \"/a/../b\": must not contain '..'",
+        ],
+    );
+    seccomp(
+        json!({"type": "Unconfined", "localhostProfile": "p"}),
+        &[
+            "localhostProfile: Invalid value: {\"localhostProfile\":\"p\",\"type\":\"Unconfined\"}: can only be set when seccomp type is Localhost",
+        ],
+    );
+    let armor = |profile: Value, expected: &str| {
+        let pod = json!({"spec": {"containers": [
+            {"name": "c", "image": "i", "securityContext": {"appArmorProfile": profile}},
+        ]}});
+        let field = "spec.containers[0].securityContext.appArmorProfile";
+        refused("", "Pod", &pod, &[&format!("{field}.{expected}")]);
+    };
+    armor(json!({}), "type: Required value: type is required when appArmorProfile is set");
+    armor(json!({"type": "Cats"}), "type: Unsupported value: \"Cats\"");
+    armor(
+        json!({"type": "Localhost"}),
+        "localhostProfile: Required value: must be set when AppArmor type is Localhost",
+    );
+    armor(
+        json!({"type": "Localhost", "localhostProfile": " p"}),
+        "localhostProfile: Invalid value: \" p\": must not be padded with whitespace",
+    );
+    armor(
+        json!({"type": "RuntimeDefault", "localhostProfile": "p"}),
+        "localhostProfile: Invalid value: \"p\": can only be set when AppArmor type is Localhost",
+    );
+}
+
+#[test]
+fn a_job_says_exactly_when_it_has_failed_and_when_it_has_succeeded() {
+    let job = |extra: Value| {
+        let mut job = json!({
+            "metadata": {"name": "j", "uid": "u"},
+            "spec": {"template": {"spec": {
+                "restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}],
+            }}},
+        });
+        merge(&mut job["spec"], &extra);
+        job
+    };
+    let failure = |rule: Value, expected: &[&str]| {
+        let expected: Vec<String> =
+            expected.iter().map(|text| format!("spec.podFailurePolicy.rules[0]{text}")).collect();
+        let job = job(json!({"podFailurePolicy": {"rules": [rule]}}));
+        refused("batch", "Job", &job, &expected.iter().map(String::as_str).collect::<Vec<_>>());
+    };
+    let codes = |operator: &str, values: &[i32]| json!({"operator": operator, "values": values});
+    failure(json!({"action": "FailJob", "onExitCodes": codes("In", &[1, 42])}), &[]);
+    failure(json!({"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}), &[]);
+    failure(
+        json!({"onExitCodes": codes("In", &[1])}),
+        &[
+            ".action: Required value: valid values: [\"Count\" \"FailIndex\" \"FailJob\" \"Ignore\"]",
+        ],
+    );
+    failure(
+        json!({"action": "FailIndex", "onExitCodes": codes("In", &[1])}),
+        &[".action: Invalid value: \"FailIndex\": requires the backoffLimitPerIndex to be set"],
+    );
+    failure(
+        json!({"action": "Cats"}),
+        &[
+            ".action: Unsupported value: \"Cats\": supported values: \"Count\", \"FailIndex\"",
+            ": Invalid value: specifying one of OnExitCodes and OnPodConditions is required",
+        ],
+    );
+    failure(
+        json!({"action": "Count", "onExitCodes": codes("In", &[0, 2, 1, 2])}),
+        &[
+            ".onExitCodes.values[0]: Invalid value: 0: must not be 0 for the In operator",
+            ".onExitCodes.values[3]: Duplicate value: 2",
+            ".onExitCodes.values: Invalid value: [0,2,1,2]: must be ordered",
+        ],
+    );
+    failure(
+        json!({
+            "action": "Count",
+            "onExitCodes": {"operator": "Cats", "containerName": "other", "values": []},
+            "onPodConditions": [{"type": "-", "status": "Maybe"}],
+        }),
+        &[
+            ".onExitCodes.operator: Unsupported value: \"Cats\": supported values: \"In\", \"NotIn\"",
+            ".onExitCodes.containerName: Invalid value: \"other\": must be one of the container",
+            ".onExitCodes.values: Invalid value: [",
+            ".onPodConditions[0].type: Invalid value: \"-\"",
+            ".onPodConditions[0].status: Unsupported value: \"Maybe\": supported values: \"False\"",
+            ": Invalid value: specifying both OnExitCodes and OnPodConditions is not supported",
+        ],
+    );
+    let success = |rule: Value, expected: &[&str]| {
+        let expected: Vec<String> =
+            expected.iter().map(|text| format!("spec.successPolicy.rules[0]{text}")).collect();
+        let job = job(json!({
+            "completionMode": "Indexed", "completions": 5, "parallelism": 1,
+            "successPolicy": {"rules": [rule]},
+        }));
+        refused("batch", "Job", &job, &expected.iter().map(String::as_str).collect::<Vec<_>>());
+    };
+    success(json!({"succeededIndexes": "0,2-4", "succeededCount": 4}), &[]);
+    success(json!({}), &[": Required value: at least one of succeededCount or succeededIndexes"]);
+    success(
+        json!({"succeededIndexes": "1,1"}),
+        &[
+            ".succeededIndexes: Invalid value: \"1,1\": error parsing succeededIndexes: non-increasing order, previous: 1, current: 1",
+        ],
+    );
+    success(
+        json!({"succeededIndexes": "0-5"}),
+        &[
+            ".succeededIndexes: Invalid value: \"0-5\": error parsing succeededIndexes: too large index: \"5\"",
+        ],
+    );
+    success(
+        json!({"succeededIndexes": "0-1", "succeededCount": 3}),
+        &[
+            ".succeededCount: Invalid value: 3: must be less than or equal to 2 (the number of indexes",
+        ],
+    );
+    refused(
+        "batch",
+        "Job",
+        &job(json!({"successPolicy": {"rules": [{"succeededCount": 1}]}})),
+        &[
+            "spec.successPolicy: Invalid value: {\"rules\":[{\"succeededCount\":1}]}: requires indexed completion mode",
+        ],
+    );
+}
+
+#[test]
+fn a_signing_request_is_one_for_somebody_who_signs() {
+    use base64::Engine;
+    let encode = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
+    let block = |name: &str, body: &str| {
+        encode(&format!("-----BEGIN {name}-----\n{body}\n-----END {name}-----\n"))
+    };
+    let good = block("CERTIFICATE REQUEST", "MAMCAQE=");
+    let request = |extra: Value| {
+        let mut spec =
+            json!({"request": good, "signerName": "example.com/s", "usages": ["client auth"]});
+        merge(&mut spec, &extra);
+        json!({"metadata": {"name": "c"}, "spec": spec})
+    };
+    let check = |extra: Value, expected: &[&str]| {
+        refused("certificates.k8s.io", "CertificateSigningRequest", &request(extra), expected);
+    };
+    check(json!({}), &[]);
+    check(json!({"expirationSeconds": 600}), &[]);
+    for wrong in [
+        encode("x"),
+        String::new(),
+        block("CERTIFICATE", "MAMCAQE="),
+        block("CERTIFICATE REQUEST", "!"),
+    ] {
+        let expected = format!(
+            "spec.request: Invalid value: {}: PEM block type must be CERTIFICATE REQUEST",
+            json!(wrong)
+        );
+        check(json!({ "request": wrong }), &[&expected]);
+    }
+    let cut = block("CERTIFICATE REQUEST", "MAUCAQE=");
+    check(json!({ "request": cut }), &["spec.request: Invalid value: "]);
+    check(json!({"usages": []}), &["spec.usages: Required value"]);
+    check(
+        json!({"usages": ["cats", "any", "any"]}),
+        &[
+            "spec.usages[0]: Unsupported value: \"cats\": supported values: \"any\", \"cert sign\"",
+            "spec.usages[2]: Duplicate value: \"any\"",
+        ],
+    );
+    for (signer, expected) in [
+        ("", "spec.signerName: Required value"),
+        ("x", "spec.signerName: Invalid value: \"x\": must be a fully qualified domain and path"),
+        ("a.b/c/d", "spec.signerName: Invalid value: \"a.b/c/d\": must be a fully qualified"),
+        ("a/b", "spec.signerName: Invalid value: \"a\": should be a domain with at least two"),
+        ("A.b/c", "spec.signerName: Invalid value: \"A.b\": validating label \"A\": a lowercase"),
+        ("a.b/-", "spec.signerName: Invalid value: \"-\": validating label \"-\": a lowercase"),
+        (
+            "kubernetes.io/legacy-unknown",
+            "spec.signerName: Invalid value: \"kubernetes.io/legacy-unknown\": the legacy signerName",
+        ),
+    ] {
+        check(json!({ "signerName": signer }), &[expected]);
+    }
+    check(
+        json!({"expirationSeconds": 599}),
+        &["spec.expirationSeconds: Invalid value: 599: may not specify a duration less than 600"],
+    );
 }

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{
-    Check, Object, config, has, is_true, list, map, network, number, objects, shown, text,
+    Check, Object, has, is_true, list, map, network, number, objects, shown, text, volume,
 };
 use crate::quantity::Quantity;
 use crate::schema::get;
@@ -263,8 +263,7 @@ fn claim(check: &mut Check<'_>, old: &Object, spec: &Object, before: &Object) {
 }
 
 fn volume(check: &mut Check<'_>, spec: &Object, old: &Object) {
-    let mut names: Vec<&str> =
-        config::volume_sources(spec).chain(config::volume_sources(old)).collect();
+    let mut names: Vec<&str> = volume::sources(spec).chain(volume::sources(old)).collect();
     names.sort_unstable();
     names.dedup();
     if names.into_iter().any(|name| spec.get(name) != old.get(name)) {

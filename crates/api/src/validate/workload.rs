@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::job;
 use super::rule::{CRON_JOB_NAME_BYTES_MAX, percent};
 use super::{
     Check, Object, Path, has, is_true, list, map, number, objects, shown, shown_text, text,
@@ -238,6 +239,8 @@ pub(super) fn job_spec(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
             }
         }
     }
+    job::failure_policy(check, spec, path);
+    job::success_policy(check, spec, path);
     let Some(pod) = map(spec, "template").and_then(|template| map(template, "spec")) else {
         return;
     };

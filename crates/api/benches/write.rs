@@ -34,7 +34,7 @@ fn main() {
     let mut whole = created.clone();
     managed::unpack(&mut whole);
     let stored = bytes(&whole);
-    let config = parsed.clone();
+    let config = parsed;
     println!("body {} bytes, stored {} bytes", body.len(), stored.len());
 
     bench.stage("parse JSON", || decode::json(body));
@@ -65,7 +65,7 @@ fn main() {
     let live = applied(&pods, None, config.clone());
     let live = self::defaulted(&pods, live);
     bench.of("apply, same again", || config.clone(), |value| applied(&pods, Some(&live), value));
-    let mut other = config.clone();
+    let mut other = config;
     other["metadata"]["annotations"]["bench.headwater/mark"] = "1".into();
     bench.of("apply, one change", || other.clone(), |value| applied(&pods, Some(&live), value));
     bench.stage("write JSON", || bytes(&created));

@@ -37,6 +37,9 @@ impl Span {
     }
 }
 
+/// How far the end of a string is looked for byte by byte.
+const NEAR: usize = 24;
+
 /// A position in JSON text.
 #[derive(Clone, Copy, Debug)]
 pub struct Scanner<'a> {
@@ -87,6 +90,19 @@ impl<'a> Scanner<'a> {
     pub fn string(&mut self) -> Result<Span, Malformed> {
         self.expect(b'"')?;
         let start = self.at;
+        // Most strings are short: they end before a search over wide words has begun.
+        let near = self.bytes.len().min(start + NEAR);
+        while self.at < near {
+            match self.bytes[self.at] {
+                b'"' => {
+                    let end = self.at;
+                    self.at = end + 1;
+                    return Ok(Span::new(start, end));
+                }
+                b'\\' => self.at += 2,
+                _ => self.at += 1,
+            }
+        }
         loop {
             let rest = self.bytes.get(self.at..).unwrap_or_default();
             match memchr2(b'"', b'\\', rest) {

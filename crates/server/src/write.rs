@@ -441,13 +441,14 @@ impl Update<'_> {
         };
         let origin = Origin { server: self.server, call: self.call, options: &self.options };
         admit(attempt, origin).await?;
-        if !change.is_managed() {
+        stamp(&mut new, current.revision);
+        if change.is_managed() {
+            managed::keep_times(old, &mut new);
+        } else {
             let subresource = &self.resource.subresource;
             let manager = Manager::new(self.server, self.call, kind, subresource, &self.options);
             track(&manager, kind, Some(old), &mut new);
         }
-        stamp(&mut new, current.revision);
-        managed::keep_times(old, &mut new);
         let is_noop = new == *old && !self.is_stale();
         if is_noop || self.options.dry_run {
             let object = wire(&canonical(&new), current.revision)?;

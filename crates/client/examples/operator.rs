@@ -44,16 +44,16 @@ async fn reconcile(app: Arc<WebApp>, cx: Context) -> Result<Next, Failure> {
     }))?;
     owner::set_controller(&*app, &mut wanted)?;
     cx.apply(&wanted, "webapp").await?; // remembered: the next reconcile sees this write
-    cx.apply(&directory(&app, json!({name: app.spec.image}))?, name).await?;
+    cx.apply(&directory(&app, &json!({name: app.spec.image}))?, name).await?;
     Ok(Next::Done) // an error instead would be retried, with a delay for this object alone
 }
 
 async fn forget(app: Arc<WebApp>, cx: Context) -> Result<Next, Failure> {
-    cx.apply(&directory(&app, json!({}))?, app.name()).await?;
+    cx.apply(&directory(&app, &json!({}))?, app.name()).await?;
     Ok(Next::Done) // the finalizer goes now, and the WebApp with it
 }
 
-fn directory(app: &WebApp, data: Value) -> serde_json::Result<ConfigMap> {
+fn directory(app: &WebApp, data: &Value) -> serde_json::Result<ConfigMap> {
     let metadata = json!({"name": "directory", "namespace": app.namespace()});
     from_value(json!({"metadata": metadata, "data": data}))
 }

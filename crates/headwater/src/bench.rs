@@ -6,10 +6,11 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 
 use crate::limits;
 
+mod client;
 mod cluster;
 mod list;
 mod load;
@@ -60,6 +61,11 @@ enum Scenario {
     Start(Starts),
     /// From nothing to many pods running on many simulated nodes, with all controllers
     Cluster(Clusters),
+    /// A client's cache of many pods: CPU and memory, kept in several ways and by kube-runtime
+    Client(Clients),
+    /// One of the processes of `bench client`
+    #[command(hide = true)]
+    Follow(Follow),
 }
 
 /// Flags of `bench write`.
@@ -118,6 +124,32 @@ struct Clusters {
     nodes: usize,
 }
 
+/// Flags of `bench client`.
+#[derive(Debug, Args)]
+struct Clients {
+    /// Pods to keep; may be repeated
+    #[arg(long, value_name = "N", default_values_t = [10_000, 100_000])]
+    objects: Vec<usize>,
+
+    /// Updates to handle after the sync
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    updates: usize,
+
+    /// Ways to keep them; all unless given
+    #[arg(long, value_enum, value_name = "WAY")]
+    keep: Vec<client::Keep>,
+}
+
+/// Flags of `bench follow`.
+#[derive(Debug, Args)]
+struct Follow {
+    #[arg(long, value_enum)]
+    keep: client::Keep,
+
+    #[arg(long)]
+    updates: u64,
+}
+
 /// Runs one scenario and prints a line for each thing measured.
 pub(crate) async fn bench(flags: Bench) -> Result<()> {
     limits::raise();
@@ -129,6 +161,19 @@ pub(crate) async fn bench(flags: Bench) -> Result<()> {
         ensure!(flags.kubeconfig.is_none(), "bench cluster starts a server of its own");
         let size = cluster::Size { nodes: clusters.nodes, pods: clusters.pods };
         return cluster::run(&size, flags.memory, &mut report).await;
+    }
+    if let Scenario::Client(clients) = &flags.scenario {
+        ensure!(flags.kubeconfig.is_none(), "bench client starts a server of its own");
+        let keep = match clients.keep.as_slice() {
+            [] => client::Keep::value_variants().to_vec(),
+            chosen => chosen.to_vec(),
+        };
+        let (objects, updates) = (clients.objects.clone(), clients.updates);
+        let size = client::Size { objects, updates, keep };
+        return client::run(&size, flags.memory, &mut report).await;
+    }
+    if let (Scenario::Follow(follow), Some(kubeconfig)) = (&flags.scenario, &flags.kubeconfig) {
+        return client::follow::follow(kubeconfig, follow.keep, follow.updates).await;
     }
     let target = match &flags.kubeconfig {
         Some(kubeconfig) => Target::existing(kubeconfig, flags.pid)?,
@@ -145,6 +190,8 @@ pub(crate) async fn bench(flags: Bench) -> Result<()> {
             };
             watch::run(&target, &size, &mut report).await
         }
-        Scenario::Start(_) | Scenario::Cluster(_) => Ok(()),
+        Scenario::Start(_) | Scenario::Cluster(_) | Scenario::Client(_) | Scenario::Follow(_) => {
+            Ok(())
+        }
     }
 }

@@ -32,7 +32,7 @@ impl Meter<'_> {
 }
 
 /// Time on a processor, all threads together, to the nanosecond.
-fn cpu(pids: &[u32]) -> Option<Duration> {
+pub(super) fn cpu(pids: &[u32]) -> Option<Duration> {
     let mut total = 0;
     for pid in pids {
         for thread in fs::read_dir(format!("/proc/{pid}/task")).ok()? {

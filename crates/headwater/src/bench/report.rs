@@ -24,7 +24,7 @@ pub(super) struct Line {
     wall_seconds: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     per_second: Option<f64>,
-    /// The server's CPU for one of `unit`.
+    /// CPU for one of `unit`: the server's, or the client's where that is measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     cpu_micros: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -33,8 +33,20 @@ pub(super) struct Line {
     p99_micros: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peak_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    against: Option<Against>,
     #[serde(skip_serializing_if = "str::is_empty")]
     target: &'static str,
+}
+
+/// The same work done by somebody else, as ratios of ours to theirs.
+#[derive(Serialize)]
+struct Against {
+    name: &'static str,
+    cpu: f64,
+    memory: f64,
 }
 
 impl Line {
@@ -49,6 +61,8 @@ impl Line {
             p50_micros: None,
             p99_micros: None,
             bytes: None,
+            peak_bytes: None,
+            against: None,
             target: "",
         }
     }
@@ -79,6 +93,18 @@ impl Line {
         self
     }
 
+    /// What it keeps, and the most it took meanwhile.
+    pub(super) fn memory(mut self, peak: u64, settled: u64) -> Line {
+        (self.bytes, self.peak_bytes) = (Some(settled), Some(peak));
+        self
+    }
+
+    /// How that compares: CPU and memory as parts of another's.
+    pub(super) fn against(mut self, name: &'static str, (cpu, memory): (f64, f64)) -> Line {
+        self.against = Some(Against { name, cpu, memory });
+        self
+    }
+
     /// What it should be (`targets` in the docs).
     pub(super) fn target(mut self, target: &'static str) -> Line {
         self.target = target;
@@ -104,6 +130,12 @@ impl Line {
         }
         if let Some(bytes) = self.bytes {
             add(size(bytes));
+        }
+        if let Some(peak) = self.peak_bytes {
+            add(format!("peak {}", size(peak)));
+        }
+        if let Some(Against { name, cpu, memory }) = &self.against {
+            add(format!("{cpu:.2} of the CPU and {memory:.2} of the memory of {name}"));
         }
         if !self.target.is_empty() {
             add(format!("(target {})", self.target));

@@ -132,8 +132,19 @@ pub(crate) struct Seen {
 struct Member {
     url: String,
     calls: Channel,
-    /// Watches have a connection of their own: a long answer to a read does not hold them up.
-    watches: Channel,
+    /// The watch of the process has a connection of its own: a long answer to a read does not hold
+    /// it up, nor do readers of history who do not read on.
+    live: Channel,
+    history: Channel,
+}
+
+/// What a watch is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// It is read as fast as it comes.
+    Live,
+    /// It may be left unread for long.
+    History,
 }
 
 /// How long a connection may take.
@@ -146,6 +157,11 @@ const PING_EVERY: Duration = Duration::from_secs(6);
 /// Bytes that may be on their way to us: a page of a list.
 const CONNECTION_WINDOW: u32 = 8 << 20;
 const STREAM_WINDOW: u32 = 4 << 20;
+
+/// Bytes that wait for one reader of history. What it leaves unread counts for its whole connection,
+/// so that has room for thousands of them.
+const HISTORY_STREAM_WINDOW: u32 = 256 << 10;
+const HISTORY_CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 
 impl Client {
     pub(crate) fn new(
@@ -317,6 +333,7 @@ impl Client {
         &self,
         member: usize,
         create: WatchCreate,
+        purpose: Purpose,
     ) -> Result<(mpsc::Sender<WatchRequest>, Streaming<WatchResponse>), Failure> {
         let member = &self.members[member % self.members.len()];
         let opened = async {
@@ -326,7 +343,7 @@ impl Client {
             let (sender, receiver) = mpsc::channel(REQUESTS_MAX);
             let create = WatchRequest { request: Some(Watch::Create(create)) };
             sender.try_send(create).expect("a new channel has room");
-            let opened = member.watch(receiver, metadata).await;
+            let opened = member.watch(receiver, metadata, purpose).await;
             Ok::<_, Failure>((sender, opened.map_err(|status| failure(&status))?))
         };
         match timeout(self.deadline, opened).await {
@@ -418,8 +435,12 @@ impl Member {
             }
             endpoint = endpoint.tls_config(config).map_err(malformed)?;
         }
-        let (calls, watches) = (endpoint.connect_lazy(), endpoint.connect_lazy());
-        Ok(Member { url: url.to_owned(), calls, watches })
+        let (calls, live) = (endpoint.connect_lazy(), endpoint.connect_lazy());
+        let history = endpoint
+            .initial_connection_window_size(HISTORY_CONNECTION_WINDOW)
+            .initial_stream_window_size(HISTORY_STREAM_WINDOW)
+            .connect_lazy();
+        Ok(Member { url: url.to_owned(), calls, live, history })
     }
 
     async fn exchange<Req, Res>(
@@ -444,8 +465,13 @@ impl Member {
         &self,
         requests: mpsc::Receiver<WatchRequest>,
         metadata: MetadataMap,
+        purpose: Purpose,
     ) -> Result<Streaming<WatchResponse>, Status> {
-        let mut grpc = Grpc::new(self.watches.clone()).max_decoding_message_size(usize::MAX);
+        let channel = match purpose {
+            Purpose::Live => self.live.clone(),
+            Purpose::History => self.history.clone(),
+        };
+        let mut grpc = Grpc::new(channel).max_decoding_message_size(usize::MAX);
         grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
         let requests =
             stream::unfold(requests, async |mut requests| Some((requests.recv().await?, requests)));

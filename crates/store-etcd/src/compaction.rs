@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use headwater_api::Revision;
 
-use crate::client::{Calls, Client, Failure};
+use crate::client::{Calls, Client, Failure, Purpose};
 use crate::convert::{Space, number, revision};
 use crate::engine::Shared;
 use crate::proto::{
@@ -77,7 +77,8 @@ pub(crate) async fn learn(client: &Client, space: &Space, asked: Revision) -> Op
     let create = WatchCreate { key, start_revision, ..WatchCreate::default() };
     let told = async {
         // The sender is kept: the watch ends with it.
-        let (_requests, mut responses) = client.watch(client.current(), create).await.ok()?;
+        let opened = client.watch(client.current(), create, Purpose::History).await;
+        let (_requests, mut responses) = opened.ok()?;
         loop {
             let response = responses.message().await.ok()??;
             if response.canceled {

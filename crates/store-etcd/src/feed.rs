@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tonic::codec::Streaming;
 
-use crate::client::{Failure, Seen, failure};
+use crate::client::{Failure, Purpose, Seen, failure};
 use crate::convert::{Forgotten, number, revision};
 use crate::engine::Shared;
 use crate::proto::{Event, Watch, WatchCreate, WatchProgress, WatchRequest, WatchResponse};
@@ -76,6 +76,7 @@ impl Feed {
         member: usize,
         after: Revision,
         epoch: u64,
+        purpose: Purpose,
     ) -> Result<Feed, Ended> {
         let seen = shared.client.follow_seen();
         // Where notices of progress are not reliable, everything in etcd is watched: then each
@@ -94,7 +95,7 @@ impl Feed {
             prev_kv: true,
             fragment: true,
         };
-        let (requests, responses) = shared.client.watch(member, create).await?;
+        let (requests, responses) = shared.client.watch(member, create, purpose).await?;
         Ok(Feed {
             shared: shared.clone(),
             requests,

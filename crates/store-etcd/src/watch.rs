@@ -12,6 +12,7 @@ use headwater_store::{Batch, Error};
 use tokio::sync::watch;
 
 use crate::backoff::Backoff;
+use crate::client::Purpose;
 use crate::engine::Shared;
 use crate::feed::{Ended, Feed};
 use crate::recent::Recent;
@@ -62,7 +63,7 @@ async fn copy(
 ) -> Result<std::convert::Infallible, Ended> {
     let after = shared.recent().complete_to();
     let epoch = shared.told.borrow().epoch;
-    let mut feed = Feed::open(shared, member, after, epoch).await?;
+    let mut feed = Feed::open(shared, member, after, epoch, Purpose::Live).await?;
     shared.set_watch_trouble(None);
     loop {
         let batch = feed.next().await?;
@@ -171,7 +172,8 @@ impl Cursor {
         let ended = match self.past.as_mut() {
             None => {
                 let member = shared.client.current() + self.tries;
-                match Feed::open(&shared, member, self.position, self.epoch).await {
+                let past = Purpose::History;
+                match Feed::open(&shared, member, self.position, self.epoch, past).await {
                     Ok(feed) => {
                         self.past = Some(feed);
                         return Some(Ok(None));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::StreamExt;
+use futures::{StreamExt, stream};
 use headwater_cache::{Cacher, Filter, Options as CacheOptions, Start, Step};
 use headwater_store::{
     Action, ChangeKind, Error, Guard, Key, Op, Range, Revision, Store, Write, key,
@@ -470,4 +470,32 @@ async fn an_etcd_without_space_is_read_and_says_so() {
     // It is found out without a write: a server that is not ready gets none.
     until("there is space", async || store.condition().trouble.is_none()).await;
     assert_eq!(create(&store, "/b").await, at.next());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn readers_of_history_who_do_not_read_on_hold_nobody_up() {
+    let Some(members) = etcd::Etcd::start() else { return };
+    let options = Options { history_bytes_max: 3 << 20, ..fixture::options(&members) };
+    let store = Etcd::connect(options).await.unwrap();
+    let start = store.revision().await.unwrap();
+    // etcd tells a thousand revisions at a time, so much stays to be told after the first answer.
+    let large = "x".repeat(10_000);
+    let writes = (0..2_500).map(|n| store.commit(put(&format!("/large/{n}"), &large)));
+    stream::iter(writes).buffer_unordered(32).for_each(async |done| drop(done.unwrap())).await;
+    let mut idle = Vec::new();
+    for _ in 0..8 {
+        let mut watch = store.watch("/", start).await.unwrap();
+        watch.next().await.unwrap().unwrap();
+        idle.push(watch);
+    }
+    let mut live = store.watch("/", store.revision().await.unwrap()).await.unwrap();
+    for n in 0..50 {
+        let at = create(&store, &format!("/small/{n}")).await;
+        let batch = live.next().await.unwrap().unwrap();
+        assert_eq!(batch.complete_to, at);
+    }
+    for watch in &mut idle {
+        let batch = watch.next().await.unwrap().unwrap();
+        assert!(batch.changes.is_sorted_by_key(|change| change.revision));
+    }
 }

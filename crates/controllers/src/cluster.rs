@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use headwater_api::{Clock, SystemClock};
 use headwater_client::indexer::Index;
@@ -23,6 +24,7 @@ pub struct Cluster {
     pods: Arc<Mutex<Option<Pods>>>,
     nodes: Arc<crate::nodes::Options>,
     root_ca: Option<Arc<str>>,
+    node_grace: Duration,
 }
 
 /// All pods, once. Cheap to clone.
@@ -47,6 +49,7 @@ impl Cluster {
             pods: Arc::default(),
             nodes: Arc::default(),
             root_ca: None,
+            node_grace: Duration::from_secs(50),
         }
     }
 
@@ -67,6 +70,18 @@ impl Cluster {
     /// The certificate by which pods know the server, if it has one.
     pub fn root_ca(&self) -> Option<&str> {
         self.root_ca.as_deref()
+    }
+
+    /// How long a node may be silent before it counts as unreachable; 50 s unless set.
+    #[must_use]
+    pub fn with_node_grace(mut self, grace: Duration) -> Cluster {
+        self.node_grace = grace;
+        self
+    }
+
+    /// How long a node may be silent before it counts as unreachable.
+    pub fn node_grace(&self) -> Duration {
+        self.node_grace
     }
 
     /// Tells the time of day.

@@ -37,12 +37,16 @@ mod difference;
 mod burst;
 mod moment;
 mod template;
+mod rank;
 mod replicaset;
 mod deployment;
 mod census;
 mod namespace;
 mod garbage;
 mod serviceaccount;
+mod endpointslice;
+mod job;
+mod nodelifecycle;
 #[cfg(test)]
 mod fixture;
 

@@ -94,6 +94,8 @@ pub struct Status {
     pub reason: Option<String>,
     #[serde(rename = "podIP")]
     pub pod_ip: Option<String>,
+    #[serde(default, rename = "podIPs", deserialize_with = "nullable")]
+    pub pod_ips: Vec<core::PodIP>,
     #[serde(rename = "hostIP")]
     pub host_ip: Option<String>,
     pub nominated_node_name: Option<String>,

@@ -5,7 +5,6 @@
 //! never created twice for the same gap; stopping anywhere leaves something the next start mends.
 
 mod plan;
-mod rank;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -4,7 +4,10 @@ use headwater_client::Error;
 use headwater_client::controller::Prepared;
 
 use crate::cluster::Cluster;
-use crate::{deployment, garbage, namespace, nodes, replicaset, scheduler, serviceaccount};
+use crate::{
+    deployment, endpointslice, garbage, job, namespace, nodelifecycle, nodes, replicaset,
+    scheduler, serviceaccount,
+};
 
 /// How a controller is made ready to run.
 type Prepare = fn(&Cluster) -> Result<Prepared, Error>;
@@ -23,6 +26,9 @@ const ALL: &[(&str, Prepare)] = &[
     ("garbage", garbage::prepare),
     ("serviceaccount", serviceaccount::prepare),
     ("serviceaccount", serviceaccount::prepare_root_ca),
+    ("endpointslice", endpointslice::prepare),
+    ("job", job::prepare),
+    ("nodelifecycle", nodelifecycle::prepare),
 ];
 
 /// The names of all controllers.

@@ -12,8 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use crate::difference::count;
 use crate::moment;
 use crate::pod::Pod;
-
-use super::rank::worth_least;
+use crate::rank::worth_least;
 
 /// What is to be done. At most one of the two is not empty.
 #[derive(Debug, Default, PartialEq)]

@@ -9,3 +9,6 @@ mod replicaset;
 mod deployment;
 mod garbage;
 mod namespace;
+mod endpointslice;
+mod job;
+mod nodelifecycle;

@@ -66,7 +66,7 @@ fn logarithm(now: Timestamp, then: Timestamp) -> u32 {
 
 /// The `count` pods that are worth least. `neighbours` says how many active pods of the family are
 /// on each node.
-pub(super) fn worth_least(
+pub(crate) fn worth_least(
     pods: &[Arc<Pod>],
     count: usize,
     neighbours: &BTreeMap<String, usize>,

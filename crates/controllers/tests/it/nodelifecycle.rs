@@ -1,0 +1,154 @@
+//! Nodes that fall silent, come back, and go.
+
+use std::time::Duration;
+
+use headwater_client::Factory;
+use headwater_client::indexer::Snapshot;
+use headwater_controllers::{Cluster, Options};
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use crate::kubelet::NODE;
+use crate::world::{World, client};
+
+async fn node(world: &World, name: &str) {
+    let metadata = json!({"name": name});
+    world.create::<Node>(json!({"metadata": metadata})).await;
+    ready(world, name).await;
+    let lease = json!({
+        "metadata": {"name": name, "namespace": "kube-node-lease"},
+        "spec": {"holderIdentity": name, "renewTime": micro(Timestamp::now())},
+    });
+    world.create::<Lease>(lease).await;
+}
+
+fn micro(time: Timestamp) -> Value {
+    headwater_api::clock::rfc3339_micro(time).into()
+}
+
+async fn ready(world: &World, name: &str) {
+    let conditions = json!([{
+        "type": "Ready", "status": "True", "reason": "KubeletReady",
+        "lastHeartbeatTime": Timestamp::now(), "lastTransitionTime": Timestamp::now(),
+    }]);
+    let patch = json!({"status": {"conditions": conditions}});
+    world.calls.of::<Node>().merge_status(&name.parse().unwrap(), &patch).await.unwrap();
+}
+
+/// Renews the lease of a node as long as it is awaited.
+async fn beat(world: &World, name: &str) {
+    let key = format!("kube-node-lease/{name}").parse().unwrap();
+    loop {
+        let patch = json!({"spec": {"renewTime": micro(Timestamp::now())}});
+        world.calls.of::<Lease>().merge(&key, &patch).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(200)).await; // a heart has a rhythm
+    }
+}
+
+fn run(world: &World, grace: Duration) -> JoinSet<()> {
+    let cluster = Cluster::new(Factory::new(client(world.address))).with_node_grace(grace);
+    let options = Options::new("nodelifecycle".parse().unwrap());
+    let mut running = JoinSet::new();
+    running.spawn(async move {
+        headwater_controllers::run(cluster, options, std::future::pending()).await.unwrap();
+    });
+    running
+}
+
+fn taints(node: Option<&Node>) -> Vec<String> {
+    let taints = node.and_then(|node| node.spec.clone()).and_then(|spec| spec.taints);
+    let taints = taints.unwrap_or_default();
+    taints.iter().map(|taint| format!("{}:{}", taint.key, taint.effect)).collect()
+}
+
+fn pod(name: &str, tolerations: Value) -> Value {
+    json!({
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"containers": [{"name": "c", "image": "v1"}], "tolerations": tolerations},
+    })
+}
+
+fn is_ready(pod: Option<&Pod>) -> bool {
+    let status = pod.and_then(|pod| pod.status.clone()).unwrap_or_default();
+    status.conditions.iter().flatten().any(|it| it.type_ == "Ready" && it.status == "True")
+}
+
+#[tokio::test]
+async fn a_silent_node_loses_its_pods_and_gets_new_ones_when_it_is_back() {
+    let world = World::start().await;
+    node(&world, NODE).await;
+    node(&world, "node-b").await;
+    let _running = run(&world, Duration::from_secs(2));
+    let unreachable = "node.kubernetes.io/unreachable";
+    let keep = json!([{"key": unreachable, "operator": "Exists"}]);
+    let short = json!([{"key": unreachable, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 1}]);
+    world.create::<Pod>(pod("keeps", keep)).await;
+    world.create::<Pod>(pod("goes", short)).await;
+    world.until("default/keeps", is_ready).await;
+    world.until("default/goes", is_ready).await;
+    let scene = async {
+        // Only node-b lives on: the first node becomes unknown and is tainted.
+        let both = [format!("{unreachable}:NoSchedule"), format!("{unreachable}:NoExecute")];
+        world
+            .until(NODE, move |it: Option<&Node>| both.iter().all(|t| taints(it).contains(t)))
+            .await;
+        let unready = |it: Option<&Pod>| it.is_some() && !is_ready(it);
+        world.until("default/keeps", unready).await;
+        world.until("default/goes", |it: Option<&Pod>| it.is_none()).await;
+        let left = world.until_all(|pods: &Snapshot<Pod>| Some(pods.len())).await;
+        assert_eq!(left, 1, "the other one tolerates it");
+        // It comes back.
+        ready(&world, NODE).await;
+        let again = async {
+            world.until(NODE, |it: Option<&Node>| it.is_some() && taints(it).is_empty()).await;
+        };
+        tokio::select! {
+            () = beat(&world, NODE) => {}
+            () = again => {}
+        }
+    };
+    tokio::select! {
+        () = beat(&world, "node-b") => {}
+        () = scene => {}
+    }
+}
+
+#[tokio::test]
+async fn while_no_node_is_ready_nothing_is_driven_away() {
+    let world = World::start().await;
+    node(&world, NODE).await;
+    world.create::<Pod>(pod("p", json!([]))).await;
+    world.until("default/p", is_ready).await;
+    let _running = run(&world, Duration::from_secs(1));
+    let marked = |it: Option<&Node>| {
+        taints(it).contains(&"node.kubernetes.io/unreachable:NoSchedule".to_owned())
+    };
+    let node = world.until(NODE, marked).await;
+    assert_eq!(taints(node.as_deref()), ["node.kubernetes.io/unreachable:NoSchedule"]);
+    assert!(world.calls.of::<Pod>().get(&"default/p".parse().unwrap()).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_node_that_is_cordoned_is_tainted_and_one_that_is_gone_takes_its_pods_along() {
+    let world = World::start().await;
+    node(&world, NODE).await;
+    let _running = run(&world, Duration::from_secs(60));
+    world.merge::<Node>(NODE, json!({"spec": {"unschedulable": true}})).await;
+    let cordoned =
+        |it: Option<&Node>| taints(it) == ["node.kubernetes.io/unschedulable:NoSchedule"];
+    world.until(NODE, cordoned).await;
+    world.merge::<Node>(NODE, json!({"spec": {"unschedulable": null}})).await;
+    world.until(NODE, |it: Option<&Node>| taints(it).is_empty()).await;
+    let mut held = pod("p", json!([]));
+    held["metadata"]["finalizers"] = json!(["example.com/keep"]);
+    world.create::<Pod>(held).await;
+    world.until("default/p", is_ready).await;
+    world.calls.of::<Node>().delete(&NODE.parse().unwrap()).await.unwrap();
+    let ending = |it: Option<&Pod>| it.is_some_and(|it| it.metadata.deletion_timestamp.is_some());
+    world.until("default/p", ending).await;
+    world.merge::<Pod>("default/p", json!({"metadata": {"finalizers": null}})).await;
+    world.until("default/p", |it: Option<&Pod>| it.is_none()).await;
+}

@@ -24,6 +24,7 @@ use crate::server::{Call, Server};
 use crate::status;
 
 mod paths;
+mod protobuf;
 mod types;
 
 use types::Schemas;
@@ -67,6 +68,7 @@ pub(crate) struct Documents {
 
 /// One document and what tells it from others.
 struct Document {
+    /// As it is sent: JSON, but for those who ask for a message.
     json: Bytes,
     hash: String,
 }
@@ -205,14 +207,41 @@ fn whole(server: &Server, call: &Call, registry: &Registry) -> Response {
     let mut schemas = Schemas::new("#/definitions/", server.descriptions());
     let paths = paths::of(&rows, &mut schemas, paths::Style::V2);
     let definition = |row: &Served| definition(server, row);
-    let document = Document::new(&json!({
+    let document = json!({
         "swagger": "2.0",
         "info": info(),
         "paths": paths,
         "definitions": schemas.finish(&rows, definition),
-    }));
-    let mut response = answer(call, &document);
+    });
+    let mut response = match asks_for_protobuf(call) {
+        true => protobuf_answer(call, &document),
+        false => answer(call, &Document::new(&document)),
+    };
     body::set(&mut response, header::VARY, "Accept-Encoding, Accept");
+    response
+}
+
+/// Whether the message is asked for before JSON is.
+fn asks_for_protobuf(call: &Call) -> bool {
+    let mut types = call.header(header::ACCEPT).split(',').map(|clause| {
+        let name = clause.split(';').next().unwrap_or_default();
+        name.trim().to_ascii_lowercase()
+    });
+    let served = |name: &String| protobuf::ASKED.contains(&name.as_str()) || is_json(name.as_str());
+    types.find(served).is_some_and(|name| !is_json(&name))
+}
+
+fn is_json(name: &str) -> bool {
+    matches!(name, "application/json" | "application/*" | "*/*")
+}
+
+fn protobuf_answer(call: &Call, document: &Value) -> Response {
+    let bytes = Bytes::from(protobuf::document(document));
+    let mut hasher = DefaultHasher::new();
+    bytes.hash(&mut hasher);
+    let document = Document { hash: format!("{:016X}", hasher.finish()), json: bytes };
+    let mut response = answer(call, &document);
+    body::set(&mut response, header::CONTENT_TYPE, protobuf::CONTENT_TYPE);
     response
 }
 

@@ -190,3 +190,26 @@ async fn the_root_lists_paths_and_metrics_are_text() {
                       {priority_level=\"exempt\",flow_schema=\"exempt\"}";
     assert!(metrics.text().contains(dispatched));
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_merged_document_is_a_message_for_those_who_ask() {
+    let api = Api::start().await;
+    let protobuf = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+    let called = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+    for (accept, content_type) in [
+        (protobuf, called),
+        (called, called),
+        (&format!("{protobuf}, application/json"), called),
+        (&format!("application/json, {protobuf}"), "application/json"),
+        ("*/*", "application/json"),
+    ] {
+        let answer = api.accept("/openapi/v2", accept).await;
+        assert_eq!((answer.code, answer.header("content-type")), (200, content_type), "{accept}");
+        assert!(answer.header("etag").len() > 2, "{accept}");
+        // The first field is the version of OpenAPI, either way.
+        let begins: &[u8] = if content_type == called { b"\x0a\x032.0" } else { b"{\"" };
+        assert!(answer.body.starts_with(begins), "{accept}: {:?}", &answer.body[..8]);
+        let name = b"io.k8s.api.core.v1.PodSpec";
+        assert!(answer.body.windows(name.len()).any(|window| window == name), "{accept}");
+    }
+}

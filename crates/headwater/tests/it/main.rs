@@ -3,6 +3,7 @@
 
 mod architecture;
 mod bad_input;
+mod bench;
 mod command_line;
 mod data;
 mod dev;

@@ -8,6 +8,7 @@ pub mod clock;
 pub mod revision;
 pub mod json;
 pub mod scan;
+mod marks;
 pub mod object;
 pub mod kind;
 pub mod schema;

@@ -11,6 +11,7 @@ use std::fmt;
 use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::kind::Field;
+use crate::marks::Marks;
 use crate::revision::Revision;
 use crate::scan::{Malformed, Scanner, Span, unescape};
 
@@ -81,6 +82,8 @@ pub struct Object {
     deleting: bool,
     labels: Box<[(Text, Text)]>,
     fields: Box<[Option<Text>]>,
+    /// Of the labels and the fields.
+    marks: Marks,
 }
 
 /// A piece of text inside the bytes, or a copy of it where the bytes hold escapes.
@@ -169,6 +172,7 @@ impl Object {
             namespace => format!("{namespace}/{name}"),
         };
         Ok(Object {
+            marks: head.marks(bytes),
             event,
             revision,
             key: key.into(),
@@ -292,6 +296,11 @@ impl Object {
         self.labels.iter().map(|(key, value)| (key.of(bytes), value.of(bytes)))
     }
 
+    /// Whether it may have the labels and fields that these are the marks of.
+    pub(crate) fn may_have(&self, marks: Marks) -> bool {
+        self.marks.cover(marks)
+    }
+
     /// The value of the kind's `index`-th selectable field, if the object has it.
     pub fn field(&self, index: usize) -> Option<&str> {
         self.fields.get(index)?.as_ref().map(|text| text.of(self.as_slice()))
@@ -372,6 +381,19 @@ impl Head {
             labels: Vec::new(),
             fields: (0..fields).map(|_| None).collect(),
         }
+    }
+
+    fn marks(&self, bytes: &[u8]) -> Marks {
+        let mut marks = Marks::default();
+        for (key, value) in &self.labels {
+            marks.add(Marks::label(key.of(bytes), value.of(bytes)));
+        }
+        for (index, text) in self.fields.iter().enumerate() {
+            if let Some(text) = text {
+                marks.add(Marks::field(index, text.of(bytes)));
+            }
+        }
+        marks
     }
 
     fn metadata(&mut self, scanner: &mut Scanner<'_>) -> Result<(), Malformed> {

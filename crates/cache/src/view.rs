@@ -30,7 +30,7 @@ impl Filter {
     /// Whether an object is wanted.
     pub fn matches(&self, object: &Object) -> bool {
         (self.namespace.is_empty() || object.namespace() == self.namespace)
-            && self.labels.matches(|key| object.label(key))
+            && self.labels.matches_object(object)
             && self.fields.matches(object)
     }
 

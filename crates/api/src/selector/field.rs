@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::{check_length, check_terms};
 use crate::kind::{Kind, Name};
+use crate::marks::Marks;
 use crate::object::Object;
 use crate::query::{bad_request, quote};
 use crate::status::Status;
@@ -17,6 +18,8 @@ use crate::status::Status;
 pub struct Selector {
     /// Sorted and without repeats: the canonical form.
     terms: Arc<[Term]>,
+    /// What every object that it selects has.
+    marks: Marks,
 }
 
 /// One comparison of one field.
@@ -54,7 +57,7 @@ impl Selector {
             equal: true,
             absent: Name::Borrowed(""),
         };
-        Selector { terms: Arc::new([term]) }
+        Selector { terms: Arc::new([term]), marks: Marks::default() }
     }
 
     /// Reads a selector on objects of `kind`; errors are ready to be answered.
@@ -74,14 +77,15 @@ impl Selector {
 
     /// Whether an object is selected.
     pub fn matches(&self, object: &Object) -> bool {
-        self.terms.iter().all(|term| {
-            let value = match term.place {
-                Place::Name => object.name(),
-                Place::Namespace => object.namespace(),
-                Place::Field(index) => object.field(index).unwrap_or(&term.absent),
-            };
-            (value == &*term.value) == term.equal
-        })
+        object.may_have(self.marks)
+            && self.terms.iter().all(|term| {
+                let value = match term.place {
+                    Place::Name => object.name(),
+                    Place::Namespace => object.namespace(),
+                    Place::Field(index) => object.field(index).unwrap_or(&term.absent),
+                };
+                (value == &*term.value) == term.equal
+            })
     }
 
     /// The name that it fixes, if any (S3.35).
@@ -170,7 +174,13 @@ impl Unresolved {
         }
         terms.sort_unstable();
         terms.dedup();
-        Ok(Selector { terms: terms.into() })
+        let mut marks = Marks::default();
+        for term in terms.iter().filter(|term| term.equal && *term.value != *term.absent) {
+            if let Place::Field(index) = term.place {
+                marks.add(Marks::field(index, &term.value));
+            }
+        }
+        Ok(Selector { terms: terms.into(), marks })
     }
 }
 

@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{check_length, check_terms};
+use crate::marks::Marks;
 use crate::name;
 use crate::object::Object;
 use crate::query::{bad_request, quote};
@@ -28,6 +29,8 @@ const ERRORS_SHOWN_MAX: usize = 32;
 pub struct Selector {
     /// Sorted and without repeats: the canonical form.
     requirements: Arc<[Requirement]>,
+    /// What every object that it selects has.
+    marks: Marks,
 }
 
 /// One condition on one label.
@@ -68,7 +71,15 @@ impl Selector {
     fn from_requirements(mut requirements: Vec<Requirement>) -> Selector {
         requirements.sort_unstable();
         requirements.dedup();
-        Selector { requirements: requirements.into() }
+        let mut marks = Marks::default();
+        for requirement in &requirements {
+            if let Condition::In(values) = &requirement.condition
+                && let [value] = &**values
+            {
+                marks.add(Marks::label(&requirement.key, value));
+            }
+        }
+        Selector { requirements: requirements.into(), marks }
     }
 
     /// Whether it selects everything.
@@ -83,7 +94,7 @@ impl Selector {
 
     /// Whether an object is selected.
     pub fn matches_object(&self, object: &Object) -> bool {
-        self.is_empty() || self.matches(|key| object.label(key))
+        object.may_have(self.marks) && self.matches(|key| object.label(key))
     }
 
     /// The keys that must have one of the given values: what an index over labels can use.

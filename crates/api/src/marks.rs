@@ -1,0 +1,64 @@
+//! Marks: a few bits that tell, without a look at its text, that an object is not selected.
+//!
+//! River: object, selector → **marks** → lists that select little. Most objects of a list by label
+//! are not wanted, and looking at the labels of each costs more than everything else. An object
+//! carries two bits for each of its labels and selectable fields; a selector knows the bits that
+//! whatever it selects must have.
+//! Promise: what is selected is never ruled out; what is not may have to be looked at all the same.
+
+/// A set of bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Marks(u64);
+
+impl Marks {
+    /// The marks of a label with a value.
+    pub(crate) fn label(key: &str, value: &str) -> Marks {
+        Marks::of(mixed(mixed(BASIS, key.as_bytes()) ^ SEPARATOR, value.as_bytes()))
+    }
+
+    /// The marks of a kind's `index`-th selectable field with a value.
+    pub(crate) fn field(index: usize, value: &str) -> Marks {
+        Marks::of(mixed(BASIS ^ (index as u64 + 1), value.as_bytes()))
+    }
+
+    fn of(hash: u64) -> Marks {
+        let hash = hash ^ (hash >> 29);
+        Marks(1 << (hash & 63) | 1 << ((hash >> 6) & 63))
+    }
+
+    /// These and others.
+    pub(crate) fn add(&mut self, other: Marks) {
+        self.0 |= other.0;
+    }
+
+    /// Whether all of the others are here.
+    pub(crate) fn cover(self, other: Marks) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+const PRIME: u64 = 0x0000_0100_0000_01b3;
+const SEPARATOR: u64 = 0xff;
+
+/// FNV-1a: good enough for a few bits, and short texts are all there are.
+fn mixed(seed: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(seed, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(PRIME))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn most_of_what_is_not_wanted_is_ruled_out() {
+        let mut object = Marks::default();
+        for (key, value) in [("app", "web"), ("tier", "front"), ("team", "a"), ("hash", "7d4b9")] {
+            object.add(Marks::label(key, value));
+        }
+        assert!(object.cover(Marks::label("app", "web")) && object.cover(Marks::default()));
+        let others = (0..1000).map(|n| Marks::label("shard", &format!("s{n}")));
+        let passing = others.filter(|other| object.cover(*other)).count();
+        assert!(passing < 100, "{passing} of 1000");
+    }
+}

@@ -541,3 +541,48 @@ fn innermost(error: &dyn std::error::Error) -> String {
     }
     cause.to_string()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(code: Code, text: &str, expected: &str) {
+        let found = format!("{:?}", failure(&Status::new(code, text)));
+        assert!(found.starts_with(expected), "{found}");
+    }
+
+    #[test]
+    fn what_etcd_says_is_told_apart() {
+        check(
+            Code::OutOfRange,
+            "etcdserver: mvcc: required revision has been compacted",
+            "Compacted",
+        );
+        check(
+            Code::OutOfRange,
+            "etcdserver: mvcc: required revision is a future revision",
+            "Future",
+        );
+        check(Code::NotFound, "etcdserver: requested lease not found", "NoLease");
+        check(Code::Unauthenticated, "etcdserver: invalid auth token", "StaleToken");
+        check(Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded", "Full");
+        check(Code::InvalidArgument, "etcdserver: request is too large", "Refused");
+        check(Code::PermissionDenied, "etcdserver: permission denied", "Refused");
+        // Whether a write happened is then unknown.
+        for code in [Code::Unavailable, Code::DeadlineExceeded, Code::Cancelled, Code::Unknown] {
+            let unknown = failure(&Status::new(code, "etcdserver: request timed out"));
+            assert!(matches!(unknown, Failure::Unreachable { may_be_done: true, .. }), "{code:?}");
+        }
+    }
+
+    #[test]
+    fn only_what_never_had_a_connection_is_certainly_not_done() {
+        let refused = tonic::ConnectError("refused".into());
+        let unsent = failure(&Status::from_error(Box::new(refused)));
+        assert!(matches!(unsent, Failure::Unreachable { may_be_done: false, .. }), "{unsent:?}");
+        let broken = std::io::Error::other("reset");
+        let unknown = failure(&Status::from_error(Box::new(broken)));
+        assert!(matches!(unknown, Failure::Unreachable { may_be_done: true, .. }), "{unknown:?}");
+    }
+}

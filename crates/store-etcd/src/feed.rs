@@ -163,10 +163,7 @@ impl Feed {
             return Err(Ended::Replaced); // by the one that tells this
         }
         if response.canceled {
-            return Err(match response.compact_revision {
-                0 => Ended::Broken(format!("etcd ended a watch: {}", response.cancel_reason)),
-                compacted => Ended::Compacted(Some(revision(compacted))),
-            });
+            return Err(self.canceled(&response));
         }
         if response.created {
             return Ok(None);
@@ -180,6 +177,15 @@ impl Feed {
             true => Ok(None),
             false => self.changes().map(Some),
         }
+    }
+
+    fn canceled(&self, response: &WatchResponse) -> Ended {
+        if response.compact_revision > 0 {
+            return Ended::Compacted(Some(revision(response.compact_revision)));
+        }
+        // It may be about who is asking, and a watch is told that in words only.
+        self.shared.client.forget_token();
+        Ended::Broken(format!("etcd ended a watch: {}", response.cancel_reason))
     }
 
     /// Nothing happened up to a revision.

@@ -192,6 +192,21 @@ async fn objects_with_a_time_to_live_share_a_lease_and_go_together() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_is_gone_is_replaced() {
+    let Some(members) = etcd::Etcd::start() else { return };
+    let store = Etcd::connect(fixture::options(&members)).await.unwrap();
+    let write = async |key: &str| {
+        let action = Action::Put { value: Bytes::new(), ttl: Some(Duration::from_secs(3600)) };
+        store.commit(Write::one(Key::new(key), Guard::Absent, action)).await.unwrap()
+    };
+    write("/a").await;
+    let leases = members.post(0, "/v3/lease/leases", &json!({})).unwrap();
+    members.post(0, "/v3/lease/revoke", &leases["leases"][0]).unwrap();
+    write("/b").await;
+    assert_eq!(keys(&store).await, ["/b"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn one_replica_at_a_time_compacts_and_all_of_them_know() {
     let Some(members) = etcd::Etcd::start() else { return };
     let every = |compaction| Options { compaction, ..fixture::options(&members) };
@@ -481,7 +496,10 @@ async fn readers_of_history_who_do_not_read_on_hold_nobody_up() {
     // etcd tells a thousand revisions at a time, so much stays to be told after the first answer.
     let large = "x".repeat(10_000);
     let writes = (0..2_500).map(|n| store.commit(put(&format!("/large/{n}"), &large)));
-    stream::iter(writes).buffer_unordered(32).for_each(async |done| drop(done.unwrap())).await;
+    let mut done = stream::iter(writes).buffer_unordered(32);
+    while let Some(done) = done.next().await {
+        done.unwrap();
+    }
     let mut idle = Vec::new();
     for _ in 0..8 {
         let mut watch = store.watch("/", start).await.unwrap();

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::StreamExt;
 use headwater_store::{Action, Guard, Key, Store, Write};
 use headwater_store_etcd::{Error, Etcd, Login, Options, Tls};
 use headwater_testkit::etcd;
@@ -87,15 +88,41 @@ async fn a_prefix_with_values_of_kubernetes_is_refused_and_nothing_is_written() 
     works(Options { prefix: "/elsewhere".into(), ..options }).await;
 }
 
-#[tokio::test]
-async fn etcd_with_users_wants_one_of_them() {
-    let Some(members) = etcd::Etcd::start() else { return };
+/// A member that knows two users: root, and a guest who may do nothing.
+fn with_users() -> Option<etcd::Etcd> {
+    let members = etcd::Etcd::start()?;
     let post = |path: &str, body: Value| members.post(0, path, &body).unwrap();
     post("/v3/auth/user/add", json!({"name": "root", "password": "secret"}));
     post("/v3/auth/user/add", json!({"name": "guest", "password": "guest"}));
     post("/v3/auth/role/add", json!({"name": "root"}));
     post("/v3/auth/user/grant", json!({"user": "root", "role": "root"}));
     post("/v3/auth/enable", json!({}));
+    Some(members)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_login_that_etcd_forgot_is_made_again() {
+    let Some(mut members) = with_users() else { return };
+    let login = Login { name: "root".into(), password: "secret".into() };
+    let options = Options { login: Some(login), ..fixture::options(&members) };
+    let store = Etcd::connect(options).await.unwrap();
+    let mut watch = store.watch("/", store.revision().await.unwrap()).await.unwrap();
+    // It keeps its users and not who has logged in.
+    members.restart(0);
+    let put = Action::Put { value: Bytes::new(), ttl: None };
+    let write = Write::one(Key::new("/a"), Guard::Absent, put);
+    let mut at = None;
+    fixture::until("writes go on", async || {
+        at = store.commit(write.clone()).await.ok().map(|done| done.last);
+        at.is_some()
+    })
+    .await;
+    assert_eq!(watch.next().await.unwrap().unwrap().complete_to, at.unwrap());
+}
+
+#[tokio::test]
+async fn etcd_with_users_wants_one_of_them() {
+    let Some(members) = with_users() else { return };
     let with = |name: &str, password: &str| {
         let login = Login { name: name.into(), password: password.into() };
         Options { login: Some(login), ..fixture::options(&members) }

@@ -19,6 +19,7 @@ pub mod structural;
 pub mod protobuf;
 pub mod defaults;
 pub mod validate;
+pub mod warnings;
 pub mod status;
 pub mod name;
 pub mod query;

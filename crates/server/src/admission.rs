@@ -314,8 +314,8 @@ fn spec_changed(kind: &Served, new: &Value, old: &Value) -> bool {
 
 /// Nothing is scheduled on a new node before it has said that it is ready.
 ///
-/// The reference taints every new node, and its node controller takes the taint away again. There
-/// is none here, so a node that says from the start that it is ready is left alone.
+/// The reference taints every new node, and its node controller takes the taint away again. A
+/// server by itself has none, so a node that says from the start that it is ready is left alone.
 struct NotReadyTaint;
 
 impl Admit for NotReadyTaint {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use headwater_api::options::WriteOptions;
 use headwater_api::status::FieldError;
-use headwater_api::{Object, Revision, Status, managed, status as api_status};
+use headwater_api::{Object, Revision, Status, managed, status as api_status, warnings};
 use headwater_store::{Action, Error as StoreError, Guard, Key, Record, Write};
 use http::StatusCode;
 use jiff::Timestamp;
@@ -134,6 +134,7 @@ impl Create<'_> {
         };
         let origin = Origin { server: self.server, call: self.call, options: &self.options };
         admit(attempt, origin).await?;
+        self.call.warn(warnings::on_create(kind, &stored));
         if !self.is_managed {
             let manager = Manager::new(self.server, self.call, kind, "", &self.options);
             track(&manager, kind, None, &mut stored);
@@ -441,6 +442,9 @@ impl Update<'_> {
         };
         let origin = Origin { server: self.server, call: self.call, options: &self.options };
         admit(attempt, origin).await?;
+        if self.resource.subresource.is_empty() {
+            self.call.warn(warnings::on_update(kind, &new, old));
+        }
         stamp(&mut new, current.revision);
         if change.is_managed() {
             managed::keep_times(old, &mut new);

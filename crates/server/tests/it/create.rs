@@ -380,3 +380,18 @@ async fn values_are_what_their_types_allow() {
     assert_eq!(made["spec"]["restartPolicy"], "Always");
     assert_eq!(made["status"]["phase"], "Pending");
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_is_accepted_and_advised_against_comes_with_a_warning() {
+    let api = Api::start().await;
+    let text = "299 - \"metadata.name: this is used in the Pod's hostname, which can result in \
+                surprising behavior; a DNS label is recommended: [must not contain dots]\"";
+    for query in ["?dryRun=All", ""] {
+        let made = api.post(&format!("{PODS}{query}"), &pod("a.b", "")).await;
+        assert_eq!(made.is(201, "").header("warning"), text);
+    }
+    // What is refused is not advised about as well.
+    let mut wrong = pod("c.d", "");
+    wrong["spec"]["containers"] = json!([]);
+    assert_eq!(api.post(PODS, &wrong).await.header("warning"), "");
+}

@@ -74,10 +74,14 @@ pub(super) fn histogram() -> Result<Histogram<u64>> {
 
 /// Sends one write and returns the resourceVersion it got.
 pub(super) async fn send(connection: &mut Connection, work: Work) -> Result<u64> {
+    let content_type = match work.method {
+        Method::PATCH => "application/apply-patch+yaml",
+        _ => "application/json",
+    };
     let request = Request::builder()
         .method(work.method)
         .uri(work.path)
-        .header(CONTENT_TYPE, "application/json")
+        .header(CONTENT_TYPE, content_type)
         .body(Full::new(Bytes::from(work.body)))?;
     let response = successful(connection.send(request).await?).await?;
     let body = response.into_body().collect().await?.to_bytes();

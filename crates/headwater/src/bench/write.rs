@@ -19,6 +19,8 @@ pub(super) async fn run(target: &Target, objects: usize, report: &mut Report) ->
     case.run(target, report, "≤ 150 µs, ≥ 6,000/s, p50 ≤ 3 ms", create_pod).await?;
     let case = measured("update pod, 16 clients", 16, objects, 0);
     case.run(target, report, "≤ 150 µs, ≥ 6,000/s", update_pod).await?;
+    let case = measured("apply pod, 16 clients", 16, objects, 0);
+    case.run(target, report, "≤ 200 µs", apply_pod).await?;
     let case = measured("create config map, 64 clients", 64, objects, 0);
     case.run(target, report, "≤ 80 µs, ≥ 12,000/s", create_config_map).await?;
     let case = measured("create pod, 1 client", 1, alone, objects);
@@ -61,6 +63,17 @@ fn update_pod(index: usize) -> Work {
         method: Method::PUT,
         path: format!("/api/v1/namespaces/{namespace}/pods/{}", pod_name(index)),
         body: pod(index, &namespace, 1),
+    }
+}
+
+/// Server-side apply, by a manager that takes over every field of the pod.
+fn apply_pod(index: usize) -> Work {
+    let namespace = namespace(index);
+    let query = "fieldManager=bench-apply&force=true";
+    Work {
+        method: Method::PATCH,
+        path: format!("/api/v1/namespaces/{namespace}/pods/{}?{query}", pod_name(index)),
+        body: pod(index, &namespace, 2),
     }
 }
 

@@ -5,44 +5,25 @@
 //! left. What members answer is remembered: the newest revision, and whether this is still the same
 //! cluster (R37).
 
-use std::error::Error as _;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures::stream;
 use headwater_api::Revision;
-use http::uri::PathAndQuery;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
-use tonic::client::Grpc;
 use tonic::codec::Streaming;
 use tonic::metadata::{AsciiMetadataValue, MetadataMap};
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
-use tonic::{Code, Status};
 
 use crate::backoff::Backoff;
 use crate::convert::revision;
+use crate::failure::{Failure, failure};
+use crate::member::{Member, Purpose, Tls};
 use crate::proto::{
-    AUTHENTICATE, Answer, AuthenticateRequest, AuthenticateResponse, Header, RANGE, TXN, WATCH,
-    Watch, WatchCreate, WatchRequest, WatchResponse, Wire,
+    AUTHENTICATE, Answer, AuthenticateRequest, AuthenticateResponse, Header, RANGE, TXN, Watch,
+    WatchCreate, WatchRequest, WatchResponse,
 };
-
-/// Files for TLS, as PEM.
-#[derive(Clone, Default)]
-pub struct Tls {
-    /// Whom to trust.
-    pub ca: Vec<u8>,
-    /// Who we are: a certificate and its key.
-    pub identity: Option<(Vec<u8>, Vec<u8>)>,
-}
-
-impl fmt::Debug for Tls {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tls").finish_non_exhaustive()
-    }
-}
 
 /// A user of etcd.
 #[derive(Clone)]
@@ -57,36 +38,6 @@ impl fmt::Debug for Login {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Login").field("name", &self.name).finish_non_exhaustive()
     }
-}
-
-/// Why a call did not do what it was to do.
-#[derive(Clone, Debug, thiserror::Error)]
-pub(crate) enum Failure {
-    /// That history is gone.
-    #[error("the revision was compacted")]
-    Compacted,
-    /// That revision has not been reached.
-    #[error("the revision is in the future")]
-    Future,
-    /// The lease has run out.
-    #[error("the lease is gone")]
-    NoLease,
-    /// The token was valid once, or never.
-    #[error("the login is not valid any more")]
-    StaleToken,
-    /// etcd will not do this.
-    #[error("etcd refuses: {0}")]
-    Refused(String),
-    /// Nothing can be written until an operator makes room.
-    #[error("etcd is full: {0}")]
-    Full(String),
-    /// Nobody answered.
-    #[error("{why}")]
-    Unreachable {
-        why: String,
-        /// Whether it may have been done all the same.
-        may_be_done: bool,
-    },
 }
 
 /// Whether a call may be made again when its answer does not come.
@@ -128,40 +79,6 @@ pub(crate) struct Seen {
     /// true any more.
     pub(crate) epoch: u64,
 }
-
-struct Member {
-    url: String,
-    calls: Channel,
-    /// The watch of the process has a connection of its own: a long answer to a read does not hold
-    /// it up, nor do readers of history who do not read on.
-    live: Channel,
-    history: Channel,
-}
-
-/// What a watch is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Purpose {
-    /// It is read as fast as it comes.
-    Live,
-    /// It may be left unread for long.
-    History,
-}
-
-/// How long a connection may take.
-const CONNECT_MAX: Duration = Duration::from_secs(2);
-
-/// A connection on which nothing is heard is asked for a sign of life after this, and has as long to
-/// give it. etcd takes more frequent pings than every five seconds for an attack.
-const PING_EVERY: Duration = Duration::from_secs(6);
-
-/// Bytes that may be on their way to us: a page of a list.
-const CONNECTION_WINDOW: u32 = 8 << 20;
-const STREAM_WINDOW: u32 = 4 << 20;
-
-/// Bytes that wait for one reader of history. What it leaves unread counts for its whole connection,
-/// so that has room for thousands of them.
-const HISTORY_STREAM_WINDOW: u32 = 256 << 10;
-const HISTORY_CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 
 impl Client {
     pub(crate) fn new(
@@ -415,174 +332,3 @@ impl Client {
 
 /// Requests on one watch that wait to be sent; further questions about progress are not needed then.
 const REQUESTS_MAX: usize = 4;
-
-impl Member {
-    fn new(url: &str, tls: Option<&Tls>) -> Result<Member, String> {
-        let malformed = |error: tonic::transport::Error| format!("{url}: {}", innermost(&error));
-        let mut endpoint = Endpoint::from_shared(url.to_owned()).map_err(malformed)?;
-        endpoint = endpoint
-            .connect_timeout(CONNECT_MAX)
-            .tcp_nodelay(true)
-            .http2_keep_alive_interval(PING_EVERY)
-            .keep_alive_timeout(PING_EVERY)
-            .keep_alive_while_idle(true)
-            .initial_connection_window_size(CONNECTION_WINDOW)
-            .initial_stream_window_size(STREAM_WINDOW);
-        if let Some(tls) = tls {
-            let mut config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(&tls.ca));
-            if let Some((certificate, key)) = &tls.identity {
-                config = config.identity(Identity::from_pem(certificate, key));
-            }
-            endpoint = endpoint.tls_config(config).map_err(malformed)?;
-        }
-        let (calls, live) = (endpoint.connect_lazy(), endpoint.connect_lazy());
-        let history = endpoint
-            .initial_connection_window_size(HISTORY_CONNECTION_WINDOW)
-            .initial_stream_window_size(HISTORY_STREAM_WINDOW)
-            .connect_lazy();
-        Ok(Member { url: url.to_owned(), calls, live, history })
-    }
-
-    async fn exchange<Req, Res>(
-        &self,
-        path: &'static str,
-        request: Req,
-        metadata: MetadataMap,
-    ) -> Result<Res, Status>
-    where
-        Req: prost::Message + 'static,
-        Res: Answer,
-    {
-        let mut grpc = Grpc::new(self.calls.clone()).max_decoding_message_size(usize::MAX);
-        grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
-        let request = tonic::Request::from_parts(metadata, tonic::Extensions::default(), request);
-        let path = PathAndQuery::from_static(path);
-        let answer = grpc.unary(request, path, Wire::<Req, Res>::default()).await?;
-        Ok(answer.into_inner())
-    }
-
-    async fn watch(
-        &self,
-        requests: mpsc::Receiver<WatchRequest>,
-        metadata: MetadataMap,
-        purpose: Purpose,
-    ) -> Result<Streaming<WatchResponse>, Status> {
-        let channel = match purpose {
-            Purpose::Live => self.live.clone(),
-            Purpose::History => self.history.clone(),
-        };
-        let mut grpc = Grpc::new(channel).max_decoding_message_size(usize::MAX);
-        grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
-        let requests =
-            stream::unfold(requests, async |mut requests| Some((requests.recv().await?, requests)));
-        let request = tonic::Request::from_parts(metadata, tonic::Extensions::default(), requests);
-        let path = PathAndQuery::from_static(WATCH);
-        let answer = grpc.streaming(request, path, Wire::default()).await?;
-        Ok(answer.into_inner())
-    }
-}
-
-impl Failure {
-    /// Says which member it was.
-    fn at(self, url: &str) -> Failure {
-        match self {
-            Failure::Unreachable { why, may_be_done } => {
-                Failure::Unreachable { why: format!("{url}: {why}"), may_be_done }
-            }
-            failure => failure,
-        }
-    }
-}
-
-/// What an answer that is not one means: the only place that reads codes of gRPC and texts of etcd.
-pub(crate) fn failure(status: &Status) -> Failure {
-    let text = status.message();
-    let says = |part: &str| text.contains(part);
-    match status.code() {
-        Code::OutOfRange if says("compacted") => Failure::Compacted,
-        Code::OutOfRange if says("future revision") => Failure::Future,
-        Code::NotFound if says("lease not found") => Failure::NoLease,
-        Code::Unauthenticated => Failure::StaleToken,
-        Code::ResourceExhausted if says("space exceeded") => Failure::Full(text.to_owned()),
-        Code::InvalidArgument
-        | Code::PermissionDenied
-        | Code::FailedPrecondition
-        | Code::OutOfRange
-        | Code::NotFound
-        | Code::Unimplemented
-        | Code::ResourceExhausted => Failure::Refused(text.to_owned()),
-        _ => {
-            let why = match status.source() {
-                Some(source) => innermost(source),
-                None => text.to_owned(),
-            };
-            Failure::Unreachable { why, may_be_done: !is_unsent(status) }
-        }
-    }
-}
-
-/// Whether there never was a connection to send it on.
-fn is_unsent(status: &Status) -> bool {
-    let mut cause = status.source();
-    while let Some(error) = cause {
-        if error.is::<tonic::ConnectError>() {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
-}
-
-/// The cause of the causes: it says most.
-fn innermost(error: &dyn std::error::Error) -> String {
-    let mut cause = error;
-    while let Some(deeper) = cause.source() {
-        cause = deeper;
-    }
-    cause.to_string()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[track_caller]
-    fn check(code: Code, text: &str, expected: &str) {
-        let found = format!("{:?}", failure(&Status::new(code, text)));
-        assert!(found.starts_with(expected), "{found}");
-    }
-
-    #[test]
-    fn what_etcd_says_is_told_apart() {
-        check(
-            Code::OutOfRange,
-            "etcdserver: mvcc: required revision has been compacted",
-            "Compacted",
-        );
-        check(
-            Code::OutOfRange,
-            "etcdserver: mvcc: required revision is a future revision",
-            "Future",
-        );
-        check(Code::NotFound, "etcdserver: requested lease not found", "NoLease");
-        check(Code::Unauthenticated, "etcdserver: invalid auth token", "StaleToken");
-        check(Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded", "Full");
-        check(Code::InvalidArgument, "etcdserver: request is too large", "Refused");
-        check(Code::PermissionDenied, "etcdserver: permission denied", "Refused");
-        // Whether a write happened is then unknown.
-        for code in [Code::Unavailable, Code::DeadlineExceeded, Code::Cancelled, Code::Unknown] {
-            let unknown = failure(&Status::new(code, "etcdserver: request timed out"));
-            assert!(matches!(unknown, Failure::Unreachable { may_be_done: true, .. }), "{code:?}");
-        }
-    }
-
-    #[test]
-    fn only_what_never_had_a_connection_is_certainly_not_done() {
-        let refused = tonic::ConnectError("refused".into());
-        let unsent = failure(&Status::from_error(Box::new(refused)));
-        assert!(matches!(unsent, Failure::Unreachable { may_be_done: false, .. }), "{unsent:?}");
-        let broken = std::io::Error::other("reset");
-        let unknown = failure(&Status::from_error(Box::new(broken)));
-        assert!(matches!(unknown, Failure::Unreachable { may_be_done: true, .. }), "{unknown:?}");
-    }
-}

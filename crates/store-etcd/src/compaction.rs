@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use headwater_api::Revision;
 
-use crate::client::{Calls, Client, Failure, Purpose};
+use crate::client::{Calls, Client};
 use crate::convert::{Space, number, revision};
 use crate::engine::Shared;
+use crate::failure::Failure;
+use crate::member::Purpose;
 use crate::proto::{
     Compare, PutRequest, RangeRequest, Request, TXN, TxnRequest, TxnResponse, WatchCreate,
 };

@@ -15,9 +15,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tonic::codec::Streaming;
 
-use crate::client::{Failure, Purpose, Seen, failure};
+use crate::client::Seen;
 use crate::convert::{Forgotten, number, revision};
 use crate::engine::Shared;
+use crate::failure::{Failure, failure};
+use crate::member::Purpose;
 use crate::proto::{Event, Watch, WatchCreate, WatchProgress, WatchRequest, WatchResponse};
 
 /// Why a feed has ended.

@@ -8,6 +8,8 @@
 mod proto;
 mod convert;
 mod backoff;
+mod failure;
+mod member;
 mod client;
 mod lease;
 mod journal;
@@ -16,8 +18,11 @@ mod recent;
 mod watch;
 mod compaction;
 mod start;
+mod read;
+mod write;
 mod engine;
 
-pub use client::{Login, Tls};
+pub use client::Login;
 pub use engine::{Etcd, Options};
+pub use member::Tls;
 pub use start::Error;

@@ -8,10 +8,11 @@ use std::time::Duration;
 use futures::future::join_all;
 use headwater_api::Revision;
 
-use crate::client::{Calls, Client, Failure};
+use crate::client::{Calls, Client};
 use crate::compaction;
 use crate::convert::{Space, foreign, number, revision};
 use crate::engine::Options;
+use crate::failure::Failure;
 use crate::proto::{RANGE, RangeRequest, RangeResponse, STATUS, StatusRequest, StatusResponse};
 
 /// Why a cluster cannot be used.

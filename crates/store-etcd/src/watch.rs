@@ -12,9 +12,9 @@ use headwater_store::{Batch, Error};
 use tokio::sync::watch;
 
 use crate::backoff::Backoff;
-use crate::client::Purpose;
 use crate::engine::Shared;
 use crate::feed::{Ended, Feed};
+use crate::member::Purpose;
 use crate::recent::Recent;
 
 /// How far the feed has got.

@@ -42,6 +42,13 @@ where
     (done, None)
 }
 
+/// Whether a create was refused because the namespace ends: nothing is wrong, and nothing is to be
+/// done.
+pub(crate) fn namespace_ends(error: &Error) -> bool {
+    let causes = error.status().map(|status| status.causes.as_slice()).unwrap_or_default();
+    causes.iter().any(|(reason, _)| reason == "NamespaceTerminating")
+}
+
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;

@@ -19,6 +19,7 @@ use headwater_client::{Cached, Error, Key};
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentStatus, ReplicaSet};
 use serde_json::{Value, json};
 
+use crate::burst::namespace_ends;
 use crate::cluster::{Cluster, Pods};
 use crate::difference::difference;
 use crate::ownership::{Claims, controller_of, selector};
@@ -198,6 +199,7 @@ async fn create(
                 Err(error)
             }
         },
+        Err(error) if namespace_ends(&error) => Ok(()),
         Err(error) => {
             let why = error.status().map_or_else(|| error.to_string(), |it| it.message.clone());
             let name = set.name().to_owned();

@@ -19,6 +19,7 @@ use k8s_openapi::api::core::v1::{Endpoints, Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use serde_json::json;
 
+use crate::burst::namespace_ends;
 use crate::cluster::{Cluster, Pods};
 use crate::difference::difference;
 use crate::pod::Pod;
@@ -123,7 +124,7 @@ async fn take(step: Step, cx: &Context) -> Result<(), Error> {
     let slices = cx.of::<EndpointSlice>();
     match step {
         Step::Create(slice) => match slices.create(&slice).await {
-            Err(error) if error.is_not_found() => Ok(()), // the namespace goes
+            Err(error) if error.is_not_found() || namespace_ends(&error) => Ok(()),
             created => created.map(drop),
         },
         Step::Update(old, new) => {
@@ -141,6 +142,7 @@ async fn write_legacy(service: &Service, pods: &[Arc<Pod>], cx: &Context) -> Res
     let Some(there) = cx.lister::<Endpoints>()?.get_key(&service.key())? else {
         return match all.create(&wanted).await {
             Err(error) if error.is_exists() || error.is_not_found() => Ok(()),
+            Err(error) if namespace_ends(&error) => Ok(()),
             created => created.map(drop),
         };
     };

@@ -17,7 +17,7 @@ use k8s_openapi::api::batch::v1::{Job, JobStatus};
 use k8s_openapi::api::core::v1 as core;
 use serde_json::{Value, json};
 
-use crate::burst::{BURST_MAX, slow_start};
+use crate::burst::{BURST_MAX, namespace_ends, slow_start};
 use crate::cluster::{Cluster, Pods};
 use crate::difference::difference;
 use crate::ownership::{Claims, controller_of, selector};
@@ -113,6 +113,7 @@ async fn carry_out(job: &Job, plan: &Plan, cx: &Context) -> Option<Error> {
     let pods = &cx.of::<core::Pod>();
     let create = |index: Option<i32>| async move { pods.create(&pod(job, index)).await };
     let (created, failed) = slow_start(plan.create.clone(), create).await;
+    let failed = failed.filter(|error| !namespace_ends(error));
     for pod in created {
         cx.normal(job, "SuccessfulCreate", format_args!("Created pod: {}", pod.name()));
     }

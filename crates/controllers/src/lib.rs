@@ -25,6 +25,10 @@
 //!
 //! Decisions are pure functions with table tests; `reconcile` reads, decides, writes.
 #![warn(missing_docs)]
+#![cfg_attr(
+    test,
+    allow(clippy::needless_pass_by_value, reason = "JSON literals read better by value")
+)]
 
 pub mod pod;
 pub mod cluster;

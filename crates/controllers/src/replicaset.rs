@@ -17,7 +17,7 @@ use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1 as core;
 use serde_json::json;
 
-use crate::burst::{BURST_MAX, slow_start};
+use crate::burst::{BURST_MAX, namespace_ends, slow_start};
 use crate::cluster::{Cluster, Pods};
 use crate::difference::difference;
 use crate::ownership::{Claims, controller_of, selector};
@@ -78,7 +78,7 @@ impl Reconcile<ReplicaSet> for Replicas {
         let pods = claims.settle::<Pod, core::Pod>(candidates).await?;
 
         let now = self.clock.now();
-        let plan = plan(&set, &pods, &self.neighbours(&set), now);
+        let plan = plan(&set, &pods, || self.neighbours(&set), now);
         let more = plan.create > BURST_MAX || plan.delete.len() > BURST_MAX;
         let failure = carry_out(&set, plan, &cx).await;
         let trouble = failure.as_ref().map(|(trouble, _)| trouble);
@@ -145,7 +145,7 @@ fn trouble(
     error: Option<Error>,
     cx: &Context,
 ) -> Option<(Trouble, Error)> {
-    let error = error?;
+    let error = error.filter(|error| !namespace_ends(error))?;
     let message = error.status().map_or_else(|| error.to_string(), |status| status.message.clone());
     cx.warning(set, reason, format_args!("{what}: {message}"));
     Some((Trouble { reason, message }, error))

@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ServiceAccount};
 use kube::core::ObjectMeta;
 use serde_json::json;
 
+use crate::burst::namespace_ends;
 use crate::cluster::Cluster;
 
 const ACCOUNT: &str = "default";
@@ -96,6 +97,7 @@ fn named(namespace: &Namespace, name: &str) -> ObjectMeta {
 fn existing<T>(created: Result<T, Error>) -> Result<(), Error> {
     match created {
         Err(error) if error.is_exists() || error.is_not_found() => Ok(()),
+        Err(error) if namespace_ends(&error) => Ok(()),
         created => created.map(drop),
     }
 }

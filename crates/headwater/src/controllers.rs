@@ -8,6 +8,8 @@ use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use headwater_client::Factory;
 use headwater_client::factory::{self, Defaults};
 use headwater_client::leader::{Lease, Timing};
@@ -80,7 +82,24 @@ async fn connect(kubeconfig: Kubeconfig) -> Result<Cluster> {
         .await
         .context("the kubeconfig is not usable")?;
     let defaults = Defaults { component: LEASE.to_owned(), ..Defaults::default() };
-    Ok(Cluster::new(Factory::with_defaults(factory::client_of(config)?, defaults)))
+    let certificate = root_ca(&config);
+    let cluster = Cluster::new(Factory::with_defaults(factory::client_of(config)?, defaults));
+    Ok(match certificate {
+        Some(certificate) => cluster.with_root_ca(&certificate),
+        None => cluster,
+    })
+}
+
+/// The certificates by which we know the server, for pods to know it by.
+fn root_ca(config: &Config) -> Option<String> {
+    let certificates = config.root_cert.as_ref().filter(|all| !all.is_empty())?;
+    let each = certificates.iter().map(|der| {
+        let text = STANDARD.encode(der);
+        let lines = text.as_bytes().chunks(64).map(String::from_utf8_lossy).collect::<Vec<_>>();
+        let body = lines.join("\n");
+        format!("-----BEGIN CERTIFICATE-----\n{body}\n-----END CERTIFICATE-----\n")
+    });
+    Some(each.collect())
 }
 
 /// Controllers beside a server.

@@ -435,6 +435,8 @@ fn sum(number: Option<i32>, more: i32) -> Option<i32> {
 
 #[cfg(test)]
 mod tests {
+    use std::slice::from_ref;
+
     use serde_json::{Value, json};
 
     use super::*;
@@ -493,12 +495,12 @@ mod tests {
     fn as_many_pods_run_as_are_wanted_and_still_needed() {
         let (run, done) = (pod("r", "Running"), pod("d", "Succeeded"));
         creates(json!({}), &[], 2);
-        creates(json!({}), &[run.clone()], 1);
-        creates(json!({}), &[done.clone()], 2);
-        creates(json!({"completions": 2}), &[done.clone()], 1);
-        creates(json!({"completions": 1}), &[done.clone()], 0);
+        creates(json!({}), from_ref(&run), 1);
+        creates(json!({}), from_ref(&done), 2);
+        creates(json!({"completions": 2}), from_ref(&done), 1);
+        creates(json!({"completions": 1}), from_ref(&done), 0);
         creates(json!({"completions": null}), &[], 2);
-        creates(json!({"completions": null}), &[run.clone(), done.clone()], 0);
+        creates(json!({"completions": null}), &[run, done], 0);
         creates(json!({"suspend": true}), &[], 0);
         creates(json!({"parallelism": 0}), &[], 0);
     }
@@ -507,13 +509,13 @@ mod tests {
     fn a_pod_counts_once_however_often_it_is_looked_at() {
         let done = pod("d", "Succeeded");
         let mut job = job(&json!({}));
-        let first = plan(&job, &[done.clone()], at(1));
-        assert_eq!(first.release, [done.clone()]);
+        let first = plan(&job, from_ref(&done), at(1));
+        assert_eq!(first.release, from_ref(&done));
         assert_eq!(first.status.succeeded, None, "not before its finalizer is off");
         job.status = Some(first.status);
-        let second = plan(&job, &[done.clone()], at(2));
+        let second = plan(&job, from_ref(&done), at(2));
         assert_eq!(Some(&second.status), job.status.as_ref(), "no news, no write");
-        assert_eq!(second.release, [done.clone()]);
+        assert_eq!(second.release, from_ref(&done));
         let third = plan(&job, &[released(&done)], at(3));
         assert_eq!(third.status.succeeded, Some(1));
         job.status = Some(third.status);
@@ -527,7 +529,7 @@ mod tests {
     fn a_job_is_complete_when_its_pods_are_counted() {
         let mut job = job(&json!({"spec": {"completions": 1}}));
         let done = pod("d", "Succeeded");
-        let first = plan(&job, &[done.clone()], at(1));
+        let first = plan(&job, from_ref(&done), at(1));
         let types = |status: &JobStatus| -> Vec<String> {
             status.conditions.iter().flatten().map(|it| it.type_.clone()).collect()
         };
@@ -545,7 +547,7 @@ mod tests {
         let job = job(&json!({}));
         let plan = |pods: &[Arc<Pod>]| super::plan(&job, pods, at(1000));
         assert_eq!(plan(&[one.clone(), running.clone()]).abort, []);
-        let end = plan(&[one.clone(), two.clone(), running.clone()]);
+        let end = plan(&[one, two, running.clone()]);
         assert_eq!(end.abort, [running]);
         let condition = &end.status.conditions.as_ref().unwrap()[0];
         assert_eq!(condition.type_, "FailureTarget");
@@ -553,13 +555,13 @@ mod tests {
         let deleted = changed(&pod("x", "Running"), |pod| {
             pod.metadata.deletion_timestamp = Some(Time(at(0)));
         });
-        assert_eq!(plan(&[deleted.clone()]).release, [deleted], "deleted is failed");
+        assert_eq!(plan(from_ref(&deleted)).release, [deleted], "deleted is failed");
     }
 
     #[test]
     fn a_failed_pod_is_replaced_after_a_while() {
         let failed = pod("a", "Failed");
-        let early = plan(&job(&json!({})), &[failed.clone()], at(4));
+        let early = plan(&job(&json!({})), from_ref(&failed), at(4));
         assert_eq!((early.create.len(), early.again), (0, Some(Duration::from_secs(6))));
         let later = plan(&job(&json!({})), &[failed], at(10));
         assert_eq!((later.create.len(), later.again), (2, None));
@@ -569,9 +571,9 @@ mod tests {
     fn a_deadline_ends_a_job() {
         let job = job(&json!({"spec": {"activeDeadlineSeconds": 30}}));
         let running = pod("r", "Running");
-        let early = plan(&job, &[running.clone()], at(10));
+        let early = plan(&job, from_ref(&running), at(10));
         assert_eq!(early.again, Some(Duration::from_secs(20)));
-        let late = plan(&job, &[running.clone()], at(30));
+        let late = plan(&job, from_ref(&running), at(30));
         assert_eq!(late.abort, [running]);
         let reason = late.status.conditions.unwrap()[0].reason.clone();
         assert_eq!(reason.as_deref(), Some("DeadlineExceeded"));
@@ -581,7 +583,7 @@ mod tests {
     fn a_suspended_job_dismisses_its_pods_and_starts_again() {
         let running = pod("r", "Running");
         let mut suspended = job(&json!({"spec": {"suspend": true, "activeDeadlineSeconds": 30}}));
-        let rest = plan(&suspended, &[running.clone()], at(100));
+        let rest = plan(&suspended, from_ref(&running), at(100));
         assert_eq!((rest.dismiss.len(), rest.abort.len()), (1, 0));
         assert_eq!((rest.status.start_time.clone(), rest.again), (None, None));
         suspended.status = Some(rest.status);

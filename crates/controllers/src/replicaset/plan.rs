@@ -26,7 +26,7 @@ pub(super) struct Plan {
 pub(super) fn plan(
     set: &ReplicaSet,
     pods: &[Arc<Pod>],
-    neighbours: &BTreeMap<String, usize>,
+    neighbours: impl FnOnce() -> BTreeMap<String, usize>,
     now: Timestamp,
 ) -> Plan {
     if set.metadata.deletion_timestamp.is_some() {
@@ -34,10 +34,12 @@ pub(super) fn plan(
     }
     let active: Vec<Arc<Pod>> = pods.iter().filter(|pod| pod.is_active()).cloned().collect();
     let wanted = replicas(set);
-    let surplus = active.len().saturating_sub(wanted);
-    Plan {
-        create: wanted.saturating_sub(active.len()),
-        delete: worth_least(&active, surplus, neighbours, now),
+    match active.len().checked_sub(wanted) {
+        None => Plan { create: wanted - active.len(), delete: Vec::new() },
+        Some(0) => Plan::default(),
+        Some(surplus) => {
+            Plan { create: 0, delete: worth_least(&active, surplus, &neighbours(), now) }
+        }
     }
 }
 
@@ -180,7 +182,7 @@ mod tests {
 
     #[track_caller]
     fn check(wanted: i32, pods: &[Arc<Pod>], create: usize, delete: &[&str]) {
-        let plan = plan(&set(wanted), pods, &BTreeMap::new(), now());
+        let plan = plan(&set(wanted), pods, BTreeMap::new, now());
         assert_eq!((plan.create, names(&plan.delete)), (create, delete.to_vec()));
     }
 
@@ -202,7 +204,7 @@ mod tests {
     fn a_set_that_ends_does_nothing() {
         let mut set = set(3);
         set.metadata.deletion_timestamp = Some(Time(now()));
-        assert_eq!(plan(&set, &[], &BTreeMap::new(), now()), Plan::default());
+        assert_eq!(plan(&set, &[], BTreeMap::new, now()), Plan::default());
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Controllers against a real server over HTTP on loopback.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
+#![allow(clippy::needless_pass_by_value, reason = "JSON literals read better by value")]
 
 #[allow(dead_code, unreachable_pub, reason = "each scenario uses what it needs")]
 mod world;
@@ -12,3 +13,4 @@ mod namespace;
 mod endpointslice;
 mod job;
 mod nodelifecycle;
+mod quiet;

@@ -2,6 +2,7 @@
 
 use headwater_client::Cached;
 use headwater_client::indexer::Snapshot;
+use headwater_controllers::Options;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret, ServiceAccount};
 use serde_json::json;
@@ -84,4 +85,40 @@ async fn every_namespace_has_an_account_and_gets_it_back() {
     world.calls.of::<ServiceAccount>().delete(&first.key()).await.unwrap();
     let again = move |it: Option<&ServiceAccount>| it.is_some_and(|it| it.uid() != first.uid());
     world.until("default/default", again).await;
+}
+
+#[tokio::test]
+async fn every_namespace_has_the_certificate_of_the_server() {
+    let world = World::start().await;
+    let cluster = world.cluster().with_root_ca("certificate");
+    let running = world.run_on(cluster, Options::new("serviceaccount".parse().unwrap()));
+    let is_right = |it: Option<&ConfigMap>| {
+        let data = it.and_then(|it| it.data.clone()).unwrap_or_default();
+        data.get("ca.crt").is_some_and(|text| text == "certificate")
+    };
+    world.until("default/kube-root-ca.crt", is_right).await;
+    world.create::<Namespace>(json!({"metadata": {"name": "shop"}})).await;
+    world.until("shop/kube-root-ca.crt", is_right).await;
+    let forged = json!({"data": {"ca.crt": "forged"}});
+    let written = world.merge::<ConfigMap>("shop/kube-root-ca.crt", forged).await;
+    world.until("shop/kube-root-ca.crt", newer(written, is_right)).await;
+    let key = written_key();
+    let last = world.calls.of::<ConfigMap>().get(&key).await.unwrap().unwrap();
+    world.calls.of::<ConfigMap>().delete(&key).await.unwrap();
+    world.until("shop/kube-root-ca.crt", newer(last, is_right)).await;
+    running.stop().await;
+}
+
+fn written_key() -> headwater_client::Key {
+    headwater_client::Key::namespaced("shop", "kube-root-ca.crt")
+}
+
+/// As `check`, for a later state than `than`: the one before may still be in a cache.
+fn newer(
+    than: ConfigMap,
+    check: impl Fn(Option<&ConfigMap>) -> bool,
+) -> impl Fn(Option<&ConfigMap>) -> bool {
+    move |it| {
+        check(it) && it.is_some_and(|it| than.resource_version().is_before(&it.resource_version()))
+    }
 }

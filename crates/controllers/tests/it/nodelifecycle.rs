@@ -2,17 +2,15 @@
 
 use std::time::Duration;
 
-use headwater_client::Factory;
 use headwater_client::indexer::Snapshot;
-use headwater_controllers::{Cluster, Options};
+use headwater_controllers::Options;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::{Value, json};
-use tokio::task::JoinSet;
 
 use crate::kubelet::NODE;
-use crate::world::{World, client};
+use crate::world::{Running, World};
 
 async fn node(world: &World, name: &str) {
     let metadata = json!({"name": name});
@@ -48,14 +46,9 @@ async fn beat(world: &World, name: &str) {
     }
 }
 
-fn run(world: &World, grace: Duration) -> JoinSet<()> {
-    let cluster = Cluster::new(Factory::new(client(world.address))).with_node_grace(grace);
-    let options = Options::new("nodelifecycle".parse().unwrap());
-    let mut running = JoinSet::new();
-    running.spawn(async move {
-        headwater_controllers::run(cluster, options, std::future::pending()).await.unwrap();
-    });
-    running
+fn run(world: &World, grace: Duration) -> Running {
+    let cluster = world.cluster().with_node_grace(grace);
+    world.run_on(cluster, Options::new("nodelifecycle".parse().unwrap()))
 }
 
 fn taints(node: Option<&Node>) -> Vec<String> {

@@ -79,7 +79,15 @@ impl World {
     }
 
     pub fn run_with(&self, options: Options) -> Running {
-        let cluster = Cluster::new(Factory::new(client(self.address)));
+        self.run_on(self.cluster(), options)
+    }
+
+    /// What a process sees of this world.
+    pub fn cluster(&self) -> Cluster {
+        Cluster::new(Factory::new(client(self.address)))
+    }
+
+    pub fn run_on(&self, cluster: Cluster, options: Options) -> Running {
         let stop = CancellationToken::new();
         let mut ended = JoinSet::new();
         let end = stop.clone().cancelled_owned();

@@ -1,0 +1,148 @@
+//! What controllers do not do: list again, and write what is written already.
+
+use std::collections::BTreeMap;
+
+use headwater_client::Cached;
+use headwater_client::indexer::Snapshot;
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Endpoints, Namespace, Pod, Service, ServiceAccount};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::Resource;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::replicaset::template;
+use crate::world::World;
+
+const ALL: &str = "deployment,replicaset,job,namespace,garbage,serviceaccount,endpointslice";
+
+fn deployment(name: &str, namespace: &str) -> Value {
+    json!({
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "replicas": 3,
+            "selector": {"matchLabels": {"app": name}},
+            "template": template(json!({"app": name})),
+        },
+    })
+}
+
+fn service(name: &str, namespace: &str) -> Value {
+    json!({
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"selector": {"app": name}, "ports": [{"port": 80}]},
+    })
+}
+
+fn job(namespace: &str) -> Value {
+    let containers = json!([{"name": "c", "image": "v1"}]);
+    let template = json!({"spec": {"restartPolicy": "Never", "containers": containers}});
+    json!({
+        "metadata": {"name": "sum", "namespace": namespace},
+        "spec": {"completions": 2, "template": template},
+    })
+}
+
+fn rolled_out(deployment: Option<&Deployment>) -> bool {
+    let status = deployment.and_then(|it| it.status.clone()).unwrap_or_default();
+    let mut conditions = status.conditions.iter().flatten();
+    status.available_replicas == Some(3)
+        && conditions.any(|it| it.reason.as_deref() == Some("NewReplicaSetAvailable"))
+}
+
+fn complete(job: Option<&Job>) -> bool {
+    let status = job.and_then(|it| it.status.clone()).unwrap_or_default();
+    status.conditions.iter().flatten().any(|it| it.type_ == "Complete")
+}
+
+async fn furnish(world: &World, namespace: &str) {
+    world.create::<Namespace>(json!({"metadata": {"name": namespace}})).await;
+    world.create::<Deployment>(deployment("web", namespace)).await;
+    world.create::<Service>(service("web", namespace)).await;
+    world.create::<Job>(job(namespace)).await;
+    world.until(&format!("{namespace}/web"), rolled_out).await;
+    world.until(&format!("{namespace}/sum"), complete).await;
+    let namespace = namespace.to_owned();
+    let ready = move |slices: &Snapshot<EndpointSlice>| {
+        let own = slices.in_namespace(&namespace).flat_map(|(_, it)| it.endpoints.clone());
+        let ready = own.flatten().filter(|it| it.conditions.as_ref().unwrap().ready == Some(true));
+        (ready.count() == 3).then_some(())
+    };
+    world.until_all(ready).await;
+}
+
+/// Requests of our controllers by verb, as the server counted them.
+async fn lists(world: &World) -> f64 {
+    let request = http::Request::get("/metrics").body(Vec::new()).unwrap();
+    let text = world.client().request_text(request).await.unwrap();
+    let lists = text.lines().filter(|line| {
+        line.starts_with("apiserver_request_total{") && line.contains("verb=\"LIST\"")
+    });
+    lists.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+}
+
+#[tokio::test]
+async fn no_controller_lists_after_its_first_sync() {
+    let world = World::with(ALL).await;
+    furnish(&world, "first").await;
+    // Those who look at every kind have looked once a namespace has gone.
+    world.calls.of::<Namespace>().delete(&"first".parse().unwrap()).await.unwrap();
+    world.until("first", |it: Option<&Namespace>| it.is_none()).await;
+    let before = lists(&world).await;
+    furnish(&world, "second").await;
+    world.calls.of::<Deployment>().delete(&"second/web".parse().unwrap()).await.unwrap();
+    world.until_all(|sets: &Snapshot<ReplicaSet>| sets.is_empty().then_some(())).await;
+    world.calls.of::<Namespace>().delete(&"second".parse().unwrap()).await.unwrap();
+    world.until("second", |it: Option<&Namespace>| it.is_none()).await;
+    let after = lists(&world).await;
+    assert_eq!(before.to_string(), after.to_string(), "lists after the first sync");
+}
+
+/// The versions of all objects of a kind in a namespace.
+fn versions<K>(world: &World, namespace: &str) -> BTreeMap<String, String>
+where
+    K: Resource<DynamicType = ()> + DeserializeOwned + Send + Sync + 'static,
+{
+    let snapshot = world.informer::<K>().snapshot();
+    let each = snapshot.in_namespace(namespace);
+    each.map(|(key, it)| (key.to_string(), it.resource_version().to_string())).collect()
+}
+
+#[tokio::test]
+async fn a_restart_changes_nothing_that_is_settled() {
+    let world = World::start().await;
+    let running = world.run(ALL);
+    furnish(&world, "shop").await;
+    world.until("shop/web", |it: Option<&Endpoints>| it.is_some()).await;
+    world.until("shop/default", |it: Option<&ServiceAccount>| it.is_some()).await;
+    let settled = |pods: &Snapshot<Pod>| {
+        let free = |pod: &Pod| pod.metadata.finalizers.as_ref().is_none_or(Vec::is_empty);
+        pods.in_namespace("shop").all(|(_, pod)| free(pod)).then_some(())
+    };
+    world.until_all(settled).await;
+    world.until_all(|sets: &Snapshot<ReplicaSet>| (!sets.is_empty()).then_some(())).await;
+    running.stop().await;
+    let all = || {
+        [
+            versions::<Deployment>(&world, "shop"),
+            versions::<ReplicaSet>(&world, "shop"),
+            versions::<Job>(&world, "shop"),
+            versions::<Pod>(&world, "shop"),
+            versions::<EndpointSlice>(&world, "shop"),
+            versions::<Endpoints>(&world, "shop"),
+            versions::<ServiceAccount>(&world, "shop"),
+        ]
+    };
+    // A first restart finishes what the stop cut off; the next must find nothing to do.
+    for (round, name) in ["one", "two", "three"].into_iter().enumerate() {
+        let before = all();
+        let running = world.run(ALL);
+        // What is new is reconciled after all that was there: it is more urgent, but takes longer.
+        furnish(&world, name).await;
+        running.stop().await;
+        if round > 0 {
+            assert_eq!(all(), before, "round {round}");
+        }
+    }
+}

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use headwater_server::pki::Pki;
 
 mod controllers;
 mod etcd;
@@ -68,6 +69,8 @@ pub(crate) enum Command {
     Restore(Restore),
     /// Read a backup or a data directory from end to end and check it
     Verify(Verify),
+    /// Link stand-ins for kube-apiserver, etcd and kubectl, for envtest of controller-runtime
+    Envtest(Envtest),
     /// Measure a server: writes, lists, watches, starting
     Bench(crate::bench::Bench),
 }
@@ -156,6 +159,17 @@ pub(crate) struct Serve {
 
     #[command(flatten)]
     pub(crate) controlling: Controlling,
+
+    /// Certificates that are not our own to make; no flag gives them.
+    #[arg(skip)]
+    pub(crate) certificates: Option<Pki>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Envtest {
+    /// The directory to put them in; use it as KUBEBUILDER_ASSETS
+    #[arg(value_name = "DIR")]
+    pub(crate) directory: PathBuf,
 }
 
 /// Which server to talk to.
@@ -260,9 +274,18 @@ mod tests {
 
     #[test]
     fn short_help_fits_a_screen() {
-        for name in
-            ["", "dev", "serve", "controllers", "compact", "backup", "restore", "verify", "bench"]
-        {
+        for name in [
+            "",
+            "dev",
+            "serve",
+            "controllers",
+            "compact",
+            "backup",
+            "restore",
+            "verify",
+            "envtest",
+            "bench",
+        ] {
             let mut command = Flags::command();
             let command = match name {
                 "" => &mut command,

@@ -16,6 +16,7 @@ mod engine;
 mod serve;
 mod controllers;
 mod data;
+mod envtest;
 mod bench;
 
 use flags::{Command, Flags};
@@ -32,7 +33,14 @@ enum Exit {
 }
 
 fn main() -> ExitCode {
-    let exit = match run(Flags::parse()) {
+    let mut arguments = std::env::args_os();
+    let ended = match envtest::called_as(arguments.next().as_deref()) {
+        Some(name) => {
+            log_to_stderr("warn").and_then(|()| envtest::stand_in(name, arguments.collect()))
+        }
+        None => run(Flags::parse()),
+    };
+    let exit = match ended {
         Ok(()) => Exit::Done,
         Err(error) => {
             print::note(&format!("headwater: {error:#}"));
@@ -54,6 +62,7 @@ fn run(flags: Flags) -> Result<()> {
             Command::Backup(backup) => data::backup(&backup).await,
             Command::Restore(restore) => data::restore(&restore),
             Command::Verify(verify) => data::verify(&verify),
+            Command::Envtest(flags) => envtest::link(&flags),
             Command::Bench(bench) => Box::pin(bench::bench(bench)).await,
         }
     })

@@ -41,7 +41,7 @@ pub(crate) async fn dev(mut flags: Serve) -> Result<()> {
 }
 
 /// Serves until a signal says otherwise.
-pub(crate) async fn serve(flags: Serve) -> Result<()> {
+pub(crate) async fn serve(mut flags: Serve) -> Result<()> {
     let stages = controllers::stages(&flags.controlling)?;
     let began = Instant::now();
     limits::raise();
@@ -52,7 +52,8 @@ pub(crate) async fn serve(flags: Serve) -> Result<()> {
 
     let engine = Engine::open(&flags, home.data.as_deref(), clock.clone()).await?;
     let tokens = parts.tokens(&flags, home.others)?;
-    let certificates = Certificates::open(&flags, &home, clock.clone())?;
+    let given = flags.certificates.take();
+    let certificates = Certificates::open(&flags, given, &home, clock.clone())?;
     let metrics = Metrics::new();
     let https = Listener::tls(
         flags.bind,
@@ -283,10 +284,19 @@ struct Certificates {
 }
 
 impl Certificates {
-    fn open(flags: &Serve, home: &Home, clock: Arc<dyn Clock>) -> Result<Certificates> {
+    /// Those that were given, else our own.
+    fn open(
+        flags: &Serve,
+        given: Option<Pki>,
+        home: &Home,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Certificates> {
         let names = pki::names(flags.bind.ip(), &flags.tls_san);
         let directory = home.data.as_ref().map(|data| data.join("pki"));
-        let pki = load(directory.as_deref(), &names, home.others, &*clock)?;
+        let pki = match given {
+            Some(pki) => pki,
+            None => load(directory.as_deref(), &names, home.others, &*clock)?,
+        };
         let acceptor = Acceptor::new(&pki, clock.clone())?;
         Ok(Certificates { pki, acceptor, directory, names, others: home.others, clock })
     }

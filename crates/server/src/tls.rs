@@ -122,14 +122,14 @@ impl Current {
         let wrong = |error: &dyn std::fmt::Display| Error(error.to_string());
         let provider = Arc::new(provider::default_provider());
         let clients = clients(pki, &provider)?;
-        let certificate = certificate(&pki.server.certificate)?;
+        let chain = certificates(&pki.server.certificate)?;
         let key = PrivateKeyDer::from_pem_slice(pki.server.key.reveal().as_bytes())
             .map_err(|error| wrong(&error))?;
         let mut config = ServerConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
             .map_err(|error| wrong(&error))?
             .with_client_cert_verifier(Arc::new(LetPass { inner: clients.clone(), provider }))
-            .with_single_cert(vec![certificate], key)
+            .with_single_cert(chain, key)
             .map_err(|error| wrong(&error))?;
         config.alpn_protocols = vec![H2.to_vec(), HTTP1.to_vec()];
         config.session_storage = ServerSessionMemoryCache::new(RESUMABLE_SESSIONS_MAX);
@@ -145,14 +145,18 @@ fn clients(
     provider: &Arc<CryptoProvider>,
 ) -> Result<Arc<dyn ClientCertVerifier>, Error> {
     let mut roots = RootCertStore::empty();
-    roots.add(certificate(&pki.ca)?).map_err(|error| Error(error.to_string()))?;
+    for authority in certificates(&pki.ca)? {
+        roots.add(authority).map_err(|error| Error(error.to_string()))?;
+    }
     WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
         .build()
         .map_err(|error| Error(error.to_string()))
 }
 
-fn certificate(pem: &str) -> Result<CertificateDer<'static>, Error> {
-    CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|error| Error(error.to_string()))
+/// Every certificate of a file: one, or a chain, or several authorities.
+fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let all = CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<_, _>>();
+    all.map_err(|error| Error(error.to_string()))
 }
 
 /// Lets every client certificate through the handshake, as long as the client holds its key.

@@ -8,6 +8,7 @@ mod command_line;
 mod data;
 mod dev;
 mod dev_kill;
+mod envtest;
 mod etcd;
 mod kill_loop;
 mod kube_client;

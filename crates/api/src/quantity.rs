@@ -62,6 +62,23 @@ impl Quantity {
         Ok(Quantity { nano: if negative { -nano } else { nano }, notation })
     }
 
+    /// So many of something.
+    pub fn count(number: u64) -> Quantity {
+        Quantity { nano: i128::from(number) * NANO, notation: Notation::Decimal }
+    }
+
+    /// The sum, in the notation of the first.
+    #[must_use]
+    pub fn plus(self, other: Quantity) -> Quantity {
+        Quantity { nano: self.nano.saturating_add(other.nano), ..self }
+    }
+
+    /// The difference, in the notation of the first.
+    #[must_use]
+    pub fn minus(self, other: Quantity) -> Quantity {
+        Quantity { nano: self.nano.saturating_sub(other.nano), ..self }
+    }
+
     /// Whether it is less than zero.
     pub fn is_negative(&self) -> bool {
         self.nano < 0

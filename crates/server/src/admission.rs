@@ -5,9 +5,12 @@
 //! between those come what administrators add: mutating webhooks, then validating ones.
 
 pub(crate) mod extensions;
+mod limits;
 pub(crate) mod matching;
 mod pods;
+pub(crate) mod quota;
 pub(crate) mod request;
+mod resources;
 mod webhook;
 
 use extensions::Compiled;
@@ -26,6 +29,7 @@ use crate::object::{is_deleting, meta, metadata};
 use crate::registry::Served;
 use crate::server::{Call, Server};
 use crate::status;
+use quota::Held;
 use request::{Asked, Operation};
 
 /// An object on its way to the store.
@@ -49,12 +53,18 @@ pub(crate) trait Admit: Sync {
 }
 
 /// Steps before mutating webhooks and policies.
-const FIRST: &[&dyn Admit] =
-    &[&NamespaceLifecycle, &pods::Account, &pods::Priority, &NotReadyTaint, &Defaults];
+const FIRST: &[&dyn Admit] = &[
+    &NamespaceLifecycle,
+    &pods::Account,
+    &pods::Priority,
+    &NotReadyTaint,
+    &Defaults,
+    &limits::Defaults,
+];
 
 /// Steps between those and validating ones.
 const SECOND: &[&dyn Admit] =
-    &[&SystemFields, &Namespaces, &Definitions, &Validation, &ServiceAddresses];
+    &[&SystemFields, &Namespaces, &Definitions, &Validation, &ServiceAddresses, &limits::Limits];
 
 /// Steps at the end.
 const LAST: &[&dyn Admit] = &[&StoredForm];
@@ -76,15 +86,24 @@ pub(crate) struct Origin<'a> {
     pub(crate) options: &'a WriteOptions,
 }
 
-/// Takes an object through every step, and past webhooks and policies if there are any.
-pub(crate) async fn admit(mut attempt: Attempt<'_>, origin: Origin<'_>) -> Result<(), Status> {
+/// Takes an object through every step, and past webhooks and policies if there are any. What it
+/// answers is to be held until the object is stored.
+pub(crate) async fn admit(
+    mut attempt: Attempt<'_>,
+    origin: Origin<'_>,
+) -> Result<Option<Held>, Status> {
     pass(FIRST, &mut attempt)?;
     let extensions = origin.server.extensions().current().filter(|_| is_open(attempt.kind));
-    let Some(extensions) = extensions else {
-        pass(SECOND, &mut attempt)?;
-        return pass(LAST, &mut attempt);
-    };
-    Box::pin(admit_extended(&extensions, attempt, origin)).await
+    match extensions {
+        None => pass(SECOND, &mut attempt)?,
+        Some(extensions) => {
+            Box::pin(admit_extended(&extensions, &mut attempt, origin)).await?;
+        }
+    }
+    // Last of all that may refuse: nothing is counted that is not stored.
+    let held = origin.server.quotas().admit(origin.server, &attempt).await?;
+    pass(LAST, &mut attempt)?;
+    Ok(held)
 }
 
 /// What configures admission is not subject to it: a mistake could not be undone otherwise.
@@ -94,7 +113,7 @@ fn is_open(kind: &Served) -> bool {
 
 async fn admit_extended(
     extensions: &Compiled,
-    mut attempt: Attempt<'_>,
+    attempt: &mut Attempt<'_>,
     origin: Origin<'_>,
 ) -> Result<(), Status> {
     let Origin { server, call, options } = origin;
@@ -116,12 +135,12 @@ async fn admit_extended(
         options: &shown,
     };
     let hooks = &extensions.mutating;
-    webhook::mutate(hooks, server, &asked, &mut attempt, &mut warnings).await?;
-    pass(SECOND, &mut attempt)?;
+    webhook::mutate(hooks, server, &asked, attempt, &mut warnings).await?;
+    pass(SECOND, attempt)?;
     let (new, old) = (Some(&*attempt.new), attempt.old);
     webhook::validate(&extensions.validating, server, &asked, new, old, &mut warnings).await?;
     call.warn(warnings);
-    pass(LAST, &mut attempt)
+    Ok(())
 }
 
 /// A namespace is in itself.

@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::addresses::Addresses;
 use crate::admission::extensions::Extensions;
+use crate::admission::quota::Quotas;
 use crate::authorize::Attributes;
 use crate::backup::Backup;
 use crate::body::{self, Finish, Response};
@@ -80,6 +81,7 @@ struct Shared {
     options: Options,
     addresses: Addresses,
     extensions: Extensions,
+    quotas: Quotas,
     documents: Documents,
     descriptions: Descriptions,
     backup: Backup,
@@ -185,6 +187,7 @@ impl Server {
             service_accounts: ServiceAccounts::new(issuer, cache.clone(), clock.clone()),
             flows: Flows::new(&cache),
             extensions: Extensions::new(&cache),
+            quotas: Quotas::new(&cache),
             cache,
             definitions: tokio::sync::Mutex::new(Definitions::new(registry.clone())),
             registry: ArcSwap::from_pointee(registry),
@@ -240,6 +243,10 @@ impl Server {
 
     pub(crate) fn addresses(&self) -> &Addresses {
         &self.shared.addresses
+    }
+
+    pub(crate) fn quotas(&self) -> &Quotas {
+        &self.shared.quotas
     }
 
     pub(crate) fn extensions(&self) -> &Extensions {
@@ -462,6 +469,9 @@ impl Server {
                 let response = self.resource(call, &resource, body).await?;
                 if custom::is_definition(&resource.kind) && call.method != Method::GET {
                     self.after_definition().await;
+                }
+                if !resource.namespace.is_empty() && call.method != Method::GET {
+                    self.quotas().settle(self, &resource.kind, &resource.namespace).await;
                 }
                 Ok(response)
             }

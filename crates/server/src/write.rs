@@ -133,7 +133,7 @@ impl Create<'_> {
             now: self.server.now(),
         };
         let origin = Origin { server: self.server, call: self.call, options: &self.options };
-        admit(attempt, origin).await?;
+        let _held = admit(attempt, origin).await?;
         self.call.warn(warnings::on_create(kind, &stored));
         if !self.is_managed {
             let manager = Manager::new(self.server, self.call, kind, "", &self.options);
@@ -441,7 +441,7 @@ impl Update<'_> {
             now: self.server.now(),
         };
         let origin = Origin { server: self.server, call: self.call, options: &self.options };
-        admit(attempt, origin).await?;
+        let _held = admit(attempt, origin).await?;
         if self.resource.subresource.is_empty() {
             self.call.warn(warnings::on_update(kind, &new, old));
         }

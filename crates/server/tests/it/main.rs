@@ -16,4 +16,5 @@ mod watch;
 mod custom;
 #[expect(clippy::needless_pass_by_value, reason = "`json!` rows read best by value")]
 mod webhooks;
+mod quota;
 mod listen;

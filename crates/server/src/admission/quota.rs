@@ -1,0 +1,289 @@
+//! Resource quotas: how much a namespace may hold.
+//!
+//! River: validation → **quota** → store → the quota's status. What is there is counted in the
+//! watch cache, not in the quota's status, so nothing can drift; the status is what people see.
+//! Promise: creates that come at the same time cannot exceed a quota together. Whoever needs more
+//! of one waits for its turn and holds it until the object is stored. (Several servers over one
+//! etcd do not wait for each other: there, what is in flight elsewhere is not counted.)
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use headwater_api::{Object, Revision, Status};
+use headwater_cache::{Cache, Resource, Snapshot};
+use headwater_store::{Guard, Key};
+use serde_json::{Map, Value, json};
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
+
+use super::Attempt;
+use super::resources::{Amounts, add, amounts};
+use crate::object::{Current, canonical, is_deleting, meta, tree};
+use crate::registry::{Registry, Served};
+use crate::server::Server;
+use crate::status;
+use crate::write::{Stored, put};
+
+mod usage;
+
+use usage::{Scopes, counts, usage};
+
+const PREFIX: &str = "/registry/core/resourcequotas/";
+
+/// Namespaces whose counts are remembered; when there are more, those nobody holds are forgotten.
+const NAMESPACES_MAX: usize = 1024;
+
+/// Keeps the turns of namespaces that have quotas.
+pub(crate) struct Quotas {
+    quotas: Arc<Resource>,
+    turns: Mutex<HashMap<String, Arc<AsyncMutex<Counted>>>>,
+}
+
+/// What objects use, as of the last look: those that did not change are not read again.
+#[derive(Default)]
+pub(crate) struct Counted(HashMap<String, (Revision, Arc<Value>)>);
+
+/// A turn: nobody else's needs are counted while it is held.
+pub(crate) struct Held(
+    #[expect(dead_code, reason = "it is held, not read")] OwnedMutexGuard<Counted>,
+);
+
+impl Quotas {
+    pub(crate) fn new(cache: &Cache) -> Quotas {
+        Quotas { quotas: cache.resource(PREFIX), turns: Mutex::default() }
+    }
+
+    /// The quotas of a namespace. Where there are none at all this is a load and a comparison.
+    fn of(&self, cache: &Cache, namespace: &str) -> Vec<(Arc<Object>, Value)> {
+        if namespace.is_empty() || self.quotas.changed() == Revision::ZERO {
+            return Vec::new();
+        }
+        let snapshot = cache.snapshot(&self.quotas);
+        let quotas = snapshot.iter(namespace, None).map(Arc::clone);
+        quotas
+            .filter_map(|quota| Some((Arc::clone(&quota), tree(quota.as_slice()).ok()?)))
+            .collect()
+    }
+
+    async fn turn(&self, namespace: &str) -> OwnedMutexGuard<Counted> {
+        let turn = {
+            let mut turns = self.turns.lock().expect("the map is never left half-changed");
+            if turns.len() >= NAMESPACES_MAX {
+                turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+            }
+            Arc::clone(turns.entry(namespace.to_owned()).or_default())
+        };
+        turn.lock_owned().await
+    }
+
+    /// Refuses what would exceed a quota. The turn is to be held until the object is stored.
+    pub(super) async fn admit(
+        &self,
+        server: &Server,
+        attempt: &Attempt<'_>,
+    ) -> Result<Option<Held>, Status> {
+        let cache = server.cache();
+        let kind = attempt.kind.storage_row();
+        if self.of(cache, attempt.namespace).is_empty() || !counts(kind) {
+            return Ok(None);
+        }
+        if attempt.old.is_some_and(is_deleting) {
+            return Ok(None);
+        }
+        let (new, old) = (usage(kind, attempt.new), attempt.old.map(|old| usage(kind, old)));
+        let mut counted = self.turn(attempt.namespace).await;
+        // What the one before stored must be seen.
+        cache.consistent().await.map_err(|error| status::from_cache(&error))?;
+        let mut needs_turn = false;
+        for (_, quota) in self.of(cache, attempt.namespace) {
+            let scopes = Scopes::of(&quota);
+            if !scopes.cover(kind, attempt.new) {
+                continue;
+            }
+            let before =
+                old.as_ref().filter(|_| attempt.old.is_some_and(|old| scopes.cover(kind, old)));
+            let hard = amounts(&quota["spec"]["hard"]);
+            let asked = difference(&new, before, &hard);
+            if before.is_none() {
+                usage::constraints(kind, attempt.new, &hard).map_err(|why| {
+                    refusal(attempt, &format!("failed quota: {}: {why}", meta(&quota, "name")))
+                })?;
+            }
+            if asked.is_empty() {
+                continue;
+            }
+            needs_turn = true;
+            let used = counted.used(server, &quota, &scopes, attempt.namespace);
+            check(attempt, &quota, &hard, &used, &asked)?;
+        }
+        Ok(needs_turn.then(|| Held(counted)))
+    }
+
+    /// Brings the status of the quotas of a namespace up to date after a write there to an object
+    /// of this kind.
+    pub(crate) async fn settle(&self, server: &Server, kind: &Served, namespace: &str) {
+        // A quota that was written just now may not be seen yet.
+        if kind.prefix != PREFIX && self.of(server.cache(), namespace).is_empty() {
+            return;
+        }
+        if let Err(status) = self.settle_all(server, namespace).await {
+            tracing::warn!(namespace, "the status of quotas could not be written: {status}");
+        }
+    }
+
+    async fn settle_all(&self, server: &Server, namespace: &str) -> Result<(), Status> {
+        let mut counted = self.turn(namespace).await;
+        let cache = server.cache();
+        loop {
+            cache.consistent().await.map_err(|error| status::from_cache(&error))?;
+            let mut forestalled = false;
+            for (object, quota) in self.of(cache, namespace) {
+                let hard = amounts(&quota["spec"]["hard"]);
+                let used = counted.used(server, &quota, &Scopes::of(&quota), namespace);
+                let status = json!({
+                    "hard": quota["spec"]["hard"].as_object().cloned().unwrap_or_default(),
+                    "used": shown(&hard, &used),
+                });
+                if quota["status"] != status {
+                    forestalled |= write(server, &object, status).await?;
+                }
+            }
+            if !forestalled {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Writes the status of a quota; answers whether somebody was faster.
+async fn write(server: &Server, quota: &Object, status: Value) -> Result<bool, Status> {
+    let registry = server.registry();
+    let Some(kind) = registry.find("", "v1", "resourcequotas") else { return Ok(false) };
+    let Current { mut value, revision } = Current::of(quota)?;
+    value["status"] = status;
+    let key = Key::in_collection(&kind.prefix, quota.key());
+    let stored = put(server, kind, key, Guard::At(revision), canonical(&value)).await?;
+    Ok(matches!(stored, Stored::Forestalled(_)))
+}
+
+/// What is used of everything that is limited, nothing included.
+fn shown(hard: &Amounts, used: &Amounts) -> Map<String, Value> {
+    let zero = headwater_api::quantity::Quantity::count(0);
+    let shown = |name: &String| used.get(name).unwrap_or(&zero).to_string().into();
+    hard.keys().map(|name| (name.clone(), shown(name))).collect()
+}
+
+/// What is needed in addition, of what is limited.
+fn difference(new: &Amounts, old: Option<&Amounts>, hard: &Amounts) -> Amounts {
+    let mut asked = Amounts::new();
+    for (name, amount) in new.iter().filter(|(name, _)| hard.contains_key(*name)) {
+        let more = match old.and_then(|old| old.get(name)) {
+            Some(before) => amount.minus(*before),
+            None => *amount,
+        };
+        if more.nano() > 0 {
+            asked.insert(name.clone(), more);
+        }
+    }
+    asked
+}
+
+fn check(
+    attempt: &Attempt<'_>,
+    quota: &Value,
+    hard: &Amounts,
+    used: &Amounts,
+    asked: &Amounts,
+) -> Result<(), Status> {
+    let mut total = used.clone();
+    add(&mut total, asked);
+    let exceeded: Vec<&String> =
+        asked.keys().filter(|name| total[*name].nano() > hard[*name].nano()).collect();
+    if exceeded.is_empty() || attempt.subresource == "status" {
+        return Ok(());
+    }
+    let zero = headwater_api::quantity::Quantity::count(0);
+    let list = |from: &Amounts| {
+        let pair = |name: &&String| format!("{name}={}", from.get(*name).unwrap_or(&zero));
+        exceeded.iter().map(pair).collect::<Vec<_>>().join(",")
+    };
+    let why = format!(
+        "exceeded quota: {}, requested: {}, used: {}, limited: {}",
+        meta(quota, "name"),
+        list(asked),
+        list(used),
+        list(hard)
+    );
+    Err(refusal(attempt, &why))
+}
+
+fn refusal(attempt: &Attempt<'_>, why: &str) -> Status {
+    let kind = attempt.kind;
+    status::forbidden(&kind.group, &kind.plural, meta(attempt.new, "name"), why)
+}
+
+impl Counted {
+    /// What the objects of a namespace use of a quota.
+    fn used(
+        &mut self,
+        server: &Server,
+        quota: &Value,
+        scopes: &Scopes,
+        namespace: &str,
+    ) -> Amounts {
+        let hard = amounts(&quota["spec"]["hard"]);
+        let registry = server.registry();
+        let mut total = Amounts::new();
+        for kind in usage::counted_kinds(&registry, &hard) {
+            let cache = server.cache();
+            let snapshot = cache.snapshot(&cache.resource(&kind.prefix));
+            let used = match usage::is_plain(&kind) && scopes.is_empty() {
+                true => usage::of_count(&kind, snapshot.iter(namespace, None).count() as u64),
+                false => self.sum(&kind, &snapshot, scopes, namespace),
+            };
+            add(&mut total, &used);
+        }
+        total.retain(|name, _| hard.contains_key(name));
+        total
+    }
+
+    fn sum(
+        &mut self,
+        kind: &Served,
+        snapshot: &Snapshot,
+        scopes: &Scopes,
+        namespace: &str,
+    ) -> Amounts {
+        let mut total = Amounts::new();
+        // Of those that are gone, nothing is kept.
+        self.0.retain(|key, _| {
+            !key.starts_with(&kind.prefix) || snapshot.get(&key[kind.prefix.len()..]).is_some()
+        });
+        for object in snapshot.iter(namespace, None) {
+            let key = format!("{}{}", kind.prefix, object.key());
+            let known = self.0.get(&key).filter(|(revision, _)| *revision == object.revision());
+            let value = match known {
+                Some((_, value)) => Arc::clone(value),
+                None => {
+                    let Ok(value) = tree(object.as_slice()) else { continue };
+                    let value = Arc::new(usage::essence(kind, &value));
+                    self.0.insert(key, (object.revision(), Arc::clone(&value)));
+                    value
+                }
+            };
+            if scopes.cover(kind, &value) {
+                add(&mut total, &usage(kind, &value));
+            }
+        }
+        total
+    }
+}
+
+/// Which kinds a registry has is asked by name.
+pub(super) fn row<'a>(
+    registry: &'a Registry,
+    group: &str,
+    plural: &str,
+) -> Option<&'a Arc<Served>> {
+    let mut rows = registry.kinds().iter().filter(|row| row.group == group && row.plural == plural);
+    rows.find(|row| !row.is_converted())
+}

@@ -1,0 +1,271 @@
+//! What one object uses of what quotas limit.
+
+use std::sync::Arc;
+
+use headwater_api::quantity::Quantity;
+use serde_json::{Value, json};
+
+use super::row;
+use crate::admission::resources::{Amounts, List, amounts, containers, of_container, of_pod};
+use crate::registry::{Registry, Served};
+
+/// Kinds that were counted under their own name before `count/` came.
+const ALIASES: [&str; 4] = ["configmaps", "resourcequotas", "replicationcontrollers", "secrets"];
+
+/// Amounts of pods that a quota may limit without saying of which list.
+const PLAIN_REQUESTS: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
+
+/// Amounts that every container must say if a quota limits them.
+#[rustfmt::skip]
+const MANDATORY: [&str; 6] =
+    ["cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"];
+
+/// Whether objects of this kind can be limited: those that are in namespaces, but for events,
+/// which expire by themselves.
+pub(super) fn counts(kind: &Served) -> bool {
+    kind.namespaced && !kind.traits.expires
+}
+
+fn is_core(kind: &Served, plural: &str) -> bool {
+    kind.group.is_empty() && kind.plural == plural
+}
+
+/// Whether its objects are only counted.
+pub(super) fn is_plain(kind: &Served) -> bool {
+    !["pods", "services", "persistentvolumeclaims"].iter().any(|plural| is_core(kind, plural))
+}
+
+/// `count/deployments.apps`.
+fn count_name(kind: &Served) -> String {
+    format!("count/{}", kind.resource())
+}
+
+/// The kinds that a quota limits.
+pub(super) fn counted_kinds(registry: &Registry, hard: &Amounts) -> Vec<Arc<Served>> {
+    let mut kinds: Vec<Arc<Served>> = Vec::new();
+    for name in hard.keys() {
+        let (group, plural) = match name.strip_prefix("count/") {
+            Some(resource) => {
+                let (plural, group) = resource.split_once('.').unwrap_or((resource, ""));
+                (group, plural)
+            }
+            None if ALIASES.contains(&name.as_str()) => ("", name.as_str()),
+            None if name.starts_with("services") => ("", "services"),
+            None if name == "persistentvolumeclaims"
+                || name == "requests.storage"
+                || name.contains("storageclass.storage.k8s.io/") =>
+            {
+                ("", "persistentvolumeclaims")
+            }
+            None => ("", "pods"),
+        };
+        let known = kinds.iter().any(|kind| kind.group == group && kind.plural == plural);
+        if let Some(kind) = row(registry, group, plural).filter(|_| !known) {
+            kinds.push(Arc::clone(kind));
+        }
+    }
+    kinds
+}
+
+/// What so many objects of a plain kind use.
+pub(super) fn of_count(kind: &Served, count: u64) -> Amounts {
+    let mut used = Amounts::new();
+    used.insert(count_name(kind), Quantity::count(count));
+    if kind.group.is_empty() && ALIASES.contains(&&*kind.plural) {
+        used.insert(kind.plural.to_string(), Quantity::count(count));
+    }
+    used
+}
+
+/// What one object uses.
+pub(super) fn usage(kind: &Served, object: &Value) -> Amounts {
+    let mut used = of_count(kind, 1);
+    match &*kind.plural {
+        "pods" if kind.group.is_empty() => pod(&mut used, object),
+        "services" if kind.group.is_empty() => service(&mut used, object),
+        "persistentvolumeclaims" if kind.group.is_empty() => claim(&mut used, object),
+        _ => {}
+    }
+    used
+}
+
+/// What is looked at of an object, so that no more of it is remembered.
+pub(super) fn essence(kind: &Served, object: &Value) -> Value {
+    let spec = &object["spec"];
+    match &*kind.plural {
+        "pods" => {
+            let few = |key: &str| -> Value {
+                let container = |container: &Value| {
+                    json!({
+                        "resources": container["resources"],
+                        "restartPolicy": container["restartPolicy"],
+                    })
+                };
+                containers(spec, key).iter().map(container).collect()
+            };
+            json!({
+                "spec": {
+                    "containers": few("containers"), "initContainers": few("initContainers"),
+                    "overhead": spec["overhead"], "resources": spec["resources"],
+                    "activeDeadlineSeconds": spec["activeDeadlineSeconds"],
+                    "priorityClassName": spec["priorityClassName"],
+                },
+                "status": { "phase": object["status"]["phase"] },
+            })
+        }
+        "services" => json!({"spec": {
+            "type": spec["type"], "ports": spec["ports"],
+            "allocateLoadBalancerNodePorts": spec["allocateLoadBalancerNodePorts"],
+        }}),
+        _ => json!({"spec": {
+            "resources": spec["resources"], "storageClassName": spec["storageClassName"],
+        }}),
+    }
+}
+
+fn is_over(pod: &Value) -> bool {
+    matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
+}
+
+/// A pod that has ended uses nothing but its place.
+fn pod(used: &mut Amounts, pod: &Value) {
+    if is_over(pod) {
+        return;
+    }
+    used.insert("pods".into(), Quantity::count(1));
+    for (name, amount) in of_pod(&pod["spec"], List::Requests) {
+        if PLAIN_REQUESTS.contains(&name.as_str()) || name.starts_with("hugepages-") {
+            used.insert(name.clone(), amount);
+        }
+        used.insert(format!("requests.{name}"), amount);
+    }
+    for (name, amount) in of_pod(&pod["spec"], List::Limits) {
+        if PLAIN_REQUESTS.contains(&name.as_str()) {
+            used.insert(format!("limits.{name}"), amount);
+        }
+    }
+}
+
+fn service(used: &mut Amounts, service: &Value) {
+    used.insert("services".into(), Quantity::count(1));
+    let spec = &service["spec"];
+    let ports = spec["ports"].as_array().map_or(0, Vec::len) as u64;
+    match spec["type"].as_str() {
+        Some("NodePort") => {
+            used.insert("services.nodeports".into(), Quantity::count(ports));
+        }
+        Some("LoadBalancer") => {
+            used.insert("services.loadbalancers".into(), Quantity::count(1));
+            if spec["allocateLoadBalancerNodePorts"] != false {
+                used.insert("services.nodeports".into(), Quantity::count(ports));
+            }
+        }
+        _ => {}
+    }
+}
+
+fn claim(used: &mut Amounts, claim: &Value) {
+    used.insert("persistentvolumeclaims".into(), Quantity::count(1));
+    let class = claim["spec"]["storageClassName"].as_str().unwrap_or_default();
+    let of_class = |name: &str| format!("{class}.storageclass.storage.k8s.io/{name}");
+    if !class.is_empty() {
+        used.insert(of_class("persistentvolumeclaims"), Quantity::count(1));
+    }
+    if let Some(storage) = amounts(&claim["spec"]["resources"]["requests"]).get("storage") {
+        used.insert("requests.storage".into(), *storage);
+        if !class.is_empty() {
+            used.insert(of_class("requests.storage"), *storage);
+        }
+    }
+}
+
+/// What a new pod must say because a quota limits it.
+pub(super) fn constraints(kind: &Served, object: &Value, hard: &Amounts) -> Result<(), String> {
+    if !is_core(kind, "pods") {
+        return Ok(());
+    }
+    let spec = &object["spec"];
+    let mut missing = Vec::new();
+    for name in MANDATORY.iter().filter(|name| hard.contains_key(**name)) {
+        let (list, plain) = match (name.strip_prefix("limits."), name.strip_prefix("requests.")) {
+            (Some(plain), _) => (List::Limits, plain),
+            (None, Some(plain)) => (List::Requests, plain),
+            (None, None) => (List::Requests, *name),
+        };
+        if amounts(&spec["resources"][list.key()]).contains_key(plain) {
+            continue;
+        }
+        let silent = |container: &&Value| !of_container(container, list).contains_key(plain);
+        let all = containers(spec, "containers").iter().chain(containers(spec, "initContainers"));
+        let names: Vec<&str> =
+            all.filter(silent).filter_map(|container| container["name"].as_str()).collect();
+        if !names.is_empty() {
+            missing.push(format!("{name} for: {}", names.join(",")));
+        }
+    }
+    match missing.is_empty() {
+        true => Ok(()),
+        false => Err(format!("must specify {}", missing.join("; "))),
+    }
+}
+
+/// Which pods a quota is about.
+pub(super) struct Scopes(Vec<(String, String, Vec<String>)>);
+
+impl Scopes {
+    pub(super) fn of(quota: &Value) -> Scopes {
+        let words = |value: &Value| -> Vec<String> {
+            let list = value.as_array().into_iter().flatten();
+            list.filter_map(Value::as_str).map(str::to_owned).collect()
+        };
+        let spec = &quota["spec"];
+        let mut scopes: Vec<(String, String, Vec<String>)> = words(&spec["scopes"])
+            .into_iter()
+            .map(|scope| (scope, "Exists".to_owned(), Vec::new()))
+            .collect();
+        for term in spec["scopeSelector"]["matchExpressions"].as_array().into_iter().flatten() {
+            let text = |key: &str| term[key].as_str().unwrap_or_default().to_owned();
+            scopes.push((text("scopeName"), text("operator"), words(&term["values"])));
+        }
+        Scopes(scopes)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether an object is one the quota is about. Scopes speak of pods only.
+    pub(super) fn cover(&self, kind: &Served, object: &Value) -> bool {
+        self.is_empty()
+            || (is_core(kind, "pods") && self.0.iter().all(|scope| is_in(scope, object)))
+    }
+}
+
+fn is_in((scope, operator, values): &(String, String, Vec<String>), pod: &Value) -> bool {
+    let spec = &pod["spec"];
+    let terminating = spec["activeDeadlineSeconds"].as_i64().is_some();
+    let class = spec["priorityClassName"].as_str().unwrap_or_default();
+    match scope.as_str() {
+        "Terminating" => terminating,
+        "NotTerminating" => !terminating,
+        "BestEffort" => is_best_effort(spec),
+        "NotBestEffort" => !is_best_effort(spec),
+        "PriorityClass" => match operator.as_str() {
+            "In" => values.iter().any(|value| value == class),
+            "NotIn" => !values.iter().any(|value| value == class),
+            "DoesNotExist" => class.is_empty(),
+            _ => !class.is_empty(),
+        },
+        _ => false,
+    }
+}
+
+/// Whether a pod asks for no cpu and no memory.
+fn is_best_effort(spec: &Value) -> bool {
+    let asks = |list: List| {
+        of_pod(spec, list)
+            .iter()
+            .any(|(name, amount)| matches!(name.as_str(), "cpu" | "memory") && !amount.is_zero())
+    };
+    !asks(List::Requests) && !asks(List::Limits)
+}

@@ -1,0 +1,118 @@
+//! What a pod asks for: the sums over its containers that limit ranges and quotas look at.
+
+use std::collections::BTreeMap;
+
+use headwater_api::quantity::Quantity;
+use serde_json::Value;
+
+/// Amounts by name.
+pub(super) type Amounts = BTreeMap<String, Quantity>;
+
+/// Which of the two lists of a container.
+#[derive(Clone, Copy)]
+pub(super) enum List {
+    Requests,
+    Limits,
+}
+
+impl List {
+    pub(super) fn key(self) -> &'static str {
+        match self {
+            List::Requests => "requests",
+            List::Limits => "limits",
+        }
+    }
+}
+
+/// Reads a list of amounts. What is no quantity was refused by validation.
+pub(super) fn amounts(list: &Value) -> Amounts {
+    let members = list.as_object().into_iter().flatten();
+    let read = |(name, value): (&String, &Value)| {
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        Quantity::parse(&text).ok().map(|amount| (name.clone(), amount))
+    };
+    members.filter_map(read).collect()
+}
+
+/// The amounts of one container.
+pub(super) fn of_container(container: &Value, list: List) -> Amounts {
+    amounts(&container["resources"][list.key()])
+}
+
+pub(super) fn containers<'a>(spec: &'a Value, key: &str) -> &'a [Value] {
+    spec[key].as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+/// The amounts of a whole pod: containers add up; an init container runs alone, beside the
+/// sidecars before it, so only the largest counts.
+pub(super) fn of_pod(spec: &Value, list: List) -> Amounts {
+    let mut total = Amounts::new();
+    for container in containers(spec, "containers") {
+        add(&mut total, &of_container(container, list));
+    }
+    let (mut sidecars, mut largest) = (Amounts::new(), Amounts::new());
+    for container in containers(spec, "initContainers") {
+        let mut own = of_container(container, list);
+        if container["restartPolicy"] == "Always" {
+            add(&mut total, &own);
+            add(&mut sidecars, &own);
+            own = sidecars.clone();
+        } else {
+            add(&mut own, &sidecars);
+        }
+        keep_larger(&mut largest, &own);
+    }
+    keep_larger(&mut total, &largest);
+    for (name, amount) in amounts(&spec["resources"][list.key()]) {
+        // What is said for the whole pod is what counts.
+        total.insert(name, amount);
+    }
+    if matches!(list, List::Requests) || !total.is_empty() {
+        let overhead = amounts(&spec["overhead"]);
+        let counted = |name: &&String| matches!(list, List::Requests) || total.contains_key(*name);
+        let names: Vec<String> = overhead.keys().filter(counted).cloned().collect();
+        let overhead = overhead.into_iter().filter(|(name, _)| names.contains(name)).collect();
+        add(&mut total, &overhead);
+    }
+    total
+}
+
+pub(super) fn add(total: &mut Amounts, more: &Amounts) {
+    for (name, amount) in more {
+        total.entry(name.clone()).and_modify(|sum| *sum = sum.plus(*amount)).or_insert(*amount);
+    }
+}
+
+fn keep_larger(largest: &mut Amounts, other: &Amounts) {
+    for (name, amount) in other {
+        let held = largest.entry(name.clone()).or_insert(*amount);
+        if amount.nano() > held.nano() {
+            *held = *amount;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_pod_needs_what_its_containers_need_at_the_same_time() {
+        let container = |cpu: &str| json!({"resources": {"requests": {"cpu": cpu}}});
+        let cpu = |spec: &Value| of_pod(spec, List::Requests)["cpu"].to_string();
+        let mut spec = json!({"containers": [container("100m"), container("200m")]});
+        assert_eq!(cpu(&spec), "300m");
+        spec["initContainers"] = json!([container("250m")]);
+        assert_eq!(cpu(&spec), "300m");
+        spec["initContainers"] = json!([container("1")]);
+        assert_eq!(cpu(&spec), "1");
+        let mut sidecar = container("100m");
+        sidecar["restartPolicy"] = "Always".into();
+        spec["initContainers"] = json!([sidecar, container("500m")]);
+        assert_eq!(cpu(&spec), "600m");
+        spec["overhead"] = json!({"cpu": "50m"});
+        assert_eq!(cpu(&spec), "650m");
+    }
+}

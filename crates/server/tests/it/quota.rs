@@ -1,0 +1,191 @@
+//! Limit ranges and resource quotas.
+
+use futures::future::join_all;
+use serde_json::{Value, json};
+
+use crate::api::{Api, CMS, PODS, config_map, pod};
+
+const QUOTAS: &str = "/api/v1/namespaces/ns/resourcequotas";
+const RANGES: &str = "/api/v1/namespaces/ns/limitranges";
+
+fn quota(name: &str, hard: &Value) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": name},
+        "spec": {"hard": hard},
+    })
+}
+
+fn range(limits: &Value) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "r"},
+        "spec": {"limits": [limits]},
+    })
+}
+
+fn asking(name: &str, requests: &Value, limits: &Value) -> Value {
+    let mut pod = pod(name, "");
+    pod["spec"]["containers"][0]["resources"] = json!({"requests": requests, "limits": limits});
+    pod
+}
+
+async fn used(api: &Api, name: &str) -> Value {
+    api.get(&format!("{QUOTAS}/{name}")).await.json()["status"]["used"].clone()
+}
+
+#[tokio::test]
+async fn containers_that_say_nothing_get_what_the_namespace_says() {
+    let api = Api::start().await;
+    let limits = json!({
+        "type": "Container", "default": {"cpu": "500m"}, "defaultRequest": {"cpu": "100m", "memory": "1Gi"},
+    });
+    api.create(RANGES, &range(&limits)).await;
+    let made = api.create(PODS, &pod("p", "")).await;
+    assert_eq!(
+        made["spec"]["containers"][0]["resources"],
+        json!({"limits": {"cpu": "500m"}, "requests": {"cpu": "100m", "memory": "1Gi"}})
+    );
+    assert_eq!(
+        made["metadata"]["annotations"]["kubernetes.io/limit-ranger"],
+        "LimitRanger plugin set: cpu, memory request for container c; cpu limit for container c"
+    );
+    let own = asking("q", &json!({"cpu": "1m", "memory": "2Gi"}), &json!({"cpu": "2m"}));
+    let made = api.create(PODS, &own).await;
+    assert_eq!(made["spec"]["containers"][0]["resources"]["requests"]["cpu"], "1m");
+    assert!(made["metadata"]["annotations"].is_null());
+}
+
+#[tokio::test]
+async fn nobody_asks_for_less_or_more_than_the_namespace_allows() {
+    let check = async |limits: Value, requests: Value, most: Value, expected: &str| {
+        let api = Api::start().await;
+        api.create(RANGES, &range(&limits)).await;
+        let answer = api.post(PODS, &asking("p", &requests, &most)).await;
+        match expected {
+            "" => drop(answer.is(201, "")),
+            why => {
+                answer.fails(403, "Forbidden", &format!("pods \"p\" is forbidden: {why}"));
+            }
+        }
+    };
+    let least = json!({"type": "Container", "min": {"cpu": "100m"}, "max": {"cpu": "1"}});
+    check(least.clone(), json!({"cpu": "200m"}), json!({"cpu": "1"}), "").await;
+    check(
+        least.clone(),
+        json!({"cpu": "50m"}),
+        json!({"cpu": "1"}),
+        "minimum cpu usage per Container is 100m, but request is 50m",
+    )
+    .await;
+    check(
+        least,
+        json!({"cpu": "200m"}),
+        json!({"cpu": "2"}),
+        "maximum cpu usage per Container is 1, but limit is 2",
+    )
+    .await;
+    check(
+        json!({"type": "Pod", "max": {"memory": "1Gi"}}),
+        json!({"cpu": "1"}),
+        json!({"cpu": "1"}),
+        "maximum memory usage per Pod is 1Gi.  No limit is specified",
+    )
+    .await;
+    check(
+        json!({"type": "Pod", "maxLimitRequestRatio": {"cpu": "2"}}),
+        json!({"cpu": "100m"}),
+        json!({"cpu": "300m"}),
+        "cpu max limit to request ratio per Pod is 2, but provided ratio is 3.000000",
+    )
+    .await;
+    let api = Api::start().await;
+    let limits = json!({"type": "PersistentVolumeClaim", "max": {"storage": "1Gi"}});
+    api.create(RANGES, &range(&limits)).await;
+    let claim = json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "c"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "2Gi"}}},
+    });
+    let why = "persistentvolumeclaims \"c\" is forbidden: maximum storage usage per PersistentVolumeClaim is 1Gi, but request is 2Gi";
+    api.post("/api/v1/namespaces/ns/persistentvolumeclaims", &claim).await.fails(
+        403,
+        "Forbidden",
+        why,
+    );
+}
+
+#[tokio::test]
+async fn a_quota_counts_and_shows_what_is_used() {
+    let api = Api::start().await;
+    api.create(CMS, &config_map("before")).await;
+    api.create(QUOTAS, &quota("q", &json!({"configmaps": "2", "count/secrets": "1"}))).await;
+    assert_eq!(used(&api, "q").await, json!({"configmaps": "1", "count/secrets": "0"}));
+    api.create(CMS, &config_map("a")).await;
+    assert_eq!(used(&api, "q").await["configmaps"], "2");
+    let why = "configmaps \"b\" is forbidden: exceeded quota: q, requested: configmaps=1, used: configmaps=2, limited: configmaps=2";
+    api.post(CMS, &config_map("b")).await.fails(403, "Forbidden", why);
+    api.merge(&format!("{CMS}/a"), &json!({"data": {"x": "y"}})).await.is(200, "");
+    api.delete(&format!("{CMS}/before")).await.is(200, "");
+    assert_eq!(used(&api, "q").await["configmaps"], "1");
+    api.create(CMS, &config_map("b")).await;
+    let other = json!({"metadata": {"name": "other"}});
+    api.create("/api/v1/namespaces", &other).await;
+    api.create("/api/v1/namespaces/other/configmaps", &config_map("free")).await;
+}
+
+#[tokio::test]
+async fn pods_are_counted_by_what_they_ask_for_until_they_have_ended() {
+    let api = Api::start().await;
+    let hard = json!({"pods": "3", "requests.cpu": "1", "limits.memory": "2Gi"});
+    api.create(QUOTAS, &quota("q", &hard)).await;
+    let ask = |name: &str, cpu: &str| {
+        asking(name, &json!({"cpu": cpu}), &json!({"cpu": "2", "memory": "512Mi"}))
+    };
+    let why = "pods \"x\" is forbidden: failed quota: q: must specify requests.cpu for: c; limits.memory for: c";
+    api.post(PODS, &pod("x", "")).await.fails(403, "Forbidden", why);
+    api.create(PODS, &ask("a", "600m")).await;
+    let why = "pods \"b\" is forbidden: exceeded quota: q, requested: requests.cpu=600m, used: requests.cpu=600m, limited: requests.cpu=1";
+    api.post(PODS, &ask("b", "600m")).await.fails(403, "Forbidden", why);
+    api.create(PODS, &ask("b", "400m")).await;
+    let expected = json!({"pods": "2", "requests.cpu": "1", "limits.memory": "1Gi"});
+    assert_eq!(used(&api, "q").await, expected);
+    let ended = json!({"status": {"phase": "Succeeded"}});
+    api.merge(&format!("{PODS}/a/status"), &ended).await.is(200, "");
+    let expected = json!({"pods": "1", "requests.cpu": "400m", "limits.memory": "512Mi"});
+    assert_eq!(used(&api, "q").await, expected);
+    api.create(PODS, &ask("c", "600m")).await;
+}
+
+#[tokio::test]
+async fn a_quota_with_scopes_is_about_some_pods() {
+    let api = Api::start().await;
+    let mut scoped = quota("q", &json!({"pods": "1"}));
+    scoped["spec"]["scopes"] = json!(["BestEffort"]);
+    api.create(QUOTAS, &scoped).await;
+    api.create(PODS, &pod("a", "")).await;
+    api.post(PODS, &pod("b", "")).await.is(403, "exceeded quota: q");
+    api.create(PODS, &asking("c", &json!({"cpu": "1"}), &json!({}))).await;
+    assert_eq!(used(&api, "q").await, json!({"pods": "1"}));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn creates_at_the_same_time_cannot_exceed_a_quota_together() {
+    let api = Api::start().await;
+    api.create(QUOTAS, &quota("q", &json!({"configmaps": "5"}))).await;
+    let names: Vec<String> = (0..40).map(|number| format!("m{number}")).collect();
+    let objects: Vec<Value> = names.iter().map(|name| config_map(name)).collect();
+    let answers = join_all(objects.iter().map(|object| api.post(CMS, object))).await;
+    let made = answers.iter().filter(|answer| answer.code == 201).count();
+    assert_eq!(made, 5);
+    assert!(answers.iter().all(|answer| [201, 403].contains(&answer.code)));
+    assert_eq!(used(&api, "q").await, json!({"configmaps": "5"}));
+    assert_eq!(api.get(CMS).await.names().split(' ').count(), 5);
+}
+
+#[tokio::test]
+async fn a_dry_run_is_checked_and_not_counted() {
+    let api = Api::start().await;
+    api.create(QUOTAS, &quota("q", &json!({"configmaps": "1"}))).await;
+    api.post(&format!("{CMS}?dryRun=All"), &config_map("a")).await.is(201, "");
+    assert_eq!(used(&api, "q").await, json!({"configmaps": "0"}));
+    api.create(CMS, &config_map("a")).await;
+    api.post(&format!("{CMS}?dryRun=All"), &config_map("b")).await.is(403, "exceeded quota");
+}

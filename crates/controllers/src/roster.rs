@@ -116,6 +116,7 @@ fn known(name: &str) -> Result<&'static str, Unknown> {
 }
 
 #[cfg(test)]
+#[allow(clippy::needless_pass_by_value, reason = "tables write values where they are used")]
 mod tests {
     use super::*;
 

@@ -21,6 +21,7 @@ mod reason;
 mod run;
 mod score;
 #[cfg(test)]
+#[allow(clippy::needless_pass_by_value, reason = "tables write values where they are used")]
 mod tests;
 
 use headwater_client::Error;

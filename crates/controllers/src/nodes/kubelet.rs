@@ -59,7 +59,7 @@ fn is_ours(event: &Event<'_, Pod>, count: usize) -> bool {
     }
 }
 
-/// A node went offline or came back: its pods are looked at again.
+/// A node came, went offline or came back: its pods are looked at again.
 fn power_changed() -> Predicate<Node> {
     Predicate::new(|event| match event {
         Event::Updated { old, new } => super::node::is_offline(old) != super::node::is_offline(new),

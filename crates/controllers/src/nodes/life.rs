@@ -78,6 +78,7 @@ pub(crate) fn next(pod: &Pod, plan: &Plan) -> Option<Next> {
     let start = |restarts| Step::Start { ready: at_once(plan), restarts };
     match stay {
         Stay::Leaving => None,
+        Stay::Bound if plan.is_instant() => next(start(0), Duration::ZERO),
         Stay::Bound => next(Step::Create, plan.creating.with(part)),
         Stay::Creating => next(start(0), plan.running.with(part)),
         Stay::BackingOff(_) => {
@@ -175,6 +176,7 @@ fn jitter(pod: &Pod, stay: Stay) -> f64 {
 }
 
 #[cfg(test)]
+#[allow(clippy::needless_pass_by_value, reason = "tables write values where they are used")]
 mod tests {
     use headwater_client::Cached;
     use serde_json::{Value, json};
@@ -228,6 +230,13 @@ mod tests {
         let never = json!({"annotations": {READY_AFTER: "never"}});
         check(never, none(), unready, None);
         check(none(), none(), json!({"phase": "Failed"}), None);
+    }
+
+    #[test]
+    fn stages_that_take_no_time_are_one_write() {
+        let pod = Pod::decode(r#"{"metadata":{"name":"p"}}"#).unwrap();
+        let next = next(&pod, &Rules::instant().plan(&pod)).unwrap();
+        assert_eq!(next.step, Step::Start { ready: true, restarts: 0 });
     }
 
     #[test]

@@ -161,6 +161,13 @@ pub(crate) struct Plan {
     pub(crate) gone: Delay,
 }
 
+impl Plan {
+    /// Whether a pod runs as soon as it is bound, so that nobody could see what is between.
+    pub(crate) fn is_instant(&self) -> bool {
+        self.creating == Delay::default() && self.running == Delay::default()
+    }
+}
+
 /// How containers end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Finish {
@@ -294,6 +301,7 @@ impl std::str::FromStr for Rules {
 }
 
 #[cfg(test)]
+#[allow(clippy::needless_pass_by_value, reason = "tables write values where they are used")]
 mod tests {
     use headwater_client::Cached;
     use serde_json::json;

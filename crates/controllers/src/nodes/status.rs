@@ -44,12 +44,9 @@ const KILLED: i32 = 143;
 
 fn creating(pod: &Pod, place: &Place, now: &str) -> Value {
     let waiting = || json!({"waiting": {"reason": "ContainerCreating"}});
-    let containers = pod.spec.containers.iter().map(|one| container(one, 0, false, waiting()));
+    let containers = pod.spec.containers.iter().map(|one| container(one, 0, false, &waiting()));
     let mut status = json!({
         "phase": "Pending",
-        "hostIP": place.host_ip,
-        "hostIPs": [{"ip": place.host_ip}],
-        "startTime": now,
         "containerStatuses": containers.collect::<Vec<_>>(),
         "conditions": conditions(pod, now, &[
             ("PodReadyToStartContainers", "False", None),
@@ -58,17 +55,28 @@ fn creating(pod: &Pod, place: &Place, now: &str) -> Value {
             ("ContainersReady", "False", Some("ContainersNotReady")),
         ]),
     });
+    arrive(pod, place, now, &mut status);
+    status
+}
+
+/// What is said once, with the first thing that is said.
+fn arrive(pod: &Pod, place: &Place, now: &str, status: &mut Value) {
+    if pod.status.start_time.is_some() {
+        return;
+    }
+    status["startTime"] = json!(now);
+    status["hostIP"] = json!(place.host_ip);
+    status["hostIPs"] = json!([{"ip": place.host_ip}]);
     if !pod.spec.init_containers.is_empty() {
         status["initContainerStatuses"] = initialized(pod, now);
     }
-    status
 }
 
 fn initialized(pod: &Pod, now: &str) -> Value {
     let done = |one: &Container| match one.restart_policy.as_deref() {
         // A sidecar goes on running.
-        Some("Always") => container(one, 0, true, json!({"running": {"startedAt": now}})),
-        _ => container(one, 0, true, terminated(now, now, 0, None)),
+        Some("Always") => container(one, 0, true, &json!({"running": {"startedAt": now}})),
+        _ => container(one, 0, true, &terminated(now, now, 0, None)),
     };
     pod.spec.init_containers.iter().map(done).collect()
 }
@@ -76,7 +84,7 @@ fn initialized(pod: &Pod, now: &str) -> Value {
 fn started(pod: &Pod, place: &Place, now: &str, ready: bool, restarts: i32) -> Value {
     let running = || json!({"running": {"startedAt": now}});
     let containers =
-        pod.spec.containers.iter().map(|one| container(one, restarts, ready, running()));
+        pod.spec.containers.iter().map(|one| container(one, restarts, ready, &running()));
     let (truth, reason) = truth(ready);
     let mut status = json!({
         "phase": "Running",
@@ -88,6 +96,7 @@ fn started(pod: &Pod, place: &Place, now: &str, ready: bool, restarts: i32) -> V
             ("ContainersReady", truth, reason),
         ]),
     });
+    arrive(pod, place, now, &mut status);
     if let Some(ip) = &place.pod_ip {
         status["podIP"] = json!(ip);
         status["podIPs"] = json!([{"ip": ip}]);
@@ -102,7 +111,7 @@ fn truth(ready: bool) -> (&'static str, Option<&'static str>) {
 fn ready(pod: &Pod, now: &str) -> Value {
     let containers = pod.spec.containers.iter().map(|one| {
         let (restarts, since) = known(pod, &one.name, now);
-        container(one, restarts, true, json!({"running": {"startedAt": since}}))
+        container(one, restarts, true, &json!({"running": {"startedAt": since}}))
     });
     json!({
         "containerStatuses": containers.collect::<Vec<_>>(),
@@ -122,7 +131,7 @@ fn known(pod: &Pod, name: &str, now: &str) -> (i32, String) {
 fn ended(pod: &Pod, now: &str, phase: &str, exit_code: i32, reason: Option<&str>) -> Value {
     let containers = pod.spec.containers.iter().map(|one| {
         let (restarts, since) = known(pod, &one.name, now);
-        container(one, restarts, false, terminated(&since, now, exit_code, reason))
+        container(one, restarts, false, &terminated(&since, now, exit_code, reason))
     });
     let why = if phase == "Succeeded" { "PodCompleted" } else { "PodFailed" };
     json!({
@@ -143,7 +152,7 @@ fn backing_off(pod: &Pod, now: &str, exit_code: i32, reason: Option<&str>, resta
             "reason": "CrashLoopBackOff",
             "message": format!("back-off restarting failed container {}", one.name),
         }});
-        let mut status = container(one, restarts, false, waiting);
+        let mut status = container(one, restarts, false, &waiting);
         status["lastState"] = terminated(&since, now, exit_code, reason);
         status
     });
@@ -167,7 +176,7 @@ fn terminated(started: &str, finished: &str, exit_code: i32, reason: Option<&str
     }})
 }
 
-fn container(one: &Container, restarts: i32, ready: bool, state: Value) -> Value {
+fn container(one: &Container, restarts: i32, ready: bool, state: &Value) -> Value {
     let image = one.image.as_deref().unwrap_or_default();
     let runs = state.get("running").is_some();
     let mut status = json!({
@@ -226,6 +235,7 @@ fn condition(one: &Condition, now: &str) -> Value {
 }
 
 #[cfg(test)]
+#[allow(clippy::needless_pass_by_value, reason = "tables write values where they are used")]
 mod tests {
     use headwater_client::Cached;
 
@@ -274,6 +284,9 @@ mod tests {
         let started = after(&created, &Step::Start { ready: true, restarts: 0 });
         assert!(started.is_ready() && started.status.container_statuses[0].ready);
         assert_eq!(started.status.pod_ip.as_deref(), Some("10.64.0.2"));
+        assert_eq!(created.status.host_ip.as_deref(), Some("172.18.0.2"));
+        let at_once = after(&pod(json!({})), &Step::Start { ready: true, restarts: 0 });
+        assert!(at_once.status.start_time.is_some() && at_once.status.host_ip.is_some());
         let since = started.condition("PodScheduled").unwrap().last_transition_time.clone();
         assert_eq!(rfc3339(since.unwrap().0), "2026-01-01T00:00:01Z");
         assert_eq!(started.status.conditions.len(), 5);

@@ -103,6 +103,7 @@ pub(crate) fn requests(spec: &Spec) -> Amounts {
 }
 
 #[cfg(test)]
+#[allow(clippy::needless_pass_by_value, reason = "tables write values where they are used")]
 mod tests {
     use serde_json::{Value, json};
 

@@ -126,6 +126,13 @@ impl Ask {
             && self.pod.metadata.uid == pod.metadata.uid
     }
 
+    /// Whether it makes no difference to others which of the two is in a room.
+    pub(crate) fn weighs_the_same(&self, other: &Ask) -> bool {
+        self.requests == other.requests
+            && self.pod.metadata.labels == other.pod.metadata.labels
+            && self.pod.metadata.uid == other.pod.metadata.uid
+    }
+
     pub(crate) fn namespace(&self) -> &str {
         self.key.namespace().unwrap_or_default()
     }

@@ -181,16 +181,14 @@ impl Cache {
     /// A pod is on a node, as the server says; what that means for others.
     pub(crate) fn place(&mut self, ask: &Arc<Ask>, room: &str) -> Happened {
         let known = self.placed.get(&ask.key).filter(|place| place.room == room);
-        let same = known.is_some_and(|place| {
-            let there = self.rooms.get(&place.room).and_then(|room| room.pods.get(&ask.key));
-            there.is_some_and(|there| there.asks_the_same(&ask.pod))
-        });
-        let is_new = known.is_none();
+        let is_news = known.is_none_or(|place| place.is_assumed);
+        let there = self.rooms.get(room).and_then(|room| room.pods.get(&ask.key));
+        let is_same = there.is_some_and(|there| there.weighs_the_same(ask));
         self.settle(ask, room, false);
-        match (is_new, same) {
+        match (is_news, is_same) {
+            (true, _) => Happened::POD_PLACED,
             (false, true) => Happened::NOTHING,
             (false, false) => Happened::POD_PLACED | Happened::POD_GONE,
-            (true, _) => Happened::POD_PLACED,
         }
     }
 

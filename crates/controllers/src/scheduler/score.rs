@@ -21,13 +21,16 @@ pub(crate) fn best<'a>(ask: &Ask, rooms: &[&'a Room], around: &Around) -> Option
     best.map(|(_, room)| room)
 }
 
+/// What a room is worth in some respect; only the differences count.
+type Measure<'a> = &'a dyn Fn(&Room) -> i64;
+
 fn scores(ask: &Ask, rooms: &[&Room], around: &Around) -> Vec<f64> {
     let owner = ask.pod.controller_uid();
     let crowd = |room: &Room| {
         let siblings = owner.map_or(0, |owner| room.owned_by(owner)) as i64;
         -(siblings + around.crowd(room))
     };
-    let measures: [(f64, &dyn Fn(&Room) -> i64); 4] = [
+    let measures: [(f64, Measure<'_>); 4] = [
         (2.0, &crowd),
         (2.0, &|room| filter::preference(&ask.pod, room)),
         (2.0, &|room| around.wished(room)),

@@ -294,7 +294,12 @@ fn what_is_assumed_counts_and_what_is_forgotten_does_not() {
     cache.forget(&first.key);
     goes_to(&cache, &pod("p", "2", json!({})), "n1");
     cache.assume(&first, "n1");
-    assert_eq!(cache.place(&first, "n1"), Happened::NOTHING, "the watch confirms it");
+    assert_eq!(cache.place(&first, "n1"), Happened::POD_PLACED, "the watch confirms it");
+    assert_eq!(cache.place(&first, "n1"), Happened::NOTHING, "its status is nobody's business");
+    let relabelled = ask(json!({"name": "first", "namespace": "a", "uid": "first"}), json!({}));
+    let changed = Happened::POD_PLACED | Happened::POD_GONE;
+    assert_eq!(cache.place(&relabelled, "n1"), changed);
+    assert_eq!(cache.place(&first, "n1"), changed);
     cache.forget(&first.key);
     assert!(cache.placed(&first.key).is_some(), "what is confirmed is not forgotten");
     cache.remove_node("n1");

@@ -14,3 +14,4 @@ mod endpointslice;
 mod job;
 mod nodelifecycle;
 mod quiet;
+mod nodes;

@@ -20,6 +20,11 @@ rules:
   stages:
   - {stage: Running}
   - {stage: Gone, after: 5s}
+- match: {owner: Job}
+  stages:
+  - {stage: Running}
+  - {stage: Succeeded, after: 100ms}
+  - {stage: Gone}
 - stages:
   - {stage: Running}
   - {stage: Gone}
@@ -324,4 +329,36 @@ fn a_process_that_watches_and_answers_is_told_of_its_end() {
     let mut server = Process::dev(&["--memory"]);
     server.signal("TERM");
     assert!(server.wait().success(), "controllers end before the server they talk to");
+}
+
+#[test]
+fn what_is_deleted_takes_along_what_belongs_to_it() {
+    let Some(cluster) = Cluster::dev(&[]) else { return };
+    cluster.says("create namespace team", &["created"]);
+    cluster.waits("serviceaccount/default -n team", "create");
+    for name in ["one", "two"] {
+        cluster.says(&format!("create deployment {name} -n team --image=x --replicas=2"), &[]);
+        cluster.says(&format!("rollout status deployment/{name} -n team --timeout=60s"), &[]);
+    }
+    cluster.says("delete deployment one -n team --cascade=foreground --timeout=60s", &["deleted"]);
+    assert_eq!(cluster.says("get replicasets,pods -n team -l app=one -o name", &[]), "");
+    cluster.says("delete namespace team --timeout=60s", &["deleted"]);
+    let output = cluster.output("get namespace team");
+    assert!(!output.status.success());
+    assert_eq!(cluster.says("get pods,replicasets,deployments -n team -o name", &[]), "");
+}
+
+#[test]
+fn a_job_completes_and_a_service_finds_its_pods() {
+    let Some(cluster) = Cluster::dev(&[]) else { return };
+    cluster.says("create job count --image=x", &["created"]);
+    cluster.waits("job/count", "condition=Complete");
+    cluster.says("get pods -l job-name=count", &["Completed"]);
+    cluster.says("create deployment shop --image=x --replicas=2 --port=80", &["created"]);
+    cluster.says("expose deployment shop", &["exposed"]);
+    cluster.says("rollout status deployment/shop --timeout=60s", &["successfully rolled out"]);
+    cluster.waits(
+        "endpointslice -l kubernetes.io/service-name=shop",
+        "jsonpath={.endpoints[1].conditions.ready}=true",
+    );
 }

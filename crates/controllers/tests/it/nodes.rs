@@ -1,0 +1,157 @@
+//! The scheduler and the simulated nodes together, against a whole server in this process.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+
+use headwater_client::calls::Calls;
+use headwater_client::informer::Informer;
+use headwater_client::{Factory, Key};
+use headwater_controllers::nodes::{self, OFFLINE, Rules};
+use headwater_controllers::pod::Pod;
+use headwater_controllers::{Cluster, Options};
+use headwater_testing::TestServer;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Node, Pod as FullPod};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::world::PATIENCE;
+
+/// What a scenario has at hand.
+struct Scene {
+    calls: Calls,
+    pods: Informer<Pod>,
+    factory: Factory,
+}
+
+/// Runs a scenario beside a scheduler and some nodes.
+async fn with_nodes<F: Future<Output = ()>>(count: usize, scenario: impl FnOnce(Scene) -> F) {
+    let server = TestServer::start().await;
+    let rules = nodes::Options { count, rules: Rules::instant() };
+    let cluster = Cluster::new(Factory::new(server.client())).with_nodes(rules);
+    let eyes = Factory::new(server.client());
+    let pods = eyes.informer::<Pod>().open().unwrap();
+    let scene = Scene { calls: Calls::new(server.client()), pods, factory: eyes.clone() };
+    let (stop, look) = (CancellationToken::new(), CancellationToken::new());
+    let options = Options::new("scheduler,simulated-nodes".parse().unwrap());
+    let acting = async {
+        scenario(scene).await;
+        stop.cancel();
+        look.cancel();
+    };
+    let ran = headwater_controllers::run(cluster, options, stop.clone().cancelled_owned());
+    let (ran, looked, ()) = tokio::join!(ran, eyes.run(look.clone()), acting);
+    ran.unwrap();
+    looked.unwrap();
+}
+
+impl Scene {
+    async fn create(&self, name: &str, spec: Value) {
+        let mut spec = spec;
+        spec["containers"] = json!([{"name": "c", "image": "x"}]);
+        let pod = json!({"metadata": {"name": name, "namespace": "default"}, "spec": spec});
+        let pod: FullPod = serde_json::from_value(pod).unwrap();
+        self.calls.of::<FullPod>().create(&pod).await.unwrap();
+    }
+
+    async fn until(&self, name: &str, check: impl Fn(&Pod) -> bool) {
+        self.pods.synced().await.unwrap();
+        let key = Key::namespaced("default", name);
+        let check = |pod: Option<&Pod>| pod.is_some_and(&check);
+        self.pods.wait_for(&key, check, PATIENCE).await.unwrap();
+    }
+
+    async fn annotate_node(&self, name: &str, value: Value) {
+        let patch = json!({"metadata": {"annotations": {OFFLINE: value}}});
+        let nodes = self.factory.informer::<Node>().open().unwrap();
+        nodes.synced().await.unwrap();
+        let key = Key::cluster(name);
+        nodes.wait_for(&key, |node| node.is_some(), PATIENCE).await.unwrap();
+        self.calls.of::<Node>().merge(&key, &patch).await.unwrap();
+    }
+}
+
+fn runs(pod: &Pod) -> bool {
+    pod.phase() == "Running" && pod.is_ready()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_pods_have_many_addresses_and_every_node_its_share() {
+    with_nodes(4, |scene| async move {
+        let names: Vec<String> = (0..60).map(|number| format!("p{number}")).collect();
+        for name in &names {
+            scene.create(name, json!({})).await;
+        }
+        let (mut addresses, mut shares) = (BTreeSet::new(), BTreeMap::<String, usize>::new());
+        for name in &names {
+            scene.until(name, runs).await;
+            let pod = scene.pods.store().get(&Key::namespaced("default", name)).unwrap();
+            addresses.insert(pod.status.pod_ip.clone().unwrap());
+            *shares.entry(pod.node().unwrap().to_owned()).or_default() += 1;
+        }
+        assert_eq!(addresses.len(), names.len());
+        assert_eq!(shares.len(), 4);
+        assert!(shares.values().all(|share| (10..=20).contains(share)), "{shares:?}");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_without_power_runs_nothing_until_it_has_it_again() {
+    with_nodes(2, |scene| async move {
+        scene.annotate_node("node-0", json!("")).await;
+        scene.create("dark", json!({"nodeName": "node-0"})).await;
+        scene.create("light", json!({"nodeName": "node-1"})).await;
+        scene.until("light", runs).await;
+        let dark = scene.pods.store().get(&Key::namespaced("default", "dark")).unwrap();
+        assert_eq!((dark.phase(), dark.status.container_statuses.len()), ("Pending", 0));
+        scene.annotate_node("node-0", Value::Null).await;
+        scene.until("dark", runs).await;
+        let leases = scene.factory.informer::<Lease>().open().unwrap();
+        leases.synced().await.unwrap();
+        for node in ["node-0", "node-1"] {
+            let key = Key::namespaced("kube-node-lease", node);
+            leases.wait_for(&key, |lease| lease.is_some(), PATIENCE).await.unwrap();
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_of_other_schedulers_and_pods_behind_gates_are_left_alone() {
+    with_nodes(1, |scene| async move {
+        scene.create("theirs", json!({"schedulerName": "other"})).await;
+        scene.create("gated", json!({"schedulingGates": [{"name": "example.com/wait"}]})).await;
+        scene.create("ours", json!({})).await;
+        scene.until("ours", runs).await;
+        for name in ["theirs", "gated"] {
+            let pod = scene.pods.store().get(&Key::namespaced("default", name)).unwrap();
+            assert_eq!(pod.node(), None, "{name}");
+        }
+        let open = json!({"spec": {"schedulingGates": null}});
+        let key = Key::namespaced("default", "gated");
+        scene.calls.of::<FullPod>().merge(&key, &open).await.unwrap();
+        scene.until("gated", runs).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_waits_for_a_node_that_comes_later() {
+    with_nodes(0, |scene| async move {
+        scene.create("early", json!({})).await;
+        let told = |pod: &Pod| {
+            let why = pod.condition("PodScheduled").and_then(|known| known.message.clone());
+            why.as_deref() == Some("no nodes available to schedule pods")
+        };
+        scene.until("early", told).await;
+        let node = json!({
+            "metadata": {"name": "late"},
+            "status": {"allocatable": {"cpu": "1", "memory": "1Gi", "pods": "5"}},
+        });
+        let node: Node = serde_json::from_value(node).unwrap();
+        scene.calls.of::<Node>().create(&node).await.unwrap();
+        scene.until("early", |pod| pod.node() == Some("late")).await;
+    })
+    .await;
+}

@@ -29,7 +29,7 @@ use crate::structural::pattern::{self, Pattern};
 pub use check::Known;
 pub use eval::{Budget, Error, Variables};
 pub use shape::{Shape, escape};
-pub use value::Value;
+pub use value::{Key, Value};
 
 /// The most one expression may cost (Kubernetes' limit).
 pub const EXPRESSION_COST_MAX: u64 = 1_000_000;
@@ -116,7 +116,7 @@ impl Program {
     /// Evaluates it.
     pub fn run<'a>(
         &'a self,
-        variables: &'a Variables<'a>,
+        variables: &Variables<'a>,
         budget: &mut Budget,
     ) -> Result<Value<'a>, Error> {
         eval::run(self, variables, budget)

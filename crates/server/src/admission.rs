@@ -8,6 +8,7 @@ pub(crate) mod extensions;
 mod limits;
 pub(crate) mod matching;
 mod pods;
+mod policy;
 pub(crate) mod quota;
 pub(crate) mod request;
 mod resources;
@@ -134,10 +135,13 @@ async fn admit_extended(
         dry_run: options.dry_run,
         options: &shown,
     };
+    policy::mutate(&extensions.mutating_policies, server, &asked, attempt)?;
     let hooks = &extensions.mutating;
     webhook::mutate(hooks, server, &asked, attempt, &mut warnings).await?;
     pass(SECOND, attempt)?;
     let (new, old) = (Some(&*attempt.new), attempt.old);
+    let policies = &extensions.validating_policies;
+    policy::validate(policies, server, &asked, new, old, &mut warnings)?;
     webhook::validate(&extensions.validating, server, &asked, new, old, &mut warnings).await?;
     call.warn(warnings);
     Ok(())
@@ -181,6 +185,8 @@ pub(crate) async fn admit_removal(
     };
     let mut warnings = Vec::new();
     let old = Some(removal.object);
+    let policies = &extensions.validating_policies;
+    policy::validate(policies, server, &asked, None, old, &mut warnings)?;
     // There is nothing to change in what goes away; a mutating webhook may still refuse.
     for hooks in [&extensions.mutating, &extensions.validating] {
         Box::pin(webhook::validate(hooks, server, &asked, None, old, &mut warnings)).await?;
@@ -433,6 +439,7 @@ impl Admit for Validation {
         if webhook::check::is_configuration(attempt.kind) {
             errors.extend(webhook::check::errors(attempt.new));
         }
+        errors.extend(policy::check::errors(attempt.kind, attempt.new));
         if errors.is_empty() {
             return Ok(());
         }

@@ -24,6 +24,18 @@ impl Budget {
         Budget { left: limit, spent: 0 }
     }
 
+    /// Spends on something that may not cost more than `limit` by itself.
+    pub fn part<T>(
+        &mut self,
+        limit: u64,
+        run: impl FnOnce(&mut Budget) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let mut part = Budget::new(limit.min(self.left));
+        let found = run(&mut part);
+        self.spend(part.spent.min(self.left))?;
+        found
+    }
+
     /// What was spent so far.
     pub fn spent(&self) -> u64 {
         self.spent

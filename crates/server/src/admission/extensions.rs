@@ -9,24 +9,37 @@ use arc_swap::ArcSwapOption;
 use headwater_api::Revision;
 use headwater_cache::{Cache, Resource};
 
+use super::policy::Bound;
 use super::webhook::Hook;
 use crate::outgoing::Caller;
 
 const GROUP: &str = "/registry/admissionregistration.k8s.io/";
 
 /// The kinds that are looked at, in the order of [`Compiled::at`].
-const KINDS: [&str; 2] = ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"];
+const KINDS: [&str; 6] = [
+    "mutatingwebhookconfigurations",
+    "validatingwebhookconfigurations",
+    "mutatingadmissionpolicies",
+    "mutatingadmissionpolicybindings",
+    "validatingadmissionpolicies",
+    "validatingadmissionpolicybindings",
+];
 
 /// What is configured at this moment.
 pub(crate) struct Compiled {
     at: [Revision; KINDS.len()],
     pub(super) mutating: Vec<Hook>,
     pub(super) validating: Vec<Hook>,
+    pub(super) mutating_policies: Vec<Bound>,
+    pub(super) validating_policies: Vec<Bound>,
 }
 
 impl Compiled {
     fn is_empty(&self) -> bool {
-        self.mutating.is_empty() && self.validating.is_empty()
+        self.mutating.is_empty()
+            && self.validating.is_empty()
+            && self.mutating_policies.is_empty()
+            && self.validating_policies.is_empty()
     }
 }
 
@@ -69,7 +82,7 @@ impl Extensions {
     }
 
     fn changed(&self) -> [Revision; KINDS.len()] {
-        [self.resources[0].changed(), self.resources[1].changed()]
+        std::array::from_fn(|index| self.resources[index].changed())
     }
 
     fn compile(&self) -> Arc<Compiled> {
@@ -79,8 +92,14 @@ impl Extensions {
         if let Some(known) = self.current.load_full().filter(|known| known.at == at) {
             return known;
         }
-        let hooks = |index: usize| Hook::all(&self.cache.snapshot(&self.resources[index]));
-        let compiled = Arc::new(Compiled { at, mutating: hooks(0), validating: hooks(1) });
+        let seen = self.resources.each_ref().map(|kind| self.cache.snapshot(kind));
+        let compiled = Arc::new(Compiled {
+            at,
+            mutating: Hook::all(&seen[0]),
+            validating: Hook::all(&seen[1]),
+            mutating_policies: Bound::all(&seen[2], &seen[3]),
+            validating_policies: Bound::all(&seen[4], &seen[5]),
+        });
         self.current.store(Some(Arc::clone(&compiled)));
         compiled
     }

@@ -55,6 +55,18 @@ impl Rule {
         }
     }
 
+    fn everything() -> Rule {
+        let all = || vec!["*".to_owned()];
+        Rule {
+            operations: all(),
+            groups: all(),
+            versions: all(),
+            resources: vec![("*".to_owned(), "*".to_owned())],
+            scope: Scope::All,
+            names: Vec::new(),
+        }
+    }
+
     /// Whether it is about this request, were it made of this kind.
     fn matches(&self, asked: &Asked<'_>, kind: &Served) -> bool {
         let any =
@@ -99,6 +111,15 @@ impl Match {
             namespaces: selector(&value["namespaceSelector"]),
             objects: selector(&value["objectSelector"]),
         }
+    }
+
+    /// From `matchResources` of a binding: without rules, it is about everything.
+    pub(crate) fn read_open(value: &Value) -> Match {
+        let mut read = Match::read(value, "resourceRules", "excludeResourceRules");
+        if read.rules.is_empty() {
+            read.rules.push(Rule::everything());
+        }
+        read
     }
 
     /// The kind in whose form the request is looked at, if it is looked at.

@@ -17,4 +17,5 @@ mod custom;
 #[expect(clippy::needless_pass_by_value, reason = "`json!` rows read best by value")]
 mod webhooks;
 mod quota;
+mod policies;
 mod listen;

@@ -1,0 +1,499 @@
+//! Admission policies: expressions that refuse an object, or change it.
+//!
+//! River: defaults → **mutating policies** → mutating webhooks → validation → **validating
+//! policies** → validating webhooks. A policy does nothing until a binding says where it counts
+//! and, if it takes parameters, which.
+//! Promise: the expressions of one policy stay within Kubernetes' budget for each object; what
+//! goes wrong in them counts as the failure policy says.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use headwater_api::cel::{Budget, Known, Program, Value as Cel, Variables};
+use headwater_api::cel::{EXPRESSION_COST_MAX, OBJECT_COST_MAX};
+use headwater_api::schema::Types;
+use headwater_api::selector::LabelSelector;
+use headwater_api::{Status, patch, status as api_status};
+use headwater_cache::Snapshot;
+use serde_json::Value;
+
+use super::matching::{self, ANY, Conditions, Match, Verdict};
+use super::request::{Asked, Versioned, describe};
+use super::{Attempt, webhook};
+use crate::object::tree;
+use crate::registry::Served;
+use crate::server::Server;
+use crate::status;
+
+pub(super) mod check;
+
+/// What may be made in an expression that changes objects.
+const TYPES: &[&str] = &["Object", "JSONPatch"];
+
+/// A policy where a binding says it counts.
+pub(crate) struct Bound {
+    policy: Arc<Policy>,
+    name: String,
+    matching: Option<Match>,
+    parameters: Option<Parameters>,
+    actions: Actions,
+}
+
+/// A policy.
+struct Policy {
+    name: String,
+    matching: Match,
+    conditions: Conditions,
+    variables: Vec<(String, Result<Program, String>)>,
+    checks: Vec<Check>,
+    mutations: Vec<Mutation>,
+    ignore: bool,
+    /// The group, version and kind of its parameters.
+    parameter_kind: Option<(String, String, String)>,
+}
+
+struct Check {
+    text: String,
+    program: Result<Program, String>,
+    message: String,
+    message_expression: Option<Program>,
+    reason: String,
+}
+
+struct Mutation {
+    program: Result<Program, String>,
+    kind: MutationKind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum MutationKind {
+    Apply,
+    JsonPatch,
+}
+
+#[derive(Default)]
+struct Actions {
+    deny: bool,
+    warn: bool,
+}
+
+/// Which objects are its parameters.
+struct Parameters {
+    name: String,
+    namespace: String,
+    selector: Option<LabelSelector>,
+    /// That there are none is no reason to refuse.
+    may_be_missing: bool,
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// The names of a policy's expressions.
+fn known() -> Known<'static> {
+    Conditions::names()
+        .with("params", &ANY)
+        .with("namespaceObject", &ANY)
+        .with("variables", &ANY)
+        .with_types(TYPES)
+}
+
+fn compile(expression: &Value) -> Result<Program, String> {
+    let text = expression.as_str().unwrap_or_default();
+    Program::compile(text, &known()).map_err(|error| error.to_string())
+}
+
+impl Policy {
+    fn read(policy: &Value) -> Policy {
+        let spec = &policy["spec"];
+        let list = |key: &str| spec[key].as_array().map(Vec::as_slice).unwrap_or_default();
+        let kind = &spec["paramKind"];
+        let (group, version) = match text(&kind["apiVersion"]).split_once('/') {
+            Some((group, version)) => (group.to_owned(), version.to_owned()),
+            None => (String::new(), text(&kind["apiVersion"])),
+        };
+        let constraints = &spec["matchConstraints"];
+        Policy {
+            name: text(&policy["metadata"]["name"]),
+            matching: Match::read(constraints, "resourceRules", "excludeResourceRules"),
+            conditions: Conditions::read(&spec["matchConditions"], &known()),
+            variables: list("variables")
+                .iter()
+                .map(|variable| (text(&variable["name"]), compile(&variable["expression"])))
+                .collect(),
+            checks: list("validations").iter().map(Check::read).collect(),
+            mutations: list("mutations").iter().map(Mutation::read).collect(),
+            ignore: spec["failurePolicy"] == "Ignore",
+            parameter_kind: kind.is_object().then(|| (group, version, text(&kind["kind"]))),
+        }
+    }
+}
+
+impl Check {
+    fn read(check: &Value) -> Check {
+        let message = &check["messageExpression"];
+        Check {
+            text: text(&check["expression"]),
+            program: compile(&check["expression"]),
+            message: text(&check["message"]).trim().to_owned(),
+            message_expression: message.as_str().and_then(|_| compile(message).ok()),
+            reason: text(&check["reason"]),
+        }
+    }
+}
+
+impl Mutation {
+    fn read(mutation: &Value) -> Mutation {
+        let (kind, expression) = match mutation["patchType"] == "JSONPatch" {
+            true => (MutationKind::JsonPatch, &mutation["jsonPatch"]["expression"]),
+            false => (MutationKind::Apply, &mutation["applyConfiguration"]["expression"]),
+        };
+        Mutation { program: compile(expression), kind }
+    }
+}
+
+impl Bound {
+    /// Every binding with its policy, by the name of the binding.
+    pub(super) fn all(policies: &Snapshot, bindings: &Snapshot) -> Vec<Bound> {
+        let read = |object: &Arc<headwater_api::Object>| tree(object.as_slice()).ok();
+        let mut known: BTreeMap<String, Arc<Policy>> = BTreeMap::new();
+        for policy in policies.iter("", None).filter_map(read) {
+            let policy = Policy::read(&policy);
+            known.insert(policy.name.clone(), Arc::new(policy));
+        }
+        let bound = |binding: Value| {
+            let policy = known.get(binding["spec"]["policyName"].as_str()?)?;
+            Some(Bound::read(&binding, Arc::clone(policy)))
+        };
+        bindings.iter("", None).filter_map(read).filter_map(bound).collect()
+    }
+
+    fn read(binding: &Value, policy: Arc<Policy>) -> Bound {
+        let spec = &binding["spec"];
+        let parameters = &spec["paramRef"];
+        let actions = spec["validationActions"].as_array();
+        let has =
+            |action: &str| actions.is_some_and(|list| list.iter().any(|known| known == action));
+        let resources = &spec["matchResources"];
+        Bound {
+            policy,
+            name: text(&binding["metadata"]["name"]),
+            matching: resources.is_object().then(|| Match::read_open(resources)),
+            parameters: parameters.is_object().then(|| Parameters {
+                name: text(&parameters["name"]),
+                namespace: text(&parameters["namespace"]),
+                selector: parameters["selector"]
+                    .is_object()
+                    .then(|| matching::selector(&parameters["selector"]).ok())
+                    .flatten(),
+                may_be_missing: parameters["parameterNotFoundAction"] == "Allow",
+            }),
+            actions: Actions { deny: has("Deny"), warn: has("Warn") },
+        }
+    }
+
+    /// The kind in whose form a request is looked at, if it is looked at.
+    fn matches(
+        &self,
+        server: &Server,
+        asked: &Asked<'_>,
+        objects: [Option<&Value>; 2],
+    ) -> Result<Option<Arc<Served>>, String> {
+        let (registry, cache) = (server.registry(), server.cache());
+        if let Some(own) = &self.matching
+            && own.find(asked, &registry, cache, objects)?.is_none()
+        {
+            return Ok(None);
+        }
+        self.policy.matching.find(asked, &registry, cache, objects)
+    }
+
+    /// The parameters, one set of them after the other; `null` if it takes none.
+    fn parameters(&self, server: &Server, asked: &Asked<'_>) -> Result<Vec<Value>, String> {
+        let (Some((group, version, kind)), Some(wanted)) =
+            (&self.policy.parameter_kind, &self.parameters)
+        else {
+            return Ok(vec![Value::Null]);
+        };
+        let registry = server.registry();
+        let Some(row) = registry.find_kind(group, version, kind) else {
+            return Err(format!(
+                "failed to find resource referenced by paramKind: '{group}/{version}, Kind={kind}'"
+            ));
+        };
+        let namespace = match (row.namespaced, wanted.namespace.as_str()) {
+            (false, _) => "",
+            (true, "") => asked.namespace,
+            (true, namespace) => namespace,
+        };
+        if row.namespaced && namespace.is_empty() {
+            return Err("cannot use namespaced paramRef in policy binding that matches cluster-scoped resources".into());
+        }
+        let cache = server.cache();
+        let snapshot = cache.snapshot(&cache.resource(&row.prefix));
+        let selected = snapshot.iter(namespace, None).filter(|object| match &wanted.selector {
+            Some(selector) => selector.matches_object(object),
+            None => object.name() == wanted.name,
+        });
+        let found: Vec<Value> =
+            selected.filter_map(|object| tree(object.as_slice()).ok()).collect();
+        match (found.is_empty(), wanted.may_be_missing) {
+            (true, false) => {
+                Err("no params found for policy binding with `Deny` parameterNotFoundAction".into())
+            }
+            _ => Ok(found),
+        }
+    }
+
+    /// What a failure of the policy itself comes to.
+    fn failed(&self, asked: &Asked<'_>, why: &str) -> Result<(), Status> {
+        if self.policy.ignore {
+            tracing::warn!(policy = self.policy.name, "{why}; its policy is to ignore that");
+            return Ok(());
+        }
+        Err(self.denied(asked, why, ""))
+    }
+
+    fn denied(&self, asked: &Asked<'_>, why: &str, reason: &str) -> Status {
+        let (policy, binding, kind) = (&self.policy.name, &self.name, asked.kind);
+        let message = format!(
+            "ValidatingAdmissionPolicy '{policy}' with binding '{binding}' denied request: {why}"
+        );
+        let mut status = status::forbidden(&kind.group, &kind.plural, asked.name, &message);
+        (status.reason, status.code) = match reason {
+            "Unauthorized" => ("Unauthorized".into(), 401),
+            "Forbidden" => ("Forbidden".into(), 403),
+            "RequestEntityTooLarge" => ("RequestEntityTooLarge".into(), 413),
+            _ => ("Invalid".into(), 422),
+        };
+        let cause = api_status::Cause { message, ..api_status::Cause::default() };
+        status.details.get_or_insert_default().causes.push(cause);
+        status
+    }
+}
+
+/// What one evaluation is about.
+struct Setting<'a> {
+    seen: &'a Versioned<'a>,
+    request: &'a Value,
+    namespace: &'a Value,
+    parameters: &'a Value,
+}
+
+impl<'a> Setting<'a> {
+    fn variables(&self) -> Variables<'a> {
+        matching::variables(self.seen, self.request)
+            .with("namespaceObject", Cel::json(self.namespace))
+            .with("params", Cel::json(self.parameters))
+    }
+
+    /// With the policy's own variables, each of which may use those before it. One that fails is
+    /// missing: whoever asks for it fails too.
+    fn with_own(&self, policy: &'a Policy, budget: &mut Budget) -> Variables<'a> {
+        let plain = self.variables();
+        let mut own: BTreeMap<headwater_api::cel::Key, Cel<'a>> = BTreeMap::new();
+        for (name, program) in &policy.variables {
+            let variables = plain.clone().with("variables", own.clone().into());
+            if let Ok(Ok(value)) = program.as_ref().map(|program| program.run(&variables, budget)) {
+                own.insert(headwater_api::cel::Key::Text(name.as_str().into()), value);
+            }
+        }
+        plain.with("variables", own.into())
+    }
+}
+
+fn namespace_object(server: &Server, asked: &Asked<'_>) -> Value {
+    if asked.namespace.is_empty() || super::is_namespace(asked.kind) {
+        return Value::Null;
+    }
+    let cache = server.cache();
+    let snapshot = cache.snapshot(&cache.resource("/registry/core/namespaces/"));
+    snapshot
+        .get(asked.namespace)
+        .and_then(|object| tree(object.as_slice()).ok())
+        .unwrap_or_default()
+}
+
+/// Asks every validating policy.
+pub(super) fn validate(
+    bound: &[Bound],
+    server: &Server,
+    asked: &Asked<'_>,
+    new: Option<&Value>,
+    old: Option<&Value>,
+    warnings: &mut Vec<String>,
+) -> Result<(), Status> {
+    for bound in bound {
+        let kind = match bound.matches(server, asked, [new, old]) {
+            Ok(Some(kind)) => kind,
+            Ok(None) => continue,
+            Err(why) => {
+                bound.failed(asked, &why)?;
+                continue;
+            }
+        };
+        let seen = Versioned::new(&kind, new, old);
+        let request = describe(asked, &seen);
+        let namespace = namespace_object(server, asked);
+        let parameters = match bound.parameters(server, asked) {
+            Ok(parameters) => parameters,
+            Err(why) => {
+                bound.failed(asked, &format!("failed to configure binding: {why}"))?;
+                continue;
+            }
+        };
+        for parameters in &parameters {
+            let setting =
+                Setting { seen: &seen, request: &request, namespace: &namespace, parameters };
+            bound.judge(&setting, asked, warnings)?;
+        }
+    }
+    Ok(())
+}
+
+impl Bound {
+    fn judge(
+        &self,
+        setting: &Setting<'_>,
+        asked: &Asked<'_>,
+        warnings: &mut Vec<String>,
+    ) -> Result<(), Status> {
+        let policy = &*self.policy;
+        let mut budget = Budget::new(OBJECT_COST_MAX);
+        let variables = setting.with_own(policy, &mut budget);
+        match policy.conditions.judge(&variables) {
+            Verdict::Holds => {}
+            Verdict::Fails => return Ok(()),
+            Verdict::Unknown(why) => return self.failed(asked, &why),
+        }
+        for check in &policy.checks {
+            let found = match &check.program {
+                Ok(program) => run(program, &variables, &mut budget),
+                Err(why) => Err(format!("compilation error: {why}")),
+            };
+            let (why, reason) = match found {
+                Ok(Cel::Bool(true)) => continue,
+                Ok(_) => (check.message(&variables, &mut budget), check.reason.as_str()),
+                Err(_) if policy.ignore => continue,
+                Err(why) => (format!("expression '{}' resulted in error: {why}", check.text), ""),
+            };
+            if self.actions.warn {
+                let (policy, binding) = (&policy.name, &self.name);
+                warnings.push(format!(
+                    "Validation failed for ValidatingAdmissionPolicy '{policy}' with binding '{binding}': {why}"
+                ));
+            }
+            if self.actions.deny {
+                return Err(self.denied(asked, &why, reason));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Runs an expression within its own limit and that of the whole policy.
+fn run<'a>(
+    program: &'a Program,
+    variables: &Variables<'a>,
+    budget: &mut Budget,
+) -> Result<Cel<'a>, String> {
+    budget.part(EXPRESSION_COST_MAX, |part| program.run(variables, part)).map_err(|e| e.to_string())
+}
+
+impl Check {
+    fn message<'a>(&'a self, variables: &Variables<'a>, budget: &mut Budget) -> String {
+        let made = self.message_expression.as_ref().and_then(|program| {
+            let value = run(program, variables, budget).ok()?;
+            let text = value.as_text()?.trim().to_owned();
+            (!text.is_empty() && !text.contains(['\n', '\r'])).then_some(text)
+        });
+        made.unwrap_or_else(|| match self.message.is_empty() {
+            true => format!("failed expression: {}", self.text.trim()),
+            false => self.message.clone(),
+        })
+    }
+}
+
+/// Lets every mutating policy change the object.
+pub(super) fn mutate(
+    bound: &[Bound],
+    server: &Server,
+    asked: &Asked<'_>,
+    attempt: &mut Attempt<'_>,
+) -> Result<(), Status> {
+    for bound in bound {
+        let found = bound.matches(server, asked, [Some(&*attempt.new), attempt.old]);
+        let kind = match found {
+            Ok(Some(kind)) => kind,
+            Ok(None) => continue,
+            Err(why) => {
+                bound.failed(asked, &why)?;
+                continue;
+            }
+        };
+        let namespace = namespace_object(server, asked);
+        let parameters = match bound.parameters(server, asked) {
+            Ok(parameters) => parameters,
+            Err(why) => {
+                bound.failed(asked, &format!("failed to configure binding: {why}"))?;
+                continue;
+            }
+        };
+        for parameters in &parameters {
+            if let Err(why) = bound.change(&kind, asked, &namespace, parameters, attempt) {
+                bound.failed(asked, &why)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Bound {
+    /// Applies every mutation in turn; each sees what those before it made.
+    fn change(
+        &self,
+        kind: &Arc<Served>,
+        asked: &Asked<'_>,
+        namespace: &Value,
+        parameters: &Value,
+        attempt: &mut Attempt<'_>,
+    ) -> Result<(), String> {
+        let mut budget = Budget::new(OBJECT_COST_MAX);
+        for mutation in &self.policy.mutations {
+            let seen = Versioned::new(kind, Some(&*attempt.new), attempt.old);
+            let request = describe(asked, &seen);
+            let setting = Setting { seen: &seen, request: &request, namespace, parameters };
+            let variables = setting.with_own(&self.policy, &mut budget);
+            match self.policy.conditions.judge(&variables) {
+                Verdict::Holds => {}
+                Verdict::Fails => return Ok(()),
+                Verdict::Unknown(why) => return Err(why),
+            }
+            let program =
+                mutation.program.as_ref().map_err(|why| format!("compilation error: {why}"))?;
+            let made = run(program, &variables, &mut budget)?;
+            let made = made.to_json().ok_or("the expression does not make an object")?;
+            let mut changed = seen.object.clone();
+            match mutation.kind {
+                MutationKind::JsonPatch => {
+                    patch::json(&mut changed, made).map_err(|e| e.to_string())?
+                }
+                MutationKind::Apply => merge(kind, &mut changed, made)?,
+            }
+            if changed != seen.object {
+                webhook::adopt(attempt, asked.call, kind, changed)
+                    .map_err(|status| status.message)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Lists of built-in kinds are merged by their keys; custom ones as a merge patch does.
+fn merge(kind: &Served, object: &mut Value, made: Value) -> Result<(), String> {
+    match Types::builtin().of(kind).filter(|_| !kind.custom) {
+        Some(of) => patch::strategic(object, made, of).map_err(|error| error.to_string()),
+        None => patch::merge(object, made).map_err(|error| error.to_string()),
+    }
+}

@@ -1,0 +1,191 @@
+//! Admission policies and their bindings.
+
+use serde_json::{Value, json};
+
+use crate::api::{Api, CMS, DEPLOYMENTS, config_map, deployment};
+
+const GROUP: &str = "/apis/admissionregistration.k8s.io/v1";
+
+fn rule(group: &str, resource: &str) -> Value {
+    json!({"resourceRules": [{
+        "apiGroups": [group], "apiVersions": ["*"], "operations": ["*"], "resources": [resource],
+    }]})
+}
+
+/// A server with a policy, bound with these actions.
+async fn with(spec: Value, binding: Value) -> Api {
+    let api = Api::start().await;
+    add(&api, "validating", &spec, &binding).await;
+    api
+}
+
+async fn add(api: &Api, kind: &str, spec: &Value, binding: &Value) {
+    let policy = json!({"metadata": {"name": "p"}, "spec": spec});
+    api.create(&format!("{GROUP}/{kind}admissionpolicies"), &policy).await;
+    let mut spec = binding.clone();
+    spec["policyName"] = "p".into();
+    let bound = json!({"metadata": {"name": "b"}, "spec": spec});
+    api.create(&format!("{GROUP}/{kind}admissionpolicybindings"), &bound).await;
+}
+
+fn map_with(name: &str, key: &str) -> Value {
+    let mut map = config_map(name);
+    map["data"] = json!({key: "x"});
+    map
+}
+
+const DENIED: &str = "configmaps \"a\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: ";
+
+#[tokio::test]
+async fn a_policy_refuses_what_its_expressions_refuse() {
+    let spec = json!({
+        "matchConstraints": rule("", "configmaps"),
+        "variables": [
+            {"name": "keys", "expression": "has(object.data) ? object.data.map(k, k) : []"},
+            {"name": "count", "expression": "variables.keys.size()"},
+        ],
+        "validations": [
+            {"expression": "variables.count < 2", "messageExpression": "'too many: ' + string(variables.count)"},
+            {"expression": "!('bad' in variables.keys)", "message": "no bad keys", "reason": "Forbidden"},
+            {"expression": "request.operation != 'DELETE' || oldObject.metadata.name != 'kept'"},
+        ],
+    });
+    let api = with(spec, json!({"validationActions": ["Deny"]})).await;
+    api.create(CMS, &map_with("kept", "good")).await;
+    api.post(CMS, &map_with("a", "bad")).await.fails(
+        403,
+        "Forbidden",
+        &format!("{DENIED}no bad keys"),
+    );
+    let mut two = map_with("a", "x");
+    two["data"]["y"] = "z".into();
+    api.post(CMS, &two).await.fails(422, "Invalid", &format!("{DENIED}too many: 2"));
+    api.delete(&format!("{CMS}/kept"))
+        .await
+        .is(422, "failed expression: request.operation != 'DELETE'");
+    api.create(DEPLOYMENTS, &deployment("d")).await;
+}
+
+#[tokio::test]
+async fn a_binding_may_only_warn() {
+    let spec = json!({
+        "matchConstraints": rule("", "configmaps"),
+        "validations": [{"expression": "false", "message": "hm"}],
+    });
+    let api = with(spec, json!({"validationActions": ["Warn", "Audit"]})).await;
+    let answer = api.post(CMS, &config_map("a")).await;
+    answer.is(201, "");
+    assert_eq!(
+        answer.header("warning"),
+        "299 - \"Validation failed for ValidatingAdmissionPolicy 'p' with binding 'b': hm\""
+    );
+}
+
+#[tokio::test]
+async fn bindings_and_conditions_say_where_a_policy_counts() {
+    let spec = json!({
+        "matchConstraints": rule("", "configmaps"),
+        "matchConditions": [{"name": "c", "expression": "object.metadata.name != 'free'"}],
+        "validations": [{"expression": "namespaceObject.metadata.name == 'other'"}],
+    });
+    let binding = json!({
+        "validationActions": ["Deny"],
+        "matchResources": {"objectSelector": {"matchLabels": {"checked": "yes"}}},
+    });
+    let api = with(spec, binding).await;
+    api.create(CMS, &config_map("unchecked")).await;
+    let checked = |name: &str| {
+        let mut map = config_map(name);
+        map["metadata"]["labels"] = json!({"checked": "yes"});
+        map
+    };
+    api.create(CMS, &checked("free")).await;
+    api.post(CMS, &checked("a")).await.is(422, "denied request");
+    api.create("/api/v1/namespaces", &json!({"metadata": {"name": "other"}})).await;
+    api.create("/api/v1/namespaces/other/configmaps", &checked("a")).await;
+}
+
+#[tokio::test]
+async fn expressions_that_fail_count_as_the_failure_policy_says() {
+    let mut spec = json!({
+        "matchConstraints": rule("", "configmaps"),
+        "validations": [{"expression": "object.data.x == 'y'"}],
+    });
+    let deny = json!({"validationActions": ["Deny"]});
+    let api = with(spec.clone(), deny.clone()).await;
+    let why = "expression 'object.data.x == 'y'' resulted in error: no such key: data";
+    api.post(CMS, &config_map("a")).await.fails(422, "Invalid", &format!("{DENIED}{why}"));
+    spec["failurePolicy"] = "Ignore".into();
+    with(spec, deny).await.create(CMS, &config_map("a")).await;
+}
+
+#[tokio::test]
+async fn a_policy_takes_its_parameters_from_objects() {
+    let spec = json!({
+        "paramKind": {"apiVersion": "v1", "kind": "Secret"},
+        "matchConstraints": rule("", "configmaps"),
+        "validations": [{"expression": "!has(object.data) || object.data.size() <= int(params.metadata.labels.most)"}],
+    });
+    let binding = json!({
+        "validationActions": ["Deny"],
+        "paramRef": {"name": "limits", "parameterNotFoundAction": "Deny"},
+    });
+    let api = with(spec.clone(), binding).await;
+    let why = "failed to configure binding: no params found for policy binding with `Deny` parameterNotFoundAction";
+    api.post(CMS, &config_map("a")).await.fails(422, "Invalid", &format!("{DENIED}{why}"));
+    let limits = json!({"metadata": {"name": "limits", "labels": {"most": "0"}}});
+    api.create("/api/v1/namespaces/ns/secrets", &limits).await;
+    api.create(CMS, &config_map("a")).await;
+    api.post(CMS, &map_with("b", "x")).await.is(422, "failed expression");
+    let binding = json!({
+        "validationActions": ["Deny"],
+        "paramRef": {"selector": {"matchLabels": {"a": "b"}}, "parameterNotFoundAction": "Allow"},
+    });
+    with(spec, binding).await.create(CMS, &config_map("a")).await;
+}
+
+#[tokio::test]
+async fn a_mutating_policy_changes_what_is_stored() {
+    let api = Api::start().await;
+    let spec = json!({
+        "matchConstraints": rule("apps", "deployments"),
+        "matchConditions": [{"name": "new", "expression": "request.operation == 'CREATE'"}],
+        "reinvocationPolicy": "Never",
+        "mutations": [
+            {"patchType": "ApplyConfiguration", "applyConfiguration": {"expression":
+                "Object{metadata: Object.metadata{labels: {'made-by': 'policy'}}, spec: Object.spec{template: Object.spec.template{spec: Object.spec.template.spec{containers: [Object.spec.template.spec.containers{name: 'c', imagePullPolicy: 'Always'}]}}}}"}},
+            {"patchType": "JSONPatch", "jsonPatch": {"expression":
+                "[JSONPatch{op: 'replace', path: '/spec/replicas', value: object.spec.replicas + 1}, JSONPatch{op: 'add', path: '/metadata/labels/' + jsonpatch.escapeKey('a/b'), value: 'c'}]"}},
+        ],
+    });
+    add(&api, "mutating", &spec, &json!({})).await;
+    let made = api.create(DEPLOYMENTS, &deployment("d")).await;
+    assert_eq!(made["metadata"]["labels"], json!({"made-by": "policy", "a/b": "c"}));
+    assert_eq!(made["spec"]["replicas"], 2);
+    let container = &made["spec"]["template"]["spec"]["containers"][0];
+    assert_eq!(
+        (&container["image"], &container["imagePullPolicy"]),
+        (&json!("img:1"), &json!("Always"))
+    );
+    let target = format!("{DEPLOYMENTS}/d");
+    api.merge(&target, &json!({"spec": {"replicas": 5}})).await.is(200, "\"replicas\":5");
+}
+
+#[tokio::test]
+async fn policies_that_cannot_work_are_refused() {
+    let api = Api::start().await;
+    let check = async |validation: Value, expected: &str| {
+        let spec = json!({"matchConstraints": rule("", "pods"), "validations": [validation]});
+        let policy = json!({"metadata": {"name": "p"}, "spec": spec});
+        let answer = api.post(&format!("{GROUP}/validatingadmissionpolicies"), &policy).await;
+        let status = answer.fails(422, "Invalid", "");
+        let message = status["message"].as_str().unwrap();
+        assert!(message.contains(expected), "{message}");
+    };
+    check(json!({"expression": "nothing"}), "spec.validations[0].expression: Invalid value: \"nothing\": compilation failed: ERROR: <input>:1:1: undeclared reference to 'nothing'").await;
+    check(json!({"expression": "1"}), "must evaluate to bool").await;
+    check(json!({"expression": "true", "messageExpression": "1"}), "must evaluate to string").await;
+    let binding = json!({"metadata": {"name": "b"}, "spec": {"policyName": "p", "validationActions": ["Deny", "Warn"]}});
+    let answer = api.post(&format!("{GROUP}/validatingadmissionpolicybindings"), &binding).await;
+    answer.is(422, "must not contain both Deny and Warn");
+}

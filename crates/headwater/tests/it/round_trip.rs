@@ -457,7 +457,11 @@ async fn core_kinds(trip: &mut Trip) {
         "x",
         json!({"spec": {
             "podCIDR": "10.244.0.0/24", "podCIDRs": ["10.244.0.0/24"],
-            "taints": [{"key": "k", "effect": "NoSchedule"}],
+            // The second one is on every new node that does not say that it is ready.
+            "taints": [
+                {"key": "k", "effect": "NoSchedule"},
+                {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"},
+            ],
         }}),
     )
     .await;

@@ -5,5 +5,6 @@
 mod any;
 mod apply;
 mod formats;
+mod fuzz;
 mod protobuf;
 mod wire;

@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::calls::Calls;
 use crate::error::Error;
-use crate::list_watch::BoxError;
+use crate::list_watch::{BoxError, StatusError};
 use crate::metrics::{Counter, Definition, Metrics};
 use crate::object::{Cached, ResourceType};
 use crate::random::Random;
@@ -440,6 +440,9 @@ impl Writer {
                 Err(error) if error.is_not_found() && method == Method::PATCH => {
                     return Answer::Missing;
                 }
+                Err(error) if error.status().is_some_and(is_of_an_ending_namespace) => {
+                    return Answer::Refused; // nobody will miss it
+                }
                 Err(error) if error.status().is_some() => {
                     let error: BoxError = error.into();
                     tracing::warn!(
@@ -461,6 +464,10 @@ impl Writer {
         }
         Answer::Refused
     }
+}
+
+fn is_of_an_ending_namespace(status: &StatusError) -> bool {
+    status.causes.iter().any(|(reason, _)| reason == "NamespaceTerminating")
 }
 
 fn namespace_of(about: &Reference) -> &str {

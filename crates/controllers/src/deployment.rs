@@ -8,6 +8,8 @@
 mod rollout;
 mod sets;
 mod status;
+#[cfg(test)]
+mod simulation;
 
 use std::sync::Arc;
 
@@ -15,14 +17,14 @@ use headwater_api::Clock;
 use headwater_client::controller::{Context, Controller, Failure, Next, Prepared, Reconcile};
 use headwater_client::indexer::Index;
 use headwater_client::informer::Informer;
-use headwater_client::{Cached, Error, Key};
+use headwater_client::{Cached, Error, Key, Selector};
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentStatus, ReplicaSet};
 use serde_json::{Value, json};
 
 use crate::burst::namespace_ends;
 use crate::cluster::{Cluster, Pods};
 use crate::difference::difference;
-use crate::ownership::{Claims, controller_of, selector};
+use crate::ownership::{Claims, after, controller_of, selector};
 use crate::pod::Pod;
 
 use self::rollout::{Rollout, Step, is_recreate};
@@ -85,7 +87,7 @@ fn waiting(
     let owner = controller_of(&set.metadata).filter(|owner| owner.kind == "Deployment")?;
     let key = Key::namespaced(namespace, &owner.name);
     let deployment = deployments.store().get(&key)?;
-    is_recreate(&spec(&deployment)).then_some(key)
+    is_recreate(spec(&deployment)).then_some(key)
 }
 
 struct Deployments {
@@ -96,7 +98,12 @@ struct Deployments {
 
 impl Reconcile<Deployment> for Deployments {
     async fn reconcile(&self, deployment: Arc<Deployment>, cx: Context) -> Result<Next, Failure> {
-        let sets = self.claim(&deployment, &cx).await?;
+        let selector = selector(deployment.spec.as_ref().map(|spec| &spec.selector));
+        let selector = selector.map_err(Failure::terminal)?;
+        let sets = match self.claim(&deployment, &selector, &cx).await {
+            Ok(sets) => sets,
+            Err(error) => return after(error),
+        };
         let now = self.clock.now();
         let counted = status(&deployment, &sets, &Pass::Counted, now);
         let mut pass = self.pass(&deployment);
@@ -115,10 +122,12 @@ impl Reconcile<Deployment> for Deployments {
                 }
             }
         }
-        let after = status(&deployment, &sets, &pass, now);
-        write_status(&deployment, &sets, &after, &cx).await?;
-        match (failure, look_again(&deployment, &after, now)) {
-            (Some(error), _) => Err(error.into()),
+        let told = status(&deployment, &sets, &pass, now);
+        if let Err(error) = write_status(&deployment, &sets, &told, &cx).await {
+            return after(error);
+        }
+        match (failure, look_again(&deployment, &told, now)) {
+            (Some(error), _) => after(error),
             (None, Some(wait)) => Ok(Next::After(wait)),
             (None, None) => Ok(Next::Done),
         }
@@ -126,13 +135,16 @@ impl Reconcile<Deployment> for Deployments {
 }
 
 impl Deployments {
-    async fn claim(&self, deployment: &Deployment, cx: &Context) -> Result<Sets, Failure> {
-        let selector = selector(deployment.spec.as_ref().map(|spec| &spec.selector));
-        let selector = selector.map_err(Failure::terminal)?;
+    async fn claim(
+        &self,
+        deployment: &Deployment,
+        selector: &Selector,
+        cx: &Context,
+    ) -> Result<Sets, Error> {
         let mut candidates = self.by_owner.get(deployment.uid());
         let namespace = deployment.namespace().unwrap_or_default();
         candidates.extend(self.by_owner.get(&orphans_of(namespace)));
-        let claims = Claims { owner: deployment, selector: &selector, cx };
+        let claims = Claims { owner: deployment, selector, cx };
         let own = claims.settle::<ReplicaSet, ReplicaSet>(candidates).await?;
         Ok(Sets::of(deployment, &own))
     }
@@ -310,7 +322,7 @@ mod tests {
 
     /// A set of a template; sets are as old as their names are early.
     pub(super) fn set(name: &str, image: &str, replicas: i32) -> Arc<ReplicaSet> {
-        let template = serde_json::to_value(spec(&deployment(1, image)).template).unwrap();
+        let template = serde_json::to_value(&spec(&deployment(1, image)).template).unwrap();
         let second = name.bytes().next().unwrap() % 60;
         let set = json!({
             "metadata": {

@@ -22,6 +22,7 @@ use serde_json::json;
 use crate::burst::namespace_ends;
 use crate::cluster::{Cluster, Pods};
 use crate::difference::difference;
+use crate::ownership::after;
 use crate::pod::Pod;
 
 use self::slices::{MANAGED_BY, MANAGER, SERVICE_NAME, Step, steps};
@@ -96,10 +97,14 @@ impl Reconcile<Service> for Follower {
         let groups = groups(&service, &pods, |node| self.zone(node));
         let existing = self.by_service.get(&service.key());
         for step in steps(&service, &existing, groups) {
-            take(step, &cx).await?;
+            if let Err(error) = take(step, &cx).await {
+                return after(error);
+            }
         }
-        write_legacy(&service, &pods, &cx).await?;
-        Ok(Next::Done)
+        match write_legacy(&service, &pods, &cx).await {
+            Ok(()) => Ok(Next::Done),
+            Err(error) => after(error),
+        }
     }
 
     /// Slices go with their Service, by their owner reference; the older form has none.
@@ -146,20 +151,16 @@ async fn write_legacy(service: &Service, pods: &[Arc<Pod>], cx: &Context) -> Res
             created => created.map(drop),
         };
     };
-    let mut after = (*there).clone();
-    after.subsets = wanted.subsets;
-    after
-        .metadata
-        .labels
-        .get_or_insert_default()
-        .extend(wanted.metadata.labels.unwrap_or_default());
-    let annotations = after.metadata.annotations.get_or_insert_default();
+    let mut told = (*there).clone();
+    told.subsets = wanted.subsets;
+    told.metadata.labels.get_or_insert_default().extend(wanted.metadata.labels.unwrap_or_default());
+    let annotations = told.metadata.annotations.get_or_insert_default();
     annotations.remove("endpoints.kubernetes.io/over-capacity");
     annotations.extend(wanted.metadata.annotations.unwrap_or_default());
     if annotations.is_empty() {
-        after.metadata.annotations = None;
+        told.metadata.annotations = None;
     }
-    let Some(mut patch) = difference(&*there, &after) else { return Ok(()) };
+    let Some(mut patch) = difference(&*there, &told) else { return Ok(()) };
     patch["metadata"]["resourceVersion"] = json!(there.resource_version().text());
     all.merge(&there.key(), &patch).await.map(drop)
 }

@@ -192,10 +192,18 @@ impl Collector {
         match change {
             Change::Added { object, .. } => self.consider(id, object),
             Change::Updated { old, new } => {
-                if old.metadata.owner_references != new.metadata.owner_references {
+                let (before, after) = (&old.metadata, &new.metadata);
+                let disowned = before.owner_references != after.owner_references;
+                if disowned {
                     self.consider_owners(old);
                 }
-                self.consider(id, new);
+                // Most changes are of a status, and say nothing about who owns what.
+                if disowned
+                    || before.deletion_timestamp != after.deletion_timestamp
+                    || before.finalizers != after.finalizers
+                {
+                    self.consider(id, new);
+                }
             }
             Change::Deleted(gone) => {
                 let Some(last) = gone.last() else { return };

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use headwater_api::Clock;
 use headwater_client::controller::{Context, Controller, Failure, Next, Prepared, Reconcile};
 use headwater_client::indexer::Index;
-use headwater_client::{Cached, Error, Key};
+use headwater_client::{Cached, Error, Key, Selector};
 use k8s_openapi::api::batch::v1::{Job, JobStatus};
 use k8s_openapi::api::core::v1 as core;
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use crate::burst::{BURST_MAX, namespace_ends, slow_start};
 use crate::cluster::{Cluster, Pods};
 use crate::difference::difference;
-use crate::ownership::{Claims, controller_of, selector};
+use crate::ownership::{Claims, after, controller_of, selector};
 use crate::pod::Pod;
 use crate::template::pod_of;
 
@@ -58,7 +58,12 @@ impl Reconcile<Job> for Jobs {
         if manager.is_some_and(|manager| manager != OURSELVES) {
             return Ok(Next::Done);
         }
-        let pods = self.claim(&job, &cx).await?;
+        let selector = selector(job.spec.as_ref().and_then(|spec| spec.selector.as_ref()));
+        let selector = selector.map_err(Failure::terminal)?;
+        let pods = match self.claim(&job, &selector, &cx).await {
+            Ok(pods) => pods,
+            Err(error) => return after(error),
+        };
         let plan = plan(&job, &pods, self.clock.now());
         if plan.expired {
             let options = json!({
@@ -76,7 +81,7 @@ impl Reconcile<Job> for Jobs {
             release(pod, &cx).await?;
         }
         match (failure, plan.again) {
-            (Some(error), _) => Err(error.into()),
+            (Some(error), _) => after(error),
             _ if more => Ok(Next::Again),
             (None, Some(wait)) => Ok(Next::After(wait)),
             (None, None) => Ok(Next::Done),
@@ -93,9 +98,12 @@ impl Reconcile<Job> for Jobs {
 }
 
 impl Jobs {
-    async fn claim(&self, job: &Job, cx: &Context) -> Result<Vec<Arc<Pod>>, Failure> {
-        let selector = selector(job.spec.as_ref().and_then(|spec| spec.selector.as_ref()));
-        let selector = selector.map_err(Failure::terminal)?;
+    async fn claim(
+        &self,
+        job: &Job,
+        selector: &Selector,
+        cx: &Context,
+    ) -> Result<Vec<Arc<Pod>>, Error> {
         let mut candidates = self.by_job.get(&job.key());
         for stray in candidates.iter().filter(|pod| pod.controller_uid() != Some(job.uid())) {
             if is_tracked(stray) {
@@ -103,8 +111,8 @@ impl Jobs {
             }
         }
         candidates.extend(self.pods.orphans.get(job.namespace().unwrap_or_default()));
-        let claims = Claims { owner: job, selector: &selector, cx };
-        Ok(claims.settle::<Pod, core::Pod>(candidates).await?)
+        let claims = Claims { owner: job, selector, cx };
+        claims.settle::<Pod, core::Pod>(candidates).await
     }
 }
 

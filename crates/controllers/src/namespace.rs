@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures::{StreamExt, TryStreamExt, stream};
 use headwater_api::Clock;
 use headwater_client::controller::{
-    Context, Controller, ControllerHandle, Failure, Next, Prepared, Reconcile,
+    Context, Controller, ControllerHandle, Failure, Next, Prepared, Reconcile, WatchId,
 };
 use headwater_client::informer::Informer;
 use headwater_client::{Cached, Error, Factory, Key};
@@ -55,7 +55,7 @@ struct Namespaces {
     namespaces: Informer<Namespace>,
     handle: ControllerHandle<Namespace>,
     /// The kinds that are watched; opened when the first namespace ends.
-    watched: Mutex<BTreeMap<Id, Informer<Meta>>>,
+    watched: Mutex<BTreeMap<Id, (Informer<Meta>, WatchId)>>,
     clock: Arc<dyn Clock>,
 }
 
@@ -156,6 +156,7 @@ impl Namespaces {
         let kinds = census::kinds(self.factory.client()).await?;
         let kinds: Vec<(Id, Kind)> =
             kinds.into_iter().filter(|(_, kind)| kind.namespaced).collect();
+        self.unwatch(&kinds).await?;
         let mut places = Vec::with_capacity(kinds.len());
         for (id, kind) in kinds {
             let objects = self.watch(&id, &kind).await?;
@@ -174,7 +175,7 @@ impl Namespaces {
     /// The objects of a kind; changes of those in namespaces that end wake the namespace up.
     async fn watch(&self, id: &Id, kind: &Kind) -> Result<Informer<Meta>, Error> {
         let known = self.watched.lock().expect("no code panics while it is held").get(id).cloned();
-        if let Some(known) = known.filter(|known| *known.resource() == kind.resource()) {
+        if let Some((known, _)) = known {
             return Ok(known);
         }
         let objects = kind.objects(&self.factory)?;
@@ -184,10 +185,29 @@ impl Namespaces {
             let namespace = namespaces.store().get(&key)?;
             namespace.metadata.deletion_timestamp.is_some().then_some(key)
         };
-        self.handle.watch(&objects, ending).await?;
+        let watch = self.handle.watch(&objects, ending).await?;
         let mut watched = self.watched.lock().expect("no code panics while it is held");
-        watched.insert(id.clone(), objects.clone());
+        watched.insert(id.clone(), (objects.clone(), watch));
         Ok(objects)
+    }
+
+    /// Forgets kinds that the server does not have any more, or has in another version.
+    async fn unwatch(&self, kinds: &[(Id, Kind)]) -> Result<(), Error> {
+        let gone: Vec<(Informer<Meta>, WatchId)> = {
+            let mut watched = self.watched.lock().expect("no code panics while it is held");
+            let is_served = |id: &Id, objects: &Informer<Meta>| {
+                kinds
+                    .iter()
+                    .any(|(known, kind)| known == id && kind.resource() == *objects.resource())
+            };
+            let gone = watched.iter().filter(|(id, (objects, _))| !is_served(id, objects));
+            let gone: Vec<Id> = gone.map(|(id, _)| id.clone()).collect();
+            gone.iter().filter_map(|id| watched.remove(id)).collect()
+        };
+        for (_, watch) in gone {
+            self.handle.unwatch(watch).await?;
+        }
+        Ok(())
     }
 
     /// Writes the conditions, if they say something new.

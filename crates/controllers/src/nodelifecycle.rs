@@ -30,6 +30,7 @@ use tokio::time::Instant;
 
 use crate::cluster::{Cluster, Pods};
 use crate::moment;
+use crate::ownership::after;
 use crate::pod::Pod;
 
 use self::health::{conditions, readiness, silent, taints};
@@ -98,8 +99,10 @@ impl Reconcile<Node> for Watch {
         if silence.is_zero()
             && let Some(conditions) = silent(&node, now)
         {
-            self.declare_silent(&node, &conditions, &cx).await?;
-            return Ok(Next::After(Duration::ZERO)); // with what the cache shows then
+            return match self.declare_silent(&node, &conditions, &cx).await {
+                Ok(()) => Ok(Next::After(Duration::ZERO)), // with what the cache shows then
+                Err(error) => after(error),
+            };
         }
         let evicts = self.evicts().await?;
         if let Some(taints) = taints(&node, evicts, now) {
@@ -107,8 +110,10 @@ impl Reconcile<Node> for Watch {
                 "metadata": { "resourceVersion": node.resource_version().text() },
                 "spec": { "taints": taints },
             });
-            cx.of::<Node>().merge(&node.key(), &patch).await?;
-            return Ok(Next::After(Duration::ZERO));
+            return match cx.of::<Node>().merge(&node.key(), &patch).await {
+                Ok(_) => Ok(Next::After(Duration::ZERO)),
+                Err(error) => after(error),
+            };
         }
         let next = self.evict(&node, now, &cx).await?;
         let watched = (!silence.is_zero()).then_some(silence);

@@ -6,9 +6,9 @@
 
 use std::sync::Arc;
 
-use headwater_client::controller::Context;
+use headwater_client::controller::{Context, Failure, Next};
 use headwater_client::object::ResourceType;
-use headwater_client::{Cached, Error, Selector};
+use headwater_client::{Cached, Error, Key, Selector};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, OwnerReference};
 use kube::Resource;
 use kube::core::ObjectMeta;
@@ -50,6 +50,15 @@ pub(crate) fn selector(wanted: Option<&LabelSelector>) -> Result<Selector, Error
     equal.chain(others).collect::<Vec<_>>().join(",").parse()
 }
 
+/// What to do after a write that failed: that something was changed or deleted meanwhile is no
+/// failure, only news that has not come yet.
+pub(crate) fn after(error: Error) -> Result<Next, Failure> {
+    match error.is_conflict() || error.is_not_found() {
+        true => Ok(Next::Again),
+        false => Err(error.into()),
+    }
+}
+
 /// What becomes of a child that an owner looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
@@ -85,7 +94,10 @@ pub(crate) struct Claims<'a, O> {
     pub(crate) cx: &'a Context,
 }
 
-impl<O: Resource<DynamicType = ()>> Claims<'_, O> {
+impl<O> Claims<'_, O>
+where
+    O: Resource<DynamicType = ()> + DeserializeOwned + Send + Sync + 'static,
+{
     /// The candidates that are the owner's, after adopting and releasing.
     pub(crate) async fn settle<C, W>(&self, candidates: Vec<Arc<C>>) -> Result<Vec<Arc<C>>, Error>
     where
@@ -93,13 +105,20 @@ impl<O: Resource<DynamicType = ()>> Claims<'_, O> {
         W: Resource<DynamicType = ()> + DeserializeOwned + Send + Sync + 'static,
     {
         let mut own = Vec::with_capacity(candidates.len());
+        let mut may_adopt = None;
         for child in candidates {
             let meta = child.metadata();
             match claim(self.owner.meta(), &meta, self.selector.matches(&*child)) {
                 Claim::Keep => own.push(Arc::clone(&child)),
                 Claim::Ignore => {}
                 Claim::Adopt => {
-                    if self.rewrite::<W>(&meta, Some(controller_reference(self.owner))).await? {
+                    let may = match may_adopt {
+                        Some(may) => may,
+                        None => *may_adopt.insert(self.may_adopt().await?),
+                    };
+                    if may
+                        && self.rewrite::<W>(&meta, Some(controller_reference(self.owner))).await?
+                    {
                         own.push(Arc::clone(&child));
                     }
                 }
@@ -107,6 +126,18 @@ impl<O: Resource<DynamicType = ()>> Claims<'_, O> {
             }
         }
         Ok(own)
+    }
+
+    /// Whether the owner is still there and stays. The caches of owner and children are not of one
+    /// moment: children that were orphaned on purpose may be seen before the owner's end is, and
+    /// whoever adopted them then would have them deleted with itself. So the server is asked.
+    async fn may_adopt(&self) -> Result<bool, Error> {
+        let meta = self.owner.meta();
+        let key = Key::new(meta.namespace.as_deref(), meta.name.as_deref().unwrap_or_default());
+        let now = self.cx.of::<O>().get(&key).await?;
+        Ok(now.is_some_and(|now| {
+            now.meta().uid == meta.uid && now.meta().deletion_timestamp.is_none()
+        }))
     }
 
     /// Puts `reference` in the place of the owner's own; whether the child is still there.
@@ -122,7 +153,7 @@ impl<O: Resource<DynamicType = ()>> Claims<'_, O> {
         let others = child.owner_references.iter().flatten().filter(|owner| owner.uid != own);
         let references: Vec<OwnerReference> = others.cloned().chain(reference).collect();
         let name = child.name.as_deref().unwrap_or_default();
-        let key = headwater_client::Key::new(child.namespace.as_deref(), name);
+        let key = Key::new(child.namespace.as_deref(), name);
         let patch = json!({
             "metadata": { "resourceVersion": child.resource_version, "ownerReferences": references },
         });

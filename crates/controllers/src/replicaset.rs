@@ -20,7 +20,7 @@ use serde_json::json;
 use crate::burst::{BURST_MAX, namespace_ends, slow_start};
 use crate::cluster::{Cluster, Pods};
 use crate::difference::difference;
-use crate::ownership::{Claims, controller_of, selector};
+use crate::ownership::{Claims, after, controller_of, selector};
 use crate::pod::Pod;
 use crate::template::pod_of;
 
@@ -75,7 +75,10 @@ impl Reconcile<ReplicaSet> for Replicas {
         let mut candidates = self.pods.by_controller.get(set.uid());
         candidates.extend(self.pods.orphans.get(set.namespace().unwrap_or_default()));
         let claims = Claims { owner: &*set, selector: &selector, cx: &cx };
-        let pods = claims.settle::<Pod, core::Pod>(candidates).await?;
+        let pods = match claims.settle::<Pod, core::Pod>(candidates).await {
+            Ok(pods) => pods,
+            Err(error) => return after(error),
+        };
 
         let now = self.clock.now();
         let plan = plan(&set, &pods, || self.neighbours(&set), now);
@@ -85,10 +88,16 @@ impl Reconcile<ReplicaSet> for Replicas {
         let (status, wait) = status(&set, &pods, trouble, now);
         let before = set.status.clone().unwrap_or_default();
         if let Some(status) = difference(&before, &status) {
-            cx.of::<ReplicaSet>().merge_status(&set.key(), &json!({ "status": status })).await?;
+            let patch = json!({
+                "metadata": { "resourceVersion": set.resource_version().text() },
+                "status": status,
+            });
+            if let Err(error) = cx.of::<ReplicaSet>().merge_status(&set.key(), &patch).await {
+                return after(error);
+            }
         }
         match (failure, wait) {
-            (Some((_, error)), _) => Err(error.into()),
+            (Some((_, error)), _) => after(error),
             _ if more => Ok(Next::Again),
             (None, Some(wait)) => Ok(Next::After(wait)),
             (None, None) => Ok(Next::Done),

@@ -47,7 +47,7 @@ impl Rollout<'_> {
                 return steps;
             }
         }
-        match is_recreate(&spec) {
+        match is_recreate(spec) {
             _ if paused => self.clean_up(),
             true => self.recreate(),
             false => self.roll(),
@@ -72,7 +72,7 @@ impl Rollout<'_> {
         if self.is_saturated() {
             return self.sets.old_active().flat_map(|set| self.scale(set, 0)).collect();
         }
-        if is_recreate(&spec(self.deployment)) {
+        if is_recreate(spec(self.deployment)) {
             return vec![];
         }
         let active: Vec<&Arc<ReplicaSet>> =
@@ -170,7 +170,7 @@ impl Rollout<'_> {
 
     fn shrink_old(&self, new: &ReplicaSet) -> Vec<Step> {
         let desired = limits(self.deployment).desired;
-        let available_min = desired - max_unavailable(&spec(self.deployment));
+        let available_min = desired - max_unavailable(spec(self.deployment));
         let unavailable_new = replicas(new) - available(new);
         let may_go = self.sets.replicas() - available_min - unavailable_new;
         if may_go <= 0 {
@@ -273,7 +273,7 @@ pub(super) fn is_recreate(spec: &DeploymentSpec) -> bool {
 pub(super) fn limits(deployment: &Deployment) -> Limits {
     let spec = spec(deployment);
     let desired = spec.replicas.unwrap_or(1);
-    Limits { desired, max: desired + fenceposts(&spec).0 }
+    Limits { desired, max: desired + fenceposts(spec).0 }
 }
 
 /// How many pods may be missing during a rollout.
@@ -339,7 +339,7 @@ mod tests {
     fn check_limits(desired: i32, change: Value, max: i32, unavailable: i32) {
         let deployment = with(deployment(desired, "v1"), change);
         assert_eq!(limits(&deployment), Limits { desired, max });
-        assert_eq!(max_unavailable(&spec(&deployment)), unavailable);
+        assert_eq!(max_unavailable(spec(&deployment)), unavailable);
     }
 
     /// A set whose annotations say what it was part of.

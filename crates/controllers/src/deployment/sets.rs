@@ -2,7 +2,7 @@
 //! they are called and which revision they are.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use headwater_client::Cached;
 use k8s_openapi::api::apps::v1::{
@@ -75,8 +75,9 @@ fn age(set: &ReplicaSet) -> (Option<jiff::Timestamp>, &str) {
     (set.metadata.creation_timestamp.as_ref().map(|time| time.0), set.name())
 }
 
-pub(super) fn spec(deployment: &Deployment) -> DeploymentSpec {
-    deployment.spec.clone().unwrap_or_default()
+pub(super) fn spec(deployment: &Deployment) -> &DeploymentSpec {
+    static NOTHING: LazyLock<DeploymentSpec> = LazyLock::new(DeploymentSpec::default);
+    deployment.spec.as_ref().unwrap_or(&NOTHING)
 }
 
 pub(super) fn replicas(set: &ReplicaSet) -> i32 {
@@ -236,7 +237,7 @@ mod tests {
 
     #[test]
     fn a_template_keeps_its_hash_and_another_has_another() {
-        let template = |image| spec(&deployment(1, image)).template;
+        let template = |image| spec(&deployment(1, image)).template.clone();
         assert_eq!(hash(&template("v1"), 0), hash(&template("v1"), 0));
         assert_ne!(hash(&template("v1"), 0), hash(&template("v2"), 0));
         assert_ne!(hash(&template("v1"), 0), hash(&template("v1"), 1), "collisions count");

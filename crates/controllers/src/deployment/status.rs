@@ -172,7 +172,7 @@ impl Conditions {
 
     fn availability(&mut self, deployment: &Deployment, status: &DeploymentStatus) {
         let spec = spec(deployment);
-        let needed = spec.replicas.unwrap_or(1) - max_unavailable(&spec);
+        let needed = spec.replicas.unwrap_or(1) - max_unavailable(spec);
         match status.available_replicas.unwrap_or(0) >= needed {
             true => {
                 let message = "Deployment has minimum availability.".to_owned();

@@ -211,3 +211,37 @@ async fn a_collector_that_starts_late_finds_what_was_left() {
     }
     running.stop().await;
 }
+
+#[tokio::test]
+async fn orphans_are_not_adopted_by_an_owner_that_goes() {
+    let world = World::with("replicaset,garbage").await;
+    let set = |name: &str| {
+        json!({
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {
+                "replicas": 2,
+                "selector": {"matchLabels": {"app": name}},
+                "template": template(json!({"app": name})),
+            },
+        })
+    };
+    // Many times, because the caches of sets and pods race with each other.
+    for round in 0..10 {
+        let name = format!("s{round}");
+        let key = format!("default/{name}");
+        world.create::<ReplicaSet>(set(&name)).await;
+        let ready = |it: Option<&ReplicaSet>| {
+            it.and_then(|it| it.status.clone()).unwrap_or_default().ready_replicas == Some(2)
+        };
+        world.until(&key, ready).await;
+        delete::<ReplicaSet>(&world, &key, "Orphan").await;
+        world.until(&key, gone::<ReplicaSet>).await;
+        let wanted = 2 * (round + 1);
+        let free = move |pods: &Snapshot<Pod>| {
+            let free = |pod: &Pod| pod.metadata.owner_references.as_ref().is_none_or(Vec::is_empty);
+            assert!(pods.len() >= wanted, "an orphan was deleted");
+            pods.iter().all(|(_, pod)| free(pod)).then_some(())
+        };
+        world.until_all(free).await;
+    }
+}

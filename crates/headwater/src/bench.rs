@@ -160,7 +160,7 @@ pub(crate) async fn bench(flags: Bench) -> Result<()> {
     if let Scenario::Cluster(clusters) = &flags.scenario {
         ensure!(flags.kubeconfig.is_none(), "bench cluster starts a server of its own");
         let size = cluster::Size { nodes: clusters.nodes, pods: clusters.pods };
-        return cluster::run(&size, flags.memory, &mut report).await;
+        return Box::pin(cluster::run(&size, flags.memory, &mut report)).await;
     }
     if let Scenario::Client(clients) = &flags.scenario {
         ensure!(flags.kubeconfig.is_none(), "bench client starts a server of its own");

@@ -60,6 +60,9 @@ fn waits_for_leavers(ask: &Ask, cache: &Cache) -> bool {
 /// The pods that must leave a room: as few and as unimportant as possible.
 fn victims(ask: &Ask, room: &Room, cache: &Cache, around: &Around) -> Option<Vec<Arc<Ask>>> {
     let lesser = |other: &Ask| other.priority < ask.priority;
+    if !room.pods.values().any(|other| lesser(other)) {
+        return None;
+    }
     let mut emptied = room.without(lesser);
     if !filter::lacks(ask, &emptied, cache).is_empty() || around.refuses(room).is_some() {
         return None;

@@ -337,3 +337,102 @@ fn waiting(pod: &Pod, message: &str, nominated: Option<&str>, now: &str) -> Opti
     let metadata = json!({"uid": pod.uid(), "resourceVersion": pod.metadata.resource_version});
     Some(json!({"metadata": metadata, "status": status}))
 }
+
+#[cfg(test)]
+#[allow(clippy::needless_pass_by_value, reason = "tables write values where they are used")]
+mod tests {
+    use std::sync::Mutex;
+    use std::time::Duration;
+
+    use headwater_api::SystemClock;
+    use http::{Request, Response};
+    use kube::client::Body;
+
+    use super::*;
+
+    /// A server that answers with these codes, one after the other, and remembers what it was
+    /// asked.
+    fn scheduler(codes: &[u16]) -> (Scheduler, Arc<Mutex<Vec<String>>>) {
+        let (asked, mut codes) = (Arc::new(Mutex::new(Vec::new())), codes.to_vec());
+        codes.reverse();
+        let (codes, record) = (Mutex::new(codes), Arc::clone(&asked));
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let code = codes.lock().unwrap().pop().expect("one more request than expected");
+            record.lock().unwrap().push(request.uri().path().to_owned());
+            let body = json!({"kind": "Status", "metadata": {}, "code": code}).to_string();
+            let answer = Response::builder().status(code).body(Body::from(body.into_bytes()));
+            async move { Ok::<_, std::convert::Infallible>(answer.unwrap()) }
+        });
+        let calls = Calls::new(kube::Client::new(service, "default"));
+        let (recorder, _) = recorder::new(calls.clone(), recorder::Options::new(NAME, NAME));
+        let writer = Writer { calls, recorder, clock: Arc::new(SystemClock) };
+        (Scheduler::new(writer), asked)
+    }
+
+    fn pod(status: Value) -> Arc<Pod> {
+        let text = json!({
+            "metadata": {"name": "p", "namespace": "a", "uid": "u", "resourceVersion": "1"},
+            "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "3"}}}]},
+            "status": status,
+        });
+        Arc::new(Pod::decode(&text.to_string()).unwrap())
+    }
+
+    fn node() -> Arc<Node> {
+        let allocatable = json!({"cpu": "4", "memory": "1Gi", "pods": "10"});
+        let node = json!({"metadata": {"name": "n"}, "status": {"allocatable": allocatable}});
+        Arc::new(serde_json::from_value(node).unwrap())
+    }
+
+    async fn decide_and_write(scheduler: &mut Scheduler) {
+        scheduler.queue.settle(Instant::now());
+        assert!(scheduler.has_work());
+        scheduler.decide_next();
+        let ended = scheduler.writes.join_next().await.expect("something is written");
+        scheduler.written(joined(ended));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_could_not_be_bound_is_forgotten_and_tried_again() {
+        let (mut scheduler, asked) = scheduler(&[500, 201]);
+        let key = Key::namespaced("a", "p");
+        scheduler.cache.set_node(&node());
+        scheduler.pod_seen(&key, &pod(json!({})));
+        decide_and_write(&mut scheduler).await;
+        assert!(scheduler.cache.placed(&key).is_none(), "forgotten");
+        assert!(!scheduler.has_work(), "not at once");
+        tokio::time::advance(Duration::from_secs(1)).await;
+        decide_and_write(&mut scheduler).await;
+        assert!(scheduler.cache.is_assumed(&key));
+        assert_eq!(*asked.lock().unwrap(), ["/api/v1/namespaces/a/pods/p/binding"; 2]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_that_is_gone_when_it_is_bound_is_not_tried_again() {
+        let (mut scheduler, _) = scheduler(&[404]);
+        let key = Key::namespaced("a", "p");
+        scheduler.cache.set_node(&node());
+        scheduler.pod_seen(&key, &pod(json!({})));
+        decide_and_write(&mut scheduler).await;
+        assert!(scheduler.cache.placed(&key).is_none());
+        assert_eq!(scheduler.queue.next_due(), None);
+    }
+
+    #[test]
+    fn a_pod_is_told_why_it_waits_once() {
+        let patch = waiting(&pod(json!({})), "why", None, "2026-01-01T00:00:00Z").unwrap();
+        assert_eq!(patch["metadata"]["resourceVersion"], "1", "nothing newer is overwritten");
+        let condition = &patch["status"]["conditions"][0];
+        assert_eq!(
+            (&condition["reason"], &condition["status"]),
+            (&json!("Unschedulable"), &json!("False"))
+        );
+        let told = pod(patch["status"].clone());
+        assert_eq!(waiting(&told, "why", None, "later"), None);
+        let again = waiting(&told, "another reason", None, "later").unwrap();
+        let since = &again["status"]["conditions"][0]["lastTransitionTime"];
+        assert_eq!(since, "2026-01-01T00:00:00Z", "it waits since then");
+        let promised = waiting(&told, "why", Some("n"), "later").unwrap();
+        assert_eq!(promised["status"]["nominatedNodeName"], "n");
+    }
+}

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Lines};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
-use crate::process::Process;
+use crate::process::{Process, headwater};
 
 /// A cluster, and kubectl pointed at it.
 struct Cluster {
@@ -361,4 +361,19 @@ fn a_job_completes_and_a_service_finds_its_pods() {
         "endpointslice -l kubernetes.io/service-name=shop",
         "jsonpath={.endpoints[1].conditions.ready}=true",
     );
+}
+
+/// It fails by itself if a controller lists, or watches anew, after its first sync.
+#[test]
+fn a_small_cluster_is_measured_and_nothing_is_read_twice() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut bench = headwater(&["bench", "cluster", "--memory", "--pods", "20", "--nodes", "3"]);
+    let output = bench.current_dir(dir.path()).output().unwrap();
+    let (text, notes) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{text}{notes}");
+    for line in ["nothing to 20 pods running", "memory of the server", "memory of the controllers"]
+    {
+        assert!(text.contains(line), "{text}{notes}");
+    }
 }

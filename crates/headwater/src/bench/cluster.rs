@@ -80,7 +80,7 @@ async fn measure(
     let name = format!("nothing to {} nodes", size.nodes);
     report.line(&Line::new(name, "").took(began.elapsed()));
 
-    let before = Reads::of(target).await?;
+    let before = Reads::settled(target).await?;
     let mut connection = Connection::open(&target.endpoint).await?;
     let meter = Meter::start(target);
     for number in 0..size.pods.div_ceil(REPLICAS) {
@@ -131,14 +131,30 @@ async fn deploy(connection: &mut Connection, number: usize, replicas: usize) -> 
     Ok(())
 }
 
-/// What was read from the server: lists, and watches that ended (each is followed by another).
+/// What was asked of the server: lists, and watches that were begun.
 #[derive(Debug, PartialEq, Eq)]
 struct Reads {
     lists: u64,
-    watches_ended: u64,
+    watches: u64,
 }
 
+/// First states have been read when nothing was asked for so long: the garbage collector finds
+/// its kinds by discovery and opens their watches after all others.
+const QUIET: Duration = Duration::from_secs(2);
+
 impl Reads {
+    async fn settled(target: &Target) -> Result<Reads> {
+        let mut known = Reads::of(target).await?;
+        loop {
+            tokio::time::sleep(QUIET).await;
+            let now = Reads::of(target).await?;
+            if now == known {
+                return Ok(now);
+            }
+            known = now;
+        }
+    }
+
     async fn of(target: &Target) -> Result<Reads> {
         // A connection of its own: the server closes one that is quiet for long.
         let mut connection = Connection::open(&target.endpoint).await?;
@@ -146,7 +162,7 @@ impl Reads {
         let body = successful(connection.send(request).await?).await?.into_body();
         let text = String::from_utf8(body.collect().await?.to_bytes().into())?;
         let count = |verb: &str| count(&text, verb);
-        Ok(Reads { lists: count("LIST"), watches_ended: count("WATCH") })
+        Ok(Reads { lists: count("LIST"), watches: count("WATCH") })
     }
 }
 

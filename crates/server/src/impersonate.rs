@@ -45,7 +45,6 @@ fn is_ours(name: &HeaderName) -> bool {
 }
 
 /// Somebody as the headers describe them.
-#[derive(Debug)]
 struct Wanted {
     user: String,
     uid: String,
@@ -74,7 +73,8 @@ fn wanted(headers: &HeaderMap) -> Result<Option<Wanted>, Status> {
     let wanted = Wanted { user: first(&USER)?, uid: first(&UID)?, groups: all(&GROUP)?, extra };
     if wanted.user.is_empty() {
         // An empty name is no wish to stay who one is.
-        let message = format!("requested {wanted:?} without impersonating a user name");
+        let named = headers.keys().find(|name| is_ours(name)).map_or("", HeaderName::as_str);
+        let message = format!("requested {named} without impersonating a user name");
         return Err(status::bad_request(message));
     }
     Ok(Some(wanted))

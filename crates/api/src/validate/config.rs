@@ -28,7 +28,8 @@ pub(super) fn config_map(check: &mut Check<'_>, config: &Object, path: &Path<'_>
         }
     }
     if bytes > DATA_BYTES_MAX {
-        too_long(check, "");
+        // The reference names a field without a name.
+        too_long(check, "[]");
     }
 }
 

@@ -415,7 +415,7 @@ fn configuration_is_refused_with_the_words_of_the_reference() {
         ],
     );
     let large = json!({"data": {"a": "x".repeat(1024 * 1024 + 1)}});
-    refused("", "ConfigMap", &large, &[": Too long: may not be more than 1048576 bytes"]);
+    refused("", "ConfigMap", &large, &["[]: Too long: may not be more than 1048576 bytes"]);
     refused(
         "",
         "Secret",
@@ -1030,5 +1030,34 @@ fn a_signing_request_is_one_for_somebody_who_signs() {
     check(
         json!({"expirationSeconds": 599}),
         &["spec.expirationSeconds: Invalid value: 599: may not specify a duration less than 600"],
+    );
+}
+
+#[test]
+fn a_selector_that_cannot_be_read_is_told_as_a_whole_too() {
+    let deployment = |kind: &str, selector: Value, expected: &[&str]| {
+        let body = json!({"metadata": {"name": "d"}, "spec": {
+            "selector": selector,
+            "template": {
+                "metadata": {"labels": {"app": "a"}},
+                "spec": {"containers": [{"name": "c", "image": "i"}]},
+            },
+        }});
+        refused("apps", kind, &body, expected);
+    };
+    let labels = json!({"matchLabels": {"app": "a-"}});
+    let whole =
+        "spec.selector: Invalid value: {\"matchLabels\":{\"app\":\"a-\"}}: invalid label selector";
+    let part = "spec.selector.matchLabels: Invalid value: \"a-\": a valid label must be";
+    deployment("Deployment", labels.clone(), &[whole, part]);
+    deployment("ReplicaSet", labels.clone(), &[whole, part]);
+    deployment("DaemonSet", labels, &[part]);
+    deployment(
+        "Deployment",
+        json!({"matchExpressions": [{"key": "app", "operator": "In"}]}),
+        &[
+            "spec.selector: Invalid value: ",
+            "spec.selector.matchExpressions[0].values: Required value",
+        ],
     );
 }

@@ -7,6 +7,7 @@ use super::rule::{CRON_JOB_NAME_BYTES_MAX, percent};
 use super::{
     Check, Object, Path, has, is_true, list, map, number, objects, shown, shown_text, text,
 };
+use crate::name;
 
 pub(super) fn deployment(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
     selected_template(check, spec, path, "deployment", "ReplicaSet");
@@ -126,8 +127,32 @@ fn selected_template(
         let why = format!("empty selector is invalid for {what}");
         check.invalid(path.field("selector"), &shown(spec, "selector"), &why);
     }
-    let matched = selects(selector, template_labels(template));
+    let mut matched = selects(selector, template_labels(template));
+    if !is_selector(selector) {
+        matched = true; // nobody can tell
+        if runner == "ReplicaSet" {
+            let why = "invalid label selector";
+            check.invalid(path.field("selector"), &shown(spec, "selector"), why);
+        }
+    }
     restarting_template(check, template, &path.field("template"), matched, runner);
+}
+
+/// Whether a label selector can be read at all; what is wrong with it is told by its own type.
+fn is_selector(selector: &Object) -> bool {
+    let labels = map(selector, "matchLabels").into_iter().flatten();
+    let value = |value: &Value| name::label_value(value.as_str().unwrap_or_default()).is_empty();
+    let mut labels = labels.map(|(key, text)| name::qualified(key).is_empty() && value(text));
+    let mut requirements = objects(selector, "matchExpressions").map(|(_, requirement)| {
+        let values = list(requirement, "values");
+        let fits = match text(requirement, "operator") {
+            "In" | "NotIn" => !values.is_empty() && values.iter().all(value),
+            "Exists" | "DoesNotExist" => values.is_empty(),
+            _ => false,
+        };
+        fits && name::qualified(text(requirement, "key")).is_empty()
+    });
+    labels.all(|good| good) && requirements.all(|good| good)
 }
 
 fn restarting_template(

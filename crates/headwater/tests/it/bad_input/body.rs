@@ -140,9 +140,9 @@ fn sizes(suite: &mut Suite) {
         // The deepest that is read is refused for its type, by the same stack.
         row.bad_request(&post, levels(505));
         let custom = "POST /apis/near.example.com/v1/namespaces/ns/a";
+        let (open, close) = ("{\"y\":".repeat(700), "}".repeat(700));
         let deep = format!(
-            r#"{{"apiVersion":"near.example.com/v1","kind":"A","metadata":{{"name":"deep"}},"x":{}}}"#,
-            format!("{}1{}", "{\"y\":".repeat(700), "}".repeat(700))
+            r#"{{"apiVersion":"near.example.com/v1","kind":"A","metadata":{{"name":"deep"}},"x":{open}1{close}}}"#
         );
         row.bad_request(custom, deep);
     });

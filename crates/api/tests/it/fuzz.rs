@@ -305,7 +305,8 @@ fn patches_fit_or_are_refused() {
             })
             .collect();
         let _ = patch::json(&mut object.clone(), list.into());
-        let _ = patch::json(&mut object.clone(), json(dice, 0));
+        let mut object = object;
+        let _ = patch::json(&mut object, json(dice, 0));
     });
 }
 

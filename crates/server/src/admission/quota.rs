@@ -40,7 +40,15 @@ pub(crate) struct Quotas {
 
 /// What objects use, as of the last look: those that did not change are not read again.
 #[derive(Default)]
-pub(crate) struct Counted(HashMap<String, (Revision, Arc<Value>)>);
+pub(crate) struct Counted(HashMap<String, Known>);
+
+/// What is remembered of an object.
+struct Known {
+    revision: Revision,
+    /// What scopes look at.
+    essence: Value,
+    usage: Amounts,
+}
 
 /// A turn: nobody else's needs are counted while it is held.
 pub(crate) struct Held(
@@ -260,18 +268,15 @@ impl Counted {
         });
         for object in snapshot.iter(namespace, None) {
             let key = format!("{}{}", kind.prefix, object.key());
-            let known = self.0.get(&key).filter(|(revision, _)| *revision == object.revision());
-            let value = match known {
-                Some((_, value)) => Arc::clone(value),
-                None => {
-                    let Ok(value) = tree(object.as_slice()) else { continue };
-                    let value = Arc::new(usage::essence(kind, &value));
-                    self.0.insert(key, (object.revision(), Arc::clone(&value)));
-                    value
-                }
-            };
-            if scopes.cover(kind, &value) {
-                add(&mut total, &usage(kind, &value));
+            let is_known = |known: &Known| known.revision == object.revision();
+            if !self.0.get(&key).is_some_and(is_known) {
+                let Ok(value) = tree(object.as_slice()) else { continue };
+                let (essence, usage) = (usage::essence(kind, &value), usage(kind, &value));
+                self.0.insert(key.clone(), Known { revision: object.revision(), essence, usage });
+            }
+            if let Some(known) = self.0.get(&key).filter(|known| scopes.cover(kind, &known.essence))
+            {
+                add(&mut total, &known.usage);
             }
         }
         total

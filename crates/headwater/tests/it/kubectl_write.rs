@@ -721,3 +721,29 @@ kind: Pod
 metadata: {name: held, finalizers: [example.com/hold]}
 spec: {containers: [{name: c, image: i}]}
 "#;
+
+#[test]
+fn an_administrator_looks_through_the_eyes_of_others() {
+    let Some(terminal) = Terminal::open() else { return };
+    terminal.check(
+        r#"
+$ kubectl auth whoami --as jane --as-group dev --as-uid 7
+ATTRIBUTE  VALUE
+Username  jane
+UID  7
+Groups  [dev system:authenticated]
+$ kubectl auth whoami --as system:serviceaccount:default:robot
+ATTRIBUTE  VALUE
+Username  system:serviceaccount:default:robot
+Groups  [system:serviceaccounts system:serviceaccounts:default system:authenticated]
+$ kubectl get pods --as jane
+Error from server (Forbidden): pods is forbidden: User "jane" cannot list resource "pods" in API group "" in the namespace "default"
+(exit 1)
+$ kubectl get pods --as root --as-group system:masters
+No resources found in default namespace.
+$ kubectl auth can-i list pods --as jane
+no
+(exit 1)
+"#,
+    );
+}

@@ -129,16 +129,22 @@ impl Trip {
     }
 }
 
-/// The object, once nobody writes to it any more: a definition becomes established by itself.
+/// The object, once nobody writes to it any more: a definition becomes established by itself, and
+/// a quota is counted.
 async fn settled<K: Typed>(api: &Api<K>, name: &str) -> Result<K, String> {
     loop {
         let read = api.get(name).await.map_err(said)?;
         let value = serde_json::to_value(&read).unwrap();
         let conditions = value["status"]["conditions"].as_array();
         let is_established = |condition: &Value| condition["type"] == "Established";
-        if K::kind(&()) != "CustomResourceDefinition"
-            || conditions.is_some_and(|conditions| conditions.iter().any(is_established))
-        {
+        let is_settled = match &*K::kind(&()) {
+            "CustomResourceDefinition" => {
+                conditions.is_some_and(|conditions| conditions.iter().any(is_established))
+            }
+            "ResourceQuota" => value["status"]["used"].is_object(),
+            _ => true,
+        };
+        if is_settled {
             return Ok(read);
         }
         tokio::task::yield_now().await;
@@ -148,7 +154,7 @@ async fn settled<K: Typed>(api: &Api<K>, name: &str) -> Result<K, String> {
 /// What of an object does not change by itself.
 fn still<K: Typed>(object: &K) -> Value {
     let mut value = serde_json::to_value(object).unwrap();
-    if K::kind(&()) == "CustomResourceDefinition" {
+    if matches!(&*K::kind(&()), "CustomResourceDefinition" | "ResourceQuota") {
         value["status"].take();
         value["metadata"]["resourceVersion"].take();
     }

@@ -20,7 +20,7 @@ use super::sets::{
 pub(super) enum Step {
     /// The set of a new template.
     Create(Box<ReplicaSet>),
-    /// Another size, or other annotations, or both.
+    /// Another size, other annotations, and the Deployment's `minReadySeconds`.
     Change { set: Arc<ReplicaSet>, size: i32, annotations: BTreeMap<String, String> },
     /// A set that nobody will roll back to.
     Delete(Arc<ReplicaSet>),
@@ -223,11 +223,15 @@ impl Rollout<'_> {
         vec![Step::Create(Box::new(set))]
     }
 
-    /// Revision and annotations of a set that is the newest template's, perhaps again.
+    /// Revision, annotations and `minReadySeconds` of a set that is the newest template's, perhaps
+    /// again.
     fn renew(&self, new: &Arc<ReplicaSet>) -> Vec<Step> {
         let mut annotations = new_annotations(self.deployment, new, self.sets.next_revision());
         annotations.extend(limits(self.deployment).annotations());
-        if new.metadata.annotations.as_ref() == Some(&annotations) {
+        let patience = |seconds: Option<i32>| seconds.unwrap_or(0);
+        let known = new.spec.as_ref().and_then(|spec| spec.min_ready_seconds);
+        let is_patient = patience(known) == patience(spec(self.deployment).min_ready_seconds);
+        if is_patient && new.metadata.annotations.as_ref() == Some(&annotations) {
             return vec![];
         }
         vec![Step::Change { set: Arc::clone(new), size: replicas(new), annotations }]
@@ -449,6 +453,15 @@ mod tests {
         // Up again from nothing: first the annotations of the set, then its size.
         check(&deployment(2, "v1"), &[sized("new", "v1", 0, 0, (0, 0))], &["new 0"]);
         check(&deployment(2, "v1"), &[sized("new", "v1", 0, 0, (2, 3))], &["new 2"]);
+    }
+
+    #[test]
+    fn a_new_patience_is_passed_on() {
+        let patient = with(deployment(3, "v1"), json!({"spec": {"minReadySeconds": 5}}));
+        check(&patient, &[sized("new", "v1", 3, 3, (3, 4))], &["new 3"]);
+        let mut set = (*sized("new", "v1", 3, 3, (3, 4))).clone();
+        set.spec.as_mut().unwrap().min_ready_seconds = Some(5);
+        check(&patient, &[Arc::new(set)], &[]);
     }
 
     #[test]

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headwater_client::Selector;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetCondition, ReplicaSetStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -62,24 +61,18 @@ pub(super) fn status(
     trouble: Option<&Trouble>,
     now: Timestamp,
 ) -> (ReplicaSetStatus, Option<Duration>) {
-    let spec = set.spec.clone().unwrap_or_default();
-    let template = spec.template.and_then(|template| template.metadata).unwrap_or_default();
-    let labels = template.labels.unwrap_or_default();
-    let labelled = labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>();
-    let labelled: Selector = labelled.join(",").parse().unwrap_or_else(|_| Selector::nothing());
+    let spec = set.spec.as_ref();
+    let min_ready_seconds = spec.and_then(|spec| spec.min_ready_seconds).unwrap_or(0);
+    let template = spec.and_then(|spec| spec.template.as_ref()?.metadata.as_ref()?.labels.as_ref());
     let active: Vec<&Arc<Pod>> = pods.iter().filter(|pod| pod.is_active()).collect();
     let ready: Vec<&&Arc<Pod>> = active.iter().filter(|pod| pod.is_ready()).collect();
-    let waits: Vec<Duration> = ready
-        .iter()
-        .map(|pod| until_available(pod, spec.min_ready_seconds.unwrap_or(0), now))
-        .collect();
+    let waits: Vec<Duration> =
+        ready.iter().map(|pod| until_available(pod, min_ready_seconds, now)).collect();
     let terminating = pods.iter().filter(|pod| pod.is_deleting() && !pod.is_finished()).count();
     let before = set.status.clone().unwrap_or_default();
     let status = ReplicaSetStatus {
         replicas: i32::try_from(active.len()).unwrap_or(i32::MAX),
-        fully_labeled_replicas: count(
-            active.iter().filter(|pod| labelled.matches(&****pod)).count(),
-        ),
+        fully_labeled_replicas: count(active.iter().filter(|pod| has_all(pod, template)).count()),
         ready_replicas: count(ready.len()),
         available_replicas: count(waits.iter().filter(|wait| wait.is_zero()).count()),
         terminating_replicas: i32::try_from(terminating).ok(),
@@ -87,6 +80,13 @@ pub(super) fn status(
         conditions: conditions(before.conditions.unwrap_or_default(), trouble, now),
     };
     (status, waits.into_iter().filter(|wait| !wait.is_zero()).min())
+}
+
+/// Whether a pod has every label of the template it was made from.
+fn has_all(pod: &Pod, wanted: Option<&BTreeMap<String, String>>) -> bool {
+    let labels = pod.metadata.labels.as_ref();
+    let mut wanted = wanted.into_iter().flatten();
+    wanted.all(|(key, value)| labels.and_then(|labels| labels.get(key)) == Some(value))
 }
 
 /// How long a ready pod has to stay so until it counts as available.

@@ -146,3 +146,45 @@ async fn a_restart_changes_nothing_that_is_settled() {
         }
     }
 }
+
+#[tokio::test]
+async fn everything_ends_the_same_however_often_all_controllers_are_killed() {
+    let world = World::start().await;
+    let running = world.run(ALL);
+    for namespace in ["one", "two", "three"] {
+        furnish(&world, namespace).await;
+    }
+    running.kill().await;
+    // Two go as a whole, of the third only the Deployment, in the foreground.
+    for namespace in ["one", "two"] {
+        world.calls.of::<Namespace>().delete(&namespace.parse().unwrap()).await.unwrap();
+    }
+    let key = "three/web".parse().unwrap();
+    let options = json!({"propagationPolicy": "Foreground"});
+    world.calls.of::<Deployment>().delete_with(&key, &options).await.unwrap();
+    let left = |pods: &Snapshot<Pod>| pods.iter().filter(|(_, pod)| is_running(pod)).count();
+    let pods = world.informer::<Pod>();
+    pods.synced().await.unwrap();
+    let mut kills = 0;
+    while left(&pods.snapshot()) > 0 {
+        let running = world.run(ALL);
+        let before = left(&pods.snapshot());
+        world.until_all(move |pods: &Snapshot<Pod>| (left(pods) < before).then_some(())).await;
+        running.kill().await;
+        kills += 1;
+    }
+    assert!(kills > 0, "nothing was killed");
+    let running = world.run(ALL);
+    for namespace in ["one", "two"] {
+        world.until(namespace, |it: Option<&Namespace>| it.is_none()).await;
+    }
+    world.until("three/web", |it: Option<&Deployment>| it.is_none()).await;
+    world.until_all(|sets: &Snapshot<ReplicaSet>| sets.is_empty().then_some(())).await;
+    world.until("three/sum", complete).await;
+    world.until("three/web", |it: Option<&Service>| it.is_some()).await;
+    running.stop().await;
+}
+
+fn is_running(pod: &Pod) -> bool {
+    pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running")
+}

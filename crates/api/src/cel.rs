@@ -82,10 +82,19 @@ fn floor(text: &str, at: usize) -> usize {
 impl Program {
     /// Reads an expression in which these names are known.
     pub fn compile(text: &str, known: &Known<'_>) -> Result<Program, Uncompilable> {
+        Program::compile_within(text, known, &mut pattern::Budget::of_expression())
+    }
+
+    /// The same; its patterns share a budget with those of others.
+    pub(crate) fn compile_within(
+        text: &str,
+        known: &Known<'_>,
+        budget: &mut pattern::Budget,
+    ) -> Result<Program, Uncompilable> {
         let fail = |fault: &Fault| Uncompilable(fault.show(text));
         let root = parse::parse(text).map_err(|fault| fail(&fault))?;
         let result = check::check(&root, known).map_err(|fault| fail(&fault))?;
-        let patterns = patterns(&root).map_err(|fault| fail(&fault))?;
+        let patterns = patterns(&root, budget).map_err(|fault| fail(&fault))?;
         Ok(Program { text: text.into(), root, patterns, result })
     }
 
@@ -130,9 +139,11 @@ impl fmt::Debug for Program {
 }
 
 /// Compiles the patterns that an expression writes out.
-fn patterns(root: &parse::Expr) -> Result<HashMap<Arc<str>, Pattern>, Fault> {
+fn patterns(
+    root: &parse::Expr,
+    budget: &mut pattern::Budget,
+) -> Result<HashMap<Arc<str>, Pattern>, Fault> {
     let mut found = HashMap::new();
-    let mut budget = pattern::Budget::default();
     let mut failed = None;
     root.visit(&mut |expr| {
         let parse::Node::Call { name, args, .. } = &expr.node else { return };
@@ -142,7 +153,10 @@ fn patterns(root: &parse::Expr) -> Result<HashMap<Arc<str>, Pattern>, Fault> {
         // Either `text.matches(pattern)` or `matches(text, pattern)`; a number may follow.
         let texts = args.iter().rev().find(|arg| matches!(arg.node, parse::Node::Text(_)));
         let Some(parse::Expr { at, node: parse::Node::Text(text) }) = texts else { return };
-        match Pattern::compile(text, &mut budget) {
+        if found.contains_key(text) {
+            return;
+        }
+        match Pattern::compile(text, budget) {
             Ok(pattern) => drop(found.insert(Arc::clone(text), pattern)),
             Err(why) => {
                 failed.get_or_insert(Fault::new(*at, format!("invalid matches argument: {why}")));

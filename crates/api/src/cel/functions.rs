@@ -13,7 +13,7 @@ use super::eval::{Error, Machine};
 use super::operators::{compare, contains, equal, text_cost};
 use super::value::{List, Map, Value};
 use super::{library, operators, time};
-use crate::structural::pattern::{self, Pattern};
+use crate::structural::pattern::Pattern;
 
 type Found<'a> = Result<Value<'a>, Error>;
 
@@ -346,8 +346,8 @@ fn with_pattern<'a>(
         return Ok(look(known.regex()));
     }
     // Compiling is far dearer than matching.
-    machine.budget.spend(1000 + 50 * text.len() as u64)?;
-    let compiled = Pattern::compile(text, &mut pattern::Budget::default());
+    machine.budget.spend(5000 + 50 * text.len() as u64)?;
+    let compiled = Pattern::compile_small(text);
     let compiled = compiled.map_err(|why| Error::other(format!("error parsing regexp: {why}")))?;
     Ok(look(compiled.regex()))
 }

@@ -264,6 +264,20 @@ fn an_evaluation_ends() {
 }
 
 #[test]
+fn the_patterns_of_several_expressions_share_a_budget() {
+    let known = Known::default();
+    let mut budget = pattern::Budget::of_expression();
+    let compile = |number: usize| {
+        // Each takes most of a megabyte, of four.
+        let text = format!("'x'.matches('^[^{number}]{{900}}$')");
+        Program::compile_within(&text, &known, &mut budget).map_err(|error| error.to_string())
+    };
+    let failed: Vec<String> = (0..6).map(compile).filter_map(Result::err).collect();
+    assert!(!failed.is_empty() && failed.len() < 6, "{failed:?}");
+    assert!(failed[0].contains("too large together"), "{failed:?}");
+}
+
+#[test]
 fn costs_are_estimated_from_sizes() {
     let list = |max: Option<u64>| {
         let mut schema = json!({"type": "array", "items": {"type": "string", "maxLength": 10}});

@@ -21,19 +21,19 @@ const RULES: [&str; 17] = [
 pub(super) struct Compiler<'a> {
     patterns: HashMap<&'a str, Arc<Pattern>>,
     budget: pattern::Budget,
+    /// The next node is that of the whole object.
+    at_root: bool,
 }
 
 impl<'a> Compiler<'a> {
     /// The node of a whole object.
     pub(super) fn root(&mut self, schema: &'a Value) -> Result<Node, Uncompilable> {
-        let mut root = self.node(schema)?;
-        if root.expressions.is_some() {
-            root.expressions = rules::compile(schema, schema, true);
-        }
-        Ok(root)
+        self.at_root = true;
+        self.node(schema)
     }
 
     fn node(&mut self, schema: &'a Value) -> Result<Node, Uncompilable> {
+        let is_root = std::mem::take(&mut self.at_root);
         let flag = |key: &str| schema[key] == true;
         let list = match schema["x-kubernetes-list-type"].as_str() {
             Some("set") => List::Set,
@@ -58,7 +58,7 @@ impl<'a> Compiler<'a> {
         let default = schema.get("default").filter(|value| !value.is_null()).cloned();
         let embedded = flag("x-kubernetes-embedded-resource");
         let rules = self.rules(schema)?;
-        let expressions = rules::compile(schema, schema, false);
+        let expressions = rules::compile(schema, schema, is_root, &mut self.budget);
         let all_of = rules.iter().flat_map(|rules| &rules.all_of);
         let own = Below {
             embedded,
@@ -128,7 +128,7 @@ impl<'a> Compiler<'a> {
         for (node, inner) in nodes.iter_mut().zip(schema["allOf"].as_array().into_iter().flatten())
         {
             if node.expressions.is_some() {
-                node.expressions = rules::compile(inner, schema, false);
+                node.expressions = rules::compile(inner, schema, false, &mut self.budget);
             }
         }
         Ok(nodes)

@@ -26,12 +26,29 @@ impl Default for Budget {
     }
 }
 
+impl Budget {
+    /// For the patterns of one expression that shares with no other.
+    pub(crate) fn of_expression() -> Budget {
+        Budget(4 << 20)
+    }
+}
+
 impl Pattern {
     /// Compiles a pattern, or says why not.
     pub(crate) fn compile(text: &str, budget: &mut Budget) -> Result<Pattern, String> {
+        Pattern::compile_in(text, &SIZES, budget)
+    }
+
+    /// Compiles a pattern that an evaluation has made: only a small one, because it is compiled for
+    /// every object anew.
+    pub(crate) fn compile_small(text: &str) -> Result<Pattern, String> {
+        Pattern::compile_in(text, &SIZES[..2], &mut Budget::of_expression())
+    }
+
+    fn compile_in(text: &str, sizes: &[usize], budget: &mut Budget) -> Result<Pattern, String> {
         let translated = Translator::new(text).pattern()?;
         let mut error = None;
-        for size in SIZES {
+        for &size in sizes {
             let built =
                 RegexBuilder::new(&translated).size_limit(size).dfa_size_limit(size).build();
             match built {

@@ -8,7 +8,7 @@
 
 use serde_json::Value;
 
-use super::{Additional, List, Node, lists, number};
+use super::{Additional, List, Node, lists, number, pattern};
 use crate::cel::{Budget, Error, Known, Program, Shape, Value as Cel, Variables};
 use crate::cel::{EXPRESSION_COST_MAX, OBJECT_COST_MAX};
 use crate::decode::path::Path;
@@ -47,22 +47,30 @@ fn known(shape: &Shape, optional_old: bool) -> Known<'_> {
     }
 }
 
-/// Compiles the rules of `schema` for values that look as `typed` says.
-pub(super) fn compile(schema: &Value, typed: &Value, is_root: bool) -> Option<Box<Expressions>> {
+/// Compiles the rules of `schema` for values that look as `typed` says. The patterns of all rules
+/// of a schema share a budget with its own.
+pub(super) fn compile(
+    schema: &Value,
+    typed: &Value,
+    is_root: bool,
+    budget: &mut pattern::Budget,
+) -> Option<Box<Expressions>> {
     let rules = schema["x-kubernetes-validations"].as_array().filter(|rules| !rules.is_empty())?;
     let shape = Shape::of(typed, is_root);
-    let rules = rules.iter().map(|rule| Rule::compile(rule, &shape, typed)).collect();
+    let rules = rules.iter().map(|rule| Rule::compile(rule, &shape, typed, budget)).collect();
     let kind = typed["type"].as_str().unwrap_or_default().into();
     Some(Box::new(Expressions { shape, kind, rules }))
 }
 
 impl Rule {
-    fn compile(rule: &Value, shape: &Shape, schema: &Value) -> Rule {
+    fn compile(rule: &Value, shape: &Shape, schema: &Value, budget: &mut pattern::Budget) -> Rule {
         let text = |key: &str| rule[key].as_str().unwrap_or_default().trim();
         let optional_old = rule["optionalOldSelf"] == true;
         let known = known(shape, optional_old);
-        let program = Program::compile(text("rule"), &known).map_err(|error| error.to_string());
-        let message = Program::compile(text("messageExpression"), &self::known(shape, false));
+        let program = Program::compile_within(text("rule"), &known, budget);
+        let program = program.map_err(|error| error.to_string());
+        let known = self::known(shape, false);
+        let message = Program::compile_within(text("messageExpression"), &known, budget);
         Rule {
             text: text("rule").into(),
             uses_old: program.as_ref().is_ok_and(|program| program.mentions("oldSelf")),
@@ -370,7 +378,7 @@ fn correlated<'a>(node: &Node, element: &Value, old: Option<&'a Value>) -> Optio
 
 /// What is wrong with the rules of a schema; `below` is its path.
 pub(super) fn errors(schema: &Value, place: super::Place<'_>) -> Vec<FieldError> {
-    let mut check = Check { errors: Vec::new(), total: 0 };
+    let mut check = Check { errors: Vec::new(), budget: pattern::Budget::default() };
     let inside = Inside { cardinality: Some(1), uncorrelated: None, is_root: true };
     check.schema(schema, place.path, &inside);
     check.errors
@@ -388,7 +396,7 @@ struct Inside {
 
 struct Check {
     errors: Vec<FieldError>,
-    total: u64,
+    budget: pattern::Budget,
 }
 
 impl Check {
@@ -447,7 +455,7 @@ impl Check {
         };
         let optional_old = &rule["optionalOldSelf"];
         let names = known(shape, *optional_old == true);
-        let uses_old = match Program::compile(text("rule"), &names) {
+        let uses_old = match Program::compile_within(text("rule"), &names, &mut self.budget) {
             Err(error) => {
                 self.errors.push(invalid("rule", format!("compilation failed: {error}")));
                 false
@@ -463,7 +471,9 @@ impl Check {
         };
         if !text("messageExpression").is_empty() {
             let names = known(shape, false);
-            let found = match Program::compile(text("messageExpression"), &names) {
+            let program =
+                Program::compile_within(text("messageExpression"), &names, &mut self.budget);
+            let found = match program {
                 Err(error) => Some(format!("messageExpression compilation failed: {error}")),
                 Ok(program) if !matches!(program.result(), "string" | "dyn") => {
                     Some("messageExpression must evaluate to a string".to_owned())
@@ -499,7 +509,6 @@ impl Check {
         const ROUGHNESS: u64 = 100;
         let times = inside.cardinality.unwrap_or_else(|| shape.cardinality_max());
         let cost = program.cost_max(names).saturating_mul(times);
-        self.total = self.total.saturating_add(cost);
         if cost / ROUGHNESS > OBJECT_COST_MAX {
             let why = "estimated rule cost exceeds budget by factor of more than 100x (try simplifying the rule, or adding maxItems, maxProperties, and maxLength where arrays, maps, and strings are declared)";
             self.errors.push(FieldError::forbidden(at, why));

@@ -260,6 +260,25 @@ fn an_object_cannot_make_its_rules_run_for_long() {
 }
 
 #[test]
+fn patterns_that_objects_bring_are_small_and_few() {
+    // Of those that objects bring only small ones are compiled, and each costs.
+    let schema = spec(
+        json!({"a": {"type": "array", "maxItems": 1000, "items": {"type": "string", "maxLength": 100}}}),
+        json!([{"rule": "self.a.all(p, 'x'.matches(p))"}]),
+    );
+    refused(
+        &schema,
+        json!({"spec": {"a": ["[^a]{900}"]}}),
+        &[
+            "spec: Invalid value: \"object\": error parsing regexp: it is too large evaluating rule: self.a.all(p, 'x'.matches(p))",
+        ],
+    );
+    let many: Vec<String> = (0..1000).map(|number| format!("x|{number}")).collect();
+    let found = judge(&schema, json!({"spec": {"a": many}}), None);
+    assert!(found[0].contains("actual cost limit exceeded"), "{found:?}");
+}
+
+#[test]
 fn rules_are_not_asked_about_what_does_not_fit_its_schema() {
     let schema = spec(json!({"a": {"type": "integer"}}), json!([{"rule": "self.a < 5"}]));
     let found = judge(&schema, json!({"spec": {"a": "x"}}), None);

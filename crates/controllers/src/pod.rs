@@ -201,6 +201,13 @@ impl Pod {
         self.status.conditions.iter().find(|condition| condition.type_ == type_)
     }
 
+    /// Whether everybody who must agree to its readiness does.
+    pub fn gates_are_open(&self) -> bool {
+        self.spec.readiness_gates.iter().all(|gate| {
+            self.condition(&gate.condition_type).is_some_and(|known| known.status == "True")
+        })
+    }
+
     /// Whether it takes traffic.
     pub fn is_ready(&self) -> bool {
         self.condition("Ready").is_some_and(|ready| ready.status == "True")

@@ -6,6 +6,7 @@
 use std::future::Future;
 use std::io::Read;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use base64::Engine as _;
@@ -36,6 +37,7 @@ pub(crate) async fn controllers(flags: Controllers) -> Result<()> {
     let nodes = nodes::Options { count: *nodes, rules: stages(&flags.controlling)? };
     let identity = flags.identity.clone().unwrap_or_else(identity);
     let cluster = open(&flags.remote.kubeconfig).await?.with_nodes(nodes);
+    let cluster = cluster.with_node_grace(flags.controlling.node_grace);
     let lease = (!flags.no_leader_election).then(|| lease(&flags, &identity));
     print::data(&format!("controllers as {identity}: {selected}"));
     let mut options = Options::new(selected);
@@ -106,6 +108,7 @@ fn root_ca(config: &Config) -> Option<String> {
 pub(crate) struct Controlled {
     selected: Selected,
     nodes: nodes::Options,
+    node_grace: Duration,
 }
 
 impl Controlled {
@@ -113,7 +116,8 @@ impl Controlled {
     pub(crate) fn new(flags: &Controlling, rules: Rules) -> Option<Controlled> {
         let selected = flags.controllers.clone().unwrap_or_default();
         let nodes = nodes::Options { count: flags.nodes, rules };
-        (!selected.is_empty()).then_some(Controlled { selected, nodes })
+        let node_grace = flags.node_grace;
+        (!selected.is_empty()).then_some(Controlled { selected, nodes, node_grace })
     }
 
     /// They run until `stop`, on the server of a kubeconfig.
@@ -125,8 +129,9 @@ impl Controlled {
         let kubeconfig = Kubeconfig::from_yaml(kubeconfig)
             .map_err(|error| anyhow!("our own kubeconfig: {error}"))?;
         let (selected, nodes) = (self.selected.clone(), self.nodes.clone());
+        let grace = self.node_grace;
         Ok(async move {
-            let cluster = connect(kubeconfig).await?.with_nodes(nodes);
+            let cluster = connect(kubeconfig).await?.with_nodes(nodes).with_node_grace(grace);
             let ran = run_controllers(cluster, Options::new(selected), stop).await;
             ran.context("the controllers ended")
         })

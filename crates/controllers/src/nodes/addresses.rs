@@ -31,18 +31,20 @@ pub(crate) fn net(number: usize) -> String {
 }
 
 impl Addresses {
-    /// An address for a pod on a node; `None` if all are taken.
+    /// An address for a pod on a node; `None` if all are taken. What the objects say is looked at
+    /// while nothing can be forgotten, so that no address is in neither of the two.
     pub(crate) fn give(
         &self,
         key: &Key,
         number: usize,
-        taken: &BTreeSet<Ipv4Addr>,
+        taken: impl FnOnce() -> BTreeSet<Ipv4Addr>,
     ) -> Option<Ipv4Addr> {
         let mut given = self.given.lock().expect("no code panics while it is held");
         let given = given.entry(number).or_default();
         if let Some(known) = given.get(key) {
             return Some(*known);
         }
+        let taken = taken();
         let first = PODS + ((number as u32) << 8);
         let is_free = |address: &Ipv4Addr| {
             !taken.contains(address) && given.values().all(|mine| mine != address)
@@ -70,13 +72,16 @@ mod tests {
         let addresses = Addresses::default();
         let key = |name| Key::namespaced("a", name);
         let mut taken = BTreeSet::from(["10.64.1.2".parse().unwrap()]);
-        let first = addresses.give(&key("p"), 1, &taken).unwrap();
+        let first = addresses.give(&key("p"), 1, || taken.clone()).unwrap();
         assert_eq!(first.to_string(), "10.64.1.3");
-        assert_eq!(addresses.give(&key("p"), 1, &taken), Some(first), "asking again");
-        assert_eq!(addresses.give(&key("q"), 1, &taken).unwrap().to_string(), "10.64.1.4");
+        assert_eq!(addresses.give(&key("p"), 1, || taken.clone()), Some(first), "asking again");
+        assert_eq!(
+            addresses.give(&key("q"), 1, || taken.clone()).unwrap().to_string(),
+            "10.64.1.4"
+        );
         addresses.forget(&key("p"), 1);
-        assert_eq!(addresses.give(&key("r"), 1, &taken), Some(first));
+        assert_eq!(addresses.give(&key("r"), 1, || taken.clone()), Some(first));
         taken.extend((first.to_bits()..).take(260).map(Ipv4Addr::from));
-        assert_eq!(addresses.give(&key("s"), 1, &taken), None);
+        assert_eq!(addresses.give(&key("s"), 1, || taken.clone()), None);
     }
 }

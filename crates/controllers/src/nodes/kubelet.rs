@@ -149,13 +149,12 @@ impl Kubelet {
         if pod.spec.host_network {
             return Some(addresses::host(number).to_string());
         }
-        let neighbours = self.pods.by_node.get(&super::name(number));
-        let taken: BTreeSet<Ipv4Addr> = neighbours
-            .iter()
-            .filter(|other| !other.is_finished())
-            .filter_map(|other| other.status.pod_ip.as_deref()?.parse().ok())
-            .collect();
-        self.addresses.give(key, number, &taken).map(|address| address.to_string())
+        let taken = || -> BTreeSet<Ipv4Addr> {
+            let neighbours = self.pods.by_node.get(&super::name(number));
+            let running = neighbours.iter().filter(|other| !other.is_finished());
+            running.filter_map(|other| other.status.pod_ip.as_deref()?.parse().ok()).collect()
+        };
+        self.addresses.give(key, number, taken).map(|address| address.to_string())
     }
 
     fn forget(&self, key: &Key, last: Option<&Pod>) {

@@ -20,8 +20,6 @@ use crate::cluster::Cluster;
 
 /// Where leases of nodes are.
 pub(crate) const NAMESPACE: &str = "kube-node-lease";
-/// A kubelet renews its lease so often.
-const RENEW_EVERY: Duration = Duration::from_secs(10);
 /// Many nodes renew more rarely.
 const RENEWALS_PER_SECOND: u32 = 20;
 /// A lease is good for so many renewals.
@@ -33,17 +31,18 @@ pub(crate) fn prepare(cluster: &Cluster) -> Result<Prepared, Error> {
     Ok(Prepared::custom("simulated-leases", move |env| run(cluster, nodes, env)))
 }
 
-/// How often each of `count` nodes renews.
-fn period(count: usize) -> Duration {
+/// How often each of `count` nodes renews, if one alone did so every `usual`.
+fn period(count: usize, usual: Duration) -> Duration {
     let needed = Duration::from_secs(1) * (count as u32) / RENEWALS_PER_SECOND;
-    needed.max(RENEW_EVERY)
+    needed.max(usual)
 }
 
 async fn run(cluster: Cluster, nodes: Informer<Node>, mut env: Env) -> Result<(), Error> {
     if !env.leading().await {
         return Ok(());
     }
-    let period = period(cluster.nodes().count);
+    let options = cluster.nodes();
+    let period = period(options.count, options.rules.node().renew_every);
     let leases = env.calls().of::<Lease>();
     let mut rounds = Rounds::new(cluster.nodes().count, period, Instant::now());
     let renewer = Renewer { leases, good_for: period * RENEWALS_MISSED, cluster, nodes };
@@ -121,7 +120,7 @@ impl Renewer {
         let key = Key::namespaced(NAMESPACE, &name);
         let spec = json!({
             "holderIdentity": name,
-            "leaseDurationSeconds": self.good_for.as_secs(),
+            "leaseDurationSeconds": self.good_for.as_secs().max(1),
             "renewTime": rfc3339_micro(self.cluster.clock().now()),
         });
         if !begun && self.create(&node, &spec).await? {
@@ -163,7 +162,8 @@ mod tests {
     #[test]
     fn many_nodes_renew_more_rarely() {
         for (nodes, seconds) in [(1, 10), (3, 10), (200, 10), (1000, 50)] {
-            assert_eq!(period(nodes), Duration::from_secs(seconds), "{nodes} nodes");
+            let usual = Duration::from_secs(10);
+            assert_eq!(period(nodes, usual), Duration::from_secs(seconds), "{nodes} nodes");
         }
     }
 

@@ -86,7 +86,7 @@ pub(crate) fn next(pod: &Pod, plan: &Plan) -> Option<Next> {
             next(start(restarts + 1), doubled.min(BACK_OFF_MAX))
         }
         Stay::Running(_) => {
-            let ready = plan.ready.filter(|_| !pod.is_ready()).map(|ready| ready.with(part));
+            let ready = plan.ready.filter(|_| !says_ready(pod)).map(|ready| ready.with(part));
             let finish = plan.finish.as_ref().map(|finish| (finish.delay.with(part), finish));
             match (ready, finish) {
                 (Some(ready), finish) if finish.is_none_or(|(end, _)| ready <= end) => {
@@ -102,6 +102,13 @@ pub(crate) fn next(pod: &Pod, plan: &Plan) -> Option<Next> {
 /// Whether a pod is ready as soon as it runs, so that one write says both.
 fn at_once(plan: &Plan) -> bool {
     plan.ready.is_some_and(|ready| ready.after.is_zero() && ready.jitter.is_zero())
+}
+
+/// Whether the conditions say what they will say once the containers are ready: a gate that
+/// others open or close decides about the pod.
+fn says_ready(pod: &Pod) -> bool {
+    let containers = pod.condition("ContainersReady").is_some_and(|known| known.status == "True");
+    containers && pod.is_ready() == pod.gates_are_open()
 }
 
 fn leave(pod: &Pod, plan: &Plan) -> Option<Next> {
@@ -222,7 +229,9 @@ mod tests {
         let creating = json!({"phase": "Pending", "containerStatuses": waiting(CREATING, 0)});
         let start = Step::Start { ready: true, restarts: 0 };
         check(none(), none(), creating, Some((start, 300)));
-        let ready = json!([{"type": "Ready", "status": "True"}]);
+        let ready = json!([
+            {"type": "Ready", "status": "True"}, {"type": "ContainersReady", "status": "True"},
+        ]);
         let runs = json!({"phase": "Running", "containerStatuses": running(), "conditions": ready});
         check(none(), none(), runs, None);
         let unready = json!({"phase": "Running", "containerStatuses": running()});
@@ -230,6 +239,22 @@ mod tests {
         let never = json!({"annotations": {READY_AFTER: "never"}});
         check(never, none(), unready, None);
         check(none(), none(), json!({"phase": "Failed"}), None);
+    }
+
+    #[test]
+    fn a_readiness_gate_is_waited_for_and_followed() {
+        let spec = json!({"readinessGates": [{"conditionType": "example.com/warm"}]});
+        let status = |ready: &str, warm: &str| {
+            json!({"phase": "Running", "containerStatuses": running(), "conditions": [
+                {"type": "ContainersReady", "status": "True"},
+                {"type": "Ready", "status": ready}, {"type": "example.com/warm", "status": warm},
+            ]})
+        };
+        let again = || Some((Step::BecomeReady, 0));
+        check(json!({}), spec.clone(), status("False", "False"), None);
+        check(json!({}), spec.clone(), status("False", "True"), again());
+        check(json!({}), spec.clone(), status("True", "True"), None);
+        check(json!({}), spec, status("True", "False"), again());
     }
 
     #[test]

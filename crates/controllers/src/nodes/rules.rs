@@ -52,7 +52,7 @@ pub struct Invalid(String);
 
 /// What a simulated node has.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Shape {
     /// Resources; all of them can be used by pods.
     #[serde(default)]
@@ -63,6 +63,13 @@ pub struct Shape {
     /// Nodes are dealt to so many zones in turn.
     #[serde(default = "three")]
     pub zones: usize,
+    /// How often a node renews its lease, if there are not too many of them.
+    #[serde(default = "ten_seconds", deserialize_with = "time")]
+    pub renew_every: Duration,
+}
+
+fn ten_seconds() -> Duration {
+    Duration::from_secs(10)
 }
 
 fn three() -> usize {
@@ -71,7 +78,12 @@ fn three() -> usize {
 
 impl Default for Shape {
     fn default() -> Shape {
-        Shape { capacity: BTreeMap::new(), labels: BTreeMap::new(), zones: three() }
+        Shape {
+            capacity: BTreeMap::new(),
+            labels: BTreeMap::new(),
+            zones: three(),
+            renew_every: ten_seconds(),
+        }
     }
 }
 

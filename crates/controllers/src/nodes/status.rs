@@ -85,15 +85,16 @@ fn started(pod: &Pod, place: &Place, now: &str, ready: bool, restarts: i32) -> V
     let running = || json!({"running": {"startedAt": now}});
     let containers =
         pod.spec.containers.iter().map(|one| container(one, restarts, ready, &running()));
-    let (truth, reason) = truth(ready);
+    let (containers_ready, containers_why) = truth(ready);
+    let (pod_ready, pod_why) = pod_truth(pod, ready);
     let mut status = json!({
         "phase": "Running",
         "containerStatuses": containers.collect::<Vec<_>>(),
         "conditions": conditions(pod, now, &[
             ("PodReadyToStartContainers", "True", None),
             ("Initialized", "True", None),
-            ("Ready", truth, reason),
-            ("ContainersReady", truth, reason),
+            ("Ready", pod_ready, pod_why),
+            ("ContainersReady", containers_ready, containers_why),
         ]),
     });
     arrive(pod, place, now, &mut status);
@@ -108,7 +109,16 @@ fn truth(ready: bool) -> (&'static str, Option<&'static str>) {
     if ready { ("True", None) } else { ("False", Some("ContainersNotReady")) }
 }
 
+/// The same for the pod, whose readiness others may have a say in.
+fn pod_truth(pod: &Pod, ready: bool) -> (&'static str, Option<&'static str>) {
+    match ready && !pod.gates_are_open() {
+        true => ("False", Some("ReadinessGatesNotReady")),
+        false => truth(ready),
+    }
+}
+
 fn ready(pod: &Pod, now: &str) -> Value {
+    let (pod_ready, pod_why) = pod_truth(pod, true);
     let containers = pod.spec.containers.iter().map(|one| {
         let (restarts, since) = known(pod, &one.name, now);
         container(one, restarts, true, &json!({"running": {"startedAt": since}}))
@@ -116,7 +126,7 @@ fn ready(pod: &Pod, now: &str) -> Value {
     json!({
         "containerStatuses": containers.collect::<Vec<_>>(),
         "conditions":
-            conditions(pod, now, &[("Ready", "True", None), ("ContainersReady", "True", None)]),
+            conditions(pod, now, &[("Ready", pod_ready, pod_why), ("ContainersReady", "True", None)]),
     })
 }
 

@@ -20,6 +20,10 @@ pub(crate) struct Controlling {
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub(crate) nodes: usize,
 
+    /// How long a node may be silent before it is not ready
+    #[arg(long, value_name = "TIME", default_value = "50s", value_parser = parse_duration)]
+    pub(crate) node_grace: Duration,
+
     /// How simulated nodes and pods behave: rules with stages and delays, in YAML
     #[arg(long, value_name = "FILE")]
     pub(crate) stages: Option<PathBuf>,

@@ -15,6 +15,7 @@ struct Cluster {
 
 /// Pods that do not dawdle; one that is deleted stays until its successor surely runs.
 const STAGES: &str = "
+node: {renewEvery: 250ms}
 rules:
 - match: {labels: {app: web}}
   stages:
@@ -361,6 +362,26 @@ fn a_job_completes_and_a_service_finds_its_pods() {
         "endpointslice -l kubernetes.io/service-name=shop",
         "jsonpath={.endpoints[1].conditions.ready}=true",
     );
+}
+
+#[test]
+fn a_node_without_power_is_noticed_and_its_pods_move() {
+    let Some(cluster) = Cluster::dev(&["--nodes", "2", "--node-grace", "1s"]) else { return };
+    cluster.says("create deployment shop --image=x --replicas=2", &["created"]);
+    let toleration = r#"{"key":"node.kubernetes.io/unreachable","operator":"Exists","effect":"NoExecute","tolerationSeconds":1}"#;
+    let patch = format!(r#"{{"spec":{{"template":{{"spec":{{"tolerations":[{toleration}]}}}}}}}}"#);
+    cluster.says(&format!("patch deployment shop -p {patch}"), &["patched"]);
+    cluster.says("rollout status deployment/shop --timeout=60s", &["successfully rolled out"]);
+    let there = "pod -l app=shop --field-selector=spec.nodeName=node-0";
+    cluster.says(&format!("get {there} -o name"), &["pod/shop"]);
+    cluster.says("annotate node node-0 headwater.dev/offline=", &["annotated"]);
+    cluster.waits("node/node-0", "condition=Ready=Unknown");
+    cluster.says("get node node-0", &["NotReady"]);
+    cluster.waits(there, "jsonpath={.metadata.deletionTimestamp}");
+    cluster.waits("deployment/shop", "jsonpath={.status.availableReplicas}=2");
+    cluster.says("annotate node node-0 headwater.dev/offline-", &["annotated"]);
+    cluster.waits("node/node-0", "condition=Ready");
+    cluster.waits(there, "delete");
 }
 
 /// It fails by itself if a controller lists, or watches anew, after its first sync.

@@ -144,6 +144,14 @@ fn events(cluster: &Split) -> Receiver<Seen> {
     receiver
 }
 
+/// Four pods are seen at least once each, however late the look begins.
+fn after_three_events(cluster: &Split) {
+    let events = events(cluster);
+    for _ in 0..3 {
+        events.recv_timeout(Duration::from_secs(60)).unwrap();
+    }
+}
+
 /// How often something is killed; `HEADWATER_KILLS=100` for a night.
 fn kills() -> usize {
     std::env::var("HEADWATER_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(8)
@@ -189,19 +197,13 @@ fn a_server_killed_in_the_middle_of_a_rollout_only_delays_it() {
     let Some(mut cluster) = Split::start() else { return };
     let _controllers = cluster.controllers(&["--no-leader-election"]);
     cluster.kubectl("create deployment web --image=img:0 --replicas=4");
-    let first = events(&cluster);
-    for _ in 0..6 {
-        first.recv_timeout(Duration::from_secs(60)).unwrap();
-    }
+    after_three_events(&cluster);
     cluster.kill_server();
     while !cluster.is_rolled_out("img:0") {
         std::thread::yield_now();
     }
     cluster.kubectl("set image deployment/web img=img:1");
-    let second = events(&cluster);
-    for _ in 0..6 {
-        second.recv_timeout(Duration::from_secs(60)).unwrap();
-    }
+    after_three_events(&cluster);
     cluster.kill_server();
     while !cluster.is_rolled_out("img:1") {
         std::thread::yield_now();

@@ -138,6 +138,7 @@ pub mod object;
 pub mod packed;
 pub mod strip;
 mod slim;
+mod exact;
 mod meter;
 pub mod query;
 pub mod list_watch;

@@ -2,9 +2,9 @@
 //!
 //! River: beside the decoder; one object in many is measured, for the memory estimate.
 //! Promise: it decodes like the plain decoder; the figure follows the allocator's rounding, the
-//! growth of vectors and the node size of maps, and is an estimate all the same.
+//! capacity of vectors and the node size of maps, and is an estimate all the same.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
@@ -33,8 +33,13 @@ impl Cost {
         }
     }
 
+    /// A vector that was made as long as it is.
+    fn exact(&mut self, len: usize, element: usize) {
+        self.allocate(len * element);
+    }
+
     /// A vector that grew by doubling.
-    fn vector(&mut self, len: usize, element: usize) {
+    fn grown(&mut self, len: usize, element: usize) {
         if len > 0 {
             let first = if element <= 1024 { 4 } else { 1 };
             let capacity = first.max(len.next_power_of_two());
@@ -210,9 +215,14 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Counting<'_, V> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, inner: A) -> Result<V::Value, A::Error> {
-        let mut elements = Elements { inner, tally: self.tally, len: 0, size: 0 };
+        let mut elements =
+            Elements { inner, tally: self.tally, len: 0, size: 0, asked: Cell::new(false) };
         let value = self.inner.visit_seq(&mut elements)?;
-        self.tally.borrow_mut().vector(elements.len, elements.size);
+        let (len, size) = (elements.len, elements.size);
+        match elements.asked.get() {
+            true => self.tally.borrow_mut().exact(len, size),
+            false => self.tally.borrow_mut().grown(len, size),
+        }
         Ok(value)
     }
 
@@ -231,6 +241,9 @@ struct Elements<'a, A> {
     tally: &'a RefCell<Cost>,
     len: usize,
     size: usize,
+    /// Whether the vector wanted to know how long it will be. The decoder that makes the objects
+    /// says it ([`exact`](crate::exact)); the arrays of a JSON tree do not ask, and grow.
+    asked: Cell<bool>,
 }
 
 impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for &mut Elements<'_, A> {
@@ -247,6 +260,7 @@ impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for &mut Elements<'_, A> {
     }
 
     fn size_hint(&self) -> Option<usize> {
+        self.asked.set(true);
         self.inner.size_hint()
     }
 }
@@ -314,9 +328,19 @@ mod tests {
         let text =
             r#"{"name":"abc","inner":{"list":[1,2,3,4,5],"map":{"k":1}},"extra":["not","kept"]}"#;
         let cost = measure::<Outer>(text).unwrap();
-        // The name, the list, the map's leaf and its key.
+        // The name, the list of exactly five, the map's leaf and its key.
         assert_eq!(cost.allocations, 4);
         let leaf = (11 * (24 + 8) + 16 + 8usize).next_multiple_of(16);
-        assert_eq!(cost.bytes, size_of::<Outer>() + 16 + 32 + 80 + leaf + 32);
+        assert_eq!(cost.bytes, size_of::<Outer>() + 16 + 32 + 48 + leaf + 32);
+    }
+
+    #[test]
+    fn arrays_of_a_json_tree_are_counted_with_the_room_they_have_left() {
+        let value = serde_json::Value::Null;
+        let room = |elements: usize| (elements * size_of_val(&value) + 8).next_multiple_of(16);
+        let tree = measure::<serde_json::Value>("[1,2,3,4,5]").unwrap();
+        assert_eq!(tree.bytes, size_of_val(&value) + 16 + room(8));
+        let list = measure::<Vec<serde_json::Value>>("[1,2,3,4,5]").unwrap();
+        assert_eq!(list.bytes, size_of::<Vec<serde_json::Value>>() + 16 + room(5));
     }
 }

@@ -96,7 +96,7 @@ where
     }
 
     fn decode(text: &str) -> Result<K, serde_json::Error> {
-        serde_json::from_str(text)
+        crate::exact::from_str(text)
     }
 
     fn measure(text: &str) -> Option<usize> {

@@ -65,7 +65,7 @@ $ kubectl create clusterrole watcher --verb=watch --resource=nodes
 clusterrole.rbac.authorization.k8s.io/watcher created
 $ kubectl create clusterrolebinding watchers --clusterrole=watcher --group=ops
 clusterrolebinding.rbac.authorization.k8s.io/watchers created
-$ kubectl create quota small --hard=pods=3,requests.cpu=1
+$ kubectl create quota small --hard=pods=3
 resourcequota/small created
 $ kubectl create poddisruptionbudget one --selector=app=web --min-available=1
 poddisruptionbudget.policy/one created
@@ -137,7 +137,7 @@ NAME  CREATED AT
 role.rbac.authorization.k8s.io/reader  <TIME>
 
 NAME  REQUEST  LIMIT  AGE
-resourcequota/small  <AGE>
+resourcequota/small  pods: 1/3  <AGE>
 
 NAME  MIN AVAILABLE  MAX UNAVAILABLE  ALLOWED DISRUPTIONS  AGE
 poddisruptionbudget.policy/one  1  N/A  0  <AGE>

@@ -13,9 +13,9 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-pub const NODE: &str = "node-a";
+pub(crate) const NODE: &str = "node-a";
 
-pub async fn run(factory: Factory, stop: CancellationToken) {
+pub(crate) async fn run(factory: Factory, stop: CancellationToken) {
     let pods = factory.informer::<Pod>().open().unwrap();
     let kubelet = Controller::new("kubelet", &pods).workers(4);
     kubelet.run(&factory, stop.cancelled_owned(), reconcile).await.unwrap();

@@ -2,9 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 #![allow(clippy::needless_pass_by_value, reason = "JSON literals read better by value")]
 
-#[allow(dead_code, unreachable_pub, reason = "each scenario uses what it needs")]
 mod world;
-#[allow(dead_code, unreachable_pub, reason = "each scenario uses what it needs")]
 mod kubelet;
 mod replicaset;
 mod deployment;

@@ -29,27 +29,27 @@ use tokio::task::JoinSet;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// Long enough for a machine that does other things as well.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Everything ends when this is dropped.
-pub struct World {
-    pub address: SocketAddr,
-    pub calls: Calls,
+pub(crate) struct World {
+    pub(crate) address: SocketAddr,
+    pub(crate) calls: Calls,
     /// Informers to look with; they are no part of what is tested.
-    pub eyes: Factory,
+    pub(crate) eyes: Factory,
     parts: JoinSet<()>,
     _stop: DropGuard,
 }
 
 /// Controllers that run until they are stopped.
-pub struct Running {
+pub(crate) struct Running {
     stop: CancellationToken,
     ended: JoinSet<Result<(), headwater_client::Error>>,
 }
 
 impl World {
     /// A server and a kubelet.
-    pub async fn start() -> World {
+    pub(crate) async fn start() -> World {
         let stop = CancellationToken::new();
         let mut parts = JoinSet::new();
         let address = serve(&mut parts, &stop).await;
@@ -62,7 +62,7 @@ impl World {
     }
 
     /// A server, a kubelet and these controllers, until the end of the test.
-    pub async fn with(controllers: &str) -> World {
+    pub(crate) async fn with(controllers: &str) -> World {
         let mut world = World::start().await;
         let mut running = world.run(controllers);
         world.parts.spawn(async move {
@@ -74,20 +74,20 @@ impl World {
     }
 
     /// Starts controllers, as one process would.
-    pub fn run(&self, controllers: &str) -> Running {
+    pub(crate) fn run(&self, controllers: &str) -> Running {
         self.run_with(Options::new(controllers.parse().unwrap()))
     }
 
-    pub fn run_with(&self, options: Options) -> Running {
+    pub(crate) fn run_with(&self, options: Options) -> Running {
         self.run_on(self.cluster(), options)
     }
 
     /// What a process sees of this world.
-    pub fn cluster(&self) -> Cluster {
+    pub(crate) fn cluster(&self) -> Cluster {
         Cluster::new(Factory::new(client(self.address)))
     }
 
-    pub fn run_on(&self, cluster: Cluster, options: Options) -> Running {
+    pub(crate) fn run_on(&self, cluster: Cluster, options: Options) -> Running {
         let stop = CancellationToken::new();
         let mut ended = JoinSet::new();
         let end = stop.clone().cancelled_owned();
@@ -95,11 +95,11 @@ impl World {
         Running { stop, ended }
     }
 
-    pub fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Client {
         client(self.address)
     }
 
-    pub async fn create<K>(&self, object: Value) -> K
+    pub(crate) async fn create<K>(&self, object: Value) -> K
     where
         K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Send + Sync + 'static,
     {
@@ -107,14 +107,14 @@ impl World {
         self.calls.of::<K>().create(&object).await.unwrap()
     }
 
-    pub async fn merge<K>(&self, key: &str, patch: Value) -> K
+    pub(crate) async fn merge<K>(&self, key: &str, patch: Value) -> K
     where
         K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Send + Sync + 'static,
     {
         self.calls.of::<K>().merge(&key.parse().unwrap(), &patch).await.unwrap()
     }
 
-    pub fn informer<K>(&self) -> Informer<K>
+    pub(crate) fn informer<K>(&self) -> Informer<K>
     where
         K: Resource<DynamicType = ()> + DeserializeOwned + Send + Sync + 'static,
     {
@@ -123,7 +123,7 @@ impl World {
 
     /// Waits until one object satisfies `check`.
     #[track_caller]
-    pub fn until<K>(
+    pub(crate) fn until<K>(
         &self,
         key: &str,
         check: impl FnMut(Option<&K>) -> bool,
@@ -142,7 +142,7 @@ impl World {
 
     /// Waits until all objects of a kind satisfy `check`.
     #[track_caller]
-    pub fn until_all<K, T>(
+    pub(crate) fn until_all<K, T>(
         &self,
         condition: impl FnMut(&Snapshot<K>) -> Option<T>,
     ) -> impl Future<Output = T>
@@ -160,7 +160,7 @@ impl World {
 
 impl Running {
     /// Ends the controllers politely and waits for them.
-    pub async fn stop(mut self) {
+    pub(crate) async fn stop(mut self) {
         self.stop.cancel();
         while let Some(ended) = self.ended.join_next().await {
             ended.unwrap().unwrap();
@@ -168,12 +168,12 @@ impl Running {
     }
 
     /// Ends them in the middle of whatever they do.
-    pub async fn kill(mut self) {
+    pub(crate) async fn kill(mut self) {
         self.ended.shutdown().await;
     }
 }
 
-pub fn client(address: SocketAddr) -> Client {
+pub(crate) fn client(address: SocketAddr) -> Client {
     let config = kube::Config::new(format!("http://{address}").parse().unwrap());
     client_of(config).unwrap()
 }

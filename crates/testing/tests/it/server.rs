@@ -1,7 +1,5 @@
 //! A server inside a test: asked, watched, filled and ended.
 
-use std::time::Instant;
-
 use futures::{StreamExt, TryStreamExt};
 use headwater_testing::{FixtureError, TestServer};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
@@ -163,20 +161,4 @@ async fn check(server: &TestServer, text: &str, begins: &str) {
     let text = text.replace("a: 1\n", "{apiVersion: v1, kind: ConfigMap, metadata: {name: x}}\n");
     let error = server.apply_yaml(&text).await.unwrap_err().to_string();
     assert!(error.starts_with(begins), "{error}");
-}
-
-/// `cargo nextest run -p headwater-testing --run-ignored only --no-capture`
-#[tokio::test]
-#[ignore = "prints a time; nothing can fail"]
-async fn how_long_a_server_takes_to_start() {
-    TestServer::start().await.stop().await; // tables of the process are made once
-    let mut times = Vec::new();
-    for _ in 0..20 {
-        let began = Instant::now();
-        let server = TestServer::start().await;
-        times.push(began.elapsed());
-        server.stop().await;
-    }
-    times.sort();
-    eprintln!("start: median {:?}, slowest {:?}", times[10], times[19]);
 }

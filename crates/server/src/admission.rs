@@ -135,13 +135,13 @@ async fn admit_extended(
         dry_run: options.dry_run,
         options: &shown,
     };
-    policy::mutate(&extensions.mutating_policies, server, &asked, attempt)?;
+    policy::mutate(&extensions.mutating_policies, server, &asked, attempt).await?;
     let hooks = &extensions.mutating;
     webhook::mutate(hooks, server, &asked, attempt, &mut warnings).await?;
     pass(SECOND, attempt)?;
     let (new, old) = (Some(&*attempt.new), attempt.old);
     let policies = &extensions.validating_policies;
-    policy::validate(policies, server, &asked, new, old, &mut warnings)?;
+    policy::validate(policies, server, &asked, new, old, &mut warnings).await?;
     webhook::validate(&extensions.validating, server, &asked, new, old, &mut warnings).await?;
     call.warn(warnings);
     Ok(())
@@ -186,7 +186,7 @@ pub(crate) async fn admit_removal(
     let mut warnings = Vec::new();
     let old = Some(removal.object);
     let policies = &extensions.validating_policies;
-    policy::validate(policies, server, &asked, None, old, &mut warnings)?;
+    Box::pin(policy::validate(policies, server, &asked, None, old, &mut warnings)).await?;
     // There is nothing to change in what goes away; a mutating webhook may still refuse.
     for hooks in [&extensions.mutating, &extensions.validating] {
         Box::pin(webhook::validate(hooks, server, &asked, None, old, &mut warnings)).await?;

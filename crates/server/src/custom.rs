@@ -30,12 +30,14 @@ use crate::write::{Stored, put};
 pub(crate) mod admit;
 pub(crate) mod check;
 mod cleanup;
+pub(crate) mod conversion;
 mod definition;
 pub(crate) mod form;
 mod gate;
 mod names;
 mod rows;
 
+use conversion::Conversion;
 use definition::{Definition, Names, Scale};
 pub(crate) use gate::Gate;
 use rows::Compiled;
@@ -55,6 +57,10 @@ pub(crate) struct Custom {
     pub(crate) schema: Arc<Schema>,
     /// How stored objects are read.
     pub(crate) form: Arc<form::Stored>,
+    /// How objects get from one version to another, if by a webhook.
+    pub(crate) conversion: Option<Arc<Conversion>>,
+    /// How the bytes of an object of this version begin.
+    pub(crate) head: Vec<u8>,
     /// The fields that this version lets selectors name.
     pub(crate) fields: Vec<String>,
     /// Where the figures of a Scale are.

@@ -63,7 +63,8 @@ pub(crate) async fn one(
         let success = Status::success(0, Some(details));
         return Ok(body::json(code, status::line(&success)));
     }
-    encode::one(server, call, kind, code, &deleted.object)
+    let seen = encode::written(server, kind, &deleted.object).await?;
+    Ok(encode::one(server, call, kind, code, &seen))
 }
 
 /// Deletes an object on behalf of another request.
@@ -105,8 +106,10 @@ pub(crate) async fn collection(
     let snapshot = read::snapshot(server, resource, at).await?;
     let mut page = Page::cut(&snapshot, &filter, resource, &list);
     page.gather(&snapshot, &filter);
-    let kind = &resource.kind;
-    for object in &page.objects {
+    let (kind, objects) = (&resource.kind, page.objects.clone());
+    // What is answered is made first: it may fail, and then nothing is deleted.
+    page.convert(server, resource, &snapshot, &filter).await?;
+    for object in &objects {
         let key = object_key(object.namespace(), object.name());
         let options = options.clone();
         let call = Some(call);

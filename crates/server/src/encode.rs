@@ -19,7 +19,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::body::{self, CHUNK, Response};
-use crate::custom::form;
+use crate::custom::{conversion, form};
 use crate::object::{canonical, packed_tree, tree, wire};
 use crate::read::Page;
 use crate::registry::Served;
@@ -28,29 +28,28 @@ use crate::server::{Call, Server};
 use crate::status;
 use crate::write::from_storage;
 
-/// One object as an answer.
+/// One object, in the form of the request, as an answer.
 pub(crate) fn one(
     server: &Server,
     call: &Call,
     kind: &Served,
     code: StatusCode,
     object: &Object,
-) -> Result<Response, Status> {
-    let object = converted(kind, object)?;
+) -> Response {
     let bytes = match call.representation.shape {
         Shape::Whole => object.bytes(),
         Shape::Metadata { version } => {
             let mut out = BytesMut::new();
-            partial::write(&mut out, version, &object);
+            partial::write(&mut out, version, object);
             out.freeze()
         }
         Shape::Table { version, include } => {
             let mut out = BytesMut::new();
-            view(kind, version, include).write_object(&mut out, &object, server.now());
+            view(kind, version, include).write_object(&mut out, object, server.now());
             out.freeze()
         }
     };
-    Ok(json_answer(call, code, bytes))
+    json_answer(call, code, bytes)
 }
 
 /// A tree as an answer: what is not stored, such as a Scale or a review.
@@ -119,7 +118,7 @@ pub(crate) fn warn(response: &mut Response, warnings: &[String]) {
 /// An object in the form of the request: the stored one, or one made from it.
 pub(crate) enum Seen<'a> {
     Same(&'a Object),
-    Made(Box<Object>),
+    Made(Arc<Object>),
 }
 
 impl std::ops::Deref for Seen<'_> {
@@ -133,17 +132,42 @@ impl std::ops::Deref for Seen<'_> {
     }
 }
 
-/// An object in the form of the request.
-pub(crate) fn converted<'a>(kind: &Served, object: &'a Object) -> Result<Seen<'a>, Status> {
+/// An object of the cache in the form of the request.
+pub(crate) async fn read<'a>(
+    server: &Server,
+    kind: &Served,
+    object: &'a Arc<Object>,
+) -> Result<Seen<'a>, Status> {
+    if kind.conversion().is_none() {
+        return converted(kind, object);
+    }
+    let mut made = conversion::objects(server, kind, std::slice::from_ref(object)).await?;
+    Ok(made.pop().map_or(Seen::Same(object), Seen::Made))
+}
+
+/// What a write made, or would have made, in the form of the request.
+pub(crate) async fn written<'a>(
+    server: &Server,
+    kind: &Served,
+    object: &'a Object,
+) -> Result<Seen<'a>, Status> {
+    match conversion::answer(server, kind, object).await? {
+        Some(made) => Ok(Seen::Made(Arc::new(made))),
+        None => converted(kind, object),
+    }
+}
+
+/// An object in the form of the request, if no webhook is needed for that.
+fn converted<'a>(kind: &Served, object: &'a Object) -> Result<Seen<'a>, Status> {
     if !kind.is_converted() {
         return Ok(Seen::Same(object));
     }
     if let Some(bytes) = form::respelled(kind, object) {
-        return Ok(Seen::Made(Box::new(wire(&bytes, object.revision())?)));
+        return Ok(Seen::Made(Arc::new(wire(&bytes, object.revision())?)));
     }
     let mut value = packed_tree(object.as_slice())?;
     from_storage(kind, &mut value);
-    Ok(Seen::Made(Box::new(wire(&canonical(&value), object.revision())?)))
+    Ok(Seen::Made(Arc::new(wire(&canonical(&value), object.revision())?)))
 }
 
 /// The table view of a kind.
@@ -333,18 +357,20 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    /// The frame of a change.
-    pub(crate) fn event(&mut self, event: &Event) -> Bytes {
-        let Some(key) = self.key() else { return event.frame() };
+    /// The frame of a change; `made` is its object where a webhook was asked.
+    pub(crate) fn event(&mut self, event: &Event, made: Option<&Arc<Object>>) -> Bytes {
+        let made = made.filter(|made| !Arc::ptr_eq(made, event.object()));
+        let Some(key) = self.key(made.is_some()) else { return event.frame() };
         let headings = headings(&mut self.columns_sent);
         event.encoded(key ^ u64::from(headings == Headings::Shown), |object, event| {
-            self.frame(event, object, headings)
+            self.frame(event, made.map_or(object, |made| made), headings)
         })
     }
 
-    /// The frame of an object of the initial state.
+    /// The frame of an object of the initial state, in the form of the request if a webhook makes
+    /// that.
     pub(crate) fn initial(&mut self, object: &Object) -> Bytes {
-        if self.key().is_none() {
+        if self.key(false).is_none() {
             return object.frame(EventType::Added);
         }
         let headings = headings(&mut self.columns_sent);
@@ -353,9 +379,10 @@ impl Frames {
 
     /// What tells this representation from others; `None` is the stored bytes. Its last bit is
     /// left for "with column definitions".
-    fn key(&self) -> Option<u64> {
+    fn key(&self, is_made: bool) -> Option<u64> {
         use std::hash::{DefaultHasher, Hash, Hasher};
-        if self.representation.shape == Shape::Whole && !self.kind.is_converted() {
+        let is_stored = !is_made && !self.kind.is_converted();
+        if self.representation.shape == Shape::Whole && is_stored {
             return None;
         }
         let mut hasher = DefaultHasher::new();

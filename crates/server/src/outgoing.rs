@@ -13,6 +13,7 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use headwater_api::decode;
 use headwater_cache::Cache;
 use http::{Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Full, Limited};
@@ -26,7 +27,10 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 
-use crate::object::tree;
+pub(crate) mod check;
+mod resolve;
+
+use resolve::resolve;
 
 /// The largest answer.
 const ANSWER_MAX: usize = 3 * 1024 * 1024;
@@ -60,7 +64,7 @@ impl Place {
     /// Reads a `clientConfig`.
     pub(crate) fn read(config: &Value) -> Result<Place, String> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let authority = STANDARD.decode(text(&config["caBundle"])).map_err(|e| e.to_string())?;
+        let authority = authority(config)?;
         let service = &config["service"];
         if service.is_object() {
             let port = service["port"].as_u64().and_then(|port| u16::try_from(port).ok());
@@ -113,6 +117,23 @@ impl Place {
     }
 }
 
+/// The certificates of a `clientConfig`, as PEM; empty if it has none.
+pub(crate) fn authority(config: &Value) -> Result<Vec<u8>, String> {
+    let text = config["caBundle"].as_str().unwrap_or_default();
+    let bundle = STANDARD.decode(text).map_err(|error| error.to_string())?;
+    if bundle.trim_ascii().is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut certificates = CertificateDer::pem_slice_iter(&bundle).peekable();
+    if certificates.peek().is_none() {
+        return Err("unable to parse bytes as PEM block".to_owned());
+    }
+    match certificates.find_map(Result::err) {
+        Some(error) => Err(error.to_string()),
+        None => Ok(bundle),
+    }
+}
+
 /// Calls places.
 #[derive(Default)]
 pub(crate) struct Caller {
@@ -138,7 +159,7 @@ impl Caller {
             Err(_) => Err(Failure::Post("context deadline exceeded".to_owned())),
         };
         match answered {
-            Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
+            Ok(bytes) => decode::json(&bytes).map(|parsed| parsed.value).map_err(|error| {
                 let text = String::from_utf8_lossy(&bytes[..bytes.len().min(SHOWN_MAX)]);
                 format!("the answer is not JSON: {error}: {text:?}")
             }),
@@ -299,77 +320,6 @@ fn is_callable(ip: IpAddr) -> bool {
         IpAddr::V4(v4) => !v4.is_link_local() && !v4.is_unspecified() && !v4.is_broadcast(),
         IpAddr::V6(v6) => v6.segments()[0] & 0xffc0 != 0xfe80 && !v6.is_unspecified(),
     }
-}
-
-async fn resolve(cache: &Cache, target: &Target) -> Result<Vec<SocketAddr>, String> {
-    match target {
-        Target::Host { host, port } => look_up(host, *port).await,
-        Target::Service { namespace, name, port } => {
-            let service = read(cache, "/registry/core/services/", namespace, name)
-                .ok_or_else(|| format!("service {name:?} not found in namespace {namespace:?}"))?;
-            let ports = service["spec"]["ports"].as_array();
-            let entry = ports.into_iter().flatten().find(|entry| entry["port"] == *port);
-            if service["spec"]["type"] == "ExternalName" {
-                let host = service["spec"]["externalName"].as_str().unwrap_or_default();
-                let own = entry.and_then(|entry| entry["targetPort"].as_u64());
-                let own = own.and_then(|port| u16::try_from(port).ok());
-                return look_up(host, own.unwrap_or(*port)).await;
-            }
-            let entry = entry
-                .ok_or_else(|| format!("no service port {port} found for service {name:?}"))?;
-            let port_name = entry["name"].as_str().unwrap_or_default();
-            let found = endpoints(cache, namespace, name, port_name);
-            match found.is_empty() {
-                true => Err(format!("no endpoints available for service {name:?}")),
-                false => Ok(found),
-            }
-        }
-    }
-}
-
-async fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
-    let found = tokio::net::lookup_host((host, port)).await;
-    Ok(found.map_err(|_| format!("dial tcp: lookup {host}: no such host"))?.collect())
-}
-
-fn read(cache: &Cache, prefix: &str, namespace: &str, name: &str) -> Option<Value> {
-    let snapshot = cache.snapshot(&cache.resource(prefix));
-    tree(snapshot.get(&format!("{namespace}/{name}"))?.as_slice()).ok()
-}
-
-/// The addresses behind a service. Cluster addresses lead nowhere without a pod network, so the
-/// endpoints themselves are called.
-fn endpoints(cache: &Cache, namespace: &str, name: &str, port_name: &str) -> Vec<SocketAddr> {
-    let mut found = Vec::new();
-    let mut add = |address: &str, ports: &Value| {
-        let ports = ports.as_array().into_iter().flatten();
-        for port in ports.filter(|port| port["name"].as_str().unwrap_or_default() == port_name) {
-            let number = port["port"].as_u64().and_then(|port| u16::try_from(port).ok());
-            let ip = address.parse::<IpAddr>().ok();
-            found.extend(ip.zip(number).map(|(ip, port)| SocketAddr::new(ip, port)));
-        }
-    };
-    let slices = cache.snapshot(&cache.resource("/registry/discovery.k8s.io/endpointslices/"));
-    let own = slices
-        .iter(namespace, None)
-        .filter(|slice| slice.label("kubernetes.io/service-name") == Some(name));
-    for slice in own.filter_map(|slice| tree(slice.as_slice()).ok()) {
-        for endpoint in slice["endpoints"].as_array().into_iter().flatten() {
-            let addresses = endpoint["addresses"].as_array().into_iter().flatten();
-            let ready = endpoint["conditions"]["ready"] != false;
-            for address in addresses.filter(|_| ready).filter_map(Value::as_str) {
-                add(address, &slice["ports"]);
-            }
-        }
-    }
-    let endpoints = read(cache, "/registry/core/endpoints/", namespace, name);
-    let subsets = endpoints.iter().flat_map(|endpoints| endpoints["subsets"].as_array());
-    for subset in subsets.flatten() {
-        for address in subset["addresses"].as_array().into_iter().flatten() {
-            add(address["ip"].as_str().unwrap_or_default(), &subset["ports"]);
-        }
-    }
-    found
 }
 
 fn client_config(authority: &[u8]) -> Result<ClientConfig, String> {

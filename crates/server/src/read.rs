@@ -12,6 +12,7 @@ use headwater_cache::{Error as CacheError, Filter, Snapshot};
 use http::StatusCode;
 
 use crate::body::Response;
+use crate::custom::conversion;
 use crate::route::Resource;
 use crate::server::{Call, Server};
 use crate::{encode, status};
@@ -24,7 +25,8 @@ pub(crate) async fn get(
 ) -> Result<Response, Status> {
     let options = GetOptions::parse(&call.query)?;
     let object = find(server, resource, options.at).await?;
-    encode::one(server, call, &resource.kind, StatusCode::OK, &object)
+    let seen = encode::read(server, &resource.kind, &object).await?;
+    Ok(encode::one(server, call, &resource.kind, StatusCode::OK, &seen))
 }
 
 /// One object, fresh enough.
@@ -53,7 +55,8 @@ pub(crate) async fn list(
         fields: options.fields.clone(),
     };
     let snapshot = snapshot(server, resource, &options.at).await?;
-    let page = Page::cut(&snapshot, &filter, resource, &options);
+    let mut page = Page::cut(&snapshot, &filter, resource, &options);
+    page.convert(server, resource, &snapshot, &filter).await?;
     if !page.continue_token.is_empty() {
         server.cache().resource(&resource.kind.prefix).keep(&snapshot);
     }
@@ -173,6 +176,26 @@ impl Page {
         if self.is_complete {
             self.objects = snapshot.select(filter, self.after.as_deref()).cloned().collect();
         }
+    }
+}
+
+impl Page {
+    /// Asks the webhook of a kind that has one. All of the page is converted before any of it is
+    /// sent, so that what cannot be is an error and not half a list.
+    pub(crate) async fn convert(
+        &mut self,
+        server: &Server,
+        resource: &Resource,
+        snapshot: &Snapshot,
+        filter: &Filter,
+    ) -> Result<(), Status> {
+        if resource.kind.conversion().is_none() {
+            return Ok(());
+        }
+        self.gather(snapshot, filter);
+        self.is_complete = false;
+        self.objects = conversion::objects(server, &resource.kind, &self.objects).await?;
+        Ok(())
     }
 }
 

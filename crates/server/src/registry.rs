@@ -13,6 +13,7 @@ use headwater_api::{Kind, Status};
 use headwater_store::key;
 
 use crate::custom::Custom;
+use crate::custom::conversion::Conversion;
 use crate::status;
 
 /// Which kinds there are.
@@ -45,11 +46,13 @@ impl Served {
     }
 
     /// Refuses fields that this version does not let selectors name: all versions of a custom kind
-    /// share one index.
+    /// share one index, which is of the stored form. What only a webhook makes is not in it.
     pub(crate) fn check_fields(&self, selector: &FieldSelector) -> Result<(), Status> {
         let Some(custom) = &self.definition else { return Ok(()) };
+        let is_indexed = custom.conversion.is_none() || self.stored.is_none();
         let own = |label: &&str| {
-            label.starts_with("metadata.") || custom.fields.iter().any(|field| field == label)
+            let mut fields = custom.fields.iter().filter(|_| is_indexed);
+            label.starts_with("metadata.") || fields.any(|field| field == label)
         };
         match selector.labels().find(|label| !own(label)) {
             Some(label) => Err(status::bad_request(format!("field label not supported: {label}"))),
@@ -67,9 +70,15 @@ impl Served {
         if self.kind.custom { &self.custom_columns } else { table::columns(&self.kind) }
     }
 
-    /// Whether objects have to be converted between storage and wire.
+    /// Whether objects are converted between storage and wire here, by what the kinds are.
     pub fn is_converted(&self) -> bool {
-        self.stored.is_some()
+        self.stored.is_some() && self.conversion().is_none()
+    }
+
+    /// What converts objects between its versions, where that is a webhook: then they are written
+    /// in the form of the request until they are stored.
+    pub(crate) fn conversion(&self) -> Option<&Arc<Conversion>> {
+        self.definition.as_ref()?.conversion.as_ref()
     }
 }
 

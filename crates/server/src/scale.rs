@@ -27,7 +27,8 @@ pub(crate) async fn get(
 ) -> Result<Response, Status> {
     let options = GetOptions::parse(&call.query)?;
     let object = read::find(server, resource, options.at).await?;
-    Ok(encode::value(call, StatusCode::OK, &of_object(resource, &object)?))
+    let seen = encode::read(server, &resource.kind, &object).await?;
+    Ok(encode::value(call, StatusCode::OK, &of_object(resource, &seen)?))
 }
 
 /// PUT or PATCH on `scale`.
@@ -52,7 +53,8 @@ pub(crate) async fn write(
     // A missing object is 404 before anything is said about the body.
     read::find(server, resource, Freshness::Latest).await?;
     let written = Update { server, call, resource, options }.run(change).await?;
-    Ok(encode::value(call, StatusCode::OK, &of_object(resource, &written.object)?))
+    let seen = encode::written(server, &resource.kind, &written.object).await?;
+    Ok(encode::value(call, StatusCode::OK, &of_object(resource, &seen)?))
 }
 
 struct Rescale<'a> {

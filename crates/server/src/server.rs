@@ -515,7 +515,8 @@ impl Server {
             _ => return delete::collection(self, call, resource, &bytes).await,
         };
         let kind = &resource.kind;
-        encode::one(self, call, kind, written.code, &written.object)
+        let seen = encode::written(self, kind, &written.object).await?;
+        Ok(encode::one(self, call, kind, written.code, &seen))
     }
 
     /// The verb of a method on a collection, an object or a subresource, if there is one (S1.6).

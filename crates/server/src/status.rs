@@ -97,6 +97,11 @@ pub fn unsupported_media_type() -> Status {
     Status::failure(415, "UnsupportedMediaType", message)
 }
 
+/// 500 for what has no reason of its own: the message says it all.
+pub fn unknown(message: impl Into<String>) -> Status {
+    Status::failure(500, "", message)
+}
+
 /// 500.
 pub fn internal(why: impl std::fmt::Display) -> Status {
     Status::failure(500, "InternalError", format!("Internal error occurred: {why}")).with_details(

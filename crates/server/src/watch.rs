@@ -6,18 +6,20 @@
 //! end of the stream (R41).
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures::Stream;
 use headwater_api::options::{Freshness, Start as Asked, WatchOptions};
-use headwater_api::{Revision, Status};
+use headwater_api::{Object, Revision, Status};
 use headwater_cache::{Event, Filter, Start, Step, Watcher};
 use http::StatusCode;
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use crate::body::{self, Response};
+use crate::custom::conversion;
 use crate::encode::{Frames, error_frame};
 use crate::identity::Peer;
 use crate::observe::Watched;
@@ -53,7 +55,7 @@ pub(crate) async fn start(
     let filter =
         Filter { namespace: resource.namespace.clone(), labels: options.labels.clone(), fields };
     let frames = Frames {
-        kind: std::sync::Arc::clone(kind),
+        kind: Arc::clone(kind),
         representation: call.representation,
         server: server.clone(),
         columns_sent: false,
@@ -78,7 +80,7 @@ pub(crate) async fn start(
 /// One running watch.
 pub(crate) struct Streaming {
     server: Server,
-    resource: std::sync::Arc<headwater_cache::Resource>,
+    resource: Arc<headwater_cache::Resource>,
     filter: Filter,
     asked: Asked,
     bookmarks: bool,
@@ -160,7 +162,10 @@ impl Streaming {
                         () = self.draining.as_mut() => None,
                     };
                     let chunk = match step {
-                        Some(step) => self.take(step),
+                        Some(step) if self.frames.kind.conversion().is_some() => {
+                            self.take_converted(step).await
+                        }
+                        Some(step) => self.take(step, &[]),
                         None => self.tick(),
                     };
                     if chunk.is_some() {
@@ -214,9 +219,33 @@ impl Streaming {
         None
     }
 
-    fn take(&mut self, step: Step) -> Option<Bytes> {
+    /// Asks the webhook of a kind that has one about the objects of a step. If they cannot be
+    /// converted the stream ends with that error; a client comes back where it was.
+    async fn take_converted(&mut self, step: Step) -> Option<Bytes> {
+        let objects: Vec<Arc<Object>> = match &step {
+            Step::Initial(objects) => objects.clone(),
+            Step::Events(events) => events.iter().map(|event| Arc::clone(event.object())).collect(),
+            _ => return self.take(step, &[]),
+        };
+        let made = tokio::select! {
+            biased;
+            made = conversion::objects(&self.server, &self.frames.kind, &objects) => made,
+            () = self.draining.as_mut() => {
+                self.phase = Phase::Done;
+                return None;
+            }
+        };
+        match made {
+            Ok(made) => self.take(step, &made),
+            Err(status) => Some(self.fail(&status)),
+        }
+    }
+
+    /// Frames of a step; `made` are its objects where a webhook was asked.
+    fn take(&mut self, step: Step, made: &[Arc<Object>]) -> Option<Bytes> {
         match step {
             Step::Initial(objects) => {
+                let objects = if made.is_empty() { &objects } else { made };
                 self.watched.sent(objects.len());
                 Some(joined(objects.iter().map(|object| self.frames.initial(object))))
             }
@@ -229,8 +258,11 @@ impl Streaming {
                 self.watched.sent(events.len());
                 self.sent = events.last().map_or(self.sent, Event::revision);
                 Some(match events.as_slice() {
-                    [event] => self.frames.event(event),
-                    events => joined(events.iter().map(|event| self.frames.event(event))),
+                    [event] => self.frames.event(event, made.first()),
+                    events => {
+                        let events = events.iter().enumerate();
+                        joined(events.map(|(at, event)| self.frames.event(event, made.get(at))))
+                    }
                 })
             }
             Step::Expired { asked, oldest } => Some(self.fail(&status::too_old(asked, oldest))),

@@ -16,13 +16,14 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::admission::{Attempt, Origin, admit, is_released};
+use crate::custom::{self, conversion};
 use crate::decode;
 use crate::manage::Manager;
 use crate::object::{Current, canonical, meta, metadata, stamp, wire};
 use crate::registry::Served;
 use crate::route::{Resource, object_key};
 use crate::server::{Call, Server};
-use crate::{custom, status};
+use crate::status;
 
 /// How long events stay (S6.8).
 const EVENT_TTL: Duration = Duration::from_secs(3600);
@@ -140,6 +141,7 @@ impl Create<'_> {
             track(&manager, kind, None, &mut stored);
         }
         let name = meta(&stored, "name").to_owned();
+        let stored = conversion::tree(self.server, kind.storage_row(), stored).await?;
         let bytes = canonical(&stored);
         if self.options.dry_run {
             return self.dry_run(&name, &bytes);
@@ -389,7 +391,16 @@ impl Update<'_> {
         cache.consistent().await.map_err(|error| status::from_cache(&error))?;
         let resource = cache.resource(&self.resource.kind.prefix);
         let snapshot = cache.snapshot(&resource);
-        snapshot.get(&self.resource.key()).map(|object| Current::of(object)).transpose()
+        match snapshot.get(&self.resource.key()) {
+            Some(object) => self.seen(Current::of(object)?).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The present state in the form that it is changed in.
+    async fn seen(&self, mut current: Current) -> Result<Current, Status> {
+        current.value = conversion::tree(self.server, &self.resource.kind, current.value).await?;
+        Ok(current)
     }
 
     async fn create(&self, change: &mut impl Change) -> Result<Tried, Status> {
@@ -458,7 +469,8 @@ impl Update<'_> {
             let object = wire(&canonical(&new), current.revision)?;
             return Ok(self.done(object));
         }
-        self.store(current, &new).await
+        let stored = conversion::tree(self.server, kind.storage_row(), new).await?;
+        self.store(current, &stored).await
     }
 
     async fn store(&self, current: &Current, new: &Value) -> Result<Tried, Status> {
@@ -478,8 +490,9 @@ impl Update<'_> {
                 Ok(self.done(wire(&bytes, revision)?))
             }
             Stored::Forestalled(actual) => {
-                let actual = actual.as_ref().map(|record| Current::read(kind, record));
-                Ok(Tried::Again(actual.transpose()?))
+                let Some(record) = actual else { return Ok(Tried::Again(None)) };
+                let current = self.seen(Current::read(kind, &record)?).await?;
+                Ok(Tried::Again(Some(current)))
             }
         }
     }
@@ -487,9 +500,14 @@ impl Update<'_> {
     /// Whether what is stored is not in the form it is read in: then it is written although
     /// nothing changes, which is how stored versions are migrated.
     fn is_stale(&self) -> bool {
-        let kind = &self.resource.kind;
-        let resource = || self.server.cache().resource(&kind.prefix);
-        kind.custom && resource().is_stale(&self.resource.key())
+        let (kind, key) = (&self.resource.kind, self.resource.key());
+        let (cache, is_custom) = (self.server.cache(), kind.custom);
+        let resource = is_custom.then(|| cache.resource(&kind.prefix));
+        resource.is_some_and(|resource| {
+            let of_another_version = |object| conversion::is_stale(kind, object);
+            resource.is_stale(&key)
+                || cache.snapshot(&resource).get(&key).is_some_and(|o| of_another_version(o))
+        })
     }
 
     fn done(&self, object: Object) -> Tried {

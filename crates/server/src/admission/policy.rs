@@ -13,13 +13,14 @@ use headwater_api::cel::{Budget, Known, Program, Value as Cel, Variables};
 use headwater_api::cel::{EXPRESSION_COST_MAX, OBJECT_COST_MAX};
 use headwater_api::schema::Types;
 use headwater_api::selector::LabelSelector;
-use headwater_api::{Status, patch, status as api_status};
+use headwater_api::{Object, Status, patch, status as api_status};
 use headwater_cache::Snapshot;
 use serde_json::Value;
 
 use super::matching::{self, ANY, Conditions, Match, Verdict};
 use super::request::{Asked, Versioned, describe};
 use super::{Attempt, webhook};
+use crate::custom::conversion;
 use crate::object::tree;
 use crate::registry::Served;
 use crate::server::Server;
@@ -156,7 +157,7 @@ impl Mutation {
 impl Bound {
     /// Every binding with its policy, by the name of the binding.
     pub(super) fn all(policies: &Snapshot, bindings: &Snapshot) -> Vec<Bound> {
-        let read = |object: &Arc<headwater_api::Object>| tree(object.as_slice()).ok();
+        let read = |object: &Arc<Object>| tree(object.as_slice()).ok();
         let mut known: BTreeMap<String, Arc<Policy>> = BTreeMap::new();
         for policy in policies.iter("", None).filter_map(read) {
             let policy = Policy::read(&policy);
@@ -210,7 +211,7 @@ impl Bound {
     }
 
     /// The parameters, one set of them after the other; `null` if it takes none.
-    fn parameters(&self, server: &Server, asked: &Asked<'_>) -> Result<Vec<Value>, String> {
+    async fn parameters(&self, server: &Server, asked: &Asked<'_>) -> Result<Vec<Value>, String> {
         let (Some((group, version, kind)), Some(wanted)) =
             (&self.policy.parameter_kind, &self.parameters)
         else {
@@ -236,8 +237,11 @@ impl Bound {
             Some(selector) => selector.matches_object(object),
             None => object.name() == wanted.name,
         });
+        let found: Vec<Arc<Object>> = selected.cloned().collect();
+        let found = conversion::objects(server, row, &found).await;
+        let found = found.map_err(|status| status.message)?;
         let found: Vec<Value> =
-            selected.filter_map(|object| tree(object.as_slice()).ok()).collect();
+            found.iter().filter_map(|object| tree(object.as_slice()).ok()).collect();
         match (found.is_empty(), wanted.may_be_missing) {
             (true, false) => {
                 Err("no params found for policy binding with `Deny` parameterNotFoundAction".into())
@@ -316,7 +320,7 @@ fn namespace_object(server: &Server, asked: &Asked<'_>) -> Value {
 }
 
 /// Asks every validating policy.
-pub(super) fn validate(
+pub(super) async fn validate(
     bound: &[Bound],
     server: &Server,
     asked: &Asked<'_>,
@@ -333,10 +337,10 @@ pub(super) fn validate(
                 continue;
             }
         };
-        let seen = Versioned::new(&kind, new, old);
+        let seen = Versioned::new(server, &kind, new, old).await?;
         let request = describe(asked, &seen);
         let namespace = namespace_object(server, asked);
-        let parameters = match bound.parameters(server, asked) {
+        let parameters = match bound.parameters(server, asked).await {
             Ok(parameters) => parameters,
             Err(why) => {
                 bound.failed(asked, &format!("failed to configure binding: {why}"))?;
@@ -416,7 +420,7 @@ impl Check {
 }
 
 /// Lets every mutating policy change the object.
-pub(super) fn mutate(
+pub(super) async fn mutate(
     bound: &[Bound],
     server: &Server,
     asked: &Asked<'_>,
@@ -433,7 +437,7 @@ pub(super) fn mutate(
             }
         };
         let namespace = namespace_object(server, asked);
-        let parameters = match bound.parameters(server, asked) {
+        let parameters = match bound.parameters(server, asked).await {
             Ok(parameters) => parameters,
             Err(why) => {
                 bound.failed(asked, &format!("failed to configure binding: {why}"))?;
@@ -441,7 +445,8 @@ pub(super) fn mutate(
             }
         };
         for parameters in &parameters {
-            if let Err(why) = bound.change(&kind, asked, &namespace, parameters, attempt) {
+            let changed = bound.change(server, &kind, asked, &namespace, parameters, attempt);
+            if let Err(why) = changed.await {
                 bound.failed(asked, &why)?;
             }
         }
@@ -451,8 +456,9 @@ pub(super) fn mutate(
 
 impl Bound {
     /// Applies every mutation in turn; each sees what those before it made.
-    fn change(
+    async fn change(
         &self,
+        server: &Server,
         kind: &Arc<Served>,
         asked: &Asked<'_>,
         namespace: &Value,
@@ -461,7 +467,8 @@ impl Bound {
     ) -> Result<(), String> {
         let mut budget = Budget::new(OBJECT_COST_MAX);
         for mutation in &self.policy.mutations {
-            let seen = Versioned::new(kind, Some(&*attempt.new), attempt.old);
+            let seen = Versioned::new(server, kind, Some(&*attempt.new), attempt.old).await;
+            let seen = seen.map_err(|status| status.message)?;
             let request = describe(asked, &seen);
             let setting = Setting { seen: &seen, request: &request, namespace, parameters };
             let variables = setting.with_own(&self.policy, &mut budget);
@@ -482,8 +489,8 @@ impl Bound {
                 MutationKind::Apply => merge(kind, &mut changed, made)?,
             }
             if changed != seen.object {
-                webhook::adopt(attempt, asked.call, kind, changed)
-                    .map_err(|status| status.message)?;
+                let adopted = webhook::adopt(attempt, server, asked.call, kind, changed).await;
+                adopted.map_err(|status| status.message)?;
             }
         }
         Ok(())

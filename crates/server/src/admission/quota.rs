@@ -290,5 +290,5 @@ pub(super) fn row<'a>(
     plural: &str,
 ) -> Option<&'a Arc<Served>> {
     let mut rows = registry.kinds().iter().filter(|row| row.group == group && row.plural == plural);
-    rows.find(|row| !row.is_converted())
+    rows.find(|row| row.stored.is_none())
 }

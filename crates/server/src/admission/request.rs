@@ -1,12 +1,13 @@
 //! The request that brought an object here, as webhooks and policies see it.
 
-use headwater_api::managed;
 use headwater_api::options::{FieldValidation, WriteOptions};
+use headwater_api::{Status, managed};
 use serde_json::{Map, Value, json};
 
+use crate::custom::conversion;
 use crate::identity::Identity;
 use crate::registry::Served;
-use crate::server::Call;
+use crate::server::{Call, Server};
 use crate::write::from_storage;
 
 /// Who asks for what.
@@ -51,23 +52,27 @@ pub(crate) struct Versioned<'a> {
 }
 
 impl<'a> Versioned<'a> {
-    /// From the form that is stored.
-    pub(crate) fn new(
+    /// From the form that they are admitted in.
+    pub(crate) async fn new(
+        server: &Server,
         kind: &'a Served,
         object: Option<&Value>,
         old: Option<&Value>,
-    ) -> Versioned<'a> {
-        let seen = |value: Option<&Value>| value.map_or(Value::Null, |value| seen(kind, value));
-        Versioned { kind, object: seen(object), old: seen(old) }
+    ) -> Result<Versioned<'a>, Status> {
+        let seen = async |value: Option<&Value>| match value {
+            Some(value) => seen(server, kind, value).await,
+            None => Ok(Value::Null),
+        };
+        Ok(Versioned { kind, object: seen(object).await?, old: seen(old).await? })
     }
 }
 
 /// An object in the form of a version, with nothing packed.
-fn seen(kind: &Served, stored: &Value) -> Value {
-    let mut value = stored.clone();
+async fn seen(server: &Server, kind: &Served, admitted: &Value) -> Result<Value, Status> {
+    let mut value = conversion::tree(server, kind, admitted.clone()).await?;
     managed::unpack(&mut value);
     from_storage(kind, &mut value);
-    value
+    Ok(value)
 }
 
 /// The `request` of an AdmissionReview; expressions see the same.

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use super::Attempt;
 use super::matching::{self, Conditions, Match, Verdict};
 use super::request::{Asked, Versioned, describe};
+use crate::custom::conversion;
 use crate::object::{metadata, tree};
 use crate::outgoing::Place;
 use crate::registry::Served;
@@ -86,7 +87,7 @@ impl Hook {
     }
 
     /// The kind in whose form it is asked about this request, if it is asked.
-    fn matches(
+    async fn matches(
         &self,
         server: &Server,
         asked: &Asked<'_>,
@@ -98,7 +99,7 @@ impl Hook {
         if self.conditions.is_empty() {
             return Ok(Some(kind));
         }
-        let seen = Versioned::new(&kind, new, old);
+        let seen = Versioned::new(server, &kind, new, old).await?;
         let request = describe(asked, &seen);
         match self.conditions.judge(&matching::variables(&seen, &request)) {
             Verdict::Holds => Ok(Some(kind)),
@@ -187,10 +188,11 @@ async fn mutate_one(
     attempt: &mut Attempt<'_>,
     warnings: &mut Vec<String>,
 ) -> Result<Option<bool>, Status> {
-    let Some(kind) = hook.matches(server, asked, Some(attempt.new), attempt.old)? else {
+    let found = hook.matches(server, asked, Some(attempt.new), attempt.old).await?;
+    let Some(kind) = found else {
         return Ok(None);
     };
-    let mut seen = Versioned::new(&kind, Some(attempt.new), attempt.old);
+    let mut seen = Versioned::new(server, &kind, Some(attempt.new), attempt.old).await?;
     let Some(mut answer) = hook.ask(server, asked, &seen, true).await? else {
         return Ok(Some(false));
     };
@@ -205,13 +207,14 @@ async fn mutate_one(
     if changed == before {
         return Ok(Some(false));
     }
-    adopt(attempt, asked.call, &kind, changed)?;
+    adopt(attempt, server, asked.call, &kind, changed).await?;
     Ok(Some(true))
 }
 
 /// Makes what somebody changed, in the form of a version, the object that is written.
-pub(super) fn adopt(
+pub(super) async fn adopt(
     attempt: &mut Attempt<'_>,
+    server: &Server,
     call: &Call,
     kind: &Served,
     mut changed: Value,
@@ -220,6 +223,7 @@ pub(super) fn adopt(
     let mut changed = decode::patched(kind, call, FieldValidation::Ignore, changed, &[])
         .map_err(|error| status::internal(error.message))?;
     to_storage(kind, &mut changed);
+    changed = conversion::tree(server, attempt.kind, changed).await?;
     if !kind.custom {
         defaults::apply(kind.storage(), &mut changed);
     }
@@ -245,8 +249,9 @@ pub(super) async fn validate(
     warnings: &mut Vec<String>,
 ) -> Result<(), Status> {
     let judge = async |hook: &Hook| -> Result<Vec<String>, Status> {
-        let Some(kind) = hook.matches(server, asked, new, old)? else { return Ok(Vec::new()) };
-        let seen = Versioned::new(&kind, new, old);
+        let found = hook.matches(server, asked, new, old).await?;
+        let Some(kind) = found else { return Ok(Vec::new()) };
+        let seen = Versioned::new(server, &kind, new, old).await?;
         let Some(answer) = hook.ask(server, asked, &seen, false).await? else {
             return Ok(Vec::new());
         };

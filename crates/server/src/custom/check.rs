@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::names::{Approval, is_protected};
 use crate::object::meta;
+use crate::outgoing;
 
 /// Most selectable fields of a version.
 const SELECTABLE_MAX: usize = 8;
@@ -314,16 +315,49 @@ impl<'a> Check<'a> {
                     self.errors.push(FieldError::forbidden(field, why));
                 }
             }
-            "Webhook" => {
-                // Accepted and not called would be worse than refused.
-                let why = "this server does not call conversion webhooks";
-                self.invalid(format!("{at}.strategy"), &"Webhook".into(), why);
-            }
+            "Webhook" => self.webhook(at, &conversion["webhook"]),
             other => {
                 let supported = ["None", "Webhook"];
                 let field = format!("{at}.strategy");
                 self.errors.push(FieldError::not_supported(field, &other.into(), &supported));
             }
+        }
+    }
+
+    /// The fields are named as the reference names them, which is not as they are written.
+    fn webhook(&mut self, at: &str, webhook: &Value) {
+        let (config, field) = (&webhook["clientConfig"], format!("{at}.webhookClientConfig"));
+        match config.is_null() {
+            true => self.require(field, "required when strategy is set to Webhook"),
+            false => {
+                self.errors.extend(outgoing::check::errors(config, &field));
+                if let Err(why) = outgoing::authority(config) {
+                    let why = format!("unable to load root certificates: {why}");
+                    self.invalid(format!("{field}.caBundle"), &config["caBundle"], why);
+                }
+            }
+        }
+        self.review_versions(
+            &format!("{at}.conversionReviewVersions"),
+            &webhook["conversionReviewVersions"],
+        );
+    }
+
+    fn review_versions(&mut self, at: &str, versions: &Value) {
+        let found: Vec<&str> = list(versions).filter_map(Value::as_str).collect();
+        if found.is_empty() {
+            return self.require(at, "");
+        }
+        for (index, version) in found.iter().enumerate() {
+            let field = format!("{at}[{index}]");
+            if found[..index].contains(version) {
+                self.invalid(field, &(*version).into(), "duplicate version");
+                continue;
+            }
+            self.text(field, version, &name::label_1035(version));
+        }
+        if !found.iter().any(|version| matches!(*version, "v1" | "v1beta1")) {
+            self.invalid(at, versions, "must include at least one of v1, v1beta1");
         }
     }
 
@@ -610,11 +644,42 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_done_is_refused_and_not_ignored() {
+    fn a_conversion_webhook_can_be_called() {
+        let with = |webhook: Value| {
+            move |d: &mut Value| {
+                d["spec"]["conversion"] = json!({"strategy": "Webhook", "webhook": webhook});
+            }
+        };
+        let url = json!({"url": "https://127.0.0.1:9443/convert"});
+        check(with(json!({"clientConfig": url, "conversionReviewVersions": ["v2", "v1"]})), &[]);
         check(
-            |d| d["spec"]["conversion"] = json!({"strategy": "Webhook", "webhook": {}}),
+            with(Value::Null),
             &[
-                "spec.conversion.strategy: Invalid value: \"Webhook\": this server does not call conversion webhooks",
+                "spec.conversion.webhookClientConfig: Required value: required when strategy is set to Webhook",
+                "spec.conversion.conversionReviewVersions: Required value",
+            ],
+        );
+        check(
+            with(
+                json!({"clientConfig": {"caBundle": "bm8="}, "conversionReviewVersions": ["v2", "v2"]}),
+            ),
+            &[
+                "spec.conversion.webhookClientConfig: Required value: exactly one of url or service is required",
+                "spec.conversion.webhookClientConfig.caBundle: Invalid value: \"bm8=\": unable to load root certificates: unable to parse bytes as PEM block",
+                "spec.conversion.conversionReviewVersions[1]: Invalid value: \"v2\": duplicate version",
+                "spec.conversion.conversionReviewVersions: Invalid value: [\"v2\",\"v2\"]: must include at least one of v1, v1beta1",
+            ],
+        );
+        check(
+            with(json!({"clientConfig": {"url": "http://x"}, "conversionReviewVersions": ["v1"]})),
+            &[
+                "spec.conversion.webhookClientConfig.url: Invalid value: \"http\": 'https' is the only allowed URL scheme; desired format: https://host[/path]",
+            ],
+        );
+        check(
+            |d| d["spec"]["conversion"] = json!({"strategy": "None", "webhook": {}}),
+            &[
+                "spec.conversion.webhookClientConfig: Forbidden: should not be set when strategy is not set to Webhook",
             ],
         );
     }

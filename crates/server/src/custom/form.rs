@@ -22,6 +22,26 @@ pub(crate) struct Stored {
     versions: Vec<(String, Arc<Schema>)>,
     api_version: String,
     schema: Arc<Schema>,
+    renaming: Renaming,
+}
+
+/// What makes an object of one version an object of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Renaming {
+    /// Its `apiVersion`: it is read in the version that is stored.
+    Suffices,
+    /// A webhook: it stays in the version it was stored in, as reading must not wait for others.
+    Forbidden,
+}
+
+impl Renaming {
+    /// As the definition has it.
+    pub(crate) fn of(definition: &Value) -> Renaming {
+        match definition["spec"]["conversion"]["strategy"] == "Webhook" {
+            true => Renaming::Forbidden,
+            false => Renaming::Suffices,
+        }
+    }
 }
 
 impl Stored {
@@ -30,18 +50,25 @@ impl Stored {
         versions: Vec<(String, Arc<Schema>)>,
         api_version: String,
         schema: Arc<Schema>,
+        renaming: Renaming,
     ) -> Stored {
-        Stored { versions, api_version, schema }
+        Stored { versions, api_version, schema, renaming }
+    }
+
+    /// The schema of a version, by its `apiVersion`.
+    pub(crate) fn schema(&self, api_version: &str) -> Option<&Arc<Schema>> {
+        let found = self.versions.iter().find(|(version, _)| version == api_version);
+        found.map(|(_, schema)| schema)
     }
 
     /// Brings a tree into the form that is read.
     pub(crate) fn settle(&self, object: &mut Value) {
         let found = object["apiVersion"].as_str().unwrap_or_default();
-        let own = self.versions.iter().find(|(version, _)| version == found);
-        let own = own.map_or(&self.schema, |(_, schema)| schema);
+        let own = self.schema(found).unwrap_or(&self.schema);
         own.prune(object);
         own.default(object);
-        if object["apiVersion"] != self.api_version.as_str() {
+        if self.renaming == Renaming::Suffices && object["apiVersion"] != self.api_version.as_str()
+        {
             object["apiVersion"] = self.api_version.as_str().into();
             if !Arc::ptr_eq(own, &self.schema) {
                 self.schema.prune(object);
@@ -52,8 +79,11 @@ impl Stored {
 
 impl Form for Stored {
     fn settle(&self, stored: &[u8]) -> Option<Vec<u8>> {
-        let is_current = is_version(stored, &self.api_version).unwrap_or(false);
-        if is_current && self.schema.is_settled(stored) {
+        let found = version(stored).ok().flatten();
+        let stays =
+            found == Some(self.api_version.as_bytes()) || self.renaming == Renaming::Forbidden;
+        let own = found.and_then(|found| self.schema(std::str::from_utf8(found).ok()?));
+        if stays && own.is_some_and(|own| own.is_settled(stored)) {
             return None;
         }
         let mut object = tree(stored).ok()?;
@@ -79,18 +109,18 @@ pub(crate) fn respelled(kind: &Served, object: &Object) -> Option<Vec<u8>> {
     Some([before.as_bytes(), version.as_bytes(), b"\"", rest].concat())
 }
 
-/// Whether the bytes say that they are of this version.
-fn is_version(stored: &[u8], api_version: &str) -> Result<bool, Malformed> {
-    let mut found = false;
+/// The `apiVersion` of an object.
+fn version(stored: &[u8]) -> Result<Option<&[u8]>, Malformed> {
+    let mut found = None;
     Scanner::new(stored).object::<Malformed>(|key, at| {
-        if at.is(key, "apiVersion") && at.peek() == Some(b'"') {
-            let text = at.string()?;
-            found = at.is(text, api_version);
-            return Ok(());
+        let value = at.value()?;
+        if at.is(key, "apiVersion") {
+            found = Some(value.of(stored));
         }
-        at.value().map(drop)
+        Ok(())
     })?;
-    Ok(found)
+    let quoted = found.and_then(|text| text.strip_prefix(b"\""));
+    Ok(quoted.and_then(|text| text.strip_suffix(b"\"")))
 }
 
 #[cfg(test)]
@@ -118,7 +148,7 @@ mod tests {
             schema(json!({"a": {"type": "string"}, "b": {"type": "string", "default": "x"}})),
         );
         let versions = vec![("g/v1".to_owned(), one), ("g/v2".to_owned(), Arc::clone(&two))];
-        let form = Stored::new(versions, "g/v2".to_owned(), two);
+        let form = Stored::new(versions, "g/v2".to_owned(), two, Renaming::Suffices);
         let object = |version: &str, spec: Value| json!({"kind": "K", "apiVersion": version, "metadata": {"name": "n"}, "spec": spec});
         assert_eq!(settle(&form, object("g/v2", json!({"a": "1", "b": "2"}))), None);
         // Unknown fields go, defaults come.

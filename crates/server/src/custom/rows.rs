@@ -17,8 +17,9 @@ use headwater_store::key;
 use serde_json::Value;
 
 use super::Custom;
+use super::conversion::Conversion;
 use super::definition::{Definition, SelectableField, Version};
-use super::form::Stored;
+use super::form::{Renaming, Stored};
 use super::gate::Gate;
 use crate::registry::Served;
 
@@ -57,10 +58,12 @@ pub(crate) fn compile(
             .collect(),
         api_version(storage),
         Arc::clone(&schemas[storage]),
+        Renaming::of(object),
     );
     let form = Arc::new(form);
+    let conversion = Conversion::read(object, &form);
     let shape = Shape { fields: fields(definition).into(), form: Some(form.clone()) };
-    let rows = rows(definition, &schemas, gate, &form);
+    let rows = rows(definition, &schemas, gate, &form, conversion.as_ref());
     Ok(Compiled { definition: Arc::clone(definition), gate: Arc::clone(gate), rows, shape })
 }
 
@@ -84,6 +87,7 @@ fn rows(
     schemas: &[Arc<Schema>],
     gate: &Arc<Gate>,
     form: &Arc<Stored>,
+    conversion: Option<&Arc<Conversion>>,
 ) -> Vec<Arc<Served>> {
     let make = |version: &Version, schema: &Arc<Schema>, stored: Option<Arc<Served>>| {
         Arc::new(Served {
@@ -99,6 +103,8 @@ fn rows(
                 gate: Arc::clone(gate),
                 schema: Arc::clone(schema),
                 form: Arc::clone(form),
+                conversion: conversion.cloned(),
+                head: head(definition, version),
                 fields: version.selectable_fields.iter().map(label).collect(),
                 scale: version.subresources.scale.clone(),
             }),
@@ -118,6 +124,12 @@ fn rows(
         .collect();
     rows.sort_by(|a, b| compare(&b.version, &a.version));
     rows
+}
+
+/// What the bytes of objects begin with: they are stored with these members first.
+fn head(definition: &Definition, version: &Version) -> Vec<u8> {
+    let (kind, group) = (&definition.status.accepted_names.kind, &definition.spec.group);
+    format!("{{\"kind\":\"{kind}\",\"apiVersion\":\"{group}/{}\",", version.name).into_bytes()
 }
 
 /// What the keys of the objects begin with.

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::{Answer, Api, Watch, version};
 
+mod conversion;
 mod life;
 mod objects;
 mod rules;

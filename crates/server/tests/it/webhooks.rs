@@ -20,7 +20,8 @@ use tokio_rustls::TlsAcceptor;
 use crate::api::{Api, CMS, DEPLOYMENTS, PODS, config_map, deployment, labelled, pod};
 
 const MUTATING: &str = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
-const VALIDATING: &str = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
+pub(crate) const VALIDATING: &str =
+    "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
 
 /// What a webhook sends back.
 pub(crate) enum Reply {
@@ -71,7 +72,7 @@ impl Hook {
     }
 
     /// A webhook about the creation of ConfigMaps.
-    fn webhook(&self) -> Value {
+    pub(crate) fn webhook(&self) -> Value {
         json!({
             "name": "hook.example.com", "sideEffects": "None", "admissionReviewVersions": ["v1"],
             "clientConfig": {
@@ -83,7 +84,7 @@ impl Hook {
     }
 }
 
-fn rule(operation: &str, group: &str, resource: &str) -> Value {
+pub(crate) fn rule(operation: &str, group: &str, resource: &str) -> Value {
     json!({
         "operations": [operation], "apiGroups": [group], "apiVersions": ["*"],
         "resources": [resource],
@@ -136,7 +137,7 @@ async fn answer(review: &Value, reply: Reply) -> hyper::Result<hyper::Response<F
     Ok(response)
 }
 
-fn allow() -> Reply {
+pub(crate) fn allow() -> Reply {
     Reply::Response(json!({"allowed": true}))
 }
 
@@ -145,7 +146,7 @@ fn patch(operations: Value) -> Reply {
     Reply::Response(json!({"allowed": true, "patchType": "JSONPatch", "patch": patch}))
 }
 
-async fn configure(api: &Api, target: &str, name: &str, webhooks: Value) {
+pub(crate) async fn configure(api: &Api, target: &str, name: &str, webhooks: Value) {
     api.create(target, &json!({"metadata": {"name": name}, "webhooks": webhooks})).await;
 }
 

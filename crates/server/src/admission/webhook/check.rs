@@ -6,6 +6,7 @@ use headwater_api::status::FieldError;
 use serde_json::Value;
 
 use crate::admission::matching::{Conditions, selector};
+use crate::outgoing;
 use crate::registry::Served;
 
 /// Whether the kind is one of the two configurations.
@@ -88,7 +89,8 @@ impl Check {
                 self.invalid(format!("{at}.{key}"), &hook[key], &why);
             }
         }
-        self.client_config(&hook["clientConfig"], &format!("{at}.clientConfig"));
+        let config = &hook["clientConfig"];
+        self.errors.extend(outgoing::check::errors(config, &format!("{at}.clientConfig")));
         self.conditions(&hook["matchConditions"], &format!("{at}.matchConditions"));
         self.versions(&hook["admissionReviewVersions"], &format!("{at}.admissionReviewVersions"));
     }
@@ -131,60 +133,6 @@ impl Check {
             }
         }
         self.one_of(rule, at, "scope", &["*", "Cluster", "Namespaced"]);
-    }
-
-    fn client_config(&mut self, config: &Value, at: &str) {
-        let (url, service) = (&config["url"], &config["service"]);
-        if url.is_null() == service.is_null() {
-            self.required(at.to_owned(), "exactly one of url or service is required");
-        } else if !url.is_null() {
-            self.url(text(config, "url"), &format!("{at}.url"));
-        } else {
-            for key in ["name", "namespace"] {
-                if text(service, key).is_empty() {
-                    let why = format!("service {key} is required");
-                    self.required(format!("{at}.service.{key}"), &why);
-                }
-            }
-            let port = &service["port"];
-            if !port.is_null() && !port.as_i64().is_some_and(|port| (1..=65535).contains(&port)) {
-                let why = "port is not valid: must be between 1 and 65535, inclusive";
-                self.invalid(format!("{at}.service.port"), port, why);
-            }
-        }
-    }
-
-    fn url(&mut self, url: &str, field: &str) {
-        let form = "; desired format: https://host[/path]";
-        let Ok(uri) = url.parse::<http::Uri>() else {
-            let why = format!("url must be a valid URL: invalid uri{form}");
-            return self.required(field.to_owned(), &why);
-        };
-        let scheme = uri.scheme_str().unwrap_or_default();
-        if scheme != "https" {
-            let why = format!("'https' is the only allowed URL scheme{form}");
-            self.invalid(field.to_owned(), &scheme.into(), &why);
-        }
-        if uri.host().unwrap_or_default().is_empty() {
-            let why = format!("host must be specified{form}");
-            self.invalid(field.to_owned(), &"".into(), &why);
-        }
-        let user = uri.authority().is_some_and(|authority| authority.as_str().contains('@'));
-        if user {
-            self.invalid(
-                field.to_owned(),
-                &url.into(),
-                "user information is not permitted in the URL",
-            );
-        }
-        if let Some(query) = uri.query() {
-            let why = "query parameters are not permitted in the URL";
-            self.invalid(field.to_owned(), &query.into(), why);
-        }
-        if let Some((_, fragment)) = url.split_once('#') {
-            let why = "fragments are not permitted in the URL";
-            self.invalid(field.to_owned(), &fragment.into(), why);
-        }
     }
 
     fn conditions(&mut self, conditions: &Value, at: &str) {

@@ -1,0 +1,152 @@
+//! What was converted lately, and what is being converted: one change is asked about once.
+//!
+//! Promise: at most [`BYTES_MAX`] bytes of objects and [`ENTRIES_MAX`] entries; the oldest go first.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use futures::future::{BoxFuture, Shared, WeakShared};
+use headwater_api::{EventType, Object, Revision, Status};
+
+/// Bytes of converted objects that are kept for one definition.
+const BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// Objects that are known of for one definition.
+const ENTRIES_MAX: usize = 8192;
+
+/// A call under way, and what it will have made, in the order it was asked.
+pub(super) type Calling = Shared<BoxFuture<'static, Result<Arc<[Arc<Object>]>, Status>>>;
+
+type Call = WeakShared<BoxFuture<'static, Result<Arc<[Arc<Object>]>, Status>>>;
+
+/// One state of one object, in one version.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    uid: Box<str>,
+    revision: Revision,
+    /// What leaves a selection is shown as it was, under the revision at which it left.
+    is_last: bool,
+    to: Arc<str>,
+}
+
+impl Key {
+    pub(super) fn of(object: &Object, to: &Arc<str>) -> Key {
+        Key {
+            uid: object.uid().into(),
+            revision: object.revision(),
+            is_last: object.event() == EventType::Deleted,
+            to: Arc::clone(to),
+        }
+    }
+}
+
+enum Entry {
+    Ready(Arc<Object>),
+    /// Part of a call; nobody waits for one that is gone.
+    Underway(Call, usize),
+}
+
+/// What is known of an object.
+pub(super) enum Known {
+    Ready(Arc<Object>),
+    Underway(Calling, usize),
+}
+
+/// Converted objects.
+#[derive(Default)]
+pub(super) struct Made {
+    entries: HashMap<Key, Entry>,
+    /// The same keys, as they came.
+    order: VecDeque<Key>,
+    bytes: usize,
+}
+
+impl Made {
+    pub(super) fn find(&self, key: &Key) -> Option<Known> {
+        match self.entries.get(key)? {
+            Entry::Ready(object) => Some(Known::Ready(Arc::clone(object))),
+            Entry::Underway(call, index) => Some(Known::Underway(call.upgrade()?, *index)),
+        }
+    }
+
+    /// Notes that a call is under way that makes one of these each.
+    pub(super) fn begin(&mut self, keys: Vec<Key>, call: &Calling) {
+        let Some(call) = call.downgrade() else { return };
+        for (index, key) in keys.into_iter().enumerate() {
+            self.insert(key, Entry::Underway(call.clone(), index));
+        }
+    }
+
+    /// Keeps what was made.
+    pub(super) fn keep(&mut self, key: Key, object: Arc<Object>) {
+        self.bytes += object.as_slice().len();
+        self.insert(key, Entry::Ready(object));
+    }
+
+    fn insert(&mut self, key: Key, entry: Entry) {
+        match self.entries.insert(key.clone(), entry) {
+            None => self.order.push_back(key),
+            Some(Entry::Underway(..)) => {}
+            Some(Entry::Ready(object)) => self.bytes -= object.as_slice().len(),
+        }
+        while self.bytes > BYTES_MAX || self.order.len() > ENTRIES_MAX {
+            let Some(oldest) = self.order.pop_front() else { return };
+            if let Some(Entry::Ready(object)) = self.entries.remove(&oldest) {
+                self.bytes -= object.as_slice().len();
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Made {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Made").field("entries", &self.entries.len()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(revision: u64, size: usize) -> Arc<Object> {
+        let text = "x".repeat(size);
+        let stored = format!(
+            r#"{{"kind":"K","apiVersion":"g/v","metadata":{{"name":"n","uid":"u"}},"spec":"{text}"}}"#
+        );
+        let revision = Revision::parse(&revision.to_string()).unwrap();
+        Arc::new(Object::decode(stored.as_bytes(), revision, EventType::Modified, &[]).unwrap())
+    }
+
+    #[test]
+    fn the_oldest_go_when_there_are_too_many_bytes() {
+        let (mut made, to) = (Made::default(), Arc::from("g/v2"));
+        let objects: Vec<_> = (1..=20).map(|revision| object(revision, 1024 * 1024)).collect();
+        for object in &objects {
+            made.keep(Key::of(object, &to), Arc::clone(object));
+            // Keeping it twice counts once.
+            made.keep(Key::of(object, &to), Arc::clone(object));
+        }
+        assert!(made.bytes <= BYTES_MAX, "{}", made.bytes);
+        let found = |object: &Arc<Object>| made.find(&Key::of(object, &to)).is_some();
+        assert!(found(&objects[19]) && found(&objects[13]) && !found(&objects[12]));
+    }
+
+    #[test]
+    fn the_oldest_go_when_there_are_too_many() {
+        let (mut made, to) = (Made::default(), Arc::from("g/v2"));
+        for revision in 1..=(ENTRIES_MAX as u64 + 5) {
+            let object = object(revision, 1);
+            made.keep(Key::of(&object, &to), object);
+        }
+        assert_eq!(made.entries.len(), ENTRIES_MAX);
+        assert_eq!(made.order.len(), ENTRIES_MAX);
+    }
+
+    #[test]
+    fn versions_are_kept_apart() {
+        let mut made = Made::default();
+        let object = object(1, 1);
+        made.keep(Key::of(&object, &Arc::from("g/v2")), Arc::clone(&object));
+        assert!(made.find(&Key::of(&object, &Arc::from("g/v3"))).is_none());
+    }
+}

@@ -1,0 +1,541 @@
+//! Conversion by a real HTTPS webhook that answers well, slowly, falsely, at length or not at all.
+
+use super::*;
+use crate::api::{CMS, config_map};
+use crate::webhooks::{Hook, Reply, VALIDATING, allow, configure, rule};
+
+const SECOND: &str = "/apis/example.com/v2/namespaces/ns/widgets";
+
+/// What the second version calls the fields of the first.
+const NAMES: [(&str, &str); 3] = [("size", "height"), ("colour", "hue"), ("replicas", "count")];
+
+/// An object as another version has it.
+fn converted(object: &Value, to: &str) -> Value {
+    let mut made = object.clone();
+    made["apiVersion"] = to.into();
+    let Some(spec) = made["spec"].as_object_mut() else { return made };
+    for (first, second) in NAMES {
+        let (from, to) = if to.ends_with("v2") { (first, second) } else { (second, first) };
+        if let Some(value) = spec.remove(from) {
+            spec.insert(to.to_owned(), value);
+        }
+    }
+    made
+}
+
+/// The objects of a review, converted.
+fn all(review: &Value) -> Vec<Value> {
+    let to = review["request"]["desiredAPIVersion"].as_str().unwrap();
+    let objects = review["request"]["objects"].as_array().unwrap();
+    objects.iter().map(|object| converted(object, to)).collect()
+}
+
+fn success(objects: Vec<Value>) -> Reply {
+    Reply::Response(json!({"result": {"status": "Success"}, "convertedObjects": objects}))
+}
+
+async fn honest() -> Hook {
+    Hook::start(|review| success(all(review))).await
+}
+
+/// The second version, with other names for the same fields.
+fn second() -> Value {
+    json!({
+        "name": "v2", "served": true, "storage": false,
+        "schema": {"openAPIV3Schema": {"type": "object", "properties": {
+            "spec": {"type": "object", "properties": {
+                "height": {"type": "integer", "minimum": 0, "maximum": 100},
+                "hue": {"type": "string"},
+                "count": {"type": "integer"},
+            }},
+            "status": {"type": "object", "properties": {
+                "ready": {"type": "boolean"}, "replicas": {"type": "integer"},
+            }},
+        }}},
+        "subresources": {
+            "status": {},
+            "scale": {"specReplicasPath": ".spec.count", "statusReplicasPath": ".status.replicas"},
+        },
+        "additionalPrinterColumns": [{"name": "Hue", "type": "string", "jsonPath": ".spec.hue"}],
+    })
+}
+
+/// Widgets in two versions between which this webhook converts.
+async fn world(hook: &Hook) -> World {
+    World::with_widgets(|definition| {
+        let mut first = version_of("v1", true);
+        first["subresources"] = second()["subresources"].clone();
+        first["subresources"]["scale"]["specReplicasPath"] = ".spec.replicas".into();
+        definition["spec"]["versions"] = json!([first, second()]);
+        definition["spec"]["conversion"] = json!({
+            "strategy": "Webhook",
+            "webhook": {
+                "conversionReviewVersions": ["v1"],
+                "clientConfig": {
+                    "url": format!("https://127.0.0.1:{}/convert", hook.port),
+                    "caBundle": hook.authority,
+                },
+            },
+        });
+    })
+    .await
+}
+
+fn second_widget(name: &str, spec: Value) -> Value {
+    json!({"apiVersion": "example.com/v2", "kind": "Widget", "metadata": {"name": name}, "spec": spec})
+}
+
+/// How many objects each call was about.
+fn calls(hook: &Hook) -> Vec<usize> {
+    let asked = hook.asked();
+    asked.iter().map(|review| review["request"]["objects"].as_array().unwrap().len()).collect()
+}
+
+#[tokio::test]
+async fn objects_are_read_in_every_version_and_asked_about_only_when_they_must_be() {
+    let hook = honest().await;
+    let world = world(&hook).await;
+    let stored = world.widget("a", json!({"size": 1, "replicas": 2})).await;
+    world.widget("b", json!({"size": 2})).await;
+    world.get(&format!("{WIDGETS}/a")).await.is(200, r#""size":1"#);
+    world.get(WIDGETS).await.lists("a b");
+    assert_eq!(calls(&hook), [0; 0], "the stored version needs nobody");
+
+    let seen = world.get(&format!("{SECOND}/a")).await.json();
+    assert_eq!(seen["apiVersion"], "example.com/v2");
+    assert_eq!(seen["spec"], json!({"height": 1, "hue": "blue", "count": 2}));
+    for key in ["uid", "resourceVersion", "generation", "managedFields"] {
+        assert_eq!(seen["metadata"][key], stored["metadata"][key], "{key}");
+    }
+    let [review] = &hook.asked()[..] else { panic!() };
+    assert_eq!(review["apiVersion"], "apiextensions.k8s.io/v1");
+    assert_eq!(review["kind"], "ConversionReview");
+    assert_eq!(review["request"]["desiredAPIVersion"], "example.com/v2");
+    assert_eq!(review["request"]["objects"][0]["spec"]["size"], 1);
+
+    let list = world.get(SECOND).await.json();
+    assert_eq!(list["apiVersion"], "example.com/v2");
+    assert_eq!(list["items"][0], seen);
+    assert_eq!(list["items"][1]["spec"], json!({"height": 2, "hue": "blue"}));
+    assert_eq!(calls(&hook), [1], "what was converted a moment ago is not asked about again");
+    let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
+    let table = world.accept(SECOND, table).await.json();
+    assert_eq!(table["columnDefinitions"][1]["name"], "Hue");
+    assert_eq!(table["rows"][0]["cells"], json!(["a", "blue"]));
+    let metadata = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io";
+    let answer = world.accept(&format!("{SECOND}/a"), metadata).await;
+    answer.is(200, r#""kind":"PartialObjectMetadata""#);
+    assert_eq!(calls(&hook), [0; 0]);
+}
+
+#[tokio::test]
+async fn writes_in_another_version_are_stored_in_the_one_and_answered_in_the_other() {
+    let hook = honest().await;
+    let world = world(&hook).await;
+    let body = second_widget("a", json!({"height": 3, "hue": "red", "unknown": 1}));
+    let made = world.create(SECOND, &body).await;
+    assert_eq!(made["apiVersion"], "example.com/v2");
+    assert_eq!(made["spec"], json!({"height": 3, "hue": "red"}));
+    let stored = world.get(&format!("{WIDGETS}/a")).await.json();
+    assert_eq!(stored["spec"], json!({"size": 3, "colour": "red"}));
+    let managed = &stored["metadata"]["managedFields"][0];
+    assert_eq!(managed["apiVersion"], "example.com/v2");
+    assert_eq!(managed["fieldsV1"]["f:spec"]["f:height"], json!({}));
+
+    let patch = json!({"spec": {"height": 4}});
+    let patched = world.merge(&format!("{SECOND}/a"), &patch).await.json();
+    assert_eq!(patched["spec"], json!({"height": 4, "hue": "red"}));
+    assert_eq!(patched["metadata"]["generation"], 2);
+    let mut whole = patched.clone();
+    whole["spec"] = json!({"height": 5});
+    world.put(&format!("{SECOND}/a"), &whole).await.is(200, r#""height":5"#);
+    // It was written without a colour, which the first version has a default for.
+    let stored = world.get(&format!("{WIDGETS}/a")).await.json();
+    assert_eq!(stored["spec"], json!({"size": 5, "colour": "blue"}));
+    // What does not fit is told in the words of the version it was written in.
+    world.merge(&format!("{SECOND}/a"), &json!({"spec": {"height": 500}})).await.fails(
+        422,
+        "Invalid",
+        r#"Widget.example.com "a" is invalid: spec.height: Invalid value: 500: spec.height in body should be less than or equal to 100"#,
+    );
+    let dry = world.merge(&format!("{SECOND}/a?dryRun=All"), &json!({"spec": {"height": 6}})).await;
+    assert_eq!(dry.json()["spec"]["height"], 6);
+    let body = second_widget("d", json!({"height": 7}));
+    let dry = world.post(&format!("{SECOND}?dryRun=All"), &body).await;
+    assert_eq!(dry.json()["spec"]["height"], 7);
+    world.get(&format!("{SECOND}/a")).await.is(200, r#""height":5"#);
+    world.get(WIDGETS).await.lists("a");
+}
+
+#[tokio::test]
+async fn a_write_that_changes_nothing_is_none_in_any_version() {
+    let hook = honest().await;
+    let world = world(&hook).await;
+    let before = world.widget("a", json!({"size": 1})).await;
+    let same = world.get(&format!("{SECOND}/a")).await.json();
+    let after = world.put(&format!("{SECOND}/a"), &same).await.json();
+    assert_eq!(version(&before), version(&after));
+}
+
+#[tokio::test]
+async fn subresources_are_those_of_the_version() {
+    let hook = honest().await;
+    let world = world(&hook).await;
+    world.widget("a", json!({"size": 1, "replicas": 2})).await;
+    let target = format!("{SECOND}/a");
+    let scale = world.get(&format!("{target}/scale")).await.json();
+    assert_eq!(scale["spec"]["replicas"], 2);
+    let scaled = world.merge(&format!("{target}/scale"), &json!({"spec": {"replicas": 7}})).await;
+    assert_eq!(scaled.json()["spec"]["replicas"], 7);
+    let status = json!({"spec": {"height": 50}, "status": {"ready": true}});
+    let written = world.merge(&format!("{target}/status"), &status).await.json();
+    assert_eq!(written["status"], json!({"ready": true}));
+    let stored = world.get(&format!("{WIDGETS}/a")).await.json();
+    assert_eq!(stored["spec"], json!({"size": 1, "colour": "blue", "replicas": 7}));
+    assert_eq!(stored["status"], json!({"ready": true}));
+    assert_eq!(stored["metadata"]["generation"], 2);
+}
+
+#[tokio::test]
+async fn a_list_is_one_call_and_a_long_one_a_few() {
+    let hook = honest().await;
+    let world = world(&hook).await;
+    for index in 0..600 {
+        world.widget(&format!("w{index:03}"), json!({"size": 1})).await;
+    }
+    let page = world.get(&format!("{SECOND}?limit=500")).await.json();
+    assert_eq!(page["items"].as_array().unwrap().len(), 500);
+    assert_eq!(page["items"][499]["spec"]["height"], 1);
+    assert_eq!(calls(&hook), [500]);
+    let token = page["metadata"]["continue"].as_str().unwrap();
+    let rest = world.get(&format!("{SECOND}?limit=500&continue={token}")).await.json();
+    assert_eq!(rest["items"].as_array().unwrap().len(), 100);
+    assert_eq!(calls(&hook), [100]);
+    // Everything at once, of a definition that has nothing converted yet.
+    world.redefine(|definition| definition["spec"]["names"]["categories"] = json!(["x"])).await;
+    let items = world.get(SECOND).await.json()["items"].take();
+    assert_eq!(items.as_array().unwrap().len(), 600);
+    let mut asked = calls(&hook);
+    asked.sort_unstable();
+    assert_eq!(asked, [100, 500]);
+}
+
+#[tokio::test]
+async fn a_thousand_watchers_ask_once() {
+    let hook = honest().await;
+    let world = world(&hook).await;
+    world.widget("a", json!({"size": 1})).await;
+    let mut watches = Vec::new();
+    for _ in 0..1000 {
+        watches.push(world.watch(&format!("{SECOND}?watch=1")).await);
+    }
+    for watch in &mut watches {
+        let event = watch.next().await.unwrap();
+        assert_eq!(
+            (&event["type"], &event["object"]["spec"]["height"]),
+            (&json!("ADDED"), &json!(1))
+        );
+    }
+    world.merge(&format!("{WIDGETS}/a"), &json!({"spec": {"size": 2}})).await.is(200, "");
+    let events = futures::future::join_all(watches.iter_mut().map(Watch::next)).await;
+    for event in events.into_iter().flatten() {
+        assert_eq!(event["object"]["spec"], json!({"height": 2, "hue": "blue"}));
+        assert_eq!(event["type"], "MODIFIED");
+    }
+    world.delete(&format!("{WIDGETS}/a")).await.is(200, "");
+    let last = watches[0].next().await.unwrap();
+    assert_eq!(
+        (&last["type"], &last["object"]["apiVersion"]),
+        (&json!("DELETED"), &json!("example.com/v2"))
+    );
+    assert_eq!(calls(&hook), [1, 1, 1], "one for each state of the object");
+}
+
+#[tokio::test]
+async fn what_leaves_a_selection_is_shown_as_it_was() {
+    let hook = honest().await;
+    let world = world(&hook).await;
+    let mut body = widget("a", json!({"size": 1}));
+    body["metadata"]["labels"] = json!({"in": "yes"});
+    world.create(WIDGETS, &body).await;
+    let mut all = world.watch(&format!("{SECOND}?watch=1")).await;
+    let mut some = world.watch(&format!("{SECOND}?watch=1&labelSelector=in%3Dyes")).await;
+    all.next().await.unwrap();
+    some.next().await.unwrap();
+    let patch = json!({"metadata": {"labels": {"in": "no"}}, "spec": {"size": 2}});
+    world.merge(&format!("{WIDGETS}/a"), &patch).await.is(200, "");
+    let (changed, gone) = (all.next().await.unwrap(), some.next().await.unwrap());
+    assert_eq!(
+        (&changed["type"], &changed["object"]["spec"]["height"]),
+        (&json!("MODIFIED"), &json!(2))
+    );
+    assert_eq!((&gone["type"], &gone["object"]["spec"]["height"]), (&json!("DELETED"), &json!(1)));
+    assert_eq!(
+        changed["object"]["metadata"]["resourceVersion"],
+        gone["object"]["metadata"]["resourceVersion"]
+    );
+}
+
+#[tokio::test]
+async fn webhooks_see_the_version_they_ask_for() {
+    let hook = honest().await;
+    let world = world(&hook).await;
+    let admission = Hook::start(|_| allow()).await;
+    let mut webhook = admission.webhook();
+    webhook["rules"] = json!([rule("*", "example.com", "widgets")]);
+    webhook["rules"][0]["apiVersions"] = json!(["v2"]);
+    configure(&world, VALIDATING, "hooks", json!([webhook])).await;
+    world.create(SECOND, &second_widget("a", json!({"height": 3}))).await;
+    world.widget("b", json!({"size": 4})).await;
+    world.delete(&format!("{WIDGETS}/b")).await.is(200, "");
+    let asked = admission.asked();
+    let heights: Vec<&Value> = asked
+        .iter()
+        .map(|review| &review["request"])
+        .map(|request| match request["operation"] == "DELETE" {
+            true => &request["oldObject"]["spec"]["height"],
+            false => &request["object"]["spec"]["height"],
+        })
+        .collect();
+    assert_eq!(heights, [3, 4, 4]);
+    assert_eq!(asked[1]["request"]["requestKind"]["version"], "v1");
+    assert_eq!(asked[1]["request"]["kind"]["version"], "v2");
+}
+
+#[tokio::test]
+async fn another_storage_version_leaves_what_was_stored_until_it_is_written() {
+    let hook = honest().await;
+    let world = world(&hook).await;
+    world.widget("a", json!({"size": 1})).await;
+    world.widget("b", json!({"size": 2})).await;
+    world
+        .redefine(|definition| {
+            definition["spec"]["versions"][0]["storage"] = false.into();
+            definition["spec"]["versions"][1]["storage"] = true.into();
+        })
+        .await;
+    let first = world.get(&format!("{WIDGETS}/a")).await.json();
+    assert_eq!(first["spec"]["size"], 1);
+    assert_eq!(calls(&hook), [0; 0], "it is still stored as it was");
+    let second = world.get(&format!("{SECOND}/a")).await.json();
+    assert_eq!(second["spec"]["height"], 1);
+    // A write that changes nothing moves an object to the new version.
+    let written = world.put(&format!("{SECOND}/a"), &second).await.json();
+    assert_ne!(version(&second), version(&written));
+    let again = world.put(&format!("{SECOND}/a"), &written).await.json();
+    assert_eq!(version(&again), version(&written));
+    hook.asked();
+    world.get(&format!("{SECOND}/a")).await.is(200, r#""height":1"#);
+    assert_eq!(calls(&hook), [0; 0]);
+    // One that was moved and one that was not, in one list.
+    let list = world.get(WIDGETS).await.json();
+    assert_eq!(
+        (&list["items"][0]["spec"]["size"], &list["items"][1]["spec"]["size"]),
+        (&json!(1), &json!(2))
+    );
+    assert_eq!(calls(&hook), [1]);
+}
+
+#[tokio::test]
+async fn fields_are_selected_in_the_stored_version_only() {
+    let hook = honest().await;
+    let world = world(&hook).await;
+    world
+        .redefine(|definition| {
+            for (at, path) in [(0, ".spec.colour"), (1, ".spec.hue")] {
+                definition["spec"]["versions"][at]["selectableFields"] =
+                    json!([{"jsonPath": path}]);
+            }
+        })
+        .await;
+    world.widget("a", json!({"colour": "red"})).await;
+    world.widget("b", json!({})).await;
+    world.get(&format!("{WIDGETS}?fieldSelector=spec.colour%3Dred")).await.lists("a");
+    world.get(&format!("{SECOND}?fieldSelector=metadata.name%3Db")).await.lists("b");
+    let message = "field label not supported: spec.hue";
+    let target = format!("{SECOND}?fieldSelector=spec.hue%3Dred");
+    world.get(&target).await.fails(400, "BadRequest", message);
+}
+
+#[tokio::test]
+async fn a_collection_is_deleted_only_if_it_can_be_answered() {
+    let hook = honest().await;
+    let world = world(&hook).await;
+    world.widget("a", json!({"size": 1})).await;
+    world.widget("b", json!({"size": 2})).await;
+    let gone = world.delete(SECOND).await.json();
+    assert_eq!(gone["items"][1]["spec"]["height"], 2);
+    world.get(WIDGETS).await.lists("");
+    let hook = Hook::start(|_| Reply::Raw(500, Vec::new())).await;
+    let other = self::world(&hook).await;
+    other.widget("a", json!({"size": 1})).await;
+    other.delete(SECOND).await.fails(500, "", "conversion webhook for example.com/v1, Kind=Widget");
+    other.get(WIDGETS).await.lists("a");
+}
+
+#[tokio::test]
+async fn answers_that_are_none_are_errors_that_say_so() {
+    let lie = |change: fn(&mut Vec<Value>)| {
+        move |review: &Value| {
+            let mut objects = all(review);
+            change(&mut objects);
+            success(objects)
+        }
+    };
+    type Lie = Box<dyn Fn(&Value) -> Reply + Send + Sync>;
+    let rows: Vec<(Lie, &str)> = vec![
+        (Box::new(lie(|objects| objects.clear())), "returned 0 objects, expected 1"),
+        (
+            Box::new(lie(|objects| objects.push(objects[0].clone()))),
+            "returned 2 objects, expected 1",
+        ),
+        (
+            Box::new(lie(|objects| objects[0]["metadata"]["name"] = "other".into())),
+            "returned invalid object: must have the same name: a != other",
+        ),
+        (
+            Box::new(lie(|objects| objects[0]["metadata"]["uid"] = "other".into())),
+            "returned invalid object: must have the same UID: ",
+        ),
+        (
+            Box::new(lie(|objects| objects[0]["apiVersion"] = "example.com/v3".into())),
+            "returned invalid object at index 0: invalid groupVersion (expected example.com/v2, received example.com/v3)",
+        ),
+        (
+            Box::new(lie(|objects| objects[0] = Value::Null)),
+            "returned invalid object at index 0: invalid groupVersion",
+        ),
+        (
+            Box::new(|_| {
+                let result = json!({"status": "Failure", "message": "cannot be done"});
+                Reply::Response(json!({"result": result}))
+            }),
+            "failed: cannot be done",
+        ),
+        (
+            Box::new(|review| {
+                let objects = all(review);
+                let result = json!({"status": "Success"});
+                let response = json!({"uid": "x", "result": result, "convertedObjects": objects});
+                Reply::Response(response)
+            }),
+            "failed: expected response.uid=",
+        ),
+        (Box::new(|_| Reply::Raw(200, b"{}".to_vec())), "failed: expected webhook response of"),
+        (Box::new(|_| Reply::Raw(200, b"?".to_vec())), "failed: the answer is not JSON"),
+        (Box::new(|_| Reply::Raw(500, b"oh no".to_vec())), "failed: an error on the server"),
+        (
+            Box::new(|_| Reply::Raw(200, vec![b' '; 4 * 1024 * 1024])),
+            "failed: the answer is larger than",
+        ),
+        (
+            Box::new(|review| {
+                let mut objects = all(review);
+                let deep = "[".repeat(2000) + &"]".repeat(2000);
+                objects[0]["spec"]["deep"] = "DEEP".into();
+                let text = json!({
+                    "apiVersion": review["apiVersion"], "kind": review["kind"],
+                    "response": {
+                        "uid": review["request"]["uid"], "result": {"status": "Success"},
+                        "convertedObjects": objects,
+                    },
+                });
+                Reply::Raw(200, text.to_string().replace("\"DEEP\"", &deep).into_bytes())
+            }),
+            "failed: the answer is not JSON",
+        ),
+    ];
+    for (lie, message) in rows {
+        let hook = Hook::start(lie).await;
+        let world = world(&hook).await;
+        world.widget("a", json!({"size": 1})).await;
+        let message = format!("conversion webhook for example.com/v1, Kind=Widget {message}");
+        world.get(&format!("{SECOND}/a")).await.fails(500, "", &message);
+        world.get(SECOND).await.fails(500, "", &message);
+        world.merge(&format!("{SECOND}/a"), &json!({"spec": {}})).await.fails(500, "", &message);
+        let mut watch = world.watch(&format!("{SECOND}?watch=1")).await;
+        let event = watch.next().await.unwrap();
+        assert_eq!(event["type"], "ERROR");
+        let said = event["object"]["message"].as_str().unwrap();
+        assert!(said.starts_with(&message), "{said}");
+        assert!(watch.next().await.is_none());
+        // A create fails before anything is stored.
+        let body = second_widget("b", json!({"height": 1}));
+        let refused = world.post(SECOND, &body).await;
+        refused.fails(500, "", "conversion webhook for example.com/v2, Kind=Widget ");
+        world.get(WIDGETS).await.lists("a");
+    }
+}
+
+#[tokio::test]
+async fn a_webhook_that_is_gone_harms_nobody_else() {
+    let hook = honest().await;
+    let port = hook.port;
+    let world = world(&hook).await;
+    world.widget("a", json!({"size": 1})).await;
+    drop(hook);
+    let message = format!(
+        "conversion webhook for example.com/v1, Kind=Widget failed: Post \"https://127.0.0.1:{port}/convert?timeout=30s\": "
+    );
+    world.get(&format!("{SECOND}/a")).await.fails(500, "", &message);
+    let mut watch = world.watch(&format!("{SECOND}?watch=1")).await;
+    assert_eq!(watch.next().await.unwrap()["type"], "ERROR");
+    // The stored version, other kinds and deletion need no webhook.
+    let mut stored = world.watch(&format!("{WIDGETS}?watch=1")).await;
+    world.widget("b", json!({"size": 1})).await;
+    assert_eq!(stored.next().await.unwrap()["object"]["metadata"]["name"], "a");
+    assert_eq!(stored.next().await.unwrap()["object"]["metadata"]["name"], "b");
+    world.create(CMS, &config_map("c")).await;
+    world.delete(&format!("{SECOND}/a")).await.is(200, "Success");
+    world.get(WIDGETS).await.lists("b");
+    world.delete(&format!("{CRDS}/widgets.example.com")).await.is(200, "");
+    world.until(&format!("{CRDS}/widgets.example.com"), 404).await;
+    let metrics = world.get("/metrics").await.text();
+    let failure = r#"apiserver_conversion_webhook_request_total{result="failure",failure_type="conversion_webhook_call_failure"}"#;
+    assert!(metrics.contains(failure), "{metrics}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_webhook_that_does_not_answer_is_given_up() {
+    let hook = Hook::start(|_| Reply::Silence).await;
+    let world = world(&hook).await;
+    world.widget("a", json!({"size": 1})).await;
+    let answer = world.get(&format!("{SECOND}/a")).await;
+    let port = hook.port;
+    answer.fails(
+        500,
+        "",
+        &format!(
+            "conversion webhook for example.com/v1, Kind=Widget failed: Post \"https://127.0.0.1:{port}/convert?timeout=30s\": context deadline exceeded"
+        ),
+    );
+}
+
+#[tokio::test]
+async fn a_caller_that_leaves_does_not_spoil_it_for_the_next() {
+    let silent = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let is_silent = std::sync::Arc::clone(&silent);
+    let hook =
+        Hook::start(move |review| match is_silent.load(std::sync::atomic::Ordering::SeqCst) {
+            true => Reply::Silence,
+            false => success(all(review)),
+        })
+        .await;
+    let world = world(&hook).await;
+    world.widget("a", json!({"size": 1})).await;
+    let target = format!("{SECOND}/a");
+    {
+        let waiting = world.get(&target);
+        tokio::pin!(waiting);
+        while hook.asked().is_empty() {
+            let tick = tokio::time::sleep(Duration::from_millis(5));
+            tokio::select! {
+                biased;
+                _ = &mut waiting => panic!("nobody answered"),
+                () = tick => {}
+            }
+        }
+    }
+    silent.store(false, std::sync::atomic::Ordering::SeqCst);
+    world.get(&target).await.is(200, r#""height":1"#);
+}

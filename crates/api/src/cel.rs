@@ -11,13 +11,15 @@
 mod lex;
 mod parse;
 mod shape;
-mod value;
+mod types;
+mod declarations;
 mod check;
 mod cost;
+mod value;
 mod eval;
+mod comprehension;
 mod operators;
 mod functions;
-mod library;
 mod time;
 
 use std::collections::HashMap;

@@ -3,11 +3,10 @@
 //!
 //! What cannot be told from the shapes alone is `dyn` and passes; the evaluation finds out.
 
-use std::rc::Rc;
-
-use super::functions::{self, Style};
+use super::declarations::{self, Meaningless};
 use super::parse::{Expr, Fold, FoldKind, Node, Op};
-use super::{Fault, Shape};
+use super::types::{BOOL, DURATION, INT, ORDERED, STRING, TIMESTAMP, Ty};
+use super::{Fault, Shape, time};
 
 /// The names that an expression may use.
 #[derive(Clone, Debug, Default)]
@@ -39,223 +38,126 @@ impl<'s> Known<'s> {
         self
     }
 
-    /// How long a text of this name may be, where its shape says.
-    pub(super) fn text_max(&self, name: &str) -> Option<u64> {
-        let found = self.names.iter().find(|(known, _, _)| *known == name);
-        found.and_then(|(_, shape, _)| if let Shape::Text(max) = shape { *max } else { None })
+    /// The shape that all sizes are told from: that of the first name.
+    pub(super) fn root(&self) -> &'s Shape {
+        self.names.first().map_or(&super::shape::DYN, |(_, shape, _)| shape)
     }
 
-    pub(super) fn get(&self, name: &str) -> Option<Ty<'s>> {
-        let (_, shape, optional) = self.names.iter().find(|(known, _, _)| *known == name)?;
+    /// The type of a name, or of a type's name.
+    pub(super) fn ty(&self, name: &str) -> Option<Ty<'s>> {
+        let Some((_, shape, optional)) = self.names.iter().rfind(|(known, _, _)| *known == name)
+        else {
+            return declarations::type_named(name).map(|_| Ty::Basic("type"));
+        };
         let ty = Ty::of(shape);
-        Some(if *optional { Ty::Optional(Rc::new(ty)) } else { ty })
-    }
-}
-
-/// A type, as far as it is known.
-#[derive(Clone, Debug)]
-pub(super) enum Ty<'s> {
-    Dyn,
-    Basic(&'static str),
-    List(Rc<Ty<'s>>),
-    Map(Rc<Ty<'s>>),
-    Optional(Rc<Ty<'s>>),
-    /// A list, a map or an object of a schema.
-    Shape(&'s Shape),
-}
-
-pub(super) const BOOL: Ty<'static> = Ty::Basic("bool");
-const TIMESTAMP: &str = "google.protobuf.Timestamp";
-const DURATION: &str = "google.protobuf.Duration";
-
-impl<'s> Ty<'s> {
-    pub(super) fn of(shape: &'s Shape) -> Ty<'s> {
-        match shape {
-            Shape::Dyn => Ty::Dyn,
-            Shape::Bool => BOOL,
-            Shape::Int => Ty::Basic("int"),
-            Shape::Double => Ty::Basic("double"),
-            Shape::Text(_) => Ty::Basic("string"),
-            Shape::Bytes => Ty::Basic("bytes"),
-            Shape::Timestamp => Ty::Basic(TIMESTAMP),
-            Shape::Duration => Ty::Basic(DURATION),
-            Shape::List(_) | Shape::Map(_) | Shape::Object(_) => Ty::Shape(shape),
-        }
-    }
-
-    fn named(name: &'static str) -> Ty<'s> {
-        match name {
-            "dyn" => Ty::Dyn,
-            "list" => Ty::List(Rc::new(Ty::Dyn)),
-            "map" => Ty::Map(Rc::new(Ty::Dyn)),
-            "optional_type" => Ty::Optional(Rc::new(Ty::Dyn)),
-            name => Ty::Basic(name),
-        }
-    }
-
-    /// The name of the type, without its parts.
-    pub(super) fn name(&self) -> &'static str {
-        match self {
-            Ty::Dyn => "dyn",
-            Ty::Basic(name) => name,
-            Ty::List(_) | Ty::Shape(Shape::List(_)) => "list",
-            Ty::Optional(_) => "optional_type",
-            Ty::Map(_) | Ty::Shape(_) => "map",
-        }
-    }
-
-    /// With its parts, for messages.
-    fn show(&self) -> String {
-        match self {
-            Ty::List(inner) => format!("list({})", inner.show()),
-            Ty::Map(inner) => format!("map(string, {})", inner.show()),
-            Ty::Optional(inner) => format!("optional_type({})", inner.show()),
-            Ty::Shape(Shape::List(list)) => format!("list({})", Ty::of(&list.items).show()),
-            Ty::Shape(Shape::Map(map)) => format!("map(string, {})", Ty::of(&map.values).show()),
-            Ty::Shape(_) => "object".to_owned(),
-            other => other.name().to_owned(),
-        }
-    }
-
-    /// What a list holds, or the keys of a map.
-    fn elements(&self) -> Ty<'s> {
-        match self {
-            Ty::List(inner) => (**inner).clone(),
-            Ty::Shape(Shape::List(list)) => Ty::of(&list.items),
-            Ty::Map(_) | Ty::Shape(_) => Ty::Basic("string"),
-            _ => Ty::Dyn,
-        }
-    }
-
-    /// What a list or map holds.
-    fn values(&self) -> Ty<'s> {
-        match self {
-            Ty::Map(inner) => (**inner).clone(),
-            Ty::Shape(Shape::Map(map)) => Ty::of(&map.values),
-            Ty::Shape(Shape::Object(_)) => Ty::Dyn,
-            other => other.elements(),
-        }
+        Some(if *optional { Ty::optional(ty) } else { ty })
     }
 }
 
 /// Checks an expression and answers the type of its result.
 pub(super) fn check(root: &Expr, known: &Known<'_>) -> Result<&'static str, Fault> {
-    Checker { known }.ty(root, None).map(|ty| ty.name())
+    Checker { known, mixes: false }.ty(root, None).map(|ty| ty.name())
 }
 
-struct Scope<'o, 's> {
-    name: &'o str,
-    ty: Ty<'s>,
-    outer: Option<&'o Scope<'o, 's>>,
+/// A name that a macro bound, and those around it.
+pub(super) struct Scope<'o, 's> {
+    pub(super) name: &'o str,
+    pub(super) ty: Ty<'s>,
+    pub(super) outer: Option<&'o Scope<'o, 's>>,
 }
 
 type Outer<'o, 's> = Option<&'o Scope<'o, 's>>;
 
 struct Checker<'k, 's> {
     known: &'k Known<'s>,
+    /// Whether the elements of a list may be of different types: in what is formatted they may.
+    mixes: bool,
 }
 
 impl<'s> Checker<'_, 's> {
     fn ty(&self, expr: &Expr, scope: Outer<'_, 's>) -> Result<Ty<'s>, Fault> {
+        let at = expr.at;
         Ok(match &expr.node {
             Node::Null => Ty::Basic("null_type"),
             Node::Bool(_) => BOOL,
-            Node::Int(_) => Ty::Basic("int"),
+            Node::Int(_) => INT,
             Node::Uint(_) => Ty::Basic("uint"),
             Node::Double(_) => Ty::Basic("double"),
-            Node::Text(_) => Ty::Basic("string"),
+            Node::Text(_) => STRING,
             Node::Bytes(_) => Ty::Basic("bytes"),
-            Node::Name(name) => return self.name(name, expr.at, scope),
+            Node::Name(name) => return self.name(name, at, scope),
             Node::Select { of, field, optional } => {
-                let found = self.select(of, field, expr.at, scope)?;
-                if *optional && !matches!(found, Ty::Optional(_)) {
-                    Ty::Optional(Rc::new(found))
-                } else {
-                    found
-                }
+                let of = self.ty(of, scope)?;
+                return field_of(&of, field, *optional).map_err(|why| Fault::new(at, why));
             }
             Node::Has { of, field } => {
-                self.select(of, field, expr.at, scope)?;
+                let of = self.ty(of, scope)?;
+                field_of(&of, field, false).map_err(|why| Fault::new(at, why))?;
                 BOOL
             }
             Node::Index { of, key, optional } => {
-                let of = self.ty(of, scope)?;
-                self.ty(key, scope)?;
-                let found = match &of {
-                    Ty::Optional(inner) => Ty::Optional(Rc::new(inner.values())),
-                    Ty::Dyn | Ty::List(_) | Ty::Map(_) | Ty::Shape(_) => of.values(),
-                    Ty::Basic(_) => {
-                        return Err(no_overload(expr.at, "_[_]", &[&of, &Ty::Dyn]));
-                    }
-                };
-                if *optional { Ty::Optional(Rc::new(found)) } else { found }
+                let (of, key) = (self.ty(of, scope)?, self.ty(key, scope)?);
+                let name = if *optional { "_[?_]" } else { "_[_]" };
+                let found = element_of(&of, &key, *optional);
+                found.ok_or_else(|| no_overload(at, name, &[&of, &key]))?
             }
             Node::Not(inner) => {
                 let inner = self.ty(inner, scope)?;
-                match inner.name() {
-                    "bool" | "dyn" => BOOL,
-                    _ => return Err(no_overload(expr.at, "!_", &[&inner])),
+                match inner.may_be("bool") {
+                    true => BOOL,
+                    false => return Err(no_overload(at, "!_", &[&inner])),
                 }
             }
             Node::Negate(inner) => {
                 let inner = self.ty(inner, scope)?;
                 match inner.name() {
                     "int" | "double" | "dyn" => inner,
-                    _ => return Err(no_overload(expr.at, "-_", &[&inner])),
+                    _ => return Err(no_overload(at, "-_", &[&inner])),
                 }
             }
             Node::Binary(op, sides) => {
                 let (left, right) = (self.ty(&sides[0], scope)?, self.ty(&sides[1], scope)?);
-                return binary(*op, left, &right, expr.at);
+                let found = binary(*op, &left, &right);
+                found.ok_or_else(|| no_overload(at, op.name(), &[&left, &right]))?
             }
-            Node::All(terms) => return self.junction(terms, "_&&_", expr.at, scope),
-            Node::Any(terms) => return self.junction(terms, "_||_", expr.at, scope),
-            Node::If(parts) => return self.conditional(parts, expr.at, scope),
-            Node::List(elements) => {
-                let mut ty: Option<Ty<'s>> = None;
-                for (element, _) in elements {
-                    let found = self.ty(element, scope)?;
-                    ty = Some(match ty {
-                        Some(ty) if ty.name() != found.name() => Ty::Dyn,
-                        Some(ty) => ty,
-                        None => found,
-                    });
+            Node::All(terms) | Node::Any(terms) => {
+                for term in terms {
+                    self.condition(term, scope)?;
                 }
-                Ty::List(Rc::new(ty.unwrap_or(Ty::Dyn)))
+                BOOL
+            }
+            Node::If(parts) => return self.conditional(parts, at, scope),
+            Node::List(elements) => {
+                let elements = elements.iter().map(|(element, optional)| (element, *optional));
+                Ty::list(self.joined(elements, scope)?)
             }
             Node::Map(entries) => {
-                for (key, value, _) in entries {
-                    self.ty(key, scope)?;
-                    self.ty(value, scope)?;
-                }
-                Ty::Map(Rc::new(Ty::Dyn))
+                let keys = entries.iter().map(|(key, _, _)| (key, false));
+                let values = entries.iter().map(|(_, value, optional)| (value, *optional));
+                Ty::map(self.joined(keys, scope)?, self.joined(values, scope)?)
             }
             Node::Struct { name, fields } => {
                 let root = name.split('.').next().unwrap_or_default();
                 if !self.known.types.contains(&root) {
-                    return Err(undeclared(expr.at, name));
+                    return Err(undeclared(at, name));
                 }
                 for (_, value, _) in fields {
                     self.ty(value, scope)?;
                 }
-                Ty::Map(Rc::new(Ty::Dyn))
+                Ty::map(STRING, Ty::Dyn)
             }
             Node::Call { name, of, args } => {
-                return self.call(name, of.as_deref(), args, expr.at, scope);
+                return self.call(name, of.as_deref(), args, at, scope);
             }
-            Node::Fold(fold) => return self.fold(fold, expr.at, scope),
-            Node::Bind { name, value, body } => {
-                let ty = self.ty(value, scope)?;
-                return self.ty(body, Some(&Scope { name, ty, outer: scope }));
-            }
+            Node::Fold(fold) => return self.fold(fold, scope),
             Node::OptMap { of, name, body, flat } => {
                 let ty = match self.ty(of, scope)? {
                     Ty::Optional(inner) => (*inner).clone(),
                     Ty::Dyn => Ty::Dyn,
-                    other => return Err(no_overload(expr.at, "optMap", &[&other])),
+                    other => return Err(no_method(at, "optMap", &[other])),
                 };
                 let made = self.ty(body, Some(&Scope { name, ty, outer: scope }))?;
-                if *flat { made } else { Ty::Optional(Rc::new(made)) }
+                if *flat { made } else { Ty::optional(made) }
             }
         })
     }
@@ -267,38 +169,45 @@ impl<'s> Checker<'_, 's> {
             }
             scope = bound.outer;
         }
-        match (self.known.get(name), functions::type_named(name)) {
-            (Some(ty), _) => Ok(ty),
-            (None, Some(_)) => Ok(Ty::Basic("type")),
-            (None, None) => Err(undeclared(at, name)),
+        self.known.ty(name).ok_or_else(|| undeclared(at, name))
+    }
+
+    /// What must be true or false.
+    fn condition(&self, expr: &Expr, scope: Outer<'_, 's>) -> Result<(), Fault> {
+        let ty = self.ty(expr, scope)?;
+        match ty.may_be("bool") {
+            true => Ok(()),
+            false => Err(mismatch(expr.at, &BOOL, &ty)),
         }
     }
 
-    fn select(
+    /// The type that all elements of a list or map have.
+    fn joined<'e>(
         &self,
-        of: &Expr,
-        field: &str,
-        at: usize,
+        elements: impl Iterator<Item = (&'e Expr, bool)>,
         scope: Outer<'_, 's>,
     ) -> Result<Ty<'s>, Fault> {
-        let of = self.ty(of, scope)?;
-        field_of(&of, field, at)
-    }
-
-    fn junction(
-        &self,
-        terms: &[Expr],
-        name: &str,
-        at: usize,
-        scope: Outer<'_, 's>,
-    ) -> Result<Ty<'s>, Fault> {
-        for term in terms {
-            let ty = self.ty(term, scope)?;
-            if !matches!(ty.name(), "bool" | "dyn") {
-                return Err(no_overload(at, name, &[&ty, &BOOL]));
-            }
+        let mut joined: Option<Ty<'s>> = None;
+        for (element, optional) in elements {
+            let found = match (self.ty(element, scope)?, optional) {
+                (Ty::Optional(inner), true) => (*inner).clone(),
+                (Ty::Dyn, true) => Ty::Dyn,
+                (found, true) => {
+                    return Err(mismatch(element.at, &Ty::optional(found.clone()), &found));
+                }
+                (found, false) => found,
+            };
+            joined = Some(match joined {
+                Some(known) if self.mixes && !known.goes_with(&found) => Ty::Dyn,
+                Some(known) if !known.goes_with(&found) => {
+                    return Err(mismatch(element.at, &known, &found));
+                }
+                Some(known) if found.is_dyn() || known.is_dyn() => Ty::Dyn,
+                Some(Ty::Basic("null_type")) | None => found,
+                Some(known) => known,
+            });
         }
-        Ok(BOOL)
+        Ok(joined.unwrap_or(Ty::Dyn))
     }
 
     fn conditional(
@@ -309,10 +218,10 @@ impl<'s> Checker<'_, 's> {
     ) -> Result<Ty<'s>, Fault> {
         let condition = self.ty(&parts[0], scope)?;
         let (yes, no) = (self.ty(&parts[1], scope)?, self.ty(&parts[2], scope)?);
-        if !matches!(condition.name(), "bool" | "dyn") {
-            return Err(no_overload(at, "_?_:_", &[&condition, &yes, &no]));
+        match condition.may_be("bool") && yes.goes_with(&no) {
+            true => Ok(either(yes, no)),
+            false => Err(no_overload(at, "_?_:_", &[&condition, &yes, &no])),
         }
-        Ok(if yes.name() == no.name() { yes } else { Ty::Dyn })
     }
 
     fn call(
@@ -323,130 +232,191 @@ impl<'s> Checker<'_, 's> {
         at: usize,
         scope: Outer<'_, 's>,
     ) -> Result<Ty<'s>, Fault> {
-        let types = of.into_iter().chain(args).map(|arg| self.ty(arg, scope));
+        let inside = Checker { mixes: self.mixes || name == "format", ..*self };
+        let types = of.into_iter().chain(args).map(|arg| inside.ty(arg, scope));
         let types = types.collect::<Result<Vec<_>, _>>()?;
-        let is_method = of.is_some();
-        let fits = |style: Style| match style {
-            Style::Function => !is_method,
-            Style::Method => is_method,
-            Style::Either => true,
-        };
-        let mut named = functions::SIGNATURES.iter().filter(|known| known.name == name);
-        let Some(signature) = named.find(|known| fits(known.style)) else {
+        if name.starts_with("jsonpatch.") && !self.known.types.contains(&"JSONPatch") {
             return Err(undeclared(at, name));
-        };
-        if let Some(first) = types.first() {
-            let allowed =
-                |ty: &str| signature.of.split('|').any(|known| known == "dyn" || known == ty);
-            if first.name() != "dyn" && !allowed(first.name()) {
-                return Err(match of {
-                    Some(_) => {
-                        let rest: Vec<String> = types[1..].iter().map(Ty::show).collect();
-                        let shown = format!("{}.({})", first.show(), rest.join(", "));
-                        let why =
-                            format!("found no matching overload for '{name}' applied to '{shown}'");
-                        Fault::new(at, why)
-                    }
-                    None => no_overload(at, name, &types.iter().collect::<Vec<_>>()),
-                });
-            }
         }
-        Ok(match (name, types.as_slice()) {
-            ("optional.of" | "optional.ofNonZeroValue", [inner]) => {
-                Ty::Optional(Rc::new(inner.clone()))
+        literals(name, args)?;
+        declarations::answer(name, of.is_some(), &types).map_err(|why| match (why, of) {
+            (Meaningless::NoSuchFunction, _) => undeclared(at, name),
+            (Meaningless::NoSuchOverload, Some(_)) => no_method(at, name, &types),
+            (Meaningless::NoSuchOverload, None) => {
+                no_overload(at, name, &types.iter().collect::<Vec<_>>())
             }
-            ("value" | "orValue", [Ty::Optional(inner), ..]) => (**inner).clone(),
-            ("or", [of, ..]) => of.clone(),
-            ("split" | "findAll", _) => Ty::List(Rc::new(Ty::Basic("string"))),
-            ("min" | "max", [list]) => list.elements(),
-            ("sum", [list]) => list.elements(),
-            ("sort" | "slice" | "distinct" | "reverse", [of, ..]) => of.clone(),
-            ("first" | "last", [list]) => Ty::Optional(Rc::new(list.elements())),
-            _ => Ty::named(signature.answers),
         })
     }
 
-    fn fold(&self, fold: &Fold, at: usize, scope: Outer<'_, 's>) -> Result<Ty<'s>, Fault> {
+    fn fold(&self, fold: &Fold, scope: Outer<'_, 's>) -> Result<Ty<'s>, Fault> {
         let range = self.ty(&fold.range, scope)?;
-        if matches!(range, Ty::Basic(_) | Ty::Optional(_)) {
+        if !range.is_dyn() && (range.is_object() || !matches!(range.name(), "list" | "map")) {
             let why = format!(
                 "expression of type '{}' cannot be range of a comprehension (must be list, map, or dynamic)",
                 range.show()
             );
             return Err(Fault::new(fold.range.at, why));
         }
-        let is_list = range.name() == "list";
-        let first = match (&fold.second, is_list) {
-            (Some(_), true) => Ty::Basic("int"),
-            (Some(_), false) | (None, false) if !matches!(range, Ty::Dyn) => Ty::Basic("string"),
-            _ => range.elements(),
-        };
-        let element = first.clone();
+        let (first, second) = range.steps(fold.second.is_some());
         let outer = Scope { name: &fold.first, ty: first, outer: scope };
-        let inner = fold.second.as_deref().map(|name| Scope {
-            name,
-            ty: range.values(),
-            outer: Some(&outer),
-        });
-        let scope = inner.as_ref().unwrap_or(&outer);
-        let condition = |expr: &Expr| -> Result<(), Fault> {
-            let ty = self.ty(expr, Some(scope))?;
-            match ty.name() {
-                "bool" | "dyn" => Ok(()),
-                _ => {
-                    let why = format!("expected type 'bool' but found '{}'", ty.show());
-                    Err(Fault::new(expr.at, why))
-                }
-            }
-        };
+        let inner = fold.second.as_deref().zip(second);
+        let inner = inner.map(|(name, ty)| Scope { name, ty, outer: Some(&outer) });
+        let scope = Some(inner.as_ref().unwrap_or(&outer));
         if let Some(filter) = &fold.filter {
-            condition(filter)?;
+            self.condition(filter, scope)?;
         }
-        let _ = at;
-        Ok(match fold.kind {
-            FoldKind::All | FoldKind::Exists | FoldKind::ExistsOne => {
-                condition(&fold.body)?;
-                BOOL
-            }
-            FoldKind::Filter => {
-                condition(&fold.body)?;
-                Ty::List(Rc::new(element))
-            }
-            FoldKind::Map => Ty::List(Rc::new(self.ty(&fold.body, Some(scope))?)),
-            FoldKind::TransformMap => Ty::Map(Rc::new(self.ty(&fold.body, Some(scope))?)),
-            FoldKind::TransformMapEntry => {
-                self.ty(&fold.body, Some(scope))?;
-                Ty::Map(Rc::new(Ty::Dyn))
-            }
-            FoldKind::SortBy => {
-                self.ty(&fold.body, Some(scope))?;
-                range
-            }
-        })
+        if matches!(
+            fold.kind,
+            FoldKind::All | FoldKind::Exists | FoldKind::ExistsOne | FoldKind::Filter
+        ) {
+            self.condition(&fold.body, scope)?;
+            return Ok(folded(fold, &range, Ty::Dyn));
+        }
+        let body = self.ty(&fold.body, scope)?;
+        if fold.kind == FoldKind::SortBy && !body.is_dyn() && !ORDERED.contains(&body.name()) {
+            let types = [range, Ty::list(body)];
+            return Err(no_method(fold.body.at, "@sortByAssociatedKeys", &types));
+        }
+        Ok(folded(fold, &range, body))
     }
 }
 
-fn field_of<'s>(of: &Ty<'s>, field: &str, at: usize) -> Result<Ty<'s>, Fault> {
-    match of {
-        Ty::Dyn => Ok(Ty::Dyn),
+/// The type of what a macro makes.
+pub(super) fn folded<'s>(fold: &Fold, range: &Ty<'s>, body: Ty<'s>) -> Ty<'s> {
+    match fold.kind {
+        FoldKind::All | FoldKind::Exists | FoldKind::ExistsOne => BOOL,
+        FoldKind::Filter => Ty::list(range.steps(false).0),
+        FoldKind::Map => Ty::list(body),
+        FoldKind::TransformMap => Ty::map(range.steps(true).0, body),
+        FoldKind::TransformMapEntry => body,
+        FoldKind::SortBy => range.clone(),
+    }
+}
+
+/// The more general of two types that go together.
+pub(super) fn either<'s>(yes: Ty<'s>, no: Ty<'s>) -> Ty<'s> {
+    match (&yes, &no) {
+        (_, Ty::Dyn) | (Ty::Basic("null_type"), _) => no,
+        _ => yes,
+    }
+}
+
+/// The type of `of.field`, or why there is none.
+pub(super) fn field_of<'s>(of: &Ty<'s>, field: &str, optional: bool) -> Result<Ty<'s>, String> {
+    let found = match of {
+        Ty::Dyn => Ty::Dyn,
         Ty::Shape(shape @ Shape::Object(_)) => match shape.named(field) {
-            Some(field) => Ok(Ty::of(&field.shape)),
-            None => Err(Fault::new(at, format!("undefined field '{field}'"))),
+            Some(field) => Ty::of(&field.shape),
+            None => return Err(format!("undefined field '{field}'")),
         },
-        Ty::Map(_) | Ty::Shape(Shape::Map(_)) => Ok(of.values()),
-        Ty::Optional(inner) => {
-            let found = field_of(inner, field, at)?;
-            Ok(Ty::Optional(Rc::new(found)))
+        Ty::Map(_) | Ty::Shape(Shape::Map(_)) => of.values(),
+        Ty::Optional(inner) => return field_of(inner, field, false).map(Ty::optional),
+        Ty::Basic("kubernetes.authorization.Authorizer") if field == "requestResource" => {
+            Ty::Basic("kubernetes.authorization.ResourceCheck")
         }
         other => {
-            let why = format!("type '{}' does not support field selection", other.show());
-            Err(Fault::new(at, why))
+            return Err(format!("type '{}' does not support field selection", other.show()));
         }
+    };
+    Ok(if optional { Ty::optional(found) } else { found })
+}
+
+/// The type of `of[key]`, if there can be one.
+pub(super) fn element_of<'s>(of: &Ty<'s>, key: &Ty<'s>, optional: bool) -> Option<Ty<'s>> {
+    let fits = match of {
+        Ty::Dyn => true,
+        Ty::Optional(inner) => {
+            let found = element_of(inner, key, false)?;
+            return Some(Ty::optional(found));
+        }
+        _ if of.is_object() => false,
+        _ => match of.name() {
+            "list" => key.may_be("int"),
+            "map" => of.keys().goes_with(key),
+            _ => false,
+        },
+    };
+    let found = fits.then(|| of.values())?;
+    Some(if optional { Ty::optional(found) } else { found })
+}
+
+/// The type of what an operator makes, if it takes such sides.
+pub(super) fn binary<'s>(op: Op, left: &Ty<'s>, right: &Ty<'s>) -> Option<Ty<'s>> {
+    let (a, b) = (left.name(), right.name());
+    let either_dyn = left.is_dyn() || right.is_dyn();
+    let both = |names: &[&str]| {
+        let fits = |ty: &Ty<'_>| ty.is_dyn() || names.contains(&ty.name());
+        fits(left) && fits(right) && (either_dyn || a == b)
+    };
+    let known = || if left.is_dyn() { right.clone() } else { left.clone() };
+    match op {
+        Op::Equal | Op::NotEqual => left.goes_with(right).then_some(BOOL),
+        Op::Less | Op::LessEqual | Op::Greater | Op::GreaterEqual => {
+            let is_number = |name: &str| matches!(name, "int" | "uint" | "double");
+            (both(&ORDERED) || (is_number(a) && is_number(b))).then_some(BOOL)
+        }
+        Op::In => match b {
+            "dyn" => Some(BOOL),
+            "list" => right.values().goes_with(left).then_some(BOOL),
+            "map" if !right.is_object() => right.keys().goes_with(left).then_some(BOOL),
+            _ => None,
+        },
+        Op::Add | Op::Subtract => sum(op, left, right, &both),
+        Op::Multiply | Op::Divide => both(&["int", "uint", "double"]).then(known),
+        Op::Modulo => both(&["int", "uint"]).then(known),
     }
+}
+
+fn sum<'s>(
+    op: Op,
+    left: &Ty<'s>,
+    right: &Ty<'s>,
+    both: &dyn Fn(&[&str]) -> bool,
+) -> Option<Ty<'s>> {
+    let time = |ty: &Ty<'_>| matches!(ty.name(), "dyn" | TIMESTAMP | DURATION);
+    let (a, b) = (left.name(), right.name());
+    match (op, a, b) {
+        (Op::Add, TIMESTAMP, DURATION) | (Op::Add, DURATION, TIMESTAMP) => {
+            Some(Ty::Basic(TIMESTAMP))
+        }
+        (Op::Add, TIMESTAMP, TIMESTAMP) => None,
+        (Op::Subtract, TIMESTAMP, TIMESTAMP) => Some(Ty::Basic(DURATION)),
+        (Op::Subtract, TIMESTAMP, DURATION) => Some(Ty::Basic(TIMESTAMP)),
+        (_, "dyn", "dyn") => Some(Ty::Dyn),
+        // A time may be added to a span, and the other way round.
+        (_, TIMESTAMP | DURATION, "dyn") | (_, "dyn", TIMESTAMP | DURATION) => {
+            (time(left) && time(right)).then_some(Ty::Dyn)
+        }
+        (Op::Add, "list", "list") => left.goes_with(right).then(|| left.clone()),
+        (Op::Add, ..) if both(&["int", "uint", "double", "string", "bytes", "list", DURATION]) => {
+            Some(if a == "dyn" { right.clone() } else { left.clone() })
+        }
+        (Op::Subtract, ..) if both(&["int", "uint", "double", DURATION]) => {
+            Some(if a == "dyn" { right.clone() } else { left.clone() })
+        }
+        _ => None,
+    }
+}
+
+/// Times and spans that are written out must be some.
+fn literals(name: &str, args: &[Expr]) -> Result<(), Fault> {
+    let [Expr { at, node }] = args else { return Ok(()) };
+    let fits = match (name, node) {
+        ("duration", Node::Text(text)) => time::parse_duration(text).is_some(),
+        ("timestamp", Node::Text(text)) => time::parse_timestamp(text).is_some(),
+        ("timestamp", Node::Int(seconds)) => time::from_seconds(*seconds).is_some(),
+        _ => true,
+    };
+    if fits { Ok(()) } else { Err(Fault::new(*at, format!("invalid {name} argument"))) }
 }
 
 fn undeclared(at: usize, name: &str) -> Fault {
     Fault::new(at, format!("undeclared reference to '{name}' (in container '')"))
+}
+
+fn mismatch(at: usize, expected: &Ty<'_>, found: &Ty<'_>) -> Fault {
+    let why = format!("expected type '{}' but found '{}'", expected.show(), found.show());
+    Fault::new(at, why)
 }
 
 fn no_overload(at: usize, name: &str, types: &[&Ty<'_>]) -> Fault {
@@ -455,59 +425,9 @@ fn no_overload(at: usize, name: &str, types: &[&Ty<'_>]) -> Fault {
     Fault::new(at, format!("found no matching overload for '{name}' applied to '({types})'"))
 }
 
-/// Types of which two different ones never go together.
-const PLAIN: [&str; 6] = ["bool", "int", "uint", "double", "string", "bytes"];
-
-fn binary<'s>(op: Op, left: Ty<'s>, right: &Ty<'s>, at: usize) -> Result<Ty<'s>, Fault> {
-    let (a, b) = (left.name(), right.name());
-    let wrong = |left: &Ty<'s>| Err(no_overload(at, op.name(), &[left, right]));
-    let either_dyn = a == "dyn" || b == "dyn";
-    match op {
-        Op::Equal | Op::NotEqual => {
-            let differ = PLAIN.contains(&a) && PLAIN.contains(&b) && a != b;
-            let plain_and_not = PLAIN.contains(&a) != PLAIN.contains(&b)
-                && ["list", "map"].iter().any(|holder| *holder == a || *holder == b);
-            if differ || (plain_and_not && !either_dyn) { wrong(&left) } else { Ok(BOOL) }
-        }
-        Op::Less | Op::LessEqual | Op::Greater | Op::GreaterEqual => {
-            let number = |name: &str| matches!(name, "int" | "uint" | "double");
-            let ordered = |name: &str| {
-                number(name) || matches!(name, "bool" | "string" | "bytes" | TIMESTAMP | DURATION)
-            };
-            let fits = either_dyn || (number(a) && number(b)) || (ordered(a) && a == b);
-            if fits { Ok(BOOL) } else { wrong(&left) }
-        }
-        Op::In => match b {
-            "list" | "map" | "dyn" => Ok(BOOL),
-            _ => wrong(&left),
-        },
-        _ if either_dyn => Ok(Ty::Dyn),
-        Op::Add => match (a, b) {
-            (a, b)
-                if a == b
-                    && matches!(
-                        a,
-                        "int" | "uint" | "double" | "string" | "bytes" | "list" | DURATION
-                    ) =>
-            {
-                Ok(left)
-            }
-            (TIMESTAMP, DURATION) | (DURATION, TIMESTAMP) => Ok(Ty::Basic(TIMESTAMP)),
-            _ => wrong(&left),
-        },
-        Op::Subtract => match (a, b) {
-            (TIMESTAMP, TIMESTAMP) => Ok(Ty::Basic(DURATION)),
-            (TIMESTAMP, DURATION) => Ok(left),
-            (a, b) if a == b && matches!(a, "int" | "uint" | "double" | DURATION) => Ok(left),
-            _ => wrong(&left),
-        },
-        Op::Multiply | Op::Divide => match a {
-            "int" | "uint" | "double" if a == b => Ok(left),
-            _ => wrong(&left),
-        },
-        Op::Modulo => match a {
-            "int" | "uint" if a == b => Ok(left),
-            _ => wrong(&left),
-        },
-    }
+fn no_method(at: usize, name: &str, types: &[Ty<'_>]) -> Fault {
+    let mut shown = types.iter().map(Ty::show);
+    let of = shown.next().unwrap_or_default();
+    let rest = shown.collect::<Vec<_>>().join(", ");
+    Fault::new(at, format!("found no matching overload for '{name}' applied to '{of}.({rest})'"))
 }

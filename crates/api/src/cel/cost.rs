@@ -1,39 +1,119 @@
 //! What an expression may cost at most, before there is an object: a refusal when the definition
 //! is written is better than one for every object later.
 //!
-//! The estimate follows the reference in kind (sizes from `maxItems`, `maxProperties` and
-//! `maxLength`, else from what fits into a request), not to the last unit.
+//! The figures are those of Kubernetes, to the unit, because they decide which definitions are
+//! accepted. Sizes come from the schema (`maxItems`, `maxProperties`, `maxLength`, `enum`,
+//! formats), else from what fits into a request. What they come from is followed along the path
+//! of a value through the schema, as the reference does; where a value has no path, its size is
+//! that of what it was made from, or unknown, and then as large as a number can be.
 
+mod calls;
+mod fold;
+mod size;
+
+use self::size::{Entry, ONE, Size, UNKNOWN, scaled};
 use super::Shape;
-use super::check::{Known, Ty};
-use super::parse::{Expr, Fold, FoldKind, Node, Op};
-use super::shape::REQUEST_MAX;
+use super::check::{self, Known};
+use super::parse::{Expr, Node, Op};
+use super::types::{BOOL, INT, STRING, Ty};
 
 /// The most an evaluation costs.
 pub(super) fn of(root: &Expr, known: &Known<'_>) -> u64 {
     Estimate { known }.of(root, None).cost
 }
 
-/// How many values of this shape a list or map may hold.
-pub(super) fn count_max(shape: &Shape) -> u64 {
-    match shape {
-        Shape::List(list) => list.max.unwrap_or_else(|| REQUEST_MAX / (list.items.bytes_min() + 1)),
-        Shape::Map(map) => map.max.unwrap_or_else(|| REQUEST_MAX / (map.values.bytes_min() + 6)),
-        _ => 1,
+/// What making a list, a map or an object costs, apart from its parts.
+const LIST: u64 = 10;
+const MAP: u64 = 30;
+const STRUCT: u64 = 40;
+
+/// What looking at a text costs: a tenth of its length.
+const TRAVERSAL: f64 = 0.1;
+
+/// What is known of a value.
+struct Found<'s> {
+    cost: u64,
+    size: Option<Size>,
+    entry: Option<Entry>,
+    place: Place<'s>,
+    ty: Ty<'s>,
+}
+
+impl<'s> Found<'s> {
+    /// A value of this type, computed at this cost.
+    fn of(ty: Ty<'s>, cost: u64) -> Found<'s> {
+        let size = ty.is_scalar().then_some(ONE);
+        Found { cost, size, entry: None, place: Place::None, ty }
+    }
+
+    fn literal(ty: Ty<'s>, size: u64) -> Found<'s> {
+        Found { size: Some(Size::exactly(size)), ..Found::of(ty, 0) }
+    }
+
+    fn size(&self) -> Size {
+        self.size.unwrap_or(UNKNOWN)
+    }
+
+    fn sized(self, size: Size) -> Found<'s> {
+        Found { size: Some(size), ..self }
+    }
+
+    /// The same somewhere in the schema, which then tells its size.
+    fn placed(self, place: Place<'s>) -> Found<'s> {
+        let size = place.size().or(self.size);
+        Found { place, size, ..self }
     }
 }
 
-/// What is known of a value: its cost so far, how large it may be, and its type.
-struct Sized<'s> {
-    cost: u64,
-    size: u64,
-    ty: Option<Ty<'s>>,
+/// Where in the schema a value is.
+#[derive(Clone, Copy)]
+enum Place<'s> {
+    /// It was computed.
+    None,
+    At(&'s Shape),
+    /// The keys of a map, of whose length no schema says anything.
+    Key,
+    /// Somewhere the schema does not tell.
+    Lost,
 }
 
+/// A step from a place to one inside it.
+enum Step<'f> {
+    Field(&'f str),
+    Value,
+    Key,
+    Index,
+}
+
+impl<'s> Place<'s> {
+    /// A path has a first element, and whatever it is, it means the root: so does the first step
+    /// from nowhere.
+    fn then(self, step: &Step<'_>, root: &'s Shape) -> Place<'s> {
+        match (self, step) {
+            (Place::None, _) => Place::At(root),
+            (Place::At(shape), Step::Field(name)) => {
+                shape.named(name).map_or(Place::Lost, |field| Place::At(&field.shape))
+            }
+            (Place::At(Shape::List(list)), Step::Value) => Place::At(&list.items),
+            (Place::At(Shape::Map(map)), Step::Value) => Place::At(&map.values),
+            (Place::At(Shape::Map(_)), Step::Key) => Place::Key,
+            _ => Place::Lost,
+        }
+    }
+
+    fn size(self) -> Option<Size> {
+        match self {
+            Place::At(shape) => Some(Size { min: 0, max: shape.elements_max() }),
+            Place::Key => Some(Size { min: 0, max: 0 }),
+            Place::None | Place::Lost => None,
+        }
+    }
+}
+
+/// A name that a macro bound, and those around it.
 struct Scope<'o, 's> {
     name: &'o str,
-    size: u64,
-    ty: Option<Ty<'s>>,
+    found: Found<'s>,
     outer: Option<&'o Scope<'o, 's>>,
 }
 
@@ -43,180 +123,191 @@ struct Estimate<'k, 's> {
     known: &'k Known<'s>,
 }
 
-fn size_of(ty: &Option<Ty<'_>>) -> u64 {
-    match ty {
-        Some(Ty::Shape(shape @ (Shape::List(_) | Shape::Map(_)))) => count_max(shape),
-        Some(Ty::Basic("string" | "bytes") | Ty::Dyn) | None => REQUEST_MAX,
-        _ => 1,
-    }
-}
-
 impl<'s> Estimate<'_, 's> {
-    fn of(&self, expr: &Expr, scope: Outer<'_, 's>) -> Sized<'s> {
-        let plain = |cost: u64| Sized { cost, size: 1, ty: None };
+    fn of(&self, expr: &Expr, scope: Outer<'_, 's>) -> Found<'s> {
         match &expr.node {
-            Node::Text(text) => Sized { cost: 1, size: text.len() as u64, ty: None },
-            Node::Bytes(bytes) => Sized { cost: 1, size: bytes.len() as u64, ty: None },
-            Node::Null | Node::Bool(_) | Node::Int(_) | Node::Uint(_) | Node::Double(_) => plain(1),
+            Node::Null => Found::literal(Ty::Basic("null_type"), 1),
+            Node::Bool(_) => Found::literal(BOOL, 1),
+            Node::Int(_) => Found::literal(INT, 1),
+            Node::Uint(_) => Found::literal(Ty::Basic("uint"), 1),
+            Node::Double(_) => Found::literal(Ty::Basic("double"), 1),
+            Node::Text(text) => Found::literal(STRING, text.chars().count() as u64),
+            Node::Bytes(bytes) => Found::literal(Ty::Basic("bytes"), bytes.len() as u64),
             Node::Name(name) => self.name(name, scope),
-            Node::Select { of, field, .. } => self.select(of, field, scope),
-            Node::Has { of, .. } => plain(self.of(of, scope).cost.saturating_add(1)),
-            Node::Index { of, key, .. } => {
-                let (of, key) = (self.of(of, scope), self.of(key, scope));
-                let shape = match &of.ty {
-                    Some(Ty::Shape(Shape::List(list))) => Some(&list.items),
-                    Some(Ty::Shape(Shape::Map(map))) => Some(&map.values),
-                    _ => None,
-                };
-                self.shaped(shape, of.cost.saturating_add(key.cost))
+            Node::Select { of, field, optional } => self.select(of, field, *optional, scope),
+            Node::Has { of, .. } => Found::of(BOOL, self.of(of, scope).cost),
+            Node::Index { of, key, optional } => self.index(of, key, *optional, scope),
+            Node::Not(inner) => Found::of(BOOL, self.of(inner, scope).cost.saturating_add(1)),
+            Node::Negate(inner) => {
+                let inner = self.of(inner, scope);
+                Found::of(inner.ty, inner.cost.saturating_add(1))
             }
             Node::Binary(op, sides) => self.binary(*op, sides, scope),
-            Node::Fold(fold) => self.fold(fold, scope),
-            Node::Bind { name, value, body } => {
-                let value = self.of(value, scope);
-                let bound = Scope { name, size: value.size, ty: value.ty, outer: scope };
-                let body = self.of(body, Some(&bound));
-                Sized { cost: body.cost.saturating_add(value.cost), ..body }
+            Node::All(terms) | Node::Any(terms) => {
+                let costs = terms.iter().map(|term| self.of(term, scope).cost);
+                Found::of(BOOL, costs.fold(0, u64::saturating_add))
             }
-            Node::Call { name, of, args } => self.call(name, of.as_deref(), args, scope),
             Node::If(parts) => {
                 let [condition, yes, no] = [0, 1, 2].map(|at| self.of(&parts[at], scope));
-                let cost = condition.cost.saturating_add(yes.cost.max(no.cost));
-                Sized { cost: cost.saturating_add(1), size: yes.size.max(no.size), ty: yes.ty }
+                conditional(condition.cost, yes, no)
             }
-            Node::OptMap { of, name, body, .. } => {
-                let of = self.of(of, scope);
-                let bound = Scope { name, size: of.size, ty: of.ty, outer: scope };
-                let body = self.of(body, Some(&bound));
-                Sized { cost: body.cost.saturating_add(of.cost), size: body.size, ty: None }
+            Node::List(elements) => {
+                let found: Vec<_> =
+                    elements.iter().map(|(inner, _)| self.of(inner, scope)).collect();
+                literal_list(&found)
             }
-            _ => {
-                let (mut cost, mut count) = (1u64, 0);
-                expr.children(&mut |inner| {
-                    cost = cost.saturating_add(self.of(inner, scope).cost);
-                    count += 1;
-                });
-                Sized { cost, size: count, ty: None }
+            Node::Map(entries) => self.map(entries, scope),
+            Node::Struct { fields, .. } => {
+                let costs = fields.iter().map(|(_, inner, _)| self.of(inner, scope).cost);
+                Found::of(Ty::map(STRING, Ty::Dyn), costs.fold(STRUCT, u64::saturating_add))
             }
+            Node::Call { name, of, args } => {
+                let of = of.as_deref().map(|of| self.of(of, scope));
+                let found: Vec<_> = args.iter().map(|arg| self.of(arg, scope)).collect();
+                calls::call(name, of.as_ref(), &found, args)
+            }
+            Node::Fold(fold) => self.fold(fold, scope),
+            Node::OptMap { of, name, body, flat } => self.opt_map(of, name, body, *flat, scope),
         }
     }
 
-    fn shaped(&self, shape: Option<&'s Shape>, cost: u64) -> Sized<'s> {
-        let ty = shape.map(Ty::of);
-        let size = match shape {
-            Some(Shape::Text(Some(max))) => *max,
-            _ => size_of(&ty),
-        };
-        Sized { cost: cost.saturating_add(1), size, ty }
-    }
-
-    fn name(&self, name: &str, mut scope: Outer<'_, 's>) -> Sized<'s> {
+    fn name(&self, name: &str, mut scope: Outer<'_, 's>) -> Found<'s> {
         while let Some(bound) = scope {
             if bound.name == name {
-                return Sized { cost: 1, size: bound.size, ty: bound.ty.clone() };
+                let known = &bound.found;
+                let found = Found { entry: known.entry, ..Found::of(known.ty.clone(), 1) };
+                let found = Found { size: found.size.or(known.size), ..found };
+                return found.placed(known.place);
             }
             scope = bound.outer;
         }
-        let ty = self.known.get(name);
-        let ty = match ty {
-            Some(Ty::Optional(inner)) => Some((*inner).clone()),
-            ty => ty,
-        };
-        let size = self.known.text_max(name).unwrap_or_else(|| size_of(&ty));
-        Sized { cost: 1, size, ty }
+        let ty = self.known.ty(name).unwrap_or(Ty::Dyn);
+        Found::of(ty, 1).placed(Place::At(self.known.root()))
     }
 
-    fn select(&self, of: &Expr, field: &str, scope: Outer<'_, 's>) -> Sized<'s> {
+    fn select(&self, of: &Expr, field: &str, optional: bool, scope: Outer<'_, 's>) -> Found<'s> {
         let of = self.of(of, scope);
-        let shape = match &of.ty {
-            Some(Ty::Shape(shape @ Shape::Object(_))) => {
-                shape.named(field).map(|field| &field.shape)
-            }
-            Some(Ty::Shape(Shape::Map(map))) => Some(&map.values),
-            _ => None,
-        };
-        self.shaped(shape, of.cost)
+        let ty = check::field_of(&of.ty, field, optional).unwrap_or(Ty::Dyn);
+        if optional {
+            return Found::of(ty, of.cost.saturating_add(1));
+        }
+        let own = u64::from(matches!(of.ty, Ty::Map(_) | Ty::Shape(_)));
+        let place = of.place.then(&Step::Field(field), self.known.root());
+        Found::of(ty, of.cost.saturating_add(own)).placed(place)
     }
 
-    fn binary(&self, op: Op, sides: &[Expr; 2], scope: Outer<'_, 's>) -> Sized<'s> {
+    fn index(&self, of: &Expr, key: &Expr, optional: bool, scope: Outer<'_, 's>) -> Found<'s> {
+        let (of, key) = (self.of(of, scope), self.of(key, scope));
+        let ty = check::element_of(&of.ty, &key.ty, optional).unwrap_or(Ty::Dyn);
+        let cost = of.cost.saturating_add(key.cost).saturating_add(1);
+        if optional || matches!(of.ty, Ty::Optional(_)) {
+            return Found::of(ty, cost);
+        }
+        let place = of.place.then(&Step::Value, self.known.root());
+        let found = Found::of(ty, cost).placed(place);
+        match of.entry {
+            Some(entry) => found.sized(entry.value),
+            None => found,
+        }
+    }
+
+    fn map(&self, entries: &[(Expr, Expr, bool)], scope: Outer<'_, 's>) -> Found<'s> {
+        let mut made = Found::literal(Ty::map(STRING, Ty::Dyn), entries.len() as u64);
+        made.cost = MAP;
+        let (mut keys, mut values) = (Size::NOTHING, Size::NOTHING);
+        for (at, (key, value, _)) in entries.iter().enumerate() {
+            let (key, value) = (self.of(key, scope), self.of(value, scope));
+            made.cost = made.cost.saturating_add(key.cost).saturating_add(value.cost);
+            keys = if at == 0 { key.size() } else { keys.or(key.size()) };
+            values = if at == 0 { value.size() } else { values.or(value.size()) };
+            made.ty = Ty::map(key.ty, value.ty);
+        }
+        made.entry = Some(Entry { is_list: false, key: keys, value: values });
+        made
+    }
+
+    fn binary(&self, op: Op, sides: &[Expr; 2], scope: Outer<'_, 's>) -> Found<'s> {
         let (left, right) = (self.of(&sides[0], scope), self.of(&sides[1], scope));
+        let ty = check::binary(op, &left.ty, &right.ty).unwrap_or(Ty::Dyn);
+        let cost = left.cost.saturating_add(right.cost);
+        let both = |name: &str| left.ty.may_be(name) && right.ty.may_be(name);
+        let unknown = left.ty.is_dyn() && right.ty.is_dyn();
+        let compared = || scaled(left.size().max.min(right.size().max), TRAVERSAL);
         let own = match op {
-            Op::Equal | Op::NotEqual => left.size.min(right.size) / 10 + 1,
-            Op::In => right.size.max(1),
-            Op::Add => left.size.saturating_add(right.size) / 10 + 1,
+            Op::Equal => calls::equality(&left, &right).unwrap_or_else(compared),
+            Op::NotEqual => compared(),
+            // What may be anything may be texts, and may be numbers.
+            Op::Less | Op::LessEqual | Op::Greater | Op::GreaterEqual => {
+                let is_text = both("string") || both("bytes");
+                if is_text { compared().max(u64::from(unknown)) } else { 1 }
+            }
+            Op::In if right.ty.may_be("list") => right.size().max.max(u64::from(right.ty.is_dyn())),
+            Op::Add => return add(&left, &right, ty, cost),
             _ => 1,
         };
-        let size = match op {
-            Op::Add => left.size.saturating_add(right.size),
-            _ => 1,
-        };
-        let cost = left.cost.saturating_add(right.cost).saturating_add(own);
-        Sized { cost, size, ty: None }
+        Found::of(ty, cost.saturating_add(own))
     }
 
-    fn call(
+    /// `of.hasValue() ? optional.of(body with of.value()) : optional.none()`.
+    fn opt_map(
         &self,
+        of: &Expr,
         name: &str,
-        of: Option<&Expr>,
-        args: &[Expr],
+        body: &Expr,
+        flat: bool,
         scope: Outer<'_, 's>,
-    ) -> Sized<'s> {
-        let all: Vec<Sized<'s>> =
-            of.into_iter().chain(args).map(|arg| self.of(arg, scope)).collect();
-        let cost = all.iter().fold(1u64, |sum, arg| sum.saturating_add(arg.cost));
-        let size = |at: usize| all.get(at).map_or(1, |arg| arg.size);
-        let own = match name {
-            "matches" | "find" | "findAll" => {
-                (size(0) / 10 + 1).saturating_mul(size(1).div_ceil(4).min(REQUEST_MAX))
-            }
-            "contains" | "indexOf" | "lastIndexOf" => {
-                (size(0) / 10 + 1).saturating_mul(size(1) / 10 + 1)
-            }
-            "sets.contains" | "sets.equivalent" | "sets.intersects" => {
-                size(0).saturating_mul(size(1))
-            }
-            "startsWith" | "endsWith" => size(1) / 10 + 1,
-            "size" | "hasValue" | "value" | "orValue" | "or" => 1,
-            _ => size(0) / 10 + 1,
+    ) -> Found<'s> {
+        let of = self.of(of, scope);
+        let inner = match &of.ty {
+            Ty::Optional(inner) => (**inner).clone(),
+            _ => Ty::Dyn,
         };
-        let made = match name {
-            "size" | "startsWith" | "endsWith" | "matches" | "contains" | "indexOf" => 1,
-            _ => size(0),
+        let asked = of.cost.saturating_add(1);
+        let bound = Scope { name, found: Found::of(inner, asked), outer: scope };
+        let body = self.of(body, Some(&bound));
+        let made = body.cost.saturating_add(LIST).saturating_add(asked);
+        let yes = match flat {
+            true => Found { cost: made, ..body },
+            false => Found::of(Ty::optional(body.ty), made.saturating_add(1)),
         };
-        Sized { cost: cost.saturating_add(own), size: made, ty: None }
-    }
-
-    fn fold(&self, fold: &Fold, scope: Outer<'_, 's>) -> Sized<'s> {
-        let range = self.of(&fold.range, scope);
-        let (key, value) = match &range.ty {
-            Some(Ty::Shape(Shape::List(list))) => (None, Some(&list.items)),
-            Some(Ty::Shape(Shape::Map(map))) => (None, Some(&map.values)),
-            _ => (None::<&'s Shape>, None),
-        };
-        let is_map = matches!(&range.ty, Some(Ty::Shape(Shape::Map(_))));
-        let value = self.shaped(value, 0);
-        let key = match (is_map, fold.second.is_some()) {
-            (false, false) => Sized { cost: 0, size: value.size, ty: value.ty.clone() },
-            (false, true) => Sized { cost: 0, size: 1, ty: None },
-            // Nothing bounds the keys of a map but the request.
-            (true, _) => self.shaped(key, 0),
-        };
-        let outer = Scope { name: &fold.first, size: key.size, ty: key.ty, outer: scope };
-        let inner = fold.second.as_deref().map(|name| Scope {
-            name,
-            size: value.size,
-            ty: value.ty,
-            outer: Some(&outer),
-        });
-        let scope = Some(inner.as_ref().unwrap_or(&outer));
-        let filter = fold.filter.as_ref().map_or(0, |filter| self.of(filter, scope).cost);
-        let body = self.of(&fold.body, scope);
-        let each = filter.saturating_add(body.cost).saturating_add(1);
-        let cost = range.cost.saturating_add(each.saturating_mul(range.size));
-        let size = match fold.kind {
-            FoldKind::All | FoldKind::Exists | FoldKind::ExistsOne => 1,
-            _ => range.size,
-        };
-        Sized { cost, size, ty: None }
+        let none = Found::of(yes.ty.clone(), 1);
+        conditional(asked, yes, none)
     }
 }
+
+fn conditional<'s>(condition: u64, yes: Found<'s>, no: Found<'s>) -> Found<'s> {
+    let size = yes.size().or(no.size());
+    let entry = yes.entry.zip(no.entry).map(|(yes, no)| yes.or(no));
+    let cost = condition.saturating_add(yes.cost.max(no.cost));
+    let ty = check::either(yes.ty, no.ty);
+    Found { entry, ..Found::of(ty, cost).sized(size) }
+}
+
+fn literal_list<'s>(elements: &[Found<'s>]) -> Found<'s> {
+    let cost = elements.iter().fold(LIST, |sum, element| sum.saturating_add(element.cost));
+    let sizes = elements.iter().map(Found::size);
+    let value = sizes.reduce(Size::or).unwrap_or(Size::NOTHING);
+    let ty = elements.first().map_or(Ty::Dyn, |element| element.ty.clone());
+    Found {
+        entry: Some(Entry { is_list: true, key: ONE, value }),
+        ..Found::of(Ty::list(ty), cost).sized(Size::exactly(elements.len() as u64))
+    }
+}
+
+/// Numbers are added for one; texts and bytes are copied.
+fn add<'s>(left: &Found<'s>, right: &Found<'s>, ty: Ty<'s>, cost: u64) -> Found<'s> {
+    let both = |name: &str| left.ty.may_be(name) && right.ty.may_be(name);
+    let size = left.size().plus(right.size());
+    let copies = both("string") || both("bytes");
+    let unknown = left.ty.is_dyn() && right.ty.is_dyn();
+    let own = if copies { scaled(size.max, TRAVERSAL).max(u64::from(unknown)) } else { 1 };
+    let found = Found::of(ty, cost.saturating_add(own));
+    if !copies && !both("list") {
+        return found;
+    }
+    let entry = left.entry.zip(right.entry).map(|(left, right)| left.or(right));
+    Found { entry, ..found.sized(size) }
+}
+
+#[cfg(test)]
+mod tests;

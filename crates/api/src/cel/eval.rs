@@ -3,13 +3,12 @@
 //! Promise: it ends within its budget. Each node costs one; what takes time or memory in
 //! proportion to a size costs in proportion to it, before it is done.
 
-use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::parse::{Expr, Fold, FoldKind, Node};
-use super::value::{Key, List, Map, Text, Value};
-use super::{Program, Shape, functions, operators};
+use super::parse::{Expr, Node};
+use super::value::{Key, List, Text, Value};
+use super::{Program, Shape, declarations, functions, operators};
 
 /// What evaluations may still cost.
 #[derive(Debug)]
@@ -116,13 +115,13 @@ impl<'a> Variables<'a> {
 
 /// A name that a macro bound, and those around it.
 pub(super) struct Scope<'s, 'a> {
-    name: &'a str,
-    value: Value<'a>,
-    outer: Option<&'s Scope<'s, 'a>>,
+    pub(super) name: &'a str,
+    pub(super) value: Value<'a>,
+    pub(super) outer: Option<&'s Scope<'s, 'a>>,
 }
 
-type Outer<'s, 'a> = Option<&'s Scope<'s, 'a>>;
-type Found<'a> = Result<Value<'a>, Error>;
+pub(super) type Outer<'s, 'a> = Option<&'s Scope<'s, 'a>>;
+pub(super) type Found<'a> = Result<Value<'a>, Error>;
 
 pub(super) fn run<'a>(
     program: &'a Program,
@@ -139,7 +138,7 @@ pub(super) struct Machine<'a, 'm> {
 }
 
 impl<'a> Machine<'a, '_> {
-    fn eval(&mut self, expr: &'a Expr, scope: Outer<'_, 'a>) -> Found<'a> {
+    pub(super) fn eval(&mut self, expr: &'a Expr, scope: Outer<'_, 'a>) -> Found<'a> {
         self.budget.spend(1)?;
         Ok(match &expr.node {
             Node::Null => Value::Null,
@@ -177,10 +176,6 @@ impl<'a> Machine<'a, '_> {
             Node::Struct { fields, .. } => return self.structure(fields, scope),
             Node::Call { name, of, args } => return self.call(name, of.as_deref(), args, scope),
             Node::Fold(fold) => return self.fold(fold, scope),
-            Node::Bind { name, value, body } => {
-                let value = self.eval(value, scope)?;
-                return self.eval(body, Some(&Scope { name, value, outer: scope }));
-            }
             Node::OptMap { of, name, body, flat } => {
                 return self.opt_map(of, name, body, *flat, scope);
             }
@@ -197,7 +192,7 @@ impl<'a> Machine<'a, '_> {
         if let Some(value) = self.variables.get(name) {
             return value.clone();
         }
-        match functions::type_named(name) {
+        match declarations::type_named(name) {
             Some(name) => Ok(Value::Type(name)),
             None => Err(Error::other(format!("no such attribute(s): {name}"))),
         }
@@ -346,7 +341,7 @@ impl<'a> Machine<'a, '_> {
         for arg in of.into_iter().chain(args) {
             values.push(self.eval(arg, scope)?);
         }
-        functions::call(self, name, of.is_some(), &values)
+        functions::call(self, name, &values)
     }
 
     fn opt_map(
@@ -367,186 +362,6 @@ impl<'a> Machine<'a, '_> {
             _ => Err(Error::NoSuchOverload),
         }
     }
-
-    fn fold(&mut self, fold: &'a Fold, scope: Outer<'_, 'a>) -> Found<'a> {
-        let steps = self.steps(fold, scope)?;
-        match fold.kind {
-            FoldKind::All => self.quantify(fold, &steps, false, scope),
-            FoldKind::Exists => self.quantify(fold, &steps, true, scope),
-            FoldKind::ExistsOne => self.exists_one(fold, &steps, scope),
-            FoldKind::Map | FoldKind::Filter => self.collect(fold, &steps, scope),
-            FoldKind::TransformMap | FoldKind::TransformMapEntry => {
-                self.transform_map(fold, &steps, scope)
-            }
-            FoldKind::SortBy => self.sort_by(fold, &steps, scope),
-        }
-    }
-
-    /// What the names of a macro stand for, step by step.
-    fn steps(&mut self, fold: &'a Fold, scope: Outer<'_, 'a>) -> Result<Vec<Step<'a>>, Error> {
-        let range = self.eval(&fold.range, scope)?;
-        let is_pair = fold.second.is_some();
-        match range {
-            Value::List(list) => {
-                self.budget.spend(list.len() as u64)?;
-                let step = |(at, value)| match is_pair {
-                    true => Step { first: Value::Int(at as i64), second: Some(value) },
-                    false => Step { first: value, second: None },
-                };
-                Ok(list.iter().enumerate().map(step).collect())
-            }
-            Value::Map(map) => {
-                self.budget.spend(map.len() as u64)?;
-                let step = |key: Value<'a>| {
-                    let second = if is_pair { map.get(&key) } else { None };
-                    Step { first: key, second }
-                };
-                Ok(map.keys().into_iter().map(step).collect())
-            }
-            _ => Err(Error::NoSuchOverload),
-        }
-    }
-
-    /// Evaluates an expression with the names of a macro bound.
-    fn within(
-        &mut self,
-        fold: &'a Fold,
-        expr: &'a Expr,
-        step: &Step<'a>,
-        scope: Outer<'_, 'a>,
-    ) -> Found<'a> {
-        let first = Scope { name: &fold.first, value: step.first.clone(), outer: scope };
-        match (&fold.second, &step.second) {
-            (Some(name), Some(value)) => {
-                let second = Scope { name, value: value.clone(), outer: Some(&first) };
-                self.eval(expr, Some(&second))
-            }
-            _ => self.eval(expr, Some(&first)),
-        }
-    }
-
-    fn quantify(
-        &mut self,
-        fold: &'a Fold,
-        steps: &[Step<'a>],
-        decides: bool,
-        scope: Outer<'_, 'a>,
-    ) -> Found<'a> {
-        let mut failed = None;
-        for step in steps {
-            match self.within(fold, &fold.body, step, scope) {
-                Ok(Value::Bool(value)) if value == decides => return Ok(Value::Bool(value)),
-                Ok(Value::Bool(_)) => {}
-                Ok(_) => drop(failed.get_or_insert(Error::NoSuchOverload)),
-                Err(Error::CostExceeded) => return Err(Error::CostExceeded),
-                Err(error) => drop(failed.get_or_insert(error)),
-            }
-        }
-        match failed {
-            Some(error) => Err(error),
-            None => Ok(Value::Bool(!decides)),
-        }
-    }
-
-    fn is_true(
-        &mut self,
-        fold: &'a Fold,
-        expr: &'a Expr,
-        step: &Step<'a>,
-        scope: Outer<'_, 'a>,
-    ) -> Result<bool, Error> {
-        match self.within(fold, expr, step, scope)? {
-            Value::Bool(value) => Ok(value),
-            _ => Err(Error::NoSuchOverload),
-        }
-    }
-
-    fn exists_one(
-        &mut self,
-        fold: &'a Fold,
-        steps: &[Step<'a>],
-        scope: Outer<'_, 'a>,
-    ) -> Found<'a> {
-        let mut count = 0;
-        for step in steps {
-            count += u32::from(self.is_true(fold, &fold.body, step, scope)?);
-        }
-        Ok(Value::Bool(count == 1))
-    }
-
-    fn collect(&mut self, fold: &'a Fold, steps: &[Step<'a>], scope: Outer<'_, 'a>) -> Found<'a> {
-        let mut made = Vec::new();
-        for step in steps {
-            if fold.kind == FoldKind::Filter {
-                if self.is_true(fold, &fold.body, step, scope)? {
-                    made.push(step.first.clone());
-                }
-                continue;
-            }
-            if let Some(filter) = &fold.filter
-                && !self.is_true(fold, filter, step, scope)?
-            {
-                continue;
-            }
-            made.push(self.within(fold, &fold.body, step, scope)?);
-        }
-        Ok(made.into())
-    }
-
-    fn transform_map(
-        &mut self,
-        fold: &'a Fold,
-        steps: &[Step<'a>],
-        scope: Outer<'_, 'a>,
-    ) -> Found<'a> {
-        let mut made = BTreeMap::new();
-        for step in steps {
-            if let Some(filter) = &fold.filter
-                && !self.is_true(fold, filter, step, scope)?
-            {
-                continue;
-            }
-            let value = self.within(fold, &fold.body, step, scope)?;
-            if fold.kind == FoldKind::TransformMap {
-                let key = step.first.key().ok_or(Error::NoSuchOverload)?;
-                made.insert(key, value);
-                continue;
-            }
-            let Value::Map(Map::Made(entries)) = value else { return Err(Error::NoSuchOverload) };
-            for (key, value) in entries.iter() {
-                if made.insert(key.clone(), value.clone()).is_some() {
-                    let why = format!("insert failed: key {} already exists", key.text());
-                    return Err(Error::other(why));
-                }
-            }
-        }
-        Ok(made.into())
-    }
-
-    fn sort_by(&mut self, fold: &'a Fold, steps: &[Step<'a>], scope: Outer<'_, 'a>) -> Found<'a> {
-        let mut keyed = Vec::with_capacity(steps.len());
-        for step in steps {
-            keyed.push((self.within(fold, &fold.body, step, scope)?, step.first.clone()));
-        }
-        self.budget.spend(keyed.len() as u64 * 16)?;
-        let mut failed = false;
-        keyed.sort_by(|(a, _), (b, _)| {
-            operators::compare(a, b).unwrap_or_else(|| {
-                failed = true;
-                Ordering::Equal
-            })
-        });
-        match failed {
-            true => Err(Error::NoSuchOverload),
-            false => Ok(keyed.into_iter().map(|(_, value)| value).collect::<Vec<_>>().into()),
-        }
-    }
-}
-
-/// One step of a macro.
-struct Step<'a> {
-    first: Value<'a>,
-    second: Option<Value<'a>>,
 }
 
 /// What `of[key]` is.

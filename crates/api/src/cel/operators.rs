@@ -3,9 +3,12 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
+use jiff::{SignedDuration, Timestamp};
+
 use super::eval::{Budget, Error};
 use super::parse::Op;
 use super::shape::Same;
+use super::time;
 use super::value::{List, Map, Other, Value, compare_numbers};
 
 type Found<'a> = Result<Value<'a>, Error>;
@@ -20,6 +23,10 @@ pub(super) fn negate<'a>(value: &Value<'_>) -> Found<'a> {
 
 fn overflow() -> Error {
     Error::other("integer overflow")
+}
+
+fn overflow_of(what: &str) -> Error {
+    Error::other(format!("{what} overflow"))
 }
 
 pub(super) fn binary<'a>(
@@ -174,7 +181,10 @@ pub(super) fn contains(
 fn add<'a>(left: &Value<'a>, right: &Value<'a>, budget: &mut Budget) -> Found<'a> {
     match (left, right) {
         (Value::Int(a), Value::Int(b)) => a.checked_add(*b).map(Value::Int).ok_or_else(overflow),
-        (Value::Uint(a), Value::Uint(b)) => a.checked_add(*b).map(Value::Uint).ok_or_else(overflow),
+        (Value::Uint(a), Value::Uint(b)) => {
+            let made = a.checked_add(*b).map(Value::Uint);
+            made.ok_or_else(|| overflow_of("unsigned integer"))
+        }
         (Value::Double(a), Value::Double(b)) => Ok(Value::Double(a + b)),
         (Value::Text(a), Value::Text(b)) => {
             budget.spend(text_cost(a.len() + b.len()))?;
@@ -185,15 +195,23 @@ fn add<'a>(left: &Value<'a>, right: &Value<'a>, budget: &mut Budget) -> Found<'a
             Ok(Value::Bytes([&**a, &**b].concat().into()))
         }
         (Value::List(a), Value::List(b)) => join(a, b, budget),
-        (Value::Duration(a), Value::Duration(b)) => {
-            a.checked_add(*b).map(Value::Duration).ok_or_else(overflow)
-        }
+        (Value::Duration(a), Value::Duration(b)) => span(a.checked_add(*b)),
         (Value::Timestamp(time), Value::Duration(span))
         | (Value::Duration(span), Value::Timestamp(time)) => {
-            time.checked_add(*span).map(Value::Timestamp).map_err(|_| overflow())
+            self::time(time.checked_add(*span).ok())
         }
         _ => Err(Error::NoSuchOverload),
     }
+}
+
+fn span<'a>(made: Option<SignedDuration>) -> Found<'a> {
+    let made = made.and_then(time::span_in_range);
+    made.map(Value::Duration).ok_or_else(|| overflow_of("duration"))
+}
+
+fn time<'a>(made: Option<Timestamp>) -> Found<'a> {
+    let made = made.and_then(time::in_range);
+    made.map(Value::Timestamp).ok_or_else(|| overflow_of("timestamp"))
 }
 
 /// Lists in a row; sets and maps of a schema are united, the right one winning.
@@ -252,15 +270,14 @@ fn same_keys(
 fn subtract<'a>(left: &Value<'_>, right: &Value<'_>) -> Found<'a> {
     match (left, right) {
         (Value::Int(a), Value::Int(b)) => a.checked_sub(*b).map(Value::Int).ok_or_else(overflow),
-        (Value::Uint(a), Value::Uint(b)) => a.checked_sub(*b).map(Value::Uint).ok_or_else(overflow),
+        (Value::Uint(a), Value::Uint(b)) => {
+            let made = a.checked_sub(*b).map(Value::Uint);
+            made.ok_or_else(|| overflow_of("unsigned integer"))
+        }
         (Value::Double(a), Value::Double(b)) => Ok(Value::Double(a - b)),
-        (Value::Duration(a), Value::Duration(b)) => {
-            a.checked_sub(*b).map(Value::Duration).ok_or_else(overflow)
-        }
-        (Value::Timestamp(a), Value::Timestamp(b)) => Ok(Value::Duration(a.duration_since(*b))),
-        (Value::Timestamp(time), Value::Duration(span)) => {
-            time.checked_sub(*span).map(Value::Timestamp).map_err(|_| overflow())
-        }
+        (Value::Duration(a), Value::Duration(b)) => span(a.checked_sub(*b)),
+        (Value::Timestamp(a), Value::Timestamp(b)) => span(Some(a.duration_since(*b))),
+        (Value::Timestamp(time), Value::Duration(span)) => self::time(time.checked_sub(*span).ok()),
         _ => Err(Error::NoSuchOverload),
     }
 }
@@ -273,7 +290,7 @@ fn multiply<'a>(op: Op, left: &Value<'_>, right: &Value<'_>) -> Found<'a> {
             a.checked_mul(*b).map(Value::Int).ok_or_else(overflow)
         }
         (Op::Multiply, Value::Uint(a), Value::Uint(b)) => {
-            a.checked_mul(*b).map(Value::Uint).ok_or_else(overflow)
+            a.checked_mul(*b).map(Value::Uint).ok_or_else(|| overflow_of("unsigned integer"))
         }
         (Op::Multiply, Value::Double(a), Value::Double(b)) => Ok(Value::Double(a * b)),
         (Op::Divide, Value::Double(a), Value::Double(b)) => Ok(Value::Double(a / b)),

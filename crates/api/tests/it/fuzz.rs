@@ -144,7 +144,7 @@ const WORDS: &[&str] = &[
     "0xg",
     "1e999",
     "`",
-    "cel.bind",
+    "optMap",
     "é",
     "//",
     "\n",
@@ -189,7 +189,7 @@ fn expression(dice: &mut Dice, depth: usize) -> String {
             inner(dice)
         ),
         7 => format!("({} ? {} : {})", inner(dice), inner(dice), inner(dice)),
-        8 => format!("cel.bind(x, {}, {})", inner(dice), inner(dice)),
+        8 => format!("optional.of({}).optMap(x, {})", inner(dice), inner(dice)),
         9 => format!("string({})", inner(dice)),
         10 => {
             let method = *dice.pick(&[

@@ -91,7 +91,7 @@ fn the_error_is_what_the_rule_says_it_is() {
         "spec.a: Required value: no",
     );
     check(
-        json!({"messageExpression": "'a is ' + string(self.a)", "message": "no"}),
+        json!({"messageExpression": "'a is %d'.format([self.a])", "message": "no"}),
         "spec: Invalid value: a is 1",
     );
     check(json!({"messageExpression": "'a\\nb'", "message": "no"}), "spec: Invalid value: no");
@@ -234,13 +234,84 @@ fn rules_that_cannot_work_are_refused_with_the_definition() {
     );
 }
 
+/// A list of so many texts of so many characters, with a rule that compares all with all.
+fn compared(items: u64, length: u64, rules: usize) -> Value {
+    let rule = json!({"rule": "self.all(x, self.all(y, x == y))"});
+    json!({"type": "array", "maxItems": items, "items": {"type": "string", "maxLength": length},
+        "x-kubernetes-validations": vec![rule; rules]})
+}
+
+#[test]
+fn a_rule_that_would_cost_too_much_is_refused_with_its_definition() {
+    const ADVICE: &str = "(try simplifying the rule, or adding maxItems, maxProperties, and maxLength where arrays, maps, and strings are declared)";
+    let check = |schema: Value, at: &str, factor: &str| {
+        let found = faults(&json!({"type": "object", "properties": {"a": schema}}));
+        let why = format!("estimated rule cost exceeds budget by factor of {factor} {ADVICE}");
+        let expected = format!("schema.properties[a]{at}.rule: Forbidden: {why}");
+        let expected = if factor.is_empty() { Vec::new() } else { vec![expected] };
+        assert_eq!(found, expected);
+    };
+    // For each pair: its two texts, a tenth of four bytes a character, and three for the loop.
+    let rule = ".x-kubernetes-validations[0]";
+    check(compared(1000, 10, 1), rule, "");
+    check(compared(1000, 20, 1), rule, "1.300500x");
+    check(compared(1200, 20, 1), rule, "1.9x");
+    // As often as the lists and maps around it allow.
+    let around =
+        |schema: Value, max: u64| json!({"type": "array", "maxItems": max, "items": schema});
+    check(around(compared(100, 20, 1), 70), ".items.x-kubernetes-validations[0]", "");
+    check(around(compared(100, 20, 1), 100), ".items.x-kubernetes-validations[0]", "1.305020x");
+    let values = json!({"type": "object", "maxProperties": 20,
+        "additionalProperties": around(compared(100, 20, 1), 10)});
+    check(values, ".additionalProperties.items.x-kubernetes-validations[0]", "2.6x");
+    // Or as often as fits into a request.
+    let open = json!({"type": "array", "items": compared(2, 2, 1)});
+    check(open, ".items.x-kubernetes-validations[0]", "3.8x");
+}
+
+#[test]
+fn all_rules_of_a_definition_together_have_a_limit_too() {
+    let a = "schema.properties[a].x-kubernetes-validations";
+    let faults = |rules: usize| {
+        faults(&json!({"type": "object", "properties": {"a": compared(1000, 10, rules)}}))
+    };
+    assert_eq!(faults(11), Vec::<String>::new());
+    let contributed = "Forbidden: contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema";
+    let mut expected: Vec<String> =
+        (0..4).map(|at| format!("{a}[{at}].rule: {contributed}")).collect();
+    expected.push("schema: Forbidden: x-kubernetes-validations estimated rule cost total for entire OpenAPIv3 schema exceeds budget by factor of 1.080600x (try simplifying the rule, or adding maxItems, maxProperties, and maxLength where arrays, maps, and strings are declared)".into());
+    assert_eq!(faults(12), expected);
+}
+
+#[test]
+fn messages_that_would_cost_too_much_are_refused() {
+    let rule = |message: &str| {
+        let properties = json!({"a": {"type": "string"}, "b": {"type": "string", "maxLength": 10}});
+        faults(&spec(properties, json!([{"rule": "true", "messageExpression": message}])))
+    };
+    assert_eq!(rule("self.b + ' is odd'"), Vec::<String>::new());
+    assert_eq!(rule("'%s is odd'.format([self.a])"), Vec::<String>::new());
+    // Nobody knows how long a text is that was made of something else.
+    let found = rule("string(self.a) + string(self.b)");
+    let at = "schema.properties[spec].x-kubernetes-validations[0].messageExpression: Forbidden: ";
+    let starts = [
+        format!("{at}estimated messageExpression cost exceeds budget by factor of more than 100x"),
+        format!("{at}contributed to estimated rule cost total"),
+        "schema: Forbidden: x-kubernetes-validations estimated rule cost total".to_owned(),
+    ];
+    assert_eq!(found.len(), 3, "{found:#?}");
+    for (found, start) in found.iter().zip(starts) {
+        assert!(found.starts_with(&start), "{found}");
+    }
+}
+
 #[test]
 fn an_object_cannot_make_its_rules_run_for_long() {
     let schema = spec(
-        json!({"a": {"type": "array", "maxItems": 3000, "items": {"type": "integer"}}}),
+        json!({"a": {"type": "array", "maxItems": 1000, "items": {"type": "integer"}}}),
         json!([{"rule": "self.a.all(x, self.a.all(y, x < y + 10000))"}, {"rule": "false"}]),
     );
-    let numbers: Vec<i64> = (0..3000).collect();
+    let numbers: Vec<i64> = (0..1000).collect();
     refused(
         &schema,
         json!({"spec": {"a": numbers}}),
@@ -249,12 +320,13 @@ fn an_object_cannot_make_its_rules_run_for_long() {
         ],
     );
     // Many rules, each within its own limit.
-    let schema = json!({"type": "object", "properties": {"a": {"type": "array", "maxItems": 400, "items": {
-        "type": "array", "maxItems": 400, "items": {"type": "integer"},
-        "x-kubernetes-validations": [{"rule": "self.all(x, self.exists(y, y == x))"}],
+    let rule = json!({"rule": "self.all(x, self.exists(y, y == x))"});
+    let schema = json!({"type": "object", "properties": {"a": {"type": "array", "maxItems": 100, "items": {
+        "type": "array", "maxItems": 100, "items": {"type": "integer"},
+        "x-kubernetes-validations": vec![rule; 8],
     }}}});
-    let row: Vec<i64> = (0..400).collect();
-    let found = judge(&schema, json!({"a": vec![row; 400]}), None);
+    let row: Vec<i64> = (0..100).collect();
+    let found = judge(&schema, json!({"a": vec![row; 100]}), None);
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(found[0].ends_with("no further validation rules will be run"), "{found:?}");
 }

@@ -1,0 +1,172 @@
+//! Types, as far as they are known before anything runs, and which go together.
+
+use std::rc::Rc;
+
+use super::Shape;
+
+/// A type. What nobody knows is `Dyn`, goes with everything, and is found out by the evaluation.
+#[derive(Clone, Debug)]
+pub(super) enum Ty<'s> {
+    Dyn,
+    Basic(&'static str),
+    List(Rc<Ty<'s>>),
+    /// Of keys and values.
+    Map(Rc<[Ty<'s>; 2]>),
+    Optional(Rc<Ty<'s>>),
+    /// A list, a map or an object of a schema.
+    Shape(&'s Shape),
+}
+
+pub(super) const BOOL: Ty<'static> = Ty::Basic("bool");
+pub(super) const INT: Ty<'static> = Ty::Basic("int");
+pub(super) const STRING: Ty<'static> = Ty::Basic("string");
+pub(super) const TIMESTAMP: &str = "google.protobuf.Timestamp";
+pub(super) const DURATION: &str = "google.protobuf.Duration";
+
+/// Types that can be ordered.
+pub(super) const ORDERED: [&str; 8] =
+    ["int", "uint", "double", "bool", DURATION, TIMESTAMP, "string", "bytes"];
+
+/// Types that can be summed.
+pub(super) const SUMMABLE: [&str; 4] = ["int", "uint", "double", DURATION];
+
+impl<'s> Ty<'s> {
+    pub(super) fn of(shape: &'s Shape) -> Ty<'s> {
+        match shape {
+            Shape::Dyn | Shape::IntOrString(_) => Ty::Dyn,
+            Shape::Bool => BOOL,
+            Shape::Int => INT,
+            Shape::Double => Ty::Basic("double"),
+            Shape::Text(_) => STRING,
+            Shape::Bytes(_) => Ty::Basic("bytes"),
+            Shape::Date | Shape::Timestamp => Ty::Basic(TIMESTAMP),
+            Shape::Duration => Ty::Basic(DURATION),
+            Shape::Known(name) => Ty::Basic(name),
+            Shape::List(_) | Shape::Map(_) | Shape::Object(_) => Ty::Shape(shape),
+        }
+    }
+
+    pub(super) fn list(of: Ty<'s>) -> Ty<'s> {
+        Ty::List(Rc::new(of))
+    }
+
+    pub(super) fn map(key: Ty<'s>, value: Ty<'s>) -> Ty<'s> {
+        Ty::Map(Rc::new([key, value]))
+    }
+
+    pub(super) fn optional(of: Ty<'s>) -> Ty<'s> {
+        Ty::Optional(Rc::new(of))
+    }
+
+    /// The name of the type, without its parts.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Ty::Dyn => "dyn",
+            Ty::Basic(name) => name,
+            Ty::List(_) | Ty::Shape(Shape::List(_)) => "list",
+            Ty::Optional(_) => "optional_type",
+            Ty::Map(_) | Ty::Shape(_) => "map",
+        }
+    }
+
+    pub(super) fn is_dyn(&self) -> bool {
+        matches!(self, Ty::Dyn)
+    }
+
+    /// Whether a value of it may turn out to be of the type with this name.
+    pub(super) fn may_be(&self, name: &str) -> bool {
+        self.is_dyn() || self.name() == name
+    }
+
+    /// Whether it is an object whose fields are listed.
+    pub(super) fn is_object(&self) -> bool {
+        matches!(self, Ty::Shape(Shape::Object(_)))
+    }
+
+    /// Whether its values are all of one size: numbers, truth, times.
+    pub(super) fn is_scalar(&self) -> bool {
+        match self {
+            Ty::Basic(name) => {
+                matches!(*name, "bool" | "int" | "uint" | "double" | TIMESTAMP | DURATION)
+            }
+            Ty::Optional(inner) => inner.is_scalar(),
+            _ => false,
+        }
+    }
+
+    /// With its parts, for messages.
+    pub(super) fn show(&self) -> String {
+        match self {
+            Ty::List(inner) => format!("list({})", inner.show()),
+            Ty::Map(parts) => format!("map({}, {})", parts[0].show(), parts[1].show()),
+            Ty::Optional(inner) => format!("optional_type({})", inner.show()),
+            Ty::Shape(Shape::List(list)) => format!("list({})", Ty::of(&list.items).show()),
+            Ty::Shape(Shape::Map(map)) => format!("map(string, {})", Ty::of(&map.values).show()),
+            Ty::Shape(_) => "object".to_owned(),
+            Ty::Basic("null_type") => "null".to_owned(),
+            other => other.name().to_owned(),
+        }
+    }
+
+    /// The keys of a map.
+    pub(super) fn keys(&self) -> Ty<'s> {
+        match self {
+            Ty::Map(parts) => parts[0].clone(),
+            Ty::Shape(Shape::Map(_)) => STRING,
+            _ => Ty::Dyn,
+        }
+    }
+
+    /// What a list or map holds.
+    pub(super) fn values(&self) -> Ty<'s> {
+        match self {
+            Ty::List(inner) => (**inner).clone(),
+            Ty::Map(parts) => parts[1].clone(),
+            Ty::Shape(Shape::List(list)) => Ty::of(&list.items),
+            Ty::Shape(Shape::Map(map)) => Ty::of(&map.values),
+            _ => Ty::Dyn,
+        }
+    }
+
+    /// What a macro's names stand for when it walks this: one name, or two.
+    pub(super) fn steps(&self, is_pair: bool) -> (Ty<'s>, Option<Ty<'s>>) {
+        let is_list = self.name() == "list";
+        match (is_list, is_pair) {
+            (true, true) => (INT, Some(self.values())),
+            (true, false) => (self.values(), None),
+            (false, true) => (self.keys(), Some(self.values())),
+            (false, false) => (self.keys(), None),
+        }
+    }
+
+    /// Whether a value of one type can stand where one of the other is asked for.
+    pub(super) fn goes_with(&self, other: &Ty<'s>) -> bool {
+        match (self, other) {
+            (Ty::Dyn, _) | (_, Ty::Dyn) => true,
+            (Ty::Basic("null_type"), other) | (other, Ty::Basic("null_type")) => {
+                other.is_nullable()
+            }
+            (Ty::Basic(a), Ty::Basic(b)) => a == b,
+            (Ty::Optional(a), Ty::Optional(b)) => a.goes_with(b),
+            _ if self.is_object() || other.is_object() => self.is_object() && other.is_object(),
+            _ => {
+                self.name() == other.name()
+                    && matches!(self.name(), "list" | "map")
+                    && self.keys().goes_with(&other.keys())
+                    && self.values().goes_with(&other.values())
+            }
+        }
+    }
+
+    /// Whether it can be compared with null: objects can, and what stands for one.
+    fn is_nullable(&self) -> bool {
+        match self {
+            Ty::Basic(name) => {
+                !matches!(*name, "bool" | "int" | "uint" | "double" | "string" | "bytes" | "type")
+            }
+            Ty::Optional(_) | Ty::Dyn => true,
+            Ty::List(_) | Ty::Map(_) => false,
+            Ty::Shape(shape) => matches!(shape, Shape::Object(_)),
+        }
+    }
+}

@@ -26,7 +26,7 @@ use crate::object::Cached;
 use crate::random::Random;
 
 pub use self::machine::Timing;
-use self::machine::{Intent, Machine, Record};
+use self::machine::{Intent, JITTER, Machine, Record};
 
 /// Which lease is held, by whom, and how.
 #[derive(Clone)]
@@ -250,7 +250,7 @@ impl Elector {
                 return;
             }
             let retry = self.lease.timing.retry;
-            sleep(retry + self.random.part_of(retry, 1.2)).await;
+            sleep(retry + self.random.part_of(retry, JITTER)).await;
         }
     }
 

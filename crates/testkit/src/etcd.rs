@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -13,8 +13,10 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::ports;
+
 /// How long a member may take to start on a busy machine.
-const START_MAX: Duration = Duration::from_secs(60);
+const START_MAX: Duration = Duration::from_secs(600);
 
 /// Some members of one cluster.
 pub struct Etcd {
@@ -57,7 +59,7 @@ impl Etcd {
             eprintln!("etcd 3.5 or newer is not on this machine; what it would do is not tested");
             return None;
         };
-        let ports = free_ports(2 * size);
+        let ports = ports::free(2 * size);
         let members = ports.chunks(2).map(|ports| Member {
             client_port: ports[0],
             peer_port: ports[1],
@@ -126,7 +128,7 @@ impl Etcd {
         let peer = format!("http://127.0.0.1:{peer_port}");
         // Quick to elect, and not so quick that a busy machine elects all the time.
         let (heartbeat, election) =
-            if self.members.len() == 1 { ("10", "50") } else { ("50", "500") };
+            if self.members.len() == 1 { ("10", "50") } else { ("200", "2000") };
         let log = File::create(self.log(member)).expect("there is room for a log");
         let process = Command::new(&self.program)
             .args(["--name", &format!("m{member}")])
@@ -188,7 +190,7 @@ impl Etcd {
         let body = body.to_string();
         let mut stream =
             TcpStream::connect(("127.0.0.1", self.members[member].client_port)).ok()?;
-        stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
+        stream.set_read_timeout(Some(START_MAX)).ok()?;
         let length = body.len();
         write!(stream, "POST {path} HTTP/1.0\r\nContent-Length: {length}\r\n\r\n{body}").ok()?;
         let mut answer = String::new();
@@ -212,11 +214,4 @@ fn find() -> Option<PathBuf> {
             text.contains("etcd Version: 3.5.") || text.contains("etcd Version: 3.6.")
         })
     })
-}
-
-/// Ports nobody listens on at the moment; all are held until all are found.
-fn free_ports(count: usize) -> Vec<u16> {
-    let listen = |_| TcpListener::bind("127.0.0.1:0").expect("there is a free port");
-    let held: Vec<TcpListener> = (0..count).map(listen).collect();
-    held.iter().map(|held| held.local_addr().expect("it is bound").port()).collect()
 }

@@ -6,6 +6,7 @@ pub mod history;
 pub mod ledger;
 pub mod keeping;
 pub mod cached;
+pub mod ports;
 pub mod etcd;
 pub mod proxy;
 

@@ -30,7 +30,16 @@ impl Default for Timing {
     }
 }
 
+/// What a standby adds to the pause between two attempts at most, in parts of it.
+pub(super) const JITTER: f64 = 1.2;
+
 impl Timing {
+    /// The longest pause between two attempts of a standby: it is lengthened at random, so that
+    /// many of them do not ask at once.
+    pub fn retry_max(&self) -> Duration {
+        self.retry + self.retry.mul_f64(JITTER)
+    }
+
     /// What is wrong with it, if anything.
     pub(super) fn problem(&self) -> Option<String> {
         let Timing { lease, renew_deadline, retry } = *self;
@@ -40,7 +49,7 @@ impl Timing {
         if lease <= renew_deadline {
             return Some(format!("the lease {lease:?} must be longer than {renew_deadline:?}"));
         }
-        if renew_deadline <= retry.mul_f64(1.2) {
+        if renew_deadline <= retry.mul_f64(JITTER) {
             let why = "the renew deadline must be longer than 1.2 times the retry period";
             return Some(why.to_owned());
         }

@@ -27,6 +27,7 @@ use crate::world::{NAMESPACE, Written};
 pub struct Api {
     /// Straight to the server.
     pub client: Client,
+    pub address: SocketAddr,
     /// The way to the server that can be broken.
     pub proxy: Proxy,
     store: Arc<Memory>,
@@ -45,7 +46,7 @@ impl Api {
         let store = Arc::new(Memory::new(options));
         let (address, running) = serve(Arc::clone(&store)).await;
         let proxy = Proxy::start(address).await;
-        Api { client: client(address), proxy, store, running }
+        Api { client: client(address), address, proxy, store, running }
     }
 
     /// Ends the server and starts another on the same data, as an upgrade does.
@@ -55,6 +56,7 @@ impl Api {
         let (address, running) = serve(Arc::clone(&self.store)).await;
         self.running = running;
         self.client = client(address);
+        self.address = address;
         self.proxy.forward_to(address);
     }
 

@@ -3,7 +3,6 @@
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use headwater_client::calls::Calls;
 use headwater_client::{Cached, Factory, Key};
@@ -14,7 +13,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
 use crate::api::{Api, client};
-use crate::support::SECOND;
+use crate::support::PATIENCE;
 use crate::world::{Kind, NAMESPACE};
 
 #[path = "../../examples/pods_table.rs"]
@@ -53,7 +52,7 @@ impl Screen {
     async fn shows(&self, condition: impl Fn(&str) -> bool) {
         let mut screen = self.0.subscribe();
         let shown = screen.wait_for(|text| condition(text));
-        let shown = tokio::time::timeout(60 * SECOND, shown).await.map(|shown| shown.is_ok());
+        let shown = tokio::time::timeout(PATIENCE, shown).await.map(|shown| shown.is_ok());
         assert_eq!(shown, Ok(true), "{}", *self.0.borrow());
     }
 }
@@ -153,7 +152,7 @@ async fn the_operator_keeps_what_it_owns_and_cleans_up_what_it_does_not() {
             deployment.and_then(|found| found.spec.as_ref()?.replicas) == Some(wanted)
         }
     };
-    let made = deployments.wait_for(&key("shop"), replicas(2), 60 * SECOND).await.unwrap().unwrap();
+    let made = deployments.wait_for(&key("shop"), replicas(2), PATIENCE).await.unwrap().unwrap();
     let owners = made.metadata().owner_references.clone().unwrap();
     assert_eq!(owners[0].uid, app.uid());
     let lists = |image: &'static str| {
@@ -161,7 +160,7 @@ async fn the_operator_keeps_what_it_owns_and_cleans_up_what_it_does_not() {
             map.and_then(|map| map.data.as_ref()?.get("shop")).map(String::as_str) == Some(image)
         }
     };
-    maps.wait_for(&key("directory"), lists("shop:1"), 60 * SECOND).await.unwrap();
+    maps.wait_for(&key("directory"), lists("shop:1"), PATIENCE).await.unwrap();
 
     // Somebody changes what it owns; the WebApp changes; the WebApp goes.
     let calls = Calls::new(api.client.clone());
@@ -169,15 +168,15 @@ async fn the_operator_keeps_what_it_owns_and_cleans_up_what_it_does_not() {
     let again = |deployment: Option<&Deployment>| {
         deployment.is_some_and(|deployment| deployment.uid() != made.uid())
     };
-    deployments.wait_for(&key("shop"), again, 60 * SECOND).await.unwrap();
+    deployments.wait_for(&key("shop"), again, PATIENCE).await.unwrap();
     apps.merge(&key("shop"), &json!({"spec": {"replicas": 5, "image": "shop:2"}})).await.unwrap();
-    deployments.wait_for(&key("shop"), replicas(5), 60 * SECOND).await.unwrap();
-    maps.wait_for(&key("directory"), lists("shop:2"), 60 * SECOND).await.unwrap();
+    deployments.wait_for(&key("shop"), replicas(5), PATIENCE).await.unwrap();
+    maps.wait_for(&key("directory"), lists("shop:2"), PATIENCE).await.unwrap();
     apps.delete(&key("shop")).await.unwrap();
     let emptied = |map: Option<&ConfigMap>| {
         map.is_some_and(|map| map.data.as_ref().is_none_or(|data| !data.contains_key("shop")))
     };
-    maps.wait_for(&key("directory"), emptied, 60 * SECOND).await.unwrap();
+    maps.wait_for(&key("directory"), emptied, PATIENCE).await.unwrap();
     eventually(|| async {
         apps.get(&key("shop")).await.unwrap().is_none().then_some(()).ok_or(())
     })
@@ -240,5 +239,5 @@ where
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), tries).await.expect("it works in the end")
+    tokio::time::timeout(PATIENCE, tries).await.expect("it works in the end")
 }

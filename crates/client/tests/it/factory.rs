@@ -300,9 +300,9 @@ async fn a_set_of_namespaces_is_one_informer_that_can_grow_and_shrink() {
     handler.synced().await.unwrap();
     assert_eq!(told.take().len(), 2);
     maps.add_namespace("c").unwrap();
-    maps.wait_for(&"c/one".parse().unwrap(), |map| map.is_some(), 20 * SECOND).await.unwrap();
+    maps.wait_for(&"c/one".parse().unwrap(), |map| map.is_some(), PATIENCE).await.unwrap();
     maps.remove_namespace("a").unwrap();
-    maps.wait_for(&"a/one".parse().unwrap(), |map| map.is_none(), 20 * SECOND).await.unwrap();
+    maps.wait_for(&"a/one".parse().unwrap(), |map| map.is_none(), PATIENCE).await.unwrap();
     while told.len() < 2 {
         tokio::task::yield_now().await;
     }
@@ -313,7 +313,7 @@ async fn a_set_of_namespaces_is_one_informer_that_can_grow_and_shrink() {
     let made = create(&api.client, "b", "two").await;
     let store = maps.store();
     // The namespace c may be quiet for a minute; what happens in b is seen at once.
-    store.wait_for_rv_in(Some("b"), &made.resource_version(), 20 * SECOND).await.unwrap();
+    store.wait_for_rv_in(Some("b"), &made.resource_version(), PATIENCE).await.unwrap();
     assert_eq!(maps.store().len(), 3);
 }
 
@@ -336,7 +336,7 @@ async fn typed_dynamic_packed_and_metadata_informers_live_together() {
         run.factory.informer::<ConfigMap>().packed().open().unwrap();
     let metadata: Informer<PartialObjectMeta<ConfigMap>> =
         run.factory.informer::<ConfigMap>().metadata_only().open().unwrap();
-    run.factory.synced(20 * SECOND).await.unwrap();
+    run.factory.synced(PATIENCE).await.unwrap();
     let key = made.key();
     let typed = typed.store().get(&key).unwrap();
     assert_eq!(typed.data, made.data);
@@ -413,8 +413,8 @@ async fn a_saved_state_is_resumed_without_a_list() {
     let maps =
         run.factory.informer::<ConfigMap>().packed().resume_from(objects, version).open().unwrap();
     let (told, _handler) = Told::of(&maps);
-    maps.wait_for(&two.key(), |map| map.is_some(), 20 * SECOND).await.unwrap();
-    maps.wait_for(&"a/one".parse().unwrap(), |map| map.is_none(), 20 * SECOND).await.unwrap();
+    maps.wait_for(&two.key(), |map| map.is_some(), PATIENCE).await.unwrap();
+    maps.wait_for(&"a/one".parse().unwrap(), |map| map.is_none(), PATIENCE).await.unwrap();
     while !told.take().iter().any(|text| text == "Gone(a/one, observed: true)") {
         tokio::task::yield_now().await;
     }

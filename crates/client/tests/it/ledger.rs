@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use headwater_client::Cached;
 use headwater_client::change::Change;
@@ -10,10 +9,8 @@ use headwater_client::informer::{Buffer, Handler, Informer, Subscribe};
 use k8s_openapi::api::core::v1::ConfigMap;
 use tokio::sync::watch;
 
+use crate::support::PATIENCE;
 use crate::world::Written;
-
-/// A wait this long means that the condition will not come.
-const PATIENCE: Duration = Duration::from_secs(90);
 
 pub struct Ledger {
     book: Arc<watch::Sender<Book>>,

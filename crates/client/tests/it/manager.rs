@@ -133,9 +133,10 @@ async fn a_standby_is_warm_and_works_only_once_it_leads() {
     };
     create("a").await;
     let lease = |identity: &str| {
+        // The first gives its lease up; no machine is so slow that it loses it before.
         let timing = headwater_client::leader::Timing {
-            lease: 2 * SECOND,
-            renew_deadline: SECOND,
+            lease: 2 * PATIENCE,
+            renew_deadline: PATIENCE,
             retry: SECOND / 10,
         };
         Lease::named("op").identity(identity).timing(timing)

@@ -370,7 +370,7 @@ async fn the_reflector_runs_ahead_of_the_store_until_the_queue_is_full() {
     assert_eq!(running.informer.store().resource_version(), Some("1".into()));
     assert!((2000..=3010).contains(&ahead()), "{}", ahead());
     drop(release);
-    running.informer.wait_for_rv(&"4999".into(), 30 * SECOND).await.unwrap();
+    running.informer.wait_for_rv(&"4999".into(), PATIENCE).await.unwrap();
     assert_eq!(running.informer.store().len(), 4998);
 }
 

@@ -269,10 +269,11 @@ fn the_estimate_of_memory_is_within_a_fifth_of_the_truth() {
     });
 }
 
-/// The memory of this process, in bytes.
+/// The memory of this process, in bytes: in RAM, and what a machine short of it has put elsewhere.
 #[cfg(target_os = "linux")]
 fn resident() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() * 1024.0
+    let is_it = |line: &&str| line.starts_with("VmRSS:") || line.starts_with("VmSwap:");
+    let kilobytes = |line: &str| line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap();
+    status.lines().filter(is_it).map(kilobytes).sum::<f64>() * 1024.0
 }

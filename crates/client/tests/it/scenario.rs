@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::ledger::Ledger;
-use crate::support::{Running, SECOND, options};
+use crate::support::{PATIENCE, Running, SECOND, options};
 use crate::world::{
     Asked, Begin, EXPIRED, Kind, NAMESPACE, OverHttp, Scripted, TOO_LARGE, TOO_MANY, World,
 };
@@ -275,7 +275,7 @@ async fn indexes_and_listers_follow_what_was_written<W: World>() -> Story {
     assert_eq!(by_value.get("first").len(), 2);
     stage.world.put("b", "second").await;
     let written = stage.world.written().last().unwrap().version.clone().unwrap();
-    informer.wait_for_rv(&ResourceVersion::new(&written), 60 * SECOND).await.unwrap();
+    informer.wait_for_rv(&ResourceVersion::new(&written), PATIENCE).await.unwrap();
     let names = |value: &str| {
         by_value.get(value).iter().map(|map| map.name().to_owned()).collect::<Vec<_>>()
     };

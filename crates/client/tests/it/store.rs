@@ -288,7 +288,7 @@ async fn readers_that_never_let_go_do_not_stop_the_writer() {
     for version in 2..3000 {
         watch.modified(map(&format!("o{:04}", version % 2000), &version.to_string()));
     }
-    running.informer.wait_for_rv(&"2999".into(), 60 * SECOND).await.unwrap();
+    running.informer.wait_for_rv(&"2999".into(), PATIENCE).await.unwrap();
     over.store(true, Ordering::Relaxed);
     for reader in readers {
         reader.join().unwrap();

@@ -16,6 +16,9 @@ use tokio_util::sync::CancellationToken;
 
 pub const SECOND: Duration = Duration::from_secs(1);
 
+/// Longer than anything real takes on the slowest machine: only what never comes gets there.
+pub const PATIENCE: Duration = Duration::from_secs(600);
+
 /// A ConfigMap by its key; its UID follows from the key.
 pub fn map(key: &str, version: &str) -> ConfigMap {
     with_uid(key, version, &format!("uid-{key}"))

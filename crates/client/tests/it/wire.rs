@@ -488,7 +488,7 @@ async fn an_informer_survives_every_fault_and_ends_converged() {
     raw.reply(410, "", vec![bytes(status(410, "Expired")), Piece::End]);
     raw.ok(&list(&[text("n/d", "21")], "21"));
     raw.reply(200, "", vec![bytes(frame("ADDED", "n/e", "22")), Piece::Hold]);
-    running.informer.wait_for_rv(&"22".into(), 20 * SECOND).await.unwrap();
+    running.informer.wait_for_rv(&"22".into(), PATIENCE).await.unwrap();
     while told.len() < 11 {
         tokio::task::yield_now().await;
     }

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{Event, Pod};
 use serde_json::{Value, json};
 
 use crate::replicaset::template;
-use crate::world::World;
+use crate::world::{PATIENCE, World};
 
 const BOTH: &str = "deployment,replicaset";
 const REVISION: &str = "deployment.kubernetes.io/revision";
@@ -97,11 +97,16 @@ async fn a_deployment_is_rolled_out_scaled_and_undone() {
     // What `kubectl rollout undo` does: the template of an older set, without its hash.
     world.merge::<Deployment>("default/web", image("v1")).await;
     world.until_all(only("v1", 5)).await;
-    let third = world.until("default/web", rolled_out).await.unwrap();
+    let third = world
+        .until("default/web", |it: Option<&Deployment>| {
+            rolled_out(it) && it.unwrap().metadata.generation == Some(4)
+        })
+        .await
+        .unwrap();
     assert_eq!(third.metadata.annotations.as_ref().unwrap()[REVISION], "3");
-    let known = world.until_all(|sets| Some(revisions(sets))).await;
+    // The first set is used again.
     let expected = [("v1", "3"), ("v2", "2")].map(|(a, b)| (a.to_owned(), b.to_owned()));
-    assert_eq!(known, expected.into(), "the first set is used again");
+    world.until_all(move |sets| (revisions(sets) == expected.clone().into()).then_some(())).await;
 }
 
 #[tokio::test]
@@ -258,9 +263,10 @@ async fn a_rollout_ends_the_same_however_often_the_controllers_are_killed() {
 async fn two_copies_with_an_election_never_both_act() {
     let world = World::start().await;
     let copy = |name: &str| {
+        // The leader gives its lease up; no machine is so slow that it loses it before.
         let timing = Timing {
-            lease: std::time::Duration::from_secs(3),
-            renew_deadline: std::time::Duration::from_secs(2),
+            lease: 2 * PATIENCE,
+            renew_deadline: PATIENCE,
             retry: std::time::Duration::from_millis(200),
         };
         let lease = Lease::named("controllers").identity(name).timing(timing);

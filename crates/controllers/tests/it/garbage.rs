@@ -234,9 +234,11 @@ async fn orphans_are_not_adopted_by_an_owner_that_goes() {
             it.and_then(|it| it.status.clone()).unwrap_or_default().ready_replicas == Some(2)
         };
         world.until(&key, ready).await;
+        let wanted = 2 * (round + 1);
+        // Those who look at pods may be later than those who look at sets.
+        world.until_all(|pods: &Snapshot<Pod>| (pods.len() == wanted).then_some(())).await;
         delete::<ReplicaSet>(&world, &key, "Orphan").await;
         world.until(&key, gone::<ReplicaSet>).await;
-        let wanted = 2 * (round + 1);
         let free = move |pods: &Snapshot<Pod>| {
             let free = |pod: &Pod| pod.metadata.owner_references.as_ref().is_none_or(Vec::is_empty);
             assert!(pods.len() >= wanted, "an orphan was deleted");

@@ -26,7 +26,15 @@ struct Scene {
 
 /// Runs a scenario beside a scheduler and some nodes.
 async fn with_nodes<F: Future<Output = ()>>(count: usize, scenario: impl FnOnce(Scene) -> F) {
-    let server = TestServer::start().await;
+    with_nodes_of(TestServer::start().await, count, scenario).await;
+}
+
+/// The same in a server that has something already.
+async fn with_nodes_of<F: Future<Output = ()>>(
+    server: TestServer,
+    count: usize,
+    scenario: impl FnOnce(Scene) -> F,
+) {
     let rules = nodes::Options { count, rules: Rules::instant() };
     let cluster = Cluster::new(Factory::new(server.client())).with_nodes(rules);
     let eyes = Factory::new(server.client());
@@ -61,13 +69,14 @@ impl Scene {
         self.pods.wait_for(&key, check, PATIENCE).await.unwrap();
     }
 
-    async fn annotate_node(&self, name: &str, value: Value) {
-        let patch = json!({"metadata": {"annotations": {OFFLINE: value}}});
-        let nodes = self.factory.informer::<Node>().open().unwrap();
-        nodes.synced().await.unwrap();
-        let key = Key::cluster(name);
-        nodes.wait_for(&key, |node| node.is_some(), PATIENCE).await.unwrap();
-        self.calls.of::<Node>().merge(&key, &patch).await.unwrap();
+    /// Waits until the scheduler knows these nodes: a pod that wants one of them is there.
+    async fn until_known(&self, nodes: impl Iterator<Item = usize>) {
+        for number in nodes {
+            let name = format!("scout-{number}");
+            let node = format!("node-{number}");
+            self.create(&name, json!({"nodeSelector": {"kubernetes.io/hostname": node}})).await;
+            self.until(&name, runs).await;
+        }
     }
 }
 
@@ -78,6 +87,7 @@ fn runs(pod: &Pod) -> bool {
 #[tokio::test(flavor = "multi_thread")]
 async fn many_pods_have_many_addresses_and_every_node_its_share() {
     with_nodes(4, |scene| async move {
+        scene.until_known(0..4).await;
         let names: Vec<String> = (0..60).map(|number| format!("p{number}")).collect();
         for name in &names {
             scene.create(name, json!({})).await;
@@ -98,14 +108,19 @@ async fn many_pods_have_many_addresses_and_every_node_its_share() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_without_power_runs_nothing_until_it_has_it_again() {
-    with_nodes(2, |scene| async move {
-        scene.annotate_node("node-0", json!("")).await;
+    // Nobody has ever seen the first node with power.
+    let server = TestServer::start().await;
+    let node = json!({"metadata": {"name": "node-0", "annotations": {OFFLINE: ""}}});
+    let node: Node = serde_json::from_value(node).unwrap();
+    Calls::new(server.client()).of::<Node>().create(&node).await.unwrap();
+    with_nodes_of(server, 2, |scene| async move {
         scene.create("dark", json!({"nodeName": "node-0"})).await;
         scene.create("light", json!({"nodeName": "node-1"})).await;
         scene.until("light", runs).await;
         let dark = scene.pods.store().get(&Key::namespaced("default", "dark")).unwrap();
         assert_eq!((dark.phase(), dark.status.container_statuses.len()), ("Pending", 0));
-        scene.annotate_node("node-0", Value::Null).await;
+        let power = json!({"metadata": {"annotations": {OFFLINE: null}}});
+        scene.calls.of::<Node>().merge(&Key::cluster("node-0"), &power).await.unwrap();
         scene.until("dark", runs).await;
         let leases = scene.factory.informer::<Lease>().open().unwrap();
         leases.synced().await.unwrap();

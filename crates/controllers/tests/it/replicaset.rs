@@ -69,12 +69,14 @@ async fn pods_follow_the_number_that_is_wanted() {
 
 #[tokio::test]
 async fn pods_are_adopted_and_released_by_their_labels() {
-    let world = World::with("replicaset").await;
+    let world = World::start().await;
     let lonely = json!({
         "metadata": {"name": "lonely", "namespace": "default", "labels": {"app": "web"}},
         "spec": {"containers": [{"name": "c", "image": "v1"}]},
     });
     world.create::<Pod>(lonely).await;
+    // It starts now, so that it knows the pod before it knows the set.
+    let running = world.run("replicaset");
     world.create::<ReplicaSet>(set(2)).await;
     let owned = |pod: Option<&Pod>| {
         pod.is_some_and(|pod| {
@@ -87,6 +89,7 @@ async fn pods_are_adopted_and_released_by_their_labels() {
     world.merge::<Pod>("default/lonely", json!({"metadata": {"labels": {"app": "free"}}})).await;
     world.until("default/lonely", move |pod| pod.is_some() && !owned(pod)).await;
     world.until_all(exactly(3)).await;
+    running.stop().await;
 }
 
 #[tokio::test]

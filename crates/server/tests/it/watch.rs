@@ -243,7 +243,7 @@ async fn a_timeout_ends_a_watch_cleanly() {
         let began = tokio::time::Instant::now();
         let mut watch = api.watch(&format!("{CMS}?watch=true{query}")).await;
         assert_eq!(watch.rest().await.len(), 1);
-        assert!((1800..3600).contains(&began.elapsed().as_secs()), "{query}");
+        assert!((1800..=3600).contains(&began.elapsed().as_secs()), "{query}");
     }
     let began = tokio::time::Instant::now();
     api.watch(&format!("{CMS}?watch=true&timeoutSeconds=-1")).await.rest().await;

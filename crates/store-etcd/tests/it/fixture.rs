@@ -5,6 +5,9 @@ use std::time::Duration;
 use headwater_store_etcd::{Etcd, Options};
 use headwater_testkit::{Keeping, etcd};
 
+/// A deadline that some test waits for, and that a busy machine keeps all the same.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(5);
+
 /// Options for these members: any key goes, nothing is compacted by itself.
 pub(crate) fn options(members: &etcd::Etcd) -> Options {
     Options {
@@ -12,7 +15,7 @@ pub(crate) fn options(members: &etcd::Etcd) -> Options {
         prefix: "/test".into(),
         root: String::new(),
         compaction: None,
-        deadline: Duration::from_secs(10),
+        deadline: Duration::from_secs(30),
         ..Options::default()
     }
 }
@@ -31,6 +34,6 @@ pub(crate) async fn until(what: &str, mut is_true: impl AsyncFnMut() -> bool) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    let waited = tokio::time::timeout(Duration::from_secs(60), waiting).await;
+    let waited = tokio::time::timeout(Duration::from_secs(600), waiting).await;
     assert!(waited.is_ok(), "it never happens that {what}");
 }

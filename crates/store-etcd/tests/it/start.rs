@@ -68,8 +68,7 @@ async fn members_without_a_quorum_are_told_from_members_that_are_gone() {
     let Some(mut members) = etcd::Etcd::cluster(3, etcd::Options::default()) else { return };
     members.kill(1);
     members.kill(2);
-    let deadline = Duration::from_secs(2);
-    let options = Options { deadline, ..fixture::options(&members) };
+    let options = Options { deadline: fixture::DEADLINE, ..fixture::options(&members) };
     let error = refused(options, "etcd has no quorum").await;
     assert!(matches!(error, Error::NoQuorum(_)));
 }

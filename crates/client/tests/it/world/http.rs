@@ -20,9 +20,10 @@ pub struct OverHttp {
 }
 
 impl OverHttp {
-    /// Straight to the server, so that only the informer's requests meet the proxy.
+    /// Straight to the server, so that only the informer's requests meet the proxy; by a connection
+    /// of its own, because a jump of the clock makes the server close those that are idle.
     fn maps(&self) -> kube::Api<ConfigMap> {
-        kube::Api::namespaced(self.server.client.clone(), NAMESPACE)
+        kube::Api::namespaced(client(self.server.address), NAMESPACE)
     }
 }
 

@@ -124,7 +124,7 @@ fn write<'a>(manager: &'a str) -> Write<'a> {
 
 fn tracked(kind: &Kind, old: Option<&Value>, mut value: Value, manager: &str) -> Value {
     let structure = Builtin::of(kind).expect("pods are built in");
-    managed::track_update(old, &mut value, &write(manager), structure);
+    managed::track_update(old, &mut value, &write(manager), structure).expect("it is tracked");
     value
 }
 

@@ -10,6 +10,7 @@ mod entry;
 mod fields;
 mod merge;
 mod structure;
+mod versions;
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -23,10 +24,12 @@ use crate::kind::Kind;
 use crate::status::{Cause, Details, Status};
 
 pub use structure::{Builtin, Form, Loose, Structure};
+pub use versions::Versions;
 
-use compare::{Changes, compare_objects};
+use compare::compare_objects;
 use entry::{Entries, Entry, Operation};
 use fields::Fields;
+use versions::Elsewhere;
 
 /// Who writes what, when.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +56,14 @@ pub enum Error {
     /// Other managers own fields that it would change. (409)
     #[error("{}", conflict_message(.0))]
     Conflicts(Vec<Conflict>),
+    /// A manager wrote in another version, and how this object looks there is not known yet.
+    #[error("an object has to be converted to {to} first")]
+    Unconverted {
+        /// The object.
+        object: Box<Value>,
+        /// The version.
+        to: String,
+    },
 }
 
 /// A field of another manager that an apply would change.
@@ -68,6 +79,7 @@ impl From<Error> for Status {
     fn from(error: Error) -> Status {
         match error {
             Error::Invalid(message) => Status::failure(400, "BadRequest", message),
+            Error::Unconverted { .. } => Status::failure(500, "", error.to_string()),
             Error::Conflicts(ref conflicts) => {
                 let causes = conflicts
                     .iter()
@@ -117,13 +129,14 @@ pub fn unpack(object: &mut Value) {
 }
 
 /// Brings `managedFields` of a created, updated or patched object up to date. `new` is what would
-/// be stored, after defaults; `old` what is stored now.
-pub fn track_update<S: Structure>(
+/// be stored, after defaults; `old` what is stored now. Only a kind whose versions are not alike
+/// can fail; then `new` has lost its entries.
+pub fn track_update<V: Versions>(
     old: Option<&Value>,
     new: &mut Value,
     write: &Write<'_>,
-    structure: S,
-) {
+    versions: V,
+) -> Result<(), Error> {
     let sent = take(new);
     let text = {
         let known = Known::of(old, sent.as_ref(), write);
@@ -131,14 +144,23 @@ pub fn track_update<S: Structure>(
         let before = match old {
             Some(old) => old,
             None => {
-                empty = structure.empty();
+                empty = versions.own().empty();
                 &empty
             }
         };
-        let changes = compare_objects(before, new, write.ignored, structure);
-        known.updated(changes, write, old.is_some())
+        let update = Update { before, after: new, is_update: old.is_some(), write };
+        known.updated(&update, versions)?
     };
     set_managed(new, text);
+    Ok(())
+}
+
+/// One update.
+struct Update<'a> {
+    before: &'a Value,
+    after: &'a Value,
+    is_update: bool,
+    write: &'a Write<'a>,
 }
 
 /// The entries to go on from.
@@ -179,11 +201,17 @@ impl<'a> Known<'a> {
 
     /// What is stored after an update. An object that was never tracked stays so until it is first
     /// applied to.
-    fn updated(self, changes: Changes<'_>, write: &Write<'_>, is_update: bool) -> Option<String> {
+    fn updated<V: Versions>(
+        self,
+        update: &Update<'_>,
+        versions: V,
+    ) -> Result<Option<String>, Error> {
+        let Update { before, after, is_update, write } = *update;
+        let changes = compare_objects(before, after, write.ignored, versions.own());
         let text;
         let mut entries = match self {
             Known::Stored(stored) if changes.is_empty() => {
-                return (!stored.is_empty()).then(|| stored.into_owned());
+                return Ok((!stored.is_empty()).then(|| stored.into_owned()));
             }
             Known::Stored(stored) => {
                 text = stored;
@@ -192,10 +220,11 @@ impl<'a> Known<'a> {
             Known::Sent(entries) => entries,
         };
         if entries.is_empty() && is_update {
-            return None;
+            return Ok(None);
         }
-        entries.update(changes, write);
-        entries.encode()
+        let elsewhere = Elsewhere::of(versions, &entries, write, before, after)?;
+        entries.update(changes, write, &elsewhere.changes(versions, write));
+        Ok(entries.encode())
     }
 }
 
@@ -241,14 +270,15 @@ pub fn keep_times(old: &Value, new: &mut Value) {
 /// Applies a configuration: all that its manager wants to own. `live` is what is stored now, if
 /// anything. The answer is what would be stored, before defaults; members that the apply removed
 /// are gone, so built-in kinds want [`crate::decode::refit`].
-pub fn apply<S: Structure>(
+pub fn apply<V: Versions>(
     live: Option<&Value>,
     mut config: Value,
     write: &Write<'_>,
     force: bool,
     kind: &Kind,
-    structure: S,
+    versions: V,
 ) -> Result<Value, Error> {
+    let structure = versions.own();
     check_config(&mut config, kind, structure)?;
     let empty = structure.empty();
     let current = live.unwrap_or(&empty);
@@ -256,9 +286,10 @@ pub fn apply<S: Structure>(
     let mut entries = Entries::stored(&text);
     if entries.is_empty() && live.is_some() {
         let before = Write { manager: "before-first-apply", ..*write };
-        entries.update(compare_objects(&empty, current, write.ignored, structure), &before);
+        let all = compare_objects(&empty, current, write.ignored, structure);
+        entries.update(all, &before, &Elsewhere::default().changes(versions, write));
     }
-    let apply = Apply { current, config: &config, write, structure };
+    let apply = Apply { current, config: &config, write, versions, structure };
     let (mut object, entries) = apply.run_for(entries, force)?;
     if write.manager == "kubectl" {
         refresh_last_applied(&mut object, &config);
@@ -268,14 +299,16 @@ pub fn apply<S: Structure>(
 }
 
 /// One try at an apply.
-struct Apply<'a, S> {
+struct Apply<'a, V: Versions> {
     current: &'a Value,
     config: &'a Value,
     write: &'a Write<'a>,
-    structure: S,
+    versions: V,
+    /// In the version of the write.
+    structure: V::Structure,
 }
 
-impl<'a, S: Structure> Apply<'a, S> {
+impl<'a, V: Versions> Apply<'a, V> {
     /// `kubectl apply --server-side` may take over what `kubectl apply` wrote: conflicts in
     /// fields that the last-applied annotation names, and that are as it says, do not count.
     fn run_for(&self, entries: Entries<'a>, force: bool) -> Result<(Value, Option<String>), Error> {
@@ -303,17 +336,22 @@ impl<'a, S: Structure> Apply<'a, S> {
         let merged = merge::merge_objects(self.current, self.config, self.structure);
         let last = entries.remove(&id);
         let object = match &last {
+            Some(last) if self.is_told_elsewhere(last, &entries) => {
+                self.prune_across(merged, last, &set, &entries)?
+            }
             Some(last) => self.prune(merged, &last.fields, &set, &entries),
             None => merged,
         };
         let changes = compare_objects(self.current, &object, self.write.ignored, self.structure);
+        let elsewhere = Elsewhere::of(self.versions, &entries, self.write, self.current, &object)?;
+        let elsewhere = elsewhere.changes(self.versions, self.write);
         if !force {
-            let conflicts = entries.conflicts(&changes);
+            let conflicts = entries.conflicts(&changes, &elsewhere);
             if !conflicts.is_empty() {
                 return Err(Error::Conflicts(conflicts));
             }
         }
-        entries.lose(&changes);
+        entries.lose(&changes, &elsewhere);
         let time = if object == *self.current {
             last.and_then(|last| last.time)
         } else {
@@ -354,6 +392,55 @@ impl<'a, S: Structure> Apply<'a, S> {
         merge::remove(&merged, &gone, structure).unwrap_or_else(|| Value::Object(Map::new()))
     }
 
+    /// Whether anybody owns fields of another version, in which they may be called otherwise.
+    fn is_told_elsewhere(&self, last: &Entry<'a>, others: &Entries<'a>) -> bool {
+        let mut versions = others.versions().chain([last.version()]);
+        !self.versions.are_alike() && versions.any(|version| version != self.write.api_version)
+    }
+
+    /// The same where managers wrote in several versions: what the last apply of this manager
+    /// owned goes, in its version; then what others own comes back, in each of theirs.
+    fn prune_across(
+        &self,
+        merged: Value,
+        last: &Entry<'a>,
+        set: &Fields<'a>,
+        others: &Entries<'a>,
+    ) -> Result<Value, Error> {
+        let own = self.write.api_version;
+        let Some(structure) = self.versions.structure(last.version()) else { return Ok(merged) };
+        let before = self.at(&merged, last.version())?;
+        let owned = last.fields.with_named(structure);
+        let mut pruned = merge::remove(&before, &owned, structure).unwrap_or_default();
+        let mut at = last.version().to_owned();
+        let mut versions: BTreeSet<&str> = others.versions().chain([own]).collect();
+        // First in the version it is in: a conversion may need what others own.
+        let first = versions.take(last.version());
+        for version in first.into_iter().chain(versions) {
+            let Some(structure) = self.versions.structure(version) else { continue };
+            let mut managed = others.owned_in(version);
+            if version == own {
+                managed.union(set.clone());
+            }
+            let whole = self.at(&merged, version)?;
+            let rest = if at == version { pruned } else { self.at(&pruned, version)? };
+            pruned = put_back(&whole, &rest, &managed, structure);
+            at = version.to_owned();
+        }
+        let rest = if at == last.version() { pruned } else { self.at(&pruned, last.version())? };
+        let mut gone = compare::fields_of_object(&before, structure).with_named(structure);
+        gone.subtract(&compare::fields_of_object(&rest, structure).with_named(structure));
+        let kept = merge::remove(&before, &gone.intersect(&owned), structure).unwrap_or_default();
+        self.at(&kept, own)
+    }
+
+    fn at(&self, object: &Value, version: &str) -> Result<Value, Error> {
+        match object.get("apiVersion").and_then(Value::as_str) == Some(version) {
+            true => Ok(object.clone()),
+            false => self.versions.convert(object, version),
+        }
+    }
+
     /// Takes all fields of an object out of a set.
     fn take_out(&self, set: &mut Fields<'_>, object: Option<&Value>) {
         if let Some(object) = object {
@@ -361,6 +448,19 @@ impl<'a, S: Structure> Apply<'a, S> {
             set.subtract(&fields.with_named(self.structure));
         }
     }
+}
+
+/// What was pruned, with what somebody owns put back from what it was before.
+fn put_back<S: Structure>(
+    whole: &Value,
+    pruned: &Value,
+    managed: &Fields<'_>,
+    structure: S,
+) -> Value {
+    let mut gone = compare::fields_of_object(whole, structure).with_named(structure);
+    gone.subtract(&compare::fields_of_object(pruned, structure).with_named(structure));
+    gone.subtract(&managed.with_named(structure));
+    merge::remove(whole, &gone, structure).unwrap_or_default()
 }
 
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";

@@ -3,12 +3,13 @@
 //! River: decoded write → **manage** → store. The rules are in `headwater_api::managed`; here they
 //! meet the request: who is asking, through which subresource, and with what force.
 
-use headwater_api::Status;
-use headwater_api::managed::{self, Builtin, Loose, Write};
+use headwater_api::managed::{self, Builtin, Error, Loose, Versions, Write};
 use headwater_api::options::{WriteOptions, manager_name};
+use headwater_api::structural::Structured;
 use http::header;
 use serde_json::Value;
 
+use crate::custom::Custom;
 use crate::registry::Served;
 use crate::server::{Call, Server};
 
@@ -20,6 +21,15 @@ pub(crate) struct Manager<'a> {
     api_version: String,
     now: jiff::Timestamp,
     force: bool,
+    /// What a webhook said about objects in other versions.
+    known: Vec<Known>,
+}
+
+/// An object, and how it looks in another version.
+pub(crate) struct Known {
+    pub(crate) object: Value,
+    pub(crate) to: String,
+    pub(crate) made: Value,
 }
 
 impl<'a> Manager<'a> {
@@ -39,6 +49,7 @@ impl<'a> Manager<'a> {
             api_version: kind.api_version(),
             now: server.now(),
             force: options.force,
+            known: Vec::new(),
         }
     }
 
@@ -54,26 +65,73 @@ impl<'a> Manager<'a> {
     }
 
     /// Brings `managedFields` up to date after a create, update or patch.
-    pub(crate) fn track(&self, old: Option<&Value>, new: &mut Value) {
+    pub(crate) fn track(&self, old: Option<&Value>, new: &mut Value) -> Result<(), Error> {
+        let write = self.write();
         match (Builtin::of(self.kind), &self.kind.definition) {
-            (Some(structure), _) => managed::track_update(old, new, &self.write(), structure),
-            (None, Some(custom)) => {
-                managed::track_update(old, new, &self.write(), custom.schema.structure());
+            (Some(structure), _) => managed::track_update(old, new, &write, structure),
+            (None, Some(custom)) if custom.conversion.is_some() => {
+                managed::track_update(old, new, &write, self.learned(custom))
             }
-            (None, None) => managed::track_update(old, new, &self.write(), Loose::Root),
+            (None, Some(custom)) => {
+                managed::track_update(old, new, &write, custom.schema.structure())
+            }
+            (None, None) => managed::track_update(old, new, &write, Loose::Root),
         }
     }
 
     /// What an apply of `config` makes of `live`.
-    pub(crate) fn apply(&self, live: Option<&Value>, config: Value) -> Result<Value, Status> {
+    pub(crate) fn apply(&self, live: Option<&Value>, config: Value) -> Result<Value, Error> {
         let (kind, write) = (self.kind, self.write());
         let force = self.force;
-        Ok(match (Builtin::of(kind), &kind.definition) {
-            (Some(structure), _) => managed::apply(live, config, &write, force, kind, structure)?,
-            (None, Some(custom)) => {
-                managed::apply(live, config, &write, force, kind, custom.schema.structure())?
+        match (Builtin::of(kind), &kind.definition) {
+            (Some(structure), _) => managed::apply(live, config, &write, force, kind, structure),
+            (None, Some(custom)) if custom.conversion.is_some() => {
+                managed::apply(live, config, &write, force, kind, self.learned(custom))
             }
-            (None, None) => managed::apply(live, config, &write, force, kind, Loose::Root)?,
+            (None, Some(custom)) => {
+                managed::apply(live, config, &write, force, kind, custom.schema.structure())
+            }
+            (None, None) => managed::apply(live, config, &write, force, kind, Loose::Root),
+        }
+    }
+
+    /// Takes note of how an object looks in another version, which it asked for.
+    pub(crate) fn learn(&mut self, known: Known) {
+        self.known.push(known);
+    }
+
+    fn learned<'b>(&'b self, custom: &'b Custom) -> Learned<'b> {
+        Learned { custom, known: &self.known }
+    }
+}
+
+/// The versions of a kind with a webhook, as far as it was asked.
+#[derive(Clone, Copy)]
+struct Learned<'a> {
+    custom: &'a Custom,
+    known: &'a [Known],
+}
+
+impl<'a> Versions for Learned<'a> {
+    type Structure = Structured<'a>;
+
+    fn own(self) -> Structured<'a> {
+        self.custom.schema.structure()
+    }
+
+    fn are_alike(self) -> bool {
+        false
+    }
+
+    fn structure(self, api_version: &str) -> Option<Structured<'a>> {
+        self.custom.form.schema(api_version).map(|schema| schema.structure())
+    }
+
+    fn convert(self, object: &Value, to: &str) -> Result<Value, Error> {
+        let known = self.known.iter().find(|known| known.to == to && known.object == *object);
+        known.map(|known| known.made.clone()).ok_or_else(|| Error::Unconverted {
+            object: Box::new(object.clone()),
+            to: to.to_owned(),
         })
     }
 }

@@ -12,11 +12,11 @@ use headwater_api::{Status, managed};
 use http::header;
 use serde_json::Value;
 
-use crate::manage::Manager;
+use crate::manage::{Known, Manager};
 use crate::object::meta;
 use crate::route::Resource;
 use crate::server::{Call, Server};
-use crate::write::{Change, Update, Written, check_name, check_namespace};
+use crate::write::{Change, Unfinished, Update, Written, check_name, check_namespace};
 use crate::{decode, status};
 
 /// PATCH on an object.
@@ -71,12 +71,16 @@ struct Patched<'a> {
 }
 
 impl Change for &mut Patched<'_> {
+    fn attempt(&mut self, current: &Value) -> Result<Value, Unfinished> {
+        if self.patch_type != PatchType::Apply {
+            return Ok(self.apply(current)?);
+        }
+        let value = self.manager.apply(Some(current), self.patch.clone())?;
+        Ok(self.checked_aside(value)?)
+    }
+
     fn apply(&mut self, current: &Value) -> Result<Value, Status> {
         let patch = self.patch.clone();
-        if self.patch_type == PatchType::Apply {
-            let value = self.manager.apply(Some(current), patch)?;
-            return self.checked_aside(value);
-        }
         let mut value = current.clone();
         // The entries of managers are text until somebody wants to change them.
         let aside = match speaks_of_managers(self.patch_type, &patch) {
@@ -92,6 +96,10 @@ impl Change for &mut Patched<'_> {
             managed::put(&mut value, entries);
         }
         Ok(value)
+    }
+
+    fn learn(&mut self, known: Known) {
+        self.manager.learn(known);
     }
 
     /// An apply creates what is not there.

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::admission::{Attempt, Origin, admit, is_released};
 use crate::custom::{self, conversion};
 use crate::decode;
-use crate::manage::Manager;
+use crate::manage::{Known, Manager};
 use crate::object::{Current, canonical, meta, metadata, stamp, wire};
 use crate::registry::Served;
 use crate::route::{Resource, object_key};
@@ -137,8 +137,8 @@ impl Create<'_> {
         let _held = admit(attempt, origin).await?;
         self.call.warn(warnings::on_create(kind, &stored));
         if !self.is_managed {
-            let manager = Manager::new(self.server, self.call, kind, "", &self.options);
-            track(&manager, kind, None, &mut stored);
+            let mut manager = Manager::new(self.server, self.call, kind, "", &self.options);
+            track(self.server, &mut manager, kind, None, &mut stored).await?;
         }
         let name = meta(&stored, "name").to_owned();
         let stored = conversion::tree(self.server, kind.storage_row(), stored).await?;
@@ -242,8 +242,48 @@ pub(crate) fn from_storage(kind: &Served, value: &mut Value) {
     }
 }
 
+/// Objects that a webhook is asked about for the sake of one write's managers, at most.
+const LEARN_MAX: usize = 32;
+
 /// Brings `managedFields` up to date: they speak of the form of the request.
-fn track(manager: &Manager<'_>, kind: &Served, old: Option<&Value>, new: &mut Value) {
+async fn track(
+    server: &Server,
+    manager: &mut Manager<'_>,
+    kind: &Served,
+    old: Option<&Value>,
+    new: &mut Value,
+) -> Result<(), Status> {
+    if kind.conversion().is_none() {
+        return Ok(track_alike(manager, kind, old, new)?);
+    }
+    for _ in 0..LEARN_MAX {
+        let mut tracked = new.clone();
+        match manager.track(old, &mut tracked) {
+            Err(managed::Error::Unconverted { object, to }) => {
+                manager.learn(learn(server, kind, *object, to).await?);
+            }
+            done => {
+                *new = tracked;
+                return Ok(done?);
+            }
+        }
+    }
+    Err(status::internal("managed fields are in too many versions"))
+}
+
+/// Finds out how an object looks in another version.
+async fn learn(server: &Server, kind: &Served, object: Value, to: String) -> Result<Known, Status> {
+    let conversion = kind.conversion().ok_or_else(|| status::internal("there is no webhook"))?;
+    let made = conversion.tree(server, &to, object.clone()).await?;
+    Ok(Known { object, to, made })
+}
+
+fn track_alike(
+    manager: &Manager<'_>,
+    kind: &Served,
+    old: Option<&Value>,
+    new: &mut Value,
+) -> Result<(), managed::Error> {
     if !kind.is_converted() {
         return manager.track(old, new);
     }
@@ -253,11 +293,12 @@ fn track(manager: &Manager<'_>, kind: &Served, old: Option<&Value>, new: &mut Va
         value
     };
     let (old, mut asked) = (old.map(seen), seen(new));
-    manager.track(old.as_ref(), &mut asked);
+    manager.track(old.as_ref(), &mut asked)?;
     match asked["metadata"]["managedFields"].take() {
         Value::Null => metadata(new).remove("managedFields"),
         fields => metadata(new).insert("managedFields".into(), fields),
     };
+    Ok(())
 }
 
 /// What became of a guarded write.
@@ -297,6 +338,12 @@ async fn commit(server: &Server, write: Write) -> Result<Stored, Status> {
 pub(crate) trait Change: Send {
     /// The object as the request wants it, in the form of the request, from the present one.
     fn apply(&mut self, current: &Value) -> Result<Value, Status>;
+    /// The same, for those who may have to know other versions of objects first.
+    fn attempt(&mut self, current: &Value) -> Result<Value, Unfinished> {
+        Ok(self.apply(current)?)
+    }
+    /// Takes note of how an object looks in another version, which it asked for.
+    fn learn(&mut self, _: Known) {}
     /// Whether the request says the whole object: then its uid is a precondition. In a patch it is
     /// a field that cannot be changed.
     fn is_whole(&self) -> bool {
@@ -309,6 +356,29 @@ pub(crate) trait Change: Send {
     /// Whether it has decided on `managedFields` already.
     fn is_managed(&self) -> bool {
         false
+    }
+}
+
+/// Why a change was not made.
+pub(crate) enum Unfinished {
+    /// It cannot be.
+    Refused(Status),
+    /// It has to be known first how an object looks in another version.
+    Unconverted { object: Box<Value>, to: String },
+}
+
+impl From<Status> for Unfinished {
+    fn from(status: Status) -> Unfinished {
+        Unfinished::Refused(status)
+    }
+}
+
+impl From<managed::Error> for Unfinished {
+    fn from(error: managed::Error) -> Unfinished {
+        match error {
+            managed::Error::Unconverted { object, to } => Unfinished::Unconverted { object, to },
+            error => Unfinished::Refused(error.into()),
+        }
     }
 }
 
@@ -430,9 +500,9 @@ impl Update<'_> {
         let mut new = if kind.is_converted() {
             let mut seen = old.clone();
             from_storage(kind, &mut seen);
-            change.apply(&seen)?
+            self.changed(change, &seen).await?
         } else {
-            change.apply(old)?
+            self.changed(change, old).await?
         };
         let (uid, actual) = (meta(&new, "uid"), meta(old, "uid"));
         if change.is_whole() && !uid.is_empty() && uid != actual {
@@ -461,8 +531,9 @@ impl Update<'_> {
             managed::keep_times(old, &mut new);
         } else {
             let subresource = &self.resource.subresource;
-            let manager = Manager::new(self.server, self.call, kind, subresource, &self.options);
-            track(&manager, kind, Some(old), &mut new);
+            let mut manager =
+                Manager::new(self.server, self.call, kind, subresource, &self.options);
+            track(self.server, &mut manager, kind, Some(old), &mut new).await?;
         }
         let is_noop = new == *old && !self.is_stale();
         if is_noop || self.options.dry_run {
@@ -471,6 +542,20 @@ impl Update<'_> {
         }
         let stored = conversion::tree(self.server, kind.storage_row(), new).await?;
         self.store(current, &stored).await
+    }
+
+    /// Asks the change until it is made: it may want to know other versions of objects first.
+    async fn changed(&self, change: &mut impl Change, current: &Value) -> Result<Value, Status> {
+        for _ in 0..LEARN_MAX {
+            match change.attempt(current) {
+                Ok(new) => return Ok(new),
+                Err(Unfinished::Refused(status)) => return Err(status),
+                Err(Unfinished::Unconverted { object, to }) => {
+                    change.learn(learn(self.server, &self.resource.kind, *object, to).await?);
+                }
+            }
+        }
+        Err(status::internal("managed fields are in too many versions"))
     }
 
     async fn store(&self, current: &Current, new: &Value) -> Result<Tried, Status> {

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::compare::Changes;
 use super::fields::Fields;
+use super::versions::Different;
 use super::{Conflict, Write};
 use crate::clock::rfc3339;
 use crate::json::push_string;
@@ -187,6 +188,11 @@ impl<'a> Entry<'a> {
         out.push(b'}');
     }
 
+    /// The version that its manager wrote in.
+    pub(super) fn version(&self) -> &str {
+        &self.api_version
+    }
+
     /// As messages name its manager.
     fn shown(&self) -> String {
         let mut shown = quote(&self.id.manager);
@@ -267,6 +273,20 @@ impl<'a> Entries<'a> {
         self.entries.values()
     }
 
+    /// The versions that managers wrote in; some more than once.
+    pub(super) fn versions(&self) -> impl Iterator<Item = &str> {
+        self.iter().map(Entry::version)
+    }
+
+    /// What managers own that wrote in a version.
+    pub(super) fn owned_in(&self, version: &str) -> Fields<'a> {
+        let mut owned = Fields::default();
+        for entry in self.iter().filter(|entry| entry.version() == version) {
+            owned.union(entry.fields.clone());
+        }
+        owned
+    }
+
     pub(super) fn remove(&mut self, id: &Id<'a>) -> Option<Entry<'a>> {
         self.entries.remove(id)
     }
@@ -279,8 +299,13 @@ impl<'a> Entries<'a> {
     }
 
     /// Gives the fields that an update changed to its manager.
-    pub(super) fn update(&mut self, changes: Changes<'a>, write: &Write<'a>) {
-        self.lose(&changes);
+    pub(super) fn update(
+        &mut self,
+        changes: Changes<'a>,
+        write: &Write<'a>,
+        elsewhere: &Different<'_>,
+    ) {
+        self.lose(&changes, elsewhere);
         let mut taken = changes.modified;
         taken.union(changes.added);
         if taken.is_empty() {
@@ -295,8 +320,10 @@ impl<'a> Entries<'a> {
     }
 
     /// Takes changed and removed fields from all entries.
-    pub(super) fn lose(&mut self, changes: &Changes<'_>) {
+    pub(super) fn lose(&mut self, changes: &Changes<'_>, elsewhere: &Different<'_>) {
+        self.entries.retain(|_, entry| !elsewhere.is_gone(&entry.api_version));
         for entry in self.entries.values_mut() {
+            let changes = elsewhere.at(&entry.api_version).unwrap_or(changes);
             for set in [&changes.modified, &changes.added, &changes.removed] {
                 entry.fields.subtract(set);
             }
@@ -305,9 +332,15 @@ impl<'a> Entries<'a> {
     }
 
     /// The fields that others own and that would change.
-    pub(super) fn conflicts(&self, changes: &Changes<'_>) -> Vec<Conflict> {
+    pub(super) fn conflicts(
+        &self,
+        changes: &Changes<'_>,
+        elsewhere: &Different<'_>,
+    ) -> Vec<Conflict> {
         let mut conflicts = Vec::new();
-        for entry in self.entries.values() {
+        let entries = self.entries.values();
+        for entry in entries.filter(|entry| !elsewhere.is_gone(&entry.api_version)) {
+            let changes = elsewhere.at(&entry.api_version).unwrap_or(changes);
             let mut fields = entry.fields.intersect(&changes.modified);
             fields.union(entry.fields.intersect(&changes.added));
             let manager = entry.shown();

@@ -35,7 +35,7 @@ fn stored(mut object: Value) -> Value {
 
 fn created(kind: &Kind, object: Value, write: &Write<'_>) -> Value {
     let mut object = stored(object);
-    track_update(None, &mut object, write, structure(kind));
+    track_update(None, &mut object, write, structure(kind)).unwrap();
     unpack(&mut object);
     object
 }
@@ -43,7 +43,7 @@ fn created(kind: &Kind, object: Value, write: &Write<'_>) -> Value {
 fn updated(kind: &Kind, old: &Value, change: impl FnOnce(&mut Value), write: &Write<'_>) -> Value {
     let mut new = old.clone();
     change(&mut new);
-    track_update(Some(old), &mut new, write, structure(kind));
+    track_update(Some(old), &mut new, write, structure(kind)).unwrap();
     unpack(&mut new);
     new
 }
@@ -115,7 +115,7 @@ fn structs_that_are_always_there_are_nobody_s() {
         "spec": {"resourceAttributes": {"namespace": "default", "resource": "pods", "verb": "list"}},
         "status": {"allowed": false},
     });
-    track_update(None, &mut object, &write, kind);
+    track_update(None, &mut object, &write, kind).unwrap();
     assert_eq!(
         fields_of(&object, "probe"),
         json!({"f:spec": {"f:resourceAttributes": {
@@ -351,7 +351,7 @@ fn what_was_there_before_the_first_apply_has_a_manager_of_its_own() {
     assert!(error.unwrap_err().to_string().contains("\"before-first-apply\" using v1: .data.x"));
     let mut untracked = live.clone();
     untracked["data"]["x"] = "3".into();
-    track_update(Some(&live), &mut untracked, &by("m", 6), structure(&kind));
+    track_update(Some(&live), &mut untracked, &by("m", 6), structure(&kind)).unwrap();
     assert_eq!(untracked["metadata"].get("managedFields"), None);
 }
 
@@ -603,9 +603,9 @@ proptest! {
     fn no_object_is_too_strange_to_track(old in value(), new in value(), config in value()) {
         let kind = kind("", "Pod");
         let mut tracked = new.clone();
-        track_update(Some(&old), &mut tracked, &by("m", 0), structure(&kind));
+        track_update(Some(&old), &mut tracked, &by("m", 0), structure(&kind)).unwrap();
         let mut tracked = new;
-        track_update(None, &mut tracked, &by("m", 0), structure(&kind));
+        track_update(None, &mut tracked, &by("m", 0), structure(&kind)).unwrap();
         let mut config = config;
         if let Value::Object(members) = &mut config {
             members.insert("apiVersion".into(), "v1".into());

@@ -128,6 +128,17 @@ impl Conversion {
         question.read(answered.map_err(|why| Failure::call(&why))?, originals)
     }
 
+    /// A tree in another version.
+    pub(crate) async fn tree(
+        &self,
+        server: &Server,
+        to: &str,
+        value: Value,
+    ) -> Result<Value, Status> {
+        let mut made = Box::pin(self.ask(server, to, &[value])).await?;
+        made.pop().ok_or_else(|| status::internal("a conversion made nothing"))
+    }
+
     /// Makes a call that others may join, about objects of the cache.
     fn begin(
         self: &Arc<Self>,
@@ -253,11 +264,10 @@ pub(crate) async fn objects(
 /// A tree in the version of a row; what is in it already, or needs no webhook, stays as it is.
 pub(crate) async fn tree(server: &Server, row: &Served, value: Value) -> Result<Value, Status> {
     let to = row.api_version();
-    let Some(conversion) = row.conversion().filter(|_| value["apiVersion"] != to.as_str()) else {
-        return Ok(value);
-    };
-    let mut made = Box::pin(conversion.ask(server, &to, &[value])).await?;
-    made.pop().ok_or_else(|| status::internal("a conversion made nothing"))
+    match row.conversion().filter(|_| value["apiVersion"] != to.as_str()) {
+        Some(conversion) => conversion.tree(server, &to, value).await,
+        None => Ok(value),
+    }
 }
 
 /// An answer that is nowhere in the cache: what a write made, or would have made.

@@ -539,3 +539,89 @@ async fn a_caller_that_leaves_does_not_spoil_it_for_the_next() {
     silent.store(false, std::sync::atomic::Ordering::SeqCst);
     world.get(&target).await.is(200, r#""height":1"#);
 }
+
+/// Applies a configuration to the widget `a`.
+async fn apply(world: &World, target: &str, query: &str, spec: Value) -> Answer {
+    let version = if target == SECOND { "v2" } else { "v1" };
+    let config = json!({
+        "apiVersion": format!("example.com/{version}"), "kind": "Widget",
+        "metadata": {"name": "a"}, "spec": spec,
+    });
+    let target = format!("{target}/a?{query}");
+    world.patch("application/apply-patch+yaml", &target, config.to_string()).await
+}
+
+/// Who owns which fields of the spec, and in which version.
+fn owners(object: &Value) -> Vec<String> {
+    let entries = object["metadata"]["managedFields"].as_array().unwrap();
+    let mut owners: Vec<String> = entries
+        .iter()
+        .filter_map(|entry| {
+            let fields = entry["fieldsV1"]["f:spec"].as_object()?;
+            let names: Vec<&str> = fields.keys().map(|key| key.trim_start_matches("f:")).collect();
+            let (manager, version) = (&entry["manager"], &entry["apiVersion"]);
+            let version = version.as_str().unwrap().trim_start_matches("example.com/");
+            Some(format!("{} {version} {}", manager.as_str().unwrap(), names.join(",")))
+        })
+        .collect();
+    owners.sort();
+    owners
+}
+
+#[tokio::test]
+async fn a_field_of_another_version_is_somebodys_too() {
+    let hook = honest().await;
+    let world = world(&hook).await;
+    apply(&world, WIDGETS, "fieldManager=one", json!({"size": 1, "replicas": 3})).await.is(201, "");
+    let refused = apply(&world, SECOND, "fieldManager=two", json!({"height": 2})).await;
+    let message = "Apply failed with 1 conflict: conflict with \"one\": .spec.size";
+    refused.fails(409, "Conflict", message);
+    apply(&world, SECOND, "fieldManager=two", json!({"hue": "red"})).await.is(200, "");
+    let forced = apply(&world, SECOND, "fieldManager=two&force=true", json!({"height": 2})).await;
+    forced.is(200, "");
+    assert_eq!(owners(&forced.json()), ["one v1 replicas", "two v2 height"]);
+    // What two no longer wants goes; the default of the first version comes in its place.
+    let stored = world.get(&format!("{WIDGETS}/a")).await.json();
+    assert_eq!(stored["spec"], json!({"size": 2, "replicas": 3, "colour": "blue"}));
+    // An update in the first version takes the field from who applied it in the second.
+    let target = format!("{WIDGETS}/a?fieldManager=three");
+    let updated = world.merge(&target, &json!({"spec": {"size": 5}})).await.json();
+    assert_eq!(owners(&updated), ["one v1 replicas", "three v1 size"]);
+}
+
+#[tokio::test]
+async fn an_applier_may_move_to_another_version() {
+    let hook = honest().await;
+    let world = world(&hook).await;
+    apply(&world, WIDGETS, "fieldManager=one", json!({"size": 1, "replicas": 3})).await.is(201, "");
+    let target = format!("{WIDGETS}/a?fieldManager=other");
+    world.merge(&target, &json!({"spec": {"colour": "red"}})).await.is(200, "");
+    let moved = apply(&world, SECOND, "fieldManager=one", json!({"height": 1})).await.json();
+    assert_eq!(moved["spec"], json!({"height": 1, "hue": "red"}), "the count was one's alone");
+    assert_eq!(owners(&moved), ["one v2 height", "other v1 colour"]);
+    // And back, with what another one wrote meanwhile in the version it left.
+    let target = format!("{SECOND}/a?fieldManager=third");
+    world.merge(&target, &json!({"spec": {"count": 9}})).await.is(200, "");
+    let back = apply(&world, WIDGETS, "fieldManager=one", json!({"size": 1})).await.json();
+    assert_eq!(back["spec"], json!({"size": 1, "colour": "red", "replicas": 9}));
+    assert_eq!(owners(&back), ["one v1 size", "other v1 colour", "third v2 count"]);
+    // An apply that changes nothing changes nothing.
+    let again = apply(&world, WIDGETS, "fieldManager=one", json!({"size": 1})).await.json();
+    assert_eq!(version(&back), version(&again));
+}
+
+#[tokio::test]
+async fn a_manager_of_a_version_that_is_gone_manages_nothing() {
+    let hook = honest().await;
+    let world = world(&hook).await;
+    apply(&world, SECOND, "fieldManager=two", json!({"height": 2})).await.is(201, "");
+    let before = world.get(&format!("{WIDGETS}/a")).await.json();
+    assert_eq!(owners(&before), ["two v2 height"]);
+    world
+        .redefine(|definition| {
+            definition["spec"]["versions"].as_array_mut().unwrap().pop();
+        })
+        .await;
+    let applied = apply(&world, WIDGETS, "fieldManager=one", json!({"size": 7})).await.json();
+    assert_eq!(owners(&applied), ["one v1 size"]);
+}

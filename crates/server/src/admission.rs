@@ -7,6 +7,8 @@
 pub(crate) mod extensions;
 mod limits;
 pub(crate) mod matching;
+mod mutate;
+mod observed;
 mod pods;
 mod policy;
 pub(crate) mod quota;
@@ -30,6 +32,7 @@ use crate::object::{is_deleting, meta, metadata};
 use crate::registry::Served;
 use crate::server::{Call, Server};
 use crate::status;
+use observed::Observed;
 use quota::Held;
 use request::{Asked, Operation};
 
@@ -44,6 +47,9 @@ pub(crate) struct Attempt<'a> {
     pub(crate) new: &'a mut Value,
     /// What it replaces; `None` for a create.
     pub(crate) old: Option<&'a Value>,
+    /// What was to be stored before webhooks and policies changed it, if they did: who wrote what
+    /// is told by this.
+    pub(crate) untouched: Option<Value>,
     pub(crate) now: Timestamp,
 }
 
@@ -87,24 +93,64 @@ pub(crate) struct Origin<'a> {
     pub(crate) options: &'a WriteOptions,
 }
 
-/// Takes an object through every step, and past webhooks and policies if there are any. What it
-/// answers is to be held until the object is stored.
+/// What an admitted object leaves.
+pub(crate) struct Admitted {
+    /// To be held until the object is stored.
+    pub(crate) _held: Option<Held>,
+    /// The object before webhooks and policies changed it.
+    pub(crate) untouched: Option<Value>,
+}
+
+/// Takes an object through every step, and past webhooks and policies if there are any.
 pub(crate) async fn admit(
     mut attempt: Attempt<'_>,
     origin: Origin<'_>,
-) -> Result<Option<Held>, Status> {
-    pass(FIRST, &mut attempt)?;
-    let extensions = origin.server.extensions().current().filter(|_| is_open(attempt.kind));
-    match extensions {
-        None => pass(SECOND, &mut attempt)?,
-        Some(extensions) => {
-            Box::pin(admit_extended(&extensions, &mut attempt, origin)).await?;
+) -> Result<Admitted, Status> {
+    let Origin { server, call, options } = origin;
+    let operation = match attempt.old {
+        None => Operation::Create,
+        Some(_) => Operation::Update,
+    };
+    let observed = |step| Observed::new(server.metrics(), step, operation);
+    let extensions = server.extensions().current().filter(|_| is_open(attempt.kind));
+    let shown = extensions.as_ref().map(|_| request::write_options(operation, options));
+    let name = extensions.as_ref().map(|_| meta(attempt.new, "name").to_owned());
+    let (kind, name) = (attempt.kind, name.unwrap_or_default());
+    let asked = Asked {
+        call,
+        kind,
+        namespace: namespace_of(kind, attempt.namespace, &name),
+        name: &name,
+        subresource: attempt.subresource,
+        operation,
+        dry_run: options.dry_run,
+        options: shown.as_ref().unwrap_or(&Value::Null),
+    };
+    let mut warnings = Vec::new();
+    let mutated = async {
+        pass(FIRST, &mut attempt)?;
+        match &extensions {
+            Some(extensions) => {
+                let (attempt, warnings) = (&mut attempt, &mut warnings);
+                Box::pin(mutate::mutate(extensions, server, &asked, attempt, warnings)).await
+            }
+            None => Ok(()),
         }
-    }
-    // Last of all that may refuse: nothing is counted that is not stored.
-    let held = origin.server.quotas().admit(origin.server, &attempt).await?;
+    };
+    observed("admit").step(mutated).await?;
+    pass(SECOND, &mut attempt)?;
+    let validated = async {
+        if let Some(extensions) = &extensions {
+            let objects = [Some(&*attempt.new), attempt.old];
+            Box::pin(validate(extensions, server, &asked, objects, &mut warnings)).await?;
+        }
+        // Last of all that may refuse: nothing is counted that is not stored.
+        server.quotas().admit(server, &attempt).await
+    };
+    let held = observed("validate").step(validated).await?;
+    call.warn(warnings);
     pass(LAST, &mut attempt)?;
-    Ok(held)
+    Ok(Admitted { _held: held, untouched: attempt.untouched })
 }
 
 /// What configures admission is not subject to it: a mistake could not be undone otherwise.
@@ -112,39 +158,21 @@ fn is_open(kind: &Served) -> bool {
     kind.group != "admissionregistration.k8s.io"
 }
 
-async fn admit_extended(
+/// Asks validating policies, then validating webhooks.
+async fn validate(
     extensions: &Compiled,
-    attempt: &mut Attempt<'_>,
-    origin: Origin<'_>,
+    server: &Server,
+    asked: &Asked<'_>,
+    [new, old]: [Option<&Value>; 2],
+    warnings: &mut Vec<String>,
 ) -> Result<(), Status> {
-    let Origin { server, call, options } = origin;
-    let mut warnings = Vec::new();
-    let operation = match attempt.old {
-        None => Operation::Create,
-        Some(_) => Operation::Update,
-    };
-    let shown = request::write_options(operation, options);
-    let name = meta(attempt.new, "name").to_owned();
-    let asked = Asked {
-        call,
-        kind: attempt.kind,
-        namespace: namespace_of(attempt.kind, attempt.namespace, &name),
-        name: &name,
-        subresource: attempt.subresource,
-        operation,
-        dry_run: options.dry_run,
-        options: &shown,
-    };
-    policy::mutate(&extensions.mutating_policies, server, &asked, attempt).await?;
-    let hooks = &extensions.mutating;
-    webhook::mutate(hooks, server, &asked, attempt, &mut warnings).await?;
-    pass(SECOND, attempt)?;
-    let (new, old) = (Some(&*attempt.new), attempt.old);
+    let observed = Observed::new(server.metrics(), "validate", asked.operation);
     let policies = &extensions.validating_policies;
-    policy::validate(policies, server, &asked, new, old, &mut warnings).await?;
-    webhook::validate(&extensions.validating, server, &asked, new, old, &mut warnings).await?;
-    call.warn(warnings);
-    Ok(())
+    let judged = policy::validate(policies, server, asked, new, old, warnings);
+    observed.controller("ValidatingAdmissionPolicy", policies.len(), judged).await?;
+    let hooks = &extensions.validating;
+    let judged = webhook::validate(hooks, server, observed.labels(), asked, [new, old], warnings);
+    observed.controller("ValidatingAdmissionWebhook", hooks.len(), judged).await
 }
 
 /// A namespace is in itself.
@@ -184,13 +212,17 @@ pub(crate) async fn admit_removal(
         options: &options,
     };
     let mut warnings = Vec::new();
-    let old = Some(removal.object);
-    let policies = &extensions.validating_policies;
-    Box::pin(policy::validate(policies, server, &asked, None, old, &mut warnings)).await?;
+    let objects = [None, Some(removal.object)];
     // There is nothing to change in what goes away; a mutating webhook may still refuse.
-    for hooks in [&extensions.mutating, &extensions.validating] {
-        Box::pin(webhook::validate(hooks, server, &asked, None, old, &mut warnings)).await?;
-    }
+    let observed = Observed::new(server.metrics(), "admit", Operation::Delete);
+    let hooks = &extensions.mutating;
+    let judged =
+        webhook::validate(hooks, server, observed.labels(), &asked, objects, &mut warnings);
+    let judged = observed.controller("MutatingAdmissionWebhook", hooks.len(), judged);
+    observed.step(Box::pin(judged)).await?;
+    let observed = Observed::new(server.metrics(), "validate", Operation::Delete);
+    let judged = validate(&extensions, server, &asked, objects, &mut warnings);
+    observed.step(Box::pin(judged)).await?;
     call.warn(warnings);
     Ok(())
 }

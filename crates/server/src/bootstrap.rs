@@ -47,6 +47,7 @@ impl Server {
             subresource: "",
             new: &mut value,
             old: None,
+            untouched: None,
             now: self.now(),
         })?;
         put(self, kind, key, Guard::Absent, canonical(&value)).await.map(drop)

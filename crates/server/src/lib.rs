@@ -45,5 +45,6 @@ mod bootstrap;
 mod server;
 
 pub use body::{Body, Response};
+pub use outgoing::Loopback;
 pub use registry::Registry;
 pub use server::{Options, Parts, Server};

@@ -3,8 +3,10 @@
 //! River: every stage counts; `GET /metrics` prints. Names and labels are those dashboards for
 //! Kubernetes query (S11.1); what only Headwater has begins with `headwater_`.
 
+pub mod admission;
 pub mod registry;
 
+use admission::{Admission, Conversions};
 use registry::{Counter, Desc, Family, Gauge, Histogram, Registry};
 
 /// The content type of the text form.
@@ -23,12 +25,6 @@ const WATCH_LIST_DURATIONS: &[f64] = &[
     30.0, 45.0, 60.0, 90.0, 120.0, 180.0, 300.0,
 ];
 const READ_WAITS: &[f64] = &[0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0];
-const CONVERSION_DURATIONS: &[f64] =
-    &[0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0];
-const CUSTOM_CONVERSION_DURATIONS: &[f64] = &[
-    0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096,
-    8.192, 16.384,
-];
 const RESPONSE_SIZES: &[f64] = &[1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9];
 const EVENT_SIZES: &[f64] = &[1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0, 65536.0, 131_072.0];
 const BODY_SIZES: &[f64] = &[
@@ -93,12 +89,10 @@ pub struct Metrics {
     /// result: `allowed`, `denied`, `no-opinion` or `error`
     pub authorization_attempts: Family<Counter>,
 
-    /// result: `success` or `failure`, failure_type
-    pub conversion_requests: Family<Counter>,
-    /// result, failure_type
-    pub conversion_duration: Family<Histogram>,
-    /// crd_name, from_version, to_version, succeeded
-    pub custom_conversion_duration: Family<Histogram>,
+    /// Webhooks and policies that objects pass.
+    pub admission: Admission,
+    /// Webhooks that convert objects.
+    pub conversions: Conversions,
 
     /// No labels.
     pub tls_handshake_errors: Family<Counter>,
@@ -270,23 +264,8 @@ impl Metrics {
                 "Requests by whether they were allowed.",
                 &["result"],
             ),
-            conversion_requests: counters(
-                "apiserver_conversion_webhook_request_total",
-                "Calls of conversion webhooks.",
-                &["result", "failure_type"],
-            ),
-            conversion_duration: histograms(
-                "apiserver_conversion_webhook_duration_seconds",
-                "Time that calls of conversion webhooks took.",
-                &["result", "failure_type"],
-                CONVERSION_DURATIONS,
-            ),
-            custom_conversion_duration: histograms(
-                "apiserver_crd_conversion_webhook_duration_seconds",
-                "Time that calls of conversion webhooks took, by definition.",
-                &["crd_name", "from_version", "to_version", "succeeded"],
-                CUSTOM_CONVERSION_DURATIONS,
-            ),
+            admission: Admission::new(&registry),
+            conversions: Conversions::new(&registry),
             tls_handshake_errors: counters(
                 "apiserver_tls_handshake_errors_total",
                 "Connections that ended before TLS was agreed.",

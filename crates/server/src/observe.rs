@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use headwater_api::query::Query;
 use headwater_cache::Cache;
@@ -16,25 +15,6 @@ use crate::metrics::Metrics;
 use crate::metrics::registry::{Counter, Desc, Gauge, Held};
 use crate::registry::Served;
 use crate::route::{Route, Target};
-
-/// Counts a call of a conversion webhook. `versions` are the one it came from and the one it was
-/// asked for; no `trouble` is success.
-pub(crate) fn conversion(
-    metrics: &Metrics,
-    definition: &str,
-    versions: [&str; 2],
-    trouble: &str,
-    took: Duration,
-) {
-    let (result, succeeded) = match trouble {
-        "" => ("success", "true"),
-        _ => ("failure", "false"),
-    };
-    metrics.conversion_requests.with(&[result, trouble]).inc();
-    metrics.conversion_duration.with(&[result, trouble]).observe(took.as_secs_f64());
-    let labels = [definition, versions[0], versions[1], succeeded];
-    metrics.custom_conversion_duration.with(&labels).observe(took.as_secs_f64());
-}
 
 /// One request, from when it is understood until it is answered.
 pub(crate) struct Seen {

@@ -2,11 +2,11 @@
 //!
 //! River: admission, conversion → **outgoing** → somebody else's server.
 //! Promise: a call ends within its time, an answer is at most [`ANSWER_MAX`] bytes, redirects are
-//! not followed, the caller's credentials are not passed on, and addresses that only a machine's
-//! own metadata service answers at are not called.
+//! not followed, the caller's credentials are not passed on, and addresses are looked at after a
+//! name was resolved: those of metadata services are never called, the machine's own only where
+//! that is allowed.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -21,16 +21,19 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
 use serde_json::Value;
-use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 
 pub(crate) mod check;
+mod dial;
 mod resolve;
+mod trust;
 
+pub use dial::Loopback;
+use dial::dial;
 use resolve::resolve;
+use trust::Trust;
 
 /// The largest answer.
 const ANSWER_MAX: usize = 3 * 1024 * 1024;
@@ -135,14 +138,25 @@ pub(crate) fn authority(config: &Value) -> Result<Vec<u8>, String> {
 }
 
 /// Calls places.
-#[derive(Default)]
 pub(crate) struct Caller {
+    loopback: Loopback,
+    trust: Trust,
     idle: Mutex<HashMap<Place, Vec<SendRequest<Full<Bytes>>>>>,
     /// What drives the connections.
     connections: Mutex<JoinSet<()>>,
 }
 
 impl Caller {
+    /// Calls nobody yet.
+    pub(crate) fn new(loopback: Loopback) -> Caller {
+        Caller {
+            loopback,
+            trust: Trust::default(),
+            idle: Mutex::default(),
+            connections: Mutex::default(),
+        }
+    }
+
     /// Posts JSON and answers the JSON that comes back. The error is what Go's client would say.
     pub(crate) async fn post(
         &self,
@@ -248,12 +262,12 @@ impl Caller {
     ) -> Result<SendRequest<Full<Bytes>>, Failure> {
         let fail = |why: String| Failure::Post(why);
         let addresses = resolve(cache, &place.target).await.map_err(fail)?;
-        let socket = dial(&addresses).await.map_err(fail)?;
+        let socket = dial(&addresses, self.loopback).await.map_err(fail)?;
         let name = ServerName::try_from(place.server_name())
             .map_err(|error| fail(format!("tls: {error}")))?;
-        let config = client_config(&place.authority).map_err(fail)?;
+        let config = self.trust.config(&place.authority).await.map_err(fail)?;
         let stream = TlsConnector::from(Arc::new(config)).connect(name, socket).await;
-        let stream = stream.map_err(|error| fail(tls_error(&error)))?;
+        let stream = stream.map_err(|error| fail(trust::explain(&error)))?;
         let (sender, connection) = http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|error| fail(error.to_string()))?;
@@ -289,67 +303,6 @@ async fn send(
     Ok(sender.send_request(request).await?)
 }
 
-async fn dial(addresses: &[SocketAddr]) -> Result<TcpStream, String> {
-    let mut last = "no addresses".to_owned();
-    for address in addresses {
-        if !is_callable(address.ip()) {
-            last = format!("dial tcp {address}: the address may not be called");
-            continue;
-        }
-        match TcpStream::connect(address).await {
-            Ok(socket) => {
-                // A review is one small write; waiting to fill a packet only delays it.
-                let _ = socket.set_nodelay(true);
-                return Ok(socket);
-            }
-            Err(error) => {
-                let why = match error.kind() {
-                    std::io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
-                    _ => error.to_string(),
-                };
-                last = format!("dial tcp {address}: connect: {why}");
-            }
-        }
-    }
-    Err(last)
-}
-
-/// Link-local addresses are those of metadata services, which tell secrets to whoever can call.
-fn is_callable(ip: IpAddr) -> bool {
-    match ip.to_canonical() {
-        IpAddr::V4(v4) => !v4.is_link_local() && !v4.is_unspecified() && !v4.is_broadcast(),
-        IpAddr::V6(v6) => v6.segments()[0] & 0xffc0 != 0xfe80 && !v6.is_unspecified(),
-    }
-}
-
-fn client_config(authority: &[u8]) -> Result<ClientConfig, String> {
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(authority) {
-        let certificate = certificate.map_err(|error| format!("caBundle: {error}"))?;
-        roots.add(certificate).map_err(|error| format!("caBundle: {error}"))?;
-    }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| format!("tls: {error}"))?;
-    Ok(builder.with_root_certificates(roots).with_no_client_auth())
-}
-
-fn tls_error(error: &std::io::Error) -> String {
-    let text = error.to_string();
-    let cause = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
-    match cause {
-        Some(rustls::Error::InvalidCertificate(
-            rustls::CertificateError::UnknownIssuer | rustls::CertificateError::BadSignature,
-        )) => "tls: failed to verify certificate: x509: certificate signed by unknown authority"
-            .into(),
-        Some(rustls::Error::InvalidCertificate(why)) => {
-            format!("tls: failed to verify certificate: x509: {why}")
-        }
-        _ => text,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -368,20 +321,5 @@ mod tests {
         let place = Place::read(&service).unwrap();
         assert_eq!(place.authority_name(), "hook.ns.svc:443");
         assert_eq!(place.path_with(Duration::from_secs(1)), "/v?timeout=1s");
-    }
-
-    #[test]
-    fn metadata_services_are_not_called() {
-        for (address, callable) in [
-            ("127.0.0.1", true),
-            ("10.0.0.1", true),
-            ("::1", true),
-            ("169.254.169.254", false),
-            ("::ffff:169.254.169.254", false),
-            ("fe80::1", false),
-            ("0.0.0.0", false),
-        ] {
-            assert_eq!(is_callable(address.parse().unwrap()), callable, "{address}");
-        }
     }
 }

@@ -35,6 +35,7 @@ use crate::listen;
 use crate::metrics::Metrics;
 use crate::observe::{self, Seen};
 use crate::openapi::{Descriptions, Documents};
+use crate::outgoing::Loopback;
 use crate::registry::Registry;
 use crate::route::{Lost, Resource, Route, Target, http_verb, route};
 use crate::service_account::{self, Issuer, Known, ServiceAccounts};
@@ -52,6 +53,8 @@ pub struct Options {
     pub watch_timeout: Duration,
     /// About how often a watch gets a bookmark (S4.12).
     pub bookmark_every: Duration,
+    /// Whether webhooks on this machine may be called.
+    pub webhooks_on_loopback: Loopback,
 }
 
 impl Default for Options {
@@ -60,6 +63,7 @@ impl Default for Options {
             request_timeout: Duration::from_secs(60),
             watch_timeout: Duration::from_secs(1800),
             bookmark_every: Duration::from_secs(60),
+            webhooks_on_loopback: Loopback::Callable,
         }
     }
 }
@@ -186,7 +190,7 @@ impl Server {
         let shared = Shared {
             service_accounts: ServiceAccounts::new(issuer, cache.clone(), clock.clone()),
             flows: Flows::new(&cache),
-            extensions: Extensions::new(&cache),
+            extensions: Extensions::new(&cache, options.webhooks_on_loopback),
             quotas: Quotas::new(&cache),
             cache,
             definitions: tokio::sync::Mutex::new(Definitions::new(registry.clone())),

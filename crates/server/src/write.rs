@@ -131,14 +131,16 @@ impl Create<'_> {
             subresource: "",
             new: &mut stored,
             old: None,
+            untouched: None,
             now: self.server.now(),
         };
         let origin = Origin { server: self.server, call: self.call, options: &self.options };
-        let _held = admit(attempt, origin).await?;
+        let admitted = admit(attempt, origin).await?;
         self.call.warn(warnings::on_create(kind, &stored));
         if !self.is_managed {
             let mut manager = Manager::new(self.server, self.call, kind, "", &self.options);
-            track(self.server, &mut manager, kind, None, &mut stored).await?;
+            let made = admitted.untouched.as_ref();
+            track(self.server, &mut manager, kind, None, &mut stored, made).await?;
         }
         let name = meta(&stored, "name").to_owned();
         let stored = conversion::tree(self.server, kind.storage_row(), stored).await?;
@@ -245,8 +247,29 @@ pub(crate) fn from_storage(kind: &Served, value: &mut Value) {
 /// Objects that a webhook is asked about for the sake of one write's managers, at most.
 const LEARN_MAX: usize = 32;
 
-/// Brings `managedFields` up to date: they speak of the form of the request.
+/// Brings `managedFields` up to date: they speak of the form of the request, and of what the
+/// client `made` where webhooks and policies made something else of it. What those set is nobody's,
+/// as in Kubernetes.
 async fn track(
+    server: &Server,
+    manager: &mut Manager<'_>,
+    kind: &Served,
+    old: Option<&Value>,
+    new: &mut Value,
+    made: Option<&Value>,
+) -> Result<(), Status> {
+    let Some(made) = made else { return track_all(server, manager, kind, old, new).await };
+    let mut made = made.clone();
+    track_all(server, manager, kind, old, &mut made).await?;
+    managed::take(new);
+    if let Some(entries) = managed::take(&mut made) {
+        managed::put(new, entries);
+    }
+    Ok(())
+}
+
+/// The same, of the whole object.
+async fn track_all(
     server: &Server,
     manager: &mut Manager<'_>,
     kind: &Served,
@@ -519,10 +542,11 @@ impl Update<'_> {
             subresource: &self.resource.subresource,
             new: &mut new,
             old: Some(old),
+            untouched: None,
             now: self.server.now(),
         };
         let origin = Origin { server: self.server, call: self.call, options: &self.options };
-        let _held = admit(attempt, origin).await?;
+        let admitted = admit(attempt, origin).await?;
         if self.resource.subresource.is_empty() {
             self.call.warn(warnings::on_update(kind, &new, old));
         }
@@ -533,7 +557,8 @@ impl Update<'_> {
             let subresource = &self.resource.subresource;
             let mut manager =
                 Manager::new(self.server, self.call, kind, subresource, &self.options);
-            track(self.server, &mut manager, kind, Some(old), &mut new).await?;
+            let made = admitted.untouched.as_ref();
+            track(self.server, &mut manager, kind, Some(old), &mut new, made).await?;
         }
         let is_noop = new == *old && !self.is_stale();
         if is_noop || self.options.dry_run {

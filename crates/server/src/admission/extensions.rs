@@ -11,7 +11,7 @@ use headwater_cache::{Cache, Resource};
 
 use super::policy::Bound;
 use super::webhook::Hook;
-use crate::outgoing::Caller;
+use crate::outgoing::{Caller, Loopback};
 
 const GROUP: &str = "/registry/admissionregistration.k8s.io/";
 
@@ -54,13 +54,13 @@ pub(crate) struct Extensions {
 }
 
 impl Extensions {
-    pub(crate) fn new(cache: &Cache) -> Extensions {
+    pub(crate) fn new(cache: &Cache, loopback: Loopback) -> Extensions {
         Extensions {
             cache: cache.clone(),
             resources: KINDS.map(|kind| cache.resource(&format!("{GROUP}{kind}/"))),
             current: ArcSwapOption::empty(),
             compiling: Mutex::new(()),
-            caller: Caller::default(),
+            caller: Caller::new(loopback),
         }
     }
 

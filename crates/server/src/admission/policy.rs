@@ -49,6 +49,8 @@ struct Policy {
     checks: Vec<Check>,
     mutations: Vec<Mutation>,
     ignore: bool,
+    /// Run again if somebody changed the object after it.
+    again: bool,
     /// The group, version and kind of its parameters.
     parameter_kind: Option<(String, String, String)>,
 }
@@ -126,6 +128,7 @@ impl Policy {
             checks: list("validations").iter().map(Check::read).collect(),
             mutations: list("mutations").iter().map(Mutation::read).collect(),
             ignore: spec["failurePolicy"] == "Ignore",
+            again: spec["reinvocationPolicy"] == "IfNeeded",
             parameter_kind: kind.is_object().then(|| (group, version, text(&kind["kind"]))),
         }
     }
@@ -419,42 +422,44 @@ impl Check {
     }
 }
 
-/// Lets every mutating policy change the object.
-pub(super) async fn mutate(
-    bound: &[Bound],
-    server: &Server,
-    asked: &Asked<'_>,
-    attempt: &mut Attempt<'_>,
-) -> Result<(), Status> {
-    for bound in bound {
-        let found = bound.matches(server, asked, [Some(&*attempt.new), attempt.old]);
+impl Bound {
+    /// Whether it wants to see what others changed after it.
+    pub(super) fn looks_again(&self) -> bool {
+        self.policy.again
+    }
+
+    /// Lets it change the object. Answers whether it was asked, and if so whether it did.
+    pub(super) async fn mutate(
+        &self,
+        server: &Server,
+        asked: &Asked<'_>,
+        attempt: &mut Attempt<'_>,
+    ) -> Result<Option<bool>, Status> {
+        let found = self.matches(server, asked, [Some(&*attempt.new), attempt.old]);
         let kind = match found {
             Ok(Some(kind)) => kind,
-            Ok(None) => continue,
-            Err(why) => {
-                bound.failed(asked, &why)?;
-                continue;
-            }
+            Ok(None) => return Ok(None),
+            Err(why) => return self.failed(asked, &why).map(|()| None),
         };
         let namespace = namespace_object(server, asked);
-        let parameters = match bound.parameters(server, asked).await {
+        let parameters = match self.parameters(server, asked).await {
             Ok(parameters) => parameters,
             Err(why) => {
-                bound.failed(asked, &format!("failed to configure binding: {why}"))?;
-                continue;
+                let why = format!("failed to configure binding: {why}");
+                return self.failed(asked, &why).map(|()| None);
             }
         };
+        let mut any = false;
         for parameters in &parameters {
-            let changed = bound.change(server, &kind, asked, &namespace, parameters, attempt);
-            if let Err(why) = changed.await {
-                bound.failed(asked, &why)?;
+            let changed = self.change(server, &kind, asked, &namespace, parameters, attempt);
+            match changed.await {
+                Ok(changed) => any |= changed,
+                Err(why) => self.failed(asked, &why)?,
             }
         }
+        Ok(Some(any))
     }
-    Ok(())
-}
 
-impl Bound {
     /// Applies every mutation in turn; each sees what those before it made.
     async fn change(
         &self,
@@ -464,8 +469,9 @@ impl Bound {
         namespace: &Value,
         parameters: &Value,
         attempt: &mut Attempt<'_>,
-    ) -> Result<(), String> {
+    ) -> Result<bool, String> {
         let mut budget = Budget::new(OBJECT_COST_MAX);
+        let mut any = false;
         for mutation in &self.policy.mutations {
             let seen = Versioned::new(server, kind, Some(&*attempt.new), attempt.old).await;
             let seen = seen.map_err(|status| status.message)?;
@@ -474,7 +480,7 @@ impl Bound {
             let variables = setting.with_own(&self.policy, &mut budget);
             match self.policy.conditions.judge(&variables) {
                 Verdict::Holds => {}
-                Verdict::Fails => return Ok(()),
+                Verdict::Fails => return Ok(any),
                 Verdict::Unknown(why) => return Err(why),
             }
             let program =
@@ -491,9 +497,10 @@ impl Bound {
             if changed != seen.object {
                 let adopted = webhook::adopt(attempt, server, asked.call, kind, changed).await;
                 adopted.map_err(|status| status.message)?;
+                any = true;
             }
         }
-        Ok(())
+        Ok(any)
     }
 }
 

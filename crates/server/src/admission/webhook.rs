@@ -5,7 +5,6 @@
 //! a few loads. A webhook that cannot be asked, or answers nonsense, counts as its failure policy
 //! says, and costs at most its timeout.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -13,11 +12,13 @@ use headwater_api::options::FieldValidation;
 use headwater_api::{Status, defaults, managed, patch};
 use headwater_cache::Snapshot;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::Attempt;
 use super::matching::{self, Conditions, Match, Verdict};
 use super::request::{Asked, Versioned, describe};
 use crate::custom::conversion;
+use crate::metrics::admission::{Called, Labels};
 use crate::object::{metadata, tree};
 use crate::outgoing::Place;
 use crate::registry::Served;
@@ -90,9 +91,9 @@ impl Hook {
     async fn matches(
         &self,
         server: &Server,
+        labels: Labels,
         asked: &Asked<'_>,
-        new: Option<&Value>,
-        old: Option<&Value>,
+        [new, old]: [Option<&Value>; 2],
     ) -> Result<Option<std::sync::Arc<Served>>, Status> {
         let found = self.matching.find(asked, &server.registry(), server.cache(), [new, old]);
         let Some(kind) = found.map_err(status::internal)? else { return Ok(None) };
@@ -101,11 +102,18 @@ impl Hook {
         }
         let seen = Versioned::new(server, &kind, new, old).await?;
         let request = describe(asked, &seen);
+        let (metrics, name) = (&server.metrics().admission, self.name.as_str());
         match self.conditions.judge(&matching::variables(&seen, &request)) {
             Verdict::Holds => Ok(Some(kind)),
-            Verdict::Fails => Ok(None),
-            Verdict::Unknown(_) if self.ignore => Ok(None),
+            Verdict::Fails => {
+                metrics.excluded(name, "webhook", labels);
+                Ok(None)
+            }
             Verdict::Unknown(why) => {
+                metrics.unjudged(name, "webhook", labels);
+                if self.ignore {
+                    return Ok(None);
+                }
                 let kind = asked.kind;
                 Err(status::forbidden(&kind.group, &kind.plural, asked.name, &why))
             }
@@ -116,10 +124,34 @@ impl Hook {
     async fn ask(
         &self,
         server: &Server,
+        labels: Labels,
+        asked: &Asked<'_>,
+        seen: &Versioned<'_>,
+    ) -> Result<Option<Answer>, Status> {
+        let begun = Instant::now();
+        let answered = self.call(server, asked, seen, labels.step == "admit").await;
+        let called = match &answered {
+            Ok(Answer { refusal: None, .. }) => Called::Allowed,
+            Ok(Answer { refusal: Some(refusal), .. }) => {
+                Called::Refused(refusal.status(&self.name).code)
+            }
+            Err(_) if self.ignore => Called::Ignored,
+            Err(_) => Called::Failed,
+        };
+        server.metrics().admission.webhook(&self.name, labels, called, begun.elapsed());
+        match answered {
+            Ok(answer) => Ok(Some(answer)),
+            Err(why) => self.failed(&why).map(|()| None),
+        }
+    }
+
+    async fn call(
+        &self,
+        server: &Server,
         asked: &Asked<'_>,
         seen: &Versioned<'_>,
         is_mutating: bool,
-    ) -> Result<Option<Answer>, Status> {
+    ) -> Result<Answer, String> {
         let mut request = describe(asked, seen);
         request["object"] = seen.object.clone();
         request["oldObject"] = seen.old.clone();
@@ -128,87 +160,54 @@ impl Hook {
         let review = json!({
             "kind": "AdmissionReview", "apiVersion": api_version, "request": request,
         });
-        let place = match &self.place {
-            Ok(place) => place,
-            Err(why) => {
-                let why = format!("could not get REST client: {why}");
-                return self.failed(&why).map(|()| None);
-            }
-        };
+        let place = self.place.as_ref();
+        let place = place.map_err(|why| format!("could not get REST client: {why}"))?;
         let caller = server.extensions().caller();
         let body = headwater_api::json::to_vec(&review);
-        let answered = match caller.post(server.cache(), place, body, self.timeout).await {
-            Ok(answered) => answered,
-            Err(why) => {
-                return self.failed(&format!("failed to call webhook: {why}")).map(|()| None);
-            }
-        };
-        match Answer::read(&answered, &uid, &api_version, is_mutating) {
-            Ok(answer) => Ok(Some(answer)),
-            Err(why) => {
-                self.failed(&format!("received invalid webhook response: {why}")).map(|()| None)
-            }
-        }
+        let answered = caller.post(server.cache(), place, body, self.timeout).await;
+        let answered = answered.map_err(|why| format!("failed to call webhook: {why}"))?;
+        Answer::read(&answered, &uid, &api_version, is_mutating)
+            .map_err(|why| format!("received invalid webhook response: {why}"))
     }
 }
 
-/// Lets every mutating webhook change the object, and those that want to see what others changed
-/// have a second look.
-pub(super) async fn mutate(
-    hooks: &[Hook],
-    server: &Server,
-    asked: &Asked<'_>,
-    attempt: &mut Attempt<'_>,
-    warnings: &mut Vec<String>,
-) -> Result<(), Status> {
-    let mut asked_before = Vec::new();
-    let mut again = BTreeSet::new();
-    for (index, hook) in hooks.iter().enumerate() {
-        let Some(changed) = mutate_one(hook, server, asked, attempt, warnings).await? else {
-            continue;
-        };
-        if changed {
-            again.extend(asked_before.iter().copied());
-        }
-        if hook.again {
-            asked_before.push(index);
-        }
+impl Hook {
+    /// Whether it wants to see what others changed after it.
+    pub(super) fn looks_again(&self) -> bool {
+        self.again
     }
-    for index in again {
-        mutate_one(&hooks[index], server, asked, attempt, warnings).await?;
-    }
-    Ok(())
-}
 
-/// Whether the webhook was asked, and if so whether it changed the object.
-async fn mutate_one(
-    hook: &Hook,
-    server: &Server,
-    asked: &Asked<'_>,
-    attempt: &mut Attempt<'_>,
-    warnings: &mut Vec<String>,
-) -> Result<Option<bool>, Status> {
-    let found = hook.matches(server, asked, Some(attempt.new), attempt.old).await?;
-    let Some(kind) = found else {
-        return Ok(None);
-    };
-    let mut seen = Versioned::new(server, &kind, Some(attempt.new), attempt.old).await?;
-    let Some(mut answer) = hook.ask(server, asked, &seen, true).await? else {
-        return Ok(Some(false));
-    };
-    warnings.append(&mut answer.warnings);
-    if let Some(refusal) = answer.refusal {
-        return Err(refusal.status(&hook.name));
+    /// Lets it change the object. Answers whether it was asked, and if so whether it did.
+    pub(super) async fn mutate(
+        &self,
+        server: &Server,
+        asked: &Asked<'_>,
+        attempt: &mut Attempt<'_>,
+        warnings: &mut Vec<String>,
+    ) -> Result<Option<bool>, Status> {
+        let labels = Labels { step: "admit", operation: asked.operation.name() };
+        let objects = [Some(&*attempt.new), attempt.old];
+        let Some(kind) = self.matches(server, labels, asked, objects).await? else {
+            return Ok(None);
+        };
+        let mut seen = Versioned::new(server, &kind, Some(attempt.new), attempt.old).await?;
+        let Some(mut answer) = self.ask(server, labels, asked, &seen).await? else {
+            return Ok(Some(false));
+        };
+        warnings.append(&mut answer.warnings);
+        if let Some(refusal) = answer.refusal {
+            return Err(refusal.status(&self.name));
+        }
+        let Some(operations) = answer.patch else { return Ok(Some(false)) };
+        let before = std::mem::take(&mut seen.object);
+        let mut changed = before.clone();
+        patch::json(&mut changed, operations).map_err(status::internal)?;
+        if changed == before {
+            return Ok(Some(false));
+        }
+        adopt(attempt, server, asked.call, &kind, changed).await?;
+        Ok(Some(true))
     }
-    let Some(operations) = answer.patch else { return Ok(Some(false)) };
-    let before = std::mem::take(&mut seen.object);
-    let mut changed = before.clone();
-    patch::json(&mut changed, operations).map_err(status::internal)?;
-    if changed == before {
-        return Ok(Some(false));
-    }
-    adopt(attempt, server, asked.call, &kind, changed).await?;
-    Ok(Some(true))
 }
 
 /// Makes what somebody changed, in the form of a version, the object that is written.
@@ -227,6 +226,9 @@ pub(super) async fn adopt(
     if !kind.custom {
         defaults::apply(kind.storage(), &mut changed);
     }
+    if attempt.untouched.is_none() {
+        attempt.untouched = Some(attempt.new.clone());
+    }
     // Who manages which field is not theirs to say.
     match attempt.new["metadata"]["managedFields"].take() {
         Value::Null => metadata(&mut changed).remove("managedFields"),
@@ -243,16 +245,17 @@ pub(super) async fn adopt(
 pub(super) async fn validate(
     hooks: &[Hook],
     server: &Server,
+    labels: Labels,
     asked: &Asked<'_>,
-    new: Option<&Value>,
-    old: Option<&Value>,
+    objects: [Option<&Value>; 2],
     warnings: &mut Vec<String>,
 ) -> Result<(), Status> {
     let judge = async |hook: &Hook| -> Result<Vec<String>, Status> {
-        let found = hook.matches(server, asked, new, old).await?;
+        let found = hook.matches(server, labels, asked, objects).await?;
         let Some(kind) = found else { return Ok(Vec::new()) };
+        let [new, old] = objects;
         let seen = Versioned::new(server, &kind, new, old).await?;
-        let Some(answer) = hook.ask(server, asked, &seen, false).await? else {
+        let Some(answer) = hook.ask(server, labels, asked, &seen).await? else {
             return Ok(Vec::new());
         };
         match answer.refusal {

@@ -18,7 +18,7 @@ use crate::object::{canonical, packed_tree, wire};
 use crate::outgoing::Place;
 use crate::registry::Served;
 use crate::server::Server;
-use crate::{observe, status};
+use crate::status;
 
 mod made;
 mod review;
@@ -97,7 +97,8 @@ impl Conversion {
         let answered = self.call(server, to, originals).await;
         let trouble = answered.as_ref().err().map_or("", |failure| failure.trouble.label());
         let versions = [from, to].map(|version| version.rsplit('/').next().unwrap_or_default());
-        observe::conversion(server.metrics(), &self.name, versions, trouble, begun.elapsed());
+        let took = begun.elapsed();
+        server.metrics().conversions.called(&self.name, versions, trouble, took);
         match answered {
             Ok(mut made) => {
                 made.iter_mut().for_each(|object| drop(schema.prune(object)));

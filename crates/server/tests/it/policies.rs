@@ -6,7 +6,7 @@ use crate::api::{Api, CMS, DEPLOYMENTS, config_map, deployment};
 
 const GROUP: &str = "/apis/admissionregistration.k8s.io/v1";
 
-fn rule(group: &str, resource: &str) -> Value {
+pub(crate) fn rule(group: &str, resource: &str) -> Value {
     json!({"resourceRules": [{
         "apiGroups": [group], "apiVersions": ["*"], "operations": ["*"], "resources": [resource],
     }]})
@@ -19,7 +19,7 @@ async fn with(spec: Value, binding: Value) -> Api {
     api
 }
 
-async fn add(api: &Api, kind: &str, spec: &Value, binding: &Value) {
+pub(crate) async fn add(api: &Api, kind: &str, spec: &Value, binding: &Value) {
     let policy = json!({"metadata": {"name": "p"}, "spec": spec});
     api.create(&format!("{GROUP}/{kind}admissionpolicies"), &policy).await;
     let mut spec = binding.clone();

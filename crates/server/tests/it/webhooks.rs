@@ -6,6 +6,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use headwater_api::SystemClock;
+use headwater_cache::Options as CacheOptions;
+use headwater_server::Options;
 use headwater_server::pki::{self, Pki};
 use http_body_util::{BodyExt, Full};
 use hyper::service::service_fn;
@@ -18,6 +20,7 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
 use crate::api::{Api, CMS, DEPLOYMENTS, PODS, config_map, deployment, labelled, pod};
+use crate::policies;
 
 const MUTATING: &str = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
 pub(crate) const VALIDATING: &str =
@@ -572,4 +575,133 @@ async fn a_configuration_that_could_never_be_called_is_refused() {
         "Invalid",
         "ValidatingWebhookConfiguration.admissionregistration.k8s.io \"hooks\" is invalid: [webhooks[0].name: Invalid value: \"short\"",
     );
+}
+
+#[tokio::test]
+async fn a_policy_that_wants_to_sees_what_webhooks_changed() {
+    let hook = Hook::start(|review| match review["request"]["object"]["data"]["hook"].is_null() {
+        true => patch(json!([{"op": "add", "path": "/data/hook", "value": "1"}])),
+        false => allow(),
+    })
+    .await;
+    let count = |policy: &str| {
+        let expression =
+            "Object{metadata: Object.metadata{labels: {'keys': string(object.data.size())}}}";
+        json!({
+            "matchConstraints": policies::rule("", "configmaps"),
+            "reinvocationPolicy": policy,
+            "mutations": [{
+                "patchType": "ApplyConfiguration",
+                "applyConfiguration": {"expression": expression},
+            }],
+        })
+    };
+    for (policy, keys, asked) in [("Never", "1", 1), ("IfNeeded", "2", 1)] {
+        let api = with(MUTATING, &hook, |_| {}).await;
+        policies::add(&api, "mutating", &count(policy), &json!({})).await;
+        let mut object = config_map("a");
+        object["data"] = json!({"own": "1"});
+        let made = api.create(CMS, &object).await;
+        assert_eq!(made["metadata"]["labels"]["keys"], keys, "{policy}");
+        assert_eq!(hook.asked().len(), asked, "{policy}");
+    }
+    // A webhook that wants to sees what the policy made of it the second time.
+    let api = with(MUTATING, &hook, |webhook| webhook["reinvocationPolicy"] = "IfNeeded".into());
+    let api = api.await;
+    policies::add(&api, "mutating", &count("IfNeeded"), &json!({})).await;
+    let mut object = config_map("a");
+    object["data"] = json!({"own": "1"});
+    api.create(CMS, &object).await;
+    let seen: Vec<Value> = hook
+        .asked()
+        .iter()
+        .map(|review| review["request"]["object"]["metadata"]["labels"]["keys"].clone())
+        .collect();
+    assert_eq!(seen, ["1", "2"]);
+}
+
+#[tokio::test]
+async fn what_a_webhook_changes_is_nobodys() {
+    let hook =
+        Hook::start(|_| patch(json!([{"op": "add", "path": "/data/hook", "value": "1"}]))).await;
+    let api = with(MUTATING, &hook, |webhook| {
+        webhook["rules"] = json!([rule("*", "", "configmaps")]);
+    })
+    .await;
+    let owned = |object: &Value| -> Vec<String> {
+        let entries = object["metadata"]["managedFields"].as_array().unwrap();
+        let fields = entries.iter().filter_map(|entry| entry["fieldsV1"]["f:data"].as_object());
+        fields.flat_map(|fields| fields.keys().cloned()).filter(|key| key != ".").collect()
+    };
+    let mut object = config_map("a");
+    object["data"] = json!({"own": "1"});
+    let made = api.create(CMS, &object).await;
+    assert_eq!(made["data"], json!({"own": "1", "hook": "1"}));
+    assert_eq!(owned(&made), ["f:own"]);
+    let patch = json!({"data": {"hook": null, "more": "1"}});
+    let changed = api.merge(&format!("{CMS}/a"), &patch).await.json();
+    assert_eq!(changed["data"], json!({"own": "1", "more": "1", "hook": "1"}));
+    assert_eq!(owned(&changed), ["f:more", "f:own"]);
+    let config = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "b"}, "data": {"own": "1"},
+    });
+    let target = format!("{CMS}/b?fieldManager=m");
+    let applied = api.patch("application/apply-patch+yaml", &target, config.to_string()).await;
+    assert_eq!(applied.json()["data"], json!({"own": "1", "hook": "1"}));
+    assert_eq!(owned(&applied.json()), ["f:own"]);
+}
+
+#[tokio::test]
+async fn loopback_is_called_only_where_that_is_allowed() {
+    let hook = Hook::start(|_| allow()).await;
+    let options =
+        Options { webhooks_on_loopback: headwater_server::Loopback::Refused, ..Options::default() };
+    let api = Api::with(options, CacheOptions::default()).await;
+    configure(&api, VALIDATING, "hooks", json!([hook.webhook()])).await;
+    let port = hook.port;
+    api.post(CMS, &config_map("a")).await.is(
+        500,
+        &format!(
+            "dial tcp 127.0.0.1:{port}: loopback may not be called, see --webhooks-on-loopback"
+        ),
+    );
+    assert!(hook.asked().is_empty());
+}
+
+#[tokio::test]
+async fn what_webhooks_do_is_counted() {
+    let hook = Hook::start(|review| {
+        match review["request"]["object"]["metadata"]["name"].as_str().unwrap() {
+            "refused" => Reply::Response(json!({"allowed": false, "status": {"code": 409}})),
+            "failed" => Reply::Raw(500, Vec::new()),
+            _ => allow(),
+        }
+    })
+    .await;
+    let api = Api::start().await;
+    let mut hooks = json!([hook.webhook(), hook.webhook()]);
+    hooks[1]["name"] = "lenient.example.com".into();
+    hooks[1]["failurePolicy"] = "Ignore".into();
+    hooks[1]["matchConditions"] =
+        json!([{"name": "skip", "expression": "object.metadata.name != 'skipped'"}]);
+    configure(&api, VALIDATING, "hooks", hooks).await;
+    for name in ["good", "refused", "failed", "skipped"] {
+        api.post(CMS, &config_map(name)).await;
+    }
+    let text = api.get("/metrics").await.text();
+    for line in [
+        r#"webhook_request_total{name="hook.example.com",type="validate",operation="CREATE",code="200",rejected="false"} 2"#,
+        r#"webhook_request_total{name="hook.example.com",type="validate",operation="CREATE",code="409",rejected="true"} 1"#,
+        r#"webhook_request_total{name="hook.example.com",type="validate",operation="CREATE",code="500",rejected="true"} 1"#,
+        r#"webhook_rejection_count{name="hook.example.com",type="validate",operation="CREATE",error_type="no_error",rejection_code="409"} 1"#,
+        r#"webhook_rejection_count{name="hook.example.com",type="validate",operation="CREATE",error_type="calling_webhook_error",rejection_code="0"} 1"#,
+        r#"webhook_fail_open_count{name="lenient.example.com",type="validate"} 1"#,
+        r#"webhook_admission_duration_seconds_count{name="hook.example.com",type="validate",operation="CREATE",rejected="false"} 2"#,
+        r#"match_condition_exclusions_total{name="lenient.example.com",kind="webhook",type="validate",operation="CREATE"} 1"#,
+        r#"step_admission_duration_seconds_count{type="validate",operation="CREATE",rejected="true"} 2"#,
+        r#"controller_admission_duration_seconds_count{name="ValidatingAdmissionWebhook",type="validate",operation="CREATE",rejected="false"} 2"#,
+    ] {
+        let line = format!("apiserver_admission_{line}\n");
+        assert!(text.contains(&line), "no {line} in {text}");
+    }
 }

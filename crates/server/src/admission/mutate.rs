@@ -1,0 +1,124 @@
+//! What administrators have changed: mutating policies, then mutating webhooks, then a second look
+//! for those that want one.
+//!
+//! River: defaults → **mutate** → validation. Whoever has `reinvocationPolicy: IfNeeded` and saw
+//! the object before somebody else changed it sees it once more, and never a third time.
+
+use std::collections::BTreeSet;
+
+use headwater_api::Status;
+
+use super::Attempt;
+use super::extensions::Compiled;
+use super::observed::Observed;
+use super::request::Asked;
+use crate::server::Server;
+
+/// Who is to look again.
+#[derive(Default)]
+struct Again {
+    /// Who looked and wants to know of later changes, in their order.
+    asked: Vec<usize>,
+    wanted: BTreeSet<usize>,
+}
+
+impl Again {
+    /// Takes note that number `at` looked.
+    fn note(&mut self, at: usize, changed: bool, wants: bool) {
+        if changed {
+            self.wanted.extend(self.asked.iter().copied());
+        }
+        if wants {
+            self.asked.push(at);
+        }
+    }
+
+    /// Everybody from number `first` on who wants to look again.
+    fn want_all(&mut self, first: usize) {
+        self.wanted.extend(self.asked.iter().copied().filter(|at| *at >= first));
+    }
+}
+
+/// Lets everybody change the object.
+pub(super) async fn mutate(
+    extensions: &Compiled,
+    server: &Server,
+    asked: &Asked<'_>,
+    attempt: &mut Attempt<'_>,
+    warnings: &mut Vec<String>,
+) -> Result<(), Status> {
+    let mut round = Round { extensions, server, asked, attempt, warnings, again: Again::default() };
+    let (policies, hooks) = (extensions.mutating_policies.len(), extensions.mutating.len());
+    let observed = Observed::new(server.metrics(), "admit", asked.operation);
+    observed.controller("MutatingAdmissionPolicy", policies, round.policies(0..policies)).await?;
+    let all = policies..policies + hooks;
+    observed.controller("MutatingAdmissionWebhook", hooks, round.webhooks(all)).await?;
+    let wanted = std::mem::take(&mut round.again.wanted);
+    let again: Vec<usize> = wanted.range(..policies).copied().collect();
+    if round.policies(again).await? {
+        round.again.want_all(policies);
+    }
+    let later = wanted.range(policies..).chain(round.again.wanted.range(policies..));
+    let later: BTreeSet<usize> = later.copied().collect();
+    round.webhooks(later).await?;
+    Ok(())
+}
+
+/// Policies are numbered from 0, webhooks after them.
+struct Round<'a, 'b> {
+    extensions: &'a Compiled,
+    server: &'a Server,
+    asked: &'a Asked<'a>,
+    attempt: &'a mut Attempt<'b>,
+    warnings: &'a mut Vec<String>,
+    again: Again,
+}
+
+impl Round<'_, '_> {
+    /// Asks these policies; answers whether they changed anything.
+    async fn policies(&mut self, which: impl IntoIterator<Item = usize>) -> Result<bool, Status> {
+        let mut any = false;
+        for at in which {
+            let policy = &self.extensions.mutating_policies[at];
+            if let Some(changed) = policy.mutate(self.server, self.asked, self.attempt).await? {
+                self.again.note(at, changed, policy.looks_again());
+                any |= changed;
+            }
+        }
+        Ok(any)
+    }
+
+    /// Asks these webhooks.
+    async fn webhooks(&mut self, which: impl IntoIterator<Item = usize>) -> Result<(), Status> {
+        let first = self.extensions.mutating_policies.len();
+        for at in which {
+            let hook = &self.extensions.mutating[at - first];
+            let asked = hook.mutate(self.server, self.asked, self.attempt, self.warnings).await?;
+            if let Some(changed) = asked {
+                self.again.note(at, changed, hook.looks_again());
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_saw_the_object_before_a_change_looks_again() {
+        let mut again = Again::default();
+        again.note(0, false, true);
+        again.note(1, true, true);
+        again.note(2, false, true);
+        again.note(3, true, false);
+        assert_eq!(again.wanted, BTreeSet::from([0, 1, 2]));
+        // Its own change is no reason.
+        let mut alone = Again::default();
+        alone.note(0, true, true);
+        assert!(alone.wanted.is_empty());
+        alone.want_all(0);
+        assert_eq!(alone.wanted, BTreeSet::from([0]));
+    }
+}

@@ -1,0 +1,59 @@
+//! Admission as it is counted: how long its halves and its parts take, and whether they refuse.
+
+use std::future::Future;
+
+use headwater_api::Status;
+use tokio::time::Instant;
+
+use super::request::Operation;
+use crate::metrics::Metrics;
+use crate::metrics::admission::Labels;
+
+/// One half of one admission.
+#[derive(Clone, Copy)]
+pub(super) struct Observed<'a> {
+    metrics: &'a Metrics,
+    labels: Labels,
+}
+
+impl<'a> Observed<'a> {
+    /// `step` is `admit` or `validate`.
+    pub(super) fn new(
+        metrics: &'a Metrics,
+        step: &'static str,
+        operation: Operation,
+    ) -> Observed<'a> {
+        Observed { metrics, labels: Labels { step, operation: operation.name() } }
+    }
+
+    pub(super) fn labels(self) -> Labels {
+        self.labels
+    }
+
+    /// Counts the whole half.
+    pub(super) async fn step<T>(
+        self,
+        work: impl Future<Output = Result<T, Status>>,
+    ) -> Result<T, Status> {
+        let begun = Instant::now();
+        let done = work.await;
+        self.metrics.admission.step(self.labels, done.is_err(), begun.elapsed());
+        done
+    }
+
+    /// Counts a part of it that has `members` to ask; without any it is not there.
+    pub(super) async fn controller<T>(
+        self,
+        name: &str,
+        members: usize,
+        work: impl Future<Output = Result<T, Status>>,
+    ) -> Result<T, Status> {
+        if members == 0 {
+            return work.await;
+        }
+        let begun = Instant::now();
+        let done = work.await;
+        self.metrics.admission.controller(name, self.labels, done.is_err(), begun.elapsed());
+        done
+    }
+}

@@ -1,0 +1,214 @@
+//! What is counted of admission and conversion: mostly what others' servers do to our requests.
+
+use std::time::Duration;
+
+use super::registry::{Counter, Desc, Family, Histogram, Registry};
+
+const STEP_DURATIONS: &[f64] = &[0.005, 0.025, 0.1, 0.5, 1.0, 2.5];
+const WEBHOOK_DURATIONS: &[f64] = &[0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 25.0];
+const CONVERSION_DURATIONS: &[f64] =
+    &[0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0];
+const DEFINITION_DURATIONS: &[f64] = &[
+    0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096,
+    8.192, 16.384,
+];
+
+/// The largest code that has a label of its own.
+const CODE_MAX: u16 = 600;
+
+/// Families about admission.
+#[derive(Clone, Debug)]
+pub struct Admission {
+    /// type, operation, rejected
+    steps: Family<Histogram>,
+    /// name, type, operation, rejected
+    controllers: Family<Histogram>,
+    /// name, type, operation, rejected
+    webhooks: Family<Histogram>,
+    /// name, type, operation, code, rejected
+    requests: Family<Counter>,
+    /// name, type, operation, error_type, rejection_code
+    rejections: Family<Counter>,
+    /// name, type
+    fail_open: Family<Counter>,
+    /// name, kind, type, operation
+    condition_errors: Family<Counter>,
+    /// name, kind, type, operation
+    condition_exclusions: Family<Counter>,
+}
+
+/// What is observed: in which half of admission, during which operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Labels {
+    /// `admit` or `validate`.
+    pub(crate) step: &'static str,
+    pub(crate) operation: &'static str,
+}
+
+/// What became of a call of a webhook.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Called {
+    Allowed,
+    /// It refused, with this code.
+    Refused(u16),
+    /// It could not be asked or answered nonsense, and the request fails for that.
+    Failed,
+    /// The same, and the request goes on.
+    Ignored,
+}
+
+impl Admission {
+    pub(super) fn new(registry: &Registry) -> Admission {
+        let counters = |name, help, labels| registry.counters(Desc { name, help, labels });
+        let histograms =
+            |name, help, labels, bounds| registry.histograms(Desc { name, help, labels }, bounds);
+        let named = &["name", "type", "operation", "rejected"];
+        let condition = &["name", "kind", "type", "operation"];
+        Admission {
+            steps: histograms(
+                "apiserver_admission_step_admission_duration_seconds",
+                "Time that the mutating and the validating half of admission took.",
+                &["type", "operation", "rejected"],
+                STEP_DURATIONS,
+            ),
+            controllers: histograms(
+                "apiserver_admission_controller_admission_duration_seconds",
+                "Time that parts of admission took that depend on what is configured.",
+                named,
+                STEP_DURATIONS,
+            ),
+            webhooks: histograms(
+                "apiserver_admission_webhook_admission_duration_seconds",
+                "Time that calls of admission webhooks took.",
+                named,
+                WEBHOOK_DURATIONS,
+            ),
+            requests: counters(
+                "apiserver_admission_webhook_request_total",
+                "Calls of admission webhooks.",
+                &["name", "type", "operation", "code", "rejected"],
+            ),
+            rejections: counters(
+                "apiserver_admission_webhook_rejection_count",
+                "Requests that failed by an admission webhook.",
+                &["name", "type", "operation", "error_type", "rejection_code"],
+            ),
+            fail_open: counters(
+                "apiserver_admission_webhook_fail_open_count",
+                "Failed calls of admission webhooks that were ignored.",
+                &["name", "type"],
+            ),
+            condition_errors: counters(
+                "apiserver_admission_match_condition_evaluation_errors_total",
+                "Match conditions that could not be judged.",
+                condition,
+            ),
+            condition_exclusions: counters(
+                "apiserver_admission_match_condition_exclusions_total",
+                "Requests that match conditions left out.",
+                condition,
+            ),
+        }
+    }
+
+    /// Counts one half of admission.
+    pub(crate) fn step(&self, labels: Labels, is_rejected: bool, took: Duration) {
+        let labels = [labels.step, labels.operation, truth(is_rejected)];
+        self.steps.with(&labels).observe(took.as_secs_f64());
+    }
+
+    /// Counts a part of admission.
+    pub(crate) fn controller(&self, name: &str, labels: Labels, rejected: bool, took: Duration) {
+        let labels = [name, labels.step, labels.operation, truth(rejected)];
+        self.controllers.with(&labels).observe(took.as_secs_f64());
+    }
+
+    /// Counts a call of a webhook.
+    pub(crate) fn webhook(&self, name: &str, labels: Labels, called: Called, took: Duration) {
+        let Labels { step, operation } = labels;
+        let rejected = truth(!matches!(called, Called::Allowed | Called::Ignored));
+        let code = match called {
+            Called::Allowed => 200,
+            Called::Refused(code) => code.min(CODE_MAX),
+            Called::Failed | Called::Ignored => 500,
+        };
+        let code = code.to_string();
+        self.requests.with(&[name, step, operation, &code, rejected]).inc();
+        self.webhooks.with(&[name, step, operation, rejected]).observe(took.as_secs_f64());
+        let (why, code) = match called {
+            Called::Allowed => return,
+            Called::Ignored => return self.fail_open.with(&[name, step]).inc(),
+            Called::Refused(_) => ("no_error", code.as_str()),
+            Called::Failed => ("calling_webhook_error", "0"),
+        };
+        self.rejections.with(&[name, step, operation, why, code]).inc();
+    }
+
+    /// Counts match conditions that do not hold. `kind` is `webhook` or `policy`.
+    pub(crate) fn excluded(&self, name: &str, kind: &str, labels: Labels) {
+        self.condition_exclusions.with(&[name, kind, labels.step, labels.operation]).inc();
+    }
+
+    /// Counts match conditions that cannot be judged.
+    pub(crate) fn unjudged(&self, name: &str, kind: &str, labels: Labels) {
+        self.condition_errors.with(&[name, kind, labels.step, labels.operation]).inc();
+    }
+}
+
+fn truth(is: bool) -> &'static str {
+    if is { "true" } else { "false" }
+}
+
+/// Families about conversion webhooks.
+#[derive(Clone, Debug)]
+pub struct Conversions {
+    /// result: `success` or `failure`, failure_type
+    requests: Family<Counter>,
+    /// result, failure_type
+    durations: Family<Histogram>,
+    /// crd_name, from_version, to_version, succeeded
+    by_definition: Family<Histogram>,
+}
+
+impl Conversions {
+    pub(super) fn new(registry: &Registry) -> Conversions {
+        let histograms =
+            |name, help, labels, bounds| registry.histograms(Desc { name, help, labels }, bounds);
+        let labels = &["result", "failure_type"];
+        Conversions {
+            requests: registry.counters(Desc {
+                name: "apiserver_conversion_webhook_request_total",
+                help: "Calls of conversion webhooks.",
+                labels,
+            }),
+            durations: histograms(
+                "apiserver_conversion_webhook_duration_seconds",
+                "Time that calls of conversion webhooks took.",
+                labels,
+                CONVERSION_DURATIONS,
+            ),
+            by_definition: histograms(
+                "apiserver_crd_conversion_webhook_duration_seconds",
+                "Time that calls of conversion webhooks took, by definition.",
+                &["crd_name", "from_version", "to_version", "succeeded"],
+                DEFINITION_DURATIONS,
+            ),
+        }
+    }
+
+    /// Counts a call. `versions` are the one it came from and the one it was asked for; no
+    /// `trouble` is success.
+    pub(crate) fn called(
+        &self,
+        definition: &str,
+        versions: [&str; 2],
+        trouble: &str,
+        took: Duration,
+    ) {
+        let result = if trouble.is_empty() { "success" } else { "failure" };
+        self.requests.with(&[result, trouble]).inc();
+        self.durations.with(&[result, trouble]).observe(took.as_secs_f64());
+        let labels = [definition, versions[0], versions[1], truth(trouble.is_empty())];
+        self.by_definition.with(&labels).observe(took.as_secs_f64());
+    }
+}

@@ -1,0 +1,122 @@
+//! Whom to believe: the authority that a configuration names, else those that the system trusts.
+
+use std::sync::Arc;
+
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, RootCertStore};
+use tokio::sync::OnceCell;
+
+/// Makes the TLS side of calls.
+#[derive(Default)]
+pub(super) struct Trust {
+    /// What the system trusts; read when it is first needed.
+    system: OnceCell<Arc<RootCertStore>>,
+}
+
+impl Trust {
+    /// For a place whose certificate comes from this authority, in PEM; an empty one is any that
+    /// the system trusts.
+    pub(super) async fn config(&self, authority: &[u8]) -> Result<ClientConfig, String> {
+        let roots = match authority {
+            [] => self.system().await,
+            authority => Arc::new(roots(authority)?),
+        };
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| format!("tls: {error}"))?;
+        Ok(builder.with_root_certificates(roots).with_no_client_auth())
+    }
+
+    async fn system(&self) -> Arc<RootCertStore> {
+        let read = || async {
+            // Files, and on some systems a great many of them.
+            let read = tokio::task::spawn_blocking(system_roots).await;
+            Arc::new(read.unwrap_or_else(|_| RootCertStore::empty()))
+        };
+        Arc::clone(self.system.get_or_init(read).await)
+    }
+}
+
+fn roots(authority: &[u8]) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(authority) {
+        let certificate = certificate.map_err(|error| format!("caBundle: {error}"))?;
+        roots.add(certificate).map_err(|error| format!("caBundle: {error}"))?;
+    }
+    Ok(roots)
+}
+
+fn system_roots() -> RootCertStore {
+    let found = rustls_native_certs::load_native_certs();
+    for error in &found.errors {
+        tracing::warn!("a certificate that the system trusts cannot be read: {error}");
+    }
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(found.certs);
+    roots
+}
+
+/// What went wrong, in the words of the reference.
+pub(super) fn explain(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    let cause = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match cause {
+        Some(rustls::Error::InvalidCertificate(
+            rustls::CertificateError::UnknownIssuer | rustls::CertificateError::BadSignature,
+        )) => "tls: failed to verify certificate: x509: certificate signed by unknown authority"
+            .into(),
+        Some(rustls::Error::InvalidCertificate(why)) => {
+            format!("tls: failed to verify certificate: x509: {why}")
+        }
+        _ => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use headwater_api::SystemClock;
+    use rustls::pki_types::{PrivateKeyDer, ServerName};
+    use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+    use super::*;
+    use crate::pki::{self, Pki};
+
+    /// Whether a handshake with a server of these keys succeeds.
+    async fn shakes_hands(trust: &Trust, authority: &[u8], keys: &Pki) -> Result<(), String> {
+        let certificate = CertificateDer::from_pem_slice(keys.server.certificate.as_bytes());
+        let key = PrivateKeyDer::from_pem_slice(keys.server.key.reveal().as_bytes()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let server = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.unwrap()], key)
+            .unwrap();
+        let (here, there) = tokio::io::duplex(64 * 1024);
+        let config = Arc::new(trust.config(authority).await?);
+        let name = ServerName::try_from("127.0.0.1").unwrap();
+        let connector = TlsConnector::from(config);
+        let acceptor = TlsAcceptor::from(Arc::new(server));
+        let (connected, _) = tokio::join!(connector.connect(name, here), acceptor.accept(there));
+        connected.map(drop).map_err(|error| explain(&error))
+    }
+
+    #[tokio::test]
+    async fn a_configuration_without_an_authority_trusts_what_the_system_does() {
+        let names = pki::names("127.0.0.1".parse().unwrap(), &[]);
+        let keys = Pki::in_memory(&names, &SystemClock).unwrap();
+        let system = Arc::new(roots(keys.ca.as_bytes()).unwrap());
+        let trust = Trust { system: OnceCell::new_with(Some(system)) };
+        shakes_hands(&trust, b"", &keys).await.unwrap();
+        // An authority that is named is the only one.
+        let others = Pki::in_memory(&names, &SystemClock).unwrap();
+        let refused = shakes_hands(&trust, others.ca.as_bytes(), &keys).await.unwrap_err();
+        let unknown =
+            "tls: failed to verify certificate: x509: certificate signed by unknown authority";
+        assert_eq!(refused, unknown);
+        // Nobody's system trusts keys that were made a moment ago.
+        assert_eq!(shakes_hands(&Trust::default(), b"", &keys).await.unwrap_err(), unknown);
+    }
+}

@@ -30,6 +30,7 @@ use crate::structural::pattern::{self, Pattern};
 
 pub use check::Known;
 pub use eval::{Budget, Error, Variables};
+pub use functions::authorizer::{Access, Authority, Decision, Resource};
 pub use shape::{Shape, escape};
 pub use value::{Key, Value};
 
@@ -46,6 +47,7 @@ pub struct Program {
     /// Patterns that are written out, compiled.
     patterns: HashMap<Arc<str>, Pattern>,
     result: &'static str,
+    shown: Box<str>,
 }
 
 /// Why an expression cannot be compiled.
@@ -95,9 +97,9 @@ impl Program {
     ) -> Result<Program, Uncompilable> {
         let fail = |fault: &Fault| Uncompilable(fault.show(text));
         let root = parse::parse(text).map_err(|fault| fail(&fault))?;
-        let result = check::check(&root, known).map_err(|fault| fail(&fault))?;
+        let (result, shown) = check::check(&root, known).map_err(|fault| fail(&fault))?;
         let patterns = patterns(&root, budget).map_err(|fault| fail(&fault))?;
-        Ok(Program { text: text.into(), root, patterns, result })
+        Ok(Program { text: text.into(), root, patterns, result, shown: shown.into() })
     }
 
     /// As it was written.
@@ -108,6 +110,11 @@ impl Program {
     /// The type of what it evaluates to; `dyn` if only an evaluation can tell.
     pub fn result(&self) -> &'static str {
         self.result
+    }
+
+    /// The same with the types inside it, such as `list(string)`.
+    pub fn result_shown(&self) -> &str {
+        &self.shown
     }
 
     /// Whether it speaks of a variable.

@@ -6,7 +6,7 @@
 use super::declarations::{self, Meaningless};
 use super::parse::{Expr, Fold, FoldKind, Node, Op};
 use super::types::{BOOL, DURATION, INT, ORDERED, STRING, TIMESTAMP, Ty};
-use super::{Fault, Shape, time};
+use super::{Fault, Shape, Uncompilable, parse, time};
 
 /// The names that an expression may use.
 #[derive(Clone, Debug, Default)]
@@ -14,6 +14,8 @@ pub struct Known<'s> {
     names: Vec<(&'s str, &'s Shape, bool)>,
     /// What objects may be written as `Name{...}`.
     types: &'s [&'s str],
+    /// What `variables` has, each with its type; nobody knows if nobody says.
+    variables: Option<Vec<(&'s str, Ty<'s>)>>,
 }
 
 impl<'s> Known<'s> {
@@ -38,6 +40,37 @@ impl<'s> Known<'s> {
         self
     }
 
+    /// The same and `variables`, of which there are none yet.
+    #[must_use]
+    pub fn with_variables(mut self) -> Known<'s> {
+        self.variables = Some(Vec::new());
+        self
+    }
+
+    /// One more of `variables`: it has the type of this expression. Where that does not compile it
+    /// may be anything.
+    pub fn add_variable(&mut self, name: &'s str, text: &str) -> Result<(), Uncompilable> {
+        let fail = |fault: Fault| Uncompilable(fault.show(text));
+        let checker = Checker { known: self, mixes: false };
+        let found = parse::parse(text).and_then(|root| checker.ty(&root, None)).map_err(fail);
+        let (ty, found) = match found {
+            Ok(ty) => (ty, Ok(())),
+            Err(error) => (Ty::Dyn, Err(error)),
+        };
+        self.variables.get_or_insert_default().push((name, ty));
+        found
+    }
+
+    /// The type of one of `variables`.
+    fn variable(&self, name: &str) -> Option<Result<Ty<'s>, String>> {
+        let variables = self.variables.as_ref()?;
+        let found = variables.iter().rfind(|(known, _)| *known == name);
+        Some(match found {
+            Some((_, ty)) => Ok(ty.clone()),
+            None => Err(format!("undefined field '{name}'")),
+        })
+    }
+
     /// The shape that all sizes are told from: that of the first name.
     pub(super) fn root(&self) -> &'s Shape {
         self.names.first().map_or(&super::shape::DYN, |(_, shape, _)| shape)
@@ -45,6 +78,9 @@ impl<'s> Known<'s> {
 
     /// The type of a name, or of a type's name.
     pub(super) fn ty(&self, name: &str) -> Option<Ty<'s>> {
+        if name == "variables" && self.variables.is_some() {
+            return Some(Ty::map(STRING, Ty::Dyn));
+        }
         let Some((_, shape, optional)) = self.names.iter().rfind(|(known, _, _)| *known == name)
         else {
             return declarations::type_named(name).map(|_| Ty::Basic("type"));
@@ -54,9 +90,10 @@ impl<'s> Known<'s> {
     }
 }
 
-/// Checks an expression and answers the type of its result.
-pub(super) fn check(root: &Expr, known: &Known<'_>) -> Result<&'static str, Fault> {
-    Checker { known, mixes: false }.ty(root, None).map(|ty| ty.name())
+/// Checks an expression and answers the type of its result: its name, and with its parts.
+pub(super) fn check(root: &Expr, known: &Known<'_>) -> Result<(&'static str, String), Fault> {
+    let ty = Checker { known, mixes: false }.ty(root, None)?;
+    Ok((ty.name(), ty.show()))
 }
 
 /// A name that a macro bound, and those around it.
@@ -87,6 +124,10 @@ impl<'s> Checker<'_, 's> {
             Node::Bytes(_) => Ty::Basic("bytes"),
             Node::Name(name) => return self.name(name, at, scope),
             Node::Select { of, field, optional } => {
+                if let Some(found) = self.variable(of, field, scope) {
+                    let found = found.map_err(|why| Fault::new(at, why))?;
+                    return Ok(if *optional { Ty::optional(found) } else { found });
+                }
                 let of = self.ty(of, scope)?;
                 return field_of(&of, field, *optional).map_err(|why| Fault::new(at, why));
             }
@@ -144,7 +185,11 @@ impl<'s> Checker<'_, 's> {
                 for (_, value, _) in fields {
                     self.ty(value, scope)?;
                 }
-                Ty::map(STRING, Ty::Dyn)
+                match &**name {
+                    "Object" => Ty::Basic("Object"),
+                    "JSONPatch" => Ty::Basic("JSONPatch"),
+                    _ => Ty::map(STRING, Ty::Dyn),
+                }
             }
             Node::Call { name, of, args } => {
                 return self.call(name, of.as_deref(), args, at, scope);
@@ -170,6 +215,25 @@ impl<'s> Checker<'_, 's> {
             scope = bound.outer;
         }
         self.known.ty(name).ok_or_else(|| undeclared(at, name))
+    }
+
+    /// `variables.field`, unless a macro calls something else `variables`.
+    fn variable(
+        &self,
+        of: &Expr,
+        field: &str,
+        mut scope: Outer<'_, 's>,
+    ) -> Option<Result<Ty<'s>, String>> {
+        if !matches!(&of.node, Node::Name(name) if **name == *"variables") {
+            return None;
+        }
+        while let Some(bound) = scope {
+            if bound.name == "variables" {
+                return None;
+            }
+            scope = bound.outer;
+        }
+        self.known.variable(field)
     }
 
     /// What must be true or false.

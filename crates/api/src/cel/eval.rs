@@ -205,13 +205,14 @@ impl<'a> Machine<'a, '_> {
         optional: bool,
         scope: Outer<'_, 'a>,
     ) -> Found<'a> {
+        let whose = of;
         let of = self.eval(of, scope)?;
         match of {
             Value::Map(map) => match (map.field(field), optional) {
                 (Some(value), true) => Ok(Value::some(value)),
                 (Some(value), false) => Ok(value),
                 (None, true) => Ok(Value::NONE),
-                (None, false) => Err(Error::NoSuchKey(field.to_owned())),
+                (None, false) => Err(self.missing(whose, field)),
             },
             // Whatever is looked for in an optional is optional.
             Value::Optional(None) => Ok(Value::NONE),
@@ -220,7 +221,20 @@ impl<'a> Machine<'a, '_> {
                 _ => Err(Error::NoSuchOverload),
             },
             Value::Null => Err(Error::NoSuchKey(field.to_owned())),
+            Value::Other(other) if !optional => functions::authorizer::field(&other, field),
             _ => Err(Error::NoSuchOverload),
+        }
+    }
+
+    /// Why a field is not there: one of `variables` may have failed.
+    fn missing(&self, of: &Expr, field: &str) -> Error {
+        let failed = match &of.node {
+            Node::Name(name) => self.variables.get(&format!("{name}.{field}")),
+            _ => None,
+        };
+        match failed {
+            Some(Err(error)) => error.clone(),
+            _ => Error::NoSuchKey(field.to_owned()),
         }
     }
 

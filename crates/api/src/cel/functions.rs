@@ -2,6 +2,7 @@
 //!
 //! Promise: what takes time or memory in proportion to a size is paid for before it is done.
 
+pub(super) mod authorizer;
 pub(super) mod convert;
 mod formats;
 mod kubernetes;

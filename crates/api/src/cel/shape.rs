@@ -3,6 +3,8 @@
 //! A shape decides how a piece of JSON is read (a number as int or double, a text as a time) and
 //! which fields there are, under the names that expressions use for them.
 
+mod builtin;
+
 use serde_json::Value;
 
 /// What is known of a place in an object.
@@ -87,6 +89,28 @@ impl Shape {
     /// The shape of a structural schema; `is_resource` if it is that of a whole object.
     pub fn of(schema: &Value, is_resource: bool) -> Shape {
         known(schema, is_resource).unwrap_or(Shape::Dyn)
+    }
+
+    /// The shape of a schema whose fields are written as they are called.
+    pub fn of_plain(schema: &Value) -> Shape {
+        let mut shape = Shape::of(schema, false);
+        shape.call_plainly();
+        shape
+    }
+
+    fn call_plainly(&mut self) {
+        match self {
+            Shape::Object(fields) => {
+                for field in &mut *fields {
+                    field.name = field.key.clone();
+                    field.shape.call_plainly();
+                }
+                fields.sort_by(|a, b| a.name.cmp(&b.name));
+            }
+            Shape::List(list) => list.items.call_plainly(),
+            Shape::Map(map) => map.values.call_plainly(),
+            _ => {}
+        }
     }
 
     /// The shape of a field, by the name that objects use.

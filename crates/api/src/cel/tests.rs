@@ -270,3 +270,181 @@ fn the_patterns_of_several_expressions_share_a_budget() {
     assert!(!failed.is_empty() && failed.len() < 6, "{failed:?}");
     assert!(failed[0].contains("too large together"), "{failed:?}");
 }
+
+#[test]
+fn numbers_of_different_types_are_compared_and_never_mixed() {
+    is("1 < 1.5 && 2u > 1 && 1.0 <= 1u", "true");
+    is("dyn(9007199254740993) > 9007199254740992", "true");
+    is("dyn(18446744073709551615u) > 9223372036854775807", "true");
+    is("dyn(1) == 1u && dyn(1u) == 1.0 && 1 in [1, 2] && dyn(1.0) in [1]", "true");
+    is("dyn('1') == 1 || dyn(null) == 0 || dyn(true) == 1", "false");
+    fails("1 + 1.0", "found no matching overload for '_+_' applied to '(int, double)'");
+    fails("1 == 1u", "found no matching overload for '_==_' applied to '(int, uint)'");
+    fails("dyn(1) + 1.0", "no such overload");
+    fails("'a' == null", "found no matching overload for '_==_' applied to '(string, null)'");
+    fails("[1, 'a'].size() == 2", "expected type 'int' but found 'string'");
+    fails("{'a': 1, 2: 3}.size() == 2", "expected type 'string' but found 'int'");
+    fails("1 && true", "expected type 'bool' but found 'int'");
+}
+
+#[test]
+fn what_does_not_fit_its_type_is_told() {
+    fails("9223372036854775807 + 1", "integer overflow");
+    fails("-9223372036854775807 - 2", "integer overflow");
+    fails("9223372036854775807 * 2", "integer overflow");
+    fails("-(-9223372036854775807 - 1)", "integer overflow");
+    fails("(-9223372036854775807 - 1) / -1", "integer overflow");
+    fails("0u - 1u", "unsigned integer overflow");
+    fails("18446744073709551615u + 1u", "unsigned integer overflow");
+    fails("int(1e19)", "integer overflow");
+    fails("uint(-1)", "unsigned integer overflow");
+    fails("int('x')", "type conversion error from 'string' to 'int'");
+    fails("bool('yes')", "type conversion error from 'string' to 'bool'");
+    fails("timestamp('9999-12-30T00:00:00Z') + duration('48h')", "timestamp overflow");
+    fails("duration(9223372036854775807) + duration('1s')", "duration overflow");
+    fails("timestamp('9999-12-30T00:00:00Z') - timestamp('0001-01-01T00:00:00Z')", "duration");
+    fails("timestamp('x')", "invalid timestamp argument");
+    fails("duration('1')", "invalid duration argument");
+    is("int(duration('1s')) == 1000000000 && duration(1000000000) == duration('1s')", "true");
+    is("1.0 / 0.0 > 1.0 && bool('T') && !bool('F')", "true");
+}
+
+#[test]
+fn times_have_parts_in_every_zone() {
+    let at = "timestamp('2024-02-29T23:30:05.25Z')";
+    for (call, expected) in [
+        ("getFullYear()", "2024"),
+        ("getMonth()", "1"),
+        ("getDate()", "29"),
+        ("getDayOfMonth()", "28"),
+        ("getDayOfWeek()", "4"),
+        ("getDayOfYear()", "59"),
+        ("getHours()", "23"),
+        ("getMinutes()", "30"),
+        ("getSeconds()", "5"),
+        ("getMilliseconds()", "250"),
+        ("getHours('+02:30')", "2"),
+        ("getDate('+02:30')", "1"),
+        ("getMonth('+02:30')", "2"),
+        ("getMinutes('-00:45')", "45"),
+        ("getHours('UTC')", "23"),
+    ] {
+        is(&format!("{at}.{call}"), expected);
+    }
+    fails(&format!("{at}.getHours('Nowhere/Land')"), "unknown time zone Nowhere/Land");
+    is("duration('90m').getHours() + duration('90m').getMinutes()", "91");
+    is("string(duration('1h30m1.5s'))", "\"5401.5s\"");
+}
+
+#[test]
+fn values_are_printed_as_kubernetes_prints_them() {
+    is("'%s|%s|%s'.format(['a', [1, 2], {'k': 'v'}])", r#""a|[1, 2]|{\"k\":\"v\"}""#);
+    is(
+        "'%s'.format([['a', 1.5, b'x', duration('1s')]])",
+        r#""[\"a\", 1.500000, b\"x\", duration(\"1s\")]""#,
+    );
+    is("'%d %x %X %o %b %b'.format([10, 255, 'hi', 8, 5, true])", "\"10 ff 6869 10 101 1\"");
+    is("'%.2f %f %e'.format([1234.5, 1.0, 3.14])", "\"1,234.50 1.000000 3.140000×10⁰⁰\"");
+    is("'%x'.format([-255])", "\"-ff\"");
+    is("strings.quote('a\"b')", r#""\"a\\\"b\"""#);
+    fails("'%d'.format(['a'])", "decimal clause can only be used on integers, was given string");
+    fails("'%s'.format([])", "index 0 out of range");
+    fails("'%y'.format([1])", "unrecognized formatting clause");
+}
+
+#[test]
+fn there_are_no_other_functions_than_those_of_kubernetes() {
+    for text in
+        ["math.abs(-1)", "base64.encode(b'x')", "cel.bind(x, 1, x)", "uuid()", "'a'.title()"]
+    {
+        fails(text, "undeclared reference to");
+    }
+    fails("'abc'.reverse()", "found no matching overload for 'reverse' applied to 'string.()'");
+    fails("jsonpatch.escapeKey('a/b')", "undeclared reference to 'jsonpatch.escapeKey'");
+    is(
+        "optional.unwrap([optional.of(1), optional.none()]) + [optional.of(2)].unwrapOpt()",
+        "[1,2]",
+    );
+    is("[1, 2].first().value() + [1, 2].last().value()", "3");
+    is("type(ip('::1')) == net.IP && type(duration('1s')) == google.protobuf.Duration", "true");
+}
+
+#[derive(Debug)]
+struct Everyone;
+
+impl Authority for Everyone {
+    fn decide(&self, account: Option<(&str, &str)>, access: &Access) -> Decision {
+        let allowed = account.is_none();
+        let error = allowed.then(String::new).xor(Some("nobody knows".to_owned()));
+        Decision { allowed, reason: format!("{access:?}"), error }
+    }
+}
+
+#[test]
+fn an_expression_asks_what_somebody_may_do() {
+    let request =
+        Resource { group: "apps".into(), resource: "deployments".into(), ..Resource::default() };
+    let ask = |text: &str| {
+        let shape = Shape::Known("kubernetes.authorization.Authorizer");
+        let known = Known::default().with("authorizer", &shape);
+        let program = Program::compile(text, &known).map_err(|error| error.to_string())?;
+        let authorizer = Value::authorizer(Arc::new(Everyone), request.clone());
+        let variables = Variables::default().with("authorizer", authorizer);
+        let found = program.run(&variables, &mut Budget::new(EXPRESSION_COST_MAX));
+        let found = found.map_err(|error| error.to_string())?;
+        Ok::<String, String>(found.to_json().map(|json| json.to_string()).unwrap_or_default())
+    };
+    let is = |text: &str, expected: &str| assert_eq!(ask(text).as_deref(), Ok(expected), "{text}");
+    is("authorizer.path('/healthz').check('get').allowed()", "true");
+    is("authorizer.path('/healthz').check('get').reason().contains('\"/healthz\"')", "true");
+    is("authorizer.requestResource.check('create').reason().contains('\"deployments\"')", "true");
+    is(
+        "authorizer.group('g').resource('r').subresource('s').namespace('n').name('o').fieldSelector('f').labelSelector('l').check('v').reason()",
+        "\"Resource { resource: Resource { group: \\\"g\\\", resource: \\\"r\\\", subresource: \\\"s\\\", namespace: \\\"n\\\", name: \\\"o\\\", field_selector: \\\"f\\\", label_selector: \\\"l\\\" }, verb: \\\"v\\\" }\"",
+    );
+    let other = "authorizer.serviceAccount('ns', 'web').group('').resource('pods').check('get')";
+    is(&format!("{other}.allowed() || !{other}.errored()"), "false");
+    is(&format!("{other}.error()"), "\"nobody knows\"");
+    let fails = |text: &str, expected: &str| {
+        let why = ask(text).unwrap_err();
+        assert!(why.contains(expected), "{text}: {why}");
+    };
+    fails("authorizer.path(' ').check('get').allowed()", "path must not be empty");
+    fails("authorizer.group('').resource('').check('get').allowed()", "resource must not be empty");
+    fails(
+        "authorizer.serviceAccount('a', 'B_').path('/').check('get').allowed()",
+        "Invalid service account name",
+    );
+    // Two questions an expression; a third is one too many.
+    let one = "authorizer.path('/a').check('get').allowed()";
+    is(&format!("{one} && {one}"), "true");
+    fails(&format!("{one} && {one} && {one}"), "actual cost limit exceeded");
+}
+
+#[test]
+fn kinds_have_the_types_of_their_fields() {
+    let pod = crate::kind::builtin().into_iter().find(|kind| kind.kind == "Pod").unwrap();
+    let pod = Shape::of_kind(&pod).unwrap();
+    let custom = Shape::of_custom_kind(&json!({"type": "object", "properties": {
+        "spec": {"type": "object", "properties": {"size": {"type": "integer"}}},
+    }}));
+    let check = |shape: &Shape, text: &str, expected: Result<&str, &str>| {
+        let known = Known::default().with("object", shape);
+        match (Program::compile(text, &known), expected) {
+            (Ok(program), Ok(ty)) => assert_eq!(program.result_shown(), ty, "{text}"),
+            (Err(error), Err(part)) => assert!(error.to_string().contains(part), "{error}"),
+            (found, _) => panic!("{text}: {found:?}"),
+        }
+    };
+    check(&pod, "object.spec.containers[0].image", Ok("string"));
+    check(&pod, "object.spec.containers.map(c, c.ports)", Ok("list(list(object))"));
+    check(&pod, "object.metadata.labels", Ok("map(string, string)"));
+    check(&pod, "object.metadata.creationTimestamp.getHours()", Ok("int"));
+    check(&pod, "object.metadata.namespace + object.metadata.__namespace__", Ok("string"));
+    check(&pod, "object.spec.containers[0].livenessProbe.httpGet.port", Ok("dyn"));
+    check(&pod, "object.spec.containers[0].imag", Err("undefined field 'imag'"));
+    check(&pod, "object.spec.hostNetwork + 1", Err("'_+_' applied to '(bool, int)'"));
+    check(&custom, "object.spec.size", Ok("int"));
+    check(&custom, "object.metadata.annotations", Ok("map(string, string)"));
+    check(&custom, "object.spec.sizes", Err("undefined field 'sizes'"));
+}

@@ -10,6 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map as JsonMap, Value as Json};
 
+use super::functions::authorizer;
 use super::shape::{self, Shape, unescape};
 use super::time;
 
@@ -80,6 +81,9 @@ pub enum Other {
     Semver(super::functions::semver::Semver),
     /// A named format.
     Format(&'static str),
+    Authorizer(authorizer::Authorizer),
+    Question(authorizer::Authorizer, authorizer::Question),
+    Decision(authorizer::Decision),
 }
 
 impl std::ops::Deref for Text<'_> {
@@ -252,6 +256,17 @@ impl Other {
             Other::Cidr(..) => "net.CIDR",
             Other::Semver(_) => "kubernetes.Semver",
             Other::Format(_) => "kubernetes.NamedFormat",
+            Other::Authorizer(_) => "kubernetes.authorization.Authorizer",
+            Other::Question(_, authorizer::Question::Group(_)) => {
+                "kubernetes.authorization.GroupCheck"
+            }
+            Other::Question(_, authorizer::Question::Path(_)) => {
+                "kubernetes.authorization.PathCheck"
+            }
+            Other::Question(_, authorizer::Question::Resource(_)) => {
+                "kubernetes.authorization.ResourceCheck"
+            }
+            Other::Decision(_) => "kubernetes.authorization.Decision",
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What Kubernetes adds to the language: quantities, addresses, URLs, versions, named formats.
 
-use super::{Found, formats, net, other, quantity, semver, url};
+use super::{Found, authorizer, formats, net, other, quantity, semver, url};
 use crate::cel::eval::{Error, Machine};
 use crate::cel::operators::text_cost;
 use crate::cel::value::{Other, Value};
@@ -15,6 +15,11 @@ pub(super) fn call<'a>(machine: &mut Machine<'a, '_>, name: &str, args: &[Value<
             Other::Ip(ip) => net::of_ip(name, *ip),
             Other::Cidr(ip, bits) => net::of_cidr(name, *ip, *bits, rest),
             Other::Semver(version) => semver::of_semver(name, version, rest),
+            Other::Authorizer(who) => authorizer::of_authorizer(name, who, rest),
+            Other::Question(who, question) => {
+                authorizer::of_question(machine, name, who, question, rest)
+            }
+            Other::Decision(decision) => authorizer::of_decision(name, decision),
             Other::Format(format) => {
                 let [Value::Text(text)] = rest else { return Err(Error::NoSuchOverload) };
                 machine.budget.spend(text_cost(text.len()) * 4)?;
@@ -96,6 +101,6 @@ pub(super) fn show(value: &Other) -> Option<String> {
         Other::Cidr(ip, bits) => format!("{ip}/{bits}"),
         Other::Url(url) => url.text.clone(),
         Other::Semver(version) => version.text.clone(),
-        Other::Quantity(_) | Other::Format(_) => return None,
+        _ => return None,
     })
 }

@@ -4,6 +4,7 @@
 //! the object, refuses it, or lets it pass. Their order is that of [`FIRST`], [`SECOND`] and [`LAST`];
 //! between those come what administrators add: mutating webhooks, then validating ones.
 
+mod authority;
 pub(crate) mod extensions;
 mod limits;
 pub(crate) mod matching;
@@ -139,6 +140,7 @@ pub(crate) async fn admit(
     };
     observed("admit").step(mutated).await?;
     pass(SECOND, &mut attempt)?;
+    policy::typecheck::settle(server, kind, attempt.new, attempt.old);
     let validated = async {
         if let Some(extensions) = &extensions {
             let objects = [Some(&*attempt.new), attempt.old];

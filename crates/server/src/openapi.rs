@@ -191,7 +191,7 @@ fn build(server: &Server, rows: &[&Served]) -> Value {
 }
 
 /// The schema that a definition gives for a version.
-fn definition(server: &Server, row: &Served) -> Option<Value> {
+pub(crate) fn definition(server: &Server, row: &Served) -> Option<Value> {
     let definitions = server.cache().resource(crate::custom::PREFIX);
     let snapshot = server.cache().snapshot(&definitions);
     let object = snapshot.get(&row.resource())?;

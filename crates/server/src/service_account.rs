@@ -28,7 +28,7 @@ use serde_json::json;
 
 use crate::pki::Secret;
 
-pub(crate) use accounts::{Known, ServiceAccounts, groups, parts};
+pub(crate) use accounts::{Known, ServiceAccounts, account, groups, parts};
 use claims::Claims;
 pub(crate) use openid::path;
 use verified::Verified;

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use headwater_api::cel::{Budget, Known, Program, Shape, Value as Cel, Variables};
+use headwater_api::cel::{Budget, EXPRESSION_COST_MAX, Known, Program, Value as Cel, Variables};
 use headwater_api::selector::LabelSelector as Selector;
 use headwater_cache::Cache;
 use serde_json::Value;
 
+use super::authority;
+use super::policy::names::Names;
 use super::request::{Asked, Versioned};
 use crate::admission::is_namespace;
 use crate::registry::{Registry, Served};
@@ -213,8 +215,6 @@ pub(crate) fn selector(value: &Value) -> Result<Selector, String> {
     Selector::parse(&terms.join(",")).map_err(|status| status.message)
 }
 
-pub(crate) static ANY: Shape = Shape::Dyn;
-
 /// Conditions that all must hold.
 pub(crate) struct Conditions(Vec<(String, Result<Program, String>)>);
 
@@ -241,7 +241,7 @@ impl Conditions {
 
     /// The names of a webhook's conditions.
     pub(crate) fn names() -> Known<'static> {
-        Known::default().with("object", &ANY).with("oldObject", &ANY).with("request", &ANY)
+        Names::open(false).of_conditions()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -254,9 +254,9 @@ impl Conditions {
         let mut wrong = Vec::new();
         for (name, program) in &self.0 {
             let found = match program {
-                Ok(program) => {
-                    program.run(variables, &mut budget).map_err(|error| error.to_string())
-                }
+                Ok(program) => budget
+                    .part(EXPRESSION_COST_MAX, |part| program.run(variables, part))
+                    .map_err(|error| error.to_string()),
                 Err(why) => Err(format!("compilation error: {why}")),
             };
             match found {
@@ -275,8 +275,13 @@ impl Conditions {
 }
 
 /// The variables that every expression about a request has.
-pub(crate) fn variables<'a>(seen: &'a Versioned<'_>, request: &'a Value) -> Variables<'a> {
+pub(crate) fn variables<'a>(
+    asked: &Asked<'_>,
+    seen: &'a Versioned<'_>,
+    request: &'a Value,
+) -> Variables<'a> {
     Variables::default()
+        .with("authorizer", authority::authorizer(asked))
         .with("object", Cel::json(&seen.object))
         .with("oldObject", Cel::json(&seen.old))
         .with("request", Cel::json(request))

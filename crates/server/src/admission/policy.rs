@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use headwater_api::cel::{Budget, Known, Program, Value as Cel, Variables};
+use headwater_api::cel::{Budget, Error, Known, Program, Value as Cel, Variables};
 use headwater_api::cel::{EXPRESSION_COST_MAX, OBJECT_COST_MAX};
 use headwater_api::schema::Types;
 use headwater_api::selector::LabelSelector;
@@ -17,7 +17,7 @@ use headwater_api::{Object, Status, patch, status as api_status};
 use headwater_cache::Snapshot;
 use serde_json::Value;
 
-use super::matching::{self, ANY, Conditions, Match, Verdict};
+use super::matching::{self, Conditions, Match, Verdict};
 use super::request::{Asked, Versioned, describe};
 use super::{Attempt, webhook};
 use crate::custom::conversion;
@@ -25,11 +25,11 @@ use crate::object::tree;
 use crate::registry::Served;
 use crate::server::Server;
 use crate::status;
+use names::Names;
 
 pub(super) mod check;
-
-/// What may be made in an expression that changes objects.
-const TYPES: &[&str] = &["Object", "JSONPatch"];
+pub(super) mod names;
+pub(super) mod typecheck;
 
 /// A policy where a binding says it counts.
 pub(crate) struct Bound {
@@ -45,7 +45,7 @@ struct Policy {
     name: String,
     matching: Match,
     conditions: Conditions,
-    variables: Vec<(String, Result<Program, String>)>,
+    variables: Vec<Variable>,
     checks: Vec<Check>,
     mutations: Vec<Mutation>,
     ignore: bool,
@@ -53,6 +53,14 @@ struct Policy {
     again: bool,
     /// The group, version and kind of its parameters.
     parameter_kind: Option<(String, String, String)>,
+}
+
+/// One of `variables`.
+struct Variable {
+    name: String,
+    /// As expressions write it.
+    path: String,
+    program: Result<Program, String>,
 }
 
 struct Check {
@@ -93,18 +101,9 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// The names of a policy's expressions.
-fn known() -> Known<'static> {
-    Conditions::names()
-        .with("params", &ANY)
-        .with("namespaceObject", &ANY)
-        .with("variables", &ANY)
-        .with_types(TYPES)
-}
-
-fn compile(expression: &Value) -> Result<Program, String> {
+fn compile(expression: &Value, known: &Known<'_>) -> Result<Program, String> {
     let text = expression.as_str().unwrap_or_default();
-    Program::compile(text, &known()).map_err(|error| error.to_string())
+    Program::compile(text, known).map_err(|error| error.to_string())
 }
 
 impl Policy {
@@ -117,16 +116,25 @@ impl Policy {
             None => (String::new(), text(&kind["apiVersion"])),
         };
         let constraints = &spec["matchConstraints"];
+        let names = Names::open(kind.is_object());
+        let (known, mutating) = (names.of_policy(spec), names.of_mutation(spec));
         Policy {
             name: text(&policy["metadata"]["name"]),
             matching: Match::read(constraints, "resourceRules", "excludeResourceRules"),
-            conditions: Conditions::read(&spec["matchConditions"], &known()),
+            conditions: Conditions::read(&spec["matchConditions"], &names.of_conditions()),
             variables: list("variables")
                 .iter()
-                .map(|variable| (text(&variable["name"]), compile(&variable["expression"])))
+                .map(|variable| Variable {
+                    name: text(&variable["name"]),
+                    path: format!("variables.{}", text(&variable["name"])),
+                    program: compile(&variable["expression"], &known),
+                })
                 .collect(),
-            checks: list("validations").iter().map(Check::read).collect(),
-            mutations: list("mutations").iter().map(Mutation::read).collect(),
+            checks: list("validations").iter().map(|check| Check::read(check, &known)).collect(),
+            mutations: list("mutations")
+                .iter()
+                .map(|mutation| Mutation::read(mutation, &mutating))
+                .collect(),
             ignore: spec["failurePolicy"] == "Ignore",
             again: spec["reinvocationPolicy"] == "IfNeeded",
             parameter_kind: kind.is_object().then(|| (group, version, text(&kind["kind"]))),
@@ -135,25 +143,25 @@ impl Policy {
 }
 
 impl Check {
-    fn read(check: &Value) -> Check {
+    fn read(check: &Value, known: &Known<'_>) -> Check {
         let message = &check["messageExpression"];
         Check {
             text: text(&check["expression"]),
-            program: compile(&check["expression"]),
+            program: compile(&check["expression"], known),
             message: text(&check["message"]).trim().to_owned(),
-            message_expression: message.as_str().and_then(|_| compile(message).ok()),
+            message_expression: message.as_str().and_then(|_| compile(message, known).ok()),
             reason: text(&check["reason"]),
         }
     }
 }
 
 impl Mutation {
-    fn read(mutation: &Value) -> Mutation {
+    fn read(mutation: &Value, known: &Known<'_>) -> Mutation {
         let (kind, expression) = match mutation["patchType"] == "JSONPatch" {
             true => (MutationKind::JsonPatch, &mutation["jsonPatch"]["expression"]),
             false => (MutationKind::Apply, &mutation["applyConfiguration"]["expression"]),
         };
-        Mutation { program: compile(expression), kind }
+        Mutation { program: compile(expression, known), kind }
     }
 }
 
@@ -282,6 +290,7 @@ impl Bound {
 
 /// What one evaluation is about.
 struct Setting<'a> {
+    asked: &'a Asked<'a>,
     seen: &'a Versioned<'a>,
     request: &'a Value,
     namespace: &'a Value,
@@ -290,21 +299,31 @@ struct Setting<'a> {
 
 impl<'a> Setting<'a> {
     fn variables(&self) -> Variables<'a> {
-        matching::variables(self.seen, self.request)
+        matching::variables(self.asked, self.seen, self.request)
             .with("namespaceObject", Cel::json(self.namespace))
             .with("params", Cel::json(self.parameters))
     }
 
-    /// With the policy's own variables, each of which may use those before it. One that fails is
-    /// missing: whoever asks for it fails too.
+    /// With the policy's own variables, each of which may use those before it. Whoever asks for
+    /// one that failed fails too.
     fn with_own(&self, policy: &'a Policy, budget: &mut Budget) -> Variables<'a> {
-        let plain = self.variables();
+        let mut plain = self.variables();
         let mut own: BTreeMap<headwater_api::cel::Key, Cel<'a>> = BTreeMap::new();
-        for (name, program) in &policy.variables {
+        for variable in &policy.variables {
             let variables = plain.clone().with("variables", own.clone().into());
-            if let Ok(Ok(value)) = program.as_ref().map(|program| program.run(&variables, budget)) {
-                own.insert(headwater_api::cel::Key::Text(name.as_str().into()), value);
-            }
+            let (name, how, why) = match &variable.program {
+                Ok(program) => match run(program, &variables, budget) {
+                    Ok(value) => {
+                        let name = headwater_api::cel::Key::Text(variable.name.as_str().into());
+                        own.insert(name, value);
+                        continue;
+                    }
+                    Err(why) => (&variable.name, "evaluate", why),
+                },
+                Err(why) => (&variable.name, "compile", why.clone()),
+            };
+            let why = format!("composited variable {name:?} fails to {how}: {why}");
+            plain.add(&variable.path, Err(Error::Other(why)));
         }
         plain.with("variables", own.into())
     }
@@ -351,8 +370,13 @@ pub(super) async fn validate(
             }
         };
         for parameters in &parameters {
-            let setting =
-                Setting { seen: &seen, request: &request, namespace: &namespace, parameters };
+            let setting = Setting {
+                asked,
+                seen: &seen,
+                request: &request,
+                namespace: &namespace,
+                parameters,
+            };
             bound.judge(&setting, asked, warnings)?;
         }
     }
@@ -476,7 +500,7 @@ impl Bound {
             let seen = Versioned::new(server, kind, Some(&*attempt.new), attempt.old).await;
             let seen = seen.map_err(|status| status.message)?;
             let request = describe(asked, &seen);
-            let setting = Setting { seen: &seen, request: &request, namespace, parameters };
+            let setting = Setting { asked, seen: &seen, request: &request, namespace, parameters };
             let variables = setting.with_own(&self.policy, &mut budget);
             match self.policy.conditions.judge(&variables) {
                 Verdict::Holds => {}

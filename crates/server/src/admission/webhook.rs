@@ -103,7 +103,7 @@ impl Hook {
         let seen = Versioned::new(server, &kind, new, old).await?;
         let request = describe(asked, &seen);
         let (metrics, name) = (&server.metrics().admission, self.name.as_str());
-        match self.conditions.judge(&matching::variables(&seen, &request)) {
+        match self.conditions.judge(&matching::variables(asked, &seen, &request)) {
             Verdict::Holds => Ok(Some(kind)),
             Verdict::Fails => {
                 metrics.excluded(name, "webhook", labels);

@@ -145,6 +145,11 @@ pub(crate) fn user_name(namespace: &str, name: &str) -> String {
     format!("{USER_PREFIX}{namespace}:{name}")
 }
 
+/// A service account as a user.
+pub(crate) fn account(namespace: &str, name: &str) -> Identity {
+    Identity::authenticated(user_name(namespace, name), groups(namespace))
+}
+
 /// Namespace and name of the service account that a user is, if it is one.
 pub(crate) fn parts(user: &str) -> Option<(&str, &str)> {
     let (namespace, name) = user.strip_prefix(USER_PREFIX)?.split_once(':')?;

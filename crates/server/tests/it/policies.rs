@@ -183,9 +183,165 @@ async fn policies_that_cannot_work_are_refused() {
         assert!(message.contains(expected), "{message}");
     };
     check(json!({"expression": "nothing"}), "spec.validations[0].expression: Invalid value: \"nothing\": compilation failed: ERROR: <input>:1:1: undeclared reference to 'nothing'").await;
-    check(json!({"expression": "1"}), "must evaluate to bool").await;
-    check(json!({"expression": "true", "messageExpression": "1"}), "must evaluate to string").await;
+    check(json!({"expression": "1"}), "must evaluate to bool but got int").await;
+    // What nobody knows the type of is not known to be true or false.
+    check(json!({"expression": "object.spec.on"}), "must evaluate to bool but got dyn").await;
+    check(json!({"expression": "params.on == true"}), "undeclared reference to 'params'").await;
+    check(json!({"expression": "request.nothing == ''"}), "undefined field 'nothing'").await;
+    check(json!({"expression": "variables.x == 1"}), "undefined field 'x'").await;
+    check(json!({"expression": "math.abs(1) == 1"}), "undeclared reference to 'math'").await;
+    let message = |text: &str| json!({"expression": "true", "messageExpression": text});
+    check(message("1"), "must evaluate to string but got int").await;
+    check(message(" "), "spec.validations[0].messageExpression: Invalid value: \" \": must be non-empty if specified").await;
+    check(json!({"expression": "true", "message": "a\nb"}), "must not contain line breaks").await;
     let binding = json!({"metadata": {"name": "b"}, "spec": {"policyName": "p", "validationActions": ["Deny", "Warn"]}});
     let answer = api.post(&format!("{GROUP}/validatingadmissionpolicybindings"), &binding).await;
     answer.is(422, "must not contain both Deny and Warn");
+}
+
+#[tokio::test]
+async fn every_expression_of_a_policy_is_compiled_when_it_is_written() {
+    let api = Api::start().await;
+    let check = async |kind: &str, mut spec: Value, expected: &str| {
+        spec["matchConstraints"] = rule("", "pods");
+        let policy = json!({"metadata": {"name": "p"}, "spec": spec});
+        let answer = api.post(&format!("{GROUP}/{kind}admissionpolicies"), &policy).await;
+        let status = answer.fails(422, "Invalid", "");
+        let message = status["message"].as_str().unwrap();
+        assert!(message.contains(expected), "{message}");
+    };
+    let valid = json!([{"expression": "true"}]);
+    check("validating", json!({}), "spec.validations: Required value: validations or auditAnnotations must contain at least one item").await;
+    check(
+        "validating",
+        json!({"validations": valid, "matchConditions": [{"name": "c", "expression": "variables.a"}]}),
+        "spec.matchConditions[0].expression: Invalid value: \"variables.a\": compilation failed: ERROR: <input>:1:1: undeclared reference to 'variables'",
+    )
+    .await;
+    check(
+        "validating",
+        json!({"validations": valid, "variables": [{"name": "a", "expression": "variables.b"}]}),
+        "spec.variables[0].expression: Invalid value: \"variables.b\": compilation failed: ERROR: <input>:1:10: undefined field 'b'",
+    )
+    .await;
+    check(
+        "validating",
+        json!({"validations": valid, "variables": [{"name": "a-b", "expression": "1"}]}),
+        "spec.variables[0].name: Invalid value: \"a-b\": must be a valid CEL identifier",
+    )
+    .await;
+    // Variables have types.
+    check(
+        "validating",
+        json!({
+            "variables": [{"name": "a", "expression": "size('x')"}],
+            "validations": [{"expression": "variables.a == 'x'"}],
+        }),
+        "found no matching overload for '_==_' applied to '(int, string)'",
+    )
+    .await;
+    check(
+        "validating",
+        json!({"auditAnnotations": [{"key": "k", "valueExpression": "1"}]}),
+        "spec.auditAnnotations[0].valueExpression: Invalid value: \"1\": must evaluate to one of [string null_type] but got int",
+    )
+    .await;
+    let mutation = |expression: &str| {
+        json!({"mutations": [{"patchType": "ApplyConfiguration",
+            "applyConfiguration": {"expression": expression}}], "reinvocationPolicy": "Never"})
+    };
+    let at = "spec.mutations[0].applyConfiguration.expression: Invalid value: ";
+    check("mutating", mutation("1"), &format!("{at}\"1\": must evaluate to Object but got int"))
+        .await;
+    check("mutating", mutation("Other{}"), "undeclared reference to 'Other'").await;
+}
+
+#[tokio::test]
+async fn a_policy_is_held_to_the_types_of_what_it_is_about() {
+    let api = Api::start().await;
+    let spec = |group: &str, version: &str, resource: &str, expression: &str| {
+        json!({
+            "matchConstraints": {"resourceRules": [{
+                "apiGroups": [group], "apiVersions": [version], "operations": ["*"],
+                "resources": [resource],
+            }]},
+            "variables": [{"name": "containers", "expression": "object.spec.template.spec.containers"}],
+            "validations": [{"expression": expression, "messageExpression": "'got ' + object.spec.replicas"}],
+        })
+    };
+    let policies = format!("{GROUP}/validatingadmissionpolicies");
+    let create = async |name: &str, spec: &Value| {
+        let policy = json!({"metadata": {"name": name}, "spec": spec});
+        api.create(&policies, &policy).await["status"].clone()
+    };
+    let status = create("odd", &spec("apps", "v1", "deployments", "object.replicas > 1")).await;
+    let expected = json!({"observedGeneration": 1, "typeChecking": {"expressionWarnings": [
+        {"fieldRef": "spec.validations[0].expression", "warning": "apps/v1, Kind=Deployment: ERROR: <input>:1:7: undefined field 'replicas'\n | object.replicas > 1\n | ......^\n"},
+        {"fieldRef": "spec.validations[0].messageExpression", "warning": "apps/v1, Kind=Deployment: ERROR: <input>:1:8: found no matching overload for '_+_' applied to '(string, int)'\n | 'got ' + object.spec.replicas\n | .......^\n"},
+    ]}});
+    assert_eq!(status, expected);
+    let mut fine = spec(
+        "apps",
+        "v1",
+        "deployments",
+        "variables.containers.all(c, c.image != '') && object.metadata.namespace != 'x' && object.metadata.labels.all(k, k != '')",
+    );
+    fine["validations"][0]["messageExpression"] = "'no'".into();
+    let right = json!({"observedGeneration": 1, "typeChecking": {}});
+    assert_eq!(create("fine", &fine).await, right);
+    fine["validations"][0]["expression"] = "variables.containers.all(c, c.imag != '')".into();
+    let odd = create("variable", &fine).await.to_string();
+    assert!(odd.contains("undefined field 'imag'"), "{odd}");
+    // Rules that could mean anything mean nothing here.
+    let status = create("any", &spec("*", "v1", "deployments", "object.replicas > 1")).await;
+    assert_eq!(status, right);
+    // A new spec is looked at again; other changes are not.
+    let target = format!("{policies}/odd");
+    let patch = json!({"spec": {"validations": [{"expression": "object.spec.replicas > 1"}]}});
+    let changed = api.merge(&target, &patch).await.is(200, "").json();
+    assert_eq!(changed["status"], json!({"observedGeneration": 2, "typeChecking": {}}));
+    let changed = api.merge(&target, &json!({"metadata": {"labels": {"a": "b"}}})).await;
+    assert_eq!(changed.is(200, "").json()["status"]["observedGeneration"], 2);
+}
+
+#[tokio::test]
+async fn a_policy_may_ask_what_the_user_may_do() {
+    let spec = json!({
+        "matchConstraints": rule("", "configmaps"),
+        "matchConditions": [{"name": "c", "expression": "authorizer.requestResource.check('create').allowed()"}],
+        "variables": [{"name": "other", "expression": "authorizer.serviceAccount('default', 'web')"}],
+        "validations": [
+            {"expression": "authorizer.path('/healthz').check('get').allowed()", "message": "no health"},
+            {"expression": "variables.other.group('apps').resource('deployments').namespace('default').name('a').subresource('scale').check('update').allowed()", "message": "not for others"},
+        ],
+    });
+    let api = with(spec, json!({"validationActions": ["Deny"]})).await;
+    api.post(CMS, &config_map("a")).await.fails(422, "Invalid", &format!("{DENIED}not for others"));
+}
+
+#[tokio::test]
+async fn no_expression_of_a_policy_can_run_for_long() {
+    let spec = |expression: &str| {
+        json!({
+            "matchConstraints": rule("", "configmaps"),
+            "variables": [{"name": "all", "expression": "lists.range(500)"}],
+            "validations": [{"expression": expression}],
+        })
+    };
+    let square = "variables.all.all(x, variables.all.all(y, x + y >= 0))";
+    let api = with(spec(square), json!({"validationActions": ["Deny"]})).await;
+    api.post(CMS, &config_map("a")).await.fails(
+        422,
+        "Invalid",
+        &format!("{DENIED}expression '{square}' resulted in error: operation cancelled: actual cost limit exceeded"),
+    );
+    // A variable has the same limit, and fails whoever needs it.
+    let mut dear = spec("variables.dear");
+    dear["variables"] = json!([{"name": "dear", "expression": "lists.range(1200).all(x, lists.range(1200).all(y, x + y >= 0))"}]);
+    let api = with(dear, json!({"validationActions": ["Deny"]})).await;
+    api.post(CMS, &config_map("a")).await.fails(
+        422,
+        "Invalid",
+        &format!("{DENIED}expression 'variables.dear' resulted in error: composited variable \"dear\" fails to evaluate: operation cancelled: actual cost limit exceeded"),
+    );
 }

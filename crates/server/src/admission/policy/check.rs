@@ -1,10 +1,11 @@
 //! What is wrong with a policy or a binding, in the words of the reference.
 
-use headwater_api::cel::Program;
+use headwater_api::cel::{Known, Program};
+use headwater_api::name;
 use headwater_api::status::FieldError;
 use serde_json::Value;
 
-use super::known;
+use super::names::Names;
 use crate::registry::Served;
 
 /// Everything that is wrong with an object of this kind, if it is one of ours.
@@ -15,7 +16,8 @@ pub(crate) fn errors(kind: &Served, object: &Value) -> Vec<FieldError> {
     }
     let spec = &object["spec"];
     match &*kind.plural {
-        "validatingadmissionpolicies" | "mutatingadmissionpolicies" => policy(spec, &mut errors),
+        "validatingadmissionpolicies" => policy(object, true, &mut errors),
+        "mutatingadmissionpolicies" => policy(object, false, &mut errors),
         "validatingadmissionpolicybindings" => binding(spec, true, &mut errors),
         "mutatingadmissionpolicybindings" => binding(spec, false, &mut errors),
         _ => {}
@@ -23,38 +25,134 @@ pub(crate) fn errors(kind: &Served, object: &Value) -> Vec<FieldError> {
     errors
 }
 
-fn policy(spec: &Value, errors: &mut Vec<FieldError>) {
+/// The most audit annotations, and the longest expression of one.
+const ANNOTATIONS_MAX: usize = 20;
+const ANNOTATION_MAX: usize = 5 * 1024;
+
+fn policy(object: &Value, is_validating: bool, errors: &mut Vec<FieldError>) {
+    let spec = &object["spec"];
     let rules = spec["matchConstraints"]["resourceRules"].as_array();
     if rules.is_none_or(Vec::is_empty) {
         errors.push(FieldError::required("spec.matchConstraints.resourceRules", ""));
     }
     let list = |key: &str| spec[key].as_array().map(Vec::as_slice).unwrap_or_default();
+    let names = Names::open(spec["paramKind"].is_object());
+    let known = names.of_conditions();
     for (index, condition) in list("matchConditions").iter().enumerate() {
         let at = format!("spec.matchConditions[{index}].expression");
-        expression(&condition["expression"], &at, "bool", errors);
+        expression(&condition["expression"], &at, &["bool"], &known, errors);
     }
-    for (index, variable) in list("variables").iter().enumerate() {
-        let at = format!("spec.variables[{index}].expression");
-        expression(&variable["expression"], &at, "", errors);
+    variables(list("variables"), names.of_conditions().with_variables(), errors);
+    match is_validating {
+        true => validations(object, &names.of_policy(spec), errors),
+        false => mutations(list("mutations"), &names.of_mutation(spec), errors),
     }
-    for (index, check) in list("validations").iter().enumerate() {
-        let at = format!("spec.validations[{index}]");
-        expression(&check["expression"], &format!("{at}.expression"), "bool", errors);
-        if check["messageExpression"].is_string() {
-            let at = format!("{at}.messageExpression");
-            expression(&check["messageExpression"], &at, "string", errors);
+}
+
+/// Each knows those before it.
+fn variables<'s>(list: &'s [Value], mut known: Known<'s>, errors: &mut Vec<FieldError>) {
+    for (index, variable) in list.iter().enumerate() {
+        let at = format!("spec.variables[{index}]");
+        let text = |key: &str| variable[key].as_str().unwrap_or_default();
+        let name = text("name");
+        let is_word = |c: char| c == '_' || c.is_ascii_alphanumeric();
+        if name.trim().is_empty() {
+            errors.push(FieldError::required(format!("{at}.name"), "name is not specified"));
+        } else if !name.chars().all(is_word) || name.starts_with(|c: char| c.is_ascii_digit()) {
+            let why = "must be a valid CEL identifier";
+            errors.push(FieldError::invalid(format!("{at}.name"), &variable["name"], why));
         }
-        let reasons = ["Forbidden", "Invalid", "RequestEntityTooLarge", "Unauthorized"];
-        let reason = &check["reason"];
-        if !reason.is_null() && !reasons.iter().any(|known| reason == known) {
-            errors.push(FieldError::not_supported(format!("{at}.reason"), reason, &reasons));
+        let at = format!("{at}.expression");
+        if text("expression").trim().is_empty() {
+            errors.push(FieldError::required(at, "expression is not specified"));
+        } else if let Err(error) = known.add_variable(name, text("expression")) {
+            let why = format!("compilation failed: {error}");
+            errors.push(FieldError::invalid(at, &variable["expression"], why));
         }
     }
-    for (index, mutation) in list("mutations").iter().enumerate() {
+}
+
+fn validations(object: &Value, known: &Known<'_>, errors: &mut Vec<FieldError>) {
+    let spec = &object["spec"];
+    let list = |key: &str| spec[key].as_array().map(Vec::as_slice).unwrap_or_default();
+    let (checks, annotations) = (list("validations"), list("auditAnnotations"));
+    if checks.is_empty() && annotations.is_empty() {
+        let why = "validations or auditAnnotations must contain at least one item";
+        errors.push(FieldError::required("spec.validations", why));
+        errors.push(FieldError::required("spec.auditAnnotations", why));
+    }
+    for (index, check) in checks.iter().enumerate() {
+        validation(check, &format!("spec.validations[{index}]"), known, errors);
+    }
+    if annotations.len() > ANNOTATIONS_MAX {
+        let why = format!("must not have more than {ANNOTATIONS_MAX} auditAnnotations");
+        errors.push(FieldError::invalid("spec.auditAnnotations", &spec["auditAnnotations"], why));
+    }
+    for (index, annotation) in annotations.iter().enumerate() {
+        let at = format!("spec.auditAnnotations[{index}]");
+        let key = &annotation["key"];
+        let full = format!(
+            "{}/{}",
+            object["metadata"]["name"].as_str().unwrap_or_default(),
+            key.as_str().unwrap_or_default()
+        );
+        for why in name::qualified(&full) {
+            errors.push(FieldError::invalid(format!("{at}.key"), &full.as_str().into(), why));
+        }
+        if annotations[..index].iter().any(|before| before["key"] == *key) {
+            errors.push(FieldError::duplicate(format!("{at}.key"), key));
+        }
+        let at = format!("{at}.valueExpression");
+        let value = &annotation["valueExpression"];
+        match value.as_str().unwrap_or_default().trim() {
+            "" => errors.push(FieldError::required(at, "valueExpression is not specified")),
+            text if text.len() > ANNOTATION_MAX => {
+                let why = format!("must not exceed {ANNOTATION_MAX} bytes in length");
+                errors.push(FieldError::required(at, &why));
+            }
+            _ => expression(value, &at, &["string", "null"], known, errors),
+        }
+    }
+}
+
+fn validation(check: &Value, at: &str, known: &Known<'_>, errors: &mut Vec<FieldError>) {
+    expression(&check["expression"], &format!("{at}.expression"), &["bool"], known, errors);
+    let text = |key: &str| check[key].as_str().unwrap_or_default();
+    let mut empty = |key: &str| {
+        let is_empty = !text(key).is_empty() && text(key).trim().is_empty();
+        if is_empty {
+            let why = "must be non-empty if specified";
+            errors.push(FieldError::invalid(format!("{at}.{key}"), &check[key], why));
+        }
+        is_empty
+    };
+    let (no_message, no_expression) = (empty("message"), empty("messageExpression"));
+    if !no_expression && !text("messageExpression").is_empty() {
+        let at = format!("{at}.messageExpression");
+        expression(&check["messageExpression"], &at, &["string"], known, errors);
+    }
+    if !no_message && text("message").trim().contains(['\n', '\r']) {
+        let why = "must not contain line breaks";
+        errors.push(FieldError::invalid(format!("{at}.message"), &check["message"], why));
+    }
+    let reasons = ["Forbidden", "Invalid", "RequestEntityTooLarge", "Unauthorized"];
+    let reason = &check["reason"];
+    if !reason.is_null() && !reasons.iter().any(|known| reason == known) {
+        errors.push(FieldError::not_supported(format!("{at}.reason"), reason, &reasons));
+    }
+}
+
+fn mutations(list: &[Value], known: &Known<'_>, errors: &mut Vec<FieldError>) {
+    if list.is_empty() {
+        let why = "mutations must contain at least one item";
+        errors.push(FieldError::required("spec.mutations", why));
+    }
+    for (index, mutation) in list.iter().enumerate() {
         let at = format!("spec.mutations[{index}]");
-        let key = match mutation["patchType"].as_str() {
-            Some("ApplyConfiguration") => "applyConfiguration",
-            Some("JSONPatch") => "jsonPatch",
+        let (key, result): (_, &[&str]) = match mutation["patchType"].as_str() {
+            Some("ApplyConfiguration") => ("applyConfiguration", &["Object"]),
+            // A list of nothing may be a list of patches.
+            Some("JSONPatch") => ("jsonPatch", &["list(JSONPatch)", "list(dyn)"]),
             _ => {
                 let known = ["ApplyConfiguration", "JSONPatch"];
                 let field = format!("{at}.patchType");
@@ -62,22 +160,36 @@ fn policy(spec: &Value, errors: &mut Vec<FieldError>) {
                 continue;
             }
         };
-        expression(&mutation[key]["expression"], &format!("{at}.{key}.expression"), "", errors);
+        let at = format!("{at}.{key}.expression");
+        expression(&mutation[key]["expression"], &at, result, known, errors);
     }
 }
 
-fn expression(text: &Value, at: &str, result: &str, errors: &mut Vec<FieldError>) {
+fn expression(
+    text: &Value,
+    at: &str,
+    results: &[&str],
+    known: &Known<'_>,
+    errors: &mut Vec<FieldError>,
+) {
     let expression = text.as_str().unwrap_or_default();
     if expression.trim().is_empty() {
         errors.push(FieldError::required(at, "expression is not specified"));
         return;
     }
-    let why = match Program::compile(expression, &known()) {
+    let why = match Program::compile(expression, known) {
         Err(error) => format!("compilation failed: {error}"),
-        Ok(program) if !result.is_empty() && ![result, "dyn"].contains(&program.result()) => {
-            format!("must evaluate to {result}")
-        }
-        Ok(_) => return,
+        Ok(program) if results.contains(&program.result_shown()) => return,
+        Ok(program) => match results {
+            ["string", "null"] => {
+                let found = program.result_shown();
+                format!("must evaluate to one of [string null_type] but got {found}")
+            }
+            results => {
+                let (wanted, found) = (results[0], program.result_shown());
+                format!("must evaluate to {wanted} but got {found}")
+            }
+        },
     };
     errors.push(FieldError::invalid(at, text, why));
 }

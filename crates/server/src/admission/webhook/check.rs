@@ -161,8 +161,8 @@ impl Check {
             }
             let why = match Program::compile(expression, &Conditions::names()) {
                 Err(error) => Some(format!("compilation failed: {error}")),
-                Ok(program) if !matches!(program.result(), "bool" | "dyn") => {
-                    Some("must evaluate to bool".to_owned())
+                Ok(program) if program.result() != "bool" => {
+                    Some(format!("must evaluate to bool but got {}", program.result_shown()))
                 }
                 Ok(_) => None,
             };

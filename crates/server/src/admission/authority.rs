@@ -1,0 +1,48 @@
+//! What expressions may ask about the user of a request: the variable `authorizer`.
+//!
+//! River: an expression → **authorize** → its answer. The rights are those that requests have.
+
+use std::sync::Arc;
+
+use headwater_api::cel::{Access, Authority, Decision, Resource, Value as Cel};
+
+use super::request::Asked;
+use crate::authorize::{Attributes, allows};
+use crate::identity::Identity;
+use crate::service_account;
+
+/// The user of a request.
+#[derive(Debug)]
+struct User(Arc<Identity>);
+
+/// `authorizer`, for the request that is admitted.
+pub(super) fn authorizer<'a>(asked: &Asked<'_>) -> Cel<'a> {
+    let request = Resource {
+        group: asked.kind.group.to_string(),
+        resource: asked.kind.plural.to_string(),
+        subresource: asked.subresource.to_owned(),
+        namespace: asked.namespace.to_owned(),
+        name: asked.name.to_owned(),
+        ..Resource::default()
+    };
+    Cel::authorizer(Arc::new(User(Arc::clone(&asked.call.identity))), request)
+}
+
+impl Authority for User {
+    fn decide(&self, account: Option<(&str, &str)>, access: &Access) -> Decision {
+        let account = account.map(|(namespace, name)| service_account::account(namespace, name));
+        let identity = account.as_ref().unwrap_or(&self.0);
+        let attributes = match access {
+            Access::Path { path, verb } => Attributes::Path { verb, path },
+            Access::Resource { resource, verb } => Attributes::Resource {
+                verb,
+                group: &resource.group,
+                resource: &resource.resource,
+                subresource: &resource.subresource,
+                namespace: &resource.namespace,
+                name: &resource.name,
+            },
+        };
+        Decision { allowed: allows(identity, &attributes), ..Decision::default() }
+    }
+}

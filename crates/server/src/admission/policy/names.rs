@@ -1,0 +1,99 @@
+//! The names that the expressions of policies and match conditions know.
+
+use std::sync::LazyLock;
+
+use headwater_api::cel::{Known, Shape};
+use serde_json::{Value, json};
+
+/// What objects and parameters look like, where that is known.
+pub(crate) struct Names<'s> {
+    pub(crate) object: &'s Shape,
+    /// None if the policy takes no parameters.
+    pub(crate) params: Option<&'s Shape>,
+}
+
+/// What may be made in an expression that changes objects.
+const PATCH_TYPES: &[&str] = &["Object", "JSONPatch"];
+
+static ANY: Shape = Shape::Dyn;
+static AUTHORIZER: Shape = Shape::Known("kubernetes.authorization.Authorizer");
+
+impl Names<'static> {
+    /// Objects may be anything.
+    pub(crate) fn open(has_params: bool) -> Names<'static> {
+        Names { object: &ANY, params: has_params.then_some(&ANY) }
+    }
+}
+
+impl<'s> Names<'s> {
+    /// Those of match conditions: there are no variables yet.
+    pub(crate) fn of_conditions(&self) -> Known<'s> {
+        let known = Known::default()
+            .with("object", self.object)
+            .with("oldObject", self.object)
+            .with("request", &REQUEST)
+            .with("namespaceObject", &NAMESPACE)
+            .with("authorizer", &AUTHORIZER);
+        match self.params {
+            Some(params) => known.with("params", params),
+            None => known,
+        }
+    }
+
+    /// Those of a policy's own expressions, with its variables as far as they compile.
+    pub(crate) fn of_policy(&self, spec: &'s Value) -> Known<'s> {
+        let mut known = self.of_conditions().with_variables();
+        for variable in spec["variables"].as_array().into_iter().flatten() {
+            let text = |key: &str| variable[key].as_str().unwrap_or_default();
+            // One that does not compile is told of where it stands; here it may be anything.
+            let _ = known.add_variable(text("name"), text("expression"));
+        }
+        known
+    }
+
+    /// Those of an expression that changes objects.
+    pub(crate) fn of_mutation(&self, spec: &'s Value) -> Known<'s> {
+        self.of_policy(spec).with_types(PATCH_TYPES)
+    }
+}
+
+/// What `request` looks like.
+static REQUEST: LazyLock<Shape> = LazyLock::new(|| {
+    let (text, texts) =
+        (json!({"type": "string"}), json!({"type": "array", "items": {"type": "string"}}));
+    let object = |properties: Value| json!({"type": "object", "properties": properties});
+    let kind = object(json!({"group": text, "version": text, "kind": text}));
+    let resource = object(json!({"group": text, "version": text, "resource": text}));
+    let user = object(json!({"username": text, "uid": text, "groups": texts,
+        "extra": {"type": "object", "additionalProperties": texts}}));
+    Shape::of_plain(&object(json!({
+        "kind": kind, "resource": resource, "subResource": text, "requestKind": kind,
+        "requestResource": resource, "requestSubResource": text, "name": text, "namespace": text,
+        "operation": text, "userInfo": user, "dryRun": {"type": "boolean"},
+        "options": {"x-kubernetes-int-or-string": true},
+    })))
+});
+
+/// What `namespaceObject` looks like.
+static NAMESPACE: LazyLock<Shape> = LazyLock::new(|| {
+    let (text, texts) =
+        (json!({"type": "string"}), json!({"type": "array", "items": {"type": "string"}}));
+    let (time, number) =
+        (json!({"type": "string", "format": "date-time"}), json!({"type": "integer"}));
+    let pairs = json!({"type": "object", "additionalProperties": text});
+    let object = |properties: Value| json!({"type": "object", "properties": properties});
+    let condition = object(json!({"status": text, "type": text, "lastTransitionTime": time,
+        "message": text, "reason": text}));
+    Shape::of_plain(&object(json!({
+        "metadata": object(json!({
+            "name": text, "generateName": text, "namespace": text, "labels": pairs,
+            "annotations": pairs, "UID": text, "creationTimestamp": time,
+            "deletionGracePeriodSeconds": number, "deletionTimestamp": time, "generation": number,
+            "resourceVersion": text, "finalizers": texts,
+        })),
+        "spec": object(json!({"finalizers": texts})),
+        "status": object(json!({
+            "conditions": {"type": "array", "items": condition}, "phase": text,
+        })),
+    })))
+});

@@ -1,0 +1,124 @@
+//! The expressions of a policy against the kinds it is about: what is odd is told in its status.
+//!
+//! River: a policy that was accepted → **its status** → whoever reads it. The expressions were
+//! compiled already with objects of which nothing is known; here they are compiled once more for
+//! each kind, with its fields and their types. That never refuses anything.
+
+use headwater_api::cel::{Known, Program, Shape};
+use serde_json::{Value, json};
+
+use super::names::Names;
+use crate::openapi;
+use crate::registry::{Registry, Served};
+use crate::server::Server;
+
+/// How many kinds of one rule are looked at (Kubernetes' limit).
+const KINDS_MAX: usize = 10;
+
+/// Writes the status of a validating policy whose spec is new.
+pub(crate) fn settle(server: &Server, kind: &Served, new: &mut Value, old: Option<&Value>) {
+    let is_policy = kind.group == "admissionregistration.k8s.io"
+        && *kind.plural == *"validatingadmissionpolicies";
+    let generation = |policy: &Value| policy["metadata"]["generation"].as_i64().unwrap_or(0);
+    let is_new = old.is_none_or(|old| generation(old) != generation(new));
+    if !is_policy || !is_new {
+        return;
+    }
+    let mut checking = json!({});
+    let warnings = warnings(server, &new["spec"]);
+    if !warnings.is_empty() {
+        checking["expressionWarnings"] = warnings.into();
+    }
+    let conditions = new["status"]["conditions"].take();
+    new["status"] = json!({ "observedGeneration": generation(new), "typeChecking": checking });
+    if !conditions.is_null() {
+        new["status"]["conditions"] = conditions;
+    }
+}
+
+/// What is odd about each expression, for each kind.
+fn warnings(server: &Server, spec: &Value) -> Vec<Value> {
+    let registry = server.registry();
+    let kinds: Vec<(String, Shape)> = kinds(&registry, spec)
+        .into_iter()
+        .filter_map(|row| Some((shown(row), shape(server, row)?)))
+        .collect();
+    let params = &spec["paramKind"];
+    let params = params.is_object().then(|| {
+        let version = params["apiVersion"].as_str().unwrap_or_default();
+        let (group, version) = version.split_once('/').unwrap_or(("", version));
+        let kind = params["kind"].as_str().unwrap_or_default();
+        let row = registry.find_kind(group, version, kind);
+        row.and_then(|row| shape(server, row)).unwrap_or(Shape::Dyn)
+    });
+    let mut found = Vec::new();
+    let mut check = |text: &Value, at: String| {
+        let Some(text) = text.as_str().filter(|text| !text.is_empty()) else { return };
+        let told: Vec<String> = kinds
+            .iter()
+            .filter_map(|(name, shape)| {
+                let names = Names { object: shape, params: params.as_ref() };
+                let why = odd(text, &names.of_policy(spec))?;
+                Some(format!("{name}: {why}\n"))
+            })
+            .collect();
+        if !told.is_empty() {
+            found.push(json!({ "fieldRef": at, "warning": told.join("\n") }));
+        }
+    };
+    for (index, rule) in spec["validations"].as_array().into_iter().flatten().enumerate() {
+        for key in ["expression", "messageExpression"] {
+            check(&rule[key], format!("spec.validations[{index}].{key}"));
+        }
+    }
+    found
+}
+
+fn odd(text: &str, known: &Known<'_>) -> Option<String> {
+    Program::compile(text, known).err().map(|error| error.to_string())
+}
+
+/// Such as `apps/v1, Kind=Deployment`.
+fn shown(row: &Served) -> String {
+    format!("{}/{}, Kind={}", row.group, row.version, row.kind.kind)
+}
+
+fn shape(server: &Server, row: &Served) -> Option<Shape> {
+    match row.kind.custom {
+        true => openapi::definition(server, row).map(|schema| Shape::of_custom_kind(&schema)),
+        false => Shape::of_kind(&row.kind),
+    }
+}
+
+/// The kinds that rules name outright, by group, version and kind.
+fn kinds<'r>(registry: &'r Registry, spec: &Value) -> Vec<&'r Served> {
+    let mut found: Vec<&Served> = Vec::new();
+    let rules = spec["matchConstraints"]["resourceRules"].as_array();
+    for rule in rules.into_iter().flatten() {
+        let words = |key: &str| {
+            let words: Vec<&str> =
+                rule[key].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+            words
+        };
+        let (groups, versions) = (words("apiGroups"), words("apiVersions"));
+        if groups.iter().chain(&versions).any(|word| word.contains('*')) {
+            continue;
+        }
+        let resources = words("resources");
+        let is_named = |row: &&Served| {
+            groups.contains(&&*row.group)
+                && versions.contains(&&*row.version)
+                && resources.contains(&&*row.plural)
+        };
+        let rows = registry.kinds().iter().map(|row| &**row).filter(is_named);
+        found.extend(rows.take(KINDS_MAX));
+    }
+    found.sort_by(|a, b| {
+        let key = |row: &Served| {
+            (row.group.to_string(), row.version.to_string(), row.kind.kind.to_string())
+        };
+        key(a).cmp(&key(b))
+    });
+    found.dedup_by(|a, b| std::ptr::eq(*a, *b));
+    found
+}

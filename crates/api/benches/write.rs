@@ -8,9 +8,9 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use headwater_api::decode::Format;
+use headwater_api::json::Value;
 use headwater_api::managed::{self, Builtin, Write};
 use headwater_api::{Kind, decode, defaults, json, kind, name, validate};
-use serde_json::Value;
 
 /// As in the server.
 #[global_allocator]

@@ -8,8 +8,8 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+use headwater_api::json::{Value, json};
 use headwater_api::structural::Schema;
-use serde_json::{Value, json};
 
 /// Each figure is that of the best batch: what the machine does besides does not count.
 const BATCHES: usize = 400;

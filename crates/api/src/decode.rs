@@ -9,7 +9,7 @@
 
 use std::fmt;
 
-use serde_json::{Map, Value};
+use crate::json::{Map, Value};
 
 use crate::kind::Kind;
 use crate::protobuf::Envelope;
@@ -302,7 +302,7 @@ fn fit(
 /// How Go prints the type with which Kubernetes looks for the kind.
 const FIND_KIND: &str = r#"struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }"#;
 
-fn text<'a>(object: &'a Map<String, Value>, key: &str) -> Result<&'a str, String> {
+fn text<'a>(object: &'a Map, key: &str) -> Result<&'a str, String> {
     match object.get(key) {
         None | Some(Value::Null) => Ok(""),
         Some(Value::String(text)) => Ok(text),

@@ -7,9 +7,9 @@
 
 use std::sync::LazyLock;
 
+use crate::json::{Map, Value, json};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::{Map, Value, json};
 
 use crate::kind::Kind;
 use crate::schema::{Reach, Shape, Steps, Type, Types, When, get, is_absent, steps};
@@ -18,7 +18,7 @@ mod prepare;
 
 pub use prepare::{prepare_for_create, prepare_for_update, quality_of_service};
 
-type Object = Map<String, Value>;
+type Object = Map;
 
 /// Applies the defaults of a built-in kind to an object that was decoded as one.
 pub fn apply(kind: &Kind, object: &mut Value) {
@@ -138,7 +138,7 @@ impl Rule {
 fn set(object: &mut Object, path: &[&str], value: Value) {
     match path {
         [] => {}
-        [name] => _ = object.insert((*name).to_owned(), value),
+        [name] => _ = object.insert((*name).into(), value),
         [name, rest @ ..] => {
             let inner = object.entry(*name).or_insert(Value::Null);
             if inner.is_null() {

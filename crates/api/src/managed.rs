@@ -15,8 +15,8 @@ mod versions;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
+use crate::json::{Map, Value};
 use jiff::Timestamp;
-use serde_json::{Map, Value};
 
 use crate::clock::rfc3339;
 use crate::json::push_value;
@@ -561,7 +561,7 @@ pub fn take(object: &mut Value) -> Option<Value> {
 
 fn set_managed(object: &mut Value, entries: Option<String>) {
     match entries {
-        Some(entries) => put(object, Value::String(entries)),
+        Some(entries) => put(object, entries.into()),
         None => drop(take(object)),
     }
 }

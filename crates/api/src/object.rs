@@ -559,7 +559,7 @@ mod tests {
         let frame = object().natural_frame();
         assert!(frame.starts_with(br#"{"type":"ADDED","object":{"kind":"Pod""#));
         assert!(frame.ends_with(b"}}\n"));
-        serde_json::from_slice::<serde_json::Value>(&frame).unwrap();
+        serde_json::from_slice::<crate::json::Value>(&frame).unwrap();
     }
 
     #[test]

@@ -10,7 +10,7 @@ mod strategic;
 
 use std::io;
 
-use serde_json::{Map, Value};
+use crate::json::{Map, Text, Value};
 
 use crate::kind::Kind;
 use crate::status::{Details, Status};
@@ -128,7 +128,7 @@ pub fn merge(object: &mut Value, patch: Value) -> Result<(), Error> {
     }
 }
 
-fn merge_object(target: &mut Value, patch: Map<String, Value>) {
+fn merge_object(target: &mut Value, patch: Map) {
     if !target.is_object() {
         *target = Value::Object(Map::new());
     }
@@ -173,9 +173,9 @@ struct Budget {
 
 /// One step of a JSON patch, its members checked for type only.
 struct Operation {
-    op: String,
-    path: Option<String>,
-    from: Option<String>,
+    op: Text,
+    path: Option<Text>,
+    from: Option<Text>,
     value: Option<Value>,
 }
 
@@ -294,7 +294,7 @@ impl Pointer {
     fn add(&self, object: &mut Value, value: Value) -> Result<(), Error> {
         match self.container(object)? {
             Value::Object(members) => {
-                members.insert(self.last.clone(), value);
+                members.insert(self.last.as_str().into(), value);
             }
             Value::Array(elements) if self.last == "-" => elements.push(value),
             Value::Array(elements) => match index(&self.last) {
@@ -310,7 +310,7 @@ impl Pointer {
     fn replace(&self, object: &mut Value, value: Value) -> Result<(), Error> {
         match self.container(object)? {
             Value::Object(members) => {
-                members.insert(self.last.clone(), value);
+                members.insert(self.last.as_str().into(), value);
             }
             container => *child(container, &self.last)? = value,
         }

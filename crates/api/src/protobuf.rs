@@ -4,9 +4,9 @@
 //! Field numbers come from [`crate::schema`]; nothing here knows a kind by name.
 //! Promise: no bytes panic, overflow the stack or read outside the body.
 
+use crate::json::{Map, Number, Value};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::{Map, Number, Value};
 
 use crate::decode::{DEPTH_MAX, NESTED_MAX, json};
 use crate::schema::{Shape, Type, TypeId, Types};
@@ -191,12 +191,7 @@ struct Decoder {
 }
 
 impl Decoder {
-    fn message(
-        &mut self,
-        of: &Type,
-        bytes: &[u8],
-        object: &mut Map<String, Value>,
-    ) -> Result<(), Error> {
+    fn message(&mut self, of: &Type, bytes: &[u8], object: &mut Map) -> Result<(), Error> {
         if self.depth == DEPTH_MAX {
             return Err(Error::Depth);
         }
@@ -228,7 +223,7 @@ impl Decoder {
         name: &str,
         shape: &Shape,
         item: Item<'_>,
-        object: &mut Map<String, Value>,
+        object: &mut Map,
     ) -> Result<(), Error> {
         match shape {
             Shape::List(inner) => {
@@ -241,7 +236,7 @@ impl Decoder {
                 let (key, value) = self.entry(inner, item.bytes()?)?;
                 let map = object.entry(name).or_insert_with(|| Value::Object(Map::new()));
                 if let Value::Object(map) = map {
-                    map.insert(key, value);
+                    map.insert(key.into(), value);
                 }
             }
             Shape::Struct(id) => {
@@ -252,7 +247,7 @@ impl Decoder {
                 }
             }
             scalar => {
-                object.insert(name.to_owned(), self.value(scalar, item)?);
+                object.insert(name.into(), self.value(scalar, item)?);
             }
         }
         Ok(())

@@ -8,7 +8,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use serde_json::Value;
+use crate::json::Value;
 
 use crate::status::FieldError;
 

@@ -13,8 +13,8 @@ mod write;
 
 use std::borrow::Cow;
 
+use crate::json::Value;
 use jiff::Timestamp;
-use serde_json::Value;
 
 use crate::kind::{Kind, Name};
 

@@ -8,7 +8,7 @@
 use std::fmt;
 use std::sync::LazyLock;
 
-use serde_json::{Map, Value};
+use crate::json::{Map, Value};
 
 use crate::kind::Kind;
 use crate::schema::{Reach, Shape, Steps, Type, Types, When, steps};
@@ -26,7 +26,7 @@ mod workload;
 
 use rule::Rule;
 
-type Object = Map<String, Value>;
+type Object = Map;
 
 /// Checks an object of a built-in kind that is about to be created, metadata aside. It is in the
 /// version it is stored in, defaulted and prepared.

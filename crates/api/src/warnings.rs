@@ -6,13 +6,13 @@
 
 use std::collections::HashMap;
 
-use serde_json::{Map, Value};
+use crate::json::{Map, Value};
 
 use crate::kind::Kind;
 use crate::name;
 use crate::quantity::Quantity;
 
-type Object = Map<String, Value>;
+type Object = Map;
 
 /// What to say about an object that is created.
 pub fn on_create(kind: &Kind, object: &Value) -> Vec<String> {
@@ -243,7 +243,7 @@ fn text<'a>(object: &'a Object, key: &str) -> &'a str {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use crate::json::json;
 
     use super::*;
     use crate::kind::builtin;

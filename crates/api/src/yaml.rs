@@ -4,7 +4,7 @@
 //! Promise: the text reads back as the same value, and long lines are folded where the reference
 //! folds them, so that two servers print the same document.
 
-use serde_json::Value;
+use crate::json::Value;
 
 /// A scalar may pass this column before it is folded at the next space.
 const WIDTH: usize = 80;
@@ -194,8 +194,8 @@ fn is_other_type(content: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::json::json;
     use proptest::prelude::*;
-    use serde_json::json;
 
     #[test]
     fn a_status_looks_as_the_reference_prints_it() {

@@ -10,9 +10,9 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use headwater_api::Status;
+use headwater_api::json::{Value, json};
 use headwater_api::status::{FieldError, invalid};
 use headwater_cache::Cache;
-use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::object::{meta, tree};

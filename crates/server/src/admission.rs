@@ -20,12 +20,12 @@ mod webhook;
 use extensions::Compiled;
 use headwater_api::Status;
 use headwater_api::clock::rfc3339;
+use headwater_api::json::{Map, Value, json};
 use headwater_api::options::WriteOptions;
 use headwater_api::status::{Cause, FieldError};
 use headwater_api::{defaults, name, status as api_status, validate};
 use headwater_cache::Cache;
 use jiff::Timestamp;
-use serde_json::{Value, json};
 
 use crate::addresses::Addresses;
 use crate::custom::admit::{self, Definitions, StoredForm};
@@ -344,9 +344,9 @@ fn on_update(attempt: &mut Attempt<'_>, old: &Value) {
     }
 }
 
-fn copy(metadata: &mut serde_json::Map<String, Value>, before: &Value, key: &str) {
+fn copy(metadata: &mut Map, before: &Value, key: &str) {
     match before.get(key) {
-        Some(value) => metadata.insert(key.to_owned(), value.clone()),
+        Some(value) => metadata.insert(key.into(), value.clone()),
         None => metadata.remove(key),
     };
 }
@@ -356,19 +356,16 @@ fn copy(metadata: &mut serde_json::Map<String, Value>, before: &Value, key: &str
 fn spec_changed(kind: &Served, new: &Value, old: &Value) -> bool {
     if !kind.custom {
         // A Deployment's annotations are copied to what it makes.
-        let annotations = |value: &Value| value["metadata"]["annotations"].clone();
         let is_deployment = kind.plural == "deployments";
         return new.get("spec") != old.get("spec")
-            || (is_deployment && annotations(new) != annotations(old));
+            || (is_deployment && new["metadata"]["annotations"] != old["metadata"]["annotations"]);
     }
     let differs = |key: &str| new.get(key) != old.get(key);
     let skipped = |key: &str| {
         matches!(key, "metadata" | "apiVersion" | "kind") || (key == "status" && kind.has_status())
     };
-    let keys = |value: &Value| -> Vec<String> {
-        value.as_object().map(|map| map.keys().cloned().collect()).unwrap_or_default()
-    };
-    keys(new).iter().chain(&keys(old)).any(|key| !skipped(key) && differs(key))
+    let mut keys = [new, old].into_iter().filter_map(Value::as_object).flat_map(Map::keys);
+    keys.any(|key| !skipped(key) && differs(key))
 }
 
 /// Nothing is scheduled on a new node before it has said that it is ready.

@@ -5,12 +5,12 @@
 use bytes::Bytes;
 use headwater_api::clock::rfc3339;
 use headwater_api::decode::Target;
+use headwater_api::json::{Value, json};
 use headwater_api::options::{DeleteOptions, Freshness, WriteOptions};
 use headwater_api::selector::LabelSelector;
 use headwater_api::status::{Cause, Details};
 use headwater_api::{Object, Status};
 use http::StatusCode;
-use serde_json::{Value, json};
 
 use crate::body::{self, Response};
 use crate::object::{is_deleting, meta, metadata, tree};

@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn indenting_in_pieces_is_what_serde_prints() {
-        let value = serde_json::json!({
+        let value = headwater_api::json::json!({
             "a": {}, "b": [], "c": [1, {"x": "a\"{,}\\"}, null], "d": {"e": "f", "g": -1.5}
         });
         let compact = serde_json::to_vec(&value).unwrap();

@@ -3,8 +3,8 @@
 //! River: start-up → **bootstrap** → store, through the same admission as every other create.
 
 use headwater_api::Status;
+use headwater_api::json::{Value, json};
 use headwater_store::{Guard, Key};
-use serde_json::{Value, json};
 
 use crate::admission::{Attempt, admit_own};
 use crate::object::{canonical, meta};

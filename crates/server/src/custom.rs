@@ -11,13 +11,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headwater_api::clock::rfc3339;
+use headwater_api::json::{Value, json};
 use headwater_api::structural::Schema;
 use headwater_api::{Object, Status};
 use headwater_cache::{Filter, Shape, Snapshot, Start, Step, Watcher};
 use headwater_store::{Guard, Key};
 use http::Method;
 use jiff::Timestamp;
-use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::object::{canonical, metadata, tree};

@@ -5,11 +5,11 @@
 
 use bytes::Bytes;
 use headwater_api::decode::{self, Format, Target};
+use headwater_api::json::Value;
 use headwater_api::options::{DeleteOptions, FieldValidation};
 use headwater_api::status::{FieldError, invalid};
 use headwater_api::{Status, name};
 use http::header;
-use serde_json::Value;
 
 use crate::custom::Custom;
 use crate::registry::Served;

@@ -6,11 +6,11 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use headwater_api::accept::Discovery;
+use headwater_api::json::{Value, json};
 use headwater_api::kind::Subresource;
 use headwater_api::{Revision, Status};
 use http::StatusCode;
 use http::header::{self, HeaderValue};
-use serde_json::{Value, json};
 
 use crate::body::{self, Response};
 use crate::registry::{Registry, Served};

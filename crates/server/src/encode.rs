@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use headwater_api::accept::{Encoding, IncludeObject, MetaVersion, Representation, Shape};
+use headwater_api::json::{Value, json};
 use headwater_api::object::frame;
 use headwater_api::table::{Headings, ListMeta, View, partial};
 use headwater_api::{EventType, Object, Revision, Status};
@@ -16,7 +17,6 @@ use headwater_cache::{Event, Filter, Snapshot};
 use http::StatusCode;
 use http::header::{self, HeaderName, HeaderValue};
 use jiff::Timestamp;
-use serde_json::{Value, json};
 
 use crate::body::{self, CHUNK, Response};
 use crate::custom::{conversion, form};

@@ -276,12 +276,17 @@ fn is_path(listed: &str, path: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use headwater_api::json::json;
 
     #[track_caller]
-    fn check(rule: &serde_json::Value, user: &str, attributes: Attributes<'_>, expected: bool) {
+    fn check(
+        rule: &headwater_api::json::Value,
+        user: &str,
+        attributes: Attributes<'_>,
+        expected: bool,
+    ) {
         let spec = json!({ "priorityLevelConfiguration": { "name": "x" }, "rules": [rule] });
-        let spec: Spec = serde_json::from_value(spec).unwrap();
+        let spec: Spec = headwater_api::json::from_value(&spec).unwrap();
         let identity = Identity::authenticated(user, vec!["devs".into()]);
         assert_eq!(spec.matches(&identity, &attributes), expected);
     }
@@ -299,7 +304,7 @@ mod tests {
 
     #[test]
     fn subjects_are_told_apart() {
-        let rule = |subject: serde_json::Value| {
+        let rule = |subject: headwater_api::json::Value| {
             json!({
                 "subjects": [subject],
                 "nonResourceRules": [{ "verbs": ["*"], "nonResourceURLs": ["*"] }],

@@ -3,11 +3,11 @@
 //! River: decoded write → **manage** → store. The rules are in `headwater_api::managed`; here they
 //! meet the request: who is asking, through which subresource, and with what force.
 
+use headwater_api::json::Value;
 use headwater_api::managed::{self, Builtin, Error, Loose, Versions, Write};
 use headwater_api::options::{WriteOptions, manager_name};
 use headwater_api::structural::Structured;
 use http::header;
-use serde_json::Value;
 
 use crate::custom::Custom;
 use crate::registry::Served;

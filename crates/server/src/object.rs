@@ -5,9 +5,9 @@
 //! which the revision of the write will be.
 
 use headwater_api::json::push_member;
+use headwater_api::json::{Map, Value};
 use headwater_api::{EventType, Object, Revision, Status, decode};
 use headwater_store::Record;
-use serde_json::{Map, Value};
 
 use crate::registry::Served;
 use crate::status;
@@ -37,7 +37,7 @@ pub(crate) fn canonical(value: &Value) -> Vec<u8> {
 }
 
 /// Metadata without its resourceVersion. Entries of managers that are text already go out as it is.
-fn push_metadata(bytes: &mut Vec<u8>, metadata: &Map<String, Value>) {
+fn push_metadata(bytes: &mut Vec<u8>, metadata: &Map) {
     bytes.push(b'{');
     let mut first = true;
     for (key, value) in metadata.iter().filter(|(key, _)| *key != "resourceVersion") {
@@ -99,11 +99,11 @@ impl Current {
 
 /// Sets `metadata.resourceVersion`.
 pub(crate) fn stamp(value: &mut Value, revision: Revision) {
-    metadata(value).insert("resourceVersion".into(), Value::String(revision.to_string()));
+    metadata(value).insert("resourceVersion".into(), revision.to_string().into());
 }
 
 /// The metadata of an object; made if it is not there.
-pub(crate) fn metadata(value: &mut Value) -> &mut Map<String, Value> {
+pub(crate) fn metadata(value: &mut Value) -> &mut Map {
     if !value.is_object() {
         *value = Value::Object(Map::new());
     }
@@ -144,7 +144,7 @@ pub(crate) fn wire(stored: &[u8], revision: Revision) -> Result<Object, Status> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use headwater_api::json::json;
 
     #[test]
     fn stored_bytes_begin_with_the_type_and_have_no_version() {

@@ -13,9 +13,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 use bytes::Bytes;
 use flate2::read::GzDecoder;
 use headwater_api::Status;
+use headwater_api::json::{Value, json};
 use http::StatusCode;
 use http::header::{self, HeaderValue};
-use serde_json::{Value, json};
 
 use crate::body::{self, Response};
 use crate::object::tree;

@@ -14,6 +14,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use headwater_api::decode;
+use headwater_api::json::Value;
 use headwater_cache::Cache;
 use http::{Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Full, Limited};
@@ -21,7 +22,6 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
-use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 
@@ -305,7 +305,7 @@ async fn send(
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use headwater_api::json::json;
 
     use super::*;
 

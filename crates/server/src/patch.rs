@@ -5,12 +5,12 @@
 
 use bytes::Bytes;
 use headwater_api::decode::{Format, Parsed};
+use headwater_api::json::Value;
 use headwater_api::options::{FieldValidation, WriteOptions};
 use headwater_api::patch::{self, PatchType};
 use headwater_api::schema::Types;
 use headwater_api::{Status, managed};
 use http::header;
-use serde_json::Value;
 
 use crate::manage::{Known, Manager};
 use crate::object::meta;

@@ -5,9 +5,9 @@
 
 use bytes::Bytes;
 use headwater_api::Status;
+use headwater_api::json::{Map, Value, json};
 use headwater_api::options::WriteOptions;
 use http::StatusCode;
-use serde_json::{Map, Value, json};
 
 use crate::authorize::{Attributes, allows};
 use crate::body::Response;

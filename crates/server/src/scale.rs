@@ -4,13 +4,13 @@
 
 use bytes::Bytes;
 use headwater_api::decode::{Format, Target};
+use headwater_api::json::{Map, Value, json};
 use headwater_api::options::{Freshness, GetOptions, WriteOptions};
 use headwater_api::patch::{self, PatchType};
 use headwater_api::status::{FieldError, invalid};
 use headwater_api::{Object, Status};
 use http::StatusCode;
 use http::header;
-use serde_json::{Map, Value, json};
 
 use crate::body::Response;
 use crate::object::{meta, metadata, tree};
@@ -103,7 +103,7 @@ impl Change for Rescale<'_> {
         for key in ["resourceVersion", "uid"] {
             // What the Scale does not say is as it is now.
             if !meta(&scale, key).is_empty() {
-                metadata.insert(key.to_owned(), meta(&scale, key).into());
+                metadata.insert(key.into(), meta(&scale, key).into());
             }
         }
         Ok(value)
@@ -184,7 +184,7 @@ fn of(resource: &Resource, object: &Value, missing: Missing) -> Result<Value, St
     let mut metadata = Map::new();
     for key in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
         if let Some(value) = object["metadata"].get(key) {
-            metadata.insert(key.to_owned(), value.clone());
+            metadata.insert(key.into(), value.clone());
         }
     }
     let mut spec = json!({});

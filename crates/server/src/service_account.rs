@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use headwater_api::json::json;
 use rcgen::PublicKeyData;
 use ring::digest;
 use ring::rand::SystemRandom;
@@ -24,7 +25,6 @@ use ring::signature::{
     UnparsedPublicKey,
 };
 use serde::Deserialize;
-use serde_json::json;
 
 use crate::pki::Secret;
 
@@ -133,7 +133,7 @@ struct Header {
     alg: String,
     kid: Option<String>,
     /// Extensions that must be understood; we understand none.
-    crit: Option<serde_json::Value>,
+    crit: Option<headwater_api::json::Value>,
 }
 
 impl Header {

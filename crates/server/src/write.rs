@@ -7,13 +7,13 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use headwater_api::json::{Value, json};
 use headwater_api::options::WriteOptions;
 use headwater_api::status::FieldError;
 use headwater_api::{Object, Revision, Status, managed, status as api_status, warnings};
 use headwater_store::{Action, Error as StoreError, Guard, Key, Record, Write};
 use http::StatusCode;
 use jiff::Timestamp;
-use serde_json::{Value, json};
 
 use crate::admission::{Attempt, Origin, admit, is_released};
 use crate::custom::{self, conversion};
@@ -714,7 +714,7 @@ fn take_metadata(new: &mut Value, asked: &Value, keys: &[&str]) {
     let metadata = metadata(new);
     for key in keys {
         match asked.get(key) {
-            Some(value) => metadata.insert((*key).to_owned(), value.clone()),
+            Some(value) => metadata.insert((*key).into(), value.clone()),
             None => metadata.remove(*key),
         };
     }

@@ -63,7 +63,7 @@ impl TestServer {
         for (at, document) in documents(text).into_iter().enumerate() {
             let parsed = decode::yaml(document.as_bytes())
                 .map_err(|error| Error::Malformed { number: at + 1, why: error.to_string() })?;
-            for object in objects(parsed.value) {
+            for object in objects(parsed.value.into()) {
                 applied.push(self.apply(object).await?);
             }
         }

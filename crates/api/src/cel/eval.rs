@@ -97,7 +97,7 @@ impl<'a> Variables<'a> {
     pub fn with_json(
         self,
         name: &'a str,
-        json: &'a serde_json::Value,
+        json: &'a crate::json::Value,
         shape: &'a Shape,
     ) -> Variables<'a> {
         self.with(name, Value::read(json, shape))

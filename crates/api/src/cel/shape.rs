@@ -5,7 +5,7 @@
 
 mod builtin;
 
-use serde_json::Value;
+use crate::json::Value;
 
 /// What is known of a place in an object.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! The language, as tables.
 
-use serde_json::json;
+use crate::json::json;
 
 use super::*;
 

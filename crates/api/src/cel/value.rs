@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use crate::json::{Map as JsonMap, Value as Json};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use jiff::{SignedDuration, Timestamp};
-use serde_json::{Map as JsonMap, Value as Json};
 
 use super::functions::authorizer;
 use super::shape::{self, Shape, unescape};
@@ -56,7 +56,7 @@ pub enum List<'a> {
 #[allow(missing_docs, reason = "where it is")]
 pub enum Map<'a> {
     /// The members, and the shape of the object.
-    Json(&'a JsonMap<String, Json>, &'a Shape),
+    Json(&'a JsonMap, &'a Shape),
     Made(Arc<BTreeMap<Key, Value<'a>>>),
 }
 
@@ -207,8 +207,8 @@ impl<'a> Value<'a> {
             Value::Int(value) => (*value).into(),
             Value::Uint(value) => (*value).into(),
             Value::Double(value) => serde_json::Number::from_f64(*value)?.into(),
-            Value::Text(text) => Json::String(text.to_string()),
-            Value::Bytes(bytes) => Json::String(STANDARD.encode(bytes)),
+            Value::Text(text) => Json::String((&**text).into()),
+            Value::Bytes(bytes) => STANDARD.encode(bytes).into(),
             Value::List(List::Json(elements, _)) => Json::Array(elements.to_vec()),
             Value::List(List::Made(elements)) => {
                 Json::Array(elements.iter().map(Value::to_json).collect::<Option<_>>()?)
@@ -218,8 +218,8 @@ impl<'a> Value<'a> {
                 let entry = |(key, value): (&Key, &Value<'_>)| Some((key.text(), value.to_json()?));
                 Json::Object(entries.iter().map(entry).collect::<Option<_>>()?)
             }
-            Value::Duration(span) => Json::String(time::show_duration(*span)),
-            Value::Timestamp(time) => Json::String(time::show_timestamp(*time)),
+            Value::Duration(span) => time::show_duration(*span).into(),
+            Value::Timestamp(time) => time::show_timestamp(*time).into(),
             Value::Optional(Some(value)) => value.to_json()?,
             Value::Type(_) | Value::Other(_) => return None,
         })

@@ -4,10 +4,10 @@
 //! refuses what cannot be kept exactly: numbers that no machine number equals, text that is not
 //! Unicode. Its errors are worded as Go words them, since that is what people know and search for.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
-use serde_json::map::Entry;
-use serde_json::{Map, Number, Value};
+use crate::json::{Map, Number, Text, Value};
 
 use super::Parsed;
 use super::path::Path;
@@ -78,6 +78,9 @@ struct Parser<'a> {
     depth: u32,
     /// Objects and lists so far.
     nested: usize,
+    /// Members of the objects that are open, outer ones first: an object is made when its size is
+    /// known.
+    members: Vec<(Text, Value)>,
     duplicates: Vec<String>,
     /// Paths of all fields so far, if somebody wants to know.
     fields: Option<Vec<String>>,
@@ -92,6 +95,7 @@ impl<'a> Parser<'a> {
             at: 0,
             depth: 0,
             nested: 0,
+            members: Vec::new(),
             duplicates: Vec::new(),
             fields: None,
             packs: false,
@@ -155,11 +159,11 @@ impl<'a> Parser<'a> {
     }
 
     fn object(&mut self, path: &Path<'_>) -> Result<Value, Malformed> {
-        let mut object = Map::new();
         if self.peek() == Some(b'}') {
             self.at += 1;
-            return Ok(Value::Object(object));
+            return Ok(Value::Object(Map::new()));
         }
+        let start = self.members.len();
         loop {
             if self.peek() != Some(b'"') {
                 return Err(self.unexpected("looking for beginning of object key string"));
@@ -177,24 +181,25 @@ impl<'a> Parser<'a> {
             } else {
                 self.value(&Path::Field(path, &key))?
             };
-            match object.entry(key) {
-                Entry::Vacant(entry) => {
-                    entry.insert(value);
-                }
-                Entry::Occupied(mut entry) => {
-                    self.duplicates.push(Path::Field(path, entry.key()).to_string());
-                    entry.insert(value);
-                }
-            }
+            self.members.push((key, value));
             match self.peek() {
                 Some(b',') => self.at += 1,
                 Some(b'}') => {
                     self.at += 1;
-                    return Ok(Value::Object(object));
+                    return Ok(Value::Object(self.close(start, path)));
                 }
                 _ => return Err(self.unexpected("after object key:value pair")),
             }
         }
+    }
+
+    /// Makes an object of the members from `start` on.
+    fn close(&mut self, start: usize, path: &Path<'_>) -> Map {
+        let members = &self.members[start..];
+        if !members.is_sorted_by(|one, other| one.0 < other.0) {
+            repeated(members, |key| self.duplicates.push(Path::Field(path, key).to_string()));
+        }
+        self.members.drain(start..).collect()
     }
 
     /// A value as its text.
@@ -235,24 +240,27 @@ impl<'a> Parser<'a> {
         Ok(value)
     }
 
-    fn string(&mut self) -> Result<String, Malformed> {
+    fn string(&mut self) -> Result<Text, Malformed> {
         self.at += 1;
-        let mut text = self.plain()?.to_owned();
+        let plain = self.plain()?;
+        if self.byte() != Some(b'\\') {
+            self.at += 1;
+            return Ok(plain.into());
+        }
+        let mut text = plain.to_owned();
         while self.byte() == Some(b'\\') {
             self.at += 1;
             text.push(self.escape()?);
             text.push_str(self.plain()?);
         }
         self.at += 1;
-        Ok(text)
+        Ok(text.into())
     }
 
     /// Text up to a quote or a backslash.
     fn plain(&mut self) -> Result<&'a str, Malformed> {
         let start = self.at;
-        let rest = &self.text.as_bytes()[start..];
-        let end = rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | ..b' '));
-        self.at = end.map_or(self.text.len(), |end| start + end);
+        self.at += plain_length(&self.text.as_bytes()[start..]);
         match self.byte() {
             Some(b'"' | b'\\') => Ok(&self.text[start..self.at]),
             _ => Err(self.unexpected("in string literal")),
@@ -397,6 +405,42 @@ impl Decimal {
         let tens = if digits.is_empty() { 0 } else { tens };
         Decimal { digits, tens }
     }
+}
+
+/// Tells the keys that came before, in the order of the document.
+fn repeated(members: &[(Text, Value)], mut tell: impl FnMut(&str)) {
+    let mut sorted: Vec<&str> = members.iter().map(|(key, _)| key.as_str()).collect();
+    sorted.sort_unstable();
+    if sorted.is_sorted_by(|one, other| one < other) {
+        return;
+    }
+    let mut seen = BTreeSet::new();
+    members.iter().filter(|(key, _)| !seen.insert(key)).for_each(|(key, _)| tell(key));
+}
+
+/// How many bytes stand before the first quote, backslash or control character: eight are looked at
+/// at a time.
+fn plain_length(bytes: &[u8]) -> usize {
+    const ONES: u64 = u64::from_ne_bytes([1; 8]);
+    const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
+    let mut chunks = bytes.chunks_exact(8);
+    let mut length = 0;
+    for chunk in &mut chunks {
+        let word = u64::from_le_bytes(chunk.try_into().expect("a chunk is eight bytes"));
+        let quote = word ^ (ONES * u64::from(b'"'));
+        let slash = word ^ (ONES * u64::from(b'\\'));
+        let control = word.wrapping_sub(ONES * u64::from(b' ')) & !word;
+        // A byte that becomes negative by one less was zero. Borrows only reach later bytes.
+        let found =
+            (quote.wrapping_sub(ONES) & !quote) | (slash.wrapping_sub(ONES) & !slash) | control;
+        if found & HIGH != 0 {
+            return length + ((found & HIGH).trailing_zeros() / 8) as usize;
+        }
+        length += 8;
+    }
+    let rest = chunks.remainder();
+    let end = rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | ..b' '));
+    length + end.unwrap_or(rest.len())
 }
 
 /// A byte as Go quotes it in errors: taken for a character of its own.

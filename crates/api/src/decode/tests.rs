@@ -1,7 +1,7 @@
 //! Bodies as clients send them, answers as the reference gives them.
 
+use crate::json::json;
 use proptest::prelude::*;
-use serde_json::json;
 
 use super::*;
 use crate::kind::builtin;

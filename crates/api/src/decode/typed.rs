@@ -1,8 +1,8 @@
 //! Fits a value to its type, in place.
 
+use crate::json::{Map, Text, Value};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::{Map, Value};
 
 use super::path::Path;
 use super::time::{Precision, canonical};
@@ -10,14 +10,14 @@ use crate::quantity::Quantity;
 use crate::schema::{Shape, Type, Types, Zero};
 
 /// Fits an object; answers the paths of fields that its type does not have.
-pub(super) fn object(of: &Type, object: &mut Map<String, Value>) -> Result<Vec<String>, String> {
+pub(super) fn object(of: &Type, object: &mut Map) -> Result<Vec<String>, String> {
     let mut fit = Fit { types: Types::builtin(), unknown: Vec::new() };
     fit.object(of, object, &Path::Root)?;
     Ok(fit.unknown)
 }
 
 /// Fits only the metadata of an object.
-pub(super) fn metadata(object: &mut Map<String, Value>) -> Result<Vec<String>, String> {
+pub(super) fn metadata(object: &mut Map) -> Result<Vec<String>, String> {
     let mut fit = Fit { types: Types::builtin(), unknown: Vec::new() };
     let of = fit.types.named("meta/v1.ObjectMeta").expect("every object has metadata");
     match object.entry("metadata").or_insert_with(|| Value::Object(Map::new())) {
@@ -60,12 +60,7 @@ struct Place<'a> {
 }
 
 impl Fit<'_> {
-    fn object(
-        &mut self,
-        of: &Type,
-        object: &mut Map<String, Value>,
-        path: &Path<'_>,
-    ) -> Result<(), String> {
+    fn object(&mut self, of: &Type, object: &mut Map, path: &Path<'_>) -> Result<(), String> {
         // Keys and fields are both sorted: one walk over both finds every pair.
         let mut fields = of.fields.as_slice();
         let mut removed = false;
@@ -94,7 +89,7 @@ impl Fit<'_> {
         }
         for field in of.always() {
             if !object.contains_key(field.name) {
-                object.insert(field.name.to_owned(), self.types.absent(field));
+                object.insert(field.name.into(), self.types.absent(field));
             }
         }
         Ok(())
@@ -216,7 +211,7 @@ fn check_integer(value: &Value, bits: u32, at: Place<'_>) -> Result<(), String> 
 }
 
 /// Base64 as Go reads it: line breaks are allowed, but not kept.
-fn check_base64(text: &mut String) -> Result<(), String> {
+fn check_base64(text: &mut Text) -> Result<(), String> {
     if text.contains(['\r', '\n']) {
         text.retain(|letter| !matches!(letter, '\r' | '\n'));
     }
@@ -229,9 +224,9 @@ fn check_base64(text: &mut String) -> Result<(), String> {
     }
 }
 
-fn check_time(text: &mut String, precision: Precision) -> Result<(), String> {
+fn check_time(text: &mut Text, precision: Precision) -> Result<(), String> {
     if let Some(other) = canonical(text, precision)? {
-        *text = other;
+        *text = other.into();
     }
     Ok(())
 }

@@ -3,8 +3,8 @@
 use std::cell::RefCell;
 use std::fmt;
 
+use crate::json::{Map, Number, Text, Value};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
-use serde_json::{Map, Number, Value};
 use serde_saphyr::options::{DuplicateKeyPolicy, NonFiniteFloatPolicy};
 
 use super::json::{DEPTH_MAX, Malformed};
@@ -189,18 +189,18 @@ impl<'de> Visitor<'de> for Node<'_> {
 }
 
 /// A key as JSON has it: text, whatever scalar it was.
-fn key_text(key: Value) -> Option<String> {
+fn key_text(key: Value) -> Option<Text> {
     match key {
         Value::String(text) => Some(text),
         Value::Null => Some("null".into()),
-        Value::Bool(_) | Value::Number(_) => Some(key.to_string()),
+        Value::Bool(_) | Value::Number(_) => Some(key.to_string().into()),
         Value::Array(_) | Value::Object(_) => None,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use crate::json::json;
 
     use super::*;
 

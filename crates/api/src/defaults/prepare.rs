@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Value, json};
+use crate::json::{Value, json};
 
 use super::{Object, is_zero, items, set, text};
 use crate::kind::Kind;
@@ -209,7 +209,7 @@ fn service(service: &mut Object, old: &Object) {
 fn keep_absent(spec: &mut Object, before: &Object, names: &[&str]) {
     for name in names {
         if let (true, Some(value)) = (is_zero(spec.get(*name)), before.get(*name)) {
-            spec.insert((*name).to_owned(), value.clone());
+            spec.insert((*name).into(), value.clone());
         }
     }
 }

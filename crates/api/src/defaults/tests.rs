@@ -1,6 +1,6 @@
 //! Objects as users write them, and as they find them again.
 
-use serde_json::json;
+use crate::json::json;
 
 use super::*;
 use crate::decode;

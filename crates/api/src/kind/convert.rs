@@ -4,7 +4,7 @@
 //! again for whoever reads the other version.
 //! Promise: going there and back loses nothing that the version in question can say.
 
-use serde_json::{Map, Value, json};
+use crate::json::{Map, Value, json};
 
 use super::Kind;
 
@@ -33,7 +33,7 @@ const EVENT: &[(&str, &str)] = &[
     ("reportingComponent", "reportingController"),
 ];
 
-fn rename(object: &mut Map<String, Value>, names: &[(&str, &str)]) {
+fn rename(object: &mut Map, names: &[(&str, &str)]) {
     for (old, new) in names {
         if let Some(value) = object.remove(*old) {
             object.insert((*new).into(), value);
@@ -41,7 +41,7 @@ fn rename(object: &mut Map<String, Value>, names: &[(&str, &str)]) {
     }
 }
 
-fn rename_back(object: &mut Map<String, Value>, names: &[(&str, &str)]) {
+fn rename_back(object: &mut Map, names: &[(&str, &str)]) {
     for (new, old) in names {
         if let Some(value) = object.remove(*old) {
             object.insert((*new).into(), value);
@@ -89,7 +89,7 @@ const METRIC: &[(&str, &str, &[&str])] = &[
     ("external", "currentAverageValue", &["current", "averageValue"]),
 ];
 
-fn autoscaler_v1(object: &mut Map<String, Value>) {
+fn autoscaler_v1(object: &mut Map) {
     drop_annotations(object);
     let mut spec = take(object, "spec");
     let mut others = Vec::new();
@@ -131,7 +131,7 @@ fn autoscaler_v1(object: &mut Map<String, Value>) {
     put(object, "status", status);
 }
 
-fn autoscaler_v2(object: &mut Map<String, Value>) {
+fn autoscaler_v2(object: &mut Map) {
     let mut spec = take(object, "spec");
     let mut metrics: Vec<Value> = list(annotation(object, METRICS))
         .iter()
@@ -240,14 +240,14 @@ fn rebuild(metric: &Value, fill: impl Fn(&str, &Value, &mut Value)) -> Value {
     Value::Object(built)
 }
 
-fn take(object: &mut Map<String, Value>, name: &str) -> Map<String, Value> {
+fn take(object: &mut Map, name: &str) -> Map {
     match object.remove(name) {
         Some(Value::Object(inner)) => inner,
         _ => Map::new(),
     }
 }
 
-fn put(object: &mut Map<String, Value>, name: &str, inner: Map<String, Value>) {
+fn put(object: &mut Map, name: &str, inner: Map) {
     if !inner.is_empty() {
         object.insert(name.into(), Value::Object(inner));
     }
@@ -260,7 +260,7 @@ fn list(value: Option<Value>) -> Vec<Value> {
     }
 }
 
-fn annotate(object: &mut Map<String, Value>, key: &str, value: &Value) {
+fn annotate(object: &mut Map, key: &str, value: &Value) {
     let metadata = object.entry("metadata").or_insert_with(|| json!({}));
     if metadata.is_object() {
         if !metadata["annotations"].is_object() {
@@ -270,12 +270,12 @@ fn annotate(object: &mut Map<String, Value>, key: &str, value: &Value) {
     }
 }
 
-fn annotation(object: &Map<String, Value>, key: &str) -> Option<Value> {
+fn annotation(object: &Map, key: &str) -> Option<Value> {
     let text = object.get("metadata")?.get("annotations")?.get(key)?.as_str()?;
     serde_json::from_str(text).ok()
 }
 
-fn drop_annotations(object: &mut Map<String, Value>) {
+fn drop_annotations(object: &mut Map) {
     let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return };
     let Some(Value::Object(annotations)) = metadata.get_mut("annotations") else { return };
     for key in [METRICS, CURRENT_METRICS, CONDITIONS, BEHAVIOR] {

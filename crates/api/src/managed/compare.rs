@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use serde_json::{Map, Value};
+use crate::json::{Map, Value};
 
 use super::SYSTEM_METADATA;
 use super::fields::{Fields, Node, Step};
@@ -63,8 +63,8 @@ fn compare_metadata<'a, S: Structure>(
 }
 
 /// The members of an object; none of anything else.
-fn members(value: Option<&Value>) -> &Map<String, Value> {
-    static EMPTY: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
+fn members(value: Option<&Value>) -> &Map {
+    static EMPTY: LazyLock<Map> = LazyLock::new(Map::new);
     value.and_then(Value::as_object).unwrap_or(&EMPTY)
 }
 
@@ -375,8 +375,8 @@ fn is_leaf<S: Structure>(value: &Value, structure: S) -> bool {
 
 /// The members of two objects, key by key in order.
 pub(super) fn zip<'a>(
-    old: &'a Map<String, Value>,
-    new: &'a Map<String, Value>,
+    old: &'a Map,
+    new: &'a Map,
 ) -> impl Iterator<Item = (&'a str, Option<&'a Value>, Option<&'a Value>)> {
     let (mut old, mut new) = (old.iter().peekable(), new.iter().peekable());
     std::iter::from_fn(move || {

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use serde_json::Value;
+use crate::json::Value;
 
 use super::compare::Changes;
 use super::fields::Fields;

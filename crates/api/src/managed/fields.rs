@@ -9,7 +9,7 @@
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
-use serde_json::Value;
+use crate::json::Value;
 
 use super::structure::Structure;
 use crate::json::push_text;
@@ -136,8 +136,7 @@ impl std::fmt::Display for Step<'_> {
                 Err(_) => write!(f, "[={text}]"),
             },
             By::Keys => {
-                let keys: serde_json::Map<String, Value> =
-                    serde_json::from_str(text).unwrap_or_default();
+                let keys: crate::json::Map = serde_json::from_str(text).unwrap_or_default();
                 let keys: Vec<String> =
                     keys.iter().map(|(name, value)| format!("{name}={}", shown(value))).collect();
                 write!(f, "[{}]", keys.join(","))

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::{Map, Value};
+use crate::json::{Map, Value};
 
 use super::compare::{Names, zip};
 use super::fields::{Fields, Step};
@@ -40,11 +40,7 @@ fn merge<S: Structure>(
     })
 }
 
-fn merge_maps<S: Structure>(
-    ours: &Map<String, Value>,
-    theirs: &Map<String, Value>,
-    structure: S,
-) -> Map<String, Value> {
+fn merge_maps<S: Structure>(ours: &Map, theirs: &Map, structure: S) -> Map {
     let mut merged = Map::new();
     for (key, ours, theirs) in zip(ours, theirs) {
         let value = match structure.field(key).or_else(|| structure.element()) {
@@ -52,7 +48,7 @@ fn merge_maps<S: Structure>(
             None => theirs.or(ours).cloned(),
         };
         if let Some(value) = value {
-            merged.insert(key.to_owned(), value);
+            merged.insert(key.into(), value);
         }
     }
     merged

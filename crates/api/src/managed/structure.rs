@@ -1,6 +1,6 @@
 //! What kinds look like to apply: which lists are sets or maps, which values are one unit.
 
-use serde_json::{Map, Value};
+use crate::json::{Map, Value};
 
 use crate::kind::Kind;
 use crate::schema::{Merge, Shape, Type, Types, Zero};
@@ -157,7 +157,7 @@ impl Structure for Builtin {
 }
 
 /// What is there although nobody wrote it.
-fn empty(of: &'static Type) -> Map<String, Value> {
+fn empty(of: &'static Type) -> Map {
     of.always()
         .map(|field| {
             let value = match &field.shape {
@@ -224,6 +224,6 @@ impl Structure for Loose {
     }
 
     fn empty(self) -> Value {
-        serde_json::json!({ "metadata": {} })
+        crate::json::json!({ "metadata": {} })
     }
 }

@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
+use crate::json::json;
 use proptest::prelude::*;
-use serde_json::json;
 
 use super::*;
 use crate::kind::builtin;

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::Value;
+use crate::json::Value;
 
 use super::compare::{Changes, compare_objects};
 use super::entry::Entries;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::{Map, Value};
+use crate::json::{Map, Value};
 
 use super::{Part, Problems, check, label, label_value, qualified};
 use crate::kind::Kind;
@@ -114,7 +114,7 @@ fn at(name: &str) -> String {
     format!("metadata.{name}")
 }
 
-struct Metadata<'a>(Option<&'a Map<String, Value>>);
+struct Metadata<'a>(Option<&'a Map>);
 
 impl<'a> Metadata<'a> {
     fn of(object: &'a Value) -> Metadata<'a> {
@@ -307,7 +307,7 @@ fn too_long(field: &str, bytes_max: usize) -> FieldError {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use crate::json::json;
 
     use super::*;
 

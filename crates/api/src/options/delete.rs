@@ -1,6 +1,6 @@
 //! Options of DELETE, from the body or the query (S2.42).
 
-use serde_json::{Map, Value};
+use crate::json::{Map, Value};
 
 use super::refuse;
 use super::write::dry_run_error;
@@ -124,7 +124,7 @@ impl Raw {
 }
 
 /// `{}` is fine; a kind or version that is given must be right.
-fn check_type(body: &Map<String, Value>, group_version: &str) -> Result<(), Status> {
+fn check_type(body: &Map, group_version: &str) -> Result<(), Status> {
     let kind = text(body, "kind")?.unwrap_or_default();
     let version = text(body, "apiVersion")?.unwrap_or_default();
     let known_version = ["", "v1", "meta.k8s.io/v1", group_version].contains(&version.as_str());
@@ -143,15 +143,15 @@ fn wrong_type(field: &str) -> Status {
     cannot_handle("DeleteOptions", &format!("field {} has the wrong type", quote(field)))
 }
 
-fn text(from: &Map<String, Value>, field: &str) -> Result<Option<String>, Status> {
+fn text(from: &Map, field: &str) -> Result<Option<String>, Status> {
     match from.get(field) {
         None | Some(Value::Null) => Ok(None),
-        Some(Value::String(text)) => Ok(Some(text.clone())),
+        Some(Value::String(text)) => Ok(Some(text.to_string())),
         Some(_) => Err(wrong_type(field)),
     }
 }
 
-fn texts(from: &Map<String, Value>, field: &str) -> Result<Vec<String>, Status> {
+fn texts(from: &Map, field: &str) -> Result<Vec<String>, Status> {
     match from.get(field) {
         None | Some(Value::Null) => Ok(Vec::new()),
         Some(Value::Array(values)) => values
@@ -162,14 +162,14 @@ fn texts(from: &Map<String, Value>, field: &str) -> Result<Vec<String>, Status> 
     }
 }
 
-fn integer(from: &Map<String, Value>, field: &str) -> Result<Option<i64>, Status> {
+fn integer(from: &Map, field: &str) -> Result<Option<i64>, Status> {
     match from.get(field) {
         None | Some(Value::Null) => Ok(None),
         Some(value) => value.as_i64().map(Some).ok_or_else(|| wrong_type(field)),
     }
 }
 
-fn boolean(from: &Map<String, Value>, field: &str) -> Result<Option<bool>, Status> {
+fn boolean(from: &Map, field: &str) -> Result<Option<bool>, Status> {
     match from.get(field) {
         None | Some(Value::Null) => Ok(None),
         Some(value) => value.as_bool().map(Some).ok_or_else(|| wrong_type(field)),

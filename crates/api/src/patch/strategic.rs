@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::{Map, Value};
+use crate::json::{Map, Text, Value};
 
 use super::{Error, cannot_decode, unprocessable};
 use crate::schema::{Patch, Shape, Type, Types};
@@ -68,11 +68,7 @@ impl Level {
     }
 }
 
-fn merge_map(
-    original: &mut Map<String, Value>,
-    mut patch: Map<String, Value>,
-    level: Level,
-) -> Result<(), Error> {
+fn merge_map(original: &mut Map, mut patch: Map, level: Level) -> Result<(), Error> {
     match patch.remove(DIRECTIVE) {
         None => {}
         Some(Value::String(word)) if word == "replace" => {
@@ -96,12 +92,7 @@ fn merge_map(
     Ok(())
 }
 
-fn merge_member(
-    original: &mut Map<String, Value>,
-    key: String,
-    patch: Value,
-    level: Level,
-) -> Result<(), Error> {
+fn merge_member(original: &mut Map, key: Text, patch: Value, level: Level) -> Result<(), Error> {
     if patch.is_null() {
         original.remove(&key);
         return Ok(());
@@ -141,10 +132,7 @@ fn without_directives(value: Value) -> Option<Value> {
 }
 
 /// `$retainKeys`: all other keys go; the patch itself must name no others.
-fn retain_keys(
-    original: &mut Map<String, Value>,
-    patch: &mut Map<String, Value>,
-) -> Result<(), Error> {
+fn retain_keys(original: &mut Map, patch: &mut Map) -> Result<(), Error> {
     const WRONG: &str = "invalid patch format of retainKeys";
     let Some(keys) = patch.remove(RETAIN_KEYS) else { return Ok(()) };
     let Value::Array(keys) = keys else { return malformed(WRONG) };
@@ -163,11 +151,7 @@ fn retain_keys(
 }
 
 /// `$deleteFromPrimitiveList/field`: these elements go.
-fn delete_from(
-    original: &mut Map<String, Value>,
-    rest: &str,
-    unwanted: Value,
-) -> Result<(), Error> {
+fn delete_from(original: &mut Map, rest: &str, unwanted: Value) -> Result<(), Error> {
     const WRONG: &str = "invalid patch format of primitive list";
     let Some(key) = rest.strip_prefix('/') else { return malformed(WRONG) };
     let unwanted = match unwanted {
@@ -183,13 +167,9 @@ fn delete_from(
 }
 
 /// `$setElementOrder/field`: merges the lists that have an order given, and puts them into it.
-fn order_lists(
-    original: &mut Map<String, Value>,
-    patch: &mut Map<String, Value>,
-    level: Level,
-) -> Result<(), Error> {
+fn order_lists(original: &mut Map, patch: &mut Map, level: Level) -> Result<(), Error> {
     const WRONG: &str = "invalid patch format of setElementOrder list";
-    let directives: Vec<String> =
+    let directives: Vec<Text> =
         patch.keys().filter(|key| key.starts_with(ORDER)).cloned().collect();
     for directive in directives {
         let Some(Value::Array(order)) = patch.remove(&directive) else { return malformed(WRONG) };
@@ -222,7 +202,7 @@ fn order_lists(
             (Some(before), Some(added)) => merge_list(before.clone(), added, below, how)?,
         };
         let before = before.unwrap_or_default();
-        original.insert(key.to_owned(), Value::Array(ordered(merged, &order, &before, how.key)?));
+        original.insert(key.into(), Value::Array(ordered(merged, &order, &before, how.key)?));
     }
     Ok(())
 }
@@ -403,7 +383,7 @@ fn shown(value: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use crate::json::json;
 
     use super::*;
     use crate::status::Status;

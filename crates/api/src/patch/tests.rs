@@ -1,5 +1,5 @@
+use crate::json::json;
 use proptest::prelude::*;
-use serde_json::json;
 
 use super::*;
 
@@ -223,9 +223,9 @@ proptest! {
             })
             .collect();
         let object = Value::Object(object.into_iter().collect());
-        let (mut ours, mut theirs) = (object.clone(), object);
+        let (mut ours, mut theirs) = (object.clone(), serde_json::Value::from(object));
         let found = super::json(&mut ours, Value::Array(patch.clone()));
-        let library: json_patch::Patch = serde_json::from_value(Value::Array(patch)).unwrap();
+        let library: json_patch::Patch = crate::json::from_value(&Value::Array(patch)).unwrap();
         if json_patch::patch_unsafe(&mut theirs, &library).is_ok() {
             prop_assert!(found.is_ok(), "{:?}", found);
             prop_assert_eq!(ours, theirs);
@@ -234,9 +234,9 @@ proptest! {
 
     #[test]
     fn merge_patches_agree_with_the_library(object in tree(), patch in tree()) {
-        let (mut ours, mut theirs) = (object.clone(), object);
+        let (mut ours, mut theirs) = (object.clone(), serde_json::Value::from(object));
         if merge(&mut ours, patch.clone()).is_ok() {
-            json_patch::merge(&mut theirs, &patch);
+            json_patch::merge(&mut theirs, &patch.into());
             prop_assert_eq!(ours, theirs);
         }
     }

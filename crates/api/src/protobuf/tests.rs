@@ -1,7 +1,7 @@
 //! Messages written by hand; `tests/it/protobuf.rs` has those that a Go client would write.
 
+use crate::json::json;
 use proptest::prelude::*;
-use serde_json::json;
 
 use super::*;
 

@@ -1,6 +1,6 @@
 //! Conditions in the tables of defaults and rules, and the paths they name.
 
-use serde_json::{Map, Value};
+use crate::json::{Map, Value};
 
 /// A path below an object.
 pub(crate) type Steps = Vec<&'static str>;
@@ -40,7 +40,7 @@ impl When {
         }
     }
 
-    pub(crate) fn holds(&self, object: &Map<String, Value>) -> bool {
+    pub(crate) fn holds(&self, object: &Map) -> bool {
         let text = |path| get(object, path).and_then(Value::as_str).unwrap_or_default();
         match self {
             When::Always => true,
@@ -56,7 +56,7 @@ pub(crate) fn steps(text: &'static str) -> Steps {
     text.split('.').collect()
 }
 
-pub(crate) fn get<'a>(object: &'a Map<String, Value>, path: &[&str]) -> Option<&'a Value> {
+pub(crate) fn get<'a>(object: &'a Map, path: &[&str]) -> Option<&'a Value> {
     let (first, rest) = path.split_first()?;
     rest.iter().try_fold(object.get(*first)?, |value, name| value.get(name))
 }

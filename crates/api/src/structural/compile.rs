@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use serde_json::Value;
+use crate::json::Value;
 
 use super::{Additional, Below, Bounds, Format, Limit, List, Node, Pattern, Rules, Type, Types};
 use super::{Uncompilable, pattern, rules};

@@ -1,6 +1,6 @@
 //! Defaulting: what the schema says where the object says nothing (S9.10, S9.13).
 
-use serde_json::{Map, Value};
+use crate::json::{Map, Value};
 
 use super::{Additional, Node};
 
@@ -21,7 +21,7 @@ pub(super) fn value(node: &Node, value: &mut Value) {
     }
 }
 
-fn object(node: &Node, members: &mut Map<String, Value>) {
+fn object(node: &Node, members: &mut Map) {
     // A null that may not be one means the same as nothing at all.
     members.retain(|name, value| {
         !node.field(name).is_some_and(|node| is_void(value, node) && node.default.is_none())
@@ -31,7 +31,7 @@ fn object(node: &Node, members: &mut Map<String, Value>) {
         match members.get_mut(&**name) {
             Some(value) if is_void(value, inner) => *value = default.clone(),
             Some(_) => {}
-            None => drop(members.insert(name.to_string(), default.clone())),
+            None => drop(members.insert((&**name).into(), default.clone())),
         }
     }
     for (name, value) in members {

@@ -1,6 +1,6 @@
 //! Embedded resources: objects inside an object, with a type and metadata of their own (S9.10).
 
-use serde_json::{Map, Value, json};
+use crate::json::{Map, Value, json};
 
 use super::{Additional, Node};
 use crate::decode::path::Path;
@@ -44,7 +44,7 @@ fn value(node: &Node, value: &Value, path: &Path<'_>, errors: &mut Vec<FieldErro
     }
 }
 
-fn resource(members: &Map<String, Value>, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn resource(members: &Map, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let field = |name: &str| Path::Field(path, name).to_string();
     for name in ["apiVersion", "kind"] {
         match members.get(name) {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use serde_json::{Map, Value};
+use crate::json::{Map, Value};
 
 use super::{Additional, List, Node, number};
 use crate::decode::path::Path;
@@ -81,7 +81,7 @@ pub(super) fn key(keys: &[Box<str>], element: &Value) -> Value {
         let value = element.get(&**key)?;
         Some((key.to_string(), value.clone()))
     });
-    Value::Object(fields.collect::<Map<String, Value>>())
+    Value::Object(fields.collect::<Map>())
 }
 
 /// Lists up to this long are compared element by element, which needs no memory.

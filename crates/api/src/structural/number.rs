@@ -1,6 +1,6 @@
 //! Numbers as the reference compares and prints them.
 
-use serde_json::{Number, Value};
+use crate::json::{Number, Value};
 
 /// A number of a document: whole numbers that fit stay whole.
 #[derive(Clone, Copy, Debug, PartialEq)]

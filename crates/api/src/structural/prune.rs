@@ -1,6 +1,6 @@
 //! Pruning: fields that the schema does not know are removed (S9.10).
 
-use serde_json::{Map, Value};
+use crate::json::{Map, Value};
 
 use super::{Additional, META_FIELDS, Node};
 use crate::decode::path::Path;
@@ -80,7 +80,7 @@ impl Pruner {
     fn members(
         &mut self,
         node: Option<&Node>,
-        members: &mut Map<String, Value>,
+        members: &mut Map,
         unlisted: Unlisted,
         path: &Path<'_>,
         embedded: bool,

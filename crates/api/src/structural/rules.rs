@@ -6,7 +6,7 @@
 //! Promise: the rules of one object together stay within a budget; when it is used up the object
 //! is refused, not the server slowed.
 
-use serde_json::Value;
+use crate::json::Value;
 
 use super::{Additional, List, Node, lists, number, pattern};
 use crate::cel::{Budget, Error, Known, Program, Shape, Value as Cel, Variables};

@@ -1,6 +1,6 @@
 //! What a custom kind looks like to apply: its schema says which lists are sets or maps (S9.16).
 
-use serde_json::{Value, json};
+use crate::json::{Value, json};
 
 use super::{Additional, List, Node, Schema, Type};
 use crate::managed::{Builtin, Form, Structure};

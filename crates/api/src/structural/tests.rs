@@ -1,7 +1,7 @@
 //! Tests of the whole: prune, default and validate as objects meet them.
 
+use crate::json::{Map, Value, json};
 use proptest::prelude::*;
-use serde_json::{Map, Value, json};
 
 use super::*;
 

@@ -6,7 +6,7 @@
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
-use serde_json::{Map, Value};
+use crate::json::{Map, Value};
 
 use super::number::{self, Numeric};
 use super::{Additional, Limit, List, Node, Rules, Type, lists};
@@ -217,13 +217,7 @@ impl<'a> Findings<'a> {
         self.at_most(rules.items.max, size, at);
     }
 
-    fn object(
-        &mut self,
-        node: &Node,
-        members: &Map<String, Value>,
-        old: Option<&Value>,
-        at: &Path<'_>,
-    ) {
+    fn object(&mut self, node: &Node, members: &Map, old: Option<&Value>, at: &Path<'_>) {
         if let Some(rules) = &node.rules {
             let size = members.len() as u64;
             if let Some(min) = rules.properties.min.filter(|min| size < *min) {

@@ -6,8 +6,8 @@ mod scale;
 
 use std::collections::BTreeSet;
 
+use crate::json::{Map, Value};
 use jiff::Timestamp;
-use serde_json::{Map, Value};
 
 use super::age::{human_duration, seconds_between};
 use super::{Source, find, list, text};
@@ -49,7 +49,7 @@ fn is_true(source: &Source<'_>, kind: &str) -> bool {
 /// A quantity or number as text.
 fn amount(value: Option<&Value>) -> Option<String> {
     match value? {
-        Value::String(text) => Some(text.clone()),
+        Value::String(text) => Some(text.to_string()),
         Value::Number(number) => Some(number.to_string()),
         _ => None,
     }
@@ -71,7 +71,7 @@ fn selector(value: Option<&Value>) -> String {
     let mut terms: Vec<(String, String)> = Vec::new();
     if let Some(members) = value.get("matchLabels").and_then(Value::as_object) {
         terms.extend(members.iter().map(|(key, value)| {
-            (key.clone(), format!("{key}={}", value.as_str().unwrap_or_default()))
+            (key.to_string(), format!("{key}={}", value.as_str().unwrap_or_default()))
         }));
     }
     for expression in list(value, "matchExpressions") {

@@ -1,7 +1,7 @@
 //! The part of JSONPath that printer columns use: `.spec.size`, `.a['b.c']`, `.list[0].x`,
 //! `.list[*].x`, `.conditions[?(@.type=="Ready")].status`.
 
-use serde_json::Value;
+use crate::json::Value;
 
 use super::{Source, age};
 
@@ -166,7 +166,7 @@ fn parse_filter(text: &str) -> Option<Step> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use crate::json::json;
 
     use super::*;
 

@@ -1,5 +1,5 @@
+use crate::json::json;
 use bytes::BytesMut;
-use serde_json::json;
 
 use super::*;
 use crate::accept::{IncludeObject, MetaVersion};

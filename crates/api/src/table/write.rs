@@ -1,8 +1,8 @@
 //! Tables as bytes: list bodies piece by piece, and watch frames.
 
+use crate::json::{Value, json};
 use bytes::{BufMut, Bytes, BytesMut};
 use jiff::Timestamp;
-use serde_json::{Value, json};
 
 use super::cells::row_conditions;
 use super::{Column, partial, row};

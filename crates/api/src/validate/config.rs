@@ -1,6 +1,6 @@
 //! Rules of configuration, permission, storage, quota and fairness.
 
-use serde_json::Value;
+use crate::json::Value;
 
 use super::pod::{is_standard, resource_amount, resource_name};
 use super::{

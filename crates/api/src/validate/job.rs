@@ -1,6 +1,6 @@
 //! When a Job has failed, and when it has succeeded: the policies that say so.
 
-use serde_json::Value;
+use crate::json::Value;
 
 use super::{Check, Object, Path, has, list, map, number, objects, shown, text};
 use crate::name;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use serde_json::Value;
+use crate::json::Value;
 
 use super::{Check, Object, Path, has, list, map, number, objects, shown, shown_text, text};
 use crate::name;
@@ -84,7 +84,7 @@ fn service_ports(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
             }
         }
         if !ports.insert((protocol, number(port, "port"))) {
-            let key = serde_json::json!({"protocol": protocol, "port": shown(port, "port")});
+            let key = crate::json::json!({"protocol": protocol, "port": shown(port, "port")});
             check.duplicate(port_path, &key);
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::Value;
+use crate::json::Value;
 
 use super::rule::Seen;
 use super::{

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use serde_json::Value;
+use crate::json::Value;
 
 use super::{Check, Path};
 use crate::name::{self, LABEL_BYTES_MAX, Part, Problems};

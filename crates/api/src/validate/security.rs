@@ -104,7 +104,7 @@ pub(super) fn signing_request(check: &mut Check<'_>, spec: &Object, path: &Path<
     if usages.is_empty() {
         check.required(at, "");
     }
-    let known = |usage: &serde_json::Value| usage.as_str().is_some_and(|it| USAGES.contains(&it));
+    let known = |usage: &crate::json::Value| usage.as_str().is_some_and(|it| USAGES.contains(&it));
     for (index, usage) in usages.iter().enumerate().filter(|(_, usage)| !known(usage)) {
         check.not_supported(at.index(index), usage, USAGES);
     }

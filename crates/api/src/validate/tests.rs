@@ -1,7 +1,7 @@
 //! Objects that people get wrong, and what they are told.
 
+use crate::json::json;
 use proptest::prelude::*;
-use serde_json::json;
 
 use super::*;
 use crate::kind::builtin;
@@ -779,7 +779,7 @@ impl Filler<'_> {
         for field in fields {
             self.turn += 1;
             if !self.turn.is_multiple_of(3) || depth == 0 {
-                object.insert(field.name.to_owned(), self.value(&field.shape, depth));
+                object.insert(field.name.into(), self.value(&field.shape, depth));
             }
         }
         Value::Object(object)

@@ -1,6 +1,6 @@
 //! Rules of what runs pods: deployments, sets, jobs, and what scales or protects them.
 
-use serde_json::Value;
+use crate::json::Value;
 
 use super::job;
 use super::rule::{CRON_JOB_NAME_BYTES_MAX, percent};

@@ -1,8 +1,8 @@
 //! Objects of any built-in type, made from a seed: every field, every shape, and the texts that
 //! formats stumble over.
 
+use headwater_api::json::{Map, Value, json};
 use headwater_api::schema::{Shape, Type, Types};
-use serde_json::{Map, Value, json};
 
 /// Deep enough for a container of a template of a template.
 const DEPTH_MAX: usize = 9;
@@ -75,7 +75,7 @@ pub(crate) fn object(dice: &mut Dice, of: &Type) -> Value {
     Value::Object(object)
 }
 
-fn fields(dice: &mut Dice, of: &Type, depth: usize) -> Map<String, Value> {
+fn fields(dice: &mut Dice, of: &Type, depth: usize) -> Map {
     let mut object = Map::new();
     // A few fields of each object, and fewer the deeper it is: all of them would be millions.
     let chance = [2, 2, 3, 4, 5, 6, 7, 8, 9, 9][depth.min(DEPTH_MAX)];
@@ -83,7 +83,7 @@ fn fields(dice: &mut Dice, of: &Type, depth: usize) -> Map<String, Value> {
         let is_type = matches!(field.name, "apiVersion" | "kind") && depth == 0;
         let is_wanted = dice.below(chance) == 0 || (field.required && depth < DEPTH_MAX);
         if !is_type && is_wanted {
-            object.insert(field.name.to_owned(), value(dice, &field.shape, depth));
+            object.insert(field.name.into(), value(dice, &field.shape, depth));
         }
     }
     object
@@ -121,7 +121,7 @@ fn value(dice: &mut Dice, shape: &Shape, depth: usize) -> Value {
             let mut map = Map::new();
             for _ in 0..count {
                 let key = dice.pick(TEXTS).to_string();
-                map.insert(key, value(dice, inner, depth + 1));
+                map.insert(key.into(), value(dice, inner, depth + 1));
             }
             Value::Object(map)
         }

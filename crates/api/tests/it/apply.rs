@@ -1,10 +1,10 @@
 //! Applying any object, and applying it again.
 
+use headwater_api::json::Value;
 use headwater_api::managed::{self, Builtin, Write};
 use headwater_api::{Kind, decode, defaults};
 use jiff::Timestamp;
 use proptest::prelude::*;
-use serde_json::Value;
 
 use crate::any::{self, Dice};
 use crate::formats::kinds;

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use headwater_api::decode::{self, Format, Target};
+use headwater_api::json::Value;
 use headwater_api::schema::{Type, Types};
 use headwater_api::{Kind, defaults, kind, protobuf};
 use k8s_pb::api::{
@@ -20,7 +21,6 @@ use k8s_pb::api::{
 use k8s_pb::apiextensions_apiserver::pkg::apis::apiextensions::v1 as apiextensions;
 use proptest::prelude::*;
 use prost::Message;
-use serde_json::Value;
 
 use crate::any::{self, Dice};
 use crate::wire;

@@ -8,12 +8,12 @@ use std::cell::Cell;
 
 use headwater_api::Kind;
 use headwater_api::cel::{Budget, Known, Program, Shape, Value as Cel, Variables};
+use headwater_api::json::{Map, Value, json};
 use headwater_api::managed::{self, Write};
 use headwater_api::patch;
 use headwater_api::schema::Types;
 use headwater_api::structural::{Place, Schema, check};
 use jiff::Timestamp;
-use serde_json::{Map, Value, json};
 
 use crate::any::Dice;
 
@@ -45,7 +45,7 @@ fn json(dice: &mut Dice, depth: usize) -> Value {
         _ => {
             let mut members = Map::new();
             for _ in 0..dice.below(4) {
-                members.insert(name(dice), json(dice, depth + 1));
+                members.insert(name(dice).into(), json(dice, depth + 1));
             }
             Value::Object(members)
         }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use headwater_api::decode::{self, Format, Target};
+use headwater_api::json::{Value, json};
 use k8s_pb::api::apps::v1 as apps;
 use k8s_pb::api::authentication::v1 as authentication;
 use k8s_pb::api::coordination::v1 as coordination;
@@ -12,7 +13,6 @@ use k8s_pb::apimachinery::pkg::api::resource::Quantity;
 use k8s_pb::apimachinery::pkg::apis::meta::v1 as meta;
 use k8s_pb::apimachinery::pkg::util::intstr::IntOrString;
 use prost::Message;
-use serde_json::{Value, json};
 
 fn text(text: &str) -> Option<String> {
     Some(text.to_owned())

@@ -3,8 +3,8 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use headwater_api::json::{Map, Value};
 use headwater_api::schema::{Shape, Type, Types};
-use serde_json::{Map, Value};
 
 /// The body of a request: the object in its envelope.
 pub(crate) fn body(api_version: &str, kind: &str, message: &[u8]) -> Vec<u8> {
@@ -18,7 +18,7 @@ pub(crate) fn body(api_version: &str, kind: &str, message: &[u8]) -> Vec<u8> {
 }
 
 /// An object as a message: fields by number, maps by key.
-pub(crate) fn message(of: &Type, object: &Map<String, Value>) -> Vec<u8> {
+pub(crate) fn message(of: &Type, object: &Map) -> Vec<u8> {
     let types = Types::builtin();
     let mut out = Vec::new();
     for field in &of.wire {

@@ -3,9 +3,9 @@
 //! River: defaults → **defaults of the namespace** → webhooks; validation → **limits** → store.
 
 use headwater_api::Status;
+use headwater_api::json::{Value, json};
 use headwater_api::quantity::Quantity;
 use headwater_cache::Cache;
-use serde_json::{Value, json};
 
 use super::resources::{Amounts, List, amounts, containers, of_container, of_pod};
 use super::{Admit, Attempt};
@@ -103,7 +103,7 @@ fn set_missing(container: &mut Value, key: &str, given: &Value) -> Vec<String> {
                 container["resources"] = json!({});
             }
             container["resources"][key][name] = amount.clone();
-            set.push(name.clone());
+            set.push(name.to_string());
         }
     }
     set.sort();

@@ -5,9 +5,9 @@
 
 use std::sync::Arc;
 
+use headwater_api::json::{Map, Value, json};
 use headwater_api::{Object, Status};
 use headwater_cache::{Cache, Snapshot};
-use serde_json::{Map, Value, json};
 
 use super::{Admit, Attempt};
 use crate::object::{meta, tree};
@@ -23,11 +23,11 @@ fn is_new_pod(attempt: &Attempt<'_>) -> bool {
     attempt.kind.plural == "pods" && attempt.kind.group.is_empty() && attempt.old.is_none()
 }
 
-fn spec<'a>(attempt: &'a mut Attempt<'_>) -> Option<&'a mut Map<String, Value>> {
+fn spec<'a>(attempt: &'a mut Attempt<'_>) -> Option<&'a mut Map> {
     attempt.new.get_mut("spec").and_then(Value::as_object_mut)
 }
 
-fn is_given(spec: &Map<String, Value>, key: &str) -> bool {
+fn is_given(spec: &Map, key: &str) -> bool {
     spec.get(key).and_then(Value::as_str).is_some_and(|text| !text.is_empty())
 }
 

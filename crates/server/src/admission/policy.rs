@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 use headwater_api::cel::{Budget, Error, Known, Program, Value as Cel, Variables};
 use headwater_api::cel::{EXPRESSION_COST_MAX, OBJECT_COST_MAX};
+use headwater_api::json::Value;
 use headwater_api::schema::Types;
 use headwater_api::selector::LabelSelector;
 use headwater_api::{Object, Status, patch, status as api_status};
 use headwater_cache::Snapshot;
-use serde_json::Value;
 
 use super::matching::{self, Conditions, Match, Verdict};
 use super::request::{Asked, Versioned, describe};

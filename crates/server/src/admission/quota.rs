@@ -9,10 +9,10 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
+use headwater_api::json::{Map, Value, json};
 use headwater_api::{Object, Revision, Status};
 use headwater_cache::{Cache, Resource, Snapshot};
 use headwater_store::{Guard, Key};
-use serde_json::{Map, Value, json};
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
 use super::Attempt;
@@ -174,9 +174,9 @@ async fn write(server: &Server, quota: &Object, status: Value) -> Result<bool, S
 }
 
 /// What is used of everything that is limited, nothing included.
-fn shown(hard: &Amounts, used: &Amounts) -> Map<String, Value> {
+fn shown(hard: &Amounts, used: &Amounts) -> Map {
     let zero = headwater_api::quantity::Quantity::count(0);
-    let shown = |name: &String| used.get(name).unwrap_or(&zero).to_string().into();
+    let shown = |name: &String| used.get(name).unwrap_or(&zero).to_string();
     hard.keys().map(|name| (name.clone(), shown(name))).collect()
 }
 

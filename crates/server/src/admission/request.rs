@@ -1,8 +1,8 @@
 //! The request that brought an object here, as webhooks and policies see it.
 
+use headwater_api::json::{Map, Value, json};
 use headwater_api::options::{FieldValidation, WriteOptions};
 use headwater_api::{Status, managed};
-use serde_json::{Map, Value, json};
 
 use crate::custom::conversion;
 use crate::identity::Identity;
@@ -78,7 +78,7 @@ async fn seen(server: &Server, kind: &Served, admitted: &Value) -> Result<Value,
 /// The `request` of an AdmissionReview; expressions see the same.
 pub(crate) fn describe(asked: &Asked<'_>, seen: &Versioned<'_>) -> Value {
     let mut request = Map::new();
-    let mut set = |key: &str, value: Value| drop(request.insert(key.to_owned(), value));
+    let mut set = |key: &str, value: Value| drop(request.insert(key.into(), value));
     set("uid", uuid::Uuid::new_v4().to_string().into());
     set("kind", kind(seen.kind));
     set("resource", resource(seen.kind));

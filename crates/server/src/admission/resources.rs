@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use headwater_api::json::{Text, Value};
 use headwater_api::quantity::Quantity;
-use serde_json::Value;
 
 /// Amounts by name.
 pub(super) type Amounts = BTreeMap<String, Quantity>;
@@ -27,9 +27,9 @@ impl List {
 /// Reads a list of amounts. What is no quantity was refused by validation.
 pub(super) fn amounts(list: &Value) -> Amounts {
     let members = list.as_object().into_iter().flatten();
-    let read = |(name, value): (&String, &Value)| {
+    let read = |(name, value): (&Text, &Value)| {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        Quantity::parse(&text).ok().map(|amount| (name.clone(), amount))
+        Quantity::parse(&text).ok().map(|amount| (name.to_string(), amount))
     };
     members.filter_map(read).collect()
 }
@@ -94,7 +94,7 @@ fn keep_larger(largest: &mut Amounts, other: &Amounts) {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use headwater_api::json::json;
 
     use super::*;
 

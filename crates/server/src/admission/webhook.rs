@@ -8,10 +8,10 @@
 use std::time::Duration;
 
 use futures::future::join_all;
+use headwater_api::json::{Value, json};
 use headwater_api::options::FieldValidation;
 use headwater_api::{Status, defaults, managed, patch};
 use headwater_cache::Snapshot;
-use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::Attempt;

@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use headwater_api::Status;
+use headwater_api::json::{Value, json};
 use headwater_api::status::{FieldError, invalid};
-use serde_json::{Value, json};
 
 use super::definition::Scale;
 use super::{check, is_definition};

@@ -5,10 +5,10 @@
 
 use std::collections::BTreeSet;
 
+use headwater_api::json::{Value, json};
 use headwater_api::name;
 use headwater_api::status::{FieldError, FieldErrorKind};
 use headwater_api::structural::{self, Place};
-use serde_json::{Value, json};
 
 use super::names::{Approval, is_protected};
 use crate::object::meta;

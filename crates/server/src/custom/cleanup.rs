@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use futures::{StreamExt, TryStreamExt};
 use headwater_api::Status;
+use headwater_api::json::Value;
 use headwater_store::{Key, Range};
 use jiff::Timestamp;
-use serde_json::Value;
 
 use super::definition::{CLEANUP, Condition, Definition};
 use super::{PREFIX, names, rows, set_condition};

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::{FutureExt, StreamExt};
+use headwater_api::json::Value;
 use headwater_api::{Object, Status};
-use serde_json::Value;
 
 use super::form::Stored;
 use crate::object::{canonical, packed_tree, wire};

@@ -4,9 +4,9 @@
 //! object itself stays in the cache.
 
 use headwater_api::Revision;
+use headwater_api::json::{Value, from_value};
 use headwater_api::table::PrinterColumn;
 use serde::Deserialize;
-use serde_json::Value;
 
 use crate::object::{finalizers, is_deleting, meta};
 
@@ -152,8 +152,8 @@ impl Definition {
             approval: approval.as_str().unwrap_or_default().to_owned(),
             is_deleting: is_deleting(object),
             awaits_cleanup: finalizers(object).contains(&CLEANUP),
-            spec: Option::<Spec>::deserialize(part("spec"))?.unwrap_or_default(),
-            status: Option::<DefinitionStatus>::deserialize(part("status"))?.unwrap_or_default(),
+            spec: from_value::<Option<Spec>>(part("spec"))?.unwrap_or_default(),
+            status: from_value::<Option<DefinitionStatus>>(part("status"))?.unwrap_or_default(),
         })
     }
 

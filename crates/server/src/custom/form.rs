@@ -7,10 +7,10 @@
 use std::sync::Arc;
 
 use headwater_api::Object;
+use headwater_api::json::Value;
 use headwater_api::scan::{Malformed, Scanner};
 use headwater_api::structural::Schema;
 use headwater_cache::Form;
-use serde_json::Value;
 
 use crate::object::{canonical, tree};
 use crate::registry::Served;
@@ -126,7 +126,7 @@ fn version(stored: &[u8]) -> Result<Option<&[u8]>, Malformed> {
 #[cfg(test)]
 #[expect(clippy::needless_pass_by_value, reason = "`json!` rows read best by value")]
 mod tests {
-    use serde_json::json;
+    use headwater_api::json::json;
 
     use super::*;
 

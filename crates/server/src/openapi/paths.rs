@@ -1,6 +1,6 @@
 //! Paths and operations of kinds.
 
-use serde_json::{Map, Value, json};
+use headwater_api::json::{Map, Value, json};
 
 use super::types::Schemas;
 use crate::registry::Served;
@@ -55,19 +55,20 @@ pub(crate) fn of(rows: &[&Served], schemas: &mut Schemas<'_>, style: Style) -> V
         };
         let mut writer = Writer { row, schemas, style };
         if row.namespaced && row.allows("list") {
-            paths.insert(format!("{root}/{}", row.plural), writer.item(&["list"], &[], None));
+            paths
+                .insert(format!("{root}/{}", row.plural).into(), writer.item(&["list"], &[], None));
         }
         let scope: &[&str] = if row.namespaced { &["namespace"] } else { &[] };
         let on_collection = writer.item(&["list", "create", "deletecollection"], scope, None);
-        paths.insert(collection.clone(), on_collection);
+        paths.insert(collection.as_str().into(), on_collection);
         let named: Vec<&str> = std::iter::once("name").chain(scope.iter().copied()).collect();
         let on_object = writer.item(&["get", "update", "patch", "delete"], &named, None);
         if on_object.as_object().is_some_and(|item| item.contains_key("get")) {
-            paths.insert(format!("{collection}/{{name}}"), on_object);
+            paths.insert(format!("{collection}/{{name}}").into(), on_object);
         }
         for sub in &row.subresources {
             let item = writer.item(&["get", "create", "update", "patch"], &named, Some(&sub.name));
-            paths.insert(format!("{collection}/{{name}}/{}", sub.name), item);
+            paths.insert(format!("{collection}/{{name}}/{}", sub.name).into(), item);
         }
     }
     Value::Object(paths)
@@ -88,7 +89,7 @@ impl Writer<'_, '_, '_> {
                 None => self.row.allows(verb),
             };
             if allowed {
-                item.insert(method(verb).to_owned(), self.operation(verb, sub));
+                item.insert(method(verb).into(), self.operation(verb, sub));
             }
         }
         let parameters: Vec<Value> =
@@ -158,7 +159,7 @@ impl Writer<'_, '_, '_> {
                     "content": { "application/json": { "schema": answer } },
                 }});
                 if let Some((schema, types)) = body {
-                    let content: Map<String, Value> = types
+                    let content: Map = types
                         .iter()
                         .map(|name| ((*name).to_owned(), json!({ "schema": schema })))
                         .collect();

@@ -4,7 +4,7 @@
 //! `openapi.v2`; only what our documents say is written. Whatever is not part of OpenAPI itself
 //! (extensions, defaults, enumerations) is carried there as a piece of YAML, and JSON is one.
 
-use serde_json::{Map, Value};
+use headwater_api::json::{Map, Value};
 
 /// What a client asks for, and what the answer is called: an `@` is no letter of a media type.
 pub(crate) const ASKED: [&str; 2] = [
@@ -13,7 +13,7 @@ pub(crate) const ASKED: [&str; 2] = [
 ];
 pub(crate) const CONTENT_TYPE: &str = ASKED[1];
 
-type Object = Map<String, Value>;
+type Object = Map;
 
 /// Writes a document.
 pub(crate) fn document(value: &Value) -> Vec<u8> {
@@ -254,7 +254,7 @@ impl Message {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use headwater_api::json::json;
 
     use super::*;
 

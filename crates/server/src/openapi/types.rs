@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use headwater_api::json::{Map, Value, json};
 use headwater_api::schema::{Field, Merge, Shape, Type, Types};
-use serde_json::{Map, Value, json};
 
 use super::Descriptions;
 use crate::registry::Served;
@@ -150,7 +150,7 @@ impl<'a> Schemas<'a> {
             }
             let mut schema = self.field(of, field);
             self.describe(&mut schema, &format!("{short}.{}", field.name));
-            properties.insert(field.name.to_owned(), schema);
+            properties.insert(field.name.into(), schema);
         }
         let mut schema = json!({ "type": "object", "properties": properties });
         if !required.is_empty() {

@@ -1,7 +1,7 @@
 //! What is wrong with a `clientConfig`, in the words of the reference.
 
+use headwater_api::json::Value;
 use headwater_api::status::FieldError;
-use serde_json::Value;
 
 /// Everything that is wrong.
 pub(crate) fn errors(config: &Value, at: &str) -> Vec<FieldError> {

@@ -1,9 +1,9 @@
 //! What others need to check our tokens themselves: the issuer's description and its key (S1.13).
 
+use headwater_api::json::{Value, json};
 use http::StatusCode;
 use http::header;
 use ring::signature::KeyPair;
-use serde_json::{Value, json};
 
 use super::{ALGORITHM, ISSUER, Issuer, encoded};
 use crate::body::{self, Response};

@@ -5,11 +5,11 @@
 use bytes::Bytes;
 use headwater_api::clock::rfc3339;
 use headwater_api::decode::Target;
+use headwater_api::json::{Value, json};
 use headwater_api::options::Freshness;
 use headwater_api::status::{Details, FieldError, invalid};
 use headwater_api::{Object, Status};
 use http::StatusCode;
-use serde_json::{Value, json};
 
 use super::ISSUER;
 use super::accounts::user_name;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use headwater_api::Clock;
+use headwater_api::json::{Value, json};
 use headwater_cache::{Cacher, Options as CacheOptions};
 use headwater_server::identity::{Authenticator, ClientCertificate, Identity, Peer, Transport};
 use headwater_server::metrics::Metrics;
@@ -23,7 +24,6 @@ use http::{HeaderMap, Request};
 use http_body::Frame;
 use http_body_util::{BodyExt, Full, StreamBody};
 use jiff::Timestamp;
-use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 

@@ -1,6 +1,6 @@
 //! Namespaces, and what a fresh server has (S10).
 
-use serde_json::{Value, json};
+use headwater_api::json::{Value, json};
 
 use crate::api::{Api, NOW, config_map};
 
@@ -133,7 +133,7 @@ async fn a_fresh_server_has_what_clients_look_for() {
         .collect();
     assert_eq!(rows, expected);
     let classes = api.get("/apis/scheduling.k8s.io/v1/priorityclasses").await.json();
-    let values: Vec<&Value> = items(&classes).map(|item| &item["value"]).collect();
+    let values: Vec<i64> = items(&classes).filter_map(|item| item["value"].as_i64()).collect();
     assert_eq!(values, [2_000_000_000, 2_000_001_000]);
     // Doing it again changes nothing.
     let before = api.get(NAMESPACES).await.version();

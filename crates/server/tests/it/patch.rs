@@ -1,6 +1,6 @@
 //! PATCH: JSON patch, merge patch, and what each refuses (S2.18–S2.23).
 
-use serde_json::{Value, json};
+use headwater_api::json::{Value, json};
 
 use crate::api::{Api, CMS, config_map, version};
 

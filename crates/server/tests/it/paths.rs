@@ -1,6 +1,6 @@
 //! Paths and methods: where things are, and what is said where nothing is (S1.1–S1.10, S1.15).
 
-use serde_json::json;
+use headwater_api::json::json;
 
 use crate::api::{Api, CMS, config_map};
 

@@ -1,6 +1,6 @@
 //! Admission policies and their bindings.
 
-use serde_json::{Value, json};
+use headwater_api::json::{Value, json};
 
 use crate::api::{Api, CMS, DEPLOYMENTS, config_map, deployment};
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use serde_json::json;
+use headwater_api::json::json;
 
 use crate::api::{Api, CMS, DEPLOYMENTS, PODS, config_map, deployment, pod, version};
 

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use headwater_api::json::{Value, json};
 use headwater_cache::Options as CacheOptions;
 use headwater_server::Options;
-use serde_json::{Value, json};
 
 use crate::api::{Api, CMS, PODS, Watch, config_map, labelled, pod, version, word};
 

@@ -6,6 +6,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use headwater_api::SystemClock;
+use headwater_api::json::{Value, json};
 use headwater_cache::Options as CacheOptions;
 use headwater_server::Options;
 use headwater_server::pki::{self, Pki};
@@ -14,7 +15,6 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
@@ -631,7 +631,10 @@ async fn what_a_webhook_changes_is_nobodys() {
     let owned = |object: &Value| -> Vec<String> {
         let entries = object["metadata"]["managedFields"].as_array().unwrap();
         let fields = entries.iter().filter_map(|entry| entry["fieldsV1"]["f:data"].as_object());
-        fields.flat_map(|fields| fields.keys().cloned()).filter(|key| key != ".").collect()
+        fields
+            .flat_map(|fields| fields.keys().map(ToString::to_string))
+            .filter(|key| key != ".")
+            .collect()
     };
     let mut object = config_map("a");
     object["data"] = json!({"own": "1"});

@@ -1,6 +1,6 @@
 //! Estimates against figures that Kubernetes' own estimator gives for the same schemas.
 
-use serde_json::{Value, json};
+use crate::json::{Value, json};
 
 use crate::cel::{Known, Program, Shape};
 

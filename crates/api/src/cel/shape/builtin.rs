@@ -12,7 +12,7 @@ impl Shape {
     }
 
     /// A custom kind: what its schema says, with the metadata that all objects have.
-    pub fn of_custom_kind(schema: &serde_json::Value) -> Shape {
+    pub fn of_custom_kind(schema: &crate::json::Value) -> Shape {
         let mut shape = Shape::of(schema, false);
         let types = Types::builtin();
         let (Shape::Object(fields), Some(metadata)) = (&mut shape, types.named(METADATA)) else {

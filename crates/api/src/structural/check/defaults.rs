@@ -54,7 +54,7 @@ impl Walk<'_> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use crate::json::json;
 
     use super::super::tests::texts;
 

@@ -1,6 +1,6 @@
 //! Structural: every field has a type, said once, apart from what is only validation.
 
-use serde_json::{Value, json};
+use crate::json::{Value, json};
 
 use super::{FieldError, Path};
 use crate::structural::pattern::{Budget, Pattern};

@@ -4,7 +4,7 @@
 //! Promise: a rule that is accepted is bounded by what its schema bounds. Its estimate is that of
 //! Kubernetes, multiplied by how often its place can occur in one object.
 
-use serde_json::Value;
+use crate::json::Value;
 
 use super::known;
 use crate::cel::{Program, Shape};

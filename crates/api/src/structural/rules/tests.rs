@@ -1,6 +1,6 @@
 //! Rules at every level of a schema.
 
-use serde_json::{Value, json};
+use crate::json::{Value, json};
 
 use crate::structural::{Place, Schema, check as check_schema};
 

@@ -1,6 +1,6 @@
 //! Events, in both of their forms: `v1` and `events.k8s.io/v1` name the same things differently.
 
-use serde_json::Value;
+use crate::json::Value;
 
 use crate::table::{Source, find, text};
 

@@ -1,7 +1,7 @@
 //! What a pod is doing, in one word: the column people look at most.
 
+use crate::json::Value;
 use jiff::Timestamp;
-use serde_json::Value;
 
 use super::{NONE, condition, is_true};
 use crate::table::age::{human_duration, seconds_between};
@@ -192,7 +192,7 @@ pub(in crate::table) fn row_conditions(object: &Value) -> Option<Value> {
         "Failed" => ("Failed", "The pod failed."),
         _ => return None,
     };
-    Some(serde_json::json!([
+    Some(crate::json::json!([
         {"type": "Completed", "status": "True", "reason": reason, "message": message},
     ]))
 }

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use headwater_api::cel::{Known, Shape};
-use serde_json::{Value, json};
+use headwater_api::json::{Value, json};
 
 /// What objects and parameters look like, where that is known.
 pub(crate) struct Names<'s> {

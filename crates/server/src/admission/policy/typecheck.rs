@@ -5,7 +5,7 @@
 //! each kind, with its fields and their types. That never refuses anything.
 
 use headwater_api::cel::{Known, Program, Shape};
-use serde_json::{Value, json};
+use headwater_api::json::{Value, json};
 
 use super::names::Names;
 use crate::openapi;

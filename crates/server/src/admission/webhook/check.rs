@@ -1,9 +1,9 @@
 //! What is wrong with a webhook configuration, in the words of the reference.
 
 use headwater_api::cel::Program;
+use headwater_api::json::Value;
 use headwater_api::name;
 use headwater_api::status::FieldError;
-use serde_json::Value;
 
 use crate::admission::matching::{Conditions, selector};
 use crate::outgoing;
@@ -185,7 +185,7 @@ impl Check {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use headwater_api::json::json;
 
     use super::*;
 

@@ -3,9 +3,9 @@
 //! Promise: what comes out is as many objects as were asked about, in their order, of the version
 //! asked for; of their metadata a webhook decides on labels and annotations and nothing else.
 
+use headwater_api::json::{Map, Value};
 use headwater_api::name;
 use headwater_api::status::FieldError;
-use serde_json::{Map, Value};
 
 /// Why a conversion came to nothing, as metrics tell it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -199,7 +199,7 @@ fn restored(original: &Value, converted: &mut Value) -> Result<Value, String> {
                 if before.as_ref().and_then(Value::as_object) != Some(&texts) {
                     check_keys(field, &texts)?;
                 }
-                metadata.insert(field.to_owned(), Value::Object(texts));
+                metadata.insert(field.into(), Value::Object(texts));
             }
             other => {
                 let found = type_of(&other);
@@ -212,7 +212,7 @@ fn restored(original: &Value, converted: &mut Value) -> Result<Value, String> {
     Ok(Value::Object(metadata))
 }
 
-fn check_texts(field: &str, texts: &Map<String, Value>) -> Result<(), String> {
+fn check_texts(field: &str, texts: &Map) -> Result<(), String> {
     match texts.iter().find(|(_, value)| !value.is_string()) {
         None => Ok(()),
         Some((key, value)) => Err(format!(
@@ -223,7 +223,7 @@ fn check_texts(field: &str, texts: &Map<String, Value>) -> Result<(), String> {
 }
 
 /// Labels and annotations that a webhook changed are held to what a client's are.
-fn check_keys(field: &str, texts: &Map<String, Value>) -> Result<(), String> {
+fn check_keys(field: &str, texts: &Map) -> Result<(), String> {
     let mut errors = Vec::new();
     for (key, value) in texts {
         let value = value.as_str().unwrap_or_default();
@@ -259,7 +259,7 @@ fn type_of(value: &Value) -> &'static str {
 #[cfg(test)]
 #[expect(clippy::needless_pass_by_value, reason = "`json!` rows read best by value")]
 mod tests {
-    use serde_json::json;
+    use headwater_api::json::json;
 
     use super::*;
 

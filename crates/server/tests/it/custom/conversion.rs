@@ -17,7 +17,7 @@ fn converted(object: &Value, to: &str) -> Value {
     for (first, second) in NAMES {
         let (from, to) = if to.ends_with("v2") { (first, second) } else { (second, first) };
         if let Some(value) = spec.remove(from) {
-            spec.insert(to.to_owned(), value);
+            spec.insert(to.into(), value);
         }
     }
     made

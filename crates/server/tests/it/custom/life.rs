@@ -264,7 +264,7 @@ async fn a_large_definition_is_accepted_and_used() {
     let world = World::with_widgets(|definition| {
         let fields = spec_fields(definition).as_object_mut().unwrap();
         for index in 0..20_000 {
-            fields.insert(format!("f{index}"), json!({"type": "string", "maxLength": 5}));
+            fields.insert(format!("f{index}").into(), json!({"type": "string", "maxLength": 5}));
         }
     })
     .await;

@@ -142,7 +142,7 @@ fn set(object: &mut Object, path: &[&str], value: Value) {
         [name, rest @ ..] => {
             let inner = object.entry(*name).or_insert(Value::Null);
             if inner.is_null() {
-                *inner = json!({});
+                *inner = Value::Object(Object::new());
             }
             if let Value::Object(inner) = inner {
                 set(inner, rest, value);
@@ -262,7 +262,7 @@ fn limit_range(item: &mut Object) {
 /// Adds to one map what only another one has.
 fn fill(object: &mut Object, to: &str, from: &str) {
     let Some(Value::Object(from)) = object.get(from).cloned() else { return };
-    let to = object.entry(to).or_insert_with(|| json!({}));
+    let to = object.entry(to).or_insert_with(|| Value::Object(Object::new()));
     if let Value::Object(to) = to {
         for (key, value) in from {
             to.entry(key).or_insert(value);
@@ -390,7 +390,7 @@ fn string_data(secret: &mut Object) {
 
 fn volume_source(volume: &mut Object) {
     if volume.keys().all(|name| name == "name") {
-        volume.insert("emptyDir".into(), json!({}));
+        volume.insert("emptyDir".into(), Value::Object(Object::new()));
     }
     if let Some(Value::Object(image)) = volume.get_mut("image")
         && text(image, "pullPolicy").is_empty()

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use headwater_api::json::{Value, json};
+use headwater_api::json::Value;
 use headwater_api::options::WriteOptions;
 use headwater_api::status::FieldError;
 use headwater_api::{Object, Revision, Status, managed, status as api_status, warnings};
@@ -422,7 +422,8 @@ impl Change for Replace {
             return Ok(self.value.clone());
         }
         // With a version there is one try: a second one can only find out that it is stale.
-        let rest = json!({ "metadata": { "resourceVersion": version } });
+        let metadata = Value::from_iter([("resourceVersion", version)]);
+        let rest = Value::from_iter([("metadata", metadata)]);
         Ok(std::mem::replace(&mut self.value, rest))
     }
 

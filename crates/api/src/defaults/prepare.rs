@@ -83,7 +83,7 @@ fn put_back(object: &mut Object, old: &Object, path: &[&str]) {
 
 fn pod(pod: &mut Object) {
     let class = pod.get("spec").map_or("BestEffort", quality_of_service);
-    let mut status = json!({"phase": "Pending", "qosClass": class});
+    let mut status = Value::from_iter([("phase", "Pending"), ("qosClass", class)]);
     if !is_zero(get(pod, &["spec", "schedulingGates"])) {
         status["conditions"] = json!([{
             "type": "PodScheduled",
@@ -120,9 +120,10 @@ fn eviction_tolerations(spec: &mut Object) {
         if items(spec, &["tolerations"]).any(covers) {
             continue;
         }
-        let toleration = json!({"key": key, "operator": "Exists", "effect": "NoExecute",
-            "tolerationSeconds": 300});
-        let list = spec.entry("tolerations").or_insert_with(|| json!([]));
+        let mut toleration =
+            Value::from_iter([("effect", "NoExecute"), ("key", key), ("operator", "Exists")]);
+        toleration["tolerationSeconds"] = 300.into();
+        let list = spec.entry("tolerations").or_insert_with(|| Value::Array(Vec::new()));
         if let Value::Array(tolerations) = list {
             tolerations.push(toleration);
         }

@@ -114,6 +114,10 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "ADDR")]
     pub(crate) insecure_bind: Option<SocketAddr>,
 
+    /// Let webhooks be on this machine's loopback even if --bind is not
+    #[arg(long)]
+    pub(crate) webhooks_on_loopback: bool,
+
     /// Another name or address for the serving certificate; may be repeated
     #[arg(long, value_name = "NAME")]
     pub(crate) tls_san: Vec<String>,
@@ -163,6 +167,14 @@ pub(crate) struct Serve {
     /// Certificates that are not our own to make; no flag gives them.
     #[arg(skip)]
     pub(crate) certificates: Option<Pki>,
+}
+
+impl Serve {
+    /// Whether webhooks on this machine may be called. Who serves on loopback is at a desk, and so
+    /// are the webhooks; a server for others leaves alone what this machine keeps to itself.
+    pub(crate) fn may_call_loopback(&self) -> bool {
+        self.bind.ip().is_loopback() || self.webhooks_on_loopback
+    }
 }
 
 #[derive(Debug, Args)]
@@ -241,6 +253,18 @@ mod tests {
     #[test]
     fn the_flags_fit_together() {
         Flags::command().debug_assert();
+    }
+
+    #[test]
+    fn webhooks_are_on_loopback_where_the_server_is() {
+        for (flags, expected) in [
+            (&[][..], true),
+            (&["--bind", "[::1]:0"], true),
+            (&["--bind", "0.0.0.0:6443"], false),
+            (&["--bind", "0.0.0.0:6443", "--webhooks-on-loopback"], true),
+        ] {
+            assert_eq!(serve(flags).unwrap().may_call_loopback(), expected, "{flags:?}");
+        }
     }
 
     #[test]

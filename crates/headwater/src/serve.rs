@@ -76,7 +76,7 @@ pub(crate) async fn serve(mut flags: Serve) -> Result<()> {
         metrics,
         descriptions: descriptions(),
         backup: engine.backup(),
-        options: server::Options::default(),
+        options: server_options(&flags),
     })?;
     parts.follow(cacher);
     parts.follow_definitions(&server);
@@ -338,6 +338,14 @@ fn listen_options(flags: &Serve) -> listen::Options {
         http2_streams_max: flags.http2_max_streams_per_connection,
         ..listen::Options::default()
     }
+}
+
+fn server_options(flags: &Serve) -> server::Options {
+    let webhooks_on_loopback = match flags.may_call_loopback() {
+        true => server::Loopback::Callable,
+        false => server::Loopback::Refused,
+    };
+    server::Options { webhooks_on_loopback, ..server::Options::default() }
 }
 
 fn cache_options(flags: &Serve) -> CacheOptions {

@@ -10,6 +10,7 @@ mod limits;
 pub(crate) mod matching;
 mod mutate;
 mod observed;
+mod owners;
 mod pods;
 mod policy;
 pub(crate) mod quota;
@@ -142,6 +143,7 @@ pub(crate) async fn admit(
     pass(SECOND, &mut attempt)?;
     policy::typecheck::settle(server, kind, attempt.new, attempt.old);
     let validated = async {
+        owners::check(&attempt, &call.identity, server)?;
         if let Some(extensions) = &extensions {
             let objects = [Some(&*attempt.new), attempt.old];
             Box::pin(validate(extensions, server, &asked, objects, &mut warnings)).await?;

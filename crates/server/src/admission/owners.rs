@@ -1,0 +1,159 @@
+//! Owner references: an owner takes what it owns with it, and may be held up by it. So whoever
+//! changes the owners of an object may delete the object, and whoever lets it block the deletion of
+//! an owner may set finalizers on that owner.
+//!
+//! River: validation → **owners** → validating policies. Who may do what is the authorizer's to say.
+
+use headwater_api::Status;
+use serde_json::Value;
+
+use super::Attempt;
+use crate::authorize::{self, Attributes};
+use crate::identity::Identity;
+use crate::object::meta;
+use crate::registry::{Registry, Served};
+use crate::server::Server;
+use crate::status;
+
+/// Refuses changes of owner references beyond what the user may do.
+pub(super) fn check(
+    attempt: &Attempt<'_>,
+    identity: &Identity,
+    server: &Server,
+) -> Result<(), Status> {
+    let (new, old) = (owners(attempt.new), attempt.old.map_or(&[][..], owners));
+    if new == old {
+        return Ok(());
+    }
+    let (name, registry) = (meta(attempt.new, "name"), server.registry());
+    let check =
+        Check { kind: attempt.kind, namespace: attempt.namespace, name, registry: &registry };
+    let refused = check.refused(attempt.old.is_some(), new, old, &|attributes| {
+        authorize::allows(identity, attributes)
+    });
+    match refused {
+        Some(why) => Err(status::forbidden(&attempt.kind.group, &attempt.kind.plural, name, &why)),
+        None => Ok(()),
+    }
+}
+
+fn owners(object: &Value) -> &[Value] {
+    object["metadata"]["ownerReferences"].as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+struct Check<'a> {
+    kind: &'a Served,
+    namespace: &'a str,
+    name: &'a str,
+    registry: &'a Registry,
+}
+
+impl Check<'_> {
+    /// Why these owners may not be set in place of those.
+    fn refused(
+        &self,
+        is_update: bool,
+        new: &[Value],
+        old: &[Value],
+        allows: &dyn Fn(&Attributes<'_>) -> bool,
+    ) -> Option<String> {
+        // What one creates one need not have created; what is there may be somebody else's.
+        let delete = Attributes::Resource {
+            verb: "delete",
+            group: &self.kind.group,
+            resource: &self.kind.plural,
+            subresource: "",
+            namespace: self.namespace,
+            name: self.name,
+        };
+        if is_update && !allows(&delete) {
+            return Some("cannot set an ownerRef on a resource you can't delete".to_owned());
+        }
+        let was_blocking = |uid: &Value| {
+            old.iter().any(|owner| owner["uid"] == *uid && owner["blockOwnerDeletion"] == true)
+        };
+        new.iter()
+            .filter(|owner| owner["blockOwnerDeletion"] == true && !was_blocking(&owner["uid"]))
+            .find_map(|owner| self.refused_to_block(owner, allows))
+    }
+
+    fn refused_to_block(
+        &self,
+        owner: &Value,
+        allows: &dyn Fn(&Attributes<'_>) -> bool,
+    ) -> Option<String> {
+        let text = |key: &str| owner[key].as_str().unwrap_or_default();
+        let (version, kind) = (text("apiVersion"), text("kind"));
+        let (group, short) = version.split_once('/').unwrap_or(("", version));
+        let finalize = |group: &str, resource: &str, namespace: &str, name: &str| {
+            let (verb, subresource) = ("update", "finalizers");
+            allows(&Attributes::Resource { verb, group, resource, subresource, namespace, name })
+        };
+        if finalize("*", "*", "", "*") {
+            return None;
+        }
+        let Some(row) = self.registry.find_kind(group, short, kind) else {
+            return Some(format!(
+                "cannot set blockOwnerDeletion in this case because cannot find RESTMapping for APIVersion {version} Kind {kind}"
+            ));
+        };
+        let namespace = if row.namespaced { self.namespace } else { "" };
+        match finalize(&row.group, &row.plural, namespace, text("name")) {
+            true => None,
+            false => Some(
+                "cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set finalizers on"
+                    .to_owned(),
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use headwater_api::kind;
+    use serde_json::json;
+
+    use super::*;
+
+    /// What somebody is told who may do these things: `verb resource[/subresource] name`.
+    fn refused(may: &[&str], is_update: bool, new: &Value, old: &Value) -> Option<String> {
+        let registry = Registry::new(kind::builtin());
+        let kind = registry.find("", "v1", "pods").unwrap();
+        let check = Check { kind, namespace: "ns", name: "a", registry: &registry };
+        let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+        check.refused(is_update, &list(new), &list(old), &|attributes| match attributes {
+            Attributes::Resource { verb, resource, subresource, namespace, name, .. } => {
+                let wanted = format!("{verb} {namespace}/{resource}/{subresource} {name}");
+                may.contains(&wanted.as_str())
+            }
+            Attributes::Path { .. } => false,
+        })
+    }
+
+    #[test]
+    fn whoever_changes_owners_may_delete_and_whoever_blocks_may_finalize() {
+        let (plain, block) = (
+            json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "1"}]),
+            json!([{
+                "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "1",
+                "blockOwnerDeletion": true,
+            }]),
+        );
+        let none = json!([]);
+        let delete = "cannot set an ownerRef on a resource you can't delete";
+        let finalize = "cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set finalizers on";
+        assert_eq!(refused(&[], false, &plain, &none), None);
+        assert_eq!(refused(&[], true, &plain, &none).as_deref(), Some(delete));
+        assert_eq!(refused(&["delete ns/pods/ a"], true, &plain, &none), None);
+        assert_eq!(refused(&[], false, &block, &none).as_deref(), Some(finalize));
+        let may = ["update ns/replicasets/finalizers r"];
+        assert_eq!(refused(&may, false, &block, &none), None);
+        assert_eq!(refused(&["update /*/finalizers *"], false, &block, &none), None);
+        // What blocked before may go on to.
+        assert_eq!(refused(&["delete ns/pods/ a"], true, &block, &block), None);
+        let strange =
+            json!([{"apiVersion": "x/v1", "kind": "Y", "uid": "2", "blockOwnerDeletion": true}]);
+        let why = refused(&[], false, &strange, &none).unwrap();
+        assert!(why.ends_with("cannot find RESTMapping for APIVersion x/v1 Kind Y"), "{why}");
+    }
+}

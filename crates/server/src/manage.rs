@@ -9,9 +9,12 @@ use headwater_api::options::{WriteOptions, manager_name};
 use headwater_api::structural::Structured;
 use http::header;
 
+pub(crate) mod track;
+
 use crate::custom::Custom;
 use crate::registry::Served;
 use crate::server::{Call, Server};
+use track::Known;
 
 /// One write as field management sees it.
 pub(crate) struct Manager<'a> {
@@ -23,13 +26,6 @@ pub(crate) struct Manager<'a> {
     force: bool,
     /// What a webhook said about objects in other versions.
     known: Vec<Known>,
-}
-
-/// An object, and how it looks in another version.
-pub(crate) struct Known {
-    pub(crate) object: Value,
-    pub(crate) to: String,
-    pub(crate) made: Value,
 }
 
 impl<'a> Manager<'a> {

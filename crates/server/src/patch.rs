@@ -12,11 +12,12 @@ use headwater_api::schema::Types;
 use headwater_api::{Status, managed};
 use http::header;
 
-use crate::manage::{Known, Manager};
+use crate::manage::Manager;
+use crate::manage::track::{Known, Unfinished};
 use crate::object::meta;
 use crate::route::Resource;
 use crate::server::{Call, Server};
-use crate::write::{Change, Unfinished, Update, Written, check_name, check_namespace};
+use crate::write::{Change, Update, Written, check_name, check_namespace};
 use crate::{decode, status};
 
 /// PATCH on an object.

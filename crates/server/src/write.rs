@@ -18,7 +18,8 @@ use jiff::Timestamp;
 use crate::admission::{Attempt, Origin, admit, is_released};
 use crate::custom::{self, conversion};
 use crate::decode;
-use crate::manage::{Known, Manager};
+use crate::manage::Manager;
+use crate::manage::track::{Known, Unfinished, changed, track};
 use crate::object::{Current, canonical, meta, metadata, stamp, wire};
 use crate::registry::Served;
 use crate::route::{Resource, object_key};
@@ -244,86 +245,6 @@ pub(crate) fn from_storage(kind: &Served, value: &mut Value) {
     }
 }
 
-/// Objects that a webhook is asked about for the sake of one write's managers, at most.
-const LEARN_MAX: usize = 32;
-
-/// Brings `managedFields` up to date: they speak of the form of the request, and of what the
-/// client `made` where webhooks and policies made something else of it. What those set is nobody's,
-/// as in Kubernetes.
-async fn track(
-    server: &Server,
-    manager: &mut Manager<'_>,
-    kind: &Served,
-    old: Option<&Value>,
-    new: &mut Value,
-    made: Option<&Value>,
-) -> Result<(), Status> {
-    let Some(made) = made else { return track_all(server, manager, kind, old, new).await };
-    let mut made = made.clone();
-    track_all(server, manager, kind, old, &mut made).await?;
-    managed::take(new);
-    if let Some(entries) = managed::take(&mut made) {
-        managed::put(new, entries);
-    }
-    Ok(())
-}
-
-/// The same, of the whole object.
-async fn track_all(
-    server: &Server,
-    manager: &mut Manager<'_>,
-    kind: &Served,
-    old: Option<&Value>,
-    new: &mut Value,
-) -> Result<(), Status> {
-    if kind.conversion().is_none() {
-        return Ok(track_alike(manager, kind, old, new)?);
-    }
-    for _ in 0..LEARN_MAX {
-        let mut tracked = new.clone();
-        match manager.track(old, &mut tracked) {
-            Err(managed::Error::Unconverted { object, to }) => {
-                manager.learn(learn(server, kind, *object, to).await?);
-            }
-            done => {
-                *new = tracked;
-                return Ok(done?);
-            }
-        }
-    }
-    Err(status::internal("managed fields are in too many versions"))
-}
-
-/// Finds out how an object looks in another version.
-async fn learn(server: &Server, kind: &Served, object: Value, to: String) -> Result<Known, Status> {
-    let conversion = kind.conversion().ok_or_else(|| status::internal("there is no webhook"))?;
-    let made = conversion.tree(server, &to, object.clone()).await?;
-    Ok(Known { object, to, made })
-}
-
-fn track_alike(
-    manager: &Manager<'_>,
-    kind: &Served,
-    old: Option<&Value>,
-    new: &mut Value,
-) -> Result<(), managed::Error> {
-    if !kind.is_converted() {
-        return manager.track(old, new);
-    }
-    let seen = |value: &Value| {
-        let mut value = value.clone();
-        from_storage(kind, &mut value);
-        value
-    };
-    let (old, mut asked) = (old.map(seen), seen(new));
-    manager.track(old.as_ref(), &mut asked)?;
-    match asked["metadata"]["managedFields"].take() {
-        Value::Null => metadata(new).remove("managedFields"),
-        fields => metadata(new).insert("managedFields".into(), fields),
-    };
-    Ok(())
-}
-
 /// What became of a guarded write.
 pub(crate) enum Stored {
     /// It is durable, at this revision.
@@ -379,29 +300,6 @@ pub(crate) trait Change: Send {
     /// Whether it has decided on `managedFields` already.
     fn is_managed(&self) -> bool {
         false
-    }
-}
-
-/// Why a change was not made.
-pub(crate) enum Unfinished {
-    /// It cannot be.
-    Refused(Status),
-    /// It has to be known first how an object looks in another version.
-    Unconverted { object: Box<Value>, to: String },
-}
-
-impl From<Status> for Unfinished {
-    fn from(status: Status) -> Unfinished {
-        Unfinished::Refused(status)
-    }
-}
-
-impl From<managed::Error> for Unfinished {
-    fn from(error: managed::Error) -> Unfinished {
-        match error {
-            managed::Error::Unconverted { object, to } => Unfinished::Unconverted { object, to },
-            error => Unfinished::Refused(error.into()),
-        }
     }
 }
 
@@ -524,9 +422,9 @@ impl Update<'_> {
         let mut new = if kind.is_converted() {
             let mut seen = old.clone();
             from_storage(kind, &mut seen);
-            self.changed(change, &seen).await?
+            changed(self.server, kind, change, &seen).await?
         } else {
-            self.changed(change, old).await?
+            changed(self.server, kind, change, old).await?
         };
         let (uid, actual) = (meta(&new, "uid"), meta(old, "uid"));
         if change.is_whole() && !uid.is_empty() && uid != actual {
@@ -568,20 +466,6 @@ impl Update<'_> {
         }
         let stored = conversion::tree(self.server, kind.storage_row(), new).await?;
         self.store(current, &stored).await
-    }
-
-    /// Asks the change until it is made: it may want to know other versions of objects first.
-    async fn changed(&self, change: &mut impl Change, current: &Value) -> Result<Value, Status> {
-        for _ in 0..LEARN_MAX {
-            match change.attempt(current) {
-                Ok(new) => return Ok(new),
-                Err(Unfinished::Refused(status)) => return Err(status),
-                Err(Unfinished::Unconverted { object, to }) => {
-                    change.learn(learn(self.server, &self.resource.kind, *object, to).await?);
-                }
-            }
-        }
-        Err(status::internal("managed fields are in too many versions"))
     }
 
     async fn store(&self, current: &Current, new: &Value) -> Result<Tried, Status> {

@@ -210,6 +210,32 @@ async fn thousands_of_watchers_end_with_their_definition() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn thousands_of_watchers_end_when_their_version_is_served_no_more() {
+    const SECOND: &str = "/apis/example.com/v2/namespaces/ns/widgets";
+    let world = World::with_widgets(|definition| {
+        definition["spec"]["versions"] = json!([version_of("v1", true), version_of("v2", false)]);
+    })
+    .await;
+    let made = world.widget("a", json!({})).await;
+    let mut watches = Vec::new();
+    for index in 0..2_000 {
+        let target = if index % 2 == 0 { WIDGETS } else { SECOND };
+        let mut watch = world.watch(&format!("{target}?watch=1")).await;
+        assert_eq!(watch.take(1).await, "ADDED/a");
+        watches.push(watch);
+    }
+    world.redefine(|definition| definition["spec"]["versions"][1]["served"] = false.into()).await;
+    for watch in &mut watches {
+        assert_eq!(ends(watch).await, Vec::<String>::new());
+    }
+    world.get(&format!("{SECOND}?watch=1")).await.is(404, "404 page not found\n");
+    // Those of the other version come back where they were.
+    world.widget("b", json!({})).await;
+    let resumed = format!("{WIDGETS}?watch=1&resourceVersion={}", version(&made));
+    assert_eq!(world.watch(&resumed).await.take(1).await, "ADDED/b");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_object_outlives_its_definition_however_writers_race() {
     let world = World::start().await;

@@ -5,7 +5,7 @@
 //! River: validation → **owners** → validating policies. Who may do what is the authorizer's to say.
 
 use headwater_api::Status;
-use serde_json::Value;
+use headwater_api::json::Value;
 
 use super::Attempt;
 use crate::authorize::{self, Attributes};
@@ -110,8 +110,8 @@ impl Check<'_> {
 
 #[cfg(test)]
 mod tests {
+    use headwater_api::json::json;
     use headwater_api::kind;
-    use serde_json::json;
 
     use super::*;
 

@@ -3,8 +3,8 @@
 //! River: admission → **track** → store. The rules are free of I/O and say what they miss; here it is
 //! found out, and they run again.
 
+use headwater_api::json::Value;
 use headwater_api::{Status, managed};
-use serde_json::Value;
 
 use super::Manager;
 use crate::object::metadata;

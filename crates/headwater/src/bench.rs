@@ -3,195 +3,212 @@
 //! Promise: the figures of one run belong together; every stream is checked for gaps, repeats and
 //! order while it is measured, and a bench that sees one fails.
 
-use std::path::PathBuf;
+use std::time::Duration;
 
-use anyhow::{Result, ensure};
-use clap::{Args, Subcommand, ValueEnum};
+use anyhow::{Context, Result, ensure};
+use clap::ValueEnum;
 
 use crate::limits;
 
+mod flags;
+// What is measured, and how it is told.
+mod figures;
+mod goals;
+mod report;
+mod table;
+mod plot;
+mod html;
+mod progress;
+// Servers and the work they are given.
+mod target;
+mod clean;
+mod measure;
+mod session;
+mod object;
+mod load;
+mod requests;
+mod stream;
+mod seen;
+mod watchers;
+// Scenarios.
+mod targets;
+mod start;
+mod write;
+mod list;
+mod fan_out;
+mod selective;
+mod herd;
+mod idle;
 mod client;
 mod cluster;
-mod list;
-mod load;
-mod measure;
-mod object;
-mod report;
-mod start;
-mod stream;
-mod target;
-mod watch;
-mod write;
+mod floor;
 
-use report::Report;
-use target::Target;
+pub(crate) use flags::Bench;
+use flags::{Common, Scenario};
+use report::{Outputs, Report};
+use session::Session;
+use target::Source;
 
-/// Flags of `bench`.
-#[derive(Debug, Args)]
-pub(crate) struct Bench {
-    #[command(subcommand)]
-    scenario: Scenario,
-
-    /// Measure this server instead of one started for the purpose
-    #[arg(long, global = true, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
-
-    /// Process to read CPU and memory of, with --kubeconfig; may be repeated
-    #[arg(long, global = true, value_name = "PID", requires = "kubeconfig")]
-    pid: Vec<u32>,
-
-    /// Start the server with --memory instead of a directory beside this one
-    #[arg(long, global = true, conflicts_with = "kubeconfig")]
-    memory: bool,
-
-    /// Print JSON, one object a line
-    #[arg(long, global = true)]
-    json: bool,
-}
-
-#[derive(Debug, Subcommand)]
-enum Scenario {
-    /// Creates and updates, with one client and with many
-    Write(Writes),
-    /// Lists: whole, compressed, in pages, by label, by namespace, many at once, as a stream
-    List(Lists),
-    /// Fan-out to many watchers, flat out, paced, selective; watchers that come back; idle ones
-    Watch(Watches),
-    /// Empty store to ready, and a restart with data to the first list
-    Start(Starts),
-    /// From nothing to many pods running on many simulated nodes, with all controllers
-    Cluster(Clusters),
-    /// A client's cache of many pods: CPU and memory, kept in several ways and by kube-runtime
-    Client(Clients),
-    /// One of the processes of `bench client`
-    #[command(hide = true)]
-    Follow(Follow),
-}
-
-/// Flags of `bench write`.
-#[derive(Debug, Args)]
-struct Writes {
-    /// Pods to create and update
-    #[arg(long, value_name = "N", default_value_t = 10_000)]
-    objects: usize,
-}
-
-/// Flags of `bench list`.
-#[derive(Debug, Args)]
-struct Lists {
-    /// Pods to list
-    #[arg(long, value_name = "N", default_value_t = 10_000)]
-    objects: usize,
-
-    /// Times each list is repeated
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    rounds: usize,
-}
-
-/// Flags of `bench watch`.
-#[derive(Debug, Args)]
-struct Watches {
-    /// Watchers
-    #[arg(long, value_name = "N", default_value_t = 1000)]
-    watchers: usize,
-
-    /// Watchers that only wait, for their memory; 0 leaves them out
-    #[arg(long, value_name = "N", default_value_t = 5000)]
-    idle: usize,
-
-    /// Writes to send to all watchers, flat out
-    #[arg(long, value_name = "N", default_value_t = 500)]
-    writes: usize,
-}
-
-/// Flags of `bench start`.
-#[derive(Debug, Args)]
-struct Starts {
-    /// Pods to restart with
-    #[arg(long, value_name = "N", default_value_t = 10_000)]
-    objects: usize,
-}
-
-/// Flags of `bench cluster`.
-#[derive(Debug, Args)]
-struct Clusters {
-    /// Pods, in Deployments of 250
-    #[arg(long, value_name = "N", default_value_t = 5000)]
-    pods: usize,
-
-    /// Simulated nodes
-    #[arg(long, value_name = "N", default_value_t = 500)]
-    nodes: usize,
-}
-
-/// Flags of `bench client`.
-#[derive(Debug, Args)]
-struct Clients {
-    /// Pods to keep; may be repeated
-    #[arg(long, value_name = "N", default_values_t = [10_000, 100_000])]
-    objects: Vec<usize>,
-
-    /// Updates to handle after the sync
-    #[arg(long, value_name = "N", default_value_t = 100_000)]
-    updates: usize,
-
-    /// Ways to keep them; all unless given
-    #[arg(long, value_enum, value_name = "WAY")]
-    keep: Vec<client::Keep>,
-}
-
-/// Flags of `bench follow`.
-#[derive(Debug, Args)]
-struct Follow {
-    #[arg(long, value_enum)]
-    keep: client::Keep,
-
-    #[arg(long)]
-    updates: u64,
-}
-
-/// Runs one scenario and prints a line for each thing measured.
+/// Runs one scenario, prints a line for each thing measured, and writes what else was asked for.
 pub(crate) async fn bench(flags: Bench) -> Result<()> {
     limits::raise();
-    let mut report = Report::new(flags.json);
-    if let Scenario::Start(starts) = &flags.scenario {
-        return start::run(starts.objects, &mut report).await;
-    }
-    if let Scenario::Cluster(clusters) = &flags.scenario {
-        ensure!(flags.kubeconfig.is_none(), "bench cluster starts a server of its own");
-        let size = cluster::Size { nodes: clusters.nodes, pods: clusters.pods };
-        return Box::pin(cluster::run(&size, flags.memory, &mut report)).await;
-    }
-    if let Scenario::Client(clients) = &flags.scenario {
-        ensure!(flags.kubeconfig.is_none(), "bench client starts a server of its own");
-        let keep = match clients.keep.as_slice() {
-            [] => client::Keep::value_variants().to_vec(),
-            chosen => chosen.to_vec(),
-        };
-        let (objects, updates) = (clients.objects.clone(), clients.updates);
-        let size = client::Size { objects, updates, keep };
-        return client::run(&size, flags.memory, &mut report).await;
-    }
-    if let (Scenario::Follow(follow), Some(kubeconfig)) = (&flags.scenario, &flags.kubeconfig) {
-        return client::follow::follow(kubeconfig, follow.keep, follow.updates).await;
-    }
-    let target = match &flags.kubeconfig {
-        Some(kubeconfig) => Target::existing(kubeconfig, flags.pid)?,
-        None => Target::start(flags.memory)?,
-    };
-    match &flags.scenario {
-        Scenario::Write(writes) => write::run(&target, writes.objects, &mut report).await,
-        Scenario::List(lists) => list::run(&target, lists.objects, lists.rounds, &mut report).await,
-        Scenario::Watch(watches) => {
-            let size = watch::Size {
-                watchers: watches.watchers,
-                idle: watches.idle,
-                writes: watches.writes,
-            };
-            watch::run(&target, &size, &mut report).await
+    let Bench { scenario, common } = flags;
+    match (&scenario, &common.kubeconfig) {
+        (Scenario::Follow(follow), Some(kubeconfig)) => {
+            return client::follow::follow(kubeconfig, follow.keep, follow.updates).await;
         }
-        Scenario::Start(_) | Scenario::Cluster(_) | Scenario::Client(_) | Scenario::Follow(_) => {
+        (Scenario::FloorServer, Some(kubeconfig)) => {
+            return floor::server::serve(kubeconfig).await;
+        }
+        _ => {}
+    }
+    let with_floor = common.floor && !matches!(scenario, Scenario::Floor(_));
+    let memory = common.memory;
+    let mut session = session(common);
+    Box::pin(run(&mut session, scenario, memory)).await?;
+    if with_floor {
+        Box::pin(FLOOR.run(&mut session)).await?;
+    }
+    session.report.finish()
+}
+
+/// What `--floor` measures beside a scenario.
+const FLOOR: floor::Floor =
+    floor::Floor { watchers: 1000, writes: 500, idle: 5000, objects: 10_000 };
+
+fn session(common: Common) -> Session {
+    let first = match common.kubeconfig {
+        Some(kubeconfig) => Source::Running { kubeconfig, pids: common.pid },
+        None => Source::Own { memory: common.memory },
+    };
+    let second =
+        common.against.map(|kubeconfig| Source::Running { kubeconfig, pids: common.against_pid });
+    let subject = first.name();
+    let outputs = Outputs { json: common.json, html: common.html, svg: common.svg };
+    let sources = std::iter::once(first).chain(second).collect();
+    Session::new(sources, common.runs.into(), Report::new(outputs, subject))
+}
+
+async fn run(session: &mut Session, scenario: Scenario, memory: bool) -> Result<()> {
+    match scenario {
+        Scenario::Targets(flags) => run_targets(session, &flags).await,
+        Scenario::Start(flags) => {
+            ensure!(session.is_own(), "bench start stops and starts a server of its own");
+            start::run(session, &ascending(flags.objects)?).await
+        }
+        Scenario::Write(flags) => run_writes(session, flags).await,
+        Scenario::List(flags) => run_lists(session, flags).await,
+        Scenario::FanOut(flags) => run_fan_outs(session, flags).await,
+        Scenario::Selective(flags) => run_selective(session, flags).await,
+        Scenario::Herd(flags) => {
+            fan_out::prepare(session).await?;
+            for watchers in ascending(flags.watchers)? {
+                herd::Herd { watchers, missed: flags.missed }.run(session).await?;
+            }
             Ok(())
         }
+        Scenario::Idle(flags) => run_idle(session, flags).await,
+        Scenario::Client(flags) => {
+            let (objects, updates) = (ascending(flags.objects)?, flags.updates);
+            let size = client::Size { objects, updates, keep: all_unless_given(flags.keep) };
+            client::run(session, &size).await
+        }
+        Scenario::Cluster(flags) => {
+            ensure!(session.is_own(), "bench cluster starts a server of its own");
+            let size = cluster::Size { nodes: flags.nodes, pods: flags.pods };
+            Box::pin(cluster::run(session, &size, memory)).await
+        }
+        Scenario::Floor(flags) => {
+            floor::Floor { watchers: flags.watchers, ..FLOOR }.run(session).await
+        }
+        Scenario::Follow(_) | Scenario::FloorServer => {
+            anyhow::bail!("this is a part of another bench and needs --kubeconfig")
+        }
     }
+}
+
+async fn run_targets(session: &mut Session, flags: &flags::Targets) -> Result<()> {
+    let shrink = if flags.quick { 100 } else { 1 };
+    let idle = Duration::from_secs(flags.idle_seconds);
+    Box::pin(targets::Targets { shrink, idle }.run(session)).await?;
+    session.report.goals();
+    Ok(())
+}
+
+async fn run_writes(session: &mut Session, flags: flags::Writes) -> Result<()> {
+    write::prepare(session).await?;
+    let verbs = all_unless_given(flags.verb);
+    let mut first = 0;
+    for clients in ascending(flags.clients)? {
+        let objects = if clients == 1 { (flags.objects / 10).max(1) } else { flags.objects };
+        let writes = write::Writes { verbs: verbs.clone(), clients, objects, first };
+        writes.run(session).await?;
+        first = writes.end(session);
+    }
+    Ok(())
+}
+
+async fn run_lists(session: &mut Session, flags: flags::Lists) -> Result<()> {
+    session.fresh().await?;
+    let modes = all_unless_given(flags.mode);
+    let mut made = 0;
+    for objects in ascending(flags.objects)? {
+        list::prepare(session, made, objects).await?;
+        made = objects;
+        for way in list::ways(objects, &modes, flags.rounds) {
+            if !flags.plain || way.is_plain() {
+                way.run(session).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn run_fan_outs(session: &mut Session, flags: flags::FanOuts) -> Result<()> {
+    fan_out::prepare(session).await?;
+    let pace = flags.writes_per_second.map_or(fan_out::Pace::FlatOut, fan_out::Pace::PerSecond);
+    let protocol = if flags.http2 { stream::Protocol::Http2 } else { stream::Protocol::Http1 };
+    for watchers in ascending(flags.watchers)? {
+        let case = fan_out::FanOut { watchers, writes: flags.writes, pace, protocol };
+        case.run(session).await?;
+    }
+    Ok(())
+}
+
+async fn run_selective(session: &mut Session, flags: flags::Selectives) -> Result<()> {
+    fan_out::prepare(session).await?;
+    let watchers = ascending(flags.watchers)?;
+    for by in all_unless_given(flags.by) {
+        for &watchers in &watchers {
+            selective::Selective { by, watchers, writes: flags.writes }.run(session).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn run_idle(session: &mut Session, flags: flags::Idles) -> Result<()> {
+    let looked_at = Duration::from_secs(flags.idle_seconds);
+    for watchers in ascending(flags.watchers)? {
+        idle::memory(session, watchers).await?;
+        if flags.idle_seconds > 0 {
+            idle::Minute { objects: flags.objects, watchers, looked_at }.run(session).await?;
+        }
+    }
+    Ok(())
+}
+
+fn all_unless_given<T: ValueEnum + Clone>(given: Vec<T>) -> Vec<T> {
+    match given.as_slice() {
+        [] => T::value_variants().to_vec(),
+        _ => given,
+    }
+}
+
+/// Sizes of a sweep, each once: what a smaller one needs, a larger one uses on.
+fn ascending(mut sizes: Vec<usize>) -> Result<Vec<usize>> {
+    sizes.sort_unstable();
+    sizes.dedup();
+    let least = sizes.first().context("at least one size is needed")?;
+    ensure!(*least > 0, "0 of something cannot be measured");
+    Ok(sizes)
 }

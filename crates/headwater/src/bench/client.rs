@@ -10,13 +10,15 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
-use http::Method;
 
-use super::load::{Work, create_pod, load, make_namespaces};
+use super::figures::{Figure, Figures};
+use super::list;
+use super::load::load;
 use super::measure::Used;
-use super::object::{namespace, pod, pod_name};
-use super::report::{Line, Report};
-use super::target::{Home, Started, Target};
+use super::report::{self, Row};
+use super::requests::update_pod;
+use super::session::Session;
+use super::target::{Target, end};
 
 pub(super) mod follow;
 
@@ -41,15 +43,6 @@ impl Keep {
     fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
-
-    /// What is aimed at for 100,000 pods of 6 KB.
-    fn goal(self, phase: &str) -> &'static str {
-        match (self, phase) {
-            (Keep::Packed, "synced") => "≤ 30 µs and ≤ 8 KB a pod",
-            (Keep::Typed, "synced") => "≤ 70 µs and ≤ 28 KB a pod",
-            _ => "",
-        }
-    }
 }
 
 /// What is measured.
@@ -59,26 +52,18 @@ pub(super) struct Size {
     pub(super) keep: Vec<Keep>,
 }
 
-pub(super) async fn run(size: &Size, memory: bool, report: &mut Report) -> Result<()> {
-    let started = Started::new(Home::new()?, memory)?;
-    let kubeconfig = started.kubeconfig();
-    let (target, _) = Target::timed(started)?;
-    make_namespaces(&target).await?;
+pub(super) async fn run(session: &mut Session, size: &Size) -> Result<()> {
+    session.fresh().await?;
     let mut made = 0;
-    let mut round = 0;
-    for objects in &size.objects {
-        report.note(&format!("creating pods, up to {objects}"));
-        let from = made;
-        let missing = objects.saturating_sub(made);
-        load(&target.endpoint, 16, missing, move |index| create_pod(from + index)).await?;
-        made = made.max(*objects);
+    for &objects in &size.objects {
+        list::prepare(session, made, objects).await?;
+        made = objects;
         let mut others = Vec::new();
-        for keep in &size.keep {
-            let case = Case { keep: *keep, objects: made, updates: size.updates };
-            let phases = case.run(&target, &kubeconfig, round).await?;
-            round += size.updates.div_ceil(made);
-            case.report(&phases, &others, report);
-            if *keep == Keep::KubeRuntime {
+        for &keep in &size.keep {
+            let case = Case { keep, objects, updates: size.updates };
+            let phases = case.runs(session).await?;
+            case.report(&phases, &others, session);
+            if keep == Keep::KubeRuntime {
                 others = phases;
             }
         }
@@ -93,50 +78,54 @@ struct Case {
     updates: usize,
 }
 
+/// The figures of each phase: medians, if it ran several times.
+type Phases = Vec<(String, Figures)>;
+
 impl Case {
+    /// As often as asked, on the first of the servers: what is measured is the client.
+    async fn runs(&self, session: &Session) -> Result<Phases> {
+        let mut runs = Vec::new();
+        for _ in 0..session.runs() {
+            runs.push(self.run(session.first()?).await?);
+        }
+        let first = runs.first().context("there is a run")?.iter().enumerate();
+        let medians = first.map(|(index, phase)| {
+            let figures: Vec<Figures> =
+                runs.iter().map(|run| run[index].figures(self.objects)).collect();
+            (phase.name.clone(), Figures::median(&figures))
+        });
+        Ok(medians.collect())
+    }
+
     /// Follows in a new process: until it has synced, and until it has seen the updates.
-    async fn run(&self, target: &Target, kubeconfig: &Path, round: usize) -> Result<Vec<Phase>> {
-        let mut follower = Follower::start(self, kubeconfig)?;
+    async fn run(&self, target: &Target) -> Result<Vec<Phase>> {
+        let mut follower = Follower::start(self, &target.kubeconfig)?;
         let syncing = tokio::task::spawn_blocking(|| (follower.phase(), follower));
         let (synced, mut follower) = syncing.await?;
         let mut phases = vec![synced?];
         if self.updates > 0 {
             let reading = tokio::task::spawn_blocking(move || follower.phase());
             let objects = self.objects;
-            let update = move |turn: usize| update_pod(turn % objects, round + turn / objects + 1);
+            let update = move |turn: usize| update_pod(turn % objects);
             load(&target.endpoint, 16, self.updates, update).await?;
             phases.push(reading.await??);
         }
         Ok(phases)
     }
 
-    fn report(&self, phases: &[Phase], others: &[Phase], report: &mut Report) {
-        for phase in phases {
-            let (verb, unit) = match phase.name.as_str() {
-                "synced" => ("sync", "pods"),
-                _ => ("updates with", "changes"),
+    fn report(&self, phases: &Phases, others: &Phases, session: &mut Session) {
+        for (name, figures) in phases {
+            let (mode, unit) = match name.as_str() {
+                "synced" => (self.keep.name(), "pods"),
+                _ => (format!("{}, updates", self.keep.name()), "changes"),
             };
-            let name = format!("{verb} {} pods, {}", self.objects, self.keep.name());
-            let (wall, cpu) = (phase.wall(), phase.cpu());
-            let line = Line::new(name, unit).used(phase.count, Used { wall, cpu: Some(cpu) });
-            let each = |bytes: u64| bytes / self.objects as u64;
-            let line = line.memory(each(phase.peak_bytes), each(phase.settled_bytes));
-            let other = others.iter().find(|other| other.name == phase.name);
-            let line = match other {
-                Some(other) => line.against("kube-runtime", phase.ratios(other)),
-                None => line,
-            };
-            report.line(&line.target(self.keep.goal(&phase.name)));
+            let case = report::Case::new("client", &mode, unit).sized("objects", self.objects);
+            let other = others.iter().find(|(other, _)| other == name);
+            let against =
+                other.map(|(_, theirs)| ("kube-runtime".to_owned(), figures.over(theirs)));
+            let (server, runs) = ("headwater".into(), session.runs());
+            session.report.row(Row { case, server, runs, figures: *figures, against });
         }
-    }
-}
-
-fn update_pod(index: usize, mark: usize) -> Work {
-    let namespace = namespace(index);
-    Work {
-        method: Method::PUT,
-        path: format!("/api/v1/namespaces/{namespace}/pods/{}", pod_name(index)),
-        body: pod(index, &namespace, mark),
     }
 }
 
@@ -166,25 +155,20 @@ impl Follower {
 
 impl Drop for Follower {
     fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        end(&mut self.child);
     }
 }
 
 impl Phase {
-    fn wall(&self) -> Duration {
-        Duration::from_secs_f64(self.wall_seconds)
-    }
-
-    fn cpu(&self) -> Duration {
-        Duration::from_secs_f64(self.cpu_seconds)
-    }
-
-    /// CPU and settled memory, as parts of another's.
-    fn ratios(&self, other: &Phase) -> (f64, f64) {
-        let memory = self.settled_bytes as f64 / other.settled_bytes.max(1) as f64;
-        (self.cpu_seconds / other.cpu_seconds, memory)
+    /// CPU for each thing that was seen, memory for each pod that is kept.
+    fn figures(&self, objects: usize) -> Figures {
+        let wall = Duration::from_secs_f64(self.wall_seconds);
+        let cpu = Some(Duration::from_secs_f64(self.cpu_seconds));
+        let figures = Figures::used(self.count as usize, Used { wall, cpu });
+        let each = |bytes: u64| bytes as f64 / objects as f64;
+        figures
+            .with(Figure::Memory, each(self.settled_bytes))
+            .with(Figure::Peak, each(self.peak_bytes))
     }
 }
 
@@ -193,15 +177,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ratios_are_parts_of_the_others_figures() {
-        let phase = |cpu_seconds, settled_bytes| Phase {
-            name: "synced".into(),
-            count: 1,
+    fn memory_is_told_for_each_pod_and_cpu_for_each_change() {
+        let phase = Phase {
+            name: "updated".into(),
+            count: 40,
             wall_seconds: 1.0,
-            cpu_seconds,
-            peak_bytes: 0,
-            settled_bytes,
+            cpu_seconds: 0.004,
+            peak_bytes: 4000,
+            settled_bytes: 2000,
         };
-        assert_eq!(phase(1.0, 50).ratios(&phase(4.0, 200)), (0.25, 0.25));
+        let figures = phase.figures(20);
+        assert_eq!(figures.get(Figure::Cpu), Some(100.0));
+        assert_eq!(figures.get(Figure::Memory), Some(100.0));
+        assert_eq!(figures.get(Figure::Peak), Some(200.0));
     }
 }

@@ -4,9 +4,8 @@
 //! first sync; the server's own counters say so.
 
 use std::collections::HashSet;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -19,9 +18,11 @@ use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::measure::{Meter, Used, rss};
-use super::report::{Line, Report};
-use super::target::{Home, Started, Target};
+use super::figures::{Figure, Figures};
+use super::measure::{Meter, metrics, rss};
+use super::report::{Case, Row};
+use super::session::Session;
+use super::target::{Home, Started, Target, end, ready};
 use crate::connect::{Connection, successful};
 
 /// How large the cluster is.
@@ -44,26 +45,24 @@ rules:
   - {stage: Gone}
 ";
 
-pub(super) async fn run(size: &Size, memory: bool, report: &mut Report) -> Result<()> {
+pub(super) async fn run(session: &mut Session, size: &Size, memory: bool) -> Result<()> {
     let home = Home::new()?;
     let stages = home.path().join("stages.yaml");
     std::fs::write(&stages, STAGES)?;
-    let started = Started::new(home, memory)?;
-    let kubeconfig = started.kubeconfig();
-    let (mut target, _) = Target::timed(started)?;
+    let (mut target, _) = Target::of(Started::new(home, memory)?)?;
     let server = target.pids.clone();
 
-    report.note(&format!("starting controllers and {} nodes", size.nodes));
+    session.report.note(&format!("starting controllers and {} nodes", size.nodes));
     let began = Instant::now();
-    let controllers = Controllers::start(&kubeconfig, &stages, size.nodes)?;
+    let controllers = Controllers::start(&target.kubeconfig, &stages, size.nodes)?;
     target.pids.push(controllers.child.id());
-    let eyes = Eyes::open(&kubeconfig).await?;
-    eyes.run(measure(size, &target, began, &eyes, report)).await?;
+    let eyes = Eyes::open(&target.kubeconfig).await?;
+    Box::pin(eyes.run(measure(size, &target, began, &eyes, session))).await?;
     let controllers_pids = vec![controllers.child.id()];
-    for (name, pids) in [("the server", server), ("the controllers", controllers_pids)] {
+    for (mode, pids) in [("server", server), ("controllers", controllers_pids)] {
         target.pids = pids;
-        let name = format!("memory of {name}, {} pods on {} nodes", size.pods, size.nodes);
-        report.line(&Line::new(name, "bytes").bytes(rss(&target)));
+        let case = Case::new("cluster", mode, "processes").sized("pods", size.pods);
+        tell(session, case, Figures::default().memory(rss(&target).await));
     }
     Ok(())
 }
@@ -73,40 +72,37 @@ async fn measure(
     target: &Target,
     began: Instant,
     eyes: &Eyes,
-    report: &mut Report,
+    session: &mut Session,
 ) -> Result<()> {
     let nodes = eyes.factory.informer::<Node>().open()?;
     eyes.until(&nodes, size.nodes, |_| true).await?;
-    let name = format!("nothing to {} nodes", size.nodes);
-    report.line(&Line::new(name, "").took(began.elapsed()));
+    let took = Figures::default().with(Figure::Wall, began.elapsed().as_secs_f64());
+    tell(session, Case::new("cluster", "nodes there", "nodes").sized("nodes", size.nodes), took);
 
     let before = Reads::settled(target).await?;
     let mut connection = Connection::open(&target.endpoint).await?;
-    let meter = Meter::start(target);
+    let meter = Meter::start(target).await;
     for number in 0..size.pods.div_ceil(REPLICAS) {
         let replicas = REPLICAS.min(size.pods - number * REPLICAS);
         deploy(&mut connection, number, replicas).await?;
     }
     let is_up = |pod: &Pod| pod.phase() == "Running" && pod.is_ready();
     eyes.until(&eyes.pods, size.pods, is_up).await?;
-    let used = meter.stop();
+    let used = meter.stop().await;
     let after = Reads::of(target).await?;
-    let name = format!("nothing to {} pods running, all processes", size.pods);
-    report.line(&Line::new(name, "pods").used(size.pods as u64, used));
-    report_cpu(size, used, report);
+    let case = Case::new("cluster", "pods running", "pods").sized("pods", size.pods);
+    tell(session, case, Figures::used(size.pods, used));
     ensure!(
         before == after,
         "a controller read again what it had: {before:?} before, {after:?} after"
     );
-    report.note("no controller sent a list or began a watch again after its first sync");
+    session.report.note("no controller sent a list or began a watch again after its first sync");
     Ok(())
 }
 
-fn report_cpu(size: &Size, used: Used, report: &mut Report) {
-    if let Some(cpu) = used.cpu {
-        let name = format!("CPU for {} pods, all processes", size.pods);
-        report.line(&Line::new(name, "").took(cpu));
-    }
+/// CPU is that of the server and of the controllers together.
+fn tell(session: &mut Session, case: Case, figures: Figures) {
+    session.report.row(Row { case, server: "headwater".into(), runs: 1, figures, against: None });
 }
 
 async fn deploy(connection: &mut Connection, number: usize, replicas: usize) -> Result<()> {
@@ -156,11 +152,7 @@ impl Reads {
     }
 
     async fn of(target: &Target) -> Result<Reads> {
-        // A connection of its own: the server closes one that is quiet for long.
-        let mut connection = Connection::open(&target.endpoint).await?;
-        let request = Request::get("/metrics").body(Full::default())?;
-        let body = successful(connection.send(request).await?).await?.into_body();
-        let text = String::from_utf8(body.collect().await?.to_bytes().into())?;
+        let text = metrics(&target.endpoint).await?;
         let count = |verb: &str| count(&text, verb);
         Ok(Reads { lists: count("LIST"), watches: count("WATCH") })
     }
@@ -233,20 +225,14 @@ impl Controllers {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["controllers", "--no-leader-election", "--nodes", &nodes.to_string()]);
         command.arg("--kubeconfig").arg(kubeconfig).arg("--stages").arg(stages);
-        let mut child = command.stdout(Stdio::piped()).spawn()?;
-        let stdout = child.stdout.take().context("a pipe was asked for")?;
-        let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
-        let controllers = Controllers { child };
-        ensure!(lines.any(|line| line.starts_with("ready")), "the controllers did not start");
-        Ok(controllers)
+        let child = ready(&mut command).context("the controllers did not start")?;
+        Ok(Controllers { child })
     }
 }
 
 impl Drop for Controllers {
     fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        end(&mut self.child);
     }
 }
 

@@ -1,211 +1,257 @@
 //! Lists: what an object in a list costs the server, however it is asked for.
+//!
+//! Promise: of every way to ask, the first answer is read object by object: each pod that should be
+//! there once and no other.
 
-use std::time::Duration;
+use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
-use bytes::Bytes;
+use anyhow::{Context, Result};
 use headwater_api::object::string_at;
-use http::Request;
-use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING};
-use http_body_util::{BodyExt, Full};
-use memchr::memmem;
-use tokio::task::JoinSet;
 
-use super::load::{create_pod, histogram, load, make_namespaces};
-use super::measure::{Meter, rss};
-use super::object::{SPREAD, namespace};
-use super::report::{Line, Report};
-use super::stream::Stream;
+use super::figures::{Figure, Figures};
+use super::load::histogram;
+use super::measure::Meter;
+use super::object::{NODES, SPREAD, namespace, node};
+use super::report::Case;
+use super::requests::{make_namespaces, make_pods};
+use super::session::Session;
 use super::target::Target;
-use crate::connect::{Connection, successful};
+use crate::connect::Connection;
 use crate::kubeconfig::Endpoint;
 
-/// Lists at once, for the memory they need.
-const AT_ONCE: usize = 16;
+mod at_once;
+mod body;
+mod stream;
 
-pub(super) async fn run(
-    target: &Target,
-    objects: usize,
-    rounds: usize,
-    report: &mut Report,
-) -> Result<()> {
-    report.note(&format!("making {objects} pods"));
-    make_namespaces(target).await?;
-    load(&target.endpoint, 16, objects, create_pod).await?;
-    report.line(&Line::new(format!("memory with {objects} pods"), "bytes").bytes(rss(target)));
+use body::Encoding;
 
-    let all = "/api/v1/pods";
-    let labelled = (0..objects).filter(|index| (index / SPREAD) % SPREAD == 7).count();
-    let in_namespace = (7..objects).step_by(SPREAD).count();
-    let label = format!("{all}?labelSelector=shard%3Ds7");
-    let one_namespace = format!("/api/v1/namespaces/{}/pods", namespace(7));
-    let case = |name: &str, path: &str, expected: usize| Case {
-        name: name.to_owned(),
-        path: path.to_owned(),
-        gzip: false,
-        expected,
-    };
-    case("list all", all, objects).run(target, rounds, report, "≤ 4 µs an object").await?;
-    let gzip = Case { gzip: true, ..case("list all, gzip", all, objects) };
-    gzip.run(target, rounds, report, "≤ 4 µs an object").await?;
-    case("list all in pages of 500", &format!("{all}?limit=500"), objects)
-        .run(target, rounds, report, "≤ 5 µs an object")
-        .await?;
-    let few = rounds * 20;
-    case("list 1 % by label", &label, labelled)
-        .run(target, few, report, "≤ 1 ms a list of 10,000")
-        .await?;
-    case("list 1 % by namespace", &one_namespace, in_namespace)
-        .run(target, few, report, "≤ 0.5 ms a list")
-        .await?;
-    at_once(target, all, objects, report).await?;
-    stream(target, objects, rounds, report).await
+const ALL: &str = "/api/v1/pods";
+const PAGE: usize = 500;
+/// Objects a case reads in all, so that small lists are repeated more often than large ones.
+const OBJECTS_READ: usize = 100_000;
+
+/// What is listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Mode {
+    /// All pods in one answer
+    Full,
+    /// All pods, in pages of 500
+    Pages,
+    /// 1 % of them, by a label
+    Label,
+    /// 0.1 % of them, by spec.nodeName
+    Field,
+    /// 1 % of them, one namespace
+    Namespace,
+    /// 16 lists of all pods at the same time, for the memory they need
+    AtOnce,
+    /// All pods as events of a watch
+    WatchList,
 }
 
-struct Case {
-    name: String,
-    path: String,
-    gzip: bool,
-    expected: usize,
+/// Which state is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Version {
+    /// resourceVersion unset: the newest.
+    Newest,
+    /// resourceVersion=0: any.
+    Any,
 }
 
-impl Case {
-    async fn run(
-        &self,
-        target: &Target,
-        rounds: usize,
-        report: &mut Report,
-        goal: &'static str,
-    ) -> Result<()> {
+/// One way to list.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct List {
+    pub(super) objects: usize,
+    pub(super) mode: Mode,
+    pub(super) encoding: Encoding,
+    pub(super) version: Version,
+    /// How often; as often as is useful unless given.
+    pub(super) rounds: Option<usize>,
+}
+
+/// Makes pods so that there are `objects`, of which there are `made`.
+pub(super) async fn prepare(session: &Session, made: usize, objects: usize) -> Result<()> {
+    session
+        .each(async |target| {
+            if made == 0 {
+                make_namespaces(target).await?;
+            }
+            make_pods(target, made, objects).await
+        })
+        .await
+}
+
+/// All ways to list so many pods by these modes.
+pub(super) fn ways(objects: usize, modes: &[Mode], rounds: Option<usize>) -> Vec<List> {
+    let mut ways = Vec::new();
+    for &mode in modes {
+        for encoding in [Encoding::Plain, Encoding::Gzip] {
+            for version in [Version::Newest, Version::Any] {
+                let way = List { objects, mode, encoding, version, rounds };
+                ways.push(way);
+            }
+        }
+    }
+    ways.retain(|way| {
+        let has_one_way = matches!(way.mode, Mode::AtOnce | Mode::WatchList);
+        !has_one_way || way.is_plain()
+    });
+    ways
+}
+
+impl List {
+    pub(super) fn new(objects: usize, mode: Mode) -> List {
+        let (encoding, version) = (Encoding::Plain, Version::Newest);
+        List { objects, mode, encoding, version, rounds: None }
+    }
+
+    pub(super) fn gzip(self) -> List {
+        List { encoding: Encoding::Gzip, ..self }
+    }
+
+    pub(super) async fn run(self, session: &mut Session) -> Result<()> {
+        let case = self.case();
+        match self.mode {
+            Mode::AtOnce => {
+                session
+                    .measure(case, async |target, _| at_once::once(target, self.objects).await)
+                    .await
+            }
+            Mode::WatchList => {
+                let rounds = self.rounds();
+                session
+                    .measure(case, async |target, _| {
+                        stream::once(target, self.objects, rounds).await
+                    })
+                    .await
+            }
+            _ => session.measure(case, async |target, _| self.once(target).await).await,
+        }
+    }
+
+    fn case(self) -> Case {
+        let mut mode = match self.mode {
+            Mode::Full => "full",
+            Mode::Pages => "pages",
+            Mode::Label => "label",
+            Mode::Field => "field",
+            Mode::Namespace => "namespace",
+            Mode::AtOnce => "at once",
+            Mode::WatchList => "watch-list",
+        }
+        .to_owned();
+        if self.encoding == Encoding::Gzip {
+            mode.push_str(", gzip");
+        }
+        if self.version == Version::Any {
+            mode.push_str(", RV 0");
+        }
+        match self.is_whole() {
+            true => Case::new("list", &mode, "objects").sized("objects", self.objects),
+            false => {
+                Case::new("list", &mode, "requests").sized("objects", self.objects).grows_straight()
+            }
+        }
+    }
+
+    /// Not compressed, and the newest state.
+    pub(super) fn is_plain(self) -> bool {
+        self.encoding == Encoding::Plain && self.version == Version::Newest
+    }
+
+    fn is_whole(self) -> bool {
+        !matches!(self.mode, Mode::Label | Mode::Field | Mode::Namespace)
+    }
+
+    fn rounds(self) -> usize {
+        let useful = match self.is_whole() {
+            true => (OBJECTS_READ / self.objects.max(1)).clamp(3, 50),
+            false => (20 * OBJECTS_READ / self.objects.max(1)).clamp(50, 200),
+        };
+        self.rounds.unwrap_or(useful)
+    }
+
+    /// Whether the `index`-th pod belongs to the answer.
+    fn selects(self, index: usize) -> bool {
+        match self.mode {
+            Mode::Label => (index / SPREAD) % SPREAD == 7,
+            Mode::Field => index % NODES == 7,
+            Mode::Namespace => index % SPREAD == 7,
+            Mode::Full | Mode::Pages | Mode::AtOnce | Mode::WatchList => true,
+        }
+    }
+
+    fn path(self) -> String {
+        let path = match self.mode {
+            Mode::Full | Mode::AtOnce | Mode::WatchList => format!("{ALL}?"),
+            Mode::Pages => format!("{ALL}?limit={PAGE}&"),
+            Mode::Label => format!("{ALL}?labelSelector=shard%3Ds7&"),
+            Mode::Field => format!("{ALL}?fieldSelector=spec.nodeName%3D{}&", node(7)),
+            Mode::Namespace => format!("/api/v1/namespaces/{}/pods?", namespace(7)),
+        };
+        match self.version {
+            Version::Newest => path,
+            Version::Any => format!("{path}resourceVersion=0"),
+        }
+    }
+
+    async fn once(self, target: &Target) -> Result<Figures> {
         let mut connection = Connection::open(&target.endpoint).await?;
         // The first is for the server to get warm, and for us to check.
-        let bytes = self.list(&mut connection).await?;
+        let expected: Vec<usize> = (0..self.objects).filter(|index| self.selects(*index)).collect();
+        let bytes = body::check(&mut connection, &self.path(), self.encoding, &expected).await?;
         let mut micros = histogram()?;
-        let meter = Meter::start(target);
+        let rounds = self.rounds();
+        let meter = Meter::start(target).await;
         for _ in 0..rounds {
-            let began = std::time::Instant::now();
-            self.list(&mut connection).await?;
+            let began = Instant::now();
+            let read = body::read(&mut connection, &self.path(), self.encoding).await?;
             micros.saturating_record(began.elapsed().as_micros() as u64);
+            read.expect(self.encoding, expected.len())?;
         }
-        let used = meter.stop();
-        let objects = (self.expected * rounds) as u64;
-        let line = Line::new(&self.name, "objects").used(objects, used).latency(&micros);
-        report.line(&line.bytes(Some(bytes)).target(goal));
-        Ok(())
-    }
-
-    /// One list, page after page; returns the bytes of all bodies.
-    async fn list(&self, connection: &mut Connection) -> Result<u64> {
-        let (mut bytes, mut items) = (0, 0);
-        let mut path = self.path.clone();
-        loop {
-            let body = get(connection, &path, self.gzip).await?;
-            bytes += body.len() as u64;
-            if self.gzip {
-                return Ok(bytes);
-            }
-            items += memmem::find_iter(&body, b"\"uid\":\"").count();
-            match string_at(&body, &["metadata", "continue"]) {
-                Some(token) if !token.is_empty() => {
-                    path = format!("{}&continue={}", self.path, escaped(&token));
-                }
-                _ => break,
-            }
-        }
-        if items != self.expected {
-            bail!("{} returned {items} objects instead of {}", self.path, self.expected);
-        }
-        Ok(bytes)
+        let used = meter.stop().await;
+        let units = if self.is_whole() { self.objects } else { 1 };
+        let figures = Figures::used(units * rounds, used).latency(&micros);
+        Ok(figures.with(Figure::Wire, bytes as f64))
     }
 }
 
-async fn get(connection: &mut Connection, path: &str, gzip: bool) -> Result<Bytes> {
-    let mut request = Request::get(path);
-    if gzip {
-        request = request.header(ACCEPT_ENCODING, "gzip");
-    }
-    let response = successful(connection.send(request.body(Full::default())?).await?).await?;
-    let encoding = response.headers().get(CONTENT_ENCODING).map(http::HeaderValue::as_bytes);
-    if gzip && encoding != Some(b"gzip") {
-        bail!("{path} was not compressed");
-    }
-    Ok(response.into_body().collect().await?.to_bytes())
+/// The newest resourceVersion of pods.
+pub(super) async fn newest(endpoint: &Endpoint) -> Result<u64> {
+    let mut connection = Connection::open(endpoint).await?;
+    let body = body::get(&mut connection, &format!("{ALL}?limit=1"), Encoding::Plain).await?;
+    let body = body::whole(body).await?;
+    let version = string_at(&body, &["metadata", "resourceVersion"]);
+    Ok(version.context("a list without a resourceVersion")?.parse()?)
 }
 
-fn escaped(token: &str) -> String {
-    let mut text = String::new();
-    for byte in token.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' => text.push(byte as char),
-            byte => text.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    text
+/// Reads an answer and keeps nothing of it.
+pub(super) async fn drain(connection: &mut Connection, path: &str) -> Result<()> {
+    body::read(connection, path, Encoding::Plain).await.map(drop)
 }
 
-/// Many lists at the same time: how much memory they need in all.
-async fn at_once(target: &Target, path: &str, objects: usize, report: &mut Report) -> Result<()> {
-    let before = rss(target);
-    let mut lists = JoinSet::new();
-    for _ in 0..AT_ONCE {
-        let mut connection = Connection::open(&target.endpoint).await?;
-        let path = path.to_owned();
-        lists.spawn(async move { drain(&mut connection, &path).await });
-    }
-    let meter = Meter::start(target);
-    let mut peak = before;
-    let mut ticks = tokio::time::interval(Duration::from_millis(5));
-    while !lists.is_empty() {
-        tokio::select! {
-            Some(done) = lists.join_next() => done??,
-            _ = ticks.tick() => peak = peak.max(rss(target)),
-        }
-    }
-    let used = meter.stop();
-    let growth = peak.zip(before).map(|(peak, before)| peak.saturating_sub(before));
-    let line = Line::new(format!("{AT_ONCE} lists at once, growth"), "objects");
-    let line = line.used((objects * AT_ONCE) as u64, used);
-    report.line(&line.bytes(growth).target("≤ 16 MB"));
-    Ok(())
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Reads a list without keeping it.
-async fn drain(connection: &mut Connection, path: &str) -> Result<()> {
-    let request = Request::get(path).body(Full::default())?;
-    let mut body = successful(connection.send(request).await?).await?.into_body();
-    while let Some(frame) = body.frame().await {
-        frame?;
+    #[test]
+    fn selections_are_the_share_they_are_said_to_be() {
+        let count = |mode| {
+            let list = List::new(10_000, mode);
+            (0..10_000).filter(|index| list.selects(*index)).count()
+        };
+        assert_eq!(count(Mode::Label), 100);
+        assert_eq!(count(Mode::Namespace), 100);
+        assert_eq!(count(Mode::Field), 10);
+        assert_eq!(count(Mode::Full), 10_000);
     }
-    Ok(())
-}
 
-/// A streaming list: every object as an event, then the mark.
-async fn stream(target: &Target, objects: usize, rounds: usize, report: &mut Report) -> Result<()> {
-    let mut micros = histogram()?;
-    let meter = Meter::start(target);
-    for _ in 0..rounds {
-        let began = std::time::Instant::now();
-        stream_once(&target.endpoint, objects).await.context("a streaming list failed")?;
-        micros.saturating_record(began.elapsed().as_micros() as u64);
-    }
-    let used = meter.stop();
-    let line = Line::new("streaming list", "objects").used((objects * rounds) as u64, used);
-    report.line(&line.latency(&micros).target("≤ 5 µs an object"));
-    Ok(())
-}
-
-async fn stream_once(endpoint: &Endpoint, objects: usize) -> Result<()> {
-    let path = "/api/v1/pods?watch=true&sendInitialEvents=true&allowWatchBookmarks=true\
-                &resourceVersionMatch=NotOlderThan";
-    let mut stream = Stream::open(endpoint, path).await?;
-    for _ in 0..objects {
-        if !stream.next().await?.starts_with(b"{\"type\":\"ADDED\"") {
-            bail!("an event of another type came before the mark");
-        }
-    }
-    let mark = stream.next().await?;
-    match memmem::find(mark, b"k8s.io/initial-events-end") {
-        Some(_) => Ok(()),
-        None => bail!("more objects than there are"),
+    #[test]
+    fn every_mode_is_asked_plain_and_compressed_for_the_newest_state_and_for_any() {
+        let ways = ways(10, &[Mode::Full, Mode::Label, Mode::AtOnce, Mode::WatchList], None);
+        assert_eq!(ways.len(), 4 + 4 + 1 + 1);
+        let keys: std::collections::BTreeSet<String> =
+            ways.iter().map(|way| way.case().key).collect();
+        assert_eq!(keys.len(), ways.len());
     }
 }

@@ -13,8 +13,7 @@ use http::{Method, Request};
 use http_body_util::{BodyExt, Full};
 use tokio::task::JoinSet;
 
-use super::object::{SPREAD, namespace, pod};
-use super::target::Target;
+use super::progress::Progress;
 use crate::connect::{Connection, successful};
 use crate::kubeconfig::Endpoint;
 
@@ -32,6 +31,16 @@ pub(super) struct Done {
     pub(super) acknowledged: Vec<(u64, Instant)>,
 }
 
+impl Done {
+    fn new() -> Result<Done> {
+        Ok(Done { micros: histogram()?, acknowledged: Vec::new() })
+    }
+
+    pub(super) fn revisions(&self) -> Vec<u64> {
+        self.acknowledged.iter().map(|(revision, _)| *revision).collect()
+    }
+}
+
 /// Sends the `0..count`-th piece of work through `clients` connections.
 pub(super) async fn load(
     endpoint: &Endpoint,
@@ -40,12 +49,13 @@ pub(super) async fn load(
     work: impl Fn(usize) -> Work + Send + Sync + 'static,
 ) -> Result<Done> {
     let (work, next) = (Arc::new(work), Arc::new(AtomicUsize::new(0)));
+    let progress = Arc::new(Progress::new("writes", count));
     let mut running = JoinSet::new();
-    for _ in 0..clients {
+    for _ in 0..clients.min(count) {
         let mut connection = Connection::open(endpoint).await?;
-        let (work, next) = (work.clone(), next.clone());
+        let (work, next, progress) = (work.clone(), next.clone(), progress.clone());
         running.spawn(async move {
-            let mut done = Done { micros: histogram()?, acknowledged: Vec::new() };
+            let mut done = Done::new()?;
             loop {
                 let index = next.fetch_add(1, Relaxed);
                 if index >= count {
@@ -55,10 +65,11 @@ pub(super) async fn load(
                 let revision = send(&mut connection, work(index)).await?;
                 done.micros.saturating_record(began.elapsed().as_micros() as u64);
                 done.acknowledged.push((revision, Instant::now()));
+                progress.step();
             }
         });
     }
-    let mut all = Done { micros: histogram()?, acknowledged: Vec::with_capacity(count) };
+    let mut all = Done::new()?;
     while let Some(done) = running.join_next().await {
         let done = done??;
         all.micros.add(&done.micros)?;
@@ -87,28 +98,4 @@ pub(super) async fn send(connection: &mut Connection, work: Work) -> Result<u64>
     let body = response.into_body().collect().await?.to_bytes();
     let revision = string_at(&body, &["metadata", "resourceVersion"]);
     Ok(revision.context("an answer without a resourceVersion")?.parse()?)
-}
-
-/// The namespaces everything is spread over.
-pub(super) async fn make_namespaces(target: &Target) -> Result<()> {
-    load(&target.endpoint, 4, SPREAD, |index| Work {
-        method: Method::POST,
-        path: "/api/v1/namespaces".into(),
-        body: format!(
-            r#"{{"apiVersion":"v1","kind":"Namespace","metadata":{{"name":"{}"}}}}"#,
-            namespace(index)
-        )
-        .into_bytes(),
-    })
-    .await
-    .map(drop)
-}
-
-pub(super) fn create_pod(index: usize) -> Work {
-    let namespace = namespace(index);
-    Work {
-        method: Method::POST,
-        path: format!("/api/v1/namespaces/{namespace}/pods"),
-        body: pod(index, &namespace, 0),
-    }
 }

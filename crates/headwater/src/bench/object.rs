@@ -7,20 +7,57 @@ use serde_json::{Value, json};
 /// Objects are spread over so many namespaces and as many labels, so each selects 1 %.
 pub(super) const SPREAD: usize = 100;
 
+/// What the names of our namespaces begin with.
+pub(super) const PREFIXES: [&str; 2] = ["bench-", "own-"];
+
+/// Nodes that pods are said to be on, so a node has one in a thousand.
+pub(super) const NODES: usize = 1000;
+
 /// The namespace of the `index`-th object.
 pub(super) fn namespace(index: usize) -> String {
     format!("bench-{}", index % SPREAD)
 }
 
+/// A namespace that one watcher has for itself.
+pub(super) fn own_namespace(watcher: usize) -> String {
+    format!("own-{watcher}")
+}
+
+/// The `index`-th node.
+pub(super) fn node(index: usize) -> String {
+    format!("node-{:04}", index % NODES)
+}
+
+/// What every pod's name begins with.
+pub(super) const POD_PREFIX: &str = "web-frontend-7d4b9c6f58-";
+
 /// The name of the `index`-th pod.
 pub(super) fn pod_name(index: usize) -> String {
-    format!("web-frontend-7d4b9c6f58-{index:05}")
+    format!("{POD_PREFIX}{index:05}")
 }
 
 /// A pod that is about 3 KB on its way in and 6 KB when it is stored: the server adds defaults and
 /// who manages which field. `mark` is what an update changes.
 pub(super) fn pod(index: usize, namespace: &str, mark: usize) -> Vec<u8> {
-    let pod = json!({
+    pod_value(index, namespace, mark).to_string().into_bytes()
+}
+
+/// A pod that only one watcher selects: by a label, by its node, and by its namespace if it has one
+/// of its own.
+pub(super) fn own_pod(watcher: usize, index: usize, namespace: &str, mark: usize) -> Vec<u8> {
+    let mut pod = pod_value(index, namespace, mark);
+    pod["metadata"]["labels"]["watcher"] = format!("w{watcher}").into();
+    pod["spec"]["nodeName"] = own_node(watcher).into();
+    pod.to_string().into_bytes()
+}
+
+/// A node that only one watcher's pod is on.
+pub(super) fn own_node(watcher: usize) -> String {
+    format!("own-node-{watcher}")
+}
+
+fn pod_value(index: usize, namespace: &str, mark: usize) -> Value {
+    json!({
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
@@ -41,8 +78,9 @@ pub(super) fn pod(index: usize, namespace: &str, mark: usize) -> Vec<u8> {
             },
         },
         "spec": {
-            "nodeName": format!("node-{:04}", index % 1000),
+            "nodeName": node(index),
             "serviceAccountName": "web-frontend",
+            "automountServiceAccountToken": false,
             "restartPolicy": "Always",
             "terminationGracePeriodSeconds": 30,
             "dnsPolicy": "ClusterFirst",
@@ -61,8 +99,7 @@ pub(super) fn pod(index: usize, namespace: &str, mark: usize) -> Vec<u8> {
                 {"name": "tls", "secret": {"secretName": "web-frontend-tls", "defaultMode": 420}},
             ],
         },
-    });
-    pod.to_string().into_bytes()
+    })
 }
 
 fn container(name: &str, image: &str, variables: usize) -> Value {

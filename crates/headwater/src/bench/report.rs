@@ -1,211 +1,268 @@
-//! What was measured, a line at a time, for people or for programs.
+//! What was measured: a line at a time while it runs, and all of it at the end.
+//!
+//! Promise: data goes to stdout, a table for people or JSON for programs; all else to stderr.
 
-use std::time::Duration;
+use std::path::{Path, PathBuf};
 
-use hdrhistogram::Histogram;
-use serde::Serialize;
+use anyhow::{Context, Result};
+use serde_json::{Map, Value, json};
 
-use super::measure::Used;
+use super::figures::{Figures, grouped};
+use super::goals::{GOALS, Goal, Verdict};
+use super::{html, plot, table};
 use crate::print;
 
+/// One thing that is measured, at one size.
+#[derive(Clone, Debug)]
+pub(super) struct Case {
+    /// `scenario/mode`, the same for all sizes.
+    pub(super) key: String,
+    /// What is counted.
+    pub(super) unit: &'static str,
+    /// What there are `size` of.
+    pub(super) axis: &'static str,
+    pub(super) size: usize,
+    pub(super) growth: Growth,
+}
+
+/// How the cost of one unit should change with the size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Growth {
+    /// Not at all.
+    Flat,
+    /// In proportion: the unit is larger, too.
+    Straight,
+}
+
+impl Case {
+    pub(super) fn new(scenario: &str, mode: &str, unit: &'static str) -> Case {
+        let key = format!("{scenario}/{mode}");
+        Case { key, unit, axis: "", size: 0, growth: Growth::Flat }
+    }
+
+    pub(super) fn sized(self, axis: &'static str, size: usize) -> Case {
+        Case { axis, size, ..self }
+    }
+
+    pub(super) fn grows_straight(self) -> Case {
+        Case { growth: Growth::Straight, ..self }
+    }
+
+    pub(super) fn scenario(&self) -> &str {
+        self.key.split('/').next().unwrap_or_default()
+    }
+
+    pub(super) fn mode(&self) -> &str {
+        self.key.split_once('/').map_or("", |(_, mode)| mode)
+    }
+
+    pub(super) fn name(&self) -> String {
+        let name = format!("{}: {}", self.scenario(), self.mode());
+        match self.axis {
+            "" => name,
+            axis if self.size == 1 => format!("{name}, 1 {}", axis.trim_end_matches('s')),
+            axis => format!("{name}, {} {axis}", grouped(self.size as f64)),
+        }
+    }
+}
+
+/// The figures of one case on one server: medians, if it ran several times.
+#[derive(Clone, Debug)]
+pub(super) struct Row {
+    pub(super) case: Case,
+    pub(super) server: String,
+    pub(super) runs: usize,
+    pub(super) figures: Figures,
+    /// The same work done by another, whose name this is, and our figures as parts of theirs.
+    pub(super) against: Option<(String, Figures)>,
+}
+
+impl Row {
+    fn json(&self, shrink: usize) -> Value {
+        let mut line = Map::new();
+        line.insert("name".into(), self.case.name().into());
+        line.insert("key".into(), self.case.key.clone().into());
+        line.insert("server".into(), self.server.clone().into());
+        line.insert("unit".into(), self.case.unit.into());
+        if !self.case.axis.is_empty() {
+            line.insert(self.case.axis.into(), self.case.size.into());
+        }
+        line.insert("runs".into(), self.runs.into());
+        line.extend(self.figures.json());
+        if let Some((name, ratios)) = &self.against {
+            line.insert("against".into(), json!({"server": name, "ratios": ratios.json()}));
+        }
+        if let Some(goal) = Goal::of(&self.case, shrink) {
+            line.insert("target".into(), goal.target.into());
+            line.insert("verdict".into(), goal.verdict(&self.figures).word().into());
+        }
+        line.into()
+    }
+}
+
+/// Where figures go besides stdout.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Outputs {
+    pub(super) json: bool,
+    pub(super) html: Option<PathBuf>,
+    pub(super) svg: Option<PathBuf>,
+}
+
 pub(super) struct Report {
-    json: bool,
-}
-
-/// One measurement.
-#[derive(Serialize)]
-pub(super) struct Line {
-    name: String,
-    /// How many of `unit` were done.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    count: Option<u64>,
-    unit: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    wall_seconds: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    per_second: Option<f64>,
-    /// CPU for one of `unit`: the server's, or the client's where that is measured.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cpu_micros: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    p50_micros: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    p99_micros: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    bytes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    peak_bytes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    against: Option<Against>,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    target: &'static str,
-}
-
-/// The same work done by somebody else, as ratios of ours to theirs.
-#[derive(Serialize)]
-struct Against {
-    name: &'static str,
-    cpu: f64,
-    memory: f64,
-}
-
-impl Line {
-    pub(super) fn new(name: impl Into<String>, unit: &'static str) -> Line {
-        Line {
-            name: name.into(),
-            count: None,
-            unit,
-            wall_seconds: None,
-            per_second: None,
-            cpu_micros: None,
-            p50_micros: None,
-            p99_micros: None,
-            bytes: None,
-            peak_bytes: None,
-            against: None,
-            target: "",
-        }
-    }
-
-    /// So many were done, for so much.
-    pub(super) fn used(mut self, count: u64, used: Used) -> Line {
-        self.count = Some(count);
-        self.wall_seconds = Some(used.wall.as_secs_f64());
-        self.per_second = Some(count as f64 / used.wall.as_secs_f64());
-        self.cpu_micros = used.cpu.map(|cpu| cpu.as_secs_f64() * 1e6 / count as f64);
-        self
-    }
-
-    /// Only the time it took.
-    pub(super) fn took(mut self, wall: Duration) -> Line {
-        self.wall_seconds = Some(wall.as_secs_f64());
-        self
-    }
-
-    pub(super) fn latency(mut self, micros: &Histogram<u64>) -> Line {
-        self.p50_micros = Some(micros.value_at_quantile(0.5));
-        self.p99_micros = Some(micros.value_at_quantile(0.99));
-        self
-    }
-
-    pub(super) fn bytes(mut self, bytes: Option<u64>) -> Line {
-        self.bytes = bytes;
-        self
-    }
-
-    /// What it keeps, and the most it took meanwhile.
-    pub(super) fn memory(mut self, peak: u64, settled: u64) -> Line {
-        (self.bytes, self.peak_bytes) = (Some(settled), Some(peak));
-        self
-    }
-
-    /// How that compares: CPU and memory as parts of another's.
-    pub(super) fn against(mut self, name: &'static str, (cpu, memory): (f64, f64)) -> Line {
-        self.against = Some(Against { name, cpu, memory });
-        self
-    }
-
-    /// What it should be (`targets` in the docs).
-    pub(super) fn target(mut self, target: &'static str) -> Line {
-        self.target = target;
-        self
-    }
-
-    fn text(&self) -> String {
-        let mut text = format!("{:<48}", self.name);
-        let mut add = |part: String| {
-            text.push_str("  ");
-            text.push_str(&part);
-        };
-        match (self.per_second, self.wall_seconds) {
-            (Some(rate), _) => add(format!("{:>9} {}/s", grouped(rate), self.unit)),
-            (None, Some(seconds)) => add(format!("{:>9}", time(seconds * 1e6))),
-            (None, None) => {}
-        }
-        if let Some(cpu) = self.cpu_micros {
-            add(format!("cpu {} a {}", time(cpu), self.unit.trim_end_matches('s')));
-        }
-        if let (Some(p50), Some(p99)) = (self.p50_micros, self.p99_micros) {
-            add(format!("p50 {}  p99 {}", time(p50 as f64), time(p99 as f64)));
-        }
-        if let Some(bytes) = self.bytes {
-            add(size(bytes));
-        }
-        if let Some(peak) = self.peak_bytes {
-            add(format!("peak {}", size(peak)));
-        }
-        if let Some(Against { name, cpu, memory }) = &self.against {
-            add(format!("{cpu:.2} of the CPU and {memory:.2} of the memory of {name}"));
-        }
-        if !self.target.is_empty() {
-            add(format!("(target {})", self.target));
-        }
-        text
-    }
+    outputs: Outputs,
+    /// Goals are for this many times more than was measured.
+    pub(super) shrink: usize,
+    /// The server whose figures are compared with the goals.
+    subject: String,
+    rows: Vec<Row>,
+    floors: Vec<Row>,
 }
 
 impl Report {
-    pub(super) fn new(json: bool) -> Report {
-        Report { json }
+    pub(super) fn new(outputs: Outputs, subject: String) -> Report {
+        Report { outputs, shrink: 1, subject, rows: Vec::new(), floors: Vec::new() }
     }
 
-    pub(super) fn line(&mut self, line: &Line) {
-        match self.json {
-            true => print::data(&serde_json::to_string(line).unwrap_or_default()),
-            false => print::data(&line.text()),
+    pub(super) fn row(&mut self, row: Row) {
+        if self.rows.is_empty() {
+            self.text(&table::head());
+        }
+        self.tell(&row);
+        self.rows.push(row);
+    }
+
+    /// What this machine could at best do.
+    pub(super) fn floor(&mut self, row: Row) {
+        if self.floors.is_empty() {
+            self.text(&format!("\nthe floor of this machine\n{}", table::head()));
+        }
+        self.tell(&row);
+        self.floors.push(row);
+    }
+
+    fn tell(&self, row: &Row) {
+        match self.outputs.json {
+            true => print::data(&row.json(self.shrink).to_string()),
+            false => print::data(&table::row(row, self.shrink)),
+        }
+    }
+
+    fn text(&self, line: &str) {
+        if !self.outputs.json {
+            print::data(line);
         }
     }
 
     /// What is going on, for people who wait.
-    pub(super) fn note(&mut self, text: &str) {
+    pub(super) fn note(&self, text: &str) {
         print::note(text);
     }
-}
 
-fn time(micros: f64) -> String {
-    match micros {
-        m if m < 1e3 => format!("{m:.1} µs"),
-        m if m < 1e6 => format!("{:.2} ms", m / 1e3),
-        m => format!("{:.2} s", m / 1e6),
-    }
-}
-
-fn size(bytes: u64) -> String {
-    match bytes {
-        b if b < 10_000 => format!("{b} B"),
-        b if b < 10_000_000 => format!("{:.1} KB", b as f64 / 1e3),
-        b => format!("{:.1} MB", b as f64 / 1e6),
-    }
-}
-
-fn grouped(rate: f64) -> String {
-    if rate < 100.0 {
-        return format!("{rate:.1}");
-    }
-    let digits = format!("{rate:.0}");
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
+    /// Every goal with what was measured.
+    pub(super) fn goals(&self) {
+        self.text("");
+        for (goal, row) in self.answers() {
+            match self.outputs.json {
+                true => print::data(&answer(goal, row).to_string()),
+                false => print::data(&table::goal(goal, row.map(|row| &row.figures))),
+            }
         }
-        text.push(digit);
+        let met = self.answers().filter(|(goal, row)| verdict(goal, *row) == Verdict::Met).count();
+        self.text(&format!("\n{met} of {} goals met", GOALS.len()));
     }
-    text
+
+    pub(super) fn answers(&self) -> impl Iterator<Item = (&'static Goal, Option<&Row>)> {
+        GOALS.iter().map(|goal| {
+            let is_its = |row: &&Row| {
+                Goal::of(&row.case, self.shrink).is_some_and(|found| std::ptr::eq(found, goal))
+                    && row.server == self.subject
+            };
+            (goal, self.rows.iter().find(is_its))
+        })
+    }
+
+    pub(super) fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
+    pub(super) fn floors(&self) -> &[Row] {
+        &self.floors
+    }
+
+    /// Writes the page and the plots that were asked for.
+    pub(super) fn finish(&self) -> Result<()> {
+        if let Some(path) = &self.outputs.html {
+            write(path, &html::page(self))?;
+            print::note(&format!("wrote {}", path.display()));
+        }
+        if let Some(directory) = &self.outputs.svg {
+            std::fs::create_dir_all(directory)?;
+            for plot in plot::plots(&self.rows) {
+                let path = directory.join(format!("{}.svg", plot.slug()));
+                write(&path, &plot.svg())?;
+                print::note(&format!("wrote {}", path.display()));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn verdict(goal: &Goal, row: Option<&Row>) -> Verdict {
+    row.map_or(Verdict::Open, |row| goal.verdict(&row.figures))
+}
+
+fn answer(goal: &Goal, row: Option<&Row>) -> Value {
+    json!({
+        "goal": goal.line,
+        "reference": goal.reference,
+        "floor": goal.floor,
+        "target": goal.target,
+        "measured": row.map(|row| goal.measured(&row.figures)),
+        "verdict": verdict(goal, row).word(),
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::figures::Figure;
 
     #[test]
-    fn numbers_are_printed_for_people() {
-        assert_eq!(grouped(1234567.4), "1,234,567");
-        assert_eq!(grouped(99.94), "99.9");
-        assert_eq!(grouped(100.0), "100");
-        assert_eq!(time(12.34), "12.3 µs");
-        assert_eq!(time(12_340.0), "12.34 ms");
-        assert_eq!(time(1_234_000.0), "1.23 s");
-        assert_eq!(size(9_999), "9999 B");
-        assert_eq!(size(12_345_678), "12.3 MB");
+    fn a_goal_is_answered_by_the_server_it_is_about() {
+        let mut report = Report::new(Outputs { json: true, ..Outputs::default() }, "a".into());
+        for (server, cpu) in [("b", 1.0), ("a", 2.0)] {
+            let case = Case::new("list", "full", "objects").sized("objects", 10_000);
+            let figures = Figures::default().with(Figure::Cpu, cpu);
+            report.row(Row { case, server: server.into(), runs: 1, figures, against: None });
+        }
+        let answers: Vec<_> =
+            report.answers().filter_map(|(goal, row)| Some((goal, row?))).collect();
+        let [(goal, row)] = answers.as_slice() else { panic!("one goal is answered") };
+        assert_eq!(goal.key, "list/full");
+        assert_eq!(row.figures.get(Figure::Cpu), Some(2.0));
+    }
+
+    #[test]
+    fn a_row_says_what_how_many_and_where_it_stands() {
+        let case = Case::new("list", "full", "objects").sized("objects", 10_000);
+        assert_eq!(case.name(), "list: full, 10,000 objects");
+        assert_eq!(case.clone().sized("objects", 1).name(), "list: full, 1 object");
+        let figures = Figures::default().with(Figure::Cpu, 3.0);
+        let ratios = figures.over(&Figures::default().with(Figure::Cpu, 30.0));
+        let row = Row {
+            case,
+            server: "headwater".into(),
+            runs: 3,
+            figures,
+            against: Some(("other".into(), ratios)),
+        };
+        let line = row.json(1);
+        assert_eq!(line["objects"], 10_000);
+        assert_eq!(line["verdict"], "met");
+        assert_eq!(line["against"]["ratios"]["cpu_micros"], 0.1);
     }
 }

@@ -3,38 +3,71 @@
 use std::time::Instant;
 
 use anyhow::Result;
-use http::Request;
-use http_body_util::{BodyExt, Full};
 
-use super::load::{create_pod, load, make_namespaces};
+use super::figures::{Figure, Figures};
+use super::list::drain;
 use super::measure::rss;
-use super::report::{Line, Report};
+use super::report::{Case, Row};
+use super::requests::{make_namespaces, make_pods};
+use super::session::Session;
 use super::target::{Home, Started, Target};
-use crate::connect::{Connection, successful};
+use crate::connect::Connection;
 
-pub(super) async fn run(objects: usize, report: &mut Report) -> Result<()> {
-    let (target, took) = Target::timed(Started::new(Home::new()?, false)?)?;
-    report.line(&Line::new("empty store to ready", "").took(took).target("< 0.1 s"));
-    let line = Line::new("memory of an empty server", "bytes").bytes(rss(&target));
-    report.line(&line.target("< 40 MB"));
+/// Times an empty server is started; one is too short to be told.
+const EMPTY: usize = 5;
 
-    report.note(&format!("making {objects} pods"));
-    make_namespaces(&target).await?;
-    load(&target.endpoint, 16, objects, create_pod).await?;
-    let home = target.stop()?;
-
-    let began = Instant::now();
-    let (target, _) = Target::timed(Started::new(home, false)?)?;
-    let mut connection = Connection::open(&target.endpoint).await?;
-    let request = Request::get("/api/v1/pods").body(Full::default())?;
-    let mut body = successful(connection.send(request).await?).await?.into_body();
-    while let Some(frame) = body.frame().await {
-        frame?;
+pub(super) async fn run(session: &mut Session, objects: &[usize]) -> Result<()> {
+    empty(session).await?;
+    let mut home = Home::new()?;
+    let mut made = 0;
+    for &objects in objects {
+        home = fill(home, made, objects).await?;
+        made = objects;
+        home = restart(session, home, objects).await?;
     }
-    let name = format!("restart with {objects} pods to first full list");
-    let line = Line::new(name, "").took(began.elapsed());
-    report.line(&line.target("≤ 2 s with 100,000"));
-    let name = format!("memory with {objects} pods");
-    report.line(&Line::new(name, "bytes").bytes(rss(&target)).target("≤ 0.9 GB with 100,000"));
     Ok(())
+}
+
+async fn empty(session: &mut Session) -> Result<()> {
+    let mut runs = Vec::new();
+    for _ in 0..session.runs() * EMPTY {
+        let (target, took) = Target::of(Started::new(Home::new()?, false)?)?;
+        let figures = Figures::default().with(Figure::Wall, took.as_secs_f64());
+        runs.push(figures.memory(rss(&target).await));
+    }
+    report(session, Case::new("start", "empty", "starts"), &runs);
+    Ok(())
+}
+
+async fn fill(home: Home, made: usize, objects: usize) -> Result<Home> {
+    let (target, _) = Target::of(Started::new(home, false)?)?;
+    make_namespaces(&target).await?;
+    make_pods(&target, made, objects).await?;
+    target.stop()
+}
+
+/// Starts with what is there, several times, and lists all of it.
+async fn restart(session: &mut Session, mut home: Home, objects: usize) -> Result<Home> {
+    let (mut restarts, mut memory) = (Vec::new(), Vec::new());
+    for _ in 0..session.runs() {
+        let began = Instant::now();
+        let (target, _) = Target::of(Started::new(home, false)?)?;
+        let mut connection = Connection::open(&target.endpoint).await?;
+        drain(&mut connection, "/api/v1/pods").await?;
+        let took = began.elapsed().as_secs_f64();
+        let rss = rss(&target).await;
+        restarts.push(Figures::default().with(Figure::Wall, took).memory(rss));
+        memory.push(Figures::default().memory(rss));
+        home = target.stop()?;
+    }
+    let case = |mode| Case::new("start", mode, "starts").sized("objects", objects);
+    report(session, case("restart").grows_straight(), &restarts);
+    report(session, case("memory").grows_straight(), &memory);
+    Ok(home)
+}
+
+fn report(session: &mut Session, case: Case, runs: &[Figures]) {
+    let figures = Figures::median(runs);
+    let (server, runs) = ("headwater".into(), runs.len());
+    session.report.row(Row { case, server, runs, figures, against: None });
 }

@@ -1,36 +1,78 @@
-//! The server under test: one that runs already, or one started here and removed afterwards.
+//! The servers under test: one started here and removed afterwards, or one that runs already.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal};
 
+use super::clean;
 use crate::kubeconfig::Endpoint;
 
+/// Where a server comes from.
+#[derive(Clone, Debug)]
+pub(super) enum Source {
+    /// A process of this same binary, with an empty store each time.
+    Own { memory: bool },
+    /// One that runs; what earlier runs left there is removed.
+    Running { kubeconfig: PathBuf, pids: Vec<u32> },
+}
+
+impl Source {
+    /// What its figures are told under.
+    pub(super) fn name(&self) -> String {
+        match self {
+            Source::Own { .. } => "headwater".into(),
+            Source::Running { kubeconfig, .. } => {
+                kubeconfig.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+            }
+        }
+    }
+
+    /// The server, with nothing of ours in it.
+    pub(super) async fn open(&self) -> Result<Target> {
+        match self {
+            Source::Own { memory } => {
+                let started = Started::new(Home::new()?, *memory)?;
+                Target::of(started).map(|(target, _)| target)
+            }
+            Source::Running { kubeconfig, pids } => {
+                let endpoint = Endpoint::read(kubeconfig)?;
+                clean::remove_what_is_ours(&endpoint).await?;
+                let (kubeconfig, pids) = (kubeconfig.clone(), pids.clone());
+                Ok(Target { name: self.name(), endpoint, kubeconfig, pids, started: None })
+            }
+        }
+    }
+}
+
 pub(super) struct Target {
+    pub(super) name: String,
     pub(super) endpoint: Endpoint,
-    /// Processes whose CPU and memory are the server's.
+    pub(super) kubeconfig: PathBuf,
+    /// Processes whose CPU and memory are the server's; without any, it is asked itself.
     pub(super) pids: Vec<u32>,
     started: Option<Started>,
 }
 
 impl Target {
-    pub(super) fn existing(kubeconfig: &Path, pids: Vec<u32>) -> Result<Target> {
-        Ok(Target { endpoint: Endpoint::read(kubeconfig)?, pids, started: None })
-    }
-
-    pub(super) fn start(memory: bool) -> Result<Target> {
-        Target::timed(Started::new(Home::new()?, memory)?).map(|(target, _)| target)
-    }
-
     /// A server that was started, and how long that took.
-    pub(super) fn timed(started: Started) -> Result<(Target, Duration)> {
-        let endpoint = Endpoint::read(&started.kubeconfig())?;
+    pub(super) fn of(started: Started) -> Result<(Target, Duration)> {
+        let kubeconfig = started.kubeconfig();
+        let endpoint = Endpoint::read(&kubeconfig)?;
         let (pids, took) = (vec![started.child.id()], started.took);
-        Ok((Target { endpoint, pids, started: Some(started) }, took))
+        let name = "headwater".into();
+        Ok((Target { name, endpoint, kubeconfig, pids, started: Some(started) }, took))
+    }
+
+    /// A process that somebody else looks after.
+    pub(super) fn process(name: &str, kubeconfig: &Path, pid: u32) -> Result<Target> {
+        let endpoint = Endpoint::read(kubeconfig)?;
+        let (name, kubeconfig) = (name.to_owned(), kubeconfig.to_owned());
+        Ok(Target { name, endpoint, kubeconfig, pids: vec![pid], started: None })
     }
 
     /// Ends the server that was started for the purpose and keeps its data.
@@ -39,12 +81,14 @@ impl Target {
     }
 }
 
-/// A directory for the server's data: beside us, so that it is on a real disk.
+/// A directory for a server's data: beside us, so that it is on a real disk.
 pub(super) struct Home(PathBuf);
 
 impl Home {
     pub(super) fn new() -> Result<Home> {
-        let path = PathBuf::from(format!(".headwater-bench-{}", std::process::id()));
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let (process, number) = (std::process::id(), NEXT.fetch_add(1, Relaxed));
+        let path = PathBuf::from(format!(".headwater-bench-{process}-{number}"));
         std::fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
         Ok(Home(path))
     }
@@ -81,39 +125,43 @@ impl Started {
             false => command.arg("--data-dir").arg(&data),
         };
         let began = Instant::now();
-        let mut child = command.stdout(Stdio::piped()).spawn()?;
-        let stdout = child.stdout.take().context("a pipe was asked for")?;
-        let is_ready = BufReader::new(stdout)
-            .lines()
-            .map_while(Result::ok)
-            .any(|line| line.starts_with("ready"));
-        if !is_ready {
-            bail!("the server to measure did not start");
-        }
+        let child = ready(&mut command).context("the server to measure did not start")?;
         Ok(Started { child, took: began.elapsed(), home: Some(home) })
     }
 
-    pub(super) fn kubeconfig(&self) -> PathBuf {
+    fn kubeconfig(&self) -> PathBuf {
         self.home.as_ref().map(|home| home.0.join("kubeconfig")).unwrap_or_default()
     }
 
     /// Ends the process as an operator would and keeps its data.
-    pub(super) fn stop(mut self) -> Result<Home> {
+    fn stop(mut self) -> Result<Home> {
         let pid = Pid::from_child(&self.child);
         rustix::process::kill_process(pid, Signal::TERM)?;
         self.child.wait()?;
         self.home.take().context("a server is stopped once")
     }
-
-    fn end(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 impl Drop for Started {
     fn drop(&mut self) {
-        self.end();
+        end(&mut self.child);
     }
+}
+
+/// Starts a process and waits for the line that says it is ready.
+pub(super) fn ready(command: &mut Command) -> Result<Child> {
+    let mut child = command.stdout(Stdio::piped()).spawn()?;
+    let stdout = child.stdout.take().context("a pipe was asked for")?;
+    let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
+    if !lines.any(|line| line.starts_with("ready")) {
+        end(&mut child);
+        bail!("it ended before it was ready");
+    }
+    Ok(child)
+}
+
+/// Ends a process, if it has not ended by itself.
+pub(super) fn end(child: &mut Child) {
+    let _ = child.kill();
+    let _ = child.wait();
 }

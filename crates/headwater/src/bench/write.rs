@@ -1,87 +1,95 @@
-//! Writes: what a durable create or update costs, and how long it takes.
+//! Writes: what a durable write costs, and how long it takes, alone and among others.
 
 use anyhow::Result;
-use http::Method;
 
-use super::load::{Work, create_pod, load, make_namespaces};
+use super::figures::Figures;
+use super::load::{Work, load};
 use super::measure::{Meter, rss};
-use super::object::{config_map, namespace, pod, pod_name};
-use super::report::{Line, Report};
+use super::report::Case;
+use super::requests::{
+    apply_pod, create_config_map, create_pod, delete_pod, make_namespaces, update_pod,
+};
+use super::seen::Expected;
+use super::session::Session;
 use super::target::Target;
 
-pub(super) async fn run(target: &Target, objects: usize, report: &mut Report) -> Result<()> {
-    make_namespaces(target).await?;
-    let alone = (objects / 10).max(1);
-    let measured =
-        |name: &str, clients, count, from| Case { name: name.into(), clients, count, from };
-
-    let case = measured("create pod, 16 clients", 16, objects, 0);
-    case.run(target, report, "≤ 150 µs, ≥ 6,000/s, p50 ≤ 3 ms", create_pod).await?;
-    let case = measured("update pod, 16 clients", 16, objects, 0);
-    case.run(target, report, "≤ 150 µs, ≥ 6,000/s", update_pod).await?;
-    let case = measured("apply pod, 16 clients", 16, objects, 0);
-    case.run(target, report, "≤ 200 µs", apply_pod).await?;
-    let case = measured("create config map, 64 clients", 64, objects, 0);
-    case.run(target, report, "≤ 80 µs, ≥ 12,000/s", create_config_map).await?;
-    let case = measured("create pod, 1 client", 1, alone, objects);
-    case.run(target, report, "p50 ≤ 0.6 ms", create_pod).await?;
-    report.line(&Line::new("memory after all of them", "bytes").bytes(rss(target)));
-    Ok(())
+/// What is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Verb {
+    /// POST of a pod
+    CreatePod,
+    /// PUT of a pod that is there
+    UpdatePod,
+    /// Server-side apply of a pod that is there, by a second manager
+    ApplyPod,
+    /// DELETE of a pod
+    DeletePod,
+    /// POST of a config map
+    CreateConfigMap,
 }
 
-struct Case {
-    name: String,
-    clients: usize,
-    count: usize,
-    /// The index of the first object.
-    from: usize,
+/// What so many clients do, one verb after the other, to so many objects.
+#[derive(Clone, Debug)]
+pub(super) struct Writes {
+    pub(super) verbs: Vec<Verb>,
+    pub(super) clients: usize,
+    pub(super) objects: usize,
+    /// Number of the first object; those before are taken.
+    pub(super) first: usize,
 }
 
-impl Case {
-    async fn run(
-        self,
-        target: &Target,
-        report: &mut Report,
-        goal: &'static str,
-        work: fn(usize) -> Work,
-    ) -> Result<()> {
-        let from = self.from;
-        let meter = Meter::start(target);
-        let done =
-            load(&target.endpoint, self.clients, self.count, move |index| work(from + index));
-        let done = done.await?;
-        let used = meter.stop();
-        let line = Line::new(self.name, "writes").used(self.count as u64, used);
-        report.line(&line.latency(&done.micros).target(goal));
+pub(super) async fn prepare(session: &mut Session) -> Result<()> {
+    session.fresh().await?;
+    session.each(async |target| make_namespaces(target).await).await
+}
+
+impl Verb {
+    fn name(self) -> &'static str {
+        match self {
+            Verb::CreatePod => "create pod",
+            Verb::UpdatePod => "update pod",
+            Verb::ApplyPod => "apply pod",
+            Verb::DeletePod => "delete pod",
+            Verb::CreateConfigMap => "create config map",
+        }
+    }
+
+    fn work(self) -> fn(usize) -> Work {
+        match self {
+            Verb::CreatePod => create_pod,
+            Verb::UpdatePod => update_pod,
+            Verb::ApplyPod => apply_pod,
+            Verb::DeletePod => delete_pod,
+            Verb::CreateConfigMap => create_config_map,
+        }
+    }
+}
+
+impl Writes {
+    pub(super) async fn run(&self, session: &mut Session) -> Result<()> {
+        for &verb in &self.verbs {
+            let case = Case::new("write", verb.name(), "writes").sized("clients", self.clients);
+            session.measure(case, async |target, run| self.once(verb, target, run).await).await?;
+        }
         Ok(())
     }
-}
 
-fn update_pod(index: usize) -> Work {
-    let namespace = namespace(index);
-    Work {
-        method: Method::PUT,
-        path: format!("/api/v1/namespaces/{namespace}/pods/{}", pod_name(index)),
-        body: pod(index, &namespace, 1),
+    /// How many numbers are taken after all runs.
+    pub(super) fn end(&self, session: &Session) -> usize {
+        self.first + self.objects * session.runs()
     }
-}
 
-/// Server-side apply, by a manager that takes over every field of the pod.
-fn apply_pod(index: usize) -> Work {
-    let namespace = namespace(index);
-    let query = "fieldManager=bench-apply&force=true";
-    Work {
-        method: Method::PATCH,
-        path: format!("/api/v1/namespaces/{namespace}/pods/{}?{query}", pod_name(index)),
-        body: pod(index, &namespace, 2),
-    }
-}
-
-fn create_config_map(index: usize) -> Work {
-    let namespace = namespace(index);
-    Work {
-        method: Method::POST,
-        path: format!("/api/v1/namespaces/{namespace}/configmaps"),
-        body: config_map(index, &namespace),
+    /// Every run has objects of its own.
+    async fn once(&self, verb: Verb, target: &Target, run: usize) -> Result<Figures> {
+        let (first, work) = (self.first + run * self.objects, verb.work());
+        let meter = Meter::start(target).await;
+        let done =
+            load(&target.endpoint, self.clients, self.objects, move |index| work(first + index));
+        let done = done.await?;
+        let used = meter.stop().await;
+        // No two writes share a revision.
+        Expected::of(done.revisions())?;
+        let figures = Figures::used(self.objects, used).latency(&done.micros);
+        Ok(figures.memory(rss(target).await))
     }
 }

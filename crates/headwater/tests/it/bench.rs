@@ -1,32 +1,200 @@
 //! The benches run, and their figures are for programs too.
 
-use serde_json::Value;
+use std::collections::BTreeSet;
+use std::path::Path;
 
-use crate::process::headwater;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::process::{Process, headwater};
+
+/// Runs a bench in an empty directory, where it must leave nothing, and returns its lines.
+fn bench(args: &[&str]) -> Vec<Value> {
+    let home = tempfile::tempdir().unwrap();
+    let mut command = headwater(&["bench", "--json"]);
+    let output = command.args(args).current_dir(&home).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(std::fs::read_dir(home.path()).unwrap().next().is_none(), "nothing is left behind");
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// What was measured, and how many of it.
+fn counts(lines: &[Value]) -> Vec<(&str, u64)> {
+    let count = |line: &Value| line["count"].as_u64().unwrap_or_default();
+    lines.iter().map(|line| (line["name"].as_str().unwrap(), count(line))).collect()
+}
+
+/// Memory alone is quicker than a disk, and these tests are not about speed.
+fn in_memory<'a>(args: &[&'a str]) -> Vec<&'a str> {
+    [args, &["--memory"]].concat()
+}
 
 #[test]
 fn the_client_bench_compares_ways_to_keep_pods() {
-    let home = tempfile::tempdir().unwrap();
-    let ways = ["--keep", "kube-runtime", "--keep", "packed"];
-    let size = ["--objects", "20", "--updates", "40"];
-    let mut bench = headwater(&["bench", "client", "--memory", "--json"]);
-    let output = bench.args(size).args(ways).current_dir(&home).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let text = String::from_utf8(output.stdout).unwrap();
-    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let counts: Vec<(&str, u64)> = lines
-        .iter()
-        .map(|line| (line["name"].as_str().unwrap(), line["count"].as_u64().unwrap()))
-        .collect();
+    let size = ["client", "--objects", "20", "--updates", "40", "--keep", "kube-runtime,packed"];
+    let lines = bench(&in_memory(&size));
     assert_eq!(
-        counts,
+        counts(&lines),
         [
-            ("sync 20 pods, kube-runtime", 20),
-            ("updates with 20 pods, kube-runtime", 40),
-            ("sync 20 pods, packed", 20),
-            ("updates with 20 pods, packed", 40),
+            ("client: kube-runtime, 20 objects", 20),
+            ("client: kube-runtime, updates, 20 objects", 40),
+            ("client: packed, 20 objects", 20),
+            ("client: packed, updates, 20 objects", 40),
         ]
     );
-    assert!(lines[2]["against"]["cpu"].is_number(), "{}", lines[2]);
-    assert!(std::fs::read_dir(home.path()).unwrap().next().is_none(), "nothing is left behind");
+    assert!(lines[2]["against"]["ratios"]["cpu_micros"].is_number(), "{}", lines[2]);
+}
+
+#[test]
+fn writes_are_measured_for_every_verb_and_run() {
+    let lines = bench(&in_memory(&["write", "--clients", "2", "--objects", "7", "--runs", "2"]));
+    let verbs = ["create pod", "update pod", "apply pod", "delete pod", "create config map"];
+    let expected: Vec<String> =
+        verbs.iter().map(|verb| format!("write: {verb}, 2 clients")).collect();
+    let expected: Vec<(&str, u64)> = expected.iter().map(|name| (name.as_str(), 7)).collect();
+    assert_eq!(counts(&lines), expected);
+    for line in &lines {
+        assert_eq!(line["runs"], 2);
+        assert!(line["cpu_micros"].as_f64().unwrap() > 0.0, "{line}");
+        assert!(line["p50_micros"].as_f64().unwrap() <= line["p99_micros"].as_f64().unwrap());
+        assert!(line["memory_bytes"].as_f64().unwrap() > 1e6, "{line}");
+    }
+}
+
+#[test]
+fn lists_are_measured_in_every_way_and_size() {
+    let lines = bench(&in_memory(&["list", "--objects", "30,20", "--rounds", "1"]));
+    let ways = 5 * 4 + 2;
+    let keys: BTreeSet<&str> = lines.iter().map(|line| line["key"].as_str().unwrap()).collect();
+    assert_eq!((lines.len(), keys.len()), (2 * ways, ways));
+    assert_eq!(lines[0]["objects"], 20, "small ones first");
+}
+
+#[test]
+fn every_page_of_a_list_is_read() {
+    let pages = ["list", "--objects", "1100", "--mode", "pages", "--plain", "--rounds", "1"];
+    let lines = bench(&in_memory(&pages));
+    assert_eq!(counts(&lines), [("list: pages, 1,100 objects", 1100)]);
+    assert!(lines[0]["wire_bytes"].as_f64().unwrap() > 5_000_000.0, "{}", lines[0]);
+}
+
+#[test]
+fn watchers_of_either_protocol_see_every_write() {
+    let size = ["fan-out", "--watchers", "3,5", "--writes", "20"];
+    let expected = [("fan-out: flat out, 3 watchers", 60), ("fan-out: flat out, 5 watchers", 100)];
+    assert_eq!(counts(&bench(&in_memory(&size))), expected);
+    let size = ["fan-out", "--watchers", "2", "--writes", "5", "--writes-per-second", "100"];
+    let lines = bench(&[&in_memory(&size)[..], &["--http2"]].concat());
+    assert_eq!(counts(&lines), [("fan-out: 100 writes a second, HTTP/2, 2 watchers", 10)]);
+    assert!(lines[0]["p99_micros"].is_number(), "{}", lines[0]);
+}
+
+#[test]
+fn watchers_with_selectors_see_their_own_writes() {
+    let lines = bench(&in_memory(&["selective", "--watchers", "4", "--writes", "9"]));
+    let expected = [
+        ("selective: label, 4 watchers", 9),
+        ("selective: node, 4 watchers", 9),
+        ("selective: namespace, 4 watchers", 9),
+    ];
+    assert_eq!(counts(&lines), expected);
+}
+
+#[test]
+fn watchers_that_come_back_see_what_they_missed() {
+    let lines = bench(&in_memory(&["herd", "--watchers", "3", "--missed", "11"]));
+    assert_eq!(counts(&lines), [("herd: resume, 3 watchers", 33)]);
+}
+
+#[test]
+fn idle_watchers_cost_memory() {
+    let size = ["idle", "--watchers", "5", "--idle-seconds", "0"];
+    let lines = bench(&in_memory(&size));
+    assert_eq!(counts(&lines), [("idle: memory, 5 watchers", 0)]);
+    assert!(lines[0]["memory_bytes"].is_number(), "{}", lines[0]);
+}
+
+#[test]
+fn a_start_is_timed_empty_and_with_objects() {
+    let lines = bench(&["start", "--objects", "5"]);
+    let names: Vec<&str> = lines.iter().map(|line| line["name"].as_str().unwrap()).collect();
+    let expected = ["start: empty", "start: restart, 5 objects", "start: memory, 5 objects"];
+    assert_eq!(names, expected);
+}
+
+/// A server that runs already, and its kubeconfig.
+fn running(home: &TempDir, name: &str) -> (Process, String) {
+    let kubeconfig = home.path().join(format!("{name}.kubeconfig"));
+    let kubeconfig = kubeconfig.to_str().unwrap().to_owned();
+    (Process::serve(&["--memory", "--kubeconfig-out", &kubeconfig]), kubeconfig)
+}
+
+#[test]
+fn two_servers_do_the_same_work_and_are_compared() {
+    let home = tempfile::tempdir().unwrap();
+    let ((one, first), (two, second)) = (running(&home, "one"), running(&home, "two"));
+    let (one, two) = (one.id().to_string(), two.id().to_string());
+    let servers =
+        ["--kubeconfig", &first, "--pid", &one, "--against", &second, "--against-pid", &two];
+    let work = ["list", "--objects", "10", "--mode", "full", "--plain", "--rounds", "1"];
+    // A second time on the same servers: what the first left is removed.
+    for _ in 0..2 {
+        let lines = bench(&[&work[..], &servers].concat());
+        let names: Vec<&str> = lines.iter().map(|line| line["server"].as_str().unwrap()).collect();
+        assert_eq!(names, ["one", "two"]);
+        assert_eq!(lines[0]["against"]["server"], "two");
+        assert!(lines[0]["against"]["ratios"]["cpu_micros"].as_f64().unwrap() > 0.0);
+        assert!(lines[1]["against"].is_null());
+    }
+}
+
+#[test]
+fn pods_of_others_are_not_touched_and_said_to_be_in_the_way() {
+    let home = tempfile::tempdir().unwrap();
+    let (server, kubeconfig) = running(&home, "busy");
+    let made = headwater(&["bench", "write", "--verb", "create-pod", "--clients", "2"])
+        .args(["--objects", "1", "--kubeconfig", &kubeconfig])
+        .output()
+        .unwrap();
+    assert!(made.status.success());
+    let pods = "/api/v1/namespaces/default/pods";
+    let pod = r#"{"metadata":{"name":"mine"},"spec":{"containers":[{"name":"c","image":"i"}]}}"#;
+    let made = server.post(pods, pod);
+    assert!(made.starts_with("HTTP/1.1 201 "), "{made}");
+    let refused = headwater(&["bench", "list", "--kubeconfig", &kubeconfig]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+    let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(why.contains("the server has pods of others"), "{why}");
+    let left = server.get("/api/v1/pods");
+    assert!(left.contains("\"mine\"") && !left.contains("web-frontend-"), "{left}");
+}
+
+#[test]
+fn a_page_and_plots_are_written() {
+    let home = tempfile::tempdir().unwrap();
+    let (page, plots) = (home.path().join("page.html"), home.path().join("plots"));
+    let args = ["list", "--memory", "--objects", "10,20", "--mode", "full", "--plain"];
+    let output = headwater(&["bench"])
+        .args(args)
+        .arg("--html")
+        .arg(&page)
+        .arg("--svg")
+        .arg(&plots)
+        .current_dir(&home)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("list: full, 20 objects"), "a table for people: {text}");
+    let read = |path: &Path| std::fs::read_to_string(path).unwrap();
+    assert!(read(&page).contains("<svg"));
+    assert!(read(&plots.join("list-objects-cpu-micros.svg")).starts_with("<svg"));
+}
+
+#[test]
+fn a_bench_of_nothing_is_refused() {
+    let output = headwater(&["bench", "list", "--objects", "0"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("0 of something"));
 }

@@ -70,8 +70,20 @@ impl Process {
 
     /// The answer to a request over plain HTTP.
     pub(crate) fn get(&self, path: &str) -> String {
+        self.ask(&format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"))
+    }
+
+    /// Creates an object over plain HTTP.
+    pub(crate) fn post(&self, path: &str, body: &str) -> String {
+        let length = body.len();
+        self.ask(&format!(
+            "POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\
+             Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+        ))
+    }
+
+    fn ask(&self, request: &str) -> String {
         let mut socket = self.connect();
-        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
         socket.write_all(request.as_bytes()).unwrap();
         let mut answer = String::new();
         socket.read_to_string(&mut answer).unwrap();

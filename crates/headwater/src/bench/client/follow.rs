@@ -1,6 +1,5 @@
 //! One process that keeps pods in one way and says what that cost it.
 
-use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -175,12 +174,10 @@ impl Ledger {
 }
 
 fn cpu() -> Duration {
-    measure::cpu(&[std::process::id()]).unwrap_or_default()
+    measure::cpu_of(&[std::process::id()]).unwrap_or_default()
 }
 
 /// A line of this process's status, in bytes.
 fn status(name: &str) -> Option<u64> {
-    let status = fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-    Some(line.trim().trim_end_matches(" kB").parse::<u64>().ok()? * 1024)
+    measure::status(std::process::id(), name)
 }

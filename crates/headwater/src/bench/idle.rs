@@ -1,0 +1,73 @@
+//! Idle: what a watcher costs that only waits, in memory and in CPU.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::figures::{Figure, Figures};
+use super::list::newest;
+use super::measure::{Meter, rss};
+use super::report::Case;
+use super::requests::{make_namespaces, make_pods};
+use super::session::Session;
+use super::stream::Protocol;
+use super::target::Target;
+use super::watchers::{ALL_PODS, open};
+
+const MINUTE: Duration = Duration::from_secs(60);
+/// The first watchers pay for what all of them share.
+const FIRST: usize = 100;
+
+/// The memory of each of so many watchers of a resource that nobody writes to.
+pub(super) async fn memory(session: &mut Session, watchers: usize) -> Result<()> {
+    session.fresh().await?;
+    let case = Case::new("idle", "memory", "watchers").sized("watchers", watchers);
+    session.measure(case, async |target, _| memory_once(target, watchers).await).await
+}
+
+async fn memory_once(target: &Target, watchers: usize) -> Result<Figures> {
+    let path = "/api/v1/endpoints?watch=true&allowWatchBookmarks=true";
+    let open = |count| open(&target.endpoint, count, Protocol::Http1, |_| path.to_owned());
+    let _first = open(FIRST).await?;
+    let before = rss(target).await;
+    let _others = open(watchers).await?;
+    let growth = rss(target).await.zip(before);
+    let each = growth.map(|(after, before)| after.saturating_sub(before) / watchers as u64);
+    Ok(Figures::default().memory(each))
+}
+
+/// What is idle, and for how long it is looked at.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Minute {
+    pub(super) objects: usize,
+    pub(super) watchers: usize,
+    pub(super) looked_at: Duration,
+}
+
+impl Minute {
+    /// The CPU of a minute in which nothing happens.
+    pub(super) async fn run(self, session: &mut Session) -> Result<()> {
+        session.fresh().await?;
+        session.each(async |target| self.prepare(target).await).await?;
+        let case = Case::new("idle", "minute", "minutes").sized("watchers", self.watchers);
+        session.measure(case, async |target, _| self.once(target).await).await
+    }
+
+    async fn prepare(self, target: &Target) -> Result<()> {
+        make_namespaces(target).await?;
+        make_pods(target, 0, self.objects).await
+    }
+
+    async fn once(self, target: &Target) -> Result<Figures> {
+        let newest = newest(&target.endpoint).await?;
+        let path = format!("{ALL_PODS}&resourceVersion={newest}&allowWatchBookmarks=true");
+        let path = |_| path.clone();
+        let _watchers = open(&target.endpoint, self.watchers, Protocol::Http1, path).await?;
+        let meter = Meter::start(target).await;
+        tokio::time::sleep(self.looked_at).await;
+        let used = meter.stop().await;
+        let share = MINUTE.as_secs_f64() / used.wall.as_secs_f64();
+        let micros = used.cpu.map(|cpu| cpu.as_secs_f64() * 1e6 * share);
+        Ok(Figures::default().maybe(Figure::Cpu, micros))
+    }
+}

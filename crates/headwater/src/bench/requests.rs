@@ -1,0 +1,114 @@
+//! The writes of the bench: what is asked of a server for each object.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use anyhow::Result;
+use http::{Method, Request};
+use http_body_util::{BodyExt, Full};
+
+use super::load::{Work, load};
+use super::object::{SPREAD, config_map, namespace, own_namespace, pod, pod_name};
+use super::target::Target;
+use crate::connect::{Connection, successful};
+
+/// Clients that make what a scenario needs before it measures.
+const MAKERS: usize = 16;
+
+/// The namespaces everything is spread over.
+pub(super) async fn make_namespaces(target: &Target) -> Result<()> {
+    make_missing(target, "/api/v1/namespaces", SPREAD, |index| namespaced(&namespace(index)))
+        .await?;
+    let account =
+        r#"{"apiVersion":"v1","kind":"ServiceAccount","metadata":{"name":"web-frontend"}}"#;
+    for index in 0..SPREAD {
+        let path = format!("/api/v1/namespaces/{}/serviceaccounts", namespace(index));
+        make_missing(target, &path, 1, |_| account.to_owned()).await?;
+    }
+    Ok(())
+}
+
+/// A namespace for each of so many watchers.
+pub(super) async fn make_own_namespaces(target: &Target, watchers: usize) -> Result<()> {
+    let body = |watcher: usize| namespaced(&own_namespace(watcher));
+    make_missing(target, "/api/v1/namespaces", watchers, body).await
+}
+
+fn namespaced(name: &str) -> String {
+    format!(r#"{{"apiVersion":"v1","kind":"Namespace","metadata":{{"name":"{name}"}}}}"#)
+}
+
+/// Creates what may be there from an earlier run.
+async fn make_missing(
+    target: &Target,
+    path: &str,
+    count: usize,
+    body: impl Fn(usize) -> String,
+) -> Result<()> {
+    let mut connection = Connection::open(&target.endpoint).await?;
+    for index in 0..count {
+        let request = Request::post(path).header("content-type", "application/json");
+        let response = connection.send(request.body(Full::from(body(index)))?).await?;
+        if response.status() == http::StatusCode::CONFLICT {
+            response.into_body().collect().await?;
+            continue;
+        }
+        successful(response).await?.into_body().collect().await?;
+    }
+    Ok(())
+}
+
+/// Makes the pods that are missing for `count`, of which there are `made`.
+pub(super) async fn make_pods(target: &Target, made: usize, count: usize) -> Result<()> {
+    let missing = count.saturating_sub(made);
+    load(&target.endpoint, MAKERS, missing, move |index| create_pod(made + index)).await.map(drop)
+}
+
+pub(super) fn create_pod(index: usize) -> Work {
+    let namespace = namespace(index);
+    Work {
+        method: Method::POST,
+        path: format!("/api/v1/namespaces/{namespace}/pods"),
+        body: pod(index, &namespace, 0),
+    }
+}
+
+/// A write that differs from every other: one that changes nothing makes no event.
+pub(super) fn update_pod(index: usize) -> Work {
+    let namespace = namespace(index);
+    Work { method: Method::PUT, path: pod_path(index), body: pod(index, &namespace, unused_mark()) }
+}
+
+/// Server-side apply, by a manager that takes over every field of the pod.
+pub(super) fn apply_pod(index: usize) -> Work {
+    let namespace = namespace(index);
+    Work {
+        method: Method::PATCH,
+        path: format!("{}?fieldManager=bench-apply&force=true", pod_path(index)),
+        body: pod(index, &namespace, unused_mark()),
+    }
+}
+
+/// At once: nobody is there to end the pod on its node.
+pub(super) fn delete_pod(index: usize) -> Work {
+    let body = br#"{"gracePeriodSeconds":0}"#.to_vec();
+    Work { method: Method::DELETE, path: pod_path(index), body }
+}
+
+pub(super) fn create_config_map(index: usize) -> Work {
+    let namespace = namespace(index);
+    Work {
+        method: Method::POST,
+        path: format!("/api/v1/namespaces/{namespace}/configmaps"),
+        body: config_map(index, &namespace),
+    }
+}
+
+fn pod_path(index: usize) -> String {
+    format!("/api/v1/namespaces/{}/pods/{}", namespace(index), pod_name(index))
+}
+
+/// Marks are never used twice in a run of the program.
+pub(super) fn unused_mark() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(1);
+    NEXT.fetch_add(1, Relaxed)
+}

@@ -1,0 +1,147 @@
+//! Selective fan-out: every event is for one of the watchers. What do all the others cost?
+
+use anyhow::Result;
+use http::Method;
+
+use super::fan_out::now;
+use super::figures::Figures;
+use super::load::{Work, load};
+use super::measure::{Meter, Used};
+use super::object::{namespace, own_namespace, own_node, own_pod, pod_name};
+use super::report::Case;
+use super::requests::{make_own_namespaces, unused_mark};
+use super::seen::Expected;
+use super::session::Session;
+use super::stream::Protocol;
+use super::target::Target;
+use super::watchers::{Readers, open};
+
+/// Our pods come after those of all other scenarios on the server.
+const FIRST: usize = 90_000;
+
+/// What a watcher selects its pod by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum By {
+    /// A label that only its pod has
+    Label,
+    /// spec.nodeName, as a kubelet does
+    Node,
+    /// A namespace of its own
+    Namespace,
+}
+
+/// One case of selective fan-out.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Selective {
+    pub(super) by: By,
+    pub(super) watchers: usize,
+    pub(super) writes: usize,
+}
+
+impl Selective {
+    pub(super) async fn run(self, session: &mut Session) -> Result<()> {
+        session.each(async |target| self.prepare(target).await).await?;
+        let mode = match self.by {
+            By::Label => "label",
+            By::Node => "node",
+            By::Namespace => "namespace",
+        };
+        let case = Case::new("selective", mode, "writes").sized("watchers", self.watchers);
+        session.measure(case, async |target, _| self.once(target).await).await
+    }
+
+    /// Only pods that are written to are needed.
+    fn pods(self) -> usize {
+        self.watchers.min(self.writes)
+    }
+
+    async fn prepare(self, target: &Target) -> Result<()> {
+        if self.by == By::Namespace {
+            make_own_namespaces(target, self.watchers).await?;
+        }
+        // Server-side apply makes them, and leaves those of an earlier case as they are.
+        let make = move |watcher| self.request(Method::PATCH, watcher);
+        load(&target.endpoint, 4, self.pods(), make).await.map(drop)
+    }
+
+    /// What the same writes cost with the watchers, less what they cost without.
+    async fn once(self, target: &Target) -> Result<Figures> {
+        let (_, alone) = self.write(target).await?;
+        let from = now(&target.endpoint).await?;
+        let path = move |watcher| self.path(watcher, from);
+        let streams = open(&target.endpoint, self.watchers, Protocol::Http1, path).await?;
+        let readers = Readers::start(streams, false, |watcher| self.turns(watcher).count());
+        let (written, watched) = self.write(target).await?;
+        let expected = self.expected(&written)?;
+        readers.finish(|watcher| &expected[watcher]).await?;
+        let extra = watched.cpu.zip(alone.cpu).map(|(with, without)| with.saturating_sub(without));
+        Ok(Figures::used(self.writes, Used { cpu: extra, ..watched }))
+    }
+
+    /// The writes that are for a watcher.
+    fn turns(self, watcher: usize) -> impl Iterator<Item = usize> {
+        (watcher..self.writes).step_by(self.watchers)
+    }
+
+    fn expected(self, written: &[u64]) -> Result<Vec<Expected>> {
+        let of = |watcher| Expected::of(self.turns(watcher).map(|turn| written[turn]).collect());
+        Ok((0..self.watchers).map(of).collect::<Result<_, _>>()?)
+    }
+
+    /// Updates pods one after the other, so that revisions are in the order of the turns.
+    async fn write(self, target: &Target) -> Result<(Vec<u64>, Used)> {
+        let meter = Meter::start(target).await;
+        let work = move |turn: usize| self.request(Method::PUT, turn % self.watchers);
+        let done = load(&target.endpoint, 1, self.writes, work).await?;
+        Ok((done.revisions(), meter.stop().await))
+    }
+
+    fn request(self, method: Method, watcher: usize) -> Work {
+        let index = FIRST + watcher;
+        let namespace = match self.by {
+            By::Namespace => own_namespace(watcher),
+            By::Label | By::Node => namespace(index),
+        };
+        let body = own_pod(watcher, index, &namespace, unused_mark());
+        let path = format!("/api/v1/namespaces/{namespace}/pods/{}", pod_name(index));
+        let path = match method {
+            Method::PATCH => format!("{path}?fieldManager=bench&force=true"),
+            _ => path,
+        };
+        Work { method, path, body }
+    }
+
+    fn path(self, watcher: usize, from: u64) -> String {
+        let version = format!("watch=true&resourceVersion={from}");
+        match self.by {
+            By::Label => format!("/api/v1/pods?{version}&labelSelector=watcher%3Dw{watcher}"),
+            By::Node => {
+                let node = own_node(watcher);
+                format!("/api/v1/pods?{version}&fieldSelector=spec.nodeName%3D{node}")
+            }
+            By::Namespace => {
+                format!("/api/v1/namespaces/{}/pods?{version}", own_namespace(watcher))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_write_is_for_one_watcher() {
+        let case = Selective { by: By::Label, watchers: 7, writes: 100 };
+        let mut turns: Vec<usize> = (0..7).flat_map(|watcher| case.turns(watcher)).collect();
+        turns.sort_unstable();
+        assert_eq!(turns, (0..100).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn watchers_without_a_write_expect_nothing() {
+        let case = Selective { by: By::Node, watchers: 7, writes: 3 };
+        assert_eq!(case.turns(5).count(), 0);
+        assert_eq!(case.expected(&[11, 12, 13]).unwrap().len(), 7);
+    }
+}

@@ -1,0 +1,84 @@
+//! One bench: the servers, how often each thing is done, and where the figures go.
+//!
+//! Promise: with two servers, every piece of work is done on both in turn, run by run, so that
+//! what the machine does meanwhile hits both.
+
+use anyhow::{Context, Result};
+
+use super::figures::Figures;
+use super::report::{Case, Report, Row};
+use super::target::{Source, Target};
+
+pub(super) struct Session {
+    sources: Vec<Source>,
+    servers: Vec<Target>,
+    runs: usize,
+    pub(super) report: Report,
+}
+
+impl Session {
+    pub(super) fn new(sources: Vec<Source>, runs: usize, report: Report) -> Session {
+        Session { sources, servers: Vec::new(), runs, report }
+    }
+
+    /// Every server with nothing of ours in it. Those of the scenario before end first.
+    pub(super) async fn fresh(&mut self) -> Result<()> {
+        self.servers.clear();
+        for source in &self.sources {
+            let name = source.name();
+            let server = source.open().await.with_context(|| format!("{name} cannot be used"))?;
+            self.servers.push(server);
+        }
+        Ok(())
+    }
+
+    /// Whether the server may be stopped and started: only one of our own.
+    pub(super) fn is_own(&self) -> bool {
+        matches!(self.sources.as_slice(), [Source::Own { .. }])
+    }
+
+    pub(super) fn runs(&self) -> usize {
+        self.runs
+    }
+
+    /// The server that is held to the goals.
+    pub(super) fn first(&self) -> Result<&Target> {
+        self.servers.first().context("a scenario begins with fresh servers")
+    }
+
+    /// Does on every server what is not measured.
+    pub(super) async fn each(&self, work: impl AsyncFn(&Target) -> Result<()>) -> Result<()> {
+        for server in &self.servers {
+            work(server).await.with_context(|| format!("on {}", server.name))?;
+        }
+        Ok(())
+    }
+
+    /// Does a piece of work on every server in turn, as often as asked, and reports the medians.
+    /// The work is told which run it is.
+    pub(super) async fn measure(
+        &mut self,
+        case: Case,
+        work: impl AsyncFn(&Target, usize) -> Result<Figures>,
+    ) -> Result<()> {
+        let mut runs: Vec<Vec<Figures>> = vec![Vec::new(); self.servers.len()];
+        for run in 0..self.runs {
+            for (server, figures) in self.servers.iter().zip(&mut runs) {
+                let done = work(server, run).await;
+                figures.push(done.with_context(|| failed(&case, server))?);
+            }
+        }
+        let medians: Vec<Figures> = runs.iter().map(|runs| Figures::median(runs)).collect();
+        for (index, (server, figures)) in self.servers.iter().zip(&medians).enumerate() {
+            let other = self.servers.get(1).zip(medians.get(1)).filter(|_| index == 0);
+            let against = other.map(|(other, theirs)| (other.name.clone(), figures.over(theirs)));
+            let (case, server) = (case.clone(), server.name.clone());
+            self.report.row(Row { case, server, runs: self.runs, figures: *figures, against });
+        }
+        Ok(())
+    }
+}
+
+fn failed(case: &Case, server: &Target) -> String {
+    format!("{} on {} went wrong", case.name(), server.name)
+}

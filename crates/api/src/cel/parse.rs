@@ -135,9 +135,6 @@ pub(super) fn parse(text: &str) -> Result<Expr, Fault> {
     let mut parser = Parser { words: words(text)?, next: 0, depth: 0 };
     let root = parser.expression()?;
     parser.expect_end()?;
-    if root.depth() > DEPTH_MAX {
-        return Err(Fault::new(0, format!("expression recursion limit exceeded: {DEPTH_MAX}")));
-    }
     Ok(root)
 }
 
@@ -236,14 +233,26 @@ impl Parser {
         Fault::new(self.at(), format!("Syntax error: mismatched input '{found}' {wanted}"))
     }
 
-    /// Guards the parser's own recursion; the tree is measured at the end.
+    /// Refuses a tree that is too deep before it is part of a deeper one: whoever walks a tree, or
+    /// drops it, does so on the stack.
+    fn bounded(&self, made: Expr) -> Result<Expr, Fault> {
+        match made.depth() > DEPTH_MAX {
+            true => Err(self.too_deep()),
+            false => Ok(made),
+        }
+    }
+
+    fn too_deep(&self) -> Fault {
+        Fault::new(self.at(), format!("expression recursion limit exceeded: {DEPTH_MAX}"))
+    }
+
+    /// Guards the parser's own recursion.
     fn deeper<T>(
         &mut self,
         read: impl FnOnce(&mut Parser) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
         if self.depth >= DEPTH_MAX {
-            let why = format!("expression recursion limit exceeded: {DEPTH_MAX}");
-            return Err(Fault::new(self.at(), why));
+            return Err(self.too_deep());
         }
         self.depth += 1;
         let found = read(self);
@@ -252,7 +261,8 @@ impl Parser {
     }
 
     fn expression(&mut self) -> Result<Expr, Fault> {
-        self.deeper(Parser::conditional)
+        let made = self.deeper(Parser::conditional)?;
+        self.bounded(made)
     }
 
     fn conditional(&mut self) -> Result<Expr, Fault> {
@@ -333,7 +343,7 @@ impl Parser {
             let at = self.at();
             self.advance();
             let right = side(self)?;
-            left = Expr { at, node: Node::Binary(op, Box::new([left, right])) };
+            left = self.bounded(Expr { at, node: Node::Binary(op, Box::new([left, right])) })?;
         }
         Ok(left)
     }
@@ -385,6 +395,7 @@ impl Parser {
             } else {
                 return Ok(of);
             };
+            of = self.bounded(of)?;
         }
     }
 

@@ -249,6 +249,11 @@ fn an_evaluation_ends() {
     fails("lists.range(100000000).size() > 0", "actual cost limit exceeded");
     fails(&format!("{}1{}", "(".repeat(500), ")".repeat(500)), "recursion limit");
     fails(&format!("1{}", " + 1".repeat(500)), "recursion limit");
+    // Far deeper than the stack: refused before there is a tree to walk, or to drop.
+    fails(&format!("self{}", ".a".repeat(40_000)), "recursion limit");
+    fails(&format!("1{}", "+1".repeat(40_000)), "recursion limit");
+    let steps = (0..100).fold("self".to_owned(), |text, _| format!("({text}{})", ".a".repeat(100)));
+    fails(&steps, "recursion limit");
     is(&format!("true{}", " && true".repeat(5000)), "true");
     fails(&"a".repeat(200_000), "exceeds limit");
     // As deep as it may be, on the stack of a test, which is that of a worker.

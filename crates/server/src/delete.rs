@@ -3,6 +3,7 @@
 //! River: DELETE → **delete** → store. An object that something still holds (a finalizer, a grace
 //! period) is marked, which is an update; one that nothing holds is removed (S2.40–S2.47).
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -17,6 +18,7 @@ use http::StatusCode;
 
 use crate::admission::{Removal, admit_removal, is_namespace, is_released};
 use crate::body::Response;
+use crate::custom::conversion;
 use crate::decode;
 use crate::object::{Current, canonical, finalizers, is_deleting, meta, metadata, wire};
 use crate::read::{self, Page};
@@ -63,7 +65,7 @@ pub(crate) async fn one(
         let success = Status::success(0, Some(details));
         return Ok(body::json(code, status::line(&success)));
     }
-    let seen = encode::written(server, kind, &deleted.object).await?;
+    let seen = encode::converted(kind, &deleted.object)?;
     Ok(encode::one(server, call, kind, code, &seen))
 }
 
@@ -215,12 +217,17 @@ impl Delete<'_> {
         let plan = self.plan(&current.value);
         let is_gone = matches!(plan, Plan::Remove | Plan::MarkAndRemove(_));
         let (value, marks) = match plan {
-            Plan::Keep => return self.done(&current.value, current.revision, false),
+            Plan::Keep => {
+                let shown = self.shown(&current.value, false).await?;
+                return self.done(&shown, current.revision, false);
+            }
             Plan::Remove => (current.value.clone(), false),
             Plan::Mark(value) | Plan::MarkAndRemove(value) => (value, true),
         };
+        // Before anything is stored: what cannot be answered is not done.
+        let shown = self.shown(&value, is_gone).await?;
         if self.options.dry_run {
-            return self.done(&value, current.revision, is_gone);
+            return self.done(&shown, current.revision, is_gone);
         }
         let mut revision = current.revision;
         if marks {
@@ -237,7 +244,16 @@ impl Delete<'_> {
                 Stored::Forestalled(actual) => return Ok(Tried::Again(actual)),
             }
         }
-        self.done(&value, revision, is_gone)
+        self.done(&shown, revision, is_gone)
+    }
+
+    /// What is answered, in the form of the request where a webhook makes that. An object that is
+    /// gone is not shown, and nobody looks at what the server itself deletes.
+    async fn shown<'a>(&self, value: &'a Value, is_gone: bool) -> Result<Cow<'a, Value>, Status> {
+        if self.kind.conversion().is_none() || is_gone || self.call.is_none() {
+            return Ok(Cow::Borrowed(value));
+        }
+        conversion::tree(self.server, self.kind, value.clone()).await.map(Cow::Owned)
     }
 
     fn done(&self, value: &Value, revision: Revision, is_gone: bool) -> Result<Tried, Status> {

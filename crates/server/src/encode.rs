@@ -145,20 +145,8 @@ pub(crate) async fn read<'a>(
     Ok(made.pop().map_or(Seen::Same(object), Seen::Made))
 }
 
-/// What a write made, or would have made, in the form of the request.
-pub(crate) async fn written<'a>(
-    server: &Server,
-    kind: &Served,
-    object: &'a Object,
-) -> Result<Seen<'a>, Status> {
-    match conversion::answer(server, kind, object).await? {
-        Some(made) => Ok(Seen::Made(Arc::new(made))),
-        None => converted(kind, object),
-    }
-}
-
-/// An object in the form of the request, if no webhook is needed for that.
-fn converted<'a>(kind: &Served, object: &'a Object) -> Result<Seen<'a>, Status> {
+/// An object in the form of the request, if it is not one that a webhook made.
+pub(crate) fn converted<'a>(kind: &Served, object: &'a Object) -> Result<Seen<'a>, Status> {
     if !kind.is_converted() {
         return Ok(Seen::Same(object));
     }

@@ -53,7 +53,7 @@ pub(crate) async fn write(
     // A missing object is 404 before anything is said about the body.
     read::find(server, resource, Freshness::Latest).await?;
     let written = Update { server, call, resource, options }.run(change).await?;
-    let seen = encode::written(server, &resource.kind, &written.object).await?;
+    let seen = encode::converted(&resource.kind, &written.object)?;
     Ok(encode::value(call, StatusCode::OK, &of_object(resource, &seen)?))
 }
 

@@ -519,7 +519,7 @@ impl Server {
             _ => return delete::collection(self, call, resource, &bytes).await,
         };
         let kind = &resource.kind;
-        let seen = encode::written(self, kind, &written.object).await?;
+        let seen = encode::converted(kind, &written.object)?;
         Ok(encode::one(self, call, kind, written.code, &seen))
     }
 

@@ -16,7 +16,8 @@ use http::StatusCode;
 use jiff::Timestamp;
 
 use crate::admission::{Attempt, Origin, admit, is_released};
-use crate::custom::{self, conversion};
+use crate::custom;
+use crate::custom::conversion::{self, Forms};
 use crate::decode;
 use crate::manage::Manager;
 use crate::manage::track::{Known, Unfinished, changed, track};
@@ -38,7 +39,7 @@ const NAME_TRIES: usize = 8;
 /// What a write leaves for the answer.
 pub(crate) struct Written {
     pub(crate) code: StatusCode,
-    /// The object in the form it is stored in.
+    /// The object in the form it is stored in, or that a webhook made for the answer.
     pub(crate) object: Object,
 }
 
@@ -144,26 +145,25 @@ impl Create<'_> {
             track(self.server, &mut manager, kind, None, &mut stored, made).await?;
         }
         let name = meta(&stored, "name").to_owned();
-        let stored = conversion::tree(self.server, kind.storage_row(), stored).await?;
-        let bytes = canonical(&stored);
+        let forms = Forms::of(self.server, kind, stored).await?;
         if self.options.dry_run {
-            return self.dry_run(&name, &bytes);
+            return self.dry_run(&name, &forms);
         }
         let key = Key::in_collection(&kind.prefix, &object_key(&self.resource.namespace, &name));
-        match put(self.server, kind, key, Guard::Absent, bytes.clone()).await? {
-            Stored::At(revision) => wire(&bytes, revision),
+        match put(self.server, kind, key, Guard::Absent, forms.stored.clone()).await? {
+            Stored::At(revision) => forms.answer(revision),
             Stored::Forestalled(actual) => Err(self.exists(&name, actual)),
         }
     }
 
-    fn dry_run(&self, name: &str, bytes: &[u8]) -> Result<Object, Status> {
+    fn dry_run(&self, name: &str, forms: &Forms) -> Result<Object, Status> {
         let kind = &self.resource.kind;
         let resource = self.server.cache().resource(&kind.prefix);
         let key = object_key(&self.resource.namespace, name);
         if self.server.cache().snapshot(&resource).get(&key).is_some() {
             return Err(status::already_exists(kind, name));
         }
-        wire(bytes, Revision::ZERO)
+        forms.answer(Revision::ZERO)
     }
 
     fn exists(&self, name: &str, actual: Option<Record>) -> Status {
@@ -464,25 +464,24 @@ impl Update<'_> {
             let object = wire(&canonical(&new), current.revision)?;
             return Ok(self.done(object));
         }
-        let stored = conversion::tree(self.server, kind.storage_row(), new).await?;
-        self.store(current, &stored).await
+        self.store(current, new).await
     }
 
-    async fn store(&self, current: &Current, new: &Value) -> Result<Tried, Status> {
+    async fn store(&self, current: &Current, new: Value) -> Result<Tried, Status> {
         let kind = &self.resource.kind;
         let key = Key::in_collection(&kind.prefix, &self.resource.key());
-        let bytes = canonical(new);
-        let released = is_released(kind, new);
+        let released = is_released(kind, &new);
+        let forms = Forms::of(self.server, kind, new).await?;
         let stored = if released {
             remove(self.server, key, current.revision).await?
         } else {
-            put(self.server, kind, key, Guard::At(current.revision), bytes.clone()).await?
+            put(self.server, kind, key, Guard::At(current.revision), forms.stored.clone()).await?
         };
         match stored {
             Stored::At(revision) => {
                 // A deleted object is answered as it was submitted, at its old version (S2.43).
                 let revision = if released { current.revision } else { revision };
-                Ok(self.done(wire(&bytes, revision)?))
+                Ok(self.done(forms.answer(revision)?))
             }
             Stored::Forestalled(actual) => {
                 let Some(record) = actual else { return Ok(Tried::Again(None)) };

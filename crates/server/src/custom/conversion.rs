@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use futures::{FutureExt, StreamExt};
 use headwater_api::json::Value;
-use headwater_api::{Object, Status};
+use headwater_api::{Object, Revision, Status};
 
 use super::form::Stored;
 use crate::object::{canonical, packed_tree, wire};
@@ -271,22 +271,33 @@ pub(crate) async fn tree(server: &Server, row: &Served, value: Value) -> Result<
     }
 }
 
-/// An answer that is nowhere in the cache: what a write made, or would have made.
-pub(crate) async fn answer(
-    server: &Server,
-    row: &Served,
-    object: &Object,
-) -> Result<Option<Object>, Status> {
-    if row.conversion().is_none() || is_of(row, object) {
-        return Ok(None);
+/// An object as it is stored, and as it is answered where only a webhook can make that of it.
+pub(crate) struct Forms {
+    pub(crate) stored: Vec<u8>,
+    shown: Option<Vec<u8>>,
+}
+
+impl Forms {
+    /// Makes both before anything is stored: what cannot be answered is not written.
+    pub(crate) async fn of(server: &Server, row: &Served, value: Value) -> Result<Forms, Status> {
+        let stored = tree(server, row.storage_row(), value).await?;
+        let bytes = canonical(&stored);
+        let shown = match row.conversion().filter(|_| row.stored.is_some()) {
+            Some(_) => Some(canonical(&tree(server, row, stored).await?)),
+            None => None,
+        };
+        Ok(Forms { stored: bytes, shown })
     }
-    let made = tree(server, row, packed_tree(object.as_slice())?).await?;
-    wire(&canonical(&made), object.revision()).map(Some)
+
+    /// The answer to a write that was given this revision.
+    pub(crate) fn answer(&self, revision: Revision) -> Result<Object, Status> {
+        wire(self.shown.as_ref().unwrap_or(&self.stored), revision)
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use headwater_api::{EventType, Revision};
+    use headwater_api::EventType;
 
     use super::*;
 

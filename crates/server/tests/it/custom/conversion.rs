@@ -625,3 +625,50 @@ async fn a_manager_of_a_version_that_is_gone_manages_nothing() {
     let applied = apply(&world, WIDGETS, "fieldManager=one", json!({"size": 7})).await.json();
     assert_eq!(owners(&applied), ["one v1 size"]);
 }
+
+#[tokio::test]
+async fn what_cannot_be_answered_is_not_written() {
+    // It knows the way to the first version and not back.
+    let hook = Hook::start(|review| match review["request"]["desiredAPIVersion"].as_str() {
+        Some("example.com/v1") => success(all(review)),
+        _ => Reply::Response(json!({"result": {"status": "Failure", "message": "no way back"}})),
+    })
+    .await;
+    let world = world(&hook).await;
+    let message = "conversion webhook for example.com/v1, Kind=Widget failed: no way back";
+    let body = second_widget("a", json!({"height": 1}));
+    world.post(SECOND, &body).await.fails(500, "", message);
+    world.get(WIDGETS).await.lists("");
+    let mut held = widget("b", json!({"size": 1}));
+    held["metadata"]["finalizers"] = json!(["example.com/held"]);
+    let before = world.create(WIDGETS, &held).await;
+    let target = format!("{SECOND}/b");
+    world.merge(&target, &json!({"spec": {"height": 2}})).await.fails(500, "", message);
+    world.delete(&target).await.fails(500, "", message);
+    assert_eq!(world.get(&format!("{WIDGETS}/b")).await.json(), before);
+    world.delete(&format!("{WIDGETS}/b")).await.is(200, "deletionTimestamp");
+}
+
+#[tokio::test]
+async fn a_webhook_may_be_a_service() {
+    let hook = honest().await;
+    let world = world(&hook).await;
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "hook"},
+        "spec": {"type": "ExternalName", "externalName": "localhost",
+            "ports": [{"port": 443, "targetPort": hook.port}]},
+    });
+    world.create("/api/v1/namespaces/ns/services", &service).await;
+    world
+        .redefine(|definition| {
+            let config = &mut definition["spec"]["conversion"]["webhook"]["clientConfig"];
+            config.as_object_mut().unwrap().remove("url");
+            config["service"] = json!({"namespace": "ns", "name": "hook", "path": "/convert"});
+        })
+        .await;
+    world.widget("a", json!({"size": 1})).await;
+    world.get(&format!("{SECOND}/a")).await.is(200, r#""height":1"#);
+    let definition = world.get(&format!("{CRDS}/widgets.example.com")).await.json();
+    let config = &definition["spec"]["conversion"]["webhook"]["clientConfig"];
+    assert_eq!(config["service"]["port"], 443);
+}

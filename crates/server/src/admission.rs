@@ -9,6 +9,8 @@ pub(crate) mod extensions;
 mod limits;
 pub(crate) mod matching;
 mod mutate;
+mod namespaces;
+mod nodes;
 mod observed;
 mod owners;
 mod pods;
@@ -16,24 +18,23 @@ mod policy;
 pub(crate) mod quota;
 pub(crate) mod request;
 mod resources;
+mod system;
+mod validation;
 mod webhook;
 
 use extensions::Compiled;
 use headwater_api::Status;
-use headwater_api::clock::rfc3339;
-use headwater_api::json::{Map, Value, json};
+use headwater_api::json::{Value, json};
 use headwater_api::options::WriteOptions;
-use headwater_api::status::{Cause, FieldError};
-use headwater_api::{defaults, name, status as api_status, validate};
 use headwater_cache::Cache;
 use jiff::Timestamp;
 
 use crate::addresses::Addresses;
-use crate::custom::admit::{self, Definitions, StoredForm};
-use crate::object::{is_deleting, meta, metadata};
+use crate::custom::admit::{Definitions, StoredForm};
+use crate::object::{is_deleting, meta};
 use crate::registry::Served;
 use crate::server::{Call, Server};
-use crate::status;
+pub(crate) use namespaces::is_namespace;
 use observed::Observed;
 use quota::Held;
 use request::{Asked, Operation};
@@ -63,17 +64,23 @@ pub(crate) trait Admit: Sync {
 
 /// Steps before mutating webhooks and policies.
 const FIRST: &[&dyn Admit] = &[
-    &NamespaceLifecycle,
+    &namespaces::Lifecycle,
     &pods::Account,
     &pods::Priority,
-    &NotReadyTaint,
-    &Defaults,
+    &nodes::NotReadyTaint,
+    &system::Defaults,
     &limits::Defaults,
 ];
 
 /// Steps between those and validating ones.
-const SECOND: &[&dyn Admit] =
-    &[&SystemFields, &Namespaces, &Definitions, &Validation, &ServiceAddresses, &limits::Limits];
+const SECOND: &[&dyn Admit] = &[
+    &system::Fields,
+    &namespaces::Labels,
+    &Definitions,
+    &validation::Fields,
+    &system::ServiceAddresses,
+    &limits::Limits,
+];
 
 /// Steps at the end.
 const LAST: &[&dyn Admit] = &[&StoredForm];
@@ -231,288 +238,10 @@ pub(crate) async fn admit_removal(
     Ok(())
 }
 
-/// Nothing is created in a namespace that is not there or on its way out (S2.8, S10.2).
-struct NamespaceLifecycle;
-
-impl Admit for NamespaceLifecycle {
-    fn admit(&self, attempt: &mut Attempt<'_>) -> Result<(), Status> {
-        if attempt.namespace.is_empty() || attempt.old.is_some() {
-            return Ok(());
-        }
-        check_namespace(attempt.cache, attempt.kind, attempt.namespace, meta(attempt.new, "name"))
-    }
-}
-
-/// Whether something may be created in a namespace.
-pub(crate) fn check_namespace(
-    cache: &Cache,
-    kind: &Served,
-    namespace: &str,
-    name: &str,
-) -> Result<(), Status> {
-    let namespaces = cache.resource("/registry/core/namespaces/");
-    let snapshot = cache.snapshot(&namespaces);
-    let Some(object) = snapshot.get(namespace) else {
-        let message = format!("namespaces \"{namespace}\" not found");
-        return Err(Status::failure(404, "NotFound", message).with_details(api_status::Details {
-            name: namespace.into(),
-            kind: "namespaces".into(),
-            ..api_status::Details::default()
-        }));
-    };
-    if !object.is_deleting() {
-        return Ok(());
-    }
-    let why = format!(
-        "unable to create new content in namespace {namespace} because it is being terminated"
-    );
-    let mut status = status::forbidden(&kind.group, &kind.plural, name, &why);
-    let cause = Cause {
-        reason: "NamespaceTerminating".into(),
-        message: format!("namespace {namespace} is being terminated"),
-        field: "metadata.namespace".into(),
-    };
-    status.details.get_or_insert_default().causes.push(cause);
-    Err(status)
-}
-
-/// What Kubernetes writes where the author wrote nothing.
-struct Defaults;
-
-impl Admit for Defaults {
-    fn admit(&self, attempt: &mut Attempt<'_>) -> Result<(), Status> {
-        if !attempt.kind.custom {
-            defaults::apply(attempt.kind.storage(), attempt.new);
-        }
-        Ok(())
-    }
-}
-
-/// What the server keeps and clients cannot write (S2.2, S2.14, S2.50).
-struct SystemFields;
-
-impl Admit for SystemFields {
-    fn admit(&self, attempt: &mut Attempt<'_>) -> Result<(), Status> {
-        match attempt.old {
-            None => on_create(attempt),
-            Some(old) => on_update(attempt, old),
-        }
-        Ok(())
-    }
-}
-
-fn on_create(attempt: &mut Attempt<'_>) {
-    let kind = attempt.kind;
-    if kind.custom && kind.has_status() {
-        attempt.new.as_object_mut().map(|object| object.remove("status"));
-    }
-    let metadata = metadata(attempt.new);
-    for key in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "resourceVersion"] {
-        metadata.remove(key);
-    }
-    metadata.insert("uid".into(), uuid::Uuid::new_v4().to_string().into());
-    metadata.insert("creationTimestamp".into(), rfc3339(attempt.now).into());
-    if kind.traits.generation {
-        metadata.insert("generation".into(), 1.into());
-    }
-    // Last: a Job is labelled with its uid.
-    defaults::prepare_for_create(kind.storage(), attempt.new);
-}
-
-fn on_update(attempt: &mut Attempt<'_>, old: &Value) {
-    if matches!(attempt.subresource, "" | "scale") {
-        defaults::prepare_for_update(attempt.kind.storage(), attempt.new, old);
-    }
-    let before = &old["metadata"];
-    let metadata = metadata(attempt.new);
-    metadata.remove("selfLink");
-    for key in ["creationTimestamp", "generation"] {
-        copy(metadata, before, key);
-    }
-    if metadata.get("uid").and_then(Value::as_str).is_none_or(str::is_empty) {
-        copy(metadata, before, "uid");
-    }
-    for key in ["deletionTimestamp", "deletionGracePeriodSeconds"] {
-        if metadata.get(key).is_none_or(Value::is_null) {
-            copy(metadata, before, key);
-        }
-    }
-    if attempt.kind.traits.generation && attempt.subresource != "status" {
-        let generation = before["generation"].as_i64().unwrap_or(0);
-        if spec_changed(attempt.kind, attempt.new, old) {
-            let metadata = self::metadata(attempt.new);
-            metadata.insert("generation".into(), (generation + 1).into());
-        }
-    }
-}
-
-fn copy(metadata: &mut Map, before: &Value, key: &str) {
-    match before.get(key) {
-        Some(value) => metadata.insert(key.into(), value.clone()),
-        None => metadata.remove(key),
-    };
-}
-
-/// Whether the desired state differs: for built-in kinds the spec, for custom ones everything but
-/// metadata and, if it has its own subresource, status.
-fn spec_changed(kind: &Served, new: &Value, old: &Value) -> bool {
-    if !kind.custom {
-        // A Deployment's annotations are copied to what it makes.
-        let is_deployment = kind.plural == "deployments";
-        return new.get("spec") != old.get("spec")
-            || (is_deployment && new["metadata"]["annotations"] != old["metadata"]["annotations"]);
-    }
-    let differs = |key: &str| new.get(key) != old.get(key);
-    let skipped = |key: &str| {
-        matches!(key, "metadata" | "apiVersion" | "kind") || (key == "status" && kind.has_status())
-    };
-    let mut keys = [new, old].into_iter().filter_map(Value::as_object).flat_map(Map::keys);
-    keys.any(|key| !skipped(key) && differs(key))
-}
-
-/// Nothing is scheduled on a new node before it has said that it is ready.
-///
-/// The reference taints every new node, and its node controller takes the taint away again. A
-/// server by itself has none, so a node that says from the start that it is ready is left alone.
-struct NotReadyTaint;
-
-impl Admit for NotReadyTaint {
-    fn admit(&self, attempt: &mut Attempt<'_>) -> Result<(), Status> {
-        let is_node = attempt.kind.plural == "nodes" && attempt.kind.group.is_empty();
-        if is_node && attempt.old.is_none() && !is_ready(&attempt.new["status"]) {
-            taint_not_ready(&mut attempt.new["spec"]);
-        }
-        Ok(())
-    }
-}
-
-/// Whether a node says that it is ready, or what pods may use of it and nothing to the contrary.
-fn is_ready(status: &Value) -> bool {
-    let conditions = status["conditions"].as_array().into_iter().flatten();
-    let ready = conditions.into_iter().find(|condition| condition["type"] == "Ready");
-    match ready {
-        Some(condition) => condition["status"] == "True",
-        None => status["allocatable"].is_object(),
-    }
-}
-
-fn taint_not_ready(spec: &mut Value) {
-    let taint = json!({"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"});
-    let same = |held: &Value| held["key"] == taint["key"] && held["effect"] == taint["effect"];
-    if spec.is_null() {
-        *spec = json!({});
-    }
-    match spec.get_mut("taints").and_then(Value::as_array_mut) {
-        Some(taints) if taints.iter().any(same) => {}
-        Some(taints) => taints.push(taint),
-        None => spec["taints"] = json!([taint]),
-    }
-}
-
-/// The rules of Namespace objects (S10.1, S10.4).
-struct Namespaces;
-
-impl Admit for Namespaces {
-    fn admit(&self, attempt: &mut Attempt<'_>) -> Result<(), Status> {
-        if !is_namespace(attempt.kind) {
-            return Ok(());
-        }
-        let name = meta(attempt.new, "name").to_owned();
-        let labels = metadata(attempt.new).entry("labels").or_insert_with(|| json!({}));
-        if let Some(labels) = labels.as_object_mut() {
-            labels.insert("kubernetes.io/metadata.name".into(), name.into());
-        }
-        Ok(())
-    }
-}
-
-/// Services get their addresses.
-struct ServiceAddresses;
-
-impl Admit for ServiceAddresses {
-    fn admit(&self, attempt: &mut Attempt<'_>) -> Result<(), Status> {
-        let is_service = attempt.kind.plural == "services" && attempt.kind.group.is_empty();
-        if !is_service || attempt.subresource == "status" {
-            return Ok(());
-        }
-        attempt.addresses.assign(attempt.cache, attempt.new, attempt.old)
-    }
-}
-
-/// What Kubernetes refuses with 422.
-struct Validation;
-
-impl Admit for Validation {
-    fn admit(&self, attempt: &mut Attempt<'_>) -> Result<(), Status> {
-        let kind = attempt.kind.storage();
-        admit::check_kind(attempt)?;
-        let mut errors: Vec<FieldError> = match attempt.old {
-            None => name::metadata_on_create(kind, attempt.new),
-            Some(old) => name::metadata_on_update(kind, attempt.new, old),
-        };
-        if attempt.old.is_some() && !kind.custom {
-            // The reference checks the metadata of built-in kinds again and again, and lists every
-            // finding: what must not change twice, what must be well-formed four times.
-            errors.extend_from_within(..);
-            let common = name::metadata_alike(kind, attempt.new);
-            errors.extend(common.iter().cloned().chain(common.iter().cloned()));
-        }
-        match attempt.old {
-            None => errors.extend(validate::create(kind, attempt.new)),
-            // The other doors lead to parts that their own handlers have looked at.
-            Some(old) if matches!(attempt.subresource, "" | "scale") => {
-                errors.extend(validate::update(kind, attempt.new, old));
-            }
-            Some(_) if is_namespace(attempt.kind) => {
-                errors.extend(namespace_errors(attempt.subresource, attempt.new));
-            }
-            Some(_) => {}
-        }
-        errors.extend(admit::errors(attempt));
-        if webhook::check::is_configuration(attempt.kind) {
-            errors.extend(webhook::check::errors(attempt.new));
-        }
-        errors.extend(policy::check::errors(attempt.kind, attempt.new));
-        if errors.is_empty() {
-            return Ok(());
-        }
-        let name = meta(attempt.new, "name");
-        Err(api_status::invalid(&attempt.kind.group, &attempt.kind.kind.kind, name, &errors))
-    }
-}
-
-/// What the doors of a Namespace do not let pass: a phase that is not that of its life, and
-/// finalizers that are nobody's (S10.3).
-fn namespace_errors(subresource: &str, namespace: &Value) -> Vec<FieldError> {
-    if subresource == "finalize" {
-        let finalizers = namespace["spec"]["finalizers"].as_array().into_iter().flatten();
-        let names = finalizers.map(|name| name.as_str().unwrap_or_default());
-        let checked = names.enumerate().flat_map(|(index, finalizer)| {
-            name::finalizer(finalizer, &format!("spec.finalizers[{index}]"))
-        });
-        return checked.collect();
-    }
-    let (phase, when) = match is_deleting(namespace) {
-        true => ("Terminating", "not empty"),
-        false => ("Active", "empty"),
-    };
-    let found = namespace["status"]["phase"].as_str().unwrap_or_default();
-    if found == phase {
-        return Vec::new();
-    }
-    let why = format!("may only be '{phase}' if `deletionTimestamp` is {when}");
-    vec![FieldError::invalid("status.Phase", &found.into(), why)]
-}
-
 /// Whether nothing holds a deleted object any more: it goes with the write that notices.
 pub(crate) fn is_released(kind: &Served, value: &Value) -> bool {
     let grace = value["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
     let held = is_namespace(kind)
         && value["spec"]["finalizers"].as_array().is_some_and(|list| !list.is_empty());
     is_deleting(value) && grace == 0 && crate::object::finalizers(value).is_empty() && !held
-}
-
-/// Whether the kind is Namespace.
-pub(crate) fn is_namespace(kind: &Served) -> bool {
-    kind.plural == "namespaces" && kind.group.is_empty()
 }

@@ -15,6 +15,8 @@ use headwater_store::{Action, Error as StoreError, Guard, Key, Record, Write};
 use http::StatusCode;
 use jiff::Timestamp;
 
+pub(crate) mod doors;
+
 use crate::admission::{Attempt, Origin, admit, is_released};
 use crate::custom;
 use crate::custom::conversion::{self, Forms};
@@ -26,6 +28,7 @@ use crate::registry::Served;
 use crate::route::{Resource, object_key};
 use crate::server::{Call, Server};
 use crate::status;
+use doors::keep_other_half;
 
 /// How long events stay (S6.8).
 const EVENT_TTL: Duration = Duration::from_secs(3600);
@@ -532,76 +535,10 @@ impl Update<'_> {
     }
 }
 
-/// Each subresource is a door to a part of the object; the rest stays as it is (S2.51).
-pub(crate) fn keep_other_half(kind: &Served, subresource: &str, new: &mut Value, old: &Value) {
-    if subresource == "finalize" {
-        // Everything but the status may change here.
-        return copy(new, old, &["status"]);
-    }
-    let Some((_, part)) = DOORS.iter().find(|(name, _)| *name == subresource) else { return };
-    let asked = std::mem::replace(new, old.clone());
-    copy(new, &asked, part);
-    if subresource == "status" && !kind.custom {
-        take_metadata(new, &asked["metadata"], status_metadata(kind));
-    }
-    let metadata = metadata(new);
-    metadata.insert("resourceVersion".into(), asked["metadata"]["resourceVersion"].clone());
-}
-
 /// 409 for a uid that is not that of the object.
 fn wrong_uid(kind: &Served, name: &str, asked: &str, actual: &str) -> Status {
     let why = format!("UID in precondition: {asked}, UID in object meta: {actual}");
     status::conflict(kind, name, &format!("Precondition failed: {why}"))
-}
-
-/// Subresources that are written as the object itself, and the part of it that each may change.
-const DOORS: &[(&str, &[&str])] = &[
-    ("status", &["status"]),
-    ("approval", &["status", "conditions"]),
-    ("ephemeralcontainers", &["spec", "ephemeralContainers"]),
-    ("resize", &["spec", "containers"]),
-];
-
-/// Makes one part of an object the same as another's.
-fn copy(to: &mut Value, from: &Value, path: &[&str]) {
-    let Some((last, parents)) = path.split_last() else { return };
-    let part = parents.iter().try_fold(from, |value, key| value.get(key)).and_then(|v| v.get(last));
-    let parent = parents.iter().fold(to, |value, key| &mut value[*key]);
-    match (part, parent.as_object_mut()) {
-        (Some(part), _) => parent[*last] = part.clone(),
-        (None, Some(parent)) => drop(parent.remove(*last)),
-        (None, None) => {}
-    }
-}
-
-/// What a status write may change of the metadata: everything for most kinds, less for those whose
-/// authors thought of it, and then not even all of that.
-fn status_metadata(kind: &Served) -> &'static [&'static str] {
-    match &*kind.plural {
-        "deployments" | "apiservices" => {
-            &["annotations", "finalizers", "ownerReferences", "managedFields"]
-        }
-        "validatingadmissionpolicies"
-        | "storageversions"
-        | "podcertificaterequests"
-        | "servicecidrs"
-        | "devicetaintrules"
-        | "resourceclaims"
-        | "podgroups"
-        | "volumeattachments"
-        | "storageversionmigrations" => &["managedFields"],
-        _ => &["labels", "annotations", "finalizers", "ownerReferences", "managedFields"],
-    }
-}
-
-fn take_metadata(new: &mut Value, asked: &Value, keys: &[&str]) {
-    let metadata = metadata(new);
-    for key in keys {
-        match asked.get(key) {
-            Some(value) => metadata.insert((*key).into(), value.clone()),
-            None => metadata.remove(*key),
-        };
-    }
 }
 
 /// The time of a write.

@@ -23,7 +23,8 @@ use crate::object::{metadata, tree};
 use crate::outgoing::Place;
 use crate::registry::Served;
 use crate::server::{Call, Server};
-use crate::write::{keep_other_half, to_storage};
+use crate::write::doors::keep_other_half;
+use crate::write::to_storage;
 use crate::{decode, status};
 
 pub(super) mod check;

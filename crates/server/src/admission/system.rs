@@ -1,0 +1,116 @@
+//! What the server itself writes into objects: defaults, system fields, addresses.
+
+use headwater_api::clock::rfc3339;
+use headwater_api::json::{Map, Value};
+use headwater_api::{Status, defaults};
+
+use super::{Admit, Attempt};
+use crate::object::metadata;
+use crate::registry::Served;
+
+/// What Kubernetes writes where the author wrote nothing.
+pub(super) struct Defaults;
+
+impl Admit for Defaults {
+    fn admit(&self, attempt: &mut Attempt<'_>) -> Result<(), Status> {
+        if !attempt.kind.custom {
+            defaults::apply(attempt.kind.storage(), attempt.new);
+        }
+        Ok(())
+    }
+}
+
+/// What the server keeps and clients cannot write (S2.2, S2.14, S2.50).
+pub(super) struct Fields;
+
+impl Admit for Fields {
+    fn admit(&self, attempt: &mut Attempt<'_>) -> Result<(), Status> {
+        match attempt.old {
+            None => on_create(attempt),
+            Some(old) => on_update(attempt, old),
+        }
+        Ok(())
+    }
+}
+
+fn on_create(attempt: &mut Attempt<'_>) {
+    let kind = attempt.kind;
+    if kind.custom && kind.has_status() {
+        attempt.new.as_object_mut().map(|object| object.remove("status"));
+    }
+    let metadata = metadata(attempt.new);
+    for key in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "resourceVersion"] {
+        metadata.remove(key);
+    }
+    metadata.insert("uid".into(), uuid::Uuid::new_v4().to_string().into());
+    metadata.insert("creationTimestamp".into(), rfc3339(attempt.now).into());
+    if kind.traits.generation {
+        metadata.insert("generation".into(), 1.into());
+    }
+    // Last: a Job is labelled with its uid.
+    defaults::prepare_for_create(kind.storage(), attempt.new);
+}
+
+fn on_update(attempt: &mut Attempt<'_>, old: &Value) {
+    if matches!(attempt.subresource, "" | "scale") {
+        defaults::prepare_for_update(attempt.kind.storage(), attempt.new, old);
+    }
+    let before = &old["metadata"];
+    let metadata = metadata(attempt.new);
+    metadata.remove("selfLink");
+    for key in ["creationTimestamp", "generation"] {
+        copy(metadata, before, key);
+    }
+    if metadata.get("uid").and_then(Value::as_str).is_none_or(str::is_empty) {
+        copy(metadata, before, "uid");
+    }
+    for key in ["deletionTimestamp", "deletionGracePeriodSeconds"] {
+        if metadata.get(key).is_none_or(Value::is_null) {
+            copy(metadata, before, key);
+        }
+    }
+    if attempt.kind.traits.generation && attempt.subresource != "status" {
+        let generation = before["generation"].as_i64().unwrap_or(0);
+        if spec_changed(attempt.kind, attempt.new, old) {
+            let metadata = self::metadata(attempt.new);
+            metadata.insert("generation".into(), (generation + 1).into());
+        }
+    }
+}
+
+fn copy(metadata: &mut Map, before: &Value, key: &str) {
+    match before.get(key) {
+        Some(value) => metadata.insert(key.into(), value.clone()),
+        None => metadata.remove(key),
+    };
+}
+
+/// Whether the desired state differs: for built-in kinds the spec, for custom ones everything but
+/// metadata and, if it has its own subresource, status.
+fn spec_changed(kind: &Served, new: &Value, old: &Value) -> bool {
+    if !kind.custom {
+        // A Deployment's annotations are copied to what it makes.
+        let is_deployment = kind.plural == "deployments";
+        return new.get("spec") != old.get("spec")
+            || (is_deployment && new["metadata"]["annotations"] != old["metadata"]["annotations"]);
+    }
+    let differs = |key: &str| new.get(key) != old.get(key);
+    let skipped = |key: &str| {
+        matches!(key, "metadata" | "apiVersion" | "kind") || (key == "status" && kind.has_status())
+    };
+    let mut keys = [new, old].into_iter().filter_map(Value::as_object).flat_map(Map::keys);
+    keys.any(|key| !skipped(key) && differs(key))
+}
+
+/// Services get their addresses.
+pub(super) struct ServiceAddresses;
+
+impl Admit for ServiceAddresses {
+    fn admit(&self, attempt: &mut Attempt<'_>) -> Result<(), Status> {
+        let is_service = attempt.kind.plural == "services" && attempt.kind.group.is_empty();
+        if !is_service || attempt.subresource == "status" {
+            return Ok(());
+        }
+        attempt.addresses.assign(attempt.cache, attempt.new, attempt.old)
+    }
+}

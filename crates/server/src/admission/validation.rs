@@ -1,0 +1,50 @@
+//! What is refused with 422, each field with its reason.
+
+use headwater_api::status::{self as api_status, FieldError};
+use headwater_api::{Status, name, validate};
+
+use super::{Admit, Attempt, namespaces, policy, webhook};
+use crate::custom::admit;
+use crate::object::meta;
+
+/// What Kubernetes refuses with 422.
+pub(super) struct Fields;
+
+impl Admit for Fields {
+    fn admit(&self, attempt: &mut Attempt<'_>) -> Result<(), Status> {
+        let kind = attempt.kind.storage();
+        admit::check_kind(attempt)?;
+        let mut errors: Vec<FieldError> = match attempt.old {
+            None => name::metadata_on_create(kind, attempt.new),
+            Some(old) => name::metadata_on_update(kind, attempt.new, old),
+        };
+        if attempt.old.is_some() && !kind.custom {
+            // The reference checks the metadata of built-in kinds again and again, and lists every
+            // finding: what must not change twice, what must be well-formed four times.
+            errors.extend_from_within(..);
+            let common = name::metadata_alike(kind, attempt.new);
+            errors.extend(common.iter().cloned().chain(common.iter().cloned()));
+        }
+        match attempt.old {
+            None => errors.extend(validate::create(kind, attempt.new)),
+            // The other doors lead to parts that their own handlers have looked at.
+            Some(old) if matches!(attempt.subresource, "" | "scale") => {
+                errors.extend(validate::update(kind, attempt.new, old));
+            }
+            Some(_) if namespaces::is_namespace(attempt.kind) => {
+                errors.extend(namespaces::errors(attempt.subresource, attempt.new));
+            }
+            Some(_) => {}
+        }
+        errors.extend(admit::errors(attempt));
+        if webhook::check::is_configuration(attempt.kind) {
+            errors.extend(webhook::check::errors(attempt.new));
+        }
+        errors.extend(policy::check::errors(attempt.kind, attempt.new));
+        if errors.is_empty() {
+            return Ok(());
+        }
+        let name = meta(attempt.new, "name");
+        Err(api_status::invalid(&attempt.kind.group, &attempt.kind.kind.kind, name, &errors))
+    }
+}

@@ -5,8 +5,10 @@
 //! a Job that is gone is let go.
 
 mod indexes;
+mod policy;
 mod plan;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use headwater_api::Clock;
@@ -24,7 +26,7 @@ use crate::ownership::{Claims, after, controller_of, selector};
 use crate::pod::Pod;
 use crate::template::pod_of;
 
-use self::plan::{COMPLETION_INDEX, Plan, TRACKING, finished, is_tracked, plan};
+use self::plan::{COMPLETION_INDEX, INDEX_FAILURES, Plan, TRACKING, finished, is_tracked, plan};
 
 const WORKERS: usize = 4;
 /// Another controller was asked to look after the Job.
@@ -119,7 +121,8 @@ impl Jobs {
 /// Creates and deletes; answers the first failure.
 async fn carry_out(job: &Job, plan: &Plan, cx: &Context) -> Option<Error> {
     let pods = &cx.of::<core::Pod>();
-    let create = |index: Option<i32>| async move { pods.create(&pod(job, index)).await };
+    let failures = &plan.failures;
+    let create = |index: Option<i32>| async move { pods.create(&pod(job, index, failures)).await };
     let (created, failed) = slow_start(plan.create.clone(), create).await;
     let failed = failed.filter(|error| !namespace_ends(error));
     for pod in created {
@@ -149,8 +152,8 @@ async fn carry_out(job: &Job, plan: &Plan, cx: &Context) -> Option<Error> {
     failed.or(not_deleted)
 }
 
-/// A pod of a Job, for one of its indexes if it has some.
-fn pod(job: &Job, index: Option<i32>) -> core::Pod {
+/// A pod of a Job, for one of its indexes if it has some; it knows how often that has failed.
+fn pod(job: &Job, index: Option<i32>, failures: &BTreeMap<i32, i32>) -> core::Pod {
     let template = job.spec.as_ref().map(|spec| spec.template.clone()).unwrap_or_default();
     let mut pod = pod_of(job, &template);
     pod.metadata.finalizers.get_or_insert_default().push(TRACKING.to_owned());
@@ -159,6 +162,9 @@ fn pod(job: &Job, index: Option<i32>) -> core::Pod {
     pod.metadata.generate_name = Some(format!("{name}-{index}-"));
     let annotations = pod.metadata.annotations.get_or_insert_default();
     annotations.insert(COMPLETION_INDEX.to_owned(), text.clone());
+    if let Some(count) = failures.get(&index) {
+        annotations.insert(INDEX_FAILURES.to_owned(), count.to_string());
+    }
     pod.metadata.labels.get_or_insert_default().insert(COMPLETION_INDEX.to_owned(), text);
     if let Some(spec) = &mut pod.spec {
         spec.hostname = Some(format!("{name}-{index}"));

@@ -50,6 +50,7 @@ mod garbage;
 mod serviceaccount;
 mod endpointslice;
 mod job;
+mod disruption;
 mod nodelifecycle;
 #[cfg(test)]
 mod fixture;

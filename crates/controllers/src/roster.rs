@@ -5,8 +5,8 @@ use headwater_client::controller::Prepared;
 
 use crate::cluster::Cluster;
 use crate::{
-    deployment, endpointslice, garbage, job, namespace, nodelifecycle, nodes, replicaset,
-    scheduler, serviceaccount,
+    deployment, disruption, endpointslice, garbage, job, namespace, nodelifecycle, nodes,
+    replicaset, scheduler, serviceaccount,
 };
 
 /// How a controller is made ready to run.
@@ -28,6 +28,7 @@ const ALL: &[(&str, Prepare)] = &[
     ("serviceaccount", serviceaccount::prepare_root_ca),
     ("endpointslice", endpointslice::prepare),
     ("job", job::prepare),
+    ("disruption", disruption::prepare),
     ("nodelifecycle", nodelifecycle::prepare),
 ];
 

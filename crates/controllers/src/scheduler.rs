@@ -12,6 +12,7 @@
 mod amount;
 mod ask;
 mod around;
+mod budgets;
 mod cache;
 mod decide;
 mod filter;
@@ -27,6 +28,7 @@ mod tests;
 use headwater_client::Error;
 use headwater_client::controller::Prepared;
 use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 
 use crate::cluster::Cluster;
 
@@ -36,6 +38,7 @@ const NAME: &str = "default-scheduler";
 pub(crate) fn prepare(cluster: &Cluster) -> Result<Prepared, Error> {
     let pods = cluster.pods()?.informer;
     let nodes = cluster.informer::<Node>()?;
+    let budgets = cluster.informer::<PodDisruptionBudget>()?;
     let clock = cluster.clock().clone();
-    Ok(Prepared::custom("scheduler", move |env| run::run(pods, nodes, clock, env)))
+    Ok(Prepared::custom("scheduler", move |env| run::run(pods, nodes, budgets, clock, env)))
 }

@@ -4,7 +4,8 @@
 //! killed in between: (1) the UID of a pod that ended is written into the status, (2) its finalizer
 //! is taken off, (3) once that is seen the UID becomes part of a number.
 
-use std::collections::BTreeSet;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,9 +20,12 @@ use crate::pod::Pod;
 use crate::rank::worth_least;
 
 use super::indexes;
+use super::policy::{self, Verdict};
 
 pub(super) const TRACKING: &str = "batch.kubernetes.io/job-tracking";
 pub(super) const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
+/// How often the index of a pod had failed before it.
+pub(super) const INDEX_FAILURES: &str = "batch.kubernetes.io/job-index-failure-count";
 
 /// A pod that failed is replaced after this, then after twice as much, and so on.
 const BACKOFF_SECONDS: i64 = 10;
@@ -34,6 +38,8 @@ const UNCOUNTED_MAX: usize = 500;
 pub(super) struct Plan {
     /// Pods to create: one for each entry, with its completion index if the Job is indexed.
     pub(super) create: Vec<Option<i32>>,
+    /// How often the indexes that have a limit of failures have failed so far.
+    pub(super) failures: BTreeMap<i32, i32>,
     /// Pods that are not wanted; they do not count.
     pub(super) dismiss: Vec<Arc<Pod>>,
     /// Pods that end because the Job does; they count as failed.
@@ -81,11 +87,6 @@ pub(super) fn is_tracked(pod: &Pod) -> bool {
     pod.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == TRACKING)
 }
 
-/// A pod that is gone before it succeeded counts as failed: nobody will ever see it end.
-fn has_failed(pod: &Pod) -> bool {
-    pod.phase() == "Failed" || (pod.is_deleting() && pod.phase() != "Succeeded")
-}
-
 fn index_of(pod: &Pod) -> Option<i32> {
     pod.annotation(COMPLETION_INDEX)?.parse().ok()
 }
@@ -98,6 +99,10 @@ struct Work<'a> {
     status: JobStatus,
     uncounted: Uncounted,
     completed: BTreeSet<i32>,
+    /// Indexes that are not tried again.
+    lost: BTreeSet<i32>,
+    /// Why a rule says that the Job has failed.
+    failed_by_rule: Option<String>,
     release: Vec<Arc<Pod>>,
 }
 
@@ -114,9 +119,37 @@ impl<'a> Work<'a> {
         let known = status.uncounted_terminated_pods.take().unwrap_or_default();
         let set = |list: Option<Vec<String>>| list.unwrap_or_default().into_iter().collect();
         let uncounted = Uncounted { succeeded: set(known.succeeded), failed: set(known.failed) };
-        let completed = status.completed_indexes.as_deref().unwrap_or_default();
-        let completed = indexes::parse(completed, spec.completions.unwrap_or(0));
-        Work { job, spec, pods, now, status, uncounted, completed, release: Vec::new() }
+        let read = |text: &Option<String>| {
+            indexes::parse(text.as_deref().unwrap_or_default(), spec.completions.unwrap_or(0))
+        };
+        let (completed, lost) = (read(&status.completed_indexes), read(&status.failed_indexes));
+        Work {
+            job,
+            spec,
+            pods,
+            now,
+            status,
+            uncounted,
+            completed,
+            lost,
+            failed_by_rule: None,
+            release: Vec::new(),
+        }
+    }
+
+    /// A pod that is gone before it succeeded counts as failed: nobody will ever see it end. Where
+    /// only failures are replaced, or have a meaning, it is waited for until its node is done.
+    fn has_failed(&self, pod: &Pod) -> bool {
+        let is_patient = self.spec.pod_failure_policy.is_some()
+            || self.spec.pod_replacement_policy.as_deref() == Some("Failed");
+        let is_over = || pod.metadata.deletion_grace_period_seconds == Some(0);
+        let is_gone = pod.is_deleting() && pod.phase() != "Succeeded";
+        pod.phase() == "Failed" || (is_gone && (!is_patient || is_over()))
+    }
+
+    /// How often an index may fail, if each has a limit of its own.
+    fn index_limit(&self) -> Option<i32> {
+        self.spec.backoff_limit_per_index.filter(|_| self.is_indexed())
     }
 
     fn is_indexed(&self) -> bool {
@@ -151,18 +184,23 @@ impl<'a> Work<'a> {
 
     fn plan(mut self) -> Plan {
         self.count_released();
-        self.take_in();
+        self.take_in(Replacing::Later);
         self.start_or_suspend();
         let mut plan = Plan::default();
         let active = self.active();
-        match self.target(active.len()) {
-            Some(Target::Success) => {
-                let message = "Reached expected number of succeeded pods";
-                self.aim("SuccessCriteriaMet", "CompletionsReached", message);
+        let target = self.target(active.len());
+        if target.is_some() {
+            // Nothing will be replaced any more.
+            self.release.clear();
+            self.take_in(Replacing::Never);
+        }
+        match target {
+            Some(Target::Success { reason, message }) => {
+                self.aim("SuccessCriteriaMet", &reason, &message);
                 plan.dismiss = active;
             }
             Some(Target::Failure { reason, message }) => {
-                self.aim("FailureTarget", reason, message);
+                self.aim("FailureTarget", &reason, &message);
                 plan.abort = active;
             }
             None if self.job.metadata.deletion_timestamp.is_some() => {}
@@ -192,7 +230,7 @@ impl<'a> Work<'a> {
     }
 
     /// Step 1: pods that ended are written down, to be let go.
-    fn take_in(&mut self) {
+    fn take_in(&mut self, replacing: Replacing) {
         for pod in self.pods.iter().filter(|pod| is_tracked(pod)) {
             let uid = pod.uid();
             let known =
@@ -203,7 +241,11 @@ impl<'a> Work<'a> {
                 () if known => {}
                 () if full => continue,
                 () if pod.phase() == "Succeeded" => self.take_success(pod),
-                () if has_failed(pod) => drop(self.uncounted.failed.insert(uid.to_owned())),
+                () if self.has_failed(pod) => {
+                    if !self.take_failure(pod) && replacing == Replacing::Later {
+                        continue;
+                    }
+                }
                 () => continue,
             }
             self.release.push(Arc::clone(pod));
@@ -218,6 +260,45 @@ impl<'a> Work<'a> {
         // An index counts once, however many of its pods succeed; the indexes are the count.
         let completions = self.spec.completions.unwrap_or(0);
         self.completed.extend(index_of(pod).filter(|index| (0..completions).contains(index)));
+    }
+
+    /// Judges a failure; whether the pod may go. While its index may be tried again, it stays until
+    /// its successor knows how often the index has failed.
+    fn take_failure(&mut self, pod: &Pod) -> bool {
+        let verdict = policy::verdict(&self.spec, pod);
+        let index = index_of(pod).filter(|_| self.index_limit().is_some());
+        if let (Some(index), Some(limit)) = (index, self.index_limit()) {
+            let is_lost = verdict == Verdict::FailIndex || self.failures_with(pod) > limit;
+            if is_lost {
+                self.lost.insert(index);
+            }
+            let is_settled =
+                is_lost || self.lost.contains(&index) || self.completed.contains(&index);
+            if !is_settled && !self.is_replaced(pod, index) {
+                return false;
+            }
+        }
+        if verdict != Verdict::Ignore {
+            self.uncounted.failed.insert(pod.uid().to_owned());
+        }
+        if let Verdict::FailJob(why) = verdict {
+            self.failed_by_rule.get_or_insert(why);
+        }
+        true
+    }
+
+    /// How often the index of a failed pod has failed, this time included.
+    fn failures_with(&self, pod: &Pod) -> i32 {
+        let before = failures_before(pod);
+        let counts = policy::verdict(&self.spec, pod) != Verdict::Ignore;
+        before.saturating_add(i32::from(counts))
+    }
+
+    /// Whether there is a pod for its index that came after a failed one.
+    fn is_replaced(&self, failed: &Pod, index: i32) -> bool {
+        let others = self.pods.iter().filter(|pod| index_of(pod) == Some(index));
+        let mut others = others.filter(|pod| pod.uid() != failed.uid());
+        others.any(|pod| pod.is_active() || failures_before(pod) > failures_before(failed))
     }
 
     fn succeeded(&self) -> usize {
@@ -251,28 +332,54 @@ impl<'a> Work<'a> {
 
     /// Whether the Job is on its way to an end: one that was decided before stays decided.
     fn target(&self, active: usize) -> Option<Target> {
-        if self.condition("SuccessCriteriaMet").is_some() {
-            return Some(Target::Success);
+        let text = |text: &Option<String>| Cow::Owned(text.clone().unwrap_or_default());
+        if let Some(before) = self.condition("SuccessCriteriaMet") {
+            let (reason, message) = (text(&before.reason), text(&before.message));
+            return Some(Target::Success { reason, message });
         }
         if let Some(before) = self.condition("FailureTarget") {
-            return Some(match before.reason.as_deref() {
-                Some("DeadlineExceeded") => Target::late(),
-                _ => Target::too_many_failures(),
-            });
+            let (reason, message) = (text(&before.reason), text(&before.message));
+            return Some(Target::Failure { reason, message });
         }
-        let limit = self.spec.backoff_limit.unwrap_or(6);
+        if let Some(why) = &self.failed_by_rule {
+            return Some(Target::failure("PodFailurePolicy", why.clone()));
+        }
+        let unlimited = self.index_limit().map_or(6, |_| i32::MAX);
+        let limit = self.spec.backoff_limit.unwrap_or(unlimited);
         if self.failed() > number(Some(limit)) || self.restarts_exceed(limit) {
-            return Some(Target::too_many_failures());
+            let message = "Job has reached the specified backoff limit";
+            return Some(Target::failure("BackoffLimitExceeded", message));
         }
         if self.until_deadline().is_some_and(|wait| wait.is_zero()) {
-            return Some(Target::late());
+            let message = "Job was active longer than specified deadline";
+            return Some(Target::failure("DeadlineExceeded", message));
+        }
+        if let Some(target) = self.lost_indexes() {
+            return Some(target);
+        }
+        let by_rule = policy::success(&self.spec, &self.completed).filter(|_| self.is_indexed());
+        if let Some(message) = by_rule {
+            return Some(Target::success("SuccessPolicy", message));
         }
         let is_complete = match self.spec.completions {
             Some(completions) => self.succeeded() >= number(Some(completions)),
             // Without a number of completions one success ends the Job, when the others are done.
             None => self.succeeded() > 0 && active == 0,
         };
-        is_complete.then_some(Target::Success)
+        let message = "Reached expected number of succeeded pods";
+        is_complete.then(|| Target::success("CompletionsReached", message))
+    }
+
+    /// Indexes that failed end the Job when there are too many, or when all others are done.
+    fn lost_indexes(&self) -> Option<Target> {
+        let most = self.spec.max_failed_indexes.map(|most| number(Some(most)));
+        if most.is_some_and(|most| self.lost.len() > most) {
+            let message = "Job has exceeded the specified maximal number of failed indexes";
+            return Some(Target::failure("MaxFailedIndexesExceeded", message));
+        }
+        let ended = self.lost.len() + self.completed.len();
+        let is_over = !self.lost.is_empty() && ended >= number(self.spec.completions);
+        is_over.then(|| Target::failure("FailedIndexes", "Job has failed indexes"))
     }
 
     /// Pods that restart their containers by themselves fail by restarting too often.
@@ -309,7 +416,8 @@ impl<'a> Work<'a> {
         let wanted = match self.spec.completions {
             _ if self.is_suspended() => 0,
             Some(completions) => {
-                number(Some(completions)).saturating_sub(self.succeeded()).min(parallelism)
+                let ended = self.succeeded() + self.lost.len();
+                number(Some(completions)).saturating_sub(ended).min(parallelism)
             }
             None if self.succeeded() > 0 => active.len().min(parallelism),
             None => parallelism,
@@ -327,6 +435,9 @@ impl<'a> Work<'a> {
         if missing == 0 {
             return;
         }
+        if self.index_limit().is_some() {
+            return self.manage_indexes(active, missing, plan);
+        }
         let wait = self.backoff();
         if !wait.is_zero() {
             plan.again = Some(wait);
@@ -338,18 +449,40 @@ impl<'a> Work<'a> {
         };
     }
 
+    /// Pods for indexes each of which has failures, and a delay, of its own.
+    fn manage_indexes(&self, active: &[Arc<Pod>], missing: usize, plan: &mut Plan) {
+        for index in self.free_indexes(active) {
+            let failed = self.pods.iter().filter(|pod| index_of(pod) == Some(index));
+            let failed: Vec<&Arc<Pod>> = failed.filter(|pod| self.has_failed(pod)).collect();
+            let failures = failed.iter().map(|pod| self.failures_with(pod)).max().unwrap_or(0);
+            let wait = self.delay(failed.iter().map(|pod| &***pod), number(Some(failures)));
+            if !wait.is_zero() {
+                plan.again = plan.again.into_iter().chain([wait]).min();
+            } else if plan.create.len() < missing {
+                plan.create.push(Some(index));
+                plan.failures.insert(index, failures);
+            }
+        }
+    }
+
     fn free_indexes(&self, active: &[Arc<Pod>]) -> impl Iterator<Item = i32> {
         let busy: BTreeSet<i32> = active.iter().filter_map(|pod| index_of(pod)).collect();
         let completions = self.spec.completions.unwrap_or(0);
-        (0..completions)
-            .filter(move |index| !busy.contains(index) && !self.completed.contains(index))
+        (0..completions).filter(move |index| {
+            !busy.contains(index) && !self.completed.contains(index) && !self.lost.contains(index)
+        })
     }
 
     /// How long the next pod has to wait because others failed.
     fn backoff(&self) -> Duration {
-        let last =
-            self.pods.iter().filter(|pod| has_failed(pod)).filter_map(|pod| ended(pod)).max();
-        let (Some(last), Ok(failed)) = (last, u32::try_from(self.failed())) else {
+        let failed = self.pods.iter().filter(|pod| self.has_failed(pod));
+        self.delay(failed.map(|pod| &**pod), self.failed())
+    }
+
+    /// How long after the last of these pods the next one comes, if there were so many failures.
+    fn delay<'p>(&self, failed: impl Iterator<Item = &'p Pod>, count: usize) -> Duration {
+        let last = failed.filter_map(ended).max();
+        let (Some(last), Ok(failed)) = (last, u32::try_from(count)) else {
             return Duration::ZERO;
         };
         let doubled = 2_i64.saturating_pow(failed.saturating_sub(1).min(20));
@@ -370,6 +503,9 @@ impl<'a> Work<'a> {
             self.status.succeeded = count(self.completed.len());
             let completed = indexes::print(&self.completed);
             self.status.completed_indexes = Some(completed).filter(|text| !text.is_empty());
+        }
+        if self.index_limit().is_some() {
+            self.status.failed_indexes = Some(indexes::print(&self.lost));
         }
         let list = |set: &BTreeSet<String>| {
             (!set.is_empty()).then(|| set.iter().cloned().collect::<Vec<String>>())
@@ -399,21 +535,33 @@ impl<'a> Work<'a> {
     }
 }
 
-enum Target {
-    Success,
-    Failure { reason: &'static str, message: &'static str },
+/// Whether a failed pod may wait for its successor.
+#[derive(Clone, Copy, PartialEq)]
+enum Replacing {
+    Later,
+    Never,
 }
 
+/// Where a Job is going, and why.
+enum Target {
+    Success { reason: Text, message: Text },
+    Failure { reason: Text, message: Text },
+}
+
+type Text = Cow<'static, str>;
+
 impl Target {
-    fn late() -> Target {
-        let message = "Job was active longer than specified deadline";
-        Target::Failure { reason: "DeadlineExceeded", message }
+    fn success(reason: &'static str, message: impl Into<Text>) -> Target {
+        Target::Success { reason: reason.into(), message: message.into() }
     }
 
-    fn too_many_failures() -> Target {
-        let message = "Job has reached the specified backoff limit";
-        Target::Failure { reason: "BackoffLimitExceeded", message }
+    fn failure(reason: &'static str, message: impl Into<Text>) -> Target {
+        Target::Failure { reason: reason.into(), message: message.into() }
     }
+}
+
+fn failures_before(pod: &Pod) -> i32 {
+    pod.annotation(INDEX_FAILURES).and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
 /// When a pod ended, as far as anybody wrote it down.
@@ -614,6 +762,116 @@ mod tests {
         job.status = Some(first.status);
         let twice = [indexed(&pod("c", "Succeeded"), 1), indexed(&pod("b", "Running"), 0)];
         assert_eq!(plan(&job, &twice, at(2)).status.succeeded, Some(1));
+    }
+
+    fn reason(plan: &Plan, type_: &str) -> String {
+        let mut conditions = plan.status.conditions.iter().flatten();
+        let found = conditions.find(|it| it.type_ == type_);
+        found.and_then(|it| it.reason.clone()).unwrap_or_default()
+    }
+
+    fn exiting(pod: &Arc<Pod>, code: i32) -> Arc<Pod> {
+        changed(pod, |pod| {
+            let status = json!({"name": "c", "state": {"terminated": {"exitCode": code, "finishedAt": START}}});
+            pod.status.container_statuses = vec![serde_json::from_value(status).unwrap()];
+        })
+    }
+
+    #[test]
+    fn a_failure_means_what_the_rules_of_the_job_say() {
+        let rule = |action: &str, code: i32| json!({"action": action, "onExitCodes": {"operator": "In", "values": [code]}});
+        let rules = json!([rule("Ignore", 1), rule("FailJob", 2)]);
+        let job = job(&json!({"spec": {"backoffLimit": 0, "podFailurePolicy": {"rules": rules}}}));
+        let ignored = exiting(&pod("a", "Failed"), 1);
+        let first = plan(&job, from_ref(&ignored), at(1000));
+        assert_eq!((first.release.len(), first.create.len()), (1, 2), "it goes and is replaced");
+        assert_eq!(first.status.uncounted_terminated_pods, Some(Default::default()));
+        let fatal = plan(&job, &[exiting(&pod("b", "Failed"), 2), pod("r", "Running")], at(1000));
+        assert_eq!(reason(&fatal, "FailureTarget"), "PodFailurePolicy");
+        assert_eq!(fatal.abort.len(), 1);
+        let counted = plan(&job, &[exiting(&pod("c", "Failed"), 3)], at(1000));
+        assert_eq!(reason(&counted, "FailureTarget"), "BackoffLimitExceeded");
+        // What a failure means is known when it has failed, not when it is told to go.
+        let going = changed(&pod("d", "Running"), |pod| {
+            pod.metadata.deletion_timestamp = Some(Time(at(0)));
+            pod.metadata.deletion_grace_period_seconds = Some(30);
+        });
+        assert_eq!(plan(&job, from_ref(&going), at(1)).release, []);
+        let gone = changed(&going, |pod| pod.metadata.deletion_grace_period_seconds = Some(0));
+        assert_eq!(plan(&job, from_ref(&gone), at(1)).release, [gone]);
+    }
+
+    fn by_index(change: &Value) -> Job {
+        let mut spec = json!({
+            "completionMode": "Indexed", "completions": 3, "parallelism": 3,
+            "backoffLimit": null, "backoffLimitPerIndex": 1,
+        });
+        crate::fixture::merge(&mut spec, change);
+        job(&json!({"spec": spec}))
+    }
+
+    fn failed_before(pod: &Arc<Pod>, count: i32) -> Arc<Pod> {
+        changed(pod, |pod| {
+            let annotations = pod.metadata.annotations.get_or_insert_default();
+            annotations.insert(INDEX_FAILURES.to_owned(), count.to_string());
+        })
+    }
+
+    #[test]
+    fn an_index_fails_by_itself_and_the_others_go_on() {
+        let mut job = by_index(&json!({}));
+        let first = indexed(&pod("a", "Failed"), 1);
+        let early = plan(&job, from_ref(&first), at(4));
+        assert_eq!(early.create, [Some(0), Some(2)], "the others do not wait");
+        assert_eq!(early.again, Some(Duration::from_secs(6)));
+        assert_eq!(early.release, [], "it is kept for the one that replaces it");
+        let later = plan(&job, from_ref(&first), at(10));
+        assert_eq!(later.create, [Some(0), Some(1), Some(2)]);
+        assert_eq!(later.failures, [(0, 0), (1, 1), (2, 0)].into());
+        let second = failed_before(&indexed(&pod("b", "Running"), 1), 1);
+        let replaced = plan(&job, &[first.clone(), second], at(11));
+        assert_eq!(replaced.release, [first.clone()]);
+        let again = failed_before(&indexed(&pod("b", "Failed"), 1), 1);
+        let lost = plan(&job, &[released(&first), again.clone()], at(100));
+        assert_eq!(lost.status.failed_indexes.as_deref(), Some("1"));
+        assert_eq!((lost.create, lost.release), (vec![Some(0), Some(2)], vec![again]));
+        job.status = Some(lost.status);
+        let done = [indexed(&pod("x", "Succeeded"), 0), indexed(&pod("y", "Succeeded"), 2)];
+        let end = plan(&job, &done, at(200));
+        assert_eq!(reason(&end, "FailureTarget"), "FailedIndexes");
+        assert_eq!(end.status.completed_indexes.as_deref(), Some("0,2"));
+    }
+
+    #[test]
+    fn too_many_failed_indexes_end_a_job_at_once() {
+        let failed =
+            |index| failed_before(&indexed(&pod(&format!("p{index}"), "Failed"), index), 1);
+        let job = by_index(&json!({"maxFailedIndexes": 1}));
+        let one = plan(&job, &[failed(0), indexed(&pod("r", "Running"), 2)], at(100));
+        assert_eq!(reason(&one, "FailureTarget"), "");
+        let two = plan(&job, &[failed(0), failed(1), indexed(&pod("r", "Running"), 2)], at(100));
+        assert_eq!(reason(&two, "FailureTarget"), "MaxFailedIndexesExceeded");
+        assert_eq!((two.abort.len(), two.release.len()), (1, 2));
+        let rules =
+            json!([{"action": "FailIndex", "onExitCodes": {"operator": "In", "values": [9]}}]);
+        let job = by_index(&json!({"podFailurePolicy": {"rules": rules}}));
+        let fatal = plan(&job, &[exiting(&indexed(&pod("a", "Failed"), 0), 9)], at(100));
+        assert_eq!(fatal.status.failed_indexes.as_deref(), Some("0"), "without a second try");
+    }
+
+    #[test]
+    fn a_success_policy_ends_a_job_before_all_indexes_are_done() {
+        let rules = json!([{"succeededIndexes": "0-1", "succeededCount": 1}]);
+        let spec = json!({
+            "completionMode": "Indexed", "parallelism": 3, "successPolicy": {"rules": rules},
+        });
+        let job = job(&json!({"spec": spec}));
+        let other = [indexed(&pod("a", "Succeeded"), 2), indexed(&pod("r", "Running"), 1)];
+        assert_eq!(reason(&plan(&job, &other, at(1)), "SuccessCriteriaMet"), "");
+        let leader = [indexed(&pod("a", "Succeeded"), 1), indexed(&pod("r", "Running"), 0)];
+        let end = plan(&job, &leader, at(1));
+        assert_eq!(reason(&end, "SuccessCriteriaMet"), "SuccessPolicy");
+        assert_eq!(end.dismiss.len(), 1);
     }
 
     #[test]

@@ -62,6 +62,8 @@ fn is_ours(event: &Event<'_, Pod>, count: usize) -> bool {
 /// A node came, went offline or came back: its pods are looked at again.
 fn power_changed() -> Predicate<Node> {
     Predicate::new(|event| match event {
+        // A pod may know its node before we do.
+        Event::Added(node) => !super::node::is_offline(node),
         Event::Updated { old, new } => super::node::is_offline(old) != super::node::is_offline(new),
         _ => false,
     })

@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::Node;
 
 use super::amount::Amounts;
 use super::ask::{Ask, Port};
+use super::budgets::Budgets;
 use super::reason::Happened;
 
 /// A node and the pods on it.
@@ -38,6 +39,7 @@ pub(crate) struct Cache {
     nominated: BTreeMap<Key, (String, Arc<Ask>)>,
     /// Pods in rooms that keep others at a distance.
     distant: BTreeMap<Key, String>,
+    pub(crate) budgets: Budgets,
 }
 
 #[derive(Debug)]

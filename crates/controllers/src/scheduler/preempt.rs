@@ -15,6 +15,8 @@ use super::reason::{Reason, sentence};
 pub(crate) struct Preemption {
     pub(crate) room: String,
     pub(crate) victims: Vec<Arc<Ask>>,
+    /// How many of them leave against a disruption budget.
+    broken: usize,
 }
 
 /// The least painful preemption, or the sentence that says why there is none.
@@ -35,10 +37,7 @@ pub(crate) fn find(
         !reasons.is_empty() && reasons.iter().all(Reason::is_resolvable)
     };
     let hopeful: Vec<&Room> = cache.rooms().filter(hopeful).collect();
-    let found = hopeful.iter().filter_map(|room| {
-        let victims = victims(ask, room, cache, around)?;
-        Some(Preemption { room: room.name().to_owned(), victims })
-    });
+    let found = hopeful.iter().filter_map(|room| victims(ask, room, cache, around));
     found.min_by_key(Preemption::pain).ok_or_else(|| {
         let total = cache.rooms().count();
         let (unhelpful, without) = (total - hopeful.len(), hopeful.len());
@@ -57,8 +56,9 @@ fn waits_for_leavers(ask: &Ask, cache: &Cache) -> bool {
     room.pods.values().any(|other| other.pod.is_deleting() && other.priority < ask.priority)
 }
 
-/// The pods that must leave a room: as few and as unimportant as possible.
-fn victims(ask: &Ask, room: &Room, cache: &Cache, around: &Around) -> Option<Vec<Arc<Ask>>> {
+/// The pods that must leave a room: as few and as unimportant as possible, and such as no budget
+/// protects if that can be.
+fn victims(ask: &Ask, room: &Room, cache: &Cache, around: &Around) -> Option<Preemption> {
     let lesser = |other: &Ask| other.priority < ask.priority;
     if !room.pods.values().any(|other| lesser(other)) {
         return None;
@@ -70,15 +70,21 @@ fn victims(ask: &Ask, room: &Room, cache: &Cache, around: &Around) -> Option<Vec
     let mut candidates: Vec<&Arc<Ask>> = room.pods.values().filter(|other| lesser(other)).collect();
     // The most important ones are the first that may stay; of equals, those that run longest.
     candidates.sort_by_key(|other| (Reverse(other.priority), started(other)));
-    let mut victims = Vec::new();
-    for other in candidates {
+    let protected = cache.budgets.broken_by(&candidates);
+    let mut candidates: Vec<_> = candidates.into_iter().zip(protected).collect();
+    // Those that a budget protects are asked to stay before all others.
+    candidates.sort_by_key(|(_, protected)| !protected);
+    let (mut victims, mut broken) = (Vec::new(), 0);
+    for (other, protected) in candidates {
         emptied.with(other);
         if !filter::lacks(ask, &emptied, cache).is_empty() {
             emptied.again_without(&other.key);
+            broken += usize::from(protected);
             victims.push(Arc::clone(other));
         }
     }
-    (!victims.is_empty()).then_some(victims)
+    let room = room.name().to_owned();
+    (!victims.is_empty()).then_some(Preemption { room, victims, broken })
 }
 
 fn started(ask: &Ask) -> Option<jiff::Timestamp> {
@@ -86,12 +92,12 @@ fn started(ask: &Ask) -> Option<jiff::Timestamp> {
 }
 
 impl Preemption {
-    /// Less is better: the most important victim, then all together, then how many, then those
-    /// that started last.
-    fn pain(&self) -> (i32, i64, usize, Reverse<Option<jiff::Timestamp>>) {
+    /// Less is better: budgets that are broken, the most important victim, then all together, then
+    /// how many, then those that started last.
+    fn pain(&self) -> (usize, i32, i64, usize, Reverse<Option<jiff::Timestamp>>) {
         let most = self.victims.iter().map(|victim| victim.priority).max().unwrap_or(i32::MIN);
         let all = self.victims.iter().map(|victim| i64::from(victim.priority)).sum();
         let first = self.victims.iter().filter_map(|victim| started(victim)).min();
-        (most, all, self.victims.len(), Reverse(first))
+        (self.broken, most, all, self.victims.len(), Reverse(first))
     }
 }

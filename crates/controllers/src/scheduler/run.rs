@@ -12,6 +12,7 @@ use headwater_client::informer::{Informer, Subscribe, Subscription};
 use headwater_client::recorder::{self, EventType, Recorder};
 use headwater_client::{Cached, Error, Key};
 use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use serde_json::{Value, json};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until};
@@ -32,12 +33,14 @@ const WRITES_MAX: usize = 64;
 pub(crate) async fn run(
     pods: Informer<Pod>,
     nodes: Informer<Node>,
+    budgets: Informer<PodDisruptionBudget>,
     clock: Arc<dyn Clock>,
     env: Env,
 ) -> Result<(), Error> {
     let changes = Changes {
         pods: pods.subscribe(Subscribe::named("scheduler").split_recreate(true))?,
         nodes: nodes.subscribe(Subscribe::named("scheduler"))?,
+        budgets: budgets.subscribe(Subscribe::named("scheduler"))?,
     };
     // Events say who decided, in the name that people look for.
     let mut options = recorder::Options::new(NAME, NAME);
@@ -53,11 +56,12 @@ pub(crate) async fn run(
 struct Changes {
     pods: Subscription<Pod>,
     nodes: Subscription<Node>,
+    budgets: Subscription<PodDisruptionBudget>,
 }
 
 impl Changes {
     fn has_synced(&self) -> bool {
-        self.pods.has_synced() && self.nodes.has_synced()
+        self.pods.has_synced() && self.nodes.has_synced() && self.budgets.has_synced()
     }
 }
 
@@ -119,6 +123,7 @@ impl Scheduler {
                 () = stop.cancelled() => return,
                 Some(change) = changes.pods.next() => self.pod_changed(&change),
                 Some(change) = changes.nodes.next() => self.node_changed(&change),
+                Some(change) = changes.budgets.next() => self.budget_changed(&change),
                 Some(ended) = self.writes.join_next() => self.written(joined(ended)),
                 leading = env.leading(), if !leads => leads = leading,
                 // Others have their turn between two decisions.
@@ -186,6 +191,17 @@ impl Scheduler {
             _ => {
                 if let Some(node) = change.object() {
                     self.happened = self.happened | self.cache.set_node(node);
+                }
+            }
+        }
+    }
+
+    fn budget_changed(&mut self, change: &Change<PodDisruptionBudget>) {
+        match change {
+            Change::Deleted(gone) => self.cache.budgets.remove(gone.key()),
+            _ => {
+                if let Some(budget) = change.object() {
+                    self.cache.budgets.put(budget);
                 }
             }
         }

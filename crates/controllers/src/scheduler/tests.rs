@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use headwater_client::{Cached, Key};
 use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -273,6 +274,51 @@ fn an_important_pod_pushes_out_as_few_and_as_unimportant_ones_as_it_can() {
     );
     let never = pod("p", "2", json!({"priority": 100, "preemptionPolicy": "Never"}));
     waits(&cache, &never, "0/2 nodes are available: 2 Insufficient cpu. preemption: not eligible");
+}
+
+/// A budget for pods with `app=web` that allows so many to go.
+fn budget(allowed: i32, leaving: &[&str]) -> Arc<PodDisruptionBudget> {
+    let leaving: serde_json::Map<String, Value> =
+        leaving.iter().map(|name| ((*name).to_owned(), json!("2026-01-01T00:00:00Z"))).collect();
+    let budget = json!({
+        "metadata": {"name": "b", "namespace": "a"},
+        "spec": {"selector": {"matchLabels": {"app": "web"}}},
+        "status": {
+            "disruptionsAllowed": allowed, "currentHealthy": 1, "desiredHealthy": 1,
+            "expectedPods": 1, "disruptedPods": leaving,
+        },
+    });
+    Arc::new(serde_json::from_value(budget).unwrap())
+}
+
+#[test]
+fn who_is_protected_by_a_budget_is_pushed_out_last() {
+    let free = |name: &str, cpu: &str, priority: i32| {
+        let metadata =
+            json!({"name": name, "namespace": "a", "uid": name, "labels": {"app": "db"}});
+        let containers = json!([{"name": "c", "resources": {"requests": {"cpu": cpu}}}]);
+        ask(metadata, json!({"containers": containers, "priority": priority}))
+    };
+    // The protected pod is the least important one, and yet another goes.
+    let placed = [("n1", with_priority("web", "2", 1)), ("n1", free("db", "2", 5))];
+    let mut cache = cluster(&[plain("n1")], &placed);
+    pushes_out(&cache, &with_priority("p", "2", 100), "n1", &["web"]);
+    cache.budgets.put(&budget(0, &[]));
+    pushes_out(&cache, &with_priority("p", "2", 100), "n1", &["db"]);
+    cache.budgets.put(&budget(1, &[]));
+    pushes_out(&cache, &with_priority("p", "2", 100), "n1", &["web"]);
+    cache.budgets.put(&budget(0, &["web"]));
+    pushes_out(&cache, &with_priority("p", "2", 100), "n1", &["web"]);
+    // Where nobody else can go, a budget does not help.
+    cache.budgets.put(&budget(0, &[]));
+    pushes_out(&cache, &with_priority("p", "4", 100), "n1", &["web", "db"]);
+    // Of two rooms, the one where no budget is broken, although its pods are more important.
+    let placed = [("n1", with_priority("web", "3", 1)), ("n2", free("db", "3", 50))];
+    let mut cache = cluster(&[plain("n1"), plain("n2")], &placed);
+    cache.budgets.put(&budget(0, &[]));
+    pushes_out(&cache, &with_priority("p", "3", 100), "n2", &["db"]);
+    cache.budgets.remove(&Key::namespaced("a", "b"));
+    pushes_out(&cache, &with_priority("p", "3", 100), "n1", &["web"]);
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod garbage;
 mod namespace;
 mod endpointslice;
 mod job;
+mod disruption;
 mod nodelifecycle;
 mod quiet;
 mod nodes;

@@ -1,0 +1,301 @@
+//! What a budget allows, as a function of its pods.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use headwater_client::Cached;
+use jiff::Timestamp;
+use k8s_openapi::api::policy::v1::{
+    PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use crate::moment;
+use crate::ownership::controller_of;
+use crate::pod::Pod;
+
+/// A pod that was evicted and is not on its way out after this stays.
+const EVICTION_SECONDS: i64 = 120;
+
+const ALLOWED: &str = "DisruptionAllowed";
+
+/// How many pods an owner wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Scale {
+    uid: String,
+    replicas: i32,
+}
+
+impl Scale {
+    pub(super) fn of(uid: &str, replicas: Option<i32>) -> Scale {
+        Scale { uid: uid.to_owned(), replicas: replicas.unwrap_or(1) }
+    }
+}
+
+/// The status a budget has earned, and when to look again although nothing changes.
+#[derive(Debug, PartialEq)]
+pub(super) struct Standing {
+    pub(super) status: PodDisruptionBudgetStatus,
+    pub(super) again: Option<Duration>,
+}
+
+/// Where a budget stands with its pods. `scales` is by the UID of the set that controls a pod.
+pub(super) fn standing(
+    budget: &PodDisruptionBudget,
+    pods: &[&Pod],
+    scales: &BTreeMap<String, Scale>,
+    now: Timestamp,
+) -> Standing {
+    let spec = budget.spec.clone().unwrap_or_default();
+    let before = budget.status.clone().unwrap_or_default();
+    let generation = budget.metadata.generation;
+    let (leaving, again) = leaving(&before, pods, now);
+    let wanted = match wanted(&spec, pods, scales) {
+        Ok(wanted) => wanted,
+        Err(why) => {
+            // What cannot be computed allows nothing.
+            let mut status = PodDisruptionBudgetStatus { disruptions_allowed: Some(0), ..before };
+            tell(&mut status, "SyncFailed", &why, now);
+            return Standing { status, again };
+        }
+    };
+    let healthy =
+        |pod: &&&Pod| !pod.is_deleting() && !leaving.contains_key(pod.name()) && pod.is_ready();
+    let healthy = i32::try_from(pods.iter().filter(healthy).count()).unwrap_or(i32::MAX);
+    // A budget without pods allows nothing, so that its first ones are safe.
+    let spare = healthy.saturating_sub(wanted.healthy).max(0);
+    let allowed = if wanted.pods > 0 { spare } else { 0 };
+    let mut status = PodDisruptionBudgetStatus {
+        current_healthy: Some(healthy),
+        desired_healthy: Some(wanted.healthy),
+        expected_pods: Some(wanted.pods),
+        disruptions_allowed: Some(allowed),
+        disrupted_pods: (!leaving.is_empty()).then_some(leaving),
+        observed_generation: generation,
+        conditions: before.conditions,
+    };
+    let reason = if allowed > 0 { "SufficientPods" } else { "InsufficientPods" };
+    tell(&mut status, reason, "", now);
+    Standing { status, again }
+}
+
+/// How many pods there should be, and how many of them healthy.
+struct Wanted {
+    pods: i32,
+    healthy: i32,
+}
+
+fn wanted(
+    spec: &PodDisruptionBudgetSpec,
+    pods: &[&Pod],
+    scales: &BTreeMap<String, Scale>,
+) -> Result<Wanted, String> {
+    let count = i32::try_from(pods.len()).unwrap_or(i32::MAX);
+    if let Some(most) = &spec.max_unavailable {
+        let pods = scale(pods, scales)?;
+        return Ok(Wanted { pods, healthy: pods.saturating_sub(part(most, pods)?).max(0) });
+    }
+    match &spec.min_available {
+        None => Ok(Wanted { pods: 0, healthy: 0 }),
+        Some(IntOrString::Int(least)) => Ok(Wanted { pods: count, healthy: *least }),
+        Some(least) => {
+            let pods = scale(pods, scales)?;
+            Ok(Wanted { pods, healthy: part(least, pods)? })
+        }
+    }
+}
+
+/// How many pods the owners of these want together. Those of nobody do not count.
+fn scale(pods: &[&Pod], scales: &BTreeMap<String, Scale>) -> Result<i32, String> {
+    let mut owners: BTreeMap<&str, i32> = BTreeMap::new();
+    for pod in pods {
+        let Some(owner) = controller_of(&pod.metadata) else { continue };
+        let Some(scale) = scales.get(&owner.uid) else {
+            return Err(format!("found no controllers for pod \"{}\"", pod.name()));
+        };
+        owners.insert(&scale.uid, scale.replicas);
+    }
+    Ok(owners.values().fold(0, |sum: i32, replicas| sum.saturating_add(*replicas)))
+}
+
+/// A number of pods, or a part of them, rounded up.
+fn part(wanted: &IntOrString, of: i32) -> Result<i32, String> {
+    match wanted {
+        IntOrString::Int(number) => Ok(*number),
+        IntOrString::String(text) => {
+            let percent = text.strip_suffix('%').and_then(|number| number.parse::<i32>().ok());
+            let percent =
+                percent.ok_or_else(|| format!("invalid value for IntOrString: {text}"))?;
+            Ok((f64::from(of) * f64::from(percent) / 100.0).ceil() as i32)
+        }
+    }
+}
+
+/// Pods that were evicted and are still there: they are as good as gone for a while.
+fn leaving(
+    before: &PodDisruptionBudgetStatus,
+    pods: &[&Pod],
+    now: Timestamp,
+) -> (BTreeMap<String, Time>, Option<Duration>) {
+    let mut leaving = BTreeMap::new();
+    let mut again: Option<Duration> = None;
+    let evicted = before.disrupted_pods.iter().flatten();
+    for (name, since) in evicted {
+        let is_there = pods.iter().any(|pod| pod.name() == name && !pod.is_deleting());
+        let left = moment::until(now, moment::after(since.0, EVICTION_SECONDS));
+        if is_there && !left.is_zero() {
+            leaving.insert(name.clone(), since.clone());
+            again = again.into_iter().chain([left]).min();
+        }
+    }
+    (leaving, again)
+}
+
+/// Says whether evictions are allowed, and since when.
+fn tell(status: &mut PodDisruptionBudgetStatus, reason: &str, message: &str, now: Timestamp) {
+    let is_allowed = if status.disruptions_allowed > Some(0) { "True" } else { "False" };
+    let conditions = status.conditions.get_or_insert_default();
+    let before = conditions.iter().find(|condition| condition.type_ == ALLOWED);
+    let since = before.filter(|before| before.status == is_allowed);
+    let since = since.map_or(Time(now), |before| before.last_transition_time.clone());
+    conditions.retain(|condition| condition.type_ != ALLOWED);
+    conditions.push(Condition {
+        type_: ALLOWED.to_owned(),
+        status: is_allowed.to_owned(),
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+        last_transition_time: since,
+        observed_generation: status.observed_generation,
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const START: &str = "2026-01-01T00:00:00Z";
+
+    fn at(seconds: i64) -> Timestamp {
+        moment::after(START.parse().unwrap(), seconds)
+    }
+
+    fn budget(spec: &Value, status: &Value) -> PodDisruptionBudget {
+        let budget = json!({
+            "metadata": {"name": "b", "namespace": "shop", "generation": 3},
+            "spec": spec, "status": status,
+        });
+        serde_json::from_value(budget).unwrap()
+    }
+
+    /// A pod of a set `owner`, or of nobody.
+    fn pod(name: &str, owner: &str, ready: bool) -> Pod {
+        let owners = match owner {
+            "" => json!([]),
+            uid => json!([{
+                "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": uid, "uid": uid,
+                "controller": true,
+            }]),
+        };
+        let ready = if ready { "True" } else { "False" };
+        let pod = json!({
+            "metadata": {"name": name, "namespace": "shop", "ownerReferences": owners},
+            "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]},
+        });
+        serde_json::from_value(pod).unwrap()
+    }
+
+    fn scales(all: &[(&str, i32)]) -> BTreeMap<String, Scale> {
+        all.iter().map(|(uid, n)| ((*uid).to_owned(), Scale::of(uid, Some(*n)))).collect()
+    }
+
+    /// Healthy, desired, expected, allowed.
+    #[track_caller]
+    fn check(spec: Value, pods: &[Pod], owners: &[(&str, i32)], expected: [i32; 4]) {
+        let pods: Vec<&Pod> = pods.iter().collect();
+        let found = standing(&budget(&spec, &json!({})), &pods, &scales(owners), at(0)).status;
+        let figures = [
+            found.current_healthy,
+            found.desired_healthy,
+            found.expected_pods,
+            found.disruptions_allowed,
+        ];
+        assert_eq!(figures, expected.map(Some), "{spec}");
+        assert_eq!(found.observed_generation, Some(3));
+    }
+
+    #[test]
+    fn a_budget_allows_what_is_healthy_beyond_what_is_wanted() {
+        let three = [pod("a", "rs", true), pod("b", "rs", true), pod("c", "rs", true)];
+        let two = [pod("a", "rs", true), pod("b", "rs", true), pod("c", "rs", false)];
+        let rs = [("rs", 3)];
+        check(json!({"minAvailable": 2}), &three, &rs, [3, 2, 3, 1]);
+        check(json!({"minAvailable": 2}), &two, &rs, [2, 2, 3, 0]);
+        check(json!({"minAvailable": 5}), &three, &rs, [3, 5, 3, 0]);
+        check(json!({"minAvailable": "50%"}), &three, &rs, [3, 2, 3, 1]);
+        check(json!({"minAvailable": "100%"}), &three, &rs, [3, 3, 3, 0]);
+        check(json!({"maxUnavailable": 1}), &three, &rs, [3, 2, 3, 1]);
+        check(json!({"maxUnavailable": 1}), &two, &rs, [2, 2, 3, 0]);
+        check(json!({"maxUnavailable": "34%"}), &three, &rs, [3, 1, 3, 2]);
+        check(json!({"maxUnavailable": 9}), &three, &rs, [3, 0, 3, 3]);
+        check(json!({"minAvailable": 0}), &[], &[], [0, 0, 0, 0]);
+        check(json!({"maxUnavailable": 1}), &[], &[], [0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn what_counts_is_what_owners_want_not_what_is_there() {
+        let pods = [pod("a", "one", true), pod("b", "two", true), pod("lonely", "", true)];
+        check(json!({"maxUnavailable": 1}), &pods, &[("one", 3), ("two", 2)], [3, 4, 5, 0]);
+        check(json!({"minAvailable": 1}), &pods, &[], [3, 1, 3, 2]);
+    }
+
+    #[test]
+    fn what_cannot_be_computed_allows_nothing() {
+        let pods = [pod("a", "job", true)];
+        let pods: Vec<&Pod> = pods.iter().collect();
+        let status = json!({"disruptionsAllowed": 4, "currentHealthy": 5, "desiredHealthy": 1, "expectedPods": 5});
+        let budget = budget(&json!({"maxUnavailable": 1}), &status);
+        let found = standing(&budget, &pods, &BTreeMap::new(), at(0)).status;
+        assert_eq!(found.disruptions_allowed, Some(0));
+        let condition = &found.conditions.unwrap()[0];
+        assert_eq!((condition.reason.as_str(), condition.status.as_str()), ("SyncFailed", "False"));
+    }
+
+    #[test]
+    fn an_evicted_pod_is_as_good_as_gone_for_two_minutes() {
+        let pods = [pod("a", "rs", true), pod("b", "rs", true)];
+        let pods: Vec<&Pod> = pods.iter().collect();
+        let status = json!({
+            "disruptedPods": {"a": START, "gone": START},
+            "disruptionsAllowed": 0, "currentHealthy": 2, "desiredHealthy": 1, "expectedPods": 2,
+        });
+        let budget = budget(&json!({"minAvailable": 1}), &status);
+        let early = standing(&budget, &pods, &BTreeMap::new(), at(20));
+        assert_eq!(early.again, Some(Duration::from_secs(100)));
+        assert_eq!(early.status.current_healthy, Some(1));
+        let names: Vec<String> = early.status.disrupted_pods.unwrap().into_keys().collect();
+        assert_eq!(names, ["a"], "of those that are gone nothing is kept");
+        let late = standing(&budget, &pods, &BTreeMap::new(), at(120));
+        assert_eq!((late.status.disruptions_allowed, late.status.disrupted_pods), (Some(1), None));
+    }
+
+    #[test]
+    fn the_condition_tells_since_when() {
+        let pods = [pod("a", "rs", true), pod("b", "rs", true)];
+        let pods: Vec<&Pod> = pods.iter().collect();
+        let spec = json!({"minAvailable": 1});
+        let first = standing(&budget(&spec, &json!({})), &pods, &BTreeMap::new(), at(5)).status;
+        let mut again = budget(&spec, &json!({}));
+        again.status = Some(first.clone());
+        assert_eq!(standing(&again, &pods, &BTreeMap::new(), at(9)).status, first, "no news");
+        let fewer = standing(&again, &pods[..1], &BTreeMap::new(), at(9)).status;
+        let condition = &fewer.conditions.unwrap()[0];
+        assert_eq!(
+            (condition.reason.as_str(), condition.status.as_str()),
+            ("InsufficientPods", "False")
+        );
+        assert_eq!(condition.last_transition_time, Time(at(9)));
+    }
+}

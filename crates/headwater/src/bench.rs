@@ -93,7 +93,7 @@ async fn run(session: &mut Session, scenario: Scenario, memory: bool) -> Result<
     match scenario {
         Scenario::Targets(flags) => run_targets(session, &flags).await,
         Scenario::Start(flags) => {
-            ensure!(session.is_own(), "bench start stops and starts a server of its own");
+            refuse_others(session, "start")?;
             start::run(session, &ascending(flags.objects)?).await
         }
         Scenario::Write(flags) => run_writes(session, flags).await,
@@ -114,7 +114,7 @@ async fn run(session: &mut Session, scenario: Scenario, memory: bool) -> Result<
             client::run(session, &size).await
         }
         Scenario::Cluster(flags) => {
-            ensure!(session.is_own(), "bench cluster starts a server of its own");
+            refuse_others(session, "cluster")?;
             let size = cluster::Size { nodes: flags.nodes, pods: flags.pods };
             Box::pin(cluster::run(session, &size, memory)).await
         }
@@ -194,6 +194,16 @@ async fn run_idle(session: &mut Session, flags: flags::Idles) -> Result<()> {
             idle::Minute { objects: flags.objects, watchers, looked_at }.run(session).await?;
         }
     }
+    Ok(())
+}
+
+/// Some scenarios stop and start what they measure.
+fn refuse_others(session: &Session, name: &str) -> Result<()> {
+    let is_alone = session.is_own() && !session.is_compared();
+    ensure!(
+        is_alone,
+        "bench {name} starts a server of its own; leave out --kubeconfig and --against"
+    );
     Ok(())
 }
 

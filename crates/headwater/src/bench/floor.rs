@@ -4,6 +4,7 @@
 //! kernel is asked for what every server needs: bytes through TLS, writes to sockets, syncs of a disk.
 
 use std::process::{Child, Command};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
@@ -15,8 +16,7 @@ use super::session::Session;
 use super::stream::Protocol;
 use super::target::{Home, Target, end, ready};
 use super::watchers::{Readers, open};
-use crate::connect::{Connection, successful};
-use crate::kubeconfig::Endpoint;
+use crate::connect::Connection;
 
 mod machine;
 pub(super) mod server;
@@ -55,6 +55,12 @@ impl Floor {
             let case = Case::new("floor", mode, "events").sized("watchers", self.watchers);
             tell(session, case, &figures);
         }
+        let mut figures = Vec::new();
+        for _ in 0..runs {
+            figures.push(self.paced(&target).await?);
+        }
+        let case = Case::new("floor", "fan-out, ready-made, 10 events a second", "events");
+        tell(session, case.sized("watchers", self.watchers), &figures);
         let idle = Case::new("floor", "idle watcher", "watchers").sized("watchers", self.idle);
         tell(session, idle, &[self.memory(&target).await?]);
         Ok(())
@@ -77,10 +83,33 @@ impl Floor {
         let streams = open(endpoint, self.watchers, protocol, |_| path.clone()).await?;
         let readers = Readers::start(streams, false, |_| self.writes);
         let expected = Expected::of((1..=self.writes as u64).collect())?;
+        let mut connection = Connection::open(endpoint).await?;
         let meter = Meter::start(target).await;
-        go(endpoint).await?;
+        go(&mut connection).await?;
         readers.finish(|_| &expected).await?;
         Ok(Figures::used(self.writes * self.watchers, meter.stop().await))
+    }
+
+    /// One event after the other, by the clock.
+    async fn paced(self, target: &Target) -> Result<Figures> {
+        const EVENTS: usize = 50;
+        const PAUSE: Duration = Duration::from_millis(100);
+        let endpoint = &target.endpoint;
+        let path = |_| format!("/each/{EVENTS}");
+        let streams = open(endpoint, self.watchers, Protocol::Http1, path).await?;
+        let readers = Readers::start(streams, true, |_| EVENTS);
+        let expected = Expected::of((1..=EVENTS as u64).collect())?;
+        let (mut ticks, mut acknowledged) = (tokio::time::interval(PAUSE), Vec::new());
+        let mut connection = Connection::open(endpoint).await?;
+        let meter = Meter::start(target).await;
+        for event in 1..=EVENTS as u64 {
+            ticks.tick().await;
+            go(&mut connection).await?;
+            acknowledged.push((event, Instant::now()));
+        }
+        let finished = readers.finish(|_| &expected).await?;
+        let figures = Figures::used(EVENTS * self.watchers, meter.stop().await);
+        Ok(figures.latency(&finished.delays(&acknowledged)?))
     }
 
     async fn memory(self, target: &Target) -> Result<Figures> {
@@ -96,10 +125,8 @@ impl Floor {
 }
 
 /// Lets the bare server send.
-async fn go(endpoint: &Endpoint) -> Result<()> {
-    let mut connection = Connection::open(endpoint).await?;
-    let request = http::Request::get("/go").body(http_body_util::Full::default())?;
-    successful(connection.send(request).await?).await.map(drop)
+async fn go(connection: &mut Connection) -> Result<()> {
+    super::list::drain(connection, "/go").await
 }
 
 pub(super) fn tell(session: &mut Session, case: Case, runs: &[Figures]) {

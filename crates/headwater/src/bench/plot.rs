@@ -17,7 +17,7 @@ const TOP: f64 = 44.0;
 const BOTTOM: f64 = 48.0;
 /// Colours that can be told apart on white and on black, also by people who see few of them.
 const COLOURS: [&str; 8] =
-    ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#7f7f7f", "#8a63d2"];
+    ["#2b8cc4", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#7f7f7f", "#8a63d2"];
 
 /// Written into every plot, so that it can stand alone.
 const STYLE: &str = "<style>\
@@ -219,7 +219,7 @@ fn draw_reference(svg: &mut String, frame: &Frame, first: Point, last: Point, co
     let _ = write!(
         svg,
         "<line x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\" stroke=\"{colour}\" \
-         stroke-dasharray=\"4 4\" opacity=\"0.6\"/>",
+         stroke-dasharray=\"4 4\" opacity=\"0.85\"/>",
         frame.x(first.0),
         frame.y(first.1),
         frame.x(last.0),

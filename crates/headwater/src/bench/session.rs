@@ -32,9 +32,14 @@ impl Session {
         Ok(())
     }
 
-    /// Whether the server may be stopped and started: only one of our own.
+    /// Whether the server that is held to the goals may be stopped and started.
     pub(super) fn is_own(&self) -> bool {
-        matches!(self.sources.as_slice(), [Source::Own { .. }])
+        matches!(self.sources.first(), Some(Source::Own { .. }))
+    }
+
+    /// Whether there is a second server.
+    pub(super) fn is_compared(&self) -> bool {
+        self.sources.len() > 1
     }
 
     pub(super) fn runs(&self) -> usize {

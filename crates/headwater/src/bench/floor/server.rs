@@ -1,6 +1,7 @@
 //! The bare server: hyper and rustls, and bytes that were made before anybody asked.
 //!
-//! `/list/N` answers N objects; `/watch/N` streams N events once somebody has asked for `/go`.
+//! `/list/N` answers N objects; `/watch/N` streams N events once somebody has asked for `/go`,
+//! `/each/N` one event for each time that somebody has.
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -30,6 +31,8 @@ use crate::print;
 const PIECE: usize = 64 * 1024;
 /// Bytes of an object as it is stored.
 const OBJECT: usize = 6 * 1024;
+/// The same with the newline of a stream.
+const EVENT: usize = OBJECT + 1;
 
 /// Serves until it is killed.
 pub(in crate::bench) async fn serve(kubeconfig_out: &Path) -> Result<()> {
@@ -88,6 +91,7 @@ impl Content {
         match path.split('/').nth(1) {
             Some("list") => Response::new(self.list(number)),
             Some("watch") => Response::new(self.watch(number)),
+            Some("each") => Response::new(self.each(number)),
             _ => {
                 self.rounds.send_modify(|round| *round += 1);
                 Response::default()
@@ -120,6 +124,27 @@ impl Content {
                     std::future::pending::<()>().await;
                 }
                 let end = (at + PIECE).min(events.len());
+                Some((Ok(Frame::data(events.slice(at..end))), (waiting, end)))
+            }
+        });
+        BodyExt::boxed(StreamBody::new(pieces))
+    }
+
+    /// Sends the next event after each go, up to so many.
+    fn each(&self, count: usize) -> Body {
+        let events = self.events(count);
+        let waiting = self.rounds.subscribe();
+        let first = *waiting.borrow();
+        let pieces = stream::unfold((waiting, 0), move |(mut waiting, at)| {
+            let events = events.clone();
+            async move {
+                let ready = |round: &u64| (round - first) as usize * EVENT > at;
+                let round = *waiting.wait_for(ready).await.ok()?;
+                let end = ((round - first) as usize * EVENT).min(events.len());
+                if at == end {
+                    // Watches stay open.
+                    std::future::pending::<()>().await;
+                }
                 Some((Ok(Frame::data(events.slice(at..end))), (waiting, end)))
             }
         });
@@ -163,8 +188,19 @@ mod tests {
     #[test]
     fn events_have_the_size_of_stored_pods_and_tell_their_revision() {
         let event = event(417);
-        assert_eq!(event.len(), OBJECT + 1);
+        assert_eq!(event.len(), EVENT);
         assert_eq!(revision(&event).unwrap(), 417);
+    }
+
+    #[tokio::test]
+    async fn each_go_is_one_event() {
+        let content = Content::new();
+        let mut body = content.each(2);
+        for turn in 1..=2 {
+            content.answer("/go");
+            let frame = body.frame().await.unwrap().unwrap().into_data().unwrap();
+            assert_eq!((frame.len(), revision(&frame).unwrap()), (EVENT, turn));
+        }
     }
 
     #[tokio::test]

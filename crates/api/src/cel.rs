@@ -9,10 +9,14 @@
 //! can be told when to stop.
 
 mod lex;
+mod tree;
+mod macros;
 mod parse;
 mod shape;
 mod types;
 mod declarations;
+mod typing;
+mod known;
 mod check;
 mod cost;
 mod value;
@@ -28,9 +32,9 @@ use std::sync::Arc;
 
 use crate::structural::pattern::{self, Pattern};
 
-pub use check::Known;
 pub use eval::{Budget, Error, Variables};
 pub use functions::authorizer::{Access, Authority, Decision, Resource};
+pub use known::Known;
 pub use shape::{Shape, escape};
 pub use value::{Key, Value};
 
@@ -43,7 +47,7 @@ pub const OBJECT_COST_MAX: u64 = 10_000_000;
 /// A compiled expression.
 pub struct Program {
     text: Box<str>,
-    root: parse::Expr,
+    root: tree::Expr,
     /// Patterns that are written out, compiled.
     patterns: HashMap<Arc<str>, Pattern>,
     result: &'static str,
@@ -97,7 +101,8 @@ impl Program {
     ) -> Result<Program, Uncompilable> {
         let fail = |fault: &Fault| Uncompilable(fault.show(text));
         let root = parse::parse(text).map_err(|fault| fail(&fault))?;
-        let (result, shown) = check::check(&root, known).map_err(|fault| fail(&fault))?;
+        let ty = check::ty(&root, known).map_err(|fault| fail(&fault))?;
+        let (result, shown) = (ty.name(), ty.show());
         let patterns = patterns(&root, budget).map_err(|fault| fail(&fault))?;
         Ok(Program { text: text.into(), root, patterns, result, shown: shown.into() })
     }
@@ -121,7 +126,7 @@ impl Program {
     pub fn mentions(&self, name: &str) -> bool {
         let mut found = false;
         self.root.visit(&mut |expr| {
-            found |= matches!(&expr.node, parse::Node::Name(known) if **known == *name);
+            found |= matches!(&expr.node, tree::Node::Name(known) if **known == *name);
         });
         found
     }
@@ -149,19 +154,19 @@ impl fmt::Debug for Program {
 
 /// Compiles the patterns that an expression writes out.
 fn patterns(
-    root: &parse::Expr,
+    root: &tree::Expr,
     budget: &mut pattern::Budget,
 ) -> Result<HashMap<Arc<str>, Pattern>, Fault> {
     let mut found = HashMap::new();
     let mut failed = None;
     root.visit(&mut |expr| {
-        let parse::Node::Call { name, args, .. } = &expr.node else { return };
+        let tree::Node::Call { name, args, .. } = &expr.node else { return };
         if !matches!(&**name, "matches" | "find" | "findAll") {
             return;
         }
         // Either `text.matches(pattern)` or `matches(text, pattern)`; a number may follow.
-        let texts = args.iter().rev().find(|arg| matches!(arg.node, parse::Node::Text(_)));
-        let Some(parse::Expr { at, node: parse::Node::Text(text) }) = texts else { return };
+        let texts = args.iter().rev().find(|arg| matches!(arg.node, tree::Node::Text(_)));
+        let Some(tree::Expr { at, node: tree::Node::Text(text) }) = texts else { return };
         if found.contains_key(text) {
             return;
         }

@@ -4,96 +4,15 @@
 //! What cannot be told from the shapes alone is `dyn` and passes; the evaluation finds out.
 
 use super::declarations::{self, Meaningless};
-use super::parse::{Expr, Fold, FoldKind, Node, Op};
-use super::types::{BOOL, DURATION, INT, ORDERED, STRING, TIMESTAMP, Ty};
-use super::{Fault, Shape, Uncompilable, parse, time};
+use super::known::Known;
+use super::tree::{Expr, Fold, FoldKind, Node};
+use super::types::{BOOL, INT, ORDERED, STRING, Ty};
+use super::typing::{binary, either, element_of, field_of, folded};
+use super::{Fault, time};
 
-/// The names that an expression may use.
-#[derive(Clone, Debug, Default)]
-pub struct Known<'s> {
-    names: Vec<(&'s str, &'s Shape, bool)>,
-    /// What objects may be written as `Name{...}`.
-    types: &'s [&'s str],
-    /// What `variables` has, each with its type; nobody knows if nobody says.
-    variables: Option<Vec<(&'s str, Ty<'s>)>>,
-}
-
-impl<'s> Known<'s> {
-    /// The same and one more name.
-    #[must_use]
-    pub fn with(mut self, name: &'s str, shape: &'s Shape) -> Known<'s> {
-        self.names.push((name, shape, false));
-        self
-    }
-
-    /// The same and a name for what may not be there.
-    #[must_use]
-    pub fn with_optional(mut self, name: &'s str, shape: &'s Shape) -> Known<'s> {
-        self.names.push((name, shape, true));
-        self
-    }
-
-    /// The same and names of types that may be made; their parts too.
-    #[must_use]
-    pub fn with_types(mut self, types: &'s [&'s str]) -> Known<'s> {
-        self.types = types;
-        self
-    }
-
-    /// The same and `variables`, of which there are none yet.
-    #[must_use]
-    pub fn with_variables(mut self) -> Known<'s> {
-        self.variables = Some(Vec::new());
-        self
-    }
-
-    /// One more of `variables`: it has the type of this expression. Where that does not compile it
-    /// may be anything.
-    pub fn add_variable(&mut self, name: &'s str, text: &str) -> Result<(), Uncompilable> {
-        let fail = |fault: Fault| Uncompilable(fault.show(text));
-        let checker = Checker { known: self, mixes: false };
-        let found = parse::parse(text).and_then(|root| checker.ty(&root, None)).map_err(fail);
-        let (ty, found) = match found {
-            Ok(ty) => (ty, Ok(())),
-            Err(error) => (Ty::Dyn, Err(error)),
-        };
-        self.variables.get_or_insert_default().push((name, ty));
-        found
-    }
-
-    /// The type of one of `variables`.
-    fn variable(&self, name: &str) -> Option<Result<Ty<'s>, String>> {
-        let variables = self.variables.as_ref()?;
-        let found = variables.iter().rfind(|(known, _)| *known == name);
-        Some(match found {
-            Some((_, ty)) => Ok(ty.clone()),
-            None => Err(format!("undefined field '{name}'")),
-        })
-    }
-
-    /// The shape that all sizes are told from: that of the first name.
-    pub(super) fn root(&self) -> &'s Shape {
-        self.names.first().map_or(&super::shape::DYN, |(_, shape, _)| shape)
-    }
-
-    /// The type of a name, or of a type's name.
-    pub(super) fn ty(&self, name: &str) -> Option<Ty<'s>> {
-        if name == "variables" && self.variables.is_some() {
-            return Some(Ty::map(STRING, Ty::Dyn));
-        }
-        let Some((_, shape, optional)) = self.names.iter().rfind(|(known, _, _)| *known == name)
-        else {
-            return declarations::type_named(name).map(|_| Ty::Basic("type"));
-        };
-        let ty = Ty::of(shape);
-        Some(if *optional { Ty::optional(ty) } else { ty })
-    }
-}
-
-/// Checks an expression and answers the type of its result: its name, and with its parts.
-pub(super) fn check(root: &Expr, known: &Known<'_>) -> Result<(&'static str, String), Fault> {
-    let ty = Checker { known, mixes: false }.ty(root, None)?;
-    Ok((ty.name(), ty.show()))
+/// Checks an expression and answers the type of its result.
+pub(super) fn ty<'s>(root: &Expr, known: &Known<'s>) -> Result<Ty<'s>, Fault> {
+    Checker { known, mixes: false }.ty(root, None)
 }
 
 /// A name that a macro bound, and those around it.
@@ -342,123 +261,6 @@ impl<'s> Checker<'_, 's> {
             return Err(no_method(fold.body.at, "@sortByAssociatedKeys", &types));
         }
         Ok(folded(fold, &range, body))
-    }
-}
-
-/// The type of what a macro makes.
-pub(super) fn folded<'s>(fold: &Fold, range: &Ty<'s>, body: Ty<'s>) -> Ty<'s> {
-    match fold.kind {
-        FoldKind::All | FoldKind::Exists | FoldKind::ExistsOne => BOOL,
-        FoldKind::Filter => Ty::list(range.steps(false).0),
-        FoldKind::Map => Ty::list(body),
-        FoldKind::TransformMap => Ty::map(range.steps(true).0, body),
-        FoldKind::TransformMapEntry => body,
-        FoldKind::SortBy => range.clone(),
-    }
-}
-
-/// The more general of two types that go together.
-pub(super) fn either<'s>(yes: Ty<'s>, no: Ty<'s>) -> Ty<'s> {
-    match (&yes, &no) {
-        (_, Ty::Dyn) | (Ty::Basic("null_type"), _) => no,
-        _ => yes,
-    }
-}
-
-/// The type of `of.field`, or why there is none.
-pub(super) fn field_of<'s>(of: &Ty<'s>, field: &str, optional: bool) -> Result<Ty<'s>, String> {
-    let found = match of {
-        Ty::Dyn => Ty::Dyn,
-        Ty::Shape(shape @ Shape::Object(_)) => match shape.named(field) {
-            Some(field) => Ty::of(&field.shape),
-            None => return Err(format!("undefined field '{field}'")),
-        },
-        Ty::Map(_) | Ty::Shape(Shape::Map(_)) => of.values(),
-        Ty::Optional(inner) => return field_of(inner, field, false).map(Ty::optional),
-        Ty::Basic("kubernetes.authorization.Authorizer") if field == "requestResource" => {
-            Ty::Basic("kubernetes.authorization.ResourceCheck")
-        }
-        other => {
-            return Err(format!("type '{}' does not support field selection", other.show()));
-        }
-    };
-    Ok(if optional { Ty::optional(found) } else { found })
-}
-
-/// The type of `of[key]`, if there can be one.
-pub(super) fn element_of<'s>(of: &Ty<'s>, key: &Ty<'s>, optional: bool) -> Option<Ty<'s>> {
-    let fits = match of {
-        Ty::Dyn => true,
-        Ty::Optional(inner) => {
-            let found = element_of(inner, key, false)?;
-            return Some(Ty::optional(found));
-        }
-        _ if of.is_object() => false,
-        _ => match of.name() {
-            "list" => key.may_be("int"),
-            "map" => of.keys().goes_with(key),
-            _ => false,
-        },
-    };
-    let found = fits.then(|| of.values())?;
-    Some(if optional { Ty::optional(found) } else { found })
-}
-
-/// The type of what an operator makes, if it takes such sides.
-pub(super) fn binary<'s>(op: Op, left: &Ty<'s>, right: &Ty<'s>) -> Option<Ty<'s>> {
-    let (a, b) = (left.name(), right.name());
-    let either_dyn = left.is_dyn() || right.is_dyn();
-    let both = |names: &[&str]| {
-        let fits = |ty: &Ty<'_>| ty.is_dyn() || names.contains(&ty.name());
-        fits(left) && fits(right) && (either_dyn || a == b)
-    };
-    let known = || if left.is_dyn() { right.clone() } else { left.clone() };
-    match op {
-        Op::Equal | Op::NotEqual => left.goes_with(right).then_some(BOOL),
-        Op::Less | Op::LessEqual | Op::Greater | Op::GreaterEqual => {
-            let is_number = |name: &str| matches!(name, "int" | "uint" | "double");
-            (both(&ORDERED) || (is_number(a) && is_number(b))).then_some(BOOL)
-        }
-        Op::In => match b {
-            "dyn" => Some(BOOL),
-            "list" => right.values().goes_with(left).then_some(BOOL),
-            "map" if !right.is_object() => right.keys().goes_with(left).then_some(BOOL),
-            _ => None,
-        },
-        Op::Add | Op::Subtract => sum(op, left, right, &both),
-        Op::Multiply | Op::Divide => both(&["int", "uint", "double"]).then(known),
-        Op::Modulo => both(&["int", "uint"]).then(known),
-    }
-}
-
-fn sum<'s>(
-    op: Op,
-    left: &Ty<'s>,
-    right: &Ty<'s>,
-    both: &dyn Fn(&[&str]) -> bool,
-) -> Option<Ty<'s>> {
-    let time = |ty: &Ty<'_>| matches!(ty.name(), "dyn" | TIMESTAMP | DURATION);
-    let (a, b) = (left.name(), right.name());
-    match (op, a, b) {
-        (Op::Add, TIMESTAMP, DURATION) | (Op::Add, DURATION, TIMESTAMP) => {
-            Some(Ty::Basic(TIMESTAMP))
-        }
-        (Op::Add, TIMESTAMP, TIMESTAMP) => None,
-        (Op::Subtract, TIMESTAMP, TIMESTAMP) => Some(Ty::Basic(DURATION)),
-        (Op::Subtract, TIMESTAMP, DURATION) => Some(Ty::Basic(TIMESTAMP)),
-        (_, "dyn", "dyn") => Some(Ty::Dyn),
-        // A time may be added to a span, and the other way round.
-        (_, TIMESTAMP | DURATION, "dyn") | (_, "dyn", TIMESTAMP | DURATION) => {
-            (time(left) && time(right)).then_some(Ty::Dyn)
-        }
-        (Op::Add, "list", "list") => left.goes_with(right).then(|| left.clone()),
-        (Op::Add, ..) if both(&["int", "uint", "double", "string", "bytes", "list", DURATION]) => {
-            Some(if a == "dyn" { right.clone() } else { left.clone() })
-        }
-        (Op::Subtract, ..) if both(&["int", "uint", "double", DURATION]) => {
-            Some(if a == "dyn" { right.clone() } else { left.clone() })
-        }
-        _ => None,
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::eval::{Error, Found, Machine, Outer, Scope};
 use super::operators;
-use super::parse::{Expr, Fold, FoldKind};
+use super::tree::{Expr, Fold, FoldKind};
 use super::value::{Map, Value};
 
 /// One step of a macro.

@@ -13,9 +13,10 @@ mod size;
 
 use self::size::{Entry, ONE, Size, UNKNOWN, scaled};
 use super::Shape;
-use super::check::{self, Known};
-use super::parse::{Expr, Node, Op};
+use super::known::Known;
+use super::tree::{Expr, Node, Op};
 use super::types::{BOOL, INT, STRING, Ty};
+use super::typing;
 
 /// The most an evaluation costs.
 pub(super) fn of(root: &Expr, known: &Known<'_>) -> u64 {
@@ -187,7 +188,7 @@ impl<'s> Estimate<'_, 's> {
 
     fn select(&self, of: &Expr, field: &str, optional: bool, scope: Outer<'_, 's>) -> Found<'s> {
         let of = self.of(of, scope);
-        let ty = check::field_of(&of.ty, field, optional).unwrap_or(Ty::Dyn);
+        let ty = typing::field_of(&of.ty, field, optional).unwrap_or(Ty::Dyn);
         if optional {
             return Found::of(ty, of.cost.saturating_add(1));
         }
@@ -198,7 +199,7 @@ impl<'s> Estimate<'_, 's> {
 
     fn index(&self, of: &Expr, key: &Expr, optional: bool, scope: Outer<'_, 's>) -> Found<'s> {
         let (of, key) = (self.of(of, scope), self.of(key, scope));
-        let ty = check::element_of(&of.ty, &key.ty, optional).unwrap_or(Ty::Dyn);
+        let ty = typing::element_of(&of.ty, &key.ty, optional).unwrap_or(Ty::Dyn);
         let cost = of.cost.saturating_add(key.cost).saturating_add(1);
         if optional || matches!(of.ty, Ty::Optional(_)) {
             return Found::of(ty, cost);
@@ -228,7 +229,7 @@ impl<'s> Estimate<'_, 's> {
 
     fn binary(&self, op: Op, sides: &[Expr; 2], scope: Outer<'_, 's>) -> Found<'s> {
         let (left, right) = (self.of(&sides[0], scope), self.of(&sides[1], scope));
-        let ty = check::binary(op, &left.ty, &right.ty).unwrap_or(Ty::Dyn);
+        let ty = typing::binary(op, &left.ty, &right.ty).unwrap_or(Ty::Dyn);
         let cost = left.cost.saturating_add(right.cost);
         let both = |name: &str| left.ty.may_be(name) && right.ty.may_be(name);
         let unknown = left.ty.is_dyn() && right.ty.is_dyn();
@@ -279,7 +280,7 @@ fn conditional<'s>(condition: u64, yes: Found<'s>, no: Found<'s>) -> Found<'s> {
     let size = yes.size().or(no.size());
     let entry = yes.entry.zip(no.entry).map(|(yes, no)| yes.or(no));
     let cost = condition.saturating_add(yes.cost.max(no.cost));
-    let ty = check::either(yes.ty, no.ty);
+    let ty = typing::either(yes.ty, no.ty);
     Found { entry, ..Found::of(ty, cost).sized(size) }
 }
 

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::parse::{Expr, Node};
+use super::tree::{Expr, Node};
 use super::value::{Key, List, Text, Value};
 use super::{Program, Shape, declarations, functions, operators};
 

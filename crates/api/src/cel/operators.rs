@@ -6,9 +6,9 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::eval::{Budget, Error};
-use super::parse::Op;
 use super::shape::Same;
 use super::time;
+use super::tree::Op;
 use super::value::{List, Map, Other, Value, compare_numbers};
 
 type Found<'a> = Result<Value<'a>, Error>;

@@ -344,7 +344,7 @@ impl<'a> Map<'a> {
             Map::Json(members, shape @ Shape::Object(_)) => {
                 let field = shape.named(name)?;
                 // A field that is null is not there; a value of a map is.
-                let found = members.get(&*field.key).filter(|json| !json.is_null());
+                let found = members.get(&field.key).filter(|json| !json.is_null());
                 found.map(|json| Value::read(json, &field.shape))
             }
             Map::Json(members, Shape::Map(map)) => {
@@ -363,7 +363,7 @@ impl<'a> Map<'a> {
     pub(super) fn get(&self, key: &Value<'_>) -> Option<Value<'a>> {
         match (self, key) {
             (Map::Json(members, shape), Value::Text(key)) => {
-                let json = members.get(&**key)?;
+                let json = members.get(key)?;
                 Some(Value::read(json, shape.field(key).unwrap_or(&shape::DYN)))
             }
             (Map::Json(..), _) => None,

@@ -4,7 +4,7 @@ use super::size::{Size, UNKNOWN, scaled};
 use super::{Found, LIST, Place, STRUCT, TRAVERSAL};
 use crate::cel::Shape;
 use crate::cel::declarations;
-use crate::cel::parse::{Expr, Node};
+use crate::cel::tree::{Expr, Node};
 use crate::cel::types::Ty;
 
 /// What a pattern costs: a quarter of its length, for each tenth of a text.

@@ -3,8 +3,8 @@
 
 use super::size::{Entry, ONE, Size, scaled};
 use super::{Estimate, Found, LIST, MAP, Outer, Place, Scope, Step, TRAVERSAL};
-use crate::cel::check;
-use crate::cel::parse::{Expr, Fold, FoldKind};
+use crate::cel::tree::{Expr, Fold, FoldKind};
+use crate::cel::typing;
 
 /// Looking at the accumulator.
 const LOOK: u64 = 1;
@@ -36,7 +36,7 @@ impl<'s> Estimate<'_, 's> {
         };
         let count = range.size();
         let cost = each.saturating_mul(count.max).saturating_add(range.cost);
-        let ty = check::folded(fold, &range.ty, body.ty.clone());
+        let ty = typing::folded(fold, &range.ty, body.ty.clone());
         let found = Found::of(ty, cost.saturating_add(first + last));
         match fold.kind {
             FoldKind::All | FoldKind::Exists | FoldKind::ExistsOne => found,

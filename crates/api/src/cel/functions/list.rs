@@ -8,7 +8,7 @@ use super::Found;
 use crate::cel::Shape;
 use crate::cel::eval::{Error, Machine};
 use crate::cel::operators::{self, compare, contains, equal, text_cost};
-use crate::cel::parse::Op;
+use crate::cel::tree::Op;
 use crate::cel::value::{List, Value};
 
 /// What is asked of a list.

@@ -1,0 +1,85 @@
+//! The names that an expression may use, and what is known of them.
+
+use super::types::{STRING, Ty};
+use super::{Shape, Uncompilable, check, declarations, parse};
+
+/// The names that an expression may use.
+#[derive(Clone, Debug, Default)]
+pub struct Known<'s> {
+    names: Vec<(&'s str, &'s Shape, bool)>,
+    /// What objects may be written as `Name{...}`.
+    pub(super) types: &'s [&'s str],
+    /// What `variables` has, each with its type; nobody knows if nobody says.
+    variables: Option<Vec<(&'s str, Ty<'s>)>>,
+}
+
+impl<'s> Known<'s> {
+    /// The same and one more name.
+    #[must_use]
+    pub fn with(mut self, name: &'s str, shape: &'s Shape) -> Known<'s> {
+        self.names.push((name, shape, false));
+        self
+    }
+
+    /// The same and a name for what may not be there.
+    #[must_use]
+    pub fn with_optional(mut self, name: &'s str, shape: &'s Shape) -> Known<'s> {
+        self.names.push((name, shape, true));
+        self
+    }
+
+    /// The same and names of types that may be made; their parts too.
+    #[must_use]
+    pub fn with_types(mut self, types: &'s [&'s str]) -> Known<'s> {
+        self.types = types;
+        self
+    }
+
+    /// The same and `variables`, of which there are none yet.
+    #[must_use]
+    pub fn with_variables(mut self) -> Known<'s> {
+        self.variables = Some(Vec::new());
+        self
+    }
+
+    /// One more of `variables`: it has the type of this expression. Where that does not compile it
+    /// may be anything.
+    pub fn add_variable(&mut self, name: &'s str, text: &str) -> Result<(), Uncompilable> {
+        let found = parse::parse(text).and_then(|root| check::ty(&root, self));
+        let found = found.map_err(|fault| Uncompilable(fault.show(text)));
+        let (ty, found) = match found {
+            Ok(ty) => (ty, Ok(())),
+            Err(error) => (Ty::Dyn, Err(error)),
+        };
+        self.variables.get_or_insert_default().push((name, ty));
+        found
+    }
+
+    /// The type of one of `variables`.
+    pub(super) fn variable(&self, name: &str) -> Option<Result<Ty<'s>, String>> {
+        let variables = self.variables.as_ref()?;
+        let found = variables.iter().rfind(|(known, _)| *known == name);
+        Some(match found {
+            Some((_, ty)) => Ok(ty.clone()),
+            None => Err(format!("undefined field '{name}'")),
+        })
+    }
+
+    /// The shape that all sizes are told from: that of the first name.
+    pub(super) fn root(&self) -> &'s Shape {
+        self.names.first().map_or(&super::shape::DYN, |(_, shape, _)| shape)
+    }
+
+    /// The type of a name, or of a type's name.
+    pub(super) fn ty(&self, name: &str) -> Option<Ty<'s>> {
+        if name == "variables" && self.variables.is_some() {
+            return Some(Ty::map(STRING, Ty::Dyn));
+        }
+        let Some((_, shape, optional)) = self.names.iter().rfind(|(known, _, _)| *known == name)
+        else {
+            return declarations::type_named(name).map(|_| Ty::Basic("type"));
+        };
+        let ty = Ty::of(shape);
+        Some(if *optional { Ty::optional(ty) } else { ty })
+    }
+}

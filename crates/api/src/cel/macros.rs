@@ -1,0 +1,89 @@
+//! What a name and its arguments mean: a field, a function, a type, or a macro.
+
+use super::tree::{Expr, Fold, FoldKind, Node};
+use super::{Fault, declarations};
+
+/// A field, or the name of a type that has dots in it.
+pub(super) fn select(of: Expr, field: Box<str>, at: usize) -> Expr {
+    let start = of.at;
+    let made = Expr { at, node: Node::Select { of: Box::new(of), field, optional: false } };
+    match type_name(&made).filter(|name| declarations::type_named(name).is_some()) {
+        Some(name) => Expr { at: start, node: Node::Name(name.into()) },
+        None => made,
+    }
+}
+
+/// `Object.spec.containers`, if it is nothing but names.
+pub(super) fn type_name(expr: &Expr) -> Option<String> {
+    match &expr.node {
+        Node::Name(name) => Some(name.to_string()),
+        Node::Select { of, field, optional: false } => {
+            type_name(of).map(|above| format!("{above}.{field}"))
+        }
+        _ => None,
+    }
+}
+
+pub(super) fn function(name: Box<str>, mut args: Vec<Expr>, at: usize) -> Result<Expr, Fault> {
+    if &*name != "has" || args.len() != 1 {
+        return Ok(Expr { at, node: Node::Call { name, of: None, args } });
+    }
+    match args.remove(0).node {
+        Node::Select { of, field, optional: false } => {
+            Ok(Expr { at, node: Node::Has { of, field } })
+        }
+        _ => Err(Fault::new(at, "invalid argument to has() macro")),
+    }
+}
+
+fn variable(expr: Expr) -> Result<Box<str>, Fault> {
+    match expr.node {
+        Node::Name(name) => Ok(name),
+        _ => Err(Fault::new(expr.at, "argument must be a simple name")),
+    }
+}
+
+/// A method, or a macro that looks like one.
+pub(super) fn method(of: Expr, name: Box<str>, args: Vec<Expr>, at: usize) -> Result<Expr, Fault> {
+    let kind = match (&*name, args.len()) {
+        ("all", 2 | 3) => FoldKind::All,
+        ("exists", 2 | 3) => FoldKind::Exists,
+        ("exists_one" | "existsOne", 2 | 3) => FoldKind::ExistsOne,
+        ("map", 2 | 3) | ("transformList", 3 | 4) => FoldKind::Map,
+        ("filter", 2) => FoldKind::Filter,
+        ("transformMap", 3 | 4) => FoldKind::TransformMap,
+        ("transformMapEntry", 3 | 4) => FoldKind::TransformMapEntry,
+        ("sortBy", 2) => FoldKind::SortBy,
+        ("optMap" | "optFlatMap", 2) => return opt_map(of, &name, args, at),
+        _ => {
+            let of = Some(Box::new(of));
+            return Ok(Expr { at, node: Node::Call { name, of, args } });
+        }
+    };
+    // Which of the arguments are names, and whether there is a filter, is told by their number.
+    let has_two = match kind {
+        FoldKind::All | FoldKind::Exists | FoldKind::ExistsOne => args.len() == 3,
+        FoldKind::Map => &*name == "transformList",
+        FoldKind::Filter | FoldKind::SortBy => false,
+        FoldKind::TransformMap | FoldKind::TransformMapEntry => true,
+    };
+    let mut args = args.into_iter();
+    let mut next = || args.next().ok_or_else(|| Fault::new(at, "too few arguments"));
+    let first = variable(next()?)?;
+    let second = if has_two { Some(variable(next()?)?) } else { None };
+    let body = next()?;
+    let (filter, body) = match args.next() {
+        Some(last) => (Some(body), last),
+        None => (None, body),
+    };
+    let fold = Fold { kind, range: of, first, second, filter, body };
+    Ok(Expr { at, node: Node::Fold(Box::new(fold)) })
+}
+
+fn opt_map(of: Expr, name: &str, args: Vec<Expr>, at: usize) -> Result<Expr, Fault> {
+    let Ok([variable, body]) = <[Expr; 2]>::try_from(args) else {
+        return Err(Fault::new(at, "optMap() takes a name and an expression"));
+    };
+    let (flat, name) = (name == "optFlatMap", self::variable(variable)?);
+    Ok(Expr { at, node: Node::OptMap { of: Box::new(of), name, body: Box::new(body), flat } })
+}

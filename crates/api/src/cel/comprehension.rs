@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use super::eval::{Error, Found, Machine, Outer, Scope};
 use super::operators;
 use super::tree::{Expr, Fold, FoldKind};
-use super::value::{Map, Value};
+use super::value::Value;
 
 /// One step of a macro.
 struct Step<'a> {
@@ -161,11 +161,13 @@ impl<'a> Machine<'a, '_> {
                 made.insert(key, value);
                 continue;
             }
-            let Value::Map(Map::Made(entries)) = value else { return Err(Error::NoSuchOverload) };
-            for (key, value) in entries.iter() {
-                if made.insert(key.clone(), value.clone()).is_some() {
-                    let why = format!("insert failed: key {} already exists", key.text());
-                    return Err(Error::other(why));
+            let Value::Map(entries) = value else { return Err(Error::NoSuchOverload) };
+            self.budget.spend(entries.len() as u64)?;
+            for key in entries.keys() {
+                let (Some(name), Some(value)) = (key.key(), entries.get(&key)) else { continue };
+                let shown = name.text();
+                if made.insert(name, value).is_some() {
+                    return Err(Error::other(format!("insert failed: key {shown} already exists")));
                 }
             }
         }

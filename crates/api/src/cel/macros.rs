@@ -71,6 +71,9 @@ pub(super) fn method(of: Expr, name: Box<str>, args: Vec<Expr>, at: usize) -> Re
     let mut next = || args.next().ok_or_else(|| Fault::new(at, "too few arguments"));
     let first = variable(next()?)?;
     let second = if has_two { Some(variable(next()?)?) } else { None };
+    if second.as_ref() == Some(&first) {
+        return Err(Fault::new(at, format!("duplicate variable name: {first}")));
+    }
     let body = next()?;
     let (filter, body) = match args.next() {
         Some(last) => (Some(body), last),

@@ -115,6 +115,13 @@ fn macros_walk_lists_and_maps() {
     is("self.labels.transformMap(k, v, v + '!')", r#"{"app":"web!","tier":"front!"}"#);
     fails("cel.bind(n, self.count + 1, n * n)", "undeclared reference to 'cel'");
     is("self.ports.sortBy(p, p.port)[0].name", "\"dns\"");
+    is("self.tags.transformMapEntry(i, t, {t: i})", r#"{"a":0,"b":1,"c":2}"#);
+    is("[self.labels].transformMapEntry(i, m, m)", r#"{"app":"web","tier":"front"}"#);
+    fails("[1, 2].transformMapEntry(i, x, {'k': x})", "insert failed: key k already exists");
+    is("self.labels.existsOne(k, v, v == 'web') && !self.tags.exists(i, t, i == 5)", "true");
+    is("self.tags.transformList(i, t, i > 0, t)", r#"["b","c"]"#);
+    is("self.labels.transformMap(k, v, k == 'app', v)", r#"{"app":"web"}"#);
+    fails("self.tags.all(x, x, true)", "duplicate variable name: x");
     is("self.empty.all(x, false)", "true");
     is("[[1, 2], [3]].map(l, l.map(x, x * 2))", "[[2,4],[6]]");
 }

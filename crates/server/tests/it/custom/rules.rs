@@ -39,3 +39,40 @@ async fn a_rule_that_cannot_work_is_refused_with_its_definition() {
     assert_eq!(answer.code, 422);
     assert!(answer.text().contains("undefined field 'weight'"), "{}", answer.text());
 }
+
+#[tokio::test]
+async fn a_rule_that_would_cost_too_much_is_refused_with_its_definition() {
+    let world = World::start().await;
+    let mut definition = widgets();
+    spec_fields(&mut definition)["names"] = json!({"type": "array", "items": {"type": "string"},
+        "x-kubernetes-validations": [{"rule": "self.all(x, self.all(y, x == y))"}]});
+    let answer = world.post(CRDS, &definition).await;
+    assert_eq!(answer.code, 422);
+    let at = "spec.validation.openAPIV3Schema.properties[spec].properties[names].x-kubernetes-validations[0].rule";
+    let why = "estimated rule cost exceeds budget by factor of more than 100x";
+    assert!(answer.text().contains(&format!("{at}: Forbidden: {why}")), "{}", answer.text());
+    let names = &mut spec_fields(&mut definition)["names"];
+    names["maxItems"] = 100.into();
+    names["items"]["maxLength"] = 63.into();
+    world.create(CRDS, &definition).await;
+}
+
+#[tokio::test]
+async fn a_policy_is_held_to_the_types_of_a_custom_kind() {
+    let world = World::with_widgets(|_| {}).await;
+    let policy = |name: &str, expression: &str| {
+        json!({"metadata": {"name": name}, "spec": {
+            "matchConstraints": {"resourceRules": [{"apiGroups": ["example.com"],
+                "apiVersions": ["v1"], "operations": ["*"], "resources": ["widgets"]}]},
+            "validations": [{"expression": expression}],
+        }})
+    };
+    let policies = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
+    let right = "object.spec.size < 5 && object.metadata.labels.size() < 9 && has(object.status)";
+    let made = world.create(policies, &policy("right", right)).await;
+    assert_eq!(made["status"], json!({"observedGeneration": 1, "typeChecking": {}}));
+    let made = world.create(policies, &policy("odd", "object.spec.weight < 5")).await;
+    let warning = "example.com/v1, Kind=Widget: ERROR: <input>:1:12: undefined field 'weight'\n | object.spec.weight < 5\n | ...........^\n";
+    let warnings = json!([{"fieldRef": "spec.validations[0].expression", "warning": warning}]);
+    assert_eq!(made["status"]["typeChecking"]["expressionWarnings"], warnings);
+}

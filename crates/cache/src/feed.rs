@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::Error;
+use crate::filling::Filling;
 use crate::resource::{Fault, Resource};
 use crate::shape::Shape;
 use crate::snapshot::Snapshot;
@@ -72,8 +73,12 @@ struct Shared {
     applied: watch::Sender<Revision>,
 }
 
-/// Records read at a time when the cache is filled.
-const PAGE: usize = 10_000;
+/// Records read at a time when the cache is filled: many enough that asking costs little, few
+/// enough that their memory does not matter.
+const PAGE: usize = 1_000;
+
+/// What is being read from the store, by the prefix of its resource.
+type Fillings = HashMap<String, Filling>;
 
 /// How long to wait before the store is asked again after a failure.
 const RETRY: Duration = Duration::from_millis(200);
@@ -99,58 +104,59 @@ impl Cacher {
         self.cache.clone()
     }
 
-    /// Reads the whole state of the store at one revision.
+    /// Reads the whole state of the store at one revision. What was defined before is read once; a
+    /// resource that gets other fields later has to be read again.
     pub async fn load(&mut self) -> Result<(), Error> {
-        let (mut records, revision) = self.read_all().await?;
+        let (mut fillings, revision) = self.read_all().await?;
         let end = match self.is_replaced || revision < self.position {
             true => End::WentBack(revision),
             false => End::Closed,
         };
-        for prefix in records.keys() {
-            self.cache.resource(prefix);
-        }
         let mut filled = HashSet::new();
-        self.fill(&mut records, &mut filled, revision, end)?;
+        self.fill(&mut fillings, &mut filled, revision, end)?;
         self.position = revision;
         self.cache.shared.applied.send_replace(revision);
         // Resources that were defined meanwhile hold nothing, and must not claim to know what
         // happened before.
-        self.fill(&mut records, &mut filled, revision, end)?;
+        self.fill(&mut fillings, &mut filled, revision, end)?;
         (self.is_lost, self.is_replaced) = (false, false);
         Ok(())
     }
 
     fn fill(
         &self,
-        records: &mut HashMap<String, Vec<Record>>,
+        fillings: &mut Fillings,
         filled: &mut HashSet<String>,
         revision: Revision,
         end: End,
     ) -> Result<(), Error> {
         for resource in self.cache.resources() {
             if filled.insert(resource.prefix().to_owned()) {
-                let records = records.remove(resource.prefix()).unwrap_or_default();
-                resource.fill(&records, revision, end)?;
+                let read = fillings.remove(resource.prefix());
+                let filling = read.unwrap_or_else(|| resource.filling());
+                resource.fill(filling, revision, end)?;
             }
         }
         Ok(())
     }
 
-    async fn read_all(&self) -> Result<(HashMap<String, Vec<Record>>, Revision), Error> {
-        let mut records: HashMap<String, Vec<Record>> = HashMap::new();
+    /// Reads page by page; one is decoded while the next is read.
+    async fn read_all(&self) -> Result<(Fillings, Revision), Error> {
+        let store = &self.cache.shared.store;
         let mut range =
             Range { prefix: key::ROOT.to_owned(), limit: Some(PAGE), ..Range::default() };
+        let mut fillings = Fillings::new();
+        let mut page = store.range(range.clone()).await?;
         loop {
-            let page = self.cache.shared.store.range(range.clone()).await?;
-            range.at = Some(page.revision);
+            let (revision, more) = (page.revision, page.more);
+            range.at = Some(revision);
             range.after = page.records.last().map(|record| record.key.clone());
-            for record in page.records {
-                let prefix = collection_of(record.key.as_str()).to_owned();
-                records.entry(prefix).or_default().push(record);
+            let decoded = self.cache.clone().decode(fillings, page.records);
+            if !more {
+                return Ok((decoded.await?, revision));
             }
-            if !page.more {
-                return Ok((records, page.revision));
-            }
+            let next = async { store.range(range.clone()).await.map_err(Error::from) };
+            (fillings, page) = tokio::try_join!(decoded, next)?;
         }
     }
 
@@ -349,6 +355,31 @@ impl Cache {
         let count = counts.get(plural).or_else(|| counts.get(&format!("{plural}.{group}")));
         let window = self.shared.options.window;
         Bounds { count: count.copied().unwrap_or(window.count), ..window }
+    }
+
+    /// Adds stored records to what was read, on a thread that may take its time.
+    async fn decode(self, fillings: Fillings, records: Vec<Record>) -> Result<Fillings, Error> {
+        let decoded = tokio::task::spawn_blocking(move || self.add(fillings, records));
+        match decoded.await.map_err(tokio::task::JoinError::try_into_panic) {
+            Ok(decoded) => decoded,
+            Err(Ok(panic)) => std::panic::resume_unwind(panic),
+            Err(Err(_)) => Err(StoreError::Unavailable("the process is stopping".into()).into()),
+        }
+    }
+
+    fn add(&self, mut fillings: Fillings, records: Vec<Record>) -> Result<Fillings, Error> {
+        for record in records {
+            let prefix = collection_of(record.key.as_str());
+            match fillings.get_mut(prefix) {
+                Some(filling) => filling.add(&record)?,
+                None => {
+                    let mut filling = self.resource(prefix).filling();
+                    filling.add(&record)?;
+                    fillings.insert(prefix.to_owned(), filling);
+                }
+            }
+        }
+        Ok(fillings)
     }
 
     /// Waits until every write acknowledged before this call is visible (R22), and answers how

@@ -8,6 +8,7 @@ pub mod snapshot;
 pub mod window;
 pub mod view;
 pub mod shape;
+mod filling;
 mod loans;
 pub mod resource;
 pub mod watcher;

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 use crate::Error;
 use crate::change::{Change, Event};
+use crate::filling::Filling;
 use crate::loans::Loans;
 use crate::shape::{Settled, Shape};
 use crate::snapshot::{Objects, Snapshot};
@@ -62,39 +63,6 @@ pub(crate) enum Fault {
     Hole(Key),
     /// A value is not an object.
     Malformed(Error),
-}
-
-/// Objects read again in another shape.
-#[derive(Default)]
-struct Reshaped {
-    objects: Objects,
-    raw: HashMap<String, Bytes>,
-}
-
-impl Reshaped {
-    fn read(
-        &mut self,
-        object: &Object,
-        raw: &HashMap<String, Bytes>,
-        shape: &Shape,
-    ) -> Result<(), Malformed> {
-        let stored = match raw.get(object.key()) {
-            Some(stored) => stored.clone(),
-            None => object.stored()?.into(),
-        };
-        let Settled { it, differs } = shape.object(&stored, object.revision(), object.event())?;
-        self.raw.remove(it.key());
-        if differs {
-            self.raw.insert(it.key().to_owned(), stored);
-        }
-        self.objects.insert(Arc::new(it));
-        Ok(())
-    }
-
-    fn forget(&mut self, key: &str) {
-        self.objects.remove(key);
-        self.raw.remove(key);
-    }
 }
 
 /// Changes of the window that are looked at while the lock is held once.
@@ -159,42 +127,43 @@ impl Resource {
         self.hub().raw.contains_key(key)
     }
 
-    /// Fills the resource from stored records. Every watcher ends: what happened between its
+    /// An empty state to be filled from the store.
+    pub(crate) fn filling(&self) -> Filling {
+        Filling::new(self.hub().shape.clone())
+    }
+
+    /// Puts what was read from the store in place. Every watcher ends: what happened between its
     /// position and this state is not known here (R26).
-    pub(crate) fn fill(
-        &self,
-        records: &[Record],
-        revision: Revision,
-        end: End,
-    ) -> Result<(), Error> {
+    pub(crate) fn fill(&self, read: Filling, revision: Revision, end: End) -> Result<(), Error> {
         let mut hub = self.hub();
-        let (mut objects, mut raw) = (Objects::default(), HashMap::new());
-        for record in records {
-            let Settled { it, differs } = hub.shape.record(record)?;
-            if differs {
-                raw.insert(it.key().to_owned(), record.value.clone());
-            }
-            objects.insert(Arc::new(it));
-        }
+        let filling = match hub.shape.is_identical(&read.shape) {
+            true => read,
+            false => self.read_again(&read, hub.shape.clone())?, // it was defined meanwhile
+        };
         hub.views.close(end);
-        self.begin(&mut hub, objects, raw, revision);
+        self.begin(&mut hub, filling, revision);
         self.counters.initialized.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
+    fn read_again(&self, read: &Filling, shape: Shape) -> Result<Filling, Error> {
+        let mut again = Filling::new(shape);
+        for object in read.objects.iter("", None) {
+            again
+                .read_again(object, &read.raw)
+                .map_err(|source| self.malformed(object.key(), source))?;
+        }
+        Ok(again)
+    }
+
     /// A state without a past.
-    fn begin(
-        &self,
-        hub: &mut Hub,
-        objects: Objects,
-        raw: HashMap<String, Bytes>,
-        revision: Revision,
-    ) {
+    fn begin(&self, hub: &mut Hub, filling: Filling, revision: Revision) {
+        let Filling { shape, objects, raw } = filling;
         let live = objects.iter("", None).map(|object| object.as_slice().len() as u64).sum();
         let bounds = hub.window.bounds();
         hub.window = Window::new(revision, bounds);
         hub.loans = Loans::new(live, bounds.bytes);
-        hub.raw = raw;
+        (hub.shape, hub.raw) = (shape, raw);
         self.state.store(Arc::new(Snapshot::new(objects, revision)));
     }
 
@@ -212,12 +181,8 @@ impl Resource {
             }
             (self.state(), hub.raw.clone())
         };
-        let mut again = Reshaped::default();
-        for object in before.iter("", None) {
-            again
-                .read(object, &raw, &shape)
-                .map_err(|source| self.malformed(object.key(), source))?;
-        }
+        let objects = before.objects.clone();
+        let mut again = self.read_again(&Filling { objects, raw, ..Filling::default() }, shape)?;
         let mut hub = self.hub();
         let state = self.state();
         if !Arc::ptr_eq(&state, &before) {
@@ -228,14 +193,13 @@ impl Resource {
                 if again.objects.get(object.key()).map(|again| again.revision())
                     != Some(object.revision())
                 {
-                    let read = again.read(object, &hub.raw, &shape);
+                    let read = again.read_again(object, &hub.raw);
                     read.map_err(|source| self.malformed(object.key(), source))?;
                 }
             }
         }
         hub.views.close(End::Closed);
-        hub.shape = shape;
-        self.begin(&mut hub, again.objects, again.raw, state.revision());
+        self.begin(&mut hub, again, state.revision());
         Ok(())
     }
 

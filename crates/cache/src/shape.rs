@@ -46,6 +46,15 @@ impl Shape {
         *self.fields == *other.fields && self.form.is_none() && other.form.is_none()
     }
 
+    /// Whether it is the very same shape, made once.
+    pub(crate) fn is_identical(&self, other: &Shape) -> bool {
+        let forms = match (&self.form, &other.form) {
+            (Some(form), Some(other)) => Arc::ptr_eq(form, other),
+            (form, other) => form.is_none() && other.is_none(),
+        };
+        forms && Arc::ptr_eq(&self.fields, &other.fields)
+    }
+
     /// Stored bytes as an object.
     pub(crate) fn object(
         &self,

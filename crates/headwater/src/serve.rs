@@ -67,6 +67,7 @@ pub(crate) async fn serve(mut flags: Serve) -> Result<()> {
     };
 
     let mut cacher = Cacher::new(engine.store(), cache_options(&flags));
+    Server::prepare(&cacher.handle())?;
     cacher.load().await.context("cannot load the data")?;
     let server = Server::new(server::Parts {
         cache: cacher.handle(),

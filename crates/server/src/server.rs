@@ -176,9 +176,7 @@ impl Server {
         let Parts { cache, authenticator, issuer, clock, metrics, descriptions, backup, options } =
             parts;
         let registry = Registry::new(kind::builtin());
-        for row in registry.kinds().iter().filter(|row| !row.is_converted()) {
-            cache.redefine(&row.prefix, &row.fields)?;
-        }
+        define(&cache, &registry)?;
         let store = Arc::clone(cache.store());
         let health = Health::builder()
             .check("storage", Answers::Readiness, move || match store.condition().trouble {
@@ -209,6 +207,11 @@ impl Server {
         let server = Server { shared: Arc::new(shared) };
         server.serve_definitions()?;
         Ok(server)
+    }
+
+    /// Tells an empty cache how built-in kinds are read, so that loading it reads them once.
+    pub fn prepare(cache: &Cache) -> Result<(), headwater_cache::Error> {
+        define(cache, &Registry::new(kind::builtin()))
     }
 
     /// The cache that reads come from.
@@ -552,6 +555,14 @@ impl Server {
         }
         Ok(verb)
     }
+}
+
+/// Says which fields of each stored kind can be selected by. What is known already stays as it is.
+fn define(cache: &Cache, registry: &Registry) -> Result<(), headwater_cache::Error> {
+    for row in registry.kinds().iter().filter(|row| !row.is_converted()) {
+        cache.redefine(&row.prefix, &row.fields)?;
+    }
+    Ok(())
 }
 
 impl listen::Handle for Server {

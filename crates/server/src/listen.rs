@@ -29,6 +29,7 @@ mod head;
 mod pulse;
 
 pub use gate::HangUp;
+use pulse::Pulses;
 
 /// Headers of one request.
 pub const HEADERS_MAX: usize = 200;
@@ -178,6 +179,7 @@ impl Listener {
             options: self.options.clone(),
             metrics: self.metrics.clone(),
             tasks: TaskTracker::new(),
+            pulses: Arc::default(),
             stop,
         });
         let mut connections = JoinSet::new();
@@ -259,12 +261,15 @@ struct Shared<H> {
     metrics: Metrics,
     /// HTTP/2 streams and upgraded connections.
     tasks: TaskTracker,
+    /// Of connections that are open.
+    pulses: Arc<Pulses>,
     stop: CancellationToken,
 }
 
 /// Waits for every connection and what came out of it, for as long as the grace allows.
 async fn drain<H>(mut connections: JoinSet<()>, shared: &Shared<H>) {
     shared.tasks.close();
+    shared.pulses.hang_up();
     let all = async {
         while connections.join_next().await.is_some() {}
         shared.tasks.wait().await;

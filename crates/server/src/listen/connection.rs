@@ -12,7 +12,6 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::gate::Gate;
@@ -109,7 +108,7 @@ async fn explain_tls(mut socket: TcpStream) {
 }
 
 fn serve_http1<H: Handle, S: Socket>(shared: Arc<Shared<H>>, stream: S, peer: Peer) -> Serving {
-    let pulse = Arc::new(Pulse::new(&shared.options));
+    let pulse = shared.pulses.pulse(&shared.options);
     let gate = gate(&shared, &pulse, peer);
     let mut connection = http1::Builder::new()
         .header_read_timeout(None) // the pulse keeps the time
@@ -125,7 +124,7 @@ fn serve_http1<H: Handle, S: Socket>(shared: Arc<Shared<H>>, stream: S, peer: Pe
         connection.graceful_shutdown();
     };
     Box::pin(async move {
-        let end = drive(&mut connection, stop, &pulse, &shared.stop).await;
+        let end = drive(&mut connection, stop, &pulse).await;
         if end == End::Finished && !shared.stop.is_cancelled() {
             let stream = connection.into_parts().map(|parts| parts.io.into_inner().into_inner());
             if let Some(stream) = stream {
@@ -140,7 +139,7 @@ fn serve_http2<H: Handle>(
     stream: TlsStream<TcpStream>,
     peer: Peer,
 ) -> Serving {
-    let pulse = Arc::new(Pulse::new(&shared.options));
+    let pulse = shared.pulses.pulse(&shared.options);
     let gate = gate(&shared, &pulse, peer);
     let mut connection = http2::Builder::new(Streams(shared.tasks.clone()))
         .max_concurrent_streams(shared.options.http2_streams_max)
@@ -158,7 +157,7 @@ fn serve_http2<H: Handle>(
     let stop =
         |connection: Pin<&mut http2::Connection<_, _, Streams>>| connection.graceful_shutdown();
     Box::pin(async move {
-        if drive(&mut connection, stop, &pulse, &shared.stop).await == End::Overdue {
+        if drive(&mut connection, stop, &pulse).await == End::Overdue {
             Pin::new(&mut connection).graceful_shutdown();
             // Whether it left by itself or not, it is gone now.
             let _ = tokio::time::timeout(GOAWAY_PATIENCE, &mut connection).await;
@@ -190,23 +189,16 @@ enum End {
     Overdue,
 }
 
-/// Drives a connection to its end; a stop lets it finish what it is answering.
-async fn drive<C>(
-    connection: &mut C,
-    stop_gracefully: impl Fn(Pin<&mut C>),
-    pulse: &Pulse,
-    stop: &CancellationToken,
-) -> End
+/// Drives a connection to its end; when it is asked to hang up, it finishes what it is answering.
+async fn drive<C>(connection: &mut C, stop_gracefully: impl Fn(Pin<&mut C>), pulse: &Pulse) -> End
 where
     C: Future<Output = hyper::Result<()>> + Unpin,
 {
     let mut stopping = false;
     let mut overdue = pin!(pulse.overdue());
-    let mut stopped = pin!(stop.cancelled());
     loop {
         tokio::select! {
             biased;
-            () = &mut stopped, if !stopping => {}
             () = pulse.hung_up(), if !stopping => {}
             result = &mut *connection => {
                 if let Err(error) = result {

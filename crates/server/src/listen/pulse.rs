@@ -3,9 +3,11 @@
 //! Promise: a connection that shows no request in time is noticed, whether it is silent, slow with
 //! its headers, or idle between requests; one that is being answered never is.
 
+use std::collections::HashMap;
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -32,11 +34,63 @@ pub(super) struct Pulse {
     hang_up: Notify,
     timeout_header: Duration,
     timeout_idle: Duration,
+    /// Where it is listed, and under which number.
+    listed: (Arc<Pulses>, u64),
+}
+
+/// All pulses of a listener. When it stops, each connection is told through its own pulse: if all
+/// of them waited for one thing, they would all touch it each time they are woken.
+#[derive(Default)]
+pub(super) struct Pulses(Mutex<Listed>);
+
+#[derive(Default)]
+struct Listed {
+    pulses: HashMap<u64, Weak<Pulse>>,
+    next: u64,
+    hung_up: bool,
+}
+
+impl Pulses {
+    /// The pulse of a new connection.
+    pub(super) fn pulse(self: &Arc<Pulses>, options: &Options) -> Arc<Pulse> {
+        let mut listed = self.listed();
+        listed.next += 1;
+        let number = listed.next;
+        let pulse = Arc::new(Pulse::new(options, (self.clone(), number)));
+        listed.pulses.insert(number, Arc::downgrade(&pulse));
+        if listed.hung_up {
+            pulse.hang_up();
+        }
+        pulse
+    }
+
+    /// Asks every connection to end, also those that come later.
+    pub(super) fn hang_up(&self) {
+        let pulses: Vec<Arc<Pulse>> = {
+            let mut listed = self.listed();
+            listed.hung_up = true;
+            listed.pulses.values().filter_map(Weak::upgrade).collect()
+        };
+        // Not under the lock: the last owner of a pulse takes it to be removed from the list.
+        pulses.iter().for_each(|pulse| pulse.hang_up());
+    }
+
+    fn listed(&self) -> MutexGuard<'_, Listed> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Pulse {
+    fn drop(&mut self) {
+        let (pulses, number) = &self.listed;
+        pulses.listed().pulses.remove(number);
+    }
 }
 
 impl Pulse {
-    pub(super) fn new(options: &Options) -> Pulse {
+    fn new(options: &Options, listed: (Arc<Pulses>, u64)) -> Pulse {
         Pulse {
+            listed,
             opened: Instant::now(),
             busy: AtomicU32::new(0),
             since: AtomicU64::new(0),
@@ -112,17 +166,17 @@ impl Pulse {
 /// A byte stream that keeps the pulse.
 pub(super) struct Watched<S> {
     stream: S,
-    pulse: std::sync::Arc<Pulse>,
+    pulse: Arc<Pulse>,
     /// HTTP/1 only: what the head of the next request says so far.
     head: Option<(u32, Head)>,
 }
 
 impl<S> Watched<S> {
-    pub(super) fn http1(stream: S, pulse: std::sync::Arc<Pulse>) -> Watched<S> {
+    pub(super) fn http1(stream: S, pulse: Arc<Pulse>) -> Watched<S> {
         Watched { stream, pulse, head: Some((0, Head::default())) }
     }
 
-    pub(super) fn http2(stream: S, pulse: std::sync::Arc<Pulse>) -> Watched<S> {
+    pub(super) fn http2(stream: S, pulse: Arc<Pulse>) -> Watched<S> {
         Watched { stream, pulse, head: None }
     }
 
@@ -195,12 +249,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
 
     fn pulse() -> Arc<Pulse> {
-        Arc::new(Pulse::new(&Options::default()))
+        Arc::<Pulses>::default().pulse(&Options::default())
     }
 
     /// How long the connection may still take, in seconds.
@@ -268,5 +320,17 @@ mod tests {
         stream.arrived(b"POST / HTTP/1.1\r\nContent-Length: 1\r\n\r\n");
         pulse.begin();
         assert!(!pulse.take_ambiguous());
+    }
+
+    #[tokio::test]
+    async fn a_stop_reaches_connections_that_are_there_and_that_come() {
+        let pulses = Arc::new(Pulses::default());
+        let (before, gone) = (pulses.pulse(&Options::default()), pulses.pulse(&Options::default()));
+        drop(gone);
+        pulses.hang_up();
+        before.hung_up().await;
+        pulses.pulse(&Options::default()).hung_up().await;
+        drop(before);
+        assert!(pulses.listed().pulses.is_empty());
     }
 }

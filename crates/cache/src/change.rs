@@ -4,6 +4,7 @@
 //! Promise: a change is decoded once, and each representation of it is encoded at most once, by
 //! whoever needs it first (S5.14).
 
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use bytes::Bytes;
@@ -203,5 +204,77 @@ impl Event {
         let bytes = encode(self.object(), self.event_type());
         encodings.push(Encoding { key, turn: self.turn, bytes: bytes.clone() });
         bytes
+    }
+}
+
+/// Some events of one selection, in revision order. Watchers that stand at the same place are given
+/// the same ones.
+pub struct Events {
+    events: Vec<Event>,
+    /// All of them as one chunk, by representation.
+    joined: Mutex<Vec<(u64, Bytes)>>,
+}
+
+impl Events {
+    pub(crate) fn new(events: Vec<Event>) -> Arc<Events> {
+        Arc::new(Events { events, joined: Mutex::default() })
+    }
+
+    /// The frames of all of them, one after the other, put together once for all watchers that use
+    /// the same `key`. One frame alone is not copied.
+    pub fn joined(&self, key: u64, mut frame: impl FnMut(&Event) -> Bytes) -> Bytes {
+        if let [event] = self.events.as_slice() {
+            return frame(event);
+        }
+        // An encoder that panicked has added nothing.
+        let mut joined = self.joined.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, chunk)) = joined.iter().find(|(known, _)| *known == key) {
+            return chunk.clone();
+        }
+        let frames: Vec<Bytes> = self.events.iter().map(frame).collect();
+        let chunk = Bytes::from(frames.concat());
+        joined.push((key, chunk.clone()));
+        chunk
+    }
+}
+
+impl Deref for Events {
+    type Target = [Event];
+
+    fn deref(&self) -> &[Event] {
+        &self.events
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(revision: u64) -> Arc<Change> {
+        let stored = headwater_store::Change {
+            revision: Revision(revision),
+            key: headwater_store::Key::new("/registry/core/pods/a"),
+            kind: ChangeKind::Created,
+            value: Bytes::new(),
+            prev: None,
+        };
+        let value = br#"{"metadata":{"name":"a"}}"#;
+        Arc::new(Change::decode(&stored, value, None, &[]).unwrap())
+    }
+
+    #[test]
+    fn events_are_joined_once_for_each_representation() {
+        let event = |revision| Event { change: change(revision), turn: Turn::Natural };
+        let events = Events::new(vec![event(1), event(2)]);
+        let mut encoded = 0;
+        let mut frame = |event: &Event| {
+            encoded += 1;
+            Bytes::from(format!("{};", event.revision()))
+        };
+        let chunk = events.joined(0, &mut frame);
+        assert_eq!(chunk, "1;2;");
+        assert_eq!(events.joined(0, &mut frame).as_ptr(), chunk.as_ptr());
+        assert_eq!(events.joined(4, &mut frame), "1;2;");
+        assert_eq!(encoded, 4, "two events in two representations");
     }
 }

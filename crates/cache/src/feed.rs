@@ -15,12 +15,12 @@ use headwater_api::kind::Field;
 use headwater_store::{
     Batch, Change, ChangeStream, Error as StoreError, Range, Record, Store, key,
 };
-use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::Error;
 use crate::filling::Filling;
+use crate::progress::Progress;
 use crate::resource::{Fault, Resource};
 use crate::shape::Shape;
 use crate::snapshot::Snapshot;
@@ -70,7 +70,7 @@ struct Shared {
     options: Options,
     resources: RwLock<HashMap<String, Arc<Resource>>>,
     /// Every change up to here is visible in every resource.
-    applied: watch::Sender<Revision>,
+    applied: Arc<Progress>,
 }
 
 /// Records read at a time when the cache is filled: many enough that asking costs little, few
@@ -93,7 +93,7 @@ impl Cacher {
             store,
             options,
             resources: RwLock::new(HashMap::new()),
-            applied: watch::Sender::new(Revision::ZERO),
+            applied: Arc::new(Progress::new()),
         };
         let cache = Cache { shared: Arc::new(shared) };
         Cacher { cache, position: Revision::ZERO, is_lost: false, is_replaced: false }
@@ -115,7 +115,7 @@ impl Cacher {
         let mut filled = HashSet::new();
         self.fill(&mut fillings, &mut filled, revision, end)?;
         self.position = revision;
-        self.cache.shared.applied.send_replace(revision);
+        self.cache.shared.applied.set(revision);
         // Resources that were defined meanwhile hold nothing, and must not claim to know what
         // happened before.
         self.fill(&mut fillings, &mut filled, revision, end)?;
@@ -261,7 +261,7 @@ impl Cacher {
             rest = &rest[run..];
         }
         self.position = self.position.max(batch.complete_to);
-        self.cache.shared.applied.send_replace(self.position);
+        self.cache.shared.applied.set(self.position);
         Ok(())
     }
 
@@ -290,7 +290,7 @@ impl Cache {
 
     /// Every change up to here is visible.
     pub fn applied(&self) -> Revision {
-        *self.shared.applied.borrow()
+        self.shared.applied.get()
     }
 
     /// The resource whose keys begin with `prefix`; it is made if it is new.
@@ -449,10 +449,15 @@ impl Cache {
         Watcher::new(
             Arc::clone(resource),
             Arc::clone(&self.shared.store),
-            self.shared.applied.subscribe(),
+            Arc::clone(&self.shared.applied),
             filter,
             start,
         )
+    }
+
+    /// Wakes every watcher, so that whoever drives it looks around.
+    pub fn nudge(&self) {
+        self.resources().iter().for_each(|resource| resource.nudge());
     }
 
     /// Ends every watcher.

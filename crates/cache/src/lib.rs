@@ -3,6 +3,7 @@
 //! River: store watch → feed → snapshot and window → views → watchers. Reads (get, list, watch)
 //! are answered here; the store hears of a watcher only when it falls out of the window.
 
+mod progress;
 pub mod change;
 pub mod snapshot;
 pub mod window;
@@ -14,7 +15,7 @@ pub mod resource;
 pub mod watcher;
 pub mod feed;
 
-pub use change::{Change, Event};
+pub use change::{Change, Event, Events};
 pub use feed::{Cache, Cacher, Options};
 pub use resource::Resource;
 pub use shape::{Form, Shape};

@@ -285,6 +285,11 @@ impl Resource {
         hub.loans.expire(now, compacted);
     }
 
+    /// Wakes every watcher.
+    pub(crate) fn nudge(&self) {
+        self.hub().views.nudge();
+    }
+
     /// Ends every watcher.
     pub(crate) fn close(&self) {
         self.hub().views.close(End::Closed);

@@ -6,14 +6,16 @@
 //! Promise: whatever the index leaves out, the selection would have left out too.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use headwater_api::kind::Field;
 use headwater_api::selector::{FieldSelector, LabelSelector};
 use headwater_api::{Object, Revision};
 use tokio::sync::watch;
 
-use crate::change::{Change, Event, Turn};
+use crate::change::{Change, Event, Events, Turn};
+use crate::progress::Progress;
 
 /// Which objects of a resource are wanted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -77,9 +79,10 @@ pub(crate) struct View {
     pub(crate) filter: Filter,
     log: Mutex<Log>,
     /// The newest revision in the log; watchers wait on it.
-    head: watch::Sender<Revision>,
+    head: Progress,
     end: OnceLock<End>,
-    pub(crate) watchers: Mutex<usize>,
+    /// Counted while the hub is locked.
+    watchers: AtomicUsize,
 }
 
 /// Why a view has no more events to come.
@@ -95,6 +98,8 @@ struct Log {
     events: VecDeque<Event>,
     /// Invariant: every event after this revision is in `events`.
     complete_after: Revision,
+    /// What was read last, and from which position: the next watcher most likely stands there too.
+    last: Option<(Revision, Arc<Events>)>,
 }
 
 impl Log {
@@ -104,14 +109,30 @@ impl Log {
         while self.events.front().is_some_and(|oldest| oldest.revision() <= revision) {
             let dropped = self.events.pop_front().map_or(Revision::ZERO, |event| event.revision());
             self.complete_after = self.complete_after.max(dropped);
+            self.last = None;
         }
+    }
+
+    /// As many events after `position` as are handed out at once. Those that share a revision are
+    /// read together, so none that is not announced yet.
+    fn after(&self, position: Revision, announced: Revision) -> Vec<Event> {
+        let first = self.events.partition_point(|event| event.revision() <= position);
+        let (mut events, mut portion) = (Vec::<Event>::new(), Portion::default());
+        for event in self.events.range(first..).take_while(|e| e.revision() <= announced) {
+            let is_apart = events.last().is_none_or(|last| last.revision() < event.revision());
+            if !portion.takes(event.size()) && is_apart {
+                break;
+            }
+            events.push(event.clone());
+        }
+        events
     }
 }
 
 /// What a view answers to a cursor.
 pub(crate) enum Read {
-    /// Some events were added to the buffer.
-    Events,
+    /// These come next.
+    Events(Arc<Events>),
     /// There is nothing after the cursor yet.
     Nothing,
     /// Some events after the cursor are no longer here, or were never.
@@ -122,17 +143,17 @@ impl View {
     fn new(filter: Filter, complete_after: Revision) -> View {
         View {
             filter,
-            log: Mutex::new(Log { events: VecDeque::new(), complete_after }),
-            head: watch::Sender::new(Revision::ZERO),
+            log: Mutex::new(Log { events: VecDeque::new(), complete_after, last: None }),
+            head: Progress::new(),
             end: OnceLock::new(),
-            watchers: Mutex::new(0),
+            watchers: AtomicUsize::new(1),
         }
     }
 
     /// Appends the event this change is to the view, if any, and drops what is before `edge`.
     fn offer(&self, change: &Arc<Change>, edge: Revision) -> bool {
         let Some(turn) = change.turn(|object| self.filter.matches(object)) else { return false };
-        let mut log = self.log.lock().expect("a log is never left half-changed");
+        let mut log = self.log();
         let last = log.events.back().map(|last| &last.change);
         if last.is_some_and(|last| Arc::ptr_eq(last, change)) {
             return false; // found twice, through two entries of the index
@@ -142,37 +163,50 @@ impl View {
         true
     }
 
-    /// Wakes the watchers: everything offered so far may be read.
-    fn announce(&self, revision: Revision) {
-        self.head.send_replace(revision);
+    fn log(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().expect("a log is never left half-changed")
     }
 
-    /// Reads events after `position` into `events`.
-    pub(crate) fn read(&self, position: Revision, events: &mut Vec<Event>) -> Read {
-        let log = self.log.lock().expect("a log is never left half-changed");
+    /// Wakes the watchers: everything offered so far may be read.
+    fn announce(&self, revision: Revision) {
+        self.log().last = None;
+        self.head.set(revision);
+    }
+
+    /// Wakes the watchers, though there is nothing new for them.
+    fn nudge(&self) {
+        self.head.nudge();
+    }
+
+    /// Reads events after `position`.
+    pub(crate) fn read(&self, position: Revision) -> Read {
+        let mut log = self.log();
         if position < log.complete_after {
             return Read::Behind;
         }
-        let first = log.events.partition_point(|event| event.revision() <= position);
-        if first == log.events.len() {
+        if let Some((at, last)) = &log.last
+            && *at == position
+        {
+            return Read::Events(Arc::clone(last));
+        }
+        let events = log.after(position, self.head.get());
+        if events.is_empty() {
             return Read::Nothing;
         }
-        // Events that share a revision are read together, so none before all are here.
-        let announced = *self.head.borrow();
-        let mut portion = Portion::default();
-        for event in log.events.range(first..).take_while(|e| e.revision() <= announced) {
-            let is_apart = events.last().is_none_or(|last| last.revision() < event.revision());
-            if !portion.takes(event.size()) && is_apart {
-                break;
-            }
-            events.push(event.clone());
+        let events = Events::new(events);
+        if self.watchers() > 1 {
+            log.last = Some((position, Arc::clone(&events)));
         }
-        if events.is_empty() { Read::Nothing } else { Read::Events }
+        Read::Events(events)
+    }
+
+    fn watchers(&self) -> usize {
+        self.watchers.load(Ordering::Relaxed)
     }
 
     /// Drops events up to `revision`, which the window no longer holds either.
     fn forget(&self, revision: Revision) {
-        self.log.lock().expect("a log is never left half-changed").forget(revision);
+        self.log().forget(revision);
     }
 
     pub(crate) fn subscribe(&self) -> watch::Receiver<Revision> {
@@ -182,7 +216,7 @@ impl View {
     /// Ends every watcher of the view.
     fn close(&self, end: End) {
         let _ = self.end.set(end); // the first reason counts
-        self.head.send_replace(Revision(u64::MAX));
+        self.head.set(Revision(u64::MAX));
     }
 
     /// Why nothing more will be offered, if so.
@@ -244,11 +278,10 @@ impl Views {
     /// The view of a filter; a new one answers for events after `now`.
     pub(crate) fn join(&mut self, filter: &Filter, now: Revision) -> Arc<View> {
         if let Some(view) = self.by_filter.get(filter) {
-            *view.watchers.lock().expect("counting does not panic") += 1;
+            view.watchers.fetch_add(1, Ordering::Relaxed);
             return Arc::clone(view);
         }
         let view = Arc::new(View::new(filter.clone(), now));
-        *view.watchers.lock().expect("counting does not panic") = 1;
         self.by_filter.insert(filter.clone(), Arc::clone(&view));
         for bucket in self.buckets(Place::of(filter)) {
             bucket.push(Arc::clone(&view));
@@ -258,12 +291,9 @@ impl Views {
 
     /// A watcher of the view is gone; the last one takes the view with it.
     pub(crate) fn leave(&mut self, view: &Arc<View>) {
-        let mut watchers = view.watchers.lock().expect("counting does not panic");
-        *watchers -= 1;
-        if *watchers > 0 {
+        if view.watchers.fetch_sub(1, Ordering::Relaxed) > 1 {
             return;
         }
-        drop(watchers);
         if self.by_filter.get(&view.filter).is_some_and(|known| Arc::ptr_eq(known, view)) {
             self.by_filter.remove(&view.filter);
             for bucket in self.buckets(Place::of(&view.filter)) {
@@ -378,6 +408,11 @@ impl Views {
         self.by_filter.values().for_each(|view| view.forget(revision));
     }
 
+    /// Wakes every watcher.
+    pub(crate) fn nudge(&self) {
+        self.by_filter.values().for_each(|view| view.nudge());
+    }
+
     /// Ends every watcher.
     pub(crate) fn close(&mut self, end: End) {
         let views = std::mem::take(self);
@@ -386,14 +421,12 @@ impl Views {
 
     /// How many watchers there are.
     pub(crate) fn watchers(&self) -> usize {
-        let count = |view: &Arc<View>| *view.watchers.lock().expect("counting does not panic");
-        self.by_filter.values().map(count).sum()
+        self.by_filter.values().map(|view| view.watchers()).sum()
     }
 
     /// The selections that are watched and how many watch each.
     pub(crate) fn census(&self) -> Vec<(Filter, usize)> {
-        let count = |view: &Arc<View>| *view.watchers.lock().expect("counting does not panic");
-        self.by_filter.values().map(|view| (view.filter.clone(), count(view))).collect()
+        self.by_filter.values().map(|view| (view.filter.clone(), view.watchers())).collect()
     }
 }
 

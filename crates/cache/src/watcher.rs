@@ -13,7 +13,8 @@ use headwater_api::{Object, Revision};
 use headwater_store::{ChangeStream, Error as StoreError, Store};
 use tokio::sync::watch;
 
-use crate::change::Event;
+use crate::change::{Event, Events};
+use crate::progress::Progress;
 use crate::resource::Resource;
 use crate::snapshot::Snapshot;
 use crate::view::{End, Filter, Portion, Read, View, select};
@@ -36,7 +37,7 @@ pub enum Step {
     /// The initial state is complete; it is the state at this revision.
     Synced(Revision),
     /// Changes, in revision order.
-    Events(Vec<Event>),
+    Events(Arc<Events>),
     /// The watch cannot go on: history before `oldest` is gone. (410)
     Expired {
         /// Where the watcher stood.
@@ -55,7 +56,7 @@ pub struct Watcher {
     resource: Arc<Resource>,
     store: Arc<dyn Store>,
     view: Arc<View>,
-    applied: watch::Receiver<Revision>,
+    applied: Arc<Progress>,
     head: watch::Receiver<Revision>,
     position: Revision,
     phase: Phase,
@@ -80,12 +81,12 @@ impl Watcher {
     pub(crate) fn new(
         resource: Arc<Resource>,
         store: Arc<dyn Store>,
-        applied: watch::Receiver<Revision>,
+        applied: Arc<Progress>,
         filter: &Filter,
         start: Start,
     ) -> Watcher {
         // Read before the state: the state is then at least this new (see `Cache::snapshot`).
-        let reached = *applied.borrow();
+        let reached = applied.get();
         let (view, state) = resource.join(filter);
         let now = reached.max(state.revision());
         let (position, phase) = match start {
@@ -113,29 +114,29 @@ impl Watcher {
         if !matches!(self.phase, Phase::Following) || self.view.end().is_some() {
             return None;
         }
-        let mut events = Vec::new();
-        match self.tail(&mut events) {
+        match self.tail() {
             // It began in the future, or read the store's history further than the cache.
             Tail::Wait(reached) if reached < self.position => None,
             Tail::Wait(reached) => {
                 self.position = reached;
                 Some(reached)
             }
-            Tail::Moved(_) | Tail::Behind => None,
+            Tail::Events(_) | Tail::Moved(..) | Tail::Behind => None,
         }
     }
 
     /// Reads on in memory.
-    fn tail(&self, events: &mut Vec<Event>) -> Tail {
+    fn tail(&self) -> Tail {
         // Read before the log: every event up to here is then in it.
-        let reached = *self.applied.borrow();
-        match self.view.read(self.position, events) {
+        let reached = self.applied.get();
+        match self.view.read(self.position) {
             Read::Nothing => Tail::Wait(reached),
-            Read::Events => Tail::Moved(events.last().map_or(self.position, Event::revision)),
+            Read::Events(events) => Tail::Events(events),
             Read::Behind => {
-                match self.resource.read_past(&self.view.filter, self.position, events) {
+                let mut events = Vec::new();
+                match self.resource.read_past(&self.view.filter, self.position, &mut events) {
                     Some(moved) if moved == self.position => Tail::Wait(reached),
-                    Some(moved) => Tail::Moved(moved),
+                    Some(moved) => Tail::Moved(moved, events),
                     None => Tail::Behind,
                 }
             }
@@ -237,22 +238,27 @@ impl Watcher {
 
     fn follow(&mut self) -> Option<Step> {
         loop {
-            let mut events = Vec::new();
-            match self.tail(&mut events) {
+            match self.tail() {
                 Tail::Wait(reached) => {
                     self.position = self.position.max(reached);
                     return None;
                 }
-                Tail::Moved(reached) => self.position = reached,
+                Tail::Events(events) => {
+                    self.position = events.last().map_or(self.position, Event::revision);
+                    return Some(Step::Events(events));
+                }
+                Tail::Moved(reached, events) => {
+                    self.position = reached;
+                    if !events.is_empty() {
+                        return Some(Step::Events(Events::new(events)));
+                    }
+                }
                 Tail::Behind => {
                     let history = open(&self.store, &self.resource, self.position);
                     let (in_hand, reaches) = (VecDeque::new(), self.position);
                     self.phase = Phase::Past { history, in_hand, reaches };
                     return None;
                 }
-            }
-            if !events.is_empty() {
-                return Some(Step::Events(events));
             }
         }
     }
@@ -273,7 +279,7 @@ impl Watcher {
                     let is_apart =
                         events.last().is_none_or(|last: &Event| last.revision() < revision);
                     if !portion.takes(event.size()) && is_apart {
-                        return Some(Step::Events(events));
+                        return Some(Step::Events(Events::new(events)));
                     }
                     events.push(event);
                 }
@@ -287,16 +293,20 @@ impl Watcher {
         self.position = self.position.max(*reaches);
         if self.position >= self.resource.window_edge() {
             self.phase = Phase::Following;
-            return if events.is_empty() { self.follow() } else { Some(Step::Events(events)) };
+            if events.is_empty() {
+                return self.follow();
+            }
         }
-        (!events.is_empty()).then_some(Step::Events(events))
+        (!events.is_empty()).then(|| Step::Events(Events::new(events)))
     }
 }
 
 /// What memory answers to a cursor.
 enum Tail {
-    /// Events were added, and the cursor moves to this revision.
-    Moved(Revision),
+    /// These come next; the cursor moves to the last of them.
+    Events(Arc<Events>),
+    /// These, if any, and the cursor moves to this revision.
+    Moved(Revision, Vec<Event>),
     /// Nothing is there yet, up to this revision.
     Wait(Revision),
     /// Memory does not reach back that far.

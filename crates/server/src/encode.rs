@@ -10,10 +10,10 @@ use std::sync::Arc;
 use bytes::{BufMut, Bytes, BytesMut};
 use headwater_api::accept::{Encoding, IncludeObject, MetaVersion, Representation, Shape};
 use headwater_api::json::{Value, json};
-use headwater_api::object::frame;
+use headwater_api::object::{FRAME_END, frame};
 use headwater_api::table::{Headings, ListMeta, View, partial};
 use headwater_api::{EventType, Object, Revision, Status};
-use headwater_cache::{Event, Filter, Snapshot};
+use headwater_cache::{Event, Events, Filter, Snapshot};
 use http::StatusCode;
 use http::header::{self, HeaderName, HeaderValue};
 use jiff::Timestamp;
@@ -355,14 +355,38 @@ impl Frames {
         })
     }
 
-    /// The frame of an object of the initial state, in the form of the request if a webhook makes
-    /// that.
-    pub(crate) fn initial(&mut self, object: &Object) -> Bytes {
-        if self.key(false).is_none() {
-            return object.frame(EventType::Added);
+    /// The frames of some changes as one chunk; `made` are their objects where a webhook was asked.
+    pub(crate) fn events(&mut self, events: &Events, made: &[Arc<Object>]) -> Bytes {
+        let key = self.key(false);
+        // The first may define columns, and what was made was made for this watch alone.
+        if !made.is_empty() || (key.is_some() && !self.columns_sent) {
+            let frames =
+                events.iter().enumerate().map(|(at, event)| self.event(event, made.get(at)));
+            return frames.collect::<Vec<Bytes>>().concat().into();
         }
-        let headings = headings(&mut self.columns_sent);
-        self.frame(EventType::Added, object, headings)
+        events.joined(key.unwrap_or_default(), |event| self.event(event, None))
+    }
+
+    /// The frames of some objects of the initial state as one chunk. Where a webhook makes them, they
+    /// are in the form of the request.
+    pub(crate) fn initial(&mut self, objects: &[Arc<Object>]) -> Bytes {
+        if self.key(false).is_none() {
+            let around = EventType::Added.prefix().len() + FRAME_END.len();
+            let size = objects.iter().map(|object| object.as_slice().len() + around).sum();
+            let mut chunk = BytesMut::with_capacity(size);
+            for object in objects {
+                chunk.put_slice(EventType::Added.prefix().as_bytes());
+                chunk.put_slice(object.as_slice());
+                chunk.put_slice(FRAME_END.as_bytes());
+            }
+            return chunk.freeze();
+        }
+        let mut chunk = BytesMut::new();
+        for object in objects {
+            let headings = headings(&mut self.columns_sent);
+            chunk.put_slice(&self.frame(EventType::Added, object, headings));
+        }
+        chunk.freeze()
     }
 
     /// What tells this representation from others; `None` is the stored bytes. Its last bit is

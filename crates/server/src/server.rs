@@ -3,9 +3,12 @@
 //! River: HTTP → **server** → read, write, watch. It knows nothing of sockets: a listener calls
 //! [`Server::handle`], and so can a test.
 
+use std::future::Future;
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -93,6 +96,8 @@ struct Shared {
     metrics: Metrics,
     /// Set when the server begins to stop: watches end, readiness turns false.
     draining: CancellationToken,
+    /// The same, for those who look at it at every turn: looking takes no lock.
+    is_draining: AtomicBool,
 }
 
 /// What a server is made of.
@@ -203,6 +208,7 @@ impl Server {
             health,
             metrics,
             draining: CancellationToken::new(),
+            is_draining: AtomicBool::new(false),
         };
         let server = Server { shared: Arc::new(shared) };
         server.serve_definitions()?;
@@ -269,10 +275,27 @@ impl Server {
         &self.shared.draining
     }
 
+    /// Whether the server has begun to stop.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.shared.is_draining.load(Acquire)
+    }
+
+    /// Ready once the server has begun to stop. For those who wait for a watcher, too: they are woken
+    /// through the cache then, so that thousands of them need not wait in one more place.
+    pub(crate) fn drained(&self) -> impl Future<Output = ()> {
+        std::future::poll_fn(|_| match self.is_draining() {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        })
+    }
+
     /// Begins to stop: readiness turns false, watches get a last bookmark and end cleanly.
     pub fn drain(&self) {
         self.shared.health.stop();
+        // In this order: whoever is woken finds the mark.
+        self.shared.is_draining.store(true, Release);
         self.shared.draining.cancel();
+        self.shared.cache.nudge();
     }
 
     /// Answers one request.

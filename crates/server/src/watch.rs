@@ -9,14 +9,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures::Stream;
 use headwater_api::options::{Freshness, Start as Asked, WatchOptions};
 use headwater_api::{Object, Revision, Status};
 use headwater_cache::{Event, Filter, Start, Step, Watcher};
 use http::StatusCode;
 use tokio::time::{Instant, Sleep};
-use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use crate::body::{self, Response};
 use crate::custom::conversion;
@@ -87,10 +86,9 @@ pub(crate) struct Streaming {
     frames: Frames,
     watched: Watched,
     ends: Instant,
-    /// Fires when a bookmark is due or the stream ends. It and `draining` live as long as the
-    /// stream, so that an event costs no registration with the clock or with the server's end.
+    /// Fires when a bookmark is due or the stream ends. It lives as long as the stream, so that an
+    /// event costs no registration with the clock.
     timer: Pin<Box<Sleep>>,
-    draining: Pin<Box<WaitForCancellationFutureOwned>>,
     /// The highest revision on the stream so far.
     sent: Revision,
     phase: Phase,
@@ -122,7 +120,6 @@ impl Streaming {
         let wake = wake(now, ends, server.options().bookmark_every);
         Streaming {
             resource: server.cache().resource(&resource.kind.prefix),
-            draining: Box::pin(server.draining().clone().cancelled_owned()),
             server,
             filter,
             asked: options.start,
@@ -159,7 +156,7 @@ impl Streaming {
                         biased;
                         () = self.timer.as_mut() => None,
                         step = watcher.next() => Some(step),
-                        () = self.draining.as_mut() => None,
+                        () = self.server.drained() => None,
                     };
                     let chunk = match step {
                         Some(step) if self.frames.kind.conversion().is_some() => {
@@ -230,7 +227,7 @@ impl Streaming {
         let made = tokio::select! {
             biased;
             made = conversion::objects(&self.server, &self.frames.kind, &objects) => made,
-            () = self.draining.as_mut() => {
+            () = self.server.draining().cancelled() => {
                 self.phase = Phase::Done;
                 return None;
             }
@@ -247,7 +244,7 @@ impl Streaming {
             Step::Initial(objects) => {
                 let objects = if made.is_empty() { &objects } else { made };
                 self.watched.sent(objects.len());
-                Some(joined(objects.iter().map(|object| self.frames.initial(object))))
+                Some(self.frames.initial(objects))
             }
             Step::Synced(revision) => {
                 self.sent = self.sent.max(revision);
@@ -257,13 +254,7 @@ impl Streaming {
             Step::Events(events) => {
                 self.watched.sent(events.len());
                 self.sent = events.last().map_or(self.sent, Event::revision);
-                Some(match events.as_slice() {
-                    [event] => self.frames.event(event, made.first()),
-                    events => {
-                        let events = events.iter().enumerate();
-                        joined(events.map(|(at, event)| self.frames.event(event, made.get(at))))
-                    }
-                })
+                Some(self.frames.events(&events, made))
             }
             Step::Expired { asked, oldest } => Some(self.fail(&status::too_old(asked, oldest))),
             Step::Failed(error) => Some(self.fail(&status::from_cache(&error))),
@@ -277,7 +268,7 @@ impl Streaming {
     /// The clock or the operator speaks: a bookmark is due, or the stream ends.
     fn tick(&mut self) -> Option<Bytes> {
         let now = Instant::now();
-        let ending = self.server.draining().is_cancelled() || now >= self.ends;
+        let ending = self.server.is_draining() || now >= self.ends;
         let bookmark = self.bookmark();
         if ending {
             self.phase = Phase::Done;
@@ -316,11 +307,4 @@ fn wake(now: Instant, ends: Instant, bookmark_every: Duration) -> Instant {
 fn spread(time: Duration) -> Duration {
     let random = f64::from(uuid::Uuid::new_v4().as_fields().0) / f64::from(u32::MAX);
     time.mul_f64(1.0 + random)
-}
-
-/// Several frames as one chunk.
-fn joined(frames: impl Iterator<Item = Bytes>) -> Bytes {
-    let mut chunk = BytesMut::new();
-    frames.for_each(|frame| chunk.extend_from_slice(&frame));
-    chunk.freeze()
 }

@@ -172,7 +172,7 @@ async fn objects_with_a_time_to_live_share_a_lease_and_go_together() {
     let (mut seen, mut revisions) = (0, BTreeSet::new());
     while gone.len() < COUNT {
         let Step::Events(events) = watcher.next().await else { panic!("it goes on") };
-        for event in &events {
+        for event in events.iter() {
             let change = event.change();
             match change.kind() {
                 ChangeKind::Deleted => {

@@ -3,7 +3,7 @@
 //! River: snapshot → **loans** → list pages, watchers that begin.
 //! Promise: what old states hold beyond the current one is bounded, whoever reads slowly (R31).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -36,11 +36,17 @@ struct Kept {
     used: Instant,
     /// What had been replaced when it was kept.
     replaced: u64,
+    /// Places where pages ended, and how many objects follow each, newest last.
+    places: VecDeque<(String, usize)>,
 }
 
 /// Snapshots kept for lists that are read page by page. When one more is needed, the oldest is
 /// dropped; its pages are then rebuilt from the window or from the store's history.
 const KEPT_MAX: usize = 64;
+
+/// Places that are remembered of one snapshot: as many clients as may read its pages side by side
+/// without anybody counting.
+const PLACES_MAX: usize = 16;
 
 /// How long a snapshot is kept after its last page was read.
 const KEPT_AGE: Duration = Duration::from_secs(300);
@@ -64,7 +70,10 @@ impl Loans {
     /// Keeps a snapshot for the later pages of a list.
     pub(crate) fn keep(&mut self, snapshot: &Snapshot) {
         let (now, replaced) = (Instant::now(), self.replaced);
-        let new = || Kept { snapshot: snapshot.clone(), used: now, replaced };
+        let new = || {
+            let places = VecDeque::new();
+            Kept { snapshot: snapshot.clone(), used: now, replaced, places }
+        };
         self.kept.entry(snapshot.revision()).or_insert_with(new).used = now;
         self.shed();
     }
@@ -74,6 +83,21 @@ impl Loans {
         let kept = self.kept.get_mut(&revision)?;
         kept.used = Instant::now();
         Some(kept.snapshot.clone())
+    }
+
+    /// Remembers how many objects follow a place in a snapshot that is kept.
+    pub(crate) fn mark(&mut self, revision: Revision, place: String, left: usize) {
+        let Some(Kept { places, .. }) = self.kept.get_mut(&revision) else { return };
+        if places.len() == PLACES_MAX {
+            places.pop_front();
+        }
+        places.push_back((place, left));
+    }
+
+    /// How many objects follow a place in a snapshot, if that is remembered.
+    pub(crate) fn left_after(&self, revision: Revision, place: &str) -> Option<usize> {
+        let places = &self.kept.get(&revision)?.places;
+        places.iter().rev().find(|(known, _)| known == place).map(|(_, left)| *left)
     }
 
     /// Lends a state to a watcher that begins to read it.

@@ -300,6 +300,17 @@ impl Resource {
         self.hub().loans.keep(snapshot);
     }
 
+    /// Remembers how many objects follow a place where a page of a kept snapshot ended: counting
+    /// them again for each page of a large list costs as much as sending it.
+    pub fn mark(&self, snapshot: &Snapshot, place: String, left: usize) {
+        self.hub().loans.mark(snapshot.revision(), place, left);
+    }
+
+    /// How many objects follow such a place, if that is remembered.
+    pub fn left_after(&self, snapshot: &Snapshot, place: &str) -> Option<usize> {
+        self.hub().loans.left_after(snapshot.revision(), place)
+    }
+
     /// Lends a state to a watcher that begins to read it, for as long as that is affordable.
     pub(crate) fn lend(&self, state: &Arc<Snapshot>) -> Weak<Snapshot> {
         self.hub().loans.lend(state)

@@ -106,7 +106,7 @@ pub(crate) async fn collection(
         at => at,
     };
     let snapshot = read::snapshot(server, resource, at).await?;
-    let mut page = Page::cut(&snapshot, &filter, resource, &list);
+    let mut page = Page::cut(&snapshot, &filter, resource, &list, None);
     page.gather(&snapshot, &filter);
     let (kind, objects) = (&resource.kind, page.objects.clone());
     // What is answered is made first: it may fail, and then nothing is deleted.

@@ -55,11 +55,21 @@ pub(crate) async fn list(
         fields: options.fields.clone(),
     };
     let snapshot = snapshot(server, resource, &options.at).await?;
-    let mut page = Page::cut(&snapshot, &filter, resource, &options);
-    page.convert(server, resource, &snapshot, &filter).await?;
+    let kept = server.cache().resource(&resource.kind.prefix);
+    let begin = begin(resource, &options);
+    let there = match &begin {
+        None if filter.only_namespace().is_empty() => Some(snapshot.len()),
+        None => None,
+        Some(after) => kept.left_after(&snapshot, &place(&filter, after)),
+    };
+    let mut page = Page::cut(&snapshot, &filter, resource, &options, there);
     if !page.continue_token.is_empty() {
-        server.cache().resource(&resource.kind.prefix).keep(&snapshot);
+        kept.keep(&snapshot);
+        if let (Some(last), Some(left)) = (page.objects.last(), page.remaining) {
+            kept.mark(&snapshot, place(&filter, &format!("{}\0", last.key())), left);
+        }
     }
+    page.convert(server, resource, &snapshot, &filter).await?;
     Ok(encode::list(server, call, resource, &snapshot, page, filter).await)
 }
 
@@ -138,21 +148,19 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    /// Cuts the page that was asked for out of a snapshot.
+    /// Cuts the page that was asked for out of a snapshot, in which `there` objects are in the
+    /// namespace from its beginning on, if that is known.
     pub(crate) fn cut(
         snapshot: &Snapshot,
         filter: &Filter,
         resource: &Resource,
         options: &ListOptions,
+        there: Option<usize>,
     ) -> Page {
-        let after = match &options.at {
-            ReadAt::Continue(token) => Some(absolute(&token.start, &resource.namespace)),
-            ReadAt::Fresh(_) | ReadAt::Exact(_) => None,
-        };
         let mut page = Page {
             objects: Vec::new(),
             is_complete: true,
-            after,
+            after: begin(resource, options),
             continue_token: String::new(),
             remaining: None,
         };
@@ -164,7 +172,10 @@ impl Page {
         if let (true, Some(last)) = (more, page.objects.last()) {
             let start = relative(last.key(), &resource.namespace);
             page.continue_token = Token::after(start, snapshot.revision()).encode();
-            page.remaining = filter.selects_all().then(|| matching.count() + 1);
+            page.remaining = filter.selects_all().then(|| match there {
+                Some(there) => there.saturating_sub(page.objects.len()),
+                None => matching.count() + 1,
+            });
         }
         page
     }
@@ -197,6 +208,19 @@ impl Page {
         self.objects = conversion::objects(server, &resource.kind, &self.objects).await?;
         Ok(())
     }
+}
+
+/// The key after which a page begins.
+fn begin(resource: &Resource, options: &ListOptions) -> Option<String> {
+    match &options.at {
+        ReadAt::Continue(token) => Some(absolute(&token.start, &resource.namespace)),
+        ReadAt::Fresh(_) | ReadAt::Exact(_) => None,
+    }
+}
+
+/// A key as the place where a page of a list ends: what follows depends on the namespace, too.
+fn place(filter: &Filter, after: &str) -> String {
+    format!("{}\n{after}", filter.namespace)
 }
 
 /// A token's key is relative to the collection of the request (S3.13).

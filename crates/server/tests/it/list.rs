@@ -172,6 +172,29 @@ async fn one_object_is_as_fresh_as_its_version_demands() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_remains_is_told_right_to_lists_read_side_by_side() {
+    let api = Api::start().await;
+    api.create("/api/v1/namespaces", &json!({ "metadata": { "name": "other" } })).await;
+    api.create("/api/v1/namespaces/other/configmaps", &config_map("x")).await;
+    api.config_maps(&["a", "b", "c"]).await;
+    let targets = [CMS, "/api/v1/configmaps"];
+    let mut left = Vec::new();
+    for target in targets {
+        let all = api.get(target).await.json()["items"].as_array().unwrap().len();
+        left.push((target, all, String::new()));
+    }
+    assert!(left[0].1 < left[1].1, "one is of more than the other");
+    for _page in 1..left[0].1 {
+        for (target, left, token) in &mut left {
+            let page = api.get(&format!("{target}?limit=1&continue={token}")).await;
+            *left -= 1;
+            assert_eq!(page.json()["metadata"]["remainingItemCount"], *left, "{target}");
+            *token = page.token();
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn pages_of_one_list_are_of_one_state() {
     let api = Api::start().await;
     api.config_maps(&["a", "b", "c", "d", "e"]).await;

@@ -1,10 +1,11 @@
 use std::collections::BTreeSet;
 
-use crate::json::json;
+use crate::json::{Map, json};
 use proptest::prelude::*;
 
+use super::apply::LAST_APPLIED;
 use super::*;
-use crate::kind::builtin;
+use crate::kind::{Kind, builtin};
 
 fn kind(group: &str, name: &str) -> Kind {
     builtin().into_iter().find(|kind| kind.group == group && kind.kind == name).unwrap()

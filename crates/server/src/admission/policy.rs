@@ -16,11 +16,13 @@ use headwater_api::schema::Types;
 use headwater_api::selector::LabelSelector;
 use headwater_api::{Object, Status, patch, status as api_status};
 use headwater_cache::Snapshot;
+use tokio::time::Instant;
 
 use super::matching::{self, Conditions, Match, Verdict};
 use super::request::{Asked, Versioned, describe};
 use super::{Attempt, webhook};
 use crate::custom::conversion;
+use crate::metrics::admission::{Admission, Labels};
 use crate::object::tree;
 use crate::registry::Served;
 use crate::server::Server;
@@ -377,7 +379,7 @@ pub(super) async fn validate(
                 namespace: &namespace,
                 parameters,
             };
-            bound.judge(&setting, asked, warnings)?;
+            bound.judge(&setting, asked, &server.metrics().admission, warnings)?;
         }
     }
     Ok(())
@@ -388,34 +390,58 @@ impl Bound {
         &self,
         setting: &Setting<'_>,
         asked: &Asked<'_>,
+        metrics: &Admission,
         warnings: &mut Vec<String>,
     ) -> Result<(), Status> {
         let policy = &*self.policy;
+        let labels = Labels { step: "validate", operation: asked.operation.name() };
         let mut budget = Budget::new(OBJECT_COST_MAX);
         let variables = setting.with_own(policy, &mut budget);
         match policy.conditions.judge(&variables) {
             Verdict::Holds => {}
-            Verdict::Fails => return Ok(()),
-            Verdict::Unknown(why) => return self.failed(asked, &why),
+            Verdict::Fails => {
+                metrics.excluded(&policy.name, "policy", labels);
+                return Ok(());
+            }
+            Verdict::Unknown(why) => {
+                metrics.unjudged(&policy.name, "policy", labels);
+                return self.failed(asked, &why);
+            }
         }
         for check in &policy.checks {
+            let begun = Instant::now();
             let found = match &check.program {
                 Ok(program) => run(program, &variables, &mut budget),
                 Err(why) => Err(format!("compilation error: {why}")),
             };
+            let error = match (&check.program, &found) {
+                (Err(_), _) => "compile_error",
+                (_, Err(_)) => "invalid_error",
+                (_, Ok(_)) => "no_error",
+            };
+            let names = [policy.name.as_str(), self.name.as_str()];
+            let count = |action: &str| metrics.expression(names, error, action, begun.elapsed());
             let (why, reason) = match found {
-                Ok(Cel::Bool(true)) => continue,
+                Ok(Cel::Bool(true)) => {
+                    count("allow");
+                    continue;
+                }
+                Err(_) if policy.ignore => {
+                    count("allow");
+                    continue;
+                }
                 Ok(_) => (check.message(&variables, &mut budget), check.reason.as_str()),
-                Err(_) if policy.ignore => continue,
                 Err(why) => (format!("expression '{}' resulted in error: {why}", check.text), ""),
             };
             if self.actions.warn {
+                count("warn");
                 let (policy, binding) = (&policy.name, &self.name);
                 warnings.push(format!(
                     "Validation failed for ValidatingAdmissionPolicy '{policy}' with binding '{binding}': {why}"
                 ));
             }
             if self.actions.deny {
+                count("deny");
                 return Err(self.denied(asked, &why, reason));
             }
         }

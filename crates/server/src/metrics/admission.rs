@@ -6,6 +6,7 @@ use super::registry::{Counter, Desc, Family, Histogram, Registry};
 
 const STEP_DURATIONS: &[f64] = &[0.005, 0.025, 0.1, 0.5, 1.0, 2.5];
 const WEBHOOK_DURATIONS: &[f64] = &[0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 25.0];
+const EXPRESSION_DURATIONS: &[f64] = &[0.000_000_5, 0.001, 0.01, 0.1, 1.0];
 const CONVERSION_DURATIONS: &[f64] =
     &[0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0];
 const DEFINITION_DURATIONS: &[f64] = &[
@@ -35,6 +36,10 @@ pub struct Admission {
     condition_errors: Family<Counter>,
     /// name, kind, type, operation
     condition_exclusions: Family<Counter>,
+    /// policy, policy_binding, error_type, enforcement_action
+    policy_checks: Family<Counter>,
+    /// policy, policy_binding, error_type, enforcement_action
+    policy_durations: Family<Histogram>,
 }
 
 /// What is observed: in which half of admission, during which operation.
@@ -64,6 +69,7 @@ impl Admission {
             |name, help, labels, bounds| registry.histograms(Desc { name, help, labels }, bounds);
         let named = &["name", "type", "operation", "rejected"];
         let condition = &["name", "kind", "type", "operation"];
+        let check = &["policy", "policy_binding", "error_type", "enforcement_action"];
         Admission {
             steps: histograms(
                 "apiserver_admission_step_admission_duration_seconds",
@@ -108,6 +114,17 @@ impl Admission {
                 "Requests that match conditions left out.",
                 condition,
             ),
+            policy_checks: counters(
+                "apiserver_validating_admission_policy_check_total",
+                "Expressions of validating policies that were judged.",
+                check,
+            ),
+            policy_durations: histograms(
+                "apiserver_validating_admission_policy_check_duration_seconds",
+                "Time that expressions of validating policies took.",
+                check,
+                EXPRESSION_DURATIONS,
+            ),
         }
     }
 
@@ -142,6 +159,19 @@ impl Admission {
             Called::Failed => ("calling_webhook_error", "0"),
         };
         self.rejections.with(&[name, step, operation, why, code]).inc();
+    }
+
+    /// Counts an expression of a validating policy, under the names of the policy and its binding.
+    pub(crate) fn expression(
+        &self,
+        [policy, binding]: [&str; 2],
+        error: &str,
+        action: &str,
+        took: Duration,
+    ) {
+        let labels = [policy, binding, error, action];
+        self.policy_checks.with(&labels).inc();
+        self.policy_durations.with(&labels).observe(took.as_secs_f64());
     }
 
     /// Counts match conditions that do not hold. `kind` is `webhook` or `policy`.

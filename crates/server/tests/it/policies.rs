@@ -345,3 +345,26 @@ async fn no_expression_of_a_policy_can_run_for_long() {
         &format!("{DENIED}expression 'variables.dear' resulted in error: composited variable \"dear\" fails to evaluate: operation cancelled: actual cost limit exceeded"),
     );
 }
+
+#[tokio::test]
+async fn what_policies_decide_is_counted() {
+    let spec = json!({
+        "matchConstraints": rule("", "configmaps"),
+        "matchConditions": [{"name": "not-skipped", "expression": "object.metadata.name != 'skipped'"}],
+        "validations": [{"expression": "object.metadata.name != 'bad'"}],
+    });
+    let api = with(spec, json!({"validationActions": ["Deny"]})).await;
+    for name in ["good", "bad", "skipped"] {
+        api.post(CMS, &config_map(name)).await;
+    }
+    let text = api.get("/metrics").await.text();
+    for line in [
+        r#"validating_admission_policy_check_total{policy="p",policy_binding="b",error_type="no_error",enforcement_action="allow"} 1"#,
+        r#"validating_admission_policy_check_total{policy="p",policy_binding="b",error_type="no_error",enforcement_action="deny"} 1"#,
+        r#"validating_admission_policy_check_duration_seconds_count{policy="p",policy_binding="b",error_type="no_error",enforcement_action="deny"} 1"#,
+        r#"admission_match_condition_exclusions_total{name="p",kind="policy",type="validate",operation="CREATE"} 1"#,
+    ] {
+        let line = format!("apiserver_{line}\n");
+        assert!(text.contains(&line), "no {line} in {text}");
+    }
+}

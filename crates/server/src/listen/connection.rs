@@ -57,7 +57,7 @@ pub(super) fn serve_tls<H: Handle>(
         let peer = Peer { transport: Transport::Tls(client), ..peer };
         Some(match protocol {
             Protocol::Http1 => serve_http1(shared, stream, peer),
-            Protocol::Http2 => serve_http2(shared, stream, peer),
+            Protocol::Http2 => serve_http2(&shared, stream, peer),
         })
     });
     Box::pin(async move {
@@ -135,12 +135,12 @@ fn serve_http1<H: Handle, S: Socket>(shared: Arc<Shared<H>>, stream: S, peer: Pe
 }
 
 fn serve_http2<H: Handle>(
-    shared: Arc<Shared<H>>,
+    shared: &Arc<Shared<H>>,
     stream: TlsStream<TcpStream>,
     peer: Peer,
 ) -> Serving {
     let pulse = shared.pulses.pulse(&shared.options);
-    let gate = gate(&shared, &pulse, peer);
+    let gate = gate(shared, &pulse, peer);
     let mut connection = http2::Builder::new(Streams(shared.tasks.clone()))
         .max_concurrent_streams(shared.options.http2_streams_max)
         .max_frame_size(HTTP2_FRAME_MAX)

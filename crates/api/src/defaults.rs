@@ -190,9 +190,9 @@ fn items<'a>(object: &'a mut Object, path: &[&str]) -> impl Iterator<Item = &'a 
     let mut at = Some(object);
     let (last, above) = path.split_last().unwrap_or((&"", &[]));
     for name in above {
-        at = at.and_then(|object| object.get_mut(*name)?.as_object_mut());
+        at = at.and_then(|object| object.get_mut(name)?.as_object_mut());
     }
-    let list = at.and_then(|object| object.get_mut(*last)?.as_array_mut());
+    let list = at.and_then(|object| object.get_mut(last)?.as_array_mut());
     list.into_iter().flatten().filter_map(Value::as_object_mut)
 }
 

@@ -193,7 +193,7 @@ impl Line {
             Line::Rules { when, path: walk, rules } if when.holds(object) => {
                 if let [Step::Field(name), rest @ ..] = walk.as_slice() {
                     let path = Path::Field(path, name);
-                    follow(check, rules, rest, object.get(*name), &path);
+                    follow(check, rules, rest, object.get(name), &path);
                 }
             }
             Line::Rules { .. } => {}
@@ -220,7 +220,7 @@ fn follow(
             }
         }
         ([Step::Field(name), rest @ ..], Some(Value::Object(object))) => {
-            follow(check, rules, rest, object.get(*name), &Path::Field(path, name));
+            follow(check, rules, rest, object.get(name), &Path::Field(path, name));
         }
         ([Step::Each, rest @ ..], Some(Value::Array(items))) => {
             for (index, item) in items.iter().enumerate() {

@@ -99,7 +99,7 @@ fn pod(warnings: &mut Vec<String>, pod: &Value, path: &[&str]) {
     }
     let prefix = format!("{prefix}spec");
     for (index, volume) in objects(spec, "volumes") {
-        for (source, why) in VOLUMES.iter().filter(|(source, _)| volume.contains_key(*source)) {
+        for (source, why) in VOLUMES.iter().filter(|(source, _)| volume.contains_key(source)) {
             let source = if *source == "storageos" { "storageOS" } else { source };
             warnings.push(format!("{prefix}.volumes[{index}].{source}: {why}"));
         }

@@ -72,10 +72,10 @@ fn put_back(object: &mut Object, old: &Object, path: &[&str]) {
             let (last, above) = path.split_last().unwrap_or((&"", &[]));
             let mut at = Some(object);
             for name in above {
-                at = at.and_then(|object| object.get_mut(*name)?.as_object_mut());
+                at = at.and_then(|object| object.get_mut(name)?.as_object_mut());
             }
             if let Some(object) = at {
-                object.remove(*last);
+                object.remove(last);
             }
         }
     }
@@ -209,7 +209,7 @@ fn service(service: &mut Object, old: &Object) {
 
 fn keep_absent(spec: &mut Object, before: &Object, names: &[&str]) {
     for name in names {
-        if let (true, Some(value)) = (is_zero(spec.get(*name)), before.get(*name)) {
+        if let (true, Some(value)) = (is_zero(spec.get(name)), before.get(name)) {
             spec.insert((*name).into(), value.clone());
         }
     }
@@ -217,8 +217,8 @@ fn keep_absent(spec: &mut Object, before: &Object, names: &[&str]) {
 
 fn forget_same(spec: &mut Object, before: &Object, names: &[&str]) {
     for name in names {
-        if spec.get(*name) == before.get(*name) {
-            spec.remove(*name);
+        if spec.get(name) == before.get(name) {
+            spec.remove(name);
         }
     }
 }

@@ -16,6 +16,7 @@ use super::{Text, Value};
 pub struct Map(Members);
 
 #[derive(Clone)]
+#[expect(clippy::box_collection, reason = "few maps have many members, and all are this wide")]
 enum Members {
     /// At most [`FEW_MAX`].
     Few(Vec<Member>),

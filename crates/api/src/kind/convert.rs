@@ -35,7 +35,7 @@ const EVENT: &[(&str, &str)] = &[
 
 fn rename(object: &mut Map, names: &[(&str, &str)]) {
     for (old, new) in names {
-        if let Some(value) = object.remove(*old) {
+        if let Some(value) = object.remove(old) {
             object.insert((*new).into(), value);
         }
     }
@@ -43,7 +43,7 @@ fn rename(object: &mut Map, names: &[(&str, &str)]) {
 
 fn rename_back(object: &mut Map, names: &[(&str, &str)]) {
     for (new, old) in names {
-        if let Some(value) = object.remove(*old) {
+        if let Some(value) = object.remove(old) {
             object.insert((*new).into(), value);
         }
     }

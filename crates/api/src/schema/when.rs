@@ -58,7 +58,7 @@ pub(crate) fn steps(text: &'static str) -> Steps {
 
 pub(crate) fn get<'a>(object: &'a Map, path: &[&str]) -> Option<&'a Value> {
     let (first, rest) = path.split_first()?;
-    rest.iter().try_fold(object.get(*first)?, |value, name| value.get(name))
+    rest.iter().try_fold(object.get(first)?, |value, name| value.get(name))
 }
 
 pub(crate) fn is_absent(value: Option<&Value>) -> bool {

@@ -28,7 +28,7 @@ fn object(node: &Node, members: &mut Map) {
     });
     for (name, inner) in &node.properties {
         let Some(default) = &inner.default else { continue };
-        match members.get_mut(&**name) {
+        match members.get_mut(name) {
             Some(value) if is_void(value, inner) => *value = default.clone(),
             Some(_) => {}
             None => drop(members.insert((&**name).into(), default.clone())),

@@ -242,7 +242,7 @@ impl<'a> Findings<'a> {
             }
         }
         for name in node.rules.iter().flat_map(|rules| &rules.required) {
-            if !members.contains_key(&**name) {
+            if !members.contains_key(name) {
                 self.push(FieldErrorKind::Required, &Path::Field(at, name), String::new());
             }
         }

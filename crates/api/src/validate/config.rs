@@ -69,7 +69,7 @@ pub(super) fn secret(check: &mut Check<'_>, secret: &Object, path: &Path<'_>) {
     }
     let kind = text(secret, "type");
     for (_, key) in SECRET_KEYS.iter().filter(|(of, _)| *of == kind) {
-        if !data.contains_key(*key) {
+        if !data.contains_key(key) {
             check.required(at.key(key), "");
         }
     }

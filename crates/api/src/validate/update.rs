@@ -57,7 +57,7 @@ fn frozen(check: &mut Check<'_>, old: &Object, fields: &[&str]) {
         check.forbidden("immutable", why);
     }
     for field in fields {
-        if check.root.get(*field) != old.get(*field) {
+        if check.root.get(field) != old.get(field) {
             check.forbidden(field, why);
         }
     }
@@ -160,7 +160,7 @@ fn differing(new: &Object, old: &Object) -> Vec<String> {
     let mut names: Vec<&Text> = new.keys().chain(old.keys()).collect();
     names.sort();
     names.dedup();
-    let changed = names.into_iter().filter(|name| new.get(*name) != old.get(*name));
+    let changed = names.into_iter().filter(|name| new.get(name) != old.get(name));
     let line = |name: &Text| {
         let side = |object: &Object| object.get(name).cloned().unwrap_or_default();
         format!("  {name}: {} -> {}", side(old), side(new))

@@ -18,6 +18,7 @@ use headwater_server::metrics::Metrics;
 use headwater_server::openapi::Descriptions;
 use headwater_server::pki::private_file::{self, OthersMayRead};
 use headwater_server::pki::{self, Pki, kubeconfig};
+use headwater_server::presence::Presence;
 use headwater_server::service_account::Issuer;
 use headwater_server::tls::Acceptor;
 use headwater_server::token_file::{TokenFile, Tokens};
@@ -85,6 +86,7 @@ pub(crate) async fn serve(mut flags: Serve) -> Result<()> {
         .bootstrap()
         .await
         .map_err(|status| anyhow!("cannot make the first objects: {status}"))?;
+    appear(&server, https.address(), &certificates.pki).await;
     let url = format!("https://{}", reachable(https.address()));
     let kubeconfig_path = home.write_kubeconfig(&certificates.pki, &url, https.address())?;
     let plain = http.as_ref().map(Listener::address);
@@ -103,6 +105,14 @@ pub(crate) async fn serve(mut flags: Serve) -> Result<()> {
     home.clean_up();
     engine.close().await?;
     ended
+}
+
+/// Says where the server is. Nothing that it serves depends on that.
+async fn appear(server: &Server, address: SocketAddr, pki: &Pki) {
+    let presence = Presence { address, client_authority: &pki.ca };
+    if let Err(error) = server.appear(presence).await {
+        tracing::warn!(%error, "cannot write down where this server is");
+    }
 }
 
 /// Everything that runs, and the way to stop it.

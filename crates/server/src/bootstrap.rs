@@ -1,65 +1,126 @@
-//! What a fresh server has: namespaces, priority classes, flow control (S10.20, S7.4).
+//! What a fresh server has: namespaces, priority classes, flow control, its own Service (S10.20 to
+//! S10.22, S7.4).
 //!
 //! River: start-up → **bootstrap** → store, through the same admission as every other create.
 
-use headwater_api::Status;
 use headwater_api::json::{Value, json};
+use headwater_api::{Object, Status};
 use headwater_store::{Guard, Key};
 
 use crate::admission::{Attempt, admit_own};
-use crate::object::{canonical, meta};
+use crate::object::{Current, canonical, meta, stamp};
+use crate::registry::Served;
+use crate::route::object_key;
 use crate::server::Server;
+use crate::status;
+use crate::write::doors::copy;
 use crate::write::put;
 
 const FLOW: &str = "flowcontrol.apiserver.k8s.io";
 const AUTOUPDATE: &str = "apf.kubernetes.io/autoupdate-spec";
 
+/// The Service of the API server itself, and the first address of the range that has it.
+pub(crate) const OWN_SERVICE: &str = "kubernetes";
+const OWN_ADDRESS: &str = "10.96.0.1";
+
+/// The range that addresses of Services come from.
+const SERVICE_RANGE: &str = "10.96.0.0/12";
+
 impl Server {
     /// Creates what is missing. Running it again changes nothing.
     pub async fn bootstrap(&self) -> Result<(), Status> {
-        for (group, version, plural, value) in objects() {
-            self.ensure(group, version, plural, value).await?;
+        for own in objects() {
+            self.ensure(own).await?;
         }
         Ok(())
     }
 
-    async fn ensure(
-        &self,
-        group: &str,
-        version: &str,
-        plural: &str,
-        mut value: Value,
-    ) -> Result<(), Status> {
+    /// Creates an object of the server's own, or corrects the part of it that this server knows
+    /// better than an earlier one.
+    pub(crate) async fn ensure(&self, own: Own) -> Result<(), Status> {
+        let Own { resource: (group, version, plural), mut value, corrected } = own;
         let registry = self.registry();
         let Some(kind) = registry.find(group, version, plural) else { return Ok(()) };
         value["kind"] = kind.kind.kind.to_string().into();
         value["apiVersion"] = kind.api_version().into();
-        let key = Key::in_collection(&kind.prefix, meta(&value, "name"));
-        let resource = self.cache().resource(&kind.prefix);
-        if self.cache().snapshot(&resource).get(meta(&value, "name")).is_some() {
-            return Ok(());
+        let key = object_key(meta(&value, "namespace"), meta(&value, "name"));
+        if kind.namespaced {
+            // Its namespace may have been made a moment ago.
+            self.cache().consistent().await.map_err(|error| status::from_cache(&error))?;
         }
+        let resource = self.cache().resource(&kind.prefix);
+        match self.cache().snapshot(&resource).get(&key) {
+            None => self.put_own(kind, &key, value, None).await,
+            Some(_) if corrected.is_empty() => Ok(()),
+            Some(there) => self.correct(kind, &key, there, &value, corrected).await,
+        }
+    }
+
+    async fn correct(
+        &self,
+        kind: &Served,
+        key: &str,
+        there: &Object,
+        value: &Value,
+        parts: &[&[&str]],
+    ) -> Result<(), Status> {
+        let there = Current::of(there)?;
+        let mut new = there.value.clone();
+        parts.iter().for_each(|part| copy(&mut new, value, part));
+        match new == there.value {
+            true => Ok(()),
+            false => self.put_own(kind, key, new, Some(there)).await,
+        }
+    }
+
+    async fn put_own(
+        &self,
+        kind: &Served,
+        key: &str,
+        mut value: Value,
+        old: Option<Current>,
+    ) -> Result<(), Status> {
+        let namespace = meta(&value, "namespace").to_owned();
         admit_own(Attempt {
             cache: self.cache(),
             addresses: self.addresses(),
             kind,
-            namespace: "",
+            namespace: &namespace,
             subresource: "",
             new: &mut value,
-            old: None,
+            old: old.as_ref().map(|old| &old.value),
             untouched: None,
             now: self.now(),
         })?;
-        put(self, kind, key, Guard::Absent, canonical(&value)).await.map(drop)
+        let guard = match &old {
+            None => Guard::Absent,
+            Some(old) => {
+                stamp(&mut value, old.revision);
+                Guard::At(old.revision)
+            }
+        };
+        // Whoever writes at the same moment is another server that wants the same.
+        let key = Key::in_collection(&kind.prefix, key);
+        put(self, kind, key, guard, canonical(&value)).await.map(drop)
     }
 }
 
-type Row = (&'static str, &'static str, &'static str, Value);
+/// An object of the server's own.
+pub(crate) struct Own {
+    /// Group, version and plural.
+    pub(crate) resource: (&'static str, &'static str, &'static str),
+    pub(crate) value: Value,
+    /// Paths to the parts that are put right if the object is there already.
+    pub(crate) corrected: &'static [&'static [&'static str]],
+}
 
-fn objects() -> Vec<Row> {
-    let mut rows: Vec<Row> = Vec::new();
+fn objects() -> Vec<Own> {
+    let mut rows = Vec::new();
+    let mut add = |group, version, plural, value| {
+        rows.push(Own { resource: (group, version, plural), value, corrected: &[] });
+    };
     for name in ["kube-system", "kube-public", "kube-node-lease", "default"] {
-        rows.push(("", "v1", "namespaces", json!({ "metadata": { "name": name } })));
+        add("", "v1", "namespaces", json!({ "metadata": { "name": name } }));
     }
     for (name, value, text) in [
         (
@@ -77,13 +138,32 @@ fn objects() -> Vec<Row> {
             "metadata": { "name": name }, "value": value, "description": text,
             "preemptionPolicy": "PreemptLowerPriority",
         });
-        rows.push(("scheduling.k8s.io", "v1", "priorityclasses", class));
+        add("scheduling.k8s.io", "v1", "priorityclasses", class);
     }
-    rows.extend(
-        priority_levels().into_iter().map(|v| (FLOW, "v1", "prioritylevelconfigurations", v)),
-    );
-    rows.extend(flow_schemas().into_iter().map(|v| (FLOW, "v1", "flowschemas", v)));
+    for level in priority_levels() {
+        add(FLOW, "v1", "prioritylevelconfigurations", level);
+    }
+    for schema in flow_schemas() {
+        add(FLOW, "v1", "flowschemas", schema);
+    }
+    let range =
+        json!({ "metadata": { "name": OWN_SERVICE }, "spec": { "cidrs": [SERVICE_RANGE] } });
+    add("networking.k8s.io", "v1", "servicecidrs", range);
+    rows.push(own_service(6443));
     rows
+}
+
+/// The Service that pods find the API server by, which listens at `port`.
+pub(crate) fn own_service(port: u16) -> Own {
+    let labels = json!({ "component": "apiserver", "provider": "kubernetes" });
+    let value = json!({
+        "metadata": { "name": OWN_SERVICE, "namespace": "default", "labels": labels },
+        "spec": {
+            "clusterIP": OWN_ADDRESS, "clusterIPs": [OWN_ADDRESS], "type": "ClusterIP",
+            "ports": [{ "name": "https", "port": 443, "protocol": "TCP", "targetPort": port }],
+        },
+    });
+    Own { resource: ("", "v1", "services"), value, corrected: &[&["spec", "ports"]] }
 }
 
 fn annotated(name: &str) -> Value {

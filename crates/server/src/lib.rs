@@ -36,12 +36,14 @@ mod delete;
 mod subresource;
 mod scale;
 mod binding;
+mod kubelet;
 mod review;
 mod custom;
 pub mod backup;
 mod discovery;
 pub mod openapi;
 mod bootstrap;
+pub mod presence;
 mod server;
 
 pub use body::{Body, Response};

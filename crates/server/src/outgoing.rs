@@ -28,6 +28,7 @@ use tokio_rustls::TlsConnector;
 pub(crate) mod check;
 mod dial;
 mod resolve;
+mod bundle;
 mod trust;
 
 pub use dial::Loopback;
@@ -71,14 +72,13 @@ impl Place {
         let service = &config["service"];
         if service.is_object() {
             let port = service["port"].as_u64().and_then(|port| u16::try_from(port).ok());
-            let path = text(&service["path"]);
             return Ok(Place {
                 target: Target::Service {
                     namespace: text(&service["namespace"]),
                     name: text(&service["name"]),
                     port: port.unwrap_or(443),
                 },
-                path: if path.starts_with('/') { path } else { format!("/{path}") },
+                path: clean(&text(&service["path"])),
                 authority,
             });
         }
@@ -87,7 +87,8 @@ impl Place {
         let host = uri.host().ok_or_else(|| format!("{url:?} has no host"))?;
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let port = uri.port_u16().unwrap_or(443);
-        let path = uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
+        let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
+        let path = clean(uri.path()) + &query;
         Ok(Place { target: Target::Host { host, port }, path, authority })
     }
 
@@ -135,6 +136,20 @@ pub(crate) fn authority(config: &Value) -> Result<Vec<u8>, String> {
         Some(error) => Err(error.to_string()),
         None => Ok(bundle),
     }
+}
+
+/// A path without empty steps, as the reference calls it: envtest of controller-runtime makes URLs
+/// with two slashes, and webhooks that are written in Go redirect those.
+fn clean(path: &str) -> String {
+    let mut steps = Vec::new();
+    for step in path.split('/') {
+        match step {
+            "" | "." => {}
+            ".." => drop(steps.pop()),
+            step => steps.push(step),
+        }
+    }
+    format!("/{}", steps.join("/"))
 }
 
 /// Calls places.
@@ -316,6 +331,8 @@ mod tests {
         assert_eq!(place.authority_name(), "127.0.0.1:9443");
         assert_eq!(place.path_with(Duration::from_secs(5)), "/validate?x=1&timeout=5s");
         assert_eq!(url("https://[::1]/").unwrap().authority_name(), "[::1]");
+        let place = url("https://127.0.0.1:9443//hooks/./a/").unwrap();
+        assert_eq!(place.path_with(Duration::from_secs(5)), "/hooks/a?timeout=5s");
         url("https:// nowhere").unwrap_err();
         let service = json!({"service": {"namespace": "ns", "name": "hook", "path": "v"}});
         let place = Place::read(&service).unwrap();

@@ -50,7 +50,7 @@ pub(crate) async fn patch(
 }
 
 /// What is applied is YAML. Most clients send JSON, which is YAML too and read faster as what it is.
-fn configuration(body: &Bytes) -> Result<Parsed, Status> {
+pub(crate) fn configuration(body: &Bytes) -> Result<Parsed, Status> {
     if body.first() == Some(&b'{')
         && let Ok(parsed) = decode::patch(Format::Json, body)
         && parsed.duplicates.is_empty()

@@ -13,7 +13,9 @@ use http::StatusCode;
 use http::header;
 
 use crate::body::Response;
+use crate::manage::Manager;
 use crate::object::{meta, metadata, tree};
+use crate::patch::configuration;
 use crate::route::Resource;
 use crate::server::{Call, Server};
 use crate::write::{Change, Update, check_name, check_namespace};
@@ -38,18 +40,25 @@ pub(crate) async fn write(
     resource: &Resource,
     body: Bytes,
 ) -> Result<Response, Status> {
-    let (change, options) = match call.method.as_str() {
+    let (how, options) = match call.method.as_str() {
         "PUT" => {
             let target = Target { group: "autoscaling", version: "v1", kind: "Scale" };
             let scale = decode::other(call, target, &body)?;
-            (Rescale { resource, how: How::Put(scale) }, WriteOptions::update(&call.query)?)
+            (How::Put(scale), WriteOptions::update(&call.query)?)
         }
-        _ => {
-            let kind = PatchType::parse(call.header(header::CONTENT_TYPE), &resource.kind)?;
-            let patch = decode::patch(Format::Json, &body)?.value;
-            (Rescale { resource, how: How::Patch(kind, patch) }, WriteOptions::patch(&call.query)?)
-        }
+        _ => match PatchType::parse(call.header(header::CONTENT_TYPE), &resource.kind)? {
+            PatchType::Apply => {
+                let options = WriteOptions::apply(&call.query)?;
+                let manager = Manager::new(server, call, &resource.kind, "scale", &options);
+                (How::Apply(configuration(&body)?.value, manager), options)
+            }
+            kind => {
+                let patch = decode::patch(Format::Json, &body)?.value;
+                (How::Patch(kind, patch), WriteOptions::patch(&call.query)?)
+            }
+        },
     };
+    let change = Rescale { resource, how };
     // A missing object is 404 before anything is said about the body.
     read::find(server, resource, Freshness::Latest).await?;
     let written = Update { server, call, resource, options }.run(change).await?;
@@ -59,17 +68,19 @@ pub(crate) async fn write(
 
 struct Rescale<'a> {
     resource: &'a Resource,
-    how: How,
+    how: How<'a>,
 }
 
-enum How {
+enum How<'a> {
     Put(Value),
     Patch(PatchType, Value),
+    Apply(Value, Manager<'a>),
 }
 
 impl Change for Rescale<'_> {
     fn apply(&mut self, current: &Value) -> Result<Value, Status> {
         let mut scale = match &self.how {
+            How::Apply(scale, manager) => return self.applied(current, scale, manager),
             How::Put(scale) => scale.clone(),
             How::Patch(kind, patch) => {
                 let mut scale = of(self.resource, current, Missing::IsLeftOut)?;
@@ -92,21 +103,73 @@ impl Change for Rescale<'_> {
             }
             (replicas, _) => replicas.as_i64().unwrap_or(0),
         };
-        if replicas < 0 {
-            let why = "must be greater than or equal to 0";
-            let error = FieldError::invalid("spec.replicas", &replicas.into(), why);
-            return Err(invalid("autoscaling", "Scale", &self.resource.name, &[error]));
-        }
+        self.check(replicas)?;
         let mut value = current.clone();
         places.set(&mut value, replicas)?;
-        let metadata = metadata(&mut value);
-        for key in ["resourceVersion", "uid"] {
-            // What the Scale does not say is as it is now.
-            if !meta(&scale, key).is_empty() {
-                metadata.insert(key.into(), meta(&scale, key).into());
+        keep_preconditions(&scale, &mut value);
+        Ok(value)
+    }
+
+    fn is_managed(&self) -> bool {
+        matches!(self.how, How::Apply(..))
+    }
+}
+
+impl Rescale<'_> {
+    /// Applies a Scale: its number of replicas, where the object has it, and nothing else.
+    fn applied(
+        &self,
+        current: &Value,
+        scale: &Value,
+        manager: &Manager<'_>,
+    ) -> Result<Value, Status> {
+        let Resource { kind, name, namespace, .. } = self.resource;
+        if scale["apiVersion"] != "autoscaling/v1" || scale["kind"] != "Scale" {
+            let why = "the object to apply to a scale must be an autoscaling/v1 Scale";
+            return Err(status::bad_request(why));
+        }
+        let given = meta(scale, "name");
+        if !given.is_empty() && given != name {
+            return Err(status::bad_request(format!(
+                "the name of the object ({given}) does not match the name on the URL ({name})"
+            )));
+        }
+        let mut config = json!({
+            "apiVersion": kind.api_version(), "kind": kind.kind.kind.to_string(),
+            "metadata": { "name": name, "namespace": namespace },
+        });
+        match &scale["spec"]["replicas"] {
+            Value::Null => {}
+            replicas => {
+                let replicas = replicas.as_i64().ok_or_else(|| {
+                    status::bad_request(".spec.replicas: expected numeric (int or float)")
+                })?;
+                self.check(replicas)?;
+                Places::of(self.resource).set(&mut config, replicas)?;
             }
         }
+        let mut value = manager.apply(Some(current), config)?;
+        keep_preconditions(scale, &mut value);
         Ok(value)
+    }
+
+    fn check(&self, replicas: i64) -> Result<(), Status> {
+        if replicas >= 0 {
+            return Ok(());
+        }
+        let why = "must be greater than or equal to 0";
+        let error = FieldError::invalid("spec.replicas", &replicas.into(), why);
+        Err(invalid("autoscaling", "Scale", &self.resource.name, &[error]))
+    }
+}
+
+/// The version and the uid that a Scale asks for. What it does not say is as it is now.
+fn keep_preconditions(scale: &Value, value: &mut Value) {
+    let metadata = metadata(value);
+    for key in ["resourceVersion", "uid"] {
+        if !meta(scale, key).is_empty() {
+            metadata.insert(key.into(), meta(scale, key).into());
+        }
     }
 }
 

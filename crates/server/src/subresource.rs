@@ -11,7 +11,7 @@ use crate::registry::Served;
 use crate::route::Resource;
 use crate::server::{Call, Server};
 use crate::service_account::request;
-use crate::{binding, review, scale, status};
+use crate::{binding, kubelet, review, scale};
 
 /// Whether a subresource is written as its own object is: PUT and PATCH of the same type.
 pub(crate) fn is_a_door(name: &str) -> bool {
@@ -32,7 +32,7 @@ pub(crate) async fn get(
 ) -> Result<Response, Status> {
     match resource.subresource.as_str() {
         "scale" => scale::get(server, call, resource).await,
-        _ => Err(not_served(resource)),
+        _ => kubelet::stream(server, call, resource).await,
     }
 }
 
@@ -49,13 +49,6 @@ pub(crate) async fn write(
         ("pods", "eviction") => binding::evict(server, call, resource, &body).await,
         ("serviceaccounts", "token") => request::request(server, call, resource, &body).await,
         (_, "") => review::review(server, call, resource, &body).await,
-        _ => Err(not_served(resource)),
+        _ => kubelet::stream(server, call, resource).await,
     }
-}
-
-/// What would need a kubelet, or a proxy to one.
-fn not_served(resource: &Resource) -> Status {
-    let name = &resource.subresource;
-    let message = format!("{name} needs a running container; this server runs none");
-    status::not_implemented(message)
 }

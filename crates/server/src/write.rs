@@ -80,12 +80,7 @@ impl Create<'_> {
         check_namespace(kind, &self.resource.namespace, &mut self.value)?;
         let name = &self.resource.name;
         if name.is_empty() {
-            return match meta(&self.value, "resourceVersion") {
-                "" | "0" => Ok(()),
-                _ => Err(status::bad_request(
-                    "resourceVersion should not be set on objects to be created",
-                )),
-            };
+            return Ok(());
         }
         // An update that creates: what it expects to be there is not.
         check_name(name, &mut self.value)?;
@@ -128,6 +123,7 @@ impl Create<'_> {
         let mut stored =
             if is_generated { self.value.clone() } else { std::mem::take(&mut self.value) };
         to_storage(kind, &mut stored);
+        let is_versioned = !matches!(meta(&stored, "resourceVersion"), "" | "0");
         let attempt = Attempt {
             cache: self.server.cache(),
             addresses: self.server.addresses(),
@@ -151,6 +147,12 @@ impl Create<'_> {
         let forms = Forms::of(self.server, kind, stored).await?;
         if self.options.dry_run {
             return self.dry_run(&name, &forms);
+        }
+        // Nobody notices before the object is stored: what is invalid is told so first, and what
+        // is only tried may have a version (S2.5).
+        if is_versioned && self.resource.name.is_empty() {
+            let why = "resourceVersion should not be set on objects to be created";
+            return Err(status::bad_request(why));
         }
         let key = Key::in_collection(&kind.prefix, &object_key(&self.resource.namespace, &name));
         match put(self.server, kind, key, Guard::Absent, forms.stored.clone()).await? {

@@ -91,6 +91,7 @@ NAME  TYPE  CLUSTER-IP  EXTERNAL-IP  PORT(S)  AGE
 service/balanced  LoadBalancer  <IP>  <pending>  80:<PORT>/TCP  <AGE>
 service/elsewhere  ExternalName  <none>  example.com  <none>  <AGE>
 service/inside  ClusterIP  <IP>  <none>  80/TCP  <AGE>
+service/kubernetes  ClusterIP  <IP>  <none>  443/TCP  <AGE>
 service/outside  NodePort  <IP>  <none>  80:<PORT>/TCP  <AGE>
 
 NAME  READY  UP-TO-DATE  AVAILABLE  AGE
@@ -113,6 +114,7 @@ NAME  TYPE  CLUSTER-IP  EXTERNAL-IP  PORT(S)  AGE  SELECTOR
 service/balanced  LoadBalancer  <IP>  <pending>  80:<PORT>/TCP  <AGE>  app=balanced
 service/elsewhere  ExternalName  <none>  example.com  <none>  <AGE>  app=elsewhere
 service/inside  ClusterIP  <IP>  <none>  80/TCP  <AGE>  app=inside
+service/kubernetes  ClusterIP  <IP>  <none>  443/TCP  <AGE>  <none>
 service/outside  NodePort  <IP>  <none>  80:<PORT>/TCP  <AGE>  app=outside
 
 NAME  ROLE  AGE  USERS  GROUPS  SERVICEACCOUNTS
@@ -443,6 +445,7 @@ NAME  REFERENCE  TARGETS  MINPODS  MAXPODS  REPLICAS  AGE
 horizontalpodautoscaler.autoscaling/web  Deployment/web  cpu: <unknown>/80%  2  5  0  <AGE>
 
 NAME  TYPE  CLUSTER-IP  EXTERNAL-IP  PORT(S)  AGE
+service/kubernetes  ClusterIP  <IP>  <none>  443/TCP  <AGE>
 service/web  ClusterIP  <IP>  <none>  80/TCP  <AGE>
 $ kubectl create -f node.yaml
 node/n1 created

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 use tokio::sync::OnceCell;
+
+use super::bundle::Bundle;
 
 /// Makes the TLS side of calls.
 #[derive(Default)]
@@ -18,15 +18,17 @@ impl Trust {
     /// For a place whose certificate comes from this authority, in PEM; an empty one is any that
     /// the system trusts.
     pub(super) async fn config(&self, authority: &[u8]) -> Result<ClientConfig, String> {
-        let roots = match authority {
-            [] => self.system().await,
-            authority => Arc::new(roots(authority)?),
-        };
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider)
+        let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
             .map_err(|error| format!("tls: {error}"))?;
-        Ok(builder.with_root_certificates(roots).with_no_client_auth())
+        Ok(match authority {
+            [] => builder.with_root_certificates(self.system().await).with_no_client_auth(),
+            authority => builder
+                .dangerous()
+                .with_custom_certificate_verifier(Arc::new(Bundle::read(authority, provider)?))
+                .with_no_client_auth(),
+        })
     }
 
     async fn system(&self) -> Arc<RootCertStore> {
@@ -37,15 +39,6 @@ impl Trust {
         };
         Arc::clone(self.system.get_or_init(read).await)
     }
-}
-
-fn roots(authority: &[u8]) -> Result<RootCertStore, String> {
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(authority) {
-        let certificate = certificate.map_err(|error| format!("caBundle: {error}"))?;
-        roots.add(certificate).map_err(|error| format!("caBundle: {error}"))?;
-    }
-    Ok(roots)
 }
 
 fn system_roots() -> RootCertStore {
@@ -77,7 +70,8 @@ pub(super) fn explain(error: &std::io::Error) -> String {
 #[cfg(test)]
 mod tests {
     use headwater_api::SystemClock;
-    use rustls::pki_types::{PrivateKeyDer, ServerName};
+    use rustls::pki_types::pem::PemObject;
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
     use tokio_rustls::{TlsAcceptor, TlsConnector};
 
     use super::*;
@@ -107,8 +101,9 @@ mod tests {
     async fn a_configuration_without_an_authority_trusts_what_the_system_does() {
         let names = pki::names("127.0.0.1".parse().unwrap(), &[]);
         let keys = Pki::in_memory(&names, &SystemClock).unwrap();
-        let system = Arc::new(roots(keys.ca.as_bytes()).unwrap());
-        let trust = Trust { system: OnceCell::new_with(Some(system)) };
+        let mut system = RootCertStore::empty();
+        system.add(CertificateDer::from_pem_slice(keys.ca.as_bytes()).unwrap()).unwrap();
+        let trust = Trust { system: OnceCell::new_with(Some(Arc::new(system))) };
         shakes_hands(&trust, b"", &keys).await.unwrap();
         // An authority that is named is the only one.
         let others = Pki::in_memory(&names, &SystemClock).unwrap();

@@ -30,7 +30,7 @@ const DOORS: &[(&str, &[&str])] = &[
 ];
 
 /// Makes one part of an object the same as another's.
-fn copy(to: &mut Value, from: &Value, path: &[&str]) {
+pub(crate) fn copy(to: &mut Value, from: &Value, path: &[&str]) {
     let Some((last, parents)) = path.split_last() else { return };
     let part = parents.iter().try_fold(from, |value, key| value.get(key)).and_then(|v| v.get(last));
     let parent = parents.iter().fold(to, |value, key| &mut value[*key]);

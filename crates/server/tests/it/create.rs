@@ -198,6 +198,11 @@ async fn the_server_keeps_what_is_its_own() {
     body["metadata"]["resourceVersion"] = "5".into();
     let message = "resourceVersion should not be set on objects to be created";
     api.post(CMS, &body).await.fails(400, "BadRequest", message);
+    // It is the last thing that is noticed, and a try is never stored.
+    api.post(&format!("{CMS}?dryRun=All"), &body).await.is(201, "");
+    api.get(&format!("{CMS}/b")).await.is(404, "");
+    body["metadata"]["name"] = "No".into();
+    api.post(CMS, &body).await.fails(422, "Invalid", "");
 }
 
 #[tokio::test(start_paused = true)]

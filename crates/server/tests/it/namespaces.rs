@@ -1,5 +1,6 @@
 //! Namespaces, and what a fresh server has (S10).
 
+use headwater_server::presence::Presence;
 use headwater_api::json::{Value, json};
 
 use crate::api::{Api, NOW, config_map};
@@ -135,9 +136,52 @@ async fn a_fresh_server_has_what_clients_look_for() {
     let classes = api.get("/apis/scheduling.k8s.io/v1/priorityclasses").await.json();
     let values: Vec<i64> = items(&classes).filter_map(|item| item["value"].as_i64()).collect();
     assert_eq!(values, [2_000_000_000, 2_000_001_000]);
+    let range = api.get("/apis/networking.k8s.io/v1/servicecidrs/kubernetes").await.json();
+    assert_eq!(range["spec"]["cidrs"], json!(["10.96.0.0/12"]));
     // Doing it again changes nothing.
     let before = api.get(NAMESPACES).await.version();
     api.server.bootstrap().await.unwrap();
+    assert_eq!(api.get(NAMESPACES).await.version(), before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_says_where_it_is_and_whose_clients_it_knows() {
+    const SERVICE: &str = "/api/v1/namespaces/default/services/kubernetes";
+    const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
+    const ENDPOINTS: &str = "/api/v1/namespaces/default/endpoints/kubernetes";
+    let api = Api::start().await;
+    let service = api.get(SERVICE).await.is(200, "").json();
+    assert_eq!(service["spec"]["clusterIP"], "10.96.0.1");
+    assert_eq!(service["metadata"]["labels"]["component"], "apiserver");
+    let announce = async |address: &str, client_authority: &str| {
+        let presence = Presence { address: address.parse().unwrap(), client_authority };
+        api.server.appear(presence).await.unwrap();
+        api.get(SERVICE).await.json()["spec"]["ports"][0].clone()
+    };
+    // Loopback leads everybody to themselves, so nobody is sent there.
+    let port = announce("127.0.0.1:7001", "first").await;
+    let expected = json!({ "name": "https", "port": 443, "protocol": "TCP", "targetPort": 7001 });
+    assert_eq!(port, expected);
+    api.get(SLICES).await.lists("");
+    announce("10.1.2.3:7002", "second").await;
+    let slice = api.get(&format!("{SLICES}/kubernetes")).await.json();
+    assert_eq!(slice["endpoints"][0]["addresses"], json!(["10.1.2.3"]));
+    assert_eq!(slice["metadata"]["labels"]["kubernetes.io/service-name"], "kubernetes");
+    // The next one puts right what this one said, and nothing else.
+    let port = announce("10.1.2.4:7003", "second").await;
+    assert_eq!(port["targetPort"], 7003);
+    let endpoints = api.get(ENDPOINTS).await.json();
+    assert_eq!(endpoints["subsets"][0]["addresses"], json!([{ "ip": "10.1.2.4" }]));
+    let slice = api.get(&format!("{SLICES}/kubernetes")).await.json();
+    assert_eq!(slice["endpoints"][0]["addresses"], json!(["10.1.2.4"]));
+    assert_eq!(slice["ports"][0]["port"], 7003);
+    let known = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
+    assert_eq!(api.get(known).await.json()["data"], json!({ "client-ca-file": "second" }));
+    let tracking = "kube-apiserver-legacy-service-account-token-tracking";
+    let map = api.get(&format!("/api/v1/namespaces/kube-system/configmaps/{tracking}")).await;
+    assert_eq!(map.json()["data"]["since"], &NOW[..10]);
+    let before = api.get(NAMESPACES).await.version();
+    announce("10.1.2.4:7003", "second").await;
     assert_eq!(api.get(NAMESPACES).await.version(), before);
 }
 

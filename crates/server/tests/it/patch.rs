@@ -2,7 +2,7 @@
 
 use headwater_api::json::{Value, json};
 
-use crate::api::{Api, CMS, config_map, version};
+use crate::api::{Api, CMS, DEPLOYMENTS, config_map, deployment, version};
 
 const JSON: &str = "application/json-patch+json";
 const MERGE: &str = "application/merge-patch+json";
@@ -156,4 +156,37 @@ async fn a_patch_is_held_to_field_validation_too() {
     strict.fails(422, "Invalid", "");
     let answer = api.merge(&format!("{a}?force=true"), &json!({})).await;
     answer.fails(422, "Invalid", "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_scale_can_be_applied() {
+    const APPLY: &str = "application/apply-patch+yaml";
+    let api = Api::start().await;
+    api.create(DEPLOYMENTS, &deployment("d")).await;
+    let target = format!("{DEPLOYMENTS}/d/scale");
+    let scale = |replicas: i64| {
+        json!({
+            "apiVersion": "autoscaling/v1", "kind": "Scale", "spec": { "replicas": replicas },
+        })
+        .to_string()
+    };
+    let one = format!("{target}?fieldManager=one&force=true");
+    let after = api.patch(APPLY, &one, scale(4)).await.is(200, "").json();
+    assert_eq!((&after["kind"], &after["spec"]["replicas"]), (&json!("Scale"), &json!(4)));
+    let object = api.get(&format!("{DEPLOYMENTS}/d")).await.json();
+    assert_eq!(object["spec"]["replicas"], 4);
+    let entries = object["metadata"]["managedFields"].as_array().unwrap();
+    let entry = entries.iter().find(|entry| entry["manager"] == "one").unwrap();
+    assert_eq!(entry["operation"], "Apply");
+    assert_eq!((&entry["subresource"], &entry["apiVersion"]), (&json!("scale"), &json!("apps/v1")));
+    assert_eq!(entry["fieldsV1"], json!({ "f:spec": { "f:replicas": {} } }));
+    // Somebody else may not change it without force; nobody makes it negative, or another thing.
+    let two = format!("{target}?fieldManager=two");
+    api.patch(APPLY, &two, scale(5)).await.fails(409, "Conflict", "");
+    api.patch(APPLY, &two, scale(4)).await.is(200, "");
+    api.patch(APPLY, &one, scale(-1)).await.fails(422, "Invalid", "");
+    api.patch(APPLY, &one, deployment("d").to_string()).await.fails(400, "BadRequest", "");
+    let named = scale(5).replace("\"spec\"", "\"metadata\":{\"name\":\"e\"},\"spec\"");
+    api.patch(APPLY, &one, named).await.fails(400, "BadRequest", "");
+    assert_eq!(api.get(&target).await.json()["spec"]["replicas"], 4);
 }

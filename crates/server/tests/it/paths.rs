@@ -2,7 +2,7 @@
 
 use headwater_api::json::json;
 
-use crate::api::{Api, CMS, config_map};
+use crate::api::{Api, CMS, PODS, config_map, pod};
 
 #[tokio::test(start_paused = true)]
 async fn a_resource_is_found_where_kubernetes_has_it() {
@@ -308,4 +308,27 @@ async fn nobody_else_may_and_a_wish_is_never_ignored() {
         let answer = api.send(&format!("POST {SELF}\n{headers}"), "{}").await;
         answer.fails(400, "BadRequest", "requested ");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_only_a_kubelet_knows_is_refused_for_the_right_reason() {
+    let api = Api::start().await;
+    api.get(&format!("{PODS}/none/log")).await.fails(404, "NotFound", "pods \"none\" not found");
+    api.create(PODS, &pod("p", "")).await;
+    let log = format!("{PODS}/p/log");
+    assert_eq!(api.get(&log).await.is(200, "").text(), "");
+    let message = "container x is not valid for pod p";
+    api.get(&format!("{log}?container=x")).await.fails(400, "BadRequest", message);
+    for stream in ["exec", "attach", "portforward"] {
+        let message = "pod p does not have a host assigned";
+        api.get(&format!("{PODS}/p/{stream}")).await.fails(400, "BadRequest", message);
+    }
+    let mut body = pod("q", "n");
+    let other = json!({ "name": "other", "image": "i" });
+    body["spec"]["containers"].as_array_mut().unwrap().push(other);
+    api.create(PODS, &body).await;
+    let message = "a container name must be specified for pod q, choose one of: [c other]";
+    api.get(&format!("{PODS}/q/log")).await.fails(400, "BadRequest", message);
+    let message = "log needs a running container; this server runs none";
+    api.get(&format!("{PODS}/q/log?container=c")).await.fails(501, "NotImplemented", message);
 }

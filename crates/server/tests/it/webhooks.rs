@@ -42,6 +42,8 @@ type Behaviour = dyn Fn(&Value) -> Reply + Send + Sync;
 pub(crate) struct Hook {
     pub(crate) port: u16,
     pub(crate) authority: String,
+    /// What it shows.
+    certificate: String,
     seen: Arc<Mutex<Vec<Value>>>,
     _serving: JoinSet<()>,
 }
@@ -66,7 +68,8 @@ impl Hook {
         let behaviour: Arc<Behaviour> = Arc::new(behaviour);
         let mut serving = JoinSet::new();
         serving.spawn(accept(listener, acceptor, behaviour, Arc::clone(&seen)));
-        Hook { port, authority: STANDARD.encode(keys.ca), seen, _serving: serving }
+        let certificate = STANDARD.encode(&keys.server.certificate);
+        Hook { port, authority: STANDARD.encode(keys.ca), certificate, seen, _serving: serving }
     }
 
     /// The reviews it was asked since the last time.
@@ -321,6 +324,23 @@ async fn a_webhook_that_is_dead_or_not_who_it_says_cannot_be_asked() {
         answer = api.post(CMS, &config_map("a")).await;
     }
     answer.fails(500, "InternalError", &message);
+}
+
+#[tokio::test]
+async fn a_webhook_is_known_by_its_own_certificate_and_called_at_a_plain_path() {
+    // What envtest of controller-runtime writes: no authority in the bundle, two slashes.
+    let hook = Hook::start(|_| allow()).await;
+    let api = with(VALIDATING, &hook, |webhook| {
+        webhook["clientConfig"] = json!({
+            "url": format!("https://127.0.0.1:{}//hook", hook.port), "caBundle": hook.certificate,
+        });
+    })
+    .await;
+    api.create(CMS, &config_map("a")).await;
+    assert_eq!(hook.asked().len(), 1);
+    drop(hook);
+    let answer = api.post(CMS, &config_map("b")).await;
+    assert!(answer.text().contains("/hook?timeout=5s"), "{}", answer.text());
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,10 +1,12 @@
 //! Admission: the steps an object passes between its decoding and the store.
 //!
 //! River: body → **admission** → store. Each step is small, looks at one thing, and either changes
-//! the object, refuses it, or lets it pass. Their order is that of [`FIRST`], [`SECOND`] and [`LAST`];
-//! between those come what administrators add: mutating webhooks, then validating ones.
+//! the object, refuses it, or lets it pass. Their order is that of [`WHOLE`], [`FIRST`], [`SECOND`]
+//! and [`LAST`]; between those come what administrators add: mutating webhooks, then validating ones.
 
+mod account;
 mod authority;
+mod classes;
 pub(crate) mod extensions;
 mod limits;
 pub(crate) mod matching;
@@ -50,8 +52,8 @@ pub(crate) struct Attempt<'a> {
     pub(crate) new: &'a mut Value,
     /// What it replaces; `None` for a create.
     pub(crate) old: Option<&'a Value>,
-    /// What was to be stored before webhooks and policies changed it, if they did: who wrote what
-    /// is told by this.
+    /// What was to be stored before the server, webhooks and policies added to it, if they did: who
+    /// wrote what is told by this.
     pub(crate) untouched: Option<Value>,
     pub(crate) now: Timestamp,
 }
@@ -62,13 +64,16 @@ pub(crate) trait Admit: Sync {
     fn admit(&self, attempt: &mut Attempt<'_>) -> Result<(), Status>;
 }
 
-/// Steps before mutating webhooks and policies.
+/// Steps that make the object whole, as the reference does when it decodes: whoever creates it
+/// manages what is there after them.
+const WHOLE: &[&dyn Admit] = &[&namespaces::Lifecycle, &system::Defaults, &namespaces::Labels];
+
+/// Steps that add to it, before mutating webhooks and policies.
 const FIRST: &[&dyn Admit] = &[
-    &namespaces::Lifecycle,
-    &pods::Account,
+    &account::Account,
     &pods::Priority,
     &nodes::NotReadyTaint,
-    &system::Defaults,
+    &classes::Classes,
     &limits::Defaults,
 ];
 
@@ -91,7 +96,7 @@ fn pass(steps: &[&dyn Admit], attempt: &mut Attempt<'_>) -> Result<(), Status> {
 
 /// Takes an object of the server's own through every step.
 pub(crate) fn admit_own(mut attempt: Attempt<'_>) -> Result<(), Status> {
-    [FIRST, SECOND, LAST].iter().try_for_each(|steps| pass(steps, &mut attempt))
+    [WHOLE, FIRST, SECOND, LAST].iter().try_for_each(|steps| pass(steps, &mut attempt))
 }
 
 /// Where an object comes from.
@@ -106,7 +111,7 @@ pub(crate) struct Origin<'a> {
 pub(crate) struct Admitted {
     /// To be held until the object is stored.
     pub(crate) _held: Option<Held>,
-    /// The object before webhooks and policies changed it.
+    /// The object before anybody added to it.
     pub(crate) untouched: Option<Value>,
 }
 
@@ -137,6 +142,10 @@ pub(crate) async fn admit(
     };
     let mut warnings = Vec::new();
     let mutated = async {
+        pass(WHOLE, &mut attempt)?;
+        if attempt.old.is_none() && is_added_to(kind) {
+            attempt.untouched = Some(attempt.new.clone());
+        }
         pass(FIRST, &mut attempt)?;
         match &extensions {
             Some(extensions) => {
@@ -162,6 +171,22 @@ pub(crate) async fn admit(
     call.warn(warnings);
     pass(LAST, &mut attempt)?;
     Ok(Admitted { _held: held, untouched: attempt.untouched })
+}
+
+/// Kinds whose new objects get more from the server than defaults: addresses, priorities, volumes,
+/// classes, selectors. Nobody manages that, so that nobody has to fight over it.
+const ADDED_TO: &[(&str, &str)] = &[
+    ("", "namespaces"),
+    ("", "nodes"),
+    ("", "persistentvolumeclaims"),
+    ("", "pods"),
+    ("", "services"),
+    ("batch", "jobs"),
+    ("networking.k8s.io", "ingresses"),
+];
+
+fn is_added_to(kind: &Served) -> bool {
+    ADDED_TO.iter().any(|(group, plural)| kind.plural == *plural && kind.group == *group)
 }
 
 /// What configures admission is not subject to it: a mistake could not be undone otherwise.

@@ -5,9 +5,9 @@
 //! that it has no such container, that no node has it yet.
 
 use headwater_api::Status;
+use headwater_api::json::Value;
 use headwater_api::options::Freshness;
 use http::StatusCode;
-use headwater_api::json::Value;
 
 use crate::body::{self, Response};
 use crate::object::{meta, tree};

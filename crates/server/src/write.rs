@@ -140,7 +140,7 @@ impl Create<'_> {
         self.call.warn(warnings::on_create(kind, &stored));
         if !self.is_managed {
             let mut manager = Manager::new(self.server, self.call, kind, "", &self.options);
-            let made = admitted.untouched.as_ref();
+            let made = admitted.untouched;
             track(self.server, &mut manager, kind, None, &mut stored, made).await?;
         }
         let name = meta(&stored, "name").to_owned();
@@ -183,7 +183,8 @@ impl Create<'_> {
     }
 }
 
-fn generate_name(prefix: &str) -> String {
+/// A name that begins like this and has not been given to anything else (S2.4).
+pub(crate) fn generate_name(prefix: &str) -> String {
     const SUFFIX: usize = 5;
     const NAME_MAX: usize = 63;
     let random = uuid::Uuid::new_v4();
@@ -461,7 +462,7 @@ impl Update<'_> {
             let subresource = &self.resource.subresource;
             let mut manager =
                 Manager::new(self.server, self.call, kind, subresource, &self.options);
-            let made = admitted.untouched.as_ref();
+            let made = admitted.untouched;
             track(self.server, &mut manager, kind, Some(old), &mut new, made).await?;
         }
         let is_noop = new == *old && !self.is_stale();

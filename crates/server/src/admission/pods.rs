@@ -1,7 +1,6 @@
-//! What a pod is given when it is created: an account to run as, and a priority (S10.23).
+//! The priority that a pod is given when it is created (S10.23).
 //!
-//! River: body → **pods** → defaults. The account need not be there yet: whoever runs the pod
-//! finds out, and a controller may be about to make it.
+//! River: defaults → **pods** → webhooks.
 
 use std::sync::Arc;
 
@@ -13,39 +12,12 @@ use super::{Admit, Attempt};
 use crate::object::{meta, tree};
 use crate::status;
 
-/// The account of pods that name none.
-const ACCOUNT: &str = "default";
-
-/// Pods that a node runs on its own and only shows to us: their spec is not ours to change.
-const MIRROR: &str = "kubernetes.io/config.mirror";
-
-fn is_new_pod(attempt: &Attempt<'_>) -> bool {
+pub(super) fn is_new_pod(attempt: &Attempt<'_>) -> bool {
     attempt.kind.plural == "pods" && attempt.kind.group.is_empty() && attempt.old.is_none()
 }
 
-fn spec<'a>(attempt: &'a mut Attempt<'_>) -> Option<&'a mut Map> {
+pub(super) fn spec<'a>(attempt: &'a mut Attempt<'_>) -> Option<&'a mut Map> {
     attempt.new.get_mut("spec").and_then(Value::as_object_mut)
-}
-
-fn is_given(spec: &Map, key: &str) -> bool {
-    spec.get(key).and_then(Value::as_str).is_some_and(|text| !text.is_empty())
-}
-
-/// A pod that names no account runs as `default`.
-pub(super) struct Account;
-
-impl Admit for Account {
-    fn admit(&self, attempt: &mut Attempt<'_>) -> Result<(), Status> {
-        let is_mirror = attempt.new["metadata"]["annotations"].get(MIRROR).is_some();
-        if !is_new_pod(attempt) || is_mirror {
-            return Ok(());
-        }
-        let Some(spec) = spec(attempt) else { return Ok(()) };
-        if !is_given(spec, "serviceAccountName") && !is_given(spec, "serviceAccount") {
-            spec.insert("serviceAccountName".into(), ACCOUNT.into());
-        }
-        Ok(())
-    }
 }
 
 /// A pod has the priority of its class, and cannot choose another.

@@ -66,18 +66,17 @@ pub(crate) async fn changed(
 const LEARN_MAX: usize = 32;
 
 /// Brings `managedFields` up to date: they speak of the form of the request, and of what the
-/// client `made` where webhooks and policies made something else of it. What those set is nobody's,
-/// as in Kubernetes.
+/// client `made` where the server, webhooks and policies added to it. What those set is nobody's, as
+/// in Kubernetes.
 pub(crate) async fn track(
     server: &Server,
     manager: &mut Manager<'_>,
     kind: &Served,
     old: Option<&Value>,
     new: &mut Value,
-    made: Option<&Value>,
+    made: Option<Value>,
 ) -> Result<(), Status> {
-    let Some(made) = made else { return track_all(server, manager, kind, old, new).await };
-    let mut made = made.clone();
+    let Some(mut made) = made else { return track_all(server, manager, kind, old, new).await };
     track_all(server, manager, kind, old, &mut made).await?;
     managed::take(new);
     if let Some(entries) = managed::take(&mut made) {

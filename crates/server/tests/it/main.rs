@@ -6,6 +6,7 @@ mod paths;
 mod discovery;
 mod representation;
 mod create;
+mod additions;
 mod update;
 mod patch;
 mod delete;

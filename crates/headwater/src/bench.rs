@@ -5,10 +5,11 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 
 use crate::limits;
+use crate::serve::Signals;
 
 mod flags;
 // What is measured, and how it is told.
@@ -62,6 +63,16 @@ pub(crate) async fn bench(flags: Bench) -> Result<()> {
         }
         _ => {}
     }
+    let mut signals = Signals::new()?;
+    // Whoever ends it early must not be left with a server and its directory.
+    tokio::select! {
+        biased;
+        () = signals.next() => bail!("stopped before it was done"),
+        done = Box::pin(measure(scenario, common)) => done,
+    }
+}
+
+async fn measure(scenario: Scenario, common: Common) -> Result<()> {
     let with_floor = common.floor && !matches!(scenario, Scenario::Floor(_));
     let memory = common.memory;
     let mut session = session(common);
@@ -122,7 +133,7 @@ async fn run(session: &mut Session, scenario: Scenario, memory: bool) -> Result<
             floor::Floor { watchers: flags.watchers, ..FLOOR }.run(session).await
         }
         Scenario::Follow(_) | Scenario::FloorServer => {
-            anyhow::bail!("this is a part of another bench and needs --kubeconfig")
+            bail!("this is a part of another bench and needs --kubeconfig")
         }
     }
 }

@@ -198,3 +198,26 @@ fn a_bench_of_nothing_is_refused() {
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("0 of something"));
 }
+
+#[test]
+fn a_bench_that_is_stopped_early_takes_its_server_along() {
+    let home = tempfile::tempdir().unwrap();
+    let mut bench = headwater(&["bench", "write", "--memory", "--objects", "1000000"])
+        .current_dir(&home)
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let data = || std::fs::read_dir(home.path()).unwrap().next();
+    let is_serving =
+        || data().is_some_and(|entry| entry.unwrap().path().join("kubeconfig").exists());
+    while !is_serving() {
+        assert!(bench.try_wait().unwrap().is_none(), "it ended by itself");
+        std::thread::yield_now();
+    }
+    let pid = bench.id().to_string();
+    let kill = std::process::Command::new("kill").args(["-s", "TERM", &pid]).status();
+    assert!(kill.unwrap().success());
+    assert_eq!(bench.wait().unwrap().code(), Some(1));
+    assert!(data().is_none(), "its directory is gone, and so is the server that was there");
+}

@@ -14,6 +14,8 @@ mod loans;
 pub mod resource;
 pub mod watcher;
 pub mod feed;
+#[doc(hidden)]
+pub mod pieces;
 
 pub use change::{Change, Event, Events};
 pub use feed::{Cache, Cacher, Options};

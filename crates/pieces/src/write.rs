@@ -1,0 +1,71 @@
+//! The stages of a write, from its body to the bytes that are stored.
+
+use std::hint::black_box;
+
+use headwater_api::decode::Format;
+use headwater_api::managed::{self, Builtin};
+use headwater_api::{decode, defaults, json, name, validate};
+
+use crate::Piece;
+use crate::pod::{BODY, kind, write};
+
+const TIMES: usize = 20;
+
+pub(crate) const PIECES: &[(&str, fn(&'static str) -> Piece)] = &[
+    ("write: parse and fit a pod", decoded),
+    ("write: defaults", defaulted),
+    ("write: validate", validated),
+    ("write: who manages which field", tracked),
+    ("write: print JSON", printed),
+];
+
+fn decoded(name: &'static str) -> Piece {
+    let kind = kind();
+    Piece::new(name, TIMES, move |_| {
+        black_box(decode::object(&kind, Format::Json, black_box(BODY)).expect("it is a pod"));
+    })
+}
+
+fn defaulted(name: &'static str) -> Piece {
+    let kind = kind();
+    let value = decode::object(&kind, Format::Json, BODY).expect("it is a pod").value;
+    Piece::new(name, TIMES, move |_| {
+        let mut value = value.clone();
+        defaults::apply(&kind, &mut value);
+        defaults::prepare_for_create(&kind, &mut value);
+        black_box(value);
+    })
+}
+
+fn validated(name: &'static str) -> Piece {
+    let kind = kind();
+    let mut value = decode::object(&kind, Format::Json, BODY).expect("it is a pod").value;
+    defaults::apply(&kind, &mut value);
+    defaults::prepare_for_create(&kind, &mut value);
+    Piece::new(name, TIMES, move |_| {
+        black_box(name::metadata_on_create(&kind, black_box(&value)));
+        black_box(validate::create(&kind, black_box(&value)));
+    })
+}
+
+fn tracked(name: &'static str) -> Piece {
+    let kind = kind();
+    let mut value = decode::object(&kind, Format::Json, BODY).expect("it is a pod").value;
+    defaults::apply(&kind, &mut value);
+    defaults::prepare_for_create(&kind, &mut value);
+    Piece::new(name, TIMES, move |_| {
+        let mut value = value.clone();
+        let structure = Builtin::of(&kind).expect("pods are built in");
+        managed::track_update(None, &mut value, &write(), structure).expect("it can be tracked");
+        black_box(value);
+    })
+}
+
+fn printed(name: &'static str) -> Piece {
+    let value = decode::object(&kind(), Format::Json, BODY).expect("it is a pod").value;
+    Piece::new(name, TIMES, move |_| {
+        let mut bytes = Vec::with_capacity(8192);
+        json::push_value(&mut bytes, black_box(&value));
+        black_box(bytes);
+    })
+}

@@ -153,9 +153,9 @@ mod tests {
         fn our_trees_are_those_of_serde_json(tree in trees()) {
             let ours = Value::from(tree.clone());
             prop_assert_eq!(&ours, &tree);
-            prop_assert_eq!(serde_json::Value::from(ours.clone()), tree.clone());
+            prop_assert_eq!(&serde_json::Value::from(ours.clone()), &tree);
             let text = serde_json::to_string(&tree).unwrap();
-            prop_assert_eq!(ours.to_string(), text.clone());
+            prop_assert_eq!(&ours.to_string(), &text);
             prop_assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), ours);
         }
     }

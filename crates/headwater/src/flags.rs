@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use headwater_server::Limits;
 use headwater_server::pki::Pki;
 
 mod controllers;
@@ -118,6 +119,11 @@ pub(crate) struct Serve {
     #[arg(long)]
     pub(crate) webhooks_on_loopback: bool,
 
+    /// Where the authority and the key of service accounts are kept, which all servers over one etcd
+    /// must have in common [default: DIR/pki]
+    #[arg(long, value_name = "DIR", hide_short_help = true)]
+    pub(crate) pki_dir: Option<PathBuf>,
+
     /// Another name or address for the serving certificate; may be repeated
     #[arg(long, value_name = "NAME")]
     pub(crate) tls_san: Vec<String>,
@@ -153,6 +159,18 @@ pub(crate) struct Serve {
     /// Streams one HTTP/2 connection may have open
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub(crate) http2_max_streams_per_connection: u32,
+
+    /// Watches that may be open at a time
+    #[arg(long, value_name = "N", default_value_t = Limits::default().watches_max, hide_short_help = true)]
+    pub(crate) max_watches: usize,
+
+    /// Watches that one user may have open at a time
+    #[arg(long, value_name = "N", default_value_t = Limits::default().watches_per_user_max, hide_short_help = true)]
+    pub(crate) max_watches_per_user: usize,
+
+    /// Bytes of lists that may be on their way at a time, as far as can be told beforehand
+    #[arg(long, value_name = "SIZE", default_value = "4GiB", value_parser = parse_bytes, hide_short_help = true)]
+    pub(crate) max_list_bytes: Bytes,
 
     /// What open requests may take after SIGTERM
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]

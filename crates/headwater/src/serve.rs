@@ -303,7 +303,8 @@ impl Certificates {
         clock: Arc<dyn Clock>,
     ) -> Result<Certificates> {
         let names = pki::names(flags.bind.ip(), &flags.tls_san);
-        let directory = home.data.as_ref().map(|data| data.join("pki"));
+        let own = home.data.as_ref().map(|data| data.join("pki"));
+        let directory = flags.pki_dir.clone().or(own);
         let pki = match given {
             Some(pki) => pki,
             None => load(directory.as_deref(), &names, home.others, &*clock)?,
@@ -356,7 +357,12 @@ fn server_options(flags: &Serve) -> server::Options {
         true => server::Loopback::Callable,
         false => server::Loopback::Refused,
     };
-    server::Options { webhooks_on_loopback, ..server::Options::default() }
+    let limits = server::Limits {
+        watches_max: flags.max_watches,
+        watches_per_user_max: flags.max_watches_per_user,
+        list_bytes_max: flags.max_list_bytes.0,
+    };
+    server::Options { webhooks_on_loopback, limits, ..server::Options::default() }
 }
 
 fn cache_options(flags: &Serve) -> CacheOptions {

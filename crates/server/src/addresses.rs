@@ -1,20 +1,18 @@
 //! Addresses of Services: cluster IPs and node ports, given out once each (S2.16).
 //!
-//! River: admission → **addresses** → store. What is taken is read from the Services themselves;
-//! what was given out to a create that is not stored yet is remembered for a moment, so that two
-//! creates at once never get the same.
+//! River: admission → **addresses** → claims → store. What is taken is read from the Services
+//! themselves and from their claims. Two that choose the same at the same instant find out by their
+//! claims, and one of them is asked again.
 
 use std::collections::HashSet;
 use std::net::Ipv4Addr;
-use std::sync::Mutex;
-use std::time::Duration;
 
 use headwater_api::Status;
 use headwater_api::json::{Value, json};
 use headwater_api::status::{FieldError, invalid};
 use headwater_cache::Cache;
-use tokio::time::Instant;
 
+use crate::claims;
 use crate::object::{meta, tree};
 
 /// Cluster IPs come from 10.96.0.0/12; the first is for the API server itself.
@@ -25,17 +23,8 @@ const IP_COUNT: u32 = (1 << 20) - 16;
 const FIRST_PORT: u32 = 30_000;
 const PORT_COUNT: u32 = 2_768;
 
-/// How long an address stays with a create that was never stored.
-const HELD: Duration = Duration::from_secs(60);
-
-/// Gives out addresses.
-#[derive(Default)]
-pub(crate) struct Addresses {
-    held: Mutex<Vec<(Instant, Taken)>>,
-}
-
 /// Addresses that are in use.
-#[derive(Clone, Default)]
+#[derive(Default)]
 struct Taken {
     ips: HashSet<String>,
     ports: HashSet<i64>,
@@ -43,52 +32,26 @@ struct Taken {
 
 impl Taken {
     fn add(&mut self, service: &Value) {
-        let spec = &service["spec"];
-        for ip in spec["clusterIPs"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-            self.ips.insert(ip.to_owned());
-        }
-        let ports = spec["ports"].as_array().into_iter().flatten();
-        self.ports.extend(ports.filter_map(|port| port["nodePort"].as_i64()).filter(|p| *p > 0));
-        self.ports.extend(spec["healthCheckNodePort"].as_i64().filter(|port| *port > 0));
+        self.ips.extend(claims::ips_of(service).map(str::to_owned));
+        self.ports.extend(claims::ports_of(service));
     }
 }
 
-impl Addresses {
-    /// Fills in what a Service needs and does not have; refuses what somebody else has.
-    pub(crate) fn assign(
-        &self,
-        cache: &Cache,
-        new: &mut Value,
-        old: Option<&Value>,
-    ) -> Result<(), Status> {
-        if new["spec"]["type"] == "ExternalName" {
-            return Ok(());
-        }
-        if new["spec"]["clusterIP"] == "None" {
-            new["spec"]["clusterIPs"] = json!(["None"]);
-        }
-        if old.is_some_and(|old| is_complete(new) && addresses(new) == addresses(old)) {
-            return Ok(());
-        }
-        let mut held = self.held.lock().expect("the list is never left half-changed");
-        let now = Instant::now();
-        held.retain(|(since, _)| *since + HELD > now);
-        let mut taken = taken(cache, new)?;
-        for (_, other) in held.iter() {
-            taken.ips.extend(other.ips.iter().cloned());
-            taken.ports.extend(&other.ports);
-        }
-        if old.is_none() {
-            refuse_taken(new, &taken)?;
-        }
-        give_ip(new, &mut taken)?;
-        give_ports(new, &mut taken)?;
-        let mut given = Taken::default();
-        given.add(new);
-        given.ips.remove("None");
-        held.push((now, given));
-        Ok(())
+/// Fills in what a Service needs and does not have; refuses what somebody else has.
+pub(crate) fn assign(cache: &Cache, new: &mut Value, old: Option<&Value>) -> Result<(), Status> {
+    if new["spec"]["type"] == "ExternalName" {
+        return Ok(());
     }
+    if new["spec"]["clusterIP"] == "None" {
+        new["spec"]["clusterIPs"] = json!(["None"]);
+    }
+    if old.is_some_and(|old| is_complete(new) && addresses(new) == addresses(old)) {
+        return Ok(());
+    }
+    let mut taken = taken(cache, new, old)?;
+    refuse_taken(new, &taken)?;
+    give_ip(new, &mut taken)?;
+    give_ports(new, &mut taken)
 }
 
 /// The parts of a Service that addresses depend on.
@@ -109,9 +72,13 @@ fn wants_ports(service: &Value) -> bool {
         && service["spec"]["allocateLoadBalancerNodePorts"] != false
 }
 
-/// What all other Services have.
-fn taken(cache: &Cache, service: &Value) -> Result<Taken, Status> {
-    let mut taken = Taken::default();
+/// What all other Services have, or have claimed; what is its own already it may keep.
+fn taken(cache: &Cache, service: &Value, old: Option<&Value>) -> Result<Taken, Status> {
+    let (mut taken, mut own) = (Taken::default(), Taken::default());
+    let claimed = cache.snapshot(&cache.resource(&claims::ips()));
+    taken.ips.extend(claimed.iter("", None).map(|claim| claim.name().to_owned()));
+    let claimed = cache.snapshot(&cache.resource(&claims::ports()));
+    taken.ports.extend(claimed.iter("", None).filter_map(|claim| claim.name().parse::<i64>().ok()));
     let services = cache.snapshot(&cache.resource("/registry/core/services/"));
     for object in services.iter("", None) {
         let is_same = object.namespace() == meta(service, "namespace")
@@ -120,7 +87,11 @@ fn taken(cache: &Cache, service: &Value) -> Result<Taken, Status> {
             taken.add(&tree(object.as_slice())?);
         }
     }
-    taken.ips.remove("None");
+    if let Some(old) = old {
+        own.add(old);
+    }
+    taken.ips.retain(|ip| !own.ips.contains(ip));
+    taken.ports.retain(|port| !own.ports.contains(port));
     Ok(taken)
 }
 

@@ -31,7 +31,6 @@ use headwater_api::options::WriteOptions;
 use headwater_cache::Cache;
 use jiff::Timestamp;
 
-use crate::addresses::Addresses;
 use crate::custom::admit::{Definitions, StoredForm};
 use crate::object::{is_deleting, meta};
 use crate::registry::Served;
@@ -44,7 +43,6 @@ use request::{Asked, Operation};
 /// An object on its way to the store.
 pub(crate) struct Attempt<'a> {
     pub(crate) cache: &'a Cache,
-    pub(crate) addresses: &'a Addresses,
     pub(crate) kind: &'a Served,
     pub(crate) namespace: &'a str,
     pub(crate) subresource: &'a str,
@@ -110,7 +108,7 @@ pub(crate) struct Origin<'a> {
 /// What an admitted object leaves.
 pub(crate) struct Admitted {
     /// To be held until the object is stored.
-    pub(crate) _held: Option<Held>,
+    pub(crate) held: Held,
     /// The object before anybody added to it.
     pub(crate) untouched: Option<Value>,
 }
@@ -170,7 +168,7 @@ pub(crate) async fn admit(
     let held = observed("validate").step(validated).await?;
     call.warn(warnings);
     pass(LAST, &mut attempt)?;
-    Ok(Admitted { _held: held, untouched: attempt.untouched })
+    Ok(Admitted { held, untouched: attempt.untouched })
 }
 
 /// Kinds whose new objects get more from the server than defaults: addresses, priorities, volumes,

@@ -8,6 +8,7 @@ use headwater_api::{Object, Status};
 use headwater_store::{Guard, Key};
 
 use crate::admission::{Attempt, admit_own};
+use crate::claims;
 use crate::object::{Current, canonical, meta, stamp};
 use crate::registry::Served;
 use crate::route::object_key;
@@ -32,7 +33,7 @@ impl Server {
         for own in objects() {
             self.ensure(own).await?;
         }
-        Ok(())
+        claims::repair(self).await
     }
 
     /// Creates an object of the server's own, or corrects the part of it that this server knows
@@ -83,7 +84,6 @@ impl Server {
         let namespace = meta(&value, "namespace").to_owned();
         admit_own(Attempt {
             cache: self.cache(),
-            addresses: self.addresses(),
             kind,
             namespace: &namespace,
             subresource: "",

@@ -350,7 +350,7 @@ impl Server {
         let key = Key::in_collection(PREFIX, &definition.name);
         let guard = Guard::At(definition.revision);
         match put(self, kind, key, guard, canonical(&value)).await? {
-            Stored::At(_) | Stored::Forestalled(_) => Ok(()),
+            Stored::At(_) | Stored::Forestalled(_) | Stored::Contended => Ok(()),
         }
     }
 

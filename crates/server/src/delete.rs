@@ -25,8 +25,8 @@ use crate::read::{self, Page};
 use crate::registry::Served;
 use crate::route::{Resource, object_key};
 use crate::server::{Call, Server};
-use crate::write::{Stored, put, remove, seconds_from};
-use crate::{body, custom, encode, status};
+use crate::write::{Beside, Stored, commit, put, seconds_from};
+use crate::{body, claims, custom, encode, status};
 
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
@@ -121,7 +121,7 @@ pub(crate) async fn collection(
             Err(status) => return Err(status),
         }
     }
-    Ok(encode::list(server, call, resource, &snapshot, page, filter).await)
+    Ok(encode::list(server, call, resource, &snapshot, page, filter, None).await)
 }
 
 /// Deletes an object whose kind goes away; that it is gone already is as good.
@@ -235,13 +235,15 @@ impl Delete<'_> {
             match put(self.server, self.kind, key, Guard::At(revision), bytes).await? {
                 Stored::At(marked) => revision = marked,
                 Stored::Forestalled(actual) => return Ok(Tried::Again(actual)),
+                Stored::Contended => return Err(status::internal("nothing is beside a mark")),
             }
         }
         if is_gone {
-            match remove(self.server, self.store_key(), revision).await? {
+            match self.remove(current, revision).await? {
                 Stored::At(_) if marks => {}
                 Stored::At(removed) => revision = removed,
                 Stored::Forestalled(actual) => return Ok(Tried::Again(actual)),
+                Stored::Contended => return Err(status::internal("a deletion was contended")),
             }
         }
         self.done(&shown, revision, is_gone)
@@ -254,6 +256,21 @@ impl Delete<'_> {
             return Ok(Cow::Borrowed(value));
         }
         conversion::tree(self.server, self.kind, value.clone()).await.map(Cow::Owned)
+    }
+
+    /// Removes the object and what is kept beside it.
+    async fn remove(&self, current: &Current, at: Revision) -> Result<Stored, Status> {
+        loop {
+            let beside = claims::beside(self.server, self.kind, Some(&current.value), None)?;
+            let write = Beside(beside).remove(self.store_key(), at);
+            match commit(self.server, write).await? {
+                Stored::Contended => {
+                    let cache = self.server.cache();
+                    cache.consistent().await.map_err(|error| status::from_cache(&error))?;
+                }
+                stored => return Ok(stored),
+            }
+        }
     }
 
     fn done(&self, value: &Value, revision: Revision, is_gone: bool) -> Result<Tried, Status> {

@@ -20,6 +20,7 @@ use jiff::Timestamp;
 
 use crate::body::{self, CHUNK, Response};
 use crate::custom::{conversion, form};
+use crate::fairness::ListPlace;
 use crate::object::{canonical, packed_tree, tree, wire};
 use crate::read::Page;
 use crate::registry::Served;
@@ -176,6 +177,7 @@ pub(crate) async fn list(
     snapshot: &Snapshot,
     page: Page,
     filter: Filter,
+    place: Option<ListPlace>,
 ) -> Response {
     let kind = Arc::clone(&resource.kind);
     let source = match page.is_complete {
@@ -191,6 +193,7 @@ pub(crate) async fn list(
         now: server.now(),
         source,
         state: ChunkState::Head,
+        _place: place,
     };
     if call.representation.encoding == Encoding::Yaml {
         let json: Vec<u8> = chunks.flatten().collect();
@@ -237,6 +240,7 @@ struct Chunks {
     now: Timestamp,
     source: Source,
     state: ChunkState,
+    _place: Option<ListPlace>,
 }
 
 enum ChunkState {

@@ -97,6 +97,8 @@ pub struct Metrics {
     /// No labels.
     pub tls_handshake_errors: Family<Counter>,
     /// No labels.
+    pub list_bytes: Family<Gauge>,
+    /// No labels.
     pub connections: Family<Gauge>,
     /// reason: `total` or `address`
     pub connections_refused: Family<Counter>,
@@ -269,6 +271,11 @@ impl Metrics {
             tls_handshake_errors: counters(
                 "apiserver_tls_handshake_errors_total",
                 "Connections that ended before TLS was agreed.",
+                &[],
+            ),
+            list_bytes: gauges(
+                "headwater_list_bytes",
+                "Bytes of lists that are being sent now, as estimated.",
                 &[],
             ),
             connections: gauges("headwater_connections", "Connections open now.", &[]),

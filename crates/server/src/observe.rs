@@ -11,6 +11,7 @@ use headwater_cache::Cache;
 use tokio::time::Instant;
 
 use crate::body::Response;
+use crate::fairness::WatchPlace;
 use crate::metrics::Metrics;
 use crate::metrics::registry::{Counter, Desc, Gauge, Held};
 use crate::registry::Served;
@@ -118,16 +119,24 @@ fn verb(verb: &str) -> &'static str {
 pub(crate) struct Watched {
     events: Arc<Counter>,
     _open: Held,
+    _place: WatchPlace,
 }
 
 impl Watched {
-    pub(crate) fn new(metrics: &Metrics, kind: &Served, namespace: &str, name: &str) -> Watched {
+    pub(crate) fn new(
+        metrics: &Metrics,
+        kind: &Served,
+        namespace: &str,
+        name: &str,
+        place: WatchPlace,
+    ) -> Watched {
         let (group, version, resource) = (&*kind.group, &*kind.version, &*kind.plural);
         let labels = ["WATCH", group, version, resource, "", scope(namespace, name), "apiserver"];
         let open: Arc<Gauge> = metrics.long_running.with(&labels);
         Watched {
             events: metrics.watch_events.with(&[group, version, resource]),
             _open: open.hold(),
+            _place: place,
         }
     }
 

@@ -146,6 +146,8 @@ impl Pki {
         clock: &dyn Clock,
     ) -> Result<Pki, Error> {
         private_file::directory(directory, others)?;
+        // Several servers may share it, and start at once: one makes what is missing.
+        let _turn = private_file::turn(&directory.join(".lock"))?;
         let folder = Folder { directory, others, now: clock.now() };
         let (ca, issuer) = folder.authority()?;
         Ok(Pki {

@@ -15,7 +15,7 @@ use crate::body::Response;
 use crate::custom::conversion;
 use crate::route::Resource;
 use crate::server::{Call, Server};
-use crate::{encode, status};
+use crate::{encode, fairness, status};
 
 /// GET on an object.
 pub(crate) async fn get(
@@ -55,6 +55,8 @@ pub(crate) async fn list(
         fields: options.fields.clone(),
     };
     let snapshot = snapshot(server, resource, &options.at).await?;
+    let bytes = fairness::list_bytes(&snapshot, &filter.namespace, options.limit);
+    let weight = server.fairness().list(bytes)?;
     let kept = server.cache().resource(&resource.kind.prefix);
     let begin = begin(resource, &options);
     let there = match &begin {
@@ -70,7 +72,7 @@ pub(crate) async fn list(
         }
     }
     page.convert(server, resource, &snapshot, &filter).await?;
-    Ok(encode::list(server, call, resource, &snapshot, page, filter).await)
+    Ok(encode::list(server, call, resource, &snapshot, page, filter, Some(weight)).await)
 }
 
 async fn fresh(server: &Server, resource: &Resource, at: Freshness) -> Result<Snapshot, Status> {

@@ -24,13 +24,13 @@ use hyper::body::Incoming;
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
-use crate::addresses::Addresses;
 use crate::admission::extensions::Extensions;
 use crate::admission::quota::Quotas;
 use crate::authorize::Attributes;
 use crate::backup::Backup;
 use crate::body::{self, Finish, Response};
 use crate::custom::{self, Definitions};
+use crate::fairness::{Fairness, Limits};
 use crate::flow::Flows;
 use crate::health::{Answers, Health};
 use crate::identity::{Authenticator, Credential, Identity, Peer, Unauthorized};
@@ -58,6 +58,8 @@ pub struct Options {
     pub bookmark_every: Duration,
     /// Whether webhooks on this machine may be called.
     pub webhooks_on_loopback: Loopback,
+    /// How much may be open at a time.
+    pub limits: Limits,
 }
 
 impl Default for Options {
@@ -67,6 +69,7 @@ impl Default for Options {
             watch_timeout: Duration::from_secs(1800),
             bookmark_every: Duration::from_secs(60),
             webhooks_on_loopback: Loopback::Callable,
+            limits: Limits::default(),
         }
     }
 }
@@ -84,9 +87,9 @@ struct Shared {
     authenticator: Authenticator,
     service_accounts: ServiceAccounts,
     flows: Flows,
+    fairness: Arc<Fairness>,
     clock: Arc<dyn Clock>,
     options: Options,
-    addresses: Addresses,
     extensions: Extensions,
     quotas: Quotas,
     documents: Documents,
@@ -193,6 +196,7 @@ impl Server {
         let shared = Shared {
             service_accounts: ServiceAccounts::new(issuer, cache.clone(), clock.clone()),
             flows: Flows::new(&cache),
+            fairness: Fairness::new(options.limits, &metrics),
             extensions: Extensions::new(&cache, options.webhooks_on_loopback),
             quotas: Quotas::new(&cache),
             cache,
@@ -201,7 +205,6 @@ impl Server {
             authenticator,
             clock,
             options,
-            addresses: Addresses::default(),
             documents: Documents::default(),
             descriptions,
             backup,
@@ -254,8 +257,8 @@ impl Server {
         &self.shared.backup
     }
 
-    pub(crate) fn addresses(&self) -> &Addresses {
-        &self.shared.addresses
+    pub(crate) fn fairness(&self) -> &Arc<Fairness> {
+        &self.shared.fairness
     }
 
     pub(crate) fn quotas(&self) -> &Quotas {

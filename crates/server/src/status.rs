@@ -188,6 +188,12 @@ pub fn too_old(asked: headwater_api::Revision, oldest: headwater_api::Revision) 
     Status::failure(410, "Expired", message)
 }
 
+/// Too much is open already; it may be better in a moment.
+pub fn too_many_requests(why: &str) -> Status {
+    let message = format!("Too many requests, please try again later: {why}");
+    Status::failure(429, "TooManyRequests", message).retry_after(1)
+}
+
 /// A Status as an answer.
 pub fn response(status: &Status) -> Response {
     let code = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);

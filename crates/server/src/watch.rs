@@ -59,7 +59,8 @@ pub(crate) async fn start(
         server: server.clone(),
         columns_sent: false,
     };
-    let watched = Watched::new(server.metrics(), kind, &resource.namespace, &resource.name);
+    let place = server.fairness().watch(&call.identity)?;
+    let watched = Watched::new(server.metrics(), kind, &resource.namespace, &resource.name, place);
     // A stream must not outlive the credential that opened it.
     let credential = call.identity.expires.map(|expires| {
         Duration::try_from(expires.duration_since(server.now())).unwrap_or_default()

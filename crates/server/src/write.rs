@@ -11,7 +11,7 @@ use headwater_api::json::Value;
 use headwater_api::options::WriteOptions;
 use headwater_api::status::FieldError;
 use headwater_api::{Object, Revision, Status, managed, status as api_status, warnings};
-use headwater_store::{Action, Error as StoreError, Guard, Key, Record, Write};
+use headwater_store::{Action, Error as StoreError, Guard, Key, Op, Record, Write};
 use http::StatusCode;
 use jiff::Timestamp;
 
@@ -27,7 +27,7 @@ use crate::object::{Current, canonical, meta, metadata, stamp, wire};
 use crate::registry::Served;
 use crate::route::{Resource, object_key};
 use crate::server::{Call, Server};
-use crate::status;
+use crate::{claims, status};
 use doors::keep_other_half;
 
 /// How long events stay (S6.8).
@@ -111,6 +111,15 @@ impl Create<'_> {
     }
 
     async fn attempt(&mut self) -> Result<Object, Status> {
+        loop {
+            if let Some(object) = self.try_once().await? {
+                return Ok(object);
+            }
+        }
+    }
+
+    /// One try; `None` if what it counted on was taken by somebody else meanwhile.
+    async fn try_once(&mut self) -> Result<Option<Object>, Status> {
         let kind = &self.resource.kind;
         // A namespace made a moment ago must be seen.
         self.server.cache().consistent().await.map_err(|error| status::from_cache(&error))?;
@@ -118,15 +127,14 @@ impl Create<'_> {
             Some(custom) => Some(custom.gate.enter(kind, meta(&self.value, "name")).await?),
             None => None,
         };
-        // Only a generated name is ever tried again with the same value.
-        let is_generated = !meta(&self.value, "generateName").is_empty();
-        let mut stored =
-            if is_generated { self.value.clone() } else { std::mem::take(&mut self.value) };
+        // Only what depends on more than itself is ever tried again with the same value.
+        let is_kept = !meta(&self.value, "generateName").is_empty()
+            || depends_on_others(self.server, self.resource);
+        let mut stored = if is_kept { self.value.clone() } else { std::mem::take(&mut self.value) };
         to_storage(kind, &mut stored);
         let is_versioned = !matches!(meta(&stored, "resourceVersion"), "" | "0");
         let attempt = Attempt {
             cache: self.server.cache(),
-            addresses: self.server.addresses(),
             kind,
             namespace: &self.resource.namespace,
             subresource: "",
@@ -136,7 +144,7 @@ impl Create<'_> {
             now: self.server.now(),
         };
         let origin = Origin { server: self.server, call: self.call, options: &self.options };
-        let admitted = admit(attempt, origin).await?;
+        let mut admitted = admit(attempt, origin).await?;
         self.call.warn(warnings::on_create(kind, &stored));
         if !self.is_managed {
             let mut manager = Manager::new(self.server, self.call, kind, "", &self.options);
@@ -144,9 +152,10 @@ impl Create<'_> {
             track(self.server, &mut manager, kind, None, &mut stored, made).await?;
         }
         let name = meta(&stored, "name").to_owned();
+        let mut beside = Beside(claims::beside(self.server, kind, None, Some(&stored))?);
         let forms = Forms::of(self.server, kind, stored).await?;
         if self.options.dry_run {
-            return self.dry_run(&name, &forms);
+            return self.dry_run(&name, &forms).map(Some);
         }
         // Nobody notices before the object is stored: what is invalid is told so first, and what
         // is only tried may have a version (S2.5).
@@ -155,9 +164,12 @@ impl Create<'_> {
             return Err(status::bad_request(why));
         }
         let key = Key::in_collection(&kind.prefix, &object_key(&self.resource.namespace, &name));
-        match put(self.server, kind, key, Guard::Absent, forms.stored.clone()).await? {
-            Stored::At(revision) => forms.answer(revision),
+        beside.0.extend(admitted.held.take_beside());
+        let write = beside.put(kind, key, Guard::Absent, forms.stored.clone());
+        match commit(self.server, write).await? {
+            Stored::At(revision) => forms.answer(revision).map(Some),
             Stored::Forestalled(actual) => Err(self.exists(&name, actual)),
+            Stored::Contended => Ok(None),
         }
     }
 
@@ -257,6 +269,30 @@ pub(crate) enum Stored {
     At(Revision),
     /// Somebody wrote first; this is there now.
     Forestalled(Option<Record>),
+    /// What is written beside the object is not as it was: compute again.
+    Contended,
+}
+
+/// What is written together with an object, or not at all.
+#[derive(Default)]
+pub(crate) struct Beside(pub(crate) Vec<Op>);
+
+impl Beside {
+    fn put(self, kind: &Served, key: Key, guard: Guard, bytes: Vec<u8>) -> Write {
+        let ttl = kind.traits.expires.then_some(EVENT_TTL);
+        self.and(Op { key, guard, action: Action::Put { value: bytes.into(), ttl } })
+    }
+
+    /// Removes an object if it is still at this revision.
+    pub(crate) fn remove(self, key: Key, at: Revision) -> Write {
+        self.and(Op { key, guard: Guard::At(at), action: Action::Delete })
+    }
+
+    /// The object comes last: its revision is the last of the write.
+    fn and(mut self, op: Op) -> Write {
+        self.0.push(op);
+        Write { ops: self.0 }
+    }
 }
 
 /// Stores an object if the guard holds.
@@ -267,21 +303,30 @@ pub(crate) async fn put(
     guard: Guard,
     bytes: Vec<u8>,
 ) -> Result<Stored, Status> {
-    let ttl = kind.traits.expires.then_some(EVENT_TTL);
-    commit(server, Write::one(key, guard, Action::Put { value: bytes.into(), ttl })).await
+    commit(server, Beside::default().put(kind, key, guard, bytes)).await
 }
 
 /// Removes an object if it is still at this revision.
 pub(crate) async fn remove(server: &Server, key: Key, at: Revision) -> Result<Stored, Status> {
-    commit(server, Write::one(key, Guard::At(at), Action::Delete)).await
+    commit(server, Beside::default().remove(key, at)).await
 }
 
-async fn commit(server: &Server, write: Write) -> Result<Stored, Status> {
+/// Writes an object, which is the last of the operations.
+pub(crate) async fn commit(server: &Server, write: Write) -> Result<Stored, Status> {
+    let object = write.ops.last().map(|op| op.key.clone());
     match server.cache().store().commit(write).await {
         Ok(committed) => Ok(Stored::At(committed.last)),
-        Err(StoreError::Conflict { actual, .. }) => Ok(Stored::Forestalled(actual)),
+        Err(StoreError::Conflict { key, actual }) if Some(&key) == object.as_ref() => {
+            Ok(Stored::Forestalled(actual))
+        }
+        Err(StoreError::Conflict { .. }) => Ok(Stored::Contended),
         Err(error) => Err(status::from_store(&error)),
     }
+}
+
+/// Whether a write may have to be computed again although nobody touched the object.
+fn depends_on_others(server: &Server, resource: &Resource) -> bool {
+    claims::is_service(&resource.kind) || server.quotas().limit(server, &resource.namespace)
 }
 
 /// What an update makes of the present state; called again if the state has changed meanwhile.
@@ -439,9 +484,30 @@ impl Update<'_> {
         self.check_preconditions(&mut new, current)?;
         to_storage(kind, &mut new);
         keep_other_half(kind, &self.resource.subresource, &mut new, old);
+        if !depends_on_others(self.server, self.resource) {
+            let tried = self.admit_and_store(current, new, change.is_managed()).await?;
+            return tried.ok_or_else(|| status::internal("it depends on nothing else"));
+        }
+        loop {
+            let tried = self.admit_and_store(current, new.clone(), change.is_managed()).await?;
+            if let Some(tried) = tried {
+                return Ok(tried);
+            }
+            let cache = self.server.cache();
+            cache.consistent().await.map_err(|error| status::from_cache(&error))?;
+        }
+    }
+
+    /// One try; `None` if what it counted on was taken by somebody else meanwhile.
+    async fn admit_and_store(
+        &self,
+        current: &Current,
+        mut new: Value,
+        is_managed: bool,
+    ) -> Result<Option<Tried>, Status> {
+        let (kind, old) = (&self.resource.kind, &current.value);
         let attempt = Attempt {
             cache: self.server.cache(),
-            addresses: self.server.addresses(),
             kind,
             namespace: &self.resource.namespace,
             subresource: &self.resource.subresource,
@@ -451,12 +517,12 @@ impl Update<'_> {
             now: self.server.now(),
         };
         let origin = Origin { server: self.server, call: self.call, options: &self.options };
-        let admitted = admit(attempt, origin).await?;
+        let mut admitted = admit(attempt, origin).await?;
         if self.resource.subresource.is_empty() {
             self.call.warn(warnings::on_update(kind, &new, old));
         }
         stamp(&mut new, current.revision);
-        if change.is_managed() {
+        if is_managed {
             managed::keep_times(old, &mut new);
         } else {
             let subresource = &self.resource.subresource;
@@ -468,32 +534,40 @@ impl Update<'_> {
         let is_noop = new == *old && !self.is_stale();
         if is_noop || self.options.dry_run {
             let object = wire(&canonical(&new), current.revision)?;
-            return Ok(self.done(object));
+            return Ok(Some(self.done(object)));
         }
-        self.store(current, new).await
+        self.store(current, new, admitted.held.take_beside()).await
     }
 
-    async fn store(&self, current: &Current, new: Value) -> Result<Tried, Status> {
+    async fn store(
+        &self,
+        current: &Current,
+        new: Value,
+        counted: Vec<Op>,
+    ) -> Result<Option<Tried>, Status> {
         let kind = &self.resource.kind;
         let key = Key::in_collection(&kind.prefix, &self.resource.key());
         let released = is_released(kind, &new);
+        let left = (!released).then_some(&new);
+        let mut beside = Beside(claims::beside(self.server, kind, Some(&current.value), left)?);
+        beside.0.extend(counted);
         let forms = Forms::of(self.server, kind, new).await?;
-        let stored = if released {
-            remove(self.server, key, current.revision).await?
-        } else {
-            put(self.server, kind, key, Guard::At(current.revision), forms.stored.clone()).await?
+        let write = match released {
+            true => beside.remove(key, current.revision),
+            false => beside.put(kind, key, Guard::At(current.revision), forms.stored.clone()),
         };
-        match stored {
+        match commit(self.server, write).await? {
             Stored::At(revision) => {
                 // A deleted object is answered as it was submitted, at its old version (S2.43).
                 let revision = if released { current.revision } else { revision };
-                Ok(self.done(forms.answer(revision)?))
+                Ok(Some(self.done(forms.answer(revision)?)))
             }
             Stored::Forestalled(actual) => {
-                let Some(record) = actual else { return Ok(Tried::Again(None)) };
+                let Some(record) = actual else { return Ok(Some(Tried::Again(None))) };
                 let current = self.seen(Current::read(kind, &record)?).await?;
-                Ok(Tried::Again(Some(current)))
+                Ok(Some(Tried::Again(Some(current))))
             }
+            Stored::Contended => Ok(None),
         }
     }
 

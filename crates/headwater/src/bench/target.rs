@@ -120,6 +120,9 @@ impl Started {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["serve", "--bind", "127.0.0.1:0", "--kubeconfig-out"]);
         command.arg(home.0.join("kubeconfig"));
+        // One user asks for everything here.
+        command.args(["--max-watches", "10000000", "--max-watches-per-user", "10000000"]);
+        command.args(["--max-list-bytes", "1024GiB"]);
         match memory {
             true => command.arg("--memory"),
             false => command.arg("--data-dir").arg(&data),

@@ -1,5 +1,6 @@
 //! Several servers over one etcd, and what they answer without it.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -13,12 +14,12 @@ use crate::process::{Process, headwater, run};
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
 /// How long something that must come may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// A server over these members.
 struct Replica {
     process: Process,
-    _dir: TempDir,
+    dir: TempDir,
 }
 
 impl Replica {
@@ -35,7 +36,7 @@ impl Replica {
             data.to_str().unwrap(),
         ];
         let all: Vec<&str> = fixed.iter().chain(args).copied().collect();
-        Replica { process: Process::serve(&all), _dir: dir }
+        Replica { process: Process::serve(&all), dir }
     }
 
     /// Status and body of an answer.
@@ -145,10 +146,99 @@ fn two_servers_over_one_etcd_are_one_api() {
     }
 }
 
+/// Asks both servers at once, so many times each; what each answered.
+fn at_once(
+    servers: &[Replica; 2],
+    count: usize,
+    path: &str,
+    body: impl Fn(usize, usize) -> Value + Sync,
+) -> Vec<(u16, Value)> {
+    std::thread::scope(|scope| {
+        let ask = |server: usize| {
+            let (servers, body) = (servers, &body);
+            scope.spawn(move || {
+                let call = |n| servers[server].call("POST", path, Some(&body(server, n)));
+                let read =
+                    |(code, text): (u16, String)| (code, serde_json::from_str(&text).unwrap());
+                (0..count).map(call).map(read).collect::<Vec<_>>()
+            })
+        };
+        let asked = [ask(0), ask(1)];
+        asked.into_iter().flat_map(|asked| asked.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn two_servers_never_give_an_address_twice() {
+    const SERVICES: &str = "/api/v1/namespaces/default/services";
+    const ROUNDS: usize = 30;
+    let Some(members) = etcd::Etcd::start() else { return };
+    let servers = [Replica::start(&members, &[]), Replica::start(&members, &[])];
+    let service = |server: usize, n: usize, spec: Value| {
+        let metadata = json!({"name": format!("s{server}-{n}-{}", spec["type"].as_str().unwrap().to_lowercase())});
+        json!({"metadata": metadata, "spec": spec})
+    };
+    // Both ask for the same one: one of them gets it.
+    let same = at_once(&servers, ROUNDS, SERVICES, |server, n| {
+        let ports = json!([{"port": 80, "nodePort": 30_500 + n}]);
+        let spec = json!({"type": "NodePort", "clusterIP": format!("10.96.7.{n}"), "ports": ports});
+        service(server, n, spec)
+    });
+    let made = same.iter().filter(|(code, _)| *code == 201).count();
+    let refused = same.iter().filter(|(code, _)| *code == 422).count();
+    assert_eq!((made, refused), (ROUNDS, ROUNDS), "{same:?}");
+    // Both are given one: never the same.
+    let any = at_once(&servers, ROUNDS, SERVICES, |server, n| {
+        service(server, n, json!({"type": "LoadBalancer", "ports": [{"port": 80}]}))
+    });
+    let all: BTreeSet<String> = any
+        .iter()
+        .flat_map(|(_, made)| [&made["spec"]["clusterIP"], &made["spec"]["ports"][0]["nodePort"]])
+        .map(Value::to_string)
+        .collect();
+    assert_eq!(all.len(), 4 * ROUNDS, "{any:?}");
+}
+
+#[test]
+fn servers_with_one_directory_of_keys_are_one_to_their_clients() {
+    let Some(members) = etcd::Etcd::start() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let pki = dir.path().join("pki");
+    let args = ["--pki-dir", pki.to_str().unwrap()];
+    let servers = [Replica::start(&members, &args), Replica::start(&members, &args)];
+    let robot = json!({"metadata": {"name": "robot"}});
+    let accounts = "/api/v1/namespaces/default/serviceaccounts";
+    servers[0].json("POST", accounts, Some(&robot), 201);
+    let token = servers[0].json("POST", &format!("{accounts}/robot/token"), Some(&json!({})), 201);
+    let review = json!({"spec": {"token": token["status"]["token"]}});
+    let reviews = "/apis/authentication.k8s.io/v1/tokenreviews";
+    let known = servers[1].json("POST", reviews, Some(&review), 201);
+    assert_eq!(known["status"]["user"]["username"], "system:serviceaccount:default:robot");
+    assert!(!servers[0].dir.path().join("data/pki").exists());
+}
+
+#[test]
+fn two_servers_never_exceed_a_quota_together() {
+    let Some(members) = etcd::Etcd::start() else { return };
+    let servers = [Replica::start(&members, &[]), Replica::start(&members, &[])];
+    let quota = json!({"metadata": {"name": "q"}, "spec": {"hard": {"count/configmaps": "7"}}});
+    servers[0].json("POST", "/api/v1/namespaces/default/resourcequotas", Some(&quota), 201);
+    let answers = at_once(
+        &servers,
+        20,
+        MAPS,
+        |server, n| json!({"metadata": {"name": format!("map-{server}-{n}")}}),
+    );
+    let count = |wanted: u16| answers.iter().filter(|(code, _)| *code == wanted).count();
+    assert_eq!((count(201), count(403)), (7, 33), "{answers:?}");
+    let listed = servers[1].json("GET", MAPS, None, 200);
+    assert_eq!(listed["items"].as_array().unwrap().len(), 7);
+}
+
 #[test]
 fn without_etcd_the_cache_goes_on_and_everything_heals() {
     let Some(mut members) = etcd::Etcd::start() else { return };
-    let server = Replica::start(&members, &["--etcd-timeout", "1s"]);
+    let server = Replica::start(&members, &["--etcd-timeout", "5s"]);
     let made = server.create("before");
     let mut watch = server.watch(version(&made));
     members.kill(0);

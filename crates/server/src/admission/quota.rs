@@ -3,8 +3,9 @@
 //! River: validation → **quota** → store → the quota's status. What is there is counted in the
 //! watch cache, not in the quota's status, so nothing can drift; the status is what people see.
 //! Promise: creates that come at the same time cannot exceed a quota together. Whoever needs more
-//! of one waits for its turn and holds it until the object is stored. (Several servers over one
-//! etcd do not wait for each other: there, what is in flight elsewhere is not counted.)
+//! of one waits for its turn, and writes the quota's new status together with the object, if the
+//! quota is still the one that was looked at. So servers over one store need not wait for each
+//! other: of two that count at the same time, the store lets one go on, and the other counts again.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -12,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use headwater_api::json::{Map, Value, json};
 use headwater_api::{Object, Revision, Status};
 use headwater_cache::{Cache, Resource, Snapshot};
-use headwater_store::{Guard, Key};
+use headwater_store::{Action, Guard, Key, Op, Write};
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
 use super::Attempt;
@@ -21,7 +22,7 @@ use crate::object::{Current, canonical, is_deleting, meta, tree};
 use crate::registry::{Registry, Served};
 use crate::server::Server;
 use crate::status;
-use crate::write::{Stored, put};
+use crate::write::{Stored, commit};
 
 mod usage;
 
@@ -50,10 +51,20 @@ struct Known {
     usage: Amounts,
 }
 
-/// A turn: nobody else's needs are counted while it is held.
-pub(crate) struct Held(
-    #[expect(dead_code, reason = "it is held, not read")] OwnedMutexGuard<Counted>,
-);
+/// A turn, where one is needed: nobody else's needs are counted while it is held.
+#[derive(Default)]
+pub(crate) struct Held {
+    _turn: Option<OwnedMutexGuard<Counted>>,
+    /// The quotas as they will be, to be written with what they count.
+    beside: Vec<Op>,
+}
+
+impl Held {
+    /// What is to be written together with the object.
+    pub(crate) fn take_beside(&mut self) -> Vec<Op> {
+        std::mem::take(&mut self.beside)
+    }
+}
 
 impl Quotas {
     pub(crate) fn new(cache: &Cache) -> Quotas {
@@ -88,21 +99,21 @@ impl Quotas {
         &self,
         server: &Server,
         attempt: &Attempt<'_>,
-    ) -> Result<Option<Held>, Status> {
+    ) -> Result<Held, Status> {
         let cache = server.cache();
         let kind = attempt.kind.storage_row();
         if self.of(cache, attempt.namespace).is_empty() || !counts(kind) {
-            return Ok(None);
+            return Ok(Held::default());
         }
         if attempt.old.is_some_and(is_deleting) {
-            return Ok(None);
+            return Ok(Held::default());
         }
         let (new, old) = (usage(kind, attempt.new), attempt.old.map(|old| usage(kind, old)));
         let mut counted = self.turn(attempt.namespace).await;
         // What the one before stored must be seen.
         cache.consistent().await.map_err(|error| status::from_cache(&error))?;
-        let mut needs_turn = false;
-        for (_, quota) in self.of(cache, attempt.namespace) {
+        let mut beside = Vec::new();
+        for (object, quota) in self.of(cache, attempt.namespace) {
             let scopes = Scopes::of(&quota);
             if !scopes.cover(kind, attempt.new) {
                 continue;
@@ -119,11 +130,18 @@ impl Quotas {
             if asked.is_empty() {
                 continue;
             }
-            needs_turn = true;
-            let used = counted.used(server, &quota, &scopes, attempt.namespace);
+            let mut used = counted.used(server, &quota, &scopes, attempt.namespace);
             check(attempt, &quota, &hard, &used, &asked)?;
+            add(&mut used, &asked);
+            beside.push(counting(&object, standing(&quota, &hard, &used))?);
         }
-        Ok(needs_turn.then(|| Held(counted)))
+        let turn = (!beside.is_empty()).then_some(counted);
+        Ok(Held { _turn: turn, beside })
+    }
+
+    /// Whether a namespace has quotas.
+    pub(crate) fn limit(&self, server: &Server, namespace: &str) -> bool {
+        !self.of(server.cache(), namespace).is_empty()
     }
 
     /// Brings the status of the quotas of a namespace up to date after a write there to an object
@@ -147,10 +165,7 @@ impl Quotas {
             for (object, quota) in self.of(cache, namespace) {
                 let hard = amounts(&quota["spec"]["hard"]);
                 let used = counted.used(server, &quota, &Scopes::of(&quota), namespace);
-                let status = json!({
-                    "hard": quota["spec"]["hard"].as_object().cloned().unwrap_or_default(),
-                    "used": shown(&hard, &used),
-                });
+                let status = standing(&quota, &hard, &used);
                 if quota["status"] != status {
                     forestalled |= write(server, &object, status).await?;
                 }
@@ -164,13 +179,24 @@ impl Quotas {
 
 /// Writes the status of a quota; answers whether somebody was faster.
 async fn write(server: &Server, quota: &Object, status: Value) -> Result<bool, Status> {
-    let registry = server.registry();
-    let Some(kind) = registry.find("", "v1", "resourcequotas") else { return Ok(false) };
+    let write = Write { ops: vec![counting(quota, status)?] };
+    Ok(matches!(commit(server, write).await?, Stored::Forestalled(_)))
+}
+
+/// A quota gets another status, if it is still the one that was looked at.
+fn counting(quota: &Object, status: Value) -> Result<Op, Status> {
     let Current { mut value, revision } = Current::of(quota)?;
     value["status"] = status;
-    let key = Key::in_collection(&kind.prefix, quota.key());
-    let stored = put(server, kind, key, Guard::At(revision), canonical(&value)).await?;
-    Ok(matches!(stored, Stored::Forestalled(_)))
+    let action = Action::Put { value: canonical(&value).into(), ttl: None };
+    Ok(Op { key: Key::in_collection(PREFIX, quota.key()), guard: Guard::At(revision), action })
+}
+
+/// The status of a quota.
+fn standing(quota: &Value, hard: &Amounts, used: &Amounts) -> Value {
+    json!({
+        "hard": quota["spec"]["hard"].as_object().cloned().unwrap_or_default(),
+        "used": shown(hard, used),
+    })
 }
 
 /// What is used of everything that is limited, nothing included.

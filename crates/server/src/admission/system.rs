@@ -5,6 +5,7 @@ use headwater_api::json::{Map, Value};
 use headwater_api::{Status, defaults};
 
 use super::{Admit, Attempt};
+use crate::addresses;
 use crate::object::metadata;
 use crate::registry::Served;
 
@@ -111,6 +112,6 @@ impl Admit for ServiceAddresses {
         if !is_service || attempt.subresource == "status" {
             return Ok(());
         }
-        attempt.addresses.assign(attempt.cache, attempt.new, attempt.old)
+        addresses::assign(attempt.cache, attempt.new, attempt.old)
     }
 }

@@ -95,6 +95,15 @@ fn write_new(path: &Path, content: &str, mode: u32) -> io::Result<()> {
     file.sync_all()
 }
 
+/// Waits until nobody else has this file, on this machine or on a file system that locks; it is given
+/// back when the answer is dropped, and when the process ends.
+pub fn turn(path: &Path) -> Result<File, Error> {
+    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(PRIVATE).open(path);
+    let file = file.map_err(Error::io("open", path))?;
+    file.lock().map_err(Error::io("lock", path))?;
+    Ok(file)
+}
+
 /// Refuses what others may read or write.
 pub fn check(path: &Path, wanted: u32, others: OthersMayRead) -> Result<(), Error> {
     let metadata = fs::metadata(path).map_err(Error::io("read", path))?;

@@ -147,6 +147,28 @@ fn a_name_no_certificate_can_have_is_refused() {
 }
 
 #[test]
+fn servers_that_start_at_once_with_one_directory_have_one_authority() {
+    let dir = tempfile::tempdir().unwrap();
+    let directory = dir.path().join("pki");
+    let open = |n: usize| {
+        let (directory, name) = (&directory, format!("server-{n}.example.org"));
+        move || {
+            let clock = At::new("2026-01-01T00:00:00Z");
+            open(directory, &[&name], &clock)
+        }
+    };
+    let all: Vec<Pki> = std::thread::scope(|scope| {
+        let started: Vec<_> = (0..8).map(|n| scope.spawn(open(n))).collect();
+        started.into_iter().map(|started| started.join().unwrap()).collect()
+    });
+    for pki in &all {
+        assert_eq!(pki.ca, all[0].ca);
+        assert_eq!(pki.service_account_key.reveal(), all[0].service_account_key.reveal());
+        assert_eq!(pki.admin.certificate, all[0].admin.certificate);
+    }
+}
+
+#[test]
 fn nothing_secret_is_printed_by_debug() {
     let pki = Pki::in_memory(&loopback(&[]), &At::new("2026-11-01T00:00:00Z")).unwrap();
     assert!(!format!("{pki:?}").contains("PRIVATE KEY"));

@@ -18,5 +18,6 @@ mod custom;
 #[expect(clippy::needless_pass_by_value, reason = "`json!` rows read best by value")]
 mod webhooks;
 mod quota;
+mod services;
 mod policies;
 mod listen;

@@ -180,6 +180,43 @@ async fn creates_at_the_same_time_cannot_exceed_a_quota_together() {
     assert_eq!(api.get(CMS).await.names().split(' ').count(), 5);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn servers_over_one_store_cannot_exceed_a_quota_together() {
+    let first = Api::start().await;
+    let second = Api::over(std::sync::Arc::clone(first.server.cache().store())).await;
+    let servers = [first, second];
+    servers[0].create(QUOTAS, &quota("q", &json!({"configmaps": "5", "pods": "100"}))).await;
+    let objects: Vec<Value> = (0..40).map(|number| config_map(&format!("m{number}"))).collect();
+    let asked = objects.iter().enumerate().map(|(n, object)| servers[n % 2].post(CMS, object));
+    let answers = join_all(asked).await;
+    assert_eq!(answers.iter().filter(|answer| answer.code == 201).count(), 5);
+    assert!(answers.iter().all(|answer| [201, 403].contains(&answer.code)));
+    for api in &servers {
+        assert_eq!(api.get(CMS).await.names().split(' ').count(), 5);
+        assert_eq!(used(api, "q").await, json!({"configmaps": "5", "pods": "0"}));
+    }
+}
+
+#[tokio::test]
+async fn a_quota_and_what_it_counts_are_written_together() {
+    let api = Api::start().await;
+    let made = api.create(QUOTAS, &quota("q", &json!({"configmaps": "5"}))).await;
+    let after = made["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
+    let target = format!("{QUOTAS}?watch=true&resourceVersion={after}");
+    let mut watch = api.watch(&target).await;
+    let map = api.create(CMS, &config_map("a")).await;
+    let written = loop {
+        let event = watch.next().await.unwrap();
+        if event["object"]["status"]["used"]["configmaps"] == "1" {
+            break event;
+        }
+    };
+    let version = |object: &Value| -> u64 {
+        object["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap()
+    };
+    assert_eq!(version(&written["object"]) + 1, version(&map));
+}
+
 #[tokio::test]
 async fn a_dry_run_is_checked_and_not_counted() {
     let api = Api::start().await;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use headwater_api::json::{Value, json};
 use headwater_cache::Options as CacheOptions;
-use headwater_server::Options;
+use headwater_server::{Limits, Options};
 
 use crate::api::{Api, CMS, PODS, Watch, config_map, labelled, pod, version, word};
 
@@ -558,6 +558,54 @@ async fn a_watch_is_answered_at_once_and_never_compressed() {
         assert_eq!(answer.header("content-type"), content_type, "{accept}");
         assert_eq!(answer.header("content-encoding"), "", "{accept}");
     }
+}
+
+fn limited(limits: Limits) -> Options {
+    Options { limits, ..Options::default() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_user_with_too_many_watches_is_told_to_wait() {
+    let limits = Limits { watches_per_user_max: 3, ..Limits::default() };
+    let api = Api::with(limited(limits), CacheOptions::default()).await;
+    let target = format!("{CMS}?watch=true");
+    let mut open = Vec::new();
+    for _ in 0..3 {
+        open.push(api.watch(&target).await);
+    }
+    for _ in 0..10 {
+        let answer = api.get(&target).await;
+        answer.is(429, "TooManyRequests");
+        assert_eq!(answer.header("retry-after"), "1");
+    }
+    // Others are others, and everything else goes on.
+    let other = api.as_user("other", &["system:masters"]);
+    other.send(&format!("GET {target}&timeoutSeconds=1"), "").await.is(200, "");
+    api.config_maps(&["a"]).await;
+    drop(open.pop());
+    assert_eq!(api.watch(&target).await.take(1).await, "ADDED/a");
+}
+
+#[tokio::test(start_paused = true)]
+async fn lists_that_are_too_much_together_are_told_to_wait() {
+    let limits = Limits { list_bytes_max: 1_000, ..Limits::default() };
+    let api = Api::with(limited(limits), CacheOptions::default()).await;
+    for number in 0..100 {
+        let mut map = config_map(&format!("m{number}"));
+        map["data"] = json!({"x": "x".repeat(4_000)});
+        api.create(CMS, &map).await;
+    }
+    // One goes on, however large it is; it is not read to its end.
+    let slow = api.watch(CMS).await;
+    for _ in 0..64 {
+        let answer = api.get(CMS).await;
+        answer.is(429, "TooManyRequests");
+        assert_eq!(answer.header("retry-after"), "1");
+    }
+    // One object and a small page cost little.
+    api.get(&format!("{CMS}/m1")).await.is(200, "");
+    drop(slow);
+    api.get(CMS).await.is(200, "");
 }
 
 #[tokio::test(start_paused = true)]

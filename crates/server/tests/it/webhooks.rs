@@ -518,6 +518,26 @@ async fn what_a_webhook_makes_must_be_valid() {
 }
 
 #[tokio::test]
+async fn a_generated_name_that_is_always_taken_is_given_up() {
+    let hook = Hook::start(|_| {
+        patch(json!([{"op": "replace", "path": "/metadata/name", "value": "taken"}]))
+    })
+    .await;
+    let api = with(MUTATING, &hook, |_| {}).await;
+    let generated = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"generateName": "any-"},
+    });
+    assert_eq!(api.create(CMS, &generated).await["metadata"]["name"], "taken");
+    hook.asked();
+    let answer = api.post(CMS, &generated).await;
+    answer.is(409, "AlreadyExists");
+    answer.is(409, "not able to generate a unique name");
+    assert_eq!(answer.header("retry-after"), "1");
+    assert_eq!(answer.json()["details"]["retryAfterSeconds"], 1);
+    assert_eq!(hook.asked().len(), 8, "so many tries and no more");
+}
+
+#[tokio::test]
 async fn a_dry_run_is_told_as_one_and_stores_nothing() {
     let hook = Hook::start(|_| allow()).await;
     let api = with(VALIDATING, &hook, |_| {}).await;

@@ -3,8 +3,12 @@
 use std::io::{BufRead, BufReader, Lines};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::process::{Process, headwater};
+
+/// What takes longer never comes.
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// A cluster, and kubectl pointed at it.
 struct Cluster {
@@ -13,14 +17,14 @@ struct Cluster {
     kubeconfig: PathBuf,
 }
 
-/// Pods that do not dawdle; one that is deleted stays until its successor surely runs.
+/// Pods that do not dawdle; a deleted one of `web` stays until somebody loses patience.
 const STAGES: &str = "
 node: {renewEvery: 250ms}
 rules:
 - match: {labels: {app: web}}
   stages:
   - {stage: Running}
-  - {stage: Gone, after: 5s}
+  - {stage: Gone, after: 1h}
 - match: {owner: Job}
   stages:
   - {stage: Running}
@@ -82,11 +86,36 @@ impl Cluster {
     /// It waits until this is so.
     #[track_caller]
     fn waits(&self, what: &str, condition: &str) {
-        self.says(&format!("wait {what} --for={condition} --timeout=60s"), &[]);
+        self.says(&format!("wait {what} --for={condition} --timeout=600s"), &[]);
     }
 
     fn watch(&self, line: &str) -> Watch {
         Watch::open(&self.kubeconfig, line)
+    }
+
+    /// Asks until the answer is right: events, taints and the like come a little later.
+    #[track_caller]
+    fn until(&self, line: &str, is_right: impl Fn(&str) -> bool) {
+        let began = Instant::now();
+        while !is_right(&self.says(line, &[])) {
+            assert!(began.elapsed() < PATIENCE, "never: {line}: {}", self.says(line, &[]));
+        }
+    }
+
+    /// Asks until the answer has all of this.
+    #[track_caller]
+    fn will_say(&self, line: &str, expected: &[&str]) {
+        self.until(line, |text| expected.iter().all(|part| text.contains(part)));
+    }
+
+    /// Waits until so many nodes are ready for pods.
+    #[track_caller]
+    fn has_nodes(&self, count: usize) {
+        for number in 0..count {
+            let node = format!("node/node-{number}");
+            self.waits(&node, "create");
+            self.waits(&node, "condition=Ready");
+        }
     }
 }
 
@@ -173,12 +202,15 @@ fn dev_says_what_to_type_next() {
 fn a_deleted_pod_of_a_deployment_is_seen_to_be_replaced() {
     let Some(cluster) = Cluster::dev(&[]) else { return };
     cluster.says("create deployment web --image=nginx --replicas=3", &["created"]);
-    cluster.says("rollout status deployment/web --timeout=60s", &["successfully rolled out"]);
+    cluster.says("rollout status deployment/web --timeout=600s", &["successfully rolled out"]);
     let mut watch = cluster.watch("pods");
     let there: Vec<Seen> = (0..3).map(|_| watch.next()).collect();
     let old = there[0].name.clone();
     cluster.says(&format!("delete pod {old} --wait=false"), &["deleted"]);
-    let seen = watch.until(|seen| seen.event == "DELETED");
+    let is_new = |seen: &Seen| there.iter().all(|known| known.name != seen.name);
+    let mut seen = watch.until(|seen| is_new(seen) && seen.phase == "Running");
+    cluster.says(&format!("delete pod {old} --force --grace-period=0 --wait=false"), &["deleted"]);
+    seen.extend(watch.until(|seen| seen.event == "DELETED"));
     let new = seen.iter().find(|seen| seen.event == "ADDED").unwrap().name.clone();
     let place = |what: &str, fits: &dyn Fn(&Seen) -> bool| {
         seen.iter().position(fits).unwrap_or_else(|| panic!("never {what}: {seen:#?}"))
@@ -201,20 +233,16 @@ fn a_deleted_pod_of_a_deployment_is_seen_to_be_replaced() {
 fn a_rollout_goes_forward_and_back() {
     let Some(cluster) = Cluster::dev(&[]) else { return };
     cluster.says("create deployment shop --image=nginx:1 --replicas=3", &["created"]);
-    cluster.says("rollout status deployment/shop --timeout=60s", &["successfully rolled out"]);
+    cluster.says("rollout status deployment/shop --timeout=600s", &["successfully rolled out"]);
     cluster.says("set image deployment/shop nginx=nginx:2", &["image updated"]);
-    cluster.says("rollout status deployment/shop --timeout=60s", &["successfully rolled out"]);
+    cluster.says("rollout status deployment/shop --timeout=600s", &["successfully rolled out"]);
     let images = "get pods -l app=shop -o jsonpath={.items[*].spec.containers[0].image}";
-    let running = |image: &str| {
-        // Old pods may still be on their way out.
-        cluster
-            .waits("pod -l app=shop", &format!("jsonpath={{.spec.containers[0].image}}={image}"));
-        assert_eq!(cluster.says(images, &[]).split(' ').count(), 3);
-    };
+    // Old pods may still be on their way out.
+    let running = |image: &str| cluster.until(images, |text| text == [image; 3].join(" "));
     running("nginx:2");
     cluster.says("rollout history deployment/shop", &["1", "2"]);
     cluster.says("rollout undo deployment/shop", &["rolled back"]);
-    cluster.says("rollout status deployment/shop --timeout=60s", &["successfully rolled out"]);
+    cluster.says("rollout status deployment/shop --timeout=600s", &["successfully rolled out"]);
     running("nginx:1");
     cluster.says("scale deployment/shop --replicas=5", &["scaled"]);
     cluster.waits("deployment/shop", "jsonpath={.status.readyReplicas}=5");
@@ -225,15 +253,20 @@ fn a_rollout_goes_forward_and_back() {
 #[test]
 fn a_drained_node_is_empty_and_gets_nothing_new_until_it_is_uncordoned() {
     let Some(cluster) = Cluster::dev(&["--nodes", "2"]) else { return };
+    cluster.has_nodes(2);
     cluster.says("create deployment shop --image=nginx --replicas=4", &["created"]);
-    cluster.says("rollout status deployment/shop --timeout=60s", &["successfully rolled out"]);
+    cluster.says("rollout status deployment/shop --timeout=600s", &["successfully rolled out"]);
     cluster.says("get pods -o wide", &["node-0", "node-1"]);
-    cluster.says("drain node-0 --timeout=60s", &["node-0 drained"]);
-    cluster.says("rollout status deployment/shop --timeout=60s", &["successfully rolled out"]);
+    // One pod at a time: the next eviction is refused until the last one is replaced.
+    cluster.says("create poddisruptionbudget shop --selector=app=shop --min-available=3", &[]);
+    cluster.waits("poddisruptionbudget/shop", "jsonpath={.status.disruptionsAllowed}=1");
+    cluster.says("drain node-0 --timeout=600s", &["node-0 drained"]);
+    cluster.says("rollout status deployment/shop --timeout=600s", &["successfully rolled out"]);
     let on_node_0 = "get pods --field-selector=spec.nodeName=node-0 -o name";
     assert_eq!(cluster.says(on_node_0, &[]), "");
     cluster.says("get node node-0", &["Ready,SchedulingDisabled"]);
     cluster.says("uncordon node-0", &["uncordoned"]);
+    cluster.until("get node node-0 -o jsonpath={.spec.taints}", str::is_empty);
     cluster.says("scale deployment/shop --replicas=8", &["scaled"]);
     cluster.waits("deployment/shop", "jsonpath={.status.readyReplicas}=8");
     assert_ne!(cluster.says(on_node_0, &[]), "");
@@ -250,15 +283,15 @@ fn asking(name: &str, cpu: &str, priority_class: &str) -> String {
 #[test]
 fn a_pod_that_fits_nowhere_says_why_and_goes_as_soon_as_there_is_room() {
     let Some(cluster) = Cluster::dev(&["--nodes", "1"]) else { return };
-    cluster.says("wait node/node-0 --for=create --timeout=60s", &[]);
+    cluster.says("wait node/node-0 --for=create --timeout=600s", &[]);
     cluster.says(&asking("first", "6", ""), &["created"]);
     cluster.waits("pod/first", "condition=Ready");
     cluster.says(&asking("second", "6", ""), &["created"]);
     cluster.waits("pod/second", "condition=PodScheduled=False");
     let why = "0/1 nodes are available: 1 Insufficient cpu. preemption: 0/1 nodes are available: \
                1 No preemption victims found for incoming pod.";
-    cluster.says("describe pod second", &["PodScheduled", "False", "FailedScheduling", why]);
-    cluster.says("get events", &["Successfully assigned default/first to node-0"]);
+    cluster.will_say("describe pod second", &["PodScheduled", "False", "FailedScheduling", why]);
+    cluster.will_say("get events", &["Successfully assigned default/first to node-0"]);
     cluster.says("delete pod first", &["deleted"]);
     cluster.waits("pod/second", "condition=Ready");
 }
@@ -266,7 +299,7 @@ fn a_pod_that_fits_nowhere_says_why_and_goes_as_soon_as_there_is_room() {
 #[test]
 fn a_more_important_pod_takes_the_place_of_a_less_important_one() {
     let Some(cluster) = Cluster::dev(&["--nodes", "1"]) else { return };
-    cluster.says("wait node/node-0 --for=create --timeout=60s", &[]);
+    cluster.says("wait node/node-0 --for=create --timeout=600s", &[]);
     cluster.says("create priorityclass vip --value=1000", &["created"]);
     cluster.says(&asking("small", "1", ""), &["created"]);
     cluster.says(&asking("poor", "6", ""), &["created"]);
@@ -275,7 +308,7 @@ fn a_more_important_pod_takes_the_place_of_a_less_important_one() {
     cluster.waits("pod/poor", "delete");
     cluster.waits("pod/vip", "condition=Ready");
     cluster.waits("pod/small", "condition=Ready");
-    cluster.says("get events", &["Preempted by pod"]);
+    cluster.will_say("get events", &["Preempted by pod"]);
 }
 
 #[test]
@@ -289,9 +322,10 @@ fn pods_fail_restart_and_complete_as_their_annotations_say() {
     cluster.says(&annotated("loop", "Always", "fail-after=1ms"), &["created"]);
     cluster.waits("pod/done", "jsonpath={.status.phase}=Succeeded");
     cluster.waits("pod/bad", "jsonpath={.status.phase}=Failed");
-    cluster.waits("pod/loop", "jsonpath={.status.containerStatuses[0].restartCount}=2");
+    let restarts = "get pod loop -o jsonpath={.status.containerStatuses[0].restartCount}";
+    cluster.until(restarts, |text| text.parse::<u32>().is_ok_and(|count| count >= 2));
     cluster.says("get pod loop -o jsonpath={.status.phase}", &["Running"]);
-    cluster.says("describe pod loop", &["Back-off restarting failed container"]);
+    cluster.will_say("describe pod loop", &["Back-off restarting failed container"]);
     cluster.says("get pods", &["Completed", "Error"]);
     cluster.says("delete pods --all", &["deleted"]);
 }
@@ -314,13 +348,13 @@ fn fewer_nodes_than_before_are_removed_and_their_data_is_kept() {
         String::from_utf8(output.stdout).unwrap()
     };
     let mut three = run("3");
-    says("wait node/node-2 --for=create --timeout=60s");
+    says("wait node/node-2 --for=create --timeout=600s");
     says("create configmap kept --from-literal=x=1");
     three.signal("TERM");
     assert!(three.wait().success());
     let _one = run("1");
-    says("wait node/node-2 --for=delete --timeout=60s");
-    says("wait node/node-1 --for=delete --timeout=60s");
+    says("wait node/node-2 --for=delete --timeout=600s");
+    says("wait node/node-1 --for=delete --timeout=600s");
     assert_eq!(says("get nodes -o name").trim(), "node/node-0");
     says("get configmap kept");
 }
@@ -339,11 +373,11 @@ fn what_is_deleted_takes_along_what_belongs_to_it() {
     cluster.waits("serviceaccount/default -n team", "create");
     for name in ["one", "two"] {
         cluster.says(&format!("create deployment {name} -n team --image=x --replicas=2"), &[]);
-        cluster.says(&format!("rollout status deployment/{name} -n team --timeout=60s"), &[]);
+        cluster.says(&format!("rollout status deployment/{name} -n team --timeout=600s"), &[]);
     }
-    cluster.says("delete deployment one -n team --cascade=foreground --timeout=60s", &["deleted"]);
+    cluster.says("delete deployment one -n team --cascade=foreground --timeout=600s", &["deleted"]);
     assert_eq!(cluster.says("get replicasets,pods -n team -l app=one -o name", &[]), "");
-    cluster.says("delete namespace team --timeout=60s", &["deleted"]);
+    cluster.says("delete namespace team --timeout=600s", &["deleted"]);
     let output = cluster.output("get namespace team");
     assert!(!output.status.success());
     assert_eq!(cluster.says("get pods,replicasets,deployments -n team -o name", &[]), "");
@@ -357,7 +391,7 @@ fn a_job_completes_and_a_service_finds_its_pods() {
     cluster.says("get pods -l job-name=count", &["Completed"]);
     cluster.says("create deployment shop --image=x --replicas=2 --port=80", &["created"]);
     cluster.says("expose deployment shop", &["exposed"]);
-    cluster.says("rollout status deployment/shop --timeout=60s", &["successfully rolled out"]);
+    cluster.says("rollout status deployment/shop --timeout=600s", &["successfully rolled out"]);
     cluster.waits(
         "endpointslice -l kubernetes.io/service-name=shop",
         "jsonpath={.endpoints[1].conditions.ready}=true",
@@ -366,12 +400,13 @@ fn a_job_completes_and_a_service_finds_its_pods() {
 
 #[test]
 fn a_node_without_power_is_noticed_and_its_pods_move() {
-    let Some(cluster) = Cluster::dev(&["--nodes", "2", "--node-grace", "1s"]) else { return };
+    let Some(cluster) = Cluster::dev(&["--nodes", "2", "--node-grace", "5s"]) else { return };
+    cluster.has_nodes(2);
     cluster.says("create deployment shop --image=x --replicas=2", &["created"]);
     let toleration = r#"{"key":"node.kubernetes.io/unreachable","operator":"Exists","effect":"NoExecute","tolerationSeconds":1}"#;
     let patch = format!(r#"{{"spec":{{"template":{{"spec":{{"tolerations":[{toleration}]}}}}}}}}"#);
     cluster.says(&format!("patch deployment shop -p {patch}"), &["patched"]);
-    cluster.says("rollout status deployment/shop --timeout=60s", &["successfully rolled out"]);
+    cluster.says("rollout status deployment/shop --timeout=600s", &["successfully rolled out"]);
     let there = "pod -l app=shop --field-selector=spec.nodeName=node-0";
     cluster.says(&format!("get {there} -o name"), &["pod/shop"]);
     cluster.says("annotate node node-0 headwater.dev/offline=", &["annotated"]);

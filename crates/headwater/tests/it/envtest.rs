@@ -44,11 +44,6 @@ impl Drop for Started {
     }
 }
 
-/// A port that is free at this moment, as envtest finds one.
-fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
 fn flags(list: &[(&str, String)]) -> Vec<String> {
     list.iter().map(|(name, value)| format!("--{name}={value}")).collect()
 }
@@ -82,7 +77,7 @@ async fn the_flags_and_files_of_envtest_work_as_they_are() {
         assert!(!String::from_utf8(help.stdout).unwrap().contains("--insecure-port"));
     }
 
-    let (etcd_port, peer_port, port) = (free_port(), free_port(), free_port());
+    let [etcd_port, peer_port, port] = headwater_testkit::ports::free(3)[..] else { panic!() };
     let etcd_url = format!("http://127.0.0.1:{etcd_port}");
     let data = home.path().join("etcd").display().to_string();
     let etcd = Started::new(

@@ -15,7 +15,7 @@ use serde_json::json;
 use crate::process::Process;
 
 /// The longest any of these may take; nothing waits for it.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(600);
 
 async fn start() -> (Process, Client) {
     let dir = tempfile::tempdir().unwrap();

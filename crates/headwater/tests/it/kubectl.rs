@@ -105,7 +105,7 @@ fn kubectl_waits_and_watches() {
     kubectl.says("scale deployment web --replicas=3", &["deployment.apps/web scaled"]);
     kubectl.says("get deployment web -o jsonpath={.spec.replicas}", &["3"]);
     kubectl.says(
-        "wait deployment/web --for=jsonpath={.spec.replicas}=3 --timeout=20s",
+        "wait deployment/web --for=jsonpath={.spec.replicas}=3 --timeout=600s",
         &["condition met"],
     );
     let mut watch =

@@ -10,8 +10,8 @@ use headwater_cache::Filter;
 use headwater_cache::pieces::{Changes, State, Watched};
 use headwater_store::{Change, ChangeKind, Key};
 
-use crate::Piece;
 use crate::pod::{kind, objects, stored, stored_as};
+use crate::{Named, Piece};
 
 const TIMES: usize = 100;
 /// Objects that are there.
@@ -21,7 +21,7 @@ const VIEWS: usize = 1000;
 /// Events a watcher reads at once.
 const READ: usize = 200;
 
-pub(crate) const PIECES: &[(&str, fn(&'static str) -> Piece)] = &[
+pub(crate) const PIECES: &[Named] = &[
     ("snapshot: insert among 2,000", inserted),
     ("snapshot: replace among 2,000", replaced),
     ("snapshot: list 2,000", listed),

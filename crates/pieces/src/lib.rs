@@ -36,7 +36,10 @@ impl Piece {
     }
 }
 
+/// A piece's name, and what makes the piece of that name.
+pub type Named = (&'static str, fn(&'static str) -> Piece);
+
 /// Every piece, in river order. Making one may take long; only those that are wanted are made.
-pub fn pieces() -> Vec<(&'static str, fn(&'static str) -> Piece)> {
+pub fn pieces() -> Vec<Named> {
     [write::PIECES, read::PIECES, cache::PIECES].concat()
 }

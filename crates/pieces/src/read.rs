@@ -5,12 +5,12 @@ use std::hint::black_box;
 use headwater_api::selector::{FieldSelector, LabelSelector};
 use headwater_api::{EventType, Object, Revision};
 
-use crate::Piece;
 use crate::pod::{kind, objects, stored};
+use crate::{Named, Piece};
 
 const TIMES: usize = 100;
 
-pub(crate) const PIECES: &[(&str, fn(&'static str) -> Piece)] = &[
+pub(crate) const PIECES: &[Named] = &[
     ("head: scan a stored pod", scanned),
     ("frame: the event of its own write", natural),
     ("frame: an event of another type", other),

@@ -6,12 +6,12 @@ use headwater_api::decode::Format;
 use headwater_api::managed::{self, Builtin};
 use headwater_api::{decode, defaults, json, name, validate};
 
-use crate::Piece;
 use crate::pod::{BODY, kind, write};
+use crate::{Named, Piece};
 
 const TIMES: usize = 20;
 
-pub(crate) const PIECES: &[(&str, fn(&'static str) -> Piece)] = &[
+pub(crate) const PIECES: &[Named] = &[
     ("write: parse and fit a pod", decoded),
     ("write: defaults", defaulted),
     ("write: validate", validated),

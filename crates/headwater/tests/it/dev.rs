@@ -428,8 +428,7 @@ fn a_small_cluster_is_measured_and_nothing_is_read_twice() {
     let (text, notes) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{text}{notes}");
-    for line in ["nothing to 20 pods running", "memory of the server", "memory of the controllers"]
-    {
+    for line in ["cluster: pods running, 20 pods", "cluster: server", "cluster: controllers"] {
         assert!(text.contains(line), "{text}{notes}");
     }
 }

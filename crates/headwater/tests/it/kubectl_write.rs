@@ -91,7 +91,6 @@ NAME  TYPE  CLUSTER-IP  EXTERNAL-IP  PORT(S)  AGE
 service/balanced  LoadBalancer  <IP>  <pending>  80:<PORT>/TCP  <AGE>
 service/elsewhere  ExternalName  <none>  example.com  <none>  <AGE>
 service/inside  ClusterIP  <IP>  <none>  80/TCP  <AGE>
-service/kubernetes  ClusterIP  <IP>  <none>  443/TCP  <AGE>
 service/outside  NodePort  <IP>  <none>  80:<PORT>/TCP  <AGE>
 
 NAME  READY  UP-TO-DATE  AVAILABLE  AGE
@@ -114,7 +113,6 @@ NAME  TYPE  CLUSTER-IP  EXTERNAL-IP  PORT(S)  AGE  SELECTOR
 service/balanced  LoadBalancer  <IP>  <pending>  80:<PORT>/TCP  <AGE>  app=balanced
 service/elsewhere  ExternalName  <none>  example.com  <none>  <AGE>  app=elsewhere
 service/inside  ClusterIP  <IP>  <none>  80/TCP  <AGE>  app=inside
-service/kubernetes  ClusterIP  <IP>  <none>  443/TCP  <AGE>  <none>
 service/outside  NodePort  <IP>  <none>  80:<PORT>/TCP  <AGE>  app=outside
 
 NAME  ROLE  AGE  USERS  GROUPS  SERVICEACCOUNTS

@@ -55,7 +55,7 @@ const ELSEWHERE: &[(u16, u16, Where)] = &[
     (155, 159, Unused),
     (177, 179, Unused),
     (202, 209, Unused),
-    (215, 215, Tests(&["costs_are_estimated_from_sizes"])),
+    (215, 215, Tests(&["a_rule_that_would_cost_too_much_is_refused_with_its_definition"])),
     (216, 216, Tests(&["an_evaluation_ends"])),
     (217, 217, Tests(&["a_rule_that_cannot_work_is_refused_with_its_definition"])),
     (219, 219, Tests(&["a_large_definition_is_accepted_and_used"])),

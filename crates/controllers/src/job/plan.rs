@@ -830,7 +830,7 @@ mod tests {
         assert_eq!(later.failures, [(0, 0), (1, 1), (2, 0)].into());
         let second = failed_before(&indexed(&pod("b", "Running"), 1), 1);
         let replaced = plan(&job, &[first.clone(), second], at(11));
-        assert_eq!(replaced.release, [first.clone()]);
+        assert_eq!(replaced.release, from_ref(&first));
         let again = failed_before(&indexed(&pod("b", "Failed"), 1), 1);
         let lost = plan(&job, &[released(&first), again.clone()], at(100));
         assert_eq!(lost.status.failed_indexes.as_deref(), Some("1"));

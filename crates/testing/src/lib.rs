@@ -12,10 +12,8 @@
 //! use futures::StreamExt;
 //! use headwater_testing::TestServer;
 //! use k8s_openapi::api::core::v1::ConfigMap;
-//! use kube::api::{Api, Patch, PatchParams};
 //! use kube::runtime::{controller::Action, wait::await_condition, watcher, Controller};
-//! use kube::{Client, CustomResource, CustomResourceExt, ResourceExt};
-//! use serde_json::json;
+//! use kube::{api::{Api, Patch, PatchParams}, Client, CustomResource, CustomResourceExt, ResourceExt};
 //! use std::{sync::Arc, time::Duration};
 //!
 //! #[derive(CustomResource, Clone, Debug, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
@@ -24,10 +22,9 @@
 //!
 //! async fn reconcile(greeting: Arc<Greeting>, client: Arc<Client>) -> Result<Action, kube::Error> {
 //!     let (name, text) = (greeting.name_any(), &greeting.spec.text);
-//!     let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"text": text}});
+//!     let map = serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"text": text}});
 //!     let maps = Api::<ConfigMap>::namespaced((*client).clone(), "default");
-//!     maps.patch(&name, &PatchParams::apply("greeter"), &Patch::Apply(map)).await?;
-//!     Ok(Action::await_change())
+//!     maps.patch(&name, &PatchParams::apply("greeter"), &Patch::Apply(map)).await.map(|_| Action::await_change())
 //! }
 //!
 //! # #[tokio::main(flavor = "current_thread")]
@@ -35,12 +32,11 @@
 //! let server = TestServer::start().await;
 //! server.define(&[Greeting::crd()]).await.unwrap();
 //! let greetings = Api::<Greeting>::namespaced(server.client(), "default");
-//! let operator = Controller::new(greetings, watcher::Config::default());
 //! let retry = |_: Arc<Greeting>, _: &kube::Error, _| Action::requeue(Duration::from_secs(1));
+//! let operator = Controller::new(greetings, watcher::Config::default());
 //! let running = operator.run(reconcile, retry, Arc::new(server.client())).for_each(|_| async {});
 //! server.apply_yaml("{apiVersion: example.com/v1, kind: Greeting, metadata: {name: hi}, spec: {text: hello}}").await.unwrap();
-//! let maps = Api::<ConfigMap>::namespaced(server.client(), "default");
-//! let made = await_condition(maps, "hi", |map: Option<&ConfigMap>| map.is_some_and(|map| map.data.is_some()));
+//! let made = await_condition(Api::namespaced(server.client(), "default"), "hi", |map: Option<&ConfigMap>| map.is_some_and(|map| map.data.is_some()));
 //! tokio::select! { _ = running => unreachable!(), made = made => assert_eq!(made.unwrap().unwrap().data.unwrap()["text"], "hello") }
 //! server.stop().await;
 //! # }

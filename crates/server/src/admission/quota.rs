@@ -83,6 +83,20 @@ impl Quotas {
             .collect()
     }
 
+    /// The newest quotas of a namespace, once all that was written with them is seen too: a write
+    /// reaches one kind after the other, and who counts must not have the quota without the object.
+    async fn seen(
+        &self,
+        cache: &Cache,
+        namespace: &str,
+    ) -> Result<Vec<(Arc<Object>, Value)>, Status> {
+        // What the one before stored must be seen.
+        cache.consistent().await.map_err(|error| status::from_cache(&error))?;
+        let quotas = self.of(cache, namespace);
+        cache.consistent().await.map_err(|error| status::from_cache(&error))?;
+        Ok(quotas)
+    }
+
     async fn turn(&self, namespace: &str) -> OwnedMutexGuard<Counted> {
         let turn = {
             let mut turns = self.turns.lock().expect("the map is never left half-changed");
@@ -110,10 +124,8 @@ impl Quotas {
         }
         let (new, old) = (usage(kind, attempt.new), attempt.old.map(|old| usage(kind, old)));
         let mut counted = self.turn(attempt.namespace).await;
-        // What the one before stored must be seen.
-        cache.consistent().await.map_err(|error| status::from_cache(&error))?;
         let mut beside = Vec::new();
-        for (object, quota) in self.of(cache, attempt.namespace) {
+        for (object, quota) in self.seen(cache, attempt.namespace).await? {
             let scopes = Scopes::of(&quota);
             if !scopes.cover(kind, attempt.new) {
                 continue;
@@ -160,9 +172,8 @@ impl Quotas {
         let mut counted = self.turn(namespace).await;
         let cache = server.cache();
         loop {
-            cache.consistent().await.map_err(|error| status::from_cache(&error))?;
             let mut forestalled = false;
-            for (object, quota) in self.of(cache, namespace) {
+            for (object, quota) in self.seen(cache, namespace).await? {
                 let hard = amounts(&quota["spec"]["hard"]);
                 let used = counted.used(server, &quota, &Scopes::of(&quota), namespace);
                 let status = standing(&quota, &hard, &used);

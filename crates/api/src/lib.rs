@@ -6,6 +6,7 @@
 
 pub mod clock;
 pub mod revision;
+mod wide;
 pub mod json;
 pub mod scan;
 mod marks;

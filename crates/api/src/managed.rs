@@ -10,6 +10,7 @@ mod compare;
 mod entry;
 mod fields;
 mod merge;
+mod owned;
 mod structure;
 mod versions;
 

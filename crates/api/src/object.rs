@@ -145,25 +145,27 @@ impl Object {
     ) -> Result<Object, Malformed> {
         let bytes = object_in(&frame, event);
         let mut head = Head::new(fields.len());
-        let paths: Vec<Path<'_>> =
-            fields.iter().enumerate().map(|(index, field)| (index, field.path())).collect();
-        // What no field is below is not looked at, once the metadata is known.
-        let only_metadata =
-            paths.iter().all(|(_, path)| path.first().is_none_or(|n| n == "metadata"));
+        let sought = Sought::all(fields);
+        let (in_metadata, outside) = sought.split("metadata");
         let scanned = Scanner::new(bytes).object::<Stop>(|key, at| {
             if at.is(key, "metadata") {
                 head.metadata_key = key.start - 1;
                 let start = at.offset() as u32;
                 head.metadata(at)?;
                 head.metadata = Span { start, end: at.offset() as u32 };
-                return if only_metadata { Err(Stop::Done) } else { Ok(()) };
+                // What no field is below is not looked at, once the metadata is known.
+                return if outside.is_none() { Err(Stop::Done) } else { Ok(()) };
             }
-            Ok(head.fields_below(key, at, &paths)?)
+            Ok(head.fields_below(key, at, outside)?)
         });
         if let Err(Stop::Broken(broken)) = scanned {
             return Err(broken);
         }
-        head.metadata_fields(bytes, &paths)?;
+        if !in_metadata.is_none() {
+            // Such fields are rare, so they take a second look.
+            let mut scanner = Scanner::at(bytes, head.metadata.start);
+            scanner.object::<Malformed>(|key, at| head.fields_below(key, at, in_metadata))?;
+        }
         let name = head.name.as_ref().ok_or(Malformed { at: 0 })?.of(bytes).to_owned();
         let namespace = head.namespace.as_ref().map(|text| text.of(bytes)).unwrap_or_default();
         let namespace_len = namespace.len() as u32;
@@ -354,8 +356,58 @@ fn metadata_start(stored: &[u8]) -> Result<usize, Malformed> {
     }
 }
 
-/// A selectable field: its index, and what is left of its path.
-type Path<'a> = (usize, &'a [Cow<'static, str>]);
+/// The selectable fields that may be below a place in the object.
+#[derive(Clone, Copy)]
+struct Sought<'a> {
+    fields: &'a [Field],
+    /// Which of them: a bit each. No kind has as many as there are bits.
+    which: u64,
+    /// How many names of their paths lead to that place.
+    depth: usize,
+}
+
+impl<'a> Sought<'a> {
+    fn all(fields: &'a [Field]) -> Sought<'a> {
+        let count = fields.len().min(u64::BITS as usize);
+        let which = (0..count).fold(0, |which, index| which | 1 << index);
+        Sought { fields, which, depth: 0 }
+    }
+
+    fn is_none(&self) -> bool {
+        self.which == 0
+    }
+
+    /// Their indices.
+    fn indices(&self) -> impl Iterator<Item = usize> + use<> {
+        let mut left = self.which;
+        std::iter::from_fn(move || {
+            let index = (left != 0).then(|| left.trailing_zeros() as usize)?;
+            left &= left - 1;
+            Some(index)
+        })
+    }
+
+    /// Those that are below `name` and the others; the first are seen from there.
+    fn split(self, name: &str) -> (Sought<'a>, Sought<'a>) {
+        let which = self.at(name.as_bytes());
+        let below = Sought { which, depth: self.depth + 1, ..self };
+        (below, Sought { which: self.which & !which, ..self })
+    }
+
+    /// Which of them have this name next.
+    fn at(&self, name: &[u8]) -> u64 {
+        let is_next = |index: &usize| {
+            let next = self.fields[*index].path().get(self.depth);
+            next.is_some_and(|next| next.as_bytes() == name)
+        };
+        self.indices().filter(is_next).fold(0, |which, index| which | 1 << index)
+    }
+
+    /// Whether the path of a field has ended.
+    fn is_here(&self, index: usize) -> bool {
+        self.fields[index].path().len() == self.depth
+    }
+}
 
 /// What is collected while the bytes are scanned once.
 struct Head {
@@ -398,66 +450,47 @@ impl Head {
 
     fn metadata(&mut self, scanner: &mut Scanner<'_>) -> Result<(), Malformed> {
         scanner.object(|key, at| {
-            if at.is(key, "name") {
-                self.name = Some(string(at)?);
-            } else if at.is(key, "namespace") {
-                self.namespace = Some(string(at)?);
-            } else if at.is(key, "uid") {
-                self.uid = at.string()?;
-            } else if at.is(key, "deletionTimestamp") {
-                self.deleting = at.peek() == Some(b'"');
-                at.value()?;
-            } else if at.is(key, "labels") && at.peek() == Some(b'{') {
-                at.object::<Malformed>(|key, at| {
+            match &*at.name(key) {
+                b"name" => self.name = Some(string(at)?),
+                b"namespace" => self.namespace = Some(string(at)?),
+                b"uid" => self.uid = at.string()?,
+                b"deletionTimestamp" => {
+                    self.deleting = at.peek() == Some(b'"');
+                    at.value()?;
+                }
+                b"labels" if at.peek() == Some(b'{') => at.object::<Malformed>(|key, at| {
                     let key = Text::new(at, key)?;
                     self.labels.push((key, string(at)?));
                     Ok(())
-                })?;
-            } else {
-                at.value()?;
+                })?,
+                _ => drop(at.value()?),
             }
             Ok(())
         })
-    }
-
-    /// Fields whose path begins with `metadata` are rare, so they take a second look.
-    fn metadata_fields(&mut self, bytes: &[u8], paths: &[Path<'_>]) -> Result<(), Malformed> {
-        let below: Vec<Path<'_>> = paths
-            .iter()
-            .filter(|(_, path)| path.len() > 1 && path[0] == "metadata")
-            .map(|(index, path)| (*index, &path[1..]))
-            .collect();
-        if below.is_empty() {
-            return Ok(());
-        }
-        let mut scanner = Scanner::at(bytes, self.metadata.start);
-        scanner.object(|key, at| self.fields_below(key, at, &below))
     }
 
     fn fields_below(
         &mut self,
         key: Span,
         at: &mut Scanner<'_>,
-        paths: &[Path<'_>],
+        sought: Sought<'_>,
     ) -> Result<(), Malformed> {
-        let below: Vec<Path<'_>> = paths
-            .iter()
-            .filter(|(_, path)| path.first().is_some_and(|name| at.is(key, name)))
-            .map(|(index, path)| (*index, &path[1..]))
-            .collect();
-        let deeper = below.iter().any(|(_, path)| !path.is_empty());
+        let which = sought.at(&at.name(key));
+        if which == 0 {
+            return at.value().map(drop);
+        }
+        let sought = Sought { which, depth: sought.depth + 1, ..sought };
+        let deeper = sought.indices().any(|index| !sought.is_here(index));
         if deeper && at.peek() == Some(b'{') {
-            return at.object(|key, at| self.fields_below(key, at, &below));
+            return at.object(|key, at| self.fields_below(key, at, sought));
         }
         let text = scalar(at)?;
-        for (index, path) in &below {
-            if path.is_empty() {
-                self.fields[*index] = match &text {
-                    Some(Text::At(span)) => Some(Text::At(*span)),
-                    Some(Text::Copy(text)) => Some(Text::Copy(text.clone())),
-                    None => None,
-                };
-            }
+        for index in sought.indices().filter(|index| sought.is_here(*index)) {
+            self.fields[index] = match &text {
+                Some(Text::At(span)) => Some(Text::At(*span)),
+                Some(Text::Copy(text)) => Some(Text::Copy(text.clone())),
+                None => None,
+            };
         }
         Ok(())
     }

@@ -9,6 +9,8 @@ use std::borrow::Cow;
 
 use memchr::memchr2;
 
+use crate::wide;
+
 /// The bytes are not the JSON that was expected; `at` is the offset where that was noticed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed JSON at byte {at}")]
@@ -37,8 +39,45 @@ impl Span {
     }
 }
 
-/// How far the end of a string is looked for byte by byte.
-const NEAR: usize = 24;
+/// How far the end of a string is looked for without setting up a search over wide words.
+const NEAR: usize = 64;
+
+/// The offset behind the quote that closes the string which `start` is inside of.
+#[inline(always)]
+fn string_end(bytes: &[u8], start: usize) -> Option<usize> {
+    let mut at = start;
+    loop {
+        let rest = bytes.get(at..)?;
+        at += match rest.first_chunk() {
+            Some(_) if at > start + NEAR => memchr2(b'"', b'\\', rest)?,
+            Some(word) => wide::quote_in(*word),
+            None => wide::quote(rest),
+        };
+        match bytes.get(at)? {
+            b'"' => return Some(at + 1),
+            b'\\' => at += 2,
+            _ => {}
+        }
+    }
+}
+
+/// The offset behind the bracket that closes the one at `at`.
+pub(crate) fn container_end(bytes: &[u8], mut at: usize) -> Option<usize> {
+    let mut depth = 0usize;
+    loop {
+        match bytes.get(at)? {
+            b'"' => {
+                at = string_end(bytes, at + 1)?;
+                continue;
+            }
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' if depth == 1 => return Some(at + 1),
+            b'}' | b']' => depth -= 1,
+            _ => {}
+        }
+        at += 1;
+    }
+}
 
 /// A position in JSON text.
 #[derive(Clone, Copy, Debug)]
@@ -90,34 +129,12 @@ impl<'a> Scanner<'a> {
     pub fn string(&mut self) -> Result<Span, Malformed> {
         self.expect(b'"')?;
         let start = self.at;
-        // Most strings are short: they end before a search over wide words has begun.
-        let near = self.bytes.len().min(start + NEAR);
-        while self.at < near {
-            match self.bytes[self.at] {
-                b'"' => {
-                    let end = self.at;
-                    self.at = end + 1;
-                    return Ok(Span::new(start, end));
-                }
-                b'\\' => self.at += 2,
-                _ => self.at += 1,
-            }
-        }
-        loop {
-            let rest = self.bytes.get(self.at..).unwrap_or_default();
-            match memchr2(b'"', b'\\', rest) {
-                None => {
-                    self.at = self.bytes.len();
-                    return self.fail();
-                }
-                Some(found) if rest[found] == b'"' => {
-                    let end = self.at + found;
-                    self.at = end + 1;
-                    return Ok(Span::new(start, end));
-                }
-                Some(found) => self.at += found + 2,
-            }
-        }
+        let Some(end) = string_end(self.bytes, start) else {
+            self.at = self.bytes.len();
+            return self.fail();
+        };
+        self.at = end;
+        Ok(Span::new(start, end - 1))
     }
 
     /// Skips one value of any kind and answers its span.
@@ -145,23 +162,14 @@ impl<'a> Scanner<'a> {
     }
 
     fn container(&mut self) -> Result<(), Malformed> {
-        let mut depth = 0usize;
-        while let Some(&byte) = self.bytes.get(self.at) {
-            match byte {
-                b'"' => {
-                    self.string()?;
-                    continue;
-                }
-                b'{' | b'[' => depth += 1,
-                b'}' | b']' => depth -= 1,
-                _ => {}
-            }
-            self.at += 1;
-            if depth == 0 {
-                return Ok(());
+        match container_end(self.bytes, self.at) {
+            Some(end) => self.at = end,
+            None => {
+                self.at = self.bytes.len();
+                return self.fail();
             }
         }
-        self.fail()
+        Ok(())
     }
 
     /// Calls `visit` for each member of the object that starts here. `visit` is given the key and
@@ -218,7 +226,20 @@ impl<'a> Scanner<'a> {
     /// Whether the key at `span` is `name`. Keys written with escapes are unescaped first.
     pub fn is(&self, span: Span, name: &str) -> bool {
         let raw = span.of(self.bytes);
-        raw == name.as_bytes() || (raw.contains(&b'\\') && unescape(raw).as_deref() == Some(name))
+        // Escapes take more room than what they stand for.
+        raw == name.as_bytes() || (raw.len() > name.len() && *self.name(span) == *name.as_bytes())
+    }
+
+    /// The key at `span`, unescaped where it is written with escapes. What it says need not be text.
+    pub fn name(&self, span: Span) -> Cow<'a, [u8]> {
+        let raw = span.of(self.bytes);
+        match wide::quote(raw) == raw.len() {
+            true => Cow::Borrowed(raw),
+            false => match unescape(raw) {
+                Some(text) => Cow::Owned(text.into_owned().into_bytes()),
+                None => Cow::Borrowed(raw),
+            },
+        }
     }
 
     /// The text of a string span.

@@ -12,6 +12,7 @@ use crate::json::{Map, Number, Text, Value};
 use super::Parsed;
 use super::path::Path;
 use crate::scan::Scanner;
+use crate::wide;
 
 /// The deepest nesting of any document. A stack overflow cannot be caught, so everything that
 /// walks a tree must be safe at this depth on a worker's stack, in debug builds too.
@@ -20,6 +21,9 @@ pub const DEPTH_MAX: u32 = 512;
 /// Most objects and lists in a document. Each takes hundreds of bytes in memory, where `{}` takes two
 /// on the wire; no object that can be stored has as many.
 pub const NESTED_MAX: usize = 200_000;
+
+/// Room for the members of objects that are open at the same time, in most documents.
+const MEMBERS: usize = 64;
 
 /// Why bytes are not a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,7 +99,7 @@ impl<'a> Parser<'a> {
             at: 0,
             depth: 0,
             nested: 0,
-            members: Vec::new(),
+            members: Vec::with_capacity(MEMBERS),
             duplicates: Vec::new(),
             fields: None,
             packs: false,
@@ -196,9 +200,10 @@ impl<'a> Parser<'a> {
     /// Makes an object of the members from `start` on.
     fn close(&mut self, start: usize, path: &Path<'_>) -> Map {
         let members = &self.members[start..];
-        if !members.is_sorted_by(|one, other| one.0 < other.0) {
-            repeated(members, |key| self.duplicates.push(Path::Field(path, key).to_string()));
+        if members.is_sorted_by(|one, other| one.0 < other.0) {
+            return Map::sorted(self.members.drain(start..));
         }
+        repeated(members, |key| self.duplicates.push(Path::Field(path, key).to_string()));
         self.members.drain(start..).collect()
     }
 
@@ -260,7 +265,7 @@ impl<'a> Parser<'a> {
     /// Text up to a quote or a backslash.
     fn plain(&mut self) -> Result<&'a str, Malformed> {
         let start = self.at;
-        self.at += plain_length(&self.text.as_bytes()[start..]);
+        self.at += wide::quote_or_control(&self.text.as_bytes()[start..]);
         match self.byte() {
             Some(b'"' | b'\\') => Ok(&self.text[start..self.at]),
             _ => Err(self.unexpected("in string literal")),
@@ -416,31 +421,6 @@ fn repeated(members: &[(Text, Value)], mut tell: impl FnMut(&str)) {
     }
     let mut seen = BTreeSet::new();
     members.iter().filter(|(key, _)| !seen.insert(key)).for_each(|(key, _)| tell(key));
-}
-
-/// How many bytes stand before the first quote, backslash or control character: eight are looked at
-/// at a time.
-fn plain_length(bytes: &[u8]) -> usize {
-    const ONES: u64 = u64::from_ne_bytes([1; 8]);
-    const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
-    let mut chunks = bytes.chunks_exact(8);
-    let mut length = 0;
-    for chunk in &mut chunks {
-        let word = u64::from_le_bytes(chunk.try_into().expect("a chunk is eight bytes"));
-        let quote = word ^ (ONES * u64::from(b'"'));
-        let slash = word ^ (ONES * u64::from(b'\\'));
-        let control = word.wrapping_sub(ONES * u64::from(b' ')) & !word;
-        // A byte that becomes negative by one less was zero. Borrows only reach later bytes.
-        let found =
-            (quote.wrapping_sub(ONES) & !quote) | (slash.wrapping_sub(ONES) & !slash) | control;
-        if found & HIGH != 0 {
-            return length + ((found & HIGH).trailing_zeros() / 8) as usize;
-        }
-        length += 8;
-    }
-    let rest = chunks.remainder();
-    let end = rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | ..b' '));
-    length + end.unwrap_or(rest.len())
 }
 
 /// A byte as Go quotes it in errors: taken for a character of its own.

@@ -30,7 +30,7 @@ type Member = (Text, Value);
 const FEW_MAX: usize = 256;
 
 /// Up to so many are looked through one by one.
-const SCANNED_MAX: usize = 8;
+const SCANNED_MAX: usize = 24;
 
 impl Map {
     /// No members.
@@ -41,6 +41,14 @@ impl Map {
     /// No members yet, and room for some.
     pub fn with_capacity(capacity: usize) -> Map {
         Map(Members::Few(Vec::with_capacity(capacity.min(FEW_MAX))))
+    }
+
+    /// Members that are in order already, each once.
+    pub(crate) fn sorted(members: impl ExactSizeIterator<Item = Member>) -> Map {
+        Map(match members.len() > FEW_MAX {
+            true => Members::Many(Box::new(members.collect())),
+            false => Members::Few(members.collect()),
+        })
     }
 
     /// Members in any order. Of those with the same key the last one stays.

@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::ser::Formatter;
 
 use super::{Map, Value};
+use crate::wide;
 
 /// Compact JSON without `<`, `>`, `&` and the line ends of scripts.
 ///
@@ -75,45 +76,23 @@ pub fn push_string(out: &mut Vec<u8>, text: &str) {
 pub fn push_text(out: &mut Vec<u8>, text: &str) {
     let bytes = text.as_bytes();
     let mut written = 0;
-    let mut at = 0;
+    let mut at = wide::special(bytes);
     while at < bytes.len() {
-        let byte = bytes[at];
-        if !SPECIAL[usize::from(byte)] {
-            at += 1;
-            continue;
-        }
-        let length = match byte {
-            0xE2 if !matches!(bytes[at..], [_, 0x80, 0xA8 | 0xA9, ..]) => {
-                at += 1;
-                continue;
-            }
-            0xE2 => 3,
+        let length = match bytes[at..] {
+            [0xE2, 0x80, 0xA8 | 0xA9, ..] => 3,
+            [0xE2, ..] => 0,
             _ => 1,
         };
-        out.extend_from_slice(&bytes[written..at]);
-        push_escape(out, &bytes[at..at + length]);
-        at += length;
-        written = at;
+        if length > 0 {
+            out.extend_from_slice(&bytes[written..at]);
+            push_escape(out, &bytes[at..at + length]);
+            written = at + length;
+        }
+        at += length.max(1);
+        at += wide::special(&bytes[at..]);
     }
     out.extend_from_slice(&bytes[written..]);
 }
-
-/// Bytes that are, or may begin, something that is escaped.
-const SPECIAL: [bool; 256] = {
-    let mut special = [false; 256];
-    let mut byte = 0;
-    while byte < 0x20 {
-        special[byte] = true;
-        byte += 1;
-    }
-    special[b'"' as usize] = true;
-    special[b'\\' as usize] = true;
-    special[b'<' as usize] = true;
-    special[b'>' as usize] = true;
-    special[b'&' as usize] = true;
-    special[0xE2] = true;
-    special
-};
 
 fn push_escape(out: &mut Vec<u8>, letter: &[u8]) {
     let code = match letter {

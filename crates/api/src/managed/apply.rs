@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use super::compare::{self, compare_objects};
 use super::entry::{Entries, Entry, Operation};
 use super::fields::Fields;
+use super::owned::Owned;
 use super::versions::Elsewhere;
 use super::{Conflict, Error, Structure, Versions, Write};
 use super::{managed_of, merge, set_managed, stored_text, stripped, take};
@@ -87,7 +88,8 @@ impl<'a, V: Versions> Apply<'a, V> {
             Some(last) if self.is_told_elsewhere(last, &entries) => {
                 self.prune_across(merged, last, &set, &entries)?
             }
-            Some(last) => self.prune(merged, &last.fields, &set, &entries),
+            Some(last) if last.fields.is_within(&set) => merged,
+            Some(last) => self.prune(merged, &last.fields.set(), &set, &entries),
             None => merged,
         };
         let changes = compare_objects(self.current, &object, self.write.ignored, self.structure);
@@ -105,7 +107,7 @@ impl<'a, V: Versions> Apply<'a, V> {
         } else {
             Some(rfc3339(self.write.now).into())
         };
-        entries.insert(Entry::new(id, self.write.api_version, time, stripped(set)));
+        entries.insert(Entry::new(id, self.write.api_version, time, Owned::Set(stripped(set))));
         Ok((object, entries.encode()))
     }
 
@@ -117,13 +119,10 @@ impl<'a, V: Versions> Apply<'a, V> {
         set: &Fields<'a>,
         others: &Entries<'a>,
     ) -> Value {
-        if last.is_subset(set) {
-            return merged;
-        }
         let structure = self.structure;
         let mut owned = set.clone();
         for entry in others.iter() {
-            owned.union(entry.fields.clone());
+            owned.union(entry.fields.set().into_owned());
         }
         let last = last.with_named(structure);
         let all = compare::fields_of_object(&merged, structure).with_named(structure);
@@ -158,7 +157,7 @@ impl<'a, V: Versions> Apply<'a, V> {
         let own = self.write.api_version;
         let Some(structure) = self.versions.structure(last.version()) else { return Ok(merged) };
         let before = self.at(&merged, last.version())?;
-        let owned = last.fields.with_named(structure);
+        let owned = last.fields.set().with_named(structure);
         let mut pruned = merge::remove(&before, &owned, structure).unwrap_or_default();
         let mut at = last.version().to_owned();
         let mut versions: BTreeSet<&str> = others.versions().chain([own]).collect();

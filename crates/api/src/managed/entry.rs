@@ -10,6 +10,7 @@ use crate::json::Value;
 
 use super::compare::Changes;
 use super::fields::Fields;
+use super::owned::Owned;
 use super::versions::Different;
 use super::{Conflict, Write};
 use crate::clock::rfc3339;
@@ -55,7 +56,7 @@ pub(super) struct Entry<'a> {
     api_version: Cow<'a, str>,
     /// When the set last changed; an apply that changed nothing leaves none.
     pub(super) time: Option<Cow<'a, str>>,
-    pub(super) fields: Fields<'a>,
+    pub(super) fields: Owned<'a>,
 }
 
 /// All entries of an object.
@@ -88,7 +89,7 @@ impl<'a> Wire<'a> {
         }
     }
 
-    fn with(self, fields: Fields<'a>) -> Option<Entry<'a>> {
+    fn with(self, fields: Owned<'a>) -> Option<Entry<'a>> {
         let operation = match &*self.operation {
             "Apply" => Operation::Apply,
             "Update" => Operation::Update,
@@ -130,7 +131,7 @@ impl<'a> Entry<'a> {
         id: Id<'a>,
         api_version: &'a str,
         time: Option<Cow<'a, str>>,
-        fields: Fields<'a>,
+        fields: Owned<'a>,
     ) -> Entry<'a> {
         Entry { id, api_version: Cow::Borrowed(api_version), time, fields }
     }
@@ -138,12 +139,11 @@ impl<'a> Entry<'a> {
     /// Reads an entry that we wrote; `Ok(None)` if it says nothing we know.
     fn scan(text: &'a str, scanner: &mut Scanner<'a>) -> Result<Option<Entry<'a>>, Malformed> {
         let mut wire = Wire::default();
-        let mut fields = Fields::default();
+        let mut fields = Owned::Stored("{}");
         scanner.object::<Malformed>(|key, at| {
             if at.is(key, "fieldsV1") {
                 let span = at.value()?;
-                let text = &text[span.start as usize..span.end as usize];
-                fields = Fields::stored(text).unwrap_or_default();
+                fields = Owned::Stored(&text[span.start as usize..span.end as usize]);
                 return Ok(());
             }
             if at.peek() != Some(b'"') {
@@ -218,7 +218,7 @@ impl<'a> Entries<'a> {
                 None | Some(Value::Null) => Fields::default(),
                 Some(fields) => Fields::read(fields)?,
             };
-            entries.insert(Wire::of(value).with(fields)?);
+            entries.insert(Wire::of(value).with(Owned::Set(fields))?);
         }
         Some(entries)
     }
@@ -282,7 +282,7 @@ impl<'a> Entries<'a> {
     pub(super) fn owned_in(&self, version: &str) -> Fields<'a> {
         let mut owned = Fields::default();
         for entry in self.iter().filter(|entry| entry.version() == version) {
-            owned.union(entry.fields.clone());
+            owned.union(entry.fields.set().into_owned());
         }
         owned
     }
@@ -305,18 +305,26 @@ impl<'a> Entries<'a> {
         write: &Write<'a>,
         elsewhere: &Different<'_>,
     ) {
-        self.lose(&changes, elsewhere);
-        let mut taken = changes.modified;
-        taken.union(changes.added);
-        if taken.is_empty() {
-            return;
-        }
         let id = Entry::id(write, Operation::Update);
-        if let Some(previous) = self.remove(&id) {
-            taken.union(previous.fields);
+        let previous = self.remove(&id);
+        self.lose(&changes, elsewhere);
+        let Changes { added, modified, removed } = changes;
+        let mut taken = modified;
+        taken.union(added);
+        let is_taken = !taken.is_empty();
+        // Mostly a manager changes what it owns already.
+        let (time, owned) = match previous {
+            Some(Entry { time, mut fields, .. }) => {
+                fields.subtract(&removed);
+                (time, fields.union(taken))
+            }
+            None => (None, Owned::Set(taken)),
+        };
+        let time = if is_taken { Some(rfc3339(write.now).into()) } else { time };
+        self.insert(Entry::new(id, write.api_version, time, owned));
+        if is_taken {
+            self.fold_oldest();
         }
-        self.insert(Entry::new(id, write.api_version, Some(rfc3339(write.now).into()), taken));
-        self.fold_oldest();
     }
 
     /// Takes changed and removed fields from all entries.
@@ -341,8 +349,13 @@ impl<'a> Entries<'a> {
         let entries = self.entries.values();
         for entry in entries.filter(|entry| !elsewhere.is_gone(&entry.api_version)) {
             let changes = elsewhere.at(&entry.api_version).unwrap_or(changes);
-            let mut fields = entry.fields.intersect(&changes.modified);
-            fields.union(entry.fields.intersect(&changes.added));
+            let sets = [&changes.modified, &changes.added];
+            if !sets.iter().any(|set| entry.fields.touches(set)) {
+                continue;
+            }
+            let owned = entry.fields.set();
+            let mut fields = owned.intersect(&changes.modified);
+            fields.union(owned.intersect(&changes.added));
             let manager = entry.shown();
             conflicts.extend(
                 fields
@@ -392,7 +405,7 @@ impl<'a> Entries<'a> {
             None => return,
         };
         if let Some(entry) = self.remove(id) {
-            into.fields.union(entry.fields);
+            into.fields = into.fields.union(entry.fields.into_set());
             into.time = entry.time;
         }
         self.insert(Entry { id: bucket, ..into });

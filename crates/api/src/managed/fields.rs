@@ -14,7 +14,8 @@ use crate::json::Value;
 use super::structure::Structure;
 use crate::json::push_text;
 use crate::query::quote;
-use crate::scan::unescape;
+use crate::scan::{container_end, unescape};
+use crate::wide;
 
 /// A set of fields, or what is below a node of one: sorted, each step once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -301,6 +302,13 @@ impl<'a> Fields<'a> {
         (reader.at == text.len()).then_some(node.below)
     }
 
+    /// How a set that we wrote stands to another one; none if it has to be read to know.
+    pub(super) fn meet_stored(text: &str, other: &Fields<'_>) -> Option<Meeting> {
+        let mut reader = Reader { text, at: 0 };
+        let (_, meeting) = reader.meet(other)?;
+        (reader.at == text.len()).then_some(meeting)
+    }
+
     /// A set that came from outside, in its one spelling; none if it is not a set. Steps of a kind
     /// we do not know are left out.
     pub(super) fn read(value: &'a Value) -> Option<Fields<'a>> {
@@ -342,6 +350,27 @@ impl<'a> Fields<'a> {
     }
 }
 
+/// How one set stands to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Meeting {
+    /// They have something in common.
+    pub(super) touches: bool,
+    /// All of the other is in the one.
+    pub(super) covers: bool,
+    /// All of the one is in the other.
+    pub(super) within: bool,
+}
+
+impl Meeting {
+    /// Takes note of a place that both have something to say about: whether it is in the one set,
+    /// and how the two stand below it; whether it is in the other.
+    fn add(&mut self, (ours, below): (bool, Meeting), theirs: bool) {
+        self.touches |= below.touches || (ours && theirs);
+        self.covers &= below.covers && (ours || !theirs);
+        self.within &= below.within && (theirs || !ours);
+    }
+}
+
 /// Reads a set in the form in which [`Fields::write`] writes it: nothing but keys and braces.
 struct Reader<'a> {
     text: &'a str,
@@ -374,6 +403,54 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Walks a node along what another set has below the same place: whether the node itself
+    /// belongs to its set, and how the two stand to each other below it. None if the text is not as
+    /// we write it where it was looked at.
+    fn meet(&mut self, other: &Fields<'_>) -> Option<(bool, Meeting)> {
+        let mut meeting = Meeting { touches: false, covers: true, within: true };
+        self.take(b'{')?;
+        if self.take(b'}').is_some() {
+            return Some((true, Meeting { covers: other.is_empty(), ..meeting }));
+        }
+        let (mut member, mut last) = (false, None);
+        let mut theirs = other.0.iter().peekable();
+        loop {
+            let key = self.key()?;
+            self.take(b':')?;
+            if key == "." {
+                member = true;
+                self.skip()?;
+            } else {
+                let step = Step::read(key)??;
+                while theirs.next_if(|(their, _)| *their < step).is_some() {
+                    meeting.covers = false;
+                }
+                match theirs.next_if(|(their, _)| *their == step) {
+                    Some((_, node)) => meeting.add(self.meet(&node.below)?, node.member),
+                    None => {
+                        self.skip()?;
+                        meeting.within = false;
+                    }
+                }
+                if last.is_some_and(|last| last >= step) {
+                    return None;
+                }
+                last = Some(step);
+            }
+            if self.take(b',').is_none() {
+                self.take(b'}')?;
+                meeting.covers &= theirs.next().is_none();
+                return Some((member, meeting));
+            }
+        }
+    }
+
+    /// Steps over a node.
+    fn skip(&mut self) -> Option<()> {
+        self.at = container_end(self.text.as_bytes(), self.at)?;
+        Some(())
+    }
+
     fn take(&mut self, byte: u8) -> Option<()> {
         (self.text.as_bytes().get(self.at) == Some(&byte)).then(|| self.at += 1)
     }
@@ -384,13 +461,13 @@ impl<'a> Reader<'a> {
         let bytes = self.text.as_bytes();
         let mut escaped = false;
         loop {
+            self.at += wide::quote(bytes.get(self.at..)?);
             match bytes.get(self.at)? {
                 b'"' => break,
-                b'\\' => {
+                _ => {
                     escaped = true;
                     self.at += 2;
                 }
-                _ => self.at += 1,
             }
         }
         let raw = self.text.get(start..self.at)?;

@@ -4,6 +4,7 @@ use crate::json::{Map, json};
 use proptest::prelude::*;
 
 use super::apply::LAST_APPLIED;
+use super::fields::Meeting;
 use super::*;
 use crate::kind::{Kind, builtin};
 
@@ -597,6 +598,10 @@ proptest! {
         one.write(&mut text);
         let text = String::from_utf8(text).unwrap();
         prop_assert_eq!(&text, &a.to_string());
+        let meeting = Fields::meet_stored(&text, &other);
+        let (touches, covers) = (!x.is_disjoint(&y), y.is_subset(&x));
+        let expected = Meeting { touches, covers, within: x.is_subset(&y) };
+        prop_assert_eq!(meeting, Some(expected));
         prop_assert_eq!(Fields::stored(&text), Some(one));
     }
 

@@ -1,0 +1,114 @@
+//! What an entry owns: the text that is stored, until somebody has to change it.
+//!
+//! A set is as long as the object it speaks of, and most writes change a field or two. Whether they
+//! concern a set at all is found by walking its text along what changed; everything else is stepped
+//! over. A set that does not change is written back as the text it was.
+
+use std::borrow::Cow;
+
+use super::fields::{Fields, Meeting};
+
+/// The fields of an entry.
+#[derive(Clone, Debug)]
+pub(super) enum Owned<'a> {
+    /// As they are stored.
+    Stored(&'a str),
+    Set(Fields<'a>),
+}
+
+impl<'a> Owned<'a> {
+    pub(super) fn is_empty(&self) -> bool {
+        match self {
+            Owned::Stored(text) => *text == "{}",
+            Owned::Set(set) => set.is_empty(),
+        }
+    }
+
+    /// The set. Text that is none says nothing.
+    pub(super) fn set(&self) -> Cow<'_, Fields<'a>> {
+        match self {
+            Owned::Stored(text) => Cow::Owned(Fields::stored(text).unwrap_or_default()),
+            Owned::Set(set) => Cow::Borrowed(set),
+        }
+    }
+
+    /// The set, by itself.
+    pub(super) fn into_set(self) -> Fields<'a> {
+        match self {
+            Owned::Stored(text) => Fields::stored(text).unwrap_or_default(),
+            Owned::Set(set) => set,
+        }
+    }
+
+    /// Whether it has something in common with another set.
+    pub(super) fn touches(&self, other: &Fields<'_>) -> bool {
+        !other.is_empty()
+            && match self.meet(other) {
+                Some(meeting) => meeting.touches,
+                None => !self.set().intersect(other).is_empty(),
+            }
+    }
+
+    /// Whether all of another set is in it.
+    fn covers(&self, other: &Fields<'_>) -> bool {
+        match self.meet(other) {
+            Some(meeting) => meeting.covers,
+            None => other.is_subset(&self.set()),
+        }
+    }
+
+    /// Whether all of it is in another set.
+    pub(super) fn is_within(&self, other: &Fields<'_>) -> bool {
+        match self.meet(other) {
+            Some(meeting) => meeting.within,
+            None => self.set().is_subset(other),
+        }
+    }
+
+    fn meet(&self, other: &Fields<'_>) -> Option<Meeting> {
+        match self {
+            Owned::Stored(text) => Fields::meet_stored(text, other),
+            Owned::Set(_) => None,
+        }
+    }
+
+    /// Takes a set out of it.
+    pub(super) fn subtract(&mut self, other: &Fields<'_>) {
+        if let Owned::Stored(text) = *self
+            && self.touches(other)
+        {
+            *self = Owned::Set(Fields::stored(text).unwrap_or_default());
+        }
+        if let Owned::Set(set) = self {
+            set.subtract(other);
+        }
+    }
+
+    /// Adds a set to it.
+    pub(super) fn union(self, other: Fields<'a>) -> Owned<'a> {
+        if self.covers(&other) {
+            return self;
+        }
+        let mut set = self.into_set();
+        set.union(other);
+        Owned::Set(set)
+    }
+
+    /// Writes it as JSON.
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        match self {
+            Owned::Stored(text) => out.extend_from_slice(text.as_bytes()),
+            Owned::Set(set) => set.write(out),
+        }
+    }
+}
+
+impl PartialEq for Owned<'_> {
+    fn eq(&self, other: &Owned<'_>) -> bool {
+        match (self, other) {
+            // A set has one spelling.
+            (Owned::Stored(one), Owned::Stored(other)) => one == other,
+            _ => self.set() == other.set(),
+        }
+    }
+}

@@ -119,22 +119,13 @@ impl Object {
         event: EventType,
         fields: &[Field],
     ) -> Result<Object, Malformed> {
-        let metadata = metadata_start(stored)?;
-        let (before, after) = stored.split_at(metadata + 1);
-        let comma = if after.first() == Some(&b'}') { "" } else { "," };
-        let version = match revision {
-            Revision::ZERO => String::new(), // never stored: the answer to a dry run
-            revision => format!("\"resourceVersion\":\"{revision}\"{comma}"),
-        };
-        let prefix = event.prefix();
-        let mut buffer =
-            BytesMut::with_capacity(prefix.len() + stored.len() + version.len() + FRAME_END.len());
-        buffer.put_slice(prefix.as_bytes());
-        buffer.put_slice(before);
-        buffer.put_slice(version.as_bytes());
-        buffer.put_slice(after);
-        buffer.put_slice(FRAME_END.as_bytes());
-        Object::from_frame(buffer.freeze(), event, revision, fields)
+        let frame = spliced(stored, revision, [event.prefix(), FRAME_END])?;
+        Object::from_frame(frame, event, revision, fields)
+    }
+
+    /// The same bytes with their resourceVersion, without looking for their head.
+    pub fn stamp(stored: &[u8], revision: Revision) -> Result<Bytes, Malformed> {
+        spliced(stored, revision, ["", ""])
     }
 
     fn from_frame(
@@ -324,6 +315,29 @@ impl Borrow<str> for Object {
 
 fn object_in(frame: &Bytes, event: EventType) -> &[u8] {
     &frame[event.prefix().len()..frame.len() - FRAME_END.len()]
+}
+
+/// Stored bytes with their resourceVersion, between two texts.
+fn spliced(
+    stored: &[u8],
+    revision: Revision,
+    [prefix, suffix]: [&str; 2],
+) -> Result<Bytes, Malformed> {
+    let metadata = metadata_start(stored)?;
+    let (before, after) = stored.split_at(metadata + 1);
+    let comma = if after.first() == Some(&b'}') { "" } else { "," };
+    let version = match revision {
+        Revision::ZERO => String::new(), // never stored: the answer to a dry run
+        revision => format!("\"resourceVersion\":\"{revision}\"{comma}"),
+    };
+    let mut buffer =
+        BytesMut::with_capacity(prefix.len() + stored.len() + version.len() + suffix.len());
+    buffer.put_slice(prefix.as_bytes());
+    buffer.put_slice(before);
+    buffer.put_slice(version.as_bytes());
+    buffer.put_slice(after);
+    buffer.put_slice(suffix.as_bytes());
+    Ok(buffer.freeze())
 }
 
 /// Why a scan ends before the end of the object.

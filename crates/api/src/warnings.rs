@@ -5,6 +5,7 @@
 //! Promise: it only looks; a warning never refuses anything.
 
 use std::collections::HashMap;
+use std::fmt::{self, Display};
 
 use crate::json::{Map, Value};
 
@@ -117,22 +118,44 @@ fn pod(warnings: &mut Vec<String>, pod: &Value, path: &[&str]) {
         fractions(warnings, container, place);
         hidden_variables(warnings, container, place);
     }
-    ports(warnings, &containers);
-    port_names(warnings, &containers);
+    // One port cannot be in the way of another.
+    if containers.iter().map(|(container, _)| members(container, "ports").count()).sum::<usize>()
+        > 1
+    {
+        ports(warnings, &containers);
+        port_names(warnings, &containers);
+    }
     if spec["terminationGracePeriodSeconds"].as_i64().is_some_and(|seconds| seconds < 0) {
         let why = "must be >= 0; negative values are invalid and will be treated as 1";
         warnings.push(format!("{prefix}.terminationGracePeriodSeconds: {why}"));
     }
 }
 
-/// Every container, with its place.
-fn containers<'a>(spec: &'a Value, prefix: &str) -> Vec<(&'a Object, String)> {
+/// Where something is, spelled only if there is something to say about it.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    above: &'a dyn Display,
+    list: &'static str,
+    index: usize,
+}
+
+impl Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Place { above, list, index } = self;
+        write!(f, "{above}.{list}[{index}]")
+    }
+}
+
+/// A container, with its place.
+type Container<'a> = (&'a Object, Place<'a>);
+
+fn containers<'a>(spec: &'a Value, prefix: &'a String) -> Vec<Container<'a>> {
     let lists = ["initContainers", "containers", "ephemeralContainers"];
-    let place = |list, index| format!("{prefix}.{list}[{index}]");
     let all = lists.into_iter().flat_map(|list| {
-        objects(spec, list).map(move |(index, container)| (container, list, index))
+        objects(spec, list)
+            .map(move |(index, container)| (container, Place { above: prefix, list, index }))
     });
-    all.map(|(container, list, index)| (container, place(list, index))).collect()
+    all.collect()
 }
 
 fn repeats(warnings: &mut Vec<String>, spec: &Value, prefix: &str, list: &str, key: &str) {
@@ -145,7 +168,7 @@ fn repeats(warnings: &mut Vec<String>, spec: &Value, prefix: &str, list: &str, k
 }
 
 /// Bytes come whole.
-fn fractions(warnings: &mut Vec<String>, container: &Object, place: &str) {
+fn fractions(warnings: &mut Vec<String>, container: &Object, place: &Place<'_>) {
     for (kind, resource) in [
         ("limits", "memory"),
         ("requests", "memory"),
@@ -162,7 +185,7 @@ fn fractions(warnings: &mut Vec<String>, container: &Object, place: &str) {
 }
 
 /// A variable that is set twice, unless the second one builds on the first.
-fn hidden_variables(warnings: &mut Vec<String>, container: &Object, place: &str) {
+fn hidden_variables(warnings: &mut Vec<String>, container: &Object, place: &Place<'_>) {
     let variables: Vec<&Object> = members(container, "env").map(|(_, item)| item).collect();
     for (index, variable) in variables.iter().enumerate() {
         let name = text(variable, "name");
@@ -180,12 +203,12 @@ fn hidden_variables(warnings: &mut Vec<String>, container: &Object, place: &str)
     }
 }
 
-fn ports(warnings: &mut Vec<String>, containers: &[(&Object, String)]) {
-    let mut known: HashMap<(i64, &str), Vec<(&Object, String)>> = HashMap::new();
+fn ports(warnings: &mut Vec<String>, containers: &[Container<'_>]) {
+    let mut known: HashMap<(i64, &str), Vec<(&Object, Place<'_>)>> = HashMap::new();
     let number = |port: &Object, key: &str| port.get(key).and_then(Value::as_i64).unwrap_or(0);
     for (container, place) in containers {
         for (index, port) in members(container, "ports") {
-            let here = format!("{place}.ports[{index}]");
+            let here = Place { above: place, list: "ports", index };
             let key = (number(port, "containerPort"), text(port, "protocol"));
             let others = known.entry(key).or_default();
             for (other, there) in others.iter() {
@@ -207,11 +230,11 @@ fn ports(warnings: &mut Vec<String>, containers: &[(&Object, String)]) {
     }
 }
 
-fn port_names(warnings: &mut Vec<String>, containers: &[(&Object, String)]) {
-    let mut known: HashMap<&str, String> = HashMap::new();
+fn port_names(warnings: &mut Vec<String>, containers: &[Container<'_>]) {
+    let mut known: HashMap<&str, Place<'_>> = HashMap::new();
     for (container, place) in containers {
         for (index, port) in members(container, "ports") {
-            let (name, here) = (text(port, "name"), format!("{place}.ports[{index}]"));
+            let (name, here) = (text(port, "name"), Place { above: place, list: "ports", index });
             match known.get(name) {
                 _ if name.is_empty() => {}
                 Some(there) => warnings.push(format!(

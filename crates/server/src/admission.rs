@@ -32,6 +32,7 @@ use headwater_cache::Cache;
 use jiff::Timestamp;
 
 use crate::custom::admit::{Definitions, StoredForm};
+use crate::manage::Manager;
 use crate::object::{is_deleting, meta};
 use crate::registry::Served;
 use crate::server::{Call, Server};
@@ -50,10 +51,16 @@ pub(crate) struct Attempt<'a> {
     pub(crate) new: &'a mut Value,
     /// What it replaces; `None` for a create.
     pub(crate) old: Option<&'a Value>,
-    /// What was to be stored before the server, webhooks and policies added to it, if they did: who
-    /// wrote what is told by this.
-    pub(crate) untouched: Option<Value>,
+    /// What was to be stored before the server, webhooks and policies added to it, if they did.
+    pub(crate) untouched: Option<Untouched>,
     pub(crate) now: Timestamp,
+}
+
+/// An object before anybody added to it: who wrote what is told by this.
+pub(crate) enum Untouched {
+    Object(Value),
+    /// Nothing but who manages what in it, which could be told at once.
+    Entries(Option<Value>),
 }
 
 /// One step.
@@ -103,6 +110,21 @@ pub(crate) struct Origin<'a> {
     pub(crate) server: &'a Server,
     pub(crate) call: &'a Call,
     pub(crate) options: &'a WriteOptions,
+    /// Whether it is known already who manages which field.
+    pub(crate) is_managed: bool,
+}
+
+impl Origin<'_> {
+    /// Who manages what in a new object as it is now.
+    fn entries(&self, kind: &Served, new: &mut Value) -> Result<Option<Value>, Status> {
+        let manager = Manager::new(self.server, self.call, kind, "", self.options);
+        Ok(manager.entries(new)?)
+    }
+}
+
+/// Whether nobody claims to manage anything in an object.
+fn is_unclaimed(object: &Value) -> bool {
+    object["metadata"].get("managedFields").is_none()
 }
 
 /// What an admitted object leaves.
@@ -110,7 +132,7 @@ pub(crate) struct Admitted {
     /// To be held until the object is stored.
     pub(crate) held: Held,
     /// The object before anybody added to it.
-    pub(crate) untouched: Option<Value>,
+    pub(crate) untouched: Option<Untouched>,
 }
 
 /// Takes an object through every step, and past webhooks and policies if there are any.
@@ -118,7 +140,7 @@ pub(crate) async fn admit(
     mut attempt: Attempt<'_>,
     origin: Origin<'_>,
 ) -> Result<Admitted, Status> {
-    let Origin { server, call, options } = origin;
+    let Origin { server, call, options, is_managed } = origin;
     let operation = match attempt.old {
         None => Operation::Create,
         Some(_) => Operation::Update,
@@ -141,8 +163,13 @@ pub(crate) async fn admit(
     let mut warnings = Vec::new();
     let mutated = async {
         pass(WHOLE, &mut attempt)?;
-        if attempt.old.is_none() && is_added_to(kind) {
-            attempt.untouched = Some(attempt.new.clone());
+        if attempt.old.is_none() && is_added_to(kind) && !is_managed {
+            attempt.untouched = Some(match extensions {
+                None if is_unclaimed(attempt.new) => {
+                    Untouched::Entries(origin.entries(kind, attempt.new)?)
+                }
+                _ => Untouched::Object(attempt.new.clone()),
+            });
         }
         pass(FIRST, &mut attempt)?;
         match &extensions {

@@ -101,7 +101,7 @@ impl Server {
         };
         // Whoever writes at the same moment is another server that wants the same.
         let key = Key::in_collection(&kind.prefix, key);
-        put(self, kind, key, guard, canonical(&value)).await.map(drop)
+        put(self, kind, key, guard, canonical(&value).into()).await.map(drop)
     }
 }
 

@@ -349,7 +349,7 @@ impl Server {
         change(&mut value, self.now());
         let key = Key::in_collection(PREFIX, &definition.name);
         let guard = Guard::At(definition.revision);
-        match put(self, kind, key, guard, canonical(&value)).await? {
+        match put(self, kind, key, guard, canonical(&value).into()).await? {
             Stored::At(_) | Stored::Forestalled(_) | Stored::Contended => Ok(()),
         }
     }

@@ -232,7 +232,7 @@ impl Delete<'_> {
         let mut revision = current.revision;
         if marks {
             let (key, bytes) = (self.store_key(), canonical(&value));
-            match put(self.server, self.kind, key, Guard::At(revision), bytes).await? {
+            match put(self.server, self.kind, key, Guard::At(revision), bytes.into()).await? {
                 Stored::At(marked) => revision = marked,
                 Stored::Forestalled(actual) => return Ok(Tried::Again(actual)),
                 Stored::Contended => return Err(status::internal("nothing is beside a mark")),

@@ -27,7 +27,7 @@ use crate::registry::Served;
 use crate::route::Resource;
 use crate::server::{Call, Server};
 use crate::status;
-use crate::write::from_storage;
+use crate::write::{Written, from_storage};
 
 /// One object, in the form of the request, as an answer.
 pub(crate) fn one(
@@ -51,6 +51,22 @@ pub(crate) fn one(
         }
     };
     json_answer(call, code, bytes)
+}
+
+/// What was written, in the form that was asked for.
+pub(crate) fn written(
+    server: &Server,
+    call: &Call,
+    kind: &Served,
+    written: &Written,
+) -> Result<Response, Status> {
+    let Written { code, answer } = written;
+    if matches!(call.representation.shape, Shape::Whole) && !kind.is_converted() {
+        return Ok(json_answer(call, *code, answer.bytes()?));
+    }
+    let object = answer.object()?;
+    let seen = converted(kind, &object)?;
+    Ok(one(server, call, kind, *code, &seen))
 }
 
 /// A tree as an answer: what is not stored, such as a Scale or a review.

@@ -14,7 +14,7 @@ pub(crate) mod track;
 use crate::custom::Custom;
 use crate::registry::Served;
 use crate::server::{Call, Server};
-use track::Known;
+use track::{Known, track_alike};
 
 /// One write as field management sees it.
 pub(crate) struct Manager<'a> {
@@ -73,6 +73,12 @@ impl<'a> Manager<'a> {
             }
             (None, None) => managed::track_update(old, new, &write, Loose::Root),
         }
+    }
+
+    /// What [`Manager::track`] says of an object that is created, apart from it.
+    pub(crate) fn entries(&self, new: &mut Value) -> Result<Option<Value>, Error> {
+        track_alike(self, self.kind, None, new)?;
+        Ok(managed::take(new))
     }
 
     /// What an apply of `config` makes of `live`.

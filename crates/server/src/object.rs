@@ -4,8 +4,10 @@
 //! stored has each key once, `kind`, `apiVersion` and `metadata` first, and no resourceVersion,
 //! which the revision of the write will be.
 
+use bytes::Bytes;
 use headwater_api::json::push_member;
 use headwater_api::json::{Map, Value};
+use headwater_api::scan::Malformed;
 use headwater_api::{EventType, Object, Revision, Status, decode};
 use headwater_store::Record;
 
@@ -134,11 +136,33 @@ pub(crate) fn is_deleting(value: &Value) -> bool {
     value["metadata"]["deletionTimestamp"].is_string()
 }
 
+/// What a write answers: an object at a revision. Most answers are sent as they are, so its head is
+/// only looked for where somebody asks.
+pub(crate) struct Answer {
+    pub(crate) stored: Bytes,
+    pub(crate) revision: Revision,
+}
+
+impl Answer {
+    /// The whole object as JSON.
+    pub(crate) fn bytes(&self) -> Result<Bytes, Status> {
+        Object::stamp(&self.stored, self.revision).map_err(unreadable)
+    }
+
+    /// The object.
+    pub(crate) fn object(&self) -> Result<Object, Status> {
+        wire(&self.stored, self.revision)
+    }
+}
+
+fn unreadable(error: Malformed) -> Status {
+    status::internal(format!("an object cannot be read: {error}"))
+}
+
 /// The bytes of an object at a revision, as they are sent. Nobody selects among answers, so its
 /// fields are not looked for.
 pub(crate) fn wire(stored: &[u8], revision: Revision) -> Result<Object, Status> {
-    Object::decode(stored, revision, EventType::Modified, &[])
-        .map_err(|error| status::internal(format!("an object cannot be read: {error}")))
+    Object::decode(stored, revision, EventType::Modified, &[]).map_err(unreadable)
 }
 
 #[cfg(test)]

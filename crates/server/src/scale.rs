@@ -62,7 +62,8 @@ pub(crate) async fn write(
     // A missing object is 404 before anything is said about the body.
     read::find(server, resource, Freshness::Latest).await?;
     let written = Update { server, call, resource, options }.run(change).await?;
-    let seen = encode::converted(&resource.kind, &written.object)?;
+    let object = written.answer.object()?;
+    let seen = encode::converted(&resource.kind, &object)?;
     Ok(encode::value(call, StatusCode::OK, &of_object(resource, &seen)?))
 }
 

@@ -547,9 +547,7 @@ impl Server {
             "delete" => return delete::one(self, call, resource, &bytes).await,
             _ => return delete::collection(self, call, resource, &bytes).await,
         };
-        let kind = &resource.kind;
-        let seen = encode::converted(kind, &written.object)?;
-        Ok(encode::one(self, call, kind, written.code, &seen))
+        encode::written(self, call, &resource.kind, &written)
     }
 
     /// The verb of a method on a collection, an object or a subresource, if there is one (S1.6).

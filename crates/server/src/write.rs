@@ -10,7 +10,7 @@ use bytes::Bytes;
 use headwater_api::json::Value;
 use headwater_api::options::WriteOptions;
 use headwater_api::status::FieldError;
-use headwater_api::{Object, Revision, Status, managed, status as api_status, warnings};
+use headwater_api::{Revision, Status, managed, status as api_status, warnings};
 use headwater_store::{Action, Error as StoreError, Guard, Key, Op, Record, Write};
 use http::StatusCode;
 use jiff::Timestamp;
@@ -23,7 +23,7 @@ use crate::custom::conversion::{self, Forms};
 use crate::decode;
 use crate::manage::Manager;
 use crate::manage::track::{Known, Unfinished, changed, track};
-use crate::object::{Current, canonical, meta, metadata, stamp, wire};
+use crate::object::{Answer, Current, canonical, meta, metadata, stamp};
 use crate::registry::Served;
 use crate::route::{Resource, object_key};
 use crate::server::{Call, Server};
@@ -43,7 +43,7 @@ const NAME_TRIES: usize = 8;
 pub(crate) struct Written {
     pub(crate) code: StatusCode,
     /// The object in the form it is stored in, or that a webhook made for the answer.
-    pub(crate) object: Object,
+    pub(crate) answer: Answer,
 }
 
 /// POST on a collection.
@@ -60,8 +60,8 @@ pub(crate) async fn create(
     }
     let mut create = Create { server, call, resource, options, value, is_managed: false };
     create.check_type()?;
-    let object = create.store().await?;
-    Ok(Written { code: StatusCode::CREATED, object })
+    let answer = create.store().await?;
+    Ok(Written { code: StatusCode::CREATED, answer })
 }
 
 struct Create<'a> {
@@ -90,7 +90,7 @@ impl Create<'_> {
         }
     }
 
-    async fn store(&mut self) -> Result<Object, Status> {
+    async fn store(&mut self) -> Result<Answer, Status> {
         let prefix = meta(&self.value, "generateName").to_owned();
         if !meta(&self.value, "name").is_empty() || prefix.is_empty() {
             return self.attempt().await;
@@ -110,16 +110,16 @@ impl Create<'_> {
         Err(status.retry_after(1))
     }
 
-    async fn attempt(&mut self) -> Result<Object, Status> {
+    async fn attempt(&mut self) -> Result<Answer, Status> {
         loop {
-            if let Some(object) = self.try_once().await? {
-                return Ok(object);
+            if let Some(answer) = self.try_once().await? {
+                return Ok(answer);
             }
         }
     }
 
     /// One try; `None` if what it counted on was taken by somebody else meanwhile.
-    async fn try_once(&mut self) -> Result<Option<Object>, Status> {
+    async fn try_once(&mut self) -> Result<Option<Answer>, Status> {
         let kind = &self.resource.kind;
         // A namespace made a moment ago must be seen.
         self.server.cache().consistent().await.map_err(|error| status::from_cache(&error))?;
@@ -143,7 +143,8 @@ impl Create<'_> {
             untouched: None,
             now: self.server.now(),
         };
-        let origin = Origin { server: self.server, call: self.call, options: &self.options };
+        let (server, call, options) = (self.server, self.call, &self.options);
+        let origin = Origin { server, call, options, is_managed: self.is_managed };
         let mut admitted = admit(attempt, origin).await?;
         self.call.warn(warnings::on_create(kind, &stored));
         if !self.is_managed {
@@ -155,7 +156,7 @@ impl Create<'_> {
         let mut beside = Beside(claims::beside(self.server, kind, None, Some(&stored))?);
         let forms = Forms::of(self.server, kind, stored).await?;
         if self.options.dry_run {
-            return self.dry_run(&name, &forms).map(Some);
+            return self.dry_run(&name, forms).map(Some);
         }
         // Nobody notices before the object is stored: what is invalid is told so first, and what
         // is only tried may have a version (S2.5).
@@ -167,20 +168,20 @@ impl Create<'_> {
         beside.0.extend(admitted.held.take_beside());
         let write = beside.put(kind, key, Guard::Absent, forms.stored.clone());
         match commit(self.server, write).await? {
-            Stored::At(revision) => forms.answer(revision).map(Some),
+            Stored::At(revision) => Ok(Some(forms.answer(revision))),
             Stored::Forestalled(actual) => Err(self.exists(&name, actual)),
             Stored::Contended => Ok(None),
         }
     }
 
-    fn dry_run(&self, name: &str, forms: &Forms) -> Result<Object, Status> {
+    fn dry_run(&self, name: &str, forms: Forms) -> Result<Answer, Status> {
         let kind = &self.resource.kind;
         let resource = self.server.cache().resource(&kind.prefix);
         let key = object_key(&self.resource.namespace, name);
         if self.server.cache().snapshot(&resource).get(&key).is_some() {
             return Err(status::already_exists(kind, name));
         }
-        forms.answer(Revision::ZERO)
+        Ok(forms.answer(Revision::ZERO))
     }
 
     fn exists(&self, name: &str, actual: Option<Record>) -> Status {
@@ -278,9 +279,9 @@ pub(crate) enum Stored {
 pub(crate) struct Beside(pub(crate) Vec<Op>);
 
 impl Beside {
-    fn put(self, kind: &Served, key: Key, guard: Guard, bytes: Vec<u8>) -> Write {
+    fn put(self, kind: &Served, key: Key, guard: Guard, value: Bytes) -> Write {
         let ttl = kind.traits.expires.then_some(EVENT_TTL);
-        self.and(Op { key, guard, action: Action::Put { value: bytes.into(), ttl } })
+        self.and(Op { key, guard, action: Action::Put { value, ttl } })
     }
 
     /// Removes an object if it is still at this revision.
@@ -301,9 +302,9 @@ pub(crate) async fn put(
     kind: &Served,
     key: Key,
     guard: Guard,
-    bytes: Vec<u8>,
+    value: Bytes,
 ) -> Result<Stored, Status> {
-    commit(server, Beside::default().put(kind, key, guard, bytes)).await
+    commit(server, Beside::default().put(kind, key, guard, value)).await
 }
 
 /// Removes an object if it is still at this revision.
@@ -463,7 +464,7 @@ impl Update<'_> {
         match create.attempt().await {
             Err(status) if status.reason == "AlreadyExists" => Ok(Tried::Again(self.read().await?)),
             Err(status) => Err(status),
-            Ok(object) => Ok(Tried::Done(Written { code: StatusCode::CREATED, object })),
+            Ok(answer) => Ok(Tried::Done(Written { code: StatusCode::CREATED, answer })),
         }
     }
 
@@ -516,7 +517,8 @@ impl Update<'_> {
             untouched: None,
             now: self.server.now(),
         };
-        let origin = Origin { server: self.server, call: self.call, options: &self.options };
+        let (server, call, options) = (self.server, self.call, &self.options);
+        let origin = Origin { server, call, options, is_managed };
         let mut admitted = admit(attempt, origin).await?;
         if self.resource.subresource.is_empty() {
             self.call.warn(warnings::on_update(kind, &new, old));
@@ -533,8 +535,8 @@ impl Update<'_> {
         }
         let is_noop = new == *old && !self.is_stale();
         if is_noop || self.options.dry_run {
-            let object = wire(&canonical(&new), current.revision)?;
-            return Ok(Some(self.done(object)));
+            let stored = canonical(&new).into();
+            return Ok(Some(self.done(Answer { stored, revision: current.revision })));
         }
         self.store(current, new, admitted.held.take_beside()).await
     }
@@ -560,7 +562,7 @@ impl Update<'_> {
             Stored::At(revision) => {
                 // A deleted object is answered as it was submitted, at its old version (S2.43).
                 let revision = if released { current.revision } else { revision };
-                Ok(Some(self.done(forms.answer(revision)?)))
+                Ok(Some(self.done(forms.answer(revision))))
             }
             Stored::Forestalled(actual) => {
                 let Some(record) = actual else { return Ok(Some(Tried::Again(None))) };
@@ -584,8 +586,8 @@ impl Update<'_> {
         })
     }
 
-    fn done(&self, object: Object) -> Tried {
-        Tried::Done(Written { code: StatusCode::OK, object })
+    fn done(&self, answer: Answer) -> Tried {
+        Tried::Done(Written { code: StatusCode::OK, answer })
     }
 
     /// The resourceVersion of the request, where it has one, is that of the object.

@@ -142,7 +142,7 @@ fn compare<'a, S: Structure>(
 fn whole<S: Structure>(value: &Value, structure: S) -> Node<'_> {
     match (structure.form(), value) {
         (Form::Map | Form::Deduced, Value::Object(members)) => {
-            let mut below = Fields::default();
+            let mut below = Fields::with_capacity(members.len());
             for (key, value) in members {
                 let inner = structure.field(key).or_else(|| structure.element());
                 let found = inner.map_or_else(Node::leaf, |inner| whole(value, inner));
@@ -331,7 +331,7 @@ pub(super) fn fields_of_object<S: Structure>(object: &Value, structure: S) -> Fi
 fn fields_of<S: Structure>(value: &Value, structure: S) -> Fields<'_> {
     match (structure.form(), value) {
         (Form::Map | Form::Deduced, Value::Object(members)) => {
-            let mut fields = Fields::default();
+            let mut fields = Fields::with_capacity(members.len());
             for (key, value) in members {
                 let named = structure.field(key);
                 let inner = named.or_else(|| structure.element());

@@ -151,6 +151,11 @@ impl<'a> Fields<'a> {
         self.0.is_empty()
     }
 
+    /// An empty set with room for some steps.
+    pub(super) fn with_capacity(steps: usize) -> Fields<'a> {
+        Fields(Vec::with_capacity(steps))
+    }
+
     /// Adds a step that comes after all that are there.
     pub(super) fn push(&mut self, step: Step<'a>, node: Node<'a>) {
         debug_assert!(self.0.last().is_none_or(|(last, _)| *last < step), "steps come in order");

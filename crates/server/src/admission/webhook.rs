@@ -14,9 +14,9 @@ use headwater_api::{Status, defaults, managed, patch};
 use headwater_cache::Snapshot;
 use tokio::time::Instant;
 
-use super::Attempt;
 use super::matching::{self, Conditions, Match, Verdict};
 use super::request::{Asked, Versioned, describe};
+use super::{Attempt, Untouched};
 use crate::custom::conversion;
 use crate::metrics::admission::{Called, Labels};
 use crate::object::{metadata, tree};
@@ -228,7 +228,7 @@ pub(super) async fn adopt(
         defaults::apply(kind.storage(), &mut changed);
     }
     if attempt.untouched.is_none() {
-        attempt.untouched = Some(attempt.new.clone());
+        attempt.untouched = Some(Untouched::Object(attempt.new.clone()));
     }
     // Who manages which field is not theirs to say.
     match attempt.new["metadata"]["managedFields"].take() {

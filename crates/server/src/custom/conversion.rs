@@ -9,12 +9,13 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures::{FutureExt, StreamExt};
 use headwater_api::json::Value;
 use headwater_api::{Object, Revision, Status};
 
 use super::form::Stored;
-use crate::object::{canonical, packed_tree, wire};
+use crate::object::{Answer, canonical, packed_tree, wire};
 use crate::outgoing::Place;
 use crate::registry::Served;
 use crate::server::Server;
@@ -273,25 +274,25 @@ pub(crate) async fn tree(server: &Server, row: &Served, value: Value) -> Result<
 
 /// An object as it is stored, and as it is answered where only a webhook can make that of it.
 pub(crate) struct Forms {
-    pub(crate) stored: Vec<u8>,
-    shown: Option<Vec<u8>>,
+    pub(crate) stored: Bytes,
+    shown: Option<Bytes>,
 }
 
 impl Forms {
     /// Makes both before anything is stored: what cannot be answered is not written.
     pub(crate) async fn of(server: &Server, row: &Served, value: Value) -> Result<Forms, Status> {
         let stored = tree(server, row.storage_row(), value).await?;
-        let bytes = canonical(&stored);
+        let bytes = canonical(&stored).into();
         let shown = match row.conversion().filter(|_| row.stored.is_some()) {
-            Some(_) => Some(canonical(&tree(server, row, stored).await?)),
+            Some(_) => Some(canonical(&tree(server, row, stored).await?).into()),
             None => None,
         };
         Ok(Forms { stored: bytes, shown })
     }
 
     /// The answer to a write that was given this revision.
-    pub(crate) fn answer(&self, revision: Revision) -> Result<Object, Status> {
-        wire(self.shown.as_ref().unwrap_or(&self.stored), revision)
+    pub(crate) fn answer(self, revision: Revision) -> Answer {
+        Answer { stored: self.shown.unwrap_or(self.stored), revision }
     }
 }
 

@@ -7,6 +7,7 @@ use headwater_api::json::Value;
 use headwater_api::{Status, managed};
 
 use super::Manager;
+use crate::admission::Untouched;
 use crate::object::metadata;
 use crate::registry::Served;
 use crate::server::Server;
@@ -74,12 +75,18 @@ pub(crate) async fn track(
     kind: &Served,
     old: Option<&Value>,
     new: &mut Value,
-    made: Option<Value>,
+    made: Option<Untouched>,
 ) -> Result<(), Status> {
-    let Some(mut made) = made else { return track_all(server, manager, kind, old, new).await };
-    track_all(server, manager, kind, old, &mut made).await?;
+    let entries = match made {
+        None => return track_all(server, manager, kind, old, new).await,
+        Some(Untouched::Entries(entries)) => entries,
+        Some(Untouched::Object(mut made)) => {
+            track_all(server, manager, kind, old, &mut made).await?;
+            managed::take(&mut made)
+        }
+    };
     managed::take(new);
-    if let Some(entries) = managed::take(&mut made) {
+    if let Some(entries) = entries {
         managed::put(new, entries);
     }
     Ok(())
@@ -118,7 +125,7 @@ async fn learn(server: &Server, kind: &Served, object: Value, to: String) -> Res
     Ok(Known { object, to, made })
 }
 
-fn track_alike(
+pub(super) fn track_alike(
     manager: &Manager<'_>,
     kind: &Served,
     old: Option<&Value>,

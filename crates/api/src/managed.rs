@@ -26,7 +26,7 @@ pub use apply::apply;
 pub use structure::{Builtin, Form, Loose, Structure};
 pub use versions::Versions;
 
-use compare::compare_objects;
+use compare::{compare_objects, zip};
 use entry::Entries;
 use fields::Fields;
 use versions::Elsewhere;
@@ -251,20 +251,28 @@ fn stored_text(managed: Option<&Value>) -> Cow<'_, str> {
 /// An apply may write elements of an atomic list as its configuration has them, without defaults,
 /// and only the defaulted object shows that they are the same.
 pub fn keep_times(old: &Value, new: &mut Value) {
-    let before = stored_text(managed_of(old));
-    let after = stored_text(managed_of(new));
-    if before == after || !Entries::stored(&before).differ_in_times(&Entries::stored(&after)) {
+    if !are_alike(old, new) {
         return;
     }
-    let after = take(new);
-    if let Some(before) = managed_of(old) {
+    let before = stored_text(managed_of(old));
+    let after = stored_text(managed_of(new));
+    if before != after
+        && Entries::stored(&before).differ_in_times(&Entries::stored(&after))
+        && let Some(before) = managed_of(old)
+    {
         put(new, before.clone());
     }
-    if new != old
-        && let Some(after) = after
-    {
-        put(new, after);
-    }
+}
+
+/// Whether two objects are the same but for their entries.
+fn are_alike(one: &Value, other: &Value) -> bool {
+    let (Value::Object(one), Value::Object(other)) = (one, other) else { return false };
+    zip(one, other).all(|(key, one, other)| match (one, other) {
+        (Some(Value::Object(one)), Some(Value::Object(other))) if key == "metadata" => {
+            zip(one, other).all(|(key, one, other)| key == "managedFields" || one == other)
+        }
+        _ => one == other,
+    })
 }
 
 /// Fields that are nobody's: what the object is, and what the server sets.

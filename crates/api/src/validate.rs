@@ -66,10 +66,19 @@ impl Check<'_> {
             line.check(self, object, path);
         }
         for field in PLAN.reach.fields(of) {
-            if let Some(value) = object.get(field.name) {
+            if let Some(value) = object.get(field.name)
+                && !self.is_unchanged(path, field.name, value)
+            {
                 self.value(&field.shape, value, &Path::Field(path, field.name));
             }
         }
+    }
+
+    /// Whether an update leaves a member of the object as it is. That was checked when it was
+    /// written, and what was allowed then must not keep others from changing the rest.
+    fn is_unchanged(&self, path: &Path<'_>, name: &str, value: &Value) -> bool {
+        let is_member = matches!(path, Path::Root);
+        is_member && self.old.is_some_and(|old| old.get(name) == Some(value))
     }
 
     fn value(&mut self, shape: &Shape, value: &Value, path: &Path<'_>) {

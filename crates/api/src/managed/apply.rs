@@ -122,7 +122,7 @@ impl<'a, V: Versions> Apply<'a, V> {
         let structure = self.structure;
         let mut owned = set.clone();
         for entry in others.iter() {
-            owned.union(entry.fields.set().into_owned());
+            owned.union(entry.fields.clone().into_set());
         }
         let last = last.with_named(structure);
         let all = compare::fields_of_object(&merged, structure).with_named(structure);

@@ -139,11 +139,11 @@ impl<'a> Entry<'a> {
     /// Reads an entry that we wrote; `Ok(None)` if it says nothing we know.
     fn scan(text: &'a str, scanner: &mut Scanner<'a>) -> Result<Option<Entry<'a>>, Malformed> {
         let mut wire = Wire::default();
-        let mut fields = Owned::Stored("{}");
+        let mut fields = Owned::Stored("{}".into());
         scanner.object::<Malformed>(|key, at| {
             if at.is(key, "fieldsV1") {
                 let span = at.value()?;
-                fields = Owned::Stored(&text[span.start as usize..span.end as usize]);
+                fields = Owned::Stored(text[span.start as usize..span.end as usize].into());
                 return Ok(());
             }
             if at.peek() != Some(b'"') {
@@ -282,7 +282,7 @@ impl<'a> Entries<'a> {
     pub(super) fn owned_in(&self, version: &str) -> Fields<'a> {
         let mut owned = Fields::default();
         for entry in self.iter().filter(|entry| entry.version() == version) {
-            owned.union(entry.fields.set().into_owned());
+            owned.union(entry.fields.clone().into_set());
         }
         owned
     }

@@ -314,6 +314,27 @@ impl<'a> Fields<'a> {
         (reader.at == text.len()).then_some(meeting)
     }
 
+    /// A set that we wrote without what is in another one, as we write it; none if it has to be read
+    /// to know.
+    pub(super) fn subtract_stored(text: &str, other: &Fields<'_>) -> Option<String> {
+        let mut reader = Reader { text, at: 0 };
+        let mut left = String::with_capacity(text.len());
+        reader.less(other, false, &mut left)?;
+        if left.is_empty() {
+            left.push_str("{}");
+        }
+        (reader.at == text.len()).then_some(left)
+    }
+
+    /// The set with text of its own.
+    pub(super) fn into_owned(self) -> Fields<'static> {
+        let own = |(step, node): (Step<'a>, Node<'a>)| {
+            let step = Step { by: step.by, text: Cow::Owned(step.text.into_owned()) };
+            (step, Node { member: node.member, below: node.below.into_owned() })
+        };
+        Fields(self.0.into_iter().map(own).collect())
+    }
+
     /// A set that came from outside, in its one spelling; none if it is not a set. Steps of a kind
     /// we do not know are left out.
     pub(super) fn read(value: &'a Value) -> Option<Fields<'a>> {
@@ -448,6 +469,69 @@ impl<'a> Reader<'a> {
                 return Some((member, meeting));
             }
         }
+    }
+
+    /// Copies a node without what another set has below the same place, and without itself if that
+    /// `takes` it. Whether anything is left; if not, nothing was copied.
+    fn less(&mut self, other: &Fields<'_>, takes: bool, out: &mut String) -> Option<bool> {
+        let start = out.len();
+        out.push('{');
+        self.take(b'{')?;
+        let (mut member, mut any, mut last) = (false, false, None);
+        let mut theirs = other.0.iter().peekable();
+        let is_leaf = self.take(b'}').is_some();
+        member |= is_leaf && !takes;
+        while !is_leaf {
+            let from = self.at;
+            let key = self.key()?;
+            self.take(b':')?;
+            let copied = out.len();
+            if copied > start + 1 {
+                out.push(',');
+            }
+            if key == "." {
+                self.skip()?;
+                // It comes first.
+                (copied == start + 1).then_some(())?;
+                member = !takes;
+                out.push_str(if member { r#"".":{}"# } else { "" });
+            } else {
+                let step = Step::read(key)??;
+                while theirs.next_if(|(their, _)| *their < step).is_some() {}
+                let is_left = match theirs.next_if(|(their, _)| *their == step) {
+                    Some((_, node)) => {
+                        out.push_str(&self.text[from..self.at]);
+                        self.less(&node.below, node.member, out)?
+                    }
+                    None => {
+                        self.skip()?;
+                        out.push_str(&self.text[from..self.at]);
+                        true
+                    }
+                };
+                any |= is_left;
+                if !is_left {
+                    out.truncate(copied);
+                }
+                if last.is_some_and(|last| last >= step) {
+                    return None;
+                }
+                last = Some(step);
+            }
+            if self.take(b',').is_none() {
+                self.take(b'}')?;
+                break;
+            }
+        }
+        match (any, member) {
+            (true, _) => out.push('}'),
+            (false, true) => {
+                out.truncate(start);
+                out.push_str("{}");
+            }
+            (false, false) => out.truncate(start),
+        }
+        Some(any || member)
     }
 
     /// Steps over a node.

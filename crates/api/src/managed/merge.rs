@@ -41,17 +41,14 @@ fn merge<S: Structure>(
 }
 
 fn merge_maps<S: Structure>(ours: &Map, theirs: &Map, structure: S) -> Map {
-    let mut merged = Map::new();
-    for (key, ours, theirs) in zip(ours, theirs) {
+    let merged = zip(ours, theirs).filter_map(|(key, ours, theirs)| {
         let value = match structure.field(key).or_else(|| structure.element()) {
             Some(inner) => merge(ours, theirs, inner),
             None => theirs.or(ours).cloned(),
         };
-        if let Some(value) = value {
-            merged.insert(key.into(), value);
-        }
-    }
-    merged
+        Some((key, value?))
+    });
+    merged.collect()
 }
 
 /// Elements of the configuration in its order, with the elements it does not name where they
@@ -65,6 +62,10 @@ fn merge_lists<S: Structure>(ours: &[Value], theirs: &[Value], structure: S) -> 
     let (Some(our_keys), Some(their_keys)) = (keys(ours), keys(theirs)) else {
         return theirs.to_vec();
     };
+    if our_keys == their_keys && are_few_and_distinct(&our_keys) {
+        let pairs = ours.iter().zip(theirs);
+        return pairs.filter_map(|(our, their)| merge(Some(our), Some(their), inner)).collect();
+    }
     let wanted: BTreeSet<&Step<'_>> = their_keys.iter().collect();
     let mut by_key: BTreeMap<&Step<'_>, Option<&Value>> = BTreeMap::new();
     for (key, element) in our_keys.iter().zip(ours) {
@@ -117,6 +118,12 @@ fn merge_lists<S: Structure>(ours: &[Value], theirs: &[Value], structure: S) -> 
         }
     }
     merged
+}
+
+/// Whether a list is so short, and each of its elements there once, that this can be seen at once.
+fn are_few_and_distinct(keys: &[Step<'_>]) -> bool {
+    const FEW: usize = 8;
+    keys.len() <= FEW && (1..keys.len()).all(|at| !keys[..at].contains(&keys[at]))
 }
 
 /// The object without the fields of a set; none if nothing is left.

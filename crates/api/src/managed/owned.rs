@@ -12,7 +12,7 @@ use super::fields::{Fields, Meeting};
 #[derive(Clone, Debug)]
 pub(super) enum Owned<'a> {
     /// As they are stored.
-    Stored(&'a str),
+    Stored(Cow<'a, str>),
     Set(Fields<'a>),
 }
 
@@ -24,10 +24,10 @@ impl<'a> Owned<'a> {
         }
     }
 
-    /// The set. Text that is none says nothing.
-    pub(super) fn set(&self) -> Cow<'_, Fields<'a>> {
+    /// The set.
+    pub(super) fn set(&self) -> Cow<'_, Fields<'_>> {
         match self {
-            Owned::Stored(text) => Cow::Owned(Fields::stored(text).unwrap_or_default()),
+            Owned::Stored(text) => Cow::Owned(read(text)),
             Owned::Set(set) => Cow::Borrowed(set),
         }
     }
@@ -35,7 +35,8 @@ impl<'a> Owned<'a> {
     /// The set, by itself.
     pub(super) fn into_set(self) -> Fields<'a> {
         match self {
-            Owned::Stored(text) => Fields::stored(text).unwrap_or_default(),
+            Owned::Stored(Cow::Borrowed(text)) => read(text),
+            Owned::Stored(Cow::Owned(text)) => read(&text).into_owned(),
             Owned::Set(set) => set,
         }
     }
@@ -74,10 +75,15 @@ impl<'a> Owned<'a> {
 
     /// Takes a set out of it.
     pub(super) fn subtract(&mut self, other: &Fields<'_>) {
-        if let Owned::Stored(text) = *self
-            && self.touches(other)
-        {
-            *self = Owned::Set(Fields::stored(text).unwrap_or_default());
+        if other.is_empty() {
+            return;
+        }
+        if let Owned::Stored(text) = self {
+            match Fields::subtract_stored(text, other) {
+                Some(left) if left == **text => {}
+                Some(left) => *text = Cow::Owned(left),
+                None => *self = Owned::Set(self.clone().into_set()),
+            }
         }
         if let Owned::Set(set) = self {
             set.subtract(other);
@@ -111,4 +117,9 @@ impl PartialEq for Owned<'_> {
             _ => self.set() == other.set(),
         }
     }
+}
+
+/// The set that a text says. Text that is none says nothing.
+fn read(text: &str) -> Fields<'_> {
+    Fields::stored(text).unwrap_or_default()
 }

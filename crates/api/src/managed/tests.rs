@@ -602,6 +602,12 @@ proptest! {
         let (touches, covers) = (!x.is_disjoint(&y), y.is_subset(&x));
         let expected = Meeting { touches, covers, within: x.is_subset(&y) };
         prop_assert_eq!(meeting, Some(expected));
+        let mut left = one.clone();
+        left.subtract(&other);
+        let mut expected = Vec::new();
+        left.write(&mut expected);
+        let left = Fields::subtract_stored(&text, &other);
+        prop_assert_eq!(left, Some(String::from_utf8(expected).unwrap()));
         prop_assert_eq!(Fields::stored(&text), Some(one));
     }
 

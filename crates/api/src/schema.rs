@@ -182,7 +182,7 @@ impl Types {
             "" => "core",
             group => group.split('.').next().unwrap_or_default(),
         };
-        self.named(&format!("{package}/{version}.{kind}"))
+        self.named(&[package, "/", version, ".", kind].concat())
     }
 
     /// A type by its name in [`Type::name`], such as `meta/v1.ObjectMeta`.
@@ -271,6 +271,18 @@ impl Type {
         let first = self.begins.partition_point(|found| *found < begin);
         let alike = self.begins[first..].iter().take_while(|found| **found == begin).count();
         self.fields[first..first + alike].iter().find(|field| field.name == name)
+    }
+
+    /// The same while keys are walked in order: `from` is where the key before ended up, and is
+    /// moved on.
+    pub(crate) fn next_field(&self, from: &mut usize, name: &str) -> Option<&Field> {
+        let begin = begin(name);
+        while let Some(found) = self.begins.get(*from)
+            && (*found < begin || (*found == begin && self.fields[*from].name < name))
+        {
+            *from += 1;
+        }
+        self.fields.get(*from).filter(|field| field.name == name)
     }
 
     /// The fields that are there even if nobody wrote them.
@@ -408,10 +420,11 @@ impl Block {
 
 /// The first eight bytes of a name, as a number that sorts as they do.
 fn begin(name: &str) -> u64 {
-    let mut bytes = [0; 8];
-    let length = name.len().min(8);
-    bytes[..length].copy_from_slice(&name.as_bytes()[..length]);
-    u64::from_be_bytes(bytes)
+    let bytes = name.as_bytes();
+    match bytes.first_chunk() {
+        Some(first) => u64::from_be_bytes(*first),
+        None => (0..8).fold(0, |word, at| word << 8 | u64::from(*bytes.get(at).unwrap_or(&0))),
+    }
 }
 
 fn read_zero(word: &str) -> Zero {

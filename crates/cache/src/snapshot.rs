@@ -108,7 +108,7 @@ impl Objects {
         // bracket exactly the keys of one namespace.
         let (first, end) = match namespace {
             "" => (String::new(), None),
-            namespace => (format!("{namespace}/"), Some(format!("{namespace}0"))),
+            namespace => ([namespace, "/"].concat(), Some([namespace, "0"].concat())),
         };
         let lower = match after {
             Some(after) if after >= first.as_str() => Bound::Excluded(after),

@@ -14,6 +14,7 @@ use headwater_cache::Cache;
 
 use crate::claims;
 use crate::object::{meta, tree};
+use crate::random;
 
 /// Cluster IPs come from 10.96.0.0/12; the first is for the API server itself.
 const FIRST_IP: u32 = u32::from_be_bytes([10, 96, 0, 10]);
@@ -156,7 +157,7 @@ fn give_ports(service: &mut Value, taken: &mut Taken) -> Result<(), Status> {
 
 /// The first free one, looking from a random place on.
 fn pick<T>(count: u32, free: impl Fn(u32) -> Option<T>) -> Option<T> {
-    let start = uuid::Uuid::new_v4().as_fields().0 % count;
+    let start = random::id().as_fields().0 % count;
     (0..count).find_map(|step| free((start + step) % count))
 }
 

@@ -16,6 +16,7 @@ pub mod body;
 pub mod status;
 pub mod registry;
 pub mod route;
+mod random;
 mod authorize;
 mod impersonate;
 mod flow;

@@ -39,6 +39,7 @@ use crate::metrics::Metrics;
 use crate::observe::{self, Seen};
 use crate::openapi::{Descriptions, Documents};
 use crate::outgoing::Loopback;
+use crate::random;
 use crate::registry::Registry;
 use crate::route::{Lost, Resource, Route, Target, http_verb, route};
 use crate::service_account::{self, Issuer, Known, ServiceAccounts};
@@ -608,7 +609,7 @@ fn audit_id(headers: &HeaderMap) -> HeaderValue {
     match headers.get(&AUDIT_ID) {
         Some(given) if !given.is_empty() => given.clone(),
         _ => {
-            let made = uuid::Uuid::new_v4().to_string();
+            let made = random::id().to_string();
             HeaderValue::from_str(&made).unwrap_or_else(|_| HeaderValue::from_static(""))
         }
     }

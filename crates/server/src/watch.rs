@@ -22,6 +22,7 @@ use crate::custom::conversion;
 use crate::encode::{Frames, error_frame};
 use crate::identity::Peer;
 use crate::observe::Watched;
+use crate::random;
 use crate::route::Resource;
 use crate::server::{Call, Server};
 use crate::{status, websocket};
@@ -306,6 +307,6 @@ fn wake(now: Instant, ends: Instant, bookmark_every: Duration) -> Instant {
 
 /// Somewhere between one and two times the given time, so that watches do not all end at once.
 fn spread(time: Duration) -> Duration {
-    let random = f64::from(uuid::Uuid::new_v4().as_fields().0) / f64::from(u32::MAX);
+    let random = f64::from(random::id().as_fields().0) / f64::from(u32::MAX);
     time.mul_f64(1.0 + random)
 }

@@ -24,6 +24,7 @@ use crate::decode;
 use crate::manage::Manager;
 use crate::manage::track::{Known, Unfinished, changed, track};
 use crate::object::{Answer, Current, canonical, meta, metadata, stamp};
+use crate::random;
 use crate::registry::Served;
 use crate::route::{Resource, object_key};
 use crate::server::{Call, Server};
@@ -200,7 +201,7 @@ impl Create<'_> {
 pub(crate) fn generate_name(prefix: &str) -> String {
     const SUFFIX: usize = 5;
     const NAME_MAX: usize = 63;
-    let random = uuid::Uuid::new_v4();
+    let random = random::id();
     let letters = random.as_bytes().iter().take(SUFFIX);
     let suffix: String = letters
         .map(|byte| char::from(NAME_LETTERS[usize::from(*byte) % NAME_LETTERS.len()]))

@@ -62,14 +62,11 @@ struct Place<'a> {
 impl Fit<'_> {
     fn object(&mut self, of: &Type, object: &mut Map, path: &Path<'_>) -> Result<(), String> {
         // Keys and fields are both sorted: one walk over both finds every pair.
-        let mut fields = of.fields.as_slice();
+        let mut at = 0;
         let mut removed = false;
         for (key, value) in object.iter_mut() {
-            while fields.first().is_some_and(|field| field.name < key.as_str()) {
-                fields = &fields[1..];
-            }
             let here = Path::Field(path, key);
-            match fields.first().filter(|field| field.name == key) {
+            match of.next_field(&mut at, key) {
                 None => {
                     self.unknown.push(here.to_string());
                     *value = Value::Null;

@@ -6,6 +6,7 @@ use headwater_api::{Status, managed};
 
 use crate::custom::conversion;
 use crate::identity::Identity;
+use crate::random;
 use crate::registry::Served;
 use crate::server::{Call, Server};
 use crate::write::from_storage;
@@ -79,7 +80,7 @@ async fn seen(server: &Server, kind: &Served, admitted: &Value) -> Result<Value,
 pub(crate) fn describe(asked: &Asked<'_>, seen: &Versioned<'_>) -> Value {
     let mut request = Map::new();
     let mut set = |key: &str, value: Value| drop(request.insert(key.into(), value));
-    set("uid", uuid::Uuid::new_v4().to_string().into());
+    set("uid", random::id().to_string().into());
     set("kind", kind(seen.kind));
     set("resource", resource(seen.kind));
     set("requestKind", kind(asked.kind));

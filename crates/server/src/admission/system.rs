@@ -7,6 +7,7 @@ use headwater_api::{Status, defaults};
 use super::{Admit, Attempt};
 use crate::addresses;
 use crate::object::metadata;
+use crate::random;
 use crate::registry::Served;
 
 /// What Kubernetes writes where the author wrote nothing.
@@ -43,7 +44,7 @@ fn on_create(attempt: &mut Attempt<'_>) {
     for key in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "resourceVersion"] {
         metadata.remove(key);
     }
-    metadata.insert("uid".into(), uuid::Uuid::new_v4().to_string().into());
+    metadata.insert("uid".into(), random::id().to_string().into());
     metadata.insert("creationTimestamp".into(), rfc3339(attempt.now).into());
     if kind.traits.generation {
         metadata.insert("generation".into(), 1.into());

@@ -17,6 +17,7 @@ use headwater_api::{Object, Revision, Status};
 use super::form::Stored;
 use crate::object::{Answer, canonical, packed_tree, wire};
 use crate::outgoing::Place;
+use crate::random;
 use crate::registry::Served;
 use crate::server::Server;
 use crate::status;
@@ -121,7 +122,7 @@ impl Conversion {
         originals: &[Value],
     ) -> Result<Vec<Value>, Failure> {
         let place = self.place.as_ref().map_err(|why| Failure::call(why))?;
-        let uid = uuid::Uuid::new_v4().to_string();
+        let uid = random::id().to_string();
         let question = Question { uid: &uid, review: self.review, to, kind: &self.kind };
         let objects: Vec<Vec<u8>> = originals.iter().map(canonical).collect();
         let body = question.text(&objects);

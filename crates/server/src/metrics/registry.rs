@@ -318,14 +318,16 @@ fn labels(names: &[&str], values: &[&str]) -> String {
         if !text.is_empty() {
             text.push(',');
         }
-        let _ = write!(text, "{name}=\"");
-        for c in value.chars() {
-            match c {
+        text.push_str(name);
+        text.push_str("=\"");
+        match value.contains(['\\', '"', '\n']) {
+            false => text.push_str(value),
+            true => value.chars().for_each(|letter| match letter {
                 '\\' => text.push_str("\\\\"),
                 '"' => text.push_str("\\\""),
                 '\n' => text.push_str("\\n"),
-                c => text.push(c),
-            }
+                letter => text.push(letter),
+            }),
         }
         text.push('"');
     }

@@ -16,6 +16,7 @@ use super::accounts::user_name;
 use super::claims::{Bound, Claims, Reference};
 use crate::body::Response;
 use crate::object::{meta, metadata, tree};
+use crate::random;
 use crate::route::Resource;
 use crate::server::{Call, Server};
 use crate::write::seconds_from;
@@ -202,7 +203,7 @@ fn sign(server: &Server, bound: Bound, audiences: &Value, seconds: i64) -> Resul
         exp: now.saturating_add(seconds),
         iat: now,
         iss: ISSUER.to_owned(),
-        jti: uuid::Uuid::new_v4().to_string(),
+        jti: random::id().to_string(),
         sub: user_name(&bound.namespace, &bound.serviceaccount.name),
         kubernetes: bound,
         nbf: now,

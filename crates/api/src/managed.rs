@@ -11,6 +11,7 @@ mod entry;
 mod fields;
 mod merge;
 mod owned;
+mod stored;
 mod structure;
 mod versions;
 

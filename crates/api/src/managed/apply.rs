@@ -89,7 +89,7 @@ impl<'a, V: Versions> Apply<'a, V> {
                 self.prune_across(merged, last, &set, &entries)?
             }
             Some(last) if last.fields.is_within(&set) => merged,
-            Some(last) => self.prune(merged, &last.fields.set(), &set, &entries),
+            Some(last) => self.prune(&merged, &last.fields.set(), &set, &entries),
             None => merged,
         };
         let changes = compare_objects(self.current, &object, self.write.ignored, self.structure);
@@ -114,8 +114,8 @@ impl<'a, V: Versions> Apply<'a, V> {
     /// Removes what this manager owned before, wants no more, and no one else owns.
     fn prune(
         &self,
-        merged: Value,
-        last: &Fields<'a>,
+        merged: &Value,
+        last: &Fields<'_>,
         set: &Fields<'a>,
         others: &Entries<'a>,
     ) -> Value {
@@ -125,18 +125,18 @@ impl<'a, V: Versions> Apply<'a, V> {
             owned.union(entry.fields.clone().into_set());
         }
         let last = last.with_named(structure);
-        let all = compare::fields_of_object(&merged, structure).with_named(structure);
-        let kept = merge::remove(&merged, &last, structure);
+        let all = compare::fields_of_object(merged, structure).with_named(structure);
+        let kept = merge::remove(merged, &last, structure);
         // All that is there, less what survives the removal, less what somebody owns.
         let mut unowned = all.clone();
         self.take_out(&mut unowned, kept.as_ref());
         unowned.subtract(&owned.with_named(structure));
-        let kept = merge::remove(&merged, &unowned, structure);
+        let kept = merge::remove(merged, &unowned, structure);
         // What fell with its parent but was never this manager's comes back.
         let mut gone = all;
         self.take_out(&mut gone, kept.as_ref());
         let gone = gone.intersect(&last);
-        merge::remove(&merged, &gone, structure).unwrap_or_else(|| Value::Object(Map::new()))
+        merge::remove(merged, &gone, structure).unwrap_or_else(|| Value::Object(Map::new()))
     }
 
     /// Whether anybody owns fields of another version, in which they may be called otherwise.

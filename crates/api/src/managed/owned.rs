@@ -6,7 +6,8 @@
 
 use std::borrow::Cow;
 
-use super::fields::{Fields, Meeting};
+use super::fields::Fields;
+use super::stored::Meeting;
 
 /// The fields of an entry.
 #[derive(Clone, Debug)]

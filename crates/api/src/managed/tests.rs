@@ -4,7 +4,7 @@ use crate::json::{Map, json};
 use proptest::prelude::*;
 
 use super::apply::LAST_APPLIED;
-use super::fields::Meeting;
+use super::stored::Meeting;
 use super::*;
 use crate::kind::{Kind, builtin};
 

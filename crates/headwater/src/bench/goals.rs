@@ -127,6 +127,15 @@ pub(super) static GOALS: &[Goal] = &[
         bounds: &[(Figure::Cpu, 150.0), (Figure::Rate, 6000.0)],
     },
     Goal {
+        key: "write/apply pod",
+        size: 16,
+        line: "server-side apply of a pod, 16 clients",
+        reference: "–",
+        floor: "same",
+        target: "≤ 200 µs",
+        bounds: &[(Figure::Cpu, 200.0)],
+    },
+    Goal {
         key: "write/create config map",
         size: 64,
         line: "create ConfigMap, 64 clients",
@@ -188,6 +197,15 @@ pub(super) static GOALS: &[Goal] = &[
         floor: "–",
         target: "≤ 10 ms",
         bounds: &[(Figure::Cpu, 10_000.0)],
+    },
+    Goal {
+        key: "list/namespace",
+        size: 10_000,
+        line: "LIST of one namespace, 1 % of 10,000: CPU per request",
+        reference: "–",
+        floor: "–",
+        target: "≤ 0.5 ms",
+        bounds: &[(Figure::Cpu, 500.0)],
     },
     Goal {
         key: "list/namespace",

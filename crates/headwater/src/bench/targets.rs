@@ -59,7 +59,7 @@ impl Targets {
         write::prepare(session).await?;
         let mut first = 0;
         for (verbs, clients, objects) in [
-            (vec![Verb::CreatePod, Verb::UpdatePod], 16, 20_000),
+            (vec![Verb::CreatePod, Verb::UpdatePod, Verb::ApplyPod], 16, 20_000),
             (vec![Verb::CreatePod], 1, 2_000),
             (vec![Verb::CreateConfigMap], 64, 20_000),
         ] {
@@ -76,7 +76,7 @@ impl Targets {
         list::prepare(session, 0, small).await?;
         List::new(small, Mode::Full).run(session).await?;
         List::new(small, Mode::Full).gzip().run(session).await?;
-        for mode in [Mode::Label, Mode::AtOnce, Mode::WatchList] {
+        for mode in [Mode::Label, Mode::Namespace, Mode::AtOnce, Mode::WatchList] {
             List::new(small, mode).run(session).await?;
         }
         list::prepare(session, small, large).await?;

@@ -61,13 +61,13 @@ fn main() {
         || changed.clone(),
         |value| tracked(&pods, Some(&created), value, "kubectl-edit"),
     );
-    bench.of("apply, new", || config.clone(), |value| applied(&pods, None, value));
-    let live = applied(&pods, None, config.clone());
+    bench.of("apply, new", || config.clone(), |value| applied(&pods, None, &value));
+    let live = applied(&pods, None, &config);
     let live = self::defaulted(&pods, live);
-    bench.of("apply, same again", || config.clone(), |value| applied(&pods, Some(&live), value));
+    bench.of("apply, same again", || config.clone(), |value| applied(&pods, Some(&live), &value));
     let mut other = config;
     other["metadata"]["annotations"]["bench.headwater/mark"] = "1".into();
-    bench.of("apply, one change", || other.clone(), |value| applied(&pods, Some(&live), value));
+    bench.of("apply, one change", || other.clone(), |value| applied(&pods, Some(&live), &value));
     bench.stage("write JSON", || bytes(&created));
 }
 
@@ -128,7 +128,7 @@ fn tracked(kind: &Kind, old: Option<&Value>, mut value: Value, manager: &str) ->
     value
 }
 
-fn applied(kind: &Kind, live: Option<&Value>, config: Value) -> Value {
+fn applied(kind: &Kind, live: Option<&Value>, config: &Value) -> Value {
     let structure = Builtin::of(kind).expect("pods are built in");
     managed::apply(live, config, &write("kubectl"), false, kind, structure).expect("it applies")
 }

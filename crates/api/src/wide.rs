@@ -77,8 +77,15 @@ fn first(bytes: &[u8], mask: impl Fn(u64) -> u64, is: impl Fn(u8) -> bool) -> us
             0 => bytes.len(),
             found => bytes.len() - 8 + (found.trailing_zeros() / 8) as usize,
         },
+        None if short(bytes).is_some_and(|word| mask(word) & HIGH == 0) => bytes.len(),
         None => bytes.iter().position(|byte| is(*byte)).unwrap_or(bytes.len()),
     }
+}
+
+/// Four to seven bytes as a word that has nothing but them, some twice.
+fn short(bytes: &[u8]) -> Option<u64> {
+    let (first, last) = (bytes.first_chunk::<4>()?, bytes.last_chunk::<4>()?);
+    Some(u64::from(u32::from_le_bytes(*first)) | u64::from(u32::from_le_bytes(*last)) << 32)
 }
 
 #[cfg(test)]

@@ -82,7 +82,7 @@ impl<'a> Manager<'a> {
     }
 
     /// What an apply of `config` makes of `live`.
-    pub(crate) fn apply(&self, live: Option<&Value>, config: Value) -> Result<Value, Error> {
+    pub(crate) fn apply(&self, live: Option<&Value>, config: &Value) -> Result<Value, Error> {
         let (kind, write) = (self.kind, self.write());
         let force = self.force;
         match (Builtin::of(kind), &kind.definition) {

@@ -76,7 +76,7 @@ impl Change for &mut Patched<'_> {
         if self.patch_type != PatchType::Apply {
             return Ok(self.apply(current)?);
         }
-        let value = self.manager.apply(Some(current), self.patch.clone())?;
+        let value = self.manager.apply(Some(current), &self.patch)?;
         Ok(self.checked_aside(value)?)
     }
 
@@ -115,7 +115,7 @@ impl Change for &mut Patched<'_> {
             );
             return Err(status::conflict(&self.resource.kind, &self.resource.name, &why));
         }
-        let value = self.manager.apply(None, self.patch.clone())?;
+        let value = self.manager.apply(None, &self.patch)?;
         self.checked_aside(value).map(Some)
     }
 

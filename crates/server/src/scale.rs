@@ -149,7 +149,7 @@ impl Rescale<'_> {
                 Places::of(self.resource).set(&mut config, replicas)?;
             }
         }
-        let mut value = manager.apply(Some(current), config)?;
+        let mut value = manager.apply(Some(current), &config)?;
         keep_preconditions(scale, &mut value);
         Ok(value)
     }

@@ -215,7 +215,18 @@ fn position(members: &[Member], key: &str) -> Option<usize> {
     if members.len() > SCANNED_MAX {
         return place(members, key).ok();
     }
-    members.iter().position(|(other, _)| other.as_str() == key)
+    let first = key.as_bytes().first();
+    for (at, (other, _)) in members.iter().enumerate() {
+        let other = other.as_bytes();
+        if other == key.as_bytes() {
+            return Some(at);
+        }
+        // Most keys that are asked for are not there.
+        if other.first() > first {
+            break;
+        }
+    }
+    None
 }
 
 /// Where a key is, or where it would be.

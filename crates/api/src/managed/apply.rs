@@ -3,6 +3,7 @@
 //! Promise: a field of another manager is changed only by force; what a manager no longer wants
 //! goes if nobody else owns it, in whichever version they wrote.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use super::compare::{self, compare_objects};
@@ -21,14 +22,14 @@ use crate::kind::Kind;
 /// are gone, so built-in kinds want [`crate::decode::refit`].
 pub fn apply<V: Versions>(
     live: Option<&Value>,
-    mut config: Value,
+    config: &Value,
     write: &Write<'_>,
     force: bool,
     kind: &Kind,
     versions: V,
 ) -> Result<Value, Error> {
     let structure = versions.own();
-    check_config(&mut config, kind, structure)?;
+    let config = &*checked_config(config, kind, structure)?;
     let empty = structure.empty();
     let current = live.unwrap_or(&empty);
     let text = stored_text(managed_of(current));
@@ -38,10 +39,10 @@ pub fn apply<V: Versions>(
         let all = compare_objects(&empty, current, write.ignored, structure);
         entries.update(all, &before, &Elsewhere::default().changes(versions, write));
     }
-    let apply = Apply { current, config: &config, write, versions, structure };
+    let apply = Apply { current, config, write, versions, structure };
     let (mut object, entries) = apply.run_for(entries, force)?;
     if write.manager == "kubectl" {
-        refresh_last_applied(&mut object, &config);
+        refresh_last_applied(&mut object, config);
     }
     set_managed(&mut object, entries);
     Ok(object)
@@ -248,8 +249,25 @@ fn refresh_last_applied(object: &mut Value, config: &Value) {
     annotations.insert(LAST_APPLIED.into(), format!("{config}\n").into());
 }
 
+/// A configuration that does not claim managers. Null claims none.
+fn unclaimed(config: &Value) -> Result<Cow<'_, Value>, Error> {
+    match managed_of(config) {
+        None => Ok(Cow::Borrowed(config)),
+        Some(Value::Null) => {
+            let mut config = config.clone();
+            take(&mut config);
+            Ok(Cow::Owned(config))
+        }
+        Some(_) => Err(Error::Invalid("metadata.managedFields must be nil".into())),
+    }
+}
+
 /// A configuration must say what it is, must not claim managers, and must fit its type.
-fn check_config<S: Structure>(config: &mut Value, kind: &Kind, structure: S) -> Result<(), Error> {
+fn checked_config<'a, S: Structure>(
+    config: &'a Value,
+    kind: &Kind,
+    structure: S,
+) -> Result<Cow<'a, Value>, Error> {
     let text = |value: &Value, key: &str| {
         value.get(key).and_then(Value::as_str).unwrap_or_default().to_owned()
     };
@@ -259,15 +277,13 @@ fn check_config<S: Structure>(config: &mut Value, kind: &Kind, structure: S) -> 
     if group != kind.group || version != kind.version || name != kind.kind {
         return Err(Error::Invalid(format!("invalid object type: {found}")));
     }
-    match take(config) {
-        None | Some(Value::Null) => {}
-        Some(_) => return Err(Error::Invalid("metadata.managedFields must be nil".into())),
-    }
-    merge::validate(config, structure).map_err(|why| {
+    let config = unclaimed(config)?;
+    merge::validate(&config, structure).map_err(|why| {
         let metadata = config.get("metadata").unwrap_or(&Value::Null);
         let (namespace, name) = (text(metadata, "namespace"), text(metadata, "name"));
         Error::Invalid(format!(
             "failed to create typed patch object ({namespace}/{name}; {found}): {why}"
         ))
-    })
+    })?;
+    Ok(config)
 }

@@ -20,6 +20,10 @@ fn merge<S: Structure>(
     structure: S,
 ) -> Option<Value> {
     let (Some(current), Some(wanted)) = (ours, theirs) else { return theirs.or(ours).cloned() };
+    // What is wanted is mostly what is there, and plain equality is much cheaper than the walk below.
+    if current == wanted {
+        return Some(wanted.clone());
+    }
     Some(match (structure.form(), current, wanted) {
         (Form::Map | Form::Deduced, Value::Object(ours), Value::Object(theirs)) => {
             Value::Object(merge_maps(ours, theirs, structure))

@@ -50,6 +50,10 @@ fn updated(kind: &Kind, old: &Value, change: impl FnOnce(&mut Value), write: &Wr
     new
 }
 
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "a test makes a configuration where it applies it"
+)]
 fn applied(
     kind: &Kind,
     live: Option<&Value>,
@@ -57,7 +61,7 @@ fn applied(
     write: &Write<'_>,
     force: bool,
 ) -> Result<Value, Error> {
-    apply(live, config, write, force, kind, structure(kind)).map(stored)
+    apply(live, &config, write, force, kind, structure(kind)).map(stored)
 }
 
 /// The entries as `manager operation time fields`, time relative to the beginning.
@@ -446,12 +450,12 @@ fn nobody_owns_a_default_of_a_custom_kind() {
         json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "a"},
                "spec": spec})
     };
-    let first = apply(None, config(json!({"size": 1})), &write("m1"), false, &kind, Loose::Root);
+    let first = apply(None, &config(json!({"size": 1})), &write("m1"), false, &kind, Loose::Root);
     let mut first = stored(first.unwrap());
     assert_eq!(fields_of(&first, "m1"), json!({"f:spec": {".": {}, "f:size": {}}}));
     first["spec"]["colour"] = "blue".into();
     let config = config(json!({"colour": "red"}));
-    let second = apply(Some(&first), config, &write("m2"), false, &kind, Loose::Root).unwrap();
+    let second = apply(Some(&first), &config, &write("m2"), false, &kind, Loose::Root).unwrap();
     assert_eq!(second["spec"], json!({"colour": "red", "size": 1}));
 }
 
@@ -623,8 +627,8 @@ proptest! {
             members.insert("apiVersion".into(), "v1".into());
             members.insert("kind".into(), "Pod".into());
         }
-        let _ = apply(Some(&old), config.clone(), &by("m", 1), false, &kind, structure(&kind));
-        let _ = apply(Some(&tracked), config, &by("n", 1), true, &kind, structure(&kind));
+        let _ = apply(Some(&old), &config, &by("m", 1), false, &kind, structure(&kind));
+        let _ = apply(Some(&tracked), &config, &by("n", 1), true, &kind, structure(&kind));
     }
 
     #[test]

@@ -24,7 +24,7 @@ fn applied(
         ignored: &["status"],
     };
     let structure = Builtin::of(kind).unwrap();
-    let object = managed::apply(live, config.clone(), &write, false, kind, structure);
+    let object = managed::apply(live, config, &write, false, kind, structure);
     let object = object.map_err(|error| error.to_string())?;
     let mut object = decode::refit(kind, object).map_err(|error| error.to_string())?.value;
     defaults::apply(kind, &mut object);

@@ -34,7 +34,7 @@ fn custom_objects_are_applied_and_applied_again() {
                 now: Timestamp::from_second(second).unwrap(),
                 ignored: &[],
             };
-            managed::apply(live, config.clone(), &write, false, &kind, compiled.structure())
+            managed::apply(live, config, &write, false, &kind, compiled.structure())
         };
         let mut config = anything(dice, 0);
         if !config.is_object() {

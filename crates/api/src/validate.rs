@@ -62,13 +62,13 @@ struct Check<'a> {
 
 impl Check<'_> {
     fn object(&mut self, of: &Type, object: &Object, path: &Path<'_>) {
-        let lines = &PLAN.lines[of.id.index()];
-        if !lines.is_empty() {
-            let found = Found::new(of, object);
-            lines.iter().for_each(|line| line.check(self, &found, path));
+        for line in &PLAN.lines[of.id.index()] {
+            line.check(self, object, path);
         }
-        for (field, value) in PLAN.reach.members(of, object.iter()) {
-            if !self.is_unchanged(path, field.name, value) {
+        for field in PLAN.reach.fields(of) {
+            if let Some(value) = object.get(field.name)
+                && !self.is_unchanged(path, field.name, value)
+            {
                 self.value(&field.shape, value, &Path::Field(path, field.name));
             }
         }
@@ -147,39 +147,8 @@ struct Plan {
 
 /// A line of the table.
 enum Line {
-    /// The path begins with a field of the type, by its index.
-    Rules {
-        when: When,
-        field: usize,
-        path: Vec<Step>,
-        rules: Vec<Rule>,
-    },
+    Rules { when: When, path: Vec<Step>, rules: Vec<Rule> },
     Call(Own),
-}
-
-/// An object, and its members by the index of their field: many lines ask for the same few.
-struct Found<'a> {
-    of: &'a Type,
-    object: &'a Object,
-    members: [Option<&'a Value>; FIELDS_MAX],
-}
-
-/// No type has more fields.
-const FIELDS_MAX: usize = 64;
-
-impl<'a> Found<'a> {
-    fn new(of: &'a Type, object: &'a Object) -> Found<'a> {
-        let mut members = [None; FIELDS_MAX];
-        let mut at = 0;
-        for (key, value) in object {
-            if of.next_field(&mut at, key).is_some()
-                && let Some(member) = members.get_mut(at)
-            {
-                *member = Some(value);
-            }
-        }
-        Found { of, object, members }
-    }
 }
 
 /// A rule that does not fit the table.
@@ -195,16 +164,14 @@ impl Plan {
         let types = Types::builtin();
         let mut lines: Vec<Vec<Line>> = types.iter().map(|_| Vec::new()).collect();
         let mut immutable: Vec<Vec<Steps>> = types.iter().map(|_| Vec::new()).collect();
-        let mut of = None;
+        let mut of = usize::MAX;
         for line in text.lines().filter(|line| !line.starts_with('#')) {
-            let Some(line) = line.strip_prefix("  ") else {
-                of = types.named(line);
-                continue;
-            };
-            let of: &Type = of.expect("the table names types");
-            match line.strip_suffix(" immutable") {
-                Some(path) => immutable[of.id.index()].push(steps(path)),
-                None => lines[of.id.index()].push(Line::read(of, line)),
+            match line.strip_prefix("  ") {
+                None => of = types.named(line).expect("the table names types").id.index(),
+                Some(line) => match line.strip_suffix(" immutable") {
+                    Some(path) => immutable[of].push(steps(path)),
+                    None => lines[of].push(Line::read(line)),
+                },
             }
         }
         let reach = Reach::new(types, |id| !lines[id.index()].is_empty());
@@ -213,7 +180,7 @@ impl Plan {
 }
 
 impl Line {
-    fn read(of: &Type, line: &'static str) -> Line {
+    fn read(line: &'static str) -> Line {
         if let Some(name) = line.strip_prefix('@') {
             return Line::Call(own(name));
         }
@@ -226,19 +193,17 @@ impl Line {
                 walk.push(Step::Each);
             }
         }
-        let first = path.split(['.', '[']).next();
-        let field = of.fields.iter().position(|field| Some(field.name) == first);
-        let field = field.filter(|field| *field < FIELDS_MAX).expect("a path begins with a field");
-        walk.remove(0);
-        Line::Rules { when, field, path: walk, rules: rules.split("; ").map(Rule::read).collect() }
+        Line::Rules { when, path: walk, rules: rules.split("; ").map(Rule::read).collect() }
     }
 
-    fn check(&self, check: &mut Check<'_>, found: &Found<'_>, path: &Path<'_>) {
+    fn check(&self, check: &mut Check<'_>, object: &Object, path: &Path<'_>) {
         match self {
-            Line::Call(own) => own(check, found.object, path),
-            Line::Rules { when, field, path: walk, rules } if when.holds(found.object) => {
-                let path = Path::Field(path, found.of.fields[*field].name);
-                follow(check, rules, walk, found.members[*field], &path);
+            Line::Call(own) => own(check, object, path),
+            Line::Rules { when, path: walk, rules } if when.holds(object) => {
+                if let [Step::Field(name), rest @ ..] = walk.as_slice() {
+                    let path = Path::Field(path, name);
+                    follow(check, rules, rest, object.get(name), &path);
+                }
             }
             Line::Rules { .. } => {}
         }

@@ -1,7 +1,6 @@
 //! Which fields lead to types that somebody cares about: the others need no walk.
 
-use super::{Field, Shape, Type, TypeId, Types};
-use crate::json::Text;
+use super::{Shape, Type, TypeId, Types};
 
 /// For each type, the fields below which one of the wanted types can be.
 pub(crate) struct Reach {
@@ -34,24 +33,8 @@ impl Reach {
         Reach { fields: types.iter().map(of_type).collect() }
     }
 
-    /// The members of an object that are worth a look, with their fields. Members come by key, as
-    /// fields do, so that one walk over both finds every pair.
-    pub(crate) fn members<'r, 'k, V>(
-        &'r self,
-        of: &'r Type,
-        members: impl Iterator<Item = (&'k Text, V)>,
-    ) -> impl Iterator<Item = (&'r Field, V)> {
-        let wanted = &self.fields[of.id.index()];
-        let (mut next, mut at) = (0, 0);
-        members.take(if wanted.is_empty() { 0 } else { usize::MAX }).filter_map(
-            move |(key, value)| {
-                let field = of.next_field(&mut at, key)?;
-                while wanted.get(next).is_some_and(|wanted| (*wanted as usize) < at) {
-                    next += 1;
-                }
-                let is_wanted = wanted.get(next).is_some_and(|wanted| *wanted as usize == at);
-                is_wanted.then_some((field, value))
-            },
-        )
+    /// The fields of a type that are worth a look.
+    pub(crate) fn fields<'t>(&self, of: &'t Type) -> impl Iterator<Item = &'t super::Field> {
+        self.fields[of.id.index()].iter().map(|at| &of.fields[*at as usize])
     }
 }

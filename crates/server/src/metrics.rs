@@ -4,6 +4,7 @@
 //! Kubernetes query (S11.1); what only Headwater has begins with `headwater_`.
 
 pub mod admission;
+mod process;
 pub mod registry;
 
 use admission::{Admission, Conversions};
@@ -115,6 +116,7 @@ impl Metrics {
     /// Everything at zero.
     pub fn new() -> Metrics {
         let registry = Registry::default();
+        process::observe(&registry);
         let counters = |name, help, labels| registry.counters(Desc { name, help, labels });
         let gauges = |name, help, labels| registry.gauges(Desc { name, help, labels });
         let histograms =

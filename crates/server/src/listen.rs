@@ -24,11 +24,12 @@ use crate::metrics::Metrics;
 use crate::tls::Acceptor;
 
 mod connection;
+mod chunked;
 mod gate;
 mod head;
 mod pulse;
 
-pub use gate::HangUp;
+pub use gate::{HangUp, LongRunning};
 use pulse::Pulses;
 
 /// Headers of one request.
@@ -241,7 +242,7 @@ impl Listener {
         };
         connections.spawn(async move {
             let _counted = (place, held);
-            serving.await;
+            serving.run().await;
         });
     }
 }

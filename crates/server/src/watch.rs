@@ -25,7 +25,7 @@ use crate::observe::Watched;
 use crate::random;
 use crate::route::Resource;
 use crate::server::{Call, Server};
-use crate::{status, websocket};
+use crate::{listen, status, websocket};
 
 /// A bookmark is sent this long before a stream ends by its timeout (S4.12).
 const LAST_BOOKMARK: Duration = Duration::from_secs(2);
@@ -75,7 +75,9 @@ pub(crate) async fn start(
         return websocket::upgrade(call, upgrade, peer, stream);
     }
     let body = body::stream(stream.chunks());
-    Ok(body::answer(StatusCode::OK, call.representation.content_type(), body))
+    let mut response = body::answer(StatusCode::OK, call.representation.content_type(), body);
+    response.extensions_mut().insert(listen::LongRunning);
+    Ok(response)
 }
 
 /// One running watch.
@@ -135,21 +137,23 @@ impl Streaming {
         }
     }
 
-    /// The stream of chunks, each of one or more whole frames.
+    /// The stream of chunks, each of one or more whole frames. In a box, because every chunk moves
+    /// it twice.
     pub(crate) fn chunks(self) -> impl Stream<Item = Bytes> + Send {
-        futures::stream::unfold(self, |mut streaming| async move {
+        futures::stream::unfold(Box::new(self), |mut streaming| async move {
             let chunk = streaming.next().await?;
             Some((chunk, streaming))
         })
     }
 
-    /// The next chunk; `None` is the clean end.
+    /// The next chunk; `None` is the clean end. A watch waits here for most of its life, so what is
+    /// done now and then has its future in a box that is gone afterwards.
     pub(crate) async fn next(&mut self) -> Option<Bytes> {
         loop {
             match &mut self.phase {
                 Phase::Done => return None,
                 Phase::Starting => {
-                    if let Some(chunk) = self.begin().await {
+                    if let Some(chunk) = Box::pin(self.begin()).await {
                         return Some(chunk);
                     }
                 }
@@ -162,7 +166,7 @@ impl Streaming {
                     };
                     let chunk = match step {
                         Some(step) if self.frames.kind.conversion().is_some() => {
-                            self.take_converted(step).await
+                            Box::pin(self.take_converted(step)).await
                         }
                         Some(step) => self.take(step, &[]),
                         None => self.tick(),

@@ -1,10 +1,15 @@
 //! One connection, from its first byte to its last.
+//!
+//! Promise: a connection holds the memory of the phase it is in and of no other; while a watch
+//! waits, that is neither hyper's buffers nor room for a request.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
+use bytes::Bytes;
 use hyper::rt::Executor;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
@@ -14,7 +19,8 @@ use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 use tokio_util::task::TaskTracker;
 
-use super::gate::Gate;
+use super::chunked;
+use super::gate::{Gate, Lent};
 use super::pulse::{Pulse, Watched};
 use super::{HEADER_BLOCK_MAX, HEADERS_MAX, Handle, Shared};
 use crate::identity::{ClientCertificate, Peer, Transport};
@@ -36,9 +42,24 @@ const LINGER_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// How long an HTTP/2 peer may take to go after it was told to.
 const GOAWAY_PATIENCE: Duration = Duration::from_secs(5);
 
-/// What serves one connection to its end. Boxed at each step, so that an idle connection carries
-/// neither its handshake's memory nor a copy of its stream for every function it passed through.
-pub(super) type Serving = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// A part of a connection's life, which ends with the next: the handshake, requests that hyper reads
+/// and answers, an answer that goes on for hours. Each is a box of its own, so that an idle
+/// connection carries no memory of those that are over.
+pub(super) struct Phase(Pin<Box<dyn Future<Output = Option<Phase>> + Send>>);
+
+impl Phase {
+    fn new(phase: impl Future<Output = Option<Phase>> + Send + 'static) -> Phase {
+        Phase(Box::pin(phase))
+    }
+
+    /// Serves a connection to its end.
+    pub(super) async fn run(self) {
+        let mut phase = self;
+        while let Some(next) = phase.0.await {
+            phase = next;
+        }
+    }
+}
 
 /// Serves TLS on a socket.
 pub(super) fn serve_tls<H: Handle>(
@@ -46,24 +67,19 @@ pub(super) fn serve_tls<H: Handle>(
     acceptor: Acceptor,
     socket: TcpStream,
     peer: Peer,
-) -> Serving {
-    let begin: Pin<Box<dyn Future<Output = Option<Serving>> + Send>> = Box::pin(async move {
+) -> Phase {
+    Phase::new(async move {
         let handshake = handshake(&acceptor, socket);
         let in_time = tokio::time::timeout(shared.options.timeout_handshake, handshake).await;
         let Ok(Some((stream, protocol, client))) = in_time else {
             shared.metrics.tls_handshake_errors.with(&[]).inc();
             return None;
         };
-        let peer = Peer { transport: Transport::Tls(client), ..peer };
+        let gate = Gate::new(shared, Peer { transport: Transport::Tls(client), ..peer });
         Some(match protocol {
-            Protocol::Http1 => serve_http1(shared, stream, peer),
-            Protocol::Http2 => serve_http2(&shared, stream, peer),
+            Protocol::Http1 => http1(gate, stream, Bytes::new()),
+            Protocol::Http2 => http2(&gate, stream),
         })
-    });
-    Box::pin(async move {
-        if let Some(serving) = begin.await {
-            serving.await;
-        }
     })
 }
 
@@ -72,8 +88,8 @@ pub(super) fn serve_plain<H: Handle>(
     shared: Arc<Shared<H>>,
     socket: TcpStream,
     peer: Peer,
-) -> Serving {
-    serve_http1(shared, socket, peer)
+) -> Phase {
+    http1(Gate::new(shared, peer), socket, Bytes::new())
 }
 
 type Handshake = (TlsStream<TcpStream>, Protocol, ClientCertificate);
@@ -107,40 +123,73 @@ async fn explain_tls(mut socket: TcpStream) {
     }
 }
 
-fn serve_http1<H: Handle, S: Socket>(shared: Arc<Shared<H>>, stream: S, peer: Peer) -> Serving {
-    let pulse = shared.pulses.pulse(&shared.options);
-    let gate = gate(&shared, &pulse, peer);
+/// Requests over HTTP/1, until the connection ends or an answer is sent past hyper. What has
+/// arrived early is read before anything else.
+fn http1<H: Handle, S: Socket>(gate: Arc<Gate<H>>, stream: S, early: Bytes) -> Phase {
+    let service = {
+        let gate = gate.clone();
+        service_fn(move |request| boxed(gate.clone().answer(request)))
+    };
     let mut connection = http1::Builder::new()
         .header_read_timeout(None) // the pulse keeps the time
         .max_headers(HEADERS_MAX)
         .max_header_size(HEADER_BLOCK_MAX)
         .max_buf_size(BUFFER_MAX)
-        .serve_connection(
-            TokioIo::new(Watched::http1(stream, pulse.clone())),
-            service_fn(move |request| boxed(gate.clone().answer(request))),
-        )
+        .serve_connection(TokioIo::new(Watched::http1(stream, early, gate.pulse.clone())), service)
         .with_upgrades();
     let stop = |connection: Pin<&mut http1::UpgradeableConnection<_, _>>| {
         connection.graceful_shutdown();
     };
-    Box::pin(async move {
-        let end = drive(&mut connection, stop, &pulse).await;
-        if end == End::Finished && !shared.stop.is_cancelled() {
-            let stream = connection.into_parts().map(|parts| parts.io.into_inner().into_inner());
-            if let Some(stream) = stream {
-                linger(stream.into_socket()).await;
+    Phase::new(async move {
+        let end = drive(&mut connection, stop, &gate.pulse).await;
+        let parts = connection.into_parts()?;
+        let (stream, unread) = parts.io.into_inner().into_inner();
+        match end {
+            End::Overdue => None,
+            End::Finished => {
+                gate.linger(stream).await;
+                None
+            }
+            End::Lent => {
+                let early = match unread.is_empty() {
+                    true => parts.read_buf,
+                    false => [parts.read_buf, unread].concat().into(),
+                };
+                let lent = gate.take_lent()?;
+                Some(lasting(gate, stream, lent, early))
             }
         }
     })
 }
 
-fn serve_http2<H: Handle>(
-    shared: &Arc<Shared<H>>,
-    stream: TlsStream<TcpStream>,
-    peer: Peer,
-) -> Serving {
-    let pulse = shared.pulses.pulse(&shared.options);
-    let gate = gate(shared, &pulse, peer);
+/// An answer that goes on for long, and its end.
+fn lasting<H: Handle, S: Socket>(
+    gate: Arc<Gate<H>>,
+    mut stream: S,
+    lent: Lent<H::Body>,
+    mut early: Bytes,
+) -> Phase {
+    Phase::new(async move {
+        let Lent { body, keep_alive } = lent;
+        if let Err(error) = chunked::send(&mut stream, body, &mut early).await {
+            tracing::debug!(%error, "connection ended");
+            return None;
+        }
+        if keep_alive && !gate.shared.stop.is_cancelled() {
+            return Some(http1(gate, stream, early));
+        }
+        stream.shutdown().await.ok()?;
+        gate.linger(stream).await;
+        None
+    })
+}
+
+fn http2<H: Handle>(gate: &Arc<Gate<H>>, stream: TlsStream<TcpStream>) -> Phase {
+    let (shared, pulse) = (&gate.shared, gate.pulse.clone());
+    let service = {
+        let gate = gate.clone();
+        service_fn(move |request| boxed(gate.clone().answer(request)))
+    };
     let mut connection = http2::Builder::new(Streams(shared.tasks.clone()))
         .max_concurrent_streams(shared.options.http2_streams_max)
         .max_frame_size(HTTP2_FRAME_MAX)
@@ -150,28 +199,26 @@ fn serve_http2<H: Handle>(
         .max_send_buf_size(SEND_BUFFER_MAX)
         .max_pending_accept_reset_streams(HTTP2_RESETS_MAX)
         .max_local_error_reset_streams(HTTP2_RESETS_MAX)
-        .serve_connection(
-            TokioIo::new(Watched::http2(stream, pulse.clone())),
-            service_fn(move |request| boxed(gate.clone().answer(request))),
-        );
+        .serve_connection(TokioIo::new(Watched::http2(stream, pulse.clone())), service);
     let stop =
         |connection: Pin<&mut http2::Connection<_, _, Streams>>| connection.graceful_shutdown();
-    Box::pin(async move {
+    Phase::new(async move {
         if drive(&mut connection, stop, &pulse).await == End::Overdue {
             Pin::new(&mut connection).graceful_shutdown();
             // Whether it left by itself or not, it is gone now.
             let _ = tokio::time::timeout(GOAWAY_PATIENCE, &mut connection).await;
         }
+        None
     })
 }
 
-fn gate<H: Handle>(shared: &Arc<Shared<H>>, pulse: &Arc<Pulse>, peer: Peer) -> Arc<Gate<H>> {
-    Arc::new(Gate {
-        handler: shared.handler.clone(),
-        peer: Arc::new(peer),
-        pulse: pulse.clone(),
-        panics: shared.metrics.panics.with(&[]),
-    })
+impl<H: Handle> Gate<H> {
+    /// Lets the peer read the last answer, unless everything is about to end.
+    async fn linger(&self, stream: impl Socket) {
+        if !self.shared.stop.is_cancelled() {
+            linger(stream.into_socket()).await;
+        }
+    }
 }
 
 /// hyper keeps room for the future of a request in every connection and every stream, for as long
@@ -185,6 +232,8 @@ fn boxed<F: Future>(answer: F) -> Pin<Box<F>> {
 enum End {
     /// Both sides are done, or the other is gone.
     Finished,
+    /// The head of an answer is sent, and hyper is not to send its body.
+    Lent,
     /// It was silent, slow or idle for too long.
     Overdue,
 }
@@ -200,17 +249,29 @@ where
         tokio::select! {
             biased;
             () = pulse.hung_up(), if !stopping => {}
-            result = &mut *connection => {
-                if let Err(error) = result {
-                    tracing::debug!(%error, "connection ended");
-                }
-                return End::Finished;
-            }
+            end = until_lent(connection, pulse) => return end,
             () = &mut overdue => return End::Overdue,
         }
         stopping = true;
         stop_gracefully(Pin::new(connection));
     }
+}
+
+/// Drives a connection until it ends or hyper has nothing more to do with it.
+async fn until_lent<C>(connection: &mut C, pulse: &Pulse) -> End
+where
+    C: Future<Output = hyper::Result<()>> + Unpin,
+{
+    std::future::poll_fn(|context| match Pin::new(&mut *connection).poll(context) {
+        Poll::Ready(Ok(())) => Poll::Ready(End::Finished),
+        Poll::Ready(Err(error)) => {
+            tracing::debug!(%error, "connection ended");
+            Poll::Ready(End::Finished)
+        }
+        Poll::Pending if pulse.head_is_sent() => Poll::Ready(End::Lent),
+        Poll::Pending => Poll::Pending,
+    })
+    .await
 }
 
 /// Reads what a peer still sends after the last answer. Closing a socket with unread bytes resets

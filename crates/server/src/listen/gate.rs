@@ -7,35 +7,58 @@ use std::convert::Infallible;
 use std::io;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures::FutureExt;
 use headwater_api::Status;
-use http::header::{CONNECTION, CONTENT_TYPE, EXPECT, HOST, HeaderValue};
+use http::header::{CONNECTION, CONTENT_TYPE, EXPECT, HOST, HeaderMap, HeaderValue};
 use http::{Request, Response, StatusCode, Version};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
 use super::pulse::Pulse;
-use super::{HEADERS_MAX, Handle};
+use super::{HEADERS_MAX, Handle, Shared};
 use crate::identity::Peer;
-use crate::metrics::registry::Counter;
 
 /// A mark for a response: the connection ends after it. 401 has it always (S8.4).
 #[derive(Clone, Copy, Debug)]
 pub struct HangUp;
 
+/// A mark for a response: its body goes on for long and has little to say. Over HTTP/1.1 it is sent
+/// without buffers that last as long as it does.
+#[derive(Clone, Copy, Debug)]
+pub struct LongRunning;
+
 /// Stands between a connection and the handler.
-pub(super) struct Gate<H> {
-    pub(super) handler: H,
-    pub(super) peer: Arc<Peer>,
+pub(super) struct Gate<H: Handle> {
+    pub(super) shared: Arc<Shared<H>>,
     pub(super) pulse: Arc<Pulse>,
-    pub(super) panics: Arc<Counter>,
+    peer: Arc<Peer>,
+    /// The body of an answer that hyper is not to send.
+    lent: Mutex<Option<Lent<H::Body>>>,
+}
+
+/// The body of an answer that is sent past hyper.
+pub(super) struct Lent<B> {
+    pub(super) body: Tracked<B>,
+    /// Whether requests may follow.
+    pub(super) keep_alive: bool,
 }
 
 impl<H: Handle> Gate<H> {
+    pub(super) fn new(shared: Arc<Shared<H>>, peer: Peer) -> Arc<Gate<H>> {
+        let pulse = shared.pulses.pulse(&shared.options);
+        Arc::new(Gate { shared, pulse, peer: Arc::new(peer), lent: Mutex::default() })
+    }
+
+    /// The body whose head is sent.
+    pub(super) fn take_lent(&self) -> Option<Lent<H::Body>> {
+        self.pulse.head_is_taken();
+        self.lent.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
     pub(super) async fn answer(
         self: Arc<Self>,
         request: Request<Incoming>,
@@ -43,6 +66,8 @@ impl<H: Handle> Gate<H> {
         self.pulse.begin();
         let ends = Ends(self.pulse.clone());
         let version = request.version();
+        let may_lend = version == Version::HTTP_11 && request.body().is_end_stream();
+        let keep_alive = !asks_to_close(request.headers());
         let (mut parts, body) = match self.malformed(&request) {
             Some(refusal) => refusal.map(Inner::Own).into_parts(),
             None => self.handled(request).await.into_parts(),
@@ -56,16 +81,26 @@ impl<H: Handle> Gate<H> {
             }
             _ => {}
         }
-        Ok(Response::from_parts(parts, Tracked { inner: body, _ends: ends }))
+        let mut body = Tracked { inner: body, _ends: Some(ends) };
+        if may_lend && !hang_up && parts.extensions.get::<LongRunning>().is_some() {
+            body = self.lend(Lent { body, keep_alive });
+        }
+        Ok(Response::from_parts(parts, body))
+    }
+
+    /// Keeps a body from hyper, which gets one that never says anything.
+    fn lend(&self, lent: Lent<H::Body>) -> Tracked<H::Body> {
+        *self.lent.lock().unwrap_or_else(PoisonError::into_inner) = Some(lent);
+        Tracked { inner: Inner::Lent(self.pulse.clone()), _ends: None }
     }
 
     async fn handled(&self, request: Request<Incoming>) -> Response<Inner<H::Body>> {
-        let answer = self.handler.handle(self.peer.clone(), request);
+        let answer = self.shared.handler.handle(self.peer.clone(), request);
         match AssertUnwindSafe(answer).catch_unwind().await {
             Ok(response) => response.map(Inner::Handler),
             Err(_) => {
                 tracing::error!("a request handler panicked");
-                self.panics.inc();
+                self.shared.metrics.panics.with(&[]).inc();
                 panicked().map(Inner::Own)
             }
         }
@@ -94,6 +129,14 @@ impl<H: Handle> Gate<H> {
         (!expected)
             .then(|| refuse(StatusCode::BAD_REQUEST, "BadRequest", "a request must name one host"))
     }
+}
+
+fn asks_to_close(headers: &HeaderMap) -> bool {
+    let words = headers
+        .get_all(CONNECTION)
+        .iter()
+        .flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    words.into_iter().any(|word| word.trim_ascii().eq_ignore_ascii_case(b"close"))
 }
 
 fn is_continue(value: &HeaderValue) -> bool {
@@ -135,12 +178,15 @@ impl Drop for Ends {
 /// A response body; the request counts as being answered until it is dropped.
 pub(super) struct Tracked<B> {
     inner: Inner<B>,
-    _ends: Ends,
+    /// Not with a body that is sent by somebody else: it has its own.
+    _ends: Option<Ends>,
 }
 
 enum Inner<B> {
     Handler(B),
     Own(Option<Bytes>),
+    /// The body is sent by somebody else as soon as the head is.
+    Lent(Arc<Pulse>),
 }
 
 impl<B> Body for Tracked<B>
@@ -157,6 +203,10 @@ where
         match &mut self.inner {
             Inner::Handler(body) => Pin::new(body).poll_frame(cx),
             Inner::Own(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Inner::Lent(pulse) => {
+                pulse.head_is_written();
+                Poll::Pending
+            }
         }
     }
 
@@ -164,6 +214,7 @@ where
         match &self.inner {
             Inner::Handler(body) => body.is_end_stream(),
             Inner::Own(bytes) => bytes.is_none(),
+            Inner::Lent(_) => false,
         }
     }
 
@@ -173,6 +224,7 @@ where
             Inner::Own(bytes) => {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
             }
+            Inner::Lent(_) => SizeHint::default(),
         }
     }
 }

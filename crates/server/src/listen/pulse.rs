@@ -6,11 +6,12 @@
 use std::collections::HashMap;
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
@@ -31,12 +32,21 @@ pub(super) struct Pulse {
     begun: AtomicU32,
     /// Whether the head that is arriving says twice how long its body is.
     ambiguous: AtomicBool,
+    /// Where the head of an answer is whose body hyper does not send.
+    lent_head: AtomicU8,
     hang_up: Notify,
     timeout_header: Duration,
     timeout_idle: Duration,
     /// Where it is listed, and under which number.
     listed: (Arc<Pulses>, u64),
 }
+
+/// There is no such head, or not yet.
+const HEAD_UNWRITTEN: u8 = 0;
+/// It is in hyper's buffer.
+const HEAD_WRITTEN: u8 = 1;
+/// It has left hyper, with all that was before it.
+const HEAD_SENT: u8 = 2;
 
 /// All pulses of a listener. When it stops, each connection is told through its own pulse: if all
 /// of them waited for one thing, they would all touch it each time they are woken.
@@ -98,6 +108,7 @@ impl Pulse {
             arriving: AtomicBool::new(true),
             begun: AtomicU32::new(0),
             ambiguous: AtomicBool::new(false),
+            lent_head: AtomicU8::new(HEAD_UNWRITTEN),
             hang_up: Notify::new(),
             timeout_header: options.timeout_header,
             timeout_idle: options.timeout_idle,
@@ -120,6 +131,31 @@ impl Pulse {
     /// Whether the head that has just arrived was ambiguous; asked once for each request.
     pub(super) fn take_ambiguous(&self) -> bool {
         self.ambiguous.swap(false, Relaxed)
+    }
+
+    /// hyper has asked for a body that it is not to send: the head is in its buffer. It asks again
+    /// after the head is sent, which changes nothing.
+    pub(super) fn head_is_written(&self) {
+        if self.lent_head.load(Relaxed) == HEAD_UNWRITTEN {
+            self.lent_head.store(HEAD_WRITTEN, Relaxed);
+        }
+    }
+
+    /// hyper flushes only what it has written to the end.
+    fn flushed(&self) {
+        if self.lent_head.load(Relaxed) == HEAD_WRITTEN {
+            self.lent_head.store(HEAD_SENT, Relaxed);
+        }
+    }
+
+    /// Whether hyper's part in an answer is over.
+    pub(super) fn head_is_sent(&self) -> bool {
+        self.lent_head.load(Relaxed) == HEAD_SENT
+    }
+
+    /// The next head is another one.
+    pub(super) fn head_is_taken(&self) {
+        self.lent_head.store(HEAD_UNWRITTEN, Relaxed);
     }
 
     /// Asks for the connection to end after what it is busy with.
@@ -166,22 +202,25 @@ impl Pulse {
 /// A byte stream that keeps the pulse.
 pub(super) struct Watched<S> {
     stream: S,
+    /// What was read from the stream before; it comes first.
+    early: Bytes,
     pulse: Arc<Pulse>,
     /// HTTP/1 only: what the head of the next request says so far.
     head: Option<(u32, Head)>,
 }
 
 impl<S> Watched<S> {
-    pub(super) fn http1(stream: S, pulse: Arc<Pulse>) -> Watched<S> {
-        Watched { stream, pulse, head: Some((0, Head::default())) }
+    pub(super) fn http1(stream: S, early: Bytes, pulse: Arc<Pulse>) -> Watched<S> {
+        Watched { stream, early, pulse, head: Some((0, Head::default())) }
     }
 
     pub(super) fn http2(stream: S, pulse: Arc<Pulse>) -> Watched<S> {
-        Watched { stream, pulse, head: None }
+        Watched { stream, early: Bytes::new(), pulse, head: None }
     }
 
-    pub(super) fn into_inner(self) -> S {
-        self.stream
+    /// The stream, and what of the early bytes nobody has read.
+    pub(super) fn into_inner(self) -> (S, Bytes) {
+        (self.stream, self.early)
     }
 
     /// Looks at bytes of a request's head. Requests sent before the last answer was complete pass
@@ -211,7 +250,12 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
+        if self.early.is_empty() {
+            ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
+        } else {
+            let fits = self.early.len().min(buffer.remaining());
+            buffer.put_slice(&self.early.split_to(fits));
+        }
         self.arrived(&buffer.filled()[before..]);
         Poll::Ready(Ok(()))
     }
@@ -239,7 +283,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
+        self.pulse.flushed();
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -279,7 +325,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_next_request_must_be_whole_soon_after_its_first_byte() {
         let pulse = pulse();
-        let mut stream = Watched::http1(tokio::io::empty(), pulse.clone());
+        let mut stream = Watched::http1(tokio::io::empty(), Bytes::new(), pulse.clone());
         pulse.begin();
         pulse.end();
         tokio::time::advance(Duration::from_secs(10)).await;
@@ -311,7 +357,7 @@ mod tests {
     #[tokio::test]
     async fn an_ambiguous_head_is_told_once_and_the_next_is_read_afresh() {
         let pulse = pulse();
-        let mut stream = Watched::http1(tokio::io::empty(), pulse.clone());
+        let mut stream = Watched::http1(tokio::io::empty(), Bytes::new(), pulse.clone());
         stream.arrived(b"POST / HTTP/1.1\r\nContent-Length: 1\r\n");
         stream.arrived(b"Transfer-Encoding: chunked\r\n\r\n");
         pulse.begin();

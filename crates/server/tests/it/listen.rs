@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures::stream;
 use headwater_api::{Clock, SystemClock};
 use headwater_server::identity::{Authenticator, Credential, Peer};
-use headwater_server::listen::{Error, Handle, Listener, Options};
+use headwater_server::listen::{Error, Handle, Listener, LongRunning, Options};
 use headwater_server::metrics::Metrics;
 use headwater_server::pki::{self, Pair, Pki};
 use headwater_server::tls::Acceptor;
@@ -23,13 +23,15 @@ use jiff::{SignedDuration, Timestamp};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_util::sync::CancellationToken;
+
+mod lasting;
 
 type Body = UnsyncBoxBody<Bytes, io::Error>;
 
@@ -59,6 +61,8 @@ impl Handle for Scripted {
                 let body = futures::StreamExt::chain(begin, stream::pending());
                 Response::new(StreamBody::new(body).boxed_unsync())
             }
+            "/lasting" => lasting::answer(self),
+            "/large" => lasting::large_answer(),
             _ => match self.authenticator.identify(&peer, request.headers()) {
                 Ok(Credential::Known(identity)) => text(StatusCode::OK, &identity.user),
                 Ok(Credential::Token(_)) | Err(_) => text(StatusCode::UNAUTHORIZED, "Unauthorized"),

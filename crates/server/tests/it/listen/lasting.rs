@@ -1,0 +1,171 @@
+//! Answers that go on for long over HTTP/1: sent past hyper, and ended as if by it.
+
+use super::*;
+
+const LASTING: &str = "GET /lasting HTTP/1.1\r\nHost: x\r\n\r\n";
+const WHO_AND_CLOSE: &str = "GET /who HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+
+/// `one`, then `two` when the test adds a permit, then the end. When it is given up or over, one
+/// permit is added to `arrived`.
+pub(super) fn answer(handler: &Scripted) -> Response<Body> {
+    struct Gone(Arc<Semaphore>);
+    impl Drop for Gone {
+        fn drop(&mut self) {
+            self.0.add_permits(1);
+        }
+    }
+    let (gate, gone) = (handler.gate.clone(), Gone(handler.arrived.clone()));
+    lasting(stream::unfold((0, gate, gone), |(step, gate, gone)| async move {
+        let data = match step {
+            0 => "one\n",
+            1 => {
+                gate.acquire().await.unwrap().forget();
+                "two\n"
+            }
+            _ => return None,
+        };
+        Some((Bytes::from(data), (step + 1, gate, gone)))
+    }))
+}
+
+/// More than any buffer on the way takes.
+pub(super) fn large_answer() -> Response<Body> {
+    lasting(stream::iter((0..LARGE_CHUNKS).map(|_| Bytes::from(vec![b'x'; LARGE_CHUNK]))))
+}
+
+const LARGE_CHUNK: usize = 1 << 20;
+const LARGE_CHUNKS: usize = 24;
+
+fn lasting(chunks: impl futures::Stream<Item = Bytes> + Send + 'static) -> Response<Body> {
+    let frames = futures::StreamExt::map(chunks, |data| Ok(Frame::data(data)));
+    let mut response = Response::new(StreamBody::new(frames).boxed_unsync());
+    response.extensions_mut().insert(LongRunning);
+    response
+}
+
+/// Reads until what has come ends so.
+async fn read_until(stream: &mut (impl AsyncReadExt + Unpin), end: &str) -> String {
+    let mut answer = Vec::new();
+    while !answer.ends_with(end.as_bytes()) {
+        let read = stream.read_buf(&mut answer).await.unwrap();
+        assert_ne!(read, 0, "ended early: {}", String::from_utf8_lossy(&answer));
+    }
+    String::from_utf8(answer).unwrap()
+}
+
+/// A lasting answer, and a request after it on the same connection.
+async fn lasts_and_goes_on(server: &Started, mut stream: impl AsyncRead + AsyncWrite + Unpin) {
+    for _ in 0..2 {
+        stream.write_all(LASTING.as_bytes()).await.unwrap();
+        let head = read_until(&mut stream, "\r\n\r\n4\r\none\n\r\n").await;
+        assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+        assert!(head.contains("transfer-encoding: chunked\r\n"), "{head}");
+        server.handler.gate.add_permits(1);
+        assert_eq!(read_until(&mut stream, "0\r\n\r\n").await, "4\r\ntwo\n\r\n0\r\n\r\n");
+        server.held_request_arrived().await;
+    }
+    stream.write_all(WHO_AND_CLOSE.as_bytes()).await.unwrap();
+    let answer = read_to_end(&mut stream).await;
+    assert!(answer.starts_with("HTTP/1.1 "), "{answer}");
+}
+
+#[tokio::test]
+async fn it_ends_with_the_last_chunk_and_requests_follow() {
+    let server = Started::plain(Options::default());
+    lasts_and_goes_on(&server, server.connect().await).await;
+}
+
+#[tokio::test]
+async fn over_tls_too() {
+    let pki = pki_at(&SystemClock);
+    let server = Started::tls(&pki, Options::default(), Arc::new(SystemClock));
+    let stream = tls_connect(server.address, &pki, Some(&pki.admin), "http/1.1").await;
+    lasts_and_goes_on(&server, stream).await;
+}
+
+#[tokio::test]
+async fn requests_that_come_too_early_are_answered_afterwards() {
+    let server = Started::plain(Options::default());
+    server.handler.gate.add_permits(2);
+    let requests = [LASTING, LASTING, WHO_AND_CLOSE].concat();
+    let answers = server.exchange(requests.as_bytes()).await;
+    assert_eq!(answers.matches("two\n\r\n0\r\n\r\nHTTP/1.1 200 OK\r\n").count(), 2, "{answers}");
+    assert!(answers.ends_with("kubernetes-admin"), "{answers}");
+
+    let mut stream = server.connect().await;
+    stream.write_all(LASTING.as_bytes()).await.unwrap();
+    read_until(&mut stream, "one\n\r\n").await;
+    // More than is read ahead, so that the rest must wait in the socket.
+    let many = "GET /who HTTP/1.1\r\nHost: x\r\n\r\n".repeat(999) + WHO_AND_CLOSE;
+    stream.write_all(many.as_bytes()).await.unwrap();
+    server.handler.gate.add_permits(1);
+    let answers = read_to_end(&mut stream).await;
+    assert!(answers.starts_with("4\r\ntwo\n\r\n0\r\n\r\nHTTP/1.1 200 OK\r\n"), "{answers}");
+    assert_eq!(answers.matches("200 OK").count(), 1000);
+}
+
+#[tokio::test]
+async fn the_connection_is_closed_after_it_if_the_client_said_so() {
+    let server = Started::plain(Options::default());
+    server.handler.gate.add_permits(2);
+    let request = LASTING.replace("\r\n\r\n", "\r\nConnection: Foo, Close\r\n\r\n");
+    let answer = server.exchange(request.as_bytes()).await;
+    assert!(answer.contains("connection: close\r\n"), "{answer}");
+    assert!(answer.ends_with("4\r\none\n\r\n4\r\ntwo\n\r\n0\r\n\r\n"), "{answer}");
+    // Whoever knows no chunks gets none.
+    let answer = server.exchange(LASTING.replace("1.1", "1.0").as_bytes()).await;
+    assert!(answer.ends_with("\r\n\r\none\ntwo\n"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_ends_it() {
+    let server = Started::plain(Options::default());
+    let mut stream = server.connect().await;
+    stream.write_all(LASTING.as_bytes()).await.unwrap();
+    read_until(&mut stream, "one\n\r\n").await;
+    drop(stream);
+    server.held_request_arrived().await;
+}
+
+#[tokio::test]
+async fn it_is_never_idle_and_what_follows_is() {
+    let server = Started::plain(soon_idle());
+    let mut stream = server.connect().await;
+    stream.write_all(LASTING.as_bytes()).await.unwrap();
+    read_until(&mut stream, "one\n\r\n").await;
+    // Longer than a connection may be idle: one that is has come and gone meanwhile.
+    let answer = server.exchange(b"GET /who HTTP/1.1\r\nHost: x\r\n\r\n").await;
+    assert!(answer.ends_with("kubernetes-admin"), "{answer}");
+    server.handler.gate.add_permits(1);
+    assert_eq!(read_to_end(&mut stream).await, "4\r\ntwo\n\r\n0\r\n\r\n");
+}
+
+#[tokio::test]
+async fn a_reader_that_comes_late_gets_everything() {
+    let pki = pki_at(&SystemClock);
+    let server = Started::tls(&pki, Options::default(), Arc::new(SystemClock));
+    let mut stream = tls_connect(server.address, &pki, None, "http/1.1").await;
+    stream.write_all(LASTING.replace("/lasting", "/large").as_bytes()).await.unwrap();
+    // Another is served while the first reads nothing.
+    assert!(who(server.address, &pki, Some(&pki.admin)).await.starts_with("200"));
+    let answer = read_until(&mut stream, "0\r\n\r\n").await;
+    let (_, mut chunks) = answer.split_once("\r\n\r\n").unwrap();
+    for _ in 0..LARGE_CHUNKS {
+        let data = chunks.strip_prefix("100000\r\n").unwrap();
+        assert!(data[..LARGE_CHUNK].bytes().all(|byte| byte == b'x'));
+        chunks = data[LARGE_CHUNK..].strip_prefix("\r\n").unwrap();
+    }
+    assert_eq!(chunks, "0\r\n\r\n");
+}
+
+#[tokio::test]
+async fn a_stop_lets_it_end() {
+    let server = Started::plain(Options::default());
+    let mut stream = server.connect().await;
+    stream.write_all(LASTING.as_bytes()).await.unwrap();
+    read_until(&mut stream, "one\n\r\n").await;
+    server.stop.cancel();
+    server.handler.gate.add_permits(1);
+    assert_eq!(read_to_end(&mut stream).await, "4\r\ntwo\n\r\n0\r\n\r\n");
+    server.ended().await;
+}

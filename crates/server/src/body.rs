@@ -32,7 +32,7 @@ pub type Response = http::Response<Body>;
 pub const REQUEST_MAX: usize = 3 * 1024 * 1024;
 
 /// Answers above this are compressed for those who ask (S8.30).
-const GZIP_ABOVE: usize = 128 * 1024;
+pub(crate) const GZIP_ABOVE: usize = 128 * 1024;
 
 /// What a chunk of a streamed answer aims for.
 pub(crate) const CHUNK: usize = 64 * 1024;
@@ -171,7 +171,8 @@ fn whole(code: StatusCode, finish: Finish, chunks: &[Bytes], size: usize) -> Res
     }
 }
 
-fn gzipped(code: StatusCode, body: Body) -> Response {
+/// A JSON answer that is compressed already.
+pub(crate) fn gzipped(code: StatusCode, body: Body) -> Response {
     let mut response = answer(code, "application/json", body);
     set(&mut response, header::CONTENT_ENCODING, "gzip");
     set(&mut response, header::VARY, "Accept-Encoding");

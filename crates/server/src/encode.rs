@@ -4,6 +4,7 @@
 //! bytes; the other representations are made from it, and events at most once each.
 
 mod bookmark;
+pub(crate) mod gzip;
 
 use std::sync::Arc;
 
@@ -200,7 +201,7 @@ pub(crate) async fn list(
         true => Source::All { snapshot: snapshot.clone(), after: page.after, filter },
         false => Source::Page(page.objects.into_iter()),
     };
-    let chunks = Chunks {
+    let mut chunks = Chunks {
         kind,
         shape: call.representation.shape,
         revision: snapshot.revision(),
@@ -208,12 +209,23 @@ pub(crate) async fn list(
         remaining: page.remaining,
         now: server.now(),
         source,
-        state: ChunkState::Head,
+        state: ChunkState::Head { pending: Vec::new().into_iter() },
         _place: place,
     };
     if call.representation.encoding == Encoding::Yaml {
         let json: Vec<u8> = chunks.flatten().collect();
         return yaml(StatusCode::OK, &json);
+    }
+    if call.finish.gzip && !call.finish.pretty && chunks.is_of_stored_bytes() {
+        let first = chunks.source.some();
+        let size: usize = first.iter().map(|object| object.item_tail().len()).sum();
+        if size > body::GZIP_ABOVE {
+            let blocks = gzip::Gzipped::new(chunks, server.blocks().clone(), first);
+            let body = body::stream(futures::stream::iter(blocks));
+            return body::gzipped(StatusCode::OK, body);
+        }
+        let pending = first.into_iter();
+        chunks.state = ChunkState::Head { pending };
     }
     body::json_chunks(StatusCode::OK, call.finish, futures::stream::iter(chunks)).await
 }
@@ -260,7 +272,10 @@ struct Chunks {
 }
 
 enum ChunkState {
-    Head,
+    /// Some objects may have been read already.
+    Head {
+        pending: std::vec::IntoIter<Arc<Object>>,
+    },
     /// Objects that are not written yet.
     Items {
         pending: std::vec::IntoIter<Arc<Object>>,
@@ -277,9 +292,10 @@ impl Iterator for Chunks {
         loop {
             match &mut self.state {
                 ChunkState::End => return (!out.is_empty()).then(|| out.freeze()),
-                ChunkState::Head => {
+                ChunkState::Head { pending } => {
+                    let pending = std::mem::take(pending);
                     self.head(&mut out);
-                    self.state = ChunkState::Items { pending: Vec::new().into_iter(), first: true };
+                    self.state = ChunkState::Items { pending, first: true };
                 }
                 ChunkState::Items { pending, first } => {
                     let Some(object) = pending.next() else {
@@ -307,6 +323,11 @@ impl Iterator for Chunks {
 }
 
 impl Chunks {
+    /// Whether an item is made of nothing but the bytes of its object.
+    fn is_of_stored_bytes(&self) -> bool {
+        self.shape == Shape::Whole && !self.kind.custom && !self.kind.is_converted()
+    }
+
     fn head(&self, out: &mut BytesMut) {
         let (kind, api_version) = match self.shape {
             Shape::Whole => (self.kind.list_kind.to_string(), self.kind.api_version()),

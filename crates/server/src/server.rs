@@ -30,6 +30,7 @@ use crate::authorize::Attributes;
 use crate::backup::Backup;
 use crate::body::{self, Finish, Response};
 use crate::custom::{self, Definitions};
+use crate::encode::gzip::Blocks;
 use crate::fairness::{Fairness, Limits};
 use crate::flow::Flows;
 use crate::health::{Answers, Health};
@@ -96,6 +97,8 @@ struct Shared {
     documents: Documents,
     descriptions: Descriptions,
     backup: Backup,
+    /// What lists were compressed to.
+    blocks: Arc<Blocks>,
     health: Health,
     metrics: Metrics,
     /// Set when the server begins to stop: watches end, readiness turns false.
@@ -209,6 +212,7 @@ impl Server {
             documents: Documents::default(),
             descriptions,
             backup,
+            blocks: Arc::default(),
             health,
             metrics,
             draining: CancellationToken::new(),
@@ -256,6 +260,10 @@ impl Server {
 
     pub(crate) fn backup(&self) -> &Backup {
         &self.shared.backup
+    }
+
+    pub(crate) fn blocks(&self) -> &Arc<Blocks> {
+        &self.shared.blocks
     }
 
     pub(crate) fn fairness(&self) -> &Arc<Fairness> {

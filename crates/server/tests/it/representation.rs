@@ -231,13 +231,72 @@ async fn large_answers_are_compressed_for_those_who_ask() {
         assert_eq!(encoding == "gzip", is_compressed, "{target} {accept}");
         if is_compressed {
             assert_eq!(answer.header("vary"), "Accept-Encoding");
-            let mut text = String::new();
-            let mut reader = flate2::read::GzDecoder::new(answer.body.as_ref());
-            std::io::Read::read_to_string(&mut reader, &mut text).unwrap();
+            let text = unzipped(&answer.body);
             assert!(text.contains("yyyyyyyyyy"));
             assert!(serde_json::from_str::<headwater_api::json::Value>(&text).is_ok());
         }
     }
+}
+
+fn unzipped(body: &[u8]) -> String {
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut flate2::read::GzDecoder::new(body), &mut text).unwrap();
+    text
+}
+
+/// That a list is the same whether it is compressed or not, and its first and last names.
+async fn check_compressed_list(api: &Api, target: &str, expected: (&str, &str)) {
+    let plain = api.get(target).await.text();
+    // What the first made, the second finds.
+    for _ in 0..2 {
+        let answer = api.send(&format!("GET {target}\nAccept-Encoding: gzip"), "").await;
+        assert_eq!(answer.header("content-encoding"), "gzip", "{target}");
+        assert!(answer.body.len() < plain.len() / 4, "{target}: {}", answer.body.len());
+        assert!(unzipped(&answer.body) == plain, "{target}");
+    }
+    let list: headwater_api::json::Value = serde_json::from_str(&plain).unwrap();
+    let names: Vec<&str> = list["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|item| item["metadata"]["name"].as_str().unwrap())
+        .collect();
+    assert_eq!((names[0], names[names.len() - 1]), expected, "{target}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_compressed_list_shows_every_change() {
+    let api = Api::start().await;
+    let sized = |name: &str, letter: &str| {
+        let mut map = config_map(name);
+        map["data"] = json!({ "x": letter.repeat(20_000), "of": name });
+        map
+    };
+    for count in 10..50 {
+        api.create(CMS, &sized(&format!("c{count}"), "x")).await;
+    }
+    check_compressed_list(&api, CMS, ("c10", "c49")).await;
+    check_compressed_list(&api, &format!("{CMS}?limit=17"), ("c10", "c26")).await;
+    // In the middle, at the end, and at the beginning.
+    for name in ["c30", "c49", "c10"] {
+        let changed = sized(name, "y").to_string();
+        api.send(&format!("PUT {CMS}/{name}"), changed).await.is(200, "");
+        check_compressed_list(&api, CMS, ("c10", "c49")).await;
+    }
+    for (name, expected) in
+        [("c20", ("c10", "c49")), ("c10", ("c11", "c49")), ("c49", ("c11", "c48"))]
+    {
+        api.send(&format!("DELETE {CMS}/{name}"), "").await.is(200, "");
+        check_compressed_list(&api, CMS, expected).await;
+    }
+    api.create(CMS, &sized("c00", "z")).await;
+    check_compressed_list(&api, CMS, ("c00", "c48")).await;
+    check_compressed_list(
+        &api,
+        &format!("{CMS}?fieldSelector=metadata.name!%3Dc00"),
+        ("c11", "c48"),
+    )
+    .await;
 }
 
 #[tokio::test(start_paused = true)]

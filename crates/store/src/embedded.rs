@@ -8,12 +8,18 @@
 pub mod disk;
 mod row;
 mod file;
+mod tail;
+mod snapshot;
+mod frame;
+mod wal;
 mod overlay;
 mod check;
 mod head;
 mod mailbox;
 mod expiry;
 mod pending;
+mod absorb;
+mod background;
 mod published;
 mod group;
 mod retention;
@@ -40,10 +46,11 @@ use crate::store::{
     ChangeStream, Committed, Condition, Error, Page, Range, Record, Store, VALUE_MAX, Write,
 };
 use disk::{Directory, Disk};
-use file::{DATA, DataFile, Snapshot};
+use file::{DATA, DataFile};
 use mailbox::Mailbox;
 use published::{Contents, Published};
 use row::State;
+use snapshot::Snapshot;
 use undo::Undos;
 use watch::Cursor;
 use writer::Writer;
@@ -63,6 +70,9 @@ pub struct Options {
     /// Memory for pages of the data file, in bytes. Values are read rarely: the watch cache has
     /// them; this is for the trees.
     pub cache_bytes: usize,
+    /// What the write-ahead log takes before it is brought into the data file, in bytes. There may
+    /// be twice as much, on disk and in memory.
+    pub wal_bytes: u64,
     /// The time of day, for timestamps and for times to live over a restart.
     pub clock: Arc<dyn Clock>,
 }
@@ -73,6 +83,7 @@ impl Default for Options {
             value_max: VALUE_MAX,
             retention: Retention::default(),
             cache_bytes: 64 << 20,
+            wal_bytes: 4 << 20,
             clock: Arc::new(SystemClock),
         }
     }
@@ -84,6 +95,7 @@ impl fmt::Debug for Options {
             .field("value_max", &self.value_max)
             .field("retention", &self.retention)
             .field("cache_bytes", &self.cache_bytes)
+            .field("wal_bytes", &self.wal_bytes)
             .finish_non_exhaustive()
     }
 }
@@ -116,10 +128,10 @@ impl Embedded {
 
     /// Opens the store on any disk.
     pub fn open_on(disk: Arc<dyn Disk>, options: Options) -> Result<Embedded, Error> {
-        let start::Started { loaded, head, check } = start::start(&*disk, &options)?;
+        let start::Started { loaded, head, wal, check } = start::start(&*disk, &options)?;
         let ages = start::ages(&loaded, options.clock.now().as_millisecond());
-        let start::Loaded { file, contents } = loaded;
-        let Contents { published, state, pending, expiries } = contents;
+        let start::Loaded { file, contents, .. } = loaded;
+        let Contents { published, state, absorber, expiries } = contents;
         let shared = Arc::new(Shared {
             disk,
             options,
@@ -132,7 +144,8 @@ impl Embedded {
             undos: Undos::default(),
             report: Mutex::new(Report { state, ..Report::default() }),
         });
-        let writer = Writer::new(shared.clone(), head, check, (state, pending, expiries), ages);
+        let known = (state, absorber, expiries);
+        let writer = Writer::new(shared.clone(), (head, wal), check, known, ages);
         let thread = std::thread::Builder::new().name("store-writer".into());
         let thread = thread.spawn(move || writer.run());
         let thread = thread.map_err(|error| Error::Unavailable(error.to_string()))?;
@@ -185,7 +198,8 @@ pub struct Usage {
     pub history_bytes: u64,
     /// Rows of both.
     pub versions: u64,
-    /// Transactions since the start, each with one sync.
+    /// Groups written to the log and transactions on the data file since the start, each with one
+    /// sync.
     pub transactions: u64,
 }
 
@@ -250,9 +264,9 @@ struct Shared {
 /// What the writer reports.
 #[derive(Debug, Default)]
 struct Report {
-    /// The sums after the last transaction.
+    /// The sums after the last commit.
     state: State,
-    /// How many there were.
+    /// How many syncs there were, of commits and of what brings them into the data file.
     transactions: u64,
     /// Why the file cannot be used, if so.
     trouble: Option<String>,
@@ -289,7 +303,7 @@ impl Shared {
                     value: change.value.clone(),
                 }));
             }
-            let snapshot = file.snapshot()?;
+            let snapshot = published.snapshot(file)?;
             drop(published);
             let value = snapshot.value(key, revision)?;
             Ok(Some(Record { key: key.clone(), revision, value }))
@@ -303,7 +317,7 @@ impl Shared {
             published.check_kept(at)?;
             published.check_reached(at)?;
             // The snapshot is taken under the lock: nothing at `at` is dropped before it.
-            let snapshot = file.snapshot()?;
+            let snapshot = published.snapshot(file)?;
             let (positions, more) = if at == published.newest {
                 let found = published.positions(range);
                 drop(published);

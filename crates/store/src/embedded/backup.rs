@@ -28,8 +28,9 @@ use tokio::sync::{mpsc, watch};
 use uuid::Uuid;
 
 use super::disk::Directory;
-use super::file::{LIVE, LOG, Snapshot, trouble, write_state};
+use super::file::{LIVE, LOG, trouble, write_state};
 use super::row::{Fields, Identity, LiveRow, LogRow, State};
+use super::snapshot::Snapshot;
 use super::undo::Undos;
 use super::{Embedded, Options, Shared, start};
 use crate::change::ChangeKind;
@@ -168,7 +169,7 @@ impl Write for Sender<'_> {
 impl Shared {
     fn backup_to(&self, out: &mut dyn Write) -> Result<Manifest, Error> {
         self.with_file(|file| {
-            let snapshot = file.snapshot()?;
+            let snapshot = self.published().snapshot(file)?;
             let state = snapshot.state()?;
             let mut frames = FrameWriter::new(out, &self.identity, &state)?;
             let mut frame = Vec::with_capacity(FRAME_BYTES + FRAME_BYTES / 4);
@@ -545,6 +546,7 @@ impl Rows {
             expires: object.expires,
             value: object.value,
         };
+        self.row.clear();
         row.encode(seed, object.revision, &mut self.row);
         let live = LiveRow { revision: object.revision, expires: object.expires };
         let state = &mut self.state;

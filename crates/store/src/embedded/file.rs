@@ -7,7 +7,7 @@
 //! | table | key | row |
 //! | --- | --- | --- |
 //! | `log` | revision | [`LogRow`]: the change with its value; also the watch history |
-//! | `live` | key | [`LiveRow`]: the revision of the newest version |
+//! | `live` | key | [`LiveRow`](super::row::LiveRow): the revision of the newest version |
 //! | `meta` | `identity`, `state` | [`Identity`], [`State`] |
 
 use std::io;
@@ -18,14 +18,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use bytes::Bytes;
 use headwater_api::Revision;
 use redb::{
-    Database, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable,
-    ReadableTableMetadata, StorageBackend, TableDefinition, WriteTransaction,
+    Database, ReadTransaction, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition,
+    WriteTransaction,
 };
 
 use super::disk::Disk;
 use super::overlay::Overlay;
-use super::row::{Bad, Identity, LIVE_LEN, LiveRow, LogRow, Seed, State};
-use crate::change::{Change, ChangeKind, Version};
+use super::row::{Bad, Identity, LIVE_LEN, LogRow, Seed, State};
+use crate::change::ChangeKind;
 use crate::key::Key;
 use crate::store::Error;
 
@@ -139,11 +139,8 @@ impl DataFile {
         self.database().begin_write().map_err(trouble)
     }
 
-    /// The file as it is now, whatever is committed later.
-    pub(super) fn snapshot(&self) -> Result<Snapshot, Error> {
-        let txn = self.database().begin_read().map_err(trouble)?;
-        let log = txn.open_table(LOG).map_err(trouble)?;
-        Ok(Snapshot { txn, log, seed: self.seed, first: self.identity.first })
+    pub(super) fn begin_read(&self) -> Result<ReadTransaction, Error> {
+        self.database().begin_read().map_err(trouble)
     }
 }
 
@@ -170,103 +167,6 @@ fn read_identity(database: &Database) -> Result<Identity, Error> {
     Identity::decode(row.value()).map_err(|bad| damaged(META_PLACE, IDENTITY, bad))
 }
 
-/// One committed state of the file.
-pub(super) struct Snapshot {
-    txn: ReadTransaction,
-    log: ReadOnlyTable<u64, &'static [u8]>,
-    pub(super) seed: Seed,
-    /// The revision the store began at; the first change came right after it.
-    pub(super) first: Revision,
-}
-
-impl Snapshot {
-    pub(super) fn state(&self) -> Result<State, Error> {
-        let meta = self.txn.open_table(META).map_err(trouble)?;
-        read_state(&meta, self.seed)
-    }
-
-    /// The log row of a revision that must be there.
-    pub(super) fn row<T>(
-        &self,
-        revision: Revision,
-        read: impl FnOnce(LogRow<'_>) -> T,
-    ) -> Result<T, Error> {
-        read_row(&self.log, self.seed, revision, read)
-    }
-
-    /// The version of a key that a revision wrote.
-    pub(super) fn value(&self, key: &Key, revision: Revision) -> Result<Bytes, Error> {
-        read_value(&self.log, self.seed, key, revision)
-    }
-
-    /// A change with the value before it, if its key is wanted.
-    pub(super) fn change(
-        &self,
-        revision: Revision,
-        wanted: impl Fn(&str) -> bool,
-    ) -> Result<Option<Change>, Error> {
-        let found = self.row(revision, |row| {
-            let copy =
-                || (Key::new(row.key), row.kind, Bytes::copy_from_slice(row.value), row.prev);
-            wanted(row.key).then(copy)
-        })?;
-        let Some((key, kind, value, prev)) = found else { return Ok(None) };
-        let prev = match prev {
-            Revision::ZERO => None,
-            prev => Some(Version { revision: prev, value: self.value(&key, prev)? }),
-        };
-        Ok(Some(Change { revision, key, kind, value, prev }))
-    }
-
-    /// The live table in key order from a bound on.
-    pub(super) fn live(
-        &self,
-        start: std::ops::Bound<&str>,
-        mut each: impl FnMut(&str, LiveRow) -> Result<Next, Error>,
-    ) -> Result<(), Error> {
-        let live = self.txn.open_table(LIVE).map_err(trouble)?;
-        let start = start.map(str::as_bytes);
-        let rows = live.range::<&[u8]>((start, std::ops::Bound::Unbounded)).map_err(trouble)?;
-        for row in rows {
-            let (key, row) = row.map_err(trouble)?;
-            let key = key_text(key.value())?;
-            let row = LiveRow::decode(self.seed, key, row.value())
-                .map_err(|bad| damaged(LIVE_PLACE, key, bad))?;
-            if let Next::Stop = each(key, row)? {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// How many rows the tables have.
-    pub(super) fn lens(&self) -> Result<(u64, u64), Error> {
-        let live = self.txn.open_table(LIVE).map_err(trouble)?;
-        Ok((self.log.len().map_err(trouble)?, live.len().map_err(trouble)?))
-    }
-
-    /// Every row of the log, oldest first.
-    pub(super) fn log(
-        &self,
-        mut each: impl FnMut(Revision, LogRow<'_>) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        for row in self.log.iter().map_err(trouble)? {
-            let (revision, row) = row.map_err(trouble)?;
-            let revision = Revision(revision.value());
-            let row = LogRow::decode(self.seed, revision, row.value())
-                .map_err(|bad| damaged(LOG_PLACE, revision, bad))?;
-            each(revision, row)?;
-        }
-        Ok(())
-    }
-}
-
-/// Whether a walk goes on.
-pub(super) enum Next {
-    Go,
-    Stop,
-}
-
 pub(super) fn read_state(
     meta: &impl ReadableTable<&'static str, &'static [u8]>,
     seed: Seed,
@@ -279,11 +179,6 @@ pub(super) fn write_state(txn: &WriteTransaction, seed: Seed, state: &State) -> 
     let mut meta = txn.open_table(META).map_err(trouble)?;
     meta.insert(STATE, state.encode(seed).as_slice()).map_err(trouble)?;
     Ok(())
-}
-
-fn key_text(key: &[u8]) -> Result<&str, Error> {
-    std::str::from_utf8(key)
-        .map_err(|_| damaged(LIVE_PLACE, key.escape_ascii(), Bad("the key is no text")))
 }
 
 /// Reads a row of the log that must be there.
@@ -299,23 +194,16 @@ pub(super) fn read_row<T>(
     Ok(read(row))
 }
 
-/// Reads the value a revision gave a key; a row of another key there is damage.
-pub(super) fn read_value(
-    log: &impl ReadableTable<u64, &'static [u8]>,
-    seed: Seed,
-    key: &Key,
-    revision: Revision,
-) -> Result<Bytes, Error> {
-    let read = |row: LogRow<'_>| {
-        let fits = row.key == key.as_str() && row.kind != ChangeKind::Deleted;
-        fits.then(|| Bytes::copy_from_slice(row.value))
-    };
-    read_row(log, seed, revision, read)?
-        .ok_or_else(|| damaged(LOG_PLACE, revision, Bad("the row is of another key")))
+/// The value a row gave a key; a row of another key there is damage.
+pub(super) fn value_of(row: LogRow<'_>, key: &Key, revision: Revision) -> Result<Bytes, Error> {
+    if row.key == key.as_str() && row.kind != ChangeKind::Deleted {
+        return Ok(Bytes::copy_from_slice(row.value));
+    }
+    Err(damaged(LOG_PLACE, revision, Bad("the row is of another key")))
 }
 
-const LOG_PLACE: &str = "data.redb, table log, revision";
-const LIVE_PLACE: &str = "data.redb, table live, key";
+pub(super) const LOG_PLACE: &str = "data.redb, table log, revision";
+pub(super) const LIVE_PLACE: &str = "data.redb, table live, key";
 const META_PLACE: &str = "data.redb, table meta, row";
 
 pub(super) fn damaged(place: &str, row: impl std::fmt::Display, Bad(why): Bad) -> Error {

@@ -2,8 +2,8 @@
 //!
 //! Promise: it is written after a sync and before the acknowledgement, so it never names a revision
 //! that is not durable. It is itself not synced: a power cut may leave an older head, which says
-//! less, but never a newer one. A data file that ends before the head has lost acknowledged writes,
-//! and that is damage, however well its trees agree.
+//! less, but never a newer one. A data file and a write-ahead log that end before the head have
+//! lost acknowledged writes, and that is damage, however well they agree.
 //!
 //! ```text
 //! 0   4  CRC32C of the rest

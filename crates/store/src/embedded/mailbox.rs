@@ -52,13 +52,15 @@ struct Queue {
     commits: VecDeque<(Commit, OwnedSemaphorePermit)>,
     compacts: Vec<Compact>,
     closed: bool,
+    /// The writer shall look around, though nobody asks for anything.
+    nudged: bool,
     /// The writer wants to be woken when so many commits wait.
     wake_at: usize,
 }
 
 impl Queue {
     fn has(&self, commits: usize) -> bool {
-        self.commits.len() >= commits || !self.compacts.is_empty() || self.closed
+        self.commits.len() >= commits || !self.compacts.is_empty() || self.closed || self.nudged
     }
 }
 
@@ -114,6 +116,7 @@ impl Mailbox {
         } else {
             queue
         };
+        queue.nudged = false;
         let mut group = Group { compacts: std::mem::take(&mut queue.compacts), ..Group::default() };
         let mut size = 0;
         while let Some((commit, _)) = queue.commits.front() {
@@ -128,6 +131,12 @@ impl Mailbox {
         }
         group.last = queue.closed && queue.commits.is_empty();
         group
+    }
+
+    /// Wakes the writer, for a job beside it is over.
+    pub(super) fn nudge(&self) {
+        self.lock().nudged = true;
+        self.arrived.notify_one();
     }
 
     /// How many commits wait.

@@ -7,12 +7,16 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
+use bytes::Bytes;
 use headwater_api::Revision;
 
+use super::absorb::Absorber;
 use super::expiry::Expiry;
-use super::file::{Next, Snapshot};
+use super::file::DataFile;
 use super::pending::Pending;
 use super::row::{LiveRow, State};
+use super::snapshot::{Next, Snapshot};
+use super::tail::{Sums, Tail};
 use crate::change::{Change, ChangeKind};
 use crate::history::History;
 use crate::key::Key;
@@ -29,16 +33,19 @@ pub(super) type Index = BTreeMap<Key, Revision>;
 pub(super) struct Published {
     pub(super) index: Index,
     pub(super) recent: History,
+    /// What the data file lacks.
+    pub(super) tail: Tail,
     pub(super) newest: Revision,
     /// Raised before anything below it is dropped, so that no reader finds a hole.
     pub(super) compacted: Revision,
 }
 
 impl Published {
-    /// What a data file holds, once its sums have been checked: the live table, and what the log
-    /// has after it.
-    pub(super) fn load(snapshot: &Snapshot) -> Result<Contents, Error> {
-        let state = snapshot.state()?;
+    /// What a data file and its tail hold, once their sums have been checked: the live table, and
+    /// what the log has after it.
+    pub(super) fn load(file: &DataFile, tail: Tail) -> Result<Contents, Error> {
+        let snapshot = &Snapshot::new(file, tail.clone())?;
+        let (state, file_state) = (snapshot.state()?, snapshot.file_state()?);
         let (mut index, mut expiries, mut digest) = (Index::new(), Vec::new(), 0_u64);
         let mut rows = 0;
         let mut add = |index: &mut Index, key: Key, row: LiveRow| {
@@ -53,7 +60,7 @@ impl Published {
             add(&mut index, Key::new(key), row);
             Ok(Next::Go)
         })?;
-        check_sums(snapshot, &state, rows, digest)?;
+        check_sums(snapshot, &file_state, rows, digest)?;
         let mut pending = Pending::default();
         for revision in (state.live_at.0 + 1..=state.newest.0).map(Revision) {
             let (key, row) = snapshot.row(revision, |row| {
@@ -64,7 +71,10 @@ impl Published {
                 Some(row) => add(&mut index, key.clone(), row),
                 None => drop(index.remove(&key)),
             }
-            pending.add(key, row);
+            // The rest is added when it is absorbed.
+            if revision <= file_state.newest {
+                pending.add(key, row);
+            }
         }
         let objects = index.len() as u64;
         check("log", objects == state.objects, || {
@@ -73,14 +83,22 @@ impl Published {
         let published = Published {
             index,
             recent: History::after(state.newest),
+            tail,
             newest: state.newest,
             compacted: state.compacted,
         };
-        Ok(Contents { published, state, pending, expiries })
+        let absorber = Absorber::new(file_state, pending);
+        Ok(Contents { published, state, absorber, expiries })
+    }
+
+    /// The newest state, to be read while others are committed.
+    pub(super) fn snapshot(&self, file: &DataFile) -> Result<Snapshot, Error> {
+        Snapshot::new(file, self.tail.clone())
     }
 
     /// Makes durable changes visible.
-    pub(super) fn publish(&mut self, changes: Vec<Change>) {
+    pub(super) fn publish(&mut self, changes: Vec<Change>, rows: Vec<Bytes>, sums: Sums) {
+        self.tail.push(rows, sums);
         for change in changes {
             self.newest = change.revision;
             match change.kind {
@@ -121,12 +139,12 @@ impl Published {
     }
 }
 
-/// What a data file holds, as far as it is kept in memory.
+/// What a store holds, as far as it is kept in memory.
 #[derive(Debug)]
 pub(super) struct Contents {
     pub(super) published: Published,
     pub(super) state: State,
-    pub(super) pending: Pending,
+    pub(super) absorber: Absorber,
     pub(super) expiries: Vec<Expiry>,
 }
 

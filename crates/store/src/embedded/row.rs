@@ -4,9 +4,11 @@
 //! over the incarnation of the store, so a changed bit, an exchanged row and a row of another store
 //! are found when it is read. All numbers are little-endian. `docs/storage.md` has the tables.
 
+use bytes::Bytes;
 use headwater_api::Revision;
 use uuid::Uuid;
 
+use super::tail::Sums;
 use crate::change::ChangeKind;
 
 /// What a log row holds before its key and its value.
@@ -29,7 +31,7 @@ impl Seed {
     }
 
     /// The checksum of a row at its place.
-    fn sum(self, place: &[u8], row: &[u8]) -> u32 {
+    pub(super) fn sum(self, place: &[u8], row: &[u8]) -> u32 {
         crc32c::crc32c_append(crc32c::crc32c_append(self.0, place), row)
     }
 }
@@ -49,8 +51,9 @@ pub(super) struct LogRow<'a> {
 }
 
 impl<'a> LogRow<'a> {
+    /// Appends the row.
     pub(super) fn encode(&self, seed: Seed, revision: Revision, row: &mut Vec<u8>) {
-        row.clear();
+        let start = row.len();
         row.extend_from_slice(&[0; 4]);
         row.push(kind_code(self.kind));
         row.push(0);
@@ -61,6 +64,7 @@ impl<'a> LogRow<'a> {
         row.extend_from_slice(&self.expires.to_le_bytes());
         row.extend_from_slice(self.key.as_bytes());
         row.extend_from_slice(self.value);
+        let row = &mut row[start..];
         let sum = seed.sum(&revision.0.to_le_bytes(), &row[4..]);
         row[..4].copy_from_slice(&sum.to_le_bytes());
     }
@@ -162,7 +166,7 @@ impl Identity {
 
     pub(super) fn encode(&self) -> [u8; Identity::LEN] {
         let mut row = [0; Identity::LEN];
-        row[4..8].copy_from_slice(&FORMAT.to_le_bytes());
+        row[4..8].copy_from_slice(&ROWS_FORMAT.to_le_bytes());
         row[8..24].copy_from_slice(self.cluster.as_bytes());
         row[24..40].copy_from_slice(self.incarnation.as_bytes());
         row[40..].copy_from_slice(&self.first.0.to_le_bytes());
@@ -177,8 +181,8 @@ impl Identity {
             return Err(Bad("the checksum does not match"));
         }
         let mut fields = Fields(&row[4..]);
-        if fields.u32()? != FORMAT {
-            return Err(Bad("the format is not the one the directory names"));
+        if fields.u32()? != ROWS_FORMAT {
+            return Err(Bad("the format of the rows is unknown"));
         }
         let cluster = fields.uuid()?;
         let incarnation = fields.uuid()?;
@@ -186,8 +190,8 @@ impl Identity {
     }
 }
 
-/// The number of the data format this code reads and writes.
-pub(super) const FORMAT: u32 = 1;
+/// The number of the format of the rows in the data file.
+const ROWS_FORMAT: u32 = 1;
 
 /// The edges and the sums, written with every commit and never derived from the rows left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -257,6 +261,16 @@ impl State {
             live_rows: fields.u64()?,
             live_digest: fields.u64()?,
         })
+    }
+
+    /// Takes the next group of writes into account.
+    pub(super) fn advance(&mut self, newest: Revision, sums: Sums, rows: &[Bytes]) {
+        let Sums { compacted, objects, object_bytes } = sums;
+        self.newest = newest;
+        self.compacted = self.compacted.max(compacted);
+        (self.objects, self.object_bytes) = (objects, object_bytes);
+        self.log_rows += rows.len() as u64;
+        self.log_bytes += rows.iter().map(|row| row.len() as u64).sum::<u64>();
     }
 
     /// Bytes kept only for the past.

@@ -14,11 +14,20 @@ use uuid::Uuid;
 use super::Options;
 use super::check::{Before, Check};
 use super::disk::Disk;
-use super::file::{Access, DATA, DataFile, LIVE, LOG, Opened, Snapshot, trouble};
+use super::file::{Access, DATA, DataFile, LIVE, LOG, Opened, trouble};
 use super::head::{HEAD, Head, HeadFile};
 use super::published::{Contents, Published};
-use super::row::{FORMAT, Identity, State};
+use super::row::{Identity, State};
+use super::snapshot::{Next, Snapshot};
+use super::tail::Tail;
+use super::wal::{self, Found, Wal};
 use crate::store::{Error, FIRST};
+
+/// The number of the format this code writes.
+const FORMAT: u32 = 2;
+
+/// The format before it, which had no write-ahead log.
+const FORMAT_WITHOUT_LOG: u32 = 1;
 
 /// The file that names the format, for programs that know only older ones.
 const FORMAT_FILE: &str = "FORMAT";
@@ -34,12 +43,15 @@ const AGE_SAMPLES: u64 = 16;
 pub(super) struct Loaded {
     pub(super) file: DataFile,
     pub(super) contents: Contents,
+    /// What the write-ahead log held.
+    found: Found,
 }
 
 /// What a start comes to.
 pub(super) struct Started {
     pub(super) loaded: Loaded,
     pub(super) head: HeadFile,
+    pub(super) wal: Wal,
     /// What has to succeed before anything is written.
     pub(super) check: Option<Check>,
 }
@@ -49,7 +61,10 @@ pub(super) fn start(disk: &dyn Disk, options: &Options) -> Result<Started, Error
     let has_data = disk.exists(DATA).map_err(|error| unavailable(disk, DATA, &error))?;
     match (read_format(disk)?, has_data) {
         (Some(FORMAT), true) => {}
-        (Some(FORMAT), false) => return Err(damaged(disk, DATA, "it is missing")),
+        (Some(FORMAT_WITHOUT_LOG), true) => write_format(disk)?,
+        (Some(FORMAT | FORMAT_WITHOUT_LOG), false) => {
+            return Err(damaged(disk, DATA, "it is missing"));
+        }
         (Some(other), _) => return Err(unknown_format(disk, other)),
         (None, false) => create(disk, options)?,
         (None, true) => finish_create(disk, options)?,
@@ -59,18 +74,22 @@ pub(super) fn start(disk: &dyn Disk, options: &Options) -> Result<Started, Error
 
 /// Looks at what is there without changing it: for a disk that only pretends to write.
 pub(super) fn look(disk: &dyn Disk, options: &Options) -> Result<Loaded, Error> {
-    match read_format(disk)? {
-        Some(FORMAT) => {}
+    let format = match read_format(disk)? {
+        Some(format @ (FORMAT | FORMAT_WITHOUT_LOG)) => format,
         Some(other) => return Err(unknown_format(disk, other)),
         None => return Err(damaged(disk, FORMAT_FILE, "it is missing")),
-    }
+    };
     let (mut file, opened) = DataFile::open(disk, options.cache_bytes, Access::Look)?;
     file.check()?;
     let head = match disk.exists(HEAD).map_err(|error| unavailable(disk, HEAD, &error))? {
         true => read_head(disk, &open_head(disk)?)?,
         false => None,
     };
-    let loaded = load(file)?;
+    let found = match format {
+        FORMAT => Found::read(disk, file.seed)?,
+        _ => Found::default(),
+    };
+    let loaded = load(file, found)?;
     check_head(disk, &loaded, head, &opened)?;
     Ok(loaded)
 }
@@ -81,7 +100,7 @@ pub(super) fn reopen(
     options: &Options,
     acknowledged: Revision,
     suspect: bool,
-) -> Result<Loaded, Error> {
+) -> Result<(Loaded, Wal), Error> {
     guarded(disk, || {
         if suspect {
             renew(disk, options, acknowledged)?;
@@ -90,16 +109,19 @@ pub(super) fn reopen(
         if !opened.repaired {
             file.check()?;
         }
-        let loaded = load(file)?;
+        let loaded = load_all(disk, file)?;
         check_reaches(disk, &loaded.contents.state, acknowledged)?;
-        Ok(loaded)
+        let wal = open_wal(disk, options, &loaded)?;
+        wal.sync().map_err(|error| unavailable(disk, WAL, &error))?;
+        Ok((loaded, wal))
     })
 }
 
 /// How old some revisions are, as far as the wall clock knows, oldest first.
 pub(super) fn ages(loaded: &Loaded, wall: i64) -> Vec<(Instant, Revision)> {
     let (state, now) = (&loaded.contents.state, Instant::now());
-    let Ok(snapshot) = loaded.file.snapshot() else { return Vec::new() };
+    let snapshot = loaded.contents.published.snapshot(&loaded.file);
+    let Ok(snapshot) = snapshot else { return Vec::new() };
     let oldest = state.compacted.max(loaded.file.identity.first);
     let step = (state.newest.0 - oldest.0).div_ceil(AGE_SAMPLES).max(1);
     let sample = |revision: u64| {
@@ -119,8 +141,16 @@ fn open(disk: &dyn Disk, options: &Options) -> Result<Started, Error> {
     }
     let before = Before::open(disk)?;
     let (file, opened) = DataFile::open(disk, options.cache_bytes, Access::Change)?;
-    let mut loaded = load(file)?;
+    let mut loaded = load_all(disk, file)?;
     check_head(disk, &loaded, head, &opened)?;
+    let wal = open_wal(disk, options, &loaded)?;
+    if let Err(error) = wal.sync() {
+        // What the system shows of it may not be on the disk: the next start must not rely on it.
+        let known = head.map_or(Revision::ZERO, |head| head.revision);
+        let head = Head { suspect: true, ..Head::open_at(loaded.file.seed, known) };
+        head_file.write(head).map_err(|error| unavailable(disk, HEAD, &error))?;
+        return Err(unavailable(disk, WAL, &error));
+    }
     if opened.repaired {
         let revision = loaded.contents.state.newest;
         tracing::warn!(%revision, undone = opened.rolled_back, "the data file had to be repaired");
@@ -137,7 +167,7 @@ fn open(disk: &dyn Disk, options: &Options) -> Result<Started, Error> {
             None
         }
     };
-    Ok(Started { loaded, head: head_file, check })
+    Ok(Started { loaded, head: head_file, wal, check })
 }
 
 fn open_head(disk: &dyn Disk) -> Result<HeadFile, Error> {
@@ -148,10 +178,25 @@ fn read_head(disk: &dyn Disk, file: &HeadFile) -> Result<Option<Head>, Error> {
     file.read().map_err(|error| unavailable(disk, HEAD, &error))
 }
 
-fn load(file: DataFile) -> Result<Loaded, Error> {
-    let contents = Published::load(&file.snapshot()?)?;
-    Ok(Loaded { file, contents })
+/// What the data file and the write-ahead log hold together.
+fn load_all(disk: &dyn Disk, file: DataFile) -> Result<Loaded, Error> {
+    let found = Found::read(disk, file.seed)?;
+    load(file, found)
 }
+
+fn load(file: DataFile, found: Found) -> Result<Loaded, Error> {
+    let state = Snapshot::new(&file, Tail::default())?.file_state()?;
+    let contents = Published::load(&file, found.tail(&state)?)?;
+    Ok(Loaded { file, contents, found })
+}
+
+fn open_wal(disk: &dyn Disk, options: &Options, loaded: &Loaded) -> Result<Wal, Error> {
+    Wal::open(disk, &loaded.found, options.wal_bytes)
+        .map_err(|error| unavailable(disk, WAL, &error))
+}
+
+/// Both files of the write-ahead log, in messages.
+const WAL: &str = "WAL";
 
 /// The data file must reach what its head says, and end exactly there if it was closed.
 fn check_head(
@@ -212,7 +257,7 @@ pub(super) fn install(disk: &dyn Disk) -> Result<(), Error> {
 /// A creation that a crash cut short, if there is nothing in the file; else the format was lost.
 fn finish_create(disk: &dyn Disk, options: &Options) -> Result<(), Error> {
     let (file, _) = guarded(disk, || DataFile::open(disk, options.cache_bytes, Access::Change))?;
-    if file.snapshot()?.state()?.newest != FIRST {
+    if Snapshot::new(&file, Tail::default())?.file_state()?.newest != FIRST {
         return Err(damaged(disk, FORMAT_FILE, "it is missing"));
     }
     drop(file);
@@ -228,10 +273,10 @@ fn renew(disk: &dyn Disk, options: &Options, acknowledged: Revision) -> Result<(
     if !opened.repaired {
         file.check()?;
     }
-    let Loaded { file, contents } = load(file)?;
+    let Loaded { file, contents, .. } = load_all(disk, file)?;
     check_reaches(disk, &contents.state, acknowledged)?;
     let new = create_file(disk, options, file.identity, contents.state)?;
-    copy(&file.snapshot()?, &new)?;
+    copy(&contents.published.snapshot(&file)?, &new)?;
     let health = new.health.clone();
     drop(new);
     if health.failed() {
@@ -247,6 +292,7 @@ fn copy(from: &Snapshot, to: &DataFile) -> Result<(), Error> {
         let mut log = txn.open_table(LOG).map_err(trouble)?;
         let mut bytes = Vec::new();
         from.log(|revision, row| {
+            bytes.clear();
             row.encode(from.seed, revision, &mut bytes);
             log.insert(revision.0, bytes.as_slice()).map_err(trouble)?;
             Ok(())
@@ -254,7 +300,7 @@ fn copy(from: &Snapshot, to: &DataFile) -> Result<(), Error> {
         let mut live = txn.open_table(LIVE).map_err(trouble)?;
         from.live(std::ops::Bound::Unbounded, |key, row| {
             live.insert(key.as_bytes(), &row.encode(from.seed, key)).map_err(trouble)?;
-            Ok(super::file::Next::Go)
+            Ok(Next::Go)
         })?;
     }
     txn.commit().map_err(trouble)
@@ -281,7 +327,9 @@ fn read_format(disk: &dyn Disk) -> Result<Option<u32>, Error> {
 
 const FORMAT_PREFIX: &str = "headwater data ";
 
+/// Names the format, once everything that belongs to it is there.
 pub(super) fn write_format(disk: &dyn Disk) -> Result<(), Error> {
+    wal::create(disk).map_err(|error| unavailable(disk, WAL, &error))?;
     write_format_text(disk, &format!("{FORMAT_PREFIX}{FORMAT}\n"))
 }
 

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use headwater_api::Revision;
 
-use super::file::{Next, Snapshot};
+use super::snapshot::{Next, Snapshot};
 use crate::change::ChangeKind;
 use crate::key::Key;
 use crate::store::{Error, Range};

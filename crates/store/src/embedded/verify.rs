@@ -10,8 +10,8 @@ use headwater_api::Revision;
 use redb::StorageBackend;
 
 use super::disk::{self, Disk, Space};
-use super::file::Snapshot;
 use super::row::Identity;
+use super::snapshot::Snapshot;
 use super::{Options, start};
 use crate::change::ChangeKind;
 use crate::store::Error;
@@ -54,8 +54,8 @@ pub fn verify_dir(dir: &Path, deep: bool) -> Result<Verified, Error> {
 /// Every row of the log is one that should be there: the newest version of a key, a change that was
 /// not dropped yet, or what such a change replaced.
 fn check_rows(loaded: &start::Loaded) -> Result<(), Error> {
-    let start::Loaded { file, contents } = loaded;
-    let (snapshot, state) = (file.snapshot()?, &contents.state);
+    let start::Loaded { file, contents, .. } = loaded;
+    let (snapshot, state) = (contents.published.snapshot(file)?, &contents.state);
     let (mut next, mut bytes, mut live) = (None, 0, 0_u64);
     snapshot.log(|revision, row| {
         bytes += row.len();

@@ -77,7 +77,7 @@ impl Shared {
             let published = self.published();
             published.check_kept(after)?;
             let newest = published.newest;
-            let snapshot = file.snapshot()?;
+            let snapshot = published.snapshot(file)?;
             drop(published);
             let mut batch = Batch { changes: Vec::new(), complete_to: after };
             let (mut bytes, first) = (0, after.max(snapshot.first).next());

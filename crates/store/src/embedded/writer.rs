@@ -1,41 +1,43 @@
-//! The writer: the one thread that changes the data file.
+//! The writer: the one thread that decides what is written.
 //!
 //! River: mailbox → **writer** → published.
 //! Promise, in this order and no other: write, sync, publish, acknowledge. All writes that wait are
-//! one transaction and one sync. A failed write or sync acknowledges nothing; the file is closed,
-//! opened again and checked before anything else is written to it.
+//! one frame of the write-ahead log and one sync. A failed write or sync acknowledges nothing; the
+//! data file is closed, opened again and checked, with the log, before anything else is written.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use headwater_api::Revision;
 use tokio::sync::oneshot;
 
+use super::absorb::{Absorber, Tidy};
+use super::background::Background;
 use super::check::Check;
 use super::expiry::{Expiries, Expiry};
-use super::file::{DataFile, trouble};
+use super::file::DataFile;
+use super::frame::Draft;
 use super::group::{Group, Staged};
 use super::head::{Head, HeadFile};
 use super::mailbox::{self, Commit, Compact, Gather};
-use super::pending::{Chunk, Pending, Start};
 use super::published::{Contents, Published};
 use super::retention::Keeper;
 use super::row::{LiveRow, State};
 use super::space::Watchman;
+use super::tail::Sums;
+use super::wal::Wal;
 use super::{Shared, start};
 use crate::store::{Action, Committed, Error, Write};
 
 /// How often retention looks.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Rows that are tidied (dropped, or moved into the live table) when nothing else is to be done.
-const IDLE_ROWS: usize = 2_000;
+/// Rows that are tidied (dropped, or moved into the live table) with a tick.
+const TICK_ROWS: usize = 2_000;
 
-/// Rows that are tidied along with every write, so that tidying keeps up with writing.
-const ROWS_PER_WRITE: usize = 3;
-
-/// The part of a transaction's time that the next one may wait for company.
+/// The part of a commit's time that the next one may wait for company.
 const GATHER_PART: u32 = 4;
 
 /// Failures in a row after which the file is left closed.
@@ -45,17 +47,19 @@ const FAILURES_MAX: u32 = 3;
 pub(super) struct Writer {
     shared: Arc<Shared>,
     head: HeadFile,
+    wal: Wal,
+    background: Background,
     /// What has to succeed before anything is written.
     check: Option<Check>,
+    /// The edges and the sums of the data file and the log together.
     state: State,
-    pending: Pending,
+    /// Those of the data file alone, after the last job that is known of.
+    absorbed: State,
     expiries: Expiries,
     keeper: Keeper,
     watchman: Watchman,
     /// When retention looks next.
     next_tick: Instant,
-    /// Off once a row that was to be dropped could not be read.
-    trims: bool,
     failures: u32,
     /// Something was written since the last rest.
     unrested: bool,
@@ -63,31 +67,27 @@ pub(super) struct Writer {
     gather: Gather,
 }
 
-/// What one turn does.
+/// What one turn writes.
 struct Turn {
     writes: Vec<Write>,
     due: Vec<Expiry>,
     /// Up to where the past is forgotten.
     compact_to: Revision,
-    /// How many forgotten rows are dropped at most.
-    trim: u64,
-    /// What moves into the live table.
-    settle: Chunk,
-    /// Whether this is for a quick start: it costs a second sync and saves the next start, should
-    /// the process be killed from here on, from repairing the whole file.
-    rest: bool,
     /// The wall clock, in milliseconds.
     wall: i64,
 }
 
 type Answers = Vec<Result<Committed, Error>>;
 
+/// What is durable and not yet visible, with its rows.
+type Written = (Staged, Vec<Bytes>);
+
 impl Writer {
     pub(super) fn new(
         shared: Arc<Shared>,
-        head: HeadFile,
+        (head, wal): (HeadFile, Wal),
         check: Option<Check>,
-        (state, pending, expiries): (State, Pending, Vec<Expiry>),
+        (state, absorber, expiries): (State, Absorber, Vec<Expiry>),
         ages: Vec<(Instant, Revision)>,
     ) -> Writer {
         let now = Instant::now();
@@ -97,19 +97,22 @@ impl Writer {
         }
         let watchman = Watchman::new(&*shared.disk);
         shared.report().full = watchman.refusal();
+        let unrested = !absorber.is_settled(&shared.published().tail);
+        let absorbed = *absorber.state();
         let mut writer = Writer {
             shared,
             head,
+            wal,
+            background: Background::Idle(absorber),
             check,
             state,
-            pending,
+            absorbed,
             expiries: Expiries::new(now),
             keeper,
             watchman,
             next_tick: now,
-            trims: true,
             failures: 0,
-            unrested: false,
+            unrested,
             gather: Gather::default(),
         };
         writer.await_expiries(now, expiries);
@@ -138,6 +141,7 @@ impl Writer {
     fn turn(&mut self, group: mailbox::Group) {
         // The places in the mailbox are held until everything is answered.
         let mailbox::Group { commits, compacts, places: _places, .. } = group;
+        self.look_around();
         let now = Instant::now();
         let ticks = now >= self.next_tick;
         let compacts = self.refuse_future(compacts);
@@ -145,27 +149,68 @@ impl Writer {
         let compact_to = compacts.iter().map(|request| request.what).max();
         let compact_to = compact_to.max(ticks.then(|| self.tick(now))).unwrap_or_default();
         let due = self.expiries.take(now);
-        let writes = commits.len() + due.len();
-        let forgets = self.trims && self.state.trimmed < self.state.compacted.max(compact_to);
-        let quota = match (writes, ticks) {
-            (0, false) => 0,
-            (0, true) => IDLE_ROWS,
-            (writes, _) => writes * ROWS_PER_WRITE,
-        };
-        // What is forgotten can only be dropped once the live table does not need it any more.
-        let start = if forgets { Start::Now } else { Start::WhenDue };
-        let settle = self.pending.take(quota, self.state.newest, start);
-        let trim = if forgets { quota as u64 } else { 0 };
-        let idle = writes == 0 && trim == 0 && settle.rows.is_empty() && settle.live_at.is_none();
-        if idle && ticks {
-            self.rest(now);
-        }
+        let idle = commits.is_empty() && due.is_empty();
         if idle && compact_to <= self.state.compacted {
-            return answer_all(compacts.into_iter().map(|request| request.answer), || Ok(()));
+            answer_all(compacts.into_iter().map(|request| request.answer), || Ok(()));
+        } else {
+            let (writes, callers) = commits.into_iter().map(|r| (r.what, r.answer)).unzip();
+            let wall = self.shared.options.clock.now().as_millisecond();
+            let turn = Turn { writes, due, compact_to, wall };
+            self.transact(turn, callers, compacts, now);
         }
-        let (writes, callers) = commits.into_iter().map(|r| (r.what, r.answer)).unzip();
-        let turn = Turn { writes, due, compact_to, trim, settle, ..self.empty_turn() };
-        self.transact(turn, callers, compacts, now);
+        if ticks {
+            self.tidy(idle);
+        }
+    }
+
+    /// Takes note of what happened beside the writer.
+    fn look_around(&mut self) {
+        if self.background.is_over()
+            && let Err(error) = self.wait_absorbed()
+        {
+            return self.recover(&error.to_string());
+        }
+        if self.shared.has_failed() {
+            // A read failed: nobody can read until the file is opened again.
+            self.recover("a read failed");
+        }
+    }
+
+    /// Starts what is due with a tick.
+    fn tidy(&mut self, idle: bool) {
+        let Some(absorber) = self.background.idle() else { return };
+        let tidy = match absorber.forgets(self.state.compacted) {
+            true => Tidy::Some(TICK_ROWS),
+            false if idle && self.unrested => Tidy::Rest,
+            false => return,
+        };
+        if let Err(error) = self.start_absorbing(tidy) {
+            self.recover(&error.to_string());
+        }
+    }
+
+    /// Starts to bring what the log holds into the data file.
+    fn start_absorbing(&mut self, tidy: Tidy) -> Result<(), Error> {
+        self.check.take().map_or(Ok(()), Check::wait)?;
+        if tidy == Tidy::Rest {
+            self.unrested = false;
+        }
+        self.background.start(&self.shared, tidy)
+    }
+
+    /// Waits until that is done, and forgets what the data file has now.
+    fn wait_absorbed(&mut self) -> Result<(), Error> {
+        let Some(state) = self.background.wait()? else { return Ok(()) };
+        (self.failures, self.absorbed) = (0, state);
+        {
+            let mut published = self.shared.published_mut();
+            published.tail.forget_to(state.newest);
+            self.state = published.tail.over(&state);
+        }
+        let mut report = self.shared.report();
+        report.state = self.state;
+        report.transactions += 1;
+        Ok(())
     }
 
     /// Retention's turn: up to where it forgets.
@@ -186,31 +231,6 @@ impl Writer {
             let _ = answer.send(Err(Error::Future { asked, current }));
         }
         now
-    }
-
-    /// Nothing happened for a tick.
-    fn rest(&mut self, now: Instant) {
-        if self.shared.has_failed() {
-            // A read failed: nobody can read until the file is opened again.
-            return self.recover("a read failed");
-        }
-        if self.unrested {
-            let settle = self.pending.take(usize::MAX, self.state.newest, Start::Now);
-            let turn = Turn { settle, rest: true, ..self.empty_turn() };
-            self.transact(turn, Vec::new(), Vec::new(), now);
-        }
-    }
-
-    fn empty_turn(&self) -> Turn {
-        Turn {
-            writes: Vec::new(),
-            due: Vec::new(),
-            compact_to: Revision::ZERO,
-            trim: 0,
-            settle: Chunk::default(),
-            rest: false,
-            wall: self.shared.options.clock.now().as_millisecond(),
-        }
     }
 
     /// Answers the writes that there is no room for.
@@ -234,19 +254,20 @@ impl Writer {
     ) {
         self.publish_compaction(turn.compact_to);
         let compactors = compacts.into_iter().map(|request| request.answer);
-        let (wall, rest) = (turn.wall, turn.rest);
+        let wall = turn.wall;
         let begun = Instant::now();
         match self.commit(turn) {
-            Ok((staged, answers)) => {
+            Ok((written, answers)) => {
                 self.expect_company(callers.len(), begun.elapsed());
-                self.unrested |= staged.is_some();
-                self.unrested &= !rest;
-                self.publish(staged, now, wall);
+                if let Some(written) = written {
+                    self.publish(written, now, wall);
+                }
                 for (caller, answer) in callers.into_iter().zip(answers) {
                     // A caller that is gone does not need its answer.
                     let _ = caller.send(answer);
                 }
                 answer_all(compactors, || Ok(()));
+                self.absorb_full_file();
             }
             Err(error) => {
                 let why = error.to_string();
@@ -264,13 +285,49 @@ impl Writer {
         self.gather = Gather { commits, within: took / GATHER_PART };
     }
 
-    /// One transaction on the open file. A panic in the engine is a failure like any other.
-    fn commit(&mut self, turn: Turn) -> Result<(Option<Staged>, Answers), Error> {
+    /// Stages a turn, writes it and syncs it. A panic in the engine is a failure like any other.
+    fn commit(&mut self, turn: Turn) -> Result<(Option<Written>, Answers), Error> {
         self.check.take().map_or(Ok(()), Check::wait)?;
-        let shared = self.shared.clone();
-        let work = || shared.with_file(|file| self.stage(file, &shared.published(), turn));
-        catch_unwind(AssertUnwindSafe(work))
-            .unwrap_or_else(|_| Err(Error::Unavailable("the storage engine panicked".into())))
+        let (shared, state) = (self.shared.clone(), self.state);
+        let work = || shared.with_file(|file| Ok(stage(file, &shared.published(), state, turn)));
+        let (staged, answers) = catch_unwind(AssertUnwindSafe(work))
+            .unwrap_or_else(|_| Err(Error::Unavailable("the storage engine panicked".into())))?;
+        let Some((staged, draft)) = staged else { return Ok((None, answers)) };
+        let rows = self.append(draft, &staged.state)?;
+        Ok((Some((staged, rows)), answers))
+    }
+
+    /// Writes a frame and syncs it.
+    fn append(&mut self, draft: Draft, state: &State) -> Result<Vec<Bytes>, Error> {
+        self.make_room(draft.len())?;
+        let frame = draft.seal(self.shared.identity.seed(), self.wal.turn(), state);
+        self.wal.append(&frame).map_err(|error| Error::Unavailable(error.to_string()))?;
+        Ok(frame.rows)
+    }
+
+    /// Goes over to the other file if this one is full. That waits until the data file has what is
+    /// in the other one: what the log holds, on disk and in memory, has a bound.
+    fn make_room(&mut self, bytes: usize) -> Result<(), Error> {
+        if self.wal.has_room(bytes) {
+            return Ok(());
+        }
+        self.wait_absorbed()?;
+        if !self.wal.may_switch(&self.absorbed) {
+            self.start_absorbing(Tidy::Some(0))?;
+            self.wait_absorbed()?;
+        }
+        self.wal.switch();
+        Ok(())
+    }
+
+    /// Starts to absorb the file that was filled, so that its next turn can come.
+    fn absorb_full_file(&mut self) {
+        if self.wal.may_switch(&self.absorbed) || self.background.idle().is_none() {
+            return;
+        }
+        if let Err(error) = self.start_absorbing(Tidy::Some(0)) {
+            self.recover(&error.to_string());
+        }
     }
 
     /// Forgets the past before any of it is dropped: whoever starts to read below it from now on
@@ -280,61 +337,27 @@ impl Writer {
         published.compacted = published.compacted.max(to);
     }
 
-    /// Stages everything in one transaction, then writes and syncs it.
-    fn stage(
-        &mut self,
-        file: &DataFile,
-        published: &Published,
-        turn: Turn,
-    ) -> Result<(Option<Staged>, Answers), Error> {
-        let mut txn = file.begin_write()?;
-        txn.set_quick_repair(turn.rest);
-        let mut group = Group::new(&txn, file.seed, published, self.state, turn.wall)?;
-        group.settle(&turn.settle)?;
-        group.compact(turn.compact_to);
-        if let Err(error) = group.trim(turn.trim) {
-            // What cannot be read is not dropped, and the writes must not suffer for it.
-            tracing::error!(%error, "history is not dropped any more");
-            self.trims = false;
-            drop(group);
-            txn.abort().map_err(trouble)?;
-            return self.stage(file, published, Turn { trim: 0, ..turn });
-        }
-        let answers = turn.writes.into_iter().map(|write| group.commit(write));
-        let answers: Answers = answers.collect::<Result<_, Error>>()?;
-        for expiry in &turn.due {
-            group.expire(expiry)?;
-        }
-        let staged = group.finish(&self.state)?;
-        if staged.is_some() || turn.rest {
-            txn.commit().map_err(trouble)?;
-        } else {
-            txn.abort().map_err(trouble)?;
-        }
-        Ok((staged, answers))
-    }
-
     /// Makes what is durable visible.
-    fn publish(&mut self, staged: Option<Staged>, now: Instant, wall: i64) {
-        let Some(Staged { state, changes, touched }) = staged else { return };
-        self.failures = 0;
-        self.state = state;
+    fn publish(&mut self, (staged, rows): Written, now: Instant, wall: i64) {
+        let Staged { state, changes, touched } = staged;
+        let sums = Sums::of(&state);
+        self.state.advance(state.newest, sums, &rows);
+        self.unrested = true;
         self.write_head(false);
         for (key, row) in touched {
             if let Some(LiveRow { revision, expires }) = row
                 && expires != 0
             {
-                self.expiries.add(now, wall, Expiry { at: expires, key: key.clone(), revision });
+                self.expiries.add(now, wall, Expiry { at: expires, key, revision });
             }
-            self.pending.add(key, row);
         }
         {
             let mut published = self.shared.published_mut();
-            published.publish(changes);
+            published.publish(changes, rows, sums);
         }
         {
             let mut report = self.shared.report();
-            report.state = state;
+            report.state = self.state;
             report.transactions += 1;
         }
         self.shared.newest.send_replace(state.newest);
@@ -353,8 +376,12 @@ impl Writer {
     fn recover(&mut self, why: &str) {
         tracing::error!(why, revision = %self.state.newest, "a write failed; opening the data file again");
         self.shared.report().trouble = Some(why.to_owned());
+        // Whatever they came to, everything is read and checked anew.
+        let _ = self.background.wait();
+        self.background = Background::Lost;
+        self.stop_check();
         let Some(file) = self.shared.take_file() else { return };
-        let suspect = file.health.sync_failed();
+        let suspect = file.health.sync_failed() || self.wal.sync_failed();
         drop(file);
         if suspect {
             self.write_head(true);
@@ -366,19 +393,30 @@ impl Writer {
         }
         let acknowledged = self.state.newest;
         match start::reopen(&*self.shared.disk, &self.shared.options, acknowledged, suspect) {
-            Ok(loaded) => self.resume(loaded),
+            Ok((loaded, wal)) => self.resume(loaded, wal),
             Err(error) => {
                 tracing::error!(%error, "the data file cannot be opened again");
                 self.shared.report().trouble = Some(error.to_string());
+                // Whether all of it reached the disk is unknown: the next start takes care.
+                self.write_head(true);
             }
         }
     }
 
-    fn resume(&mut self, loaded: start::Loaded) {
-        let start::Loaded { file, contents } = loaded;
-        let Contents { published, state, pending, expiries } = contents;
+    fn stop_check(&mut self) {
+        if let Some(check) = self.check.take() {
+            check.stop();
+        }
+    }
+
+    fn resume(&mut self, loaded: start::Loaded, wal: Wal) {
+        let start::Loaded { file, contents, .. } = loaded;
+        let Contents { published, state, absorber, expiries } = contents;
         let now = Instant::now();
-        (self.state, self.pending) = (state, pending);
+        (self.state, self.wal) = (state, wal);
+        self.absorbed = *absorber.state();
+        self.unrested = !absorber.is_settled(&published.tail);
+        self.background = Background::Idle(absorber);
         self.write_head(false);
         self.expiries = Expiries::new(now);
         self.await_expiries(now, expiries);
@@ -399,28 +437,27 @@ impl Writer {
         }
     }
 
-    /// Moves everything into the live table, so that the next start reads only that.
-    fn settle(&mut self) {
-        // A sweep that is under way leaves what came after it to a second one.
-        for _ in 0..2 {
-            let settle = self.pending.take(usize::MAX, self.state.newest, Start::Now);
-            if settle.live_at.is_some() {
-                let turn = Turn { settle, ..self.empty_turn() };
-                self.transact(turn, Vec::new(), Vec::new(), Instant::now());
-            }
+    /// Brings everything into the data file, so that the next start reads only that.
+    fn settle(&mut self) -> Result<(), Error> {
+        self.wait_absorbed()?;
+        let Some(absorber) = self.background.idle() else { return Ok(()) };
+        if !absorber.is_settled(&self.shared.published().tail) {
+            self.start_absorbing(Tidy::Settle)?;
         }
+        self.wait_absorbed()
     }
 
     /// A clean stop: the data file is closed first, then the head says so.
     fn close(mut self) {
-        self.settle();
-        if let Some(check) = self.check.take() {
-            check.stop();
-        }
+        let settled = self.settle();
+        self.stop_check();
         let Some(file) = self.shared.take_file() else { return };
         let health = file.health.clone();
         drop(file);
-        if health.failed() {
+        if health.sync_failed() {
+            self.write_head(true);
+        }
+        if settled.is_err() || health.failed() {
             tracing::warn!("the data file could not be closed; the next start repairs it");
             return;
         }
@@ -430,6 +467,23 @@ impl Writer {
             tracing::warn!(%error, "cannot mark the clean stop");
         }
     }
+}
+
+/// Stages everything a turn writes.
+fn stage(
+    file: &DataFile,
+    published: &Published,
+    state: State,
+    turn: Turn,
+) -> (Option<(Staged, Draft)>, Answers) {
+    let Turn { writes, due, compact_to, wall } = turn;
+    let mut group = Group::new(file, published, state, wall, &writes);
+    group.compact(compact_to);
+    let answers = writes.into_iter().map(|write| group.commit(write)).collect();
+    for expiry in &due {
+        group.expire(expiry);
+    }
+    (group.finish(&state), answers)
 }
 
 /// Tells the same to everybody who waits.

@@ -8,16 +8,17 @@ use bytes::Bytes;
 use futures::StreamExt;
 use headwater_store::store::FIRST;
 use headwater_store::{
-    Action, Change, Embedded, EmbeddedOptions, Error, Guard, Key, Op, Range, Revision, Store, Write,
+    Action, Change, Condition, Embedded, EmbeddedOptions, Error, Guard, Key, Op, Range, Revision,
+    Store, Write,
 };
 use headwater_testkit::contract;
 use headwater_testkit::model::Model;
 
-use crate::disk::{Chance, Context, Kept, Replay, TestDisk};
+use crate::disk::{Chance, Context, Done, Kept, Replay, TestDisk};
 
-/// Small, so that a script crosses many pages and a start is quick.
+/// Small, so that a script crosses many pages, fills the log often, and a start is quick.
 fn options() -> EmbeddedOptions {
-    EmbeddedOptions { cache_bytes: 1 << 20, ..EmbeddedOptions::default() }
+    EmbeddedOptions { cache_bytes: 1 << 20, wal_bytes: 16 << 10, ..EmbeddedOptions::default() }
 }
 
 fn open(disk: &TestDisk) -> Result<Embedded, Error> {
@@ -143,7 +144,7 @@ async fn check_history(store: &Embedded, model: &Model, after: Revision, to: Rev
 #[test]
 fn every_crash_leaves_what_was_acknowledged() {
     let mut run = Run::new();
-    contract::run(run.work(1, 45));
+    contract::run(run.work(1, 65));
     let images = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for share in 0..THREADS {
@@ -157,7 +158,7 @@ fn every_crash_leaves_what_was_acknowledged() {
 
 const THREADS: usize = 2;
 
-/// Crashes after every operation (of this thread's share) in four ways.
+/// Crashes after every operation (of this thread's share) in five ways.
 async fn crash_everywhere(run: &Run, share: usize, images: &AtomicUsize) {
     let mut replay = Replay::default();
     for (now, done) in run.disk.history().iter().enumerate() {
@@ -166,10 +167,125 @@ async fn crash_everywhere(run: &Run, share: usize, images: &AtomicUsize) {
             continue;
         }
         let seed = now as u64;
-        for kept in [Kept::Nothing, Kept::Everything, Kept::Some(seed), Kept::Torn(seed)] {
+        let (some, files, torn) = (Kept::Some(seed), Kept::Files(seed), Kept::Torn(seed));
+        for kept in [Kept::Nothing, Kept::Everything, some, files, torn] {
             let _context = Context(format!("after operation {now}, {kept:?} kept"));
             check(run, now + 1, &replay.crash(kept)).await;
             images.fetch_add(1, Ordering::Relaxed);
         }
+    }
+}
+
+#[test]
+fn what_a_start_after_a_kill_shows_survives_a_power_cut() {
+    let mut run = Run::new();
+    contract::run(run.work(3, 12));
+    contract::run(async {
+        let mut replay = Replay::default();
+        for (now, done) in run.disk.history().iter().enumerate() {
+            replay.step(done);
+            if !now.is_multiple_of(4) {
+                continue;
+            }
+            let _context = Context(format!("killed after operation {now}"));
+            kill_and_cut(&replay).await;
+        }
+    });
+}
+
+#[test]
+fn a_compaction_survives_though_the_data_file_needs_nothing_else_of_the_log() {
+    let disk = TestDisk::default();
+    contract::run(async {
+        let store = open(&disk).unwrap();
+        let mut model = Model::new(FIRST);
+        for n in 0..3 {
+            let write = some_write(&model, &mut Chance(n));
+            model.commit(&write).unwrap();
+            store.commit(write).await.unwrap();
+        }
+        rest(&store).await;
+        store.compact(model.newest()).await.unwrap();
+        let mut replay = Replay::default();
+        disk.history().iter().for_each(|done| replay.step(done));
+        kill_and_cut(&replay).await;
+    });
+}
+
+/// A kill keeps what was written, synced or not; a power cut while the next process starts or
+/// writes does not.
+async fn kill_and_cut(replay: &Replay) {
+    let killed = replay.crash(Kept::Everything);
+    let shown = show_and_write(&killed).await;
+    let mut replay = replay.clone();
+    for (later, done) in killed.history()[..shown.end].iter().enumerate() {
+        replay.step(done);
+        if later + 1 < shown.start {
+            continue;
+        }
+        for kept in [Kept::Nothing, Kept::Torn(later as u64)] {
+            let _context = Context(format!("cut after operation {later}, {kept:?} kept"));
+            check_shown(&replay.crash(kept), &shown).await;
+        }
+    }
+}
+
+/// What a store showed, and between which operations it did.
+struct Shown {
+    revision: Revision,
+    compacted: Revision,
+    start: usize,
+    end: usize,
+}
+
+/// Starts a store, looks at it, then writes.
+async fn show_and_write(disk: &TestDisk) -> Shown {
+    let store = open(disk).unwrap();
+    let Condition { revision, compacted, .. } = store.condition();
+    let start = disk.now();
+    let put = Action::Put { value: vec![b'x'; 2_000].into(), ttl: None };
+    store.commit(Write::one(Key::new("/after"), Guard::Absent, put)).await.unwrap();
+    Shown { revision, compacted, start, end: disk.now() }
+}
+
+async fn check_shown(left: &TestDisk, shown: &Shown) {
+    let store = open(left).unwrap();
+    let Condition { revision, compacted, .. } = store.condition();
+    assert!(revision >= shown.revision, "{} was shown, {revision} is there", shown.revision);
+    assert!(compacted >= shown.compacted, "{} was forgotten, {compacted} is", shown.compacted);
+}
+
+#[test]
+fn an_append_that_is_cut_at_any_byte_is_not_there() {
+    let mut run = Run::new();
+    contract::run(run.work(5, 9));
+    let history = run.disk.history();
+    let logs: Vec<usize> = history.iter().filter_map(log_inode).collect();
+    assert_eq!(logs.len(), 2);
+    contract::run(async {
+        let (mut replay, mut images) = (Replay::default(), 0);
+        for (now, done) in history.iter().enumerate() {
+            replay.step(done);
+            let Done::Wrote { inode, data, .. } = done else { continue };
+            if !logs.contains(inode) {
+                continue;
+            }
+            // Every byte of the head of the frame, and many after it.
+            let cuts = (0..data.len()).filter(|cut| *cut < 80 || cut.is_multiple_of(61));
+            for cut in cuts.chain([data.len() - 1]) {
+                let _context = Context(format!("after operation {now}, cut at {cut}"));
+                check(&run, now + 1, &replay.crash(Kept::Cut(cut))).await;
+                images += 1;
+            }
+        }
+        assert!(images > 500, "only {images} images");
+    });
+}
+
+/// The file of the write-ahead log that an operation made.
+fn log_inode(done: &Done) -> Option<usize> {
+    match done {
+        Done::Created { name, inode } if name.starts_with("WAL.") => Some(*inode),
+        _ => None,
     }
 }

@@ -11,6 +11,7 @@ use headwater_testkit::contract;
 use crate::disk::TestDisk;
 
 const DATA: &str = "data.redb";
+const LOG: &str = "WAL.0";
 
 fn open(disk: &TestDisk) -> Result<Embedded, Error> {
     let options = EmbeddedOptions { cache_bytes: 1 << 20, ..EmbeddedOptions::default() };
@@ -113,21 +114,97 @@ fn a_file_that_is_cut_or_missing_is_refused_or_does_not_matter() {
     });
 }
 
+/// A small store that was killed when the data file had none of its writes.
+async fn killed() -> TestDisk {
+    let disk = TestDisk::default();
+    let store = open(&disk).unwrap();
+    let data = disk.file(DATA);
+    for n in 0..12_u8 {
+        let put = Action::Put { value: vec![n; usize::from(n) * 50].into(), ttl: None };
+        store.commit(Write::one(Key::new(format!("/d/{n}")), Guard::Absent, put)).await.unwrap();
+    }
+    let left = disk.copy();
+    left.put_file(DATA, data);
+    left
+}
+
+/// Where the frames of the log begin, and where the last one ends.
+fn frames(log: &[u8]) -> Vec<usize> {
+    let marks = log.windows(8).enumerate().filter(|(_, bytes)| bytes == b"hw frame");
+    marks.map(|(at, _)| at).chain([log.len()]).collect()
+}
+
 #[test]
-fn an_older_data_file_is_refused_because_it_ends_too_early() {
+fn a_changed_bit_or_a_cut_in_the_log_is_refused() {
+    contract::run(async {
+        let disk = killed().await;
+        let right = read(&disk.copy()).await.unwrap();
+        assert_eq!(right.records.len(), 12);
+        let log = disk.file(LOG);
+        for place in (0..log.len()).step_by(7) {
+            let damaged = disk.copy();
+            let mut content = log.clone();
+            content[place] ^= 1 << (place % 8);
+            damaged.put_file(LOG, content);
+            let what = format!("byte {place}");
+            assert!(check(&damaged, &right, &what).await, "{what} was not refused");
+            damaged.put_file(LOG, log[..place].to_vec());
+            assert!(check(&damaged, &right, &what).await, "cut to {place} and not refused");
+        }
+    });
+}
+
+#[test]
+fn a_frame_that_others_follow_is_missed_without_a_head() {
+    contract::run(async {
+        let disk = killed().await;
+        let log = disk.file(LOG);
+        let frames = frames(&log);
+        assert_eq!(frames.len(), 13);
+        for (n, place) in frames.windows(2).enumerate() {
+            let damaged = disk.copy();
+            headwater_store::embedded::disk::Disk::remove(&damaged, "HEAD").unwrap();
+            let mut content = log.clone();
+            content[place[0]..place[1]].fill(0);
+            damaged.put_file(LOG, content);
+            match (n, read(&damaged).await) {
+                // Nothing shows that there was a last one.
+                (11, found) => assert_eq!(found.unwrap().records.len(), 11),
+                (_, Err(Error::Damaged { place, .. })) => assert_eq!(place, "WAL"),
+                (_, found) => panic!("frame {n} is missing: {found:?}"),
+            }
+        }
+    });
+}
+
+#[test]
+fn an_older_data_file_is_refused_unless_the_log_has_what_it_lacks() {
     contract::run(async {
         let disk = closed().await;
-        let older = disk.file(DATA);
+        let older = disk.copy();
         let store = open(&disk).unwrap();
         let put = Action::Put { value: "1".into(), ttl: None };
         store.commit(Write::one(Key::new("/d/new"), Guard::Absent, put)).await.unwrap();
         store.close();
-        disk.put_file(DATA, older);
+        let right = read(&disk.copy()).await.unwrap();
+        disk.put_file(DATA, older.file(DATA));
+        assert_eq!(read(&disk.copy()).await.unwrap().records, right.records);
+        disk.put_file(LOG, older.file(LOG));
         let refused = open(&disk).err();
         assert!(
             matches!(&refused, Some(Error::Damaged { why, .. }) if why.contains("acknowledged")),
             "{refused:?}"
         );
+    });
+}
+
+#[test]
+fn a_log_of_another_store_is_refused() {
+    contract::run(async {
+        let (disk, other) = (killed().await, killed().await);
+        let right = read(&disk.copy()).await.unwrap();
+        disk.put_file(LOG, other.file(LOG));
+        assert!(check(&disk, &right, "the log of another store").await);
     });
 }
 

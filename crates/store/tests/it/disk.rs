@@ -75,8 +75,12 @@ pub(crate) enum Kept {
     Everything,
     /// Each sector by chance.
     Some(u64),
+    /// All or nothing of each file by chance.
+    Files(u64),
     /// Everything, but the last write only up to some byte.
     Torn(u64),
+    /// Everything, but the last write only up to this byte.
+    Cut(usize),
 }
 
 impl TestDisk {
@@ -290,7 +294,7 @@ fn apply_write(file: &mut Vec<u8>, offset: u64, data: &[u8]) {
 }
 
 /// Replays a recorded history and shows what crashes could have left on the way.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Replay {
     /// What is durable.
     files: Vec<Vec<u8>>,
@@ -340,16 +344,40 @@ impl Replay {
                     apply_some(&mut files, &mut names, done, &mut chance);
                 }
             }
-            Kept::Torn(seed) => {
-                if let Some((last, rest)) = self.pending.split_last() {
-                    for done in rest {
-                        apply(&mut files, &mut names, done);
-                    }
-                    apply_torn(&mut files, &mut names, last, &mut Chance(seed));
+            Kept::Files(seed) => {
+                let kept = |inode| Chance(seed ^ inode as u64).next().is_multiple_of(2);
+                let lost = |done: &Done| (0..files.len()).any(|n| !kept(n) && touches(done, n));
+                let pending: Vec<_> = self.pending.iter().filter(|done| !lost(done)).collect();
+                for done in pending {
+                    apply(&mut files, &mut names, done);
                 }
             }
+            Kept::Torn(seed) => {
+                let cut = usize::try_from(Chance(seed).next()).unwrap();
+                self.apply_cut(&mut files, &mut names, |len| cut % len.max(1));
+            }
+            Kept::Cut(cut) => self.apply_cut(&mut files, &mut names, |len| cut.min(len)),
         }
         TestDisk(Arc::new(Mutex::new(State { names, files, ..State::default() })))
+    }
+
+    /// Keeps everything, but the last write only as far as `cut` says of its length.
+    fn apply_cut(
+        &self,
+        files: &mut [Vec<u8>],
+        names: &mut BTreeMap<String, usize>,
+        cut: impl Fn(usize) -> usize,
+    ) {
+        let Some((last, rest)) = self.pending.split_last() else { return };
+        for done in rest {
+            apply(files, names, done);
+        }
+        match last {
+            Done::Wrote { inode, offset, data } => {
+                apply_write(&mut files[*inode], *offset, &data[..cut(data.len())]);
+            }
+            done => apply(files, names, done),
+        }
     }
 }
 
@@ -395,21 +423,6 @@ fn apply_some(
         if chance.next().is_multiple_of(2) {
             apply_write(&mut files[*inode], offset + (n * grain) as u64, sector);
         }
-    }
-}
-
-fn apply_torn(
-    files: &mut [Vec<u8>],
-    names: &mut BTreeMap<String, usize>,
-    done: &Done,
-    chance: &mut Chance,
-) {
-    match done {
-        Done::Wrote { inode, offset, data } => {
-            let cut = usize::try_from(chance.next()).unwrap() % data.len().max(1);
-            apply_write(&mut files[*inode], *offset, &data[..cut]);
-        }
-        done => apply(files, names, done),
     }
 }
 

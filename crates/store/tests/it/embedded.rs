@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use headwater_store::embedded::Retention;
+use headwater_store::embedded::{Retention, verify_dir};
 use headwater_store::store::FIRST;
 use headwater_store::{
     Action, ChangeKind, Condition, Embedded, EmbeddedOptions, Error, Guard, Key, Store, Write,
@@ -29,13 +29,30 @@ fn fresh() -> Keeping<Embedded, TempDir> {
 
 headwater_testkit::store_contract!(fresh());
 
+/// Everything again with a log that is soon full: then the data file has nearly all.
+mod with_a_small_log {
+    use super::*;
+
+    fn fresh() -> Keeping<Embedded, TempDir> {
+        let dir = tempfile::tempdir().unwrap();
+        let options = EmbeddedOptions { wal_bytes: 64 << 10, ..EmbeddedOptions::default() };
+        Keeping(Embedded::open(dir.path(), options).unwrap(), dir)
+    }
+
+    headwater_testkit::store_contract!(fresh());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(256) })]
 
     #[test]
-    fn any_script_agrees_with_the_model(steps in model::script(100, true)) {
+    fn any_script_agrees_with_the_model(
+        steps in model::script(100, true),
+        wal_bytes in prop_oneof![Just(1), Just(2 << 10), Just(4 << 20)],
+    ) {
         let disk = Arc::new(TestDisk::default());
-        let open = || Embedded::open_on(disk.clone(), EmbeddedOptions::default()).unwrap();
+        let options = EmbeddedOptions { wal_bytes, ..EmbeddedOptions::default() };
+        let open = || Embedded::open_on(disk.clone(), options.clone()).unwrap();
         contract::run(model::check(&steps, async || open()));
     }
 }
@@ -71,14 +88,37 @@ fn only_its_owner_may_look_into_the_directory() {
 fn a_newer_format_is_refused_and_not_touched() {
     let dir = tempfile::tempdir().unwrap();
     drop(open(dir.path()));
-    std::fs::write(dir.path().join("FORMAT"), "headwater data 2\n").unwrap();
+    std::fs::write(dir.path().join("FORMAT"), "headwater data 3\n").unwrap();
     let before = contents(dir.path());
     let refused = Embedded::open(dir.path(), EmbeddedOptions::default()).err();
     assert!(
-        matches!(&refused, Some(Error::Unavailable(why)) if why.contains("format 2")),
+        matches!(&refused, Some(Error::Unavailable(why)) if why.contains("format 3")),
         "{refused:?}"
     );
     assert_eq!(contents(dir.path()), before);
+}
+
+#[test]
+fn a_directory_from_before_the_log_is_taken_over() {
+    let dir = tempfile::tempdir().unwrap();
+    contract::run(async {
+        let store = open(dir.path());
+        let put = Action::Put { value: "1".into(), ttl: None };
+        let at = store.commit(Write::one(Key::new("/a"), Guard::Absent, put)).await.unwrap().last;
+        drop(store);
+        for log in ["WAL.0", "WAL.1"] {
+            std::fs::remove_file(dir.path().join(log)).unwrap();
+        }
+        std::fs::write(dir.path().join("FORMAT"), "headwater data 1\n").unwrap();
+        assert_eq!(verify_dir(dir.path(), true).unwrap().revision, at);
+        let store = open(dir.path());
+        let put = Action::Put { value: "2".into(), ttl: None };
+        store.commit(Write::one(Key::new("/a"), Guard::At(at), put)).await.unwrap();
+        drop(store);
+        let format = std::fs::read_to_string(dir.path().join("FORMAT")).unwrap();
+        assert_eq!(format, "headwater data 2\n");
+        assert_eq!(verify_dir(dir.path(), true).unwrap().revision, at.next());
+    });
 }
 
 #[test]

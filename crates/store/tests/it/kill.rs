@@ -22,7 +22,9 @@ const DIR: &str = "HEADWATER_TEST_VICTIM";
 #[test]
 fn victim() {
     let Ok(dir) = std::env::var(DIR) else { return };
-    let store = Embedded::open(Path::new(&dir), EmbeddedOptions::default()).unwrap();
+    // A small log, so that kills also hit it while it is absorbed.
+    let options = EmbeddedOptions { wal_bytes: 16 << 10, ..EmbeddedOptions::default() };
+    let store = Embedded::open(Path::new(&dir), options).unwrap();
     contract::run(async {
         let start = store.revision().await.unwrap();
         for n in start.0.. {

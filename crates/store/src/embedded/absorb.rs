@@ -1,0 +1,259 @@
+//! Absorbing: what the write-ahead log holds moves into the data file, many groups at a time.
+//!
+//! River: tail → **absorb** → data file.
+//! Promise: one transaction takes rows and sums together, so the data file is always at the end of
+//! some group. It is done beside the writer, which waits only when both files of the log are full.
+//! The same transactions tidy: they move keys into the live table and drop what was forgotten.
+
+use headwater_api::Revision;
+use redb::{ReadableTable, Table, WriteTransaction};
+
+use super::file::{
+    DataFile, LIVE, LIVE_PLACE, LOG, LOG_PLACE, damaged, read_row, trouble, write_state,
+};
+use super::pending::{Chunk, Pending, Start};
+use super::row::{Bad, LIVE_LEN, LiveRow, LogRow, Seed, State};
+use super::snapshot::TAIL_PLACE;
+use super::tail::Tail;
+use crate::change::ChangeKind;
+use crate::key::Key;
+use crate::store::Error;
+
+/// Rows that are tidied for every row that is absorbed, so that tidying keeps up with writing.
+const TIDY_PER_ROW: usize = 3;
+
+/// What is known of the data file by the one who changes it.
+#[derive(Debug)]
+pub(super) struct Absorber {
+    /// The sums of the file.
+    state: State,
+    pending: Pending,
+    /// Off once a row that was to be dropped could not be read.
+    trims: bool,
+}
+
+/// How much is tidied along.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tidy {
+    /// In proportion to what is absorbed, and at least so many rows.
+    Some(usize),
+    /// The whole live table, so that the next start need not read the log.
+    Settle,
+    /// The same, and what saves the next start from repairing the file should the process be
+    /// killed from here on; that costs a second sync.
+    Rest,
+}
+
+impl Absorber {
+    pub(super) fn new(state: State, pending: Pending) -> Absorber {
+        Absorber { state, pending, trims: true }
+    }
+
+    /// The sums of the file as it is.
+    pub(super) fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Whether something that was forgotten by this compaction is still there.
+    pub(super) fn forgets(&self, compacted: Revision) -> bool {
+        self.trims && self.state.trimmed < compacted
+    }
+
+    /// Whether the file has all of the tail, and its live table too.
+    pub(super) fn is_settled(&self, tail: &Tail) -> bool {
+        self.state == tail.over(&self.state) && self.state.live_at == self.state.newest
+    }
+
+    /// Brings the tail into the file. After an error nothing is known of the file any more.
+    pub(super) fn absorb(&mut self, file: &DataFile, tail: &Tail, tidy: Tidy) -> Result<(), Error> {
+        for (revision, row) in tail.rows_after(self.state.newest) {
+            let row = LogRow::decode(file.seed, revision, row)
+                .map_err(|bad| damaged(TAIL_PLACE, revision, bad))?;
+            let live = LiveRow { revision, expires: row.expires };
+            let live = (row.kind != ChangeKind::Deleted).then_some(live);
+            self.pending.add(Key::new(row.key), live);
+        }
+        let mut plan = self.plan(tail, tidy);
+        match self.transact(file, tail, &plan) {
+            Err(Failed::Trim(error)) => {
+                // What cannot be read is not dropped, and the writes must not suffer for it.
+                tracing::error!(%error, "history is not dropped any more");
+                (self.trims, plan.trim) = (false, 0);
+                self.transact(file, tail, &plan).map_err(Failed::into)
+            }
+            done => done.map_err(Failed::into),
+        }
+    }
+
+    fn plan(&mut self, tail: &Tail, tidy: Tidy) -> Plan {
+        let after = tail.over(&self.state);
+        let forgets = self.forgets(after.compacted);
+        let rest = tidy == Tidy::Rest;
+        match tidy {
+            Tidy::Some(least) => {
+                let quota = (tail.rows_after(self.state.newest).len() * TIDY_PER_ROW).max(least);
+                // What is forgotten can only be dropped once the live table does not need it.
+                let start = if forgets { Start::Now } else { Start::WhenDue };
+                let settle = vec![self.pending.take(quota, after.newest, start)];
+                Plan { after, settle, trim: if forgets { quota as u64 } else { 0 }, rest }
+            }
+            Tidy::Settle | Tidy::Rest => {
+                // A sweep that is under way leaves what came after it to a second one.
+                let mut take = || self.pending.take(usize::MAX, after.newest, Start::Now);
+                let last = Chunk { live_at: Some(after.newest), ..Chunk::default() };
+                Plan { after, settle: vec![take(), take(), last], trim: 0, rest }
+            }
+        }
+    }
+
+    fn transact(&mut self, file: &DataFile, tail: &Tail, plan: &Plan) -> Result<(), Failed> {
+        let mut txn = file.begin_write()?;
+        txn.set_quick_repair(plan.rest);
+        let mut tables = Tables::open(&txn, file.seed, plan.after)?;
+        tables.insert(tail, self.state.newest)?;
+        for chunk in &plan.settle {
+            tables.settle(chunk)?;
+        }
+        if let Err(error) = tables.trim(plan.trim) {
+            drop(tables);
+            txn.abort().map_err(trouble)?;
+            return Err(Failed::Trim(error));
+        }
+        let state = tables.state;
+        drop(tables);
+        write_state(&txn, file.seed, &state)?;
+        txn.commit().map_err(trouble)?;
+        self.state = state;
+        Ok(())
+    }
+}
+
+/// What one transaction does besides taking in the tail.
+struct Plan {
+    /// The sums with the tail and before anything is tidied.
+    after: State,
+    /// What moves into the live table.
+    settle: Vec<Chunk>,
+    /// How many forgotten rows are dropped at most.
+    trim: u64,
+    /// Whether it is for a quick start.
+    rest: bool,
+}
+
+/// Why a transaction was not made.
+enum Failed {
+    /// Something that was to be dropped cannot be read.
+    Trim(Error),
+    Other(Error),
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Failed {
+        Failed::Other(error)
+    }
+}
+
+impl Failed {
+    fn into(self) -> Error {
+        match self {
+            Failed::Trim(error) | Failed::Other(error) => error,
+        }
+    }
+}
+
+/// The tables in one transaction, and their sums.
+struct Tables<'a> {
+    log: Table<'a, u64, &'static [u8]>,
+    live: Table<'a, &'static [u8], &'static [u8; LIVE_LEN]>,
+    seed: Seed,
+    state: State,
+}
+
+impl<'a> Tables<'a> {
+    fn open(txn: &'a WriteTransaction, seed: Seed, state: State) -> Result<Tables<'a>, Error> {
+        let log = txn.open_table(LOG).map_err(trouble)?;
+        let live = txn.open_table(LIVE).map_err(trouble)?;
+        Ok(Tables { log, live, seed, state })
+    }
+
+    fn insert(&mut self, tail: &Tail, after: Revision) -> Result<(), Error> {
+        for (revision, row) in tail.rows_after(after) {
+            self.log.insert(revision.0, row.as_ref()).map_err(trouble)?;
+        }
+        Ok(())
+    }
+
+    /// Drops some of what compaction forgot: the version that each change up to it replaced, and
+    /// deletes before it. A delete exactly on it stays until the next compaction.
+    fn trim(&mut self, rows_max: u64) -> Result<(), Error> {
+        let State { compacted, trimmed, live_at, .. } = self.state;
+        // What the live table lacks is still needed to complete it.
+        let end = Revision(trimmed.0.saturating_add(rows_max)).min(compacted).min(live_at);
+        if trimmed >= end {
+            return Ok(());
+        }
+        self.drop_old_delete(trimmed)?;
+        for revision in (trimmed.0 + 1..=end.0).map(Revision) {
+            let (kind, prev) =
+                read_row(&self.log, self.seed, revision, |row| (row.kind, row.prev))?;
+            if prev != Revision::ZERO {
+                self.drop_row(prev)?;
+            }
+            if kind == ChangeKind::Deleted && revision < compacted {
+                self.drop_row(revision)?;
+            }
+        }
+        self.state.trimmed = end;
+        Ok(())
+    }
+
+    /// Moves changes into the live table.
+    fn settle(&mut self, chunk: &Chunk) -> Result<(), Error> {
+        for (key, row) in &chunk.rows {
+            self.move_live(key.as_str(), *row)?;
+        }
+        self.state.live_at = chunk.live_at.unwrap_or(self.state.live_at);
+        Ok(())
+    }
+
+    fn move_live(&mut self, key: &str, row: Option<LiveRow>) -> Result<(), Error> {
+        let old = match row {
+            Some(row) => {
+                self.state.live_rows += 1;
+                let digest = row.digest(self.seed, key);
+                self.state.live_digest = self.state.live_digest.wrapping_add(digest);
+                self.live.insert(key.as_bytes(), &row.encode(self.seed, key)).map_err(trouble)?
+            }
+            None => self.live.remove(key.as_bytes()).map_err(trouble)?,
+        };
+        if let Some(old) = old {
+            let old = LiveRow::decode(self.seed, key, old.value())
+                .map_err(|bad| damaged(LIVE_PLACE, key, bad))?;
+            self.state.live_rows -= 1;
+            let digest = old.digest(self.seed, key);
+            self.state.live_digest = self.state.live_digest.wrapping_sub(digest);
+        }
+        Ok(())
+    }
+
+    /// A delete that an earlier compaction kept because it was exactly on it.
+    fn drop_old_delete(&mut self, revision: Revision) -> Result<(), Error> {
+        if self.log.get(revision.0).map_err(trouble)?.is_none() {
+            return Ok(());
+        }
+        let kind = read_row(&self.log, self.seed, revision, |row| row.kind)?;
+        if kind == ChangeKind::Deleted {
+            self.drop_row(revision)?;
+        }
+        Ok(())
+    }
+
+    fn drop_row(&mut self, revision: Revision) -> Result<(), Error> {
+        let Some(row) = self.log.remove(revision.0).map_err(trouble)? else {
+            return Err(damaged(LOG_PLACE, revision, Bad("it is missing")));
+        };
+        self.state.log_rows -= 1;
+        self.state.log_bytes = self.state.log_bytes.saturating_sub(row.value().len() as u64);
+        Ok(())
+    }
+}

@@ -146,10 +146,7 @@ fn http1<H: Handle, S: Socket>(gate: Arc<Gate<H>>, stream: S, early: Bytes) -> P
         let (stream, unread) = parts.io.into_inner().into_inner();
         match end {
             End::Overdue => None,
-            End::Finished => {
-                gate.linger(stream).await;
-                None
-            }
+            End::Finished => gate.linger(stream),
             End::Lent => {
                 let early = match unread.is_empty() {
                     true => parts.read_buf,
@@ -179,8 +176,7 @@ fn lasting<H: Handle, S: Socket>(
             return Some(http1(gate, stream, early));
         }
         stream.shutdown().await.ok()?;
-        gate.linger(stream).await;
-        None
+        gate.linger(stream)
     })
 }
 
@@ -213,11 +209,17 @@ fn http2<H: Handle>(gate: &Arc<Gate<H>>, stream: TlsStream<TcpStream>) -> Phase 
 }
 
 impl<H: Handle> Gate<H> {
-    /// Lets the peer read the last answer, unless everything is about to end.
-    async fn linger(&self, stream: impl Socket) {
-        if !self.shared.stop.is_cancelled() {
-            linger(stream.into_socket()).await;
+    /// Lets the peer read the last answer, unless everything is about to end. A phase of its own:
+    /// those before it would keep room for a second stream.
+    fn linger(&self, stream: impl Socket) -> Option<Phase> {
+        if self.shared.stop.is_cancelled() {
+            return None;
         }
+        let socket = stream.into_socket();
+        Some(Phase::new(async move {
+            linger(socket).await;
+            None
+        }))
     }
 }
 

@@ -5,8 +5,8 @@
 //! A frame is written only after the one before it was synced, so a frame that cannot be read is
 //! the last one, which nobody was told of. If one that can be read follows it, that is damage.
 //!
-//! Files are not cut but written over from their start, which saves the sync from writing where
-//! their blocks are. What the last turn left behind the new end is in the data file already.
+//! Files are not cut but written over from their start, and grow ahead of what they hold: that saves
+//! the sync from writing where their blocks are. What the last turn left behind the new end is in the data file already.
 
 use std::io;
 
@@ -22,6 +22,9 @@ use crate::store::Error;
 
 /// The names of the files.
 pub(super) const NAMES: [&str; 2] = ["WAL.0", "WAL.1"];
+
+/// A file grows by so many zeros at a time, ahead of its frames.
+const FILL: u64 = 512 << 10;
 
 /// The open files, for the writer.
 #[derive(Debug)]
@@ -40,6 +43,8 @@ struct WalFile {
     file: Box<dyn StorageBackend>,
     /// Where the next frame goes; `None` until it is begun anew.
     end: Option<u64>,
+    /// How long it is.
+    len: u64,
     edges: Edges,
 }
 
@@ -49,7 +54,8 @@ impl Wal {
     pub(super) fn open(disk: &dyn Disk, found: &Found, file_bytes: u64) -> io::Result<Wal> {
         let open = |name| {
             let file = disk.open(name)?;
-            Ok::<_, io::Error>(WalFile { file, end: None, edges: found.edges })
+            let len = file.len()?;
+            Ok::<_, io::Error>(WalFile { file, end: None, len, edges: found.edges })
         };
         let files = [open(NAMES[0])?, open(NAMES[1])?];
         Ok(Wal { files, active: 1, turn: found.turn, file_bytes, sync_failed: false })
@@ -77,15 +83,16 @@ impl Wal {
 
     /// Writes and syncs a frame.
     pub(super) fn append(&mut self, frame: &Frame) -> io::Result<()> {
-        let WalFile { file, end, edges } = &mut self.files[self.active];
-        let at = end.expect("a file is begun before it is appended to");
-        file.write(at, &frame.bytes)?;
-        if let Err(error) = file.sync_data() {
+        let file = &mut self.files[self.active];
+        let at = file.end.expect("a file is begun before it is appended to");
+        let end = at + frame.bytes.len() as u64;
+        file.file.write(at, &frame.bytes)?;
+        file.fill(end, self.file_bytes);
+        if let Err(error) = file.file.sync_data() {
             self.sync_failed = true;
             return Err(error);
         }
-        *end = Some(at + frame.bytes.len() as u64);
-        *edges = frame.edges;
+        (file.end, file.edges) = (Some(end), frame.edges);
         Ok(())
     }
 
@@ -101,6 +108,20 @@ impl Wal {
 
     pub(super) fn turn(&self) -> u64 {
         self.turn
+    }
+}
+
+impl WalFile {
+    /// Makes a file that has just become longer longer still, so that the next syncs need not write
+    /// its length. Only that is lost if it fails.
+    fn fill(&mut self, end: u64, file_bytes: u64) {
+        if end <= self.len {
+            return;
+        }
+        let len = (end + FILL).min(file_bytes).max(end);
+        let zeros = vec![0; usize::try_from(len - end).unwrap_or_default()];
+        let filled = zeros.is_empty() || self.file.write(end, &zeros).is_ok();
+        self.len = if filled { len } else { end };
     }
 }
 

@@ -128,10 +128,15 @@ async fn killed() -> TestDisk {
     left
 }
 
+/// What a log holds before the zeros it ends with.
+fn used(log: &[u8]) -> usize {
+    log.iter().rposition(|byte| *byte != 0).unwrap() + 1
+}
+
 /// Where the frames of the log begin, and where the last one ends.
 fn frames(log: &[u8]) -> Vec<usize> {
     let marks = log.windows(8).enumerate().filter(|(_, bytes)| bytes == b"hw frame");
-    marks.map(|(at, _)| at).chain([log.len()]).collect()
+    marks.map(|(at, _)| at).chain([used(log)]).collect()
 }
 
 #[test]
@@ -141,7 +146,7 @@ fn a_changed_bit_or_a_cut_in_the_log_is_refused() {
         let right = read(&disk.copy()).await.unwrap();
         assert_eq!(right.records.len(), 12);
         let log = disk.file(LOG);
-        for place in (0..log.len()).step_by(7) {
+        for place in (0..used(&log)).step_by(7) {
             let damaged = disk.copy();
             let mut content = log.clone();
             content[place] ^= 1 << (place % 8);

@@ -20,9 +20,8 @@ const FIRST: usize = 100;
 
 /// The memory of each of so many watchers of a resource that nobody writes to.
 pub(super) async fn memory(session: &mut Session, watchers: usize) -> Result<()> {
-    session.fresh().await?;
     let case = Case::new("idle", "memory", "watchers").sized("watchers", watchers);
-    session.measure(case, async |target, _| memory_once(target, watchers).await).await
+    session.measure_fresh(case, async |target| memory_once(target, watchers).await).await
 }
 
 async fn memory_once(target: &Target, watchers: usize) -> Result<Figures> {

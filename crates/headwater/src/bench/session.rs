@@ -73,6 +73,30 @@ impl Session {
                 figures.push(done.with_context(|| failed(&case, server))?);
             }
         }
+        self.tell(&case, &runs);
+        Ok(())
+    }
+
+    /// The same, each run on servers that have just started: what is measured stays with a server.
+    pub(super) async fn measure_fresh(
+        &mut self,
+        case: Case,
+        work: impl AsyncFn(&Target) -> Result<Figures>,
+    ) -> Result<()> {
+        let mut runs: Vec<Vec<Figures>> = vec![Vec::new(); self.sources.len()];
+        for _ in 0..self.runs {
+            self.fresh().await?;
+            for (server, figures) in self.servers.iter().zip(&mut runs) {
+                let done = work(server).await;
+                figures.push(done.with_context(|| failed(&case, server))?);
+            }
+        }
+        self.tell(&case, &runs);
+        Ok(())
+    }
+
+    /// Tells the medians of each server.
+    fn tell(&mut self, case: &Case, runs: &[Vec<Figures>]) {
         let medians: Vec<Figures> = runs.iter().map(|runs| Figures::median(runs)).collect();
         for (index, (server, figures)) in self.servers.iter().zip(&medians).enumerate() {
             let other = self.servers.get(1).zip(medians.get(1)).filter(|_| index == 0);
@@ -80,7 +104,6 @@ impl Session {
             let (case, server) = (case.clone(), server.name.clone());
             self.report.row(Row { case, server, runs: self.runs, figures: *figures, against });
         }
-        Ok(())
     }
 }
 

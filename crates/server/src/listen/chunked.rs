@@ -5,21 +5,25 @@
 //! Promise: while nothing is sent, nothing is held for sending. A client that leaves is noticed
 //! whether there is something to send or not.
 
+use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::io::{self, Write};
+use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::task::{Poll, ready};
 
 use bytes::{Buf, Bytes};
-use http_body::Body;
+use futures::FutureExt;
+use http_body::{Body, Frame};
 use http_body_util::BodyExt;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 /// What is read ahead of the next request: as hyper does, one read and no more.
 const EARLY_MAX: usize = 512;
-/// Sixteen digits and the end of a line.
-const SIZE_LINE: usize = 18;
+/// What is waited for to be taken before more is asked for.
+const BATCH: usize = 64 * 1024;
+/// Parts that are written at once.
+const SLICES_MAX: usize = 16;
 
 /// Sends a body to its end. What the client sends meanwhile is left in `early` for whoever reads
 /// the next request; there is no more of it than one read.
@@ -28,37 +32,82 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
     B: Body<Data = Bytes, Error = io::Error> + Unpin,
 {
+    let mut out = Out::default();
     loop {
-        let frame = tokio::select! {
+        // What is at hand goes out together: a chunk is a little more than what TLS takes at once.
+        while out.bytes < BATCH && !out.ended {
+            match body.frame().now_or_never() {
+                Some(frame) => out.add(frame.transpose()?),
+                None => break,
+            }
+        }
+        if !out.parts.is_empty() {
+            out.write_some(stream).await?;
+            continue;
+        }
+        out.parts = VecDeque::new();
+        stream.flush().await?;
+        if out.ended {
+            return Ok(());
+        }
+        tokio::select! {
             biased;
-            frame = body.frame() => frame,
-            heard = hear(stream), if early.is_empty() => {
-                *early = heard?;
-                continue;
-            }
-        };
-        match frame.transpose()? {
-            // Trailers were not announced.
-            Some(frame) => match frame.into_data() {
-                Ok(data) if data.has_remaining() => chunk(stream, data).await?,
-                _ => {}
-            },
-            None => {
-                stream.write_all(b"0\r\n\r\n").await?;
-                return stream.flush().await;
-            }
+            frame = body.frame() => out.add(frame.transpose()?),
+            heard = hear(stream), if early.is_empty() => *early = heard?,
         }
     }
 }
 
-async fn chunk(stream: &mut (impl AsyncWrite + Unpin), data: Bytes) -> io::Result<()> {
-    let mut line = [0; SIZE_LINE];
-    let mut rest = &mut line[..];
-    write!(rest, "{:X}\r\n", data.len())?;
-    let left = rest.len();
-    let mut whole = line[..SIZE_LINE - left].chain(data).chain(&b"\r\n"[..]);
-    stream.write_all_buf(&mut whole).await?;
-    stream.flush().await
+/// What is on its way to the socket.
+#[derive(Default)]
+struct Out {
+    parts: VecDeque<Bytes>,
+    bytes: usize,
+    /// The last chunk is among it, or was.
+    ended: bool,
+}
+
+impl Out {
+    /// Adds the next part of the body; none is its end.
+    fn add(&mut self, frame: Option<Frame<Bytes>>) {
+        // Trailers were not announced.
+        let data = match frame.map(Frame::into_data) {
+            None => {
+                self.ended = true;
+                return self.push(Bytes::from_static(b"0\r\n\r\n"));
+            }
+            Some(Ok(data)) if data.has_remaining() => data,
+            Some(_) => return,
+        };
+        self.push(format!("{:X}\r\n", data.len()).into());
+        self.push(data);
+        self.push(Bytes::from_static(b"\r\n"));
+    }
+
+    fn push(&mut self, part: Bytes) {
+        self.bytes += part.len();
+        self.parts.push_back(part);
+    }
+
+    /// Writes as much as the socket takes at once.
+    async fn write_some(&mut self, stream: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
+        let slices: Vec<IoSlice<'_>> =
+            self.parts.iter().take(SLICES_MAX).map(|part| IoSlice::new(part)).collect();
+        let mut written = stream.write_vectored(&slices).await?;
+        if written == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        self.bytes -= written;
+        while let Some(part) = self.parts.front_mut().filter(|_| written > 0) {
+            let taken = part.len().min(written);
+            part.advance(taken);
+            written -= taken;
+            if part.is_empty() {
+                self.parts.pop_front();
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Waits until the client sends something; if it leaves, that is an error.

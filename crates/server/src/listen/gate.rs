@@ -14,7 +14,7 @@ use bytes::Bytes;
 use futures::FutureExt;
 use headwater_api::Status;
 use http::header::{CONNECTION, CONTENT_TYPE, EXPECT, HOST, HeaderMap, HeaderValue};
-use http::{Request, Response, StatusCode, Version};
+use http::{Method, Request, Response, StatusCode, Version};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
@@ -66,7 +66,10 @@ impl<H: Handle> Gate<H> {
         self.pulse.begin();
         let ends = Ends(self.pulse.clone());
         let version = request.version();
-        let may_lend = version == Version::HTTP_11 && request.body().is_end_stream();
+        // Of an answer to HEAD there is no body to send.
+        let may_lend = version == Version::HTTP_11
+            && request.method() != Method::HEAD
+            && request.body().is_end_stream();
         let keep_alive = !asks_to_close(request.headers());
         let (mut parts, body) = match self.malformed(&request) {
             Some(refusal) => refusal.map(Inner::Own).into_parts(),

@@ -6,7 +6,8 @@
 //! the last one, which nobody was told of. If one that can be read follows it, that is damage.
 //!
 //! Files are not cut but written over from their start, and grow ahead of what they hold: that saves
-//! the sync from writing where their blocks are. What the last turn left behind the new end is in the data file already.
+//! the sync from writing where their blocks are. What the last turn left behind the new end is in the
+//! data file already.
 
 use std::io;
 
@@ -226,6 +227,7 @@ mod tests {
 
     use super::*;
     use crate::change::ChangeKind;
+    use crate::embedded::disk::Directory;
     use crate::embedded::frame::Draft;
     use crate::embedded::row::LogRow;
 
@@ -310,6 +312,27 @@ mod tests {
         for len in last..good.len() {
             assert_eq!(tail([good[..len].to_vec(), Vec::new()]).unwrap(), [11, 12, 13]);
         }
+    }
+
+    #[test]
+    fn a_file_is_begun_anew_only_when_the_data_file_has_all_of_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let disk = Directory::lock(directory.path()).unwrap();
+        create(&disk).unwrap();
+        let mut wal = Wal::open(&disk, &Found::default(), 1 << 20).unwrap();
+        let at = |newest, compacted| {
+            let (newest, compacted) = (Revision(newest), Revision(compacted));
+            State { newest, compacted, ..State::default() }
+        };
+        assert!(wal.may_switch(&at(0, 0)));
+        wal.switch();
+        // A group without rows only forgets; that, too, must not be lost.
+        wal.append(&Draft::with_capacity(0).seal(seed(), wal.turn(), &at(10, 4))).unwrap();
+        wal.append(&Draft::with_capacity(0).seal(seed(), wal.turn(), &at(10, 7))).unwrap();
+        wal.switch();
+        assert!(!wal.may_switch(&at(9, 7)));
+        assert!(!wal.may_switch(&at(10, 6)));
+        assert!(wal.may_switch(&at(10, 7)));
     }
 
     #[test]

@@ -118,6 +118,19 @@ async fn the_connection_is_closed_after_it_if_the_client_said_so() {
 }
 
 #[tokio::test]
+async fn whoever_asks_for_its_head_gets_no_more_and_holds_nothing() {
+    let server = Started::plain(Options::default());
+    let mut stream = server.connect().await;
+    stream.write_all(LASTING.replace("GET", "HEAD").as_bytes()).await.unwrap();
+    let head = read_until(&mut stream, "\r\n\r\n").await;
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    server.held_request_arrived().await;
+    stream.write_all(WHO_AND_CLOSE.as_bytes()).await.unwrap();
+    let answer = read_to_end(&mut stream).await;
+    assert!(answer.ends_with("kubernetes-admin"), "{answer}");
+}
+
+#[tokio::test]
 async fn a_client_that_leaves_ends_it() {
     let server = Started::plain(Options::default());
     let mut stream = server.connect().await;

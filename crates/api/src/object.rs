@@ -14,6 +14,7 @@ use crate::kind::Field;
 use crate::marks::Marks;
 use crate::revision::Revision;
 use crate::scan::{Malformed, Scanner, Span, unescape};
+use crate::wide;
 
 /// The type of a watch event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -393,12 +394,7 @@ impl<'a> Sought<'a> {
 
     /// Their indices.
     fn indices(&self) -> impl Iterator<Item = usize> + use<> {
-        let mut left = self.which;
-        std::iter::from_fn(move || {
-            let index = (left != 0).then(|| left.trailing_zeros() as usize)?;
-            left &= left - 1;
-            Some(index)
-        })
+        wide::bits(self.which).map(|bit| bit as usize)
     }
 
     /// Those that are below `name` and the others; the first are seen from there.

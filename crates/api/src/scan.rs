@@ -9,7 +9,7 @@ use std::borrow::Cow;
 
 use memchr::memchr2;
 
-use crate::wide;
+use crate::wide::{self, BLOCK, Block};
 
 /// The bytes are not the JSON that was expected; `at` is the offset where that was noticed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -62,23 +62,40 @@ fn string_end(bytes: &[u8], start: usize) -> Option<usize> {
 }
 
 /// The offset behind the bracket that closes the one at `at`.
-pub(crate) fn container_end(bytes: &[u8], mut at: usize) -> Option<usize> {
-    let mut depth = 0usize;
-    loop {
-        match bytes.get(at)? {
-            b'"' => {
-                at = string_end(bytes, at + 1)?;
-                continue;
-            }
-            b'{' | b'[' => depth += 1,
-            b'}' | b']' if depth == 1 => return Some(at + 1),
-            b'}' | b']' => depth -= 1,
-            _ => {}
-        }
-        at += 1;
+pub(crate) fn container_end(bytes: &[u8], at: usize) -> Option<usize> {
+    let mut at = at + 1;
+    if matches!(bytes.get(at)?, b'}' | b']') {
+        return Some(at + 1);
     }
+    // All bits if a string is open; whether the first byte of the next block is escaped.
+    let (mut depth, mut open, mut carried) = (1, 0, false);
+    while at < bytes.len() {
+        let Block { mut quotes, backslashes, opening, closing } = Block::of(&bytes[at..]);
+        if backslashes != 0 || carried {
+            let escaped;
+            (escaped, carried) = wide::escaped(backslashes, carried);
+            quotes &= !escaped;
+        }
+        let outside = !(wide::between(quotes) ^ open);
+        let (opening, closing) = (opening & outside, closing & outside);
+        let closed = closing.count_ones();
+        if closed < depth {
+            depth = depth + opening.count_ones() - closed;
+        } else {
+            for bit in wide::bits(opening | closing) {
+                match opening >> bit & 1 {
+                    1 => depth += 1,
+                    _ if depth == 1 => return Some(at + bit as usize + 1),
+                    _ => depth -= 1,
+                }
+            }
+        }
+        // The last byte is outside, or a string goes on behind it.
+        open = if outside >> (BLOCK - 1) == 1 { 0 } else { !0 };
+        at += BLOCK;
+    }
+    None
 }
-
 /// A position in JSON text.
 #[derive(Clone, Copy, Debug)]
 pub struct Scanner<'a> {
@@ -259,6 +276,8 @@ pub fn unescape(raw: &[u8]) -> Option<Cow<'_, str>> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn keys(json: &str) -> Result<Vec<String>, Malformed> {
@@ -276,6 +295,45 @@ mod tests {
         let json = r#"{"a":{"x":"}\""},"b":[1,[2]],"c\u0041":"]","d":-1.5e3,"e":null}"#;
         assert_eq!(keys(json).unwrap(), ["a", "b", "cA", "d", "e"]);
         assert_eq!(keys("{}").unwrap(), Vec::<String>::new());
+    }
+
+    /// The same as [`container_end`], a byte at a time.
+    fn slow_end(bytes: &[u8], start: usize) -> Option<usize> {
+        let (mut depth, mut at) = (0, start);
+        loop {
+            match bytes.get(at)? {
+                b'"' => {
+                    at = string_end(bytes, at + 1)?;
+                    continue;
+                }
+                b'{' | b'[' => depth += 1,
+                b'}' | b']' if depth == 1 => return Some(at + 1),
+                b'}' | b']' => depth -= 1,
+                // Not JSON, but it must end somewhere.
+                b'\\' if matches!(bytes.get(at + 1), Some(b'"' | b'\\')) => at += 1,
+                _ => {}
+            }
+            at += 1;
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_end_of_a_container_is_where_it_is(
+            text in prop::collection::vec(
+                prop_oneof![
+                    4 => prop::sample::select(b"{}[]\"\\".to_vec()),
+                    1 => prop::sample::select(vec![b'a', b'"']),
+                ],
+                0..300,
+            ),
+            filling in 0..80usize,
+        ) {
+            let mut bytes = vec![b'{'; 1];
+            bytes.extend(std::iter::repeat_n(b'x', filling));
+            bytes.extend(text);
+            prop_assert_eq!(container_end(&bytes, 0), slow_end(&bytes, 0));
+        }
     }
 
     #[test]

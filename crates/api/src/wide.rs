@@ -1,8 +1,11 @@
-//! Searches that look at eight bytes at a time.
+//! Searches that look at many bytes at a time.
 //!
 //! Texts of an API are short: most end before a search that first sets itself up for long ones has
-//! begun. Promise: each answers the offset of the first byte it looks for, or the length if there is
-//! none.
+//! begun, so they are looked through by eights. Promise: each answers the offset of the first byte
+//! it looks for, or the length if there is none. What is skipped is long: [`Block`] sees what
+//! matters of 64 bytes at once.
+
+use ::wide::{CmpEq, i8x16};
 
 const ONES: u64 = u64::from_ne_bytes([1; 8]);
 const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
@@ -88,6 +91,86 @@ fn short(bytes: &[u8]) -> Option<u64> {
     Some(u64::from(u32::from_le_bytes(*first)) | u64::from(u32::from_le_bytes(*last)) << 32)
 }
 
+/// The bits from every other one that is set up to the next: what is between quotes, with the first.
+pub(crate) fn between(bits: u64) -> u64 {
+    [1, 2, 4, 8, 16, 32].into_iter().fold(bits, |bits, shift| bits ^ bits << shift)
+}
+
+/// What backslashes stand before, and whether the last of them stands before the next block. `first`
+/// is what it was of the block before.
+pub(crate) fn escaped(backslashes: u64, first: bool) -> (u64, bool) {
+    const ODD: u64 = 0xAAAA_AAAA_AAAA_AAAA;
+    let first = u64::from(first);
+    // One that is escaped itself escapes nothing.
+    let escaping = backslashes & !first;
+    let after = escaping << 1 | first;
+    // Adding the first bit of a run of them carries to the place behind it: every other one of a run
+    // counts, from its first on, whether that is at an odd place or at an even one.
+    let odd_starts = escaping & ODD & !after;
+    let (from_even, carried) = odd_starts.overflowing_add(escaping);
+    ((!ODD ^ from_even << 1) & after, carried)
+}
+
+/// The places of the bits that are set, from the lowest on.
+pub(crate) fn bits(mut left: u64) -> impl Iterator<Item = u32> {
+    std::iter::from_fn(move || {
+        let bit = (left != 0).then(|| left.trailing_zeros())?;
+        left &= left - 1;
+        Some(bit)
+    })
+}
+
+/// How many bytes are looked at together.
+pub(crate) const BLOCK: usize = 64;
+
+/// What nests in a block of JSON: a bit for each byte, the first byte's the lowest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Block {
+    pub(crate) quotes: u64,
+    pub(crate) backslashes: u64,
+    /// `{` and `[`.
+    pub(crate) opening: u64,
+    /// `}` and `]`.
+    pub(crate) closing: u64,
+}
+
+impl Block {
+    /// Looks at the beginning of the bytes.
+    #[inline(always)]
+    pub(crate) fn of(bytes: &[u8]) -> Block {
+        match bytes.first_chunk() {
+            Some(block) => Block::whole(block),
+            None => Block::partial(bytes),
+        }
+    }
+
+    #[cold]
+    fn partial(bytes: &[u8]) -> Block {
+        let mut block = [0; BLOCK];
+        block[..bytes.len()].copy_from_slice(bytes);
+        Block::whole(&block)
+    }
+
+    #[inline(always)]
+    fn whole(block: &[u8; BLOCK]) -> Block {
+        let mut found = Block::default();
+        for (part, bytes) in block.as_chunks::<16>().0.iter().enumerate() {
+            let bytes = i8x16::from(bytes.map(u8::cast_signed));
+            let mask = |bytes: i8x16, byte: u8| {
+                let equal = bytes.cmp_eq(i8x16::splat(byte.cast_signed()));
+                u64::from(equal.move_mask().cast_unsigned()) << (16 * part)
+            };
+            // Brackets and braces differ in one bit.
+            let braces = bytes | i8x16::splat(0x20);
+            found.quotes |= mask(bytes, b'"');
+            found.backslashes |= mask(bytes, b'\\');
+            found.opening |= mask(braces, b'{');
+            found.closing |= mask(braces, b'}');
+        }
+        found
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -112,6 +195,42 @@ mod tests {
             let is_control = |byte| byte < b' ' || is_quote(byte);
             prop_assert_eq!(quote_or_control(&bytes), slowly(&bytes, is_control));
             prop_assert_eq!(special(&bytes), slowly(&bytes, is_special));
+        }
+
+        #[test]
+        fn a_block_is_what_its_bytes_are(bytes in prop::collection::vec(any::<u8>(), BLOCK)) {
+            let mask = |is: &dyn Fn(u8) -> bool| {
+                bytes.iter().rev().fold(0, |mask, byte| mask << 1 | u64::from(is(*byte)))
+            };
+            let expected = Block {
+                quotes: mask(&|byte| byte == b'"'),
+                backslashes: mask(&|byte| byte == b'\\'),
+                opening: mask(&|byte| matches!(byte, b'{' | b'[')),
+                closing: mask(&|byte| matches!(byte, b'}' | b']')),
+            };
+            prop_assert_eq!(Block::of(&bytes), expected);
+        }
+
+        #[test]
+        fn what_is_escaped_is_known_across_blocks(
+            text in prop::collection::vec(prop::sample::select(b"\\\\\\a".to_vec()), 4 * BLOCK),
+        ) {
+            let (mut carried, mut is_escaped) = (false, false);
+            for block in text.as_chunks::<BLOCK>().0 {
+                let escaped;
+                (escaped, carried) = super::escaped(Block::of(block).backslashes, carried);
+                for (at, byte) in block.iter().enumerate() {
+                    prop_assert_eq!(escaped >> at & 1 == 1, is_escaped);
+                    is_escaped = *byte == b'\\' && !is_escaped;
+                }
+            }
+        }
+
+        #[test]
+        fn of_fewer_bytes_the_others_are_nothing(bytes in bytes()) {
+            let mut block = [b' '; BLOCK];
+            block[..bytes.len()].copy_from_slice(&bytes);
+            prop_assert_eq!(Block::of(&bytes), Block::of(&block));
         }
     }
 }

@@ -10,6 +10,7 @@ use std::sync::LazyLock;
 use crate::json::{Map, Value};
 
 use crate::kind::Kind;
+use crate::wide::begin;
 
 mod reach;
 mod when;
@@ -418,20 +419,6 @@ impl Block {
     }
 }
 
-/// The first eight bytes of a name, as a number that sorts as they do.
-fn begin(name: &str) -> u64 {
-    let bytes = name.as_bytes();
-    match (bytes.first_chunk(), bytes.first_chunk(), bytes.last_chunk()) {
-        (Some(eight), ..) => u64::from_be_bytes(*eight),
-        // Four to seven: the first four and the last four, some of which are the same.
-        (None, Some(first), Some(last)) => {
-            let last = u64::from(u32::from_be_bytes(*last)) << (8 * (8 - bytes.len()));
-            u64::from(u32::from_be_bytes(*first)) << 32 | last
-        }
-        _ => (0..8).fold(0, |word, at| word << 8 | u64::from(*bytes.get(at).unwrap_or(&0))),
-    }
-}
-
 fn read_zero(word: &str) -> Zero {
     match word {
         "-" => Zero::Dropped,
@@ -474,18 +461,6 @@ fn read_merge(words: &[&'static str]) -> Merge {
 mod tests {
     use super::*;
     use crate::kind::builtin;
-
-    #[test]
-    fn names_begin_as_their_bytes_do() {
-        for name in
-            ["", "a", "ip", "env", "name", "ports", "volume", "command", "nodeName", "hostNetwork"]
-        {
-            let mut bytes = [0; 8];
-            let length = name.len().min(8);
-            bytes[..length].copy_from_slice(&name.as_bytes()[..length]);
-            assert_eq!(begin(name), u64::from_be_bytes(bytes), "{name}");
-        }
-    }
 
     #[test]
     fn every_built_in_kind_has_a_type_with_metadata() {

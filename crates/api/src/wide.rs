@@ -5,6 +5,8 @@
 //! it looks for, or the length if there is none. What is skipped is long: [`Block`] sees what
 //! matters of 64 bytes at once.
 
+use std::cmp::Ordering;
+
 use ::wide::{CmpEq, i8x16};
 
 const ONES: u64 = u64::from_ne_bytes([1; 8]);
@@ -89,6 +91,25 @@ fn first(bytes: &[u8], mask: impl Fn(u64) -> u64, is: impl Fn(u8) -> bool) -> us
 fn short(bytes: &[u8]) -> Option<u64> {
     let (first, last) = (bytes.first_chunk::<4>()?, bytes.last_chunk::<4>()?);
     Some(u64::from(u32::from_le_bytes(*first)) | u64::from(u32::from_le_bytes(*last)) << 32)
+}
+
+/// The first eight bytes of a text as a number that is ordered as they are.
+pub(crate) fn begin(text: &str) -> u64 {
+    let bytes = text.as_bytes();
+    match (bytes.first_chunk(), bytes.first_chunk(), bytes.last_chunk()) {
+        (Some(eight), ..) => u64::from_be_bytes(*eight),
+        // Four to seven: the first four and the last four, some of which are the same.
+        (None, Some(first), Some(last)) => {
+            let last = u64::from(u32::from_be_bytes(*last)) << (8 * (8 - bytes.len()));
+            u64::from(u32::from_be_bytes(*first)) << 32 | last
+        }
+        _ => (0..8).fold(0, |word, at| word << 8 | u64::from(*bytes.get(at).unwrap_or(&0))),
+    }
+}
+
+/// The order of two texts, most of which differ in how they begin.
+pub(crate) fn order(one: &str, other: &str) -> Ordering {
+    begin(one).cmp(&begin(other)).then_with(|| one.cmp(other))
 }
 
 /// The bits from every other one that is set up to the next: what is between quotes, with the first.
@@ -187,6 +208,18 @@ mod tests {
         prop::collection::vec(prop_oneof![8 => b'a'..=b'z', 1 => near, 1 => any::<u8>()], 0..40)
     }
 
+    #[test]
+    fn names_begin_as_their_bytes_do() {
+        for name in
+            ["", "a", "ip", "env", "name", "ports", "volume", "command", "nodeName", "hostNetwork"]
+        {
+            let mut bytes = [0; 8];
+            let length = name.len().min(8);
+            bytes[..length].copy_from_slice(&name.as_bytes()[..length]);
+            assert_eq!(begin(name), u64::from_be_bytes(bytes), "{name}");
+        }
+    }
+
     proptest! {
         #[test]
         fn eight_at_a_time_find_what_one_at_a_time_does(bytes in bytes()) {
@@ -195,6 +228,15 @@ mod tests {
             let is_control = |byte| byte < b' ' || is_quote(byte);
             prop_assert_eq!(quote_or_control(&bytes), slowly(&bytes, is_control));
             prop_assert_eq!(special(&bytes), slowly(&bytes, is_special));
+        }
+
+        #[test]
+        fn texts_are_compared_as_everywhere(
+            one in "[ab\u{0}é]{0,20}", other in "[ab\u{0}é]{0,20}", more in "[a-c]{0,20}",
+        ) {
+            prop_assert_eq!(order(&one, &other), one.cmp(&other));
+            let longer = format!("{one}{more}");
+            prop_assert_eq!(order(&one, &longer), one.cmp(&longer));
         }
 
         #[test]

@@ -200,7 +200,7 @@ impl<'a> Parser<'a> {
     /// Makes an object of the members from `start` on.
     fn close(&mut self, start: usize, path: &Path<'_>) -> Map {
         let members = &self.members[start..];
-        if members.is_sorted_by(|one, other| one.0 < other.0) {
+        if members.is_sorted_by(|one, other| wide::order(&one.0, &other.0).is_lt()) {
             return Map::sorted(self.members.drain(start..));
         }
         repeated(members, |key| self.duplicates.push(Path::Field(path, key).to_string()));

@@ -10,6 +10,7 @@ use std::hash::{Hash, Hasher};
 use std::{fmt, slice, vec};
 
 use super::{Text, Value};
+use crate::wide;
 
 /// The members of an object, sorted by key.
 #[derive(Clone)]
@@ -56,7 +57,7 @@ impl Map {
         if members.len() > FEW_MAX {
             return Map(Members::Many(Box::new(members.into_iter().collect())));
         }
-        if !members.is_sorted_by(|one, other| one.0 < other.0) {
+        if !members.is_sorted_by(|one, other| wide::order(&one.0, &other.0).is_lt()) {
             members.sort_by(|one, other| one.0.cmp(&other.0));
             members.dedup_by(|later, kept| {
                 let is_same = later.0 == kept.0;
@@ -232,8 +233,8 @@ fn position(members: &[Member], key: &str) -> Option<usize> {
 /// Where a key is, or where it would be.
 fn place(members: &[Member], key: &str) -> Result<usize, usize> {
     match members.last() {
-        Some((last, _)) if last.as_str() >= key => {
-            members.binary_search_by(|(other, _)| other.as_str().cmp(key))
+        Some((last, _)) if wide::order(last, key).is_ge() => {
+            members.binary_search_by(|(other, _)| wide::order(other, key))
         }
         _ => Err(members.len()),
     }

@@ -4,7 +4,8 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use crate::json::{Map, Value};
+use crate::json::{Map, Value, push_value};
+use crate::wide;
 
 use super::SYSTEM_METADATA;
 use super::fields::{Fields, Node, Step};
@@ -275,51 +276,60 @@ impl<S: Structure> Names<S> {
             Names::Values => {
                 let scalar = !matches!(element, Value::Object(_) | Value::Array(_) | Value::Null);
                 return scalar.then(|| {
-                    let mut name = String::new();
+                    let mut name = Vec::new();
                     push_json(&mut name, element);
-                    Step::value(name)
+                    Step::value(text_of(name))
                 });
             }
         };
         let members = element.as_object()?;
-        let mut name = String::with_capacity(64);
-        name.push('{');
+        let mut name = Vec::with_capacity(64);
+        name.push(b'{');
         for key in keys {
-            let default = match members.get(key) {
-                Some(_) => None,
-                None => inner.key_default(key),
-            };
-            if let Some(value) = members.get(key).or(default.as_ref()) {
-                if !name.ends_with('{') {
-                    name.push(',');
+            let default;
+            let value = match members.get(key) {
+                Some(value) => value,
+                None => {
+                    default = inner.key_default(key);
+                    let Some(default) = &default else { continue };
+                    default
                 }
-                push_text(&mut name, key);
-                name.push(':');
-                push_json(&mut name, value);
+            };
+            if name.len() > 1 {
+                name.push(b',');
             }
+            push_text(&mut name, key);
+            name.push(b':');
+            push_json(&mut name, value);
         }
-        name.push('}');
-        (name.len() > "{}".len()).then(|| Step::keys(name))
+        name.push(b'}');
+        (name.len() > "{}".len()).then(|| Step::keys(text_of(name)))
     }
 }
 
-/// Writes a value as JSON. Names are made for every element of every list of every write, and
-/// nearly all are plain words, which need no escaping.
-fn push_json(text: &mut String, value: &Value) {
+/// Writes a value as JSON, with no more escapes than it needs. Names are made for every element of
+/// every list of every write, and nearly all are plain words, which need none.
+fn push_json(out: &mut Vec<u8>, value: &Value) {
     match value {
-        Value::String(word) => push_text(text, word),
-        other => text.push_str(&other.to_string()),
+        Value::String(word) => push_text(out, word),
+        Value::Number(_) => push_value(out, value),
+        other => out.extend_from_slice(other.to_string().as_bytes()),
     }
 }
 
-fn push_text(text: &mut String, word: &str) {
-    if word.bytes().all(|byte| (b' '..=b'~').contains(&byte) && !matches!(byte, b'"' | b'\\')) {
-        text.push('"');
-        text.push_str(word);
-        text.push('"');
-    } else {
-        text.push_str(&Value::from(word).to_string());
+fn push_text(out: &mut Vec<u8>, word: &str) {
+    match wide::quote_or_control(word.as_bytes()) == word.len() {
+        true => {
+            out.push(b'"');
+            out.extend_from_slice(word.as_bytes());
+            out.push(b'"');
+        }
+        false => out.extend_from_slice(Value::from(word).to_string().as_bytes()),
     }
+}
+
+fn text_of(json: Vec<u8>) -> String {
+    String::from_utf8(json).expect("texts and what is between them are text")
 }
 
 /// The fields that an object has, as one who applies it owns them.
@@ -381,7 +391,7 @@ pub(super) fn zip<'a>(
     let (mut old, mut new) = (old.iter().peekable(), new.iter().peekable());
     std::iter::from_fn(move || {
         let order = match (old.peek(), new.peek()) {
-            (Some((a, _)), Some((b, _))) => a.cmp(b),
+            (Some((a, _)), Some((b, _))) => wide::order(a, b),
             (Some(_), None) => Ordering::Less,
             (None, Some(_)) => Ordering::Greater,
             (None, None) => return None,

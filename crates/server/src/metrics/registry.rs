@@ -320,7 +320,7 @@ fn labels(names: &[&str], values: &[&str]) -> String {
         }
         text.push_str(name);
         text.push_str("=\"");
-        match value.contains(['\\', '"', '\n']) {
+        match value.bytes().any(|byte| matches!(byte, b'\\' | b'"' | b'\n')) {
             false => text.push_str(value),
             true => value.chars().for_each(|letter| match letter {
                 '\\' => text.push_str("\\\\"),

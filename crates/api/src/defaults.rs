@@ -70,10 +70,8 @@ impl Plan {
         for rule in &self.rules[of.id.index()] {
             rule.apply(object);
         }
-        for field in self.reach.fields(of) {
-            if let Some(value) = object.get_mut(field.name) {
-                self.value(&field.shape, value);
-            }
+        for (field, value) in self.reach.members(of, object.iter_mut()) {
+            self.value(&field.shape, value);
         }
     }
 

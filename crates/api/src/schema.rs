@@ -50,6 +50,8 @@ pub struct Type {
     pub wire: Vec<Wire>,
     /// How each of `fields` begins: what looks fields up compares numbers, not texts.
     begins: Vec<u64>,
+    /// Where each of `fields` is.
+    slots: Slots,
     /// Indexes of the fields that are there even if nobody wrote them.
     always: Vec<u32>,
 }
@@ -268,10 +270,8 @@ impl Shape {
 impl Type {
     /// The field with that key.
     pub fn field(&self, name: &str) -> Option<&Field> {
-        let begin = begin(name);
-        let first = self.begins.partition_point(|found| *found < begin);
-        let alike = self.begins[first..].iter().take_while(|found| **found == begin).count();
-        self.fields[first..first + alike].iter().find(|field| field.name == name)
+        let mut found = self.slots.places(name).map(|at| &self.fields[at]);
+        found.find(|field| field.name == name)
     }
 
     /// The same while keys are walked in order: `from` is where the key before ended up, and is
@@ -299,6 +299,52 @@ impl Type {
     /// `v1.PodSpec` of `core/v1.PodSpec`.
     pub fn version_name(&self) -> &'static str {
         self.name.rsplit('/').next().unwrap_or_default()
+    }
+}
+
+/// A table of places by name, half empty, that never changes.
+#[derive(Clone, Debug)]
+struct Slots {
+    places: Box<[u16]>,
+    /// What is left of a number of 64 bits is an index.
+    shift: u32,
+}
+
+impl Slots {
+    const EMPTY: u16 = u16::MAX;
+
+    fn new(fields: &[Field]) -> Slots {
+        let length = (2 * fields.len()).next_power_of_two().max(2);
+        let places = vec![Slots::EMPTY; length].into();
+        let mut slots = Slots { places, shift: u64::BITS - length.ilog2() };
+        for (place, field) in (0..).zip(fields) {
+            let mut at = slots.first(field.name);
+            while slots.places[at] != Slots::EMPTY {
+                at = slots.next(at);
+            }
+            slots.places[at] = place;
+        }
+        slots
+    }
+
+    /// Where something of that name may be, if it is anywhere.
+    fn places(&self, name: &str) -> impl Iterator<Item = usize> {
+        let mut at = self.first(name);
+        std::iter::from_fn(move || {
+            let place = self.places[at];
+            at = self.next(at);
+            (place != Slots::EMPTY).then_some(usize::from(place))
+        })
+    }
+
+    fn first(&self, name: &str) -> usize {
+        const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
+        let mixed = (begin(name) ^ name.len() as u64).wrapping_mul(SPREAD);
+        (mixed >> self.shift) as usize
+    }
+
+    fn next(&self, at: usize) -> usize {
+        (at + 1) & (self.places.len() - 1)
     }
 }
 
@@ -330,6 +376,7 @@ impl Block {
             name: self.name,
             atomic: self.atomic,
             begins: fields.iter().map(|field| begin(field.name)).collect(),
+            slots: Slots::new(&fields),
             always: always.collect(),
             fields,
             wire: self.wire(names),
@@ -461,6 +508,19 @@ fn read_merge(words: &[&'static str]) -> Merge {
 mod tests {
     use super::*;
     use crate::kind::builtin;
+
+    #[test]
+    fn every_field_is_found_by_its_name_and_nothing_else_is() {
+        for of in Types::builtin().iter() {
+            for field in &of.fields {
+                let found = of.field(field.name).expect(field.name);
+                assert!(std::ptr::eq(found, field), "{} of {}", field.name, of.name);
+            }
+            for name in ["", "x", "metadatas", "specification", "nodeNam", "nodeNames"] {
+                assert!(of.field(name).is_none(), "{name} of {}", of.name);
+            }
+        }
+    }
 
     #[test]
     fn every_built_in_kind_has_a_type_with_metadata() {

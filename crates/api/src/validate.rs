@@ -65,10 +65,8 @@ impl Check<'_> {
         for line in &PLAN.lines[of.id.index()] {
             line.check(self, object, path);
         }
-        for field in PLAN.reach.fields(of) {
-            if let Some(value) = object.get(field.name)
-                && !self.is_unchanged(path, field.name, value)
-            {
+        for (field, value) in PLAN.reach.members(of, object.iter()) {
+            if !self.is_unchanged(path, field.name, value) {
                 self.value(&field.shape, value, &Path::Field(path, field.name));
             }
         }

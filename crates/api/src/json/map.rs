@@ -410,7 +410,10 @@ impl Default for Map {
 
 impl PartialEq for Map {
     fn eq(&self, other: &Map) -> bool {
-        self.len() == other.len() && self.iter().eq(other)
+        match (&self.0, &other.0) {
+            (Members::Few(one), Members::Few(other)) => one == other,
+            _ => self.len() == other.len() && self.iter().eq(other),
+        }
     }
 }
 

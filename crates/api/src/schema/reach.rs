@@ -1,6 +1,9 @@
 //! Which fields lead to types that somebody cares about: the others need no walk.
 
-use super::{Shape, Type, TypeId, Types};
+use std::cmp::Ordering;
+
+use super::{Field, Shape, Type, TypeId, Types};
+use crate::wide;
 
 /// For each type, the fields below which one of the wanted types can be.
 pub(crate) struct Reach {
@@ -33,8 +36,29 @@ impl Reach {
         Reach { fields: types.iter().map(of_type).collect() }
     }
 
-    /// The fields of a type that are worth a look.
-    pub(crate) fn fields<'t>(&self, of: &'t Type) -> impl Iterator<Item = &'t super::Field> {
-        self.fields[of.id.index()].iter().map(|at| &of.fields[*at as usize])
+    /// The members of an object of that type that are worth a look. Fields and members are both
+    /// sorted, and most objects lack most fields.
+    pub(crate) fn members<'t, V>(
+        &self,
+        of: &'t Type,
+        members: impl Iterator<Item = (impl AsRef<str>, V)>,
+    ) -> impl Iterator<Item = (&'t Field, V)> {
+        let mut fields = self.fields[of.id.index()].as_slice();
+        let mut members = members.peekable();
+        std::iter::from_fn(move || {
+            loop {
+                let (at, others) = fields.split_first()?;
+                let (key, _) = members.peek()?;
+                let field = &of.fields[*at as usize];
+                match wide::order(field.name, key.as_ref()) {
+                    Ordering::Less => fields = others,
+                    Ordering::Greater => drop(members.next()),
+                    Ordering::Equal => {
+                        fields = others;
+                        return members.next().map(|(_, value)| (field, value));
+                    }
+                }
+            }
+        })
     }
 }

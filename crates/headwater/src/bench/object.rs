@@ -90,7 +90,7 @@ fn pod_value(index: usize, namespace: &str, mark: usize) -> Value {
                 {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300},
             ],
             "containers": [
-                container("app", "registry.example.org/storefront/web-frontend:v1.42.7", 8),
+                container("app", "registry.example.org/storefront/web-frontend:v1.42.7", 6),
                 {"name": "proxy", "image": "registry.example.org/mesh/proxy:1.19.3", "imagePullPolicy": "IfNotPresent", "args": ["--upstream=127.0.0.1:8080"], "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}}},
             ],
             "volumes": [

@@ -82,31 +82,55 @@ pub struct Object {
     metadata: Span,
     deleting: bool,
     labels: Box<[(Text, Text)]>,
-    fields: Box<[Option<Text>]>,
+    fields: Box<[Text]>,
+    unescaped: Unescaped,
     /// Of the labels and the fields.
     marks: Marks,
 }
 
-/// A piece of text inside the bytes, or a copy of it where the bytes hold escapes.
-enum Text {
-    At(Span),
-    Copy(Box<str>),
-}
+/// Where a piece of text is: inside the bytes, or, where those hold escapes, among the
+/// [`Unescaped`]. There are many in every object, so it is as small as a span.
+#[derive(Clone, Copy)]
+struct Text(Span);
+
+/// Copies of the texts that are not in the bytes as they are; hardly any object has one.
+#[derive(Default)]
+struct Unescaped(Vec<Box<str>>);
 
 impl Text {
-    fn new(scanner: &Scanner<'_>, span: Span) -> Result<Text, Malformed> {
-        Ok(match scanner.text(span)? {
-            Cow::Borrowed(_) => Text::At(span),
-            Cow::Owned(text) => Text::Copy(text.into()),
-        })
+    /// No object has as many bytes.
+    const ELSEWHERE: u32 = u32::MAX;
+
+    /// No text.
+    const NONE: Text = Text(Span { start: Text::ELSEWHERE, end: u32::MAX });
+
+    fn new(
+        scanner: &Scanner<'_>,
+        span: Span,
+        unescaped: &mut Unescaped,
+    ) -> Result<Text, Malformed> {
+        let text = match scanner.text(span)? {
+            Cow::Borrowed(_) => return Ok(Text(span)),
+            Cow::Owned(text) => text,
+        };
+        let end = unescaped.0.len() as u32;
+        unescaped.0.push(text.into());
+        Ok(Text(Span { start: Text::ELSEWHERE, end }))
     }
 
-    fn of<'a>(&'a self, bytes: &'a [u8]) -> &'a str {
-        match self {
+    fn find<'a>(self, bytes: &'a [u8], unescaped: &'a Unescaped) -> Option<&'a str> {
+        match self.0 {
+            Span { start: Text::ELSEWHERE, end } => {
+                unescaped.0.get(end as usize).map(|text| &**text)
+            }
             // The span was checked to be UTF-8 when it was made and the bytes cannot change.
-            Text::At(span) => std::str::from_utf8(span.of(bytes)).unwrap_or_default(),
-            Text::Copy(text) => text,
+            span => Some(std::str::from_utf8(span.of(bytes)).unwrap_or_default()),
         }
+    }
+
+    /// Of a text that is there.
+    fn of<'a>(self, bytes: &'a [u8], unescaped: &'a Unescaped) -> &'a str {
+        self.find(bytes, unescaped).unwrap_or_default()
     }
 }
 
@@ -158,8 +182,8 @@ impl Object {
             let mut scanner = Scanner::at(bytes, head.metadata.start);
             scanner.object::<Malformed>(|key, at| head.fields_below(key, at, in_metadata))?;
         }
-        let name = head.name.as_ref().ok_or(Malformed { at: 0 })?.of(bytes).to_owned();
-        let namespace = head.namespace.as_ref().map(|text| text.of(bytes)).unwrap_or_default();
+        let name = head.name.find(bytes, &head.unescaped).ok_or(Malformed { at: 0 })?.to_owned();
+        let namespace = head.namespace.of(bytes, &head.unescaped);
         let namespace_len = namespace.len() as u32;
         let key = match namespace {
             "" => name,
@@ -177,6 +201,7 @@ impl Object {
             deleting: head.deleting,
             labels: head.labels.into(),
             fields: head.fields.into(),
+            unescaped: head.unescaped,
             frame,
         })
     }
@@ -280,14 +305,14 @@ impl Object {
 
     /// The value of one label.
     pub fn label(&self, key: &str) -> Option<&str> {
-        let bytes = self.as_slice();
-        self.labels.iter().find(|(k, _)| k.of(bytes) == key).map(|(_, v)| v.of(bytes))
+        self.labels().find(|(found, _)| *found == key).map(|(_, value)| value)
     }
 
     /// All labels.
     pub fn labels(&self) -> impl Iterator<Item = (&str, &str)> {
         let bytes = self.as_slice();
-        self.labels.iter().map(|(key, value)| (key.of(bytes), value.of(bytes)))
+        let text = |text: &Text| text.of(bytes, &self.unescaped);
+        self.labels.iter().map(move |(key, value)| (text(key), text(value)))
     }
 
     /// Whether it may have the labels and fields that these are the marks of.
@@ -297,7 +322,7 @@ impl Object {
 
     /// The value of the kind's `index`-th selectable field, if the object has it.
     pub fn field(&self, index: usize) -> Option<&str> {
-        self.fields.get(index)?.as_ref().map(|text| text.of(self.as_slice()))
+        self.fields.get(index)?.find(self.as_slice(), &self.unescaped)
     }
 }
 
@@ -421,38 +446,41 @@ impl<'a> Sought<'a> {
 
 /// What is collected while the bytes are scanned once.
 struct Head {
-    name: Option<Text>,
-    namespace: Option<Text>,
+    name: Text,
+    namespace: Text,
     uid: Span,
     deleting: bool,
     metadata_key: u32,
     metadata: Span,
     labels: Vec<(Text, Text)>,
-    fields: Vec<Option<Text>>,
+    fields: Vec<Text>,
+    unescaped: Unescaped,
 }
 
 impl Head {
     fn new(fields: usize) -> Head {
         Head {
-            name: None,
-            namespace: None,
+            name: Text::NONE,
+            namespace: Text::NONE,
             uid: Span::default(),
             deleting: false,
             metadata_key: 0,
             metadata: Span::default(),
             labels: Vec::new(),
-            fields: (0..fields).map(|_| None).collect(),
+            fields: vec![Text::NONE; fields],
+            unescaped: Unescaped::default(),
         }
     }
 
     fn marks(&self, bytes: &[u8]) -> Marks {
         let mut marks = Marks::default();
         for (key, value) in &self.labels {
-            marks.add(Marks::label(key.of(bytes), value.of(bytes)));
+            let [key, value] = [key, value].map(|text| text.of(bytes, &self.unescaped));
+            marks.add(Marks::label(key, value));
         }
         for (index, text) in self.fields.iter().enumerate() {
-            if let Some(text) = text {
-                marks.add(Marks::field(index, text.of(bytes)));
+            if let Some(text) = text.find(bytes, &self.unescaped) {
+                marks.add(Marks::field(index, text));
             }
         }
         marks
@@ -461,16 +489,17 @@ impl Head {
     fn metadata(&mut self, scanner: &mut Scanner<'_>) -> Result<(), Malformed> {
         scanner.object(|key, at| {
             match &*at.name(key) {
-                b"name" => self.name = Some(string(at)?),
-                b"namespace" => self.namespace = Some(string(at)?),
+                b"name" => self.name = self.string(at)?,
+                b"namespace" => self.namespace = self.string(at)?,
                 b"uid" => self.uid = at.string()?,
                 b"deletionTimestamp" => {
                     self.deleting = at.peek() == Some(b'"');
                     at.value()?;
                 }
                 b"labels" if at.peek() == Some(b'{') => at.object::<Malformed>(|key, at| {
-                    let key = Text::new(at, key)?;
-                    self.labels.push((key, string(at)?));
+                    let key = Text::new(at, key, &mut self.unescaped)?;
+                    let value = self.string(at)?;
+                    self.labels.push((key, value));
                     Ok(())
                 })?,
                 _ => drop(at.value()?),
@@ -494,29 +523,25 @@ impl Head {
         if deeper && at.peek() == Some(b'{') {
             return at.object(|key, at| self.fields_below(key, at, sought));
         }
-        let text = scalar(at)?;
+        let text = self.scalar(at)?;
         for index in sought.indices().filter(|index| sought.is_here(*index)) {
-            self.fields[index] = match &text {
-                Some(Text::At(span)) => Some(Text::At(*span)),
-                Some(Text::Copy(text)) => Some(Text::Copy(text.clone())),
-                None => None,
-            };
+            self.fields[index] = text;
         }
         Ok(())
     }
-}
 
-fn string(at: &mut Scanner<'_>) -> Result<Text, Malformed> {
-    let span = at.string()?;
-    Text::new(at, span)
-}
+    fn string(&mut self, at: &mut Scanner<'_>) -> Result<Text, Malformed> {
+        let span = at.string()?;
+        Text::new(at, span, &mut self.unescaped)
+    }
 
-/// A scalar as selectors compare it: strings without quotes, numbers and booleans as written.
-fn scalar(at: &mut Scanner<'_>) -> Result<Option<Text>, Malformed> {
-    match at.peek() {
-        Some(b'"') => string(at).map(Some),
-        Some(b'{' | b'[' | b'n') => at.value().map(|_| None),
-        _ => at.value().map(|span| Some(Text::At(span))),
+    /// A scalar as selectors compare it: strings without quotes, numbers and booleans as written.
+    fn scalar(&mut self, at: &mut Scanner<'_>) -> Result<Text, Malformed> {
+        match at.peek() {
+            Some(b'"') => self.string(at),
+            Some(b'{' | b'[' | b'n') => at.value().map(|_| Text::NONE),
+            _ => at.value().map(Text),
+        }
     }
 }
 

@@ -82,7 +82,7 @@ impl Default for Options {
         Options {
             value_max: VALUE_MAX,
             retention: Retention::default(),
-            cache_bytes: 64 << 20,
+            cache_bytes: 40 << 20,
             wal_bytes: 4 << 20,
             clock: Arc::new(SystemClock),
         }

@@ -118,14 +118,16 @@ impl Text {
         Ok(Text(Span { start: Text::ELSEWHERE, end }))
     }
 
-    fn find<'a>(self, bytes: &'a [u8], unescaped: &'a Unescaped) -> Option<&'a str> {
+    fn raw<'a>(self, bytes: &'a [u8], unescaped: &'a Unescaped) -> Option<&'a [u8]> {
         match self.0 {
-            Span { start: Text::ELSEWHERE, end } => {
-                unescaped.0.get(end as usize).map(|text| &**text)
-            }
-            // The span was checked to be UTF-8 when it was made and the bytes cannot change.
-            span => Some(std::str::from_utf8(span.of(bytes)).unwrap_or_default()),
+            Span { start: Text::ELSEWHERE, end } => Some(unescaped.0.get(end as usize)?.as_bytes()),
+            span => Some(span.of(bytes)),
         }
+    }
+
+    fn find<'a>(self, bytes: &'a [u8], unescaped: &'a Unescaped) -> Option<&'a str> {
+        // It was checked to be UTF-8 when it was made and the bytes cannot change.
+        self.raw(bytes, unescaped).map(|raw| std::str::from_utf8(raw).unwrap_or_default())
     }
 
     /// Of a text that is there.
@@ -305,7 +307,10 @@ impl Object {
 
     /// The value of one label.
     pub fn label(&self, key: &str) -> Option<&str> {
-        self.labels().find(|(found, _)| *found == key).map(|(_, value)| value)
+        let bytes = self.as_slice();
+        let is_it = |found: Text| found.raw(bytes, &self.unescaped) == Some(key.as_bytes());
+        let (_, value) = self.labels.iter().find(|(found, _)| is_it(*found))?;
+        value.find(bytes, &self.unescaped)
     }
 
     /// All labels.

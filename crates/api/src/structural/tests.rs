@@ -413,7 +413,9 @@ fn is_valid(schema: &Value, value: &Value) -> bool {
         Some(other) => unreachable!("{other}"),
     };
     if value.is_null() {
-        return schema["nullable"] == true || schema["type"].is_null();
+        // Null is in no enumeration, even if it is listed.
+        let nullable = schema["nullable"] == true || schema["type"].is_null();
+        return nullable && schema["enum"].is_null();
     }
     let number = |key: &str, holds: &dyn Fn(f64, f64) -> bool| match (
         value.as_f64(),
@@ -529,6 +531,14 @@ fn any_schema() -> impl Strategy<Value = Value> {
         (prop_oneof![object, map, list], rules(), junctor())
             .prop_map(|(shape, rules, junctor)| merged([shape, rules, junctor]))
     })
+}
+
+#[test]
+fn null_is_in_no_enumeration() {
+    for values in [json!(["a"]), json!(["a", null])] {
+        let schema = object(json!({"f": {"type": "string", "nullable": true, "enum": values}}));
+        assert_eq!(compile(&schema).validate(&json!({"f": null}), None).len(), 1);
+    }
 }
 
 proptest! {

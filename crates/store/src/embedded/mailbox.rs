@@ -18,6 +18,13 @@ const QUEUE_KIB_MAX: usize = 32 << 10;
 /// What one transaction takes at most, in KiB: a bound on how long the others wait for it.
 const GROUP_KIB_MAX: usize = 4 << 10;
 
+/// How many times as long as the last group took the next one may wait for company: under load the
+/// processor is what is short, and a sync costs as much of it as several writes.
+const GATHER_TIMES: u32 = 2;
+
+/// The longest that a group waits for company, however long a sync took.
+const GATHER_MAX: Duration = Duration::from_millis(2);
+
 /// What the writer is asked.
 #[derive(Debug)]
 pub(super) struct Request<T, A> {
@@ -73,6 +80,13 @@ pub(super) struct Gather {
     pub(super) commits: usize,
     /// The longest wait.
     pub(super) within: Duration,
+}
+
+impl Gather {
+    /// What is worth waiting for after a group that took so long.
+    pub(super) fn after(commits: usize, took: Duration) -> Gather {
+        Gather { commits, within: took.saturating_mul(GATHER_TIMES).min(GATHER_MAX) }
+    }
 }
 
 impl Mailbox {
@@ -191,4 +205,51 @@ fn closed() -> Error {
 
 fn lost() -> Error {
     Error::Unavailable("the writer stopped before it answered".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+    use crate::key::Key;
+    use crate::store::Guard;
+
+    const FOR_EVER: Duration = Duration::from_secs(3600);
+
+    /// Puts a write into the mailbox; whoever asked for it does not wait for its answer.
+    fn post(mailbox: &Mailbox) {
+        let write = Write::one(Key::new("/a"), Guard::Absent, Action::Delete);
+        assert!(mailbox.commit(write).now_or_never().is_none());
+    }
+
+    #[test]
+    fn a_wait_for_company_is_bounded() {
+        let within = |micros| Gather::after(5, Duration::from_micros(micros)).within;
+        assert_eq!(within(300), Duration::from_micros(600));
+        assert_eq!(within(1_000_000), GATHER_MAX);
+    }
+
+    #[test]
+    fn one_alone_waits_for_nobody_and_company_that_is_there_is_not_waited_for() {
+        let mailbox = Mailbox::new();
+        for commits in [1, 3] {
+            (0..commits).for_each(|_| post(&mailbox));
+            let group = mailbox.take(FOR_EVER, Gather { commits, within: FOR_EVER });
+            assert_eq!(group.commits.len(), commits);
+        }
+    }
+
+    #[test]
+    fn a_compaction_and_a_nudge_end_a_wait_for_company() {
+        let mailbox = Mailbox::new();
+        let gather = Gather { commits: 3, within: FOR_EVER };
+        post(&mailbox);
+        assert!(mailbox.compact(Revision(1)).now_or_never().is_none());
+        let group = mailbox.take(FOR_EVER, gather);
+        assert_eq!((group.commits.len(), group.compacts.len()), (1, 1));
+        post(&mailbox);
+        mailbox.nudge();
+        assert_eq!(mailbox.take(FOR_EVER, gather).commits.len(), 1);
+    }
 }

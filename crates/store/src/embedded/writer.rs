@@ -37,13 +37,6 @@ const TICK: Duration = Duration::from_secs(1);
 /// Rows that are tidied (dropped, or moved into the live table) with a tick.
 const TICK_ROWS: usize = 2_000;
 
-/// How many times as long as the last group took the next one may wait for company: under load the
-/// processor is what is short, and a sync costs as much of it as several writes.
-const GATHER_TIMES: u32 = 2;
-
-/// The longest that a group waits for company, however long a sync took.
-const GATHER_MAX: Duration = Duration::from_millis(2);
-
 /// Failures in a row after which the file is left closed.
 const FAILURES_MAX: u32 = 3;
 
@@ -285,7 +278,7 @@ impl Writer {
     /// Those who are answered now and those who wait already can be one group.
     fn expect_company(&mut self, answered: usize, took: Duration) {
         let commits = answered + self.shared.mailbox.waiting();
-        self.gather = Gather { commits, within: (took * GATHER_TIMES).min(GATHER_MAX) };
+        self.gather = Gather::after(commits, took);
     }
 
     /// Stages a turn, writes it and syncs it. A panic in the engine is a failure like any other.

@@ -11,7 +11,7 @@ use headwater_cache::pieces::{Changes, State, Watched};
 use headwater_store::{Change, ChangeKind, Key};
 
 use crate::pod::{kind, objects, stored, stored_as};
-use crate::{Named, Piece};
+use crate::{Named, OFTEN, Piece};
 
 const TIMES: usize = 100;
 /// Objects that are there.
@@ -71,11 +71,13 @@ fn changes(count: usize) -> Vec<Change> {
     (0..count).map(change).collect()
 }
 
-/// The same change again and again, which a window takes at one revision.
+/// The same change again and again, which a window takes at one revision. The window is full, as
+/// it is in a server: one that grows would count how the allocator finds its new place.
 fn appended(name: &'static str) -> Piece {
     let mut window = Changes::new(THERE);
     let change = Changes::decode(&changes(1)[0], &kind().fields);
-    Piece::new(name, TIMES, move |_| window.append(Arc::clone(&change)))
+    (0..=THERE).for_each(|_| window.append(Arc::clone(&change)));
+    Piece::new(name, OFTEN, move |_| window.append(Arc::clone(&change)))
 }
 
 fn read(name: &'static str) -> Piece {

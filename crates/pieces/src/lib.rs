@@ -9,6 +9,9 @@ mod write;
 mod read;
 mod cache;
 
+/// How often a run does what takes few instructions, so that one stray allocation is no share of it.
+const OFTEN: usize = 2000;
+
 /// A piece and what it works on.
 pub struct Piece {
     /// What it is called, by its stage of the river.

@@ -7,6 +7,7 @@
 //! used. The methods are those of `serde_json`'s tree, so that a reader knows them.
 
 mod value;
+mod key;
 mod map;
 mod equal;
 mod index;
@@ -16,6 +17,7 @@ mod print;
 pub use serde_json::Number;
 
 pub use crate::__json as json;
+pub use key::Key;
 pub use map::{Entry, Map};
 pub use print::{push_member, push_string, push_text, push_value, to_vec};
 pub use serial::{from_value, to_value};

@@ -7,6 +7,7 @@
 
 mod apply;
 mod compare;
+mod created;
 mod entry;
 mod fields;
 mod merge;
@@ -28,6 +29,7 @@ pub use structure::{Builtin, Form, Loose, Structure};
 pub use versions::Versions;
 
 use compare::{compare_objects, zip};
+use created::fields_of_creator;
 use entry::Entries;
 use fields::Fields;
 use versions::Elsewhere;
@@ -200,6 +202,13 @@ impl<'a> Known<'a> {
         }
     }
 
+    fn is_empty(&self) -> bool {
+        match self {
+            Known::Stored(stored) => stored.is_empty(),
+            Known::Sent(entries) => entries.is_empty(),
+        }
+    }
+
     /// What is stored after an update. An object that was never tracked stays so until it is first
     /// applied to.
     fn updated<V: Versions>(
@@ -208,6 +217,10 @@ impl<'a> Known<'a> {
         versions: V,
     ) -> Result<Option<String>, Error> {
         let Update { before, after, is_update, write } = *update;
+        if !is_update && self.is_empty() {
+            let owned = fields_of_creator(before, after, write.ignored, versions.own());
+            return Ok(Entries::of_creator(write, owned).encode());
+        }
         let changes = compare_objects(before, after, write.ignored, versions.own());
         let text;
         let mut entries = match self {

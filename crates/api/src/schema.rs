@@ -4,10 +4,11 @@
 //! strategic patches and apply ask it too. The facts are in `schema/types.txt`; nothing here knows
 //! a kind by name.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-use crate::json::{Map, Value};
+use crate::json::{Key, Map, Value};
 
 use crate::kind::Kind;
 use crate::wide::begin;
@@ -276,14 +277,14 @@ impl Type {
 
     /// The same while keys are walked in order: `from` is where the key before ended up, and is
     /// moved on.
-    pub(crate) fn next_field(&self, from: &mut usize, name: &str) -> Option<&Field> {
-        let begin = begin(name);
-        while let Some(found) = self.begins.get(*from)
-            && (*found < begin || (*found == begin && self.fields[*from].name < name))
-        {
-            *from += 1;
+    pub(crate) fn next_field(&self, from: &mut usize, key: &Key) -> Option<&Field> {
+        loop {
+            match key.order(*self.begins.get(*from)?, self.fields[*from].name) {
+                Ordering::Less => return None,
+                Ordering::Equal => return Some(&self.fields[*from]),
+                Ordering::Greater => *from += 1,
+            }
         }
-        self.fields.get(*from).filter(|field| field.name == name)
     }
 
     /// The fields that are there even if nobody wrote them.

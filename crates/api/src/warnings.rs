@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::fmt::{self, Display};
 
-use crate::json::{Map, Value};
+use crate::json::{Key, Map, Value};
 
 use crate::kind::Kind;
 use crate::name;
@@ -93,14 +93,17 @@ const VOLUMES: [(&str, &str); 9] = [
 fn pod(warnings: &mut Vec<String>, pod: &Value, path: &[&str]) {
     let prefix: String = path.iter().map(|step| format!("{step}.")).collect();
     let spec = &pod["spec"];
+    let annotations = pod["metadata"]["annotations"].as_object();
     for (key, why) in ANNOTATIONS {
-        if pod["metadata"]["annotations"].get(key).is_some() {
+        if annotations.is_some_and(|all| all.contains_key(key)) {
             warnings.push(format!("{prefix}metadata.annotations[{key}]: {why}"));
         }
     }
     let prefix = format!("{prefix}spec");
     for (index, volume) in objects(spec, "volumes") {
-        for (source, why) in VOLUMES.iter().filter(|(source, _)| volume.contains_key(source)) {
+        // A volume has few members, and most have no source of these.
+        let known = |key: &Key| VOLUMES.iter().find(|(source, _)| key == source);
+        for (source, why) in volume.keys().filter_map(known) {
             let source = if *source == "storageos" { "storageOS" } else { source };
             warnings.push(format!("{prefix}.volumes[{index}].{source}: {why}"));
         }
@@ -169,14 +172,14 @@ fn repeats(warnings: &mut Vec<String>, spec: &Value, prefix: &str, list: &str, k
 
 /// Bytes come whole.
 fn fractions(warnings: &mut Vec<String>, container: &Object, place: &Place<'_>) {
+    let Some(all) = container.get("resources") else { return };
     for (kind, resource) in [
         ("limits", "memory"),
         ("requests", "memory"),
         ("limits", "ephemeral-storage"),
         ("requests", "ephemeral-storage"),
     ] {
-        let amount = container.get("resources").map_or(&Value::Null, |all| &all[kind][resource]);
-        let Some(text) = amount.as_str() else { continue };
+        let Some(text) = all[kind][resource].as_str() else { continue };
         if Quantity::parse(text).is_ok_and(|amount| !amount.is_integer()) {
             let why = format!("fractional byte value {text:?} is invalid, must be an integer");
             warnings.push(format!("{place}.resources.{kind}[{resource}]: {why}"));
@@ -186,10 +189,12 @@ fn fractions(warnings: &mut Vec<String>, container: &Object, place: &Place<'_>) 
 
 /// A variable that is set twice, unless the second one builds on the first.
 fn hidden_variables(warnings: &mut Vec<String>, container: &Object, place: &Place<'_>) {
-    let variables: Vec<&Object> = members(container, "env").map(|(_, item)| item).collect();
-    for (index, variable) in variables.iter().enumerate() {
+    let mut names: Vec<&str> = Vec::new();
+    for (index, variable) in members(container, "env") {
         let name = text(variable, "name");
-        if !variables[..index].iter().any(|before| text(before, "name") == name) {
+        let is_hidden = names.contains(&name);
+        names.push(name);
+        if !is_hidden {
             continue;
         }
         let (value, reference) = (text(variable, "value"), format!("$({name})"));

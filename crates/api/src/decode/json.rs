@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use crate::json::{Map, Number, Text, Value};
+use crate::json::{Key, Map, Number, Text, Value};
 
 use super::Parsed;
 use super::path::Path;
@@ -84,7 +84,7 @@ struct Parser<'a> {
     nested: usize,
     /// Members of the objects that are open, outer ones first: an object is made when its size is
     /// known.
-    members: Vec<(Text, Value)>,
+    members: Vec<(Key, Value)>,
     duplicates: Vec<String>,
     /// Paths of all fields so far, if somebody wants to know.
     fields: Option<Vec<String>>,
@@ -172,7 +172,7 @@ impl<'a> Parser<'a> {
             if self.peek() != Some(b'"') {
                 return Err(self.unexpected("looking for beginning of object key string"));
             }
-            let key = self.string()?;
+            let key = Key::from(self.string()?);
             if self.peek() != Some(b':') {
                 return Err(self.unexpected("after object key"));
             }
@@ -200,7 +200,7 @@ impl<'a> Parser<'a> {
     /// Makes an object of the members from `start` on.
     fn close(&mut self, start: usize, path: &Path<'_>) -> Map {
         let members = &self.members[start..];
-        if members.is_sorted_by(|one, other| wide::order(&one.0, &other.0).is_lt()) {
+        if members.is_sorted_by(|one, other| one.0 < other.0) {
             return Map::sorted(self.members.drain(start..));
         }
         repeated(members, |key| self.duplicates.push(Path::Field(path, key).to_string()));
@@ -413,7 +413,7 @@ impl Decimal {
 }
 
 /// Tells the keys that came before, in the order of the document.
-fn repeated(members: &[(Text, Value)], mut tell: impl FnMut(&str)) {
+fn repeated(members: &[(Key, Value)], mut tell: impl FnMut(&str)) {
     let mut sorted: Vec<&str> = members.iter().map(|(key, _)| key.as_str()).collect();
     sorted.sort_unstable();
     if sorted.is_sorted_by(|one, other| one < other) {

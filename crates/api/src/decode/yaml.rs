@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::fmt;
 
-use crate::json::{Map, Number, Text, Value};
+use crate::json::{Key, Map, Number, Text, Value};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::options::{DuplicateKeyPolicy, NonFiniteFloatPolicy};
 
@@ -177,6 +177,7 @@ impl<'de> Visitor<'de> for Node<'_> {
         let mut object = Map::new();
         while let Some(key) = entries.next_key_seed(self.below(self.path))? {
             let key = key_text(key).ok_or_else(|| A::Error::custom("keys must be scalars"))?;
+            let key = Key::from(key);
             let path = Path::Field(self.path, &key);
             let value = entries.next_value_seed(self.below(&path))?;
             if object.contains_key(&key) {

@@ -2,7 +2,7 @@
 
 use std::ops;
 
-use super::{Map, Text, Value};
+use super::{Key, Map, Text, Value};
 
 static NULL: Value = Value::Null;
 
@@ -65,7 +65,7 @@ macro_rules! text_index {
         })*
     };
 }
-text_index!(String, Text);
+text_index!(String, Text, Key);
 
 impl<T: Index + ?Sized> Index for &T {
     fn of<'v>(&self, value: &'v Value) -> Option<&'v Value> {

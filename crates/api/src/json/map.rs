@@ -5,11 +5,12 @@
 //! fast as a tree of nodes does, and is one allocation instead of one for each node. Large ones are
 //! a tree of nodes, so that no sequence of changes costs the square of their size.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, btree_map};
 use std::hash::{Hash, Hasher};
 use std::{fmt, slice, vec};
 
-use super::{Text, Value};
+use super::{Key, Value};
 use crate::wide;
 
 /// The members of an object, sorted by key.
@@ -22,10 +23,10 @@ enum Members {
     /// At most [`FEW_MAX`].
     Few(Vec<Member>),
     /// More than that, once.
-    Many(Box<BTreeMap<Text, Value>>),
+    Many(Box<BTreeMap<Key, Value>>),
 }
 
-type Member = (Text, Value);
+type Member = (Key, Value);
 
 /// The most members that are one list.
 const FEW_MAX: usize = 256;
@@ -57,7 +58,7 @@ impl Map {
         if members.len() > FEW_MAX {
             return Map(Members::Many(Box::new(members.into_iter().collect())));
         }
-        if !members.is_sorted_by(|one, other| wide::order(&one.0, &other.0).is_lt()) {
+        if !members.is_sorted_by(|one, other| one.0 < other.0) {
             members.sort_by(|one, other| one.0.cmp(&other.0));
             members.dedup_by(|later, kept| {
                 let is_same = later.0 == kept.0;
@@ -105,7 +106,7 @@ impl Map {
     }
 
     /// Sets a member; answers the value it had.
-    pub fn insert(&mut self, key: Text, value: Value) -> Option<Value> {
+    pub fn insert(&mut self, key: Key, value: Value) -> Option<Value> {
         let members = match &mut self.0 {
             Members::Few(members) => members,
             Members::Many(members) => return members.insert(key, value),
@@ -120,7 +121,7 @@ impl Map {
     }
 
     /// Puts a member where its key belongs.
-    fn put(&mut self, at: usize, key: Text, value: Value) -> &mut Value {
+    fn put(&mut self, at: usize, key: Key, value: Value) -> &mut Value {
         if let Members::Few(members) = &mut self.0
             && members.len() == FEW_MAX
         {
@@ -144,7 +145,7 @@ impl Map {
     }
 
     /// The place of a key, taken or not.
-    pub fn entry(&mut self, key: impl Into<Text>) -> Entry<'_> {
+    pub fn entry(&mut self, key: impl Into<Key>) -> Entry<'_> {
         let key = key.into();
         let place = match &self.0 {
             Members::Few(members) => place(members, &key),
@@ -162,7 +163,7 @@ impl Map {
     }
 
     /// Keeps what is wanted.
-    pub fn retain(&mut self, mut wanted: impl FnMut(&Text, &mut Value) -> bool) {
+    pub fn retain(&mut self, mut wanted: impl FnMut(&Key, &mut Value) -> bool) {
         match &mut self.0 {
             Members::Few(members) => members.retain_mut(|(key, value)| wanted(key, value)),
             Members::Many(members) => members.retain(wanted),
@@ -196,7 +197,7 @@ impl Map {
     }
 
     /// The keys.
-    pub fn keys(&self) -> impl Iterator<Item = &Text> + Clone {
+    pub fn keys(&self) -> impl Iterator<Item = &Key> + Clone {
         self.iter().map(|(key, _)| key)
     }
 
@@ -213,29 +214,27 @@ impl Map {
 
 /// Where a key is.
 fn position(members: &[Member], key: &str) -> Option<usize> {
+    let begin = wide::begin(key);
     if members.len() > SCANNED_MAX {
-        return place(members, key).ok();
+        return members.binary_search_by(|(other, _)| other.order(begin, key)).ok();
     }
-    let first = key.as_bytes().first();
     for (at, (other, _)) in members.iter().enumerate() {
-        let other = other.as_bytes();
-        if other == key.as_bytes() {
-            return Some(at);
-        }
         // Most keys that are asked for are not there.
-        if other.first() > first {
-            break;
+        if other.begin() >= begin {
+            match other.order(begin, key) {
+                Ordering::Less => {}
+                Ordering::Equal => return Some(at),
+                Ordering::Greater => return None,
+            }
         }
     }
     None
 }
 
 /// Where a key is, or where it would be.
-fn place(members: &[Member], key: &str) -> Result<usize, usize> {
+fn place(members: &[Member], key: &Key) -> Result<usize, usize> {
     match members.last() {
-        Some((last, _)) if wide::order(last, key).is_ge() => {
-            members.binary_search_by(|(other, _)| wide::order(other, key))
-        }
+        Some((last, _)) if last >= key => members.binary_search_by(|(other, _)| other.cmp(key)),
         _ => Err(members.len()),
     }
 }
@@ -252,7 +251,7 @@ pub enum Entry<'a> {
 pub struct Vacant<'a> {
     map: &'a mut Map,
     at: usize,
-    key: Text,
+    key: Key,
 }
 
 impl<'a> Entry<'a> {
@@ -284,11 +283,11 @@ pub enum Iter<'a> {
     /// Of a list.
     Few(slice::Iter<'a, Member>),
     /// Of a tree.
-    Many(btree_map::Iter<'a, Text, Value>),
+    Many(btree_map::Iter<'a, Key, Value>),
 }
 
 impl<'a> Iterator for Iter<'a> {
-    type Item = (&'a Text, &'a Value);
+    type Item = (&'a Key, &'a Value);
 
     fn next(&mut self) -> Option<Self::Item> {
         match self {
@@ -312,11 +311,11 @@ pub enum IterMut<'a> {
     /// Of a list.
     Few(slice::IterMut<'a, Member>),
     /// Of a tree.
-    Many(btree_map::IterMut<'a, Text, Value>),
+    Many(btree_map::IterMut<'a, Key, Value>),
 }
 
 impl<'a> Iterator for IterMut<'a> {
-    type Item = (&'a Text, &'a mut Value);
+    type Item = (&'a Key, &'a mut Value);
 
     fn next(&mut self) -> Option<Self::Item> {
         match self {
@@ -331,11 +330,11 @@ pub enum IntoIter {
     /// Of a list.
     Few(vec::IntoIter<Member>),
     /// Of a tree.
-    Many(btree_map::IntoIter<Text, Value>),
+    Many(btree_map::IntoIter<Key, Value>),
 }
 
 impl Iterator for IntoIter {
-    type Item = (Text, Value);
+    type Item = (Key, Value);
 
     fn next(&mut self) -> Option<Member> {
         match self {
@@ -353,7 +352,7 @@ impl Iterator for IntoIter {
 }
 
 impl<'a> IntoIterator for &'a Map {
-    type Item = (&'a Text, &'a Value);
+    type Item = (&'a Key, &'a Value);
     type IntoIter = Iter<'a>;
 
     fn into_iter(self) -> Iter<'a> {
@@ -362,7 +361,7 @@ impl<'a> IntoIterator for &'a Map {
 }
 
 impl<'a> IntoIterator for &'a mut Map {
-    type Item = (&'a Text, &'a mut Value);
+    type Item = (&'a Key, &'a mut Value);
     type IntoIter = IterMut<'a>;
 
     fn into_iter(self) -> IterMut<'a> {
@@ -371,7 +370,7 @@ impl<'a> IntoIterator for &'a mut Map {
 }
 
 impl IntoIterator for Map {
-    type Item = (Text, Value);
+    type Item = (Key, Value);
     type IntoIter = IntoIter;
 
     fn into_iter(self) -> IntoIter {
@@ -382,19 +381,19 @@ impl IntoIterator for Map {
     }
 }
 
-impl<K: Into<Text>, V: Into<Value>> FromIterator<(K, V)> for Map {
+impl<K: Into<Key>, V: Into<Value>> FromIterator<(K, V)> for Map {
     fn from_iter<I: IntoIterator<Item = (K, V)>>(members: I) -> Map {
         Map::of(members.into_iter().map(|(key, value)| (key.into(), value.into())).collect())
     }
 }
 
-impl<K: Into<Text>, V: Into<Value>, const N: usize> From<[(K, V); N]> for Map {
+impl<K: Into<Key>, V: Into<Value>, const N: usize> From<[(K, V); N]> for Map {
     fn from(members: [(K, V); N]) -> Map {
         members.into_iter().collect()
     }
 }
 
-impl<K: Into<Text>, V: Into<Value>> Extend<(K, V)> for Map {
+impl<K: Into<Key>, V: Into<Value>> Extend<(K, V)> for Map {
     fn extend<I: IntoIterator<Item = (K, V)>>(&mut self, more: I) {
         for (key, value) in more {
             self.insert(key.into(), value.into());

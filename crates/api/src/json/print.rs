@@ -30,8 +30,11 @@ pub fn push_value(out: &mut Vec<u8>, value: &Value) {
         Value::Null => out.extend_from_slice(b"null"),
         Value::Bool(true) => out.extend_from_slice(b"true"),
         Value::Bool(false) => out.extend_from_slice(b"false"),
-        // Writing to memory cannot fail.
-        Value::Number(number) => _ = write!(out, "{number}"),
+        Value::Number(number) => match number.as_i64() {
+            Some(number) => out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes()),
+            // Writing to memory cannot fail.
+            None => _ = write!(out, "{number}"),
+        },
         Value::String(text) => push_string(out, text),
         Value::Array(items) => {
             out.push(b'[');

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Map, Number, Text};
+use super::{Key, Map, Number, Text};
 
 /// Any JSON value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -249,7 +249,7 @@ impl<T: Into<Value>> FromIterator<T> for Value {
     }
 }
 
-impl<K: Into<Text>, V: Into<Value>> FromIterator<(K, V)> for Value {
+impl<K: Into<Key>, V: Into<Value>> FromIterator<(K, V)> for Value {
     fn from_iter<I: IntoIterator<Item = (K, V)>>(members: I) -> Value {
         Value::Object(members.into_iter().collect())
     }
@@ -280,7 +280,7 @@ impl From<Value> for serde_json::Value {
             Value::Array(items) => items.into_iter().map(serde_json::Value::from).collect(),
             Value::Object(members) => members
                 .into_iter()
-                .map(|(key, value)| (String::from(key), serde_json::Value::from(value)))
+                .map(|(key, value)| (String::from(key.into_text()), serde_json::Value::from(value)))
                 .collect(),
         }
     }

@@ -64,7 +64,7 @@ fn compare_metadata<'a, S: Structure>(
 }
 
 /// The members of an object; none of anything else.
-fn members(value: Option<&Value>) -> &Map {
+pub(super) fn members(value: Option<&Value>) -> &Map {
     static EMPTY: LazyLock<Map> = LazyLock::new(Map::new);
     value.and_then(Value::as_object).unwrap_or(&EMPTY)
 }
@@ -249,7 +249,7 @@ fn compare_elements<'a, S: Structure>(
     found
 }
 
-fn elements(value: Option<&Value>) -> &[Value] {
+pub(super) fn elements(value: Option<&Value>) -> &[Value] {
     value.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }
 
@@ -271,20 +271,26 @@ impl<S: Structure> Names<S> {
 
     /// The name of an element; none if it has none.
     pub(super) fn name<'a>(&self, element: &Value) -> Option<Step<'a>> {
+        let mut name = Vec::with_capacity(64);
+        self.push_name(element, &mut name)?;
+        let name = String::from_utf8(name).expect("texts and what is between them are text");
+        Some(match self {
+            Names::Values => Step::value(name),
+            Names::Keys(..) => Step::keys(name),
+        })
+    }
+
+    /// Writes the name of an element as JSON; none if it has none.
+    pub(super) fn push_name(&self, element: &Value, out: &mut Vec<u8>) -> Option<()> {
         let (keys, inner) = match self {
             Names::Keys(keys, inner) => (keys, inner),
             Names::Values => {
                 let scalar = !matches!(element, Value::Object(_) | Value::Array(_) | Value::Null);
-                return scalar.then(|| {
-                    let mut name = Vec::new();
-                    push_json(&mut name, element);
-                    Step::value(text_of(name))
-                });
+                return scalar.then(|| push_json(out, element));
             }
         };
         let members = element.as_object()?;
-        let mut name = Vec::with_capacity(64);
-        name.push(b'{');
+        let start = out.len();
         for key in keys {
             let default;
             let value = match members.get(key) {
@@ -295,15 +301,13 @@ impl<S: Structure> Names<S> {
                     default
                 }
             };
-            if name.len() > 1 {
-                name.push(b',');
-            }
-            push_text(&mut name, key);
-            name.push(b':');
-            push_json(&mut name, value);
+            out.push(if out.len() == start { b'{' } else { b',' });
+            push_text(out, key);
+            out.push(b':');
+            push_json(out, value);
         }
-        name.push(b'}');
-        (name.len() > "{}".len()).then(|| Step::keys(text_of(name)))
+        out.push(b'}');
+        (out.len() > start + 1).then_some(())
     }
 }
 
@@ -326,10 +330,6 @@ fn push_text(out: &mut Vec<u8>, word: &str) {
         }
         false => out.extend_from_slice(Value::from(word).to_string().as_bytes()),
     }
-}
-
-fn text_of(json: Vec<u8>) -> String {
-    String::from_utf8(json).expect("texts and what is between them are text")
 }
 
 /// The fields that an object has, as one who applies it owns them.
@@ -391,7 +391,7 @@ pub(super) fn zip<'a>(
     let (mut old, mut new) = (old.iter().peekable(), new.iter().peekable());
     std::iter::from_fn(move || {
         let order = match (old.peek(), new.peek()) {
-            (Some((a, _)), Some((b, _))) => wide::order(a, b),
+            (Some((a, _)), Some((b, _))) => a.cmp(b),
             (Some(_), None) => Ordering::Less,
             (None, Some(_)) => Ordering::Greater,
             (None, None) => return None,

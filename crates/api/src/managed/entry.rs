@@ -207,6 +207,15 @@ impl<'a> Entry<'a> {
 }
 
 impl<'a> Entries<'a> {
+    /// The entries of a new object: what its creator owns, as text.
+    pub(super) fn of_creator(write: &Write<'a>, owned: String) -> Entries<'a> {
+        let mut entries = Entries::default();
+        let time = Some(rfc3339(write.now).into());
+        let id = Entry::id(write, Operation::Update);
+        entries.insert(Entry::new(id, write.api_version, time, Owned::Stored(owned.into())));
+        entries
+    }
+
     /// Reads entries that a client sent; none if any of them is broken.
     pub(super) fn sent(values: &'a [Value]) -> Option<Entries<'a>> {
         if values.len() > ENTRIES_MAX {

@@ -584,7 +584,68 @@ fn value() -> impl Strategy<Value = Value> {
     })
 }
 
+/// Pods, most of them well-formed: lists with and without keys, elements twice and out of order,
+/// texts that need escapes, and members that nobody knows.
+fn pod() -> impl Strategy<Value = Value> {
+    let text = "[a-c\"\\\\é<]{0,3}";
+    let texts = prop::collection::btree_map(text, text, 0..4);
+    let port = (0..3_i32, prop::option::of(prop::sample::select(vec!["TCP", "UDP"]))).prop_map(
+        |(number, protocol)| match protocol {
+            Some(protocol) => json!({"containerPort": number, "protocol": protocol}),
+            None => json!({"containerPort": number}),
+        },
+    );
+    let variable = (text, value()).prop_map(|(name, value)| json!({"name": name, "value": value}));
+    let container = (
+        text,
+        prop::collection::vec(port, 0..4),
+        prop::collection::vec(prop_oneof![9 => variable, 1 => value()], 0..4),
+        prop::option::of(value()),
+    )
+        .prop_map(|(name, ports, env, strange)| {
+            let mut container = json!({"name": name, "ports": ports, "env": env});
+            if let Some(strange) = strange {
+                container["resources"] = strange.clone();
+                container["unheardOf"] = strange;
+            }
+            container
+        });
+    let status = prop_oneof![Just(json!({})), Just(json!({"phase": "Pending"})), value()];
+    (texts, prop::collection::vec(text, 0..4), prop::collection::vec(container, 0..4), status)
+        .prop_map(|(labels, finalizers, containers, status)| {
+            json!({
+                "apiVersion": "v1", "kind": "Pod", "status": status,
+                "metadata": {"name": "p", "labels": labels, "finalizers": finalizers},
+                "spec": {"containers": containers, "nodeName": "n", "tolerations": [{"key": "a"}]},
+            })
+        })
+}
+
+/// What the one who creates an object owns, by comparing it with an empty one.
+fn compared(object: &Value, ignored: &[&str], structure: Builtin) -> String {
+    let empty = structure.empty();
+    let changes = compare_objects(&empty, object, ignored, structure);
+    let mut owned = changes.modified;
+    owned.union(changes.added);
+    let mut text = Vec::new();
+    owned.write(&mut text);
+    String::from_utf8(text).unwrap()
+}
+
 proptest! {
+    #[test]
+    fn what_a_creator_owns_is_what_a_new_object_has(
+        pod in prop_oneof![3 => pod(), 1 => value()],
+        with_status: bool,
+    ) {
+        let ignored: &[&str] = if with_status { &[] } else { &["status"] };
+        for kind in [kind("", "Pod"), kind("apps", "Deployment")] {
+            let structure = Builtin::of(&kind).unwrap();
+            let found = fields_of_creator(&structure.empty(), &pod, ignored, structure);
+            prop_assert_eq!(found, compared(&pod, ignored, structure));
+        }
+    }
+
     #[test]
     fn sets_behave_like_sets_of_paths(a in set(), b in set()) {
         let (one, other) = (Fields::read(&a).unwrap(), Fields::read(&b).unwrap());

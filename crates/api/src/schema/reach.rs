@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use super::{Field, Shape, Type, TypeId, Types};
-use crate::wide;
+use crate::json::Key;
 
 /// For each type, the fields below which one of the wanted types can be.
 pub(crate) struct Reach {
@@ -41,7 +41,7 @@ impl Reach {
     pub(crate) fn members<'t, V>(
         &self,
         of: &'t Type,
-        members: impl Iterator<Item = (impl AsRef<str>, V)>,
+        members: impl Iterator<Item = (&'t Key, V)>,
     ) -> impl Iterator<Item = (&'t Field, V)> {
         let mut fields = self.fields[of.id.index()].as_slice();
         let mut members = members.peekable();
@@ -50,9 +50,9 @@ impl Reach {
                 let (at, others) = fields.split_first()?;
                 let (key, _) = members.peek()?;
                 let field = &of.fields[*at as usize];
-                match wide::order(field.name, key.as_ref()) {
-                    Ordering::Less => fields = others,
-                    Ordering::Greater => drop(members.next()),
+                match key.order(of.begins[*at as usize], field.name) {
+                    Ordering::Less => drop(members.next()),
+                    Ordering::Greater => fields = others,
                     Ordering::Equal => {
                         fields = others;
                         return members.next().map(|(_, value)| (field, value));

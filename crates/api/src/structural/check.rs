@@ -4,7 +4,7 @@
 //! allow (here), what makes a schema structural ([`structural`]), and whether its defaults fit
 //! ([`defaults`]).
 
-use crate::json::{Map, Text, Value, json};
+use crate::json::{Key, Map, Value, json};
 
 use super::format::Format;
 use super::{META_FIELDS, Schema, Type, Types, rules};
@@ -144,7 +144,7 @@ fn root(schema: &Value, place: Place<'_>) -> Vec<FieldError> {
             let why = "only \"object\" is allowed as the type at the root of the schema if the status subresource is enabled";
             errors.push(FieldError::invalid(format!("{}.type", place.path), &kind.into(), why));
         }
-        let stray = |key: &&Text| !BESIDE_STATUS.contains(&key.as_str());
+        let stray = |key: &&Key| !BESIDE_STATUS.contains(&key.as_str());
         if members.into_iter().flat_map(Map::keys).find(stray).is_some() {
             let allowed = "[Description Type Format Title Maximum ExclusiveMaximum Minimum ExclusiveMinimum MaxLength MinLength Pattern MaxItems MinItems UniqueItems MultipleOf Required Items Properties ExternalDocs Example XPreserveUnknownFields XValidations]";
             let why = format!(

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use headwater_api::json::{Text, Value};
+use headwater_api::json::{Key, Value};
 use headwater_api::quantity::Quantity;
 
 /// Amounts by name.
@@ -27,7 +27,7 @@ impl List {
 /// Reads a list of amounts. What is no quantity was refused by validation.
 pub(super) fn amounts(list: &Value) -> Amounts {
     let members = list.as_object().into_iter().flatten();
-    let read = |(name, value): (&Text, &Value)| {
+    let read = |(name, value): (&Key, &Value)| {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         Quantity::parse(&text).ok().map(|amount| (name.to_string(), amount))
     };

@@ -24,7 +24,7 @@ use crate::progress::Progress;
 use crate::resource::{Fault, Resource};
 use crate::shape::Shape;
 use crate::snapshot::Snapshot;
-use crate::view::{End, Filter};
+use crate::view::{End, Filter, Round};
 use crate::watcher::{Start, Watcher};
 use crate::window::Bounds;
 
@@ -57,6 +57,8 @@ pub struct Cacher {
     is_lost: bool,
     /// The store is another: what watchers were told is not true any more (R37).
     is_replaced: bool,
+    /// Watchers that are to be woken.
+    due: Vec<Round>,
 }
 
 /// The way in: cheap to clone.
@@ -96,7 +98,13 @@ impl Cacher {
             applied: Arc::new(Progress::new()),
         };
         let cache = Cache { shared: Arc::new(shared) };
-        Cacher { cache, position: Revision::ZERO, is_lost: false, is_replaced: false }
+        Cacher {
+            cache,
+            position: Revision::ZERO,
+            is_lost: false,
+            is_replaced: false,
+            due: Vec::new(),
+        }
     }
 
     /// The way in.
@@ -171,11 +179,13 @@ impl Cacher {
                     biased;
                     () = stop.cancelled() => return Ok(()),
                     _ = sweep.tick() => self.sweep(),
+                    now = until(self.due.iter().map(|round| round.at).min()) => self.wake(now),
                     batch = upstream.next() => if !self.take(batch)? {
                         break;
                     },
                 }
             }
+            self.due.drain(..).for_each(Round::begin);
             if !self.is_lost {
                 // A store that ends its watches at once must not keep us busy.
                 let _ = stop.run_until_cancelled(tokio::time::sleep(RETRY)).await;
@@ -257,12 +267,16 @@ impl Cacher {
             let prefix = collection_of(first.key.as_str());
             let same = |change: &Change| collection_of(change.key.as_str()) == prefix;
             let run = rest.iter().take_while(|change| same(change)).count();
-            self.cache.resource(prefix).apply(&rest[..run])?;
+            self.due.extend(self.cache.resource(prefix).apply(&rest[..run])?);
             rest = &rest[run..];
         }
         self.position = self.position.max(batch.complete_to);
         self.cache.shared.applied.set(self.position);
         Ok(())
+    }
+
+    fn wake(&mut self, now: Instant) {
+        self.due.extract_if(.., |round| round.at <= now).for_each(Round::begin);
     }
 
     fn sweep(&self) {
@@ -273,6 +287,15 @@ impl Cacher {
         }
         self.cache.forget_retired();
     }
+}
+
+/// Waits until then, if ever; answers when that was.
+async fn until(then: Option<Instant>) -> Instant {
+    match then {
+        Some(then) => tokio::time::sleep_until(then).await,
+        None => std::future::pending().await,
+    }
+    Instant::now()
 }
 
 /// However the feed ends, nobody waits for it.

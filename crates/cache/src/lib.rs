@@ -7,6 +7,7 @@ mod progress;
 pub mod change;
 pub mod snapshot;
 pub mod window;
+mod rounds;
 pub mod view;
 pub mod shape;
 mod filling;

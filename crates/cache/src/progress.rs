@@ -26,8 +26,18 @@ impl Progress {
 
     /// Sets it, and wakes everyone who waits.
     pub(crate) fn set(&self, revision: Revision) {
+        self.reach(revision);
+        self.tell();
+    }
+
+    /// Sets it for those who look. Whoever waits is told later.
+    pub(crate) fn reach(&self, revision: Revision) {
         self.reached.store(revision.0, Ordering::Release);
-        self.told.send_replace(revision);
+    }
+
+    /// Wakes everyone who waits.
+    pub(crate) fn tell(&self) {
+        self.told.send_replace(self.get());
     }
 
     /// Wakes everyone who waits, though there is nothing new.

@@ -21,7 +21,7 @@ use crate::filling::Filling;
 use crate::loans::Loans;
 use crate::shape::{Settled, Shape};
 use crate::snapshot::{Objects, Snapshot};
-use crate::view::{End, Filter, Portion, View, Views, select};
+use crate::view::{End, Filter, Portion, Round, View, Views, select};
 use crate::window::{Bounds, Window};
 
 /// One resource.
@@ -219,9 +219,9 @@ impl Resource {
         self.retired.load(Ordering::Acquire) && self.state().is_empty()
     }
 
-    /// Applies changes of this resource, in order, and wakes the watchers they concern. All of
-    /// them or none.
-    pub(crate) fn apply(&self, stored: &[headwater_store::Change]) -> Result<(), Fault> {
+    /// Applies changes of this resource, in order, and wakes the watchers they concern, but for
+    /// those that are answered. All of the changes or none.
+    pub(crate) fn apply(&self, stored: &[headwater_store::Change]) -> Result<Vec<Round>, Fault> {
         let mut guard = self.hub();
         let hub = &mut *guard;
         let state = self.state();
@@ -239,8 +239,7 @@ impl Resource {
             self.counters.dispatched.fetch_add(taken as u64, Ordering::Relaxed);
         }
         self.counters.received.fetch_add(changes.len() as u64, Ordering::Relaxed);
-        hub.views.announce(revision);
-        Ok(())
+        Ok(hub.views.announce(revision))
     }
 
     /// Moves a state on by one change, which must continue it.

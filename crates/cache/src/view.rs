@@ -13,9 +13,11 @@ use headwater_api::kind::Field;
 use headwater_api::selector::{FieldSelector, LabelSelector};
 use headwater_api::{Object, Revision};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::change::{Change, Event, Events, Turn};
 use crate::progress::Progress;
+use crate::rounds::{Rounds, Wake};
 
 /// Which objects of a resource are wanted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -100,6 +102,7 @@ struct Log {
     complete_after: Revision,
     /// What was read last, and from which position: the next watcher most likely stands there too.
     last: Option<(Revision, Arc<Events>)>,
+    rounds: Rounds,
 }
 
 impl Log {
@@ -143,7 +146,12 @@ impl View {
     fn new(filter: Filter, complete_after: Revision) -> View {
         View {
             filter,
-            log: Mutex::new(Log { events: VecDeque::new(), complete_after, last: None }),
+            log: Mutex::new(Log {
+                events: VecDeque::new(),
+                complete_after,
+                last: None,
+                rounds: Rounds::default(),
+            }),
             head: Progress::new(),
             end: OnceLock::new(),
             watchers: AtomicUsize::new(1),
@@ -167,10 +175,27 @@ impl View {
         self.log.lock().expect("a log is never left half-changed")
     }
 
-    /// Wakes the watchers: everything offered so far may be read.
-    fn announce(&self, revision: Revision) {
-        self.log().last = None;
-        self.head.set(revision);
+    /// Everything offered so far may be read. The watchers are woken, unless it is answered when
+    /// to, or was before.
+    fn announce(&self, revision: Revision) -> Option<Instant> {
+        let mut log = self.log();
+        log.last = None;
+        self.head.reach(revision);
+        let wake = log.rounds.wake(self.watchers());
+        drop(log);
+        match wake {
+            Wake::Now => self.head.tell(),
+            Wake::At(then) => return Some(then),
+            Wake::Due => {}
+        }
+        None
+    }
+
+    /// Wakes the watchers.
+    fn begin_round(&self) {
+        // In this order: what is announced from here on finds nobody who is to wake the watchers.
+        self.log().rounds.begin(self.watchers());
+        self.head.tell();
     }
 
     /// Wakes the watchers, though there is nothing new for them.
@@ -191,6 +216,7 @@ impl View {
         }
         let events = log.after(position, self.head.get());
         if events.is_empty() {
+            log.rounds.caught_up();
             return Read::Nothing;
         }
         let events = Events::new(events);
@@ -222,6 +248,18 @@ impl View {
     /// Why nothing more will be offered, if so.
     pub(crate) fn end(&self) -> Option<End> {
         self.end.get().copied()
+    }
+}
+
+/// A round that is due.
+pub(crate) struct Round {
+    pub(crate) at: Instant,
+    view: Arc<View>,
+}
+
+impl Round {
+    pub(crate) fn begin(self) {
+        self.view.begin_round();
     }
 }
 
@@ -396,11 +434,15 @@ impl Views {
         taken
     }
 
-    /// Wakes the watchers of every view that was offered something.
-    pub(crate) fn announce(&mut self, revision: Revision) {
-        for view in self.touched.drain(..) {
-            view.announce(revision);
-        }
+    /// Wakes the watchers of every view that was offered something; answers those whose watchers
+    /// are to be woken later.
+    pub(crate) fn announce(&mut self, revision: Revision) -> Vec<Round> {
+        let announced = self.touched.drain(..);
+        let later = announced.filter_map(|view| {
+            let at = view.announce(revision)?;
+            Some(Round { at, view })
+        });
+        later.collect()
     }
 
     /// Drops events up to `revision` from every view.

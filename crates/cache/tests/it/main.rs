@@ -6,5 +6,6 @@ mod seam;
 mod memory;
 mod failure;
 mod race;
+mod rounds;
 mod model;
 mod contract;

@@ -1,0 +1,79 @@
+//! Many watchers of one view: woken at once, and of a burst together.
+
+use std::time::Duration;
+
+use headwater_api::Revision;
+use headwater_cache::{Start, Step, Watcher};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::fixture::{Pond, all, pod, window};
+
+/// So many that they are woken in rounds.
+const WATCHERS: usize = 1_000;
+
+/// What a watcher that waited was given, and when.
+type Given = (Duration, Vec<Revision>);
+
+/// How long it takes to hand on what a watcher was given.
+const DELIVERY: Duration = Duration::from_millis(3);
+
+/// Tells what a watcher is given until it ends.
+async fn follow(mut watcher: Watcher, began: Instant, tell: mpsc::Sender<Given>) {
+    while let Step::Events(events) = watcher.next().await {
+        let revisions = events.iter().map(|event| event.revision()).collect();
+        tell.send((began.elapsed(), revisions)).await.unwrap();
+        tokio::time::sleep(DELIVERY).await;
+    }
+}
+
+/// A thousand watchers that wait.
+async fn crowd(pond: &Pond) -> (JoinSet<()>, mpsc::Receiver<Given>) {
+    let (tell, told) = mpsc::channel(WATCHERS);
+    let (mut crowd, began) = (JoinSet::new(), Instant::now());
+    for _ in 0..WATCHERS {
+        crowd.spawn(follow(pond.watch(&all(), Start::Now), began, tell.clone()));
+    }
+    tokio::task::yield_now().await;
+    (crowd, told)
+}
+
+async fn all_given(told: &mut mpsc::Receiver<Given>) -> Vec<Given> {
+    let mut given = Vec::new();
+    while given.len() < WATCHERS {
+        given.push(told.recv().await.unwrap());
+    }
+    given
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_of_a_burst_comes_at_once_and_the_others_together() {
+    let pond = Pond::new(window(100)).await;
+    let (_crowd, mut told) = crowd(&pond).await;
+    let first = pond.put(&pod("ns/a")).await;
+    for (after, revisions) in all_given(&mut told).await {
+        assert_eq!((after, revisions), (Duration::ZERO, vec![first]));
+    }
+    tokio::time::sleep(DELIVERY + Duration::from_millis(1)).await;
+    let rest = vec![pond.put(&pod("ns/b")).await, pond.put(&pod("ns/c")).await];
+    for given in all_given(&mut told).await {
+        assert_eq!(given, (2 * DELIVERY, rest.clone()));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_feed_that_ends_leaves_nobody_waiting() {
+    let mut pond = Pond::new(window(100)).await;
+    let (mut crowd, mut told) = crowd(&pond).await;
+    pond.put(&pod("ns/a")).await;
+    all_given(&mut told).await;
+    tokio::time::sleep(DELIVERY + Duration::from_millis(1)).await;
+    let last = pond.put(&pod("ns/b")).await;
+    pond.stop.cancel();
+    for (_, revisions) in all_given(&mut told).await {
+        assert_eq!(revisions, [last]);
+    }
+    while crowd.join_next().await.is_some() {}
+    pond.tasks.join_next().await.unwrap().unwrap().unwrap();
+}

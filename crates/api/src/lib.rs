@@ -9,7 +9,7 @@ pub mod revision;
 mod wide;
 pub mod json;
 pub mod scan;
-mod marks;
+pub mod marks;
 pub mod object;
 pub mod kind;
 pub mod schema;

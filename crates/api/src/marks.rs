@@ -8,7 +8,7 @@
 
 /// A set of bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Marks(u64);
+pub struct Marks(u64);
 
 impl Marks {
     /// The marks of a label with a value.
@@ -27,12 +27,12 @@ impl Marks {
     }
 
     /// These and others.
-    pub(crate) fn add(&mut self, other: Marks) {
+    pub fn add(&mut self, other: Marks) {
         self.0 |= other.0;
     }
 
     /// Whether all of the others are here.
-    pub(crate) fn cover(self, other: Marks) -> bool {
+    pub fn cover(self, other: Marks) -> bool {
         self.0 & other.0 == other.0
     }
 }

@@ -320,6 +320,11 @@ impl Object {
         self.labels.iter().map(move |(key, value)| (text(key), text(value)))
     }
 
+    /// The marks of its labels and selectable fields.
+    pub fn marks(&self) -> Marks {
+        self.marks
+    }
+
     /// Whether it may have the labels and fields that these are the marks of.
     pub(crate) fn may_have(&self, marks: Marks) -> bool {
         self.marks.cover(marks)

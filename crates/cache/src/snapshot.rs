@@ -7,6 +7,7 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
+use headwater_api::marks::Marks;
 use headwater_api::{Object, Revision};
 use imbl::OrdMap;
 
@@ -71,7 +72,7 @@ impl Snapshot {
         });
         let looked_up =
             filter.fields.name().is_some() && (named.is_some() || !namespace.is_empty());
-        let rest = (!looked_up).then(|| self.iter(namespace, after));
+        let rest = (!looked_up).then(|| self.objects.marked(filter.marks(), namespace, after));
         let single = named.filter(|object| after.is_none_or(|after| object.key() > after));
         single.into_iter().chain(rest.into_iter().flatten()).filter(|object| filter.matches(object))
     }
@@ -80,27 +81,52 @@ impl Snapshot {
 /// The persistent ordered map behind snapshots. It has keys of its own: its inner nodes keep copies
 /// of some, and a copy of an object there would outlive the object.
 #[derive(Clone, Default)]
-pub(crate) struct Objects(OrdMap<Arc<str>, Arc<Object>>);
+pub(crate) struct Objects(OrdMap<Arc<str>, Held>);
+
+/// An object, and its marks beside it: a list that selects little looks at no other object, and
+/// each of them would be a wait for memory.
+#[derive(Clone)]
+struct Held {
+    marks: Marks,
+    object: Arc<Object>,
+}
+
+impl Held {
+    fn new(object: Arc<Object>) -> Held {
+        Held { marks: object.marks(), object }
+    }
+}
 
 impl Objects {
     pub(crate) fn get(&self, key: &str) -> Option<&Arc<Object>> {
-        self.0.get(key)
+        self.0.get(key).map(|held| &held.object)
     }
 
     /// Puts an object in place of its older version, which is answered.
     pub(crate) fn insert(&mut self, object: Arc<Object>) -> Option<Arc<Object>> {
-        match self.0.get_mut(object.key()) {
-            Some(there) => Some(std::mem::replace(there, object)),
-            None => self.0.insert(object.key().into(), object),
-        }
+        let before = match self.0.get_mut(object.key()) {
+            Some(there) => Some(std::mem::replace(there, Held::new(object))),
+            None => self.0.insert(object.key().into(), Held::new(object)),
+        };
+        before.map(|held| held.object)
     }
 
     pub(crate) fn remove(&mut self, key: &str) -> Option<Arc<Object>> {
-        self.0.remove(key)
+        self.0.remove(key).map(|held| held.object)
     }
 
     pub(crate) fn iter<'a>(
         &'a self,
+        namespace: &str,
+        after: Option<&str>,
+    ) -> impl Iterator<Item = &'a Arc<Object>> + use<'a> {
+        self.marked(Marks::default(), namespace, after)
+    }
+
+    /// Objects that have all of these marks.
+    fn marked<'a>(
+        &'a self,
+        marks: Marks,
         namespace: &str,
         after: Option<&str>,
     ) -> impl Iterator<Item = &'a Arc<Object>> + use<'a> {
@@ -121,7 +147,8 @@ impl Objects {
         let empty =
             matches!((&lower, &end), (Bound::Excluded(after), Some(end)) if *after >= end.as_str());
         let range = (!empty).then(|| self.0.range::<_, str>((lower, upper)));
-        range.into_iter().flatten().map(|(_, object)| object)
+        let held = range.into_iter().flatten().map(|(_, held)| held);
+        held.filter(move |held| held.marks.cover(marks)).map(|held| &held.object)
     }
 }
 

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use headwater_api::kind::Field;
+use headwater_api::marks::Marks;
 use headwater_api::selector::{FieldSelector, LabelSelector};
 use headwater_api::{Object, Revision};
 use tokio::sync::watch;
@@ -36,6 +37,13 @@ impl Filter {
         (self.namespace.is_empty() || object.namespace() == self.namespace)
             && self.labels.matches_object(object)
             && self.fields.matches(object)
+    }
+
+    /// The marks that every object has that is wanted.
+    pub fn marks(&self) -> Marks {
+        let mut marks = self.labels.marks();
+        marks.add(self.fields.marks());
+        marks
     }
 
     /// Whether everything in the namespace is wanted.

@@ -75,6 +75,11 @@ impl Selector {
         self.terms.iter().map(|term| &*term.label)
     }
 
+    /// The marks that whatever it selects has.
+    pub fn marks(&self) -> Marks {
+        self.marks
+    }
+
     /// Whether an object is selected.
     pub fn matches(&self, object: &Object) -> bool {
         object.may_have(self.marks)

@@ -92,6 +92,11 @@ impl Selector {
         self.requirements.iter().all(|requirement| requirement.allows(label(&requirement.key)))
     }
 
+    /// The marks that whatever it selects has.
+    pub fn marks(&self) -> Marks {
+        self.marks
+    }
+
     /// Whether an object is selected.
     pub fn matches_object(&self, object: &Object) -> bool {
         object.may_have(self.marks) && self.matches(|key| object.label(key))

@@ -91,9 +91,14 @@ impl Out {
 
     /// Writes as much as the socket takes at once.
     async fn write_some(&mut self, stream: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
-        let slices: Vec<IoSlice<'_>> =
-            self.parts.iter().take(SLICES_MAX).map(|part| IoSlice::new(part)).collect();
-        let mut written = stream.write_vectored(&slices).await?;
+        // On the stack of the attempt: a watch that waits must not keep room for it.
+        let attempt = poll_fn(|context| {
+            let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+            let parts = slices.iter_mut().zip(&self.parts);
+            let count = parts.map(|(slice, part)| *slice = IoSlice::new(part)).count();
+            Pin::new(&mut *stream).poll_write_vectored(context, &slices[..count])
+        });
+        let mut written = attempt.await?;
         if written == 0 {
             return Err(io::ErrorKind::WriteZero.into());
         }

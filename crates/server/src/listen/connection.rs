@@ -148,10 +148,8 @@ fn http1<H: Handle, S: Socket>(gate: Arc<Gate<H>>, stream: S, early: Bytes) -> P
             End::Overdue => None,
             End::Finished => gate.linger(stream),
             End::Lent => {
-                let early = match unread.is_empty() {
-                    true => parts.read_buf,
-                    false => [parts.read_buf, unread].concat().into(),
-                };
+                // A copy, mostly of nothing: the buffer that hyper read into would live as long.
+                let early = [parts.read_buf, unread].concat().into();
                 let lent = gate.take_lent()?;
                 Some(lasting(gate, stream, lent, early))
             }

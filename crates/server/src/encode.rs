@@ -304,11 +304,16 @@ impl Iterator for Chunks {
                             out.put_slice(b"]}\n");
                             self.state = ChunkState::End;
                         } else {
-                            out.reserve(CHUNK + CHUNK / 4);
                             *pending = some.into_iter();
                         }
                         continue;
                     };
+                    if out.capacity() < CHUNK {
+                        // Room for a chunk at once, or for what is left: each time it grows, all
+                        // that is in it may be copied.
+                        let left = (pending.len() + 1) * (object.as_slice().len() + 1);
+                        out.reserve(left.min(CHUNK + CHUNK / 4));
+                    }
                     if !std::mem::take(first) {
                         out.put_slice(b",");
                     }

@@ -24,7 +24,7 @@ use crate::progress::Progress;
 use crate::resource::{Fault, Resource};
 use crate::shape::Shape;
 use crate::snapshot::Snapshot;
-use crate::view::{End, Filter, Round};
+use crate::view::{End, Filter, NextRound};
 use crate::watcher::{Start, Watcher};
 use crate::window::Bounds;
 
@@ -57,8 +57,8 @@ pub struct Cacher {
     is_lost: bool,
     /// The store is another: what watchers were told is not true any more (R37).
     is_replaced: bool,
-    /// Watchers that are to be woken.
-    due: Vec<Round>,
+    /// Rounds that are to begin, each at its time.
+    due: Vec<NextRound>,
 }
 
 /// The way in: cheap to clone.
@@ -185,7 +185,8 @@ impl Cacher {
                     },
                 }
             }
-            self.due.drain(..).for_each(Round::begin);
+            // Nobody knows when the store can be followed again.
+            self.due.drain(..).for_each(NextRound::begin);
             if !self.is_lost {
                 // A store that ends its watches at once must not keep us busy.
                 let _ = stop.run_until_cancelled(tokio::time::sleep(RETRY)).await;
@@ -276,7 +277,7 @@ impl Cacher {
     }
 
     fn wake(&mut self, now: Instant) {
-        self.due.extract_if(.., |round| round.at <= now).for_each(Round::begin);
+        self.due.extract_if(.., |round| round.at <= now).for_each(NextRound::begin);
     }
 
     fn sweep(&self) {

@@ -35,14 +35,9 @@ impl Progress {
         self.reached.store(revision.0, Ordering::Release);
     }
 
-    /// Wakes everyone who waits.
+    /// Wakes everyone who waits, whether there is something new or not.
     pub(crate) fn tell(&self) {
         self.told.send_replace(self.get());
-    }
-
-    /// Wakes everyone who waits, though there is nothing new.
-    pub(crate) fn nudge(&self) {
-        self.told.send_modify(|_| {});
     }
 
     /// A way to wait for the next time it is set.

@@ -21,7 +21,7 @@ use crate::filling::Filling;
 use crate::loans::Loans;
 use crate::shape::{Settled, Shape};
 use crate::snapshot::{Objects, Snapshot};
-use crate::view::{End, Filter, Portion, Round, View, Views, select};
+use crate::view::{End, Filter, NextRound, Portion, View, Views, select};
 use crate::window::{Bounds, Window};
 
 /// One resource.
@@ -221,7 +221,10 @@ impl Resource {
 
     /// Applies changes of this resource, in order, and wakes the watchers they concern, but for
     /// those that are answered. All of the changes or none.
-    pub(crate) fn apply(&self, stored: &[headwater_store::Change]) -> Result<Vec<Round>, Fault> {
+    pub(crate) fn apply(
+        &self,
+        stored: &[headwater_store::Change],
+    ) -> Result<Vec<NextRound>, Fault> {
         let mut guard = self.hub();
         let hub = &mut *guard;
         let state = self.state();

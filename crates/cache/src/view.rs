@@ -208,7 +208,7 @@ impl View {
 
     /// Wakes the watchers, though there is nothing new for them.
     fn nudge(&self) {
-        self.head.nudge();
+        self.head.tell();
     }
 
     /// Reads events after `position`.
@@ -259,13 +259,13 @@ impl View {
     }
 }
 
-/// A round that is due.
-pub(crate) struct Round {
+/// A round that is to begin later.
+pub(crate) struct NextRound {
     pub(crate) at: Instant,
     view: Arc<View>,
 }
 
-impl Round {
+impl NextRound {
     pub(crate) fn begin(self) {
         self.view.begin_round();
     }
@@ -444,11 +444,11 @@ impl Views {
 
     /// Wakes the watchers of every view that was offered something; answers those whose watchers
     /// are to be woken later.
-    pub(crate) fn announce(&mut self, revision: Revision) -> Vec<Round> {
+    pub(crate) fn announce(&mut self, revision: Revision) -> Vec<NextRound> {
         let announced = self.touched.drain(..);
         let later = announced.filter_map(|view| {
             let at = view.announce(revision)?;
-            Some(Round { at, view })
+            Some(NextRound { at, view })
         });
         later.collect()
     }

@@ -622,7 +622,7 @@ fn pod() -> impl Strategy<Value = Value> {
 }
 
 /// What the one who creates an object owns, by comparing it with an empty one.
-fn compared(object: &Value, ignored: &[&str], structure: Builtin) -> String {
+fn compared<S: Structure>(object: &Value, ignored: &[&str], structure: S) -> String {
     let empty = structure.empty();
     let changes = compare_objects(&empty, object, ignored, structure);
     let mut owned = changes.modified;
@@ -644,6 +644,8 @@ proptest! {
             let found = fields_of_creator(&structure.empty(), &pod, ignored, structure);
             prop_assert_eq!(found, compared(&pod, ignored, structure));
         }
+        let found = fields_of_creator(&Loose::Root.empty(), &pod, ignored, Loose::Root);
+        prop_assert_eq!(found, compared(&pod, ignored, Loose::Root));
     }
 
     #[test]

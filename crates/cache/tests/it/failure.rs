@@ -14,6 +14,7 @@ use headwater_store::{
 };
 
 use crate::fixture::{Pond, all, events, pod, pods, told, window};
+use crate::rounds::{all_given, crowd, handed_on};
 
 /// A store that can be exchanged behind its users' backs, and whose watches can be spoiled.
 struct Troubled {
@@ -185,6 +186,22 @@ async fn a_hole_in_the_feed_is_noticed_and_healed() {
     pond.cache.reach(c).await.unwrap();
     assert_eq!(told(&watcher.next().await), "closed", "a stream with a hole cannot go on");
     assert_eq!(pond.object(&pod("ns/a")).revision(), c);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crowd_that_is_to_be_woken_does_not_wait_for_the_store() {
+    let store = Troubled::new();
+    let pond = Pond::over(store.clone(), window(10)).await;
+    let (_crowd, mut told) = crowd(&pond).await;
+    pond.put(&pod("ns/a")).await;
+    all_given(&mut told).await;
+    handed_on().await;
+    let b = pond.put(&pod("ns/b")).await;
+    store.cut(Mood::Hangs);
+    let given = tokio::time::timeout(Duration::from_secs(60), all_given(&mut told)).await;
+    for (_, revisions) in given.expect("the watchers hang") {
+        assert_eq!(revisions, [b]);
+    }
 }
 
 #[tokio::test(start_paused = true)]

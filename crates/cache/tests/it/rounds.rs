@@ -14,9 +14,10 @@ use crate::fixture::{Pond, all, pod, window};
 const WATCHERS: usize = 1_000;
 
 /// What a watcher that waited was given, and when.
-type Given = (Duration, Vec<Revision>);
+pub(crate) type Given = (Duration, Vec<Revision>);
 
-/// How long it takes to hand on what a watcher was given.
+/// How long it takes to hand on what a watcher was given. Time stands still in these tests but for
+/// what somebody waits for.
 const DELIVERY: Duration = Duration::from_millis(3);
 
 /// Tells what a watcher is given until it ends.
@@ -29,7 +30,7 @@ async fn follow(mut watcher: Watcher, began: Instant, tell: mpsc::Sender<Given>)
 }
 
 /// A thousand watchers that wait.
-async fn crowd(pond: &Pond) -> (JoinSet<()>, mpsc::Receiver<Given>) {
+pub(crate) async fn crowd(pond: &Pond) -> (JoinSet<()>, mpsc::Receiver<Given>) {
     let (tell, told) = mpsc::channel(WATCHERS);
     let (mut crowd, began) = (JoinSet::new(), Instant::now());
     for _ in 0..WATCHERS {
@@ -39,12 +40,18 @@ async fn crowd(pond: &Pond) -> (JoinSet<()>, mpsc::Receiver<Given>) {
     (crowd, told)
 }
 
-async fn all_given(told: &mut mpsc::Receiver<Given>) -> Vec<Given> {
+/// What each of them is given next.
+pub(crate) async fn all_given(told: &mut mpsc::Receiver<Given>) -> Vec<Given> {
     let mut given = Vec::new();
     while given.len() < WATCHERS {
         given.push(told.recv().await.unwrap());
     }
     given
+}
+
+/// Lets all of them hand on what they were given, so that they wait again.
+pub(crate) async fn handed_on() {
+    tokio::time::sleep(DELIVERY + Duration::from_millis(1)).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -55,7 +62,7 @@ async fn the_first_of_a_burst_comes_at_once_and_the_others_together() {
     for (after, revisions) in all_given(&mut told).await {
         assert_eq!((after, revisions), (Duration::ZERO, vec![first]));
     }
-    tokio::time::sleep(DELIVERY + Duration::from_millis(1)).await;
+    handed_on().await;
     let rest = vec![pond.put(&pod("ns/b")).await, pond.put(&pod("ns/c")).await];
     for given in all_given(&mut told).await {
         assert_eq!(given, (2 * DELIVERY, rest.clone()));
@@ -68,7 +75,7 @@ async fn a_feed_that_ends_leaves_nobody_waiting() {
     let (mut crowd, mut told) = crowd(&pond).await;
     pond.put(&pod("ns/a")).await;
     all_given(&mut told).await;
-    tokio::time::sleep(DELIVERY + Duration::from_millis(1)).await;
+    handed_on().await;
     let last = pond.put(&pod("ns/b")).await;
     pond.stop.cancel();
     for (_, revisions) in all_given(&mut told).await {

@@ -21,6 +21,7 @@ mod time;
 mod typed;
 mod yaml;
 
+pub(crate) use json::kept;
 pub use json::{DEPTH_MAX, Malformed, NESTED_MAX, json, stored};
 pub use yaml::yaml;
 

@@ -77,6 +77,8 @@ impl Plan {
 
     fn value(&self, shape: &Shape, value: &mut Value) {
         match (shape, value) {
+            // It was given them when it was stored.
+            (_, Value::Object(object)) if object.is_kept() => {}
             (Shape::Struct(id), Value::Object(object)) => {
                 self.object(Types::builtin().get(*id), object);
             }
@@ -92,6 +94,16 @@ impl Plan {
 }
 
 impl Rule {
+    /// Whether it is about a part of an object that was given its defaults before.
+    fn is_done(&self, object: &Object) -> bool {
+        match &self.action {
+            Action::Set(to, _) | Action::SetZero(to, _) | Action::Copy(to, _) => {
+                matches!(&**to, [member, _, ..] if is_kept(object, member))
+            }
+            Action::Call(_) => false,
+        }
+    }
+
     fn read(line: &'static str) -> Rule {
         if let Some(name) = line.strip_prefix('@') {
             return Rule { when: When::Always, action: Action::Call(named(name)) };
@@ -111,7 +123,7 @@ impl Rule {
     }
 
     fn apply(&self, object: &mut Object) {
-        if !self.when.holds(object) {
+        if self.is_done(object) || !self.when.holds(object) {
             return;
         }
         match &self.action {
@@ -130,6 +142,11 @@ impl Rule {
             _ => {}
         }
     }
+}
+
+/// Whether a member is as it is stored: then it was given its defaults before.
+fn is_kept(object: &Object, member: &str) -> bool {
+    matches!(object.get(member), Some(Value::Object(members)) if members.is_kept())
 }
 
 /// Objects on the way are made; anything else on the way is left alone.
@@ -215,7 +232,7 @@ fn custom_names(spec: &mut Object) {
 
 /// On the host's network a container's ports are the host's.
 fn host_ports(pod: &mut Object) {
-    if get(pod, &["spec", "hostNetwork"]) != Some(&Value::Bool(true)) {
+    if is_kept(pod, "spec") || get(pod, &["spec", "hostNetwork"]) != Some(&Value::Bool(true)) {
         return;
     }
     for list in ["containers", "initContainers"] {
@@ -295,6 +312,9 @@ fn pod_ips(status: &mut Object) {
 
 /// Only pods, not templates: who limits a resource and requests nothing requests the limit.
 fn requests_from_limits(pod: &mut Object) {
+    if is_kept(pod, "spec") {
+        return;
+    }
     for list in ["containers", "initContainers"] {
         for container in items(pod, &["spec", list]) {
             if let Some(Value::Object(resources)) = container.get_mut("resources") {

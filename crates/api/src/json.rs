@@ -4,11 +4,12 @@
 //!
 //! A write builds, walks and drops several trees, so a tree is made of few allocations: members of
 //! an object are one sorted list, and short text (nearly every key and most values) lies where it is
-//! used. The methods are those of `serde_json`'s tree, so that a reader knows them.
+//! used. What a write reads of the store stays text as long as nobody looks ([`settle`]). The methods are those of `serde_json`'s tree, so that a reader knows them.
 
 mod value;
 mod key;
 mod map;
+mod kept;
 mod equal;
 mod index;
 mod serial;
@@ -17,8 +18,10 @@ mod print;
 pub use serde_json::Number;
 
 pub use crate::__json as json;
+pub use kept::{is_broken, settle};
 pub use key::Key;
 pub use map::{Entry, Map};
+pub(crate) use print::printed_at;
 pub use print::{push_member, push_string, push_text, push_value, to_vec};
 pub use serial::{from_value, to_value};
 pub use value::Value;

@@ -15,6 +15,7 @@ mod owned;
 mod stored;
 mod structure;
 mod versions;
+mod within;
 
 use std::borrow::Cow;
 
@@ -31,7 +32,6 @@ pub use versions::Versions;
 use compare::{compare_objects, zip};
 use created::fields_of_creator;
 use entry::Entries;
-use fields::Fields;
 use versions::Elsewhere;
 
 /// Who writes what, when.
@@ -301,18 +301,6 @@ const SYSTEM_METADATA: [&str; 9] = [
     "managedFields",
     "resourceVersion",
 ];
-
-fn stripped(mut set: Fields<'_>) -> Fields<'_> {
-    set.remove_field("apiVersion");
-    set.remove_field("kind");
-    set.edit_field("metadata", |metadata| {
-        metadata.member = false;
-        for name in SYSTEM_METADATA {
-            metadata.below.remove_field(name);
-        }
-    });
-    set
-}
 
 fn managed_of(object: &Value) -> Option<&Value> {
     object.get("metadata")?.get("managedFields")

@@ -114,6 +114,16 @@ impl<'a> Scanner<'a> {
         Scanner { bytes, at: at as usize }
     }
 
+    /// What comes from here on.
+    pub(crate) fn rest(&self) -> &'a [u8] {
+        &self.bytes[self.at..]
+    }
+
+    /// Moves past bytes that were looked at already.
+    pub(crate) fn skip(&mut self, count: usize) {
+        self.at += count;
+    }
+
     /// Where the scanner stands.
     pub fn offset(&self) -> usize {
         self.at

@@ -5,15 +5,16 @@
 //! limit (S8.28).
 
 use std::convert::Infallible;
-use std::io::{self, Write};
+use std::io::{self, IoSlice, Write};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use futures::{Stream, StreamExt, TryStreamExt};
-use headwater_api::Status;
+use headwater_api::{Object, Status};
 use http::header::{self, HeaderMap, HeaderValue};
 use http::{HeaderName, StatusCode};
 use http_body::Frame;
@@ -23,7 +24,7 @@ use http_body_util::{BodyExt, Full, Limited, StreamBody};
 use crate::status;
 
 /// The body of a response.
-pub type Body = UnsyncBoxBody<Bytes, io::Error>;
+pub type Body = UnsyncBoxBody<Data, io::Error>;
 
 /// A response.
 pub type Response = http::Response<Body>;
@@ -36,6 +37,142 @@ pub(crate) const GZIP_ABOVE: usize = 128 * 1024;
 
 /// What a chunk of a streamed answer aims for.
 pub(crate) const CHUNK: usize = 64 * 1024;
+
+/// A part of a body.
+#[derive(Debug)]
+pub enum Data {
+    /// Bytes of its own.
+    Bytes(Bytes),
+    /// Pieces that are sent from where they lie.
+    Pieces(Pieces),
+}
+
+/// Pieces of a body, one after the other.
+#[derive(Debug, Default)]
+pub struct Pieces {
+    all: Vec<Piece>,
+    /// The first that is not sent, and how much of it is.
+    next: usize,
+    sent: usize,
+    /// Bytes that are not sent.
+    left: usize,
+}
+
+/// A piece of a body.
+#[derive(Debug)]
+pub(crate) enum Piece {
+    Bytes(Bytes),
+    /// An object as an item of a list, without the brace it begins with.
+    Tail(Arc<Object>),
+    /// An object.
+    Whole(Arc<Object>),
+}
+
+impl Piece {
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            Piece::Bytes(bytes) => bytes,
+            Piece::Tail(object) => object.item_tail(),
+            Piece::Whole(object) => object.as_slice(),
+        }
+    }
+}
+
+impl Pieces {
+    pub(crate) fn with_capacity(capacity: usize) -> Pieces {
+        Pieces { all: Vec::with_capacity(capacity), ..Pieces::default() }
+    }
+
+    pub(crate) fn push(&mut self, piece: Piece) {
+        self.left += piece.as_slice().len();
+        self.all.push(piece);
+    }
+
+    /// What is not sent, piece by piece.
+    fn slices(&self) -> impl Iterator<Item = &[u8]> {
+        let mut sent = self.sent;
+        let pieces = self.all[self.next..].iter();
+        pieces.map(move |piece| &piece.as_slice()[std::mem::take(&mut sent)..])
+    }
+}
+
+impl Buf for Pieces {
+    fn remaining(&self) -> usize {
+        self.left
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.slices().find(|slice| !slice.is_empty()).unwrap_or_default()
+    }
+
+    fn chunks_vectored<'a>(&'a self, into: &mut [IoSlice<'a>]) -> usize {
+        let slices = self.slices().filter(|slice| !slice.is_empty());
+        into.iter_mut().zip(slices).map(|(into, slice)| *into = IoSlice::new(slice)).count()
+    }
+
+    fn advance(&mut self, count: usize) {
+        assert!(count <= self.left, "no more is sent than there is");
+        self.left -= count;
+        self.sent += count;
+        while let Some(piece) = self.all.get(self.next)
+            && self.sent >= piece.as_slice().len()
+        {
+            self.sent -= piece.as_slice().len();
+            self.next += 1;
+        }
+    }
+}
+
+impl Buf for Data {
+    fn remaining(&self) -> usize {
+        match self {
+            Data::Bytes(bytes) => bytes.remaining(),
+            Data::Pieces(pieces) => pieces.remaining(),
+        }
+    }
+
+    fn chunk(&self) -> &[u8] {
+        match self {
+            Data::Bytes(bytes) => bytes.chunk(),
+            Data::Pieces(pieces) => pieces.chunk(),
+        }
+    }
+
+    fn chunks_vectored<'a>(&'a self, into: &mut [IoSlice<'a>]) -> usize {
+        match self {
+            Data::Bytes(bytes) => bytes.chunks_vectored(into),
+            Data::Pieces(pieces) => pieces.chunks_vectored(into),
+        }
+    }
+
+    fn advance(&mut self, count: usize) {
+        match self {
+            Data::Bytes(bytes) => bytes.advance(count),
+            Data::Pieces(pieces) => pieces.advance(count),
+        }
+    }
+}
+
+macro_rules! from_bytes {
+    ($($bytes:ty),*) => {
+        $(impl From<$bytes> for Data {
+            fn from(bytes: $bytes) -> Data {
+                Data::Bytes(bytes.into())
+            }
+        })*
+    };
+}
+from_bytes!(Bytes, BytesMut, Vec<u8>, String, &'static str);
+
+/// In one piece: what is in several is copied.
+impl From<Data> for Bytes {
+    fn from(data: Data) -> Bytes {
+        match data {
+            Data::Bytes(bytes) => bytes,
+            Data::Pieces(mut pieces) => pieces.copy_to_bytes(pieces.remaining()),
+        }
+    }
+}
 
 /// Reads a request body of at most [`REQUEST_MAX`] bytes.
 pub async fn read<B>(headers: &HeaderMap, body: B) -> Result<Bytes, Status>
@@ -57,18 +194,18 @@ where
 }
 
 /// A body that is complete.
-pub fn full(bytes: impl Into<Bytes>) -> Body {
-    Full::new(bytes.into()).map_err(|never: Infallible| match never {}).boxed_unsync()
+pub fn full(data: impl Into<Data>) -> Body {
+    Full::new(data.into()).map_err(|never: Infallible| match never {}).boxed_unsync()
 }
 
 /// A body that comes in pieces.
-pub fn stream(chunks: impl Stream<Item = Bytes> + Send + 'static) -> Body {
-    StreamBody::new(chunks.map(|chunk| Ok(Frame::data(chunk)))).boxed_unsync()
+pub fn stream(chunks: impl Stream<Item: Into<Data>> + Send + 'static) -> Body {
+    StreamBody::new(chunks.map(|chunk| Ok(Frame::data(chunk.into())))).boxed_unsync()
 }
 
 /// A body that comes in pieces and may break off.
 pub fn try_stream(chunks: impl Stream<Item = io::Result<Bytes>> + Send + 'static) -> Body {
-    StreamBody::new(chunks.map_ok(Frame::data)).boxed_unsync()
+    StreamBody::new(chunks.map_ok(|chunk| Frame::data(chunk.into()))).boxed_unsync()
 }
 
 /// An answer of the given type.
@@ -80,12 +217,12 @@ pub fn answer(code: StatusCode, content_type: &'static str, body: Body) -> Respo
 }
 
 /// A JSON answer.
-pub fn json(code: StatusCode, bytes: impl Into<Bytes>) -> Response {
+pub fn json(code: StatusCode, bytes: impl Into<Data>) -> Response {
     answer(code, "application/json", full(bytes))
 }
 
 /// A plain-text answer.
-pub fn text(code: StatusCode, text: impl Into<Bytes>) -> Response {
+pub fn text(code: StatusCode, text: impl Into<Data>) -> Response {
     answer(code, "text/plain; charset=utf-8", full(text))
 }
 
@@ -134,23 +271,23 @@ fn accepts_gzip(element: &str) -> bool {
 pub async fn json_chunks(
     code: StatusCode,
     finish: Finish,
-    mut chunks: impl Stream<Item = Bytes> + Send + Unpin + 'static,
+    mut chunks: impl Stream<Item = Data> + Send + Unpin + 'static,
 ) -> Response {
     let mut indent = finish.pretty.then(Indent::default);
-    let mut shaped = move |chunk: Bytes| match &mut indent {
-        Some(indent) => indent.feed(&chunk),
+    let mut shaped = move |chunk: Data| match &mut indent {
+        Some(indent) => Data::Bytes(indent.feed(&Bytes::from(chunk))),
         None => chunk,
     };
-    let mut first: Vec<Bytes> = Vec::new();
+    let mut first: Vec<Data> = Vec::new();
     let mut held = 0;
     while held <= GZIP_ABOVE {
         match chunks.next().await {
             Some(chunk) => {
                 let chunk = shaped(chunk);
-                held += chunk.len();
+                held += chunk.remaining();
                 first.push(chunk);
             }
-            None => return whole(code, finish, &first, held),
+            None => return whole(code, finish, first, held),
         }
     }
     let rest = futures::stream::iter(first).chain(chunks.map(shaped));
@@ -160,15 +297,18 @@ pub async fn json_chunks(
     answer(code, "application/json", stream(rest))
 }
 
-fn whole(code: StatusCode, finish: Finish, chunks: &[Bytes], size: usize) -> Response {
+fn whole(code: StatusCode, finish: Finish, chunks: Vec<Data>, size: usize) -> Response {
     if finish.gzip && size > GZIP_ABOVE {
-        let chunks: Vec<Bytes> = chunks.to_vec();
         return gzipped(code, stream(Gzip::new(futures::stream::iter(chunks))));
     }
-    match chunks {
-        [one] => json(code, one.clone()),
-        many => json(code, many.concat()),
+    let mut pieces = Pieces::with_capacity(chunks.len());
+    for chunk in chunks {
+        match chunk {
+            Data::Bytes(bytes) => pieces.push(Piece::Bytes(bytes)),
+            Data::Pieces(more) => more.all.into_iter().for_each(|piece| pieces.push(piece)),
+        }
     }
+    answer(code, "application/json", full(Data::Pieces(pieces)))
 }
 
 /// A JSON answer that is compressed already.
@@ -191,7 +331,7 @@ impl<S> Gzip<S> {
     }
 }
 
-impl<S: Stream<Item = Bytes> + Unpin> Stream for Gzip<S> {
+impl<S: Stream<Item = Data> + Unpin> Stream for Gzip<S> {
     type Item = Bytes;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
@@ -201,7 +341,7 @@ impl<S: Stream<Item = Bytes> + Unpin> Stream for Gzip<S> {
             // Writing to a Vec cannot fail.
             let output = match next {
                 Some(chunk) => {
-                    encoder.write_all(&chunk).expect("a Vec takes everything");
+                    encoder.write_all(&Bytes::from(chunk)).expect("a Vec takes everything");
                     std::mem::take(encoder.get_mut())
                 }
                 None => {
@@ -295,6 +435,45 @@ mod tests {
             text.extend_from_slice(&indent.feed(piece));
         }
         assert_eq!(String::from_utf8(text).unwrap(), serde_json::to_string_pretty(&value).unwrap());
+    }
+
+    fn object(name: &str) -> Arc<Object> {
+        let text = format!(r#"{{"kind":"A","apiVersion":"v1","metadata":{{"name":"{name}"}}}}"#);
+        let revision = headwater_api::Revision::parse("7").unwrap();
+        let event = headwater_api::EventType::Added;
+        Arc::new(Object::decode(text.as_bytes(), revision, event, &[]).unwrap())
+    }
+
+    #[test]
+    fn pieces_are_sent_once_and_in_order_however_much_is_taken() {
+        let first = object("first");
+        let sent = [b"ab".as_slice(), first.item_tail(), first.as_slice(), b"c"].concat();
+        for taken in 1..sent.len() + 1 {
+            let mut pieces = Pieces::default();
+            let parts = [
+                Piece::Bytes(Bytes::from_static(b"ab")),
+                Piece::Bytes(Bytes::new()),
+                Piece::Tail(first.clone()),
+                Piece::Whole(first.clone()),
+                Piece::Bytes(Bytes::from_static(b"c")),
+                Piece::Bytes(Bytes::new()),
+            ];
+            parts.into_iter().for_each(|piece| pieces.push(piece));
+            let mut data = Data::Pieces(pieces);
+            let mut found = Vec::new();
+            while data.has_remaining() {
+                let mut slices = [IoSlice::new(&[]); 3];
+                let count = data.chunks_vectored(&mut slices);
+                assert_eq!(&*slices[0], data.chunk());
+                let ready: Vec<u8> =
+                    slices[..count].iter().flat_map(|slice| slice.to_vec()).collect();
+                let taken = taken.min(ready.len());
+                found.extend_from_slice(&ready[..taken]);
+                data.advance(taken);
+                assert_eq!(data.remaining(), sent.len() - found.len());
+            }
+            assert_eq!(found, sent, "{taken} at a time");
+        }
     }
 
     #[track_caller]

@@ -1,6 +1,6 @@
 //! Encoding: objects, lists and events in the representation a client asked for.
 //!
-//! River: snapshot, events → **encode** → HTTP body. The whole object as JSON is copied from shared
+//! River: snapshot, events → **encode** → HTTP body. The whole object as JSON is sent from shared
 //! bytes; the other representations are made from it, and events at most once each.
 
 mod bookmark;
@@ -8,7 +8,7 @@ pub(crate) mod gzip;
 
 use std::sync::Arc;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use headwater_api::accept::{Encoding, IncludeObject, MetaVersion, Representation, Shape};
 use headwater_api::json::{Value, json};
 use headwater_api::object::{FRAME_END, frame};
@@ -19,7 +19,7 @@ use http::StatusCode;
 use http::header::{self, HeaderName, HeaderValue};
 use jiff::Timestamp;
 
-use crate::body::{self, CHUNK, Response};
+use crate::body::{self, CHUNK, Data, Piece, Pieces, Response};
 use crate::custom::{conversion, form};
 use crate::fairness::ListPlace;
 use crate::object::{canonical, packed_tree, tree, wire};
@@ -79,7 +79,7 @@ fn json_answer(call: &Call, code: StatusCode, json: Bytes) -> Response {
     if call.representation.encoding == Encoding::Yaml {
         return yaml(code, &json);
     }
-    let chunks = futures::stream::iter([json, Bytes::from_static(b"\n")]);
+    let chunks = futures::stream::iter([json.into(), "\n".into()]);
     // Two chunks that are at hand: this never waits.
     futures::executor::block_on(body::json_chunks(code, call.finish, chunks))
 }
@@ -213,10 +213,11 @@ pub(crate) async fn list(
         _place: place,
     };
     if call.representation.encoding == Encoding::Yaml {
-        let json: Vec<u8> = chunks.flatten().collect();
+        let json: Vec<u8> = chunks.flat_map(Bytes::from).collect();
         return yaml(StatusCode::OK, &json);
     }
-    if call.finish.gzip && !call.finish.pretty && chunks.is_of_stored_bytes() {
+    let may_be_blocks = !resource.kind.custom && chunks.is_of_stored_bytes();
+    if call.finish.gzip && !call.finish.pretty && may_be_blocks {
         let first = chunks.source.some();
         let size: usize = first.iter().map(|object| object.item_tail().len()).sum();
         if size > body::GZIP_ABOVE {
@@ -285,41 +286,42 @@ enum ChunkState {
 }
 
 impl Iterator for Chunks {
-    type Item = Bytes;
+    type Item = Data;
 
-    fn next(&mut self) -> Option<Bytes> {
-        let mut out = BytesMut::new();
+    fn next(&mut self) -> Option<Data> {
+        let mut chunk = Chunk::new(self.is_of_stored_bytes());
         loop {
             match &mut self.state {
-                ChunkState::End => return (!out.is_empty()).then(|| out.freeze()),
+                ChunkState::End => return chunk.some(),
                 ChunkState::Head { pending } => {
                     let pending = std::mem::take(pending);
-                    self.head(&mut out);
+                    chunk.write(|out| self.head(out));
                     self.state = ChunkState::Items { pending, first: true };
                 }
                 ChunkState::Items { pending, first } => {
                     let Some(object) = pending.next() else {
                         let some = self.source.some();
                         if some.is_empty() {
-                            out.put_slice(b"]}\n");
+                            chunk.write(|out| out.put_slice(b"]}\n"));
                             self.state = ChunkState::End;
                         } else {
                             *pending = some.into_iter();
                         }
                         continue;
                     };
-                    if out.capacity() < CHUNK {
-                        // Room for a chunk at once, or for what is left: each time it grows, all
-                        // that is in it may be copied.
-                        let left = (pending.len() + 1) * (object.as_slice().len() + 1);
-                        out.reserve(left.min(CHUNK + CHUNK / 4));
+                    let (is_first, left) = (std::mem::take(first), pending.len());
+                    match &mut chunk {
+                        Chunk::Pieces(pieces) => self.pieces(object, is_first, pieces),
+                        Chunk::Bytes(out) => {
+                            reserve(out, (left + 1) * (object.as_slice().len() + 1));
+                            if !is_first {
+                                out.put_slice(b",");
+                            }
+                            self.item(&object, out);
+                        }
                     }
-                    if !std::mem::take(first) {
-                        out.put_slice(b",");
-                    }
-                    self.item(&object, &mut out);
-                    if out.len() >= CHUNK {
-                        return Some(out.freeze());
+                    if chunk.len() >= CHUNK {
+                        return chunk.some();
                     }
                 }
             }
@@ -327,10 +329,75 @@ impl Iterator for Chunks {
     }
 }
 
+/// Room for a chunk at once, or for what is left: each time it grows, all that is in it may be copied.
+fn reserve(out: &mut BytesMut, left: usize) {
+    if out.capacity() < CHUNK {
+        out.reserve(left.min(CHUNK + CHUNK / 4));
+    }
+}
+
+/// A chunk that is being made.
+enum Chunk {
+    /// Of what is written for this list.
+    Bytes(BytesMut),
+    /// Of the bytes of objects, which stay where they are.
+    Pieces(Pieces),
+}
+
+impl Chunk {
+    fn new(is_of_stored_bytes: bool) -> Chunk {
+        match is_of_stored_bytes {
+            true => Chunk::Pieces(Pieces::with_capacity(PIECES)),
+            false => Chunk::Bytes(BytesMut::new()),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Chunk::Bytes(bytes) => bytes.len(),
+            Chunk::Pieces(pieces) => pieces.remaining(),
+        }
+    }
+
+    /// Adds what is not an item.
+    fn write(&mut self, write: impl FnOnce(&mut BytesMut)) {
+        match self {
+            Chunk::Bytes(out) => write(out),
+            Chunk::Pieces(pieces) => {
+                let mut out = BytesMut::new();
+                write(&mut out);
+                pieces.push(Piece::Bytes(out.freeze()));
+            }
+        }
+    }
+
+    fn some(self) -> Option<Data> {
+        (self.len() > 0).then(|| match self {
+            Chunk::Bytes(bytes) => bytes.into(),
+            Chunk::Pieces(pieces) => Data::Pieces(pieces),
+        })
+    }
+}
+
+/// Pieces that most chunks have room for.
+const PIECES: usize = 32;
+
 impl Chunks {
     /// Whether an item is made of nothing but the bytes of its object.
     fn is_of_stored_bytes(&self) -> bool {
-        self.shape == Shape::Whole && !self.kind.custom && !self.kind.is_converted()
+        self.shape == Shape::Whole && !self.kind.is_converted()
+    }
+
+    /// An item of stored bytes.
+    fn pieces(&self, object: Arc<Object>, is_first: bool, pieces: &mut Pieces) {
+        let (before, item): (&[u8], _) = match (self.kind.custom, is_first) {
+            (true, true) => return pieces.push(Piece::Whole(object)),
+            (true, false) => (b",", Piece::Whole(object)),
+            (false, true) => (b"{", Piece::Tail(object)),
+            (false, false) => (b",{", Piece::Tail(object)),
+        };
+        pieces.push(Piece::Bytes(Bytes::from_static(before)));
+        pieces.push(item);
     }
 
     fn head(&self, out: &mut BytesMut) {

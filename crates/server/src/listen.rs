@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use http::{Request, Response};
 use hyper::body::Incoming;
 use rustix::net::sockopt;
@@ -42,10 +42,15 @@ const BACKLOG: u32 = 4096;
 /// How long to wait when the system has no more descriptors: it will not get better at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
+/// What a part of a body is: bytes, or what can be sent like them.
+pub trait Part: Buf + From<Bytes> + Into<Bytes> + Send + 'static {}
+
+impl<T: Buf + From<Bytes> + Into<Bytes> + Send + 'static> Part for T {}
+
 /// Answers requests.
 pub trait Handle: Clone + Send + Sync + 'static {
     /// What answers are made of.
-    type Body: http_body::Body<Data = Bytes, Error = io::Error> + Send + Unpin + 'static;
+    type Body: http_body::Body<Data: Part, Error = io::Error> + Send + Unpin + 'static;
 
     /// Answers one request.
     fn handle(

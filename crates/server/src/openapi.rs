@@ -138,7 +138,7 @@ fn answer(call: &Call, document: &Document) -> Response {
         *response.status_mut() = StatusCode::NOT_MODIFIED;
         response
     } else {
-        let chunks = futures::stream::iter([document.json.clone()]);
+        let chunks = futures::stream::iter([document.json.clone().into()]);
         // One chunk that is at hand: this never waits.
         futures::executor::block_on(body::json_chunks(StatusCode::OK, call.finish, chunks))
     };

@@ -150,10 +150,14 @@ impl Call {
         self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
     }
 
-    /// Notes what the client is to be told beside the answer.
+    /// Notes what the client is to be told beside the answer, each thing once.
     pub(crate) fn warn<T: Into<String>>(&self, texts: impl IntoIterator<Item = T>) {
         let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
-        warnings.extend(texts.into_iter().map(Into::into));
+        for text in texts.into_iter().map(Into::into) {
+            if !warnings.contains(&text) {
+                warnings.push(text);
+            }
+        }
     }
 
     /// The answer, with everything that was noted.

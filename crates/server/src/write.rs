@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use headwater_api::json::Value;
+use headwater_api::json::{self, Value};
 use headwater_api::options::WriteOptions;
 use headwater_api::status::FieldError;
 use headwater_api::{Revision, Status, managed, status as api_status, warnings};
@@ -357,29 +357,31 @@ pub(crate) trait Change: Send {
 }
 
 /// PUT: the present state is replaced.
-pub(crate) struct Replace {
-    pub(crate) value: Value,
-    pub(crate) create: bool,
+pub(crate) struct Replace<F> {
+    /// What replaces it, until it is used.
+    value: Option<Value>,
+    /// Reads it again: hardly any write has to be tried twice.
+    read: F,
+    create: bool,
 }
 
-impl Change for Replace {
+impl<F: Fn() -> Result<Value, Status> + Send> Replace<F> {
+    fn take(&mut self) -> Result<Value, Status> {
+        self.value.take().map_or_else(|| (self.read)(), Ok)
+    }
+}
+
+impl<F: Fn() -> Result<Value, Status> + Send> Change for Replace<F> {
     fn is_whole(&self) -> bool {
         true
     }
 
     fn apply(&mut self, _: &Value) -> Result<Value, Status> {
-        let version = meta(&self.value, "resourceVersion");
-        if version.is_empty() {
-            return Ok(self.value.clone());
-        }
-        // With a version there is one try: a second one can only find out that it is stale.
-        let metadata = Value::from_iter([("resourceVersion", version)]);
-        let rest = Value::from_iter([("metadata", metadata)]);
-        Ok(std::mem::replace(&mut self.value, rest))
+        self.take()
     }
 
     fn absent(&mut self) -> Result<Option<Value>, Status> {
-        Ok(self.create.then(|| self.value.clone()))
+        self.create.then(|| self.take()).transpose()
     }
 }
 
@@ -392,11 +394,15 @@ pub(crate) async fn update(
 ) -> Result<Written, Status> {
     let options = WriteOptions::update(&call.query)?;
     let kind = &resource.kind;
-    let mut value = decode::body(kind, call, options.field_validation, &body)?;
-    check_name(&resource.name, &mut value)?;
-    check_namespace(kind, &resource.namespace, &mut value)?;
+    let validation = options.field_validation;
+    let read = || {
+        let mut value = decode::body(kind, call, validation, &body)?;
+        check_name(&resource.name, &mut value)?;
+        check_namespace(kind, &resource.namespace, &mut value)?;
+        Ok(value)
+    };
     let create = kind.traits.create_on_update && resource.subresource.is_empty();
-    let change = Replace { value, create };
+    let change = Replace { value: Some(read()?), read, create };
     Update { server, call, resource, options }.run(change).await
 }
 
@@ -535,6 +541,9 @@ impl Update<'_> {
             track(self.server, &mut manager, kind, Some(old), &mut new, made).await?;
         }
         let is_noop = new == *old && !self.is_stale();
+        if json::is_broken(old) {
+            return Err(status::internal("a stored object cannot be read"));
+        }
         if is_noop || self.options.dry_run {
             let stored = canonical(&new).into();
             return Ok(Some(self.done(Answer { stored, revision: current.revision })));

@@ -4,14 +4,18 @@
 //! a watch streams through it frame by frame.
 
 use std::convert::Infallible;
+use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use bytes::Bytes;
 use futures::future::BoxFuture;
+use headwater_server::Server;
 use headwater_server::identity::Peer;
-use headwater_server::{Response, Server};
 use http::Request;
 use http::header::{HeaderValue, USER_AGENT};
+use http_body_util::BodyExt;
+use http_body_util::combinators::UnsyncBoxBody;
 use kube::client::Body;
 use tower::Service;
 
@@ -21,13 +25,20 @@ pub(crate) struct InProcess {
     pub(crate) peer: Arc<Peer>,
 }
 
+/// The body of an answer, as clients take it.
+type Answer = UnsyncBoxBody<Bytes, io::Error>;
+
+fn in_bytes(body: headwater_server::Body) -> Answer {
+    body.map_frame(|frame| frame.map_data(Bytes::from)).boxed_unsync()
+}
+
 /// Who writes, where a client does not say: the first word of it becomes the field manager.
 const AGENT: HeaderValue = HeaderValue::from_static("headwater-testing");
 
 impl Service<Request<Body>> for InProcess {
-    type Response = Response;
+    type Response = http::Response<Answer>;
     type Error = Infallible;
-    type Future = BoxFuture<'static, Result<Response, Infallible>>;
+    type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
@@ -36,6 +47,6 @@ impl Service<Request<Body>> for InProcess {
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         request.headers_mut().entry(USER_AGENT).or_insert(AGENT);
         let (server, peer) = (self.server.clone(), Arc::clone(&self.peer));
-        Box::pin(async move { Ok(server.handle(&peer, request).await) })
+        Box::pin(async move { Ok(server.handle(&peer, request).await.map(in_bytes)) })
     }
 }

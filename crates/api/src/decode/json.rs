@@ -57,12 +57,21 @@ pub fn json(body: &[u8]) -> Result<Parsed, Malformed> {
 
 /// Parses an object that is stored, and was checked when it was written. The entries of its
 /// `managedFields` stay the text they are, as [`crate::managed`] wants them: they are about half of
-/// most objects.
+/// most objects. Its members that are objects, metadata aside, stay text until somebody looks.
 pub fn stored(object: &[u8]) -> Result<Value, Malformed> {
     let text = std::str::from_utf8(object)
         .map_err(|error| Malformed(format!("invalid UTF-8 at byte {}", error.valid_up_to())))?;
     let mut parser = Parser { packs: true, ..Parser::new(text) };
     parser.value(&Path::Root)
+}
+
+/// Parses the text of a member that was kept.
+pub(crate) fn kept(text: &str) -> Result<Map, Malformed> {
+    let mut parser = Parser::new(text);
+    match parser.value(&Path::Root)? {
+        Value::Object(members) if parser.peek().is_none() => Ok(members),
+        _ => Err(parser.unexpected("after a member")),
+    }
 }
 
 /// The path of every field of a document, in the order they are written. Meant for documents
@@ -88,7 +97,7 @@ struct Parser<'a> {
     duplicates: Vec<String>,
     /// Paths of all fields so far, if somebody wants to know.
     fields: Option<Vec<String>>,
-    /// `metadata.managedFields` is kept as text.
+    /// `metadata.managedFields` and members that are objects are kept as text.
     packs: bool,
 }
 
@@ -180,10 +189,9 @@ impl<'a> Parser<'a> {
             if let Some(fields) = &mut self.fields {
                 fields.push(Path::Field(path, &key).to_string());
             }
-            let value = if self.packs && key == "managedFields" && path.is_metadata() {
-                self.packed()?
-            } else {
-                self.value(&Path::Field(path, &key))?
+            let value = match self.packs {
+                true => self.packed(&Path::Field(path, &key))?,
+                false => self.value(&Path::Field(path, &key))?,
             };
             self.members.push((key, value));
             match self.peek() {
@@ -207,12 +215,25 @@ impl<'a> Parser<'a> {
         self.members.drain(start..).collect()
     }
 
-    /// A value as its text.
-    fn packed(&mut self) -> Result<Value, Malformed> {
+    /// A value, some as their text.
+    fn packed(&mut self, path: &Path<'_>) -> Result<Value, Malformed> {
+        match path {
+            Path::Field(above, "managedFields") if above.is_metadata() => {
+                Ok(self.skipped()?.into())
+            }
+            Path::Field(Path::Root, key) if *key != "metadata" && self.peek() == Some(b'{') => {
+                Ok(Value::Object(Map::kept(self.skipped()?)))
+            }
+            _ => self.value(path),
+        }
+    }
+
+    /// The text of the value that begins here.
+    fn skipped(&mut self) -> Result<&'a str, Malformed> {
         let mut scanner = Scanner::at(self.text.as_bytes(), self.at as u32);
         let span = scanner.value().map_err(|_| Malformed::new("unexpected end of JSON input"))?;
         self.at = scanner.offset();
-        Ok(self.text[span.start as usize..span.end as usize].into())
+        Ok(&self.text[span.start as usize..span.end as usize])
     }
 
     fn array(&mut self, path: &Path<'_>) -> Result<Value, Malformed> {

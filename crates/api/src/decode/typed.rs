@@ -94,6 +94,7 @@ impl Fit<'_> {
 
     fn value(&mut self, shape: &Shape, value: &mut Value, at: Place<'_>) -> Result<(), String> {
         match (shape, &mut *value) {
+            (Shape::Struct(_) | Shape::Map(_), Value::Object(object)) if object.is_kept() => Ok(()),
             (Shape::Any, _)
             | (Shape::Text | Shape::IntOrString, Value::String(_))
             | (Shape::Bool | Shape::SchemaOrBool(_), Value::Bool(_))

@@ -104,6 +104,7 @@ fn pod(pod: &mut Object) {
 fn pod_again(pod: &mut Object, old: &Object) {
     if let (Some(Value::Object(spec)), Some(Value::Object(before))) =
         (pod.get_mut("spec"), old.get("spec"))
+        && !spec.is_kept()
     {
         keep_absent(spec, before, &["priority", "preemptionPolicy"]);
         eviction_tolerations(spec);
@@ -209,8 +210,10 @@ fn service(service: &mut Object, old: &Object) {
 
 fn keep_absent(spec: &mut Object, before: &Object, names: &[&str]) {
     for name in names {
-        if let (true, Some(value)) = (is_zero(spec.get(name)), before.get(name)) {
-            spec.insert((*name).into(), value.clone());
+        if is_zero(spec.get(name))
+            && let Some(value) = before.peek(name)
+        {
+            spec.insert((*name).into(), value.into_owned());
         }
     }
 }

@@ -3,23 +3,34 @@
 //! Promise: each key once, and walks are in the order of the keys' bytes, so that equal objects
 //! print as equal bytes. Nearly all objects of an API are small: a sorted list finds a member as
 //! fast as a tree of nodes does, and is one allocation instead of one for each node. Large ones are
-//! a tree of nodes, so that no sequence of changes costs the square of their size.
+//! a tree of nodes, so that no sequence of changes costs the square of their size. Those of a stored
+//! object may be text still ([`Kept`]); that is nobody's concern but theirs who made them so.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, btree_map};
 use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 use std::{fmt, slice, vec};
 
+use super::kept::Kept;
 use super::{Key, Value};
 use crate::wide;
 
 /// The members of an object, sorted by key.
 #[derive(Clone)]
-pub struct Map(Members);
+pub struct Map(Form);
+
+#[derive(Clone)]
+enum Form {
+    /// At hand, and its own.
+    Own(Members),
+    /// Shared, until somebody changes them.
+    Kept(Arc<Kept>),
+}
 
 #[derive(Clone)]
 #[expect(clippy::box_collection, reason = "few maps have many members, and all are this wide")]
-enum Members {
+pub(super) enum Members {
     /// At most [`FEW_MAX`].
     Few(Vec<Member>),
     /// More than that, once.
@@ -37,17 +48,17 @@ const SCANNED_MAX: usize = 24;
 impl Map {
     /// No members.
     pub const fn new() -> Map {
-        Map(Members::Few(Vec::new()))
+        Map(Form::Own(Members::Few(Vec::new())))
     }
 
     /// No members yet, and room for some.
     pub fn with_capacity(capacity: usize) -> Map {
-        Map(Members::Few(Vec::with_capacity(capacity.min(FEW_MAX))))
+        Map::own(Members::Few(Vec::with_capacity(capacity.min(FEW_MAX))))
     }
 
     /// Members that are in order already, each once.
     pub(crate) fn sorted(members: impl ExactSizeIterator<Item = Member>) -> Map {
-        Map(match members.len() > FEW_MAX {
+        Map::own(match members.len() > FEW_MAX {
             true => Members::Many(Box::new(members.collect())),
             false => Members::Few(members.collect()),
         })
@@ -56,7 +67,7 @@ impl Map {
     /// Members in any order. Of those with the same key the last one stays.
     fn of(mut members: Vec<Member>) -> Map {
         if members.len() > FEW_MAX {
-            return Map(Members::Many(Box::new(members.into_iter().collect())));
+            return Map::own(Members::Many(Box::new(members.into_iter().collect())));
         }
         if !members.is_sorted_by(|one, other| one.0 < other.0) {
             members.sort_by(|one, other| one.0.cmp(&other.0));
@@ -68,33 +79,74 @@ impl Map {
                 is_same
             });
         }
-        Map(Members::Few(members))
+        Map::own(Members::Few(members))
+    }
+
+    fn own(members: Members) -> Map {
+        Map(Form::Own(members))
+    }
+
+    /// Members that are kept as text.
+    pub(super) fn of_kept(kept: Arc<Kept>) -> Map {
+        Map(Form::Kept(kept))
+    }
+
+    /// How they are kept, if they are.
+    pub(super) fn as_kept(&self) -> Option<&Arc<Kept>> {
+        match &self.0 {
+            Form::Own(_) => None,
+            Form::Kept(kept) => Some(kept),
+        }
+    }
+
+    #[inline(always)]
+    fn members(&self) -> &Members {
+        match &self.0 {
+            Form::Own(members) => members,
+            Form::Kept(kept) => kept.members(),
+        }
+    }
+
+    /// The members, to change them: from now on they are its own.
+    #[inline(always)]
+    fn members_mut(&mut self) -> &mut Members {
+        if let Form::Kept(_) = self.0 {
+            *self = Map::own(std::mem::take(self).into_members());
+        }
+        match &mut self.0 {
+            Form::Own(members) => members,
+            Form::Kept(_) => unreachable!("they were made its own above"),
+        }
+    }
+
+    pub(super) fn into_members(self) -> Members {
+        match self.0 {
+            Form::Own(members) => members,
+            Form::Kept(kept) => kept.take(),
+        }
     }
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        match &self.0 {
-            Members::Few(members) => members.len(),
-            Members::Many(members) => members.len(),
-        }
+        self.members().len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        match &self.0 {
+            Form::Own(members) => members.len() == 0,
+            Form::Kept(kept) => kept.text() == "{}",
+        }
     }
 
     /// The value of a key.
     pub fn get(&self, key: &str) -> Option<&Value> {
-        match &self.0 {
-            Members::Few(members) => position(members, key).map(|at| &members[at].1),
-            Members::Many(members) => members.get(key),
-        }
+        self.members().get(key)
     }
 
     /// The value of a key, to change it.
     pub fn get_mut(&mut self, key: &str) -> Option<&mut Value> {
-        match &mut self.0 {
+        match self.members_mut() {
             Members::Few(members) => position(members, key).map(|at| &mut members[at].1),
             Members::Many(members) => members.get_mut(key),
         }
@@ -107,7 +159,7 @@ impl Map {
 
     /// Sets a member; answers the value it had.
     pub fn insert(&mut self, key: Key, value: Value) -> Option<Value> {
-        let members = match &mut self.0 {
+        let members = match self.members_mut() {
             Members::Few(members) => members,
             Members::Many(members) => return members.insert(key, value),
         };
@@ -122,12 +174,13 @@ impl Map {
 
     /// Puts a member where its key belongs.
     fn put(&mut self, at: usize, key: Key, value: Value) -> &mut Value {
-        if let Members::Few(members) = &mut self.0
-            && members.len() == FEW_MAX
+        let members = self.members_mut();
+        if let Members::Few(few) = members
+            && few.len() == FEW_MAX
         {
-            self.0 = Members::Many(Box::new(std::mem::take(members).into_iter().collect()));
+            *members = Members::Many(Box::new(std::mem::take(few).into_iter().collect()));
         }
-        match &mut self.0 {
+        match members {
             Members::Few(members) => {
                 members.insert(at, (key, value));
                 &mut members[at].1
@@ -138,7 +191,7 @@ impl Map {
 
     /// Removes a member; answers the value it had.
     pub fn remove(&mut self, key: &str) -> Option<Value> {
-        match &mut self.0 {
+        match self.members_mut() {
             Members::Few(members) => position(members, key).map(|at| members.remove(at).1),
             Members::Many(members) => members.remove(key),
         }
@@ -147,7 +200,7 @@ impl Map {
     /// The place of a key, taken or not.
     pub fn entry(&mut self, key: impl Into<Key>) -> Entry<'_> {
         let key = key.into();
-        let place = match &self.0 {
+        let place = match self.members() {
             Members::Few(members) => place(members, &key),
             Members::Many(members) if members.contains_key(&key) => Ok(0),
             Members::Many(_) => Err(0),
@@ -156,7 +209,7 @@ impl Map {
             Ok(at) => at,
             Err(at) => return Entry::Vacant(Vacant { map: self, at, key }),
         };
-        Entry::Occupied(match &mut self.0 {
+        Entry::Occupied(match self.members_mut() {
             Members::Few(members) => &mut members[at].1,
             Members::Many(members) => members.get_mut(&key).expect("it was found above"),
         })
@@ -164,7 +217,7 @@ impl Map {
 
     /// Keeps what is wanted.
     pub fn retain(&mut self, mut wanted: impl FnMut(&Key, &mut Value) -> bool) {
-        match &mut self.0 {
+        match self.members_mut() {
             Members::Few(members) => members.retain_mut(|(key, value)| wanted(key, value)),
             Members::Many(members) => members.retain(wanted),
         }
@@ -182,7 +235,7 @@ impl Map {
 
     /// All members by key.
     pub fn iter(&self) -> Iter<'_> {
-        match &self.0 {
+        match self.members() {
             Members::Few(members) => Iter::Few(members.iter()),
             Members::Many(members) => Iter::Many(members.iter()),
         }
@@ -190,7 +243,7 @@ impl Map {
 
     /// All members by key, to change their values.
     pub fn iter_mut(&mut self) -> IterMut<'_> {
-        match &mut self.0 {
+        match self.members_mut() {
             Members::Few(members) => IterMut::Few(members.iter_mut()),
             Members::Many(members) => IterMut::Many(members.iter_mut()),
         }
@@ -209,6 +262,23 @@ impl Map {
     /// The values by key, to change them.
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut Value> {
         self.iter_mut().map(|(_, value)| value)
+    }
+}
+
+impl Members {
+    fn len(&self) -> usize {
+        match self {
+            Members::Few(members) => members.len(),
+            Members::Many(members) => members.len(),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn get(&self, key: &str) -> Option<&Value> {
+        match self {
+            Members::Few(members) => position(members, key).map(|at| &members[at].1),
+            Members::Many(members) => members.get(key),
+        }
     }
 }
 
@@ -374,7 +444,7 @@ impl IntoIterator for Map {
     type IntoIter = IntoIter;
 
     fn into_iter(self) -> IntoIter {
-        match self.0 {
+        match self.into_members() {
             Members::Few(members) => IntoIter::Few(members.into_iter()),
             Members::Many(members) => IntoIter::Many(members.into_iter()),
         }
@@ -401,6 +471,12 @@ impl<K: Into<Key>, V: Into<Value>> Extend<(K, V)> for Map {
     }
 }
 
+impl Default for Members {
+    fn default() -> Members {
+        Members::Few(Vec::new())
+    }
+}
+
 impl Default for Map {
     fn default() -> Map {
         Map::new()
@@ -409,7 +485,17 @@ impl Default for Map {
 
 impl PartialEq for Map {
     fn eq(&self, other: &Map) -> bool {
-        match (&self.0, &other.0) {
+        let are_one = match (&self.0, &other.0) {
+            (Form::Kept(one), Form::Kept(other)) => {
+                Arc::ptr_eq(one, other) || one.text() == other.text()
+            }
+            // Below what is shared.
+            _ => std::ptr::eq(self, other),
+        };
+        if are_one {
+            return true;
+        }
+        match (self.members(), other.members()) {
             (Members::Few(one), Members::Few(other)) => one == other,
             _ => self.len() == other.len() && self.iter().eq(other),
         }

@@ -7,12 +7,13 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use super::compare::{self, compare_objects};
+use super::created::fields_of_applier;
 use super::entry::{Entries, Entry, Operation};
 use super::fields::Fields;
 use super::owned::Owned;
 use super::versions::Elsewhere;
 use super::{Conflict, Error, Structure, Versions, Write};
-use super::{managed_of, merge, set_managed, stored_text, stripped, take};
+use super::{managed_of, merge, set_managed, stored_text, take};
 use crate::clock::rfc3339;
 use crate::json::{Map, Value};
 use crate::kind::Kind;
@@ -78,19 +79,20 @@ impl<'a, V: Versions> Apply<'a, V> {
     /// The object that is stored, and its entries.
     fn run(&self, entries: Entries<'a>, force: bool) -> Result<(Value, Option<String>), Error> {
         let id = Entry::id(self.write, Operation::Apply);
-        let mut set = compare::fields_of_object(self.config, self.structure);
-        for member in self.write.ignored {
-            set.remove_field(member);
-        }
+        let owned = fields_of_applier(self.config, self.write.ignored, self.structure);
         let mut entries = entries;
         let merged = merge::merge_objects(self.current, self.config, self.structure);
         let last = entries.remove(&id);
         let object = match &last {
             Some(last) if self.is_told_elsewhere(last, &entries) => {
-                self.prune_across(merged, last, &set, &entries)?
+                self.prune_across(merged, last, &self.wanted(), &entries)?
             }
-            Some(last) if last.fields.is_within(&set) => merged,
-            Some(last) => self.prune(&merged, &last.fields.set(), &set, &entries),
+            // Mostly all of it is wanted again.
+            Some(last) if last.fields.is_stored_as(&owned) => merged,
+            Some(last) => match self.wanted() {
+                set if last.fields.is_within(&set) => merged,
+                set => self.prune(&merged, &last.fields.set(), &set, &entries),
+            },
             None => merged,
         };
         let changes = compare_objects(self.current, &object, self.write.ignored, self.structure);
@@ -108,8 +110,18 @@ impl<'a, V: Versions> Apply<'a, V> {
         } else {
             Some(rfc3339(self.write.now).into())
         };
-        entries.insert(Entry::new(id, self.write.api_version, time, Owned::Set(stripped(set))));
+        let owned = Owned::Stored(owned.into());
+        entries.insert(Entry::new(id, self.write.api_version, time, owned));
         Ok((object, entries.encode()))
+    }
+
+    /// All that the configuration has.
+    fn wanted(&self) -> Fields<'a> {
+        let mut set = compare::fields_of_object(self.config, self.structure);
+        for member in self.write.ignored {
+            set.remove_field(member);
+        }
+        set
     }
 
     /// Removes what this manager owned before, wants no more, and no one else owns.

@@ -374,7 +374,7 @@ fn fields_of<S: Structure>(value: &Value, structure: S) -> Fields<'_> {
 }
 
 /// Whether a value is owned as one.
-fn is_leaf<S: Structure>(value: &Value, structure: S) -> bool {
+pub(super) fn is_leaf<S: Structure>(value: &Value, structure: S) -> bool {
     match structure.form() {
         Form::Map => !value.is_object() && !value.is_null(),
         Form::Deduced => !value.is_object(),

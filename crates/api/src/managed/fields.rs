@@ -191,16 +191,6 @@ impl<'a> Fields<'a> {
         self.0.retain(|(step, _)| step.name() != Some(name));
     }
 
-    /// What is said of a field; so that some of it can be taken out. A field that says nothing
-    /// afterwards is gone.
-    pub(super) fn edit_field(&mut self, name: &str, edit: impl FnOnce(&mut Node<'a>)) {
-        let Some(node) = self.get_mut(&Step::field(name)) else { return };
-        edit(node);
-        if !node.member && node.below.is_empty() {
-            self.remove_field(name);
-        }
-    }
-
     /// Adds a set to this one.
     pub(super) fn union(&mut self, other: Fields<'a>) {
         if self.is_empty() {

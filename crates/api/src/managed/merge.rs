@@ -7,6 +7,7 @@ use crate::json::{Map, Value};
 use super::compare::{Names, zip};
 use super::fields::{Fields, Step};
 use super::structure::{Form, Structure};
+use super::within::is_within;
 use crate::query::quote;
 
 /// The current object with a configuration put into it.
@@ -20,6 +21,12 @@ fn merge<S: Structure>(
     structure: S,
 ) -> Option<Value> {
     let (Some(current), Some(wanted)) = (ours, theirs) else { return theirs.or(ours).cloned() };
+    // What stays as it is stored is the same value, and need not be read.
+    if let Some(stored) = current.as_object().and_then(Map::stored_text)
+        && is_within(wanted, stored, structure)
+    {
+        return Some(current.clone());
+    }
     // What is wanted is mostly what is there, and plain equality is much cheaper than the walk below.
     if current == wanted {
         return Some(wanted.clone());
@@ -59,11 +66,8 @@ fn merge_maps<S: Structure>(ours: &Map, theirs: &Map, structure: S) -> Map {
 /// were: before the shared element that they stood before.
 fn merge_lists<S: Structure>(ours: &[Value], theirs: &[Value], structure: S) -> Vec<Value> {
     let Some(inner) = structure.element() else { return theirs.to_vec() };
-    let names = Names::of(structure);
-    let keys = |list: &[Value]| -> Option<Vec<Step<'static>>> {
-        list.iter().map(|element| names.name(element)).collect()
-    };
-    let (Some(our_keys), Some(their_keys)) = (keys(ours), keys(theirs)) else {
+    let (Some(our_keys), Some(their_keys)) = (keys(ours, structure), keys(theirs, structure))
+    else {
         return theirs.to_vec();
     };
     if our_keys == their_keys && are_few_and_distinct(&our_keys) {
@@ -122,6 +126,12 @@ fn merge_lists<S: Structure>(ours: &[Value], theirs: &[Value], structure: S) -> 
         }
     }
     merged
+}
+
+/// The names of all elements of a list; none if one of them has none.
+fn keys<S: Structure>(list: &[Value], structure: S) -> Option<Vec<Step<'static>>> {
+    let names = Names::of(structure);
+    list.iter().map(|element| names.name(element)).collect()
 }
 
 /// Whether a list is so short, and each of its elements there once, that this can be seen at once.

@@ -25,6 +25,11 @@ impl<'a> Owned<'a> {
         }
     }
 
+    /// Whether it is stored as this text.
+    pub(super) fn is_stored_as(&self, other: &str) -> bool {
+        matches!(self, Owned::Stored(text) if text == other)
+    }
+
     /// The set.
     pub(super) fn set(&self) -> Cow<'_, Fields<'_>> {
         match self {

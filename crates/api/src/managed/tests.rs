@@ -4,6 +4,8 @@ use crate::json::{Map, json};
 use proptest::prelude::*;
 
 use super::apply::LAST_APPLIED;
+use super::created::fields_of_applier;
+use super::fields::Fields;
 use super::stored::Meeting;
 use super::*;
 use crate::kind::{Kind, builtin};
@@ -632,7 +634,50 @@ fn compared<S: Structure>(object: &Value, ignored: &[&str], structure: S) -> Str
     String::from_utf8(text).unwrap()
 }
 
+/// What the manager of a configuration owns, by the set of its fields.
+fn set_of<S: Structure>(config: &Value, ignored: &[&str], structure: S) -> String {
+    let mut text = Vec::new();
+    compare::fields_of_object(config, structure).write(&mut text);
+    let mut set: Value = serde_json::from_slice(&text).unwrap();
+    let members = set.as_object_mut().unwrap();
+    for name in ["apiVersion", "kind"].iter().chain(ignored) {
+        members.remove(&format!("f:{name}"));
+    }
+    if let Some(Value::Object(metadata)) = members.get_mut("f:metadata") {
+        metadata.remove(".");
+        for name in SYSTEM_METADATA {
+            metadata.remove(&format!("f:{name}"));
+        }
+        if metadata.is_empty() {
+            members.remove("f:metadata");
+        }
+    }
+    let mut text = Vec::new();
+    push_value(&mut text, &set);
+    String::from_utf8(text).unwrap()
+}
+
 proptest! {
+    #[test]
+    fn what_an_applier_owns_is_what_its_configuration_has(
+        config in prop_oneof![3 => pod(), 1 => value()],
+        with_status: bool,
+    ) {
+        let ignored: &[&str] = if with_status { &[] } else { &["status"] };
+        for kind in [kind("", "Pod"), kind("apps", "Deployment")] {
+            let structure = Builtin::of(&kind).unwrap();
+            // Such as elements that are there twice: an apply of that is refused before.
+            if merge::validate(&config, structure).is_ok() {
+                let found = fields_of_applier(&config, ignored, structure);
+                prop_assert_eq!(found, set_of(&config, ignored, structure));
+            }
+        }
+        if config.is_object() {
+            let found = fields_of_applier(&config, ignored, Loose::Root);
+            prop_assert_eq!(found, set_of(&config, ignored, Loose::Root));
+        }
+    }
+
     #[test]
     fn what_a_creator_owns_is_what_a_new_object_has(
         pod in prop_oneof![3 => pod(), 1 => value()],

@@ -1,7 +1,7 @@
 //! What the server itself writes into objects: defaults, system fields, addresses.
 
 use headwater_api::clock::rfc3339;
-use headwater_api::json::{Map, Value};
+use headwater_api::json::{self, Map, Value};
 use headwater_api::{Status, defaults};
 
 use super::{Admit, Attempt};
@@ -57,6 +57,8 @@ fn on_update(attempt: &mut Attempt<'_>, old: &Value) {
     if matches!(attempt.subresource, "" | "scale") {
         defaults::prepare_for_update(attempt.kind.storage(), attempt.new, old);
     }
+    // From here on it is whole, and compared with what was there again and again.
+    json::settle(attempt.new, old);
     let before = &old["metadata"];
     let metadata = metadata(attempt.new);
     metadata.remove("selfLink");

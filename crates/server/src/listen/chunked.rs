@@ -30,7 +30,7 @@ const SLICES_MAX: usize = 16;
 pub(super) async fn send<S, B>(stream: &mut S, mut body: B, early: &mut Bytes) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
-    B: Body<Data = Bytes, Error = io::Error> + Unpin,
+    B: Body<Data: Into<Bytes>, Error = io::Error> + Unpin,
 {
     let mut out = Out::default();
     loop {
@@ -69,16 +69,19 @@ struct Out {
 
 impl Out {
     /// Adds the next part of the body; none is its end.
-    fn add(&mut self, frame: Option<Frame<Bytes>>) {
+    fn add(&mut self, frame: Option<Frame<impl Into<Bytes>>>) {
         // Trailers were not announced.
-        let data = match frame.map(Frame::into_data) {
+        let data: Bytes = match frame.map(Frame::into_data) {
             None => {
                 self.ended = true;
                 return self.push(Bytes::from_static(b"0\r\n\r\n"));
             }
-            Some(Ok(data)) if data.has_remaining() => data,
-            Some(_) => return,
+            Some(Ok(data)) => data.into(),
+            Some(Err(_)) => return,
         };
+        if data.is_empty() {
+            return;
+        }
         self.push(format!("{:X}\r\n", data.len()).into());
         self.push(data);
         self.push(Bytes::from_static(b"\r\n"));

@@ -19,7 +19,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
 use super::pulse::Pulse;
-use super::{HEADERS_MAX, Handle, Shared};
+use super::{HEADERS_MAX, Handle, Part, Shared};
 use crate::identity::Peer;
 
 /// A mark for a response: the connection ends after it. 401 has it always (S8.4).
@@ -194,18 +194,20 @@ enum Inner<B> {
 
 impl<B> Body for Tracked<B>
 where
-    B: Body<Data = Bytes, Error = io::Error> + Unpin,
+    B: Body<Data: Part, Error = io::Error> + Unpin,
 {
-    type Data = Bytes;
+    type Data = B::Data;
     type Error = io::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+    ) -> Poll<Option<Result<Frame<B::Data>, io::Error>>> {
         match &mut self.inner {
             Inner::Handler(body) => Pin::new(body).poll_frame(cx),
-            Inner::Own(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Inner::Own(bytes) => {
+                Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes.into()))))
+            }
             Inner::Lent(pulse) => {
                 pulse.head_is_written();
                 Poll::Pending

@@ -381,7 +381,7 @@ impl Watch {
                 assert!(self.pending.is_empty(), "half an event: {:?}", self.pending);
                 return None;
             };
-            self.pending.extend_from_slice(&frame.unwrap().into_data().unwrap());
+            self.pending.extend_from_slice(&Bytes::from(frame.unwrap().into_data().unwrap()));
         }
     }
 

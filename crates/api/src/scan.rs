@@ -119,6 +119,15 @@ impl<'a> Scanner<'a> {
         &self.bytes[self.at..]
     }
 
+    /// Moves past a key and its colon, if it is this one and written without escapes and spaces.
+    pub(crate) fn skip_key(&mut self, key: &str) -> bool {
+        let rest =
+            self.rest().strip_prefix(b"\"").and_then(|rest| rest.strip_prefix(key.as_bytes()));
+        let is_it = rest.is_some_and(|rest| rest.starts_with(b"\":"));
+        self.at += if is_it { key.len() + 3 } else { 0 };
+        is_it
+    }
+
     /// Moves past bytes that were looked at already.
     pub(crate) fn skip(&mut self, count: usize) {
         self.at += count;
@@ -144,7 +153,7 @@ impl<'a> Scanner<'a> {
         None
     }
 
-    fn expect(&mut self, wanted: u8) -> Result<(), Malformed> {
+    pub(crate) fn expect(&mut self, wanted: u8) -> Result<(), Malformed> {
         if self.peek() != Some(wanted) {
             return self.fail();
         }
@@ -205,6 +214,18 @@ impl<'a> Scanner<'a> {
         &mut self,
         mut visit: impl FnMut(Span, &mut Scanner<'a>) -> Result<(), E>,
     ) -> Result<(), E> {
+        self.members(|at| {
+            let key = at.string()?;
+            at.expect(b':')?;
+            visit(key, at)
+        })
+    }
+
+    /// The same for those who read the key themselves.
+    pub(crate) fn members<E: From<Malformed>>(
+        &mut self,
+        mut visit: impl FnMut(&mut Scanner<'a>) -> Result<(), E>,
+    ) -> Result<(), E> {
         self.expect(b'{')?;
         if self.peek() == Some(b'}') {
             self.at += 1;
@@ -212,9 +233,7 @@ impl<'a> Scanner<'a> {
         }
         loop {
             self.peek();
-            let key = self.string()?;
-            self.expect(b':')?;
-            visit(key, self)?;
+            visit(self)?;
             match self.peek() {
                 Some(b',') => self.at += 1,
                 Some(b'}') => {

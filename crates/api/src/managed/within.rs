@@ -27,9 +27,10 @@ fn within<S: Structure>(at: &mut Scanner<'_>, wanted: &Value, structure: S) -> R
     match (structure.form(), wanted) {
         (Form::Map | Form::Deduced, Value::Object(wanted)) => {
             let mut wanted = wanted.iter().peekable();
-            at.object(|key, at| {
-                let name = at.name(key);
-                let Some((key, value)) = wanted.next_if(|(key, _)| key.as_bytes() == &*name) else {
+            at.members(|at| {
+                let Some((key, value)) = wanted.next_if(|(key, _)| at.skip_key(key)) else {
+                    at.string()?;
+                    at.expect(b':')?;
                     return Ok(at.value().map(drop)?);
                 };
                 match structure.field(key).or_else(|| structure.element()) {

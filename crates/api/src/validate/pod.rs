@@ -14,6 +14,9 @@ use crate::status::{FieldError, FieldErrorKind};
 
 /// What only pods themselves are checked for.
 pub(super) fn pod(check: &mut Check<'_>, pod: &Object, path: &Path<'_>) {
+    if check.old.is_some_and(|old| old.get("spec") == pod.get("spec")) {
+        return;
+    }
     let Some(spec) = map(pod, "spec") else { return };
     let spec_path = path.field("spec");
     for list in ["containers", "initContainers"] {

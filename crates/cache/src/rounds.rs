@@ -18,7 +18,7 @@ const CROWD: usize = 250;
 const DELIVERY: Duration = Duration::from_micros(10);
 
 /// The longest time from one round to the next.
-const PAUSE_MAX: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_millis(200);
 
 /// When the watchers of a view are woken.
 #[derive(Debug, Default)]

@@ -1,11 +1,17 @@
 //! Selective fan-out: every event is for one of the watchers. What do all the others cost?
+//!
+//! It is little beside the write itself, so it is looked for by doing the same writes on two servers in
+//! turn, a few at a time: one has the watchers, the other has none.
 
-use anyhow::Result;
+use std::ops::Range;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
 use http::Method;
 
 use super::fan_out::now;
 use super::figures::Figures;
-use super::load::{Work, load};
+use super::load::{Work, load, send};
 use super::measure::{Meter, Used};
 use super::object::{namespace, own_namespace, own_node, own_pod, pod_name};
 use super::report::Case;
@@ -15,9 +21,13 @@ use super::session::Session;
 use super::stream::Protocol;
 use super::target::Target;
 use super::watchers::{Readers, open};
+use crate::connect::Connection;
 
 /// Our pods come after those of all other scenarios on the server.
 const FIRST: usize = 90_000;
+
+/// Writes that are done on one server before it is the other's turn.
+const BATCH: usize = 20;
 
 /// What a watcher selects its pod by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -40,14 +50,22 @@ pub(super) struct Selective {
 
 impl Selective {
     pub(super) async fn run(self, session: &mut Session) -> Result<()> {
+        let twin = session.twin().await?;
         session.each(async |target| self.prepare(target).await).await?;
+        if let Some(twin) = &twin {
+            self.prepare(twin).await?;
+        }
         let mode = match self.by {
             By::Label => "label",
             By::Node => "node",
             By::Namespace => "namespace",
         };
         let case = Case::new("selective", mode, "writes").sized("watchers", self.watchers);
-        session.measure(case, async |target, _| self.once(target).await).await
+        let once = async |target: &Target, _| match twin.as_ref().filter(|_| target.is_own()) {
+            Some(twin) => self.in_turn(target, twin).await,
+            None => self.one_after_the_other(target).await,
+        };
+        session.measure(case, once).await
     }
 
     /// Only pods that are written to are needed.
@@ -64,18 +82,66 @@ impl Selective {
         load(&target.endpoint, 4, self.pods(), make).await.map(drop)
     }
 
-    /// What the same writes cost with the watchers, less what they cost without.
-    async fn once(self, target: &Target) -> Result<Figures> {
+    /// What the same writes cost with the watchers, less what they cost without: first all without,
+    /// then all with.
+    async fn one_after_the_other(self, target: &Target) -> Result<Figures> {
         let (_, alone) = self.write(target).await?;
+        let readers = self.watch(target).await?;
+        let (written, watched) = self.write(target).await?;
+        self.check(readers, &written).await?;
+        let extra = watched.cpu.zip(alone.cpu).map(|(with, without)| with.saturating_sub(without));
+        Ok(Figures::used(self.writes, Used { cpu: extra, ..watched }))
+    }
+
+    /// The same, in turn on two servers that are alike but for the watchers.
+    async fn in_turn(self, target: &Target, twin: &Target) -> Result<Figures> {
+        let readers = self.watch(target).await?;
+        let mut with = Connection::open(&target.endpoint).await?;
+        let mut without = Connection::open(&twin.endpoint).await?;
+        let (mut written, mut extra, mut wall) = (Vec::new(), Vec::new(), Duration::ZERO);
+        for first in (0..self.writes).step_by(BATCH) {
+            let turns = first..self.writes.min(first + BATCH);
+            let count = turns.len() as f64;
+            let (_, alone) = self.batch(twin, &mut without, turns.clone()).await?;
+            let (revisions, watched) = self.batch(target, &mut with, turns).await?;
+            let cpu = |used: Used| used.cpu.context("both are processes of ours");
+            extra.push((cpu(watched)?.as_secs_f64() - cpu(alone)?.as_secs_f64()) / count);
+            wall += watched.wall;
+            written.extend(revisions);
+        }
+        self.check(readers, &written).await?;
+        let each = Duration::from_secs_f64(median(extra).max(0.0));
+        let used = Used { wall, cpu: Some(each * self.writes as u32) };
+        Ok(Figures::used(self.writes, used))
+    }
+
+    /// Some of the writes, one after the other.
+    async fn batch(
+        self,
+        target: &Target,
+        connection: &mut Connection,
+        turns: Range<usize>,
+    ) -> Result<(Vec<u64>, Used)> {
+        let meter = Meter::start(target).await;
+        let mut revisions = Vec::with_capacity(turns.len());
+        for turn in turns {
+            revisions
+                .push(send(connection, self.request(Method::PUT, turn % self.watchers)).await?);
+        }
+        Ok((revisions, meter.stop().await))
+    }
+
+    async fn watch(self, target: &Target) -> Result<Readers> {
         let from = now(&target.endpoint).await?;
         let path = move |watcher| self.path(watcher, from);
         let streams = open(&target.endpoint, self.watchers, Protocol::Http1, path).await?;
-        let readers = Readers::start(streams, false, |watcher| self.turns(watcher).count());
-        let (written, watched) = self.write(target).await?;
-        let expected = self.expected(&written)?;
-        readers.finish(|watcher| &expected[watcher]).await?;
-        let extra = watched.cpu.zip(alone.cpu).map(|(with, without)| with.saturating_sub(without));
-        Ok(Figures::used(self.writes, Used { cpu: extra, ..watched }))
+        Ok(Readers::start(streams, false, |watcher| self.turns(watcher).count()))
+    }
+
+    /// Each watcher has seen what is for it, and nothing else.
+    async fn check(self, readers: Readers, written: &[u64]) -> Result<()> {
+        let expected = self.expected(written)?;
+        readers.finish(|watcher| &expected[watcher]).await.map(drop)
     }
 
     /// The writes that are for a watcher.
@@ -124,6 +190,11 @@ impl Selective {
             }
         }
     }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -37,6 +37,14 @@ impl Session {
         matches!(self.sources.first(), Some(Source::Own { .. }))
     }
 
+    /// Another server like the first, with nothing in it, if that is one of our own.
+    pub(super) async fn twin(&self) -> Result<Option<Target>> {
+        match self.sources.first() {
+            Some(source @ Source::Own { .. }) => source.open().await.map(Some),
+            _ => Ok(None),
+        }
+    }
+
     /// Whether there is a second server.
     pub(super) fn is_compared(&self) -> bool {
         self.sources.len() > 1

@@ -75,6 +75,11 @@ impl Target {
         Ok(Target { name, endpoint, kubeconfig, pids: vec![pid], started: None })
     }
 
+    /// Whether it was started for the purpose.
+    pub(super) fn is_own(&self) -> bool {
+        self.started.is_some()
+    }
+
     /// Ends the server that was started for the purpose and keeps its data.
     pub(super) fn stop(self) -> Result<Home> {
         self.started.context("this server is not ours to stop")?.stop()

@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, Write};
 use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::task::{Poll, ready};
@@ -82,7 +82,7 @@ impl Out {
         if data.is_empty() {
             return;
         }
-        self.push(format!("{:X}\r\n", data.len()).into());
+        self.push(size_line(data.len()));
         self.push(data);
         self.push(Bytes::from_static(b"\r\n"));
     }
@@ -118,6 +118,16 @@ impl Out {
     }
 }
 
+/// What stands before a chunk.
+fn size_line(size: usize) -> Bytes {
+    let mut line = [0; 2 * size_of::<usize>() + 2];
+    let mut rest = line.as_mut_slice();
+    // There is room for every number.
+    let _ = write!(rest, "{size:X}\r\n");
+    let left = rest.len();
+    Bytes::copy_from_slice(&line[..line.len() - left])
+}
+
 /// Waits until the client sends something; if it leaves, that is an error.
 async fn hear(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Bytes> {
     poll_fn(|context| {
@@ -130,4 +140,16 @@ async fn hear(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Bytes> {
         })
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_is_written_in_hexadecimal_digits() {
+        assert_eq!(size_line(0), "0\r\n");
+        assert_eq!(size_line(6_100), "17D4\r\n");
+        assert_eq!(size_line(usize::MAX), "FFFFFFFFFFFFFFFF\r\n");
+    }
 }

@@ -4,7 +4,8 @@
 //!
 //! A write builds, walks and drops several trees, so a tree is made of few allocations: members of
 //! an object are one sorted list, and short text (nearly every key and most values) lies where it is
-//! used. What a write reads of the store stays text as long as nobody looks ([`settle`]). The methods are those of `serde_json`'s tree, so that a reader knows them.
+//! used. What a write reads of the store stays text as long as nobody looks ([`settle`]). The methods
+//! are those of `serde_json`'s tree, so that a reader knows them.
 
 mod value;
 mod key;

@@ -289,36 +289,36 @@ impl Iterator for Chunks {
     type Item = Data;
 
     fn next(&mut self) -> Option<Data> {
-        let mut chunk = Chunk::new(self.is_of_stored_bytes());
+        let mut chunk = Chunk { takes_pieces: self.is_of_stored_bytes(), ..Chunk::default() };
         loop {
             match &mut self.state {
                 ChunkState::End => return chunk.some(),
                 ChunkState::Head { pending } => {
                     let pending = std::mem::take(pending);
-                    chunk.write(|out| self.head(out));
+                    self.head(chunk.written(0));
                     self.state = ChunkState::Items { pending, first: true };
                 }
                 ChunkState::Items { pending, first } => {
                     let Some(object) = pending.next() else {
                         let some = self.source.some();
                         if some.is_empty() {
-                            chunk.write(|out| out.put_slice(b"]}\n"));
+                            chunk.written(0).put_slice(b"]}\n");
                             self.state = ChunkState::End;
                         } else {
                             *pending = some.into_iter();
                         }
                         continue;
                     };
-                    let (is_first, left) = (std::mem::take(first), pending.len());
-                    match &mut chunk {
-                        Chunk::Pieces(pieces) => self.pieces(object, is_first, pieces),
-                        Chunk::Bytes(out) => {
-                            reserve(out, (left + 1) * (object.as_slice().len() + 1));
-                            if !is_first {
-                                out.put_slice(b",");
-                            }
-                            self.item(&object, out);
+                    let (is_first, left) = (std::mem::take(first), pending.len() + 1);
+                    let size = object.as_slice().len();
+                    if chunk.takes_pieces && size >= PIECE_MIN {
+                        self.piece(object, is_first, &mut chunk);
+                    } else {
+                        let out = chunk.written(left * (size + 1));
+                        if !is_first {
+                            out.put_slice(b",");
                         }
+                        self.item(&object, out);
                     }
                     if chunk.len() >= CHUNK {
                         return chunk.some();
@@ -329,58 +329,55 @@ impl Iterator for Chunks {
     }
 }
 
-/// Room for a chunk at once, or for what is left: each time it grows, all that is in it may be copied.
-fn reserve(out: &mut BytesMut, left: usize) {
-    if out.capacity() < CHUNK {
-        out.reserve(left.min(CHUNK + CHUNK / 4));
-    }
+/// A chunk that is being made: what is written for this list, and between that the bytes of objects,
+/// which stay where they are.
+#[derive(Default)]
+struct Chunk {
+    takes_pieces: bool,
+    pieces: Pieces,
+    /// What comes after the pieces.
+    written: BytesMut,
 }
 
-/// A chunk that is being made.
-enum Chunk {
-    /// Of what is written for this list.
-    Bytes(BytesMut),
-    /// Of the bytes of objects, which stay where they are.
-    Pieces(Pieces),
-}
+/// Objects from this size on stay where they are. So many as make a chunk are written at once; of
+/// smaller ones that would be little.
+const PIECE_MIN: usize = 2048;
 
 impl Chunk {
-    fn new(is_of_stored_bytes: bool) -> Chunk {
-        match is_of_stored_bytes {
-            true => Chunk::Pieces(Pieces::with_capacity(PIECES)),
-            false => Chunk::Bytes(BytesMut::new()),
-        }
-    }
-
     fn len(&self) -> usize {
-        match self {
-            Chunk::Bytes(bytes) => bytes.len(),
-            Chunk::Pieces(pieces) => pieces.remaining(),
-        }
+        self.pieces.remaining() + self.written.len()
     }
 
-    /// Adds what is not an item.
-    fn write(&mut self, write: impl FnOnce(&mut BytesMut)) {
-        match self {
-            Chunk::Bytes(out) => write(out),
-            Chunk::Pieces(pieces) => {
-                let mut out = BytesMut::new();
-                write(&mut out);
-                pieces.push(Piece::Bytes(out.freeze()));
-            }
+    /// Where to write, with room for a chunk at once, or for what is left if that is less: each time it
+    /// grows, all that is in it may be copied.
+    fn written(&mut self, left: usize) -> &mut BytesMut {
+        if self.written.capacity() < CHUNK {
+            self.written.reserve(left.min(CHUNK + CHUNK / 4));
         }
+        &mut self.written
     }
 
-    fn some(self) -> Option<Data> {
-        (self.len() > 0).then(|| match self {
-            Chunk::Bytes(bytes) => bytes.into(),
-            Chunk::Pieces(pieces) => Data::Pieces(pieces),
-        })
+    /// Adds a piece, and a few bytes before it.
+    fn push(&mut self, before: &'static [u8], piece: Piece) {
+        if self.written.is_empty() {
+            self.pieces.push(Piece::Bytes(Bytes::from_static(before)));
+        } else {
+            self.written.put_slice(before);
+            self.pieces.push(Piece::Bytes(self.written.split().freeze()));
+        }
+        self.pieces.push(piece);
+    }
+
+    fn some(mut self) -> Option<Data> {
+        if self.pieces.remaining() == 0 {
+            return (!self.written.is_empty()).then(|| self.written.into());
+        }
+        if !self.written.is_empty() {
+            self.pieces.push(Piece::Bytes(self.written.freeze()));
+        }
+        Some(Data::Pieces(self.pieces))
     }
 }
-
-/// Pieces that most chunks have room for.
-const PIECES: usize = 32;
 
 impl Chunks {
     /// Whether an item is made of nothing but the bytes of its object.
@@ -389,15 +386,13 @@ impl Chunks {
     }
 
     /// An item of stored bytes.
-    fn pieces(&self, object: Arc<Object>, is_first: bool, pieces: &mut Pieces) {
-        let (before, item): (&[u8], _) = match (self.kind.custom, is_first) {
-            (true, true) => return pieces.push(Piece::Whole(object)),
-            (true, false) => (b",", Piece::Whole(object)),
-            (false, true) => (b"{", Piece::Tail(object)),
-            (false, false) => (b",{", Piece::Tail(object)),
-        };
-        pieces.push(Piece::Bytes(Bytes::from_static(before)));
-        pieces.push(item);
+    fn piece(&self, object: Arc<Object>, is_first: bool, chunk: &mut Chunk) {
+        match (self.kind.custom, is_first) {
+            (true, true) => chunk.push(b"", Piece::Whole(object)),
+            (true, false) => chunk.push(b",", Piece::Whole(object)),
+            (false, true) => chunk.push(b"{", Piece::Tail(object)),
+            (false, false) => chunk.push(b",{", Piece::Tail(object)),
+        }
     }
 
     fn head(&self, out: &mut BytesMut) {

@@ -616,3 +616,35 @@ async fn events_are_read_as_if_there_were_no_cache() {
         answer.fails(400, "BadRequest", &message);
     }
 }
+
+/// Large objects are sent from where they lie, small ones are copied: a client sees no difference.
+#[tokio::test(start_paused = true)]
+async fn large_and_small_objects_stand_beside_each_other_in_a_list() {
+    let api = Api::start().await;
+    // Some chunks end with either, some have but one kind.
+    let sizes = [0, 9_000, 1, 3_000, 70_000, 10, 2_048, 40_000, 0, 0, 30_000, 5];
+    for (index, size) in sizes.iter().enumerate() {
+        let mut map = config_map(&format!("m{index:02}"));
+        map["data"] = json!({ "text": "\u{e9}<".repeat(*size / 3) });
+        api.post(CMS, &map).await.is(201, "");
+    }
+    let list = api.get(CMS).await;
+    list.is(200, "");
+    let text = String::from_utf8(list.body.to_vec()).unwrap();
+    assert!(text.ends_with("]}\n"), "it is whole");
+    let items = list.json()["items"].as_array().unwrap().clone();
+    assert_eq!(items.len(), sizes.len());
+    for (index, item) in items.iter().enumerate() {
+        let mut alone = api.get(&format!("{CMS}/m{index:02}")).await.json();
+        for key in ["kind", "apiVersion"] {
+            alone.as_object_mut().unwrap().remove(key);
+        }
+        assert_eq!(*item, alone);
+    }
+    for few in ["?limit=1", "?limit=4", "?fieldSelector=metadata.name%3Dm04"] {
+        let part = api.get(&format!("{CMS}{few}")).await.json();
+        let found = part["items"].as_array().unwrap();
+        let first = items.iter().position(|item| *item == found[0]).unwrap();
+        assert_eq!(found[..], items[first..first + found.len()], "{few}");
+    }
+}

@@ -264,6 +264,11 @@ impl Object {
         self.frame.clone()
     }
 
+    /// The same, borrowed.
+    pub fn frame_slice(&self) -> &[u8] {
+        &self.frame
+    }
+
     /// The type of the change that made this version.
     pub fn event(&self) -> EventType {
         self.event

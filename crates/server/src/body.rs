@@ -44,7 +44,7 @@ pub enum Data {
     /// Bytes of its own.
     Bytes(Bytes),
     /// Pieces that are sent from where they lie.
-    Pieces(Pieces),
+    Pieces(Box<Pieces>),
 }
 
 /// Pieces of a body, one after the other.
@@ -66,6 +66,8 @@ pub(crate) enum Piece {
     Tail(Arc<Object>),
     /// An object.
     Whole(Arc<Object>),
+    /// The event of the change that made it.
+    Frame(Arc<Object>),
 }
 
 impl Piece {
@@ -74,6 +76,7 @@ impl Piece {
             Piece::Bytes(bytes) => bytes,
             Piece::Tail(object) => object.item_tail(),
             Piece::Whole(object) => object.as_slice(),
+            Piece::Frame(object) => object.frame_slice(),
         }
     }
 }
@@ -308,7 +311,7 @@ fn whole(code: StatusCode, finish: Finish, chunks: Vec<Data>, size: usize) -> Re
             Data::Pieces(more) => more.all.into_iter().for_each(|piece| pieces.push(piece)),
         }
     }
-    answer(code, "application/json", full(Data::Pieces(pieces)))
+    answer(code, "application/json", full(Data::Pieces(pieces.into())))
 }
 
 /// A JSON answer that is compressed already.
@@ -447,7 +450,9 @@ mod tests {
     #[test]
     fn pieces_are_sent_once_and_in_order_however_much_is_taken() {
         let first = object("first");
-        let sent = [b"ab".as_slice(), first.item_tail(), first.as_slice(), b"c"].concat();
+        let sent =
+            [b"ab".as_slice(), first.item_tail(), first.as_slice(), &first.natural_frame(), b"c"]
+                .concat();
         for taken in 1..sent.len() + 1 {
             let mut pieces = Pieces::default();
             let parts = [
@@ -455,11 +460,12 @@ mod tests {
                 Piece::Bytes(Bytes::new()),
                 Piece::Tail(first.clone()),
                 Piece::Whole(first.clone()),
+                Piece::Frame(first.clone()),
                 Piece::Bytes(Bytes::from_static(b"c")),
                 Piece::Bytes(Bytes::new()),
             ];
             parts.into_iter().for_each(|piece| pieces.push(piece));
-            let mut data = Data::Pieces(pieces);
+            let mut data = Data::Pieces(pieces.into());
             let mut found = Vec::new();
             while data.has_remaining() {
                 let mut slices = [IoSlice::new(&[]); 3];

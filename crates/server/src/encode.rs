@@ -359,11 +359,11 @@ impl Chunk {
 
     /// Adds a piece, and a few bytes before it.
     fn push(&mut self, before: &'static [u8], piece: Piece) {
-        if self.written.is_empty() {
-            self.pieces.push(Piece::Bytes(Bytes::from_static(before)));
-        } else {
+        if !self.written.is_empty() {
             self.written.put_slice(before);
             self.pieces.push(Piece::Bytes(self.written.split().freeze()));
+        } else if !before.is_empty() {
+            self.pieces.push(Piece::Bytes(Bytes::from_static(before)));
         }
         self.pieces.push(piece);
     }
@@ -375,7 +375,7 @@ impl Chunk {
         if !self.written.is_empty() {
             self.pieces.push(Piece::Bytes(self.written.freeze()));
         }
-        Some(Data::Pieces(self.pieces))
+        Some(Data::Pieces(self.pieces.into()))
     }
 }
 
@@ -477,24 +477,28 @@ impl Frames {
 
     /// The frames of some objects of the initial state as one chunk. Where a webhook makes them, they
     /// are in the form of the request.
-    pub(crate) fn initial(&mut self, objects: &[Arc<Object>]) -> Bytes {
-        if self.key(false).is_none() {
-            let around = EventType::Added.prefix().len() + FRAME_END.len();
-            let size = objects.iter().map(|object| object.as_slice().len() + around).sum();
-            let mut chunk = BytesMut::with_capacity(size);
-            for object in objects {
-                chunk.put_slice(EventType::Added.prefix().as_bytes());
-                chunk.put_slice(object.as_slice());
-                chunk.put_slice(FRAME_END.as_bytes());
+    pub(crate) fn initial(&mut self, objects: &[Arc<Object>]) -> Data {
+        let (is_stored, mut chunk) = (self.key(false).is_none(), Chunk::default());
+        let prefix = EventType::Added.prefix();
+        for (index, object) in objects.iter().enumerate() {
+            let size = object.as_slice().len();
+            let room = (objects.len() - index) * (size + prefix.len() + FRAME_END.len());
+            if is_stored && size >= PIECE_MIN && object.event() == EventType::Added {
+                chunk.push(b"", Piece::Frame(object.clone()));
+            } else if is_stored && size >= PIECE_MIN {
+                chunk.push(prefix.as_bytes(), Piece::Whole(object.clone()));
+                chunk.written(0).put_slice(FRAME_END.as_bytes());
+            } else if is_stored {
+                let out = chunk.written(room);
+                out.put_slice(prefix.as_bytes());
+                out.put_slice(object.as_slice());
+                out.put_slice(FRAME_END.as_bytes());
+            } else {
+                let headings = headings(&mut self.columns_sent);
+                chunk.written(0).put_slice(&self.frame(EventType::Added, object, headings));
             }
-            return chunk.freeze();
         }
-        let mut chunk = BytesMut::new();
-        for object in objects {
-            let headings = headings(&mut self.columns_sent);
-            chunk.put_slice(&self.frame(EventType::Added, object, headings));
-        }
-        chunk.freeze()
+        chunk.some().unwrap_or_else(|| Bytes::new().into())
     }
 
     /// What tells this representation from others; `None` is the stored bytes. Its last bit is

@@ -43,9 +43,9 @@ const BACKLOG: u32 = 4096;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// What a part of a body is: bytes, or what can be sent like them.
-pub trait Part: Buf + From<Bytes> + Into<Bytes> + Send + 'static {}
+pub trait Part: Buf + From<Bytes> + Send + Sync + 'static {}
 
-impl<T: Buf + From<Bytes> + Into<Bytes> + Send + 'static> Part for T {}
+impl<T: Buf + From<Bytes> + Send + Sync + 'static> Part for T {}
 
 /// Answers requests.
 pub trait Handle: Clone + Send + Sync + 'static {

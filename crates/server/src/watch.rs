@@ -17,7 +17,7 @@ use headwater_cache::{Event, Filter, Start, Step, Watcher};
 use http::StatusCode;
 use tokio::time::{Instant, Sleep};
 
-use crate::body::{self, Response};
+use crate::body::{self, Data, Response};
 use crate::custom::conversion;
 use crate::encode::{Frames, error_frame};
 use crate::identity::Peer;
@@ -139,7 +139,7 @@ impl Streaming {
 
     /// The stream of chunks, each of one or more whole frames. In a box, because every chunk moves
     /// it twice.
-    pub(crate) fn chunks(self) -> impl Stream<Item = Bytes> + Send {
+    pub(crate) fn chunks(self) -> impl Stream<Item = Data> + Send {
         futures::stream::unfold(Box::new(self), |mut streaming| async move {
             let chunk = streaming.next().await?;
             Some((chunk, streaming))
@@ -148,13 +148,13 @@ impl Streaming {
 
     /// The next chunk; `None` is the clean end. A watch waits here for most of its life, so what is
     /// done now and then has its future in a box that is gone afterwards.
-    pub(crate) async fn next(&mut self) -> Option<Bytes> {
+    pub(crate) async fn next(&mut self) -> Option<Data> {
         loop {
             match &mut self.phase {
                 Phase::Done => return None,
                 Phase::Starting => {
                     if let Some(chunk) = Box::pin(self.begin()).await {
-                        return Some(chunk);
+                        return Some(chunk.into());
                     }
                 }
                 Phase::Running(watcher) => {
@@ -169,7 +169,7 @@ impl Streaming {
                             Box::pin(self.take_converted(step)).await
                         }
                         Some(step) => self.take(step, &[]),
-                        None => self.tick(),
+                        None => self.tick().map(Data::from),
                     };
                     if chunk.is_some() {
                         return chunk;
@@ -224,7 +224,7 @@ impl Streaming {
 
     /// Asks the webhook of a kind that has one about the objects of a step. If they cannot be
     /// converted the stream ends with that error; a client comes back where it was.
-    async fn take_converted(&mut self, step: Step) -> Option<Bytes> {
+    async fn take_converted(&mut self, step: Step) -> Option<Data> {
         let objects: Vec<Arc<Object>> = match &step {
             Step::Initial(objects) => objects.clone(),
             Step::Events(events) => events.iter().map(|event| Arc::clone(event.object())).collect(),
@@ -240,12 +240,12 @@ impl Streaming {
         };
         match made {
             Ok(made) => self.take(step, &made),
-            Err(status) => Some(self.fail(&status)),
+            Err(status) => Some(self.fail(&status).into()),
         }
     }
 
     /// Frames of a step; `made` are its objects where a webhook was asked.
-    fn take(&mut self, step: Step, made: &[Arc<Object>]) -> Option<Bytes> {
+    fn take(&mut self, step: Step, made: &[Arc<Object>]) -> Option<Data> {
         match step {
             Step::Initial(objects) => {
                 let objects = if made.is_empty() { &objects } else { made };
@@ -255,15 +255,17 @@ impl Streaming {
             Step::Synced(revision) => {
                 self.sent = self.sent.max(revision);
                 let mark = matches!(self.asked, Asked::Initial { mark: true, .. });
-                mark.then(|| self.frames.bookmark(revision, true))
+                mark.then(|| self.frames.bookmark(revision, true).into())
             }
             Step::Events(events) => {
                 self.watched.sent(events.len());
                 self.sent = events.last().map_or(self.sent, Event::revision);
-                Some(self.frames.events(&events, made))
+                Some(self.frames.events(&events, made).into())
             }
-            Step::Expired { asked, oldest } => Some(self.fail(&status::too_old(asked, oldest))),
-            Step::Failed(error) => Some(self.fail(&status::from_cache(&error))),
+            Step::Expired { asked, oldest } => {
+                Some(self.fail(&status::too_old(asked, oldest)).into())
+            }
+            Step::Failed(error) => Some(self.fail(&status::from_cache(&error)).into()),
             Step::Closed => {
                 self.phase = Phase::Done;
                 None

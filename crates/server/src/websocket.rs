@@ -143,7 +143,7 @@ async fn run(upgrade: OnUpgrade, mut stream: Streaming) {
                 }
                 Some(Ok(_)) => continue,
             },
-            chunk = stream.next() => chunk,
+            chunk = stream.next() => chunk.map(Bytes::from),
         };
         let Some(chunk) = chunk else { break };
         for line in chunk.split_inclusive(|byte| *byte == b'\n') {

@@ -15,7 +15,7 @@ use super::load::{Work, load, send};
 use super::measure::{Meter, Used};
 use super::object::{namespace, own_namespace, own_node, own_pod, pod_name};
 use super::report::Case;
-use super::requests::{make_own_namespaces, unused_mark};
+use super::requests::{make_namespaces, make_own_namespaces, unused_mark};
 use super::seen::Expected;
 use super::session::Session;
 use super::stream::Protocol;
@@ -74,6 +74,7 @@ impl Selective {
     }
 
     async fn prepare(self, target: &Target) -> Result<()> {
+        make_namespaces(target).await?;
         if self.by == By::Namespace {
             make_own_namespaces(target, self.watchers).await?;
         }

@@ -18,21 +18,23 @@ use http_body::{Body, Frame};
 use http_body_util::BodyExt;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 
+use super::Part;
+
 /// What is read ahead of the next request: as hyper does, one read and no more.
 const EARLY_MAX: usize = 512;
 /// What is waited for to be taken before more is asked for.
 const BATCH: usize = 64 * 1024;
 /// Parts that are written at once.
-const SLICES_MAX: usize = 16;
+const SLICES_MAX: usize = 48;
 
 /// Sends a body to its end. What the client sends meanwhile is left in `early` for whoever reads
 /// the next request; there is no more of it than one read.
 pub(super) async fn send<S, B>(stream: &mut S, mut body: B, early: &mut Bytes) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
-    B: Body<Data: Into<Bytes>, Error = io::Error> + Unpin,
+    B: Body<Data: Part, Error = io::Error> + Unpin,
 {
-    let mut out = Out::default();
+    let mut out = Out { parts: VecDeque::new(), bytes: 0, ended: false };
     loop {
         // What is at hand goes out together: a chunk is a little more than what TLS takes at once.
         while out.bytes < BATCH && !out.ended {
@@ -59,36 +61,32 @@ where
 }
 
 /// What is on its way to the socket.
-#[derive(Default)]
-struct Out {
-    parts: VecDeque<Bytes>,
+struct Out<D> {
+    parts: VecDeque<D>,
     bytes: usize,
     /// The last chunk is among it, or was.
     ended: bool,
 }
 
-impl Out {
+impl<D: Part> Out<D> {
     /// Adds the next part of the body; none is its end.
-    fn add(&mut self, frame: Option<Frame<impl Into<Bytes>>>) {
+    fn add(&mut self, frame: Option<Frame<D>>) {
         // Trailers were not announced.
-        let data: Bytes = match frame.map(Frame::into_data) {
+        let data = match frame.map(Frame::into_data) {
             None => {
                 self.ended = true;
-                return self.push(Bytes::from_static(b"0\r\n\r\n"));
+                return self.push(Bytes::from_static(b"0\r\n\r\n").into());
             }
-            Some(Ok(data)) => data.into(),
-            Some(Err(_)) => return,
+            Some(Ok(data)) if data.has_remaining() => data,
+            Some(_) => return,
         };
-        if data.is_empty() {
-            return;
-        }
-        self.push(size_line(data.len()));
+        self.push(size_line(data.remaining()).into());
         self.push(data);
-        self.push(Bytes::from_static(b"\r\n"));
+        self.push(Bytes::from_static(b"\r\n").into());
     }
 
-    fn push(&mut self, part: Bytes) {
-        self.bytes += part.len();
+    fn push(&mut self, part: D) {
+        self.bytes += part.remaining();
         self.parts.push_back(part);
     }
 
@@ -97,8 +95,10 @@ impl Out {
         // On the stack of the attempt: a watch that waits must not keep room for it.
         let attempt = poll_fn(|context| {
             let mut slices = [IoSlice::new(&[]); SLICES_MAX];
-            let parts = slices.iter_mut().zip(&self.parts);
-            let count = parts.map(|(slice, part)| *slice = IoSlice::new(part)).count();
+            let count = self
+                .parts
+                .iter()
+                .fold(0, |count, part| count + part.chunks_vectored(&mut slices[count..]));
             Pin::new(&mut *stream).poll_write_vectored(context, &slices[..count])
         });
         let mut written = attempt.await?;
@@ -107,10 +107,10 @@ impl Out {
         }
         self.bytes -= written;
         while let Some(part) = self.parts.front_mut().filter(|_| written > 0) {
-            let taken = part.len().min(written);
+            let taken = part.remaining().min(written);
             part.advance(taken);
             written -= taken;
-            if part.is_empty() {
+            if !part.has_remaining() {
                 self.parts.pop_front();
             }
         }

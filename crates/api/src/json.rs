@@ -7,6 +7,8 @@
 //! used. What a write reads of the store stays text as long as nobody looks ([`settle`]). The methods
 //! are those of `serde_json`'s tree, so that a reader knows them.
 
+#[cfg(test)]
+pub(crate) mod any;
 mod value;
 mod key;
 mod map;

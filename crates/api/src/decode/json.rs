@@ -222,7 +222,7 @@ impl<'a> Parser<'a> {
                 Ok(self.skipped()?.into())
             }
             Path::Field(Path::Root, key) if *key != "metadata" && self.peek() == Some(b'{') => {
-                Ok(Value::Object(Map::kept(self.skipped()?)))
+                Ok(Value::Object(Map::kept(key, self.skipped()?)))
             }
             _ => self.value(path),
         }
@@ -401,10 +401,9 @@ fn exact(literal: &str, integer: bool) -> Option<Number> {
     let number = literal.parse::<f64>().ok()?;
     // Fifteen digits always survive; longer ones must be what the float prints as.
     let fits = literal.len() <= 15 && literal.bytes().all(|byte| !matches!(byte, b'e' | b'E'));
-    if fits || Decimal::read(literal) == Decimal::read(&format!("{number:e}")) {
-        return Number::from_f64(number);
-    }
-    None
+    // Of two shortest spellings that are as near, printers choose one: ours is the one that counts.
+    let printed = Number::from_f64(number)?;
+    (fits || Decimal::read(literal) == Decimal::read(&printed.to_string())).then_some(printed)
 }
 
 /// A decimal number in its only spelling: no zeros at either end.
@@ -524,6 +523,7 @@ mod tests {
         check("1.50", Ok("1.5"));
         check("1e22", Ok("1e+22"));
         check("100000000000000000000", Ok("1e+20"));
+        check("1956878815997649.2", Ok("1956878815997649.2"));
         for other in ["1e400", "18446744073709551617", "0.10000000000000000555", "1e-400"] {
             check(other, Err(&format!("number {other} cannot be kept exactly")));
         }

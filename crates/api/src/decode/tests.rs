@@ -327,3 +327,26 @@ fn pods() -> impl Strategy<Value = Value> {
         ]
     })
 }
+
+/// A JSON patch can copy one member of a stored object over another: what it was checked as before
+/// does not count there.
+#[test]
+fn what_is_stored_is_fitted_again_where_a_patch_has_moved_it() {
+    let pods = builtin().into_iter().find(|kind| kind.kind == "Pod").unwrap();
+    let stored = super::stored(
+        br#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"p"},"spec":{"nodeName":"n"},"status":{"conditions":[],"phase":"Pending"}}"#,
+    )
+    .unwrap();
+    let whole = super::refit(&pods, stored.clone()).unwrap();
+    assert!(whole.unknown.is_empty() && whole.value["spec"].as_object().unwrap().is_kept());
+    let mut moved = stored.clone();
+    moved["spec"] = stored["status"].clone();
+    moved["metadata"]["annotations"] = stored["spec"].clone();
+    let fitted = super::refit(&pods, moved).unwrap();
+    assert_eq!(fitted.unknown, ["spec.conditions", "spec.phase"]);
+    assert!(!fitted.value["spec"].as_object().unwrap().is_kept());
+    assert_eq!(fitted.value["spec"].get("phase"), None);
+    let mut mistyped = stored.clone();
+    mistyped["metadata"]["labels"] = stored["status"].clone();
+    assert!(super::refit(&pods, mistyped).is_err());
+}

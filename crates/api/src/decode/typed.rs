@@ -72,6 +72,8 @@ impl Fit<'_> {
                     *value = Value::Null;
                 }
                 Some(_) if value.is_null() => {}
+                // It was fitted when it was stored.
+                Some(_) if matches!(path, Path::Root) && is_kept_as(value, key) => {}
                 Some(field) => {
                     self.value(&field.shape, value, Place { path: &here, within: of })?;
                     if field.zero == Zero::Dropped && is_empty(value) {
@@ -94,7 +96,6 @@ impl Fit<'_> {
 
     fn value(&mut self, shape: &Shape, value: &mut Value, at: Place<'_>) -> Result<(), String> {
         match (shape, &mut *value) {
-            (Shape::Struct(_) | Shape::Map(_), Value::Object(object)) if object.is_kept() => Ok(()),
             (Shape::Any, _)
             | (Shape::Text | Shape::IntOrString, Value::String(_))
             | (Shape::Bool | Shape::SchemaOrBool(_), Value::Bool(_))
@@ -189,6 +190,10 @@ impl Place<'_> {
             self.path.fields()
         )
     }
+}
+
+fn is_kept_as(value: &Value, member: &str) -> bool {
+    value.as_object().is_some_and(|members| members.is_kept_as(member))
 }
 
 fn is_empty(value: &Value) -> bool {

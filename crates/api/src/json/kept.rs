@@ -8,12 +8,14 @@ use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
 use super::map::Members;
-use super::{Map, Value};
+use super::{Map, Text, Value};
 use crate::decode;
 use crate::scan::{Malformed, Scanner};
 
 /// The members of an object that is stored, shared by all who have it.
 pub(super) struct Kept {
+    /// The member of the object that they are stored as.
+    member: Text,
     /// As [`super::push_value`] prints them.
     text: Box<str>,
     /// Read when they are first looked at; `None` if the text is not that of an object.
@@ -21,8 +23,8 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    pub(super) fn new(text: &str) -> Kept {
-        Kept { text: text.into(), members: OnceLock::new() }
+    fn new(member: &str, text: &str) -> Kept {
+        Kept { member: member.into(), text: text.into(), members: OnceLock::new() }
     }
 
     pub(super) fn text(&self) -> &str {
@@ -81,8 +83,14 @@ impl Kept {
 
 impl Map {
     /// The members that a text of a stored object has.
-    pub(crate) fn kept(text: &str) -> Map {
-        Map::of_kept(Arc::new(Kept::new(text)))
+    pub(crate) fn kept(member: &str, text: &str) -> Map {
+        Map::of_kept(Arc::new(Kept::new(member, text)))
+    }
+
+    /// Whether they are this member of an object as it is stored. A patch may have moved what is stored
+    /// to another place, where it has to fit like anything else.
+    pub(crate) fn is_kept_as(&self, member: &str) -> bool {
+        self.as_kept().is_some_and(|kept| kept.member == member)
     }
 
     /// Whether they are as they are stored: fitted, defaulted and checked before.

@@ -42,6 +42,19 @@ async fn a_json_patch_is_done_step_by_step() {
     assert!(after["metadata"].get("labels").is_none());
 }
 
+/// What was checked as one member was not checked as another: `1` is no base64.
+#[tokio::test(start_paused = true)]
+async fn what_a_json_patch_moves_must_fit_its_new_place() {
+    let (api, a, made) = patched().await;
+    for op in ["copy", "move"] {
+        let patch = json!([{ "op": op, "from": "/data", "path": "/binaryData" }]);
+        let refused = api.patch(JSON, &a, patch.to_string()).await;
+        assert_eq!(refused.code, 422, "{op}: {}", refused.text());
+        assert!(refused.text().contains("illegal base64 data"), "{}", refused.text());
+    }
+    assert_eq!(api.get(&a).await.json(), made);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_json_patch_that_cannot_be_done_changes_nothing() {
     let (api, a, made) = patched().await;

@@ -23,6 +23,7 @@ pub use serde_json::Number;
 pub use crate::__json as json;
 pub use kept::{is_broken, settle};
 pub use key::Key;
+pub(crate) use key::Name;
 pub use map::{Entry, Map};
 pub(crate) use print::printed_at;
 pub use print::{push_member, push_string, push_text, push_value, to_vec};

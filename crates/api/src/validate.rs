@@ -8,7 +8,7 @@
 use std::fmt;
 use std::sync::LazyLock;
 
-use crate::json::{Map, Value};
+use crate::json::{Map, Name, Value};
 
 use crate::kind::Kind;
 use crate::schema::{Reach, Shape, Steps, Type, Types, When, steps};
@@ -153,7 +153,7 @@ enum Line {
 type Own = fn(&mut Check<'_>, &Object, &Path<'_>);
 
 enum Step {
-    Field(&'static str),
+    Field(Name),
     Each,
 }
 
@@ -186,7 +186,7 @@ impl Line {
         let (path, rules) = line.split_once(' ').expect("a line has a path and rules");
         let mut walk = Vec::new();
         for name in path.split('.') {
-            walk.push(Step::Field(name.trim_end_matches("[]")));
+            walk.push(Step::Field(Name::new(name.trim_end_matches("[]"))));
             if name.ends_with("[]") {
                 walk.push(Step::Each);
             }
@@ -199,8 +199,8 @@ impl Line {
             Line::Call(own) => own(check, object, path),
             Line::Rules { when, path: walk, rules } if when.holds(object) => {
                 if let [Step::Field(name), rest @ ..] = walk.as_slice() {
-                    let path = Path::Field(path, name);
-                    follow(check, rules, rest, object.get(name), &path);
+                    let path = Path::Field(path, name.as_str());
+                    follow(check, rules, rest, object.named(*name), &path);
                 }
             }
             Line::Rules { .. } => {}
@@ -227,7 +227,8 @@ fn follow(
             }
         }
         ([Step::Field(name), rest @ ..], Some(Value::Object(object))) => {
-            follow(check, rules, rest, object.get(name), &Path::Field(path, name));
+            let path = Path::Field(path, name.as_str());
+            follow(check, rules, rest, object.named(*name), &path);
         }
         ([Step::Each, rest @ ..], Some(Value::Array(items))) => {
             for (index, item) in items.iter().enumerate() {
@@ -337,18 +338,22 @@ impl<'a> Path<'a> {
     }
 }
 
+#[inline(always)]
 fn text<'a>(object: &'a Object, name: &str) -> &'a str {
     object.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
+#[inline(always)]
 fn number(object: &Object, name: &str) -> Option<i64> {
     object.get(name).and_then(Value::as_i64)
 }
 
+#[inline(always)]
 fn is_true(object: &Object, name: &str) -> bool {
     object.get(name) == Some(&Value::Bool(true))
 }
 
+#[inline(always)]
 fn list<'a>(object: &'a Object, name: &str) -> &'a [Value] {
     object.get(name).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }
@@ -358,10 +363,12 @@ fn objects<'a>(object: &'a Object, name: &str) -> impl Iterator<Item = (usize, &
     items.filter_map(|(index, item)| Some((index, item.as_object()?)))
 }
 
+#[inline(always)]
 fn map<'a>(object: &'a Object, name: &str) -> Option<&'a Object> {
     object.get(name).and_then(Value::as_object)
 }
 
+#[inline(always)]
 fn has(object: &Object, name: &str) -> bool {
     object.get(name).is_some_and(|value| !value.is_null())
 }

@@ -46,22 +46,34 @@ pub(crate) fn quote_or_control(bytes: &[u8]) -> usize {
     at + rest
 }
 
-/// The first byte that is printed in another way than as it is, or that may begin such a letter.
-pub(crate) fn special(bytes: &[u8]) -> usize {
-    first(
-        bytes,
-        |word| {
-            // `"` and `&` differ in one bit, `<` and `>` in another.
-            let quotes = equal(word & !(ONES * 0x04), b'"');
-            let angles = equal(word | (ONES * 0x02), b'>');
-            quotes | angles | equal(word, b'\\') | equal(word, 0xE2) | below_space(word)
-        },
-        is_special,
-    )
+/// The first of sixteen bytes that is [special](is_special); sixteen if there is none.
+#[inline(always)]
+pub(crate) fn special_of(sixteen: &[u8; 16]) -> usize {
+    let found = special_in(i8x16::from(sixteen.map(u8::cast_signed)));
+    (found | 1 << 16).trailing_zeros() as usize
+}
+
+/// A bit for each of sixteen bytes that is special.
+#[inline(always)]
+fn special_in(sixteen: i8x16) -> i32 {
+    let splat = |byte: u8| i8x16::splat(byte.cast_signed());
+    // `"` and `&` differ in one bit, `<` and `>` in another; of a control character the upper three
+    // are clear.
+    let quotes = (sixteen & splat(!0x04)).cmp_eq(splat(b'"'));
+    let angles = (sixteen | splat(0x02)).cmp_eq(splat(b'>'));
+    let others = sixteen.cmp_eq(splat(b'\\')) | sixteen.cmp_eq(splat(0xE2));
+    let control = (sixteen & splat(0xE0)).cmp_eq(i8x16::ZERO);
+    (quotes | angles | others | control).move_mask()
+}
+
+/// Whether none of the bytes of two words is special.
+#[inline(always)]
+pub(crate) fn are_plain(words: [u64; 2]) -> bool {
+    special_in(bytemuck::cast(words)) == 0
 }
 
 /// Whether a byte is printed in another way than as it is, or may begin such a letter.
-fn is_special(byte: u8) -> bool {
+pub(crate) fn is_special(byte: u8) -> bool {
     matches!(byte, ..b' ' | b'"' | b'&' | b'<' | b'>' | b'\\' | 0xE2)
 }
 
@@ -105,7 +117,9 @@ fn short(bytes: &[u8]) -> Option<u64> {
     Some(u64::from(u32::from_le_bytes(*first)) | u64::from(u32::from_le_bytes(*last)) << 32)
 }
 
-/// The first eight bytes of a text as a number that is ordered as they are.
+/// The first eight bytes of a text as a number that is ordered as they are. Of a text that is known
+/// to the compiler, so is this.
+#[inline(always)]
 pub(crate) fn begin(text: &str) -> u64 {
     let bytes = text.as_bytes();
     match (bytes.first_chunk(), bytes.first_chunk(), bytes.last_chunk()) {
@@ -234,7 +248,13 @@ mod tests {
             prop_assert_eq!(quote(&bytes), slowly(&bytes, is_quote));
             let is_control = |byte| byte < b' ' || is_quote(byte);
             prop_assert_eq!(quote_or_control(&bytes), slowly(&bytes, is_control));
-            prop_assert_eq!(special(&bytes), slowly(&bytes, is_special));
+            for sixteen in bytes.windows(16) {
+                let word = |half: usize| u64::from_ne_bytes(sixteen.as_chunks().0[half]);
+                let is_one = sixteen.iter().any(|byte| is_special(*byte));
+                prop_assert_eq!(are_plain([word(0), word(1)]), !is_one);
+                let sixteen: &[u8; 16] = sixteen.try_into().unwrap();
+                prop_assert_eq!(special_of(sixteen), slowly(sixteen, is_special));
+            }
         }
 
         #[test]

@@ -4,6 +4,7 @@
 //! refuses what cannot be kept exactly: numbers that no machine number equals, text that is not
 //! Unicode. Its errors are worded as Go words them, since that is what people know and search for.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -141,7 +142,7 @@ impl<'a> Parser<'a> {
 
     fn value(&mut self, path: &Path<'_>) -> Result<Value, Malformed> {
         match self.peek() {
-            Some(b'"') => self.string().map(Value::String),
+            Some(b'"') => Ok(Value::String(Text::from(self.string()?))),
             Some(b'{') => self.nested(|parser| parser.object(path)),
             Some(b'[') => self.nested(|parser| parser.array(path)),
             Some(b'-' | b'0'..=b'9') => self.number().map(Value::Number),
@@ -181,7 +182,7 @@ impl<'a> Parser<'a> {
             if self.peek() != Some(b'"') {
                 return Err(self.unexpected("looking for beginning of object key string"));
             }
-            let key = Key::from(self.string()?);
+            let key = self.string()?;
             if self.peek() != Some(b':') {
                 return Err(self.unexpected("after object key"));
             }
@@ -189,11 +190,13 @@ impl<'a> Parser<'a> {
             if let Some(fields) = &mut self.fields {
                 fields.push(Path::Field(path, &key).to_string());
             }
-            let value = match self.packs {
+            // Its place is before those of the members below it.
+            let at = self.members.len();
+            self.members.push((Key::new(&key), Value::Null));
+            self.members[at].1 = match self.packs {
                 true => self.packed(&Path::Field(path, &key))?,
                 false => self.value(&Path::Field(path, &key))?,
             };
-            self.members.push((key, value));
             match self.peek() {
                 Some(b',') => self.at += 1,
                 Some(b'}') => {
@@ -209,7 +212,7 @@ impl<'a> Parser<'a> {
     fn close(&mut self, start: usize, path: &Path<'_>) -> Map {
         let members = &self.members[start..];
         if members.is_sorted_by(|one, other| one.0 < other.0) {
-            return Map::sorted(self.members.drain(start..));
+            return Map::sorted(self.members.split_off(start));
         }
         repeated(members, |key| self.duplicates.push(Path::Field(path, key).to_string()));
         self.members.drain(start..).collect()
@@ -266,21 +269,28 @@ impl<'a> Parser<'a> {
         Ok(value)
     }
 
-    fn string(&mut self) -> Result<Text, Malformed> {
+    fn string(&mut self) -> Result<Cow<'a, str>, Malformed> {
         self.at += 1;
-        let plain = self.plain()?;
-        if self.byte() != Some(b'\\') {
-            self.at += 1;
-            return Ok(plain.into());
+        let start = self.at;
+        let rest = &self.text.as_bytes()[start..];
+        let length = wide::quote_or_control(rest);
+        if rest.get(length) != Some(&b'"') {
+            return self.escaped().map(Cow::Owned);
         }
-        let mut text = plain.to_owned();
+        self.at += length + 1;
+        Ok(Cow::Borrowed(&self.text[start..start + length]))
+    }
+
+    /// Text with escapes in it, or that is none.
+    fn escaped(&mut self) -> Result<String, Malformed> {
+        let mut text = self.plain()?.to_owned();
         while self.byte() == Some(b'\\') {
             self.at += 1;
             text.push(self.escape()?);
             text.push_str(self.plain()?);
         }
         self.at += 1;
-        Ok(text.into())
+        Ok(text)
     }
 
     /// Text up to a quote or a backslash.
@@ -434,9 +444,10 @@ impl Decimal {
 
 /// Tells the keys that came before, in the order of the document.
 fn repeated(members: &[(Key, Value)], mut tell: impl FnMut(&str)) {
-    let mut sorted: Vec<&str> = members.iter().map(|(key, _)| key.as_str()).collect();
-    sorted.sort_unstable();
-    if sorted.is_sorted_by(|one, other| one < other) {
+    let mut begins: Vec<u64> = members.iter().map(|(key, _)| key.begin()).collect();
+    begins.sort_unstable();
+    // Those that begin differently are different, and most do.
+    if begins.is_sorted_by(|one, other| one < other) {
         return;
     }
     let mut seen = BTreeSet::new();

@@ -31,10 +31,12 @@ impl Index for usize {
 }
 
 impl Index for str {
+    #[inline(always)]
     fn of<'v>(&self, value: &'v Value) -> Option<&'v Value> {
         value.as_object()?.get(self)
     }
 
+    #[inline(always)]
     fn of_mut<'v>(&self, value: &'v mut Value) -> Option<&'v mut Value> {
         value.as_object_mut()?.get_mut(self)
     }
@@ -68,10 +70,12 @@ macro_rules! text_index {
 text_index!(String, Text, Key);
 
 impl<T: Index + ?Sized> Index for &T {
+    #[inline(always)]
     fn of<'v>(&self, value: &'v Value) -> Option<&'v Value> {
         (**self).of(value)
     }
 
+    #[inline(always)]
     fn of_mut<'v>(&self, value: &'v mut Value) -> Option<&'v mut Value> {
         (**self).of_mut(value)
     }
@@ -83,11 +87,13 @@ impl<T: Index + ?Sized> Index for &T {
 
 impl Value {
     /// What is at a key or an index, if it is there.
+    #[inline(always)]
     pub fn get(&self, index: impl Index) -> Option<&Value> {
         index.of(self)
     }
 
     /// What is at a key or an index, to change it.
+    #[inline(always)]
     pub fn get_mut(&mut self, index: impl Index) -> Option<&mut Value> {
         index.of_mut(self)
     }
@@ -130,6 +136,7 @@ fn position(step: &str) -> Option<usize> {
 impl<I: Index> ops::Index<I> for Value {
     type Output = Value;
 
+    #[inline(always)]
     fn index(&self, index: I) -> &Value {
         index.of(self).unwrap_or(&NULL)
     }

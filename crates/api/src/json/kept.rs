@@ -11,6 +11,7 @@ use super::map::Members;
 use super::{Map, Text, Value};
 use crate::decode;
 use crate::scan::{Malformed, Scanner};
+use crate::wide;
 
 /// The members of an object that is stored, shared by all who have it.
 pub(super) struct Kept {
@@ -44,7 +45,7 @@ impl Kept {
     /// One of the members. The others are only read if somebody has looked before.
     pub(super) fn peek(&self, key: &str) -> Option<Cow<'_, Value>> {
         if self.members.get().is_some() {
-            return self.members().get(key).map(Cow::Borrowed);
+            return self.members().find(wide::begin(key), key).map(Cow::Borrowed);
         }
         let mut found = None;
         let scanned = Scanner::new(self.text.as_bytes()).object::<Malformed>(|name, at| {

@@ -20,6 +20,11 @@ pub struct Key {
 }
 
 impl Key {
+    /// A key of its own.
+    pub(crate) fn new(text: &str) -> Key {
+        Key { begin: wide::begin(text), text: text.into() }
+    }
+
     /// Its first eight bytes, as a number.
     pub(crate) fn begin(&self) -> u64 {
         self.begin
@@ -36,6 +41,27 @@ impl Key {
 
     /// The text, by itself.
     pub fn into_text(self) -> Text {
+        self.text
+    }
+}
+
+/// A key that is looked for again and again: how it begins is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Name {
+    begin: u64,
+    text: &'static str,
+}
+
+impl Name {
+    pub(crate) fn new(text: &'static str) -> Name {
+        Name { begin: wide::begin(text), text }
+    }
+
+    pub(crate) fn begin(self) -> u64 {
+        self.begin
+    }
+
+    pub(crate) fn as_str(self) -> &'static str {
         self.text
     }
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::{fmt, slice, vec};
 
 use super::kept::Kept;
-use super::{Key, Value};
+use super::{Key, Name, Value};
 use crate::wide;
 
 /// The members of an object, sorted by key.
@@ -57,10 +57,10 @@ impl Map {
     }
 
     /// Members that are in order already, each once.
-    pub(crate) fn sorted(members: impl ExactSizeIterator<Item = Member>) -> Map {
+    pub(crate) fn sorted(members: Vec<Member>) -> Map {
         Map::own(match members.len() > FEW_MAX {
-            true => Members::Many(Box::new(members.collect())),
-            false => Members::Few(members.collect()),
+            true => Members::Many(Box::new(members.into_iter().collect())),
+            false => Members::Few(members),
         })
     }
 
@@ -140,19 +140,36 @@ impl Map {
     }
 
     /// The value of a key.
+    #[inline(always)]
     pub fn get(&self, key: &str) -> Option<&Value> {
-        self.members().get(key)
+        self.find(wide::begin(key), key)
+    }
+
+    /// The value of a name.
+    pub(crate) fn named(&self, name: Name) -> Option<&Value> {
+        self.find(name.begin(), name.as_str())
+    }
+
+    /// The value of a key, of which it is known how it begins.
+    fn find(&self, begin: u64, key: &str) -> Option<&Value> {
+        self.members().find(begin, key)
     }
 
     /// The value of a key, to change it.
+    #[inline(always)]
     pub fn get_mut(&mut self, key: &str) -> Option<&mut Value> {
+        self.find_mut(wide::begin(key), key)
+    }
+
+    fn find_mut(&mut self, begin: u64, key: &str) -> Option<&mut Value> {
         match self.members_mut() {
-            Members::Few(members) => position(members, key).map(|at| &mut members[at].1),
+            Members::Few(members) => position(members, begin, key).map(|at| &mut members[at].1),
             Members::Many(members) => members.get_mut(key),
         }
     }
 
     /// Whether there is such a key.
+    #[inline(always)]
     pub fn contains_key(&self, key: &str) -> bool {
         self.get(key).is_some()
     }
@@ -192,7 +209,9 @@ impl Map {
     /// Removes a member; answers the value it had.
     pub fn remove(&mut self, key: &str) -> Option<Value> {
         match self.members_mut() {
-            Members::Few(members) => position(members, key).map(|at| members.remove(at).1),
+            Members::Few(members) => {
+                position(members, wide::begin(key), key).map(|at| members.remove(at).1)
+            }
             Members::Many(members) => members.remove(key),
         }
     }
@@ -274,17 +293,17 @@ impl Members {
     }
 
     #[inline(always)]
-    pub(super) fn get(&self, key: &str) -> Option<&Value> {
+    pub(super) fn find(&self, begin: u64, key: &str) -> Option<&Value> {
         match self {
-            Members::Few(members) => position(members, key).map(|at| &members[at].1),
+            Members::Few(members) => position(members, begin, key).map(|at| &members[at].1),
             Members::Many(members) => members.get(key),
         }
     }
 }
 
 /// Where a key is.
-fn position(members: &[Member], key: &str) -> Option<usize> {
-    let begin = wide::begin(key);
+#[inline(always)]
+fn position(members: &[Member], begin: u64, key: &str) -> Option<usize> {
     if members.len() > SCANNED_MAX {
         return members.binary_search_by(|(other, _)| other.order(begin, key)).ok();
     }

@@ -73,37 +73,105 @@ pub fn push_member(out: &mut Vec<u8>, key: &str, value: &Value) {
 
 /// Writes text as a JSON string.
 pub fn push_string(out: &mut Vec<u8>, text: &str) {
-    out.push(b'"');
-    push_text(out, text);
-    out.push(b'"');
+    if !push_short::<1>(out, text.as_bytes()) {
+        out.push(b'"');
+        push_long(out, text.as_bytes());
+        out.push(b'"');
+    }
 }
 
 /// Writes what stands between the quotes of a JSON string.
 pub fn push_text(out: &mut Vec<u8>, text: &str) {
-    let bytes = text.as_bytes();
-    let mut written = 0;
-    let mut at = wide::special(bytes);
-    while at < bytes.len() {
-        let length = match bytes[at..] {
-            [0xE2, 0x80, 0xA8 | 0xA9, ..] => 3,
-            [0xE2, ..] => 0,
-            _ => 1,
-        };
-        if length > 0 {
-            out.extend_from_slice(&bytes[written..at]);
-            push_escape(out, &bytes[at..at + length]);
-            written = at + length;
-        }
-        at += length.max(1);
-        at += wide::special(&bytes[at..]);
+    if !push_short::<0>(out, text.as_bytes()) {
+        push_long(out, text.as_bytes());
     }
-    out.extend_from_slice(&bytes[written..]);
+}
+
+/// Writes a text that is neither long nor in need of an escape, as most are, with so many quotes at
+/// either end. Whether it was one.
+#[inline(always)]
+fn push_short<const QUOTES: usize>(out: &mut Vec<u8>, bytes: &[u8]) -> bool {
+    match bytes.len() {
+        4..8 => push_halves::<4, 10, QUOTES>(out, bytes, |first, last| {
+            let (first, last) = (u32::from_ne_bytes(first), u32::from_ne_bytes(last));
+            let word = u64::from(first) << 32 | u64::from(last);
+            wide::are_plain([word, word])
+        }),
+        8..16 => push_halves::<8, 18, QUOTES>(out, bytes, |first, last| {
+            wide::are_plain([first, last].map(u64::from_ne_bytes))
+        }),
+        16..=32 => push_halves::<16, 34, QUOTES>(out, bytes, |first, last| {
+            wide::are_plain(bytemuck::cast(first)) && wide::are_plain(bytemuck::cast(last))
+        }),
+        _ => false,
+    }
+}
+
+/// Writes a text of `N` bytes up to twice as many by its first and its last `N`: such copies are a few
+/// instructions, where one of any length is a call.
+#[inline(always)]
+fn push_halves<const N: usize, const ROOM: usize, const QUOTES: usize>(
+    out: &mut Vec<u8>,
+    bytes: &[u8],
+    is_plain: impl FnOnce([u8; N], [u8; N]) -> bool,
+) -> bool {
+    let (Some(first), Some(last)) = (bytes.first_chunk(), bytes.last_chunk()) else { return false };
+    if !is_plain(*first, *last) {
+        return false;
+    }
+    let (start, len) = (out.len() + QUOTES, bytes.len());
+    out.extend_from_slice(&[b'"'; ROOM]);
+    let text = &mut out[start..][..len];
+    text[..N].copy_from_slice(first);
+    text[len - N..].copy_from_slice(last);
+    out.truncate(start + len + QUOTES);
+    true
+}
+
+/// Writes any text.
+fn push_long(out: &mut Vec<u8>, bytes: &[u8]) {
+    let mut rest = bytes;
+    while let Some(sixteen) = rest.first_chunk() {
+        // As if all of them were plain: what comes from the first on that is not is taken back.
+        let (start, plain) = (out.len(), wide::special_of(sixteen));
+        out.extend_from_slice(sixteen);
+        out.truncate(start + plain);
+        rest = &rest[plain..];
+        if plain < sixteen.len() {
+            rest = &rest[push_letter(out, rest)..];
+        }
+    }
+    while let [byte, after @ ..] = rest {
+        rest = match wide::is_special(*byte) {
+            true => &rest[push_letter(out, rest)..],
+            false => {
+                out.push(*byte);
+                after
+            }
+        };
+    }
+}
+
+/// Writes a letter that begins with a special byte; how many bytes it has.
+fn push_letter(out: &mut Vec<u8>, bytes: &[u8]) -> usize {
+    let length = match bytes {
+        [byte @ (b'"' | b'\\'), ..] => {
+            out.extend_from_slice(&[b'\\', *byte]);
+            return 1;
+        }
+        [0xE2, 0x80, 0xA8 | 0xA9, ..] => 3,
+        [0xE2, ..] => {
+            out.push(0xE2);
+            return 1;
+        }
+        _ => 1,
+    };
+    push_escape(out, &bytes[..length]);
+    length
 }
 
 fn push_escape(out: &mut Vec<u8>, letter: &[u8]) {
     let code = match letter {
-        b"\"" => return out.extend_from_slice(b"\\\""),
-        b"\\" => return out.extend_from_slice(b"\\\\"),
         b"\n" => return out.extend_from_slice(b"\\n"),
         b"\r" => return out.extend_from_slice(b"\\r"),
         b"\t" => return out.extend_from_slice(b"\\t"),

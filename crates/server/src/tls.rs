@@ -4,6 +4,8 @@
 //! that does not count lets the handshake pass and is remembered, so that requests over it are
 //! answered with 401 instead of a broken connection, and never as anonymous (B009).
 
+mod known;
+
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,18 +18,20 @@ use rustls::crypto::{CryptoProvider, ring as provider};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::server::{ServerSessionMemoryCache, WebPkiClientVerifier};
+use rustls::server::{self, ServerSessionMemoryCache, WebPkiClientVerifier};
 use rustls::{
-    DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig, SignatureScheme,
+    CipherSuite, DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig,
+    SignatureScheme,
 };
 use tokio::net::TcpStream;
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
 use x509_parser::der_parser::{Oid, oid};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::identity::{ClientCertificate, Identity};
 use crate::pki::Pki;
+use crate::tls::known::{Fingerprint, Known};
 
 /// Which HTTP a connection agreed to speak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,9 +65,13 @@ pub struct Acceptor {
 }
 
 struct Current {
-    handshake: TlsAcceptor,
+    /// For clients that want AES: the suite that costs least.
+    quick: Arc<ServerConfig>,
+    /// For all others: the suite that they want most.
+    willing: Arc<ServerConfig>,
     /// The verifier that decides; the handshake's own lets every certificate pass.
     clients: Arc<dyn ClientCertVerifier>,
+    known: Known,
 }
 
 impl Acceptor {
@@ -85,7 +93,12 @@ impl Acceptor {
         socket: TcpStream,
     ) -> io::Result<(TlsStream<TcpStream>, Protocol, ClientCertificate)> {
         let current = self.current.load_full();
-        let stream = current.handshake.accept(socket).await?;
+        let begun = LazyConfigAcceptor::new(server::Acceptor::default(), socket).await?;
+        let config = match wants_aes(begun.client_hello().cipher_suites()) {
+            true => &current.quick,
+            false => &current.willing,
+        };
+        let stream = begun.into_stream(config.clone()).await?;
         let (_, session) = stream.get_ref();
         let protocol = match session.alpn_protocol() {
             Some(H2) => Protocol::Http2,
@@ -93,34 +106,29 @@ impl Acceptor {
         };
         let client = match session.peer_certificates() {
             None | Some([]) => ClientCertificate::Absent,
-            Some([leaf, chain @ ..]) => self.judge(&current, leaf, chain),
+            Some(chain) => self.judge(&current, chain),
         };
         Ok((stream, protocol, client))
     }
 
-    fn judge(
-        &self,
-        current: &Current,
-        leaf: &CertificateDer<'_>,
-        chain: &[CertificateDer<'_>],
-    ) -> ClientCertificate {
-        let seconds = u64::try_from(self.clock.now().as_second()).unwrap_or_default();
-        let now = UnixTime::since_unix_epoch(Duration::from_secs(seconds));
-        if let Err(error) = current.clients.verify_client_cert(leaf, chain, now) {
-            tracing::info!(%error, "client certificate refused");
+    fn judge(&self, current: &Current, chain: &[CertificateDer<'_>]) -> ClientCertificate {
+        let seconds = self.clock.now().as_second();
+        let fingerprint = Fingerprint::of(chain);
+        if let Some(identity) = current.known.get(fingerprint, seconds) {
+            return ClientCertificate::Verified(identity);
+        }
+        let Some(identity) = current.verify(chain, seconds).map(Arc::new) else {
             return ClientCertificate::Refused;
-        }
-        match identity(leaf) {
-            Some(identity) => ClientCertificate::Verified(Arc::new(identity)),
-            None => ClientCertificate::Refused,
-        }
+        };
+        current.known.add(fingerprint, chain, identity.clone());
+        ClientCertificate::Verified(identity)
     }
 }
 
 impl Current {
     fn new(pki: &Pki) -> Result<Current, Error> {
         let wrong = |error: &dyn std::fmt::Display| Error(error.to_string());
-        let provider = Arc::new(provider::default_provider());
+        let provider = Arc::new(quickest_first(provider::default_provider()));
         let clients = clients(pki, &provider)?;
         let chain = certificates(&pki.server.certificate)?;
         let key = PrivateKeyDer::from_pem_slice(pki.server.key.reveal().as_bytes())
@@ -136,8 +144,40 @@ impl Current {
         // One ticket is enough for a client that comes back, and half the bytes for one that
         // stays for hours.
         config.send_tls13_tickets = 1;
-        Ok(Current { handshake: TlsAcceptor::from(Arc::new(config)), clients })
+        let willing = Arc::new(config.clone());
+        config.ignore_client_order = true;
+        Ok(Current { quick: Arc::new(config), willing, clients, known: Known::default() })
     }
+
+    /// Follows a chain to an authority. Whom does it name?
+    fn verify(&self, chain: &[CertificateDer<'_>], seconds: i64) -> Option<Identity> {
+        let (leaf, above) = chain.split_first()?;
+        let now = Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
+        let now = UnixTime::since_unix_epoch(now);
+        if let Err(error) = self.clients.verify_client_cert(leaf, above, now) {
+            tracing::info!(%error, "client certificate refused");
+            return None;
+        }
+        identity(leaf)
+    }
+}
+
+/// The suite whose handshake costs least comes first: the hash of AES with longer keys takes a quarter
+/// of it.
+fn quickest_first(mut provider: CryptoProvider) -> CryptoProvider {
+    let is_other = |suite| suite != CipherSuite::TLS13_AES_128_GCM_SHA256;
+    provider.cipher_suites.sort_by_key(|suite| is_other(suite.suite()));
+    provider
+}
+
+/// Whether a client wants AES, of any size, more than the cipher for processors without it.
+fn wants_aes(suites: &[CipherSuite]) -> bool {
+    let first = suites.iter().find_map(|suite| match suite {
+        CipherSuite::TLS13_AES_128_GCM_SHA256 | CipherSuite::TLS13_AES_256_GCM_SHA384 => Some(true),
+        CipherSuite::TLS13_CHACHA20_POLY1305_SHA256 => Some(false),
+        _ => None,
+    });
+    first.unwrap_or_default()
 }
 
 fn clients(
@@ -271,6 +311,26 @@ mod tests {
         assert_eq!(found.groups, ["dev", "system:authenticated"]);
         let id = &found.extra[CREDENTIAL_ID][0];
         assert!(id.starts_with("X509SHA256=") && id.len() == 11 + 64, "{id}");
+    }
+
+    #[test]
+    fn clients_without_aes_get_what_they_want() {
+        use CipherSuite::{
+            TLS_EMPTY_RENEGOTIATION_INFO_SCSV as OTHER, TLS13_AES_128_GCM_SHA256 as SHORT,
+            TLS13_AES_256_GCM_SHA384 as LONG, TLS13_CHACHA20_POLY1305_SHA256 as CHACHA,
+        };
+        for (wanted, expected) in [
+            (&[OTHER, LONG, SHORT, CHACHA][..], true),
+            (&[SHORT, LONG], true),
+            (&[OTHER, CHACHA, LONG, SHORT], false),
+            (&[OTHER], false),
+            (&[], false),
+        ] {
+            assert_eq!(wants_aes(wanted), expected, "{wanted:?}");
+        }
+        let suites = quickest_first(provider::default_provider()).cipher_suites;
+        assert_eq!(suites[..2].iter().map(|s| s.suite()).collect::<Vec<_>>(), [SHORT, LONG]);
+        assert_eq!(suites.len(), provider::default_provider().cipher_suites.len());
     }
 
     #[test]

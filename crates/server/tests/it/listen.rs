@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -222,16 +223,23 @@ async fn a_serving_certificate_is_no_client_certificate() {
 }
 
 #[tokio::test]
-async fn an_expired_certificate_is_unauthorized() {
-    struct InTwoYears;
-    impl Clock for InTwoYears {
+async fn an_expired_certificate_is_unauthorized_also_where_it_was_known() {
+    #[derive(Default)]
+    struct Years(AtomicI64);
+    impl Clock for Years {
         fn now(&self) -> Timestamp {
-            SystemClock.now() + SignedDuration::from_hours(2 * 366 * 24)
+            SystemClock.now()
+                + SignedDuration::from_hours(366 * 24 * self.0.load(Ordering::Relaxed))
         }
     }
-    let pki = pki_at(&SystemClock);
-    let server = Started::tls(&pki, Options::default(), Arc::new(InTwoYears));
-    assert_eq!(who(server.address, &pki, Some(&pki.admin)).await, "401 Unauthorized");
+    let (pki, years) = (pki_at(&SystemClock), Arc::new(Years::default()));
+    let server = Started::tls(&pki, Options::default(), years.clone());
+    for (after, expected) in [(0, "200 kubernetes-admin"), (2, "401 Unauthorized")] {
+        years.0.store(after, Ordering::Relaxed);
+        for _ in 0..2 {
+            assert_eq!(who(server.address, &pki, Some(&pki.admin)).await, expected);
+        }
+    }
 }
 
 #[tokio::test]

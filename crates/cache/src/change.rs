@@ -220,6 +220,11 @@ impl Events {
         Arc::new(Events { events, joined: Mutex::default() })
     }
 
+    /// Whether others may be given the same ones, so that putting them together is worth it.
+    pub fn are_shared(events: &Arc<Events>) -> bool {
+        Arc::strong_count(events) > 1
+    }
+
     /// The frames of all of them, one after the other, put together once for all watchers that use
     /// the same `key`. One frame alone is not copied.
     pub fn joined(&self, key: u64, mut frame: impl FnMut(&Event) -> Bytes) -> Bytes {
@@ -276,5 +281,8 @@ mod tests {
         assert_eq!(events.joined(0, &mut frame).as_ptr(), chunk.as_ptr());
         assert_eq!(events.joined(4, &mut frame), "1;2;");
         assert_eq!(encoded, 4, "two events in two representations");
+        assert!(!Events::are_shared(&events));
+        let other = Arc::clone(&events);
+        assert!(Events::are_shared(&other));
     }
 }

@@ -4,11 +4,12 @@
 //! bytes; the other representations are made from it, and events at most once each.
 
 mod bookmark;
+mod chunk;
 pub(crate) mod gzip;
 
 use std::sync::Arc;
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 use headwater_api::accept::{Encoding, IncludeObject, MetaVersion, Representation, Shape};
 use headwater_api::json::{Value, json};
 use headwater_api::object::{FRAME_END, frame};
@@ -19,7 +20,8 @@ use http::StatusCode;
 use http::header::{self, HeaderName, HeaderValue};
 use jiff::Timestamp;
 
-use crate::body::{self, CHUNK, Data, Piece, Pieces, Response};
+use self::chunk::{Chunk, PIECE_MIN};
+use crate::body::{self, CHUNK, Data, Piece, Response};
 use crate::custom::{conversion, form};
 use crate::fairness::ListPlace;
 use crate::object::{canonical, packed_tree, tree, wire};
@@ -289,7 +291,7 @@ impl Iterator for Chunks {
     type Item = Data;
 
     fn next(&mut self) -> Option<Data> {
-        let mut chunk = Chunk { takes_pieces: self.is_of_stored_bytes(), ..Chunk::default() };
+        let (takes_pieces, mut chunk) = (self.is_of_stored_bytes(), Chunk::default());
         loop {
             match &mut self.state {
                 ChunkState::End => return chunk.some(),
@@ -311,7 +313,7 @@ impl Iterator for Chunks {
                     };
                     let (is_first, left) = (std::mem::take(first), pending.len() + 1);
                     let size = object.as_slice().len();
-                    if chunk.takes_pieces && size >= PIECE_MIN {
+                    if takes_pieces && size >= PIECE_MIN {
                         self.piece(object, is_first, &mut chunk);
                     } else {
                         let out = chunk.written(left * (size + 1));
@@ -326,56 +328,6 @@ impl Iterator for Chunks {
                 }
             }
         }
-    }
-}
-
-/// A chunk that is being made: what is written for this list, and between that the bytes of objects,
-/// which stay where they are.
-#[derive(Default)]
-struct Chunk {
-    takes_pieces: bool,
-    pieces: Pieces,
-    /// What comes after the pieces.
-    written: BytesMut,
-}
-
-/// Objects from this size on stay where they are. So many as make a chunk are written at once; of
-/// smaller ones that would be little.
-const PIECE_MIN: usize = 2048;
-
-impl Chunk {
-    fn len(&self) -> usize {
-        self.pieces.remaining() + self.written.len()
-    }
-
-    /// Where to write, with room for a chunk at once, or for what is left if that is less: each time it
-    /// grows, all that is in it may be copied.
-    fn written(&mut self, left: usize) -> &mut BytesMut {
-        if self.written.capacity() < CHUNK {
-            self.written.reserve(left.min(CHUNK + CHUNK / 4));
-        }
-        &mut self.written
-    }
-
-    /// Adds a piece, and a few bytes before it.
-    fn push(&mut self, before: &'static [u8], piece: Piece) {
-        if !self.written.is_empty() {
-            self.written.put_slice(before);
-            self.pieces.push(Piece::Bytes(self.written.split().freeze()));
-        } else if !before.is_empty() {
-            self.pieces.push(Piece::Bytes(Bytes::from_static(before)));
-        }
-        self.pieces.push(piece);
-    }
-
-    fn some(mut self) -> Option<Data> {
-        if self.pieces.remaining() == 0 {
-            return (!self.written.is_empty()).then(|| self.written.into());
-        }
-        if !self.written.is_empty() {
-            self.pieces.push(Piece::Bytes(self.written.freeze()));
-        }
-        Some(Data::Pieces(self.pieces.into()))
     }
 }
 
@@ -464,7 +416,7 @@ impl Frames {
     }
 
     /// The frames of some changes as one chunk; `made` are their objects where a webhook was asked.
-    pub(crate) fn events(&mut self, events: &Events, made: &[Arc<Object>]) -> Bytes {
+    pub(crate) fn events(&mut self, events: &Arc<Events>, made: &[Arc<Object>]) -> Data {
         let key = self.key(false);
         // The first may define columns, and what was made was made for this watch alone.
         if !made.is_empty() || (key.is_some() && !self.columns_sent) {
@@ -472,7 +424,10 @@ impl Frames {
                 events.iter().enumerate().map(|(at, event)| self.event(event, made.get(at)));
             return frames.collect::<Vec<Bytes>>().concat().into();
         }
-        events.joined(key.unwrap_or_default(), |event| self.event(event, None))
+        if key.is_none() && !Events::are_shared(events) {
+            return lone(events);
+        }
+        events.joined(key.unwrap_or_default(), |event| self.event(event, None)).into()
     }
 
     /// The frames of some objects of the initial state as one chunk. Where a webhook makes them, they
@@ -542,6 +497,22 @@ impl Frames {
             }
         }
     }
+}
+
+/// The frames of events that are one watcher's alone.
+fn lone(events: &[Event]) -> Data {
+    if let [event] = events {
+        return event.frame().into();
+    }
+    let mut chunk = Chunk::default();
+    for (index, event) in events.iter().enumerate() {
+        let (frame, left) = (event.frame(), events.len() - index);
+        match frame.len() {
+            PIECE_MIN.. => chunk.push(b"", Piece::Bytes(frame)),
+            size => chunk.written(left * size).put_slice(&frame),
+        }
+    }
+    chunk.some().unwrap_or_else(|| Bytes::new().into())
 }
 
 /// The last frame of a stream that cannot go on.

@@ -260,7 +260,7 @@ impl Streaming {
             Step::Events(events) => {
                 self.watched.sent(events.len());
                 self.sent = events.last().map_or(self.sent, Event::revision);
-                Some(self.frames.events(&events, made).into())
+                Some(self.frames.events(&events, made))
             }
             Step::Expired { asked, oldest } => {
                 Some(self.fail(&status::too_old(asked, oldest)).into())

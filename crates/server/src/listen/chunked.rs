@@ -10,13 +10,11 @@ use std::future::poll_fn;
 use std::io::{self, IoSlice, Write};
 use std::mem::MaybeUninit;
 use std::pin::Pin;
-use std::task::{Poll, ready};
+use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
-use futures::FutureExt;
 use http_body::{Body, Frame};
-use http_body_util::BodyExt;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::Part;
 
@@ -35,29 +33,36 @@ where
     B: Body<Data: Part, Error = io::Error> + Unpin,
 {
     let mut out = Out { parts: VecDeque::new(), bytes: 0, ended: false };
-    loop {
-        // What is at hand goes out together: a chunk is a little more than what TLS takes at once.
-        while out.bytes < BATCH && !out.ended {
-            match body.frame().now_or_never() {
-                Some(frame) => out.add(frame.transpose()?),
-                None => break,
+    poll_fn(|context| {
+        // Asked once more after its last part, so that it wakes us for the next, and not again:
+        // there are thousands of them, and asking costs more than what is written.
+        let mut waits = false;
+        loop {
+            // What is at hand goes out together: a chunk is a little more than what TLS takes at once.
+            while out.bytes < BATCH && !out.ended && !waits {
+                match Pin::new(&mut body).poll_frame(context) {
+                    Poll::Ready(frame) => out.add(frame.transpose()?),
+                    Poll::Pending => waits = true,
+                }
             }
+            if !out.parts.is_empty() {
+                ready!(out.poll_write_some(stream, context))?;
+                continue;
+            }
+            out.parts = VecDeque::new();
+            ready!(Pin::new(&mut *stream).poll_flush(context))?;
+            if out.ended {
+                return Poll::Ready(Ok(()));
+            }
+            if early.is_empty()
+                && let Poll::Ready(heard) = poll_hear(stream, context)
+            {
+                *early = heard?;
+            }
+            return Poll::Pending;
         }
-        if !out.parts.is_empty() {
-            out.write_some(stream).await?;
-            continue;
-        }
-        out.parts = VecDeque::new();
-        stream.flush().await?;
-        if out.ended {
-            return Ok(());
-        }
-        tokio::select! {
-            biased;
-            frame = body.frame() => out.add(frame.transpose()?),
-            heard = hear(stream), if early.is_empty() => *early = heard?,
-        }
-    }
+    })
+    .await
 }
 
 /// What is on its way to the socket.
@@ -91,19 +96,21 @@ impl<D: Part> Out<D> {
     }
 
     /// Writes as much as the socket takes at once.
-    async fn write_some(&mut self, stream: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
+    fn poll_write_some(
+        &mut self,
+        stream: &mut (impl AsyncWrite + Unpin),
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
         // On the stack of the attempt: a watch that waits must not keep room for it.
-        let attempt = poll_fn(|context| {
-            let mut slices = [IoSlice::new(&[]); SLICES_MAX];
-            let count = self
-                .parts
-                .iter()
-                .fold(0, |count, part| count + part.chunks_vectored(&mut slices[count..]));
-            Pin::new(&mut *stream).poll_write_vectored(context, &slices[..count])
-        });
-        let mut written = attempt.await?;
+        let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+        let count = self
+            .parts
+            .iter()
+            .fold(0, |count, part| count + part.chunks_vectored(&mut slices[count..]));
+        let attempt = Pin::new(stream).poll_write_vectored(context, &slices[..count]);
+        let mut written = ready!(attempt)?;
         if written == 0 {
-            return Err(io::ErrorKind::WriteZero.into());
+            return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
         }
         self.bytes -= written;
         while let Some(part) = self.parts.front_mut().filter(|_| written > 0) {
@@ -114,7 +121,7 @@ impl<D: Part> Out<D> {
                 self.parts.pop_front();
             }
         }
-        Ok(())
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -128,18 +135,18 @@ fn size_line(size: usize) -> Bytes {
     Bytes::copy_from_slice(&line[..line.len() - left])
 }
 
-/// Waits until the client sends something; if it leaves, that is an error.
-async fn hear(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Bytes> {
-    poll_fn(|context| {
-        let mut room = [MaybeUninit::uninit(); EARLY_MAX];
-        let mut buffer = ReadBuf::uninit(&mut room);
-        ready!(Pin::new(&mut *stream).poll_read(context, &mut buffer))?;
-        Poll::Ready(match buffer.filled() {
-            [] => Err(io::ErrorKind::UnexpectedEof.into()),
-            bytes => Ok(Bytes::copy_from_slice(bytes)),
-        })
+/// Ready when the client has sent something; if it leaves, that is an error.
+fn poll_hear(
+    stream: &mut (impl AsyncRead + Unpin),
+    context: &mut Context<'_>,
+) -> Poll<io::Result<Bytes>> {
+    let mut room = [MaybeUninit::uninit(); EARLY_MAX];
+    let mut buffer = ReadBuf::uninit(&mut room);
+    ready!(Pin::new(stream).poll_read(context, &mut buffer))?;
+    Poll::Ready(match buffer.filled() {
+        [] => Err(io::ErrorKind::UnexpectedEof.into()),
+        bytes => Ok(Bytes::copy_from_slice(bytes)),
     })
-    .await
 }
 
 #[cfg(test)]

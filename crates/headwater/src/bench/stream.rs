@@ -1,8 +1,11 @@
 //! A watch stream, read with as little work as a client can have: the bench shares the machine
 //! with the server it measures.
 
+use std::sync::LazyLock;
+
 use anyhow::{Context, Result};
-use memchr::{memchr, memmem};
+use memchr::memchr;
+use memchr::memmem::Finder;
 
 use crate::kubeconfig::Endpoint;
 
@@ -62,9 +65,10 @@ fn take_line(there: &[u8], line: &mut Vec<u8>) -> (usize, bool) {
 
 /// The resourceVersion in an event.
 pub(super) fn revision(event: &[u8]) -> Result<u64> {
-    const KEY: &[u8] = b"\"resourceVersion\":\"";
-    let start = memmem::find(event, KEY).context("an event without a resourceVersion")?;
-    let rest = &event[start + KEY.len()..];
+    // Made ready once: a client that looks at millions of events would else do little more.
+    static KEY: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new("\"resourceVersion\":\""));
+    let start = KEY.find(event).context("an event without a resourceVersion")?;
+    let rest = &event[start + KEY.needle().len()..];
     let end = memchr(b'"', rest).context("an event that breaks off")?;
     Ok(std::str::from_utf8(&rest[..end])?.parse()?)
 }

@@ -127,7 +127,7 @@ impl Log {
     /// As many events after `position` as are handed out at once. Those that share a revision are
     /// read together, so none that is not announced yet.
     fn after(&self, position: Revision, announced: Revision) -> Vec<Event> {
-        let first = self.events.partition_point(|event| event.revision() <= position);
+        let first = first_of(self.events.len(), |at| self.events[at].revision() > position);
         let (mut events, mut portion) = (Vec::<Event>::new(), Portion::default());
         for event in self.events.range(first..).take_while(|e| e.revision() <= announced) {
             let is_apart = events.last().is_none_or(|last| last.revision() < event.revision());
@@ -138,6 +138,25 @@ impl Log {
         }
         events
     }
+}
+
+/// Where those begin, of so many, that are after something. Most who ask stand near the end, and each
+/// event that is looked at is a wait for its memory: so it is looked for from there, in larger and
+/// larger steps.
+fn first_of(len: usize, is_after: impl Fn(usize) -> bool) -> usize {
+    let mut back = 1;
+    while back <= len && is_after(len - back) {
+        back *= 2;
+    }
+    let (mut low, mut high) = (len.saturating_sub(back), len - back / 2);
+    while low < high {
+        let middle = low.midpoint(high);
+        match is_after(middle) {
+            true => high = middle,
+            false => low = middle + 1,
+        }
+    }
+    low
 }
 
 /// What a view answers to a cursor.
@@ -494,4 +513,29 @@ fn drop_if_empty(map: &mut HashMap<String, Vec<Arc<View>>>, key: &str) {
 pub(crate) fn select(filter: &Filter, change: &Arc<Change>) -> Option<Event> {
     let turn: Turn = change.turn(|object| filter.matches(object))?;
     Some(Event { change: Arc::clone(change), turn })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_event_after_a_position_is_found_wherever_it_is() {
+        for len in 0..40 {
+            for first in 0..=len {
+                assert_eq!(first_of(len, |at| at >= first), first, "of {len}");
+            }
+        }
+    }
+
+    #[test]
+    fn who_stands_near_the_end_looks_at_few() {
+        let looked = std::cell::Cell::new(0);
+        let is_after = |at| {
+            looked.set(looked.get() + 1);
+            at >= 999
+        };
+        assert_eq!(first_of(1_000, is_after), 999);
+        assert!(looked.get() <= 3, "{}", looked.get());
+    }
 }

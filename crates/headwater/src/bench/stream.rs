@@ -65,7 +65,7 @@ fn take_line(there: &[u8], line: &mut Vec<u8>) -> (usize, bool) {
 
 /// The resourceVersion in an event.
 pub(super) fn revision(event: &[u8]) -> Result<u64> {
-    // Made ready once: a client that looks at millions of events would else do little more.
+    // Made ready once, not for each of millions of events.
     static KEY: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new("\"resourceVersion\":\""));
     let start = KEY.find(event).context("an event without a resourceVersion")?;
     let rest = &event[start + KEY.needle().len()..];

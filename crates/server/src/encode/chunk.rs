@@ -7,8 +7,8 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use crate::body::{CHUNK, Data, Piece, Pieces};
 
-/// A chunk that is being made: what is written for this list, and between that the bytes of objects,
-/// which stay where they are.
+/// A chunk that is being made: what is written for this answer, and between that the bytes of
+/// objects, which stay where they are.
 #[derive(Default)]
 pub(super) struct Chunk {
     pieces: Pieces,

@@ -226,6 +226,25 @@ async fn a_watch_goes_on_from_its_last_event_or_bookmark() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_watcher_that_comes_back_is_sent_large_and_small_events_as_they_were() {
+    let api = Api::start().await;
+    let start = api.get(CMS).await.version();
+    let text = |name: &str| name.repeat(if name.starts_with('l') { 3_000 } else { 3 });
+    let names = ["s1", "l1", "l2", "s2", "s3", "l3", "s4"];
+    for name in names {
+        let mut map = config_map(name);
+        map["data"] = json!({ "v": text(name) });
+        api.create(CMS, &map).await;
+    }
+    let mut watch = api.watch(&format!("{CMS}?watch=true&resourceVersion={start}")).await;
+    for name in names {
+        let event = watch.next().await.unwrap();
+        assert_eq!(word(&event), format!("ADDED/{name}"));
+        assert_eq!(event["object"]["data"]["v"], text(name));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_timeout_ends_a_watch_cleanly() {
     let api = Api::start().await;
     api.config_maps(&["a"]).await;

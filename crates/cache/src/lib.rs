@@ -5,6 +5,7 @@
 
 mod progress;
 pub mod change;
+mod tree;
 pub mod snapshot;
 pub mod window;
 mod rounds;

@@ -4,13 +4,12 @@
 //! Promise: it never changes. Old versions stay readable while something refers to them, and share
 //! everything that did not change with the newer ones.
 
-use std::ops::Bound;
 use std::sync::Arc;
 
 use headwater_api::marks::Marks;
 use headwater_api::{Object, Revision};
-use imbl::OrdMap;
 
+use crate::tree::{Keyed, Tree};
 use crate::view::Filter;
 
 /// All objects of one resource at one revision.
@@ -39,7 +38,7 @@ impl Snapshot {
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.objects.0.is_empty()
+        self.len() == 0
     }
 
     /// One object by `namespace/name` or `name`.
@@ -78,10 +77,9 @@ impl Snapshot {
     }
 }
 
-/// The persistent ordered map behind snapshots. It has keys of its own: its inner nodes keep copies
-/// of some, and a copy of an object there would outlive the object.
+/// The objects behind snapshots.
 #[derive(Clone, Default)]
-pub(crate) struct Objects(OrdMap<Arc<str>, Held>);
+pub(crate) struct Objects(Tree<Held>);
 
 /// An object, and its marks beside it: a list that selects little looks at no other object, and
 /// each of them would be a wait for memory.
@@ -91,9 +89,9 @@ struct Held {
     object: Arc<Object>,
 }
 
-impl Held {
-    fn new(object: Arc<Object>) -> Held {
-        Held { marks: object.marks(), object }
+impl Keyed for Held {
+    fn key(&self) -> &str {
+        self.object.key()
     }
 }
 
@@ -104,11 +102,7 @@ impl Objects {
 
     /// Puts an object in place of its older version, which is answered.
     pub(crate) fn insert(&mut self, object: Arc<Object>) -> Option<Arc<Object>> {
-        let before = match self.0.get_mut(object.key()) {
-            Some(there) => Some(std::mem::replace(there, Held::new(object))),
-            None => self.0.insert(object.key().into(), Held::new(object)),
-        };
-        before.map(|held| held.object)
+        self.0.insert(Held { marks: object.marks(), object }).map(|held| held.object)
     }
 
     pub(crate) fn remove(&mut self, key: &str) -> Option<Arc<Object>> {
@@ -136,18 +130,7 @@ impl Objects {
             "" => (String::new(), None),
             namespace => ([namespace, "/"].concat(), Some([namespace, "0"].concat())),
         };
-        let lower = match after {
-            Some(after) if after >= first.as_str() => Bound::Excluded(after),
-            _ => Bound::Included(first.as_str()),
-        };
-        let upper = match &end {
-            Some(end) => Bound::Excluded(end.as_str()),
-            None => Bound::Unbounded,
-        };
-        let empty =
-            matches!((&lower, &end), (Bound::Excluded(after), Some(end)) if *after >= end.as_str());
-        let range = (!empty).then(|| self.0.range::<_, str>((lower, upper)));
-        let held = range.into_iter().flatten().map(|(_, held)| held);
+        let held = self.0.range(after.unwrap_or_default().max(&first), end);
         held.filter(move |held| held.marks.cover(marks)).map(|held| &held.object)
     }
 }

@@ -74,18 +74,18 @@ pub(crate) async fn bench(flags: Bench) -> Result<()> {
 
 async fn measure(scenario: Scenario, common: Common) -> Result<()> {
     let with_floor = common.floor && !matches!(scenario, Scenario::Floor(_));
+    let with_machine = with_floor && matches!(scenario, Scenario::Targets(_));
     let memory = common.memory;
     let mut session = session(common);
-    Box::pin(run(&mut session, scenario, memory)).await?;
     if with_floor {
-        Box::pin(FLOOR.run(&mut session)).await?;
+        session.with_floor()?;
+    }
+    Box::pin(run(&mut session, scenario, memory)).await?;
+    if with_machine {
+        Box::pin(floor::machine(&mut session)).await?;
     }
     session.report.finish()
 }
-
-/// What `--floor` measures beside a scenario.
-const FLOOR: floor::Floor =
-    floor::Floor { watchers: 1000, writes: 500, idle: 5000, objects: 10_000 };
 
 fn session(common: Common) -> Session {
     let first = match common.kubeconfig {
@@ -129,9 +129,7 @@ async fn run(session: &mut Session, scenario: Scenario, memory: bool) -> Result<
             let size = cluster::Size { nodes: flags.nodes, pods: flags.pods };
             Box::pin(cluster::run(session, &size, memory)).await
         }
-        Scenario::Floor(flags) => {
-            floor::Floor { watchers: flags.watchers, ..FLOOR }.run(session).await
-        }
+        Scenario::Floor(flags) => Box::pin(floor::run(session, flags.watchers)).await,
         Scenario::Follow(_) | Scenario::FloorServer => {
             bail!("this is a part of another bench and needs --kubeconfig")
         }

@@ -82,11 +82,16 @@ pub(crate) async fn serve(mut flags: Serve) -> Result<()> {
     })?;
     parts.follow(cacher);
     parts.follow_definitions(&server);
-    server
+    let is_first = server
         .bootstrap()
         .await
         .map_err(|status| anyhow!("cannot make the first objects: {status}"))?;
-    appear(&server, https.address(), &certificates.pki).await;
+    let appearing = appear(server.clone(), https.address(), certificates.pki.ca.clone());
+    match is_first {
+        true => appearing.await,
+        // Writes may have to wait until the data is checked; reads need not.
+        false => parts.do_once(appearing),
+    }
     let url = format!("https://{}", reachable(https.address()));
     let kubeconfig_path = home.write_kubeconfig(&certificates.pki, &url, https.address())?;
     let plain = http.as_ref().map(Listener::address);
@@ -108,8 +113,8 @@ pub(crate) async fn serve(mut flags: Serve) -> Result<()> {
 }
 
 /// Says where the server is. Nothing that it serves depends on that.
-async fn appear(server: &Server, address: SocketAddr, pki: &Pki) {
-    let presence = Presence { address, client_authority: &pki.ca };
+async fn appear(server: Server, address: SocketAddr, client_authority: String) {
+    let presence = Presence { address, client_authority: &client_authority };
     if let Err(error) = server.appear(presence).await {
         tracing::warn!(%error, "cannot write down where this server is");
     }
@@ -143,6 +148,16 @@ impl Parts {
             Ok(())
         });
         Ok(tokens)
+    }
+
+    /// Does something beside the others, which is over long before they are.
+    fn do_once(&mut self, work: impl Future<Output = ()> + Send + 'static) {
+        let stop = self.stop.clone();
+        self.others.spawn(async move {
+            stop.run_until_cancelled(work).await;
+            stop.cancelled().await;
+            Ok(())
+        });
     }
 
     fn follow(&mut self, cacher: Cacher) {

@@ -123,8 +123,8 @@ impl Case {
             let other = others.iter().find(|(other, _)| other == name);
             let against =
                 other.map(|(_, theirs)| ("kube-runtime".to_owned(), figures.over(theirs)));
-            let (server, runs) = ("headwater".into(), session.runs());
-            session.report.row(Row { case, server, runs, figures: *figures, against });
+            let row = Row::alone(case, "headwater", session.runs(), *figures);
+            session.report.row(Row { against, ..row });
         }
     }
 }

@@ -102,7 +102,7 @@ async fn measure(
 
 /// CPU is that of the server and of the controllers together.
 fn tell(session: &mut Session, case: Case, figures: Figures) {
-    session.report.row(Row { case, server: "headwater".into(), runs: 1, figures, against: None });
+    session.report.row(Row::alone(case, "headwater", 1, figures));
 }
 
 async fn deploy(connection: &mut Connection, number: usize, replicas: usize) -> Result<()> {

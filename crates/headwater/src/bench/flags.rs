@@ -62,7 +62,7 @@ pub(super) struct Common {
           value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) runs: u16,
 
-    /// Measure what the machine allows, too
+    /// Measure what the machine allows, too: beside each case, run by run
     #[arg(long, global = true)]
     pub(super) floor: bool,
 

@@ -1,7 +1,7 @@
 //! Goals: the lines Headwater is held to, and whether a figure keeps within one.
 
 use super::figures::{Figure, Figures};
-use super::report::Case;
+use super::report::{Case, Row};
 
 /// One line: what another server takes, what the machine allows, what is aimed at.
 pub(super) struct Goal {
@@ -16,12 +16,18 @@ pub(super) struct Goal {
     pub(super) target: &'static str,
     /// Every one must hold: at most, or at least for a rate.
     bounds: &'static [(Figure, f64)],
+    /// What the bare server took of this figure where the targets are from: for this very line, or, where
+    /// it has none, for the most alike.
+    pub(super) floor_there: Option<(Figure, f64)>,
 }
 
 /// Whether a goal was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Met,
+    /// Met if the target is multiplied by what the bare server takes longer here, in turn with what was
+    /// measured, than where the target is from.
+    ToScale,
     Missed,
     /// Something that it is about could not be measured.
     Open,
@@ -31,6 +37,7 @@ impl Verdict {
     pub(super) fn word(self) -> &'static str {
         match self {
             Verdict::Met => "met",
+            Verdict::ToScale => "met to scale",
             Verdict::Missed => "missed",
             Verdict::Open => "not measured",
         }
@@ -45,18 +52,49 @@ impl Goal {
         GOALS.iter().find(is_it)
     }
 
-    pub(super) fn verdict(&self, measured: &Figures) -> Verdict {
+    pub(super) fn verdict(&self, row: &Row) -> Verdict {
+        let slower = self.slower(row);
+        match (self.holds(&row.figures, 1.0), slower.map(|by| self.holds(&row.figures, by))) {
+            (None, _) => Verdict::Open,
+            (Some(true), _) => Verdict::Met,
+            (Some(false), Some(Some(true))) => Verdict::ToScale,
+            (Some(false), _) => Verdict::Missed,
+        }
+    }
+
+    /// Whether all bounds hold on a machine that is slower by so much; unknown if something that they are
+    /// about could not be measured.
+    fn holds(&self, measured: &Figures, slower: f64) -> Option<bool> {
         let holds = self.bounds.iter().map(|(figure, bound)| {
             measured.get(*figure).map(|value| match figure {
-                Figure::Rate => value >= *bound,
-                _ => value <= *bound,
+                Figure::Rate => value * slower >= *bound,
+                Figure::Memory | Figure::Peak | Figure::Wire | Figure::Count => value <= *bound,
+                Figure::Wall | Figure::Cpu | Figure::P50 | Figure::P99 => value <= *bound * slower,
             })
         });
-        match holds.collect::<Option<Vec<bool>>>() {
-            None => Verdict::Open,
-            Some(all) if all.iter().all(|holds| *holds) => Verdict::Met,
-            Some(_) => Verdict::Missed,
-        }
+        let holds: Option<Vec<bool>> = holds.collect();
+        holds.map(|all| all.iter().all(|holds| *holds))
+    }
+
+    /// How much longer the bare server took beside what was measured than where the targets are from.
+    fn slower(&self, row: &Row) -> Option<f64> {
+        let (figure, there) = self.floor_there?;
+        row.floor.as_ref()?.get(figure).map(|here| here / there)
+    }
+
+    /// What the bare server took, and what of it was measured and is allowed.
+    pub(super) fn beside(&self, row: &Row) -> Option<String> {
+        let (figure, there) = self.floor_there?;
+        let here = row.floor.as_ref()?.get(figure)?;
+        let text = figure.text(here);
+        let bound = self.bounds.iter().find(|(bounded, _)| *bounded == figure);
+        let parts = row.figures.get(figure).zip(bound).filter(|_| self.floor != NO_FLOOR);
+        Some(match parts {
+            Some((value, (_, bound))) => {
+                format!("{text} here: {:.2} times, {:.2} allowed", value / here, bound / there)
+            }
+            None => format!("{text} here, {:.2} times what it was there", here / there),
+        })
     }
 
     /// What was measured of the figures that count.
@@ -74,6 +112,9 @@ impl Goal {
     }
 }
 
+/// Said of a line whose work the bare server cannot do.
+const NO_FLOOR: &str = "–";
+
 /// A size divided, but never down to nothing.
 pub(super) fn shrunk(size: usize, shrink: usize) -> usize {
     (size / shrink).max(size.min(1))
@@ -86,18 +127,20 @@ pub(super) static GOALS: &[Goal] = &[
         size: 0,
         line: "empty store to ready, and its memory",
         reference: "2.3 s, 255 + 42 MB",
-        floor: "–",
+        floor: NO_FLOOR,
         target: "< 0.1 s, < 40 MB",
         bounds: &[(Figure::Wall, 0.1), (Figure::Memory, 40e6)],
+        floor_there: None,
     },
     Goal {
         key: "start/restart",
         size: 100_000,
         line: "restart with 100,000 pods to first full LIST",
         reference: "22 s",
-        floor: "–",
+        floor: NO_FLOOR,
         target: "≤ 2 s",
         bounds: &[(Figure::Wall, 2.0)],
+        floor_there: None,
     },
     Goal {
         key: "start/memory",
@@ -107,6 +150,7 @@ pub(super) static GOALS: &[Goal] = &[
         floor: "0.6 GB",
         target: "≤ 0.9 GB",
         bounds: &[(Figure::Memory, 0.9e9)],
+        floor_there: None,
     },
     Goal {
         key: "write/create pod",
@@ -116,6 +160,7 @@ pub(super) static GOALS: &[Goal] = &[
         floor: "45 µs + a shared fsync",
         target: "≤ 150 µs, ≥ 6,000/s, p50 ≤ 3 ms",
         bounds: &[(Figure::Cpu, 150.0), (Figure::Rate, 6000.0), (Figure::P50, 3000.0)],
+        floor_there: None,
     },
     Goal {
         key: "write/update pod",
@@ -125,6 +170,7 @@ pub(super) static GOALS: &[Goal] = &[
         floor: "same",
         target: "≤ 150 µs, ≥ 6,000/s",
         bounds: &[(Figure::Cpu, 150.0), (Figure::Rate, 6000.0)],
+        floor_there: None,
     },
     Goal {
         key: "write/apply pod",
@@ -134,15 +180,17 @@ pub(super) static GOALS: &[Goal] = &[
         floor: "same",
         target: "≤ 200 µs",
         bounds: &[(Figure::Cpu, 200.0)],
+        floor_there: None,
     },
     Goal {
         key: "write/create config map",
         size: 64,
         line: "create ConfigMap, 64 clients",
         reference: "787 µs, 2,040/s",
-        floor: "–",
+        floor: NO_FLOOR,
         target: "≤ 80 µs, ≥ 12,000/s",
         bounds: &[(Figure::Cpu, 80.0), (Figure::Rate, 12_000.0)],
+        floor_there: None,
     },
     Goal {
         key: "write/create pod",
@@ -152,6 +200,7 @@ pub(super) static GOALS: &[Goal] = &[
         floor: "0.13 ms + fsync",
         target: "p50 ≤ 0.6 ms",
         bounds: &[(Figure::P50, 600.0)],
+        floor_there: Some((Figure::P50, 290.0)),
     },
     Goal {
         key: "list/full",
@@ -161,60 +210,67 @@ pub(super) static GOALS: &[Goal] = &[
         floor: "2.5 µs",
         target: "≤ 4 µs",
         bounds: &[(Figure::Cpu, 4.0)],
+        floor_there: Some((Figure::Cpu, 2.5)),
     },
     Goal {
         key: "list/full, gzip",
         size: 10_000,
         line: "same, gzip",
         reference: "70 µs",
-        floor: "–",
+        floor: NO_FLOOR,
         target: "≤ 4 µs",
         bounds: &[(Figure::Cpu, 4.0)],
+        floor_there: Some((Figure::Cpu, 2.5)),
     },
     Goal {
         key: "list/pages",
         size: 100_000,
         line: "same, 100,000 pods in pages of 500",
         reference: "149 µs",
-        floor: "–",
+        floor: NO_FLOOR,
         target: "≤ 5 µs",
         bounds: &[(Figure::Cpu, 5.0)],
+        floor_there: Some((Figure::Cpu, 2.5)),
     },
     Goal {
         key: "list/label",
         size: 10_000,
         line: "LIST by label, 1 % of 10,000: CPU per request",
         reference: "18 ms",
-        floor: "–",
+        floor: NO_FLOOR,
         target: "≤ 1 ms",
         bounds: &[(Figure::Cpu, 1000.0)],
+        floor_there: Some((Figure::Cpu, 2.5)),
     },
     Goal {
         key: "list/label",
         size: 100_000,
         line: "LIST by label, 1 % of 100,000: CPU per request",
         reference: "248 ms",
-        floor: "–",
+        floor: NO_FLOOR,
         target: "≤ 10 ms",
         bounds: &[(Figure::Cpu, 10_000.0)],
+        floor_there: Some((Figure::Cpu, 2.5)),
     },
     Goal {
         key: "list/namespace",
         size: 10_000,
         line: "LIST of one namespace, 1 % of 10,000: CPU per request",
         reference: "–",
-        floor: "–",
+        floor: NO_FLOOR,
         target: "≤ 0.5 ms",
         bounds: &[(Figure::Cpu, 500.0)],
+        floor_there: Some((Figure::Cpu, 2.5)),
     },
     Goal {
         key: "list/namespace",
         size: 100_000,
         line: "LIST of one namespace, 1 % of 100,000: CPU per request",
         reference: "7.2 ms",
-        floor: "–",
+        floor: NO_FLOOR,
         target: "≤ 0.5 ms",
         bounds: &[(Figure::Cpu, 500.0)],
+        floor_there: Some((Figure::Cpu, 2.5)),
     },
     Goal {
         key: "list/at once",
@@ -224,6 +280,7 @@ pub(super) static GOALS: &[Goal] = &[
         floor: "4 MB",
         target: "≤ 16 MB",
         bounds: &[(Figure::Memory, 16e6)],
+        floor_there: None,
     },
     Goal {
         key: "list/watch-list",
@@ -233,6 +290,7 @@ pub(super) static GOALS: &[Goal] = &[
         floor: "2 µs",
         target: "≤ 5 µs",
         bounds: &[(Figure::Cpu, 5.0)],
+        floor_there: Some((Figure::Cpu, 2.5)),
     },
     Goal {
         key: "fan-out/flat out",
@@ -242,6 +300,7 @@ pub(super) static GOALS: &[Goal] = &[
         floor: "4.9 µs, 213,000/s",
         target: "≤ 8 µs, ≥ 130,000/s",
         bounds: &[(Figure::Cpu, 8.0), (Figure::Rate, 130_000.0)],
+        floor_there: Some((Figure::Cpu, 4.9)),
     },
     Goal {
         key: "fan-out/flat out, HTTP/2",
@@ -251,6 +310,7 @@ pub(super) static GOALS: &[Goal] = &[
         floor: "10 µs",
         target: "≤ 14 µs",
         bounds: &[(Figure::Cpu, 14.0)],
+        floor_there: Some((Figure::Cpu, 10.0)),
     },
     Goal {
         key: "fan-out/10 writes a second",
@@ -260,6 +320,7 @@ pub(super) static GOALS: &[Goal] = &[
         floor: "12.5 µs; 16 ms",
         target: "≤ 16 µs; p99 ≤ 22 ms",
         bounds: &[(Figure::Cpu, 16.0), (Figure::P99, 22_000.0)],
+        floor_there: Some((Figure::Cpu, 12.5)),
     },
     Goal {
         key: "fan-out/2 writes a second",
@@ -269,6 +330,7 @@ pub(super) static GOALS: &[Goal] = &[
         floor: "13.7 µs; 178 ms",
         target: "≤ 17 µs; p99 ≤ 210 ms",
         bounds: &[(Figure::Cpu, 17.0), (Figure::P99, 210_000.0)],
+        floor_there: Some((Figure::Cpu, 13.7)),
     },
     Goal {
         key: "selective/label",
@@ -278,6 +340,7 @@ pub(super) static GOALS: &[Goal] = &[
         floor: "22 µs",
         target: "≤ 40 µs",
         bounds: &[(Figure::Cpu, 40.0)],
+        floor_there: Some((Figure::Cpu, 22.0)),
     },
     Goal {
         key: "selective/label",
@@ -287,6 +350,7 @@ pub(super) static GOALS: &[Goal] = &[
         floor: "22 µs",
         target: "≤ 40 µs",
         bounds: &[(Figure::Cpu, 40.0)],
+        floor_there: Some((Figure::Cpu, 22.0)),
     },
     Goal {
         key: "selective/label",
@@ -296,15 +360,17 @@ pub(super) static GOALS: &[Goal] = &[
         floor: "22 µs",
         target: "≤ 40 µs",
         bounds: &[(Figure::Cpu, 40.0)],
+        floor_there: Some((Figure::Cpu, 22.0)),
     },
     Goal {
         key: "herd/resume",
         size: 1000,
         line: "herd: 1,000 watchers resume and get 200 missed events each; CPU per event",
         reference: "14 s; 118 µs",
-        floor: "–",
+        floor: NO_FLOOR,
         target: "≤ 1.2 s; ≤ 6 µs",
         bounds: &[(Figure::Wall, 1.2), (Figure::Cpu, 6.0)],
+        floor_there: Some((Figure::Cpu, 4.9)),
     },
     Goal {
         key: "idle/memory",
@@ -314,33 +380,37 @@ pub(super) static GOALS: &[Goal] = &[
         floor: "6 – 11 KB",
         target: "≤ 14 KB",
         bounds: &[(Figure::Memory, 14e3)],
+        floor_there: None,
     },
     Goal {
         key: "idle/minute",
         size: 1000,
         line: "idle, 10,000 pods, 1,000 watchers: CPU per minute",
         reference: "1.3 s",
-        floor: "–",
+        floor: NO_FLOOR,
         target: "≤ 0.1 s",
         bounds: &[(Figure::Cpu, 0.1e6)],
+        floor_there: None,
     },
     Goal {
         key: "client/packed",
         size: 100_000,
         line: "client, first sync of 100,000 pods, bytes kept: CPU and memory per object",
         reference: "client-go: 82 – 105 µs, 16 KB",
-        floor: "–",
+        floor: NO_FLOOR,
         target: "≤ 30 µs, ≤ 8 KB",
         bounds: &[(Figure::Cpu, 30.0), (Figure::Memory, 8e3)],
+        floor_there: None,
     },
     Goal {
         key: "client/typed",
         size: 100_000,
         line: "same, typed objects kept",
         reference: "kube-runtime: 140 – 180 µs, 57 KB",
-        floor: "–",
+        floor: NO_FLOOR,
         target: "≤ 70 µs, ≤ 28 KB",
         bounds: &[(Figure::Cpu, 70.0), (Figure::Memory, 28e3)],
+        floor_there: None,
     },
 ];
 
@@ -371,12 +441,35 @@ mod tests {
         let goal = goal.unwrap();
         let measured = |cpu: f64, rate: f64| {
             let figures = Figures::default().with(Figure::Cpu, cpu).with(Figure::Rate, rate);
-            goal.verdict(&figures.with(Figure::P50, 1000.0))
+            goal.verdict(&row(figures.with(Figure::P50, 1000.0)))
         };
         assert_eq!(measured(150.0, 6000.0), Verdict::Met);
         assert_eq!(measured(151.0, 6000.0), Verdict::Missed);
         assert_eq!(measured(150.0, 5999.0), Verdict::Missed);
         let cpu_only = Figures::default().with(Figure::Cpu, 1.0);
-        assert_eq!(goal.verdict(&cpu_only), Verdict::Open);
+        assert_eq!(goal.verdict(&row(cpu_only)), Verdict::Open);
+    }
+
+    #[test]
+    fn where_the_bare_server_takes_longer_so_may_we() {
+        let goal = GOALS.iter().find(|goal| goal.key == "fan-out/flat out").unwrap();
+        let measured = |cpu: f64, rate: f64, floor: f64| {
+            let figures = Figures::default().with(Figure::Cpu, cpu).with(Figure::Rate, rate);
+            let floor = Some(Figures::default().with(Figure::Cpu, floor));
+            goal.verdict(&Row { floor, ..row(figures) })
+        };
+        assert_eq!(measured(16.0, 65_000.0, 9.8), Verdict::ToScale);
+        assert_eq!(measured(16.1, 65_000.0, 9.8), Verdict::Missed);
+        assert_eq!(measured(16.0, 64_999.0, 9.8), Verdict::Missed);
+        assert_eq!(measured(8.1, 130_000.0, 4.0), Verdict::Missed);
+        assert_eq!(measured(8.0, 130_000.0, 4.0), Verdict::Met);
+        let here = Figures::default().with(Figure::Cpu, 12.0);
+        let beside = Row { floor: Some(Figures::default().with(Figure::Cpu, 9.6)), ..row(here) };
+        assert_eq!(goal.beside(&beside).unwrap(), "9.6 µs here: 1.25 times, 1.63 allowed");
+    }
+
+    fn row(figures: Figures) -> Row {
+        let case = Case::new("write", "create pod", "writes").sized("clients", 16);
+        Row::alone(case, "headwater", 1, figures)
     }
 }

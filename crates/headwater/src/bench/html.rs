@@ -65,24 +65,26 @@ fn goals(page: &mut String, report: &Report) {
         return;
     }
     page.push_str("<h2>Targets</h2>\n<div class=\"wide\"><table>");
-    let heads = ["line", "reference", "floor", "target", "measured", ""];
+    let heads = ["line", "reference", "floor", "target", "measured", "floor beside it", ""];
     head(page, &heads);
     for (goal, row) in measured {
-        let verdict = goal.verdict(&row.figures);
+        let verdict = goal.verdict(row);
         let class = match verdict {
-            Verdict::Met => "met",
+            Verdict::Met | Verdict::ToScale => "met",
             Verdict::Missed => "missed",
             Verdict::Open => "soft",
         };
         page.push_str("<tr>");
-        let found = goal.measured(&row.figures);
-        for text in [goal.line, goal.reference, goal.floor, goal.target, &found] {
+        let (found, beside) = (goal.measured(&row.figures), goal.beside(row).unwrap_or_default());
+        for text in [goal.line, goal.reference, goal.floor, goal.target, &found, &beside] {
             cell(page, "", text);
         }
         cell(page, class, verdict.word());
         page.push_str("</tr>\n");
     }
-    page.push_str("</table></div>\n");
+    page.push_str("</table></div>\n<p>");
+    page.push_str(&escaped(&report.sum()));
+    page.push_str(".</p>\n");
 }
 
 fn drawings(page: &mut String, rows: &[Row]) {
@@ -116,6 +118,14 @@ fn table(page: &mut String, title: &str, rows: &[Row]) {
         cell(page, "soft", &row.runs.to_string());
         figures(page, &row.figures, Figure::text);
         page.push_str("</tr>\n");
+        if let Some(floor) = &row.floor {
+            page.push_str("<tr>");
+            cell(page, "soft", "the bare server beside it");
+            cell(page, "", "");
+            cell(page, "", "");
+            figures(page, floor, Figure::text);
+            page.push_str("</tr>\n");
+        }
         if let Some((other, ratios)) = &row.against {
             page.push_str("<tr>");
             cell(page, "soft", "as parts of the other's");
@@ -161,7 +171,7 @@ mod tests {
         for (size, cpu) in [(1000, 3.0), (10_000, 9.0)] {
             let case = Case::new("list", "full", "objects").sized("objects", size);
             let figures = Figures::default().with(Figure::Cpu, cpu);
-            report.row(Row { case, server: "x".into(), runs: 1, figures, against: None });
+            report.row(Row::alone(case, "x", 1, figures));
         }
         let page = page(&report);
         for part in ["<svg", "LIST 10,000 pods", "class=\"missed\"", "list: full, 1,000 objects"] {

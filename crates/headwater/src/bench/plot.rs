@@ -296,7 +296,7 @@ mod tests {
     fn row(mode: &str, size: usize, cpu: f64) -> Row {
         let case = Case::new("list", mode, "objects").sized("objects", size);
         let figures = Figures::default().with(Figure::Cpu, cpu);
-        Row { case, server: "headwater".into(), runs: 1, figures, against: None }
+        Row::alone(case, "headwater", 1, figures)
     }
 
     #[test]

@@ -75,9 +75,16 @@ pub(super) struct Row {
     pub(super) figures: Figures,
     /// The same work done by another, whose name this is, and our figures as parts of theirs.
     pub(super) against: Option<(String, Figures)>,
+    /// What the bare server took for something like it, run by run beside it.
+    pub(super) floor: Option<Figures>,
 }
 
 impl Row {
+    /// Figures that nothing was done beside.
+    pub(super) fn alone(case: Case, server: &str, runs: usize, figures: Figures) -> Row {
+        Row { case, server: server.to_owned(), runs, figures, against: None, floor: None }
+    }
+
     fn json(&self, shrink: usize) -> Value {
         let mut line = Map::new();
         line.insert("name".into(), self.case.name().into());
@@ -92,9 +99,12 @@ impl Row {
         if let Some((name, ratios)) = &self.against {
             line.insert("against".into(), json!({"server": name, "ratios": ratios.json()}));
         }
+        if let Some(floor) = &self.floor {
+            line.insert("floor".into(), floor.json().into());
+        }
         if let Some(goal) = Goal::of(&self.case, shrink) {
             line.insert("target".into(), goal.target.into());
-            line.insert("verdict".into(), goal.verdict(&self.figures).word().into());
+            line.insert("verdict".into(), goal.verdict(self).word().into());
         }
         line.into()
     }
@@ -164,11 +174,26 @@ impl Report {
         for (goal, row) in self.answers() {
             match self.outputs.json {
                 true => print::data(&answer(goal, row).to_string()),
-                false => print::data(&table::goal(goal, row.map(|row| &row.figures))),
+                false => print::data(&table::goal(goal, row)),
             }
         }
-        let met = self.answers().filter(|(goal, row)| verdict(goal, *row) == Verdict::Met).count();
-        self.text(&format!("\n{met} of {} goals met", GOALS.len()));
+        self.text(&format!("\n{}", self.sum()));
+    }
+
+    /// How many goals are met.
+    pub(super) fn sum(&self) -> String {
+        let count =
+            |wanted| self.answers().filter(|(goal, row)| verdict(goal, *row) == wanted).count();
+        let (met, to_scale) = (count(Verdict::Met), count(Verdict::ToScale));
+        let sum = format!("{met} of {} goals met", GOALS.len());
+        match to_scale {
+            0 => sum,
+            more => format!(
+                "{sum} as they are, {} to scale: {more} more keep within the target times what the \
+                 bare server took longer beside them than where the targets are from",
+                met + more
+            ),
+        }
     }
 
     pub(super) fn answers(&self) -> impl Iterator<Item = (&'static Goal, Option<&Row>)> {
@@ -212,7 +237,7 @@ fn write(path: &Path, text: &str) -> Result<()> {
 }
 
 fn verdict(goal: &Goal, row: Option<&Row>) -> Verdict {
-    row.map_or(Verdict::Open, |row| goal.verdict(&row.figures))
+    row.map_or(Verdict::Open, |row| goal.verdict(row))
 }
 
 fn answer(goal: &Goal, row: Option<&Row>) -> Value {
@@ -222,6 +247,7 @@ fn answer(goal: &Goal, row: Option<&Row>) -> Value {
         "floor": goal.floor,
         "target": goal.target,
         "measured": row.map(|row| goal.measured(&row.figures)),
+        "beside": row.and_then(|row| goal.beside(row)),
         "verdict": verdict(goal, row).word(),
     })
 }
@@ -237,7 +263,7 @@ mod tests {
         for (server, cpu) in [("b", 1.0), ("a", 2.0)] {
             let case = Case::new("list", "full", "objects").sized("objects", 10_000);
             let figures = Figures::default().with(Figure::Cpu, cpu);
-            report.row(Row { case, server: server.into(), runs: 1, figures, against: None });
+            report.row(Row::alone(case, server, 1, figures));
         }
         let answers: Vec<_> =
             report.answers().filter_map(|(goal, row)| Some((goal, row?))).collect();
@@ -253,13 +279,8 @@ mod tests {
         assert_eq!(case.clone().sized("objects", 1).name(), "list: full, 1 object");
         let figures = Figures::default().with(Figure::Cpu, 3.0);
         let ratios = figures.over(&Figures::default().with(Figure::Cpu, 30.0));
-        let row = Row {
-            case,
-            server: "headwater".into(),
-            runs: 3,
-            figures,
-            against: Some(("other".into(), ratios)),
-        };
+        let against = Some(("other".into(), ratios));
+        let row = Row { against, ..Row::alone(case, "headwater", 3, figures) };
         let line = row.json(1);
         assert_eq!(line["objects"], 10_000);
         assert_eq!(line["verdict"], "met");

@@ -99,21 +99,16 @@ impl Selective {
         let readers = self.watch(target).await?;
         let mut with = Connection::open(&target.endpoint).await?;
         let mut without = Connection::open(&twin.endpoint).await?;
-        let (mut written, mut extra, mut wall) = (Vec::new(), Vec::new(), Duration::ZERO);
+        let (mut written, mut extra) = (Vec::new(), Extra::default());
         for first in (0..self.writes).step_by(BATCH) {
             let turns = first..self.writes.min(first + BATCH);
-            let count = turns.len() as f64;
             let (_, alone) = self.batch(twin, &mut without, turns.clone()).await?;
-            let (revisions, watched) = self.batch(target, &mut with, turns).await?;
-            let cpu = |used: Used| used.cpu.context("both are processes of ours");
-            extra.push((cpu(watched)?.as_secs_f64() - cpu(alone)?.as_secs_f64()) / count);
-            wall += watched.wall;
+            let (revisions, watched) = self.batch(target, &mut with, turns.clone()).await?;
+            extra.add(turns.len(), alone, watched)?;
             written.extend(revisions);
         }
         self.check(readers, &written).await?;
-        let each = Duration::from_secs_f64(median(extra).max(0.0));
-        let used = Used { wall, cpu: Some(each * self.writes as u32) };
-        Ok(Figures::used(self.writes, used))
+        Ok(extra.figures())
     }
 
     /// Some of the writes, one after the other.
@@ -190,6 +185,33 @@ impl Selective {
                 format!("/api/v1/namespaces/{}/pods?{version}", own_namespace(watcher))
             }
         }
+    }
+}
+
+/// What the same writes cost with something beyond them, and without, a few at a time in turn.
+#[derive(Default)]
+pub(super) struct Extra {
+    /// Seconds of CPU for one write.
+    differences: Vec<f64>,
+    writes: usize,
+    wall: Duration,
+}
+
+impl Extra {
+    pub(super) fn add(&mut self, writes: usize, without: Used, with: Used) -> Result<()> {
+        let cpu = |used: Used| used.cpu.context("both are processes of ours");
+        let difference = cpu(with)?.as_secs_f64() - cpu(without)?.as_secs_f64();
+        self.differences.push(difference / writes as f64);
+        self.writes += writes;
+        self.wall += with.wall;
+        Ok(())
+    }
+
+    /// The median of the differences.
+    pub(super) fn figures(self) -> Figures {
+        let each = Duration::from_secs_f64(median(self.differences).max(0.0));
+        let used = Used { wall: self.wall, cpu: Some(each * self.writes as u32) };
+        Figures::used(self.writes, used)
     }
 }
 

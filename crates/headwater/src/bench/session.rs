@@ -1,11 +1,12 @@
 //! One bench: the servers, how often each thing is done, and where the figures go.
 //!
 //! Promise: with two servers, every piece of work is done on both in turn, run by run, so that
-//! what the machine does meanwhile hits both.
+//! what the machine does meanwhile hits both. So it is with the bare server, where the floor is asked for.
 
 use anyhow::{Context, Result};
 
-use super::figures::Figures;
+use super::figures::{Figure, Figures};
+use super::floor::{Bare, Ready};
 use super::report::{Case, Report, Row};
 use super::target::{Source, Target};
 
@@ -13,12 +14,19 @@ pub(super) struct Session {
     sources: Vec<Source>,
     servers: Vec<Target>,
     runs: usize,
+    bare: Option<Bare>,
     pub(super) report: Report,
 }
 
 impl Session {
     pub(super) fn new(sources: Vec<Source>, runs: usize, report: Report) -> Session {
-        Session { sources, servers: Vec::new(), runs, report }
+        Session { sources, servers: Vec::new(), runs, bare: None, report }
+    }
+
+    /// From here on the bare server does what is like each case, beside it.
+    pub(super) fn with_floor(&mut self) -> Result<()> {
+        self.bare = Some(Bare::start()?);
+        Ok(())
     }
 
     /// Every server with nothing of ours in it. Those of the scenario before end first.
@@ -75,13 +83,19 @@ impl Session {
         work: impl AsyncFn(&Target, usize) -> Result<Figures>,
     ) -> Result<()> {
         let mut runs: Vec<Vec<Figures>> = vec![Vec::new(); self.servers.len()];
+        let mut floors = Vec::new();
         for run in 0..self.runs {
             for (server, figures) in self.servers.iter().zip(&mut runs) {
                 let done = work(server, run).await;
                 figures.push(done.with_context(|| failed(&case, server))?);
             }
+            let done = runs.first().and_then(|runs| runs.last()?.get(Figure::Count));
+            let ready = done.and_then(|units| Ready::of(&case, units as usize));
+            if let (Some(ready), Some(bare)) = (ready, &self.bare) {
+                floors.push(ready.once(&bare.target).await.context("on the bare server")?);
+            }
         }
-        self.tell(&case, &runs);
+        self.tell(&case, &runs, &floors);
         Ok(())
     }
 
@@ -99,18 +113,26 @@ impl Session {
                 figures.push(done.with_context(|| failed(&case, server))?);
             }
         }
-        self.tell(&case, &runs);
+        self.tell(&case, &runs, &[]);
         Ok(())
     }
 
     /// Tells the medians of each server.
-    fn tell(&mut self, case: &Case, runs: &[Vec<Figures>]) {
+    fn tell(&mut self, case: &Case, runs: &[Vec<Figures>], floors: &[Figures]) {
         let medians: Vec<Figures> = runs.iter().map(|runs| Figures::median(runs)).collect();
         for (index, (server, figures)) in self.servers.iter().zip(&medians).enumerate() {
             let other = self.servers.get(1).zip(medians.get(1)).filter(|_| index == 0);
             let against = other.map(|(other, theirs)| (other.name.clone(), figures.over(theirs)));
             let (case, server) = (case.clone(), server.name.clone());
-            self.report.row(Row { case, server, runs: self.runs, figures: *figures, against });
+            let floor = (!floors.is_empty()).then(|| Figures::median(floors));
+            self.report.row(Row {
+                case,
+                server,
+                runs: self.runs,
+                figures: *figures,
+                against,
+                floor,
+            });
         }
     }
 }

@@ -67,7 +67,5 @@ async fn restart(session: &mut Session, mut home: Home, objects: usize) -> Resul
 }
 
 fn report(session: &mut Session, case: Case, runs: &[Figures]) {
-    let figures = Figures::median(runs);
-    let (server, runs) = ("headwater".into(), runs.len());
-    session.report.row(Row { case, server, runs, figures, against: None });
+    session.report.row(Row::alone(case, "headwater", runs.len(), Figures::median(runs)));
 }

@@ -36,8 +36,12 @@ pub(super) fn row(row: &Row, shrink: usize) -> String {
     let shown = |figure: Figure, value| figure.text(value);
     columns(&mut text, &row.figures, shown);
     if let Some(goal) = Goal::of(&row.case, shrink) {
-        let verdict = goal.verdict(&row.figures).word();
+        let verdict = goal.verdict(row).word();
         let _ = write!(text, "  {verdict}: {}", goal.target);
+    }
+    if let Some(floor) = &row.floor {
+        let _ = write!(text, "\n{:<NAME$}", "  the bare server beside it");
+        columns(&mut text, floor, shown);
     }
     if let Some((name, ratios)) = &row.against {
         let _ = write!(text, "\n{:<NAME$}", format!("  as parts of {name}"));
@@ -54,15 +58,16 @@ fn columns(text: &mut String, figures: &Figures, show: impl Fn(Figure, f64) -> S
 }
 
 /// One goal, what was measured, and whether it is met.
-pub(super) fn goal(goal: &Goal, measured: Option<&Figures>) -> String {
-    let (verdict, found) = match measured {
-        Some(figures) => (goal.verdict(figures), goal.measured(figures)),
-        None => (Verdict::Open, "–".to_owned()),
+pub(super) fn goal(goal: &Goal, row: Option<&Row>) -> String {
+    let (verdict, found, beside) = match row {
+        Some(row) => (goal.verdict(row), goal.measured(&row.figures), goal.beside(row)),
+        None => (Verdict::Open, "–".to_owned(), None),
     };
     let Goal { line, reference, floor, target, .. } = goal;
-    let word = verdict.word();
+    let (word, beside) =
+        (verdict.word(), beside.map(|text| format!("; {text}")).unwrap_or_default());
     format!(
-        "{word:<14}{line}\n{:<14}{found:<32} target {target:<33} floor {floor:<24} reference {reference}",
+        "{word:<14}{line}\n{:<14}{found:<32} target {target:<33} floor {floor}{beside}; reference {reference}",
         ""
     )
 }
@@ -76,7 +81,7 @@ mod tests {
     fn figures_are_under_their_heads() {
         let figures = Figures::default().with(Figure::Cpu, 3.0).with(Figure::Wall, 2.0);
         let case = Case::new("list", "full", "objects").sized("objects", 7);
-        let line = Row { case, server: "x".into(), runs: 1, figures, against: None };
+        let line = Row::alone(case, "x", 1, figures);
         let (head, line) = (head(), row(&line, 1));
         assert!(line.starts_with("list: full, 7 objects [x]"), "{line}");
         // Both end where their column ends; the sign of micro is one character.

@@ -1,11 +1,16 @@
 //! The bare server: hyper and rustls, and bytes that were made before anybody asked.
 //!
 //! `/list/N` answers N objects; `/watch/N` streams N events once somebody has asked for `/go`,
-//! `/each/N` one event for each time that somebody has.
+//! `/each/N` one event for each time that somebody has. What is posted is answered with an object: to
+//! `/write`, to `/write/W`, which is one event for `/one/W/N`, or to `/sync`, which writes and syncs
+//! as much before.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
+use std::fs::File;
+use std::io::Write;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
@@ -13,9 +18,9 @@ use futures::stream;
 use headwater_api::SystemClock;
 use headwater_server::pki::{Pki, kubeconfig, names};
 use headwater_server::tls::Acceptor;
-use http::{Request, Response};
+use http::{Method, Request, Response};
 use http_body_util::combinators::BoxBody;
-use http_body_util::{BodyExt, StreamBody};
+use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -41,7 +46,7 @@ pub(in crate::bench) async fn serve(kubeconfig_out: &Path) -> Result<()> {
     let pki = Pki::in_memory(&names(address.ip(), &[]), &SystemClock)?;
     std::fs::write(kubeconfig_out, kubeconfig::admin(&pki, &format!("https://{address}")))?;
     let acceptor = Acceptor::new(&pki, Arc::new(SystemClock))?;
-    let content = Arc::new(Content::new());
+    let content = Arc::new(Content::new(File::create(kubeconfig_out.with_file_name("synced"))?));
     print::data("ready");
     let mut connections = JoinSet::new();
     loop {
@@ -60,8 +65,13 @@ async fn connection(socket: TcpStream, acceptor: Acceptor, content: Arc<Content>
     socket.set_nodelay(true)?;
     let (stream, _, _) = acceptor.accept(socket).await?;
     let service = service_fn(move |request: Request<Incoming>| {
-        let answer = content.answer(request.uri().path());
-        async move { Ok::<_, Infallible>(answer) }
+        let content = content.clone();
+        async move {
+            match request.method() {
+                &Method::POST => content.post(request).await,
+                _ => Ok(content.answer(request.uri().path())),
+            }
+        }
     });
     let served = Builder::new(TokioExecutor::new());
     let served = served.serve_connection(TokioIo::new(stream), service).await;
@@ -76,22 +86,61 @@ struct Content {
     objects: Bytes,
     /// How often somebody has said go.
     rounds: watch::Sender<u64>,
+    /// How often something was written for each watcher.
+    own_rounds: Mutex<HashMap<usize, watch::Sender<u64>>>,
     /// Events of a watch, by how many there are.
     events: Mutex<Option<(usize, Bytes)>>,
+    /// What is synced.
+    disk: Arc<Mutex<File>>,
 }
 
 impl Content {
-    fn new() -> Content {
+    fn new(file: File) -> Content {
         let objects = object(0).repeat(PIECE.div_ceil(OBJECT) * 4).into();
-        Content { objects, rounds: watch::Sender::new(0), events: Mutex::new(None) }
+        Content {
+            objects,
+            rounds: watch::Sender::new(0),
+            own_rounds: Mutex::default(),
+            events: Mutex::new(None),
+            disk: Arc::new(Mutex::new(file)),
+        }
+    }
+
+    async fn post(&self, request: Request<Incoming>) -> Result<Response<Body>> {
+        let (head, body) = request.into_parts();
+        body.collect().await?;
+        let object = self.objects.slice(..OBJECT);
+        match parts(head.uri.path()) {
+            ("sync", _) => {
+                let (disk, object) = (self.disk.clone(), object.clone());
+                tokio::task::spawn_blocking(move || {
+                    let mut disk = locked(&disk);
+                    disk.write_all(&object)?;
+                    disk.sync_data()
+                })
+                .await??;
+            }
+            (_, Some(watcher)) => self.own_rounds(watcher).send_modify(|round| *round += 1),
+            (_, None) => {}
+        }
+        Ok(Response::new(BodyExt::boxed(Full::new(object))))
+    }
+
+    /// What is written for one watcher.
+    fn own_rounds(&self, watcher: usize) -> watch::Sender<u64> {
+        locked(&self.own_rounds).entry(watcher).or_insert_with(|| watch::Sender::new(0)).clone()
     }
 
     fn answer(&self, path: &str) -> Response<Body> {
-        let number = path.rsplit('/').next().and_then(|last| last.parse().ok()).unwrap_or(0);
-        match path.split('/').nth(1) {
-            Some("list") => Response::new(self.list(number)),
-            Some("watch") => Response::new(self.watch(number)),
-            Some("each") => Response::new(self.each(number)),
+        match parts(path) {
+            ("list", Some(objects)) => Response::new(self.list(objects)),
+            ("watch", Some(events)) => Response::new(self.watch(events)),
+            ("each", Some(events)) => Response::new(self.each(self.rounds.subscribe(), events)),
+            ("one", Some(watcher)) => {
+                let events = path.rsplit('/').next().and_then(|last| last.parse().ok());
+                let rounds = self.own_rounds(watcher).subscribe();
+                Response::new(self.each(rounds, events.unwrap_or_default()))
+            }
             _ => {
                 self.rounds.send_modify(|round| *round += 1);
                 Response::default()
@@ -130,10 +179,9 @@ impl Content {
         BodyExt::boxed(StreamBody::new(pieces))
     }
 
-    /// Sends the next event after each go, up to so many.
-    fn each(&self, count: usize) -> Body {
+    /// Sends the next event in each round, up to so many.
+    fn each(&self, waiting: watch::Receiver<u64>, count: usize) -> Body {
         let events = self.events(count);
-        let waiting = self.rounds.subscribe();
         let first = *waiting.borrow();
         let pieces = stream::unfold((waiting, 0), move |(mut waiting, at)| {
             let events = events.clone();
@@ -152,7 +200,7 @@ impl Content {
     }
 
     fn events(&self, count: usize) -> Bytes {
-        let mut made = self.events.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut made = locked(&self.events);
         match &*made {
             Some((known, events)) if *known == count => events.clone(),
             _ => {
@@ -162,6 +210,16 @@ impl Content {
             }
         }
     }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The first part of a path, and the number behind it.
+fn parts(path: &str) -> (&str, Option<usize>) {
+    let mut parts = path.split('/').skip(1);
+    (parts.next().unwrap_or_default(), parts.next().and_then(|number| number.parse().ok()))
 }
 
 /// An object of the size it has when it is stored.
@@ -192,10 +250,14 @@ mod tests {
         assert_eq!(revision(&event).unwrap(), 417);
     }
 
+    fn content() -> Content {
+        Content::new(tempfile::tempfile().unwrap())
+    }
+
     #[tokio::test]
     async fn each_go_is_one_event() {
-        let content = Content::new();
-        let mut body = content.each(2);
+        let content = content();
+        let mut body = content.answer("/each/2").into_body();
         for turn in 1..=2 {
             content.answer("/go");
             let frame = body.frame().await.unwrap().unwrap().into_data().unwrap();
@@ -204,9 +266,19 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_is_written_for_one_watcher_is_told_to_it_alone() {
+        let content = content();
+        let (mut first, mut second) = (content.answer("/one/0/5"), content.answer("/one/1/5"));
+        content.own_rounds(1).send_modify(|round| *round += 1);
+        let frame = second.body_mut().frame().await.unwrap().unwrap().into_data().unwrap();
+        assert_eq!(revision(&frame).unwrap(), 1);
+        assert!(futures::FutureExt::now_or_never(first.body_mut().frame()).is_none());
+    }
+
+    #[tokio::test]
     async fn a_list_has_so_many_objects() {
         for objects in [0, 1, 25] {
-            let body = Content::new().list(objects).collect().await.unwrap().to_bytes();
+            let body = content().list(objects).collect().await.unwrap().to_bytes();
             assert_eq!(body.len(), objects * OBJECT);
         }
     }

@@ -28,20 +28,23 @@ const OWN_ADDRESS: &str = "10.96.0.1";
 const SERVICE_RANGE: &str = "10.96.0.0/12";
 
 impl Server {
-    /// Creates what is missing. Running it again changes nothing.
-    pub async fn bootstrap(&self) -> Result<(), Status> {
+    /// Creates what is missing. Running it again changes nothing. Answers whether this is the first
+    /// server over its store: everything was missing.
+    pub async fn bootstrap(&self) -> Result<bool, Status> {
+        let mut is_first = true;
         for own in objects() {
-            self.ensure(own).await?;
+            is_first &= self.ensure(own).await?;
         }
-        claims::repair(self).await
+        claims::repair(self).await?;
+        Ok(is_first)
     }
 
     /// Creates an object of the server's own, or corrects the part of it that this server knows
-    /// better than an earlier one.
-    pub(crate) async fn ensure(&self, own: Own) -> Result<(), Status> {
+    /// better than an earlier one. Answers whether it was missing.
+    pub(crate) async fn ensure(&self, own: Own) -> Result<bool, Status> {
         let Own { resource: (group, version, plural), mut value, corrected } = own;
         let registry = self.registry();
-        let Some(kind) = registry.find(group, version, plural) else { return Ok(()) };
+        let Some(kind) = registry.find(group, version, plural) else { return Ok(false) };
         value["kind"] = kind.kind.kind.to_string().into();
         value["apiVersion"] = kind.api_version().into();
         let key = object_key(meta(&value, "namespace"), meta(&value, "name"));
@@ -50,11 +53,14 @@ impl Server {
             self.cache().consistent().await.map_err(|error| status::from_cache(&error))?;
         }
         let resource = self.cache().resource(&kind.prefix);
-        match self.cache().snapshot(&resource).get(&key) {
-            None => self.put_own(kind, &key, value, None).await,
-            Some(_) if corrected.is_empty() => Ok(()),
-            Some(there) => self.correct(kind, &key, there, &value, corrected).await,
+        let state = self.cache().snapshot(&resource);
+        let there = state.get(&key);
+        match there {
+            None => self.put_own(kind, &key, value, None).await?,
+            Some(_) if corrected.is_empty() => {}
+            Some(there) => self.correct(kind, &key, there, &value, corrected).await?,
         }
+        Ok(there.is_none())
     }
 
     async fn correct(
@@ -149,7 +155,8 @@ fn objects() -> Vec<Own> {
     let range =
         json!({ "metadata": { "name": OWN_SERVICE }, "spec": { "cidrs": [SERVICE_RANGE] } });
     add("networking.k8s.io", "v1", "servicecidrs", range);
-    rows.push(own_service(6443));
+    // Where the server really is, it says itself (see `presence`).
+    rows.push(Own { corrected: &[], ..own_service(6443) });
     rows
 }
 

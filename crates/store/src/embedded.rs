@@ -7,6 +7,7 @@
 
 pub mod disk;
 mod row;
+mod together;
 mod file;
 mod tail;
 mod snapshot;

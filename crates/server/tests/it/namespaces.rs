@@ -180,7 +180,9 @@ async fn a_server_says_where_it_is_and_whose_clients_it_knows() {
     let tracking = "kube-apiserver-legacy-service-account-token-tracking";
     let map = api.get(&format!("/api/v1/namespaces/kube-system/configmaps/{tracking}")).await;
     assert_eq!(map.json()["data"]["since"], &NOW[..10]);
+    // A start that finds everything as it should be writes nothing.
     let before = api.get(NAMESPACES).await.version();
+    assert!(!api.server.bootstrap().await.unwrap(), "it is not the first");
     announce("10.1.2.4:7003", "second").await;
     assert_eq!(api.get(NAMESPACES).await.version(), before);
 }

@@ -18,7 +18,10 @@ use super::overlay::Overlay;
 use crate::store::Error;
 
 /// Memory for pages while it checks.
-const CACHE_BYTES: usize = 8 << 20;
+const CACHE_BYTES: usize = 2 << 20;
+
+/// The priority of the check, as `nice` counts it.
+const BEHIND: i32 = 10;
 
 /// A check under way.
 #[derive(Debug)]
@@ -56,7 +59,12 @@ impl Before {
     pub(super) fn check(self) -> Result<Check, Error> {
         let Before { database, stop } = self;
         let thread = std::thread::Builder::new().name("store-check".into());
-        let thread = thread.spawn(move || check(database));
+        let thread = thread.spawn(move || {
+            // The first reads of a start are waited for, this rarely is. Where it cannot be put
+            // behind them, it is beside them.
+            let _ = rustix::process::setpriority_process(None, BEHIND);
+            check(database)
+        });
         let thread = thread.map_err(|error| Error::Unavailable(error.to_string()))?;
         Ok(Check { thread, stop })
     }

@@ -12,8 +12,8 @@
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use headwater_api::Revision;
@@ -25,6 +25,7 @@ use redb::{
 use super::disk::Disk;
 use super::overlay::Overlay;
 use super::row::{Bad, Identity, LIVE_LEN, LogRow, Seed, State};
+use super::together::Together;
 use crate::change::ChangeKind;
 use crate::key::Key;
 use crate::store::Error;
@@ -251,7 +252,7 @@ fn open_database(
         Access::Change => inner,
         Access::Look => Box::new(Overlay::new(inner, Arc::default()).map_err(unavailable)?),
     };
-    let backend = Watched { inner, health: health.clone() };
+    let backend = Watched { inner, health: health.clone(), pages: Mutex::default() };
     health.bytes.store(backend.len().map_err(unavailable)?, Ordering::Relaxed);
     let (repaired, rolled_back) =
         (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
@@ -275,11 +276,12 @@ fn open_database(
     Ok((database, health, opened))
 }
 
-/// A backend that remembers what redb does not tell.
+/// A backend that remembers what redb does not tell, and writes its pages together.
 #[derive(Debug)]
 struct Watched {
     inner: Box<dyn StorageBackend>,
     health: Arc<Health>,
+    pages: Mutex<Together>,
 }
 
 impl Watched {
@@ -289,6 +291,15 @@ impl Watched {
         }
         result
     }
+
+    fn pages(&self) -> MutexGuard<'_, Together> {
+        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes the pages that wait.
+    fn hand_on(&self, pages: &mut Together) -> io::Result<()> {
+        self.note(pages.hand_on(|offset, run| self.inner.write(offset, run)))
+    }
 }
 
 impl StorageBackend for Watched {
@@ -297,15 +308,22 @@ impl StorageBackend for Watched {
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let mut pages = self.pages();
+        if pages.has_some_of(offset, out.len()) {
+            self.hand_on(&mut pages)?;
+        }
+        drop(pages);
         self.note(self.inner.read(offset, out))
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
+        self.hand_on(&mut self.pages())?;
         self.health.bytes.store(len, Ordering::Relaxed);
         self.note(self.inner.set_len(len))
     }
 
     fn sync_data(&self) -> io::Result<()> {
+        self.hand_on(&mut self.pages())?;
         let synced = self.inner.sync_data();
         if synced.is_err() {
             self.health.sync_failed.store(true, Ordering::Release);
@@ -314,10 +332,19 @@ impl StorageBackend for Watched {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.note(self.inner.write(offset, data))
+        let mut pages = self.pages();
+        if pages.add(offset, data) {
+            return Ok(());
+        }
+        self.hand_on(&mut pages)?;
+        match pages.add(offset, data) {
+            true => Ok(()),
+            false => self.note(self.inner.write(offset, data)),
+        }
     }
 
     fn close(&self) -> io::Result<()> {
+        self.hand_on(&mut self.pages())?;
         self.inner.close()
     }
 }

@@ -185,7 +185,6 @@ async fn run_fan_outs(session: &mut Session, flags: flags::FanOuts) -> Result<()
 }
 
 async fn run_selective(session: &mut Session, flags: flags::Selectives) -> Result<()> {
-    fan_out::prepare(session).await?;
     let watchers = ascending(flags.watchers)?;
     for by in all_unless_given(flags.by) {
         for &watchers in &watchers {

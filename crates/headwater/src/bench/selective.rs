@@ -9,13 +9,13 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use http::Method;
 
-use super::fan_out::now;
+use super::fan_out::{self, now};
 use super::figures::Figures;
 use super::load::{Work, load, send};
 use super::measure::{Meter, Used};
 use super::object::{namespace, own_namespace, own_node, own_pod, pod_name};
 use super::report::Case;
-use super::requests::{make_namespaces, make_own_namespaces, unused_mark};
+use super::requests::{make_own_namespaces, unused_mark};
 use super::seen::Expected;
 use super::session::Session;
 use super::stream::Protocol;
@@ -50,6 +50,9 @@ pub(super) struct Selective {
 
 impl Selective {
     pub(super) async fn run(self, session: &mut Session) -> Result<()> {
+        // Both have just started: what earlier watchers left to be cleared away would count as the
+        // cost of these.
+        session.fresh().await?;
         let twin = session.twin().await?;
         session.each(async |target| self.prepare(target).await).await?;
         if let Some(twin) = &twin {
@@ -74,7 +77,7 @@ impl Selective {
     }
 
     async fn prepare(self, target: &Target) -> Result<()> {
-        make_namespaces(target).await?;
+        fan_out::prepare_target(target).await?;
         if self.by == By::Namespace {
             make_own_namespaces(target, self.watchers).await?;
         }

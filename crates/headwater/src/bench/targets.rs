@@ -102,12 +102,13 @@ impl Targets {
         FanOut { writes, pace, ..flat_out }.run(session).await?;
         let (writes, pace) = (self.writes_of(40), Pace::PerSecond(2));
         FanOut { watchers: self.of(5000), writes, pace, ..flat_out }.run(session).await?;
+        Herd { watchers: self.of(1000), missed: 200 }.run(session).await?;
         for watchers in [10, 1000, 10_000] {
             let watchers = self.of(watchers);
             let writes = self.writes_of(2000);
             Selective { by: By::Label, watchers, writes }.run(session).await?;
         }
-        Herd { watchers: self.of(1000), missed: 200 }.run(session).await
+        Ok(())
     }
 
     async fn idle(self, session: &mut Session) -> Result<()> {

@@ -21,6 +21,7 @@ use crate::store::Error;
 const CACHE_BYTES: usize = 2 << 20;
 
 /// The priority of the check, as `nice` counts it.
+#[cfg(target_os = "linux")]
 const BEHIND: i32 = 10;
 
 /// A check under way.
@@ -60,14 +61,19 @@ impl Before {
         let Before { database, stop } = self;
         let thread = std::thread::Builder::new().name("store-check".into());
         let thread = thread.spawn(move || {
-            // The first reads of a start are waited for, this rarely is. Where it cannot be put
-            // behind them, it is beside them.
-            let _ = rustix::process::setpriority_process(None, BEHIND);
+            step_back();
             check(database)
         });
         let thread = thread.map_err(|error| Error::Unavailable(error.to_string()))?;
         Ok(Check { thread, stop })
     }
+}
+
+/// The first reads of a start are waited for, this rarely is. Where it cannot be put behind them, it is
+/// beside them: elsewhere than on Linux all of the process would be.
+fn step_back() {
+    #[cfg(target_os = "linux")]
+    let _ = rustix::process::setpriority_process(None, BEHIND);
 }
 
 fn check(database: Database) -> Result<(), Error> {

@@ -17,7 +17,7 @@ use super::measure::{Meter, rss};
 use super::report::{Case, Row};
 use super::requests::create_pod;
 use super::seen::Expected;
-use super::selective::Extra;
+use super::selective::{BATCH, Extra};
 use super::session::Session;
 use super::stream::Protocol;
 use super::target::{Home, Target, end, ready};
@@ -26,9 +26,6 @@ use crate::connect::Connection;
 
 mod machine;
 pub(super) mod server;
-
-/// Writes that are done before it is looked at what they cost.
-const BATCH: usize = 20;
 
 /// Work of the bare server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

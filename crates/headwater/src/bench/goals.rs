@@ -112,7 +112,7 @@ impl Goal {
     }
 }
 
-/// Said of a line whose work the bare server cannot do.
+/// Said of a line that has no floor of its own.
 const NO_FLOOR: &str = "–";
 
 /// A size divided, but never down to nothing.

@@ -27,7 +27,7 @@ use crate::connect::Connection;
 const FIRST: usize = 90_000;
 
 /// Writes that are done on one server before it is the other's turn.
-const BATCH: usize = 20;
+pub(super) const BATCH: usize = 20;
 
 /// What a watcher selects its pod by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

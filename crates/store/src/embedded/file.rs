@@ -324,6 +324,10 @@ impl StorageBackend for Watched {
 
     fn sync_data(&self) -> io::Result<()> {
         self.hand_on(&mut self.pages())?;
+        // Pages may have been handed on in vain for somebody who reads: they are lost.
+        if self.health.failed() {
+            return Err(io::Error::other("something before was not written"));
+        }
         let synced = self.inner.sync_data();
         if synced.is_err() {
             self.health.sync_failed.store(true, Ordering::Release);
@@ -346,5 +350,47 @@ impl StorageBackend for Watched {
     fn close(&self) -> io::Result<()> {
         self.hand_on(&mut self.pages())?;
         self.inner.close()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file that takes no writes.
+    #[derive(Debug)]
+    struct Full;
+
+    impl StorageBackend for Full {
+        fn len(&self) -> io::Result<u64> {
+            Ok(0)
+        }
+
+        fn read(&self, _offset: u64, _out: &mut [u8]) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn set_len(&self, _len: u64) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn sync_data(&self) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn write(&self, _offset: u64, _data: &[u8]) -> io::Result<()> {
+            Err(io::ErrorKind::StorageFull.into())
+        }
+    }
+
+    #[test]
+    fn no_sync_succeeds_after_pages_were_lost() {
+        let backend =
+            Watched { inner: Box::new(Full), health: Arc::default(), pages: Mutex::default() };
+        backend.write(0, b"page").unwrap();
+        // Somebody reads what waits, so it is written, which fails for the one who reads.
+        assert!(backend.read(2, &mut [0; 4]).is_err());
+        assert!(backend.sync_data().is_err());
+        assert!(backend.health.failed() && !backend.health.sync_failed());
     }
 }

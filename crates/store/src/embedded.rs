@@ -8,6 +8,7 @@
 pub mod disk;
 mod row;
 mod together;
+mod bulk;
 mod file;
 mod tail;
 mod snapshot;
@@ -74,6 +75,10 @@ pub struct Options {
     /// What the write-ahead log takes before it is brought into the data file, in bytes. There may
     /// be twice as much, on disk and in memory.
     pub wal_bytes: u64,
+    /// What a file of large rows takes before the next one is begun, in bytes.
+    pub bulk_bytes: u64,
+    /// Rows of so many bytes and more are large.
+    pub large_bytes: usize,
     /// The time of day, for timestamps and for times to live over a restart.
     pub clock: Arc<dyn Clock>,
 }
@@ -85,6 +90,8 @@ impl Default for Options {
             retention: Retention::default(),
             cache_bytes: 40 << 20,
             wal_bytes: 4 << 20,
+            bulk_bytes: 64 << 20,
+            large_bytes: 1 << 10,
             clock: Arc::new(SystemClock),
         }
     }
@@ -97,6 +104,8 @@ impl fmt::Debug for Options {
             .field("retention", &self.retention)
             .field("cache_bytes", &self.cache_bytes)
             .field("wal_bytes", &self.wal_bytes)
+            .field("bulk_bytes", &self.bulk_bytes)
+            .field("large_bytes", &self.large_bytes)
             .finish_non_exhaustive()
     }
 }

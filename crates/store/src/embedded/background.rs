@@ -72,7 +72,7 @@ impl Background {
 }
 
 fn absorb(shared: &Shared, absorber: &mut Absorber, tail: &Tail, tidy: Tidy) -> Result<(), Error> {
-    shared.with_file(|file| absorber.absorb(file, tail, tidy))
+    shared.with_file(|file| absorber.absorb(&*shared.disk, file, tail, tidy))
 }
 
 fn panicked() -> Error {

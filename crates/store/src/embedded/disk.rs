@@ -20,6 +20,9 @@ pub trait Disk: Debug + Send + Sync + 'static {
     /// Whether there is a file of that name.
     fn exists(&self, name: &str) -> io::Result<bool>;
 
+    /// The names of all files.
+    fn names(&self) -> io::Result<Vec<String>>;
+
     /// Gives a file another name, in place of the one that had it.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
@@ -108,6 +111,12 @@ impl Disk for Directory {
 
     fn exists(&self, name: &str) -> io::Result<bool> {
         fs::exists(self.path.join(name))
+    }
+
+    fn names(&self) -> io::Result<Vec<String>> {
+        let name =
+            |entry: io::Result<fs::DirEntry>| Ok(entry?.file_name().to_string_lossy().into_owned());
+        fs::read_dir(&self.path)?.map(name).collect()
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {

@@ -6,8 +6,9 @@
 //!
 //! | table | key | row |
 //! | --- | --- | --- |
-//! | `log` | revision | [`LogRow`]: the change with its value; also the watch history |
+//! | `log` | revision | [`Entry`]: the change with its value, or where it lies; also the watch history |
 //! | `live` | key | [`LiveRow`](super::row::LiveRow): the revision of the newest version |
+//! | `bulk` | file | [`Fill`]: how full a file of large rows is |
 //! | `meta` | `identity`, `state` | [`Identity`], [`State`] |
 
 use std::io;
@@ -22,9 +23,11 @@ use redb::{
     WriteTransaction,
 };
 
+use super::Options;
+use super::bulk::{BULK, Bulk, Files, Fills};
 use super::disk::Disk;
 use super::overlay::Overlay;
-use super::row::{Bad, Identity, LIVE_LEN, LogRow, Seed, State};
+use super::row::{Bad, Entry, Fill, Identity, LIVE_LEN, LogRow, Seed, State};
 use super::together::Together;
 use crate::change::ChangeKind;
 use crate::key::Key;
@@ -49,6 +52,9 @@ pub(super) struct DataFile {
     pub(super) identity: Identity,
     pub(super) seed: Seed,
     pub(super) health: Arc<Health>,
+    pub(super) bulk: Bulk,
+    /// How full the bulk files were when it was opened.
+    pub(super) fills: Fills,
 }
 
 /// What the backend learnt that redb does not tell.
@@ -59,9 +65,31 @@ pub(super) struct Health {
     /// Something was not read, written or synced; redb refuses everything from then on.
     failed: AtomicBool,
     bytes: AtomicU64,
+    bulk_bytes: AtomicU64,
 }
 
 impl Health {
+    /// Takes note of what came of a read, a write or a sync.
+    pub(super) fn note<T>(&self, result: io::Result<T>) -> io::Result<T> {
+        if result.is_err() {
+            self.failed.store(true, Ordering::Release);
+        }
+        result
+    }
+
+    /// The same of a sync after which what was there before is not to be relied on.
+    fn note_sync(&self, result: io::Result<()>) -> io::Result<()> {
+        if result.is_err() {
+            self.sync_failed.store(true, Ordering::Release);
+        }
+        self.note(result)
+    }
+
+    /// Takes note of how full the bulk files are.
+    pub(super) fn note_fills(&self, fills: &Fills) {
+        self.bulk_bytes.store(fills.bytes(), Ordering::Relaxed);
+    }
+
     pub(super) fn sync_failed(&self) -> bool {
         self.sync_failed.load(Ordering::Acquire)
     }
@@ -71,7 +99,7 @@ impl Health {
     }
 
     pub(super) fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
+        self.bytes.load(Ordering::Relaxed) + self.bulk_bytes.load(Ordering::Relaxed)
     }
 }
 
@@ -97,17 +125,19 @@ impl DataFile {
     pub(super) fn create(
         disk: &dyn Disk,
         name: &str,
-        cache_bytes: usize,
+        options: &Options,
         identity: Identity,
         state: State,
     ) -> Result<DataFile, Error> {
-        let (database, health, _) = open_database(disk, name, cache_bytes, Access::Change)?;
-        let database = Some(database);
-        let file = DataFile { database, identity, seed: identity.seed(), health };
+        let (database, health, _) = open_database(disk, name, options.cache_bytes, Access::Change)?;
+        let (database, fills) = (Some(database), Fills::default());
+        let bulk = Bulk::open(disk, &fills, options)?;
+        let file = DataFile { database, identity, seed: identity.seed(), health, bulk, fills };
         let txn = file.begin_write()?;
         {
             txn.open_table(LOG).map_err(trouble)?;
             txn.open_table(LIVE).map_err(trouble)?;
+            txn.open_table(BULK).map_err(trouble)?;
             let mut meta = txn.open_table(META).map_err(trouble)?;
             meta.insert(IDENTITY, identity.encode().as_slice()).map_err(trouble)?;
             meta.insert(STATE, state.encode(file.seed).as_slice()).map_err(trouble)?;
@@ -119,13 +149,17 @@ impl DataFile {
     /// Opens a data file; one that was not closed is repaired, which checks all of it.
     pub(super) fn open(
         disk: &dyn Disk,
-        cache_bytes: usize,
+        options: &Options,
         access: Access,
     ) -> Result<(DataFile, Opened), Error> {
-        let (database, health, opened) = open_database(disk, DATA, cache_bytes, access)?;
+        let (database, health, opened) = open_database(disk, DATA, options.cache_bytes, access)?;
         let identity = read_identity(&database)?;
+        let seed = identity.seed();
+        let fills = read_fills(&database.begin_read().map_err(trouble)?, seed)?;
+        health.note_fills(&fills);
+        let bulk = Bulk::open(disk, &fills, options)?;
         let database = Some(database);
-        Ok((DataFile { database, identity, seed: identity.seed(), health }, opened))
+        Ok((DataFile { database, identity, seed, health, bulk, fills }, opened))
     }
 
     /// Reads the whole file and compares every checksum of its trees. What does not agree is
@@ -140,8 +174,13 @@ impl DataFile {
         self.database().begin_write().map_err(trouble)
     }
 
-    pub(super) fn begin_read(&self) -> Result<ReadTransaction, Error> {
-        self.database().begin_read().map_err(trouble)
+    /// The file as it is now, and the bulk files that it names.
+    pub(super) fn begin_read(&self) -> Result<(ReadTransaction, Arc<Files>), Error> {
+        // Files are there before a transaction names them and go after one that does not: none may
+        // come or go between the two.
+        let files = self.bulk.files();
+        let txn = self.database().begin_read().map_err(trouble)?;
+        Ok((txn, files.clone()))
     }
 }
 
@@ -182,17 +221,33 @@ pub(super) fn write_state(txn: &WriteTransaction, seed: Seed, state: &State) -> 
     Ok(())
 }
 
-/// Reads a row of the log that must be there.
-pub(super) fn read_row<T>(
+/// How full the bulk files are; a file that was made without them has no such table.
+pub(super) fn read_fills(txn: &ReadTransaction, seed: Seed) -> Result<Fills, Error> {
+    let bulk = match txn.open_table(BULK) {
+        Err(redb::TableError::TableDoesNotExist(_)) => return Ok(Fills::default()),
+        bulk => bulk.map_err(trouble)?,
+    };
+    let mut fills = Fills::default();
+    for row in bulk.iter().map_err(trouble)? {
+        let (id, row) = row.map_err(trouble)?;
+        let fill = Fill::decode(seed, id.value(), row.value())
+            .map_err(|bad| damaged(BULK_PLACE, id.value(), bad))?;
+        fills.0.insert(id.value(), fill);
+    }
+    Ok(fills)
+}
+
+/// Reads what the log holds of a revision that must be there.
+pub(super) fn read_entry<T>(
     log: &impl ReadableTable<u64, &'static [u8]>,
     seed: Seed,
     revision: Revision,
-    read: impl FnOnce(LogRow<'_>) -> T,
+    read: impl FnOnce(Entry<'_>) -> T,
 ) -> Result<T, Error> {
     let row = log.get(revision.0).map_err(trouble)?.ok_or_else(|| missing(LOG_PLACE, revision))?;
-    let row = LogRow::decode(seed, revision, row.value())
+    let entry = Entry::decode(seed, revision, row.value())
         .map_err(|bad| damaged(LOG_PLACE, revision, bad))?;
-    Ok(read(row))
+    Ok(read(entry))
 }
 
 /// The value a row gave a key; a row of another key there is damage.
@@ -205,6 +260,7 @@ pub(super) fn value_of(row: LogRow<'_>, key: &Key, revision: Revision) -> Result
 
 pub(super) const LOG_PLACE: &str = "data.redb, table log, revision";
 pub(super) const LIVE_PLACE: &str = "data.redb, table live, key";
+const BULK_PLACE: &str = "data.redb, table bulk, file";
 const META_PLACE: &str = "data.redb, table meta, row";
 
 pub(super) fn damaged(place: &str, row: impl std::fmt::Display, Bad(why): Bad) -> Error {
@@ -234,7 +290,7 @@ pub(super) fn trouble(error: impl Into<redb::Error>) -> Error {
 }
 
 /// What reading a file that was cut or is no data file looks like.
-fn is_damage(kind: io::ErrorKind) -> bool {
+pub(super) fn is_damage(kind: io::ErrorKind) -> bool {
     matches!(kind, io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
 }
 
@@ -285,20 +341,13 @@ struct Watched {
 }
 
 impl Watched {
-    fn note(&self, result: io::Result<()>) -> io::Result<()> {
-        if result.is_err() {
-            self.health.failed.store(true, Ordering::Release);
-        }
-        result
-    }
-
     fn pages(&self) -> MutexGuard<'_, Together> {
         self.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes the pages that wait.
     fn hand_on(&self, pages: &mut Together) -> io::Result<()> {
-        self.note(pages.hand_on(|offset, run| self.inner.write(offset, run)))
+        self.health.note(pages.hand_on(|offset, run| self.inner.write(offset, run)))
     }
 }
 
@@ -313,13 +362,13 @@ impl StorageBackend for Watched {
             self.hand_on(&mut pages)?;
         }
         drop(pages);
-        self.note(self.inner.read(offset, out))
+        self.health.note(self.inner.read(offset, out))
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.hand_on(&mut self.pages())?;
         self.health.bytes.store(len, Ordering::Relaxed);
-        self.note(self.inner.set_len(len))
+        self.health.note(self.inner.set_len(len))
     }
 
     fn sync_data(&self) -> io::Result<()> {
@@ -328,11 +377,7 @@ impl StorageBackend for Watched {
         if self.health.failed() {
             return Err(io::Error::other("something before was not written"));
         }
-        let synced = self.inner.sync_data();
-        if synced.is_err() {
-            self.health.sync_failed.store(true, Ordering::Release);
-        }
-        self.note(synced)
+        self.health.note_sync(self.inner.sync_data())
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
@@ -343,7 +388,7 @@ impl StorageBackend for Watched {
         self.hand_on(&mut pages)?;
         match pages.add(offset, data) {
             true => Ok(()),
-            false => self.note(self.inner.write(offset, data)),
+            false => self.health.note(self.inner.write(offset, data)),
         }
     }
 

@@ -87,7 +87,7 @@ impl Published {
             newest: state.newest,
             compacted: state.compacted,
         };
-        let absorber = Absorber::new(file_state, pending);
+        let absorber = Absorber::new(file_state, pending, file.fills.clone());
         Ok(Contents { published, state, absorber, expiries })
     }
 

@@ -17,6 +17,16 @@ pub(super) const LOG_HEADER: usize = 32;
 /// A row of the live table.
 pub(super) const LIVE_LEN: usize = 20;
 
+/// A row of the log that says where the rest lies.
+const POINTER_LEN: usize = 28;
+
+/// What tells such a row from a whole one, and where in it.
+const POINTER_MARK: u8 = 1;
+const POINTER_MARK_AT: usize = 5;
+
+/// A row of the table of bulk files.
+pub(super) const FILL_LEN: usize = 28;
+
 /// A row as it was read: what it should have been is unknown, so only the reason is told.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Bad(pub(super) &'static str);
@@ -74,7 +84,13 @@ impl<'a> LogRow<'a> {
         if seed.sum(&revision.0.to_le_bytes(), rest) != u32::from_le_bytes(*sum) {
             return Err(Bad("the checksum does not match"));
         }
-        let mut fields = Fields(rest);
+        LogRow::parse(row)
+    }
+
+    /// Reads a row that is in memory since it was made or checked.
+    pub(super) fn parse(row: &'a [u8]) -> Result<LogRow<'a>, Bad> {
+        let mut fields = Fields(row);
+        fields.u32()?;
         let kind = kind_of(fields.u8()?)?;
         fields.u8()?;
         let key_len = usize::from(fields.u16()?);
@@ -94,6 +110,134 @@ impl<'a> LogRow<'a> {
     /// What the row of such a version takes.
     pub(super) fn len_of(key: &str, value: &[u8]) -> u64 {
         (LOG_HEADER + key.len() + value.len()) as u64
+    }
+}
+
+/// Where a row lies that is not in the data file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) file: u32,
+    pub(super) offset: u32,
+    pub(super) len: u32,
+}
+
+/// What the log holds of a change whose row lies elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Pointer {
+    pub(super) kind: ChangeKind,
+    pub(super) prev: Revision,
+    pub(super) place: Place,
+}
+
+impl Pointer {
+    pub(super) fn encode(&self, seed: Seed, revision: Revision) -> [u8; POINTER_LEN] {
+        let Place { file, offset, len } = self.place;
+        let mut row = [0; POINTER_LEN];
+        row[4] = kind_code(self.kind);
+        row[POINTER_MARK_AT] = POINTER_MARK;
+        row[8..16].copy_from_slice(&self.prev.0.to_le_bytes());
+        for (field, number) in row[16..].chunks_exact_mut(4).zip([file, offset, len]) {
+            field.copy_from_slice(&number.to_le_bytes());
+        }
+        let sum = seed.sum(&revision.0.to_le_bytes(), &row[4..]);
+        row[..4].copy_from_slice(&sum.to_le_bytes());
+        row
+    }
+
+    /// The pointer in a row; `None` if the row is a whole one.
+    pub(super) fn decode(
+        seed: Seed,
+        revision: Revision,
+        row: &[u8],
+    ) -> Result<Option<Pointer>, Bad> {
+        if row.get(POINTER_MARK_AT) != Some(&POINTER_MARK) {
+            return Ok(None);
+        }
+        let row: &[u8; POINTER_LEN] = row.try_into().map_err(|_| Bad("the row is cut short"))?;
+        if seed.sum(&revision.0.to_le_bytes(), &row[4..]).to_le_bytes() != row[..4] {
+            return Err(Bad("the checksum does not match"));
+        }
+        let mut fields = Fields(&row[4..]);
+        let kind = kind_of(fields.u8()?)?;
+        fields.take(3)?;
+        let prev = Revision(fields.u64()?);
+        let place = Place { file: fields.u32()?, offset: fields.u32()?, len: fields.u32()? };
+        Ok(Some(Pointer { kind, prev, place }))
+    }
+}
+
+/// A row as the log holds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Entry<'a> {
+    Whole(LogRow<'a>),
+    Elsewhere(Pointer),
+}
+
+impl<'a> Entry<'a> {
+    pub(super) fn decode(seed: Seed, revision: Revision, row: &'a [u8]) -> Result<Entry<'a>, Bad> {
+        match Pointer::decode(seed, revision, row)? {
+            Some(pointer) => Ok(Entry::Elsewhere(pointer)),
+            None => LogRow::decode(seed, revision, row).map(Entry::Whole),
+        }
+    }
+
+    pub(super) fn kind(&self) -> ChangeKind {
+        match self {
+            Entry::Whole(row) => row.kind,
+            Entry::Elsewhere(pointer) => pointer.kind,
+        }
+    }
+
+    pub(super) fn prev(&self) -> Revision {
+        match self {
+            Entry::Whole(row) => row.prev,
+            Entry::Elsewhere(pointer) => pointer.prev,
+        }
+    }
+}
+
+/// How full a bulk file is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Fill {
+    /// Its bytes.
+    pub(super) len: u32,
+    /// Bytes of rows that the log names.
+    pub(super) live: u32,
+    /// No row in it is of an older revision.
+    pub(super) oldest: Revision,
+    /// No row in it is of a newer one.
+    pub(super) newest: Revision,
+}
+
+impl Fill {
+    /// Takes a row more into account.
+    pub(super) fn add(&mut self, revision: Revision, len: u32) {
+        let first = self.len == 0;
+        self.oldest = if first { revision } else { self.oldest.min(revision) };
+        self.newest = self.newest.max(revision);
+        self.len += len;
+        self.live += len;
+    }
+
+    pub(super) fn encode(&self, seed: Seed, file: u32) -> [u8; FILL_LEN] {
+        let mut row = [0; FILL_LEN];
+        row[4..8].copy_from_slice(&self.len.to_le_bytes());
+        row[8..12].copy_from_slice(&self.live.to_le_bytes());
+        row[12..20].copy_from_slice(&self.oldest.0.to_le_bytes());
+        row[20..].copy_from_slice(&self.newest.0.to_le_bytes());
+        let sum = seed.sum(&file.to_le_bytes(), &row[4..]);
+        row[..4].copy_from_slice(&sum.to_le_bytes());
+        row
+    }
+
+    pub(super) fn decode(seed: Seed, file: u32, row: &[u8; FILL_LEN]) -> Result<Fill, Bad> {
+        if seed.sum(&file.to_le_bytes(), &row[4..]).to_le_bytes() != row[..4] {
+            return Err(Bad("the checksum does not match"));
+        }
+        let mut fields = Fields(&row[4..]);
+        let (len, live) = (fields.u32()?, fields.u32()?);
+        let (oldest, newest) = (Revision(fields.u64()?), Revision(fields.u64()?));
+        Ok(Fill { len, live, oldest, newest })
     }
 }
 
@@ -339,6 +483,11 @@ mod tests {
         }
     }
 
+    fn pointer() -> Pointer {
+        let place = Place { file: 3, offset: 70_000, len: 6_100 };
+        Pointer { kind: ChangeKind::Updated, prev: Revision(41), place }
+    }
+
     #[test]
     fn rows_come_back_as_they_were_written() {
         let mut row = Vec::new();
@@ -355,19 +504,27 @@ mod tests {
             first: Revision(1),
         };
         assert_eq!(Identity::decode(&identity.encode()), Ok(identity));
+        let fill = Fill { len: 9, live: 7, oldest: Revision(3), newest: Revision(u64::MAX) };
+        assert_eq!(Fill::decode(seed(), 5, &fill.encode(seed(), 5)), Ok(fill));
+        assert!(Fill::decode(seed(), 6, &fill.encode(seed(), 5)).is_err());
+        let row = pointer().encode(seed(), Revision(42));
+        let decoded = Entry::decode(seed(), Revision(42), &row);
+        assert_eq!(decoded, Ok(Entry::Elsewhere(pointer())));
     }
 
     #[test]
     fn any_changed_bit_and_any_cut_is_found() {
-        let mut row = Vec::new();
-        log_row().encode(seed(), Revision(42), &mut row);
-        for bit in 0..row.len() * 8 {
-            let mut bad = row.clone();
-            bad[bit / 8] ^= 1 << (bit % 8);
-            assert!(LogRow::decode(seed(), Revision(42), &bad).is_err(), "bit {bit}");
-        }
-        for len in 0..row.len() {
-            assert!(LogRow::decode(seed(), Revision(42), &row[..len]).is_err(), "length {len}");
+        let mut whole = Vec::new();
+        log_row().encode(seed(), Revision(42), &mut whole);
+        for row in [whole, pointer().encode(seed(), Revision(42)).to_vec()] {
+            for bit in 0..row.len() * 8 {
+                let mut bad = row.clone();
+                bad[bit / 8] ^= 1 << (bit % 8);
+                assert!(Entry::decode(seed(), Revision(42), &bad).is_err(), "bit {bit}");
+            }
+            for len in 0..row.len() {
+                assert!(Entry::decode(seed(), Revision(42), &row[..len]).is_err(), "length {len}");
+            }
         }
     }
 
@@ -376,6 +533,8 @@ mod tests {
         let mut row = Vec::new();
         log_row().encode(seed(), Revision(42), &mut row);
         assert!(LogRow::decode(seed(), Revision(43), &row).is_err());
+        let pointer = pointer().encode(seed(), Revision(42));
+        assert!(Entry::decode(seed(), Revision(43), &pointer).is_err());
         let other = Seed::of(Uuid::from_u128(8));
         assert!(LogRow::decode(other, Revision(42), &row).is_err());
         let live = LiveRow { revision: Revision(42), expires: 0 }.encode(seed(), "/a");

@@ -4,15 +4,18 @@
 //! Promise: a state of the data file together with the tail that completes it. No row leaves here
 //! whose checksum was not checked.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use headwater_api::Revision;
 use redb::{ReadOnlyTable, ReadTransaction, ReadableTable, ReadableTableMetadata};
 
+use super::bulk::{self, Files, Fills};
 use super::file::{
-    DataFile, LIVE, LIVE_PLACE, LOG, LOG_PLACE, META, damaged, read_row, read_state, trouble,
-    value_of,
+    DataFile, LIVE, LIVE_PLACE, LOG, LOG_PLACE, META, damaged, read_entry, read_fills, read_state,
+    trouble, value_of,
 };
-use super::row::{Bad, LiveRow, LogRow, Seed, State};
+use super::row::{Bad, Entry, LiveRow, LogRow, Pointer, Seed, State};
 use super::tail::Tail;
 use crate::change::{Change, Version};
 use crate::key::Key;
@@ -24,6 +27,7 @@ pub(super) const TAIL_PLACE: &str = "WAL, revision";
 pub(super) struct Snapshot {
     txn: ReadTransaction,
     log: ReadOnlyTable<u64, &'static [u8]>,
+    files: Arc<Files>,
     /// What the file may lack.
     tail: Tail,
     pub(super) seed: Seed,
@@ -34,9 +38,9 @@ pub(super) struct Snapshot {
 impl Snapshot {
     /// The file as it is now, whatever is committed later, under a tail that was taken before.
     pub(super) fn new(file: &DataFile, tail: Tail) -> Result<Snapshot, Error> {
-        let txn = file.begin_read()?;
+        let (txn, files) = file.begin_read()?;
         let log = txn.open_table(LOG).map_err(trouble)?;
-        Ok(Snapshot { txn, log, tail, seed: file.seed, first: file.identity.first })
+        Ok(Snapshot { txn, log, files, tail, seed: file.seed, first: file.identity.first })
     }
 
     /// The edges and the sums of all of it.
@@ -60,7 +64,27 @@ impl Snapshot {
             Some(row) => LogRow::decode(self.seed, revision, row)
                 .map(read)
                 .map_err(|bad| damaged(TAIL_PLACE, revision, bad)),
-            None => read_row(&self.log, self.seed, revision, read),
+            None => read_entry(&self.log, self.seed, revision, |entry| {
+                self.with_row(revision, entry, read)
+            })?,
+        }
+    }
+
+    /// The whole row of an entry.
+    fn with_row<T>(
+        &self,
+        revision: Revision,
+        entry: Entry<'_>,
+        read: impl FnOnce(LogRow<'_>) -> T,
+    ) -> Result<T, Error> {
+        match entry {
+            Entry::Whole(row) => Ok(read(row)),
+            Entry::Elsewhere(Pointer { place, .. }) => {
+                let row = self.files.read(place)?;
+                LogRow::decode(self.seed, revision, &row)
+                    .map(read)
+                    .map_err(|bad| bulk::damaged_at(place, bad))
+            }
         }
     }
 
@@ -109,6 +133,23 @@ impl Snapshot {
         Ok(())
     }
 
+    /// How full the bulk files are, as the data file has it.
+    pub(super) fn fills(&self) -> Result<Fills, Error> {
+        read_fills(&self.txn, self.seed)
+    }
+
+    /// Every row that lies in a bulk file.
+    pub(super) fn pointers(&self, mut each: impl FnMut(Pointer)) -> Result<(), Error> {
+        for row in self.log.iter().map_err(trouble)? {
+            let (revision, row) = row.map_err(trouble)?;
+            let revision = Revision(revision.value());
+            let pointer = Pointer::decode(self.seed, revision, row.value())
+                .map_err(|bad| damaged(LOG_PLACE, revision, bad))?;
+            pointer.into_iter().for_each(&mut each);
+        }
+        Ok(())
+    }
+
     /// How many rows the tables of the file have.
     pub(super) fn lens(&self) -> Result<(u64, u64), Error> {
         let live = self.txn.open_table(LIVE).map_err(trouble)?;
@@ -123,9 +164,9 @@ impl Snapshot {
         for row in self.log.iter().map_err(trouble)? {
             let (revision, row) = row.map_err(trouble)?;
             let revision = Revision(revision.value());
-            let row = LogRow::decode(self.seed, revision, row.value())
+            let entry = Entry::decode(self.seed, revision, row.value())
                 .map_err(|bad| damaged(LOG_PLACE, revision, bad))?;
-            each(revision, row)?;
+            self.with_row(revision, entry, |row| each(revision, row))??;
         }
         for (revision, row) in self.tail.rows_after(self.file_state()?.newest) {
             let row = LogRow::decode(self.seed, revision, row)

@@ -12,6 +12,7 @@ use headwater_api::Revision;
 use uuid::Uuid;
 
 use super::Options;
+use super::bulk;
 use super::check::{Before, Check};
 use super::disk::Disk;
 use super::file::{Access, DATA, DataFile, LIVE, LOG, Opened, trouble};
@@ -24,9 +25,12 @@ use super::wal::{self, Found, Wal};
 use crate::store::{Error, FIRST};
 
 /// The number of the format this code writes.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 
-/// The format before it, which had no write-ahead log.
+/// The one before it, in which all rows are in the data file.
+const FORMAT_WITHOUT_BULK: u32 = 2;
+
+/// The one before that, which had no write-ahead log.
 const FORMAT_WITHOUT_LOG: u32 = 1;
 
 /// The file that names the format, for programs that know only older ones.
@@ -61,8 +65,8 @@ pub(super) fn start(disk: &dyn Disk, options: &Options) -> Result<Started, Error
     let has_data = disk.exists(DATA).map_err(|error| unavailable(disk, DATA, &error))?;
     match (read_format(disk)?, has_data) {
         (Some(FORMAT), true) => {}
-        (Some(FORMAT_WITHOUT_LOG), true) => write_format(disk)?,
-        (Some(FORMAT | FORMAT_WITHOUT_LOG), false) => {
+        (Some(FORMAT_WITHOUT_BULK | FORMAT_WITHOUT_LOG), true) => write_format(disk)?,
+        (Some(FORMAT | FORMAT_WITHOUT_BULK | FORMAT_WITHOUT_LOG), false) => {
             return Err(damaged(disk, DATA, "it is missing"));
         }
         (Some(other), _) => return Err(unknown_format(disk, other)),
@@ -75,19 +79,19 @@ pub(super) fn start(disk: &dyn Disk, options: &Options) -> Result<Started, Error
 /// Looks at what is there without changing it: for a disk that only pretends to write.
 pub(super) fn look(disk: &dyn Disk, options: &Options) -> Result<Loaded, Error> {
     let format = match read_format(disk)? {
-        Some(format @ (FORMAT | FORMAT_WITHOUT_LOG)) => format,
+        Some(format @ (FORMAT | FORMAT_WITHOUT_BULK | FORMAT_WITHOUT_LOG)) => format,
         Some(other) => return Err(unknown_format(disk, other)),
         None => return Err(damaged(disk, FORMAT_FILE, "it is missing")),
     };
-    let (mut file, opened) = DataFile::open(disk, options.cache_bytes, Access::Look)?;
+    let (mut file, opened) = DataFile::open(disk, options, Access::Look)?;
     file.check()?;
     let head = match disk.exists(HEAD).map_err(|error| unavailable(disk, HEAD, &error))? {
         true => read_head(disk, &open_head(disk)?)?,
         false => None,
     };
     let found = match format {
-        FORMAT => Found::read(disk, file.seed)?,
-        _ => Found::default(),
+        FORMAT_WITHOUT_LOG => Found::default(),
+        _ => Found::read(disk, file.seed)?,
     };
     let loaded = load(file, found)?;
     check_head(disk, &loaded, head, &opened)?;
@@ -105,12 +109,13 @@ pub(super) fn reopen(
         if suspect {
             renew(disk, options, acknowledged)?;
         }
-        let (mut file, opened) = DataFile::open(disk, options.cache_bytes, Access::Change)?;
+        let (mut file, opened) = DataFile::open(disk, options, Access::Change)?;
         if !opened.repaired {
             file.check()?;
         }
         let loaded = load_all(disk, file)?;
         check_reaches(disk, &loaded.contents.state, acknowledged)?;
+        bulk::remove_strays(disk, &loaded.file.fills);
         let wal = open_wal(disk, options, &loaded)?;
         wal.sync().map_err(|error| unavailable(disk, WAL, &error))?;
         Ok((loaded, wal))
@@ -140,9 +145,10 @@ fn open(disk: &dyn Disk, options: &Options) -> Result<Started, Error> {
         renew(disk, options, head.revision)?;
     }
     let before = Before::open(disk)?;
-    let (file, opened) = DataFile::open(disk, options.cache_bytes, Access::Change)?;
+    let (file, opened) = DataFile::open(disk, options, Access::Change)?;
     let mut loaded = load_all(disk, file)?;
     check_head(disk, &loaded, head, &opened)?;
+    bulk::remove_strays(disk, &loaded.file.fills);
     let wal = open_wal(disk, options, &loaded)?;
     if let Err(error) = wal.sync() {
         // What the system shows of it may not be on the disk: the next start must not rely on it.
@@ -245,7 +251,7 @@ pub(super) fn create_file(
     if disk.exists(DATA_NEW).map_err(unavailable)? {
         disk.remove(DATA_NEW).map_err(unavailable)?;
     }
-    DataFile::create(disk, DATA_NEW, options.cache_bytes, identity, state)
+    DataFile::create(disk, DATA_NEW, options, identity, state)
 }
 
 /// Gives the new data file its name.
@@ -256,7 +262,7 @@ pub(super) fn install(disk: &dyn Disk) -> Result<(), Error> {
 
 /// A creation that a crash cut short, if there is nothing in the file; else the format was lost.
 fn finish_create(disk: &dyn Disk, options: &Options) -> Result<(), Error> {
-    let (file, _) = guarded(disk, || DataFile::open(disk, options.cache_bytes, Access::Change))?;
+    let (file, _) = guarded(disk, || DataFile::open(disk, options, Access::Change))?;
     if Snapshot::new(&file, Tail::default())?.file_state()?.newest != FIRST {
         return Err(damaged(disk, FORMAT_FILE, "it is missing"));
     }
@@ -269,7 +275,7 @@ fn finish_create(disk: &dyn Disk, options: &Options) -> Result<(), Error> {
 /// The old file is only looked at: to repair it would be to build on what is not there.
 fn renew(disk: &dyn Disk, options: &Options, acknowledged: Revision) -> Result<(), Error> {
     tracing::warn!(revision = %acknowledged, "a sync had failed; writing the data file anew");
-    let (mut file, opened) = DataFile::open(disk, options.cache_bytes, Access::Look)?;
+    let (mut file, opened) = DataFile::open(disk, options, Access::Look)?;
     if !opened.repaired {
         file.check()?;
     }

@@ -2,6 +2,7 @@
 //!
 //! Promise: changes no byte. What the engine would repair is repaired in memory only.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use redb::StorageBackend;
 use super::disk::{self, Disk, Space};
 use super::row::Identity;
 use super::snapshot::Snapshot;
-use super::{Options, start};
+use super::{Options, bulk, start};
 use crate::change::ChangeKind;
 use crate::store::Error;
 
@@ -39,6 +40,7 @@ pub fn verify_dir(dir: &Path, deep: bool) -> Result<Verified, Error> {
         let loaded = start::look(&disk, &Options::default())?;
         if deep {
             check_rows(&loaded)?;
+            check_fills(&loaded)?;
         }
         let state = loaded.contents.state;
         Ok(Verified {
@@ -80,6 +82,25 @@ fn check_rows(loaded: &start::Loaded) -> Result<(), Error> {
         return Err(odd(state.newest, "the bytes of all rows do not add up"));
     }
     Ok(())
+}
+
+/// What is still needed of each bulk file is what the data file says.
+fn check_fills(loaded: &start::Loaded) -> Result<(), Error> {
+    let snapshot = loaded.contents.published.snapshot(&loaded.file)?;
+    let mut found: BTreeMap<u32, u32> = BTreeMap::new();
+    snapshot
+        .pointers(|pointer| *found.entry(pointer.place.file).or_default() += pointer.place.len)?;
+    for (file, fill) in snapshot.fills()?.0 {
+        let live = found.remove(&file).unwrap_or_default();
+        if live != fill.live {
+            let why = format!("{live} bytes of it are needed, not {}", fill.live);
+            return Err(bulk::damaged(file, &why));
+        }
+    }
+    match found.keys().next() {
+        Some(file) => Err(bulk::damaged(*file, "nobody knows how full it is")),
+        None => Ok(()),
+    }
 }
 
 /// Changes that were not dropped have no gap.
@@ -141,6 +162,10 @@ impl Disk for ReadOnly {
 
     fn exists(&self, name: &str) -> io::Result<bool> {
         std::fs::exists(self.path.join(name))
+    }
+
+    fn names(&self) -> io::Result<Vec<String>> {
+        Err(self.refuse())
     }
 
     fn rename(&self, _from: &str, _to: &str) -> io::Result<()> {

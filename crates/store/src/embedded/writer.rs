@@ -176,7 +176,7 @@ impl Writer {
     /// Starts what is due with a tick.
     fn tidy(&mut self, idle: bool) {
         let Some(absorber) = self.background.idle() else { return };
-        let tidy = match absorber.forgets(self.state.compacted) {
+        let tidy = match absorber.tidies(self.state.compacted) {
             true => Tidy::Some(TICK_ROWS),
             false if idle && self.unrested => Tidy::Rest,
             false => return,

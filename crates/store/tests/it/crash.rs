@@ -18,7 +18,12 @@ use crate::disk::{Chance, Context, Done, Kept, Replay, TestDisk};
 
 /// Small, so that a script crosses many pages, fills the log often, and a start is quick.
 fn options() -> EmbeddedOptions {
-    EmbeddedOptions { cache_bytes: 1 << 20, wal_bytes: 16 << 10, ..EmbeddedOptions::default() }
+    EmbeddedOptions {
+        cache_bytes: 1 << 20,
+        wal_bytes: 16 << 10,
+        bulk_bytes: 24 << 10,
+        ..EmbeddedOptions::default()
+    }
 }
 
 fn open(disk: &TestDisk) -> Result<Embedded, Error> {
@@ -145,6 +150,9 @@ async fn check_history(store: &Embedded, model: &Model, after: Revision, to: Rev
 fn every_crash_leaves_what_was_acknowledged() {
     let mut run = Run::new();
     contract::run(run.work(1, 65));
+    let gone = |done: &&Done| matches!(done, Done::Removed { name } if name.starts_with("BULK."));
+    let gone = run.disk.history().iter().filter(gone).count();
+    assert!(gone > 3, "only {gone} files of large rows went");
     let images = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for share in 0..THREADS {

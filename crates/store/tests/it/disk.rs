@@ -193,6 +193,10 @@ impl Disk for TestDisk {
         Ok(reserved || state.names.contains_key(name))
     }
 
+    fn names(&self) -> io::Result<Vec<String>> {
+        Ok(TestDisk::names(self))
+    }
+
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let mut state = self.lock();
         state.may_fail()?;

@@ -35,7 +35,12 @@ mod with_a_small_log {
 
     fn fresh() -> Keeping<Embedded, TempDir> {
         let dir = tempfile::tempdir().unwrap();
-        let options = EmbeddedOptions { wal_bytes: 64 << 10, ..EmbeddedOptions::default() };
+        let options = EmbeddedOptions {
+            wal_bytes: 64 << 10,
+            bulk_bytes: 64 << 10,
+            large_bytes: 100,
+            ..EmbeddedOptions::default()
+        };
         Keeping(Embedded::open(dir.path(), options).unwrap(), dir)
     }
 
@@ -49,9 +54,11 @@ proptest! {
     fn any_script_agrees_with_the_model(
         steps in model::script(100, true),
         wal_bytes in prop_oneof![Just(1), Just(2 << 10), Just(4 << 20)],
+        (bulk_bytes, large_bytes) in prop_oneof![Just((1, 0)), Just((300, 50)), Just((4 << 10, 60))],
     ) {
         let disk = Arc::new(TestDisk::default());
-        let options = EmbeddedOptions { wal_bytes, ..EmbeddedOptions::default() };
+        let options =
+            EmbeddedOptions { wal_bytes, bulk_bytes, large_bytes, ..EmbeddedOptions::default() };
         let open = || Embedded::open_on(disk.clone(), options.clone()).unwrap();
         contract::run(model::check(&steps, async || open()));
     }
@@ -88,37 +95,105 @@ fn only_its_owner_may_look_into_the_directory() {
 fn a_newer_format_is_refused_and_not_touched() {
     let dir = tempfile::tempdir().unwrap();
     drop(open(dir.path()));
-    std::fs::write(dir.path().join("FORMAT"), "headwater data 3\n").unwrap();
+    std::fs::write(dir.path().join("FORMAT"), "headwater data 4\n").unwrap();
     let before = contents(dir.path());
     let refused = Embedded::open(dir.path(), EmbeddedOptions::default()).err();
     assert!(
-        matches!(&refused, Some(Error::Unavailable(why)) if why.contains("format 3")),
+        matches!(&refused, Some(Error::Unavailable(why)) if why.contains("format 4")),
         "{refused:?}"
     );
     assert_eq!(contents(dir.path()), before);
 }
 
 #[test]
-fn a_directory_from_before_the_log_is_taken_over() {
-    let dir = tempfile::tempdir().unwrap();
-    contract::run(async {
-        let store = open(dir.path());
-        let put = Action::Put { value: "1".into(), ttl: None };
-        let at = store.commit(Write::one(Key::new("/a"), Guard::Absent, put)).await.unwrap().last;
-        drop(store);
+fn a_directory_of_an_older_format_is_taken_over() {
+    for format in [1, 2] {
+        let dir = tempfile::tempdir().unwrap();
+        contract::run(take_over(dir.path(), format));
+    }
+}
+
+/// Makes a directory what it was when formats were older, and goes on in it.
+async fn take_over(dir: &Path, format: u32) {
+    let store = open(dir);
+    let put = |value: &[u8]| Action::Put { value: value.to_vec().into(), ttl: None };
+    let at = store.commit(Write::one(Key::new("/a"), Guard::Absent, put(b"1"))).await.unwrap().last;
+    drop(store);
+    if format == 1 {
         for log in ["WAL.0", "WAL.1"] {
-            std::fs::remove_file(dir.path().join(log)).unwrap();
+            std::fs::remove_file(dir.join(log)).unwrap();
         }
-        std::fs::write(dir.path().join("FORMAT"), "headwater data 1\n").unwrap();
-        assert_eq!(verify_dir(dir.path(), true).unwrap().revision, at);
-        let store = open(dir.path());
-        let put = Action::Put { value: "2".into(), ttl: None };
-        store.commit(Write::one(Key::new("/a"), Guard::At(at), put)).await.unwrap();
+    }
+    let data = redb::Database::open(dir.join("data.redb")).unwrap();
+    let txn = data.begin_write().unwrap();
+    let bulk = redb::TableDefinition::<u32, &[u8; 28]>::new("bulk");
+    assert!(txn.delete_table(bulk).unwrap());
+    txn.commit().unwrap();
+    drop(data);
+    std::fs::write(dir.join("FORMAT"), format!("headwater data {format}\n")).unwrap();
+    assert_eq!(verify_dir(dir, true).unwrap().revision, at);
+    let store = open(dir);
+    let large = vec![b'x'; 5_000];
+    store.commit(Write::one(Key::new("/a"), Guard::At(at), put(&large))).await.unwrap();
+    drop(store);
+    assert_eq!(std::fs::read_to_string(dir.join("FORMAT")).unwrap(), "headwater data 3\n");
+    assert_eq!(verify_dir(dir, true).unwrap().revision, at.next());
+    assert_eq!(open(dir).get(&Key::new("/a")).await.unwrap().unwrap().value, large);
+}
+
+#[test]
+fn space_comes_back_though_some_of_what_lay_there_is_still_needed() {
+    let dir = tempfile::tempdir().unwrap();
+    let options =
+        EmbeddedOptions { wal_bytes: 16 << 10, bulk_bytes: 40 << 10, ..EmbeddedOptions::default() };
+    let store = Embedded::open(dir.path(), options.clone()).unwrap();
+    contract::run(async {
+        let mut newest = BTreeMap::new();
+        for n in 0..400_u32 {
+            // Every tenth write is to a key of its own, which stays as it is.
+            let key = Key::new(if n % 10 == 0 { format!("/s/{n}") } else { "/s/often".into() });
+            let guard = newest.get(&key).map_or(Guard::Absent, |(at, _)| Guard::At(*at));
+            let value = n.to_le_bytes().repeat(750);
+            let put = Action::Put { value: value.clone().into(), ttl: None };
+            let done = store.commit(Write::one(key.clone(), guard, put)).await.unwrap();
+            newest.insert(key, (done.last, value));
+        }
+        let before = files(dir.path(), "BULK.");
+        assert!(before.len() > 20, "{before:?}");
+        store.compact(store.revision().await.unwrap()).await.unwrap();
+        // 41 rows of 3 KB, a file that is written to, and files of which half is needed.
+        while files(dir.path(), "BULK.").len() > 10 {
+            tokio::task::yield_now().await;
+        }
+        let agrees = async |store: &Embedded| {
+            for (key, (revision, value)) in &newest {
+                let record = store.get(key).await.unwrap().unwrap();
+                assert_eq!((record.revision, &record.value[..]), (*revision, &value[..]));
+            }
+        };
+        agrees(&store).await;
         drop(store);
-        let format = std::fs::read_to_string(dir.path().join("FORMAT")).unwrap();
-        assert_eq!(format, "headwater data 2\n");
-        assert_eq!(verify_dir(dir.path(), true).unwrap().revision, at.next());
+        assert_eq!(verify_dir(dir.path(), true).unwrap().objects, newest.len() as u64);
+        let store = Embedded::open(dir.path(), options).unwrap();
+        agrees(&store).await;
+        assert!(store.condition().disk_bytes > 41 * 3_000);
     });
+}
+
+#[test]
+fn what_was_given_up_and_not_removed_goes_with_the_next_start() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(open(dir.path()));
+    std::fs::write(dir.path().join("BULK.7"), "a file that a crash left").unwrap();
+    drop(open(dir.path()));
+    assert_eq!(files(dir.path(), "BULK."), Vec::<String>::new());
+}
+
+/// The names of files that begin so.
+fn files(dir: &Path, prefix: &str) -> Vec<String> {
+    let names = std::fs::read_dir(dir).unwrap();
+    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| name.starts_with(prefix)).collect()
 }
 
 #[test]

@@ -16,8 +16,12 @@ const WRITES: usize = 8;
 
 /// With a log so small that nearly every write fills it.
 fn open(disk: &TestDisk) -> Result<Embedded, Error> {
-    let options =
-        EmbeddedOptions { cache_bytes: 1 << 20, wal_bytes: 4 << 10, ..EmbeddedOptions::default() };
+    let options = EmbeddedOptions {
+        cache_bytes: 1 << 20,
+        wal_bytes: 4 << 10,
+        bulk_bytes: 8 << 10,
+        ..EmbeddedOptions::default()
+    };
     Embedded::open_on(Arc::new(disk.clone()), options)
 }
 

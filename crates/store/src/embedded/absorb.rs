@@ -363,8 +363,8 @@ impl<'a> Tables<'a> {
         };
         let Collection { file, next } = collection;
         let Some(fill) = fills.0.get(&file).copied() else { return Ok(None) };
-        let (needed, next) = self.needed(file, next..fill.newest.next())?;
-        for (revision, pointer) in needed {
+        let Needed { rows, next } = self.needed(file, next..fill.newest.next())?;
+        for (revision, pointer) in rows {
             let row = self.appender.read(pointer.place)?;
             LogRow::decode(self.seed, revision, &row)
                 .map_err(|bad| bulk::damaged_at(pointer.place, bad))?;
@@ -380,27 +380,32 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// Which rows of some revisions lie in a file, and from where on to look for more of them.
-    fn needed(
-        &self,
-        file: u32,
-        revisions: std::ops::Range<Revision>,
-    ) -> Result<(Vec<(Revision, Pointer)>, Option<Revision>), Error> {
-        let (mut needed, mut bytes) = (Vec::new(), 0);
+    /// Some rows that lie in a file, of those of some revisions.
+    fn needed(&self, file: u32, revisions: std::ops::Range<Revision>) -> Result<Needed, Error> {
+        let mut needed = Needed::default();
+        let mut bytes = 0;
         let rows = self.log.range(revisions.start.0..revisions.end.0).map_err(trouble)?;
         for (n, row) in rows.enumerate() {
             let (revision, row) = row.map_err(trouble)?;
             let revision = Revision(revision.value());
             if n == COLLECT_ROWS || bytes >= COLLECT_BYTES {
-                return Ok((needed, Some(revision)));
+                return Ok(Needed { next: Some(revision), ..needed });
             }
             let pointer = Pointer::decode(self.seed, revision, row.value())
                 .map_err(|bad| damaged(LOG_PLACE, revision, bad))?;
             if let Some(pointer) = pointer.filter(|pointer| pointer.place.file == file) {
                 bytes += u64::from(pointer.place.len);
-                needed.push((revision, pointer));
+                needed.rows.push((revision, pointer));
             }
         }
-        Ok((needed, None))
+        Ok(needed)
     }
+}
+
+/// What a bulk file holds that is still needed.
+#[derive(Default)]
+struct Needed {
+    rows: Vec<(Revision, Pointer)>,
+    /// From where on to look for more, if there may be any.
+    next: Option<Revision>,
 }

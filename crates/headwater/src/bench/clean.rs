@@ -1,6 +1,6 @@
 //! Removing what earlier runs left on a server that runs already.
 //!
-//! Promise: only pods and config maps in namespaces with our own prefixes are touched. The
+//! Promise: only pods, config maps and widgets in namespaces with our own prefixes are touched. The
 //! namespaces stay: without controllers nobody would end them.
 
 use anyhow::{Result, bail};
@@ -10,7 +10,8 @@ use http::{Method, Request};
 use http_body_util::{BodyExt, Full};
 use serde::Deserialize;
 
-use super::object::PREFIXES;
+use super::object::{PREFIXES, WIDGETS};
+use super::requests::serves_widgets;
 use crate::connect::{Connection, successful};
 use crate::kubeconfig::Endpoint;
 
@@ -31,9 +32,14 @@ struct Metadata {
 
 pub(super) async fn remove_what_is_ours(endpoint: &Endpoint) -> Result<()> {
     let mut connection = Connection::open(endpoint).await?;
+    let mut resources = vec![("/api/v1", "pods"), ("/api/v1", "configmaps")];
+    if serves_widgets(&mut connection).await? {
+        resources.push((WIDGETS, "widgets"));
+    }
     for namespace in namespaces(&mut connection).await? {
-        for resource in ["pods", "configmaps"] {
-            remove(&mut connection, &format!("/api/v1/namespaces/{namespace}/{resource}")).await?;
+        for (version, resource) in &resources {
+            let path = format!("{version}/namespaces/{namespace}/{resource}");
+            call(&mut connection, Method::DELETE, &path).await?;
         }
     }
     let pods = call(&mut connection, Method::GET, "/api/v1/pods?limit=1").await?;
@@ -49,10 +55,6 @@ async fn namespaces(connection: &mut Connection) -> Result<Vec<String>> {
     let names = serde_json::from_slice::<List>(&body)?.items.into_iter();
     let names = names.map(|item| item.metadata.name);
     Ok(names.filter(|name| PREFIXES.iter().any(|prefix| name.starts_with(prefix))).collect())
-}
-
-async fn remove(connection: &mut Connection, path: &str) -> Result<()> {
-    call(connection, Method::DELETE, path).await.map(drop)
 }
 
 async fn call(connection: &mut Connection, method: Method, path: &str) -> Result<Bytes> {

@@ -21,8 +21,13 @@ use crate::kubeconfig::Endpoint;
 pub(super) struct Work {
     pub(super) method: Method,
     pub(super) path: String,
+    pub(super) content_type: &'static str,
     pub(super) body: Vec<u8>,
 }
+
+pub(super) const JSON: &str = "application/json";
+pub(super) const APPLY: &str = "application/apply-patch+yaml";
+pub(super) const STRATEGIC: &str = "application/strategic-merge-patch+json";
 
 /// What became of it.
 pub(super) struct Done {
@@ -85,14 +90,10 @@ pub(super) fn histogram() -> Result<Histogram<u64>> {
 
 /// Sends one write and returns the resourceVersion it got.
 pub(super) async fn send(connection: &mut Connection, work: Work) -> Result<u64> {
-    let content_type = match work.method {
-        Method::PATCH => "application/apply-patch+yaml",
-        _ => "application/json",
-    };
     let request = Request::builder()
         .method(work.method)
         .uri(work.path)
-        .header(CONTENT_TYPE, content_type)
+        .header(CONTENT_TYPE, work.content_type)
         .body(Full::new(Bytes::from(work.body)))?;
     let response = successful(connection.send(request).await?).await?;
     let body = response.into_body().collect().await?.to_bytes();

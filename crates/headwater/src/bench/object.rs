@@ -144,6 +144,75 @@ pub(super) fn config_map(index: usize, namespace: &str) -> Vec<u8> {
     map.to_string().into_bytes()
 }
 
+/// Where our custom resources are.
+pub(super) const WIDGETS: &str = "/apis/bench.example.org/v1";
+
+/// What they are: a schema with defaults, bounds and a rule, as operators have them.
+pub(super) const DEFINITION: &str = r#"{
+  "apiVersion": "apiextensions.k8s.io/v1",
+  "kind": "CustomResourceDefinition",
+  "metadata": {"name": "widgets.bench.example.org"},
+  "spec": {
+    "group": "bench.example.org",
+    "names": {"plural": "widgets", "singular": "widget", "kind": "Widget", "listKind": "WidgetList"},
+    "scope": "Namespaced",
+    "versions": [{
+      "name": "v1", "served": true, "storage": true, "subresources": {"status": {}},
+      "schema": {"openAPIV3Schema": {
+        "type": "object", "required": ["spec"],
+        "properties": {
+          "spec": {
+            "type": "object", "required": ["size", "parts"],
+            "x-kubernetes-validations": [{"rule": "self.size <= self.limit", "message": "larger than its limit"}],
+            "properties": {
+              "size": {"type": "integer", "minimum": 1},
+              "limit": {"type": "integer", "default": 1000},
+              "color": {"type": "string", "enum": ["red", "green", "blue"]},
+              "owner": {"type": "string", "maxLength": 63, "pattern": "^[a-z0-9-]+$"},
+              "options": {"type": "object", "additionalProperties": {"type": "string"}},
+              "parts": {
+                "type": "array", "maxItems": 64,
+                "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"],
+                "items": {
+                  "type": "object", "required": ["name"],
+                  "properties": {
+                    "name": {"type": "string"},
+                    "count": {"type": "integer", "default": 1},
+                    "material": {"type": "string"},
+                    "supplier": {"type": "string"},
+                    "optional": {"type": "boolean", "default": false}
+                  }
+                }
+              }
+            }
+          },
+          "status": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}
+        }
+      }}
+    }]
+  }
+}"#;
+
+/// A custom resource of about 2 KB.
+pub(super) fn widget(index: usize, namespace: &str) -> Vec<u8> {
+    let parts: Vec<Value> = (0..16)
+        .map(|n| json!({"name": format!("part-{n:02}"), "count": n + 1, "material": "stainless-steel", "supplier": format!("supplier-{:03}.example.org", n * 7)}))
+        .collect();
+    let options: serde_json::Map<String, Value> =
+        (0..10).map(|n| (format!("option-{n:02}"), format!("value-of-{n:02}").into())).collect();
+    let widget = json!({
+        "apiVersion": "bench.example.org/v1",
+        "kind": "Widget",
+        "metadata": {
+            "name": format!("widget-{index:05}"),
+            "namespace": namespace,
+            "labels": {"app": "widget-factory", "shard": format!("s{}", index % SPREAD)},
+        },
+        "spec": {"size": index % 1000 + 1, "color": "green", "owner": "storefront", "options": options, "parts": parts},
+    });
+    widget.to_string().into_bytes()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -154,5 +223,7 @@ mod tests {
         assert!((2_700..3_300).contains(&pod), "{pod}");
         let map = config_map(7, "bench-7").len();
         assert!((3_300..3_700).contains(&map), "{map}");
+        let widget = widget(7, "bench-7").len();
+        assert!((1_700..2_300).contains(&widget), "{widget}");
     }
 }

@@ -1,18 +1,24 @@
 //! The writes of the bench: what is asked of a server for each object.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
 
 use anyhow::Result;
 use http::{Method, Request};
 use http_body_util::{BodyExt, Full};
 
-use super::load::{Work, load};
-use super::object::{SPREAD, config_map, namespace, own_namespace, pod, pod_name};
+use super::load::{APPLY, JSON, STRATEGIC, Work, load};
+use super::object::{
+    DEFINITION, SPREAD, WIDGETS, config_map, namespace, own_namespace, pod, pod_name, widget,
+};
 use super::target::Target;
 use crate::connect::{Connection, successful};
 
 /// Clients that make what a scenario needs before it measures.
 const MAKERS: usize = 16;
+
+/// How long to wait before asking for a new resource again.
+const SERVED_POLL: Duration = Duration::from_millis(20);
 
 /// The namespaces everything is spread over.
 pub(super) async fn make_namespaces(target: &Target) -> Result<()> {
@@ -31,6 +37,29 @@ pub(super) async fn make_namespaces(target: &Target) -> Result<()> {
 pub(super) async fn make_own_namespaces(target: &Target, watchers: usize) -> Result<()> {
     let body = |watcher: usize| namespaced(&own_namespace(watcher));
     make_missing(target, "/api/v1/namespaces", watchers, body).await
+}
+
+/// The definition of our custom resource; a server may need a moment to serve it.
+pub(super) async fn make_definition(target: &Target) -> Result<()> {
+    let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    make_missing(target, definitions, 1, |_| DEFINITION.to_owned()).await?;
+    let mut connection = Connection::open(&target.endpoint).await?;
+    while !serves_widgets(&mut connection).await? {
+        tokio::time::sleep(SERVED_POLL).await;
+    }
+    Ok(())
+}
+
+/// Whether there is such a resource.
+pub(super) async fn serves_widgets(connection: &mut Connection) -> Result<bool> {
+    let request = Request::get(format!("{WIDGETS}/widgets?limit=1")).body(Full::default())?;
+    let response = connection.send(request).await?;
+    if response.status() == http::StatusCode::NOT_FOUND {
+        response.into_body().collect().await?;
+        return Ok(false);
+    }
+    successful(response).await?.into_body().collect().await?;
+    Ok(true)
 }
 
 fn namespaced(name: &str) -> String {
@@ -68,6 +97,7 @@ pub(super) fn create_pod(index: usize) -> Work {
     Work {
         method: Method::POST,
         path: format!("/api/v1/namespaces/{namespace}/pods"),
+        content_type: JSON,
         body: pod(index, &namespace, 0),
     }
 }
@@ -75,7 +105,26 @@ pub(super) fn create_pod(index: usize) -> Work {
 /// A write that differs from every other: one that changes nothing makes no event.
 pub(super) fn update_pod(index: usize) -> Work {
     let namespace = namespace(index);
-    Work { method: Method::PUT, path: pod_path(index), body: pod(index, &namespace, unused_mark()) }
+    Work {
+        method: Method::PUT,
+        path: pod_path(index),
+        content_type: JSON,
+        body: pod(index, &namespace, unused_mark()),
+    }
+}
+
+/// Strategic merge patch of an annotation and a label.
+pub(super) fn patch_pod(index: usize) -> Work {
+    let mark = unused_mark();
+    let body = format!(
+        r#"{{"metadata":{{"annotations":{{"bench.headwater/mark":"{mark}"}},"labels":{{"mark":"m{mark}"}}}}}}"#
+    );
+    Work {
+        method: Method::PATCH,
+        path: pod_path(index),
+        content_type: STRATEGIC,
+        body: body.into_bytes(),
+    }
 }
 
 /// Server-side apply, by a manager that takes over every field of the pod.
@@ -84,6 +133,7 @@ pub(super) fn apply_pod(index: usize) -> Work {
     Work {
         method: Method::PATCH,
         path: format!("{}?fieldManager=bench-apply&force=true", pod_path(index)),
+        content_type: APPLY,
         body: pod(index, &namespace, unused_mark()),
     }
 }
@@ -91,7 +141,7 @@ pub(super) fn apply_pod(index: usize) -> Work {
 /// At once: nobody is there to end the pod on its node.
 pub(super) fn delete_pod(index: usize) -> Work {
     let body = br#"{"gracePeriodSeconds":0}"#.to_vec();
-    Work { method: Method::DELETE, path: pod_path(index), body }
+    Work { method: Method::DELETE, path: pod_path(index), content_type: JSON, body }
 }
 
 pub(super) fn create_config_map(index: usize) -> Work {
@@ -99,7 +149,19 @@ pub(super) fn create_config_map(index: usize) -> Work {
     Work {
         method: Method::POST,
         path: format!("/api/v1/namespaces/{namespace}/configmaps"),
+        content_type: JSON,
         body: config_map(index, &namespace),
+    }
+}
+
+/// A custom resource; [`make_definition`] comes first.
+pub(super) fn create_widget(index: usize) -> Work {
+    let namespace = namespace(index);
+    Work {
+        method: Method::POST,
+        path: format!("{WIDGETS}/namespaces/{namespace}/widgets"),
+        content_type: JSON,
+        body: widget(index, &namespace),
     }
 }
 

@@ -11,7 +11,7 @@ use http::Method;
 
 use super::fan_out::{self, now};
 use super::figures::Figures;
-use super::load::{Work, load, send};
+use super::load::{APPLY, JSON, Work, load, send};
 use super::measure::{Meter, Used};
 use super::object::{namespace, own_namespace, own_node, own_pod, pod_name};
 use super::report::Case;
@@ -169,11 +169,11 @@ impl Selective {
         };
         let body = own_pod(watcher, index, &namespace, unused_mark());
         let path = format!("/api/v1/namespaces/{namespace}/pods/{}", pod_name(index));
-        let path = match method {
-            Method::PATCH => format!("{path}?fieldManager=bench&force=true"),
-            _ => path,
+        let (path, content_type) = match method {
+            Method::PATCH => (format!("{path}?fieldManager=bench&force=true"), APPLY),
+            _ => (path, JSON),
         };
-        Work { method, path, body }
+        Work { method, path, content_type, body }
     }
 
     fn path(self, watcher: usize, from: u64) -> String {

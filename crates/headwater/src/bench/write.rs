@@ -7,7 +7,8 @@ use super::load::{Work, load};
 use super::measure::{Meter, rss};
 use super::report::Case;
 use super::requests::{
-    apply_pod, create_config_map, create_pod, delete_pod, make_namespaces, update_pod,
+    apply_pod, create_config_map, create_pod, create_widget, delete_pod, make_definition,
+    make_namespaces, patch_pod, update_pod,
 };
 use super::seen::Expected;
 use super::session::Session;
@@ -22,10 +23,14 @@ pub(super) enum Verb {
     UpdatePod,
     /// Server-side apply of a pod that is there, by a second manager
     ApplyPod,
+    /// Strategic merge patch of a pod that is there
+    PatchPod,
     /// DELETE of a pod
     DeletePod,
     /// POST of a config map
     CreateConfigMap,
+    /// POST of a custom resource
+    CreateCustom,
 }
 
 /// What so many clients do, one verb after the other, to so many objects.
@@ -49,8 +54,10 @@ impl Verb {
             Verb::CreatePod => "create pod",
             Verb::UpdatePod => "update pod",
             Verb::ApplyPod => "apply pod",
+            Verb::PatchPod => "patch pod",
             Verb::DeletePod => "delete pod",
             Verb::CreateConfigMap => "create config map",
+            Verb::CreateCustom => "create custom resource",
         }
     }
 
@@ -59,8 +66,10 @@ impl Verb {
             Verb::CreatePod => create_pod,
             Verb::UpdatePod => update_pod,
             Verb::ApplyPod => apply_pod,
+            Verb::PatchPod => patch_pod,
             Verb::DeletePod => delete_pod,
             Verb::CreateConfigMap => create_config_map,
+            Verb::CreateCustom => create_widget,
         }
     }
 }
@@ -68,6 +77,9 @@ impl Verb {
 impl Writes {
     pub(super) async fn run(&self, session: &mut Session) -> Result<()> {
         for &verb in &self.verbs {
+            if verb == Verb::CreateCustom {
+                session.each(async |target| make_definition(target).await).await?;
+            }
             let case = Case::new("write", verb.name(), "writes").sized("clients", self.clients);
             session.measure(case, async |target, run| self.once(verb, target, run).await).await?;
         }

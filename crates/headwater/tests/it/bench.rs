@@ -49,7 +49,15 @@ fn the_client_bench_compares_ways_to_keep_pods() {
 #[test]
 fn writes_are_measured_for_every_verb_and_run() {
     let lines = bench(&in_memory(&["write", "--clients", "2", "--objects", "7", "--runs", "2"]));
-    let verbs = ["create pod", "update pod", "apply pod", "delete pod", "create config map"];
+    let verbs = [
+        "create pod",
+        "update pod",
+        "apply pod",
+        "patch pod",
+        "delete pod",
+        "create config map",
+        "create custom resource",
+    ];
     let expected: Vec<String> =
         verbs.iter().map(|verb| format!("write: {verb}, 2 clients")).collect();
     let expected: Vec<(&str, u64)> = expected.iter().map(|name| (name.as_str(), 7)).collect();
@@ -158,6 +166,8 @@ fn two_servers_do_the_same_work_and_are_compared() {
     let work = ["list", "--objects", "10", "--mode", "full", "--plain", "--rounds", "1"];
     // A second time on the same servers: what the first left is removed.
     for _ in 0..2 {
+        let custom = ["write", "--verb", "create-custom", "--clients", "2", "--objects", "3"];
+        assert_eq!(bench(&[&custom[..], &servers].concat()).len(), 2);
         let lines = bench(&[&work[..], &servers].concat());
         let names: Vec<&str> = lines.iter().map(|line| line["server"].as_str().unwrap()).collect();
         assert_eq!(names, ["one", "two"]);

@@ -168,8 +168,22 @@ pub(super) fn ready(command: &mut Command) -> Result<Child> {
     Ok(child)
 }
 
-/// Ends a process, if it has not ended by itself.
+/// How long a process may take to end when it is asked to.
+const END_MAX: Duration = Duration::from_secs(5);
+
+const END_POLL: Duration = Duration::from_millis(5);
+
+/// Ends a process, if it has not ended by itself: as an operator would, and when it takes too long, at
+/// once.
 pub(super) fn end(child: &mut Child) {
+    let _ = rustix::process::kill_process(Pid::from_child(child), Signal::TERM);
+    let asked = Instant::now();
+    while asked.elapsed() < END_MAX {
+        match child.try_wait() {
+            Ok(None) => std::thread::sleep(END_POLL),
+            Ok(Some(_)) | Err(_) => return,
+        }
+    }
     let _ = child.kill();
     let _ = child.wait();
 }

@@ -71,7 +71,7 @@ pub(crate) fn stand_in(name: &str, arguments: Vec<OsString>) -> Result<()> {
         print::data(concat!("headwater ", env!("CARGO_PKG_VERSION")));
         return Ok(());
     }
-    let runtime = crate::runtime()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     match name {
         "etcd" => runtime.block_on(etcd::run(given.text("listen-client-urls"))),
         _ => {

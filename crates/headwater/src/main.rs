@@ -50,20 +50,10 @@ fn main() -> ExitCode {
     ExitCode::from(exit as u8)
 }
 
-/// How often a thread that has work of its own looks for what others left for all threads.
-const SHARED_QUEUE_INTERVAL: u32 = 8;
-
-/// The threads that everything runs on. What the store's thread wakes, above all the one that follows
-/// the store, waits in a queue for all of them. Left to itself tokio may look there every 127th time:
-/// when thousands of watchers go and come, that is seconds.
-fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
-    let mut threads = tokio::runtime::Builder::new_multi_thread();
-    threads.enable_all().global_queue_interval(SHARED_QUEUE_INTERVAL).build()
-}
-
 fn run(flags: Flags) -> Result<()> {
     log_to_stderr(&flags.log)?;
-    runtime()?.block_on(async {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
         match flags.command {
             Command::Dev(serve) => Box::pin(serve::dev(*serve)).await,
             Command::Serve(serve) => Box::pin(serve::serve(*serve)).await,

@@ -1,0 +1,91 @@
+//! The manifests: which crate may depend on which, and that every dependency is used.
+
+use super::source;
+
+/// The workspace crates that a crate may depend on, in addition to those for tests.
+const ALLOWED: &[(&str, &[&str])] = &[
+    ("api", &[]),
+    ("store", &["api"]),
+    ("store-etcd", &["api", "store"]),
+    ("cache", &["api", "store"]),
+    ("server", &["api", "store", "cache"]),
+    ("client", &["api"]),
+    ("controllers", &["api", "client"]),
+];
+
+/// Crates that bring I/O or a runtime.
+const IO: &[&str] = &["tokio", "hyper", "redb", "futures"];
+
+/// The dependencies of one section of a crate's manifest.
+fn dependencies(name: &str, section: &str) -> Vec<String> {
+    let text = source::read(&format!("crates/{name}/Cargo.toml"));
+    let section = text.split(&format!("\n[{section}]")).nth(1).unwrap_or_default();
+    let section = section.split("\n[").next().unwrap_or_default();
+    let names = section.lines().filter(|line| !line.starts_with('#')).filter_map(|line| {
+        let end = line.find(|c: char| c == '.' || c == ' ' || c == '=')?;
+        Some(line[..end].to_owned())
+    });
+    names.filter(|name| !name.is_empty()).collect()
+}
+
+#[test]
+fn crates_depend_only_on_what_is_upstream_of_them() {
+    for (name, allowed) in ALLOWED {
+        for dependency in dependencies(name, "dependencies") {
+            let Some(other) = dependency.strip_prefix("headwater-") else { continue };
+            assert!(allowed.contains(&other), "{name} may not depend on {other}");
+        }
+    }
+}
+
+#[test]
+fn api_does_no_io() {
+    for dependency in dependencies("api", "dependencies") {
+        assert!(
+            !IO.contains(&dependency.as_str()),
+            "api does no I/O, so it cannot use {dependency}"
+        );
+    }
+}
+
+#[test]
+fn every_dependency_is_used() {
+    let mut unused = Vec::new();
+    for name in source::crates() {
+        let text = |folders: &[&str]| -> String {
+            let files = folders
+                .iter()
+                .flat_map(|folder| source::files(&format!("crates/{name}/{folder}"), ".rs"));
+            files.map(|file| source::read(&file)).collect()
+        };
+        let production = text(&["src"]);
+        let all = text(&["src", "tests", "benches", "examples"]);
+        for (section, text) in [("dependencies", &production), ("dev-dependencies", &all)] {
+            for dependency in dependencies(&name, section) {
+                if !names(text, &dependency.replace('-', "_")) {
+                    unused.push(format!("{name}: {dependency} ({section})"));
+                }
+            }
+        }
+    }
+    assert!(unused.is_empty(), "dependencies that nothing uses:\n{}", unused.join("\n"));
+}
+
+/// Whether the code names a crate.
+fn names(code: &str, name: &str) -> bool {
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    code.match_indices(name).any(|(at, _)| {
+        let before = code[..at].chars().next_back();
+        let after = &code[at + name.len()..];
+        !before.is_some_and(is_part)
+            && (after.starts_with("::") || after.starts_with(';') || after.starts_with(" as "))
+    })
+}
+
+#[test]
+fn a_crate_is_named_by_a_path_or_an_import() {
+    assert!(names("use bytes::Bytes;", "bytes"));
+    assert!(names("let x = itoa::Buffer::new();", "itoa"));
+    assert!(!names("let bytes = 3;", "bytes"));
+    assert!(!names("use kbytes::X;", "bytes"));
+}

@@ -35,7 +35,7 @@ use crate::metrics::Metrics;
 use crate::object::Cached;
 use crate::owner::{Owners, owner_keys};
 use crate::predicate::{Predicate, deletion_started};
-use crate::recorder::Recorder;
+use crate::recorder::{self, Recorder};
 use crate::track::Caches;
 use crate::workqueue::Limiter;
 
@@ -437,7 +437,8 @@ impl<K: Cached> Controller<K> {
         self
     }
 
-    /// Where events about objects go.
+    /// Where events about objects go; unless set, the controller's runner starts a recorder and
+    /// reports under the controller's name.
     pub fn recorder(mut self, recorder: Recorder) -> Self {
         self.recorder = Some(recorder);
         self
@@ -481,7 +482,7 @@ impl<K: Cached> Controller<K> {
     }
 
     /// Runs the factory and the controller until `stop` completes: starts the caches, waits for
-    /// them, works, and ends everything in order.
+    /// them, works, writes the recorded events, and ends everything in order.
     ///
     /// # Errors
     /// [`Error::SyncTimeout`] if an informer does not sync; what the factory returns.
@@ -492,17 +493,21 @@ impl<K: Cached> Controller<K> {
         reconciler: impl Reconcile<K>,
     ) -> Result<Report, Error> {
         let (caches, work) = (CancellationToken::new(), CancellationToken::new());
+        let calls = self.calls.clone().unwrap_or_else(|| Calls::new(factory.client().clone()));
+        let mut events = recorder::Options::named(self.name());
+        events.metrics = factory.metrics().cloned();
+        let (recorder, events) = recorder::new(calls.clone(), events);
         let env = Env {
-            calls: Calls::new(factory.client().clone()),
+            calls,
             metrics: factory.metrics().cloned(),
-            recorder: None,
+            recorder,
             leading: Box::pin(std::future::ready(())),
             stop: work.clone(),
             abandon: CancellationToken::new(),
         };
         let working = async {
             let report = self.work(env, reconciler).await;
-            caches.cancel(); // the informers end after the controller
+            caches.cancel(); // the informers and the event recorder end after the controller
             report
         };
         let stopping = async {
@@ -511,7 +516,9 @@ impl<K: Cached> Controller<K> {
                 () = caches.cancelled() => {}
             }
         };
-        let (ran, report, ()) = tokio::join!(factory.run(caches.clone()), working, stopping);
+        let events = events.run(caches.clone());
+        let (ran, report, (), ()) =
+            tokio::join!(factory.run(caches.clone()), working, stopping, events);
         let report = report?;
         ran?;
         Ok(report)
@@ -545,7 +552,7 @@ impl<K: Cached> Controller<K> {
             listers: Arc::new(self.listers),
             caches: self.caches,
             calls: self.calls.unwrap_or(env.calls),
-            recorder: self.recorder.or(env.recorder),
+            recorder: self.recorder.unwrap_or(env.recorder),
             observer: metrics.map(|metrics| observe::Observer::new(&metrics)),
             writes: Default::default(),
             diary: Default::default(),
@@ -572,7 +579,7 @@ impl<K: Cached> fmt::Debug for Controller<K> {
 pub struct Env {
     pub(crate) calls: Calls,
     pub(crate) metrics: Option<Metrics>,
-    pub(crate) recorder: Option<Recorder>,
+    pub(crate) recorder: Recorder,
     /// Completes when reconciles may start; caches and queue are filled before.
     pub(crate) leading: BoxFuture<'static, ()>,
     pub(crate) stop: CancellationToken,
@@ -594,9 +601,9 @@ impl Env {
         &self.calls
     }
 
-    /// Where events about objects go, if anywhere.
-    pub fn recorder(&self) -> Option<&Recorder> {
-        self.recorder.as_ref()
+    /// Where events about objects go.
+    pub fn recorder(&self) -> &Recorder {
+        &self.recorder
     }
 
     /// Where to count, if anywhere.

@@ -51,7 +51,7 @@ pub struct Manager {
     controllers: Vec<Prepared>,
     parts: Vec<(String, StartPart)>,
     lease: Option<Lease>,
-    recorder: Option<(Recorder, recorder::Runner)>,
+    events: Option<recorder::Options>,
     health_on: Option<SocketAddr>,
     commands: (mpsc::Sender<Command>, mpsc::Receiver<Command>),
     state: Arc<Mutex<State>>,
@@ -88,7 +88,7 @@ impl Manager {
             controllers: Vec::new(),
             parts: Vec::new(),
             lease: None,
-            recorder: None,
+            events: None,
             health_on: None,
             commands: mpsc::channel(COMMANDS_MAX),
             state: Arc::default(),
@@ -108,9 +108,10 @@ impl Manager {
         self
     }
 
-    /// Records events of all controllers.
+    /// How the events of all controllers are written; unless set, each controller reports under
+    /// its own name.
     pub fn events(mut self, options: recorder::Options) -> Self {
-        self.recorder = Some(recorder::new(self.calls.clone(), options));
+        self.events = Some(options);
         self
     }
 
@@ -153,7 +154,7 @@ impl Manager {
     /// The first part's error; [`Error::LostLeadership`]; [`Error::Invalid`] for two controllers
     /// of one name.
     pub async fn run_until(self, stop: impl Future<Output = ()>) -> Result<(), Error> {
-        let Manager { factory, calls, controllers, parts, lease, recorder, health_on, .. } = self;
+        let Manager { factory, calls, controllers, parts, lease, events, health_on, .. } = self;
         let mut names = BTreeSet::new();
         for controller in &controllers {
             if !names.insert(controller.name().to_owned()) {
@@ -165,10 +166,17 @@ impl Manager {
         let elector = lease.clone().map(|lease| Elector::new(calls.clone(), lease)).transpose()?;
         let health = elector.as_ref().map(Elector::health);
         self.state.lock().expect("no code panics while it is held").leader = health;
+        let one_component = events.is_some();
+        let events = events.unwrap_or_else(|| {
+            let metrics = factory.metrics().cloned();
+            recorder::Options { metrics, ..recorder::Options::named("manager") }
+        });
+        let (recorder, events) = recorder::new(calls.clone(), events);
         let mut running = Running {
             factory: factory.clone(),
             calls,
-            recorder: recorder.as_ref().map(|(recorder, _)| recorder.clone()),
+            recorder,
+            one_component,
             leading: leading.clone(),
             warm: lease.as_ref().is_none_or(Lease::is_warm),
             state: Arc::clone(&self.state),
@@ -185,13 +193,7 @@ impl Manager {
             let part = start(running.work.clone());
             others.spawn(async move { part.await.map_err(|source| Error::Part { name, source }) });
         }
-        if let Some((_, runner)) = recorder {
-            let stop = caches.clone();
-            others.spawn(async move {
-                runner.run(stop).await;
-                Ok(())
-            });
-        }
+        others.spawn(events.run(caches.clone()).map(Ok));
         if let Some(address) = health_on {
             let page = HealthPage::open(address, &factory, &self.state).await?;
             others.spawn(page.serve(caches.clone()));
@@ -273,7 +275,9 @@ impl fmt::Debug for ManagerHandle {
 struct Running {
     factory: Factory,
     calls: Calls,
-    recorder: Option<Recorder>,
+    recorder: Recorder,
+    /// Whether all controllers report events under the recorder's component.
+    one_component: bool,
     leading: watch::Sender<bool>,
     warm: bool,
     state: Arc<Mutex<State>>,
@@ -303,7 +307,10 @@ impl Running {
         let env = Env {
             calls: self.calls.clone(),
             metrics: self.factory.metrics().cloned(),
-            recorder: self.recorder.clone(),
+            recorder: match self.one_component {
+                true => self.recorder.clone(),
+                false => self.recorder.component(&name),
+            },
             leading: elected.boxed(),
             stop: stop.clone(),
             abandon: self.abandon.clone(),

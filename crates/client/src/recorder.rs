@@ -88,7 +88,14 @@ pub struct Options {
 }
 
 impl Options {
-    /// Options for a component.
+    /// Options for a component. The instance is the host name, or the component without one.
+    pub fn named(component: impl Into<String>) -> Options {
+        let component = component.into();
+        let instance = std::env::var("HOSTNAME").unwrap_or_else(|_| component.clone());
+        Options::new(component, instance)
+    }
+
+    /// Options for one instance of a component.
     pub fn new(component: impl Into<String>, instance: impl Into<String>) -> Options {
         Options {
             component: component.into(),
@@ -124,6 +131,7 @@ pub struct Recorder {
     component: Arc<str>,
     dropped: Arc<AtomicU64>,
     counter: Option<Counter>,
+    metrics: Option<Metrics>,
     clock: Arc<dyn Clock>,
 }
 
@@ -139,6 +147,7 @@ pub struct Runner {
 /// An event before it is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Recorded {
+    pub(crate) component: Arc<str>,
     pub(crate) about: Reference,
     pub(crate) event: EventType,
     pub(crate) reason: String,
@@ -172,19 +181,34 @@ const DROPPED: Definition =
 /// Makes a recorder, and what writes its events.
 pub fn new(calls: Calls, options: Options) -> (Recorder, Runner) {
     let (sender, queue) = mpsc::channel(QUEUE_MAX);
-    let labels = &[("component", options.component.as_str())];
     let recorder = Recorder {
         queue: sender,
         component: options.component.as_str().into(),
         dropped: Arc::default(),
-        counter: options.metrics.as_ref().map(|metrics| metrics.counter(&DROPPED, labels)),
+        counter: dropped_counter(options.metrics.as_ref(), &options.component),
+        metrics: options.metrics.clone(),
         clock: Arc::clone(&options.clock),
     };
     let runner = Runner { queue, options, sink: calls, random: Random::from_entropy() };
     (recorder, runner)
 }
 
+fn dropped_counter(metrics: Option<&Metrics>, component: &str) -> Option<Counter> {
+    metrics.map(|metrics| metrics.counter(&DROPPED, &[("component", component)]))
+}
+
 impl Recorder {
+    /// A recorder that reports events under another component name and shares the queue and the
+    /// [`Runner`] with this one.
+    #[must_use]
+    pub fn component(&self, component: &str) -> Recorder {
+        Recorder {
+            component: component.into(),
+            counter: dropped_counter(self.metrics.as_ref(), component),
+            ..self.clone()
+        }
+    }
+
     /// Records an event about a typed object. Never waits, never fails; the message is made only
     /// if there is room for it.
     pub fn record<K>(&self, about: &K, event: EventType, reason: &str, message: &dyn fmt::Display)
@@ -204,13 +228,17 @@ impl Recorder {
         message: &dyn fmt::Display,
     ) {
         let Ok(place) = self.queue.try_reserve() else {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
+            if self.dropped.fetch_add(1, Ordering::Relaxed) == 0 {
+                let component = &*self.component;
+                tracing::warn!(component, reason, "the event queue is full; dropping events");
+            }
             if let Some(counter) = &self.counter {
                 counter.inc();
             }
             return;
         };
         place.send(Recorded {
+            component: Arc::clone(&self.component),
             about: Reference {
                 api_version: resource.api_version(),
                 kind: resource.kind.clone(),
@@ -263,7 +291,9 @@ impl Runner {
             };
             if stopped {
                 // What was in hand when the end came is part of what is queued.
-                timeout(DRAIN, write).await.ok();
+                if timeout(DRAIN, write).await.is_err() {
+                    tracing::warn!(unwritten = 1, "stopped before all events were written");
+                }
                 break;
             }
         }
@@ -273,7 +303,9 @@ impl Runner {
                 writer.write(&mut book, recorded).await;
             }
         };
-        timeout(DRAIN, rest).await.ok();
+        if timeout(DRAIN, rest).await.is_err() {
+            tracing::warn!(unwritten = queue.len() + 1, "stopped before all events were written");
+        }
     }
 }
 
@@ -343,8 +375,7 @@ impl Writer {
     }
 
     async fn write_core(&self, correlator: &mut Correlator, recorded: Recorded) {
-        let source = &self.options.component;
-        let decision = correlator.decide(source, recorded, Instant::now());
+        let decision = correlator.decide(recorded, Instant::now());
         let Decision::Write { event, key, count, known } = decision else { return };
         let namespace = namespace_of(&event.about);
         let path = format!("/api/v1/namespaces/{namespace}/events");
@@ -385,8 +416,8 @@ impl Writer {
             "count": count,
             "firstTimestamp": clock::rfc3339(first.unwrap_or(event.at)),
             "lastTimestamp": clock::rfc3339(event.at),
-            "source": {"component": self.options.component, "host": self.options.instance},
-            "reportingComponent": self.options.component,
+            "source": {"component": *event.component, "host": self.options.instance},
+            "reportingComponent": *event.component,
             "reportingInstance": self.options.instance,
         })
     }
@@ -408,7 +439,7 @@ impl Writer {
                     "type": event.event.as_str(),
                     "action": event.reason,
                     "eventTime": clock::rfc3339_micro(event.at),
-                    "reportingController": self.options.component,
+                    "reportingController": *event.component,
                     "reportingInstance": self.options.instance,
                 });
                 if let Answer::Done = self.send(Method::POST, &path, &body).await {

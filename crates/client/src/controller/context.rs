@@ -30,35 +30,20 @@ pub struct Context {
     inner: Arc<Inner>,
 }
 
-struct Inner {
-    controller: Arc<str>,
-    key: Key,
-    calls: Calls,
-    listers: Arc<Listers>,
-    caches: Caches,
-    patience: Duration,
-    recorder: Option<Recorder>,
-    cancelled: CancellationToken,
-}
-
-/// The parts of a context.
-pub(super) struct Parts {
+/// The fields of a context.
+pub(super) struct Inner {
     pub(super) controller: Arc<str>,
     pub(super) key: Key,
     pub(super) calls: Calls,
     pub(super) listers: Arc<Listers>,
     pub(super) caches: Caches,
     pub(super) patience: Duration,
-    pub(super) recorder: Option<Recorder>,
+    pub(super) recorder: Recorder,
     pub(super) cancelled: CancellationToken,
 }
 
 impl Context {
-    pub(super) fn new(parts: Parts) -> Context {
-        let Parts { controller, key, calls, listers, caches, patience, recorder, cancelled } =
-            parts;
-        let inner =
-            Inner { controller, key, calls, listers, caches, patience, recorder, cancelled };
+    pub(super) fn new(inner: Inner) -> Context {
         Context { inner: Arc::new(inner) }
     }
 
@@ -131,8 +116,12 @@ impl Context {
         &self.inner.cancelled
     }
 
-    /// Records a normal event about an object. Never waits and never fails; the message is made
-    /// only if it is going to be written.
+    /// Records a normal event about an object of one of the controller's informers. Never waits
+    /// and never fails; the message is formatted only if the event queue has room.
+    ///
+    /// The event is written in the background under the controller's name, or as set with
+    /// [`Controller::recorder`](super::Controller::recorder) or
+    /// [`Manager::events`](crate::Manager::events).
     pub fn normal<K: Cached>(&self, about: &K, reason: &str, message: impl fmt::Display) {
         self.event(about, EventType::Normal, reason, &message);
     }
@@ -149,12 +138,12 @@ impl Context {
         reason: &str,
         message: &dyn fmt::Display,
     ) {
-        let (Some(recorder), Some(resource)) =
-            (&self.inner.recorder, self.inner.listers.resource::<K>())
-        else {
+        let Some(resource) = self.inner.listers.resource::<K>() else {
+            let (controller, kind) = (self.controller(), type_name::<K>());
+            tracing::warn!(controller, kind, reason, "event lost: no informer of that type");
             return;
         };
-        recorder.record_about(resource, about, event, reason, message);
+        self.inner.recorder.record_about(resource, about, event, reason, message);
     }
 }
 

@@ -30,7 +30,7 @@ use crate::recorder::Recorder;
 use crate::track::{Caches, Caught, Tracker};
 use crate::workqueue::Item;
 
-use super::context::{Context, Listers, Parts as ContextParts};
+use super::context::{Context, Inner as ContextInner, Listers};
 use super::finalizer::{Finalizer, Stage};
 use super::inbox::{Asked, Attach, Inbox, Rewire, Trigger, Watched};
 use super::observe::{Failed, Observer};
@@ -54,7 +54,7 @@ pub(super) struct Worker<K: Cached, R> {
     pub(super) listers: Arc<Listers>,
     pub(super) caches: Caches,
     pub(super) calls: Calls,
-    pub(super) recorder: Option<Recorder>,
+    pub(super) recorder: Recorder,
     pub(super) observer: Option<Observer>,
     /// What each key wrote and the caches have not been seen to know.
     pub(super) writes: Mutex<HashMap<Key, Tracker>>,
@@ -323,7 +323,7 @@ impl<K: Cached, R: Reconcile<K>> Worker<K, R> {
         let mut writes = self.writes.lock().expect("no code panics while it is held");
         let tracker = writes.entry(key.clone()).or_default().clone();
         drop(writes);
-        Context::new(ContextParts {
+        Context::new(ContextInner {
             controller: Arc::clone(&self.name),
             key: key.clone(),
             calls: self.calls.clone().tracked(tracker),

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -26,7 +27,7 @@ const MEMORY: usize = 4096;
 pub(super) struct Correlator {
     similar: Recent<SimilarKey, Similar>,
     written: Recent<EventKey, Written>,
-    buckets: Recent<(String, super::Reference), (f64, Instant)>,
+    buckets: Recent<(Arc<str>, super::Reference), (f64, Instant)>,
 }
 
 /// What tells events apart that are counted.
@@ -39,7 +40,7 @@ pub(super) struct EventKey {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct SimilarKey {
-    source: String,
+    component: Arc<str>,
     about: super::Reference,
     event: super::EventType,
     reason: String,
@@ -69,9 +70,9 @@ pub(super) enum Decision {
 }
 
 impl Correlator {
-    pub(super) fn decide(&mut self, source: &str, event: Recorded, now: Instant) -> Decision {
+    pub(super) fn decide(&mut self, event: Recorded, now: Instant) -> Decision {
         let similar = SimilarKey {
-            source: source.to_owned(),
+            component: Arc::clone(&event.component),
             about: without_version(&event.about),
             event: event.event,
             reason: event.reason.clone(),
@@ -83,7 +84,7 @@ impl Correlator {
         };
         let key = EventKey { similar, message };
         let (count, known) = self.count(&key, event.at);
-        if !self.has_room(source, &event.about, now) {
+        if !self.has_room(&event, now) {
             return Decision::Drop;
         }
         Decision::Write { event: Box::new(event), key: Box::new(key), count, known }
@@ -110,8 +111,8 @@ impl Correlator {
         (written.count, written.name.clone())
     }
 
-    fn has_room(&mut self, source: &str, about: &super::Reference, now: Instant) -> bool {
-        let key = (source.to_owned(), without_version(about));
+    fn has_room(&mut self, event: &Recorded, now: Instant) -> bool {
+        let key = (Arc::clone(&event.component), without_version(&event.about));
         let (left, at) = self.buckets.get_or_insert(&key, || (BUCKET, now));
         let passed = now.saturating_duration_since(*at).as_secs_f64();
         *left = (*left + passed / REFILL.as_secs_f64()).min(BUCKET);
@@ -196,6 +197,7 @@ mod tests {
 
     fn event(name: &str, message: &str) -> Recorded {
         Recorded {
+            component: "me".into(),
             about: Reference {
                 api_version: "v1".into(),
                 kind: "Pod".into(),
@@ -216,7 +218,7 @@ mod tests {
         event: Recorded,
         now: Instant,
     ) -> Option<(u32, Option<String>, String)> {
-        match correlator.decide("me", event, now) {
+        match correlator.decide(event, now) {
             Decision::Write { event, key, count, known } => {
                 correlator.written(&key, &format!("record-{count}"));
                 Some((count, known, event.message.clone()))

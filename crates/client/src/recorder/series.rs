@@ -5,6 +5,7 @@
 //! minutes; one that was quiet for six minutes is finished.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -18,6 +19,7 @@ const MEMORY: usize = 4096;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct SeriesId {
+    component: Arc<str>,
     about: Reference,
     event: EventType,
     reason: String,
@@ -51,6 +53,7 @@ impl SeriesBook {
     pub(super) fn record(&mut self, event: Recorded, now: Instant) -> SeriesStep {
         let about = Reference { resource_version: String::new(), ..event.about.clone() };
         let id = SeriesId {
+            component: Arc::clone(&event.component),
             about,
             event: event.event,
             reason: event.reason.clone(),
@@ -151,6 +154,7 @@ mod tests {
 
     fn event() -> Recorded {
         Recorded {
+            component: "me".into(),
             about: Reference {
                 api_version: "v1".into(),
                 kind: "Pod".into(),

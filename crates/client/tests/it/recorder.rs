@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use headwater_client::Key;
 use headwater_client::calls::Calls;
+use headwater_client::controller::{Context, Controller, Failure, Next};
 use headwater_client::metrics::Metrics;
 use headwater_client::recorder::{self, EventForm, EventType, Options};
-use k8s_openapi::api::core::v1::{Event, Node};
+use headwater_client::{Cached, Factory, Key, Manager};
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Node};
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -174,7 +175,7 @@ async fn events_reach_a_real_server() {
     let api = Api::start().await;
     let calls = Calls::new(api.client.clone());
     let (recorder, runner) = recorder::new(calls.clone(), Options::new("op", "op-0"));
-    let about = calls.of::<k8s_openapi::api::core::v1::ConfigMap>();
+    let about = calls.of::<ConfigMap>();
     let about = about
         .create(
             &serde_json::from_value(json!({"metadata": {"name": "a", "namespace": "default"}}))
@@ -198,4 +199,47 @@ async fn events_reach_a_real_server() {
         Key::namespaced("default", "a").name(),
         ours[0].involved_object.name.as_deref().unwrap()
     );
+}
+
+/// C26.1, C26.9: the events of a controller that runs on its own, and of one under a manager.
+#[tokio::test]
+async fn a_reconcilers_events_are_written_under_the_controllers_name() {
+    for managed in [false, true] {
+        let api = Api::start().await;
+        let factory = Factory::new(api.client.clone());
+        let maps = factory.informer::<ConfigMap>().namespace("default").open().unwrap();
+        let map = json!({"metadata": {"name": "a", "namespace": "default"}});
+        let about = Calls::new(api.client.clone()).of::<ConfigMap>();
+        about.create(&serde_json::from_value(map).unwrap()).await.unwrap();
+        let stop = CancellationToken::new();
+        let ended = stop.clone();
+        let reconcile = move |map: Arc<ConfigMap>, cx: Context| {
+            cx.normal(&*map, "Started", "one");
+            cx.warning(&*map, "Finished", format_args!("two of {}", map.name()));
+            ended.cancel(); // the events are still queued: the end must write them
+            std::future::ready(Ok::<_, Failure>(Next::Done))
+        };
+        let controller = Controller::new("webapp", &maps);
+        let stop = stop.cancelled_owned();
+        match managed {
+            false => drop(controller.run(&factory, stop, reconcile).await.unwrap()),
+            true => {
+                let manager = Manager::new(factory).controller(controller.with(reconcile));
+                manager.run_until(stop).await.unwrap();
+            }
+        }
+        let events: kube::Api<Event> = kube::Api::namespaced(api.client.clone(), "default");
+        let listed = events.list(&Default::default()).await.unwrap();
+        let mut written: Vec<String> = listed
+            .items
+            .iter()
+            .filter(|event| event.reporting_component.as_deref() == Some("webapp"))
+            .map(|event| {
+                let words = [&event.type_, &event.reason, &event.message];
+                words.map(|word| word.as_deref().unwrap_or_default()).join(" ")
+            })
+            .collect();
+        written.sort();
+        assert_eq!(written, ["Normal Started one", "Warning Finished two of a"]);
+    }
 }

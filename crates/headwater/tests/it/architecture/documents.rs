@@ -61,17 +61,44 @@ fn every_source_file_named_in_a_document_exists() {
                 if !is_source_path(named) {
                     continue;
                 }
-                let file = named.split(':').next().unwrap_or(named);
-                let exists = [file.to_owned(), format!("crates/{file}")]
-                    .iter()
-                    .any(|candidate| source::root().join(candidate).exists());
-                if !exists {
+                if !exists(named) {
                     violations.push(format!("{path}:{number}: {named}"));
                 }
             }
         }
     }
     assert!(violations.is_empty(), "files do not exist:\n{}", violations.join("\n"));
+}
+
+/// Whether a named file exists and, if a function of it is named (`crates/x/src/y.rs::function`), has
+/// that function.
+fn exists(named: &str) -> bool {
+    let (file, function) = named.split_once("::").unwrap_or((named, ""));
+    let file = file.split(':').next().unwrap_or(file);
+    let candidates = [file.to_owned(), format!("crates/{file}")];
+    let Some(path) = candidates.iter().find(|path| source::root().join(path).exists()) else {
+        return false;
+    };
+    let function = function.rsplit("::").next().unwrap_or_default();
+    function.is_empty() || source::read(path).contains(&format!("fn {function}("))
+}
+
+#[test]
+fn every_invariant_names_the_test_that_holds_it() {
+    let text = source::read("ARCHITECTURE.md");
+    let section = text.split("\n## Invariants\n").nth(1).expect("a section on invariants");
+    let section = section.split("\n## ").next().unwrap_or_default();
+    let invariants: Vec<&str> = section.split("\n- ").skip(1).collect();
+    assert!(invariants.len() > 10, "the invariants are not found");
+    for invariant in invariants {
+        let item = invariant.split("\n\n").next().unwrap_or(invariant);
+        let names_a_test = item
+            .split('`')
+            .skip(1)
+            .step_by(2)
+            .any(|named| is_source_path(named) && named.contains(".rs::") && exists(named));
+        assert!(names_a_test, "this invariant names no test that exists:\n{item}");
+    }
 }
 
 fn is_source_path(text: &str) -> bool {

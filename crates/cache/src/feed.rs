@@ -227,17 +227,32 @@ impl Cacher {
         if newest >= self.position {
             return Ok(Some(stream));
         }
-        tracing::error!(position = %self.position, %newest, "the store went back in time");
+        tracing::error!(
+            position = %self.position, %newest,
+            "the store went back to an older revision; reloading the cache and expiring all watches"
+        );
         self.is_lost = true;
         Ok(None)
     }
 
     fn note_failure(&mut self, error: &StoreError) {
-        tracing::warn!(position = %self.position, "the store cannot be followed: {error}");
+        let position = self.position;
         match error {
-            StoreError::Compacted { .. } => self.is_lost = true,
-            StoreError::Replaced { .. } => (self.is_lost, self.is_replaced) = (true, true),
-            _ => {}
+            StoreError::Compacted { oldest, .. } => {
+                tracing::warn!(
+                    %position, %oldest,
+                    "the store compacted past the cache's position; reloading the cache"
+                );
+                self.is_lost = true;
+            }
+            StoreError::Replaced { current } => {
+                tracing::error!(
+                    %position, newest = %current,
+                    "the store was replaced; reloading the cache and expiring all watches"
+                );
+                (self.is_lost, self.is_replaced) = (true, true);
+            }
+            error => tracing::warn!(%position, "cannot watch the store; retrying: {error}"),
         }
     }
 
@@ -248,7 +263,7 @@ impl Cacher {
                 Ok(()) => Ok(true),
                 Err(Fault::Malformed(error)) => Err(error),
                 Err(Fault::Hole(key)) => {
-                    tracing::error!(%key, "the store left out a change; the cache is filled anew");
+                    tracing::error!(%key, "the store's watch skipped a change; reloading the cache");
                     self.is_lost = true;
                     Ok(false)
                 }

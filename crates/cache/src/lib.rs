@@ -32,31 +32,31 @@ use headwater_api::Revision;
 /// Why the cache could not answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// That state is gone: list again. (410)
-    #[error("revision {asked} is too old; the oldest kept is {oldest}")]
+    /// The state at that revision is no longer available: list again. (410)
+    #[error("revision {asked} is too old; the oldest available is {oldest}")]
     Expired {
-        /// What was asked for.
+        /// The requested revision.
         asked: Revision,
-        /// What may still be asked for.
+        /// The oldest revision that can be requested.
         oldest: Revision,
     },
-    /// That state was not reached in the time a request may wait. (504)
-    #[error("revision {asked} is not reached; the newest is {current}")]
+    /// The cache did not reach the revision within the time a request may wait. (504)
+    #[error("revision {asked} is not reached yet; the newest is {current}")]
     TooLarge {
-        /// What was asked for.
+        /// The requested revision.
         asked: Revision,
-        /// The newest.
+        /// The newest revision.
         current: Revision,
     },
-    /// The store could not say what is newest, or could not read the past.
+    /// The store failed to return its newest revision or its history.
     #[error(transparent)]
     Store(#[from] headwater_store::Error),
-    /// Stored bytes are not an object.
-    #[error("the value of {key} is not an object: {source}")]
+    /// A stored value is not an object.
+    #[error("the stored value of {key} is not a valid object: {source}")]
     Malformed {
-        /// The key.
+        /// The key of the value.
         key: headwater_store::Key,
-        /// Where it went wrong.
+        /// The position of the first invalid byte.
         source: headwater_api::scan::Malformed,
     },
 }

@@ -239,7 +239,7 @@ impl Client {
         match timeout(patience, exchange).await {
             Ok(answer) => answer.map_err(|failure| failure.at(&member.url)),
             Err(_) => {
-                let why = format!("{} did not answer in time", member.url);
+                let why = format!("{} did not respond in time", member.url);
                 Err(Failure::Unreachable { why, may_be_done: true })
             }
         }
@@ -299,7 +299,8 @@ impl Client {
             failure => failure,
         })?;
         let token = AsciiMetadataValue::try_from(answer.token.as_str());
-        let token = token.map_err(|_| Failure::Refused("its token is not text".into()))?;
+        let token =
+            token.map_err(|_| Failure::Refused("the authentication token is not ASCII".into()))?;
         *self.token.lock().unwrap_or_else(PoisonError::into_inner) = Some(token.clone());
         Ok(token)
     }
@@ -319,7 +320,10 @@ impl Client {
         self.seen.send_if_modified(|seen| {
             // Of several answers that were under way, the first finds out.
             if is_other || (is_older && at < seen.revision) {
-                tracing::error!(known = %seen.revision, newest = %at, "etcd is not what it was");
+                tracing::error!(
+                    known = %seen.revision, newest = %at,
+                    "etcd was replaced or restored; reloading the cache and expiring all watches"
+                );
                 *seen = Seen { revision: at, epoch: seen.epoch + 1 };
                 return true;
             }

@@ -24,11 +24,17 @@ pub(crate) async fn run(shared: Arc<Shared>, interval: Duration) {
     loop {
         match turn.take(&shared).await {
             Ok(Some(at)) => match shared.compact(at).await {
-                Ok(()) => tracing::info!(%at, "compacted"),
-                Err(error) => tracing::warn!(%at, "etcd could not be compacted: {error}"),
+                Ok(()) => tracing::info!(revision = %at, "compacted etcd"),
+                Err(error) => tracing::warn!(
+                    revision = %at,
+                    "cannot compact etcd; trying again after the interval: {error}"
+                ),
             },
             Ok(None) => {}
-            Err(failure) => tracing::warn!("no compactor could be chosen: {failure}"),
+            Err(failure) => tracing::warn!(
+                "cannot elect the replica that compacts etcd; trying again after the interval: \
+                 {failure}"
+            ),
         }
         tokio::time::sleep(interval).await;
     }

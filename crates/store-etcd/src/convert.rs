@@ -28,7 +28,7 @@ impl Space {
     pub(crate) fn outer(&self, key: &str) -> Result<Bytes, Error> {
         match key.strip_prefix(&self.root) {
             Some(rest) => Ok(format!("{}/{rest}", self.prefix).into()),
-            None => Err(Error::Refused(format!("the key {key} does not begin with {}", self.root))),
+            None => Err(Error::Refused(format!("the key {key} does not start with {}", self.root))),
         }
     }
 
@@ -71,7 +71,7 @@ impl Space {
     pub(crate) fn record(&self, kv: KeyValue) -> Result<Record, Error> {
         let Some(key) = self.inner(&kv.key) else {
             let place = String::from_utf8_lossy(&kv.key).into_owned();
-            return Err(Error::Damaged { place, why: "its key is not text".into() });
+            return Err(Error::Damaged { place, why: "the key is not valid UTF-8".into() });
         };
         if let Some(why) = foreign(&kv.value) {
             return Err(Error::Damaged { place: key.to_string(), why: why.into() });
@@ -109,10 +109,10 @@ const DELETE: i32 = 1;
 /// Why a value cannot be one of ours: what a real Kubernetes keeps begins like this.
 pub(crate) fn foreign(value: &[u8]) -> Option<&'static str> {
     if value.starts_with(b"k8s\0") {
-        return Some("it is a protobuf value of a Kubernetes API server");
+        return Some("the value is protobuf written by a Kubernetes API server");
     }
     if value.starts_with(b"k8s:enc:") {
-        return Some("it is an encrypted value of a Kubernetes API server");
+        return Some("the value was encrypted by a Kubernetes API server");
     }
     None
 }

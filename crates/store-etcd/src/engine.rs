@@ -159,7 +159,7 @@ impl Store for Etcd {
     async fn commit(&self, write: Write) -> Result<Committed, Error> {
         write.check(self.shared.options.value_max)?;
         if write.ops.len() > OPS_MAX {
-            return Err(Error::Refused(format!("it has more than {OPS_MAX} operations")));
+            return Err(Error::Refused(format!("the write has more than {OPS_MAX} operations")));
         }
         self.shared.commit(&write).await
     }
@@ -246,8 +246,7 @@ impl Shared {
 pub(crate) fn refused(failure: Failure) -> Error {
     match failure {
         Failure::Refused(why) if why.contains("too large") || why.contains("larger than max") => {
-            let limit = "etcd's limit is --max-request-bytes";
-            Error::Refused(format!("{why}; {limit}"))
+            Error::Refused(format!("{why}; raise etcd's --max-request-bytes"))
         }
         failure => Error::Unavailable(failure.to_string()),
     }

@@ -16,16 +16,16 @@ pub(crate) enum Failure {
     #[error("the revision is in the future")]
     Future,
     /// The lease has run out.
-    #[error("the lease is gone")]
+    #[error("the lease has expired")]
     NoLease,
     /// The token was valid once, or never.
-    #[error("the login is not valid any more")]
+    #[error("etcd rejected the authentication token; check --etcd-user")]
     StaleToken,
     /// etcd will not do this.
-    #[error("etcd refuses: {0}")]
+    #[error("etcd rejected the request: {0}")]
     Refused(String),
     /// Nothing can be written until an operator makes room.
-    #[error("etcd is full: {0}")]
+    #[error("etcd has no space left (compact and defragment it, then disarm its alarm): {0}")]
     Full(String),
     /// Nobody answered.
     #[error("{why}")]

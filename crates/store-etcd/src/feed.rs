@@ -141,7 +141,7 @@ impl Feed {
     fn ask_for_progress(&mut self) -> Result<(), Ended> {
         let is_stuck = self.behind_since.is_some_and(|since| since.elapsed() > BEHIND_MAX);
         if is_stuck || self.heard.elapsed() > SILENT_MAX {
-            let why = format!("a watch stands still at revision {}", self.position);
+            let why = format!("the watch makes no progress after revision {}", self.position);
             return Err(Ended::Broken(why));
         }
         let progress = WatchRequest { request: Some(Watch::Progress(WatchProgress {})) };
@@ -156,7 +156,7 @@ impl Feed {
     ) -> Result<Option<Batch>, Ended> {
         let response = match response {
             Ok(Some(response)) => response,
-            Ok(None) => return Err(Ended::Broken("a watch was ended by etcd".into())),
+            Ok(None) => return Err(Ended::Broken("etcd closed the watch".into())),
             Err(status) => return Err(failure(&status).into()),
         };
         self.heard = Instant::now();
@@ -187,7 +187,7 @@ impl Feed {
         }
         // It may be about who is asking, and a watch is told that in words only.
         self.shared.client.forget_token();
-        Ended::Broken(format!("etcd ended a watch: {}", response.cancel_reason))
+        Ended::Broken(format!("etcd canceled the watch: {}", response.cancel_reason))
     }
 
     /// Nothing happened up to a revision.
@@ -208,7 +208,9 @@ impl Feed {
                 continue; // from a member that lags, or the one it was asked to begin with
             }
             if at < reached {
-                return Err(Ended::Broken(format!("etcd told revision {at} after {reached}")));
+                return Err(Ended::Broken(format!(
+                    "etcd sent revision {at} after revision {reached}"
+                )));
             }
             reached = at;
             self.shared.note_compaction(&event);

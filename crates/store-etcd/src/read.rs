@@ -52,7 +52,7 @@ impl Shared {
         &self,
         turn: &'a tokio::sync::Mutex<T>,
     ) -> Result<tokio::sync::MutexGuard<'a, T>, Error> {
-        let late = |_| Error::Unavailable("etcd does not answer".into());
+        let late = |_| Error::Unavailable("etcd does not respond".into());
         timeout(self.options.deadline / 2, turn.lock()).await.map_err(late)
     }
 

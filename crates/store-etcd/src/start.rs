@@ -22,13 +22,13 @@ pub enum Error {
     #[error("{0}")]
     Options(String),
     /// No member answers.
-    #[error("no member of etcd answers: {0}")]
+    #[error("no etcd member responds: {0}")]
     NoAnswer(String),
     /// Members of different clusters.
     #[error("{0} and {1} belong to different etcd clusters")]
     Different(String, String),
     /// Too old.
-    #[error("etcd at {url} is version {version}; the oldest that is supported is {OLDEST}")]
+    #[error("etcd at {url} is version {version}; the oldest supported version is {OLDEST}")]
     TooOld {
         /// Which member.
         url: String,
@@ -43,7 +43,7 @@ pub enum Error {
     Denied(String),
     /// Something else lives under our prefix.
     #[error(
-        "{prefix} in etcd is used by something else: {key}: {why}; choose another prefix with \
+        "{prefix} in etcd is used by another program: {key}: {why}; choose another prefix with \
          --etcd-prefix"
     )]
     Foreign {
@@ -81,29 +81,30 @@ pub(crate) struct Found {
 /// A client for these options.
 pub(crate) fn client(options: &Options) -> Result<Client, Error> {
     if options.endpoints.is_empty() {
-        return Err(Error::Options("no endpoint of etcd is given: use --etcd-endpoints".into()));
+        return Err(Error::Options("no etcd endpoint given; use --etcd-endpoints".into()));
     }
     for url in &options.endpoints {
         let is_tls = url.starts_with("https://");
         if !is_tls && !url.starts_with("http://") {
-            let why =
-                format!("{url} is no endpoint of etcd: it must begin with http:// or https://");
+            let why = format!("etcd endpoint {url} must start with http:// or https://");
             return Err(Error::Options(why));
         }
         if is_tls && options.tls.is_none() {
-            let why = format!("{url} needs the certificate authority of etcd: use --etcd-cacert");
+            let why = format!(
+                "etcd endpoint {url} needs etcd's certificate authority; use --etcd-cacert"
+            );
             return Err(Error::Options(why));
         }
     }
     let prefix = options.prefix.trim_end_matches('/');
     if !prefix.starts_with('/') || prefix.len() < 2 {
-        let why = format!("the prefix {:?} must begin with / and have a name", options.prefix);
+        let why = format!("the etcd prefix {:?} must start with / and have a name", options.prefix);
         return Err(Error::Options(why));
     }
     let Options { endpoints, tls, login, deadline, .. } = options;
     let only_tls = tls.as_ref().filter(|_| endpoints.iter().any(|url| url.starts_with("https://")));
     Client::new(endpoints, only_tls, login.clone(), *deadline)
-        .map_err(|why| Error::Options(format!("etcd cannot be reached this way: {why}")))
+        .map_err(|why| Error::Options(format!("the options for etcd are not valid: {why}")))
 }
 
 /// Asks every member who it is, and a quorum what is under the prefix.
@@ -114,8 +115,8 @@ pub(crate) async fn check(client: &Client, options: &Options) -> Result<Found, E
     let request = RangeRequest { key, range_end, limit: LOOK, ..RangeRequest::default() };
     let answer = read(client, request, options).await?;
     for kv in &answer.kvs {
-        let why =
-            foreign(&kv.value).or_else(|| (!is_ours(&kv.key)).then_some("its key is not text"));
+        let why = foreign(&kv.value)
+            .or_else(|| (!is_ours(&kv.key)).then_some("the key is not valid UTF-8"));
         if let Some(why) = why {
             let (prefix, key) = (options.prefix.clone(), String::from_utf8_lossy(&kv.key).into());
             return Err(Error::Foreign { prefix, key, why: why.into() });
@@ -175,7 +176,7 @@ async fn check_members(client: &Client) -> Result<Version, Error> {
     match oldest {
         Some(oldest) => {
             if !silent.is_empty() {
-                tracing::warn!("not every member of etcd answers: {silent}");
+                tracing::warn!("some etcd members do not respond: {silent}");
             }
             Ok(oldest)
         }
@@ -207,12 +208,13 @@ fn check_version(url: &str, text: &str, version: Option<Version>) -> Result<(), 
     let newer = RECOMMENDED.iter().find(|good| (good.0, good.1) == (version.0, version.1));
     if version < Version(3, 5, 3) {
         tracing::error!(
-            url, %version, "this etcd may let members differ after a crash; upgrade it"
+            url, %version, "this etcd version may leave members inconsistent after a crash; upgrade it"
         );
     } else if let Some(good) = newer.filter(|good| version < **good) {
         tracing::warn!(
             url, %version, recommended = %good,
-            "this etcd may lose or misplace watch events around compaction and on members that lag"
+            "this etcd version may lose or misplace watch events during compaction and on lagging \
+             members; upgrade it"
         );
     }
     Ok(())
@@ -226,10 +228,10 @@ async fn read(
 ) -> Result<RangeResponse, Error> {
     client.call(RANGE, request, Calls::Freely).await.map_err(|failure| match failure {
         Failure::Unreachable { why, .. } => {
-            Error::NoQuorum(format!("members answer, but nothing can be read: {why}"))
+            Error::NoQuorum(format!("members respond, but a read fails: {why}"))
         }
         Failure::Refused(why) if why.contains("permission denied") => Error::Denied(format!(
-            "the user of etcd may not read {prefix}: {why}; it needs readwrite on the prefix {prefix}",
+            "the etcd user may not read {prefix}: {why}; grant it readwrite on the prefix {prefix}",
             prefix = options.prefix
         )),
         failure => denied(&failure),
@@ -240,13 +242,13 @@ fn denied(failure: &Failure) -> Error {
     let text = failure.to_string();
     Error::Denied(match () {
         () if text.contains("user name is empty") => {
-            "etcd wants to know who is asking: use --etcd-user".to_owned()
+            "etcd requires authentication; use --etcd-user".to_owned()
         }
         () if text.contains("invalid user ID or password") => {
-            "etcd does not accept the user or the password of --etcd-user".to_owned()
+            "etcd rejected the user name or password of --etcd-user".to_owned()
         }
         () if text.contains("authentication is not enabled") => {
-            "etcd does not know users: leave out --etcd-user".to_owned()
+            "authentication is disabled in etcd; omit --etcd-user".to_owned()
         }
         () => text,
     })
@@ -307,9 +309,9 @@ mod tests {
             assert!(error.contains(expected), "{error}");
         };
         check(&[], "/registry", "--etcd-endpoints");
-        check(&["localhost:2379"], "/registry", "must begin with http://");
+        check(&["localhost:2379"], "/registry", "must start with http://");
         check(&["https://localhost:2379"], "/registry", "--etcd-cacert");
-        check(&["http://localhost:2379"], "registry", "must begin with /");
-        check(&["http://localhost:2379"], "/", "must begin with /");
+        check(&["http://localhost:2379"], "registry", "must start with /");
+        check(&["http://localhost:2379"], "/", "must start with /");
     }
 }

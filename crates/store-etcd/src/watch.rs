@@ -34,7 +34,7 @@ pub(crate) async fn follow(shared: Arc<Shared>) {
         };
         match ended {
             Ended::Compacted(oldest) => {
-                tracing::warn!("what the watch on etcd should tell next was compacted");
+                tracing::warn!("etcd compacted past the watch position; reloading the cache");
                 shared.note_compacted(oldest.unwrap_or_default());
                 begin_again(&shared, &mut backoff).await;
             }
@@ -44,7 +44,11 @@ pub(crate) async fn follow(shared: Arc<Shared>) {
                 shared.forget_before(newest);
             }
             Ended::Broken(why) => {
-                tracing::info!(member = shared.client.url(member), why, "the watch is moved");
+                tracing::info!(
+                    member = shared.client.url(member),
+                    why,
+                    "the watch on etcd failed; trying the next member"
+                );
                 member = (member + 1) % shared.client.members();
                 if backoff.is_lasting() {
                     shared.set_watch_trouble(Some(why));

@@ -36,7 +36,7 @@ impl Shared {
                 Attempt::Conflict(key, actual) => return Err(Error::Conflict { key, actual }),
                 Attempt::Busy(journal) => {
                     let unfinished = Journal::read(&journal).map_err(|error| Error::Damaged {
-                        place: "the journal of writes in etcd".into(),
+                        place: "the journal of an unfinished write in etcd".into(),
                         why: error.to_string(),
                     })?;
                     self.finish(journal.mod_revision, unfinished).await?;
@@ -44,7 +44,9 @@ impl Shared {
                 Attempt::NoLease => *self.lease.lock().await = None,
             }
         }
-        Err(Error::Unavailable("others' writes are under way all the time".into()))
+        Err(Error::Unavailable(format!(
+            "gave up after {TRIES_MAX} attempts: other servers' writes are always in progress"
+        )))
     }
 
     async fn attempt(&self, write: &Write) -> Result<Attempt, Error> {
@@ -103,7 +105,9 @@ impl Shared {
         }
         match journal {
             Some(journal) => Ok(Attempt::Busy(journal)),
-            None => Err(Error::Unavailable("etcd refused a write without a reason".into())),
+            None => Err(Error::Unavailable(
+                "etcd rejected a transaction although every guard holds; retry".into(),
+            )),
         }
     }
 
@@ -158,7 +162,8 @@ impl Shared {
         let granted = self.client.call(LEASE_GRANT, request, Calls::Freely).await;
         let granted: LeaseGrantResponse = granted.map_err(refused)?;
         let new = lease.insert(Lease::new(granted.id, ttl, now));
-        new.take(ttl, now).ok_or_else(|| Error::Unavailable("a new lease has no room".into()))
+        new.take(ttl, now)
+            .ok_or_else(|| Error::Unavailable("etcd granted a lease that is not usable".into()))
     }
 
     pub(crate) async fn compact(&self, at: Revision) -> Result<(), Error> {

@@ -296,7 +296,7 @@ impl Shared {
             Ok(result) => result,
             Err(error) if error.is_panic() => Err(Error::Damaged {
                 place: DATA.into(),
-                why: "its trees cannot be followed".into(),
+                why: "the storage engine failed on damaged pages".into(),
             }),
             Err(_) => Err(Error::Unavailable("the process is stopping".into())),
         }

@@ -140,13 +140,13 @@ impl Write {
     /// Refuses what no state of the store could make acceptable.
     pub fn check(&self, value_max: usize) -> Result<(), Error> {
         if self.ops.is_empty() {
-            return Err(Error::Refused("it has no operations".into()));
+            return Err(Error::Refused("the write has no operations".into()));
         }
         let mut keys = BTreeSet::new();
         for op in &self.ops {
             op.check(value_max)?;
             if self.ops.len() > 1 && !keys.insert(&op.key) {
-                return Err(Error::Refused(format!("it names {} twice", op.key)));
+                return Err(Error::Refused(format!("the write contains {} twice", op.key)));
             }
         }
         Ok(())
@@ -169,15 +169,17 @@ impl Op {
         let Op { key, guard, action } = self;
         let key_len = key.as_str().len();
         if key_len == 0 || key_len > KEY_MAX {
-            return Err(Error::Refused(format!("a key has {key_len} bytes, not 1 to {KEY_MAX}")));
+            let why = format!("a key must have 1 to {KEY_MAX} bytes; this one has {key_len}");
+            return Err(Error::Refused(why));
         }
         match action {
             Action::Put { value, .. } if value.len() > value_max => {
                 let len = value.len();
-                Err(Error::Refused(format!("{key} has {len} bytes; at most {value_max} fit")))
+                let why = format!("the value of {key} has {len} bytes; the limit is {value_max}");
+                Err(Error::Refused(why))
             }
             Action::Delete if *guard == Guard::Absent => {
-                Err(Error::Refused(format!("it deletes {key} if that is absent")))
+                Err(Error::Refused(format!("the write deletes {key} only if {key} is absent")))
             }
             _ => Ok(()),
         }
@@ -233,7 +235,7 @@ pub struct Condition {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Somebody wrote first: compute again from `actual` and retry. (409)
-    #[error("{key} is not in the state the write expected")]
+    #[error("{key} is not at the revision that the write expects")]
     Conflict {
         /// The key whose guard failed.
         key: Key,
@@ -241,7 +243,7 @@ pub enum Error {
         actual: Option<Record>,
     },
     /// That history is gone: list again. (410)
-    #[error("revision {asked} was compacted; the oldest kept is {oldest}")]
+    #[error("revision {asked} was compacted; the oldest available is {oldest}")]
     Compacted {
         /// What was asked for.
         asked: Revision,
@@ -249,7 +251,7 @@ pub enum Error {
         oldest: Revision,
     },
     /// Another store answers, or the same one went back: nothing known before is true. (410)
-    #[error("the store is not what it was; its newest revision is now {current}")]
+    #[error("the store was replaced or restored; its newest revision is now {current}")]
     Replaced {
         /// The newest.
         current: Revision,
@@ -263,7 +265,7 @@ pub enum Error {
         current: Revision,
     },
     /// The write itself is not acceptable: too large, empty, or a key named twice. (413 or 500)
-    #[error("the write is refused: {0}")]
+    #[error("the store rejected the request: {0}")]
     Refused(String),
     /// Not now; a later try may succeed. Whether a write happened is unknown. (503)
     #[error("the store is unavailable: {0}")]

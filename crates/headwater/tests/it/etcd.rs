@@ -290,7 +290,7 @@ fn what_is_wrong_with_etcd_is_one_sentence() {
     };
     check(&[], "--etcd-endpoints");
     check(&["--etcd-endpoints", "http://127.0.0.1:1"], "http://127.0.0.1:1: Connection refused");
-    check(&["--etcd-endpoints", "127.0.0.1:2379"], "must begin with http:// or https://");
+    check(&["--etcd-endpoints", "127.0.0.1:2379"], "must start with http:// or https://");
     check(&["--etcd-endpoints", "https://127.0.0.1:1"], "use --etcd-cacert");
     let missing = dir.path().join("missing.pem");
     let missing = missing.to_str().unwrap();

@@ -43,7 +43,7 @@ async fn an_endpoint_where_nobody_listens_is_named() {
     let options = fixture::options(&members);
     members.kill(0);
     let url = options.endpoints[0].clone();
-    let error = refused(options, "no member of etcd answers").await.to_string();
+    let error = refused(options, "no etcd member responds").await.to_string();
     assert!(error.contains(&url) && error.contains("refused"), "{error}");
 }
 
@@ -59,7 +59,7 @@ async fn an_endpoint_that_is_not_etcd_is_refused() {
     let options = Options { endpoints: vec![url], ..Options::default() };
     tokio::select! {
         () = mute => panic!("it listens as long as it is asked"),
-        _ = refused(options, "no member of etcd answers") => {}
+        _ = refused(options, "no etcd member responds") => {}
     }
 }
 
@@ -127,7 +127,7 @@ async fn etcd_with_users_wants_one_of_them() {
         Options { login: Some(login), ..fixture::options(&members) }
     };
     refused(fixture::options(&members), "--etcd-user").await;
-    refused(with("root", "wrong"), "does not accept the user or the password").await;
+    refused(with("root", "wrong"), "rejected the user name or password").await;
     refused(with("guest", "guest"), "readwrite on the prefix /test").await;
     works(with("root", "secret")).await;
 }
@@ -137,7 +137,7 @@ async fn a_user_where_there_are_none_is_refused() {
     let Some(members) = etcd::Etcd::start() else { return };
     let login = Login { name: "root".into(), password: "secret".into() };
     let options = Options { login: Some(login), ..fixture::options(&members) };
-    refused(options, "leave out --etcd-user").await;
+    refused(options, "omit --etcd-user").await;
 }
 
 /// Certificates for one test.
@@ -193,13 +193,13 @@ async fn certificates_are_checked_by_both_sides() {
     let ours = certificates.issue("headwater");
     works(with(certificates.tls(Some(ours.clone())))).await;
     // We do not trust them.
-    let error = refused(with(others.tls(Some(ours))), "no member of etcd answers").await;
+    let error = refused(with(others.tls(Some(ours))), "no etcd member responds").await;
     assert!(error.to_string().contains("--etcd-cacert"), "{error}");
     // They do not trust us.
-    refused(with(certificates.tls(None)), "no member of etcd answers").await;
+    refused(with(certificates.tls(None)), "no etcd member responds").await;
     let theirs = others.issue("headwater");
-    refused(with(certificates.tls(Some(theirs))), "no member of etcd answers").await;
+    refused(with(certificates.tls(Some(theirs))), "no etcd member responds").await;
     // TLS, and nobody said so.
     let endpoints = members.endpoints().iter().map(|url| url.replace("https", "http")).collect();
-    refused(Options { endpoints, ..fixture::options(&members) }, "no member of etcd answers").await;
+    refused(Options { endpoints, ..fixture::options(&members) }, "no etcd member responds").await;
 }

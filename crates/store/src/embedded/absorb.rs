@@ -108,7 +108,10 @@ impl Absorber {
         match self.transact(disk, file, tail, &plan) {
             Err(Failed::Trim(error)) => {
                 // What cannot be read is not dropped, and the writes must not suffer for it.
-                tracing::error!(%error, "history is not dropped any more");
+                tracing::error!(
+                    %error,
+                    "cannot drop compacted history; it stays on disk until the next start"
+                );
                 (self.trims, plan.trim, plan.collects) = (false, 0, false);
                 self.transact(disk, file, tail, &plan).map_err(Failed::into)
             }
@@ -337,7 +340,7 @@ impl<'a> Tables<'a> {
 
     fn drop_row(&mut self, revision: Revision) -> Result<(), Error> {
         let Some(row) = self.log.remove(revision.0).map_err(trouble)? else {
-            return Err(damaged(LOG_PLACE, revision, Bad("it is missing")));
+            return Err(damaged(LOG_PLACE, revision, Bad("the row is missing")));
         };
         let pointer = Pointer::decode(self.seed, revision, row.value())
             .map_err(|bad| damaged(LOG_PLACE, revision, bad))?;
@@ -376,7 +379,10 @@ impl<'a> Tables<'a> {
         match next {
             Some(next) => Ok(Some(Collection { file, next })),
             None if left == 0 => Ok(None),
-            None => Err(bulk::damaged(file, &format!("nothing names {left} bytes of it"))),
+            None => Err(bulk::damaged(
+                file,
+                &format!("{left} bytes of it are counted as live but not referenced"),
+            )),
         }
     }
 

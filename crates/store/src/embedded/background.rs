@@ -34,7 +34,7 @@ impl Background {
     /// Starts to bring the tail into the data file; nothing may be under way.
     pub(super) fn start(&mut self, shared: &Arc<Shared>, tidy: Tidy) -> Result<(), Error> {
         let Background::Idle(mut absorber) = std::mem::replace(self, Background::Lost) else {
-            return Err(Error::Unavailable("the data file is not open".into()));
+            return Err(Error::Unavailable("the data file is closed after a failure".into()));
         };
         let tail = shared.published().tail.clone();
         let shared = shared.clone();

@@ -349,7 +349,7 @@ fn json(manifest: &Manifest) -> Vec<u8> {
 }
 
 fn broken(error: &io::Error) -> Error {
-    Error::Unavailable(format!("the backup broke off: {error}"))
+    Error::Unavailable(format!("the backup is incomplete: {error}"))
 }
 
 /// Reads a whole backup and checks everything in it.
@@ -369,7 +369,7 @@ fn read_backup(
     reader.magic()?;
     let head = reader.frame()?;
     let Some((&HEAD, text)) = head.split_first() else {
-        return Err(reader.damaged("it does not start with its head"));
+        return Err(reader.damaged("the first frame is not the header"));
     };
     let head = reader.manifest(text)?;
     let mut seen = Manifest { frames: 1, digest: reader.digest, ..head.clone() };
@@ -381,7 +381,7 @@ fn read_backup(
                 let mut fields = Fields(rows);
                 while !fields.0.is_empty() {
                     let object = Object::decode(&mut fields)
-                        .ok_or_else(|| reader.damaged("an object is cut short"))?;
+                        .ok_or_else(|| reader.damaged("an object is truncated"))?;
                     reader.check_object(&object, &head, last_key.as_deref())?;
                     seen.count(object.key, object.value.len());
                     last_key = Some(object.key.to_owned());
@@ -393,12 +393,12 @@ fn read_backup(
             Some((&MANIFEST, text)) => {
                 let manifest = reader.manifest(text)?;
                 if manifest != seen || !manifest.same_store(&head) {
-                    return Err(reader.damaged("its manifest does not agree with its content"));
+                    return Err(reader.damaged("the manifest does not match the content"));
                 }
                 reader.end()?;
                 return Ok(manifest);
             }
-            _ => return Err(reader.damaged("there is a frame that is not known")),
+            _ => return Err(reader.damaged("unknown frame type")),
         }
     }
 }
@@ -414,7 +414,11 @@ impl FrameReader<'_> {
     fn magic(&mut self) -> Result<(), Error> {
         let mut magic = [0; MAGIC.len()];
         self.read(&mut magic)?;
-        if &magic == MAGIC { Ok(()) } else { Err(self.damaged("it is not a backup")) }
+        if &magic == MAGIC {
+            Ok(())
+        } else {
+            Err(self.damaged("the file is not a Headwater backup"))
+        }
     }
 
     /// The next payload, once its checksum was compared.
@@ -424,7 +428,7 @@ impl FrameReader<'_> {
         self.read(&mut sum)?;
         let len = usize::try_from(u32::from_le_bytes(len)).unwrap_or(usize::MAX);
         if len == 0 || len > FRAME_MAX {
-            return Err(self.damaged("the length of a frame makes no sense"));
+            return Err(self.damaged("a frame has an impossible length"));
         }
         let mut payload = vec![0; len];
         self.read(&mut payload)?;
@@ -443,7 +447,7 @@ impl FrameReader<'_> {
                 Ok(())
             }
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                Err(self.damaged("it is cut short"))
+                Err(self.damaged("the file is truncated"))
             }
             Err(error) => Err(Error::Unavailable(format!("{}: {error}", self.file.display()))),
         }
@@ -451,10 +455,11 @@ impl FrameReader<'_> {
 
     fn manifest(&self, text: &[u8]) -> Result<Manifest, Error> {
         let manifest: Manifest = serde_json::from_slice(text)
-            .map_err(|error| self.damaged(&format!("its manifest cannot be read: {error}")))?;
+            .map_err(|error| self.damaged(&format!("the manifest cannot be parsed: {error}")))?;
         if manifest.format != FORMAT {
             let (file, format) = (self.file.display(), manifest.format);
-            let why = format!("{file} has backup format {format}; this program knows {FORMAT}");
+            let why =
+                format!("{file} has backup format {format}; this version reads format {FORMAT}");
             return Err(Error::Unavailable(why));
         }
         Ok(manifest)
@@ -467,7 +472,7 @@ impl FrameReader<'_> {
         last_key: Option<&str>,
     ) -> Result<(), Error> {
         if last_key.is_some_and(|last| last >= object.key) {
-            return Err(self.damaged("its keys are not in order"));
+            return Err(self.damaged("the keys are not in order"));
         }
         if object.revision.0 > head.revision {
             return Err(self.damaged("an object is newer than the backup"));
@@ -478,7 +483,7 @@ impl FrameReader<'_> {
     fn end(&mut self) -> Result<(), Error> {
         match self.input.read(&mut [0]) {
             Ok(0) => Ok(()),
-            Ok(_) => Err(self.damaged("something follows its end")),
+            Ok(_) => Err(self.damaged("there is data after the manifest")),
             Err(error) => Err(Error::Unavailable(format!("{}: {error}", self.file.display()))),
         }
     }
@@ -517,7 +522,7 @@ pub fn restore(file: &Path, dir: &Path) -> Result<Identity, Error> {
         })?;
         if again != manifest {
             let place = file.display().to_string();
-            return Err(Error::Damaged { place, why: "it changed while it was read".into() });
+            return Err(Error::Damaged { place, why: "the file changed while it was read".into() });
         }
     }
     write_state(&txn, identity.seed(), &rows.state)?;

@@ -71,12 +71,12 @@ impl Files {
     /// What lies at a place; whether it is what should be there is not checked.
     pub(super) fn read(&self, place: Place) -> Result<Vec<u8>, Error> {
         let file = self.0.get(&place.file);
-        let file = file.ok_or_else(|| damaged(place.file, "it is missing"))?;
+        let file = file.ok_or_else(|| damaged(place.file, "the file is missing"))?;
         let mut row = vec![0; usize::try_from(place.len).unwrap_or(usize::MAX)];
         match file.read(u64::from(place.offset), &mut row) {
             Ok(()) => Ok(row),
             Err(error) if is_damage(error.kind()) => {
-                Err(damaged_at(place, Bad("the row is cut short")))
+                Err(damaged_at(place, Bad("the row is truncated")))
             }
             Err(error) => Err(unavailable(place.file, &error)),
         }
@@ -100,11 +100,11 @@ impl Bulk {
         for (id, fill) in &fills.0 {
             let failed = |error: io::Error| unavailable(*id, &error);
             if !disk.exists(&name(*id)).map_err(failed)? {
-                return Err(damaged(*id, "it is missing"));
+                return Err(damaged(*id, "the file is missing"));
             }
             let file = disk.open(&name(*id)).map_err(failed)?;
             if file.len().map_err(failed)? < u64::from(fill.len) {
-                return Err(damaged(*id, "it is cut short"));
+                return Err(damaged(*id, "the file is truncated"));
             }
             files.0.insert(*id, Arc::from(file));
         }
@@ -144,7 +144,9 @@ impl Bulk {
 pub(super) fn remove_strays(disk: &dyn Disk, fills: &Fills) {
     let names = match disk.names() {
         Ok(names) => names,
-        Err(error) => return tracing::warn!(%error, "cannot look for files that were given up"),
+        Err(error) => {
+            return tracing::warn!(%error, "cannot list the data directory; unused bulk files stay until the next start");
+        }
     };
     for stray in names {
         let id = stray.strip_prefix(PREFIX).and_then(|id| id.parse().ok());
@@ -157,7 +159,7 @@ pub(super) fn remove_strays(disk: &dyn Disk, fills: &Fills) {
 /// Only space is lost if it fails, until the next start.
 fn remove(disk: &dyn Disk, name: &str) {
     if let Err(error) = disk.remove(name) {
-        tracing::warn!(name, %error, "cannot remove a file that was given up");
+        tracing::warn!(name, %error, "cannot remove an unused bulk file; it stays until the next start");
     }
 }
 

@@ -85,16 +85,18 @@ fn check(database: Database) -> Result<(), Error> {
     }));
     match checked {
         Ok(Ok(true)) => Ok(()),
-        Ok(Ok(false)) => damaged("its trees do not agree with what is free"),
+        Ok(Ok(false)) => damaged("the trees contradict the list of free pages"),
         Ok(Err(error)) => Err(trouble(error)),
-        Err(_) => damaged("its trees cannot be followed"),
+        Err(_) => damaged("the storage engine failed on damaged pages"),
     }
 }
 
 impl Check {
     /// Waits for the result.
     pub(super) fn wait(self) -> Result<(), Error> {
-        self.thread.join().unwrap_or_else(|_| Err(Error::Unavailable("the check stopped".into())))
+        self.thread.join().unwrap_or_else(|_| {
+            Err(Error::Unavailable("the check of the data file stopped unexpectedly".into()))
+        })
     }
 
     /// Ends it without a result.

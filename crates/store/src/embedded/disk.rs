@@ -65,7 +65,7 @@ impl Directory {
     /// Takes the directory, making it if it is not there; only its owner may look into it.
     pub fn lock(path: &Path) -> io::Result<Directory> {
         let made = make(path);
-        made.map_err(|error| named("cannot make", path, &error))?;
+        made.map_err(|error| named("cannot create", path, &error))?;
         let lock = owned().open(path.join(LOCK)).map_err(|e| named("cannot open", path, &e))?;
         take(&lock, path)?;
         Ok(Directory { path: path.to_owned(), _lock: lock })

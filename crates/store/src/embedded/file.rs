@@ -255,7 +255,7 @@ pub(super) fn value_of(row: LogRow<'_>, key: &Key, revision: Revision) -> Result
     if row.key == key.as_str() && row.kind != ChangeKind::Deleted {
         return Ok(Bytes::copy_from_slice(row.value));
     }
-    Err(damaged(LOG_PLACE, revision, Bad("the row is of another key")))
+    Err(damaged(LOG_PLACE, revision, Bad("the row belongs to another key")))
 }
 
 pub(super) const LOG_PLACE: &str = "data.redb, table log, revision";
@@ -375,7 +375,7 @@ impl StorageBackend for Watched {
         self.hand_on(&mut self.pages())?;
         // Pages may have been handed on in vain for somebody who reads: they are lost.
         if self.health.failed() {
-            return Err(io::Error::other("something before was not written"));
+            return Err(io::Error::other("an earlier write failed"));
         }
         self.health.note_sync(self.inner.sync_data())
     }

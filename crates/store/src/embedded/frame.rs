@@ -110,13 +110,13 @@ impl Group {
     pub(super) fn decode(seed: Seed, content: &Bytes, at: usize) -> Result<(Group, usize), Bad> {
         let mut fields = Fields(content.get(at..).unwrap_or_default());
         if fields.take(MARK.len())? != MARK {
-            return Err(Bad("there is no frame"));
+            return Err(Bad("no frame here"));
         }
         let (sum, rest) = (fields.u32()?, fields.0);
         let rows_len = usize::try_from(fields.u32()?).unwrap_or(usize::MAX);
         let len = HEADER.saturating_add(rows_len).checked_next_multiple_of(ALIGN);
-        let len = len.ok_or(Bad("the frame is cut short"))?;
-        let covered = rest.get(..len - SUM_END).ok_or(Bad("the frame is cut short"))?;
+        let len = len.ok_or(Bad("the frame is truncated"))?;
+        let covered = rest.get(..len - SUM_END).ok_or(Bad("the frame is truncated"))?;
         if seed.sum(MARK, covered) != sum {
             return Err(Bad("the checksum does not match"));
         }

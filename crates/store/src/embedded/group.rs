@@ -86,7 +86,7 @@ impl<'a> Group<'a> {
         }
         let write = Write::one(key.clone(), Guard::At(*revision), Action::Delete);
         if let Err(error) = self.commit(write) {
-            tracing::warn!(%key, %revision, %error, "cannot expire");
+            tracing::warn!(%key, %revision, %error, "cannot delete an expired object");
         }
     }
 

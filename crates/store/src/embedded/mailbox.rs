@@ -204,7 +204,9 @@ fn closed() -> Error {
 }
 
 fn lost() -> Error {
-    Error::Unavailable("the writer stopped before it answered".into())
+    Error::Unavailable(
+        "the writer stopped before it replied; whether the write happened is unknown".into(),
+    )
 }
 
 #[cfg(test)]

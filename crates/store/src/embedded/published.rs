@@ -78,7 +78,7 @@ impl Published {
         }
         let objects = index.len() as u64;
         check("log", objects == state.objects, || {
-            format!("{objects} objects, not {}", state.objects)
+            format!("found {objects} objects, expected {}", state.objects)
         })?;
         let published = Published {
             index,
@@ -151,7 +151,7 @@ pub(super) struct Contents {
 /// A row that is missing as a whole has no checksum to find it by; the sums do.
 fn check_sums(snapshot: &Snapshot, state: &State, rows: u64, digest: u64) -> Result<(), Error> {
     let (log_rows, live_rows) = snapshot.lens()?;
-    let counts = |there, promised| move || format!("{there} rows, not {promised}");
+    let counts = |found, expected| move || format!("found {found} rows, expected {expected}");
     check("log", log_rows == state.log_rows, counts(log_rows, state.log_rows))?;
     check("live", live_rows == rows, counts(rows, live_rows))?;
     check("live", rows == state.live_rows, counts(rows, state.live_rows))?;

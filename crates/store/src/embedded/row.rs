@@ -80,7 +80,7 @@ impl<'a> LogRow<'a> {
     }
 
     pub(super) fn decode(seed: Seed, revision: Revision, row: &'a [u8]) -> Result<LogRow<'a>, Bad> {
-        let (sum, rest) = row.split_first_chunk::<4>().ok_or(Bad("the row is cut short"))?;
+        let (sum, rest) = row.split_first_chunk::<4>().ok_or(Bad("the row is truncated"))?;
         if seed.sum(&revision.0.to_le_bytes(), rest) != u32::from_le_bytes(*sum) {
             return Err(Bad("the checksum does not match"));
         }
@@ -97,8 +97,8 @@ impl<'a> LogRow<'a> {
         let prev = Revision(fields.u64()?);
         let time = fields.i64()?;
         let expires = fields.i64()?;
-        let key =
-            std::str::from_utf8(fields.take(key_len)?).map_err(|_| Bad("the key is no text"))?;
+        let key = std::str::from_utf8(fields.take(key_len)?)
+            .map_err(|_| Bad("the key is not valid UTF-8"))?;
         Ok(LogRow { kind, key, prev, time, expires, value: fields.0 })
     }
 
@@ -153,7 +153,7 @@ impl Pointer {
         if row.get(POINTER_MARK_AT) != Some(&POINTER_MARK) {
             return Ok(None);
         }
-        let row: &[u8; POINTER_LEN] = row.try_into().map_err(|_| Bad("the row is cut short"))?;
+        let row: &[u8; POINTER_LEN] = row.try_into().map_err(|_| Bad("the row is truncated"))?;
         if seed.sum(&revision.0.to_le_bytes(), &row[4..]).to_le_bytes() != row[..4] {
             return Err(Bad("the checksum does not match"));
         }
@@ -320,7 +320,7 @@ impl Identity {
     }
 
     pub(super) fn decode(row: &[u8]) -> Result<Identity, Bad> {
-        let row: &[u8; Identity::LEN] = row.try_into().map_err(|_| Bad("the row is cut short"))?;
+        let row: &[u8; Identity::LEN] = row.try_into().map_err(|_| Bad("the row is truncated"))?;
         if crc32c::crc32c(&row[4..]).to_le_bytes() != row[..4] {
             return Err(Bad("the checksum does not match"));
         }
@@ -388,7 +388,7 @@ impl State {
     }
 
     pub(super) fn decode(seed: Seed, row: &[u8]) -> Result<State, Bad> {
-        let row: &[u8; State::LEN] = row.try_into().map_err(|_| Bad("the row is cut short"))?;
+        let row: &[u8; State::LEN] = row.try_into().map_err(|_| Bad("the row is truncated"))?;
         if seed.sum(b"state", &row[4..]).to_le_bytes() != row[..4] {
             return Err(Bad("the checksum does not match"));
         }
@@ -428,13 +428,13 @@ pub(super) struct Fields<'a>(pub(super) &'a [u8]);
 
 impl<'a> Fields<'a> {
     pub(super) fn take(&mut self, len: usize) -> Result<&'a [u8], Bad> {
-        let (head, tail) = self.0.split_at_checked(len).ok_or(Bad("the row is cut short"))?;
+        let (head, tail) = self.0.split_at_checked(len).ok_or(Bad("the row is truncated"))?;
         self.0 = tail;
         Ok(head)
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], Bad> {
-        let (head, tail) = self.0.split_first_chunk::<N>().ok_or(Bad("the row is cut short"))?;
+        let (head, tail) = self.0.split_first_chunk::<N>().ok_or(Bad("the row is truncated"))?;
         self.0 = tail;
         Ok(*head)
     }

@@ -185,5 +185,5 @@ pub(super) enum Next {
 
 fn key_text(key: &[u8]) -> Result<&str, Error> {
     std::str::from_utf8(key)
-        .map_err(|_| damaged(LIVE_PLACE, key.escape_ascii(), Bad("the key is no text")))
+        .map_err(|_| damaged(LIVE_PLACE, key.escape_ascii(), Bad("the key is not valid UTF-8")))
 }

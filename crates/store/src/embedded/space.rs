@@ -62,18 +62,24 @@ impl Watchman {
         let free_mib = space.free / MIB;
         let done = match room {
             Room::Full { .. } => {
-                tracing::error!(free_mib, "the disk is nearly full: only deletes are accepted");
+                tracing::error!(
+                    free_mib,
+                    "the disk is nearly full; only deletes are accepted until space is freed"
+                );
                 disk.exists(RESERVE)
                     .and_then(|there| if there { disk.remove(RESERVE) } else { Ok(()) })
             }
             Room::Low => {
-                tracing::warn!(free_mib, "the disk is filling up");
+                tracing::warn!(
+                    free_mib,
+                    "the disk is filling up; free space soon, or only deletes will be accepted"
+                );
                 disk.allocate(RESERVE, reserve(space))
             }
             Room::Enough => disk.allocate(RESERVE, reserve(space)),
         };
         if let Err(error) = done {
-            tracing::warn!(%error, "cannot change the reserve");
+            tracing::warn!(%error, "cannot allocate or remove the file RESERVE");
         }
         self.room = room;
     }
@@ -83,7 +89,9 @@ impl Watchman {
         match self.room {
             Room::Full { free } => {
                 let free = free / MIB;
-                Some(format!("the disk is nearly full ({free} MiB free); deletes are accepted"))
+                Some(format!(
+                    "the disk is nearly full ({free} MiB free); only deletes are accepted"
+                ))
             }
             _ => None,
         }

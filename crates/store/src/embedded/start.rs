@@ -67,7 +67,7 @@ pub(super) fn start(disk: &dyn Disk, options: &Options) -> Result<Started, Error
         (Some(FORMAT), true) => {}
         (Some(FORMAT_WITHOUT_BULK | FORMAT_WITHOUT_LOG), true) => write_format(disk)?,
         (Some(FORMAT | FORMAT_WITHOUT_BULK | FORMAT_WITHOUT_LOG), false) => {
-            return Err(damaged(disk, DATA, "it is missing"));
+            return Err(damaged(disk, DATA, "the file is missing"));
         }
         (Some(other), _) => return Err(unknown_format(disk, other)),
         (None, false) => create(disk, options)?,
@@ -81,7 +81,7 @@ pub(super) fn look(disk: &dyn Disk, options: &Options) -> Result<Loaded, Error> 
     let format = match read_format(disk)? {
         Some(format @ (FORMAT | FORMAT_WITHOUT_BULK | FORMAT_WITHOUT_LOG)) => format,
         Some(other) => return Err(unknown_format(disk, other)),
-        None => return Err(damaged(disk, FORMAT_FILE, "it is missing")),
+        None => return Err(damaged(disk, FORMAT_FILE, "the file is missing")),
     };
     let (mut file, opened) = DataFile::open(disk, options, Access::Look)?;
     file.check()?;
@@ -159,7 +159,10 @@ fn open(disk: &dyn Disk, options: &Options) -> Result<Started, Error> {
     }
     if opened.repaired {
         let revision = loaded.contents.state.newest;
-        tracing::warn!(%revision, undone = opened.rolled_back, "the data file had to be repaired");
+        tracing::warn!(
+            %revision, rolled_back = opened.rolled_back,
+            "repaired the data file after an unclean stop"
+        );
     }
     let head = Head::open_at(loaded.file.seed, loaded.contents.state.newest);
     let written = head_file.write(head).and_then(|()| head_file.sync()).and_then(|()| disk.sync());
@@ -216,7 +219,7 @@ fn check_head(
     check_reaches(disk, state, head.revision)?;
     if head.clean && (opened.rolled_back || state.newest != head.revision) {
         let (closed, newest) = (head.revision, state.newest);
-        let why = format!("it was closed at revision {closed} and ends at {newest}");
+        let why = format!("it ends at revision {newest}, but was closed at revision {closed}");
         return Err(damaged(disk, DATA, &why));
     }
     Ok(())
@@ -227,7 +230,7 @@ fn check_reaches(disk: &dyn Disk, state: &State, acknowledged: Revision) -> Resu
         return Ok(());
     }
     let newest = state.newest;
-    let why = format!("it ends at revision {newest}, but {acknowledged} was acknowledged");
+    let why = format!("it ends at revision {newest}, but revision {acknowledged} was acknowledged");
     Err(damaged(disk, DATA, &why))
 }
 
@@ -264,7 +267,7 @@ pub(super) fn install(disk: &dyn Disk) -> Result<(), Error> {
 fn finish_create(disk: &dyn Disk, options: &Options) -> Result<(), Error> {
     let (file, _) = guarded(disk, || DataFile::open(disk, options, Access::Change))?;
     if Snapshot::new(&file, Tail::default())?.file_state()?.newest != FIRST {
-        return Err(damaged(disk, FORMAT_FILE, "it is missing"));
+        return Err(damaged(disk, FORMAT_FILE, "the file is missing"));
     }
     drop(file);
     write_format(disk)
@@ -274,7 +277,7 @@ fn finish_create(disk: &dyn Disk, options: &Options) -> Result<(), Error> {
 /// system may show what is not on disk; only what is written and synced again can be relied on.
 /// The old file is only looked at: to repair it would be to build on what is not there.
 fn renew(disk: &dyn Disk, options: &Options, acknowledged: Revision) -> Result<(), Error> {
-    tracing::warn!(revision = %acknowledged, "a sync had failed; writing the data file anew");
+    tracing::warn!(revision = %acknowledged, "a sync failed earlier; copying the data into a new file");
     let (mut file, opened) = DataFile::open(disk, options, Access::Look)?;
     if !opened.repaired {
         file.check()?;
@@ -323,12 +326,16 @@ fn read_format(disk: &dyn Disk) -> Result<Option<u32>, Error> {
     let mut text = vec![0; usize::try_from(len).unwrap_or_default()];
     file.read(0, &mut text).map_err(unavailable)?;
     if text == UNFINISHED.as_bytes() {
-        return Err(damaged(disk, FORMAT_FILE, "a restore was not finished; start it again"));
+        return Err(damaged(
+            disk,
+            FORMAT_FILE,
+            "a restore did not finish; empty the directory and restore again",
+        ));
     }
     let number = std::str::from_utf8(&text)
         .ok()
         .and_then(|text| text.strip_prefix(FORMAT_PREFIX)?.strip_suffix('\n')?.parse().ok());
-    number.map(Some).ok_or_else(|| damaged(disk, FORMAT_FILE, "it does not name a format"))
+    number.map(Some).ok_or_else(|| damaged(disk, FORMAT_FILE, "it contains no format number"))
 }
 
 const FORMAT_PREFIX: &str = "headwater data ";
@@ -365,7 +372,7 @@ pub(super) fn guarded<T>(
     work: impl FnOnce() -> Result<T, Error>,
 ) -> Result<T, Error> {
     catch_unwind(AssertUnwindSafe(work))
-        .unwrap_or_else(|_| Err(damaged(disk, DATA, "its trees cannot be followed")))
+        .unwrap_or_else(|_| Err(damaged(disk, DATA, "the storage engine failed on damaged pages")))
 }
 
 fn damaged(disk: &dyn Disk, name: &str, why: &str) -> Error {
@@ -378,5 +385,7 @@ fn unavailable(disk: &dyn Disk, name: &str, error: &io::Error) -> Error {
 
 fn unknown_format(disk: &dyn Disk, format: u32) -> Error {
     let place = disk.place();
-    Error::Unavailable(format!("{place} has data format {format}; this program knows {FORMAT}"))
+    let why =
+        format!("{place} has data format {format}; this version reads formats up to {FORMAT}");
+    Error::Unavailable(why)
 }

@@ -68,7 +68,7 @@ fn check_rows(loaded: &start::Loaded) -> Result<(), Error> {
             check_replaced(&snapshot, revision, row.prev, row.key)?;
         }
         if row.kind == ChangeKind::Deleted && newest.is_some_and(|newest| newest <= revision) {
-            return Err(odd(revision, "it deletes what is still there"));
+            return Err(odd(revision, "it deletes a key whose newest version is older"));
         }
         Ok(())
     })?;
@@ -79,7 +79,7 @@ fn check_rows(loaded: &start::Loaded) -> Result<(), Error> {
         return Err(odd(state.newest, "the newest version of some key is missing"));
     }
     if bytes != state.log_bytes {
-        return Err(odd(state.newest, "the bytes of all rows do not add up"));
+        return Err(odd(state.newest, "the rows do not add up to the recorded number of bytes"));
     }
     Ok(())
 }
@@ -93,12 +93,14 @@ fn check_fills(loaded: &start::Loaded) -> Result<(), Error> {
     for (file, fill) in snapshot.fills()?.0 {
         let live = found.remove(&file).unwrap_or_default();
         if live != fill.live {
-            let why = format!("{live} bytes of it are needed, not {}", fill.live);
+            let why = format!("{live} bytes of it are referenced, expected {}", fill.live);
             return Err(bulk::damaged(file, &why));
         }
     }
     match found.keys().next() {
-        Some(file) => Err(bulk::damaged(*file, "nobody knows how full it is")),
+        Some(file) => {
+            Err(bulk::damaged(*file, "rows refer to it, but it has no row in table bulk"))
+        }
         None => Ok(()),
     }
 }
@@ -127,10 +129,10 @@ fn check_replaced(
         return Ok(());
     }
     if prev >= revision {
-        return Err(odd(revision, "it replaces what came later"));
+        return Err(odd(revision, "it replaces a newer version"));
     }
     let same = snapshot.row(prev, |row| row.key == key && row.kind != ChangeKind::Deleted)?;
-    if same { Ok(()) } else { Err(odd(revision, "what it replaced is of another key")) }
+    if same { Ok(()) } else { Err(odd(revision, "the version it replaces belongs to another key")) }
 }
 
 fn odd(revision: Revision, why: &str) -> Error {
@@ -151,7 +153,7 @@ impl ReadOnly {
     }
 
     fn refuse(&self) -> io::Error {
-        io::Error::other(format!("{} is only read", self.path.display()))
+        io::Error::other(format!("{} is opened read-only", self.path.display()))
     }
 }
 

@@ -169,12 +169,16 @@ impl Found {
             } else if before == there {
                 tail.push(rows.iter().cloned(), *sums);
             } else {
-                return Err(damaged(format!("revision {} follows {there}", before.next())));
+                return Err(damaged(format!(
+                    "revisions are missing: {} follows {there}",
+                    before.next()
+                )));
             }
         }
         let (there, newest) = (tail.newest(), self.edges.newest);
         if newest > there {
-            let why = format!("it cannot be read after revision {there}, but goes on to {newest}");
+            let why =
+                format!("it is unreadable after revision {there}, but contains revision {newest}");
             return Err(damaged(why));
         }
         Ok(tail)

@@ -363,14 +363,17 @@ impl Writer {
         let seed = self.shared.identity.seed();
         let head = Head { suspect, ..Head::open_at(seed, self.state.newest) };
         if let Err(error) = self.head.write(head) {
-            tracing::warn!(%error, "cannot write the head");
+            tracing::warn!(%error, "cannot write HEAD; a restart may not notice lost writes");
         }
     }
 
     /// After a failure: closes the file, opens it again and checks all of it, once. What was in
     /// flight may turn out to be there or not; its callers were told that this is unknown.
     fn recover(&mut self, why: &str) {
-        tracing::error!(why, revision = %self.state.newest, "a write failed; opening the data file again");
+        tracing::error!(
+            why, revision = %self.state.newest,
+            "the data file failed; closing, reopening and checking it"
+        );
         self.shared.report().trouble = Some(why.to_owned());
         // Whatever they came to, everything is read and checked anew.
         let _ = self.background.wait();
@@ -384,14 +387,16 @@ impl Writer {
         }
         self.failures += 1;
         if self.failures > FAILURES_MAX {
-            tracing::error!("too many failures in a row; the data file stays closed");
+            tracing::error!(
+                "too many failures in a row; the data file stays closed until a restart"
+            );
             return;
         }
         let acknowledged = self.state.newest;
         match start::reopen(&*self.shared.disk, &self.shared.options, acknowledged, suspect) {
             Ok((loaded, wal)) => self.resume(loaded, wal),
             Err(error) => {
-                tracing::error!(%error, "the data file cannot be opened again");
+                tracing::error!(%error, "cannot reopen the data file; reads and writes fail until a restart");
                 self.shared.report().trouble = Some(error.to_string());
                 // Whether all of it reached the disk is unknown: the next start takes care.
                 self.write_head(true);
@@ -423,7 +428,7 @@ impl Writer {
             (report.state, report.trouble) = (state, None);
         }
         self.shared.newest.send_replace(state.newest);
-        tracing::info!(revision = %state.newest, "the data file is open again");
+        tracing::info!(revision = %state.newest, "reopened the data file; serving again");
     }
 
     fn await_expiries(&mut self, now: Instant, expiries: Vec<Expiry>) {
@@ -454,13 +459,13 @@ impl Writer {
             self.write_head(true);
         }
         if settled.is_err() || health.failed() {
-            tracing::warn!("the data file could not be closed; the next start repairs it");
+            tracing::warn!("could not close the data file cleanly; the next start repairs it");
             return;
         }
         let seed = self.shared.identity.seed();
         let head = Head { clean: true, ..Head::open_at(seed, self.state.newest) };
         if let Err(error) = self.head.write(head).and_then(|()| self.head.sync()) {
-            tracing::warn!(%error, "cannot mark the clean stop");
+            tracing::warn!(%error, "cannot record the clean stop in HEAD; the next start checks all data");
         }
     }
 }

@@ -18,6 +18,7 @@ mod kubectl_write;
 mod process;
 mod python;
 mod round_trip;
+mod spec;
 mod tokens;
 mod transcript;
 mod watchers;

@@ -1,6 +1,6 @@
 //! `Status`: how every error, and some successes, look on the wire.
 //!
-//! River: any stage's error → `server/src/status.rs` → **Status** → response body or ERROR event.
+//! River: any stage's error → `server/src/answer/status.rs` → **Status** → response body or ERROR event.
 //! Promise: the code in the body is the code of the response (S1.40).
 
 use std::fmt;

@@ -4,6 +4,9 @@
 //! the object, refuses it, or lets it pass. Their order is that of [`WHOLE`], [`FIRST`], [`SECOND`]
 //! and [`LAST`]; between those come what administrators add: mutating webhooks, then validating ones.
 
+pub(crate) mod addresses;
+pub(crate) mod claims;
+pub(crate) mod definitions;
 mod account;
 mod authority;
 mod classes;
@@ -31,11 +34,11 @@ use headwater_api::options::WriteOptions;
 use headwater_cache::Cache;
 use jiff::Timestamp;
 
-use crate::custom::admit::{Definitions, StoredForm};
-use crate::manage::Manager;
+use crate::admission::definitions::{Definitions, StoredForm};
+use crate::kinds::registry::Served;
 use crate::object::{is_deleting, meta};
-use crate::registry::Served;
-use crate::server::{Call, Server};
+use crate::pipeline::{Call, Server};
+use crate::verbs::manage::Manager;
 pub(crate) use namespaces::is_namespace;
 use observed::Observed;
 use quota::Held;

@@ -3,54 +3,32 @@
 //! River: HTTP → identity → route → authorization → handler; writes go down to the store, reads
 //! come up from the cache. The whole server is one value, [`Server`], that answers one request at a
 //! time; listening is another part, so that a test can do without a socket.
+//!
+//! The rooms, in the order of a request: `front` (sockets, TLS, identity), `pipeline` (one request from
+//! head to answer), `request` (route, authorization, flow control), `verbs`, `admission`, `kinds`,
+//! `answer`; then `system` (metrics, health, backups) and `upkeep` (what the server writes itself).
 
-pub mod pki;
-pub mod tls;
-pub mod token_file;
-pub mod identity;
-pub mod service_account;
-pub mod metrics;
-pub mod health;
-pub mod listen;
-pub mod body;
-pub mod status;
-pub mod registry;
-pub mod route;
-mod random;
-mod authorize;
-mod impersonate;
-mod flow;
-mod fairness;
-mod observe;
-mod decode;
-mod encode;
-mod read;
-mod watch;
-mod websocket;
-mod object;
-mod outgoing;
+pub mod front;
+mod pipeline;
+pub mod request;
+mod verbs;
 mod admission;
-mod addresses;
-mod claims;
-mod manage;
-mod write;
-mod patch;
-mod delete;
-mod subresource;
-mod scale;
-mod binding;
-mod kubelet;
-mod review;
-mod custom;
-pub mod backup;
-mod discovery;
-pub mod openapi;
-mod bootstrap;
-pub mod presence;
-mod server;
+pub mod kinds;
+pub mod answer;
+pub mod system;
+pub mod upkeep;
+mod outgoing;
+mod object;
+mod random;
 
-pub use body::{Body, Response};
-pub use fairness::Limits;
+pub use answer::body::{Body, Response};
+pub use answer::{body, status};
+pub use front::{identity, listen, pki, service_account, tls, token_file};
+pub use kinds::openapi;
+pub use kinds::registry::{self, Registry};
 pub use outgoing::Loopback;
-pub use registry::Registry;
-pub use server::{Options, Parts, Server};
+pub use pipeline::{Options, Parts, Server};
+pub use request::fairness::Limits;
+pub use request::route;
+pub use system::{backup, health, metrics};
+pub use upkeep::presence;

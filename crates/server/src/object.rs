@@ -11,8 +11,8 @@ use headwater_api::scan::Malformed;
 use headwater_api::{EventType, Object, Revision, Status, decode};
 use headwater_store::Record;
 
-use crate::registry::Served;
-use crate::status;
+use crate::answer::status;
+use crate::kinds::registry::Served;
 
 /// The bytes that are stored.
 pub(crate) fn canonical(value: &Value) -> Vec<u8> {

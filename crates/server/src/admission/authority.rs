@@ -7,9 +7,9 @@ use std::sync::Arc;
 use headwater_api::cel::{Access, Authority, Decision, Resource, Value as Cel};
 
 use super::request::Asked;
-use crate::authorize::{Attributes, allows};
-use crate::identity::Identity;
-use crate::service_account;
+use crate::front::identity::Identity;
+use crate::front::service_account;
+use crate::request::authorize::{Attributes, allows};
 
 /// The user of a request.
 #[derive(Debug)]

@@ -9,8 +9,8 @@ use headwater_cache::Cache;
 
 use super::resources::{Amounts, List, amounts, containers, of_container, of_pod};
 use super::{Admit, Attempt};
+use crate::answer::status;
 use crate::object::{is_deleting, meta, metadata, tree};
-use crate::status;
 
 const PREFIX: &str = "/registry/core/limitranges/";
 const ANNOTATION: &str = "kubernetes.io/limit-ranger";

@@ -11,7 +11,7 @@ use super::authority;
 use super::policy::names::Names;
 use super::request::{Asked, Versioned};
 use crate::admission::is_namespace;
-use crate::registry::{Registry, Served};
+use crate::kinds::registry::{Registry, Served};
 
 /// What all match conditions of one webhook may cost (Kubernetes' limit).
 const CONDITIONS_COST_MAX: u64 = 2_500_000;

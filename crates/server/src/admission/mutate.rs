@@ -12,7 +12,7 @@ use super::Attempt;
 use super::extensions::Compiled;
 use super::observed::Observed;
 use super::request::Asked;
-use crate::server::Server;
+use crate::pipeline::Server;
 
 /// Who is to look again.
 #[derive(Default)]

@@ -6,9 +6,9 @@ use headwater_api::{Status, name};
 use headwater_cache::Cache;
 
 use super::{Admit, Attempt};
+use crate::answer::status;
+use crate::kinds::registry::Served;
 use crate::object::{is_deleting, meta, metadata};
-use crate::registry::Served;
-use crate::status;
 
 /// Nothing is created in a namespace that is not there or on its way out (S2.8, S10.2).
 pub(super) struct Lifecycle;

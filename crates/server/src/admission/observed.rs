@@ -6,8 +6,8 @@ use headwater_api::Status;
 use tokio::time::Instant;
 
 use super::request::Operation;
-use crate::metrics::Metrics;
-use crate::metrics::admission::Labels;
+use crate::system::metrics::Metrics;
+use crate::system::metrics::admission::Labels;
 
 /// One half of one admission.
 #[derive(Clone, Copy)]

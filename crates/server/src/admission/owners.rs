@@ -8,12 +8,12 @@ use headwater_api::Status;
 use headwater_api::json::Value;
 
 use super::Attempt;
-use crate::authorize::{self, Attributes};
-use crate::identity::Identity;
+use crate::answer::status;
+use crate::front::identity::Identity;
+use crate::kinds::registry::{Registry, Served};
 use crate::object::meta;
-use crate::registry::{Registry, Served};
-use crate::server::Server;
-use crate::status;
+use crate::pipeline::Server;
+use crate::request::authorize::{self, Attributes};
 
 /// Refuses changes of owner references beyond what the user may do.
 pub(super) fn check(

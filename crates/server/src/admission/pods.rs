@@ -9,8 +9,8 @@ use headwater_api::{Object, Status};
 use headwater_cache::{Cache, Snapshot};
 
 use super::{Admit, Attempt};
+use crate::answer::status;
 use crate::object::{meta, tree};
-use crate::status;
 
 pub(super) fn is_new_pod(attempt: &Attempt<'_>) -> bool {
     attempt.kind.plural == "pods" && attempt.kind.group.is_empty() && attempt.old.is_none()

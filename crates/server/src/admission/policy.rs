@@ -21,12 +21,12 @@ use tokio::time::Instant;
 use super::matching::{self, Conditions, Match, Verdict};
 use super::request::{Asked, Versioned, describe};
 use super::{Attempt, webhook};
-use crate::custom::conversion;
-use crate::metrics::admission::{Admission, Labels};
+use crate::answer::status;
+use crate::kinds::custom::conversion;
+use crate::kinds::registry::Served;
 use crate::object::tree;
-use crate::registry::Served;
-use crate::server::Server;
-use crate::status;
+use crate::pipeline::Server;
+use crate::system::metrics::admission::{Admission, Labels};
 use names::Names;
 
 pub(super) mod check;

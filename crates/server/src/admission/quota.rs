@@ -18,11 +18,11 @@ use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
 use super::Attempt;
 use super::resources::{Amounts, add, amounts};
+use crate::answer::status;
+use crate::kinds::registry::{Registry, Served};
 use crate::object::{Current, canonical, is_deleting, meta, tree};
-use crate::registry::{Registry, Served};
-use crate::server::Server;
-use crate::status;
-use crate::write::{Stored, commit};
+use crate::pipeline::Server;
+use crate::verbs::write::{Stored, commit};
 
 mod usage;
 

@@ -4,12 +4,12 @@ use headwater_api::json::{Map, Value, json};
 use headwater_api::options::{FieldValidation, WriteOptions};
 use headwater_api::{Status, managed};
 
-use crate::custom::conversion;
-use crate::identity::Identity;
+use crate::front::identity::Identity;
+use crate::kinds::custom::conversion;
+use crate::kinds::registry::Served;
+use crate::pipeline::{Call, Server};
 use crate::random;
-use crate::registry::Served;
-use crate::server::{Call, Server};
-use crate::write::from_storage;
+use crate::verbs::write::from_storage;
 
 /// Who asks for what.
 #[derive(Clone, Copy)]

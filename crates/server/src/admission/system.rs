@@ -5,10 +5,10 @@ use headwater_api::json::{self, Map, Value};
 use headwater_api::{Status, defaults};
 
 use super::{Admit, Attempt};
-use crate::addresses;
+use crate::admission::addresses;
+use crate::kinds::registry::Served;
 use crate::object::metadata;
 use crate::random;
-use crate::registry::Served;
 
 /// What Kubernetes writes where the author wrote nothing.
 pub(super) struct Defaults;

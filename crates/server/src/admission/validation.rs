@@ -4,7 +4,7 @@ use headwater_api::status::{self as api_status, FieldError};
 use headwater_api::{Status, name, validate};
 
 use super::{Admit, Attempt, namespaces, policy, webhook};
-use crate::custom::admit;
+use crate::admission::definitions;
 use crate::object::meta;
 
 /// What Kubernetes refuses with 422.
@@ -13,7 +13,7 @@ pub(super) struct Fields;
 impl Admit for Fields {
     fn admit(&self, attempt: &mut Attempt<'_>) -> Result<(), Status> {
         let kind = attempt.kind.storage();
-        admit::check_kind(attempt)?;
+        definitions::check_kind(attempt)?;
         let mut errors: Vec<FieldError> = match attempt.old {
             None => name::metadata_on_create(kind, attempt.new),
             Some(old) => name::metadata_on_update(kind, attempt.new, old),
@@ -36,7 +36,7 @@ impl Admit for Fields {
             }
             Some(_) => {}
         }
-        errors.extend(admit::errors(attempt));
+        errors.extend(definitions::errors(attempt));
         if webhook::check::is_configuration(attempt.kind) {
             errors.extend(webhook::check::errors(attempt.new));
         }

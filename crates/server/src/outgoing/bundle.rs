@@ -111,7 +111,7 @@ mod tests {
     use headwater_api::{Clock, SystemClock};
 
     use super::*;
-    use crate::pki::{self, Pki};
+    use crate::front::pki::{self, Pki};
 
     /// What is said of the server's certificate, shown for `name`, some days from now.
     fn verdict(bundle: fn(&Pki) -> String, name: &str, days: u64) -> Result<(), Error> {

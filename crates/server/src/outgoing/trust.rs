@@ -75,7 +75,7 @@ mod tests {
     use tokio_rustls::{TlsAcceptor, TlsConnector};
 
     use super::*;
-    use crate::pki::{self, Pki};
+    use crate::front::pki::{self, Pki};
 
     /// Whether a handshake with a server of these keys succeeds.
     async fn shakes_hands(trust: &Trust, authority: &[u8], keys: &Pki) -> Result<(), String> {

@@ -6,7 +6,7 @@ use headwater_api::name;
 use headwater_api::status::FieldError;
 
 use super::names::Names;
-use crate::registry::Served;
+use crate::kinds::registry::Served;
 
 /// Everything that is wrong with an object of this kind, if it is one of ours.
 pub(crate) fn errors(kind: &Served, object: &Value) -> Vec<FieldError> {

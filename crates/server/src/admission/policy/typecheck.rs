@@ -8,9 +8,9 @@ use headwater_api::cel::{Known, Program, Shape};
 use headwater_api::json::{Value, json};
 
 use super::names::Names;
-use crate::openapi;
-use crate::registry::{Registry, Served};
-use crate::server::Server;
+use crate::kinds::openapi;
+use crate::kinds::registry::{Registry, Served};
+use crate::pipeline::Server;
 
 /// How many kinds of one rule are looked at (Kubernetes' limit).
 const KINDS_MAX: usize = 10;

@@ -7,7 +7,7 @@ use headwater_api::quantity::Quantity;
 
 use super::row;
 use crate::admission::resources::{Amounts, List, amounts, containers, of_container, of_pod};
-use crate::registry::{Registry, Served};
+use crate::kinds::registry::{Registry, Served};
 
 /// Kinds that were counted under their own name before `count/` came.
 const ALIASES: [&str; 4] = ["configmaps", "resourcequotas", "replicationcontrollers", "secrets"];

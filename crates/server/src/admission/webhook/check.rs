@@ -6,8 +6,8 @@ use headwater_api::name;
 use headwater_api::status::FieldError;
 
 use crate::admission::matching::{Conditions, selector};
+use crate::kinds::registry::Served;
 use crate::outgoing;
-use crate::registry::Served;
 
 /// Whether the kind is one of the two configurations.
 pub(crate) fn is_configuration(kind: &Served) -> bool {

@@ -1,0 +1,7 @@
+//! HTTP answers: status objects and bodies.
+//!
+//! Reading order: `status` makes the Kubernetes `Status` of each failure; `body` makes HTTP bodies
+//! from bytes, whole or chunk by chunk.
+
+pub mod status;
+pub mod body;

@@ -1,0 +1,499 @@
+//! Bodies: what is read from a client within limits, and what is sent as shared bytes.
+//!
+//! River: HTTP → **body** → handler → **body** → HTTP.
+//! Promise: a response of any size needs a bounded buffer; a request body is read only up to its
+//! limit (S8.28).
+
+use std::convert::Infallible;
+use std::io::{self, IoSlice, Write};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::{Buf, Bytes, BytesMut};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use futures::{Stream, StreamExt, TryStreamExt};
+use headwater_api::{Object, Status};
+use http::header::{self, HeaderMap, HeaderValue};
+use http::{HeaderName, StatusCode};
+use http_body::Frame;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, Limited, StreamBody};
+
+use crate::answer::status;
+
+/// The body of a response.
+pub type Body = UnsyncBoxBody<Data, io::Error>;
+
+/// A response.
+pub type Response = http::Response<Body>;
+
+/// The largest request body (S8.28).
+pub const REQUEST_MAX: usize = 3 * 1024 * 1024;
+
+/// Answers above this are compressed for those who ask (S8.30).
+pub(crate) const GZIP_ABOVE: usize = 128 * 1024;
+
+/// What a chunk of a streamed answer aims for.
+pub(crate) const CHUNK: usize = 64 * 1024;
+
+/// A part of a body.
+#[derive(Debug)]
+pub enum Data {
+    /// Bytes of its own.
+    Bytes(Bytes),
+    /// Pieces that are sent from where they lie.
+    Pieces(Box<Pieces>),
+}
+
+/// Pieces of a body, one after the other.
+#[derive(Debug, Default)]
+pub struct Pieces {
+    all: Vec<Piece>,
+    /// The first that is not sent, and how much of it is.
+    next: usize,
+    sent: usize,
+    /// Bytes that are not sent.
+    left: usize,
+}
+
+/// A piece of a body.
+#[derive(Debug)]
+pub(crate) enum Piece {
+    Bytes(Bytes),
+    /// An object as an item of a list, without the brace it begins with.
+    Tail(Arc<Object>),
+    /// An object.
+    Whole(Arc<Object>),
+    /// The event of the change that made it.
+    Frame(Arc<Object>),
+}
+
+impl Piece {
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            Piece::Bytes(bytes) => bytes,
+            Piece::Tail(object) => object.item_tail(),
+            Piece::Whole(object) => object.as_slice(),
+            Piece::Frame(object) => object.frame_slice(),
+        }
+    }
+}
+
+impl Pieces {
+    pub(crate) fn with_capacity(capacity: usize) -> Pieces {
+        Pieces { all: Vec::with_capacity(capacity), ..Pieces::default() }
+    }
+
+    pub(crate) fn push(&mut self, piece: Piece) {
+        self.left += piece.as_slice().len();
+        self.all.push(piece);
+    }
+
+    /// What is not sent, piece by piece.
+    fn slices(&self) -> impl Iterator<Item = &[u8]> {
+        let mut sent = self.sent;
+        let pieces = self.all[self.next..].iter();
+        pieces.map(move |piece| &piece.as_slice()[std::mem::take(&mut sent)..])
+    }
+}
+
+impl Buf for Pieces {
+    fn remaining(&self) -> usize {
+        self.left
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.slices().find(|slice| !slice.is_empty()).unwrap_or_default()
+    }
+
+    fn chunks_vectored<'a>(&'a self, into: &mut [IoSlice<'a>]) -> usize {
+        let slices = self.slices().filter(|slice| !slice.is_empty());
+        into.iter_mut().zip(slices).map(|(into, slice)| *into = IoSlice::new(slice)).count()
+    }
+
+    fn advance(&mut self, count: usize) {
+        assert!(count <= self.left, "no more is sent than there is");
+        self.left -= count;
+        self.sent += count;
+        while let Some(piece) = self.all.get(self.next)
+            && self.sent >= piece.as_slice().len()
+        {
+            self.sent -= piece.as_slice().len();
+            self.next += 1;
+        }
+    }
+}
+
+impl Buf for Data {
+    fn remaining(&self) -> usize {
+        match self {
+            Data::Bytes(bytes) => bytes.remaining(),
+            Data::Pieces(pieces) => pieces.remaining(),
+        }
+    }
+
+    fn chunk(&self) -> &[u8] {
+        match self {
+            Data::Bytes(bytes) => bytes.chunk(),
+            Data::Pieces(pieces) => pieces.chunk(),
+        }
+    }
+
+    fn chunks_vectored<'a>(&'a self, into: &mut [IoSlice<'a>]) -> usize {
+        match self {
+            Data::Bytes(bytes) => bytes.chunks_vectored(into),
+            Data::Pieces(pieces) => pieces.chunks_vectored(into),
+        }
+    }
+
+    fn advance(&mut self, count: usize) {
+        match self {
+            Data::Bytes(bytes) => bytes.advance(count),
+            Data::Pieces(pieces) => pieces.advance(count),
+        }
+    }
+}
+
+macro_rules! from_bytes {
+    ($($bytes:ty),*) => {
+        $(impl From<$bytes> for Data {
+            fn from(bytes: $bytes) -> Data {
+                Data::Bytes(bytes.into())
+            }
+        })*
+    };
+}
+from_bytes!(Bytes, BytesMut, Vec<u8>, String, &'static str);
+
+/// In one piece: what is in several is copied.
+impl From<Data> for Bytes {
+    fn from(data: Data) -> Bytes {
+        match data {
+            Data::Bytes(bytes) => bytes,
+            Data::Pieces(mut pieces) => pieces.copy_to_bytes(pieces.remaining()),
+        }
+    }
+}
+
+/// Reads a request body of at most [`REQUEST_MAX`] bytes.
+pub async fn read<B>(headers: &HeaderMap, body: B) -> Result<Bytes, Status>
+where
+    B: http_body::Body<Data = Bytes>,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+    if announced.and_then(|text| text.parse::<u64>().ok()).unwrap_or(0) > REQUEST_MAX as u64 {
+        return Err(status::too_large(REQUEST_MAX));
+    }
+    match Limited::new(body, REQUEST_MAX).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<http_body_util::LengthLimitError>() => {
+            Err(status::too_large(REQUEST_MAX))
+        }
+        Err(error) => Err(status::bad_request(format!("the body could not be read: {error}"))),
+    }
+}
+
+/// A body that is complete.
+pub fn full(data: impl Into<Data>) -> Body {
+    Full::new(data.into()).map_err(|never: Infallible| match never {}).boxed_unsync()
+}
+
+/// A body that comes in pieces.
+pub fn stream(chunks: impl Stream<Item: Into<Data>> + Send + 'static) -> Body {
+    StreamBody::new(chunks.map(|chunk| Ok(Frame::data(chunk.into())))).boxed_unsync()
+}
+
+/// A body that comes in pieces and may break off.
+pub fn try_stream(chunks: impl Stream<Item = io::Result<Bytes>> + Send + 'static) -> Body {
+    StreamBody::new(chunks.map_ok(|chunk| Frame::data(chunk.into()))).boxed_unsync()
+}
+
+/// An answer of the given type.
+pub fn answer(code: StatusCode, content_type: &'static str, body: Body) -> Response {
+    let mut response = Response::new(body);
+    *response.status_mut() = code;
+    set(&mut response, header::CONTENT_TYPE, content_type);
+    response
+}
+
+/// A JSON answer.
+pub fn json(code: StatusCode, bytes: impl Into<Data>) -> Response {
+    answer(code, "application/json", full(bytes))
+}
+
+/// A plain-text answer.
+pub fn text(code: StatusCode, text: impl Into<Data>) -> Response {
+    answer(code, "text/plain; charset=utf-8", full(text))
+}
+
+/// The answer to paths nobody knows.
+pub fn page_not_found() -> Response {
+    let mut response = text(StatusCode::NOT_FOUND, "404 page not found\n");
+    set(&mut response, header::X_CONTENT_TYPE_OPTIONS, "nosniff");
+    response
+}
+
+/// Sets a header to a word known to be valid.
+pub fn set(response: &mut Response, name: HeaderName, value: &'static str) {
+    response.headers_mut().insert(name, HeaderValue::from_static(value));
+}
+
+/// How an answer is shaped on its way out, as the request asked.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Finish {
+    /// Two-space indentation (S1.33).
+    pub pretty: bool,
+    /// The client takes gzip.
+    pub gzip: bool,
+}
+
+impl Finish {
+    /// Reads `Accept-Encoding`.
+    pub fn of(headers: &HeaderMap, pretty: bool) -> Finish {
+        let gzip = headers
+            .get_all(header::ACCEPT_ENCODING)
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|text| text.split(','))
+            .any(accepts_gzip);
+        Finish { pretty, gzip }
+    }
+}
+
+/// Whether one element of `Accept-Encoding` offers gzip.
+fn accepts_gzip(element: &str) -> bool {
+    let mut parts = element.split(';').map(str::trim);
+    parts.next() == Some("gzip")
+        && !parts.any(|part| part.strip_prefix("q=").is_some_and(|q| q.trim() == "0"))
+}
+
+/// A JSON answer made of chunks: indented or compressed if asked. Small ones are sent whole.
+pub async fn json_chunks(
+    code: StatusCode,
+    finish: Finish,
+    mut chunks: impl Stream<Item = Data> + Send + Unpin + 'static,
+) -> Response {
+    let mut indent = finish.pretty.then(Indent::default);
+    let mut shaped = move |chunk: Data| match &mut indent {
+        Some(indent) => Data::Bytes(indent.feed(&Bytes::from(chunk))),
+        None => chunk,
+    };
+    let mut first: Vec<Data> = Vec::new();
+    let mut held = 0;
+    while held <= GZIP_ABOVE {
+        match chunks.next().await {
+            Some(chunk) => {
+                let chunk = shaped(chunk);
+                held += chunk.remaining();
+                first.push(chunk);
+            }
+            None => return whole(code, finish, first, held),
+        }
+    }
+    let rest = futures::stream::iter(first).chain(chunks.map(shaped));
+    if finish.gzip {
+        return gzipped(code, stream(Gzip::new(rest)));
+    }
+    answer(code, "application/json", stream(rest))
+}
+
+fn whole(code: StatusCode, finish: Finish, chunks: Vec<Data>, size: usize) -> Response {
+    if finish.gzip && size > GZIP_ABOVE {
+        return gzipped(code, stream(Gzip::new(futures::stream::iter(chunks))));
+    }
+    let mut pieces = Pieces::with_capacity(chunks.len());
+    for chunk in chunks {
+        match chunk {
+            Data::Bytes(bytes) => pieces.push(Piece::Bytes(bytes)),
+            Data::Pieces(more) => more.all.into_iter().for_each(|piece| pieces.push(piece)),
+        }
+    }
+    answer(code, "application/json", full(Data::Pieces(pieces.into())))
+}
+
+/// A JSON answer that is compressed already.
+pub(crate) fn gzipped(code: StatusCode, body: Body) -> Response {
+    let mut response = answer(code, "application/json", body);
+    set(&mut response, header::CONTENT_ENCODING, "gzip");
+    set(&mut response, header::VARY, "Accept-Encoding");
+    response
+}
+
+/// Compresses a stream chunk by chunk.
+struct Gzip<S> {
+    chunks: S,
+    encoder: Option<GzEncoder<Vec<u8>>>,
+}
+
+impl<S> Gzip<S> {
+    fn new(chunks: S) -> Gzip<S> {
+        Gzip { chunks, encoder: Some(GzEncoder::new(Vec::new(), Compression::fast())) }
+    }
+}
+
+impl<S: Stream<Item = Data> + Unpin> Stream for Gzip<S> {
+    type Item = Bytes;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        loop {
+            let next = std::task::ready!(self.chunks.poll_next_unpin(context));
+            let Some(encoder) = &mut self.encoder else { return Poll::Ready(None) };
+            // Writing to a Vec cannot fail.
+            let output = match next {
+                Some(chunk) => {
+                    encoder.write_all(&Bytes::from(chunk)).expect("a Vec takes everything");
+                    std::mem::take(encoder.get_mut())
+                }
+                None => {
+                    let encoder = self.encoder.take().expect("it was there a line above");
+                    encoder.finish().expect("a Vec takes everything")
+                }
+            };
+            if !output.is_empty() {
+                return Poll::Ready(Some(output.into()));
+            }
+        }
+    }
+}
+
+/// Indents compact JSON as it passes, without building a tree.
+#[derive(Default)]
+pub struct Indent {
+    depth: usize,
+    in_string: bool,
+    escaped: bool,
+    /// An opening bracket was written and nothing after it yet.
+    fresh: bool,
+}
+
+impl Indent {
+    /// The next piece, indented.
+    pub fn feed(&mut self, chunk: &[u8]) -> Bytes {
+        let mut out = BytesMut::with_capacity(chunk.len() * 2);
+        for &byte in chunk {
+            if self.in_string {
+                out.extend_from_slice(&[byte]);
+                self.in_string = self.escaped || byte != b'"';
+                self.escaped = !self.escaped && byte == b'\\';
+                continue;
+            }
+            match byte {
+                b'{' | b'[' => {
+                    self.begin(&mut out);
+                    out.extend_from_slice(&[byte]);
+                    self.depth += 1;
+                    self.fresh = true;
+                }
+                b'}' | b']' => {
+                    self.depth = self.depth.saturating_sub(1);
+                    if !std::mem::take(&mut self.fresh) {
+                        self.line(&mut out);
+                    }
+                    out.extend_from_slice(&[byte]);
+                }
+                b',' => {
+                    out.extend_from_slice(b",");
+                    self.line(&mut out);
+                }
+                b':' => out.extend_from_slice(b": "),
+                b' ' | b'\n' | b'\r' | b'\t' => {}
+                _ => {
+                    self.begin(&mut out);
+                    self.in_string = byte == b'"';
+                    out.extend_from_slice(&[byte]);
+                }
+            }
+        }
+        out.freeze()
+    }
+
+    fn begin(&mut self, out: &mut BytesMut) {
+        if std::mem::take(&mut self.fresh) {
+            self.line(out);
+        }
+    }
+
+    fn line(&self, out: &mut BytesMut) {
+        out.extend_from_slice(b"\n");
+        (0..self.depth).for_each(|_| out.extend_from_slice(b"  "));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn indenting_in_pieces_is_what_serde_prints() {
+        let value = headwater_api::json::json!({
+            "a": {}, "b": [], "c": [1, {"x": "a\"{,}\\"}, null], "d": {"e": "f", "g": -1.5}
+        });
+        let compact = serde_json::to_vec(&value).unwrap();
+        let mut indent = Indent::default();
+        let mut text = Vec::new();
+        for piece in compact.chunks(3) {
+            text.extend_from_slice(&indent.feed(piece));
+        }
+        assert_eq!(String::from_utf8(text).unwrap(), serde_json::to_string_pretty(&value).unwrap());
+    }
+
+    fn object(name: &str) -> Arc<Object> {
+        let text = format!(r#"{{"kind":"A","apiVersion":"v1","metadata":{{"name":"{name}"}}}}"#);
+        let revision = headwater_api::Revision::parse("7").unwrap();
+        let event = headwater_api::EventType::Added;
+        Arc::new(Object::decode(text.as_bytes(), revision, event, &[]).unwrap())
+    }
+
+    #[test]
+    fn pieces_are_sent_once_and_in_order_however_much_is_taken() {
+        let first = object("first");
+        let sent =
+            [b"ab".as_slice(), first.item_tail(), first.as_slice(), &first.natural_frame(), b"c"]
+                .concat();
+        for taken in 1..sent.len() + 1 {
+            let mut pieces = Pieces::default();
+            let parts = [
+                Piece::Bytes(Bytes::from_static(b"ab")),
+                Piece::Bytes(Bytes::new()),
+                Piece::Tail(first.clone()),
+                Piece::Whole(first.clone()),
+                Piece::Frame(first.clone()),
+                Piece::Bytes(Bytes::from_static(b"c")),
+                Piece::Bytes(Bytes::new()),
+            ];
+            parts.into_iter().for_each(|piece| pieces.push(piece));
+            let mut data = Data::Pieces(pieces.into());
+            let mut found = Vec::new();
+            while data.has_remaining() {
+                let mut slices = [IoSlice::new(&[]); 3];
+                let count = data.chunks_vectored(&mut slices);
+                assert_eq!(&*slices[0], data.chunk());
+                let ready: Vec<u8> =
+                    slices[..count].iter().flat_map(|slice| slice.to_vec()).collect();
+                let taken = taken.min(ready.len());
+                found.extend_from_slice(&ready[..taken]);
+                data.advance(taken);
+                assert_eq!(data.remaining(), sent.len() - found.len());
+            }
+            assert_eq!(found, sent, "{taken} at a time");
+        }
+    }
+
+    #[track_caller]
+    fn check(value: &str, expected: bool) {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_str(value).unwrap());
+        assert_eq!(Finish::of(&headers, false).gzip, expected, "{value}");
+    }
+
+    #[test]
+    fn gzip_is_used_only_where_it_is_offered() {
+        check("gzip", true);
+        check("deflate, gzip;q=1.0, *;q=0.5", true);
+        check("gzip;q=0", false);
+        check("identity", false);
+    }
+}

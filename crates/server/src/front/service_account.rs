@@ -1,0 +1,155 @@
+//! Tokens of service accounts: signed here, and recognised here (S2.55, S8.2).
+//!
+//! River: `serviceaccounts/token` → **issuer** → client → identity.
+//! Promise: a token is ES256 with our key and nothing else, whatever it says of itself; one that
+//! is out of its time, for somebody else's audience, or of an account or bound object that is gone
+//! is refused. Neither keys nor tokens are ever printed.
+
+pub(crate) mod accounts;
+pub(crate) mod claims;
+mod openid;
+mod verified;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use headwater_api::json::json;
+use rcgen::PublicKeyData;
+use ring::digest;
+use ring::rand::SystemRandom;
+use ring::signature::{
+    ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair,
+    UnparsedPublicKey,
+};
+use serde::Deserialize;
+
+use crate::front::pki::Secret;
+
+pub(crate) use accounts::{Known, ServiceAccounts, account, groups, parts};
+use claims::Claims;
+pub(crate) use openid::path;
+use verified::Verified;
+
+/// Who issues: also the audience of tokens that are for this server.
+pub const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
+
+/// Longer tokens are not looked at. Ours are about a kilobyte; audiences may make them longer.
+const TOKEN_BYTES_MAX: usize = 16 * 1024;
+
+/// The name of the one algorithm.
+const ALGORITHM: &str = "ES256";
+
+/// Signs tokens, and tells its own from all others.
+pub struct Issuer {
+    key: EcdsaKeyPair,
+    random: SystemRandom,
+    /// Names the key without giving it away: a digest of its public half.
+    id: String,
+    /// Tokens whose signature was found good: checking one costs more than answering a request.
+    verified: Mutex<Verified>,
+}
+
+/// Why a token does not count.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Refused {
+    /// It is not one of ours: not a token of this form, or signed by another key.
+    #[error("invalid bearer token")]
+    Foreign,
+    /// It is ours, and not good here or now.
+    #[error("[invalid bearer token, {0}]")]
+    Invalid(String),
+}
+
+/// The key cannot sign tokens.
+#[derive(Debug, thiserror::Error)]
+#[error("the key that signs service-account tokens is not an ECDSA P-256 key in PKCS #8: {0}")]
+pub struct KeyUnusable(String);
+
+impl fmt::Debug for Issuer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Issuer").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl Issuer {
+    /// Signs with this key (`Pki::service_account_key`).
+    pub fn new(key: &Secret) -> Result<Issuer, KeyUnusable> {
+        let pair = rcgen::KeyPair::from_pem(key.reveal())
+            .map_err(|error| KeyUnusable(error.to_string()))?;
+        let random = SystemRandom::new();
+        let algorithm = &ECDSA_P256_SHA256_FIXED_SIGNING;
+        let key = EcdsaKeyPair::from_pkcs8(algorithm, &pair.serialize_der(), &random)
+            .map_err(|error| KeyUnusable(error.to_string()))?;
+        let id = encoded(digest::digest(&digest::SHA256, &pair.subject_public_key_info()));
+        Ok(Issuer { key, random, id, verified: Mutex::default() })
+    }
+
+    pub(crate) fn sign(&self, claims: &Claims) -> Option<String> {
+        let header = encoded(json!({ "alg": ALGORITHM, "kid": self.id }).to_string());
+        let claims = encoded(serde_json::to_vec(claims).ok()?);
+        let message = format!("{header}.{claims}");
+        let signature = self.key.sign(&self.random, message.as_bytes()).ok()?;
+        Some(format!("{message}.{}", encoded(signature)))
+    }
+
+    /// What a token of ours says. It may be out of its time; its signature is good.
+    fn verify(&self, token: &str) -> Result<Arc<Claims>, Refused> {
+        if token.len() > TOKEN_BYTES_MAX {
+            return Err(Refused::Foreign);
+        }
+        let digest = digest::digest(&digest::SHA256, token.as_bytes());
+        if let Some(claims) = self.remembered().find(digest.as_ref()) {
+            return Ok(claims);
+        }
+        let claims = Arc::new(self.read(token).ok_or(Refused::Foreign)?);
+        self.remembered().insert(digest.as_ref(), Arc::clone(&claims));
+        Ok(claims)
+    }
+
+    fn remembered(&self) -> std::sync::MutexGuard<'_, Verified> {
+        self.verified.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read(&self, token: &str) -> Option<Claims> {
+        let (message, signature) = token.rsplit_once('.')?;
+        let (header, claims) = message.split_once('.')?;
+        let header: Header = serde_json::from_slice(&decoded(header)?).ok()?;
+        if !header.is_ours(&self.id) {
+            return None;
+        }
+        let public = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, self.key.public_key());
+        public.verify(message.as_bytes(), &decoded(signature)?).ok()?;
+        let claims: Claims = serde_json::from_slice(&decoded(claims)?).ok()?;
+        (claims.iss == ISSUER).then_some(claims)
+    }
+}
+
+/// What a token says about its signature. It is compared with what we do, never followed.
+#[derive(Deserialize)]
+struct Header {
+    alg: String,
+    kid: Option<String>,
+    /// Extensions that must be understood; we understand none.
+    crit: Option<headwater_api::json::Value>,
+}
+
+impl Header {
+    fn is_ours(&self, id: &str) -> bool {
+        self.alg == ALGORITHM
+            && self.kid.as_deref().is_none_or(|kid| kid == id)
+            && self.crit.is_none()
+    }
+}
+
+fn encoded(bytes: impl AsRef<[u8]>) -> String {
+    URL_SAFE_NO_PAD.encode(bytes)
+}
+
+fn decoded(text: &str) -> Option<Vec<u8>> {
+    URL_SAFE_NO_PAD.decode(text).ok()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,341 @@
+//! TLS: the handshake, and who the client certificate says is there.
+//!
+//! River: socket → **tls** → identity, HTTP. Promise: TLS 1.2 or 1.3 only. A client certificate
+//! that does not count lets the handshake pass and is remembered, so that requests over it are
+//! answered with 401 instead of a broken connection, and never as anonymous (B009).
+
+mod known;
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use headwater_api::Clock;
+use ring::digest;
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::{CryptoProvider, ring as provider};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{self, ServerSessionMemoryCache, WebPkiClientVerifier};
+use rustls::{
+    CipherSuite, DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig,
+    SignatureScheme,
+};
+use tokio::net::TcpStream;
+use tokio_rustls::LazyConfigAcceptor;
+use tokio_rustls::server::TlsStream;
+use x509_parser::der_parser::{Oid, oid};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use crate::front::identity::{ClientCertificate, Identity};
+use crate::front::pki::Pki;
+use crate::front::tls::known::{Fingerprint, Known};
+
+/// Which HTTP a connection agreed to speak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// HTTP/1.1, also for clients that did not say.
+    Http1,
+    /// HTTP/2.
+    Http2,
+}
+
+const H2: &[u8] = b"h2";
+const HTTP1: &[u8] = b"http/1.1";
+
+/// Clients that may come back without a full handshake.
+const RESUMABLE_SESSIONS_MAX: usize = 1024;
+
+/// The attribute of a subject that holds a user's uid.
+const UID: Oid<'static> = oid!(1.3.6.1.4.1.57683.2);
+const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
+
+/// Certificates that rustls cannot use.
+#[derive(Debug, thiserror::Error)]
+#[error("the certificates cannot be used: {0}")]
+pub struct Error(String);
+
+/// Makes TLS connections out of sockets. Clones share what [`Acceptor::replace`] sets.
+#[derive(Clone)]
+pub struct Acceptor {
+    current: Arc<ArcSwap<Current>>,
+    clock: Arc<dyn Clock>,
+}
+
+struct Current {
+    /// For clients that want AES: the suite that costs least.
+    quick: Arc<ServerConfig>,
+    /// For all others: the suite that they want most.
+    willing: Arc<ServerConfig>,
+    /// The verifier that decides; the handshake's own lets every certificate pass.
+    clients: Arc<dyn ClientCertVerifier>,
+    known: Known,
+}
+
+impl Acceptor {
+    /// Shows the server's certificate and knows the clients of its authority.
+    pub fn new(pki: &Pki, clock: Arc<dyn Clock>) -> Result<Acceptor, Error> {
+        let current = Arc::new(ArcSwap::from_pointee(Current::new(pki)?));
+        Ok(Acceptor { current, clock })
+    }
+
+    /// Uses other certificates from the next handshake on.
+    pub fn replace(&self, pki: &Pki) -> Result<(), Error> {
+        self.current.store(Arc::new(Current::new(pki)?));
+        Ok(())
+    }
+
+    /// One handshake.
+    pub async fn accept(
+        &self,
+        socket: TcpStream,
+    ) -> io::Result<(TlsStream<TcpStream>, Protocol, ClientCertificate)> {
+        let current = self.current.load_full();
+        let begun = LazyConfigAcceptor::new(server::Acceptor::default(), socket).await?;
+        let config = match wants_aes(begun.client_hello().cipher_suites()) {
+            true => &current.quick,
+            false => &current.willing,
+        };
+        let stream = begun.into_stream(config.clone()).await?;
+        let (_, session) = stream.get_ref();
+        let protocol = match session.alpn_protocol() {
+            Some(H2) => Protocol::Http2,
+            _ => Protocol::Http1,
+        };
+        let client = match session.peer_certificates() {
+            None | Some([]) => ClientCertificate::Absent,
+            Some(chain) => self.judge(&current, chain),
+        };
+        Ok((stream, protocol, client))
+    }
+
+    fn judge(&self, current: &Current, chain: &[CertificateDer<'_>]) -> ClientCertificate {
+        let seconds = self.clock.now().as_second();
+        let fingerprint = Fingerprint::of(chain);
+        if let Some(identity) = current.known.get(fingerprint, seconds) {
+            return ClientCertificate::Verified(identity);
+        }
+        let Some(identity) = current.verify(chain, seconds).map(Arc::new) else {
+            return ClientCertificate::Refused;
+        };
+        current.known.add(fingerprint, chain, identity.clone());
+        ClientCertificate::Verified(identity)
+    }
+}
+
+impl Current {
+    fn new(pki: &Pki) -> Result<Current, Error> {
+        let wrong = |error: &dyn std::fmt::Display| Error(error.to_string());
+        let provider = Arc::new(quickest_first(provider::default_provider()));
+        let clients = clients(pki, &provider)?;
+        let chain = certificates(&pki.server.certificate)?;
+        let key = PrivateKeyDer::from_pem_slice(pki.server.key.reveal().as_bytes())
+            .map_err(|error| wrong(&error))?;
+        let mut config = ServerConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
+            .map_err(|error| wrong(&error))?
+            .with_client_cert_verifier(Arc::new(LetPass { inner: clients.clone(), provider }))
+            .with_single_cert(chain, key)
+            .map_err(|error| wrong(&error))?;
+        config.alpn_protocols = vec![H2.to_vec(), HTTP1.to_vec()];
+        config.session_storage = ServerSessionMemoryCache::new(RESUMABLE_SESSIONS_MAX);
+        // One ticket is enough for a client that comes back, and half the bytes for one that
+        // stays for hours.
+        config.send_tls13_tickets = 1;
+        let willing = Arc::new(config.clone());
+        config.ignore_client_order = true;
+        Ok(Current { quick: Arc::new(config), willing, clients, known: Known::default() })
+    }
+
+    /// Follows a chain to an authority. Whom does it name?
+    fn verify(&self, chain: &[CertificateDer<'_>], seconds: i64) -> Option<Identity> {
+        let (leaf, above) = chain.split_first()?;
+        let now = Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
+        let now = UnixTime::since_unix_epoch(now);
+        if let Err(error) = self.clients.verify_client_cert(leaf, above, now) {
+            tracing::info!(%error, "client certificate refused");
+            return None;
+        }
+        identity(leaf)
+    }
+}
+
+/// The suite whose handshake costs least comes first: the hash of AES with longer keys takes a quarter
+/// of it.
+fn quickest_first(mut provider: CryptoProvider) -> CryptoProvider {
+    let is_other = |suite| suite != CipherSuite::TLS13_AES_128_GCM_SHA256;
+    provider.cipher_suites.sort_by_key(|suite| is_other(suite.suite()));
+    provider
+}
+
+/// Whether a client wants AES, of any size, more than the cipher for processors without it.
+fn wants_aes(suites: &[CipherSuite]) -> bool {
+    let first = suites.iter().find_map(|suite| match suite {
+        CipherSuite::TLS13_AES_128_GCM_SHA256 | CipherSuite::TLS13_AES_256_GCM_SHA384 => Some(true),
+        CipherSuite::TLS13_CHACHA20_POLY1305_SHA256 => Some(false),
+        _ => None,
+    });
+    first.unwrap_or_default()
+}
+
+fn clients(
+    pki: &Pki,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>, Error> {
+    let mut roots = RootCertStore::empty();
+    for authority in certificates(&pki.ca)? {
+        roots.add(authority).map_err(|error| Error(error.to_string()))?;
+    }
+    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
+        .build()
+        .map_err(|error| Error(error.to_string()))
+}
+
+/// Every certificate of a file: one, or a chain, or several authorities.
+fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let all = CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<_, _>>();
+    all.map_err(|error| Error(error.to_string()))
+}
+
+/// Lets every client certificate through the handshake, as long as the client holds its key.
+/// Whether it counts is decided afterwards, by [`Acceptor::judge`].
+#[derive(Debug)]
+struct LetPass {
+    inner: Arc<dyn ClientCertVerifier>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ClientCertVerifier for LetPass {
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.inner.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        _leaf: &CertificateDer<'_>,
+        _chain: &[CertificateDer<'_>],
+        _now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        leaf: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, leaf, signed, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        leaf: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, leaf, signed, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// The user a certificate names (S8.1): CN is the user, every O a group. Without a CN, or with
+/// more than one uid, it names nobody.
+fn identity(leaf: &CertificateDer<'_>) -> Option<Identity> {
+    let (_, certificate) = X509Certificate::from_der(leaf).ok()?;
+    let subject = certificate.subject();
+    let user = subject.iter_common_name().last()?.as_str().ok()?;
+    let groups: Option<Vec<String>> =
+        subject.iter_organization().map(|group| group.as_str().ok().map(str::to_owned)).collect();
+    let mut uids = subject.iter_by_oid(&UID);
+    let uid = match (uids.next(), uids.next()) {
+        (None, _) => "",
+        (Some(uid), None) => uid.as_str().ok()?,
+        (Some(_), Some(_)) => return None,
+    };
+    if user.is_empty() {
+        return None;
+    }
+    let mut identity = Identity::authenticated(user, groups?);
+    identity.uid = uid.to_owned();
+    identity.extra.insert(CREDENTIAL_ID.to_owned(), vec![credential_id(leaf)]);
+    Some(identity)
+}
+
+fn credential_id(leaf: &CertificateDer<'_>) -> String {
+    let digest = digest::digest(&digest::SHA256, leaf);
+    let hex: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("X509SHA256={hex}")
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, CustomExtension, DnType, DnValue, KeyPair};
+
+    use super::*;
+
+    fn subject(parts: &[(DnType, &str)]) -> Option<Identity> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        for (kind, value) in parts {
+            params.distinguished_name.push(kind.clone(), DnValue::Utf8String((*value).into()));
+        }
+        // Anything else in a certificate must not matter.
+        params.custom_extensions =
+            vec![CustomExtension::from_oid_content(&[1, 3, 6, 1, 4, 1, 57683, 99], vec![5, 0])];
+        let key = KeyPair::generate().unwrap();
+        identity(params.self_signed(&key).unwrap().der())
+    }
+
+    #[test]
+    fn a_certificate_names_user_group_and_uid() {
+        let uid = DnType::CustomDnType(vec![1, 3, 6, 1, 4, 1, 57683, 2]);
+        let found = subject(&[
+            (DnType::CommonName, "alice"),
+            (DnType::OrganizationName, "dev"),
+            (uid, "1234"),
+        ])
+        .unwrap();
+        assert_eq!((found.user.as_str(), found.uid.as_str()), ("alice", "1234"));
+        assert_eq!(found.groups, ["dev", "system:authenticated"]);
+        let id = &found.extra[CREDENTIAL_ID][0];
+        assert!(id.starts_with("X509SHA256=") && id.len() == 11 + 64, "{id}");
+    }
+
+    #[test]
+    fn clients_without_aes_get_what_they_want() {
+        use CipherSuite::{
+            TLS_EMPTY_RENEGOTIATION_INFO_SCSV as OTHER, TLS13_AES_128_GCM_SHA256 as SHORT,
+            TLS13_AES_256_GCM_SHA384 as LONG, TLS13_CHACHA20_POLY1305_SHA256 as CHACHA,
+        };
+        for (wanted, expected) in [
+            (&[OTHER, LONG, SHORT, CHACHA][..], true),
+            (&[SHORT, LONG], true),
+            (&[OTHER, CHACHA, LONG, SHORT], false),
+            (&[OTHER], false),
+            (&[], false),
+        ] {
+            assert_eq!(wants_aes(wanted), expected, "{wanted:?}");
+        }
+        let suites = quickest_first(provider::default_provider()).cipher_suites;
+        assert_eq!(suites[..2].iter().map(|s| s.suite()).collect::<Vec<_>>(), [SHORT, LONG]);
+        assert_eq!(suites.len(), provider::default_provider().cipher_suites.len());
+    }
+
+    #[test]
+    fn a_certificate_without_a_name_names_nobody() {
+        assert_eq!(subject(&[(DnType::OrganizationName, "system:masters")]), None);
+        assert_eq!(subject(&[(DnType::CommonName, "")]), None);
+    }
+}

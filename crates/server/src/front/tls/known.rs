@@ -1,0 +1,144 @@
+//! Known clients: certificates that were found to count, and whom they name.
+//!
+//! A program opens many connections with one certificate, and a thousand of them come back at once
+//! after a restart. That the client holds its key is proven at each; the chain above it is followed
+//! once. Promise: nothing is known longer than any certificate of the chain is valid, and nothing
+//! that was refused is known at all.
+
+use std::collections::HashMap;
+use std::ops::RangeInclusive;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ring::digest::{Context, SHA256, SHA256_OUTPUT_LEN};
+use rustls::pki_types::CertificateDer;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use crate::front::identity::Identity;
+
+/// So many are known before all are forgotten.
+const KNOWN_MAX: usize = 1024;
+
+/// All bytes that a client has shown, in short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Fingerprint([u8; SHA256_OUTPUT_LEN]);
+
+impl Fingerprint {
+    pub(super) fn of(chain: &[CertificateDer<'_>]) -> Fingerprint {
+        let mut context = Context::new(&SHA256);
+        for certificate in chain {
+            context.update(&(certificate.len() as u64).to_be_bytes());
+            context.update(certificate);
+        }
+        let mut sum = [0; SHA256_OUTPUT_LEN];
+        sum.copy_from_slice(context.finish().as_ref());
+        Fingerprint(sum)
+    }
+}
+
+/// The clients that one set of authorities is known to vouch for.
+#[derive(Debug, Default)]
+pub(super) struct Known(Mutex<HashMap<Fingerprint, Client>>);
+
+#[derive(Debug)]
+struct Client {
+    /// When all of its certificates are valid, in seconds of the wall clock.
+    valid: RangeInclusive<i64>,
+    identity: Arc<Identity>,
+}
+
+impl Known {
+    /// Whom such a chain is known to name now.
+    pub(super) fn get(&self, chain: Fingerprint, now: i64) -> Option<Arc<Identity>> {
+        let known = self.lock();
+        let client = known.get(&chain).filter(|client| client.valid.contains(&now))?;
+        Some(client.identity.clone())
+    }
+
+    /// Remembers a client whose chain was followed to an authority.
+    pub(super) fn add(
+        &self,
+        fingerprint: Fingerprint,
+        chain: &[CertificateDer<'_>],
+        identity: Arc<Identity>,
+    ) {
+        let Some(valid) = validity(chain) else { return };
+        let mut known = self.lock();
+        if known.len() >= KNOWN_MAX {
+            known.clear();
+        }
+        known.insert(fingerprint, Client { valid, identity });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Fingerprint, Client>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// When all certificates of a chain are valid. One that cannot be read has no such time.
+fn validity(chain: &[CertificateDer<'_>]) -> Option<RangeInclusive<i64>> {
+    chain.iter().try_fold(i64::MIN..=i64::MAX, |all, certificate| {
+        let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+        let one = certificate.validity();
+        let start = one.not_before.timestamp().max(*all.start());
+        let end = one.not_after.timestamp().min(*all.end());
+        Some(start..=end)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+
+    use super::*;
+
+    fn certificate(years: RangeInclusive<i32>) -> CertificateDer<'static> {
+        let mut params = CertificateParams::default();
+        params.not_before = date_time_ymd(*years.start(), 1, 1);
+        params.not_after = date_time_ymd(*years.end(), 1, 1);
+        params.self_signed(&KeyPair::generate().unwrap()).unwrap().into()
+    }
+
+    fn year(year: i32) -> i64 {
+        date_time_ymd(year, 6, 1).unix_timestamp()
+    }
+
+    #[test]
+    fn a_client_is_known_while_all_of_its_chain_is_valid() {
+        let chain = [certificate(2020..=2030), certificate(2022..=2025)];
+        let fingerprint = Fingerprint::of(&chain);
+        let known = Known::default();
+        assert_eq!(known.get(fingerprint, year(2023)), None);
+        let alice = Arc::new(Identity::authenticated("alice", Vec::new()));
+        known.add(fingerprint, &chain, alice.clone());
+        assert_eq!(known.get(fingerprint, year(2023)), Some(alice));
+        for not in [2019, 2021, 2025, 2031] {
+            assert_eq!(known.get(fingerprint, year(not)), None, "{not}");
+        }
+        // A part of it is not it, nor is the same in another order.
+        let [leaf, above] = chain;
+        assert_eq!(known.get(Fingerprint::of(std::slice::from_ref(&leaf)), year(2023)), None);
+        assert_eq!(known.get(Fingerprint::of(&[above, leaf]), year(2023)), None);
+    }
+
+    #[test]
+    fn a_chain_that_cannot_be_read_is_not_known() {
+        let chain = [certificate(2020..=2030), CertificateDer::from(vec![1, 2, 3])];
+        let known = Known::default();
+        let alice = Arc::new(Identity::authenticated("alice", Vec::new()));
+        known.add(Fingerprint::of(&chain), &chain, alice);
+        assert_eq!(known.get(Fingerprint::of(&chain), year(2023)), None);
+    }
+
+    #[test]
+    fn room_is_bounded() {
+        let chain = [certificate(2020..=2030)];
+        let known = Known::default();
+        let alice = Arc::new(Identity::authenticated("alice", Vec::new()));
+        for n in 0..=KNOWN_MAX as u64 {
+            let mut sum = [0; SHA256_OUTPUT_LEN];
+            sum[..8].copy_from_slice(&n.to_be_bytes());
+            known.add(Fingerprint(sum), &chain, alice.clone());
+        }
+        assert_eq!(known.lock().len(), 1);
+    }
+}

@@ -1,0 +1,9 @@
+//! The kinds that the server serves, and their descriptions.
+//!
+//! Reading order: `registry` is the table of served kinds; `custom` turns custom resource definitions
+//! into rows of it; `discovery` and `openapi` describe the rows to clients.
+
+pub mod registry;
+pub(crate) mod custom;
+pub(crate) mod discovery;
+pub mod openapi;

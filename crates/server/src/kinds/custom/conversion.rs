@@ -1,0 +1,327 @@
+//! Conversion by webhook: objects in another version than the one they are kept in (S9.25).
+//!
+//! River: cache → **conversion** → encode; admission → **conversion** → store.
+//! Promise: only a kind whose definition names a webhook, and of it only an object that is not in
+//! the version asked for, comes here. One state of an object is asked about once, however many
+//! watchers want it at the same time. What cannot be converted fails those who ask for it and
+//! nobody else: no lock is held during a call, and the cache never makes one.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::{FutureExt, StreamExt};
+use headwater_api::json::Value;
+use headwater_api::{Object, Revision, Status};
+
+use super::form::Stored;
+use crate::answer::status;
+use crate::kinds::registry::Served;
+use crate::object::{Answer, canonical, packed_tree, wire};
+use crate::outgoing::Place;
+use crate::pipeline::Server;
+use crate::random;
+
+mod made;
+mod review;
+
+use made::{Calling, Key, Known, Made};
+use review::{Failure, Question};
+
+/// How long a webhook may take for one call.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Bytes of objects in one call, so that the answer to it is within what an answer may have.
+const BATCH_BYTES_MAX: usize = 1024 * 1024;
+
+/// Objects in one call: a page as clients ask for it.
+const BATCH_MAX: usize = 500;
+
+/// Calls that one request makes at the same time.
+const CALLS_MAX: usize = 4;
+
+/// How objects of one definition get from one version to another.
+#[derive(Debug)]
+pub(crate) struct Conversion {
+    /// Name of the definition.
+    name: String,
+    kind: String,
+    place: Result<Place, String>,
+    /// The version of the review that the webhook understands.
+    review: &'static str,
+    form: Arc<Stored>,
+    made: Mutex<Made>,
+}
+
+impl Conversion {
+    /// Reads `spec.conversion` of a definition. `None` is the strategy that needs no webhook.
+    pub(super) fn read(definition: &Value, form: &Arc<Stored>) -> Option<Arc<Conversion>> {
+        let spec = &definition["spec"];
+        if spec["conversion"]["strategy"] != "Webhook" {
+            return None;
+        }
+        let webhook = &spec["conversion"]["webhook"];
+        let versions = webhook["conversionReviewVersions"].as_array().into_iter().flatten();
+        let mut known = versions.filter_map(|version| match version.as_str()? {
+            "v1" => Some("v1"),
+            "v1beta1" => Some("v1beta1"),
+            _ => None,
+        });
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        Some(Arc::new(Conversion {
+            name: text(&definition["metadata"]["name"]),
+            kind: text(&spec["names"]["kind"]),
+            place: Place::read(&webhook["clientConfig"]),
+            review: known.next().unwrap_or("v1"),
+            form: Arc::clone(form),
+            made: Mutex::default(),
+        }))
+    }
+
+    /// Asks about objects and makes of the answer what the schema of the version leaves.
+    async fn ask(
+        &self,
+        server: &Server,
+        to: &str,
+        originals: &[Value],
+    ) -> Result<Vec<Value>, Status> {
+        let from = originals.first().map_or(&Value::Null, |original| &original["apiVersion"]);
+        let from = from.as_str().unwrap_or_default();
+        let Some(schema) = self.form.schema(to) else {
+            let why = "request to convert CR to an invalid group/version";
+            return Err(status::unknown(format!("{why}: {to}")));
+        };
+        if self.form.schema(from).is_none() {
+            let why = "request to convert CR from an invalid group/version";
+            return Err(status::unknown(format!("{why}: {from}")));
+        }
+        let begun = tokio::time::Instant::now();
+        let answered = self.call(server, to, originals).await;
+        let trouble = answered.as_ref().err().map_or("", |failure| failure.trouble.label());
+        let versions = [from, to].map(|version| version.rsplit('/').next().unwrap_or_default());
+        let took = begun.elapsed();
+        server.metrics().conversions.called(&self.name, versions, trouble, took);
+        match answered {
+            Ok(mut made) => {
+                made.iter_mut().for_each(|object| drop(schema.prune(object)));
+                Ok(made)
+            }
+            Err(Failure { why, .. }) => {
+                let kind = &self.kind;
+                let message = format!("conversion webhook for {from}, Kind={kind} {why}");
+                tracing::warn!("{message}");
+                Err(status::unknown(message))
+            }
+        }
+    }
+
+    async fn call(
+        &self,
+        server: &Server,
+        to: &str,
+        originals: &[Value],
+    ) -> Result<Vec<Value>, Failure> {
+        let place = self.place.as_ref().map_err(|why| Failure::call(why))?;
+        let uid = random::id().to_string();
+        let question = Question { uid: &uid, review: self.review, to, kind: &self.kind };
+        let objects: Vec<Vec<u8>> = originals.iter().map(canonical).collect();
+        let body = question.text(&objects);
+        let caller = server.extensions().caller();
+        let answered = caller.post(server.cache(), place, body, TIMEOUT).await;
+        question.read(answered.map_err(|why| Failure::call(&why))?, originals)
+    }
+
+    /// A tree in another version.
+    pub(crate) async fn tree(
+        &self,
+        server: &Server,
+        to: &str,
+        value: Value,
+    ) -> Result<Value, Status> {
+        let mut made = Box::pin(self.ask(server, to, &[value])).await?;
+        made.pop().ok_or_else(|| status::internal("a conversion made nothing"))
+    }
+
+    /// Makes a call that others may join, about objects of the cache.
+    fn begin(
+        self: &Arc<Self>,
+        server: &Server,
+        to: &Arc<str>,
+        objects: Vec<Arc<Object>>,
+    ) -> Calling {
+        let (conversion, server, to) = (Arc::clone(self), server.clone(), Arc::clone(to));
+        let call = async move {
+            let originals = objects.iter().map(|object| packed_tree(object.as_slice()));
+            let originals = originals.collect::<Result<Vec<Value>, Status>>()?;
+            let made = conversion.ask(&server, &to, &originals).await?;
+            let made = made
+                .iter()
+                .zip(&objects)
+                .map(|(made, object)| wire(&canonical(made), object.revision()).map(Arc::new));
+            let made = made.collect::<Result<Arc<[Arc<Object>]>, Status>>()?;
+            let mut known = conversion.made.lock().expect("the map is never left half-changed");
+            for (object, made) in objects.iter().zip(&*made) {
+                known.keep(Key::of(object, &to), Arc::clone(made));
+            }
+            Ok(made)
+        };
+        call.boxed().shared()
+    }
+
+    /// Finds what was converted, joins what is being converted, and begins with the rest.
+    fn join(
+        self: &Arc<Self>,
+        server: &Server,
+        to: &Arc<str>,
+        objects: &[Arc<Object>],
+        wanted: Vec<usize>,
+        seen: &mut [Arc<Object>],
+    ) -> Vec<Joined> {
+        let mut known = self.made.lock().expect("the map is never left half-changed");
+        let mut joined: Vec<Joined> = Vec::new();
+        let mut rest = Vec::new();
+        for at in wanted {
+            match known.find(&Key::of(&objects[at], to)) {
+                Some(Known::Ready(object)) => seen[at] = object,
+                Some(Known::Underway(call, index)) => {
+                    match joined.iter_mut().find(|joined| joined.call.ptr_eq(&call)) {
+                        Some(joined) => joined.places.push((at, index)),
+                        None => joined.push(Joined { call, places: vec![(at, index)] }),
+                    }
+                }
+                None => rest.push(at),
+            }
+        }
+        for batch in batches(objects, &rest) {
+            let asked: Vec<Arc<Object>> =
+                batch.iter().map(|at| Arc::clone(&objects[*at])).collect();
+            let keys = asked.iter().map(|object| Key::of(object, to)).collect();
+            let call = self.begin(server, to, asked);
+            known.begin(keys, &call);
+            let places = batch.iter().enumerate().map(|(index, at)| (*at, index)).collect();
+            joined.push(Joined { call, places });
+        }
+        joined
+    }
+}
+
+/// A call, and where what it makes belongs.
+struct Joined {
+    call: Calling,
+    /// Places among the objects that were wanted, and in the answer.
+    places: Vec<(usize, usize)>,
+}
+
+/// Cuts what is to be converted into calls.
+fn batches<'a>(objects: &[Arc<Object>], mut wanted: &'a [usize]) -> Vec<&'a [usize]> {
+    let mut batches = Vec::new();
+    while !wanted.is_empty() {
+        let mut bytes = 0;
+        let fits = wanted.iter().take(BATCH_MAX).take_while(|at| {
+            bytes += objects[**at].as_slice().len();
+            bytes <= BATCH_BYTES_MAX
+        });
+        let (batch, rest) = wanted.split_at(fits.count().max(1));
+        batches.push(batch);
+        wanted = rest;
+    }
+    batches
+}
+
+/// Whether an object is of the version of this row, which stands at the beginning of its bytes.
+fn is_of(row: &Served, object: &Object) -> bool {
+    let head = row.definition.as_ref().map_or(&[][..], |custom| &custom.head);
+    object.as_slice().starts_with(head)
+}
+
+/// Whether an object is kept in another version than it would be stored in now, because only a
+/// webhook can change that.
+pub(crate) fn is_stale(row: &Served, object: &Object) -> bool {
+    row.conversion().is_some() && !is_of(row.storage_row(), object)
+}
+
+/// Objects of the cache in the version of a row with a webhook.
+pub(crate) async fn objects(
+    server: &Server,
+    row: &Served,
+    objects: &[Arc<Object>],
+) -> Result<Vec<Arc<Object>>, Status> {
+    let mut seen = objects.to_vec();
+    let wanted: Vec<usize> = (0..seen.len()).filter(|at| !is_of(row, &seen[*at])).collect();
+    let Some(conversion) = row.conversion().filter(|_| !wanted.is_empty()) else {
+        return Ok(seen);
+    };
+    let to: Arc<str> = row.api_version().into();
+    let joined = conversion.join(server, &to, objects, wanted, &mut seen);
+    let calls = joined.into_iter().map(|joined| async { (joined.call.await, joined.places) });
+    let mut calls = futures::stream::iter(calls).buffered(CALLS_MAX);
+    while let Some((made, places)) = calls.next().await {
+        let made = made?;
+        for (at, index) in places {
+            seen[at] = Arc::clone(&made[index]);
+        }
+    }
+    Ok(seen)
+}
+
+/// A tree in the version of a row; what is in it already, or needs no webhook, stays as it is.
+pub(crate) async fn tree(server: &Server, row: &Served, value: Value) -> Result<Value, Status> {
+    let to = row.api_version();
+    match row.conversion().filter(|_| value["apiVersion"] != to.as_str()) {
+        Some(conversion) => conversion.tree(server, &to, value).await,
+        None => Ok(value),
+    }
+}
+
+/// An object as it is stored, and as it is answered where only a webhook can make that of it.
+pub(crate) struct Forms {
+    pub(crate) stored: Bytes,
+    shown: Option<Bytes>,
+}
+
+impl Forms {
+    /// Makes both before anything is stored: what cannot be answered is not written.
+    pub(crate) async fn of(server: &Server, row: &Served, value: Value) -> Result<Forms, Status> {
+        let stored = tree(server, row.storage_row(), value).await?;
+        let bytes = canonical(&stored).into();
+        let shown = match row.conversion().filter(|_| row.stored.is_some()) {
+            Some(_) => Some(canonical(&tree(server, row, stored).await?).into()),
+            None => None,
+        };
+        Ok(Forms { stored: bytes, shown })
+    }
+
+    /// The answer to a write that was given this revision.
+    pub(crate) fn answer(self, revision: Revision) -> Answer {
+        Answer { stored: self.shown.unwrap_or(self.stored), revision }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use headwater_api::EventType;
+
+    use super::*;
+
+    fn object(size: usize) -> Arc<Object> {
+        let text = "x".repeat(size);
+        let stored = format!(
+            r#"{{"kind":"K","apiVersion":"g/v","metadata":{{"name":"n"}},"spec":"{text}"}}"#
+        );
+        let revision = Revision::parse("7").unwrap();
+        Arc::new(Object::decode(stored.as_bytes(), revision, EventType::Modified, &[]).unwrap())
+    }
+
+    #[test]
+    fn calls_are_cut_by_bytes_and_by_number() {
+        let sizes = |objects: &[Arc<Object>]| -> Vec<usize> {
+            let wanted: Vec<usize> = (0..objects.len()).collect();
+            batches(objects, &wanted).iter().map(|batch| batch.len()).collect()
+        };
+        assert_eq!(sizes(&[]), [0; 0]);
+        assert_eq!(sizes(&vec![object(10); 1201]), [500, 500, 201]);
+        assert_eq!(sizes(&vec![object(400 * 1024); 5]), [2, 2, 1]);
+        // One that is too large by itself goes alone.
+        assert_eq!(sizes(&[object(10), object(2 * BATCH_BYTES_MAX), object(10)]), [1, 1, 1]);
+    }
+}

@@ -1,0 +1,165 @@
+//! The form in which custom objects are read.
+//!
+//! River: stored bytes → **form** → cache. An object was stored under the definition of its day;
+//! it is read under today's: without the fields that are unknown now, with the defaults of now, in
+//! the version that is stored now (S9.10, S9.25). What needs none of that stays as it is.
+
+use std::sync::Arc;
+
+use headwater_api::Object;
+use headwater_api::json::Value;
+use headwater_api::scan::{Malformed, Scanner};
+use headwater_api::structural::Schema;
+use headwater_cache::Form;
+
+use crate::kinds::registry::Served;
+use crate::object::{canonical, tree};
+
+/// The schemas of all versions, and which of them is stored.
+#[derive(Debug)]
+pub(crate) struct Stored {
+    /// By `apiVersion`.
+    versions: Vec<(String, Arc<Schema>)>,
+    api_version: String,
+    schema: Arc<Schema>,
+    renaming: Renaming,
+}
+
+/// What makes an object of one version an object of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Renaming {
+    /// Its `apiVersion`: it is read in the version that is stored.
+    Suffices,
+    /// A webhook: it stays in the version it was stored in, as reading must not wait for others.
+    Forbidden,
+}
+
+impl Renaming {
+    /// As the definition has it.
+    pub(crate) fn of(definition: &Value) -> Renaming {
+        match definition["spec"]["conversion"]["strategy"] == "Webhook" {
+            true => Renaming::Forbidden,
+            false => Renaming::Suffices,
+        }
+    }
+}
+
+impl Stored {
+    /// Objects are stored in this version.
+    pub(crate) fn new(
+        versions: Vec<(String, Arc<Schema>)>,
+        api_version: String,
+        schema: Arc<Schema>,
+        renaming: Renaming,
+    ) -> Stored {
+        Stored { versions, api_version, schema, renaming }
+    }
+
+    /// The schema of a version, by its `apiVersion`.
+    pub(crate) fn schema(&self, api_version: &str) -> Option<&Arc<Schema>> {
+        let found = self.versions.iter().find(|(version, _)| version == api_version);
+        found.map(|(_, schema)| schema)
+    }
+
+    /// Brings a tree into the form that is read.
+    pub(crate) fn settle(&self, object: &mut Value) {
+        let found = object["apiVersion"].as_str().unwrap_or_default();
+        let own = self.schema(found).unwrap_or(&self.schema);
+        own.prune(object);
+        own.default(object);
+        if self.renaming == Renaming::Suffices && object["apiVersion"] != self.api_version.as_str()
+        {
+            object["apiVersion"] = self.api_version.as_str().into();
+            if !Arc::ptr_eq(own, &self.schema) {
+                self.schema.prune(object);
+            }
+        }
+    }
+}
+
+impl Form for Stored {
+    fn settle(&self, stored: &[u8]) -> Option<Vec<u8>> {
+        let found = version(stored).ok().flatten();
+        let stays =
+            found == Some(self.api_version.as_bytes()) || self.renaming == Renaming::Forbidden;
+        let own = found.and_then(|found| self.schema(std::str::from_utf8(found).ok()?));
+        if stays && own.is_some_and(|own| own.is_settled(stored)) {
+            return None;
+        }
+        let mut object = tree(stored).ok()?;
+        self.settle(&mut object);
+        let settled = canonical(&object);
+        (settled != stored).then_some(settled)
+    }
+}
+
+/// The bytes of an object of a custom kind in another version with the same schema: only
+/// `apiVersion` differs, and that stands at the beginning.
+pub(crate) fn respelled(kind: &Served, object: &Object) -> Option<Vec<u8>> {
+    let (own, stored) = (kind.definition.as_ref()?, kind.storage_row().definition.as_ref()?);
+    if !Arc::ptr_eq(&own.schema, &stored.schema) {
+        return None;
+    }
+    let bytes = object.stored().ok()?;
+    let before = format!("{{\"kind\":\"{}\",\"apiVersion\":\"", kind.kind.kind);
+    let rest = bytes.strip_prefix(before.as_bytes())?;
+    let rest = rest.strip_prefix(kind.storage().api_version().as_bytes())?;
+    let rest = rest.strip_prefix(b"\"")?;
+    let version = kind.api_version();
+    Some([before.as_bytes(), version.as_bytes(), b"\"", rest].concat())
+}
+
+/// The `apiVersion` of an object.
+fn version(stored: &[u8]) -> Result<Option<&[u8]>, Malformed> {
+    let mut found = None;
+    Scanner::new(stored).object::<Malformed>(|key, at| {
+        let value = at.value()?;
+        if at.is(key, "apiVersion") {
+            found = Some(value.of(stored));
+        }
+        Ok(())
+    })?;
+    let quoted = found.and_then(|text| text.strip_prefix(b"\""));
+    Ok(quoted.and_then(|text| text.strip_suffix(b"\"")))
+}
+
+#[cfg(test)]
+#[expect(clippy::needless_pass_by_value, reason = "`json!` rows read best by value")]
+mod tests {
+    use headwater_api::json::json;
+
+    use super::*;
+
+    fn schema(fields: Value) -> Arc<Schema> {
+        let schema = json!({"type": "object", "properties": {
+            "spec": {"type": "object", "properties": fields},
+        }});
+        Arc::new(Schema::compile(&schema).unwrap())
+    }
+
+    fn settle(form: &Stored, object: Value) -> Option<Value> {
+        Form::settle(form, &canonical(&object)).map(|bytes| tree(&bytes).unwrap())
+    }
+
+    #[test]
+    fn old_objects_are_read_in_the_form_of_today() {
+        let (one, two) = (
+            schema(json!({"a": {"type": "string"}, "only": {"type": "string", "default": "one"}})),
+            schema(json!({"a": {"type": "string"}, "b": {"type": "string", "default": "x"}})),
+        );
+        let versions = vec![("g/v1".to_owned(), one), ("g/v2".to_owned(), Arc::clone(&two))];
+        let form = Stored::new(versions, "g/v2".to_owned(), two, Renaming::Suffices);
+        let object = |version: &str, spec: Value| json!({"kind": "K", "apiVersion": version, "metadata": {"name": "n"}, "spec": spec});
+        assert_eq!(settle(&form, object("g/v2", json!({"a": "1", "b": "2"}))), None);
+        // Unknown fields go, defaults come.
+        assert_eq!(
+            settle(&form, object("g/v2", json!({"a": "1", "gone": 1}))),
+            Some(object("g/v2", json!({"a": "1", "b": "x"})))
+        );
+        // Another version is pruned and defaulted as what it was, then as what it becomes.
+        assert_eq!(
+            settle(&form, object("g/v1", json!({"a": "1"}))),
+            Some(object("g/v2", json!({"a": "1"})))
+        );
+    }
+}

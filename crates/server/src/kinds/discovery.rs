@@ -1,0 +1,367 @@
+//! Paths that are no resources: what the server serves, how it is, what it is.
+//!
+//! River: route → **discovery** → HTTP. Everything about kinds is written from the registry's rows
+//! (S1.20–S1.24).
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use headwater_api::accept::Discovery;
+use headwater_api::json::{Value, json};
+use headwater_api::kind::Subresource;
+use headwater_api::{Revision, Status};
+use http::StatusCode;
+use http::header::{self, HeaderValue};
+
+use crate::answer::body::{self, Response};
+use crate::answer::status;
+use crate::front::service_account;
+use crate::kinds::openapi;
+use crate::kinds::registry::{Registry, Served};
+use crate::pipeline::{Call, Server};
+use crate::verbs::encode;
+
+/// Answers a path that is no resource.
+pub(crate) async fn path(
+    server: &Server,
+    call: &Call,
+    segments: &[String],
+) -> Result<Response, Status> {
+    let words: Vec<&str> = segments.iter().map(String::as_str).collect();
+    let registry = server.registry();
+    if matches!(words.first(), Some(&("healthz" | "livez" | "readyz"))) {
+        return Ok(server.health(call).unwrap_or_else(body::page_not_found));
+    }
+    let is_read = call.method == http::Method::GET;
+    match words.as_slice() {
+        ["version"] if is_read => Ok(pretty(&version())),
+        ["version"] => Err(status::method_not_allowed()),
+        // These do not look at the method; neither does the reference.
+        ["metrics"] => Ok(metrics(server)),
+        [] => Ok(encode::value(call, StatusCode::OK, &paths(&registry))),
+        ["apis"] => document(call, &groups(&registry), || aggregated(&registry, false)),
+        ["apis", name] if registry.has_group(name) => plain(call, &group(&registry, name)),
+        ["api"] if is_read => document(call, &versions(), || aggregated(&registry, true)),
+        ["api", version] if is_read => resources(call, &registry, "", version),
+        ["apis", name, version] if is_read && registry.has_group(name) => {
+            resources(call, &registry, name, version)
+        }
+        ["api" | "apis", ..] if is_known(&registry, &words) => Err(status::method_not_allowed()),
+        [".well-known" | "openid", ..] if is_read => {
+            Ok(service_account::path(server, &words).unwrap_or_else(body::page_not_found))
+        }
+        ["openapi", rest @ ..] if is_read => openapi::path(server, call, rest),
+        ["debug", "headwater", "compact"] if call.method == http::Method::POST => {
+            compact(server, call).await
+        }
+        ["debug", "headwater", "backup"] if is_read => server.backup().response(),
+        _ => Ok(body::page_not_found()),
+    }
+}
+
+/// Forgets history below `revision` (`headwater compact`).
+async fn compact(server: &Server, call: &Call) -> Result<Response, Status> {
+    let revision = Revision::parse(call.query.text("revision"))
+        .ok_or_else(|| status::bad_request("revision must be a number"))?;
+    server.cache().compact(revision).await.map_err(|error| status::from_cache(&error))?;
+    Ok(encode::value(call, StatusCode::OK, &json!({ "compacted": revision.0 })))
+}
+
+fn is_known(registry: &Registry, words: &[&str]) -> bool {
+    match words {
+        ["api"] | ["apis"] => true,
+        ["api", version] => registry.has_version("", version),
+        ["apis", group] => registry.has_group(group),
+        ["apis", group, version] => registry.has_version(group, version),
+        _ => false,
+    }
+}
+
+fn plain(call: &Call, value: &Value) -> Result<Response, Status> {
+    let Discovery::Plain(encoding) = Discovery::negotiate_plain(call.header(header::ACCEPT))?
+    else {
+        return Err(status::internal("only one document was offered"));
+    };
+    Ok(encode::plain(call, encoding, value))
+}
+
+fn document(
+    call: &Call,
+    value: &Value,
+    aggregated: impl FnOnce() -> Value,
+) -> Result<Response, Status> {
+    match Discovery::negotiate(call.header(header::ACCEPT))? {
+        Discovery::Plain(encoding) => Ok(encode::plain(call, encoding, value)),
+        kind @ Discovery::Aggregated => Ok(tagged(call, kind.content_type(), &aggregated())),
+    }
+}
+
+/// The aggregated document: with an ETag, and 304 for those who have it (S1.23).
+fn tagged(call: &Call, content_type: &'static str, value: &Value) -> Response {
+    let text = value.to_string();
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    let tag = format!("\"{:016X}\"", hasher.finish());
+    let known = call.header(header::IF_NONE_MATCH) == tag;
+    let mut response = match known {
+        true => {
+            let mut response = Response::new(body::full(""));
+            *response.status_mut() = StatusCode::NOT_MODIFIED;
+            response
+        }
+        false => body::answer(StatusCode::OK, content_type, body::full(text + "\n")),
+    };
+    if let Ok(tag) = HeaderValue::from_str(&tag) {
+        response.headers_mut().insert(header::ETAG, tag);
+    }
+    body::set(&mut response, header::VARY, "Accept");
+    body::set(&mut response, header::CACHE_CONTROL, "public");
+    response
+}
+
+fn versions() -> Value {
+    json!({
+        "kind": "APIVersions",
+        "versions": ["v1"],
+        "serverAddressByClientCIDRs": [{ "clientCIDR": "0.0.0.0/0", "serverAddress": "" }],
+    })
+}
+
+fn groups(registry: &Registry) -> Value {
+    let names = registry.groups();
+    let groups: Vec<Value> = names
+        .iter()
+        .filter(|(name, _)| !name.is_empty())
+        .map(|(name, _)| {
+            let mut group = group(registry, name);
+            if let Some(object) = group.as_object_mut() {
+                object.remove("kind");
+                object.remove("apiVersion");
+            }
+            group
+        })
+        .collect();
+    json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": groups })
+}
+
+fn group(registry: &Registry, name: &str) -> Value {
+    let groups = registry.groups();
+    let versions = groups.iter().find(|(group, _)| group == name).map(|(_, versions)| versions);
+    let versions: Vec<Value> = versions
+        .into_iter()
+        .flatten()
+        .map(|version| json!({ "groupVersion": format!("{name}/{version}"), "version": version }))
+        .collect();
+    json!({
+        "kind": "APIGroup",
+        "apiVersion": "v1",
+        "name": name,
+        "preferredVersion": versions.first(),
+        "versions": versions,
+    })
+}
+
+fn resources(
+    call: &Call,
+    registry: &Registry,
+    group: &str,
+    version: &str,
+) -> Result<Response, Status> {
+    if !registry.has_version(group, version) {
+        return match registry.has_builtin_group(group) {
+            true => Err(status::no_such_resource()),
+            false => Ok(body::page_not_found()),
+        };
+    }
+    let mut entries: Vec<Value> = registry
+        .kinds()
+        .iter()
+        .filter(|row| row.group == group && row.version == version)
+        .flat_map(|row| {
+            std::iter::once(entry(row)).chain(row.subresources.iter().map(|sub| below(row, sub)))
+        })
+        .collect();
+    entries.sort_by(|a, b| a["name"].as_str().cmp(&b["name"].as_str()));
+    let group_version =
+        if group.is_empty() { version.into() } else { format!("{group}/{version}") };
+    let mut list = json!({
+        "kind": "APIResourceList",
+        "groupVersion": group_version,
+        "resources": entries,
+    });
+    if !group.is_empty() {
+        list["apiVersion"] = "v1".into();
+    }
+    plain(call, &list)
+}
+
+fn entry(row: &Served) -> Value {
+    let mut entry = json!({
+        "name": row.plural,
+        "singularName": row.singular,
+        "namespaced": row.namespaced,
+        "kind": row.kind.kind,
+        "verbs": row.verbs,
+    });
+    if !row.short_names.is_empty() {
+        entry["shortNames"] = json!(row.short_names);
+    }
+    if !row.categories.is_empty() {
+        entry["categories"] = json!(row.categories);
+    }
+    if !row.storage_hash.is_empty() {
+        entry["storageVersionHash"] = json!(row.storage_hash);
+    }
+    entry
+}
+
+fn below(row: &Served, sub: &Subresource) -> Value {
+    let mut entry = json!({
+        "name": format!("{}/{}", row.plural, sub.name),
+        "singularName": "",
+        "namespaced": row.namespaced,
+        "kind": row.kind.kind,
+        "verbs": sub.verbs,
+    });
+    if let Some((group, version, kind)) = &sub.group_version_kind {
+        entry["kind"] = json!(kind);
+        if is_foreign(row, group, version) {
+            entry["group"] = json!(group);
+            entry["version"] = json!(version);
+        }
+    }
+    entry
+}
+
+/// Whether a subresource speaks a type of another group version than its parent.
+fn is_foreign(row: &Served, group: &str, version: &str) -> bool {
+    !version.is_empty() && (group, version) != (&*row.group, &*row.version)
+}
+
+fn aggregated(registry: &Registry, core: bool) -> Value {
+    let items: Vec<Value> = registry
+        .groups()
+        .iter()
+        .filter(|(name, _)| name.is_empty() == core)
+        .map(|(name, versions)| {
+            let versions: Vec<Value> = versions
+                .iter()
+                .map(|version| {
+                    let mut rows: Vec<&Served> = registry
+                        .kinds()
+                        .iter()
+                        .map(|row| &**row)
+                        .filter(|row| row.group == *name && row.version == *version)
+                        .collect();
+                    rows.sort_by(|a, b| a.plural.cmp(&b.plural));
+                    let resources: Vec<Value> = rows.into_iter().map(aggregated_row).collect();
+                    json!({ "version": version, "resources": resources, "freshness": "Current" })
+                })
+                .collect();
+            let metadata = if core { json!({}) } else { json!({ "name": name }) };
+            json!({ "metadata": metadata, "versions": versions })
+        })
+        .collect();
+    json!({
+        "kind": "APIGroupDiscoveryList",
+        "apiVersion": "apidiscovery.k8s.io/v2",
+        "metadata": {},
+        "items": items,
+    })
+}
+
+fn aggregated_row(row: &Served) -> Value {
+    // Built-in kinds leave group and version empty: "the same as the parent".
+    let own = match row.custom {
+        true => json!({ "group": row.group, "version": row.version, "kind": row.kind.kind }),
+        false => json!({ "group": "", "version": "", "kind": row.kind.kind }),
+    };
+    let mut entry = json!({
+        "resource": row.plural,
+        "responseKind": own,
+        "scope": if row.namespaced { "Namespaced" } else { "Cluster" },
+        "singularResource": row.singular,
+        "verbs": row.verbs,
+    });
+    if !row.short_names.is_empty() {
+        entry["shortNames"] = json!(row.short_names);
+    }
+    if !row.categories.is_empty() {
+        entry["categories"] = json!(row.categories);
+    }
+    if !row.subresources.is_empty() {
+        let subresources: Vec<Value> = row
+            .subresources
+            .iter()
+            .map(|sub| {
+                let kind = match &sub.group_version_kind {
+                    Some((group, version, kind)) if is_foreign(row, group, version) => {
+                        json!({ "group": group, "version": version, "kind": kind })
+                    }
+                    Some((_, _, kind)) => json!({ "group": "", "version": "", "kind": kind }),
+                    None => own.clone(),
+                };
+                json!({ "subresource": sub.name, "responseKind": kind, "verbs": sub.verbs })
+            })
+            .collect();
+        entry["subresources"] = json!(subresources);
+    }
+    entry
+}
+
+/// `GET /`: what may be asked for.
+fn paths(registry: &Registry) -> Value {
+    let mut paths = vec!["/api".to_owned(), "/apis".to_owned()];
+    for (group, versions) in registry.groups() {
+        if group.is_empty() {
+            paths.extend(versions.iter().map(|version| format!("/api/{version}")));
+        } else {
+            paths.push(format!("/apis/{group}"));
+            paths.extend(versions.iter().map(|version| format!("/apis/{group}/{version}")));
+        }
+    }
+    let others = [
+        "/.well-known/openid-configuration",
+        "/healthz",
+        "/livez",
+        "/metrics",
+        "/openapi/v2",
+        "/openapi/v3",
+        "/openid/v1/jwks",
+        "/readyz",
+        "/version",
+    ];
+    paths.extend(others.map(str::to_owned));
+    paths.sort();
+    json!({ "paths": paths })
+}
+
+/// What clients take this server for: Kubernetes 1.36, and whose build it is.
+fn version() -> Value {
+    json!({
+        "major": "1",
+        "minor": "36",
+        "emulationMajor": "1",
+        "emulationMinor": "36",
+        "minCompatibilityMajor": "1",
+        "minCompatibilityMinor": "35",
+        "gitVersion": concat!("v1.36.4+headwater-", env!("CARGO_PKG_VERSION")),
+        "gitCommit": "",
+        "gitTreeState": "clean",
+        "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "",
+        "compiler": "rustc",
+        "platform": concat!("linux/", "amd64"),
+    })
+}
+
+/// Prometheus text.
+fn metrics(server: &Server) -> Response {
+    let content_type = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
+    let text = server.metrics().registry.text();
+    body::answer(StatusCode::OK, content_type, body::full(text))
+}
+
+fn pretty(value: &Value) -> Response {
+    let text = serde_json::to_string_pretty(value).unwrap_or_default();
+    body::json(StatusCode::OK, text)
+}

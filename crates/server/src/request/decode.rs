@@ -1,0 +1,138 @@
+//! Decoding: the bytes of a request become a tree.
+//!
+//! River: HTTP body → **decode** → write. Which format it is in is said by `Content-Type`; nothing
+//! is guessed (S1.32). What strict validation refuses is a warning otherwise (S2.33).
+
+use bytes::Bytes;
+use headwater_api::decode::{self, Format, Target};
+use headwater_api::json::Value;
+use headwater_api::options::{DeleteOptions, FieldValidation};
+use headwater_api::status::{FieldError, invalid};
+use headwater_api::{Status, name};
+use http::header;
+
+use crate::answer::status;
+use crate::kinds::custom::Custom;
+use crate::kinds::registry::Served;
+use crate::pipeline::Call;
+
+/// The format of a body.
+fn format(call: &Call) -> Result<Format, Status> {
+    let content_type = call.header(header::CONTENT_TYPE);
+    let media_type = content_type.split(';').next().unwrap_or_default().trim();
+    match media_type.to_ascii_lowercase().as_str() {
+        "" if content_type.is_empty() => Ok(Format::Json),
+        "application/json" => Ok(Format::Json),
+        "application/yaml" => Ok(Format::Yaml),
+        "application/vnd.kubernetes.protobuf" => Ok(Format::Protobuf),
+        _ => Err(status::unsupported_media_type()),
+    }
+}
+
+/// The body of a write as a tree; what is to be told about it is noted with the call.
+pub(crate) fn body(
+    kind: &Served,
+    call: &Call,
+    validation: FieldValidation,
+    body: &Bytes,
+) -> Result<Value, Status> {
+    let decoded = match (&kind.definition, format(call)?) {
+        (Some(_), Format::Protobuf) => return Err(status::unsupported_media_type()),
+        (Some(custom), format) => decode::custom(kind, format, body).and_then(|decoded| {
+            check_version(kind, &decoded.value)?;
+            Ok(fitted(custom, decoded))
+        }),
+        (None, format) => decode::object(&kind.kind, format, body),
+    };
+    let decoded = decoded.map_err(|error| status::bad_request(error.to_string()))?;
+    checked(&kind.kind, call, validation, decoded)
+}
+
+/// A body of a type that is no row of its own, such as a Scale or a Binding.
+pub(crate) fn other(call: &Call, target: Target<'_>, body: &Bytes) -> Result<Value, Status> {
+    decode::object(target, format(call)?, body)
+        .map(|decoded| decoded.value)
+        .map_err(|error| status::bad_request(error.to_string()))
+}
+
+/// The result of a patch, fitted to the type of its kind again.
+pub(crate) fn patched(
+    kind: &Served,
+    call: &Call,
+    validation: FieldValidation,
+    value: Value,
+    duplicates: &[String],
+) -> Result<Value, Status> {
+    // It is no object of any kind yet, so there is none to name.
+    let refused =
+        |why: String| invalid("", "", "", &[FieldError::invalid("patch", &"".into(), why)]);
+    let decoded = match &kind.definition {
+        Some(custom) => decode::recustom(kind, value).and_then(|decoded| {
+            check_version(kind, &decoded.value)?;
+            Ok(fitted(custom, decoded))
+        }),
+        None => decode::refit(&kind.kind, value),
+    };
+    let mut decoded = decoded.map_err(|error| refused(error.why()))?;
+    decoded.duplicates.extend_from_slice(duplicates);
+    match (validation, decoded.strict_error((&kind.kind).into())) {
+        (FieldValidation::Strict, Some(error)) => Err(refused(error.why())),
+        _ => checked(&kind.kind, call, validation, decoded),
+    }
+}
+
+/// A custom object in the form of its schema: unknown fields go, defaults come (S9.10).
+fn fitted(custom: &Custom, mut decoded: decode::Decoded) -> decode::Decoded {
+    decoded.unknown.extend(custom.schema.prune(&mut decoded.value));
+    custom.schema.default(&mut decoded.value);
+    decoded
+}
+
+/// A custom object says which version it is; it must be that of the path.
+fn check_version(kind: &Served, value: &Value) -> Result<(), decode::Error> {
+    let found = value["apiVersion"].as_str().unwrap_or_default();
+    let expected = kind.api_version();
+    if found == expected {
+        return Ok(());
+    }
+    Err(decode::Error::Version { found: found.to_owned(), expected })
+}
+
+fn checked<'a>(
+    target: impl Into<Target<'a>>,
+    call: &Call,
+    validation: FieldValidation,
+    mut decoded: decode::Decoded,
+) -> Result<Value, Status> {
+    match validation {
+        FieldValidation::Ignore => {}
+        FieldValidation::Warn => call.warn(decoded.problems()),
+        FieldValidation::Strict => {
+            if let Some(error) = decoded.strict_error(target.into()) {
+                return Err(status::bad_request(error.to_string()));
+            }
+        }
+    }
+    call.warn(name::fold_owner_references(&mut decoded.value));
+    Ok(decoded.value)
+}
+
+/// A patch in JSON, or in YAML where it says so.
+pub(crate) fn patch(format: Format, body: &Bytes) -> Result<decode::Parsed, Status> {
+    decode::parse(format, body)
+        .map_err(|error| status::bad_request(format!("error decoding patch: {error}")))
+}
+
+/// Options of a delete: from the body, or from the query if there is none (S2.42).
+pub(crate) fn delete_options(
+    call: &Call,
+    kind: &Served,
+    body: &Bytes,
+) -> Result<DeleteOptions, Status> {
+    if body.is_empty() {
+        return DeleteOptions::from_query(&call.query);
+    }
+    let decoded = decode::delete_options(format(call)?, body)
+        .map_err(|error| status::bad_request(error.to_string()))?;
+    DeleteOptions::from_body(&decoded.value, &kind.api_version())
+}

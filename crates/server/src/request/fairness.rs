@@ -1,0 +1,198 @@
+//! Fairness: what one user, and all together, may have open at a time (R31, B280, B281).
+//!
+//! River: authorization → **fairness** → read, watch.
+//! Promise: whoever is over a limit is told 429 and when to come back, before anything was done; a
+//! place is free again as soon as its stream has ended, however it ended. One list always goes on,
+//! however large it is.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use headwater_api::Status;
+use headwater_cache::Snapshot;
+
+use crate::answer::status;
+use crate::front::identity::Identity;
+use crate::system::metrics::Metrics;
+use crate::system::metrics::registry::{Counter, Gauge};
+
+/// How much may be open at a time.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Watches of everybody together.
+    pub watches_max: usize,
+    /// Watches of one user.
+    pub watches_per_user_max: usize,
+    /// Bytes of lists that are being sent, as far as can be told beforehand.
+    pub list_bytes_max: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { watches_max: 50_000, watches_per_user_max: 10_000, list_bytes_max: 4 << 30 }
+    }
+}
+
+/// Keeps count.
+pub(crate) struct Fairness {
+    limits: Limits,
+    open: Mutex<Open>,
+    dropped: Arc<Counter>,
+    shown: Arc<Gauge>,
+}
+
+#[derive(Default)]
+struct Open {
+    watches: usize,
+    by_user: HashMap<String, usize>,
+    list_bytes: u64,
+}
+
+/// A watch that is open.
+pub(crate) struct WatchPlace {
+    fairness: Arc<Fairness>,
+    identity: Arc<Identity>,
+}
+
+/// A list that is being sent.
+pub(crate) struct ListPlace {
+    fairness: Arc<Fairness>,
+    bytes: u64,
+}
+
+/// Objects whose size is looked at to guess that of all.
+const SAMPLE: usize = 16;
+
+/// Objects in a collection that is small enough to be counted whole, whatever part is asked for.
+const SMALL: usize = 1_000;
+
+impl Fairness {
+    pub(crate) fn new(limits: Limits, metrics: &Metrics) -> Arc<Fairness> {
+        let (dropped, shown) = (metrics.dropped.with(&["readOnly"]), metrics.list_bytes.with(&[]));
+        Arc::new(Fairness { limits, open: Mutex::default(), dropped, shown })
+    }
+
+    /// A place for one more watch.
+    pub(crate) fn watch(
+        self: &Arc<Fairness>,
+        identity: &Arc<Identity>,
+    ) -> Result<WatchPlace, Status> {
+        let mut open = self.open();
+        let own = open.by_user.get(&identity.user).copied().unwrap_or(0);
+        if open.watches >= self.limits.watches_max {
+            return Err(self.refused("the server has as many watches as it takes"));
+        }
+        if own >= self.limits.watches_per_user_max {
+            return Err(self.refused("the user has as many watches as one may have"));
+        }
+        open.watches += 1;
+        open.by_user.insert(identity.user.clone(), own + 1);
+        Ok(WatchPlace { fairness: Arc::clone(self), identity: Arc::clone(identity) })
+    }
+
+    /// A place for a list of so many bytes.
+    pub(crate) fn list(self: &Arc<Fairness>, bytes: u64) -> Result<ListPlace, Status> {
+        let mut open = self.open();
+        let total = open.list_bytes.saturating_add(bytes);
+        if open.list_bytes > 0 && total > self.limits.list_bytes_max {
+            return Err(
+                self.refused("the lists that are being sent are as much as the server takes")
+            );
+        }
+        open.list_bytes = total;
+        self.shown.set(i64::try_from(total).unwrap_or(i64::MAX));
+        Ok(ListPlace { fairness: Arc::clone(self), bytes })
+    }
+
+    fn refused(&self, why: &str) -> Status {
+        self.dropped.inc();
+        status::too_many_requests(why)
+    }
+
+    fn open(&self) -> std::sync::MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for WatchPlace {
+    fn drop(&mut self) {
+        let mut open = self.fairness.open();
+        open.watches -= 1;
+        let user = &self.identity.user;
+        let left = open.by_user.get(user).map_or(0, |own| own - 1);
+        match left {
+            0 => drop(open.by_user.remove(user)),
+            left => drop(open.by_user.insert(user.clone(), left)),
+        }
+    }
+}
+
+impl Drop for ListPlace {
+    fn drop(&mut self) {
+        let mut open = self.fairness.open();
+        open.list_bytes -= self.bytes;
+        self.fairness.shown.set(i64::try_from(open.list_bytes).unwrap_or(i64::MAX));
+    }
+}
+
+/// About how many bytes a list has: as many objects as it may show, of the size of the first ones.
+pub(crate) fn list_bytes(snapshot: &Snapshot, namespace: &str, limit: Option<usize>) -> u64 {
+    let most = limit.unwrap_or(usize::MAX);
+    let count = match namespace {
+        "" => snapshot.len(),
+        _ if snapshot.len() <= SMALL => snapshot.len(),
+        namespace => snapshot.iter(namespace, None).take(most).count(),
+    };
+    let sample = snapshot.iter(namespace, None).take(SAMPLE).map(|object| object.as_slice().len());
+    let (looked_at, bytes) = sample.fold((0, 0), |(count, sum), size| (count + 1, sum + size));
+    let mean = bytes as u64 / std::cmp::max(looked_at, 1);
+    mean * count.min(most) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn user(name: &str) -> Arc<Identity> {
+        Arc::new(Identity::authenticated(name, Vec::new()))
+    }
+
+    fn fairness(limits: Limits) -> (Arc<Fairness>, Metrics) {
+        let metrics = Metrics::new();
+        (Fairness::new(limits, &metrics), metrics)
+    }
+
+    #[test]
+    fn a_user_has_so_many_watches_and_all_together_have_more() {
+        let limits = Limits { watches_max: 5, watches_per_user_max: 3, ..Limits::default() };
+        let (fairness, metrics) = fairness(limits);
+        let (jane, joe) = (user("jane"), user("joe"));
+        let mut open: Vec<_> = (0..3).map(|_| fairness.watch(&jane).unwrap()).collect();
+        let refused = fairness.watch(&jane).err().unwrap();
+        assert_eq!((refused.code, refused.details.unwrap().retry_after_seconds), (429, 1));
+        open.extend((0..2).map(|_| fairness.watch(&joe).unwrap()));
+        assert!(fairness.watch(&joe).is_err(), "five are all there may be");
+        assert!(
+            metrics
+                .registry
+                .text()
+                .contains("apiserver_dropped_requests_total{request_kind=\"readOnly\"} 2")
+        );
+        open.remove(0);
+        fairness.watch(&joe).unwrap();
+        drop(open);
+        let left = fairness.open();
+        assert_eq!((left.watches, left.by_user.len()), (0, 0), "nothing is kept of those who left");
+    }
+
+    #[test]
+    fn lists_are_weighed_and_one_always_goes_on() {
+        let (fairness, metrics) = fairness(Limits { list_bytes_max: 100, ..Limits::default() });
+        let large = fairness.list(1_000).unwrap();
+        assert!(fairness.list(1).is_err());
+        assert!(metrics.registry.text().contains("headwater_list_bytes 1000"));
+        drop(large);
+        let _some = [fairness.list(60).unwrap(), fairness.list(40).unwrap()];
+        assert!(fairness.list(1).is_err());
+    }
+}

@@ -1,0 +1,367 @@
+//! Flow control: which FlowSchema, and so which priority level, a request belongs to.
+//!
+//! River: identity, route → **flow** → authorization. Promise: schemas are asked in the order of
+//! their precedence and the first that matches decides (S7.3); every answer to a classified
+//! request names both objects by uid (S7.13). The objects are read again only after one changed.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use headwater_api::Revision;
+use headwater_cache::{Cache, Resource, Snapshot};
+use headwater_store::key;
+use http::{HeaderName, HeaderValue, StatusCode};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::answer::body::Response;
+use crate::front::identity::Identity;
+use crate::request::authorize::Attributes;
+
+static SCHEMA_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
+static LEVEL_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
+
+const GROUP: &str = "flowcontrol.apiserver.k8s.io";
+
+/// Precedence of a schema that does not say.
+const PRECEDENCE: i64 = 1000;
+
+/// What every service account's user name begins with.
+const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
+
+/// All flow schemas, ready to be asked.
+pub(crate) struct Flows {
+    cache: Cache,
+    schemas: Arc<Resource>,
+    levels: Arc<Resource>,
+    compiled: ArcSwap<Compiled>,
+}
+
+struct Compiled {
+    /// The state it was made from.
+    of: (Revision, Revision),
+    flows: Vec<Arc<Flow>>,
+}
+
+/// One flow schema and its level.
+#[derive(Debug)]
+pub(crate) struct Flow {
+    /// The schema's name.
+    pub(crate) schema: String,
+    /// The level's name.
+    pub(crate) level: String,
+    schema_uid: HeaderValue,
+    level_uid: HeaderValue,
+    spec: Spec,
+}
+
+impl Flow {
+    /// Names both objects in an answer. What is no HTTP any more has no such headers (S1.15).
+    pub(crate) fn sign(&self, response: &mut Response) {
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return;
+        }
+        let headers = response.headers_mut();
+        headers.insert(SCHEMA_UID.clone(), self.schema_uid.clone());
+        headers.insert(LEVEL_UID.clone(), self.level_uid.clone());
+    }
+}
+
+impl Flows {
+    /// The schemas of a cache, whatever they will be.
+    pub(crate) fn new(cache: &Cache) -> Flows {
+        let of = |plural| cache.resource(&key::collection(GROUP, plural));
+        let compiled = Compiled { of: (Revision::ZERO, Revision::ZERO), flows: Vec::new() };
+        Flows {
+            schemas: of("flowschemas"),
+            levels: of("prioritylevelconfigurations"),
+            cache: cache.clone(),
+            compiled: ArcSwap::from_pointee(compiled),
+        }
+    }
+
+    /// The flow of a request; `None` only while a server has no schema that fits.
+    pub(crate) fn classify(
+        &self,
+        identity: &Identity,
+        attributes: &Attributes<'_>,
+    ) -> Option<Arc<Flow>> {
+        let compiled = self.compiled();
+        let mut flows = compiled.flows.iter();
+        flows.find(|flow| flow.spec.matches(identity, attributes)).map(Arc::clone)
+    }
+
+    fn compiled(&self) -> Arc<Compiled> {
+        // Read before the objects are: at worst they are newer, and are read once more.
+        let of = (self.schemas.changed(), self.levels.changed());
+        let known = self.compiled.load_full();
+        if known.of == of {
+            return known;
+        }
+        let schemas = self.cache.snapshot(&self.schemas);
+        let levels = self.cache.snapshot(&self.levels);
+        let made = Arc::new(Compiled { of, flows: compile(&schemas, &levels) });
+        self.compiled.store(Arc::clone(&made));
+        made
+    }
+}
+
+/// Reads every schema that names a level, first asked first.
+fn compile(schemas: &Snapshot, levels: &Snapshot) -> Vec<Arc<Flow>> {
+    let mut flows: Vec<Arc<Flow>> = schemas
+        .iter("", None)
+        .filter_map(|object| {
+            let spec = read::<Spec>(object.as_slice())?;
+            let level = levels.get(&spec.level.name)?;
+            Some(Arc::new(Flow {
+                schema: object.name().to_owned(),
+                level: level.name().to_owned(),
+                schema_uid: HeaderValue::from_str(object.uid()).ok()?,
+                level_uid: HeaderValue::from_str(level.uid()).ok()?,
+                spec,
+            }))
+        })
+        .collect();
+    // The snapshot is in the order of names, which a stable sort keeps.
+    flows.sort_by_key(|flow| flow.spec.precedence);
+    flows
+}
+
+fn read<T: DeserializeOwned>(object: &[u8]) -> Option<T> {
+    #[derive(Deserialize)]
+    struct Whole<T> {
+        spec: T,
+    }
+    serde_json::from_slice::<Whole<T>>(object).ok().map(|whole| whole.spec)
+}
+
+#[derive(Debug, Deserialize)]
+struct Spec {
+    #[serde(default = "precedence", rename = "matchingPrecedence")]
+    precedence: i64,
+    #[serde(rename = "priorityLevelConfiguration")]
+    level: Named,
+    #[serde(default)]
+    rules: Vec<Rule>,
+}
+
+fn precedence() -> i64 {
+    PRECEDENCE
+}
+
+#[derive(Debug, Deserialize)]
+struct Named {
+    name: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Rule {
+    subjects: Vec<Subject>,
+    resource_rules: Vec<ResourceRule>,
+    non_resource_rules: Vec<PathRule>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Subject {
+    user: Option<Named>,
+    group: Option<Named>,
+    service_account: Option<Account>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Account {
+    namespace: String,
+    name: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ResourceRule {
+    verbs: Vec<String>,
+    api_groups: Vec<String>,
+    resources: Vec<String>,
+    namespaces: Vec<String>,
+    cluster_scope: bool,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct PathRule {
+    verbs: Vec<String>,
+    #[serde(rename = "nonResourceURLs")]
+    paths: Vec<String>,
+}
+
+impl Spec {
+    fn matches(&self, identity: &Identity, attributes: &Attributes<'_>) -> bool {
+        self.rules.iter().any(|rule| {
+            rule.covers(attributes) && rule.subjects.iter().any(|subject| subject.is(identity))
+        })
+    }
+}
+
+impl Rule {
+    fn covers(&self, attributes: &Attributes<'_>) -> bool {
+        match attributes {
+            Attributes::Path { verb, path } => self
+                .non_resource_rules
+                .iter()
+                .any(|rule| has(&rule.verbs, verb) && rule.paths.iter().any(|p| is_path(p, path))),
+            Attributes::Resource { .. } => {
+                self.resource_rules.iter().any(|rule| rule.covers(attributes))
+            }
+        }
+    }
+}
+
+impl ResourceRule {
+    fn covers(&self, attributes: &Attributes<'_>) -> bool {
+        let Attributes::Resource { verb, group, resource, subresource, namespace, .. } = attributes
+        else {
+            return false;
+        };
+        let place = match *namespace {
+            "" => self.cluster_scope,
+            namespace => has(&self.namespaces, namespace),
+        };
+        place
+            && has(&self.verbs, verb)
+            && has(&self.api_groups, group)
+            && self.resources.iter().any(|listed| is_resource(listed, resource, subresource))
+    }
+}
+
+impl Subject {
+    fn is(&self, identity: &Identity) -> bool {
+        let fits = |pattern: &str, name: &str| pattern == "*" || pattern == name;
+        let user = self.user.as_ref().is_some_and(|user| fits(&user.name, &identity.user));
+        let group = self
+            .group
+            .as_ref()
+            .is_some_and(|group| group.name == "*" || identity.groups.contains(&group.name));
+        let account = self.service_account.as_ref().is_some_and(|account| {
+            let rest = identity.user.strip_prefix(SERVICE_ACCOUNT);
+            rest.and_then(|rest| rest.split_once(':')).is_some_and(|(namespace, name)| {
+                namespace == account.namespace && fits(&account.name, name)
+            })
+        });
+        user || group || account
+    }
+}
+
+fn has(list: &[String], word: &str) -> bool {
+    list.iter().any(|listed| listed == "*" || listed == word)
+}
+
+fn is_resource(listed: &str, resource: &str, subresource: &str) -> bool {
+    match (listed, subresource) {
+        ("*", _) => true,
+        (listed, "") => listed == resource,
+        (listed, subresource) => {
+            listed.split_once('/').is_some_and(|parts| parts == (resource, subresource))
+        }
+    }
+}
+
+/// `/path`, `/path/*` or `*`.
+fn is_path(listed: &str, path: &str) -> bool {
+    match listed.strip_suffix("/*") {
+        Some(above) => path.strip_prefix(above).is_some_and(|rest| rest.starts_with('/')),
+        None => listed == "*" || listed == path,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use headwater_api::json::json;
+
+    #[track_caller]
+    fn check(
+        rule: &headwater_api::json::Value,
+        user: &str,
+        attributes: Attributes<'_>,
+        expected: bool,
+    ) {
+        let spec = json!({ "priorityLevelConfiguration": { "name": "x" }, "rules": [rule] });
+        let spec: Spec = headwater_api::json::from_value(&spec).unwrap();
+        let identity = Identity::authenticated(user, vec!["devs".into()]);
+        assert_eq!(spec.matches(&identity, &attributes), expected);
+    }
+
+    fn on<'a>(verb: &'a str, resource: &'a str, sub: &'a str, ns: &'a str) -> Attributes<'a> {
+        Attributes::Resource {
+            verb,
+            group: "",
+            resource,
+            subresource: sub,
+            namespace: ns,
+            name: "",
+        }
+    }
+
+    #[test]
+    fn subjects_are_told_apart() {
+        let rule = |subject: headwater_api::json::Value| {
+            json!({
+                "subjects": [subject],
+                "nonResourceRules": [{ "verbs": ["*"], "nonResourceURLs": ["*"] }],
+            })
+        };
+        let path = || Attributes::Path { verb: "get", path: "/x" };
+        let user = |name: &str| rule(json!({ "kind": "User", "user": { "name": name } }));
+        let group = |name: &str| rule(json!({ "kind": "Group", "group": { "name": name } }));
+        let account = |namespace: &str, name: &str| {
+            let account = json!({ "namespace": namespace, "name": name });
+            rule(json!({ "kind": "ServiceAccount", "serviceAccount": account }))
+        };
+        check(&user("joe"), "joe", path(), true);
+        check(&user("jim"), "joe", path(), false);
+        check(&user("*"), "joe", path(), true);
+        check(&group("devs"), "joe", path(), true);
+        check(&group("system:authenticated"), "joe", path(), true);
+        check(&group("ops"), "joe", path(), false);
+        check(&account("a", "b"), "system:serviceaccount:a:b", path(), true);
+        check(&account("a", "*"), "system:serviceaccount:a:c", path(), true);
+        check(&account("b", "*"), "system:serviceaccount:a:c", path(), false);
+        check(&account("a", "*"), "joe", path(), false);
+    }
+
+    #[test]
+    fn rules_cover_what_they_say() {
+        let rule = |resources: &[&str], namespaces: &[&str], cluster: bool| {
+            json!({
+                "subjects": [{ "kind": "User", "user": { "name": "joe" } }],
+                "resourceRules": [{
+                    "verbs": ["list"], "apiGroups": [""], "resources": resources,
+                    "namespaces": namespaces, "clusterScope": cluster,
+                }],
+            })
+        };
+        check(&rule(&["pods"], &["a"], false), "joe", on("list", "pods", "", "a"), true);
+        check(&rule(&["pods"], &["a"], false), "joe", on("watch", "pods", "", "a"), false);
+        check(&rule(&["pods"], &["a"], false), "joe", on("list", "pods", "", "b"), false);
+        check(&rule(&["pods"], &["*"], false), "joe", on("list", "pods", "", "b"), true);
+        check(&rule(&["pods"], &["*"], false), "joe", on("list", "pods", "", ""), false);
+        check(&rule(&["pods"], &[], true), "joe", on("list", "pods", "", ""), true);
+        check(&rule(&["pods"], &["a"], true), "joe", on("list", "pods", "status", "a"), false);
+        check(
+            &rule(&["pods/status"], &["a"], true),
+            "joe",
+            on("list", "pods", "status", "a"),
+            true,
+        );
+        check(&rule(&["*"], &["a"], true), "joe", on("list", "pods", "status", "a"), true);
+    }
+
+    #[test]
+    fn paths_match_whole_or_below() {
+        assert!(is_path("/healthz", "/healthz"));
+        assert!(!is_path("/healthz", "/healthz/ping"));
+        assert!(is_path("/healthz/*", "/healthz/ping"));
+        assert!(!is_path("/healthz/*", "/healthzz"));
+        assert!(is_path("*", "/"));
+    }
+}

@@ -1,0 +1,224 @@
+//! Observing: what is counted, under the names that Kubernetes dashboards use (S11.1).
+//!
+//! River: every request and every watch passes here on its way in and out. Figures about the cache
+//! are read when somebody asks for them.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use headwater_api::query::Query;
+use headwater_cache::Cache;
+use tokio::time::Instant;
+
+use crate::answer::body::Response;
+use crate::kinds::registry::Served;
+use crate::request::fairness::WatchPlace;
+use crate::request::route::{Route, Target};
+use crate::system::metrics::Metrics;
+use crate::system::metrics::registry::{Counter, Desc, Gauge, Held};
+
+/// One request, from when it is understood until it is answered.
+pub(crate) struct Seen {
+    metrics: Metrics,
+    began: Instant,
+    verb: &'static str,
+    group: String,
+    version: String,
+    resource: String,
+    subresource: String,
+    scope: &'static str,
+    dry_run: &'static str,
+    _in_flight: Option<Held>,
+}
+
+impl Seen {
+    pub(crate) fn new(metrics: &Metrics, route: &Route, query: &Query) -> Seen {
+        let (group, version, resource, subresource, scope) = match &route.target {
+            Target::Resource(found) => (
+                found.kind.group.to_string(),
+                found.kind.version.to_string(),
+                found.kind.plural.to_string(),
+                found.subresource.clone(),
+                scope(&found.namespace, &found.name),
+            ),
+            _ => Default::default(),
+        };
+        let verb = verb(route.verb);
+        let kind = if is_read(verb) { "readOnly" } else { "mutating" };
+        let in_flight = (verb != "WATCH").then(|| metrics.in_flight.with(&[kind]).hold());
+        Seen {
+            metrics: metrics.clone(),
+            began: Instant::now(),
+            verb,
+            group,
+            version,
+            resource,
+            subresource,
+            scope,
+            dry_run: if query.get("dryRun").is_some() { "All" } else { "" },
+            _in_flight: in_flight,
+        }
+    }
+
+    /// Counts the answer. A watch is counted when it begins.
+    pub(crate) fn answered(self, response: Response) -> Response {
+        let code = response.status();
+        let Seen { verb, group, version, resource, subresource, scope, dry_run, .. } = &self;
+        let metrics = &self.metrics;
+        let component = "apiserver";
+        let labels = [
+            verb,
+            *dry_run,
+            group,
+            version,
+            resource,
+            subresource,
+            scope,
+            component,
+            code.as_str(),
+        ];
+        metrics.requests.with(&labels).inc();
+        if *verb != "WATCH" {
+            metrics.request_duration.with(&labels[..8]).observe_time(self.began.elapsed());
+        }
+        if *verb == "LIST" && code.is_success() {
+            metrics.cache_lists.with(&[group, resource, ""]).inc();
+        }
+        response
+    }
+}
+
+fn scope(namespace: &str, name: &str) -> &'static str {
+    match (namespace, name) {
+        (_, name) if !name.is_empty() => "resource",
+        ("", _) => "cluster",
+        _ => "namespace",
+    }
+}
+
+fn is_read(verb: &str) -> bool {
+    matches!(verb, "GET" | "LIST" | "WATCH")
+}
+
+/// The verbs of dashboards are the methods, except where one method means several things.
+fn verb(verb: &str) -> &'static str {
+    match verb {
+        "get" | "head" => "GET",
+        "list" => "LIST",
+        "watch" => "WATCH",
+        "create" | "post" => "POST",
+        "update" | "put" => "PUT",
+        "patch" => "PATCH",
+        "delete" => "DELETE",
+        "deletecollection" => "DELETECOLLECTION",
+        _ => "OTHER",
+    }
+}
+
+/// One watch: it is counted while it is open, and so are its events.
+pub(crate) struct Watched {
+    events: Arc<Counter>,
+    _open: Held,
+    _place: WatchPlace,
+}
+
+impl Watched {
+    pub(crate) fn new(
+        metrics: &Metrics,
+        kind: &Served,
+        namespace: &str,
+        name: &str,
+        place: WatchPlace,
+    ) -> Watched {
+        let (group, version, resource) = (&*kind.group, &*kind.version, &*kind.plural);
+        let labels = ["WATCH", group, version, resource, "", scope(namespace, name), "apiserver"];
+        let open: Arc<Gauge> = metrics.long_running.with(&labels);
+        Watched {
+            events: metrics.watch_events.with(&[group, version, resource]),
+            _open: open.hold(),
+            _place: place,
+        }
+    }
+
+    pub(crate) fn sent(&self, events: usize) {
+        self.events.add(events as u64);
+    }
+}
+
+/// Figures that are read when somebody asks for them.
+pub(crate) fn cache(metrics: &Metrics, cache: &Cache) {
+    let registry = &metrics.registry;
+    type Read = fn(&headwater_cache::Resource) -> f64;
+    let rows: [(&'static str, &'static str, Read); 3] = [
+        ("apiserver_watch_cache_events_received_total", "Changes that reached the cache.", |r| {
+            r.counters.received.load(Ordering::Relaxed) as f64
+        }),
+        ("apiserver_watch_cache_events_dispatched_total", "Events handed to views.", |r| {
+            r.counters.dispatched.load(Ordering::Relaxed) as f64
+        }),
+        ("apiserver_watch_cache_initializations_total", "Times a cache was filled.", |r| {
+            r.counters.initialized.load(Ordering::Relaxed) as f64
+        }),
+    ];
+    for (name, help, read) in rows {
+        let cache = cache.clone();
+        registry.observed_total(Desc { name, help, labels: GROUP_RESOURCE }, move |samples| {
+            each(&cache, |group, plural, resource| samples.push(&[group, plural], read(resource)));
+        });
+    }
+    let watched = cache.clone();
+    let desc = Desc {
+        name: "apiserver_watch_cache_resource_version",
+        help: "How far the cache has got.",
+        labels: GROUP_RESOURCE,
+    };
+    registry.observed(desc, move |samples| {
+        let applied = watched.applied().0 as f64;
+        each(&watched, |group, plural, _| samples.push(&[group, plural], applied));
+    });
+    let watched = cache.clone();
+    let desc = Desc {
+        name: "watch_cache_capacity",
+        help: "Changes that a window may hold.",
+        labels: GROUP_RESOURCE,
+    };
+    registry.observed(desc, move |samples| {
+        each(&watched, |group, plural, resource| {
+            samples.push(&[group, plural], resource.capacity() as f64);
+        });
+    });
+    let watched = cache.clone();
+    let desc = Desc {
+        name: "apiserver_storage_objects",
+        help: "Objects in the store.",
+        labels: &["resource"],
+    };
+    registry.observed(desc, move |samples| {
+        each(&watched, |group, plural, resource| {
+            let name = match group {
+                "" => plural.to_owned(),
+                group => format!("{plural}.{group}"),
+            };
+            samples.push(&[&name], watched.snapshot(resource).len() as f64);
+        });
+    });
+    let watched = cache.clone();
+    let desc =
+        Desc { name: "headwater_watchers", help: "Watches that are open.", labels: GROUP_RESOURCE };
+    registry.observed(desc, move |samples| {
+        each(&watched, |group, plural, resource| {
+            samples.push(&[group, plural], resource.watchers() as f64);
+        });
+    });
+}
+
+const GROUP_RESOURCE: &[&str] = &["group", "resource"];
+
+/// Calls `visit` for each resource with its group and plural.
+fn each(cache: &Cache, mut visit: impl FnMut(&str, &str, &headwater_cache::Resource)) {
+    for resource in cache.resources() {
+        let path = resource.prefix().trim_start_matches(headwater_store::key::ROOT);
+        let (group, plural) = path.trim_end_matches('/').split_once('/').unwrap_or(("", path));
+        visit(if group == "core" { "" } else { group }, plural, &resource);
+    }
+}

@@ -1,0 +1,243 @@
+//! Routes: what a request is about, read once.
+//!
+//! River: HTTP → **route** → authorization, handler, storage key: all of them use this one value, so
+//! no second parser can disagree with it (R49).
+
+use std::sync::Arc;
+
+use headwater_api::Status;
+use headwater_api::query::Query;
+use http::Method;
+
+use crate::answer::status;
+use crate::kinds::registry::{Registry, Served};
+
+/// What a request is about.
+#[derive(Debug)]
+pub struct Route {
+    /// What it is aimed at.
+    pub target: Target,
+    /// What it wants done, in the words of authorization.
+    pub verb: &'static str,
+}
+
+/// What a request is aimed at.
+#[derive(Debug)]
+pub enum Target {
+    /// A path that is no resource: health, version, discovery, metrics.
+    Path(Vec<String>),
+    /// Objects of a kind.
+    Resource(Resource),
+    /// A path below a group that no resource has. Whether it is a Status or plain text depends on
+    /// whether the group is known (S1.5).
+    Missing {
+        /// A Status; `None` is plain text.
+        status: Option<Status>,
+        /// As authorization words it.
+        group: String,
+        /// As authorization words it.
+        resource: String,
+    },
+}
+
+/// Objects of a kind.
+#[derive(Debug)]
+pub struct Resource {
+    /// The kind.
+    pub kind: Arc<Served>,
+    /// The namespace; empty for cluster-scoped kinds and for all namespaces.
+    pub namespace: String,
+    /// The name; empty for the collection.
+    pub name: String,
+    /// The subresource; empty for the object itself.
+    pub subresource: String,
+    /// Asked for by a `/watch/` path.
+    pub legacy_watch: bool,
+}
+
+impl Resource {
+    /// `namespace/name` or `name`: the key within the collection.
+    pub fn key(&self) -> String {
+        object_key(&self.namespace, &self.name)
+    }
+}
+
+/// `namespace/name` or `name`.
+pub fn object_key(namespace: &str, name: &str) -> String {
+    match namespace {
+        "" => name.to_owned(),
+        namespace => format!("{namespace}/{name}"),
+    }
+}
+
+/// Why a path leads nowhere.
+#[derive(Debug)]
+pub enum Lost {
+    /// Answer with a Status.
+    Status(Status),
+    /// Answer with the plain text 404.
+    Page,
+}
+
+/// Reads method, path and query.
+pub fn route(
+    registry: &Registry,
+    method: &Method,
+    path: &str,
+    query: &Query,
+) -> Result<Route, Lost> {
+    let segments = segments(registry, path)?;
+    let target = target(registry, segments)?;
+    let verb = match &target {
+        Target::Resource(resource) => verb(resource, method, query),
+        Target::Path(_) => http_verb(method),
+        Target::Missing { .. } => collection_verb(method),
+    };
+    Ok(Route { target, verb })
+}
+
+/// Splits and decodes a path. A doubled slash is a path nobody has; one at the end is dropped.
+fn segments(registry: &Registry, path: &str) -> Result<Vec<String>, Lost> {
+    let decoded = decode(path).ok_or(Lost::Page)?;
+    let trimmed = decoded.strip_prefix('/').ok_or(Lost::Page)?;
+    let trimmed = trimmed.strip_suffix('/').unwrap_or(trimmed);
+    if trimmed.is_empty() {
+        return Ok(Vec::new());
+    }
+    let segments: Vec<String> = trimmed.split('/').map(str::to_owned).collect();
+    if segments.iter().any(String::is_empty) {
+        // Below a group that is known the answer is a Status, as for any path it does not have.
+        let is_known = match segments.as_slice() {
+            [first, ..] if first == "api" => true,
+            [first, group, ..] if first == "apis" && !group.is_empty() => {
+                registry.has_builtin_group(group)
+            }
+            _ => false,
+        };
+        return Err(match is_known {
+            true => Lost::Status(status::no_such_resource()),
+            false => Lost::Page,
+        });
+    }
+    Ok(segments)
+}
+
+fn decode(path: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(path.len());
+    let mut rest = path.bytes();
+    while let Some(byte) = rest.next() {
+        match byte {
+            b'%' => {
+                let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
+                let (high, low) = (digit(rest.next())?, digit(rest.next())?);
+                bytes.push((high * 16 + low) as u8);
+            }
+            byte => bytes.push(byte),
+        }
+    }
+    String::from_utf8(bytes).ok().filter(|text| !text.contains('\0'))
+}
+
+fn target(registry: &Registry, segments: Vec<String>) -> Result<Target, Lost> {
+    let words: Vec<&str> = segments.iter().map(String::as_str).collect();
+    let (group, version, rest) = match words.as_slice() {
+        ["api", version, rest @ ..] if !rest.is_empty() => ("", *version, rest),
+        ["apis", group, version, rest @ ..] if !rest.is_empty() => (*group, *version, rest),
+        _ => return Ok(Target::Path(segments)),
+    };
+    let (legacy_watch, rest) = match rest {
+        ["watch", rest @ ..] => (true, rest),
+        rest => (false, rest),
+    };
+    let (namespace, rest) = match rest {
+        // `namespaces/x/status` is the Namespace object x, everything else is inside x (S1.3).
+        ["namespaces", _, "status" | "finalize"] if group.is_empty() => ("", rest),
+        ["namespaces", namespace, rest @ ..] if !rest.is_empty() => (*namespace, rest),
+        rest => ("", rest),
+    };
+    let missing = |resource: &str| Target::Missing {
+        status: registry.has_builtin_group(group).then(status::no_such_resource),
+        group: group.to_owned(),
+        resource: resource.to_owned(),
+    };
+    let (plural, name, subresource) = match rest {
+        [plural] => (*plural, "", ""),
+        [plural, name] => (*plural, *name, ""),
+        [plural, name, subresource] => (*plural, *name, *subresource),
+        [] => return Ok(missing("")),
+        [plural, ..] => return Ok(missing(plural)),
+    };
+    check_segment("Name", name)?;
+    check_segment("Namespace", namespace)?;
+    let Some(kind) = registry.find(group, version, plural) else { return Ok(missing(plural)) };
+    let scope_fits = match (kind.namespaced, namespace) {
+        (false, namespace) => namespace.is_empty(),
+        (true, "") => name.is_empty(),
+        (true, _) => true,
+    };
+    let known = subresource.is_empty() || kind.subresource(subresource).is_some();
+    if !scope_fits || !known {
+        return Ok(match missing(plural) {
+            // A custom object does not say which subresources it has (S1.5).
+            Target::Missing { group, resource, .. } if kind.custom && scope_fits => {
+                let status = Some(status::not_found(kind, name));
+                Target::Missing { status, group, resource }
+            }
+            missing => missing,
+        });
+    }
+    Ok(Target::Resource(Resource {
+        kind: Arc::clone(kind),
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        subresource: subresource.to_owned(),
+        legacy_watch,
+    }))
+}
+
+/// Names that cannot be part of a key are refused before anything looks at them (S3.6).
+fn check_segment(what: &str, segment: &str) -> Result<(), Lost> {
+    let why = match segment {
+        "." | ".." => format!("may not be '{segment}'"),
+        segment if segment.contains('%') => "may not contain '%'".to_owned(),
+        _ => return Ok(()),
+    };
+    let message = format!("{what} parameter invalid: \"{segment}\": {why}");
+    Err(Lost::Status(status::bad_request(message)))
+}
+
+fn verb(resource: &Resource, method: &Method, query: &Query) -> &'static str {
+    let watches = resource.legacy_watch || query.is_set("watch");
+    match (method.as_str(), resource.name.as_str(), resource.subresource.as_str()) {
+        ("GET", _, "") if watches => "watch",
+        ("GET" | "HEAD", "", _) => "list",
+        ("GET" | "HEAD", _, _) => "get",
+        ("DELETE", "", _) => "deletecollection",
+        _ => collection_verb(method),
+    }
+}
+
+fn collection_verb(method: &Method) -> &'static str {
+    match method.as_str() {
+        "POST" => "create",
+        "PUT" => "update",
+        "PATCH" => "patch",
+        "DELETE" => "delete",
+        "GET" | "HEAD" => "get",
+        _ => "",
+    }
+}
+
+/// The verb of a path that is no resource.
+pub(crate) fn http_verb(method: &Method) -> &'static str {
+    match method.as_str() {
+        "GET" => "get",
+        "HEAD" => "head",
+        "POST" => "post",
+        "PUT" => "put",
+        "PATCH" => "patch",
+        "DELETE" => "delete",
+        "OPTIONS" => "options",
+        _ => "",
+    }
+}

@@ -1,0 +1,299 @@
+//! What a fresh server has: namespaces, priority classes, flow control, its own Service (S10.20 to
+//! S10.22, S7.4).
+//!
+//! River: start-up → **bootstrap** → store, through the same admission as every other create.
+
+use headwater_api::json::{Value, json};
+use headwater_api::{Object, Status};
+use headwater_store::{Guard, Key};
+
+use crate::admission::claims;
+use crate::admission::{Attempt, admit_own};
+use crate::answer::status;
+use crate::kinds::registry::Served;
+use crate::object::{Current, canonical, meta, stamp};
+use crate::pipeline::Server;
+use crate::request::route::object_key;
+use crate::verbs::write::doors::copy;
+use crate::verbs::write::put;
+
+const FLOW: &str = "flowcontrol.apiserver.k8s.io";
+const AUTOUPDATE: &str = "apf.kubernetes.io/autoupdate-spec";
+
+/// The Service of the API server itself, and the first address of the range that has it.
+pub(crate) const OWN_SERVICE: &str = "kubernetes";
+const OWN_ADDRESS: &str = "10.96.0.1";
+
+/// The range that addresses of Services come from.
+const SERVICE_RANGE: &str = "10.96.0.0/12";
+
+impl Server {
+    /// Creates what is missing. Running it again changes nothing. Answers whether this is the first
+    /// server over its store: everything was missing.
+    pub async fn bootstrap(&self) -> Result<bool, Status> {
+        let mut is_first = true;
+        for own in objects() {
+            is_first &= self.ensure(own).await?;
+        }
+        claims::repair(self).await?;
+        Ok(is_first)
+    }
+
+    /// Creates an object of the server's own, or corrects the part of it that this server knows
+    /// better than an earlier one. Answers whether it was missing.
+    pub(crate) async fn ensure(&self, own: Own) -> Result<bool, Status> {
+        let Own { resource: (group, version, plural), mut value, corrected } = own;
+        let registry = self.registry();
+        let Some(kind) = registry.find(group, version, plural) else { return Ok(false) };
+        value["kind"] = kind.kind.kind.to_string().into();
+        value["apiVersion"] = kind.api_version().into();
+        let key = object_key(meta(&value, "namespace"), meta(&value, "name"));
+        if kind.namespaced {
+            // Its namespace may have been made a moment ago.
+            self.cache().consistent().await.map_err(|error| status::from_cache(&error))?;
+        }
+        let resource = self.cache().resource(&kind.prefix);
+        let state = self.cache().snapshot(&resource);
+        let there = state.get(&key);
+        match there {
+            None => self.put_own(kind, &key, value, None).await?,
+            Some(_) if corrected.is_empty() => {}
+            Some(there) => self.correct(kind, &key, there, &value, corrected).await?,
+        }
+        Ok(there.is_none())
+    }
+
+    async fn correct(
+        &self,
+        kind: &Served,
+        key: &str,
+        there: &Object,
+        value: &Value,
+        parts: &[&[&str]],
+    ) -> Result<(), Status> {
+        let there = Current::of(there)?;
+        let mut new = there.value.clone();
+        parts.iter().for_each(|part| copy(&mut new, value, part));
+        match new == there.value {
+            true => Ok(()),
+            false => self.put_own(kind, key, new, Some(there)).await,
+        }
+    }
+
+    async fn put_own(
+        &self,
+        kind: &Served,
+        key: &str,
+        mut value: Value,
+        old: Option<Current>,
+    ) -> Result<(), Status> {
+        let namespace = meta(&value, "namespace").to_owned();
+        admit_own(Attempt {
+            cache: self.cache(),
+            kind,
+            namespace: &namespace,
+            subresource: "",
+            new: &mut value,
+            old: old.as_ref().map(|old| &old.value),
+            untouched: None,
+            now: self.now(),
+        })?;
+        let guard = match &old {
+            None => Guard::Absent,
+            Some(old) => {
+                stamp(&mut value, old.revision);
+                Guard::At(old.revision)
+            }
+        };
+        // Whoever writes at the same moment is another server that wants the same.
+        let key = Key::in_collection(&kind.prefix, key);
+        put(self, kind, key, guard, canonical(&value).into()).await.map(drop)
+    }
+}
+
+/// An object of the server's own.
+pub(crate) struct Own {
+    /// Group, version and plural.
+    pub(crate) resource: (&'static str, &'static str, &'static str),
+    pub(crate) value: Value,
+    /// Paths to the parts that are put right if the object is there already.
+    pub(crate) corrected: &'static [&'static [&'static str]],
+}
+
+fn objects() -> Vec<Own> {
+    let mut rows = Vec::new();
+    let mut add = |group, version, plural, value| {
+        rows.push(Own { resource: (group, version, plural), value, corrected: &[] });
+    };
+    for name in ["kube-system", "kube-public", "kube-node-lease", "default"] {
+        add("", "v1", "namespaces", json!({ "metadata": { "name": name } }));
+    }
+    for (name, value, text) in [
+        (
+            "system-node-critical",
+            2_000_001_000,
+            "Used for system critical pods that must not be moved from their current node.",
+        ),
+        (
+            "system-cluster-critical",
+            2_000_000_000,
+            "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary.",
+        ),
+    ] {
+        let class = json!({
+            "metadata": { "name": name }, "value": value, "description": text,
+            "preemptionPolicy": "PreemptLowerPriority",
+        });
+        add("scheduling.k8s.io", "v1", "priorityclasses", class);
+    }
+    for level in priority_levels() {
+        add(FLOW, "v1", "prioritylevelconfigurations", level);
+    }
+    for schema in flow_schemas() {
+        add(FLOW, "v1", "flowschemas", schema);
+    }
+    let range =
+        json!({ "metadata": { "name": OWN_SERVICE }, "spec": { "cidrs": [SERVICE_RANGE] } });
+    add("networking.k8s.io", "v1", "servicecidrs", range);
+    // Where the server really is, it says itself (see `presence`).
+    rows.push(Own { corrected: &[], ..own_service(6443) });
+    rows
+}
+
+/// The Service that pods find the API server by, which listens at `port`.
+pub(crate) fn own_service(port: u16) -> Own {
+    let labels = json!({ "component": "apiserver", "provider": "kubernetes" });
+    let value = json!({
+        "metadata": { "name": OWN_SERVICE, "namespace": "default", "labels": labels },
+        "spec": {
+            "clusterIP": OWN_ADDRESS, "clusterIPs": [OWN_ADDRESS], "type": "ClusterIP",
+            "ports": [{ "name": "https", "port": 443, "protocol": "TCP", "targetPort": port }],
+        },
+    });
+    Own { resource: ("", "v1", "services"), value, corrected: &[&["spec", "ports"]] }
+}
+
+fn annotated(name: &str) -> Value {
+    json!({ "name": name, "annotations": { AUTOUPDATE: "true" } })
+}
+
+fn priority_levels() -> Vec<Value> {
+    let exempt = json!({
+        "metadata": annotated("exempt"),
+        "spec": { "type": "Exempt", "exempt": { "nominalConcurrencyShares": 0, "lendablePercent": 0 } },
+    });
+    let catch_all = json!({
+        "metadata": annotated("catch-all"),
+        "spec": { "type": "Limited", "limited": {
+            "nominalConcurrencyShares": 5, "lendablePercent": 0,
+            "limitResponse": { "type": "Reject" },
+        }},
+    });
+    let mut levels = vec![exempt, catch_all];
+    // name, shares, lendable %, queues, hand size
+    for (name, shares, lendable, queues, hand) in [
+        ("leader-election", 10, 0, 16, 4),
+        ("node-high", 40, 25, 64, 6),
+        ("system", 30, 33, 64, 6),
+        ("workload-high", 40, 50, 128, 6),
+        ("workload-low", 100, 90, 128, 6),
+        ("global-default", 20, 50, 128, 6),
+    ] {
+        levels.push(json!({
+            "metadata": annotated(name),
+            "spec": { "type": "Limited", "limited": {
+                "nominalConcurrencyShares": shares, "lendablePercent": lendable,
+                "limitResponse": { "type": "Queue", "queuing": {
+                    "queues": queues, "handSize": hand, "queueLengthLimit": 50,
+                }},
+            }},
+        }));
+    }
+    levels
+}
+
+fn flow_schemas() -> Vec<Value> {
+    let group = |name: &str| json!({ "kind": "Group", "group": { "name": name } });
+    let user = |name: &str| json!({ "kind": "User", "user": { "name": name } });
+    let account = |namespace: &str, name: &str| json!({ "kind": "ServiceAccount", "serviceAccount": { "namespace": namespace, "name": name } });
+    let every_path = json!([{ "verbs": ["*"], "nonResourceURLs": ["*"] }]);
+    let everything = json!([{
+        "verbs": ["*"], "apiGroups": ["*"], "resources": ["*"],
+        "namespaces": ["*"], "clusterScope": true,
+    }]);
+    let all = |subjects: Vec<Value>| json!([{ "subjects": subjects, "resourceRules": everything, "nonResourceRules": every_path }]);
+    let everybody = vec![group("system:unauthenticated"), group("system:authenticated")];
+    let leases = json!([{
+        "verbs": ["get", "create", "update"], "apiGroups": ["coordination.k8s.io"],
+        "resources": ["leases"], "namespaces": ["kube-system"],
+    }]);
+    let node_rules = json!([
+        { "verbs": ["*"], "apiGroups": [""], "resources": ["nodes", "nodes/status"],
+          "namespaces": ["*"], "clusterScope": true },
+        { "verbs": ["*"], "apiGroups": ["coordination.k8s.io"], "resources": ["leases"],
+          "namespaces": ["*"] },
+    ]);
+    let probes = json!([{
+        "subjects": everybody,
+        "nonResourceRules": [{ "verbs": ["get"], "nonResourceURLs": ["/healthz", "/readyz", "/livez"] }],
+    }]);
+    let leader_rule = json!([{
+        "subjects": [
+            user("system:kube-controller-manager"), user("system:kube-scheduler"),
+            account("kube-system", "*"),
+        ],
+        "resourceRules": leases,
+    }]);
+    let node_rule = json!([{ "subjects": [group("system:nodes")], "resourceRules": node_rules }]);
+    // name, precedence, level, what tells flows apart, rules
+    let rows: [(&str, i64, &str, &str, Value); 11] = [
+        ("exempt", 1, "exempt", "", all(vec![group("system:masters")])),
+        ("probes", 2, "exempt", "", probes),
+        ("system-leader-election", 100, "leader-election", "ByUser", leader_rule),
+        ("system-node-high", 400, "node-high", "ByUser", node_rule),
+        ("system-nodes", 500, "system", "ByUser", all(vec![group("system:nodes")])),
+        (
+            "kube-controller-manager",
+            800,
+            "workload-high",
+            "ByNamespace",
+            all(vec![user("system:kube-controller-manager")]),
+        ),
+        (
+            "kube-scheduler",
+            800,
+            "workload-high",
+            "ByNamespace",
+            all(vec![user("system:kube-scheduler")]),
+        ),
+        (
+            "kube-system-service-accounts",
+            900,
+            "workload-high",
+            "ByNamespace",
+            all(vec![account("kube-system", "*")]),
+        ),
+        (
+            "service-accounts",
+            9000,
+            "workload-low",
+            "ByUser",
+            all(vec![group("system:serviceaccounts")]),
+        ),
+        ("global-default", 9900, "global-default", "ByUser", all(everybody.clone())),
+        ("catch-all", 10000, "catch-all", "ByUser", all(everybody)),
+    ];
+    rows.into_iter()
+        .map(|(name, precedence, level, by, rules)| {
+            let mut spec = json!({
+                "priorityLevelConfiguration": { "name": level },
+                "matchingPrecedence": precedence,
+                "rules": rules,
+            });
+            if !by.is_empty() {
+                spec["distinguisherMethod"] = json!({ "type": by });
+            }
+            json!({ "metadata": annotated(name), "spec": spec })
+        })
+        .collect()
+}

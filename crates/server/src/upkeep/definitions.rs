@@ -1,0 +1,173 @@
+//! The part of the server that follows custom resource definitions.
+//!
+//! River: a definition object is written → **definitions** → status, registry, cache. Whoever writes a
+//! definition settles it before the answer, so that what is acknowledged is served; a task does
+//! the same for what other servers wrote, and clears away what deleted definitions leave.
+//! Promise: rows, discovery and the cache's idea of a kind change together, and the watchers of a
+//! kind whose definition changed end cleanly (S9.32).
+
+use std::time::Duration;
+
+use headwater_api::Status;
+use headwater_api::json::Value;
+use headwater_cache::{Filter, Start, Step, Watcher};
+use headwater_store::{Guard, Key};
+use jiff::Timestamp;
+use tokio_util::sync::CancellationToken;
+
+use crate::answer::status;
+use crate::kinds::custom::PREFIX;
+use crate::kinds::custom::conditions::conclude;
+use crate::kinds::custom::definition::Definition;
+use crate::kinds::custom::definitions::Outdated;
+use crate::kinds::registry::Registry;
+use crate::object::{canonical, tree};
+use crate::pipeline::Server;
+use crate::verbs::write::{Stored, put};
+
+/// How long to wait before objects that still hold a definition are looked at again (S9.30).
+const RETRY: Duration = Duration::from_secs(1);
+
+impl Server {
+    /// Serves what the definitions in the cache define, before the first request.
+    pub(crate) fn serve_definitions(&self) -> Result<(), headwater_cache::Error> {
+        let mut definitions = self
+            .definitions()
+            .try_lock()
+            .expect("nobody else has the server yet, so nobody settles definitions");
+        let snapshot = self.cache().snapshot(&self.cache().resource(PREFIX));
+        definitions.read(&snapshot);
+        let outdated = definitions.outdated(&snapshot);
+        let news = definitions.serve(outdated.iter().filter_map(Outdated::compile).collect());
+        self.announce(news.registry, &news.retired);
+        news.reshaped
+            .into_iter()
+            .try_for_each(|(prefix, shape)| self.cache().reshape(&prefix, shape).map(drop))
+    }
+
+    /// Settles definitions after one was written. What fails now is tried again by the task that
+    /// follows them.
+    pub(crate) async fn after_definition(&self) {
+        if let Err(status) = self.settle_definitions().await {
+            tracing::warn!("definitions could not be settled: {status}");
+        }
+    }
+
+    /// Settles every definition: its names, its conditions, its rows.
+    pub(crate) async fn settle_definitions(&self) -> Result<(), Status> {
+        let mut definitions = self.definitions().lock().await;
+        let snapshot = loop {
+            let consistent = self.cache().consistent().await;
+            consistent.map_err(|error| status::from_cache(&error))?;
+            let snapshot = self.cache().snapshot(&self.cache().resource(PREFIX));
+            definitions.read(&snapshot);
+            let unsettled = definitions.unsettled();
+            if unsettled.is_empty() {
+                break snapshot;
+            }
+            for (definition, wanted) in unsettled {
+                self.put_definition(&definition, |tree, now| conclude(tree, &wanted, now)).await?;
+            }
+        };
+        let outdated = definitions.outdated(&snapshot);
+        let compiled =
+            aside(move || outdated.iter().filter_map(Outdated::compile).collect::<Vec<_>>())
+                .await?;
+        let news = definitions.serve(compiled);
+        self.announce(news.registry, &news.retired);
+        let cache = self.cache().clone();
+        let reshaped = aside(move || {
+            let mut reshaped = news.reshaped.into_iter();
+            reshaped.try_for_each(|(prefix, shape)| cache.reshape(&prefix, shape).map(drop))
+        });
+        reshaped.await?.map_err(|error| status::from_cache(&error))?;
+        for gate in news.closing {
+            gate.close().await;
+        }
+        Ok(())
+    }
+
+    /// The registry first: a watch that begins before the cache follows finds that its row is an
+    /// old one.
+    fn announce(&self, registry: Option<Registry>, retired: &[String]) {
+        if let Some(registry) = registry {
+            self.replace_registry(registry);
+        }
+        for prefix in retired {
+            self.cache().retire(prefix);
+        }
+    }
+
+    /// Writes a definition, if it is still what was read. Who forestalls us is seen next time.
+    pub(super) async fn put_definition(
+        &self,
+        definition: &Definition,
+        change: impl FnOnce(&mut Value, Timestamp),
+    ) -> Result<(), Status> {
+        let registry = self.registry();
+        let kind = registry.find("apiextensions.k8s.io", "v1", "customresourcedefinitions");
+        let snapshot = self.cache().snapshot(&self.cache().resource(PREFIX));
+        let (Some(kind), Some(object)) = (kind, snapshot.get(&definition.name)) else {
+            return Ok(());
+        };
+        let mut value = tree(object.as_slice())?;
+        change(&mut value, self.now());
+        let key = Key::in_collection(PREFIX, &definition.name);
+        let guard = Guard::At(definition.revision);
+        match put(self, kind, key, guard, canonical(&value).into()).await? {
+            Stored::At(_) | Stored::Forestalled(_) | Stored::Contended => Ok(()),
+        }
+    }
+
+    /// Follows definitions until stopped: what other servers write, and what waits for objects to
+    /// go.
+    pub async fn follow_definitions(self, stop: CancellationToken) {
+        let resource = self.cache().resource(PREFIX);
+        let mut changes = None::<Watcher>;
+        while !stop.is_cancelled() {
+            // The watch begins before the state is looked at, so that nothing falls in between.
+            let watcher = changes.get_or_insert_with(|| {
+                self.cache().watch(&resource, &Filter::default(), Start::Now)
+            });
+            let waiting = tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                waiting = self.look_after_definitions() => waiting,
+            };
+            let retry = async {
+                match waiting {
+                    true => tokio::time::sleep(RETRY).await,
+                    false => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                step = watcher.next() => {
+                    if matches!(step, Step::Closed | Step::Expired { .. } | Step::Failed(_)) {
+                        changes = None;
+                    }
+                }
+                () = retry => {}
+            }
+        }
+    }
+
+    /// Settles and clears away; answers whether something is left to try again.
+    async fn look_after_definitions(&self) -> bool {
+        let done = async {
+            self.settle_definitions().await?;
+            self.clean_up_definitions().await
+        };
+        done.await.unwrap_or_else(|status| {
+            tracing::warn!("definitions could not be settled: {status}");
+            true
+        })
+    }
+}
+
+/// Long work, away from the threads that serve.
+async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Status> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| status::internal(format!("work on definitions failed: {error}")))
+}

@@ -1,0 +1,442 @@
+//! Deletes: of one object and of a collection.
+//!
+//! River: DELETE → **delete** → store. An object that something still holds (a finalizer, a grace
+//! period) is marked, which is an update; one that nothing holds is removed (S2.40–S2.47).
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use headwater_api::clock::rfc3339;
+use headwater_api::json::Value;
+use headwater_api::options::{DeleteOptions, Freshness, ListOptions, Propagation, ReadAt};
+use headwater_api::status::Details;
+use headwater_api::{Object, Revision, Status};
+use headwater_cache::Filter;
+use headwater_store::{Guard, Key, Record};
+use http::StatusCode;
+
+use crate::admission::claims;
+use crate::admission::{Removal, admit_removal, is_namespace, is_released};
+use crate::answer::body;
+use crate::answer::body::Response;
+use crate::answer::status;
+use crate::kinds::custom;
+use crate::kinds::custom::conversion;
+use crate::kinds::registry::Served;
+use crate::object::{Current, canonical, finalizers, is_deleting, meta, metadata, wire};
+use crate::pipeline::{Call, Server};
+use crate::request::decode;
+use crate::request::route::{Resource, object_key};
+use crate::verbs::encode;
+use crate::verbs::read::{self, Page};
+use crate::verbs::write::{Beside, Stored, commit, put, seconds_from};
+
+const ORPHAN: &str = "orphan";
+const FOREGROUND: &str = "foregroundDeletion";
+
+/// Namespaces that stay (S10.3).
+const PROTECTED: &[&str] = &["default", "kube-system", "kube-public"];
+
+/// How long a pod may take if it does not say.
+const POD_GRACE_SECONDS: i64 = 30;
+
+/// DELETE on an object.
+pub(crate) async fn one(
+    server: &Server,
+    call: &Call,
+    resource: &Resource,
+    body: &Bytes,
+) -> Result<Response, Status> {
+    let options = decode::delete_options(call, &resource.kind, body)?;
+    let kind = &resource.kind;
+    warn_of_orphans(call, kind, &options);
+    let (key, name) = (resource.key(), resource.name.as_str());
+    let delete = Delete { server, call: Some(call), kind, key, name, options };
+    let deleted = delete.run().await?;
+    let code = match deleted.is_gone {
+        false if delete.options.orphan_dependents == Some(false) => StatusCode::ACCEPTED,
+        _ => StatusCode::OK,
+    };
+    if deleted.is_gone && !kind.traits.delete_returns_object {
+        let details = Details {
+            name: resource.name.clone(),
+            group: kind.group.to_string(),
+            kind: kind.plural.to_string(),
+            uid: deleted.object.uid().to_owned(),
+            ..Details::default()
+        };
+        let success = Status::success(0, Some(details));
+        return Ok(body::json(code, status::line(&success)));
+    }
+    let seen = encode::converted(kind, &deleted.object)?;
+    Ok(encode::one(server, call, kind, code, &seen))
+}
+
+/// Deletes an object on behalf of another request.
+pub(crate) async fn run(
+    server: &Server,
+    resource: &Resource,
+    options: DeleteOptions,
+) -> Result<(), Status> {
+    let (kind, name) = (&resource.kind, resource.name.as_str());
+    Delete { server, call: None, kind, key: resource.key(), name, options }.run().await.map(drop)
+}
+
+/// DELETE on a collection: not atomic, and the first error ends it (S2.46).
+pub(crate) async fn collection(
+    server: &Server,
+    call: &Call,
+    resource: &Resource,
+    body: &Bytes,
+) -> Result<Response, Status> {
+    let list = ListOptions::parse(&call.query, &resource.kind, resource.kind.storage())?;
+    resource.kind.check_fields(&list.fields)?;
+    let options = decode::delete_options(call, &resource.kind, body)?;
+    warn_of_orphans(call, &resource.kind, &options);
+    let filter = Filter {
+        namespace: resource.namespace.clone(),
+        labels: list.labels.clone(),
+        fields: list.fields.clone(),
+    };
+    let at = match &list.at {
+        ReadAt::Fresh(Freshness::Any) => &ReadAt::Fresh(Freshness::Latest),
+        // Collections are deleted page by page, and pages are of one state (S3.2).
+        ReadAt::Fresh(Freshness::NotOlderThan(at))
+            if call.query.text("resourceVersionMatch").is_empty() =>
+        {
+            &ReadAt::Exact(*at)
+        }
+        at => at,
+    };
+    let snapshot = read::snapshot(server, resource, at).await?;
+    let mut page = Page::cut(&snapshot, &filter, resource, &list, None);
+    page.gather(&snapshot, &filter);
+    let (kind, objects) = (&resource.kind, page.objects.clone());
+    // What is answered is made first: it may fail, and then nothing is deleted.
+    page.convert(server, resource, &snapshot, &filter).await?;
+    for object in &objects {
+        let key = object_key(object.namespace(), object.name());
+        let options = options.clone();
+        let call = Some(call);
+        match (Delete { server, call, kind, key, name: object.name(), options }).run().await {
+            Ok(_) => {}
+            Err(status) if status.code == 404 => {} // somebody else was faster
+            Err(status) => return Err(status),
+        }
+    }
+    Ok(encode::list(server, call, resource, &snapshot, page, filter, None).await)
+}
+
+/// Deletes an object whose kind goes away; that it is gone already is as good.
+pub(crate) async fn forget(
+    server: &Server,
+    kind: &Served,
+    object: Arc<Object>,
+) -> Result<(), Status> {
+    let key = object.key().to_owned();
+    let options = DeleteOptions::default();
+    let call = None;
+    match (Delete { server, call, kind, key, name: object.name(), options }).run().await {
+        Err(status) if status.code != 404 => Err(status),
+        _ => Ok(()),
+    }
+}
+
+/// One deletion.
+struct Delete<'a> {
+    server: &'a Server,
+    /// Who asks; nobody if the server cleans up after itself.
+    call: Option<&'a Call>,
+    kind: &'a Served,
+    key: String,
+    name: &'a str,
+    options: DeleteOptions,
+}
+
+/// What became of a deletion.
+struct Deleted {
+    object: Object,
+    is_gone: bool,
+}
+
+/// What became of one try.
+enum Tried {
+    Done(Deleted),
+    /// Somebody wrote first; this is there now.
+    Again(Option<Record>),
+}
+
+/// What is to be done with the present state.
+enum Plan {
+    /// It is marked already, and nothing about that changes.
+    Keep,
+    /// It is marked, and stays until what holds it lets go.
+    Mark(Value),
+    /// It is removed.
+    Remove,
+    /// It is marked, and removed in the same breath: watchers see both (S2.45).
+    MarkAndRemove(Value),
+}
+
+impl Delete<'_> {
+    async fn run(&self) -> Result<Deleted, Status> {
+        if is_namespace(self.kind) && PROTECTED.contains(&self.name) {
+            let why = "this namespace may not be deleted";
+            return Err(status::forbidden("", "namespaces", self.name, why));
+        }
+        let cache = self.server.cache();
+        cache.consistent().await.map_err(|error| status::from_cache(&error))?;
+        let snapshot = cache.snapshot(&cache.resource(&self.kind.prefix));
+        let mut current = snapshot.get(&self.key).map(|object| Current::of(object)).transpose()?;
+        loop {
+            let Some(state) = &current else {
+                return Err(status::not_found(self.kind, self.name));
+            };
+            self.check_preconditions(state)?;
+            self.admit(state).await?;
+            match self.attempt(state).await? {
+                Tried::Done(deleted) => return Ok(deleted),
+                Tried::Again(actual) => {
+                    let actual = actual.as_ref().map(|record| Current::read(self.kind, record));
+                    current = actual.transpose()?;
+                }
+            }
+        }
+    }
+
+    async fn admit(&self, current: &Current) -> Result<(), Status> {
+        let Some(call) = self.call else { return Ok(()) };
+        let removal = Removal {
+            kind: self.kind,
+            namespace: meta(&current.value, "namespace"),
+            name: self.name,
+            object: &current.value,
+            dry_run: self.options.dry_run,
+        };
+        admit_removal(self.server, call, removal).await
+    }
+
+    async fn attempt(&self, current: &Current) -> Result<Tried, Status> {
+        let plan = self.plan(&current.value);
+        let is_gone = matches!(plan, Plan::Remove | Plan::MarkAndRemove(_));
+        let (value, marks) = match plan {
+            Plan::Keep => {
+                let shown = self.shown(&current.value, false).await?;
+                return self.done(&shown, current.revision, false);
+            }
+            Plan::Remove => (current.value.clone(), false),
+            Plan::Mark(value) | Plan::MarkAndRemove(value) => (value, true),
+        };
+        // Before anything is stored: what cannot be answered is not done.
+        let shown = self.shown(&value, is_gone).await?;
+        if self.options.dry_run {
+            return self.done(&shown, current.revision, is_gone);
+        }
+        let mut revision = current.revision;
+        if marks {
+            let (key, bytes) = (self.store_key(), canonical(&value));
+            match put(self.server, self.kind, key, Guard::At(revision), bytes.into()).await? {
+                Stored::At(marked) => revision = marked,
+                Stored::Forestalled(actual) => return Ok(Tried::Again(actual)),
+                Stored::Contended => return Err(status::internal("nothing is beside a mark")),
+            }
+        }
+        if is_gone {
+            match self.remove(current, revision).await? {
+                Stored::At(_) if marks => {}
+                Stored::At(removed) => revision = removed,
+                Stored::Forestalled(actual) => return Ok(Tried::Again(actual)),
+                Stored::Contended => return Err(status::internal("a deletion was contended")),
+            }
+        }
+        self.done(&shown, revision, is_gone)
+    }
+
+    /// What is answered, in the form of the request where a webhook makes that. An object that is
+    /// gone is not shown, and nobody looks at what the server itself deletes.
+    async fn shown<'a>(&self, value: &'a Value, is_gone: bool) -> Result<Cow<'a, Value>, Status> {
+        if self.kind.conversion().is_none() || is_gone || self.call.is_none() {
+            return Ok(Cow::Borrowed(value));
+        }
+        conversion::tree(self.server, self.kind, value.clone()).await.map(Cow::Owned)
+    }
+
+    /// Removes the object and what is kept beside it.
+    async fn remove(&self, current: &Current, at: Revision) -> Result<Stored, Status> {
+        loop {
+            let beside = claims::beside(self.server, self.kind, Some(&current.value), None)?;
+            let write = Beside(beside).remove(self.store_key(), at);
+            match commit(self.server, write).await? {
+                Stored::Contended => {
+                    let cache = self.server.cache();
+                    cache.consistent().await.map_err(|error| status::from_cache(&error))?;
+                }
+                stored => return Ok(stored),
+            }
+        }
+    }
+
+    fn done(&self, value: &Value, revision: Revision, is_gone: bool) -> Result<Tried, Status> {
+        let object = wire(&canonical(value), revision)?;
+        Ok(Tried::Done(Deleted { object, is_gone }))
+    }
+
+    fn store_key(&self) -> Key {
+        Key::in_collection(&self.kind.prefix, &self.key)
+    }
+
+    fn check_preconditions(&self, current: &Current) -> Result<(), Status> {
+        let conflict = |why: String| {
+            let kind = &self.kind.kind.kind;
+            let name = self.name;
+            let message = format!("Operation cannot be fulfilled on {kind} \"{name}\": {why}");
+            let details = Details {
+                name: name.into(),
+                group: self.kind.group.to_string(),
+                kind: kind.to_string(),
+                ..Details::default()
+            };
+            Status::failure(409, "Conflict", message).with_details(details)
+        };
+        let wanted = &self.options.preconditions;
+        let uid = meta(&current.value, "uid");
+        if let Some(asked) = wanted.uid.as_deref().filter(|asked| *asked != uid) {
+            return Err(conflict(format!(
+                "the UID in the precondition ({asked}) does not match the UID in record ({uid}). The object might have been deleted and then recreated"
+            )));
+        }
+        let version = current.revision.to_string();
+        let asked = wanted.resource_version.as_deref();
+        if let Some(asked) = asked.filter(|asked| *asked != version) {
+            return Err(conflict(format!(
+                "the ResourceVersion in the precondition ({asked}) does not match the ResourceVersion in record ({version}). The object might have been modified"
+            )));
+        }
+        Ok(())
+    }
+
+    fn plan(&self, current: &Value) -> Plan {
+        let mut value = current.clone();
+        self.propagate(&mut value);
+        if self.kind.traits.graceful {
+            return self.plan_graceful(current, value);
+        }
+        if is_deleting(current) {
+            return match (is_released(self.kind, &value), value == *current) {
+                (true, _) => Plan::Remove,
+                (false, true) => Plan::Keep,
+                (false, false) => Plan::Mark(value),
+            };
+        }
+        self.stamp(&mut value, 0);
+        if is_released(self.kind, &value) { Plan::Remove } else { Plan::Mark(value) }
+    }
+
+    /// Pods: the period is the option's, else the pod's; what runs nowhere goes at once.
+    fn plan_graceful(&self, current: &Value, mut value: Value) -> Plan {
+        let phase = current["status"]["phase"].as_str().unwrap_or_default();
+        let idle = current["spec"]["nodeName"].as_str().unwrap_or_default().is_empty()
+            || matches!(phase, "Succeeded" | "Failed");
+        let own = current["spec"]["terminationGracePeriodSeconds"].as_i64();
+        let asked = self.options.grace_period_seconds;
+        let period = match asked.or(own).unwrap_or(POD_GRACE_SECONDS) {
+            _ if idle => 0,
+            negative if negative < 0 => 1,
+            period => period,
+        };
+        if is_deleting(current) {
+            let before = current["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
+            // Only an explicit, shorter period changes a deletion that is under way.
+            if period < before && asked.is_some() {
+                self.shorten(&mut value, before, period);
+            } else if before > 0 && value == *current {
+                return Plan::Keep;
+            }
+        } else {
+            self.stamp(&mut value, period);
+        }
+        match (is_released(self.kind, &value), value == *current) {
+            (true, true) => Plan::Remove,
+            (true, false) => Plan::MarkAndRemove(value),
+            (false, true) => Plan::Keep,
+            (false, false) => Plan::Mark(value),
+        }
+    }
+
+    /// Sets the marks of a deletion that begins now.
+    fn stamp(&self, value: &mut Value, period: i64) {
+        if custom::is_definition(self.kind) {
+            return custom::conditions::begin_deletion(value, self.server.now());
+        }
+        let when = rfc3339(seconds_from(self.server.now(), period));
+        let is_namespace = is_namespace(self.kind);
+        if is_namespace {
+            value["status"]["phase"] = "Terminating".into();
+        }
+        let metadata = metadata(value);
+        metadata.insert("deletionTimestamp".into(), when.into());
+        if !is_namespace {
+            metadata.insert("deletionGracePeriodSeconds".into(), period.into());
+        }
+        let generation = metadata.get("generation").and_then(Value::as_i64).unwrap_or(0);
+        if generation > 0 {
+            metadata.insert("generation".into(), (generation + 1).into());
+        }
+    }
+
+    fn shorten(&self, value: &mut Value, before: i64, period: i64) {
+        let metadata = metadata(value);
+        let when = metadata.get("deletionTimestamp").and_then(Value::as_str);
+        let when = when.and_then(|text| text.parse().ok()).unwrap_or_else(|| self.server.now());
+        let when = rfc3339(seconds_from(when, period - before));
+        metadata.insert("deletionTimestamp".into(), when.into());
+        metadata.insert("deletionGracePeriodSeconds".into(), period.into());
+    }
+
+    /// Finalizers of the garbage collector, as the policy wants them (S2.44).
+    fn propagate(&self, value: &mut Value) {
+        if self.kind.traits.no_garbage_collection {
+            return;
+        }
+        let policy = match (self.options.propagation, self.options.orphan_dependents) {
+            (Some(policy), _) => policy,
+            (None, Some(true)) => Propagation::Orphan,
+            (None, Some(false)) => Propagation::Background,
+            (None, None) if self.kind.traits.orphans && !is_decided(value) => Propagation::Orphan,
+            (None, None) => return, // the finalizers that are there decide
+        };
+        let wanted = match policy {
+            Propagation::Orphan => Some(ORPHAN),
+            Propagation::Foreground => Some(FOREGROUND),
+            Propagation::Background => None,
+        };
+        let mut list: Vec<String> = finalizers(value)
+            .into_iter()
+            .filter(|finalizer| ![ORPHAN, FOREGROUND].contains(finalizer))
+            .map(str::to_owned)
+            .collect();
+        list.extend(wanted.map(str::to_owned));
+        let metadata = metadata(value);
+        if list.is_empty() {
+            metadata.remove("finalizers");
+        } else {
+            metadata.insert("finalizers".into(), list.into());
+        }
+    }
+}
+
+/// Whoever deletes a Job seldom means to leave its pods behind.
+fn warn_of_orphans(call: &Call, kind: &Served, options: &DeleteOptions) {
+    let is_silent = options.propagation.is_none() && options.orphan_dependents.is_none();
+    if is_silent && kind.traits.orphans && kind.plural == "jobs" {
+        call.warn(["child pods are preserved by default when jobs are deleted; set \
+             propagationPolicy=Background to remove them or set propagationPolicy=Orphan to \
+             suppress this warning"]);
+    }
+}
+
+/// Whether a finalizer of the garbage collector says already what becomes of dependents.
+fn is_decided(value: &Value) -> bool {
+    finalizers(value).iter().any(|finalizer| [ORPHAN, FOREGROUND].contains(finalizer))
+}

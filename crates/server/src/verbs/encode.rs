@@ -1,0 +1,529 @@
+//! Encoding: objects, lists and events in the representation a client asked for.
+//!
+//! River: snapshot, events → **encode** → HTTP body. The whole object as JSON is sent from shared
+//! bytes; the other representations are made from it, and events at most once each.
+
+mod bookmark;
+mod chunk;
+pub(crate) mod gzip;
+
+use std::sync::Arc;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use headwater_api::accept::{Encoding, IncludeObject, MetaVersion, Representation, Shape};
+use headwater_api::json::{Value, json};
+use headwater_api::object::{FRAME_END, frame};
+use headwater_api::table::{Headings, ListMeta, View, partial};
+use headwater_api::{EventType, Object, Revision, Status};
+use headwater_cache::{Event, Events, Filter, Snapshot};
+use http::StatusCode;
+use http::header::{self, HeaderName, HeaderValue};
+use jiff::Timestamp;
+
+use self::chunk::{Chunk, PIECE_MIN};
+use crate::answer::body::{self, CHUNK, Data, Piece, Response};
+use crate::answer::status;
+use crate::kinds::custom::{conversion, form};
+use crate::kinds::registry::Served;
+use crate::object::{canonical, packed_tree, tree, wire};
+use crate::pipeline::{Call, Server};
+use crate::request::fairness::ListPlace;
+use crate::request::route::Resource;
+use crate::verbs::read::Page;
+use crate::verbs::write::{Written, from_storage};
+
+/// One object, in the form of the request, as an answer.
+pub(crate) fn one(
+    server: &Server,
+    call: &Call,
+    kind: &Served,
+    code: StatusCode,
+    object: &Object,
+) -> Response {
+    let bytes = match call.representation.shape {
+        Shape::Whole => object.bytes(),
+        Shape::Metadata { version } => {
+            let mut out = BytesMut::new();
+            partial::write(&mut out, version, object);
+            out.freeze()
+        }
+        Shape::Table { version, include } => {
+            let mut out = BytesMut::new();
+            view(kind, version, include).write_object(&mut out, object, server.now());
+            out.freeze()
+        }
+    };
+    json_answer(call, code, bytes)
+}
+
+/// What was written, in the form that was asked for.
+pub(crate) fn written(
+    server: &Server,
+    call: &Call,
+    kind: &Served,
+    written: &Written,
+) -> Result<Response, Status> {
+    let Written { code, answer } = written;
+    if matches!(call.representation.shape, Shape::Whole) && !kind.is_converted() {
+        return Ok(json_answer(call, *code, answer.bytes()?));
+    }
+    let object = answer.object()?;
+    let seen = converted(kind, &object)?;
+    Ok(one(server, call, kind, *code, &seen))
+}
+
+/// A tree as an answer: what is not stored, such as a Scale or a review.
+pub(crate) fn value(call: &Call, code: StatusCode, value: &Value) -> Response {
+    json_answer(call, code, headwater_api::json::to_vec(value).into())
+}
+
+fn json_answer(call: &Call, code: StatusCode, json: Bytes) -> Response {
+    if call.representation.encoding == Encoding::Yaml {
+        return yaml(code, &json);
+    }
+    let chunks = futures::stream::iter([json.into(), "\n".into()]);
+    // Two chunks that are at hand: this never waits.
+    futures::executor::block_on(body::json_chunks(code, call.finish, chunks))
+}
+
+fn yaml(code: StatusCode, json: &[u8]) -> Response {
+    match tree(json) {
+        Ok(value) => {
+            let text = headwater_api::yaml::to_string(&value);
+            body::answer(code, "application/yaml", body::full(text))
+        }
+        Err(status) => status::response(&status),
+    }
+}
+
+/// An error as an answer, in the encoding the client asked for.
+pub(crate) fn status(call: &Call, status: &Status) -> Response {
+    let mut response = status::response(status);
+    if Encoding::for_errors(call.header(header::ACCEPT)) == Encoding::Yaml {
+        let made = yaml(response.status(), &status.to_json());
+        *response.body_mut() = made.into_body();
+        body::set(&mut response, header::CONTENT_TYPE, "application/yaml");
+    }
+    response
+}
+
+/// All warnings together may take this much; beyond it each is cut (S1.44).
+const WARNINGS_MAX: usize = 4096;
+const WARNING_MAX: usize = 256;
+
+/// Adds `Warning` headers, each text once (S1.44).
+pub(crate) fn warn(response: &mut Response, warnings: &[String]) {
+    static WARNING: HeaderName = HeaderName::from_static("warning");
+    let total: usize = warnings.iter().map(String::len).sum();
+    let mut seen: Vec<&str> = Vec::new();
+    let mut sent = 0;
+    for text in warnings {
+        let mut cut = text.as_str();
+        if total > WARNINGS_MAX {
+            let end = (0..=cut.len().min(WARNING_MAX)).rev().find(|at| cut.is_char_boundary(*at));
+            cut = &cut[..end.unwrap_or(0)];
+        }
+        sent += cut.len();
+        if seen.contains(&cut) || sent > WARNINGS_MAX {
+            continue;
+        }
+        seen.push(cut);
+        let escaped = cut.replace('\\', "\\\\").replace('"', "\\\"");
+        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{escaped}\"")) {
+            response.headers_mut().append(WARNING.clone(), value);
+        }
+    }
+}
+
+/// An object in the form of the request: the stored one, or one made from it.
+pub(crate) enum Seen<'a> {
+    Same(&'a Object),
+    Made(Arc<Object>),
+}
+
+impl std::ops::Deref for Seen<'_> {
+    type Target = Object;
+
+    fn deref(&self) -> &Object {
+        match self {
+            Seen::Same(object) => object,
+            Seen::Made(object) => object,
+        }
+    }
+}
+
+/// An object of the cache in the form of the request.
+pub(crate) async fn read<'a>(
+    server: &Server,
+    kind: &Served,
+    object: &'a Arc<Object>,
+) -> Result<Seen<'a>, Status> {
+    if kind.conversion().is_none() {
+        return converted(kind, object);
+    }
+    let mut made = conversion::objects(server, kind, std::slice::from_ref(object)).await?;
+    Ok(made.pop().map_or(Seen::Same(object), Seen::Made))
+}
+
+/// An object in the form of the request, if it is not one that a webhook made.
+pub(crate) fn converted<'a>(kind: &Served, object: &'a Object) -> Result<Seen<'a>, Status> {
+    if !kind.is_converted() {
+        return Ok(Seen::Same(object));
+    }
+    if let Some(bytes) = form::respelled(kind, object) {
+        return Ok(Seen::Made(Arc::new(wire(&bytes, object.revision())?)));
+    }
+    let mut value = packed_tree(object.as_slice())?;
+    from_storage(kind, &mut value);
+    Ok(Seen::Made(Arc::new(wire(&canonical(&value), object.revision())?)))
+}
+
+/// The table view of a kind.
+fn view(kind: &Served, version: MetaVersion, include: IncludeObject) -> View<'_> {
+    View { columns: kind.columns(), version, include }
+}
+
+/// Whether this is the first table of a stream: only that one defines its columns (S4.51).
+fn headings(sent: &mut bool) -> Headings {
+    if std::mem::replace(sent, true) { Headings::Omitted } else { Headings::Shown }
+}
+
+/// A list as an answer.
+pub(crate) async fn list(
+    server: &Server,
+    call: &Call,
+    resource: &Resource,
+    snapshot: &Snapshot,
+    page: Page,
+    filter: Filter,
+    place: Option<ListPlace>,
+) -> Response {
+    let kind = Arc::clone(&resource.kind);
+    let source = match page.is_complete {
+        true => Source::All { snapshot: snapshot.clone(), after: page.after, filter },
+        false => Source::Page(page.objects.into_iter()),
+    };
+    let mut chunks = Chunks {
+        kind,
+        shape: call.representation.shape,
+        revision: snapshot.revision(),
+        continue_token: page.continue_token,
+        remaining: page.remaining,
+        now: server.now(),
+        source,
+        state: ChunkState::Head { pending: Vec::new().into_iter() },
+        _place: place,
+    };
+    if call.representation.encoding == Encoding::Yaml {
+        let json: Vec<u8> = chunks.flat_map(Bytes::from).collect();
+        return yaml(StatusCode::OK, &json);
+    }
+    let may_be_blocks = !resource.kind.custom && chunks.is_of_stored_bytes();
+    if call.finish.gzip && !call.finish.pretty && may_be_blocks {
+        let first = chunks.source.some();
+        let size: usize = first.iter().map(|object| object.item_tail().len()).sum();
+        if size > body::GZIP_ABOVE {
+            let blocks = gzip::Gzipped::new(chunks, server.blocks().clone(), first);
+            let body = body::stream(futures::stream::iter(blocks));
+            return body::gzipped(StatusCode::OK, body);
+        }
+        let pending = first.into_iter();
+        chunks.state = ChunkState::Head { pending };
+    }
+    body::json_chunks(StatusCode::OK, call.finish, futures::stream::iter(chunks)).await
+}
+
+/// Where the items of a list come from.
+enum Source {
+    /// The objects of one page.
+    Page(std::vec::IntoIter<Arc<Object>>),
+    /// Everything that matches, read from the snapshot as the client takes it.
+    All { snapshot: Snapshot, after: Option<String>, filter: Filter },
+}
+
+/// Objects that are looked at before a chunk is sent, at most.
+const LOOK_MAX: usize = 512;
+
+impl Source {
+    /// Some of the next objects; empty at the end.
+    fn some(&mut self) -> Vec<Arc<Object>> {
+        match self {
+            Source::Page(objects) => objects.by_ref().take(LOOK_MAX).collect(),
+            Source::All { snapshot, after, filter } => {
+                let objects: Vec<Arc<Object>> =
+                    snapshot.select(filter, after.as_deref()).take(LOOK_MAX).cloned().collect();
+                if let Some(last) = objects.last() {
+                    *after = Some(last.key().to_owned());
+                }
+                objects
+            }
+        }
+    }
+}
+
+/// The body of a list, chunk by chunk: however long it is, one chunk is in memory.
+struct Chunks {
+    kind: Arc<Served>,
+    shape: Shape,
+    revision: Revision,
+    continue_token: String,
+    remaining: Option<usize>,
+    now: Timestamp,
+    source: Source,
+    state: ChunkState,
+    _place: Option<ListPlace>,
+}
+
+enum ChunkState {
+    /// Some objects may have been read already.
+    Head {
+        pending: std::vec::IntoIter<Arc<Object>>,
+    },
+    /// Objects that are not written yet.
+    Items {
+        pending: std::vec::IntoIter<Arc<Object>>,
+        first: bool,
+    },
+    End,
+}
+
+impl Iterator for Chunks {
+    type Item = Data;
+
+    fn next(&mut self) -> Option<Data> {
+        let (takes_pieces, mut chunk) = (self.is_of_stored_bytes(), Chunk::default());
+        loop {
+            match &mut self.state {
+                ChunkState::End => return chunk.some(),
+                ChunkState::Head { pending } => {
+                    let pending = std::mem::take(pending);
+                    self.head(chunk.written(0));
+                    self.state = ChunkState::Items { pending, first: true };
+                }
+                ChunkState::Items { pending, first } => {
+                    let Some(object) = pending.next() else {
+                        let some = self.source.some();
+                        if some.is_empty() {
+                            chunk.written(0).put_slice(b"]}\n");
+                            self.state = ChunkState::End;
+                        } else {
+                            *pending = some.into_iter();
+                        }
+                        continue;
+                    };
+                    let (is_first, left) = (std::mem::take(first), pending.len() + 1);
+                    let size = object.as_slice().len();
+                    if takes_pieces && size >= PIECE_MIN {
+                        self.piece(object, is_first, &mut chunk);
+                    } else {
+                        let out = chunk.written(left * (size + 1));
+                        if !is_first {
+                            out.put_slice(b",");
+                        }
+                        self.item(&object, out);
+                    }
+                    if chunk.len() >= CHUNK {
+                        return chunk.some();
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Chunks {
+    /// Whether an item is made of nothing but the bytes of its object.
+    fn is_of_stored_bytes(&self) -> bool {
+        self.shape == Shape::Whole && !self.kind.is_converted()
+    }
+
+    /// An item of stored bytes.
+    fn piece(&self, object: Arc<Object>, is_first: bool, chunk: &mut Chunk) {
+        match (self.kind.custom, is_first) {
+            (true, true) => chunk.push(b"", Piece::Whole(object)),
+            (true, false) => chunk.push(b",", Piece::Whole(object)),
+            (false, true) => chunk.push(b"{", Piece::Tail(object)),
+            (false, false) => chunk.push(b",{", Piece::Tail(object)),
+        }
+    }
+
+    fn head(&self, out: &mut BytesMut) {
+        let (kind, api_version) = match self.shape {
+            Shape::Whole => (self.kind.list_kind.to_string(), self.kind.api_version()),
+            Shape::Metadata { version } => {
+                ("PartialObjectMetadataList".to_owned(), version.api_version().to_owned())
+            }
+            Shape::Table { version, include } => {
+                let meta = ListMeta {
+                    revision: self.revision,
+                    continue_token: &self.continue_token,
+                    remaining: self.remaining.map(|count| count as u64),
+                };
+                return view(&self.kind, version, include).write_head(out, &meta, Headings::Shown);
+            }
+        };
+        let mut metadata = json!({ "resourceVersion": self.revision.to_string() });
+        // Custom resources show the key always (S3.10).
+        if self.kind.custom || !self.continue_token.is_empty() {
+            metadata["continue"] = self.continue_token.clone().into();
+        }
+        if let Some(remaining) = self.remaining {
+            metadata["remainingItemCount"] = remaining.into();
+        }
+        let head = format!(
+            "{{\"kind\":\"{kind}\",\"apiVersion\":\"{api_version}\",\"metadata\":{metadata},\"items\":["
+        );
+        out.put_slice(head.as_bytes());
+    }
+
+    fn item(&self, object: &Object, out: &mut BytesMut) {
+        // An object that cannot be converted was accepted by us, so it can be: the stored form
+        // is a last resort.
+        let seen = converted(&self.kind, object).unwrap_or(Seen::Same(object));
+        match self.shape {
+            Shape::Whole if self.kind.custom => out.put_slice(seen.as_slice()),
+            Shape::Whole => {
+                out.put_slice(b"{");
+                out.put_slice(seen.item_tail());
+            }
+            Shape::Metadata { version } => partial::write(out, version, &seen),
+            Shape::Table { version, include } => {
+                view(&self.kind, version, include).write_row(out, &seen, self.now);
+            }
+        }
+    }
+}
+
+/// Frames of one watch.
+#[derive(Clone)]
+pub(crate) struct Frames {
+    pub(crate) kind: Arc<Served>,
+    pub(crate) representation: Representation,
+    pub(crate) server: Server,
+    /// Column definitions were sent: they come with the first event only (S4.51).
+    pub(crate) columns_sent: bool,
+}
+
+impl Frames {
+    /// The frame of a change; `made` is its object where a webhook was asked.
+    pub(crate) fn event(&mut self, event: &Event, made: Option<&Arc<Object>>) -> Bytes {
+        let made = made.filter(|made| !Arc::ptr_eq(made, event.object()));
+        let Some(key) = self.key(made.is_some()) else { return event.frame() };
+        let headings = headings(&mut self.columns_sent);
+        event.encoded(key ^ u64::from(headings == Headings::Shown), |object, event| {
+            self.frame(event, made.map_or(object, |made| made), headings)
+        })
+    }
+
+    /// The frames of some changes as one chunk; `made` are their objects where a webhook was asked.
+    pub(crate) fn events(&mut self, events: &Arc<Events>, made: &[Arc<Object>]) -> Data {
+        let key = self.key(false);
+        // The first may define columns, and what was made was made for this watch alone.
+        if !made.is_empty() || (key.is_some() && !self.columns_sent) {
+            let frames =
+                events.iter().enumerate().map(|(at, event)| self.event(event, made.get(at)));
+            return frames.collect::<Vec<Bytes>>().concat().into();
+        }
+        if key.is_none() && !Events::are_shared(events) {
+            return lone(events);
+        }
+        events.joined(key.unwrap_or_default(), |event| self.event(event, None)).into()
+    }
+
+    /// The frames of some objects of the initial state as one chunk. Where a webhook makes them, they
+    /// are in the form of the request.
+    pub(crate) fn initial(&mut self, objects: &[Arc<Object>]) -> Data {
+        let (is_stored, mut chunk) = (self.key(false).is_none(), Chunk::default());
+        let prefix = EventType::Added.prefix();
+        for (index, object) in objects.iter().enumerate() {
+            let size = object.as_slice().len();
+            let room = (objects.len() - index) * (size + prefix.len() + FRAME_END.len());
+            if is_stored && size >= PIECE_MIN && object.event() == EventType::Added {
+                chunk.push(b"", Piece::Frame(object.clone()));
+            } else if is_stored && size >= PIECE_MIN {
+                chunk.push(prefix.as_bytes(), Piece::Whole(object.clone()));
+                chunk.written(0).put_slice(FRAME_END.as_bytes());
+            } else if is_stored {
+                let out = chunk.written(room);
+                out.put_slice(prefix.as_bytes());
+                out.put_slice(object.as_slice());
+                out.put_slice(FRAME_END.as_bytes());
+            } else {
+                let headings = headings(&mut self.columns_sent);
+                chunk.written(0).put_slice(&self.frame(EventType::Added, object, headings));
+            }
+        }
+        chunk.some().unwrap_or_else(|| Bytes::new().into())
+    }
+
+    /// What tells this representation from others; `None` is the stored bytes. Its last bit is
+    /// left for "with column definitions".
+    fn key(&self, is_made: bool) -> Option<u64> {
+        use std::hash::{DefaultHasher, Hash, Hasher};
+        let is_stored = !is_made && !self.kind.is_converted();
+        if self.representation.shape == Shape::Whole && is_stored {
+            return None;
+        }
+        let mut hasher = DefaultHasher::new();
+        (&self.kind.group, &self.kind.version, self.representation.shape).hash(&mut hasher);
+        Some((hasher.finish() | 2) & !1)
+    }
+
+    fn frame(&self, event: EventType, object: &Object, headings: Headings) -> Bytes {
+        let seen = converted(&self.kind, object).unwrap_or(Seen::Same(object));
+        match self.representation.shape {
+            Shape::Whole => frame(event, seen.as_slice()),
+            Shape::Metadata { version } => partial::event_frame(event, version, &seen),
+            Shape::Table { version, include } => {
+                let view = view(&self.kind, version, include);
+                view.event_frame(event, &seen, headings, self.server.now())
+            }
+        }
+    }
+
+    /// A bookmark; `mark` is the end of the initial events (S4.10, S4.11, S4.53).
+    pub(crate) fn bookmark(&mut self, revision: Revision, mark: bool) -> Bytes {
+        match self.representation.shape {
+            Shape::Whole => {
+                frame(EventType::Bookmark, &bookmark::object(&self.kind, revision, mark))
+            }
+            Shape::Metadata { version } => partial::bookmark_frame(version, revision, mark),
+            Shape::Table { version, include } => {
+                let headings = headings(&mut self.columns_sent);
+                let whole = (include == IncludeObject::Object)
+                    .then(|| bookmark::object(&self.kind, revision, mark));
+                let view = view(&self.kind, version, include);
+                view.bookmark_frame(revision, mark, headings, whole.as_deref())
+            }
+        }
+    }
+}
+
+/// The frames of events that are one watcher's alone.
+fn lone(events: &[Event]) -> Data {
+    if let [event] = events {
+        return event.frame().into();
+    }
+    let mut chunk = Chunk::default();
+    for (index, event) in events.iter().enumerate() {
+        let (frame, left) = (event.frame(), events.len() - index);
+        match frame.len() {
+            PIECE_MIN.. => chunk.push(b"", Piece::Bytes(frame)),
+            size => chunk.written(left * size).put_slice(&frame),
+        }
+    }
+    chunk.some().unwrap_or_else(|| Bytes::new().into())
+}
+
+/// The last frame of a stream that cannot go on.
+pub(crate) fn error_frame(status: &Status) -> Bytes {
+    frame(EventType::Error, &status.to_json())
+}
+
+/// A document in a chosen encoding.
+pub(crate) fn plain(call: &Call, encoding: Encoding, document: &Value) -> Response {
+    match encoding {
+        Encoding::Json => value(call, StatusCode::OK, document),
+        Encoding::Yaml => yaml(StatusCode::OK, document.to_string().as_bytes()),
+    }
+}

@@ -1,0 +1,90 @@
+//! A chunk of a streamed answer while it is made.
+//!
+//! Promise: large objects are not copied into it. They are sent from where they lie, with what is
+//! written for this answer between them.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+
+use crate::answer::body::{CHUNK, Data, Piece, Pieces};
+
+/// A chunk that is being made: what is written for this answer, and between that the bytes of
+/// objects, which stay where they are.
+#[derive(Default)]
+pub(super) struct Chunk {
+    pieces: Pieces,
+    /// What comes after the pieces.
+    written: BytesMut,
+}
+
+/// Objects from this size on stay where they are. So many as make a chunk are written at once; of
+/// smaller ones that would be little.
+pub(super) const PIECE_MIN: usize = 2048;
+
+impl Chunk {
+    pub(super) fn len(&self) -> usize {
+        self.pieces.remaining() + self.written.len()
+    }
+
+    /// Where to write, with room for a chunk at once, or for what is left if that is less: each time it
+    /// grows, all that is in it may be copied.
+    pub(super) fn written(&mut self, left: usize) -> &mut BytesMut {
+        if self.written.capacity() < CHUNK {
+            self.written.reserve(left.min(CHUNK + CHUNK / 4));
+        }
+        &mut self.written
+    }
+
+    /// Adds a piece, and a few bytes before it.
+    pub(super) fn push(&mut self, before: &'static [u8], piece: Piece) {
+        if !self.written.is_empty() {
+            self.written.put_slice(before);
+            self.pieces.push(Piece::Bytes(self.written.split().freeze()));
+        } else if !before.is_empty() {
+            self.pieces.push(Piece::Bytes(Bytes::from_static(before)));
+        }
+        self.pieces.push(piece);
+    }
+
+    pub(super) fn some(mut self) -> Option<Data> {
+        if self.pieces.remaining() == 0 {
+            return (!self.written.is_empty()).then(|| self.written.into());
+        }
+        if !self.written.is_empty() {
+            self.pieces.push(Piece::Bytes(self.written.freeze()));
+        }
+        Some(Data::Pieces(self.pieces.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_stay_where_they_lie_between_what_is_written() {
+        let large = Bytes::from(vec![b'x'; PIECE_MIN]);
+        let mut chunk = Chunk::default();
+        chunk.written(10).put_slice(b"[");
+        chunk.push(b"<", Piece::Bytes(large.clone()));
+        chunk.push(b",", Piece::Bytes(large.clone()));
+        chunk.written(10).put_slice(b"]");
+        assert_eq!(chunk.len(), 2 * PIECE_MIN + 4);
+        let Some(Data::Pieces(mut pieces)) = chunk.some() else { panic!("it has pieces") };
+        pieces.advance(2);
+        assert_eq!(pieces.chunk().as_ptr(), large.as_ptr());
+        pieces.advance(PIECE_MIN);
+        assert_eq!(pieces.chunk(), b",");
+        pieces.advance(1);
+        assert_eq!(pieces.chunk().as_ptr(), large.as_ptr());
+        pieces.advance(PIECE_MIN);
+        assert_eq!(pieces.chunk(), b"]");
+    }
+
+    #[test]
+    fn a_chunk_without_pieces_is_one() {
+        let mut chunk = Chunk::default();
+        assert!(Chunk::default().some().is_none());
+        chunk.written(0).put_slice(b"ab");
+        assert!(matches!(chunk.some(), Some(Data::Bytes(bytes)) if bytes == "ab"));
+    }
+}

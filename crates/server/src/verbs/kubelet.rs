@@ -1,0 +1,73 @@
+//! What only a kubelet could answer: logs, commands, ports of containers.
+//!
+//! River: route → **kubelet** → refused. Nothing runs here, so there is nothing to stream; but what
+//! can be told of a pod without its node is told as the reference tells it: that it is not there,
+//! that it has no such container, that no node has it yet.
+
+use headwater_api::Status;
+use headwater_api::json::Value;
+use headwater_api::options::Freshness;
+use http::StatusCode;
+
+use crate::answer::body::{self, Response};
+use crate::answer::status;
+use crate::object::{meta, tree};
+use crate::pipeline::{Call, Server};
+use crate::request::route::Resource;
+use crate::verbs::read;
+
+/// Answers for a pod that no node has, refuses for all others.
+pub(crate) async fn stream(
+    server: &Server,
+    call: &Call,
+    resource: &Resource,
+) -> Result<Response, Status> {
+    let what = resource.subresource.as_str();
+    if resource.kind.plural != "pods" || what == "proxy" {
+        return Err(not_served(what));
+    }
+    let pod = read::find(server, resource, Freshness::Latest).await?;
+    let pod = tree(pod.as_slice())?;
+    if what != "portforward" {
+        check_container(call.query.text("container"), &pod)?;
+    }
+    let is_placed = pod["spec"]["nodeName"].as_str().is_some_and(|node| !node.is_empty());
+    match what {
+        _ if is_placed => Err(not_served(what)),
+        // What has never run has said nothing.
+        "log" => Ok(body::text(StatusCode::OK, "")),
+        _ => {
+            let why = format!("pod {} does not have a host assigned", meta(&pod, "name"));
+            Err(status::bad_request(why))
+        }
+    }
+}
+
+fn check_container(asked: &str, pod: &Value) -> Result<(), Status> {
+    let name = meta(pod, "name");
+    let names = containers(pod);
+    let count = pod["spec"]["containers"].as_array().map_or(0, Vec::len);
+    match asked {
+        "" if count == 1 => Ok(()),
+        "" => Err(status::bad_request(format!(
+            "a container name must be specified for pod {name}, choose one of: [{}]",
+            names.join(" ")
+        ))),
+        asked if names.contains(&asked) => Ok(()),
+        asked => Err(status::bad_request(format!("container {asked} is not valid for pod {name}"))),
+    }
+}
+
+/// The names of all containers, in the order in which the reference lists them.
+fn containers(pod: &Value) -> Vec<&str> {
+    ["initContainers", "containers", "ephemeralContainers"]
+        .iter()
+        .flat_map(|list| pod["spec"][*list].as_array().into_iter().flatten())
+        .filter_map(|container| container["name"].as_str())
+        .collect()
+}
+
+/// What would need a kubelet, or a proxy to one.
+fn not_served(what: &str) -> Status {
+    status::not_implemented(format!("{what} needs a running container; this server runs none"))
+}

@@ -1,0 +1,149 @@
+//! Field management on its way: what it has to know of other versions is asked of a webhook.
+//!
+//! River: admission → **track** → store. The rules are free of I/O and say what they miss; here it is
+//! found out, and they run again.
+
+use headwater_api::json::Value;
+use headwater_api::{Status, managed};
+
+use super::Manager;
+use crate::admission::Untouched;
+use crate::answer::status;
+use crate::kinds::registry::Served;
+use crate::object::metadata;
+use crate::pipeline::Server;
+use crate::verbs::write::{Change, from_storage};
+
+/// An object, and how it looks in another version.
+pub(crate) struct Known {
+    pub(crate) object: Value,
+    pub(crate) to: String,
+    pub(crate) made: Value,
+}
+
+/// Why a change was not made.
+pub(crate) enum Unfinished {
+    /// It cannot be.
+    Refused(Status),
+    /// It has to be known first how an object looks in another version.
+    Unconverted { object: Box<Value>, to: String },
+}
+
+impl From<Status> for Unfinished {
+    fn from(status: Status) -> Unfinished {
+        Unfinished::Refused(status)
+    }
+}
+
+impl From<managed::Error> for Unfinished {
+    fn from(error: managed::Error) -> Unfinished {
+        match error {
+            managed::Error::Unconverted { object, to } => Unfinished::Unconverted { object, to },
+            error => Unfinished::Refused(error.into()),
+        }
+    }
+}
+
+/// Asks the change until it is made: it may want to know other versions of objects first.
+pub(crate) async fn changed(
+    server: &Server,
+    kind: &Served,
+    change: &mut impl Change,
+    current: &Value,
+) -> Result<Value, Status> {
+    for _ in 0..LEARN_MAX {
+        match change.attempt(current) {
+            Ok(new) => return Ok(new),
+            Err(Unfinished::Refused(status)) => return Err(status),
+            Err(Unfinished::Unconverted { object, to }) => {
+                change.learn(learn(server, kind, *object, to).await?);
+            }
+        }
+    }
+    Err(status::internal("managed fields are in too many versions"))
+}
+
+/// Objects that a webhook is asked about for the sake of one write's managers, at most.
+const LEARN_MAX: usize = 32;
+
+/// Brings `managedFields` up to date: they speak of the form of the request, and of what the
+/// client `made` where the server, webhooks and policies added to it. What those set is nobody's, as
+/// in Kubernetes.
+pub(crate) async fn track(
+    server: &Server,
+    manager: &mut Manager<'_>,
+    kind: &Served,
+    old: Option<&Value>,
+    new: &mut Value,
+    made: Option<Untouched>,
+) -> Result<(), Status> {
+    let entries = match made {
+        None => return track_all(server, manager, kind, old, new).await,
+        Some(Untouched::Entries(entries)) => entries,
+        Some(Untouched::Object(mut made)) => {
+            track_all(server, manager, kind, old, &mut made).await?;
+            managed::take(&mut made)
+        }
+    };
+    managed::take(new);
+    if let Some(entries) = entries {
+        managed::put(new, entries);
+    }
+    Ok(())
+}
+
+/// The same, of the whole object.
+async fn track_all(
+    server: &Server,
+    manager: &mut Manager<'_>,
+    kind: &Served,
+    old: Option<&Value>,
+    new: &mut Value,
+) -> Result<(), Status> {
+    if kind.conversion().is_none() {
+        return Ok(track_alike(manager, kind, old, new)?);
+    }
+    for _ in 0..LEARN_MAX {
+        let mut tracked = new.clone();
+        match manager.track(old, &mut tracked) {
+            Err(managed::Error::Unconverted { object, to }) => {
+                manager.learn(learn(server, kind, *object, to).await?);
+            }
+            done => {
+                *new = tracked;
+                return Ok(done?);
+            }
+        }
+    }
+    Err(status::internal("managed fields are in too many versions"))
+}
+
+/// Finds out how an object looks in another version.
+async fn learn(server: &Server, kind: &Served, object: Value, to: String) -> Result<Known, Status> {
+    let conversion = kind.conversion().ok_or_else(|| status::internal("there is no webhook"))?;
+    let made = conversion.tree(server, &to, object.clone()).await?;
+    Ok(Known { object, to, made })
+}
+
+pub(super) fn track_alike(
+    manager: &Manager<'_>,
+    kind: &Served,
+    old: Option<&Value>,
+    new: &mut Value,
+) -> Result<(), managed::Error> {
+    if !kind.is_converted() {
+        return manager.track(old, new);
+    }
+    let seen = |value: &Value| {
+        let mut value = value.clone();
+        from_storage(kind, &mut value);
+        value
+    };
+    let (old, mut asked) = (old.map(seen), seen(new));
+    manager.track(old.as_ref(), &mut asked)?;
+    match asked["metadata"]["managedFields"].take() {
+        Value::Null => metadata(new).remove("managedFields"),
+        fields => metadata(new).insert("managedFields".into(), fields),
+    };
+    Ok(())
+}

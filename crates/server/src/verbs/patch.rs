@@ -1,0 +1,190 @@
+//! PATCH: the present state, changed as the patch says.
+//!
+//! River: body → **patch** → write. A patch that does not name a resourceVersion is computed again
+//! on the newest state until it wins (S2.22).
+
+use bytes::Bytes;
+use headwater_api::decode::{Format, Parsed};
+use headwater_api::json::Value;
+use headwater_api::options::{FieldValidation, WriteOptions};
+use headwater_api::patch::{self, PatchType};
+use headwater_api::schema::Types;
+use headwater_api::{Status, managed};
+use http::header;
+
+use crate::answer::status;
+use crate::object::meta;
+use crate::pipeline::{Call, Server};
+use crate::request::decode;
+use crate::request::route::Resource;
+use crate::verbs::manage::Manager;
+use crate::verbs::manage::track::{Known, Unfinished};
+use crate::verbs::write::{Change, Update, Written, check_name, check_namespace};
+
+/// PATCH on an object.
+pub(crate) async fn patch(
+    server: &Server,
+    call: &Call,
+    resource: &Resource,
+    body: Bytes,
+) -> Result<Written, Status> {
+    let patch_type = PatchType::parse(call.header(header::CONTENT_TYPE), &resource.kind)?;
+    let options = match patch_type {
+        PatchType::Apply => WriteOptions::apply(&call.query)?,
+        _ => WriteOptions::patch(&call.query)?,
+    };
+    let Parsed { value: patch, duplicates } = match patch_type {
+        PatchType::Apply => configuration(&body)?,
+        _ => decode::patch(Format::Json, &body)?,
+    };
+    let manager = Manager::new(server, call, &resource.kind, &resource.subresource, &options);
+    let mut change = Patched {
+        call,
+        resource,
+        patch_type,
+        patch,
+        duplicates,
+        manager,
+        validation: options.field_validation,
+    };
+    Update { server, call, resource, options }.run(&mut change).await
+}
+
+/// What is applied is YAML. Most clients send JSON, which is YAML too and read faster as what it is.
+pub(crate) fn configuration(body: &Bytes) -> Result<Parsed, Status> {
+    if body.first() == Some(&b'{')
+        && let Ok(parsed) = decode::patch(Format::Json, body)
+        && parsed.duplicates.is_empty()
+    {
+        return Ok(parsed);
+    }
+    decode::patch(Format::Yaml, body)
+}
+
+struct Patched<'a> {
+    call: &'a Call,
+    resource: &'a Resource,
+    patch_type: PatchType,
+    patch: Value,
+    /// Paths of keys that the patch repeats.
+    duplicates: Vec<String>,
+    manager: Manager<'a>,
+    validation: FieldValidation,
+}
+
+impl Change for &mut Patched<'_> {
+    fn attempt(&mut self, current: &Value) -> Result<Value, Unfinished> {
+        if self.patch_type != PatchType::Apply {
+            return Ok(self.apply(current)?);
+        }
+        let value = self.manager.apply(Some(current), &self.patch)?;
+        Ok(self.checked_aside(value)?)
+    }
+
+    fn apply(&mut self, current: &Value) -> Result<Value, Status> {
+        let patch = self.patch.clone();
+        let mut value = current.clone();
+        // The entries of managers are text until somebody wants to change them.
+        let aside = match speaks_of_managers(self.patch_type, &patch) {
+            true => {
+                managed::unpack(&mut value);
+                None
+            }
+            false => managed::take(&mut value),
+        };
+        let mut value = self.patched(self.patch_type, value, patch)?;
+        value = self.checked(value)?;
+        if let Some(entries) = aside {
+            managed::put(&mut value, entries);
+        }
+        Ok(value)
+    }
+
+    fn learn(&mut self, known: Known) {
+        self.manager.learn(known);
+    }
+
+    /// An apply creates what is not there.
+    fn absent(&mut self) -> Result<Option<Value>, Status> {
+        if self.patch_type != PatchType::Apply || !self.resource.subresource.is_empty() {
+            return Ok(None);
+        }
+        let uid = meta(&self.patch, "uid");
+        if !uid.is_empty() {
+            let why = format!(
+                "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+            );
+            return Err(status::conflict(&self.resource.kind, &self.resource.name, &why));
+        }
+        let value = self.manager.apply(None, &self.patch)?;
+        self.checked_aside(value).map(Some)
+    }
+
+    fn is_managed(&self) -> bool {
+        self.patch_type == PatchType::Apply
+    }
+}
+
+impl Patched<'_> {
+    fn patched(
+        &self,
+        patch_type: PatchType,
+        mut value: Value,
+        patch: Value,
+    ) -> Result<Value, Status> {
+        match patch_type {
+            PatchType::Json => patch::json(&mut value, patch)?,
+            PatchType::Strategic => {
+                let of = Types::builtin().of(&self.resource.kind);
+                patch::strategic(&mut value, patch, of.ok_or_else(status::no_such_resource)?)?;
+            }
+            PatchType::Merge | PatchType::Apply => patch::merge(&mut value, patch)?,
+        }
+        Ok(value)
+    }
+
+    /// Checks an object whose entries of managers are as they will be stored.
+    fn checked_aside(&mut self, mut value: Value) -> Result<Value, Status> {
+        let entries = managed::take(&mut value);
+        let mut value = self.checked(value)?;
+        if let Some(entries) = entries {
+            managed::put(&mut value, entries);
+        }
+        Ok(value)
+    }
+
+    fn checked(&mut self, mut value: Value) -> Result<Value, Status> {
+        check_name(&self.resource.name, &mut value)?;
+        check_namespace(&self.resource.kind, &self.resource.namespace, &mut value)?;
+        let (kind, duplicates) = (&self.resource.kind, &self.duplicates);
+        decode::patched(kind, self.call, self.validation, value, duplicates)
+    }
+}
+
+/// Whether a patch may read or change `metadata.managedFields`.
+fn speaks_of_managers(patch_type: PatchType, patch: &Value) -> bool {
+    let is_directive = |key: &str| key.starts_with('$');
+    match (patch_type, patch) {
+        (PatchType::Json, Value::Array(operations)) => operations.iter().any(|operation| {
+            ["path", "from"].iter().filter_map(|key| operation[*key].as_str()).any(|path| {
+                let mut steps = path.split('/').skip(1);
+                match (steps.next(), steps.next()) {
+                    (None, _) | (Some("metadata"), None | Some("managedFields")) => true,
+                    // A step may be spelled with escapes; then it is looked at in full.
+                    (first, second) => [first, second].iter().flatten().any(|s| s.contains('~')),
+                }
+            })
+        }),
+        (PatchType::Merge | PatchType::Strategic, Value::Object(members)) => {
+            members.keys().any(|key| is_directive(key))
+                || match members.get("metadata") {
+                    None => false,
+                    Some(Value::Object(metadata)) => {
+                        metadata.keys().any(|key| key == "managedFields" || is_directive(key))
+                    }
+                    Some(_) => true,
+                }
+        }
+        _ => true,
+    }
+}

@@ -1,0 +1,57 @@
+//! Subresources that speak another type than their object, and kinds that only answer.
+//!
+//! River: route → **subresource** → write. A Scale or a Binding is another view of an object and
+//! writes through it; a review is a question and leaves nothing behind.
+
+use bytes::Bytes;
+use headwater_api::Status;
+
+use crate::answer::body::Response;
+use crate::kinds::registry::Served;
+use crate::pipeline::{Call, Server};
+use crate::request::route::Resource;
+use crate::verbs::binding;
+use crate::verbs::kubelet;
+use crate::verbs::review;
+use crate::verbs::scale;
+use crate::verbs::token_request;
+
+/// Whether a subresource is written as its own object is: PUT and PATCH of the same type.
+pub(crate) fn is_a_door(name: &str) -> bool {
+    matches!(name, "" | "status" | "finalize" | "ephemeralcontainers" | "resize" | "approval")
+}
+
+/// Whether objects of the kind are never stored.
+pub(crate) fn is_transient(kind: &Served) -> bool {
+    matches!(&*kind.group, "authentication.k8s.io" | "authorization.k8s.io")
+        || (kind.plural == "bindings" && kind.group.is_empty())
+}
+
+/// GET on a subresource of another type.
+pub(crate) async fn get(
+    server: &Server,
+    call: &Call,
+    resource: &Resource,
+) -> Result<Response, Status> {
+    match resource.subresource.as_str() {
+        "scale" => scale::get(server, call, resource).await,
+        _ => kubelet::stream(server, call, resource).await,
+    }
+}
+
+/// POST, PUT or PATCH on a subresource of another type, or on a kind that is never stored.
+pub(crate) async fn write(
+    server: &Server,
+    call: &Call,
+    resource: &Resource,
+    body: Bytes,
+) -> Result<Response, Status> {
+    match (&*resource.kind.plural, resource.subresource.as_str()) {
+        (_, "scale") => scale::write(server, call, resource, body).await,
+        ("pods" | "bindings", "binding" | "") => binding::bind(server, call, resource, &body).await,
+        ("pods", "eviction") => binding::evict(server, call, resource, &body).await,
+        ("serviceaccounts", "token") => token_request::request(server, call, resource, &body).await,
+        (_, "") => review::review(server, call, resource, &body).await,
+        _ => kubelet::stream(server, call, resource).await,
+    }
+}

@@ -1,0 +1,320 @@
+//! Watch streams: a cursor of the cache becomes a body that does not end.
+//!
+//! River: watcher → frames → **watch** → HTTP. The stream reads from the cache only when the socket
+//! has taken what came before, so a slow client costs a cursor and delays nobody (R30).
+//! Promise: every chunk is whole frames (R40); what goes wrong after 200 is one ERROR event and the
+//! end of the stream (R41).
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::Stream;
+use headwater_api::options::{Freshness, Start as Asked, WatchOptions};
+use headwater_api::{Object, Revision, Status};
+use headwater_cache::{Event, Filter, Start, Step, Watcher};
+use http::StatusCode;
+use tokio::time::{Instant, Sleep};
+
+use crate::answer::body::{self, Data, Response};
+use crate::answer::status;
+use crate::front::identity::Peer;
+use crate::front::listen;
+use crate::kinds::custom::conversion;
+use crate::pipeline::{Call, Server};
+use crate::random;
+use crate::request::observe::Watched;
+use crate::request::route::Resource;
+use crate::verbs::encode::{Frames, error_frame};
+use crate::verbs::websocket;
+
+/// A bookmark is sent this long before a stream ends by its timeout (S4.12).
+const LAST_BOOKMARK: Duration = Duration::from_secs(2);
+
+/// Begins a watch.
+pub(crate) async fn start(
+    server: &Server,
+    call: &Call,
+    resource: &Resource,
+    upgrade: Option<hyper::upgrade::OnUpgrade>,
+    peer: &Peer,
+) -> Result<Response, Status> {
+    let kind = &resource.kind;
+    call.warn(kind.deprecation.as_ref().map(ToString::to_string));
+    if !kind.allows("watch") {
+        return Err(match kind.allows("list") {
+            true => status::verb_not_supported(kind, "watch"),
+            false => status::method_not_allowed(),
+        });
+    }
+    let options = WatchOptions::parse(&call.query, kind, kind.storage())?;
+    kind.check_fields(&options.fields)?;
+    let fields = match resource.name.as_str() {
+        "" => options.fields.clone(),
+        name => options.fields.clone().and_named(name)?,
+    };
+    let filter =
+        Filter { namespace: resource.namespace.clone(), labels: options.labels.clone(), fields };
+    let frames = Frames {
+        kind: Arc::clone(kind),
+        representation: call.representation,
+        server: server.clone(),
+        columns_sent: false,
+    };
+    let place = server.fairness().watch(&call.identity)?;
+    let watched = Watched::new(server.metrics(), kind, &resource.namespace, &resource.name, place);
+    // A stream must not outlive the credential that opened it.
+    let credential = call.identity.expires.map(|expires| {
+        Duration::try_from(expires.duration_since(server.now())).unwrap_or_default()
+    });
+    let mut stream =
+        Streaming::new(server.clone(), resource, filter, &options, frames, watched, credential);
+    if matches!(options.start, Asked::FromLatest | Asked::FromAny) {
+        stream.begin_now().await;
+    }
+    if websocket::is_asked_for(call) {
+        return websocket::upgrade(call, upgrade, peer, stream);
+    }
+    let body = body::stream(stream.chunks());
+    let mut response = body::answer(StatusCode::OK, call.representation.content_type(), body);
+    response.extensions_mut().insert(listen::LongRunning);
+    Ok(response)
+}
+
+/// One running watch.
+pub(crate) struct Streaming {
+    server: Server,
+    resource: Arc<headwater_cache::Resource>,
+    filter: Filter,
+    asked: Asked,
+    bookmarks: bool,
+    frames: Frames,
+    watched: Watched,
+    ends: Instant,
+    /// Fires when a bookmark is due or the stream ends. It lives as long as the stream, so that an
+    /// event costs no registration with the clock.
+    timer: Pin<Box<Sleep>>,
+    /// The highest revision on the stream so far.
+    sent: Revision,
+    phase: Phase,
+}
+
+enum Phase {
+    /// Nothing was done yet.
+    Starting,
+    /// The cursor moves.
+    Running(Box<Watcher>),
+    /// The last frame was sent.
+    Done,
+}
+
+impl Streaming {
+    fn new(
+        server: Server,
+        resource: &Resource,
+        filter: Filter,
+        options: &WatchOptions,
+        frames: Frames,
+        watched: Watched,
+        credential: Option<Duration>,
+    ) -> Streaming {
+        let now = Instant::now();
+        let asked = options.timeout.unwrap_or_else(|| spread(server.options().watch_timeout));
+        let lasts = credential.map_or(asked, |left| left.min(asked));
+        let ends = now + lasts;
+        let wake = wake(now, ends, server.options().bookmark_every);
+        Streaming {
+            resource: server.cache().resource(&resource.kind.prefix),
+            server,
+            filter,
+            asked: options.start,
+            bookmarks: options.bookmarks,
+            frames,
+            watched,
+            ends,
+            timer: Box::pin(tokio::time::sleep_until(wake)),
+            sent: Revision::ZERO,
+            phase: Phase::Starting,
+        }
+    }
+
+    /// The stream of chunks, each of one or more whole frames. In a box, because every chunk moves
+    /// it twice.
+    pub(crate) fn chunks(self) -> impl Stream<Item = Data> + Send {
+        futures::stream::unfold(Box::new(self), |mut streaming| async move {
+            let chunk = streaming.next().await?;
+            Some((chunk, streaming))
+        })
+    }
+
+    /// The next chunk; `None` is the clean end. A watch waits here for most of its life, so what is
+    /// done now and then has its future in a box that is gone afterwards.
+    pub(crate) async fn next(&mut self) -> Option<Data> {
+        loop {
+            match &mut self.phase {
+                Phase::Done => return None,
+                Phase::Starting => {
+                    if let Some(chunk) = Box::pin(self.begin()).await {
+                        return Some(chunk.into());
+                    }
+                }
+                Phase::Running(watcher) => {
+                    let step = tokio::select! {
+                        biased;
+                        () = self.timer.as_mut() => None,
+                        step = watcher.next() => Some(step),
+                        () = self.server.drained() => None,
+                    };
+                    let chunk = match step {
+                        Some(step) if self.frames.kind.conversion().is_some() => {
+                            Box::pin(self.take_converted(step)).await
+                        }
+                        Some(step) => self.take(step, &[]),
+                        None => self.tick().map(Data::from),
+                    };
+                    if chunk.is_some() {
+                        return chunk;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Begins before the client hears of it, so that what it does next is not missed.
+    async fn begin_now(&mut self) {
+        if self.begin().await.is_some() {
+            // It fails again where the client sees it, in the stream.
+            self.phase = Phase::Starting;
+        }
+    }
+
+    /// Waits for the freshness that was asked for, and makes the cursor.
+    async fn begin(&mut self) -> Option<Bytes> {
+        let cache = self.server.cache().clone();
+        let freshness = match self.asked {
+            Asked::Initial { at, .. } => at,
+            Asked::FromLatest => Freshness::Latest,
+            Asked::FromAny | Asked::After(_) => Freshness::Any,
+        };
+        let waited = match freshness {
+            Freshness::Any => Ok(Revision::ZERO),
+            Freshness::Latest => cache.consistent().await,
+            Freshness::NotOlderThan(revision) => cache.reach(revision).await,
+        };
+        if let Err(error) = waited {
+            return Some(self.fail(&status::from_cache(&error)));
+        }
+        let start = match self.asked {
+            Asked::Initial { .. } => Start::Initial,
+            Asked::After(revision) => {
+                self.sent = revision;
+                Start::After(revision)
+            }
+            Asked::FromLatest | Asked::FromAny => Start::Now,
+        };
+        let watcher = cache.watch(&self.resource, &self.filter, start);
+        // A definition that changed meanwhile may select by other fields. The registry changes
+        // before the cache does, so either we see that here or the watcher is ended there.
+        if !self.server.registry().serves(&self.frames.kind) {
+            self.phase = Phase::Done;
+            return None;
+        }
+        self.phase = Phase::Running(Box::new(watcher));
+        None
+    }
+
+    /// Asks the webhook of a kind that has one about the objects of a step. If they cannot be
+    /// converted the stream ends with that error; a client comes back where it was.
+    async fn take_converted(&mut self, step: Step) -> Option<Data> {
+        let objects: Vec<Arc<Object>> = match &step {
+            Step::Initial(objects) => objects.clone(),
+            Step::Events(events) => events.iter().map(|event| Arc::clone(event.object())).collect(),
+            _ => return self.take(step, &[]),
+        };
+        let made = tokio::select! {
+            biased;
+            made = conversion::objects(&self.server, &self.frames.kind, &objects) => made,
+            () = self.server.draining().cancelled() => {
+                self.phase = Phase::Done;
+                return None;
+            }
+        };
+        match made {
+            Ok(made) => self.take(step, &made),
+            Err(status) => Some(self.fail(&status).into()),
+        }
+    }
+
+    /// Frames of a step; `made` are its objects where a webhook was asked.
+    fn take(&mut self, step: Step, made: &[Arc<Object>]) -> Option<Data> {
+        match step {
+            Step::Initial(objects) => {
+                let objects = if made.is_empty() { &objects } else { made };
+                self.watched.sent(objects.len());
+                Some(self.frames.initial(objects))
+            }
+            Step::Synced(revision) => {
+                self.sent = self.sent.max(revision);
+                let mark = matches!(self.asked, Asked::Initial { mark: true, .. });
+                mark.then(|| self.frames.bookmark(revision, true).into())
+            }
+            Step::Events(events) => {
+                self.watched.sent(events.len());
+                self.sent = events.last().map_or(self.sent, Event::revision);
+                Some(self.frames.events(&events, made))
+            }
+            Step::Expired { asked, oldest } => {
+                Some(self.fail(&status::too_old(asked, oldest)).into())
+            }
+            Step::Failed(error) => Some(self.fail(&status::from_cache(&error)).into()),
+            Step::Closed => {
+                self.phase = Phase::Done;
+                None
+            }
+        }
+    }
+
+    /// The clock or the operator speaks: a bookmark is due, or the stream ends.
+    fn tick(&mut self) -> Option<Bytes> {
+        let now = Instant::now();
+        let ending = self.server.is_draining() || now >= self.ends;
+        let bookmark = self.bookmark();
+        if ending {
+            self.phase = Phase::Done;
+        } else {
+            let every = self.server.options().bookmark_every;
+            self.timer.as_mut().reset(wake(now, self.ends, every));
+        }
+        bookmark
+    }
+
+    /// A bookmark, if bookmarks are wanted and the stream is behind the cache (S4.12).
+    fn bookmark(&mut self) -> Option<Bytes> {
+        let Phase::Running(watcher) = &mut self.phase else { return None };
+        // Asked also when nobody wants to know: a quiet watcher moves on by it.
+        let revision = watcher.progress().filter(|revision| *revision > self.sent)?;
+        if !self.bookmarks {
+            return None;
+        }
+        self.sent = revision;
+        Some(self.frames.bookmark(revision, false))
+    }
+
+    fn fail(&mut self, status: &Status) -> Bytes {
+        self.phase = Phase::Done;
+        error_frame(status)
+    }
+}
+
+/// When the clock speaks next: at the next bookmark, a little before the end, or at the end.
+fn wake(now: Instant, ends: Instant, bookmark_every: Duration) -> Instant {
+    let last = ends.checked_sub(LAST_BOOKMARK).filter(|last| *last > now).unwrap_or(ends);
+    last.min(now + bookmark_every)
+}
+
+/// Somewhere between one and two times the given time, so that watches do not all end at once.
+fn spread(time: Duration) -> Duration {
+    let random = f64::from(random::id().as_fields().0) / f64::from(u32::MAX);
+    time.mul_f64(1.0 + random)
+}

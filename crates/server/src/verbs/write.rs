@@ -1,0 +1,637 @@
+//! Writes: create, update and patch.
+//!
+//! River: body → decode → **write** → admission → store.
+//! Promise: a write is computed from one state and stored only if that state is still the newest;
+//! otherwise it is computed again (S6.6). What is acknowledged is durable.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use headwater_api::json::{self, Value};
+use headwater_api::options::WriteOptions;
+use headwater_api::status::FieldError;
+use headwater_api::{Revision, Status, managed, status as api_status, warnings};
+use headwater_store::{Action, Error as StoreError, Guard, Key, Op, Record, Write};
+use http::StatusCode;
+use jiff::Timestamp;
+
+pub(crate) mod doors;
+
+use crate::admission::claims;
+use crate::admission::{Attempt, Origin, admit, is_released};
+use crate::answer::status;
+use crate::kinds::custom;
+use crate::kinds::custom::conversion::{self, Forms};
+use crate::kinds::registry::Served;
+use crate::object::{Answer, Current, canonical, meta, metadata, stamp};
+use crate::pipeline::{Call, Server};
+use crate::random;
+use crate::request::decode;
+use crate::request::route::{Resource, object_key};
+use crate::verbs::manage::Manager;
+use crate::verbs::manage::track::{Known, Unfinished, changed, track};
+use doors::keep_other_half;
+
+/// How long events stay (S6.8).
+const EVENT_TTL: Duration = Duration::from_secs(3600);
+
+/// Characters of generated names (S2.4).
+const NAME_LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+
+/// Times a generated name is tried before giving up.
+const NAME_TRIES: usize = 8;
+
+/// What a write leaves for the answer.
+pub(crate) struct Written {
+    pub(crate) code: StatusCode,
+    /// The object in the form it is stored in, or that a webhook made for the answer.
+    pub(crate) answer: Answer,
+}
+
+/// POST on a collection.
+pub(crate) async fn create(
+    server: &Server,
+    call: &Call,
+    resource: &Resource,
+    body: Bytes,
+) -> Result<Written, Status> {
+    let options = WriteOptions::create(&call.query)?;
+    let value = decode::body(&resource.kind, call, options.field_validation, &body)?;
+    if custom::is_definition(&resource.kind) {
+        call.warn(custom::check::warnings(&value));
+    }
+    let mut create = Create { server, call, resource, options, value, is_managed: false };
+    create.check_type()?;
+    let answer = create.store().await?;
+    Ok(Written { code: StatusCode::CREATED, answer })
+}
+
+struct Create<'a> {
+    server: &'a Server,
+    call: &'a Call,
+    resource: &'a Resource,
+    options: WriteOptions,
+    value: Value,
+    /// An apply has decided on `managedFields` already.
+    is_managed: bool,
+}
+
+impl Create<'_> {
+    fn check_type(&mut self) -> Result<(), Status> {
+        let kind = &self.resource.kind;
+        check_namespace(kind, &self.resource.namespace, &mut self.value)?;
+        let name = &self.resource.name;
+        if name.is_empty() {
+            return Ok(());
+        }
+        // An update that creates: what it expects to be there is not.
+        check_name(name, &mut self.value)?;
+        match meta(&self.value, "uid") {
+            "" => Ok(()),
+            uid => Err(wrong_uid(kind, name, uid, "")),
+        }
+    }
+
+    async fn store(&mut self) -> Result<Answer, Status> {
+        let prefix = meta(&self.value, "generateName").to_owned();
+        if !meta(&self.value, "name").is_empty() || prefix.is_empty() {
+            return self.attempt().await;
+        }
+        let mut last = None;
+        for _ in 0..NAME_TRIES {
+            metadata(&mut self.value).insert("name".into(), generate_name(&prefix).into());
+            match self.attempt().await {
+                Err(status) if status.reason == "AlreadyExists" => last = Some(status),
+                done => return done,
+            }
+        }
+        let mut status = last.unwrap_or_else(|| status::internal("no name was tried"));
+        status
+            .message
+            .push_str(", the server was not able to generate a unique name for the object");
+        Err(status.retry_after(1))
+    }
+
+    async fn attempt(&mut self) -> Result<Answer, Status> {
+        loop {
+            if let Some(answer) = self.try_once().await? {
+                return Ok(answer);
+            }
+        }
+    }
+
+    /// One try; `None` if what it counted on was taken by somebody else meanwhile.
+    async fn try_once(&mut self) -> Result<Option<Answer>, Status> {
+        let kind = &self.resource.kind;
+        // A namespace made a moment ago must be seen.
+        self.server.cache().consistent().await.map_err(|error| status::from_cache(&error))?;
+        let _passing = match &kind.definition {
+            Some(custom) => Some(custom.gate.enter(kind, meta(&self.value, "name")).await?),
+            None => None,
+        };
+        // Only what depends on more than itself is ever tried again with the same value.
+        let is_kept = !meta(&self.value, "generateName").is_empty()
+            || depends_on_others(self.server, self.resource);
+        let mut stored = if is_kept { self.value.clone() } else { std::mem::take(&mut self.value) };
+        to_storage(kind, &mut stored);
+        let is_versioned = !matches!(meta(&stored, "resourceVersion"), "" | "0");
+        let attempt = Attempt {
+            cache: self.server.cache(),
+            kind,
+            namespace: &self.resource.namespace,
+            subresource: "",
+            new: &mut stored,
+            old: None,
+            untouched: None,
+            now: self.server.now(),
+        };
+        let (server, call, options) = (self.server, self.call, &self.options);
+        let origin = Origin { server, call, options, is_managed: self.is_managed };
+        let mut admitted = admit(attempt, origin).await?;
+        self.call.warn(warnings::on_create(kind, &stored));
+        if !self.is_managed {
+            let mut manager = Manager::new(self.server, self.call, kind, "", &self.options);
+            let made = admitted.untouched;
+            track(self.server, &mut manager, kind, None, &mut stored, made).await?;
+        }
+        let name = meta(&stored, "name").to_owned();
+        let mut beside = Beside(claims::beside(self.server, kind, None, Some(&stored))?);
+        let forms = Forms::of(self.server, kind, stored).await?;
+        if self.options.dry_run {
+            return self.dry_run(&name, forms).map(Some);
+        }
+        // Nobody notices before the object is stored: what is invalid is told so first, and what
+        // is only tried may have a version (S2.5).
+        if is_versioned && self.resource.name.is_empty() {
+            let why = "resourceVersion should not be set on objects to be created";
+            return Err(status::bad_request(why));
+        }
+        let key = Key::in_collection(&kind.prefix, &object_key(&self.resource.namespace, &name));
+        beside.0.extend(admitted.held.take_beside());
+        let write = beside.put(kind, key, Guard::Absent, forms.stored.clone());
+        match commit(self.server, write).await? {
+            Stored::At(revision) => Ok(Some(forms.answer(revision))),
+            Stored::Forestalled(actual) => Err(self.exists(&name, actual)),
+            Stored::Contended => Ok(None),
+        }
+    }
+
+    fn dry_run(&self, name: &str, forms: Forms) -> Result<Answer, Status> {
+        let kind = &self.resource.kind;
+        let resource = self.server.cache().resource(&kind.prefix);
+        let key = object_key(&self.resource.namespace, name);
+        if self.server.cache().snapshot(&resource).get(&key).is_some() {
+            return Err(status::already_exists(kind, name));
+        }
+        Ok(forms.answer(Revision::ZERO))
+    }
+
+    fn exists(&self, name: &str, actual: Option<Record>) -> Status {
+        let mut status = status::already_exists(&self.resource.kind, name);
+        let deleting = actual
+            .and_then(|record| Current::read(&self.resource.kind, &record).ok())
+            .is_some_and(|current| crate::object::is_deleting(&current.value));
+        if deleting {
+            status.message = format!("object is being deleted: {}", status.message);
+        }
+        status
+    }
+}
+
+/// A name that begins like this and has not been given to anything else (S2.4).
+pub(crate) fn generate_name(prefix: &str) -> String {
+    const SUFFIX: usize = 5;
+    const NAME_MAX: usize = 63;
+    let random = random::id();
+    let letters = random.as_bytes().iter().take(SUFFIX);
+    let suffix: String = letters
+        .map(|byte| char::from(NAME_LETTERS[usize::from(*byte) % NAME_LETTERS.len()]))
+        .collect();
+    let end =
+        (0..=prefix.len().min(NAME_MAX - SUFFIX)).rev().find(|at| prefix.is_char_boundary(*at));
+    format!("{}{suffix}", &prefix[..end.unwrap_or(0)])
+}
+
+/// The namespace of the path is the namespace of the object (S2.6).
+pub(crate) fn check_namespace(
+    kind: &Served,
+    namespace: &str,
+    value: &mut Value,
+) -> Result<(), Status> {
+    let metadata = metadata(value);
+    let given = metadata.get("namespace").and_then(Value::as_str).unwrap_or_default();
+    if !kind.namespaced {
+        metadata.remove("namespace");
+    } else if given.is_empty() {
+        metadata.insert("namespace".into(), namespace.into());
+    } else if given != namespace {
+        let message =
+            "the namespace of the provided object does not match the namespace sent on the request";
+        return Err(status::bad_request(message));
+    }
+    Ok(())
+}
+
+/// The name of the path is the name of the object (S2.13).
+pub(crate) fn check_name(name: &str, value: &mut Value) -> Result<(), Status> {
+    let metadata = metadata(value);
+    let given = metadata.get("name").and_then(Value::as_str).unwrap_or_default();
+    if given == name {
+        return Ok(());
+    }
+    Err(status::bad_request(match given {
+        "" => format!(
+            "the name of the object ({name} based on URL) was undeterminable: name must be provided"
+        ),
+        given => {
+            format!("the name of the object ({given}) does not match the name on the URL ({name})")
+        }
+    }))
+}
+
+/// Turns the form of the request into the form that is stored.
+pub(crate) fn to_storage(kind: &Served, value: &mut Value) {
+    if kind.is_converted() {
+        headwater_api::kind::convert(value, kind, kind.storage());
+    }
+}
+
+/// Turns the form that is stored into the form of the request.
+pub(crate) fn from_storage(kind: &Served, value: &mut Value) {
+    if kind.is_converted() {
+        headwater_api::kind::convert(value, kind.storage(), kind);
+        if let Some(custom) = &kind.definition {
+            custom.schema.prune(value);
+        }
+    }
+}
+
+/// What became of a guarded write.
+pub(crate) enum Stored {
+    /// It is durable, at this revision.
+    At(Revision),
+    /// Somebody wrote first; this is there now.
+    Forestalled(Option<Record>),
+    /// What is written beside the object is not as it was: compute again.
+    Contended,
+}
+
+/// What is written together with an object, or not at all.
+#[derive(Default)]
+pub(crate) struct Beside(pub(crate) Vec<Op>);
+
+impl Beside {
+    fn put(self, kind: &Served, key: Key, guard: Guard, value: Bytes) -> Write {
+        let ttl = kind.traits.expires.then_some(EVENT_TTL);
+        self.and(Op { key, guard, action: Action::Put { value, ttl } })
+    }
+
+    /// Removes an object if it is still at this revision.
+    pub(crate) fn remove(self, key: Key, at: Revision) -> Write {
+        self.and(Op { key, guard: Guard::At(at), action: Action::Delete })
+    }
+
+    /// The object comes last: its revision is the last of the write.
+    fn and(mut self, op: Op) -> Write {
+        self.0.push(op);
+        Write { ops: self.0 }
+    }
+}
+
+/// Stores an object if the guard holds.
+pub(crate) async fn put(
+    server: &Server,
+    kind: &Served,
+    key: Key,
+    guard: Guard,
+    value: Bytes,
+) -> Result<Stored, Status> {
+    commit(server, Beside::default().put(kind, key, guard, value)).await
+}
+
+/// Removes an object if it is still at this revision.
+pub(crate) async fn remove(server: &Server, key: Key, at: Revision) -> Result<Stored, Status> {
+    commit(server, Beside::default().remove(key, at)).await
+}
+
+/// Writes an object, which is the last of the operations.
+pub(crate) async fn commit(server: &Server, write: Write) -> Result<Stored, Status> {
+    let object = write.ops.last().map(|op| op.key.clone());
+    match server.cache().store().commit(write).await {
+        Ok(committed) => Ok(Stored::At(committed.last)),
+        Err(StoreError::Conflict { key, actual }) if Some(&key) == object.as_ref() => {
+            Ok(Stored::Forestalled(actual))
+        }
+        Err(StoreError::Conflict { .. }) => Ok(Stored::Contended),
+        Err(error) => Err(status::from_store(&error)),
+    }
+}
+
+/// Whether a write may have to be computed again although nobody touched the object.
+fn depends_on_others(server: &Server, resource: &Resource) -> bool {
+    claims::is_service(&resource.kind) || server.quotas().limit(server, &resource.namespace)
+}
+
+/// What an update makes of the present state; called again if the state has changed meanwhile.
+pub(crate) trait Change: Send {
+    /// The object as the request wants it, in the form of the request, from the present one.
+    fn apply(&mut self, current: &Value) -> Result<Value, Status>;
+    /// The same, for those who may have to know other versions of objects first.
+    fn attempt(&mut self, current: &Value) -> Result<Value, Unfinished> {
+        Ok(self.apply(current)?)
+    }
+    /// Takes note of how an object looks in another version, which it asked for.
+    fn learn(&mut self, _: Known) {}
+    /// Whether the request says the whole object: then its uid is a precondition. In a patch it is
+    /// a field that cannot be changed.
+    fn is_whole(&self) -> bool {
+        false
+    }
+    /// The object to create if there is none; `None` is 404.
+    fn absent(&mut self) -> Result<Option<Value>, Status> {
+        Ok(None)
+    }
+    /// Whether it has decided on `managedFields` already.
+    fn is_managed(&self) -> bool {
+        false
+    }
+}
+
+/// PUT: the present state is replaced.
+pub(crate) struct Replace<F> {
+    /// What replaces it, until it is used.
+    value: Option<Value>,
+    /// Reads it again: hardly any write has to be tried twice.
+    read: F,
+    create: bool,
+}
+
+impl<F: Fn() -> Result<Value, Status> + Send> Replace<F> {
+    fn take(&mut self) -> Result<Value, Status> {
+        self.value.take().map_or_else(|| (self.read)(), Ok)
+    }
+}
+
+impl<F: Fn() -> Result<Value, Status> + Send> Change for Replace<F> {
+    fn is_whole(&self) -> bool {
+        true
+    }
+
+    fn apply(&mut self, _: &Value) -> Result<Value, Status> {
+        self.take()
+    }
+
+    fn absent(&mut self) -> Result<Option<Value>, Status> {
+        self.create.then(|| self.take()).transpose()
+    }
+}
+
+/// PUT on an object.
+pub(crate) async fn update(
+    server: &Server,
+    call: &Call,
+    resource: &Resource,
+    body: Bytes,
+) -> Result<Written, Status> {
+    let options = WriteOptions::update(&call.query)?;
+    let kind = &resource.kind;
+    let validation = options.field_validation;
+    let read = || {
+        let mut value = decode::body(kind, call, validation, &body)?;
+        check_name(&resource.name, &mut value)?;
+        check_namespace(kind, &resource.namespace, &mut value)?;
+        Ok(value)
+    };
+    let create = kind.traits.create_on_update && resource.subresource.is_empty();
+    let change = Replace { value: Some(read()?), read, create };
+    Update { server, call, resource, options }.run(change).await
+}
+
+/// One update of one object.
+pub(crate) struct Update<'a> {
+    pub(crate) server: &'a Server,
+    pub(crate) call: &'a Call,
+    pub(crate) resource: &'a Resource,
+    pub(crate) options: WriteOptions,
+}
+
+/// What became of one try.
+enum Tried {
+    Done(Written),
+    /// Somebody wrote first; this is there now.
+    Again(Option<Current>),
+}
+
+impl Update<'_> {
+    /// Computes and stores, again and again until nobody is in between.
+    pub(crate) async fn run(&self, mut change: impl Change) -> Result<Written, Status> {
+        let mut current = self.read().await?;
+        loop {
+            let tried = match &current {
+                Some(current) => self.replace(current, &mut change).await?,
+                None => self.create(&mut change).await?,
+            };
+            match tried {
+                Tried::Done(written) => return Ok(written),
+                Tried::Again(now) => current = now,
+            }
+        }
+    }
+
+    async fn read(&self) -> Result<Option<Current>, Status> {
+        let cache = self.server.cache();
+        cache.consistent().await.map_err(|error| status::from_cache(&error))?;
+        let resource = cache.resource(&self.resource.kind.prefix);
+        let snapshot = cache.snapshot(&resource);
+        match snapshot.get(&self.resource.key()) {
+            Some(object) => self.seen(Current::of(object)?).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The present state in the form that it is changed in.
+    async fn seen(&self, mut current: Current) -> Result<Current, Status> {
+        current.value = conversion::tree(self.server, &self.resource.kind, current.value).await?;
+        Ok(current)
+    }
+
+    async fn create(&self, change: &mut impl Change) -> Result<Tried, Status> {
+        let kind = &self.resource.kind;
+        let Some(value) = change.absent()? else {
+            return Err(status::not_found(kind, &self.resource.name));
+        };
+        let mut create = Create {
+            server: self.server,
+            call: self.call,
+            resource: self.resource,
+            options: self.options.clone(),
+            value,
+            is_managed: change.is_managed(),
+        };
+        create.check_type()?;
+        match create.attempt().await {
+            Err(status) if status.reason == "AlreadyExists" => Ok(Tried::Again(self.read().await?)),
+            Err(status) => Err(status),
+            Ok(answer) => Ok(Tried::Done(Written { code: StatusCode::CREATED, answer })),
+        }
+    }
+
+    async fn replace(&self, current: &Current, change: &mut impl Change) -> Result<Tried, Status> {
+        let kind = &self.resource.kind;
+        let old = &current.value;
+        let mut new = if kind.is_converted() {
+            let mut seen = old.clone();
+            from_storage(kind, &mut seen);
+            changed(self.server, kind, change, &seen).await?
+        } else {
+            changed(self.server, kind, change, old).await?
+        };
+        let (uid, actual) = (meta(&new, "uid"), meta(old, "uid"));
+        if change.is_whole() && !uid.is_empty() && uid != actual {
+            return Err(wrong_uid(kind, &self.resource.name, uid, actual));
+        }
+        self.check_preconditions(&mut new, current)?;
+        to_storage(kind, &mut new);
+        keep_other_half(kind, &self.resource.subresource, &mut new, old);
+        if !depends_on_others(self.server, self.resource) {
+            let tried = self.admit_and_store(current, new, change.is_managed()).await?;
+            return tried.ok_or_else(|| status::internal("it depends on nothing else"));
+        }
+        loop {
+            let tried = self.admit_and_store(current, new.clone(), change.is_managed()).await?;
+            if let Some(tried) = tried {
+                return Ok(tried);
+            }
+            let cache = self.server.cache();
+            cache.consistent().await.map_err(|error| status::from_cache(&error))?;
+        }
+    }
+
+    /// One try; `None` if what it counted on was taken by somebody else meanwhile.
+    async fn admit_and_store(
+        &self,
+        current: &Current,
+        mut new: Value,
+        is_managed: bool,
+    ) -> Result<Option<Tried>, Status> {
+        let (kind, old) = (&self.resource.kind, &current.value);
+        let attempt = Attempt {
+            cache: self.server.cache(),
+            kind,
+            namespace: &self.resource.namespace,
+            subresource: &self.resource.subresource,
+            new: &mut new,
+            old: Some(old),
+            untouched: None,
+            now: self.server.now(),
+        };
+        let (server, call, options) = (self.server, self.call, &self.options);
+        let origin = Origin { server, call, options, is_managed };
+        let mut admitted = admit(attempt, origin).await?;
+        if self.resource.subresource.is_empty() {
+            self.call.warn(warnings::on_update(kind, &new, old));
+        }
+        stamp(&mut new, current.revision);
+        if is_managed {
+            managed::keep_times(old, &mut new);
+        } else {
+            let subresource = &self.resource.subresource;
+            let mut manager =
+                Manager::new(self.server, self.call, kind, subresource, &self.options);
+            let made = admitted.untouched;
+            track(self.server, &mut manager, kind, Some(old), &mut new, made).await?;
+        }
+        let is_noop = new == *old && !self.is_stale();
+        if json::is_broken(old) {
+            return Err(status::internal("a stored object cannot be read"));
+        }
+        if is_noop || self.options.dry_run {
+            let stored = canonical(&new).into();
+            return Ok(Some(self.done(Answer { stored, revision: current.revision })));
+        }
+        self.store(current, new, admitted.held.take_beside()).await
+    }
+
+    async fn store(
+        &self,
+        current: &Current,
+        new: Value,
+        counted: Vec<Op>,
+    ) -> Result<Option<Tried>, Status> {
+        let kind = &self.resource.kind;
+        let key = Key::in_collection(&kind.prefix, &self.resource.key());
+        let released = is_released(kind, &new);
+        let left = (!released).then_some(&new);
+        let mut beside = Beside(claims::beside(self.server, kind, Some(&current.value), left)?);
+        beside.0.extend(counted);
+        let forms = Forms::of(self.server, kind, new).await?;
+        let write = match released {
+            true => beside.remove(key, current.revision),
+            false => beside.put(kind, key, Guard::At(current.revision), forms.stored.clone()),
+        };
+        match commit(self.server, write).await? {
+            Stored::At(revision) => {
+                // A deleted object is answered as it was submitted, at its old version (S2.43).
+                let revision = if released { current.revision } else { revision };
+                Ok(Some(self.done(forms.answer(revision))))
+            }
+            Stored::Forestalled(actual) => {
+                let Some(record) = actual else { return Ok(Some(Tried::Again(None))) };
+                let current = self.seen(Current::read(kind, &record)?).await?;
+                Ok(Some(Tried::Again(Some(current))))
+            }
+            Stored::Contended => Ok(None),
+        }
+    }
+
+    /// Whether what is stored is not in the form it is read in: then it is written although
+    /// nothing changes, which is how stored versions are migrated.
+    fn is_stale(&self) -> bool {
+        let (kind, key) = (&self.resource.kind, self.resource.key());
+        let (cache, is_custom) = (self.server.cache(), kind.custom);
+        let resource = is_custom.then(|| cache.resource(&kind.prefix));
+        resource.is_some_and(|resource| {
+            let of_another_version = |object| conversion::is_stale(kind, object);
+            resource.is_stale(&key)
+                || cache.snapshot(&resource).get(&key).is_some_and(|o| of_another_version(o))
+        })
+    }
+
+    fn done(&self, answer: Answer) -> Tried {
+        Tried::Done(Written { code: StatusCode::OK, answer })
+    }
+
+    /// The resourceVersion of the request, where it has one, is that of the object.
+    fn check_preconditions(&self, new: &mut Value, current: &Current) -> Result<(), Status> {
+        let kind = &self.resource.kind;
+        let name = &self.resource.name;
+        match meta(new, "resourceVersion") {
+            "" | "0" if kind.traits.update_needs_version || kind.custom => {
+                let field = "metadata.resourceVersion";
+                let error =
+                    FieldError::invalid(field, &0.into(), "must be specified for an update");
+                // Named after the resource, not the kind: the reference notices it in its store.
+                Err(api_status::invalid(&kind.group, &kind.plural, name, &[error]))
+            }
+            "" | "0" => Ok(()),
+            text => match Revision::parse(text) {
+                Some(revision) if revision == current.revision => Ok(()),
+                Some(_) => Err(status::modified(kind, name)),
+                None => Err(status::bad_request(format!(
+                    "strconv.ParseUint: parsing {text:?}: invalid syntax"
+                ))),
+            },
+        }
+    }
+}
+
+/// 409 for a uid that is not that of the object.
+fn wrong_uid(kind: &Served, name: &str, asked: &str, actual: &str) -> Status {
+    let why = format!("UID in precondition: {asked}, UID in object meta: {actual}");
+    status::conflict(kind, name, &format!("Precondition failed: {why}"))
+}
+
+/// The time of a write.
+pub(crate) fn seconds_from(now: Timestamp, seconds: i64) -> Timestamp {
+    now.checked_add(jiff::SignedDuration::from_secs(seconds)).unwrap_or(now)
+}

@@ -20,7 +20,7 @@ use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
 use crate::flags::{Controllers, Controlling};
-use crate::serve::Signals;
+use crate::signals::Signals;
 use crate::{limits, print};
 
 /// The lease that copies of `headwater controllers` compete for.
@@ -73,7 +73,7 @@ pub(crate) fn stages(flags: &Controlling) -> Result<Rules> {
 }
 
 /// The cluster of a kubeconfig.
-pub(crate) async fn open(path: &Path) -> Result<Cluster> {
+async fn open(path: &Path) -> Result<Cluster> {
     let kubeconfig = Kubeconfig::read_from(path)
         .with_context(|| format!("{} is not a kubeconfig", path.display()))?;
     connect(kubeconfig).await

@@ -12,10 +12,10 @@ use http::Request;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 
-use crate::connect::{Connection, successful};
 use crate::flags::{Backup, Compact, Remote, Restore, Verify};
-use crate::kubeconfig::Endpoint;
 use crate::print;
+use headwater_bench::connect::{Connection, successful};
+use headwater_bench::kubeconfig::Endpoint;
 
 /// Asks a running server to forget history before a revision.
 pub(crate) async fn compact(flags: &Compact) -> Result<()> {

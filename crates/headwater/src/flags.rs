@@ -73,7 +73,7 @@ pub(crate) enum Command {
     /// Link stand-ins for kube-apiserver, etcd and kubectl, for envtest of controller-runtime
     Envtest(Envtest),
     /// Measure a server: writes, lists, watches, starting
-    Bench(crate::bench::Bench),
+    Bench(headwater_bench::Flags),
 }
 
 const DEV_EXAMPLES: &str = "\

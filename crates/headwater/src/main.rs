@@ -8,18 +8,17 @@ use clap::Parser;
 use tracing_subscriber::EnvFilter;
 
 mod flags;
-mod kubeconfig;
-mod connect;
 mod print;
 mod limits;
+mod signals;
 mod engine;
 mod serve;
 mod controllers;
 mod data;
 mod envtest;
-mod bench;
 
 use flags::{Command, Flags};
+use signals::Signals;
 
 /// Many threads allocate and free each other's memory here; mimalloc is made for that.
 #[global_allocator]
@@ -63,9 +62,16 @@ fn run(flags: Flags) -> Result<()> {
             Command::Restore(restore) => data::restore(&restore),
             Command::Verify(verify) => data::verify(&verify),
             Command::Envtest(flags) => envtest::link(&flags),
-            Command::Bench(bench) => Box::pin(bench::bench(bench)).await,
+            Command::Bench(flags) => Box::pin(bench(flags)).await,
         }
     })
+}
+
+async fn bench(flags: headwater_bench::Flags) -> Result<()> {
+    limits::raise();
+    let mut signals = Signals::new()?;
+    let printer = headwater_bench::Printer { data: print::data, note: print::note };
+    headwater_bench::run(flags, printer, signals.next()).await
 }
 
 fn log_to_stderr(filter: &str) -> Result<()> {

@@ -23,13 +23,13 @@ use headwater_server::service_account::Issuer;
 use headwater_server::tls::Acceptor;
 use headwater_server::token_file::{TokenFile, Tokens};
 use headwater_server::{self as server, Server};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::controllers::{self, Controlled};
 use crate::engine::Engine;
 use crate::flags::Serve;
+use crate::signals::Signals;
 use crate::{limits, print};
 
 /// How often certificates are looked at while the server runs.
@@ -232,29 +232,6 @@ impl Parts {
 
 /// The exit code after a second signal: what a shell reports for Ctrl-C.
 const SECOND_SIGNAL: i32 = 130;
-
-/// The signals that ask for an end.
-pub(crate) struct Signals {
-    terminate: tokio::signal::unix::Signal,
-    interrupt: tokio::signal::unix::Signal,
-}
-
-impl Signals {
-    pub(crate) fn new() -> Result<Signals> {
-        Ok(Signals {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-        })
-    }
-
-    pub(crate) async fn next(&mut self) {
-        tokio::select! {
-            biased;
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
-}
 
 /// Where the server keeps what it writes.
 struct Home {

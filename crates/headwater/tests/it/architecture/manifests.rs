@@ -11,6 +11,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("server", &["api", "store", "cache"]),
     ("client", &["api"]),
     ("controllers", &["api", "client"]),
+    ("bench", &["api", "client", "server"]),
 ];
 
 /// Crates that bring I/O or a runtime.

@@ -1,0 +1,59 @@
+//! The pod that all pieces work on: 3 KB on its way in, 6 KB when it is stored.
+
+use std::sync::Arc;
+
+use headwater_api::decode::Format;
+use headwater_api::managed::{self, Builtin, Write};
+use headwater_api::{EventType, Kind, Object, Revision, decode, defaults, json, kind};
+
+/// As a client sends it.
+pub(crate) const BODY: &[u8] = include_bytes!("../../../api/benches/pod.json");
+
+pub(crate) fn kind() -> Kind {
+    kind::builtin().into_iter().find(|kind| kind.plural == "pods").expect("there are pods")
+}
+
+pub(crate) fn write() -> Write<'static> {
+    Write {
+        manager: "kubectl-create",
+        subresource: "",
+        api_version: "v1",
+        now: jiff::Timestamp::UNIX_EPOCH,
+        ignored: &["status"],
+    }
+}
+
+/// As it is stored: with defaults, and with who manages which field.
+pub(crate) fn stored() -> Vec<u8> {
+    let kind = kind();
+    let mut value = decode::object(&kind, Format::Json, BODY).expect("it is a pod").value;
+    defaults::apply(&kind, &mut value);
+    defaults::prepare_for_create(&kind, &mut value);
+    let structure = Builtin::of(&kind).expect("pods are built in");
+    managed::track_update(None, &mut value, &write(), structure).expect("it can be tracked");
+    managed::unpack(&mut value);
+    let mut bytes = Vec::new();
+    json::push_value(&mut bytes, &value);
+    bytes
+}
+
+/// The same for the `index`-th pod, which differs in its name and in its first label: stored keys are
+/// in order.
+pub(crate) fn stored_as(stored: &[u8], index: usize) -> Vec<u8> {
+    let text = std::str::from_utf8(stored).expect("JSON is text");
+    let text = text.replacen("\"name\":\"web-frontend-7d4b9c6f58-", "\"name\":\"pod-", 1);
+    let text = text.replacen("\"name\":\"pod-", &format!("\"name\":\"pod-{index:05}-"), 1);
+    let label = format!("\"labels\":{{\"account\":\"o{index:05}\",");
+    text.replacen("\"labels\":{", &label, 1).into_bytes()
+}
+
+/// So many pods in order of their names.
+pub(crate) fn objects(count: usize) -> Vec<Arc<Object>> {
+    let (stored, kind) = (stored(), kind());
+    let object = |index| {
+        let (bytes, revision) = (stored_as(&stored, index), Revision(1 + index as u64));
+        let object = Object::decode(&bytes, revision, EventType::Added, &kind.fields);
+        Arc::new(object.expect("it is an object"))
+    };
+    (0..count).map(object).collect()
+}

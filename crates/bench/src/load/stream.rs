@@ -1,0 +1,87 @@
+//! A watch stream, read with as little work as a client can have: the bench shares the machine
+//! with the server it measures.
+
+use std::sync::LazyLock;
+
+use anyhow::{Context, Result};
+use memchr::memchr;
+use memchr::memmem::Finder;
+
+use crate::kubeconfig::Endpoint;
+
+mod http1;
+mod http2;
+
+/// What a watch is carried by; each has a connection of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    Http1,
+    Http2,
+}
+
+/// An open watch.
+pub(crate) enum Stream {
+    Http1(http1::Stream),
+    Http2(Box<http2::Stream>),
+}
+
+impl Stream {
+    /// Opens a watch and waits for the head of its answer.
+    pub(crate) async fn open(
+        endpoint: &Endpoint,
+        path: &str,
+        protocol: Protocol,
+    ) -> Result<Stream> {
+        Ok(match protocol {
+            Protocol::Http1 => Stream::Http1(http1::Stream::open(endpoint, path).await?),
+            Protocol::Http2 => Stream::Http2(Box::new(http2::Stream::open(endpoint, path).await?)),
+        })
+    }
+
+    /// A watch whose answer is these bytes.
+    #[cfg(test)]
+    pub(crate) async fn answering(wire: &'static [u8]) -> Stream {
+        Stream::Http1(http1::Stream::answering(wire).await)
+    }
+
+    /// The next event.
+    pub(crate) async fn next(&mut self) -> Result<&[u8]> {
+        match self {
+            Stream::Http1(stream) => stream.next().await,
+            Stream::Http2(stream) => stream.next().await,
+        }
+    }
+}
+
+/// Moves bytes up to and with the next newline to `line`: how many, and whether it is whole.
+fn take_line(there: &[u8], line: &mut Vec<u8>) -> (usize, bool) {
+    let (taken, is_whole) = match memchr(b'\n', there) {
+        Some(end) => (end + 1, true),
+        None => (there.len(), false),
+    };
+    line.extend_from_slice(&there[..taken]);
+    (taken, is_whole)
+}
+
+/// The resourceVersion in an event.
+pub(crate) fn revision(event: &[u8]) -> Result<u64> {
+    // Made ready once, not for each of millions of events.
+    static KEY: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new("\"resourceVersion\":\""));
+    let start = KEY.find(event).context("an event without a resourceVersion")?;
+    let rest = &event[start + KEY.needle().len()..];
+    let end = memchr(b'"', rest).context("an event that breaks off")?;
+    Ok(std::str::from_utf8(&rest[..end])?.parse()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_tells_its_revision() {
+        let event = br#"{"type":"MODIFIED","object":{"metadata":{"resourceVersion":"417"}}}"#;
+        assert_eq!(revision(event).unwrap(), 417);
+        assert!(revision(br#"{"type":"ERROR"}"#).is_err());
+        assert!(revision(br#"{"resourceVersion":"41"#).is_err());
+    }
+}

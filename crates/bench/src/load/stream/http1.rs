@@ -1,0 +1,166 @@
+//! A watch over HTTP/1.1: chunks taken apart by hand.
+
+use anyhow::{Context, Result, bail};
+use memchr::memmem;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use super::take_line;
+use crate::kubeconfig::Endpoint;
+
+const READ: usize = 16 * 1024;
+
+trait Socket: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Socket for T {}
+
+/// An open watch.
+pub(crate) struct Stream {
+    socket: Box<dyn Socket>,
+    /// Bytes as they came; what is before `at` has been used.
+    raw: Vec<u8>,
+    at: usize,
+    /// Bytes left of the current chunk.
+    chunk: usize,
+    /// The event that is being put together.
+    line: Vec<u8>,
+}
+
+impl Stream {
+    pub(super) async fn open(endpoint: &Endpoint, path: &str) -> Result<Stream> {
+        let socket = TcpStream::connect(&endpoint.authority).await?;
+        socket.set_nodelay(true)?;
+        let socket: Box<dyn Socket> = match &endpoint.tls {
+            None => Box::new(socket),
+            Some((config, name)) => {
+                let connector = TlsConnector::from(config.clone());
+                Box::new(connector.connect(name.clone(), socket).await?)
+            }
+        };
+        let mut stream = Stream::over(socket);
+        stream.ask(endpoint, path).await?;
+        Ok(stream)
+    }
+
+    fn over(socket: Box<dyn Socket>) -> Stream {
+        Stream { socket, raw: Vec::new(), at: 0, chunk: 0, line: Vec::new() }
+    }
+
+    #[cfg(test)]
+    pub(super) async fn answering(wire: &'static [u8]) -> Stream {
+        let mut stream = Stream::over(Box::new(tokio::io::join(wire, tokio::io::sink())));
+        stream.read_head().await.unwrap();
+        stream
+    }
+
+    async fn ask(&mut self, endpoint: &Endpoint, path: &str) -> Result<()> {
+        let authorization = match &endpoint.token {
+            Some(token) => format!("Authorization: Bearer {token}\r\n"),
+            None => String::new(),
+        };
+        let request = format!(
+            "GET {path} HTTP/1.1\r\nHost: {}\r\nAccept: application/json\r\n{authorization}\r\n",
+            endpoint.authority
+        );
+        self.socket.write_all(request.as_bytes()).await?;
+        self.read_head().await
+    }
+
+    async fn read_head(&mut self) -> Result<()> {
+        loop {
+            if let Some(end) = memmem::find(&self.raw, b"\r\n\r\n") {
+                if !self.raw.starts_with(b"HTTP/1.1 200 ") {
+                    bail!("a watch was refused: {}", String::from_utf8_lossy(&self.raw));
+                }
+                self.at = end + 4;
+                return Ok(());
+            }
+            self.read().await?;
+        }
+    }
+
+    pub(super) async fn next(&mut self) -> Result<&[u8]> {
+        self.line.clear();
+        loop {
+            if self.chunk == 0 && !self.begin_chunk()? {
+                self.read().await?;
+                continue;
+            }
+            let there = &self.raw[self.at..];
+            let there = &there[..there.len().min(self.chunk)];
+            if there.is_empty() {
+                self.read().await?;
+                continue;
+            }
+            let (taken, is_whole) = take_line(there, &mut self.line);
+            self.at += taken;
+            self.chunk -= taken;
+            if is_whole {
+                return Ok(&self.line);
+            }
+        }
+    }
+
+    /// Reads the size line of the next chunk, if it is there.
+    fn begin_chunk(&mut self) -> Result<bool> {
+        let mut there = &self.raw[self.at..];
+        let skipped = if there.starts_with(b"\r\n") { 2 } else { 0 };
+        there = &there[skipped..];
+        let Some(end) = memmem::find(there, b"\r\n") else { return Ok(false) };
+        let size = std::str::from_utf8(&there[..end])?;
+        self.chunk = usize::from_str_radix(size, 16).context("not a chunk")?;
+        self.at += skipped + end + 2;
+        if self.chunk == 0 {
+            bail!("the watch ended");
+        }
+        Ok(true)
+    }
+
+    async fn read(&mut self) -> Result<()> {
+        self.raw.drain(..self.at);
+        self.at = 0;
+        self.raw.reserve(READ);
+        if self.socket.read_buf(&mut self.raw).await? == 0 {
+            bail!("the server closed a watch");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn events_are_whole_however_the_bytes_are_cut() {
+        let wire = b"HTTP/1.1 200 OK\r\n\r\n5\r\none\nt\r\n7\r\nwo\nthre\r\n2\r\ne\n\r\n";
+        for size in [1, 2, 3, wire.len()] {
+            let (client, mut server) = tokio::io::duplex(size);
+            let mut stream = Stream::over(Box::new(client));
+            let write = async {
+                for piece in wire.chunks(size) {
+                    server.write_all(piece).await.unwrap();
+                }
+                std::future::pending::<()>().await;
+            };
+            let read = async {
+                stream.read_head().await.unwrap();
+                for expected in ["one\n", "two\n", "three\n"] {
+                    assert_eq!(stream.next().await.unwrap(), expected.as_bytes());
+                }
+            };
+            tokio::select! {
+                () = write => {}
+                () = read => {}
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_stream_is_an_error() {
+        let wire = b"HTTP/1.1 200 OK\r\n\r\n2\r\na\n\r\n0\r\n\r\n";
+        let mut stream = Stream::answering(wire).await;
+        assert_eq!(stream.next().await.unwrap(), b"a\n");
+        assert!(stream.next().await.is_err());
+    }
+}

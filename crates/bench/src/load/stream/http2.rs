@@ -1,0 +1,87 @@
+//! A watch over HTTP/2, with a connection of its own.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use bytes::Bytes;
+use http::Request;
+use http::header::{ACCEPT, AUTHORIZATION};
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Incoming;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsConnector;
+
+use super::take_line;
+use crate::kubeconfig::Endpoint;
+
+/// What a server may send ahead: as much as Go's clients allow it.
+const WINDOW: u32 = 4 << 20;
+
+/// An open watch.
+pub(crate) struct Stream {
+    body: Incoming,
+    /// What came last and is not used up.
+    there: Bytes,
+    line: Vec<u8>,
+    /// Moves the bytes; ends with the stream.
+    _run: JoinSet<()>,
+}
+
+impl Stream {
+    pub(super) async fn open(endpoint: &Endpoint, path: &str) -> Result<Stream> {
+        let Some((config, name)) = &endpoint.tls else {
+            bail!("HTTP/2 is spoken over TLS only");
+        };
+        let socket = TcpStream::connect(&endpoint.authority).await?;
+        socket.set_nodelay(true)?;
+        let mut config = (**config).clone();
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        let connector = TlsConnector::from(Arc::new(config));
+        let socket = connector.connect(name.clone(), socket).await?;
+        if socket.get_ref().1.alpn_protocol() != Some(b"h2") {
+            bail!("the server does not speak HTTP/2");
+        }
+        let (mut sender, connection) = http2::Builder::new(TokioExecutor::new())
+            .initial_stream_window_size(WINDOW)
+            .initial_connection_window_size(WINDOW)
+            .handshake(TokioIo::new(socket))
+            .await?;
+        let mut run = JoinSet::new();
+        run.spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "connection ended");
+            }
+        });
+        let response = sender.send_request(request(endpoint, path)?).await?;
+        if !response.status().is_success() {
+            bail!("a watch was refused: {}", response.status());
+        }
+        let (there, line) = (Bytes::new(), Vec::new());
+        Ok(Stream { body: response.into_body(), there, line, _run: run })
+    }
+
+    pub(super) async fn next(&mut self) -> Result<&[u8]> {
+        self.line.clear();
+        loop {
+            let (taken, is_whole) = take_line(&self.there, &mut self.line);
+            let _ = self.there.split_to(taken);
+            if is_whole {
+                return Ok(&self.line);
+            }
+            let frame = self.body.frame().await.context("the watch ended")??;
+            self.there = frame.into_data().unwrap_or_default();
+        }
+    }
+}
+
+fn request(endpoint: &Endpoint, path: &str) -> Result<Request<Empty<Bytes>>> {
+    let uri = format!("https://{}{path}", endpoint.authority);
+    let mut request = Request::get(uri).header(ACCEPT, "application/json");
+    if let Some(token) = &endpoint.token {
+        request = request.header(AUTHORIZATION, format!("Bearer {token}"));
+    }
+    Ok(request.body(Empty::new())?)
+}

@@ -1,0 +1,207 @@
+//! A run of the bench: from flags to servers, a scenario and a report.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::ValueEnum;
+
+use crate::bare;
+use crate::flags::{self, Common, Flags, Follow, Scenario};
+use crate::load::stream;
+use crate::report::{Outputs, Printer, Report};
+use crate::scenario::{
+    client, cluster, fan_out, floor, herd, idle, list, selective, start, targets, write,
+};
+use crate::session::Session;
+use crate::target::Source;
+
+/// Runs one scenario, prints a row for each case, and writes the other outputs that the flags name.
+/// Fails if `stop` completes first.
+pub async fn run(flags: Flags, printer: Printer, stop: impl Future<Output = ()>) -> Result<()> {
+    let Flags { scenario, common } = flags;
+    match (scenario, &common.kubeconfig) {
+        (Scenario::Follow(Follow { keep, updates }), Some(kubeconfig)) => {
+            helper(client::follow::follow(kubeconfig, keep, updates, printer), stop).await
+        }
+        (Scenario::FloorServer, Some(kubeconfig)) => {
+            helper(bare::server::serve(kubeconfig, printer), stop).await
+        }
+        // Dropping the run ends the servers it started and removes their directories.
+        (scenario, _) => tokio::select! {
+            biased;
+            () = stop => bail!("stopped before it was done"),
+            done = Box::pin(measure(scenario, common, printer)) => done,
+        },
+    }
+}
+
+/// A process that a bench started: to be stopped is its usual end.
+async fn helper(
+    work: impl Future<Output = Result<()>>,
+    stop: impl Future<Output = ()>,
+) -> Result<()> {
+    tokio::select! {
+        biased;
+        () = stop => Ok(()),
+        done = work => done,
+    }
+}
+
+async fn measure(scenario: Scenario, common: Common, printer: Printer) -> Result<()> {
+    let with_floor = common.floor && !matches!(scenario, Scenario::Floor(_));
+    let with_machine = with_floor && matches!(scenario, Scenario::Targets(_));
+    let memory = common.memory;
+    let mut session = session(common, printer);
+    if with_floor {
+        session.with_floor()?;
+    }
+    Box::pin(dispatch(&mut session, scenario, memory)).await?;
+    if with_machine {
+        Box::pin(floor::machine(&mut session)).await?;
+    }
+    session.report.finish()
+}
+
+fn session(common: Common, printer: Printer) -> Session {
+    let first = match common.kubeconfig {
+        Some(kubeconfig) => Source::Running { kubeconfig, pids: common.pid },
+        None => Source::Own { memory: common.memory },
+    };
+    let second =
+        common.against.map(|kubeconfig| Source::Running { kubeconfig, pids: common.against_pid });
+    let subject = first.name();
+    let outputs = Outputs { json: common.json, html: common.html, svg: common.svg };
+    let sources = std::iter::once(first).chain(second).collect();
+    Session::new(sources, common.runs.into(), Report::new(outputs, printer, subject))
+}
+
+async fn dispatch(session: &mut Session, scenario: Scenario, memory: bool) -> Result<()> {
+    match scenario {
+        Scenario::Targets(flags) => run_targets(session, &flags).await,
+        Scenario::Start(flags) => {
+            refuse_others(session, "start")?;
+            start::run(session, &ascending(flags.objects)?).await
+        }
+        Scenario::Write(flags) => run_writes(session, flags).await,
+        Scenario::List(flags) => run_lists(session, flags).await,
+        Scenario::FanOut(flags) => run_fan_outs(session, flags).await,
+        Scenario::Selective(flags) => run_selective(session, flags).await,
+        Scenario::Herd(flags) => {
+            fan_out::prepare(session).await?;
+            for watchers in ascending(flags.watchers)? {
+                herd::Herd { watchers, missed: flags.missed }.run(session).await?;
+            }
+            Ok(())
+        }
+        Scenario::Idle(flags) => run_idle(session, flags).await,
+        Scenario::Client(flags) => {
+            let (objects, updates) = (ascending(flags.objects)?, flags.updates);
+            let size = client::Size { objects, updates, keep: all_unless_given(flags.keep) };
+            client::run(session, &size).await
+        }
+        Scenario::Cluster(flags) => {
+            refuse_others(session, "cluster")?;
+            let size = cluster::Size { nodes: flags.nodes, pods: flags.pods };
+            Box::pin(cluster::run(session, &size, memory)).await
+        }
+        Scenario::Floor(flags) => Box::pin(floor::run(session, flags.watchers)).await,
+        Scenario::Follow(_) | Scenario::FloorServer => {
+            bail!("this is a part of another bench and needs --kubeconfig")
+        }
+    }
+}
+
+async fn run_targets(session: &mut Session, flags: &flags::Targets) -> Result<()> {
+    let shrink = if flags.quick { 100 } else { 1 };
+    let idle = Duration::from_secs(flags.idle_seconds);
+    Box::pin(targets::Targets { shrink, idle }.run(session)).await?;
+    session.report.goals();
+    Ok(())
+}
+
+async fn run_writes(session: &mut Session, flags: flags::Writes) -> Result<()> {
+    write::prepare(session).await?;
+    let verbs = all_unless_given(flags.verb);
+    let mut first = 0;
+    for clients in ascending(flags.clients)? {
+        let objects = if clients == 1 { (flags.objects / 10).max(1) } else { flags.objects };
+        let writes = write::Writes { verbs: verbs.clone(), clients, objects, first };
+        writes.run(session).await?;
+        first = writes.end(session);
+    }
+    Ok(())
+}
+
+async fn run_lists(session: &mut Session, flags: flags::Lists) -> Result<()> {
+    session.fresh().await?;
+    let modes = all_unless_given(flags.mode);
+    let mut made = 0;
+    for objects in ascending(flags.objects)? {
+        list::prepare(session, made, objects).await?;
+        made = objects;
+        for way in list::ways(objects, &modes, flags.rounds) {
+            if !flags.plain || way.is_plain() {
+                way.run(session).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn run_fan_outs(session: &mut Session, flags: flags::FanOuts) -> Result<()> {
+    fan_out::prepare(session).await?;
+    let pace = flags.writes_per_second.map_or(fan_out::Pace::FlatOut, fan_out::Pace::PerSecond);
+    let protocol = if flags.http2 { stream::Protocol::Http2 } else { stream::Protocol::Http1 };
+    for watchers in ascending(flags.watchers)? {
+        let case = fan_out::FanOut { watchers, writes: flags.writes, pace, protocol };
+        case.run(session).await?;
+    }
+    Ok(())
+}
+
+async fn run_selective(session: &mut Session, flags: flags::Selectives) -> Result<()> {
+    let watchers = ascending(flags.watchers)?;
+    for by in all_unless_given(flags.by) {
+        for &watchers in &watchers {
+            selective::Selective { by, watchers, writes: flags.writes }.run(session).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn run_idle(session: &mut Session, flags: flags::Idles) -> Result<()> {
+    let looked_at = Duration::from_secs(flags.idle_seconds);
+    for watchers in ascending(flags.watchers)? {
+        idle::memory(session, watchers).await?;
+        if flags.idle_seconds > 0 {
+            idle::Minute { objects: flags.objects, watchers, looked_at }.run(session).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Some scenarios stop and start what they measure.
+fn refuse_others(session: &Session, name: &str) -> Result<()> {
+    let is_alone = session.is_own() && !session.is_compared();
+    ensure!(
+        is_alone,
+        "bench {name} starts a server of its own; leave out --kubeconfig and --against"
+    );
+    Ok(())
+}
+
+fn all_unless_given<T: ValueEnum + Clone>(given: Vec<T>) -> Vec<T> {
+    match given.as_slice() {
+        [] => T::value_variants().to_vec(),
+        _ => given,
+    }
+}
+
+/// Sizes of a sweep, each once: what a smaller one needs, a larger one uses on.
+fn ascending(mut sizes: Vec<usize>) -> Result<Vec<usize>> {
+    sizes.sort_unstable();
+    sizes.dedup();
+    let least = sizes.first().context("at least one size is needed")?;
+    ensure!(*least > 0, "0 of something cannot be measured");
+    Ok(sizes)
+}

@@ -1,0 +1,13 @@
+//! The scenarios: what is measured, one file each.
+
+pub(crate) mod targets;
+pub(crate) mod start;
+pub(crate) mod write;
+pub(crate) mod list;
+pub(crate) mod fan_out;
+pub(crate) mod selective;
+pub(crate) mod herd;
+pub(crate) mod idle;
+pub(crate) mod client;
+pub(crate) mod cluster;
+pub(crate) mod floor;

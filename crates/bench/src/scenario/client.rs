@@ -1,0 +1,194 @@
+//! The client library: what a cache of many pods costs the program that has it.
+//!
+//! Each way to keep pods runs in a process of its own, against a server in another, so CPU and
+//! memory are its own; kube-runtime's reflector does the same work in the same run, for the ratios.
+
+use std::io::{BufRead, BufReader, Lines};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+
+use super::list;
+use crate::load::load;
+use crate::load::requests::update_pod;
+use crate::report::figures::{Figure, Figures};
+use crate::report::{self, Row};
+use crate::session::Session;
+use crate::target::measure::Used;
+use crate::target::{Target, end};
+
+pub(crate) mod follow;
+
+use follow::Phase;
+
+/// How pods are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Keep {
+    /// kube-runtime's reflector, for comparison
+    KubeRuntime,
+    /// Typed objects, the default of an informer
+    Typed,
+    /// Typed objects with their managed fields
+    TypedWhole,
+    /// The bytes, decoded when read
+    Packed,
+    /// Five fields of a type of one's own
+    Projected,
+}
+
+impl Keep {
+    fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+}
+
+/// What is measured.
+pub(crate) struct Size {
+    pub(crate) objects: Vec<usize>,
+    pub(crate) updates: usize,
+    pub(crate) keep: Vec<Keep>,
+}
+
+pub(crate) async fn run(session: &mut Session, size: &Size) -> Result<()> {
+    session.fresh().await?;
+    let mut made = 0;
+    for &objects in &size.objects {
+        list::prepare(session, made, objects).await?;
+        made = objects;
+        let mut others = Vec::new();
+        for &keep in &size.keep {
+            let case = Case { keep, objects, updates: size.updates };
+            let phases = case.runs(session).await?;
+            case.report(&phases, &others, session);
+            if keep == Keep::KubeRuntime {
+                others = phases;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One way to keep so many pods.
+struct Case {
+    keep: Keep,
+    objects: usize,
+    updates: usize,
+}
+
+/// The figures of each phase: medians, if it ran several times.
+type Phases = Vec<(String, Figures)>;
+
+impl Case {
+    /// As often as asked, on the first of the servers: what is measured is the client.
+    async fn runs(&self, session: &Session) -> Result<Phases> {
+        let mut runs = Vec::new();
+        for _ in 0..session.runs() {
+            runs.push(self.run(session.first()?).await?);
+        }
+        let first = runs.first().context("there is a run")?.iter().enumerate();
+        let medians = first.map(|(index, phase)| {
+            let figures: Vec<Figures> =
+                runs.iter().map(|run| run[index].figures(self.objects)).collect();
+            (phase.name.clone(), Figures::median(&figures))
+        });
+        Ok(medians.collect())
+    }
+
+    /// Follows in a new process: until it has synced, and until it has seen the updates.
+    async fn run(&self, target: &Target) -> Result<Vec<Phase>> {
+        let mut follower = Follower::start(self, &target.kubeconfig)?;
+        let syncing = tokio::task::spawn_blocking(|| (follower.phase(), follower));
+        let (synced, mut follower) = syncing.await?;
+        let mut phases = vec![synced?];
+        if self.updates > 0 {
+            let reading = tokio::task::spawn_blocking(move || follower.phase());
+            let objects = self.objects;
+            let update = move |turn: usize| update_pod(turn % objects);
+            load(&target.endpoint, 16, self.updates, update).await?;
+            phases.push(reading.await??);
+        }
+        Ok(phases)
+    }
+
+    fn report(&self, phases: &Phases, others: &Phases, session: &mut Session) {
+        for (name, figures) in phases {
+            let (mode, unit) = match name.as_str() {
+                "synced" => (self.keep.name(), "pods"),
+                _ => (format!("{}, updates", self.keep.name()), "changes"),
+            };
+            let case = report::Case::new("client", &mode, unit).sized("objects", self.objects);
+            let other = others.iter().find(|(other, _)| other == name);
+            let against =
+                other.map(|(_, theirs)| ("kube-runtime".to_owned(), figures.over(theirs)));
+            let row = Row::alone(case, "headwater", session.runs(), *figures);
+            session.report.row(Row { against, ..row });
+        }
+    }
+}
+
+/// A process of this same binary that follows pods.
+struct Follower {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Follower {
+    fn start(case: &Case, kubeconfig: &Path) -> Result<Follower> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["bench", "follow", "--keep", &case.keep.name()]);
+        command.args(["--updates", &case.updates.to_string()]);
+        command.arg("--kubeconfig").arg(kubeconfig);
+        let mut child = command.stdout(Stdio::piped()).spawn()?;
+        let stdout = child.stdout.take().context("a pipe was asked for")?;
+        Ok(Follower { child, lines: BufReader::new(stdout).lines() })
+    }
+
+    /// What it says next.
+    fn phase(&mut self) -> Result<Phase> {
+        let line = self.lines.next().context("the follower ended early")??;
+        serde_json::from_str(&line).with_context(|| format!("the follower said {line:?}"))
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        end(&mut self.child);
+    }
+}
+
+impl Phase {
+    /// CPU for each thing that was seen, memory for each pod that is kept.
+    fn figures(&self, objects: usize) -> Figures {
+        let wall = Duration::from_secs_f64(self.wall_seconds);
+        let cpu = Some(Duration::from_secs_f64(self.cpu_seconds));
+        let figures = Figures::used(self.count as usize, Used { wall, cpu });
+        let each = |bytes: u64| bytes as f64 / objects as f64;
+        figures
+            .with(Figure::Memory, each(self.settled_bytes))
+            .with(Figure::Peak, each(self.peak_bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_told_for_each_pod_and_cpu_for_each_change() {
+        let phase = Phase {
+            name: "updated".into(),
+            count: 40,
+            wall_seconds: 1.0,
+            cpu_seconds: 0.004,
+            peak_bytes: 4000,
+            settled_bytes: 2000,
+        };
+        let figures = phase.figures(20);
+        assert_eq!(figures.get(Figure::Cpu), Some(100.0));
+        assert_eq!(figures.get(Figure::Memory), Some(100.0));
+        assert_eq!(figures.get(Figure::Peak), Some(200.0));
+    }
+}

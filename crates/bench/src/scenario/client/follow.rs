@@ -1,0 +1,188 @@
+//! One process that keeps pods in one way and says what that cost it.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use futures::StreamExt;
+use headwater_client::change::Change;
+use headwater_client::factory::Builder;
+use headwater_client::informer::{Buffer, Subscribe};
+use headwater_client::{Cached, Factory, slim};
+use k8s_openapi::api::core::v1::Pod;
+use kube::core::ObjectMeta;
+use kube::runtime::{reflector, watcher};
+use kube::{Api, Client};
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+
+use super::Keep;
+use crate::kubeconfig::kube_client;
+use crate::report::Printer;
+use crate::target::measure;
+
+/// What one part of the work cost, as the follower tells it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Phase {
+    pub(super) name: String,
+    pub(super) count: u64,
+    pub(super) wall_seconds: f64,
+    pub(super) cpu_seconds: f64,
+    /// Beyond what the process had before it connected.
+    pub(super) peak_bytes: u64,
+    pub(super) settled_bytes: u64,
+}
+
+/// Follows until so many updates were seen after the sync.
+pub(crate) async fn follow(
+    kubeconfig: &Path,
+    keep: Keep,
+    updates: u64,
+    printer: Printer,
+) -> Result<()> {
+    let client = kube_client(kubeconfig).await?;
+    let factory = Factory::new(client.clone());
+    let pods = factory.informer::<Pod>();
+    let ledger = Ledger::open(updates, printer);
+    match keep {
+        Keep::KubeRuntime => theirs(client, ledger).await,
+        Keep::Typed => ours(&factory, pods, ledger).await,
+        Keep::TypedWhole => ours(&factory, pods.keep_managed_fields(), ledger).await,
+        Keep::Packed => ours(&factory, pods.packed(), ledger).await,
+        Keep::Projected => ours(&factory, factory.informer::<Row>(), ledger).await,
+    }
+}
+
+/// A pod of which little is wanted.
+#[derive(kube::Resource, Deserialize)]
+#[resource(inherit = Pod)]
+struct Row {
+    #[serde(deserialize_with = "slim")]
+    metadata: ObjectMeta,
+    #[expect(dead_code, reason = "what is kept is what costs")]
+    spec: RowSpec,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RowSpec {
+    #[expect(dead_code, reason = "what is kept is what costs")]
+    node_name: Option<String>,
+}
+
+async fn ours<K: Cached>(factory: &Factory, pods: Builder<K>, mut ledger: Ledger) -> Result<()> {
+    let pods = pods.open()?;
+    let all = Subscribe::named("bench").buffer(Buffer::Lossless);
+    let mut changes = pods.subscribe(all)?;
+    let stop = CancellationToken::new();
+    let reading = async {
+        while let Some(change) = changes.next().await {
+            let seen = match change {
+                Change::Added { .. } => Seen::Object,
+                Change::Updated { .. } => Seen::Update,
+                Change::Synced => Seen::Synced,
+                Change::Deleted(_) => bail!("nobody deletes here"),
+            };
+            if ledger.note(seen).await? {
+                break;
+            }
+        }
+        stop.cancel();
+        Ok(())
+    };
+    let running = async { Ok(factory.run(stop.clone()).await?) };
+    tokio::try_join!(running, reading).map(drop)
+}
+
+async fn theirs(client: Client, mut ledger: Ledger) -> Result<()> {
+    let (pods, writer) = reflector::store::<Pod>();
+    let watching = watcher(Api::<Pod>::all(client), watcher::Config::default());
+    let mut events = std::pin::pin!(reflector(writer, watching));
+    while let Some(event) = events.next().await {
+        let seen = match event? {
+            watcher::Event::Init => continue,
+            watcher::Event::InitApply(_) => Seen::Object,
+            watcher::Event::InitDone => Seen::Synced,
+            watcher::Event::Apply(_) => Seen::Update,
+            watcher::Event::Delete(_) => bail!("nobody deletes here"),
+        };
+        if ledger.note(seen).await? {
+            break;
+        }
+    }
+    drop(pods);
+    Ok(())
+}
+
+enum Seen {
+    Object,
+    Synced,
+    Update,
+}
+
+/// Counts what is seen, and tells each phase when it ends.
+struct Ledger {
+    printer: Printer,
+    base_bytes: u64,
+    began: Instant,
+    cpu: Duration,
+    objects: u64,
+    updates: u64,
+    updates_wanted: u64,
+}
+
+impl Ledger {
+    fn open(updates_wanted: u64, printer: Printer) -> Ledger {
+        Ledger {
+            printer,
+            base_bytes: status("VmRSS:").unwrap_or_default(),
+            began: Instant::now(),
+            cpu: cpu(),
+            objects: 0,
+            updates: 0,
+            updates_wanted,
+        }
+    }
+
+    /// Whether that was all.
+    async fn note(&mut self, seen: Seen) -> Result<bool> {
+        match seen {
+            Seen::Object => self.objects += 1,
+            Seen::Synced => self.tell("synced", self.objects).await?,
+            Seen::Update => self.updates += 1,
+        }
+        let is_last = self.updates == self.updates_wanted && matches!(seen, Seen::Update);
+        if is_last {
+            self.tell("updated", self.updates).await?;
+        }
+        Ok(is_last || (self.updates_wanted == 0 && matches!(seen, Seen::Synced)))
+    }
+
+    async fn tell(&mut self, name: &str, count: u64) -> Result<()> {
+        let (wall, used) = (self.began.elapsed(), cpu().saturating_sub(self.cpu));
+        let peak = status("VmHWM:").context("no peak memory")?;
+        // The allocator gives back a little later than it could.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let settled = status("VmRSS:").context("no memory")?;
+        let phase = Phase {
+            name: name.to_owned(),
+            count,
+            wall_seconds: wall.as_secs_f64(),
+            cpu_seconds: used.as_secs_f64(),
+            peak_bytes: peak.saturating_sub(self.base_bytes),
+            settled_bytes: settled.saturating_sub(self.base_bytes),
+        };
+        (self.printer.data)(&serde_json::to_string(&phase)?);
+        (self.began, self.cpu) = (Instant::now(), cpu());
+        Ok(())
+    }
+}
+
+fn cpu() -> Duration {
+    measure::cpu_of(&[std::process::id()]).unwrap_or_default()
+}
+
+/// A line of this process's status, in bytes.
+fn status(name: &str) -> Option<u64> {
+    measure::status(std::process::id(), name)
+}

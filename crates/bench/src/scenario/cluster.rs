@@ -1,0 +1,258 @@
+//! A whole cluster: from nothing to so many pods running on so many simulated nodes.
+//!
+//! Promise: the bench fails if a controller asked for a list, or began a watch again, after its
+//! first sync; the server's own counters say so.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use headwater_client::informer::{Informer, Subscribe};
+use headwater_client::{Cached, Factory};
+use http::{Method, Request};
+use http_body_util::{BodyExt, Full};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::connect::{Connection, successful};
+use crate::kubeconfig::kube_client;
+use crate::report::figures::{Figure, Figures};
+use crate::report::{Case, Row};
+use crate::session::Session;
+use crate::target::measure::{Meter, metrics, rss};
+use crate::target::{Home, Started, Target, end, ready};
+
+/// How large the cluster is.
+pub(crate) struct Size {
+    pub(crate) nodes: usize,
+    pub(crate) pods: usize,
+}
+
+/// Pods of one Deployment.
+const REPLICAS: usize = 250;
+/// Longer is not measured but given up.
+const PATIENCE: Duration = Duration::from_secs(900);
+/// Pods that do not dawdle: what is measured is us.
+const STAGES: &str = "\
+node:
+  capacity: {pods: '250'}
+rules:
+- stages:
+  - {stage: Running}
+  - {stage: Gone}
+";
+
+pub(crate) async fn run(session: &mut Session, size: &Size, memory: bool) -> Result<()> {
+    let home = Home::new()?;
+    let stages = home.path().join("stages.yaml");
+    std::fs::write(&stages, STAGES)?;
+    let (mut target, _) = Target::of(Started::new(home, memory)?)?;
+    let server = target.pids.clone();
+
+    session.report.note(&format!("starting controllers and {} nodes", size.nodes));
+    let began = Instant::now();
+    let controllers = Controllers::start(&target.kubeconfig, &stages, size.nodes)?;
+    target.pids.push(controllers.child.id());
+    let eyes = Eyes::open(&target.kubeconfig).await?;
+    Box::pin(eyes.run(measure(size, &target, began, &eyes, session))).await?;
+    let controllers_pids = vec![controllers.child.id()];
+    for (mode, pids) in [("server", server), ("controllers", controllers_pids)] {
+        target.pids = pids;
+        let case = Case::new("cluster", mode, "processes").sized("pods", size.pods);
+        tell(session, case, Figures::default().memory(rss(&target).await));
+    }
+    Ok(())
+}
+
+async fn measure(
+    size: &Size,
+    target: &Target,
+    began: Instant,
+    eyes: &Eyes,
+    session: &mut Session,
+) -> Result<()> {
+    let nodes = eyes.factory.informer::<Node>().open()?;
+    eyes.until(&nodes, size.nodes, |_| true).await?;
+    let took = Figures::default().with(Figure::Wall, began.elapsed().as_secs_f64());
+    tell(session, Case::new("cluster", "nodes there", "nodes").sized("nodes", size.nodes), took);
+
+    let before = Reads::settled(target).await?;
+    let mut connection = Connection::open(&target.endpoint).await?;
+    let meter = Meter::start(target).await;
+    for number in 0..size.pods.div_ceil(REPLICAS) {
+        let replicas = REPLICAS.min(size.pods - number * REPLICAS);
+        deploy(&mut connection, number, replicas).await?;
+    }
+    eyes.until(&eyes.pods, size.pods, is_running).await?;
+    let used = meter.stop().await;
+    let after = Reads::of(target).await?;
+    let case = Case::new("cluster", "pods running", "pods").sized("pods", size.pods);
+    tell(session, case, Figures::used(size.pods, used));
+    ensure!(
+        before == after,
+        "a controller read again what it had: {before:?} before, {after:?} after"
+    );
+    session.report.note("no controller sent a list or began a watch again after its first sync");
+    Ok(())
+}
+
+fn is_running(pod: &Pod) -> bool {
+    let Some(status) = &pod.status else { return false };
+    let mut conditions = status.conditions.iter().flatten();
+    status.phase.as_deref() == Some("Running")
+        && conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+/// CPU is that of the server and of the controllers together.
+fn tell(session: &mut Session, case: Case, figures: Figures) {
+    session.report.row(Row::alone(case, "headwater", 1, figures));
+}
+
+async fn deploy(connection: &mut Connection, number: usize, replicas: usize) -> Result<()> {
+    let name = format!("web-{number}");
+    let labels = json!({"app": name});
+    let requests = json!({"cpu": "10m", "memory": "16Mi"});
+    let container = json!({"name": "c", "image": "nginx", "resources": {"requests": requests}});
+    let deployment = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
+        },
+    });
+    let request = Request::builder()
+        .method(Method::POST)
+        .uri("/apis/apps/v1/namespaces/default/deployments")
+        .header("content-type", "application/json")
+        .body(Full::from(deployment.to_string()))?;
+    successful(connection.send(request).await?).await?.into_body().collect().await?;
+    Ok(())
+}
+
+/// What was asked of the server: lists, and watches that were begun.
+#[derive(Debug, PartialEq, Eq)]
+struct Reads {
+    lists: u64,
+    watches: u64,
+}
+
+/// First states have been read when nothing was asked for so long: the garbage collector finds
+/// its kinds by discovery and opens their watches after all others.
+const QUIET: Duration = Duration::from_secs(2);
+
+impl Reads {
+    async fn settled(target: &Target) -> Result<Reads> {
+        let mut known = Reads::of(target).await?;
+        loop {
+            tokio::time::sleep(QUIET).await;
+            let now = Reads::of(target).await?;
+            if now == known {
+                return Ok(now);
+            }
+            known = now;
+        }
+    }
+
+    async fn of(target: &Target) -> Result<Reads> {
+        let text = metrics(&target.endpoint).await?;
+        let count = |verb: &str| count(&text, verb);
+        Ok(Reads { lists: count("LIST"), watches: count("WATCH") })
+    }
+}
+
+/// The sum of all request counters of a verb.
+fn count(metrics: &str, verb: &str) -> u64 {
+    let lines = metrics.lines().filter(|line| line.starts_with("apiserver_request_total{"));
+    let lines = lines.filter(|line| line.contains(&format!("verb=\"{verb}\"")));
+    lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
+}
+
+/// An informer that looks on.
+struct Eyes {
+    factory: Factory,
+    pods: Informer<Pod>,
+}
+
+impl Eyes {
+    async fn open(kubeconfig: &Path) -> Result<Eyes> {
+        let factory = Factory::new(kube_client(kubeconfig).await?);
+        let pods = factory.informer::<Pod>().open()?;
+        Ok(Eyes { factory, pods })
+    }
+
+    async fn run(&self, work: impl Future<Output = Result<()>>) -> Result<()> {
+        let stop = CancellationToken::new();
+        let work = async {
+            let done = work.await;
+            stop.cancel();
+            done
+        };
+        let (ran, done) = tokio::join!(self.factory.run(stop.clone()), work);
+        done?;
+        Ok(ran?)
+    }
+
+    /// Waits until so many objects have been seen as wanted.
+    async fn until<K: Cached>(
+        &self,
+        informer: &Informer<K>,
+        wanted: usize,
+        is_up: impl Fn(&K) -> bool,
+    ) -> Result<()> {
+        let mut changes = informer.subscribe(Subscribe::named("eyes"))?;
+        let mut up = HashSet::new();
+        let seen = async {
+            while up.len() < wanted {
+                let change = changes.next().await.context("the watch ended")?;
+                if let (Some(key), Some(object)) = (change.key(), change.object())
+                    && is_up(object)
+                {
+                    up.insert(key);
+                }
+            }
+            Ok(())
+        };
+        let seen = tokio::time::timeout(PATIENCE, seen).await;
+        seen.with_context(|| format!("not {wanted} {} in time", informer.name()))?
+    }
+}
+
+/// A process of this same binary that runs all controllers.
+struct Controllers {
+    child: Child,
+}
+
+impl Controllers {
+    fn start(kubeconfig: &Path, stages: &Path, nodes: usize) -> Result<Controllers> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["controllers", "--no-leader-election", "--nodes", &nodes.to_string()]);
+        command.arg("--kubeconfig").arg(kubeconfig).arg("--stages").arg(stages);
+        let child = ready(&mut command).context("the controllers did not start")?;
+        Ok(Controllers { child })
+    }
+}
+
+impl Drop for Controllers {
+    fn drop(&mut self) {
+        end(&mut self.child);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_counted_by_verb() {
+        let metrics = "# HELP x\n\
+            apiserver_request_total{verb=\"LIST\",resource=\"pods\",code=\"200\"} 2\n\
+            apiserver_request_total{verb=\"LIST\",resource=\"nodes\",code=\"200\"} 3\n\
+            apiserver_request_total{verb=\"WATCH\",resource=\"pods\",code=\"200\"} 7\n\
+            other_total{verb=\"LIST\"} 9\n";
+        assert_eq!((count(metrics, "LIST"), count(metrics, "WATCH")), (5, 7));
+    }
+}

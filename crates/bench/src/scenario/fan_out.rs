@@ -1,0 +1,126 @@
+//! Fan-out: every event goes to every watcher. What does one delivery cost, and how long does it take?
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use crate::connect::Connection;
+use crate::kubeconfig::Endpoint;
+use crate::load::requests::{make_namespaces, make_pods, update_pod};
+use crate::load::seen::Expected;
+use crate::load::stream::Protocol;
+use crate::load::watchers::{Readers, all_pods_from, open};
+use crate::load::{Done, histogram, load, send};
+use crate::report::Case;
+use crate::report::figures::Figures;
+use crate::session::Session;
+use crate::target::Target;
+use crate::target::measure::{Meter, rss};
+
+/// Clients that write flat out.
+const WRITERS: usize = 4;
+/// Pods that are written to.
+const PODS: usize = 64;
+
+/// How writes follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pace {
+    FlatOut,
+    /// So many a second, by one client.
+    PerSecond(u32),
+}
+
+/// One case of fan-out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FanOut {
+    pub(crate) watchers: usize,
+    pub(crate) writes: usize,
+    pub(crate) pace: Pace,
+    pub(crate) protocol: Protocol,
+}
+
+/// Makes the pods that are written to.
+pub(crate) async fn prepare(session: &mut Session) -> Result<()> {
+    session.fresh().await?;
+    session.each(async |target| prepare_target(target).await).await
+}
+
+pub(crate) async fn prepare_target(target: &Target) -> Result<()> {
+    make_namespaces(target).await?;
+    make_pods(target, 0, PODS).await
+}
+
+impl FanOut {
+    pub(crate) async fn run(self, session: &mut Session) -> Result<()> {
+        session.measure(self.case(), async |target, _| self.once(target).await).await
+    }
+
+    fn case(self) -> Case {
+        let pace = match self.pace {
+            Pace::FlatOut => "flat out".to_owned(),
+            Pace::PerSecond(1) => "1 write a second".to_owned(),
+            Pace::PerSecond(writes) => format!("{writes} writes a second"),
+        };
+        let mode = match self.protocol {
+            Protocol::Http1 => pace,
+            Protocol::Http2 => format!("{pace}, HTTP/2"),
+        };
+        Case::new("fan-out", &mode, "events").sized("watchers", self.watchers)
+    }
+
+    async fn once(self, target: &Target) -> Result<Figures> {
+        let endpoint = &target.endpoint;
+        let path = all_pods_from(now(endpoint).await?);
+        let streams = open(endpoint, self.watchers, self.protocol, |_| path.to_string()).await?;
+        let timed = self.pace != Pace::FlatOut;
+        let readers = Readers::start(streams, timed, |_| self.writes);
+        let meter = Meter::start(target).await;
+        let done = self.write(endpoint).await?;
+        let expected = Expected::of(done.revisions())?;
+        let finished = readers.finish(|_| &expected).await?;
+        let used = meter.stop().await;
+        let figures = Figures::used(self.writes * self.watchers, used).memory(rss(target).await);
+        let figures = match timed {
+            true => figures.latency(&finished.delays(&done.acknowledged)?),
+            false => figures,
+        };
+        finished.expect_only(now(endpoint).await?).await?;
+        Ok(figures)
+    }
+
+    async fn write(self, endpoint: &Endpoint) -> Result<Done> {
+        match self.pace {
+            Pace::FlatOut => load(endpoint, WRITERS, self.writes, write).await,
+            Pace::PerSecond(writes) => {
+                let pause = Duration::from_secs(1) / writes;
+                paced(endpoint, self.writes, pause).await
+            }
+        }
+    }
+}
+
+/// One client that writes by the clock.
+async fn paced(endpoint: &Endpoint, writes: usize, pause: Duration) -> Result<Done> {
+    let mut connection = Connection::open(endpoint).await?;
+    let mut ticks = tokio::time::interval(pause);
+    let mut done = Done { micros: histogram()?, acknowledged: Vec::new() };
+    for index in 0..writes {
+        ticks.tick().await;
+        let began = Instant::now();
+        let revision = send(&mut connection, write(index)).await?;
+        done.micros.saturating_record(began.elapsed().as_micros() as u64);
+        done.acknowledged.push((revision, Instant::now()));
+    }
+    Ok(done)
+}
+
+/// The `index`-th write, to one of the pods.
+pub(crate) fn write(index: usize) -> crate::load::Work {
+    update_pod(index % PODS)
+}
+
+/// The newest resourceVersion: that of a write made for the purpose.
+pub(crate) async fn now(endpoint: &Endpoint) -> Result<u64> {
+    let mut connection = Connection::open(endpoint).await?;
+    send(&mut connection, write(0)).await
+}

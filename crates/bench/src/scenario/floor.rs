@@ -1,0 +1,53 @@
+//! `bench floor`: what this machine could at best do, with no product in it.
+//!
+//! The bare server does everything it can do, and the kernel is asked for what every server needs:
+//! bytes through TLS, writes to sockets, syncs of a disk.
+
+use anyhow::Result;
+
+use crate::bare::{Bare, Ready, memory};
+use crate::load::stream::Protocol;
+use crate::report::figures::Figures;
+use crate::report::goals::shrunk;
+use crate::report::{Case, Row};
+use crate::session::Session;
+use crate::target::Home;
+
+mod machine;
+
+/// Everything, one after the other.
+pub(crate) async fn run(session: &mut Session, watchers: usize) -> Result<()> {
+    machine(session).await?;
+    let bare = Bare::start()?;
+    let flat_out = |protocol| Ready::FanOut { watchers, events: 500, protocol };
+    for ready in [
+        Ready::Write { clients: 16, writes: 10_000 },
+        Ready::Synced { writes: 2_000 },
+        Ready::List { objects: 10_000 },
+        flat_out(Protocol::Http1),
+        flat_out(Protocol::Http2),
+        Ready::Paced { watchers, events: 50, per_second: 10 },
+        Ready::One { watchers: 10, writes: 2_000 },
+    ] {
+        let mut figures = Vec::new();
+        for _ in 0..session.runs() {
+            figures.push(ready.once(&bare.target).await?);
+        }
+        tell(session, ready.case(), &figures);
+    }
+    Ok(())
+}
+
+/// What is not measured beside something else.
+pub(crate) async fn machine(session: &mut Session) -> Result<()> {
+    machine::run(&Home::new()?, session).await?;
+    let watchers = shrunk(5_000, session.report.shrink);
+    let idle = Case::new("floor", "idle watcher", "watchers").sized("watchers", watchers);
+    let figures = memory(&Bare::start()?.target, watchers).await?;
+    tell(session, idle, &[figures]);
+    Ok(())
+}
+
+pub(crate) fn tell(session: &mut Session, case: Case, runs: &[Figures]) {
+    session.report.floor(Row::alone(case, "", runs.len(), Figures::median(runs)));
+}

@@ -1,0 +1,58 @@
+//! The herd: watchers that were away come back all at once and read what they have missed.
+
+use anyhow::Result;
+use tokio::task::JoinSet;
+
+use super::fan_out::{now, write};
+use crate::load::load;
+use crate::load::seen::Expected;
+use crate::load::stream::{Protocol, Stream};
+use crate::load::watchers::{all_pods_from, read, wrong};
+use crate::report::Case;
+use crate::report::figures::Figures;
+use crate::session::Session;
+use crate::target::Target;
+use crate::target::measure::{Meter, rss};
+
+const WRITERS: usize = 4;
+
+/// One case of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Herd {
+    pub(crate) watchers: usize,
+    /// Events each of them has missed.
+    pub(crate) missed: usize,
+}
+
+impl Herd {
+    pub(crate) async fn run(self, session: &mut Session) -> Result<()> {
+        let case = Case::new("herd", "resume", "events").sized("watchers", self.watchers);
+        session.measure(case, async |target, _| self.once(target).await).await
+    }
+
+    async fn once(self, target: &Target) -> Result<Figures> {
+        let path = all_pods_from(now(&target.endpoint).await?);
+        let done = load(&target.endpoint, WRITERS, self.missed, write).await?;
+        let expected = Expected::of(done.revisions())?;
+        let meter = Meter::start(target).await;
+        let mut readers = JoinSet::new();
+        for watcher in 0..self.watchers {
+            let (endpoint, path) = (target.endpoint.clone(), path.clone());
+            readers.spawn(async move {
+                let stream = Stream::open(&endpoint, &path, Protocol::Http1).await?;
+                read(watcher, stream, self.missed, false).await
+            });
+        }
+        // Kept open until all are done, as real ones would be.
+        let mut open = Vec::with_capacity(self.watchers);
+        while let Some(read) = readers.join_next().await {
+            let read = read??;
+            expected
+                .check(&read.seen)
+                .map_err(|error| anyhow::Error::new(error).context(wrong(read.watcher)))?;
+            open.push(read.stream);
+        }
+        let used = meter.stop().await;
+        Ok(Figures::used(self.missed * self.watchers, used).memory(rss(target).await))
+    }
+}

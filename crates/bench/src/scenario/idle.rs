@@ -1,0 +1,72 @@
+//! Idle: what a watcher costs that only waits, in memory and in CPU.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::list::newest;
+use crate::load::requests::{make_namespaces, make_pods};
+use crate::load::stream::Protocol;
+use crate::load::watchers::{ALL_PODS, open};
+use crate::report::Case;
+use crate::report::figures::{Figure, Figures};
+use crate::session::Session;
+use crate::target::Target;
+use crate::target::measure::{Meter, rss};
+
+const MINUTE: Duration = Duration::from_secs(60);
+/// The first watchers pay for what all of them share.
+const FIRST: usize = 100;
+
+/// The memory of each of so many watchers of a resource that nobody writes to.
+pub(crate) async fn memory(session: &mut Session, watchers: usize) -> Result<()> {
+    let case = Case::new("idle", "memory", "watchers").sized("watchers", watchers);
+    session.measure_fresh(case, async |target| memory_once(target, watchers).await).await
+}
+
+async fn memory_once(target: &Target, watchers: usize) -> Result<Figures> {
+    let path = "/api/v1/endpoints?watch=true&allowWatchBookmarks=true";
+    let open = |count| open(&target.endpoint, count, Protocol::Http1, |_| path.to_owned());
+    let _first = open(FIRST).await?;
+    let before = rss(target).await;
+    let _others = open(watchers).await?;
+    let growth = rss(target).await.zip(before);
+    let each = growth.map(|(after, before)| after.saturating_sub(before) / watchers as u64);
+    Ok(Figures::default().memory(each))
+}
+
+/// What is idle, and for how long it is looked at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Minute {
+    pub(crate) objects: usize,
+    pub(crate) watchers: usize,
+    pub(crate) looked_at: Duration,
+}
+
+impl Minute {
+    /// The CPU of a minute in which nothing happens.
+    pub(crate) async fn run(self, session: &mut Session) -> Result<()> {
+        session.fresh().await?;
+        session.each(async |target| self.prepare(target).await).await?;
+        let case = Case::new("idle", "minute", "minutes").sized("watchers", self.watchers);
+        session.measure(case, async |target, _| self.once(target).await).await
+    }
+
+    async fn prepare(self, target: &Target) -> Result<()> {
+        make_namespaces(target).await?;
+        make_pods(target, 0, self.objects).await
+    }
+
+    async fn once(self, target: &Target) -> Result<Figures> {
+        let newest = newest(&target.endpoint).await?;
+        let path = format!("{ALL_PODS}&resourceVersion={newest}&allowWatchBookmarks=true");
+        let path = |_| path.clone();
+        let _watchers = open(&target.endpoint, self.watchers, Protocol::Http1, path).await?;
+        let meter = Meter::start(target).await;
+        tokio::time::sleep(self.looked_at).await;
+        let used = meter.stop().await;
+        let share = MINUTE.as_secs_f64() / used.wall.as_secs_f64();
+        let micros = used.cpu.map(|cpu| cpu.as_secs_f64() * 1e6 * share);
+        Ok(Figures::default().maybe(Figure::Cpu, micros))
+    }
+}

@@ -1,0 +1,44 @@
+//! Many lists at the same time: how much memory they need in all.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use tokio::task::JoinSet;
+
+use super::ALL;
+use crate::connect::Connection;
+use crate::load::body::{self, Encoding};
+use crate::report::figures::Figures;
+use crate::target::Target;
+use crate::target::measure::{Meter, rss};
+
+/// Lists at once.
+const AT_ONCE: usize = 16;
+/// How often memory is looked at: often where the kernel tells, seldom where the server does.
+const LOOK_HERE: Duration = Duration::from_millis(5);
+const LOOK_THERE: Duration = Duration::from_millis(500);
+
+pub(super) async fn once(target: &Target, objects: usize) -> Result<Figures> {
+    let before = rss(target).await;
+    let mut lists = JoinSet::new();
+    let meter = Meter::start(target).await;
+    for _ in 0..AT_ONCE {
+        let mut connection = Connection::open(&target.endpoint).await?;
+        lists.spawn(async move {
+            let read = body::read(&mut connection, ALL, Encoding::Plain).await?;
+            read.expect(Encoding::Plain, objects)
+        });
+    }
+    let mut peak = before;
+    let look = if target.pids.is_empty() { LOOK_THERE } else { LOOK_HERE };
+    let mut ticks = tokio::time::interval(look);
+    while !lists.is_empty() {
+        tokio::select! {
+            Some(done) = lists.join_next() => done??,
+            _ = ticks.tick() => peak = peak.max(rss(target).await),
+        }
+    }
+    let used = meter.stop().await;
+    let growth = peak.zip(before).map(|(peak, before)| peak.saturating_sub(before));
+    Ok(Figures::used(objects * AT_ONCE, used).memory(growth))
+}

@@ -1,0 +1,209 @@
+//! Selective fan-out: every event is for one of the watchers. What do all the others cost?
+//!
+//! It is little beside the write itself, so it is looked for by doing the same writes on two servers in
+//! turn, a few at a time: one has the watchers, the other has none.
+
+use std::ops::Range;
+
+use anyhow::Result;
+use http::Method;
+
+use super::fan_out::{self, now};
+use crate::connect::Connection;
+use crate::load::object::{namespace, own_namespace, own_node, own_pod, pod_name};
+use crate::load::requests::{make_own_namespaces, unused_mark};
+use crate::load::seen::Expected;
+use crate::load::stream::Protocol;
+use crate::load::watchers::{Readers, open};
+use crate::load::{APPLY, JSON, Work, load, send};
+use crate::report::Case;
+use crate::report::extra::{BATCH, Extra};
+use crate::report::figures::Figures;
+use crate::session::Session;
+use crate::target::Target;
+use crate::target::measure::{Meter, Used};
+
+/// Our pods come after those of all other scenarios on the server.
+const FIRST: usize = 90_000;
+
+/// What a watcher selects its pod by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum By {
+    /// A label that only its pod has
+    Label,
+    /// spec.nodeName, as a kubelet does
+    Node,
+    /// A namespace of its own
+    Namespace,
+}
+
+/// One case of selective fan-out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Selective {
+    pub(crate) by: By,
+    pub(crate) watchers: usize,
+    pub(crate) writes: usize,
+}
+
+impl Selective {
+    pub(crate) async fn run(self, session: &mut Session) -> Result<()> {
+        // Both have just started: what earlier watchers left to be cleared away would count as the
+        // cost of these.
+        session.fresh().await?;
+        let twin = session.twin()?;
+        session.each(async |target| self.prepare(target).await).await?;
+        if let Some(twin) = &twin {
+            self.prepare(twin).await?;
+        }
+        let mode = match self.by {
+            By::Label => "label",
+            By::Node => "node",
+            By::Namespace => "namespace",
+        };
+        let case = Case::new("selective", mode, "writes").sized("watchers", self.watchers);
+        let once = async |target: &Target, _| match twin.as_ref().filter(|_| target.is_own()) {
+            Some(twin) => self.in_turn(target, twin).await,
+            None => self.one_after_the_other(target).await,
+        };
+        session.measure(case, once).await
+    }
+
+    /// Only pods that are written to are needed.
+    fn pods(self) -> usize {
+        self.watchers.min(self.writes)
+    }
+
+    async fn prepare(self, target: &Target) -> Result<()> {
+        fan_out::prepare_target(target).await?;
+        if self.by == By::Namespace {
+            make_own_namespaces(target, self.watchers).await?;
+        }
+        // Server-side apply makes them, and leaves those of an earlier case as they are.
+        let make = move |watcher| self.request(Method::PATCH, watcher);
+        load(&target.endpoint, 4, self.pods(), make).await.map(drop)
+    }
+
+    /// What the same writes cost with the watchers, less what they cost without: first all without,
+    /// then all with.
+    async fn one_after_the_other(self, target: &Target) -> Result<Figures> {
+        let (_, alone) = self.write(target).await?;
+        let readers = self.watch(target).await?;
+        let (written, watched) = self.write(target).await?;
+        self.check(readers, &written).await?;
+        let extra = watched.cpu.zip(alone.cpu).map(|(with, without)| with.saturating_sub(without));
+        Ok(Figures::used(self.writes, Used { cpu: extra, ..watched }))
+    }
+
+    /// The same, in turn on two servers that are alike but for the watchers.
+    async fn in_turn(self, target: &Target, twin: &Target) -> Result<Figures> {
+        let readers = self.watch(target).await?;
+        let mut with = Connection::open(&target.endpoint).await?;
+        let mut without = Connection::open(&twin.endpoint).await?;
+        let (mut written, mut extra) = (Vec::new(), Extra::default());
+        for first in (0..self.writes).step_by(BATCH) {
+            let turns = first..self.writes.min(first + BATCH);
+            let (_, alone) = self.batch(twin, &mut without, turns.clone()).await?;
+            let (revisions, watched) = self.batch(target, &mut with, turns.clone()).await?;
+            extra.add(turns.len(), alone, watched)?;
+            written.extend(revisions);
+        }
+        self.check(readers, &written).await?;
+        Ok(extra.figures())
+    }
+
+    /// Some of the writes, one after the other.
+    async fn batch(
+        self,
+        target: &Target,
+        connection: &mut Connection,
+        turns: Range<usize>,
+    ) -> Result<(Vec<u64>, Used)> {
+        let meter = Meter::start(target).await;
+        let mut revisions = Vec::with_capacity(turns.len());
+        for turn in turns {
+            revisions
+                .push(send(connection, self.request(Method::PUT, turn % self.watchers)).await?);
+        }
+        Ok((revisions, meter.stop().await))
+    }
+
+    async fn watch(self, target: &Target) -> Result<Readers> {
+        let from = now(&target.endpoint).await?;
+        let path = move |watcher| self.path(watcher, from);
+        let streams = open(&target.endpoint, self.watchers, Protocol::Http1, path).await?;
+        Ok(Readers::start(streams, false, |watcher| self.turns(watcher).count()))
+    }
+
+    /// Each watcher has seen what is for it, and nothing else.
+    async fn check(self, readers: Readers, written: &[u64]) -> Result<()> {
+        let expected = self.expected(written)?;
+        readers.finish(|watcher| &expected[watcher]).await.map(drop)
+    }
+
+    /// The writes that are for a watcher.
+    fn turns(self, watcher: usize) -> impl Iterator<Item = usize> {
+        (watcher..self.writes).step_by(self.watchers)
+    }
+
+    fn expected(self, written: &[u64]) -> Result<Vec<Expected>> {
+        let of = |watcher| Expected::of(self.turns(watcher).map(|turn| written[turn]).collect());
+        Ok((0..self.watchers).map(of).collect::<Result<_, _>>()?)
+    }
+
+    /// Updates pods one after the other, so that revisions are in the order of the turns.
+    async fn write(self, target: &Target) -> Result<(Vec<u64>, Used)> {
+        let meter = Meter::start(target).await;
+        let work = move |turn: usize| self.request(Method::PUT, turn % self.watchers);
+        let done = load(&target.endpoint, 1, self.writes, work).await?;
+        Ok((done.revisions(), meter.stop().await))
+    }
+
+    fn request(self, method: Method, watcher: usize) -> Work {
+        let index = FIRST + watcher;
+        let namespace = match self.by {
+            By::Namespace => own_namespace(watcher),
+            By::Label | By::Node => namespace(index),
+        };
+        let body = own_pod(watcher, index, &namespace, unused_mark());
+        let path = format!("/api/v1/namespaces/{namespace}/pods/{}", pod_name(index));
+        let (path, content_type) = match method {
+            Method::PATCH => (format!("{path}?fieldManager=bench&force=true"), APPLY),
+            _ => (path, JSON),
+        };
+        Work { method, path, content_type, body }
+    }
+
+    fn path(self, watcher: usize, from: u64) -> String {
+        let version = format!("watch=true&resourceVersion={from}");
+        match self.by {
+            By::Label => format!("/api/v1/pods?{version}&labelSelector=watcher%3Dw{watcher}"),
+            By::Node => {
+                let node = own_node(watcher);
+                format!("/api/v1/pods?{version}&fieldSelector=spec.nodeName%3D{node}")
+            }
+            By::Namespace => {
+                format!("/api/v1/namespaces/{}/pods?{version}", own_namespace(watcher))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_write_is_for_one_watcher() {
+        let case = Selective { by: By::Label, watchers: 7, writes: 100 };
+        let mut turns: Vec<usize> = (0..7).flat_map(|watcher| case.turns(watcher)).collect();
+        turns.sort_unstable();
+        assert_eq!(turns, (0..100).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn watchers_without_a_write_expect_nothing() {
+        let case = Selective { by: By::Node, watchers: 7, writes: 3 };
+        assert_eq!(case.turns(5).count(), 0);
+        assert_eq!(case.expected(&[11, 12, 13]).unwrap().len(), 7);
+    }
+}

@@ -1,0 +1,119 @@
+//! `bench targets`: every line Headwater is held to, in one go.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::client::{self, Keep};
+use super::fan_out::{self, FanOut, Pace};
+use super::herd::Herd;
+use super::idle;
+use super::list::{self, List, Mode};
+use super::selective::{By, Selective};
+use super::start;
+use super::write::{self, Verb, Writes};
+use crate::load::stream::Protocol;
+use crate::report::goals::shrunk;
+use crate::session::Session;
+
+/// How much of the full size is done, and how long idleness is looked at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Targets {
+    /// Objects and watchers are divided by this.
+    pub(crate) shrink: usize,
+    pub(crate) idle: Duration,
+}
+
+impl Targets {
+    pub(crate) async fn run(self, session: &mut Session) -> Result<()> {
+        session.report.shrink = self.shrink;
+        if self.shrink > 1 {
+            session
+                .report
+                .note("a quick run: it shows that the bench works, not how fast anything is");
+        }
+        self.writes(session).await?;
+        self.lists(session).await?;
+        self.watches(session).await?;
+        self.idle(session).await?;
+        // Not first: it leaves a gigabyte of memory and as much of files behind, and whatever is
+        // measured in the seconds after that costs more.
+        if session.is_own() {
+            start::run(session, &[self.of(100_000)]).await?;
+        } else {
+            session.report.note("starting is left out: that server is not ours to stop");
+        }
+        let keep = vec![Keep::KubeRuntime, Keep::Packed, Keep::Typed];
+        let size = client::Size { objects: vec![self.of(100_000)], updates: 0, keep };
+        client::run(session, &size).await
+    }
+
+    fn of(self, size: usize) -> usize {
+        shrunk(size, self.shrink)
+    }
+
+    /// Writes to watch: not as few as objects, so that a quick run has streams to check.
+    fn writes_of(self, writes: usize) -> usize {
+        shrunk(writes, self.shrink.min(10))
+    }
+
+    async fn writes(self, session: &mut Session) -> Result<()> {
+        write::prepare(session).await?;
+        let mut first = 0;
+        for (verbs, clients, objects) in [
+            (vec![Verb::CreatePod, Verb::UpdatePod, Verb::ApplyPod], 16, 20_000),
+            (vec![Verb::CreatePod], 1, 2_000),
+            (vec![Verb::CreateConfigMap], 64, 20_000),
+        ] {
+            let writes = Writes { verbs, clients, objects: self.of(objects), first };
+            writes.run(session).await?;
+            first = writes.end(session);
+        }
+        Ok(())
+    }
+
+    async fn lists(self, session: &mut Session) -> Result<()> {
+        session.fresh().await?;
+        let (small, large) = (self.of(10_000), self.of(100_000));
+        list::prepare(session, 0, small).await?;
+        List::new(small, Mode::Full).run(session).await?;
+        List::new(small, Mode::Full).gzip().run(session).await?;
+        for mode in [Mode::Label, Mode::Namespace, Mode::AtOnce, Mode::WatchList] {
+            List::new(small, mode).run(session).await?;
+        }
+        list::prepare(session, small, large).await?;
+        for mode in [Mode::Pages, Mode::Label, Mode::Namespace] {
+            List::new(large, mode).run(session).await?;
+        }
+        Ok(())
+    }
+
+    async fn watches(self, session: &mut Session) -> Result<()> {
+        fan_out::prepare(session).await?;
+        let flat_out = FanOut {
+            watchers: self.of(1000),
+            writes: self.writes_of(500),
+            pace: Pace::FlatOut,
+            protocol: Protocol::Http1,
+        };
+        flat_out.run(session).await?;
+        FanOut { protocol: Protocol::Http2, ..flat_out }.run(session).await?;
+        let (writes, pace) = (self.writes_of(100), Pace::PerSecond(10));
+        FanOut { writes, pace, ..flat_out }.run(session).await?;
+        let (writes, pace) = (self.writes_of(40), Pace::PerSecond(2));
+        FanOut { watchers: self.of(5000), writes, pace, ..flat_out }.run(session).await?;
+        Herd { watchers: self.of(1000), missed: 200 }.run(session).await?;
+        for watchers in [10, 1000, 10_000] {
+            let watchers = self.of(watchers);
+            let writes = self.writes_of(2000);
+            Selective { by: By::Label, watchers, writes }.run(session).await?;
+        }
+        Ok(())
+    }
+
+    async fn idle(self, session: &mut Session) -> Result<()> {
+        idle::memory(session, self.of(5000)).await?;
+        let (objects, watchers) = (self.of(10_000), self.of(1000));
+        idle::Minute { objects, watchers, looked_at: self.idle }.run(session).await
+    }
+}

@@ -1,0 +1,127 @@
+//! What a server used: CPU and memory, as the kernel counts them for its processes, or as the
+//! server itself tells at `/metrics`.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use http::Request;
+use http_body_util::{BodyExt, Full};
+
+use super::Target;
+use crate::connect::{Connection, successful};
+use crate::kubeconfig::Endpoint;
+
+/// Measures from its making to [`Meter::stop`].
+pub(crate) struct Meter<'a> {
+    target: &'a Target,
+    began: Instant,
+    cpu: Option<Duration>,
+}
+
+/// What was used in between.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Used {
+    pub(crate) wall: Duration,
+    /// Unknown for a server that neither runs here nor tells.
+    pub(crate) cpu: Option<Duration>,
+}
+
+impl Meter<'_> {
+    pub(crate) async fn start(target: &Target) -> Meter<'_> {
+        let cpu = cpu(target).await;
+        Meter { target, began: Instant::now(), cpu }
+    }
+
+    pub(crate) async fn stop(self) -> Used {
+        let wall = self.began.elapsed();
+        let cpu = cpu(self.target).await.zip(self.cpu);
+        Used { wall, cpu: cpu.map(|(now, then)| now.saturating_sub(then)) }
+    }
+}
+
+async fn cpu(target: &Target) -> Option<Duration> {
+    match target.pids.as_slice() {
+        [] => {
+            told(&target.endpoint, "process_cpu_seconds_total").await.map(Duration::from_secs_f64)
+        }
+        pids => cpu_of(pids),
+    }
+}
+
+/// Memory in RAM, in bytes.
+pub(crate) async fn rss(target: &Target) -> Option<u64> {
+    match target.pids.as_slice() {
+        [] => {
+            told(&target.endpoint, "process_resident_memory_bytes").await.map(|bytes| bytes as u64)
+        }
+        pids => pids.iter().map(|pid| status(*pid, "VmRSS:")).sum(),
+    }
+}
+
+/// Time on a processor, all threads together, to the nanosecond. What a thread used that has ended
+/// is not known so exactly and left out.
+pub(crate) fn cpu_of(pids: &[u32]) -> Option<Duration> {
+    let mut total = 0;
+    for pid in pids {
+        let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+        let threads = threads.filter_map(|thread| used_by(&thread.ok()?.path()));
+        total += threads.sum::<u64>();
+    }
+    Some(Duration::from_nanos(total))
+}
+
+fn used_by(thread: &Path) -> Option<u64> {
+    let line = fs::read_to_string(thread.join("schedstat")).ok()?;
+    line.split(' ').next()?.parse().ok()
+}
+
+/// A line of a process's status, in bytes.
+pub(crate) fn status(pid: u32, name: &str) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(line.trim().trim_end_matches(" kB").parse::<u64>().ok()? * 1024)
+}
+
+/// A metric without labels, if the server tells it.
+async fn told(endpoint: &Endpoint, name: &str) -> Option<f64> {
+    value(&metrics(endpoint).await.ok()?, name)
+}
+
+/// All metrics of a server, over a connection of their own: one that is quiet for long is closed.
+pub(crate) async fn metrics(endpoint: &Endpoint) -> Result<String> {
+    let mut connection = Connection::open(endpoint).await?;
+    let request = Request::get("/metrics").body(Full::default())?;
+    let body = successful(connection.send(request).await?).await?.into_body();
+    Ok(String::from_utf8(body.collect().await?.to_bytes().into())?)
+}
+
+fn value(metrics: &str, name: &str) -> Option<f64> {
+    let mut lines = metrics.lines().filter_map(|line| line.split_once(' '));
+    lines.find(|(found, _)| *found == name)?.1.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_metric_is_found_by_its_whole_name() {
+        let metrics = "# TYPE process_cpu_seconds_total counter\n\
+            process_cpu_seconds_total_other 7\n\
+            process_cpu_seconds_total 12.5\n\
+            process_resident_memory_bytes 2.5e+08\n";
+        assert_eq!(value(metrics, "process_cpu_seconds_total"), Some(12.5));
+        assert_eq!(value(metrics, "process_resident_memory_bytes"), Some(2.5e8));
+        assert_eq!(value(metrics, "process_start_time_seconds"), None);
+    }
+
+    #[test]
+    fn a_process_here_is_read_from_the_kernel() {
+        let me = std::process::id();
+        assert!(cpu_of(&[me]).unwrap() > Duration::ZERO);
+        assert!(status(me, "VmRSS:").unwrap() > 100_000);
+        assert_eq!(cpu_of(&[u32::MAX]), None);
+    }
+}

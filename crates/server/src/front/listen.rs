@@ -381,6 +381,7 @@ mod tests {
         })
     }
 
+    /// B030
     #[test]
     fn an_address_has_its_limit_and_others_are_served() {
         let places = places(10, 2);

@@ -7,6 +7,7 @@ use crate::api::{Api, PODS, pod};
 const ACCOUNTS: &str = "/api/v1/namespaces/ns/serviceaccounts";
 const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
+/// S10.23
 #[tokio::test(start_paused = true)]
 async fn a_pod_gets_what_its_account_gives() {
     let api = Api::start().await;
@@ -59,6 +60,7 @@ async fn a_pod_that_wants_no_token_gets_none() {
     assert_eq!(volumes("e", has_its_own).await, 1);
 }
 
+/// S10.23
 #[tokio::test(start_paused = true)]
 async fn what_names_no_class_gets_the_default_one() {
     const CLASSES: &str = "/apis/storage.k8s.io/v1/storageclasses";

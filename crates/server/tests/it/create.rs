@@ -4,6 +4,7 @@ use headwater_api::json::{Value, json};
 
 use crate::api::{Api, CMS, DEPLOYMENTS, NOW, PODS, config_map, deployment, pod, version};
 
+/// S2.1, S3.1
 #[tokio::test(start_paused = true)]
 async fn a_created_object_is_answered_as_it_is_stored() {
     let api = Api::start().await;
@@ -17,6 +18,7 @@ async fn a_created_object_is_answered_as_it_is_stored() {
     assert_eq!(api.get(&format!("{CMS}/a")).await.json(), made);
 }
 
+/// S1.41, S2.3
 #[tokio::test(start_paused = true)]
 async fn a_name_that_is_taken_is_a_conflict() {
     let api = Api::start().await;
@@ -36,6 +38,7 @@ async fn a_name_that_is_taken_is_a_conflict() {
     assert_eq!(status["details"], json!({ "name": "d", "group": "apps", "kind": "deployments" }));
 }
 
+/// S2.4
 #[tokio::test(start_paused = true)]
 async fn names_are_generated_within_63_letters() {
     let api = Api::start().await;
@@ -53,6 +56,7 @@ async fn names_are_generated_within_63_letters() {
     assert_eq!(api.create(CMS, &both).await["metadata"]["name"], "own");
 }
 
+/// S1.41, S1.42, S2.5
 #[tokio::test(start_paused = true)]
 async fn bad_names_are_invalid() {
     let api = Api::start().await;
@@ -106,6 +110,7 @@ async fn bad_names_are_invalid() {
     }
 }
 
+/// S2.5, S2.9
 #[tokio::test(start_paused = true)]
 async fn bad_metadata_is_invalid() {
     let api = Api::start().await;
@@ -150,6 +155,7 @@ async fn bad_metadata_is_invalid() {
     }
 }
 
+/// S1.44, S2.9
 #[tokio::test(start_paused = true)]
 async fn an_owner_named_twice_is_kept_once_with_a_warning() {
     let api = Api::start().await;
@@ -166,6 +172,7 @@ async fn an_owner_named_twice_is_kept_once_with_a_warning() {
     );
 }
 
+/// S1.43, S2.2
 #[tokio::test(start_paused = true)]
 async fn the_server_keeps_what_is_its_own() {
     let api = Api::start().await;
@@ -205,6 +212,7 @@ async fn the_server_keeps_what_is_its_own() {
     api.post(CMS, &body).await.fails(422, "Invalid", "");
 }
 
+/// S2.6
 #[tokio::test(start_paused = true)]
 async fn an_object_of_another_kind_or_place_is_refused() {
     let api = Api::start().await;
@@ -226,6 +234,7 @@ async fn an_object_of_another_kind_or_place_is_refused() {
     assert!(made["metadata"].get("namespace").is_none());
 }
 
+/// S1.32, S2.7
 #[tokio::test(start_paused = true)]
 async fn a_body_that_is_no_object_is_refused() {
     let api = Api::start().await;
@@ -251,6 +260,7 @@ async fn a_body_that_is_no_object_is_refused() {
     answer.fails(400, "BadRequest", "");
 }
 
+/// S2.8
 #[tokio::test(start_paused = true)]
 async fn a_namespace_must_be_there() {
     let api = Api::start().await;
@@ -262,6 +272,7 @@ async fn a_namespace_must_be_there() {
     api.create("/api/v1/namespaces/new/configmaps", &config_map("a")).await;
 }
 
+/// S2.30
 #[tokio::test(start_paused = true)]
 async fn a_dry_run_answers_and_stores_nothing() {
     let api = Api::start().await;
@@ -300,6 +311,7 @@ async fn a_dry_run_answers_and_stores_nothing() {
     }
 }
 
+/// S1.44, S2.33
 #[tokio::test(start_paused = true)]
 async fn unknown_and_repeated_fields_are_refused_warned_about_or_ignored() {
     let api = Api::start().await;
@@ -342,6 +354,7 @@ async fn unknown_and_repeated_fields_are_refused_warned_about_or_ignored() {
     assert!(answer.is(201, "").header("warning").contains("metadata.Labels"));
 }
 
+/// S2.26
 #[tokio::test(start_paused = true)]
 async fn a_field_manager_has_limits() {
     let api = Api::start().await;
@@ -354,6 +367,7 @@ async fn a_field_manager_has_limits() {
     api.post(&target, &config_map("a")).await.is(201, "");
 }
 
+/// S1.34
 #[tokio::test(start_paused = true)]
 async fn values_are_what_their_types_allow() {
     let api = Api::start().await;
@@ -386,6 +400,7 @@ async fn values_are_what_their_types_allow() {
     assert_eq!(made["status"]["phase"], "Pending");
 }
 
+/// S1.44
 #[tokio::test(start_paused = true)]
 async fn what_is_accepted_and_advised_against_comes_with_a_warning() {
     let api = Api::start().await;

@@ -6,6 +6,7 @@ use crate::api::{
     Api, CMS, DEPLOYMENTS, NOW, PODS, config_map, deployment, labelled, pod, version,
 };
 
+/// S1.41, S2.40
 #[tokio::test(start_paused = true)]
 async fn a_deleted_object_is_named_in_the_answer() {
     let api = Api::start().await;
@@ -32,6 +33,7 @@ async fn a_deleted_object_is_named_in_the_answer() {
     );
 }
 
+/// S2.41, S6.7
 #[tokio::test(start_paused = true)]
 async fn preconditions_are_met_or_nothing_happens() {
     let api = Api::start().await;
@@ -60,6 +62,7 @@ async fn preconditions_are_met_or_nothing_happens() {
     api.delete_with(a, &options(json!({ "uid": uid, "resourceVersion": at }))).await.is(200, "");
 }
 
+/// S2.42
 #[tokio::test(start_paused = true)]
 async fn options_come_as_a_body_or_as_a_query() {
     let api = Api::start().await;
@@ -94,6 +97,7 @@ async fn options_come_as_a_body_or_as_a_query() {
     }
 }
 
+/// S2.43
 #[tokio::test(start_paused = true)]
 async fn finalizers_hold_an_object_until_the_last_is_gone() {
     let api = Api::start().await;
@@ -126,6 +130,7 @@ async fn finalizers_hold_an_object_until_the_last_is_gone() {
     api.get(a).await.fails(404, "NotFound", "");
 }
 
+/// S2.44
 #[tokio::test(start_paused = true)]
 async fn policies_leave_work_for_the_garbage_collector() {
     let api = Api::start().await;
@@ -156,6 +161,7 @@ async fn policies_leave_work_for_the_garbage_collector() {
     assert!(matches!(answer.code, 200 | 202));
 }
 
+/// S2.45
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_runs_somewhere_is_given_time() {
     let api = Api::start().await;
@@ -200,6 +206,7 @@ async fn a_pod_that_runs_somewhere_is_given_time() {
     assert_eq!(marked["metadata"]["deletionGracePeriodSeconds"], 1);
 }
 
+/// S2.46
 #[tokio::test(start_paused = true)]
 async fn a_collection_is_deleted_by_what_is_selected() {
     let api = Api::start().await;
@@ -221,6 +228,7 @@ async fn a_collection_is_deleted_by_what_is_selected() {
     api.delete(CMS).await.lists("");
 }
 
+/// S2.46
 #[tokio::test(start_paused = true)]
 async fn a_collection_is_deleted_with_the_same_care_as_one() {
     let api = Api::start().await;
@@ -254,6 +262,7 @@ async fn a_collection_is_deleted_as_it_was_at_a_version() {
     api.get(CMS).await.lists("");
 }
 
+/// S2.44
 #[tokio::test(start_paused = true)]
 async fn jobs_and_replication_controllers_leave_their_pods_unless_told_otherwise() {
     let api = Api::start().await;

@@ -13,6 +13,7 @@ fn entry(list: &Value, name: &str) -> Value {
     found
 }
 
+/// S1.9
 #[tokio::test(start_paused = true)]
 async fn the_version_is_one_clients_understand() {
     let api = Api::start().await;
@@ -39,6 +40,7 @@ async fn the_version_is_one_clients_understand() {
     assert!(version["gitVersion"].as_str().unwrap().starts_with("v1.36."), "{version}");
 }
 
+/// S1.2, S1.20, S1.21
 #[tokio::test(start_paused = true)]
 async fn the_core_group_is_listed_as_kubernetes_lists_it() {
     let api = Api::start().await;
@@ -76,6 +78,7 @@ async fn the_core_group_is_listed_as_kubernetes_lists_it() {
     assert!(names.is_sorted(), "{names:?}");
 }
 
+/// S1.21
 #[tokio::test(start_paused = true)]
 async fn other_groups_are_listed_with_their_versions() {
     let api = Api::start().await;
@@ -106,6 +109,7 @@ async fn other_groups_are_listed_with_their_versions() {
     assert_eq!(entry(&list, "deployments/scale"), expected);
 }
 
+/// S1.23
 #[tokio::test(start_paused = true)]
 async fn everything_at_once_is_tagged() {
     let api = Api::start().await;
@@ -143,6 +147,7 @@ async fn everything_at_once_is_tagged() {
     assert_eq!(deployments["subresources"][0], scale);
 }
 
+/// S1.23
 #[tokio::test(start_paused = true)]
 async fn clients_that_offer_several_forms_get_the_first_that_is_had() {
     let api = Api::start().await;
@@ -160,6 +165,7 @@ async fn clients_that_offer_several_forms_get_the_first_that_is_had() {
     }
 }
 
+/// S1.11, S1.14, S11.1
 #[tokio::test(start_paused = true)]
 async fn the_root_lists_paths_and_metrics_are_text() {
     let api = Api::start().await;
@@ -191,6 +197,7 @@ async fn the_root_lists_paths_and_metrics_are_text() {
     assert!(metrics.text().contains(dispatched));
 }
 
+/// S1.12
 #[tokio::test(start_paused = true)]
 async fn the_merged_document_is_a_message_for_those_who_ask() {
     let api = Api::start().await;

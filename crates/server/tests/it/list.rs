@@ -15,6 +15,7 @@ async fn changed() -> (Api, String) {
     (api, old)
 }
 
+/// S3.2, S3.3, R34
 #[tokio::test(start_paused = true)]
 async fn a_list_shows_the_state_its_version_and_match_ask_for() {
     let (api, old) = changed().await;
@@ -54,6 +55,7 @@ async fn a_list_shows_the_state_its_version_and_match_ask_for() {
     }
 }
 
+/// S1.31, S3.2, S3.12, S8.26
 #[tokio::test(start_paused = true)]
 async fn a_list_that_asks_for_nonsense_is_refused() {
     let (api, old) = changed().await;
@@ -114,6 +116,7 @@ async fn a_list_that_asks_for_nonsense_is_refused() {
     }
 }
 
+/// S1.40, S3.4, R34
 #[tokio::test(start_paused = true)]
 async fn a_version_nobody_has_reached_is_a_timeout_with_a_hint() {
     let api = Api::start().await;
@@ -146,6 +149,7 @@ async fn check_too_large(api: &Api, target: &str) {
     assert_eq!(answer.header("retry-after"), "1", "{target}");
 }
 
+/// S3.3, S5.7, R34
 #[tokio::test(start_paused = true)]
 async fn a_read_that_waits_is_answered_when_its_version_arrives() {
     let api = Api::start().await;
@@ -155,6 +159,7 @@ async fn a_read_that_waits_is_answered_when_its_version_arrives() {
     list.lists("a b");
 }
 
+/// S1.35, S1.43, S3.5
 #[tokio::test(start_paused = true)]
 async fn one_object_is_as_fresh_as_its_version_demands() {
     let api = Api::start().await;
@@ -171,6 +176,7 @@ async fn one_object_is_as_fresh_as_its_version_demands() {
     }
 }
 
+/// S3.10
 #[tokio::test(start_paused = true)]
 async fn what_remains_is_told_right_to_lists_read_side_by_side() {
     let api = Api::start().await;
@@ -194,6 +200,7 @@ async fn what_remains_is_told_right_to_lists_read_side_by_side() {
     }
 }
 
+/// S3.10, S3.13, B284
 #[tokio::test(start_paused = true)]
 async fn pages_of_one_list_are_of_one_state() {
     let api = Api::start().await;
@@ -229,6 +236,7 @@ async fn pages_of_one_list_are_of_one_state() {
     assert_eq!(all.lists("a b bb c e f").token(), "");
 }
 
+/// S3.13
 #[tokio::test(start_paused = true)]
 async fn a_token_continues_after_the_same_relative_key_elsewhere() {
     let api = Api::start().await;
@@ -246,6 +254,7 @@ async fn a_token_continues_after_the_same_relative_key_elsewhere() {
     api.get(&format!("/api/v1/configmaps?limit=4&continue={}", all.token())).await.lists("b2 d");
 }
 
+/// S3.11
 #[tokio::test(start_paused = true)]
 async fn with_a_selector_a_page_counts_no_rest() {
     let api = Api::start().await;
@@ -269,6 +278,7 @@ fn token(content: &Value) -> String {
     base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(content.to_string())
 }
 
+/// S3.12, S3.13
 #[tokio::test(start_paused = true)]
 async fn forged_tokens_are_refused() {
     let api = Api::start().await;
@@ -304,6 +314,7 @@ async fn forged_tokens_are_refused() {
     api.get(&format!("{CMS}?limit=9&continue={latest}")).await.lists("ab b");
 }
 
+/// S3.14, S6.21
 #[tokio::test(start_paused = true)]
 async fn a_token_whose_state_is_gone_comes_back_with_one_for_the_latest() {
     let api = Api::start().await;
@@ -324,6 +335,7 @@ async fn a_token_whose_state_is_gone_comes_back_with_one_for_the_latest() {
     assert_eq!(end.lists("d e").version(), rest.version());
 }
 
+/// S3.15, S6.21, R34
 #[tokio::test(start_paused = true)]
 async fn an_exact_read_of_a_forgotten_state_is_gone_and_a_newer_one_is_not() {
     let api = Api::start().await;
@@ -341,6 +353,7 @@ async fn an_exact_read_of_a_forgotten_state_is_gone_and_a_newer_one_is_not() {
     }
 }
 
+/// S1.34, S3.8, S3.20, S3.21, S3.23
 #[tokio::test(start_paused = true)]
 async fn an_empty_list_has_a_version_and_no_items() {
     let api = Api::start().await;
@@ -353,6 +366,7 @@ async fn an_empty_list_has_a_version_and_no_items() {
     assert_eq!((&list["kind"], &list["apiVersion"]), (&json!("DeploymentList"), &json!("apps/v1")));
 }
 
+/// S3.21, S3.22
 #[tokio::test(start_paused = true)]
 async fn a_list_is_in_the_order_of_its_keys_and_its_items_have_no_type() {
     let api = Api::start().await;
@@ -369,6 +383,7 @@ async fn a_list_is_in_the_order_of_its_keys_and_its_items_have_no_type() {
     assert!(text.ends_with("}\n"));
 }
 
+/// S3.3, S5.6, R22
 #[tokio::test(start_paused = true)]
 async fn a_list_sees_every_write_that_was_acknowledged() {
     let api = Api::start().await;
@@ -382,6 +397,7 @@ async fn a_list_sees_every_write_that_was_acknowledged() {
     }
 }
 
+/// S3.30
 #[tokio::test(start_paused = true)]
 async fn label_selectors_select() {
     let api = Api::start().await;
@@ -425,6 +441,7 @@ async fn label_selectors_select() {
     }
 }
 
+/// S3.31
 #[tokio::test(start_paused = true)]
 async fn selectors_that_do_not_parse_are_refused_by_every_verb() {
     let api = Api::start().await;
@@ -475,6 +492,7 @@ async fn selectors_that_do_not_parse_are_refused_by_every_verb() {
     api.get(CMS).await.lists("a");
 }
 
+/// S3.32, S3.33, S3.35
 #[tokio::test(start_paused = true)]
 async fn field_selectors_select_by_name_and_namespace() {
     let api = Api::start().await;
@@ -524,6 +542,7 @@ async fn field_selectors_select_by_name_and_namespace() {
     }
 }
 
+/// S3.34
 #[tokio::test(start_paused = true)]
 async fn field_selectors_select_by_the_fields_of_a_kind() {
     let api = Api::start().await;
@@ -573,6 +592,7 @@ async fn field_selectors_select_by_the_fields_of_a_kind() {
     );
 }
 
+/// S3.7, S3.34, S5.30
 #[tokio::test(start_paused = true)]
 async fn events_are_read_as_if_there_were_no_cache() {
     let api = Api::start().await;

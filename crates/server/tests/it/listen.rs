@@ -256,6 +256,7 @@ async fn replaced_certificates_count_from_the_next_handshake_on() {
     assert_eq!(who(server.address, &second, Some(&first.admin)).await, "401 Unauthorized");
 }
 
+/// S8.34
 #[tokio::test]
 async fn plain_http_on_the_tls_port_is_told_so() {
     let pki = pki_at(&SystemClock);
@@ -265,6 +266,7 @@ async fn plain_http_on_the_tls_port_is_told_so() {
     assert!(answer.ends_with("Client sent an HTTP request to an HTTPS server.\n"), "{answer}");
 }
 
+/// B001
 #[tokio::test]
 async fn a_connection_without_a_handshake_is_closed_and_counted() {
     let pki = pki_at(&SystemClock);
@@ -275,6 +277,7 @@ async fn a_connection_without_a_handshake_is_closed_and_counted() {
     assert!(text.contains("apiserver_tls_handshake_errors_total 1\n"), "{text}");
 }
 
+/// R44, B002, B003, B006
 #[tokio::test]
 async fn silent_slow_and_idle_connections_are_closed() {
     let server = Started::plain(impatient());
@@ -331,6 +334,7 @@ async fn pipelined_requests_are_answered_in_order() {
     assert_eq!(answers.matches("200 OK").count(), 1000);
 }
 
+/// S8.33, R46
 #[tokio::test]
 async fn a_panic_costs_one_request() {
     let server = Started::plain(Options::default());
@@ -346,6 +350,7 @@ async fn a_panic_costs_one_request() {
     assert!(server.metrics.registry.text().contains("headwater_panics_total 1\n"));
 }
 
+/// R43
 #[tokio::test]
 async fn a_stop_lets_requests_finish_and_accepts_no_more() {
     let server = Started::plain(Options::default());
@@ -403,6 +408,7 @@ fn get(path: &str) -> Request<Full<Bytes>> {
     Request::get(format!("https://127.0.0.1{path}")).body(Full::default()).unwrap()
 }
 
+/// S8.31
 #[tokio::test]
 async fn http2_is_chosen_by_alpn_and_stops_gracefully() {
     let pki = pki_at(&SystemClock);
@@ -426,6 +432,7 @@ async fn http2_is_chosen_by_alpn_and_stops_gracefully() {
     server.ended().await;
 }
 
+/// S8.4
 #[tokio::test]
 async fn an_unauthorized_http2_client_is_sent_away_after_its_answer() {
     let (pki, other) = (pki_at(&SystemClock), pki_at(&SystemClock));
@@ -436,6 +443,7 @@ async fn an_unauthorized_http2_client_is_sent_away_after_its_answer() {
     run.join_next().await.unwrap().unwrap();
 }
 
+/// B006
 #[tokio::test]
 async fn an_idle_http2_connection_is_ended() {
     let pki = pki_at(&SystemClock);
@@ -460,6 +468,7 @@ async fn a_taken_port_is_named_with_the_way_out() {
     assert!(error.contains("--insecure-bind"), "{error}");
 }
 
+/// B030
 #[tokio::test]
 async fn a_connection_over_the_limit_is_closed_and_others_are_served() {
     let server = Started::plain(Options { connections_max: 1, ..Options::default() });

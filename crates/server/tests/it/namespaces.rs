@@ -7,6 +7,7 @@ use crate::api::{Api, NOW, config_map};
 
 const NAMESPACES: &str = "/api/v1/namespaces";
 
+/// S10.1, S10.4
 #[tokio::test(start_paused = true)]
 async fn a_namespace_is_made_complete() {
     let api = Api::start().await;
@@ -23,6 +24,7 @@ async fn a_namespace_is_made_complete() {
     }
 }
 
+/// S10.2
 #[tokio::test(start_paused = true)]
 async fn a_namespace_goes_when_nothing_holds_it() {
     let api = Api::start().await;
@@ -86,6 +88,7 @@ async fn finalizers_of_the_spec_change_through_their_own_door() {
     assert_eq!(after["spec"]["finalizers"], json!(["example.com/other"]));
 }
 
+/// S10.3
 #[tokio::test(start_paused = true)]
 async fn some_namespaces_stay() {
     let api = Api::start().await;
@@ -99,6 +102,7 @@ async fn some_namespaces_stay() {
     api.delete(&format!("{NAMESPACES}/kube-node-lease")).await.is(200, "");
 }
 
+/// S7.4, S10.20, S10.22
 #[tokio::test(start_paused = true)]
 async fn a_fresh_server_has_what_clients_look_for() {
     let api = Api::start().await;
@@ -144,6 +148,7 @@ async fn a_fresh_server_has_what_clients_look_for() {
     assert_eq!(api.get(NAMESPACES).await.version(), before);
 }
 
+/// S10.21, S10.22
 #[tokio::test(start_paused = true)]
 async fn a_server_says_where_it_is_and_whose_clients_it_knows() {
     const SERVICE: &str = "/api/v1/namespaces/default/services/kubernetes";

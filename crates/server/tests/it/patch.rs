@@ -17,6 +17,7 @@ async fn patched() -> (Api, String, Value) {
     (api, format!("{CMS}/a"), made)
 }
 
+/// S2.19
 #[tokio::test(start_paused = true)]
 async fn a_json_patch_is_done_step_by_step() {
     let (api, a, _) = patched().await;
@@ -55,6 +56,7 @@ async fn what_a_json_patch_moves_must_fit_its_new_place() {
     assert_eq!(api.get(&a).await.json(), made);
 }
 
+/// S2.19
 #[tokio::test(start_paused = true)]
 async fn a_json_patch_that_cannot_be_done_changes_nothing() {
     let (api, a, made) = patched().await;
@@ -85,6 +87,7 @@ async fn a_json_patch_that_cannot_be_done_changes_nothing() {
     assert_eq!(api.get(&a).await.json(), made);
 }
 
+/// S2.20
 #[tokio::test(start_paused = true)]
 async fn a_merge_patch_sets_deletes_and_replaces() {
     let (api, a, _) = patched().await;
@@ -104,6 +107,7 @@ async fn a_merge_patch_sets_deletes_and_replaces() {
     assert_eq!(api.get(&a).await.json(), after);
 }
 
+/// S2.22
 #[tokio::test(start_paused = true)]
 async fn a_patch_may_name_the_version_it_is_for() {
     let (api, a, made) = patched().await;
@@ -118,6 +122,7 @@ async fn a_patch_may_name_the_version_it_is_for() {
     api.merge(&a, &bad).await.fails(400, "BadRequest", "");
 }
 
+/// S2.23
 #[tokio::test(start_paused = true)]
 async fn a_patch_makes_no_other_object_of_it() {
     let (api, a, made) = patched().await;
@@ -141,6 +146,7 @@ async fn a_patch_makes_no_other_object_of_it() {
     assert_eq!(api.get(&a).await.json(), made);
 }
 
+/// S2.18
 #[tokio::test(start_paused = true)]
 async fn patches_of_other_types_are_not_taken() {
     let (api, a, _) = patched().await;
@@ -171,6 +177,7 @@ async fn a_patch_is_held_to_field_validation_too() {
     answer.fails(422, "Invalid", "");
 }
 
+/// S2.24, S2.52
 #[tokio::test(start_paused = true)]
 async fn a_scale_can_be_applied() {
     const APPLY: &str = "application/apply-patch+yaml";

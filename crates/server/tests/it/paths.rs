@@ -4,6 +4,7 @@ use headwater_api::json::json;
 
 use crate::api::{Api, CMS, PODS, config_map, pod};
 
+/// S1.1, S1.3, S1.4
 #[tokio::test(start_paused = true)]
 async fn a_resource_is_found_where_kubernetes_has_it() {
     let api = Api::start().await;
@@ -33,6 +34,7 @@ async fn a_resource_is_found_where_kubernetes_has_it() {
     }
 }
 
+/// S1.4, S1.5
 #[tokio::test(start_paused = true)]
 async fn what_is_nowhere_is_said_to_be_nowhere() {
     let api = Api::start().await;
@@ -79,6 +81,7 @@ async fn what_is_nowhere_is_said_to_be_nowhere() {
     }
 }
 
+/// S1.6
 #[tokio::test(start_paused = true)]
 async fn a_method_a_path_does_not_have_is_not_allowed() {
     let api = Api::start().await;
@@ -121,6 +124,7 @@ async fn a_method_a_path_does_not_have_is_not_allowed() {
     assert_eq!(api.get(&a).await.code, 200);
 }
 
+/// S3.6
 #[tokio::test(start_paused = true)]
 async fn a_name_that_cannot_be_a_key_is_refused() {
     let api = Api::start().await;
@@ -144,6 +148,7 @@ async fn a_name_that_cannot_be_a_key_is_refused() {
     api.get(&format!("{CMS}/a%25b")).await.fails(400, "BadRequest", "");
 }
 
+/// S1.15, S7.13, S8.22
 #[tokio::test(start_paused = true)]
 async fn every_answer_has_an_audit_id_and_forbids_caching() {
     let api = Api::start().await;
@@ -169,6 +174,7 @@ async fn every_answer_has_an_audit_id_and_forbids_caching() {
     assert_eq!(answer.header("x-kubernetes-pf-flowschema-uid"), "");
 }
 
+/// S7.1, S7.3
 #[tokio::test(start_paused = true)]
 async fn flow_schemas_count_as_soon_as_they_are_written() {
     let api = Api::start().await;
@@ -198,6 +204,7 @@ async fn flow_schemas_count_as_soon_as_they_are_written() {
     assert_eq!(anonymous.header(uid), probes["metadata"]["uid"]);
 }
 
+/// S1.10
 #[tokio::test(start_paused = true)]
 async fn health_is_told_to_everybody() {
     let api = Api::start().await;
@@ -212,6 +219,7 @@ async fn health_is_told_to_everybody() {
     assert!(verbose.ends_with("readyz check passed\n"), "{verbose}");
 }
 
+/// S1.11, S1.14, S8.8, S8.9, R48
 #[tokio::test(start_paused = true)]
 async fn others_may_look_at_discovery_and_nothing_else() {
     let api = Api::start().await;
@@ -275,6 +283,7 @@ async fn others_may_look_at_discovery_and_nothing_else() {
 
 const SELF: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 
+/// S8.5, S8.6
 #[tokio::test(start_paused = true)]
 async fn an_administrator_may_be_somebody_else() {
     let api = Api::start().await;
@@ -295,6 +304,7 @@ async fn an_administrator_may_be_somebody_else() {
     api.send(&format!("GET {CMS}\n{master}"), "").await.is(200, "");
 }
 
+/// S8.6
 #[tokio::test(start_paused = true)]
 async fn nobody_else_may_and_a_wish_is_never_ignored() {
     let api = Api::start().await;
@@ -310,6 +320,7 @@ async fn nobody_else_may_and_a_wish_is_never_ignored() {
     }
 }
 
+/// S1.2
 #[tokio::test(start_paused = true)]
 async fn what_only_a_kubelet_knows_is_refused_for_the_right_reason() {
     let api = Api::start().await;

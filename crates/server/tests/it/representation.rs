@@ -9,6 +9,7 @@ const TABLE: &str = "application/json;as=Table;g=meta.k8s.io;v=v1";
 const PARTIAL: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 const PARTIALS: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 
+/// S1.30
 #[tokio::test(start_paused = true)]
 async fn the_first_acceptable_form_is_sent() {
     let api = Api::start().await;
@@ -52,6 +53,7 @@ async fn the_first_acceptable_form_is_sent() {
     api.get(&format!("{CMS}/b")).await.fails(404, "NotFound", "");
 }
 
+/// S1.33
 #[tokio::test(start_paused = true)]
 async fn json_is_compact_unless_a_person_reads_it() {
     let api = Api::start().await;
@@ -78,6 +80,7 @@ async fn json_is_compact_unless_a_person_reads_it() {
     }
 }
 
+/// S4.50
 #[tokio::test(start_paused = true)]
 async fn a_table_has_columns_and_rows() {
     let api = Api::start().await;
@@ -145,6 +148,7 @@ async fn every_kind_has_a_table_with_a_name() {
     }
 }
 
+/// S4.51, S4.53
 #[tokio::test(start_paused = true)]
 async fn a_watched_table_defines_its_columns_once() {
     let api = Api::start().await;
@@ -173,6 +177,7 @@ async fn a_watched_table_defines_its_columns_once() {
     assert_eq!(mark["metadata"]["annotations"]["k8s.io/initial-events-end"], "true");
 }
 
+/// S4.52, S4.53
 #[tokio::test(start_paused = true)]
 async fn metadata_can_be_had_alone() {
     let api = Api::start().await;
@@ -210,6 +215,7 @@ async fn metadata_can_be_had_alone() {
     assert_eq!(api.accept(CMS, go).await.json()["kind"], "PartialObjectMetadataList");
 }
 
+/// S8.30
 #[tokio::test(start_paused = true)]
 async fn large_answers_are_compressed_for_those_who_ask() {
     let api = Api::start().await;
@@ -264,6 +270,7 @@ async fn check_compressed_list(api: &Api, target: &str, expected: (&str, &str)) 
     assert_eq!((names[0], names[names.len() - 1]), expected, "{target}");
 }
 
+/// R39
 #[tokio::test(start_paused = true)]
 async fn a_compressed_list_shows_every_change() {
     let api = Api::start().await;
@@ -299,6 +306,7 @@ async fn a_compressed_list_shows_every_change() {
     .await;
 }
 
+/// S8.28
 #[tokio::test(start_paused = true)]
 async fn a_body_has_limits() {
     let api = Api::start().await;
@@ -320,7 +328,7 @@ async fn a_body_has_limits() {
     api.get(CMS).await.lists("");
 }
 
-/// B004, B005: whoever promises a body and does not send it is told so, and sent away.
+/// B004, B005, R44: whoever promises a body and does not send it is told so, and sent away.
 #[tokio::test(start_paused = true)]
 async fn a_body_that_does_not_come_is_a_timeout() {
     let api = Api::start().await;
@@ -334,6 +342,7 @@ async fn a_body_that_does_not_come_is_a_timeout() {
     api.get(CMS).await.lists("");
 }
 
+/// S2.34
 #[tokio::test(start_paused = true)]
 async fn deprecated_kinds_are_said_to_be() {
     let api = Api::start().await;
@@ -351,6 +360,7 @@ async fn deprecated_kinds_are_said_to_be() {
     assert_eq!(api.send(&request, "").await.header("warning"), text);
 }
 
+/// R39
 #[tokio::test(start_paused = true)]
 async fn the_forms_of_a_list_agree() {
     let api = Api::start().await;

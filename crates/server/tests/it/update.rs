@@ -10,6 +10,7 @@ use crate::api::{Api, CMS, DEPLOYMENTS, PODS, config_map, deployment, pod, versi
 const MODIFIED: &str = "Operation cannot be fulfilled on configmaps \"a\": the object has been \
                         modified; please apply your changes to the latest version and try again";
 
+/// S1.41, S1.43, S2.10
 #[tokio::test(start_paused = true)]
 async fn a_version_that_is_not_the_newest_is_a_conflict() {
     let api = Api::start().await;
@@ -32,6 +33,7 @@ async fn a_version_that_is_not_the_newest_is_a_conflict() {
     assert_eq!(api.get(a).await.json(), second.json());
 }
 
+/// S2.11, S2.16
 #[tokio::test(start_paused = true)]
 async fn without_a_version_the_state_is_replaced() {
     let api = Api::start().await;
@@ -60,6 +62,7 @@ async fn without_a_version_the_state_is_replaced() {
     assert_eq!(cause["message"], "Invalid value: 0: must be specified for an update");
 }
 
+/// S2.12, S6.6
 #[tokio::test(start_paused = true)]
 async fn an_update_that_changes_nothing_writes_nothing() {
     let api = Api::start().await;
@@ -77,6 +80,7 @@ async fn an_update_that_changes_nothing_writes_nothing() {
     assert!(watch.is_silent(Duration::from_secs(1)).await);
 }
 
+/// S2.13
 #[tokio::test(start_paused = true)]
 async fn an_update_names_the_object_it_is_sent_to() {
     let api = Api::start().await;
@@ -102,6 +106,7 @@ async fn an_update_names_the_object_it_is_sent_to() {
     api.put(a, &body).await.is(200, "");
 }
 
+/// S2.15
 #[tokio::test(start_paused = true)]
 async fn some_kinds_are_created_by_an_update() {
     let api = Api::start().await;
@@ -122,6 +127,7 @@ async fn some_kinds_are_created_by_an_update() {
     answer.fails(404, "NotFound", "namespaces \"no\" not found");
 }
 
+/// S2.14
 #[tokio::test(start_paused = true)]
 async fn what_the_server_keeps_does_not_change() {
     let api = Api::start().await;
@@ -144,6 +150,7 @@ async fn what_the_server_keeps_does_not_change() {
     assert_eq!(status["details"]["causes"][0]["field"], "metadata.uid");
 }
 
+/// S2.50
 #[tokio::test(start_paused = true)]
 async fn generations_count_changes_of_the_spec() {
     let api = Api::start().await;
@@ -175,6 +182,7 @@ async fn generations_count_changes_of_the_spec() {
     assert_eq!(marked["metadata"]["generation"], 3);
 }
 
+/// S2.51
 #[tokio::test(start_paused = true)]
 async fn status_and_the_rest_have_different_doors() {
     let api = Api::start().await;
@@ -198,6 +206,7 @@ async fn status_and_the_rest_have_different_doors() {
     missing.fails(404, "NotFound", "pods \"none\" not found");
 }
 
+/// S2.22, S6.6, R6
 #[tokio::test(start_paused = true)]
 async fn of_many_writers_with_one_version_one_wins() {
     let api = Api::start().await;

@@ -22,6 +22,7 @@ async fn changed() -> (Api, String, String) {
     (api, old, now)
 }
 
+/// S4.2, S4.3, S4.10, S11.21
 #[tokio::test(start_paused = true)]
 async fn a_watch_begins_where_its_options_say() {
     let initial = "ADDED/a ADDED/c ADDED/d";
@@ -86,6 +87,7 @@ fn watch_target(at: &str, initial_events: &str, matched: &str, bookmarks: &str) 
     target
 }
 
+/// S1.43, S4.2, S4.32
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_asks_for_nonsense_is_refused_before_it_begins() {
     let api = Api::start().await;
@@ -116,6 +118,7 @@ async fn a_watch_that_asks_for_nonsense_is_refused_before_it_begins() {
     }
 }
 
+/// S1.31, S4.1
 #[tokio::test(start_paused = true)]
 async fn any_word_but_false_or_0_watches() {
     let api = Api::start().await;
@@ -130,6 +133,7 @@ async fn any_word_but_false_or_0_watches() {
     api.get(&format!("{CMS}?watch=false&watch=true")).await.lists("a");
 }
 
+/// S4.7
 #[tokio::test(start_paused = true)]
 async fn limit_and_continue_mean_nothing_to_a_watch() {
     let api = Api::start().await;
@@ -150,6 +154,7 @@ async fn limit_and_continue_mean_nothing_to_a_watch() {
     }
 }
 
+/// S1.8, S4.6, S4.8
 #[tokio::test(start_paused = true)]
 async fn objects_are_watched_by_name_by_legacy_paths_and_by_selectors() {
     let api = Api::start().await;
@@ -182,6 +187,7 @@ async fn objects_are_watched_by_name_by_legacy_paths_and_by_selectors() {
     assert!(nowhere.is_silent(Duration::from_secs(5)).await);
 }
 
+/// S4.4, S4.25
 #[tokio::test(start_paused = true)]
 async fn every_change_comes_once_and_in_order_to_everyone() {
     let api = Api::start().await;
@@ -206,6 +212,7 @@ async fn every_change_comes_once_and_in_order_to_everyone() {
     assert_eq!(version(&resumed.next().await.unwrap()["object"]), written[5]);
 }
 
+/// S4.5
 #[tokio::test(start_paused = true)]
 async fn a_watch_goes_on_from_its_last_event_or_bookmark() {
     let options = Options { bookmark_every: Duration::from_secs(60), ..Options::default() };
@@ -244,6 +251,7 @@ async fn a_watcher_that_comes_back_is_sent_large_and_small_events_as_they_were()
     }
 }
 
+/// S4.9
 #[tokio::test(start_paused = true)]
 async fn a_timeout_ends_a_watch_cleanly() {
     let api = Api::start().await;
@@ -269,6 +277,7 @@ async fn a_timeout_ends_a_watch_cleanly() {
     assert!(began.elapsed().as_secs() < 5);
 }
 
+/// S4.12
 #[tokio::test(start_paused = true)]
 async fn a_bookmark_comes_before_a_timeout_if_the_version_moved() {
     let api = Api::start().await;
@@ -290,6 +299,7 @@ async fn a_bookmark_comes_before_a_timeout_if_the_version_moved() {
     assert_eq!(api.watch(&target).await.rest().await, Vec::<Value>::new());
 }
 
+/// S4.12
 #[tokio::test(start_paused = true)]
 async fn bookmarks_come_about_once_a_minute_and_never_go_back() {
     let api = Api::start().await;
@@ -313,6 +323,7 @@ async fn bookmarks_come_about_once_a_minute_and_never_go_back() {
     assert!(at.len() > 2);
 }
 
+/// S4.10, S4.11
 #[tokio::test(start_paused = true)]
 async fn a_bookmark_is_an_empty_object_with_a_version() {
     let api = Api::start().await;
@@ -351,6 +362,7 @@ fn empty_deployment() -> Value {
     })
 }
 
+/// S4.20, S4.21
 #[tokio::test(start_paused = true)]
 async fn objects_enter_change_and_leave_a_selection() {
     let api = Api::start().await;
@@ -386,6 +398,7 @@ async fn objects_enter_change_and_leave_a_selection() {
     assert_ne!(deleted["object"]["metadata"]["uid"], again["metadata"]["uid"]);
 }
 
+/// S4.20
 #[tokio::test(start_paused = true)]
 async fn fields_select_as_labels_do() {
     let api = Api::start().await;
@@ -399,6 +412,7 @@ async fn fields_select_as_labels_do() {
     assert_eq!(watch.take(2).await, "DELETED/p ADDED/p");
 }
 
+/// S2.47, S4.21
 #[tokio::test(start_paused = true)]
 async fn a_deletion_shows_the_last_state_at_its_own_version() {
     let api = Api::start().await;
@@ -415,6 +429,7 @@ async fn a_deletion_shows_the_last_state_at_its_own_version() {
     assert_eq!((word(&event), &event["object"]), ("DELETED/a".into(), &last));
 }
 
+/// S2.47, S4.22, S4.23
 #[tokio::test(start_paused = true)]
 async fn finalizers_and_grace_periods_are_seen() {
     let api = Api::start().await;
@@ -446,6 +461,7 @@ async fn finalizers_and_grace_periods_are_seen() {
     }
 }
 
+/// S4.24, S10.12
 #[tokio::test(start_paused = true)]
 async fn events_carry_the_type_of_the_path() {
     let api = Api::start().await;
@@ -464,6 +480,7 @@ async fn events_carry_the_type_of_the_path() {
     }
 }
 
+/// S4.30, S4.33, R41
 #[tokio::test(start_paused = true)]
 async fn a_watch_from_a_forgotten_version_is_one_error() {
     let api = Api::start().await;
@@ -494,6 +511,7 @@ async fn a_watch_from_a_forgotten_version_is_one_error() {
 const TABLE: &str = "application/json;as=Table;g=meta.k8s.io;v=v1";
 const PARTIAL: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 
+/// S4.2, S4.31
 #[tokio::test(start_paused = true)]
 async fn a_watch_from_the_future_is_silent_until_then() {
     let api = Api::start().await;
@@ -517,6 +535,7 @@ async fn a_watch_from_the_future_is_silent_until_then() {
     assert!(watch.next().await.is_none());
 }
 
+/// S1.10, S4.14, S4.15
 #[tokio::test(start_paused = true)]
 async fn a_stopping_server_says_where_each_watch_was_and_ends_it() {
     let api = Api::start().await;
@@ -552,6 +571,7 @@ async fn what_was_written_before_the_end_comes_before_the_last_bookmark() {
     assert_eq!(words, ["ADDED/b", "ADDED/c", "BOOKMARK"]);
 }
 
+/// S4.1, S11.21
 #[tokio::test(start_paused = true)]
 async fn a_watch_is_answered_at_once_and_never_compressed() {
     let api = Api::start().await;
@@ -583,6 +603,7 @@ fn limited(limits: Limits) -> Options {
     Options { limits, ..Options::default() }
 }
 
+/// S4.32, R45, B280
 #[tokio::test(start_paused = true)]
 async fn a_user_with_too_many_watches_is_told_to_wait() {
     let limits = Limits { watches_per_user_max: 3, ..Limits::default() };
@@ -605,6 +626,7 @@ async fn a_user_with_too_many_watches_is_told_to_wait() {
     assert_eq!(api.watch(&target).await.take(1).await, "ADDED/a");
 }
 
+/// R31, R45, B281
 #[tokio::test(start_paused = true)]
 async fn lists_that_are_too_much_together_are_told_to_wait() {
     let limits = Limits { list_bytes_max: 1_000, ..Limits::default() };
@@ -627,6 +649,7 @@ async fn lists_that_are_too_much_together_are_told_to_wait() {
     api.get(CMS).await.is(200, "");
 }
 
+/// S4.6
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_watched_is_not() {
     let api = Api::start().await;

@@ -517,6 +517,7 @@ async fn what_a_webhook_makes_must_be_valid() {
     api.get(DEPLOYMENTS).await.lists("");
 }
 
+/// S2.4, B089
 #[tokio::test]
 async fn a_generated_name_that_is_always_taken_is_given_up() {
     let hook = Hook::start(|_| {

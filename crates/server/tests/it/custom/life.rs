@@ -4,6 +4,7 @@ use headwater_store::Range;
 
 use super::*;
 
+/// S1.24, S9.1, S9.5, S9.6
 #[tokio::test(start_paused = true)]
 async fn a_definition_is_served_when_its_create_is_answered() {
     let world = World::start().await;
@@ -36,6 +37,7 @@ async fn a_definition_is_served_when_its_create_is_answered() {
     );
 }
 
+/// S9.2
 #[tokio::test(start_paused = true)]
 async fn what_no_server_should_serve_is_refused() {
     type Change = fn(&mut Value);
@@ -90,6 +92,7 @@ async fn what_no_server_should_serve_is_refused() {
     world.get(CRDS).await.lists("");
 }
 
+/// S9.3
 #[tokio::test(start_paused = true)]
 async fn names_that_are_taken_wait_until_they_are_free() {
     let world = World::with_widgets(|_| {}).await;
@@ -114,6 +117,7 @@ async fn names_that_are_taken_wait_until_they_are_free() {
     assert_eq!(condition(&world.get(&target).await.json(), 1)["status"], "True");
 }
 
+/// S9.31, R36, B223
 #[tokio::test(start_paused = true)]
 async fn deleting_a_definition_deletes_its_objects_and_ends_their_watches() {
     let world = World::with_widgets(|_| {}).await;
@@ -138,6 +142,7 @@ async fn deleting_a_definition_deletes_its_objects_and_ends_their_watches() {
     world.get(WIDGETS).await.lists("");
 }
 
+/// S9.30
 #[tokio::test(start_paused = true)]
 async fn an_object_with_a_finalizer_holds_its_definition() {
     let world = World::with_widgets(|_| {}).await;
@@ -169,6 +174,7 @@ async fn an_object_with_a_finalizer_holds_its_definition() {
     world.until(&target, 404).await;
 }
 
+/// S4.14, S9.32
 #[tokio::test(start_paused = true)]
 async fn a_changed_definition_ends_watches_and_they_resume_where_they_were() {
     let world = World::with_widgets(|_| {}).await;
@@ -236,6 +242,7 @@ async fn thousands_of_watchers_end_when_their_version_is_served_no_more() {
     assert_eq!(world.watch(&resumed).await.take(1).await, "ADDED/b");
 }
 
+/// R36, B223
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_object_outlives_its_definition_however_writers_race() {
     let world = World::start().await;
@@ -285,6 +292,7 @@ async fn types_that_come_and_go_leave_nothing_behind() {
     }
 }
 
+/// B219
 #[tokio::test(start_paused = true)]
 async fn a_large_definition_is_accepted_and_used() {
     let world = World::with_widgets(|definition| {
@@ -361,6 +369,7 @@ async fn a_definition_as_large_operators_ship_them_is_created_used_and_changed()
     assert_eq!((&now["spec"]["added"], &now["spec"]["free"]), (&json!("new"), &spec["free"]));
 }
 
+/// S1.16
 #[tokio::test(start_paused = true)]
 async fn definitions_are_served_before_the_first_request_of_a_new_server() {
     let world = World::with_widgets(|definition| {
@@ -392,6 +401,7 @@ async fn what_one_server_defines_the_others_serve() {
     other.until(&format!("{CRDS}/widgets.example.com"), 404).await;
 }
 
+/// B225
 #[tokio::test(start_paused = true)]
 async fn many_definitions_are_served_side_by_side() {
     let world = World::start().await;

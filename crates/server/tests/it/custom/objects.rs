@@ -2,6 +2,7 @@
 
 use super::*;
 
+/// S2.33, S9.10
 #[tokio::test(start_paused = true)]
 async fn unknown_fields_are_pruned_and_defaults_set_on_the_way_in() {
     let world = World::with_widgets(|_| {}).await;
@@ -21,6 +22,7 @@ async fn unknown_fields_are_pruned_and_defaults_set_on_the_way_in() {
     assert_eq!(patched.json()["spec"], json!({"size": 1, "colour": "blue"}));
 }
 
+/// S1.42, S9.11
 #[tokio::test(start_paused = true)]
 async fn violations_are_told_together_with_their_fields() {
     let world = World::with_widgets(|_| {}).await;
@@ -49,6 +51,7 @@ async fn violations_are_told_together_with_their_fields() {
     );
 }
 
+/// S2.6
 #[tokio::test(start_paused = true)]
 async fn an_object_says_what_it_is() {
     let world = World::with_widgets(|_| {}).await;
@@ -76,6 +79,7 @@ async fn an_object_says_what_it_is() {
     }
 }
 
+/// S2.16, S9.14
 #[tokio::test(start_paused = true)]
 async fn an_update_needs_a_version_and_strategic_merge_is_not_served() {
     let world = World::with_widgets(|_| {}).await;
@@ -93,6 +97,7 @@ async fn an_update_needs_a_version_and_strategic_merge_is_not_served() {
     );
 }
 
+/// S1.5, S2.51, S9.20
 #[tokio::test(start_paused = true)]
 async fn status_has_its_own_door_and_generation_follows_the_rest() {
     let world = World::with_widgets(|definition| {
@@ -133,6 +138,7 @@ async fn status_has_its_own_door_and_generation_follows_the_rest() {
     );
 }
 
+/// S9.20
 #[tokio::test(start_paused = true)]
 async fn without_a_door_status_is_a_field_like_others() {
     let world = World::with_widgets(|_| {}).await;
@@ -150,6 +156,7 @@ async fn without_a_door_status_is_a_field_like_others() {
     );
 }
 
+/// S2.52, S9.21
 #[tokio::test(start_paused = true)]
 async fn scale_reads_and_writes_where_the_definition_says() {
     let world = World::with_widgets(|definition| {
@@ -201,6 +208,7 @@ async fn scale_reads_and_writes_where_the_definition_says() {
     );
 }
 
+/// S9.22, S9.23
 #[tokio::test(start_paused = true)]
 async fn tables_have_the_columns_of_the_definition() {
     const TABLE: &str = "application/json;as=Table;g=meta.k8s.io;v=v1";
@@ -230,6 +238,7 @@ async fn tables_have_the_columns_of_the_definition() {
     assert_eq!(table["rows"][0]["cells"], json!(["a", 3, null]));
 }
 
+/// S9.24
 #[tokio::test(start_paused = true)]
 async fn selectable_fields_select_and_defaults_count() {
     let world = World::with_widgets(|definition| {
@@ -264,6 +273,7 @@ async fn selectable_fields_select_and_defaults_count() {
     world.get(WIDGETS).await.lists("a");
 }
 
+/// S9.10
 #[tokio::test(start_paused = true)]
 async fn what_is_stored_is_read_in_the_form_of_today() {
     let world = World::with_widgets(|definition| {
@@ -308,6 +318,7 @@ async fn an_update_that_changes_nothing_still_stores_todays_form() {
     assert_eq!(version(&again), version(&written));
 }
 
+/// S9.15
 #[tokio::test(start_paused = true)]
 async fn a_stricter_schema_is_not_held_against_what_did_not_change() {
     let world = World::with_widgets(|_| {}).await;
@@ -319,6 +330,7 @@ async fn a_stricter_schema_is_not_held_against_what_did_not_change() {
     world.merge(&target, &json!({"spec": {"size": 5}})).await.is(200, "");
 }
 
+/// S1.43, S2.25, S9.16
 #[tokio::test(start_paused = true)]
 async fn apply_knows_the_lists_of_the_schema_and_owns_no_defaults() {
     let world = World::with_widgets(|definition| {
@@ -351,6 +363,7 @@ async fn apply_knows_the_lists_of_the_schema_and_owns_no_defaults() {
     apply("one", json!({"unknown": 1})).await.is(400, "field not declared in schema");
 }
 
+/// S9.13
 #[tokio::test(start_paused = true)]
 async fn sets_and_maps_refuse_repeats() {
     let world = World::with_widgets(|definition| {
@@ -365,6 +378,7 @@ async fn sets_and_maps_refuse_repeats() {
     );
 }
 
+/// S3.21, S9.27
 #[tokio::test(start_paused = true)]
 async fn a_list_always_says_that_it_does_not_go_on() {
     let world = World::with_widgets(|_| {}).await;

@@ -4,6 +4,7 @@ use headwater_api::json::json;
 
 use super::{CRDS, WIDGETS, World, schema, spec_fields, widget, widgets};
 
+/// S9.12
 #[tokio::test]
 async fn a_rule_refuses_what_its_schema_lets_pass() {
     let world = World::with_widgets(|definition| {
@@ -29,6 +30,7 @@ async fn a_rule_refuses_what_its_schema_lets_pass() {
     );
 }
 
+/// S9.2, B217
 #[tokio::test]
 async fn a_rule_that_cannot_work_is_refused_with_its_definition() {
     let world = World::start().await;
@@ -40,6 +42,7 @@ async fn a_rule_that_cannot_work_is_refused_with_its_definition() {
     assert!(answer.text().contains("undefined field 'weight'"), "{}", answer.text());
 }
 
+/// S9.2, B215
 #[tokio::test]
 async fn a_rule_that_would_cost_too_much_is_refused_with_its_definition() {
     let world = World::start().await;

@@ -28,6 +28,7 @@ async fn versions_with_one_schema_differ_in_their_name_only() {
 
 const SECOND: &str = "/apis/example.com/v2/namespaces/ns/widgets";
 
+/// S9.25
 #[tokio::test(start_paused = true)]
 async fn every_version_shows_the_same_objects() {
     let world = two_versions().await;
@@ -53,6 +54,7 @@ async fn every_version_shows_the_same_objects() {
     world.get(WIDGETS).await.lists("a");
 }
 
+/// S9.4
 #[tokio::test(start_paused = true)]
 async fn another_storage_version_takes_over_what_was_stored() {
     let world = two_versions().await;
@@ -80,6 +82,7 @@ async fn another_storage_version_takes_over_what_was_stored() {
     assert_ne!(version(&read), version(&written));
 }
 
+/// S1.5, S9.25
 #[tokio::test(start_paused = true)]
 async fn a_version_that_is_not_served_is_a_page_that_is_not_there() {
     let world = two_versions().await;
@@ -94,6 +97,7 @@ async fn a_version_that_is_not_served_is_a_page_that_is_not_there() {
     world.get("/apis/example.com").await.is(200, r#""version":"v1""#);
 }
 
+/// S9.25
 #[tokio::test(start_paused = true)]
 async fn a_deprecated_version_warns() {
     let world = World::with_widgets(|definition| {
@@ -110,6 +114,7 @@ async fn a_deprecated_version_warns() {
     assert_eq!(world.get(WIDGETS).await.header("warning"), "");
 }
 
+/// S1.22, S1.23
 #[tokio::test(start_paused = true)]
 async fn discovery_shows_verbs_and_versions_in_their_order() {
     let world = World::with_widgets(|definition| {
@@ -150,6 +155,7 @@ async fn discovery_shows_verbs_and_versions_in_their_order() {
     );
 }
 
+/// S9.26
 #[tokio::test(start_paused = true)]
 async fn a_cluster_wide_kind_is_in_no_namespace() {
     let world =
@@ -162,6 +168,7 @@ async fn a_cluster_wide_kind_is_in_no_namespace() {
     world.get(target).await.lists("a");
 }
 
+/// S1.1, S1.7
 #[tokio::test(start_paused = true)]
 async fn verbs_that_a_custom_kind_does_not_have_are_named() {
     let world = World::with_widgets(|definition| {

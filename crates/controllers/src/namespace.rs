@@ -307,6 +307,7 @@ mod tests {
         assert_eq!(plan(&content), expected);
     }
 
+    /// S10.5
     #[test]
     fn pods_go_first_then_the_rest_and_emptiness_is_confirmed() {
         let clear = |names: &[&str]| Plan::Clear(names.iter().map(|it| (*it).to_owned()).collect());

@@ -155,6 +155,7 @@ mod tests {
         }
     }
 
+    /// S6.4
     #[test]
     fn keys_go_there_and_come_back() {
         let space = space();

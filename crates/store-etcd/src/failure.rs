@@ -130,6 +130,7 @@ mod tests {
         }
     }
 
+    /// R42
     #[test]
     fn only_what_never_had_a_connection_is_certainly_not_done() {
         let refused = tonic::ConnectError("refused".into());

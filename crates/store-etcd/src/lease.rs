@@ -54,6 +54,7 @@ fn shared_for(ttl: Duration) -> Duration {
 mod tests {
     use super::*;
 
+    /// S6.8
     #[test]
     fn objects_of_one_time_share_a_lease_and_stay_long_enough() {
         let (hour, now) = (Duration::from_secs(3600), Instant::now());
@@ -66,6 +67,7 @@ mod tests {
         assert_eq!(Lease::seconds(Duration::from_millis(200)), 2);
     }
 
+    /// S6.8
     #[test]
     fn a_lease_holds_only_so_many() {
         let (hour, now) = (Duration::from_secs(3600), Instant::now());

@@ -169,6 +169,7 @@ mod tests {
         assert_eq!(conditions(&all, &Content::new(), &none, later), all, "no news, no write");
     }
 
+    /// S10.5
     #[test]
     fn what_is_left_is_counted_with_its_finalizers() {
         let left = |objects, finalizers: &[(&str, usize)]| Remaining {

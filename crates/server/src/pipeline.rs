@@ -30,7 +30,7 @@ use crate::answer::body::{self, Finish, Response};
 use crate::answer::status;
 use crate::front::identity::{Authenticator, Credential, Identity, Peer, Unauthorized};
 use crate::front::listen;
-use crate::front::service_account::{self, Issuer, Known, ServiceAccounts};
+use crate::front::service_account::{self, AuthenticatedToken, Issuer, ServiceAccounts};
 use crate::kinds::custom::{self, definitions::Definitions};
 use crate::kinds::discovery;
 use crate::kinds::openapi::{Descriptions, Documents};
@@ -472,7 +472,7 @@ impl Server {
         headers: &HeaderMap,
     ) -> Result<Arc<Identity>, Unauthorized> {
         match self.shared.authenticator.identify(peer, headers)? {
-            Credential::Known(identity) => Ok(identity),
+            Credential::Identified(identity) => Ok(identity),
             Credential::Token(token) => {
                 let known = self.shared.service_accounts.identify(token, &[]).await;
                 known.map(|known| known.identity).map_err(|_| Unauthorized)
@@ -485,11 +485,13 @@ impl Server {
         &self,
         token: &str,
         audiences: &[String],
-    ) -> Result<Known, service_account::Refused> {
+    ) -> Result<AuthenticatedToken, service_account::Refused> {
         let own = service_account::ISSUER.to_owned();
         let is_for_us = audiences.is_empty() || audiences.contains(&own);
         match self.shared.authenticator.identify_token(token) {
-            Some(identity) if is_for_us => Ok(Known { identity, audiences: vec![own] }),
+            Some(identity) if is_for_us => {
+                Ok(AuthenticatedToken { identity, audiences: vec![own] })
+            }
             _ => self.shared.service_accounts.identify(token, audiences).await,
         }
     }

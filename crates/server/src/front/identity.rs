@@ -1,7 +1,7 @@
-//! Who is asking: from a connection and a request's headers to a user.
+//! Authentication: from a connection and a request's headers to a user.
 //!
-//! River: TLS → **identity** → authorization. Promise: a credential that is presented and wrong
-//! is an error, never anonymity; everyone who is known is also in `system:authenticated`.
+//! River: TLS → **identity** → authorization. Promise: an invalid credential is an error, never
+//! anonymous; every authenticated user is also in `system:authenticated`.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -14,11 +14,11 @@ use tokio_util::task::TaskTracker;
 
 use crate::front::token_file::Tokens;
 
-/// The group of everyone with a valid credential.
+/// The group of all authenticated users.
 pub const AUTHENTICATED: &str = "system:authenticated";
-/// The group of everyone without one.
+/// The group of requests without a credential.
 pub const UNAUTHENTICATED: &str = "system:unauthenticated";
-/// The user without a credential.
+/// The user of requests without a credential.
 pub const ANONYMOUS: &str = "system:anonymous";
 /// The group that may do everything.
 pub const MASTERS: &str = "system:masters";
@@ -32,14 +32,14 @@ pub struct Identity {
     pub uid: String,
     /// The groups, without repeats.
     pub groups: Vec<String>,
-    /// Whatever else the credential says.
+    /// Other attributes of the credential.
     pub extra: BTreeMap<String, Vec<String>>,
-    /// When the credential ends, if it says: streams end with it.
+    /// When the credential expires: streams end then.
     pub expires: Option<Timestamp>,
 }
 
 impl Identity {
-    /// Somebody whose credential was good.
+    /// A user with a valid credential.
     pub fn authenticated(user: impl Into<String>, mut groups: Vec<String>) -> Identity {
         if !groups.iter().any(|group| group == AUTHENTICATED) {
             groups.push(AUTHENTICATED.to_owned());
@@ -47,7 +47,7 @@ impl Identity {
         Identity { user: user.into(), groups, ..Identity::default() }
     }
 
-    /// Nobody in particular.
+    /// The anonymous user.
     pub fn anonymous() -> Identity {
         Identity {
             user: ANONYMOUS.to_owned(),
@@ -75,12 +75,12 @@ impl Identity {
 /// The other end of a connection.
 #[derive(Clone, Debug)]
 pub struct Peer {
-    /// Where it connects from.
+    /// The remote address.
     pub address: SocketAddr,
-    /// What the connection itself says about who it is.
+    /// The transport, with the client certificate.
     pub transport: Transport,
-    /// Where what outlives a request runs (a WebSocket after its upgrade): the listener waits for
-    /// it when it stops.
+    /// Tasks that outlive a request (a WebSocket after its upgrade): the listener waits for them
+    /// when it stops.
     pub tasks: TaskTracker,
 }
 
@@ -91,41 +91,41 @@ impl Peer {
     }
 }
 
-/// What a connection says about who is at its other end.
+/// How a connection is protected, and what it proves about the client.
 #[derive(Clone, Debug)]
 pub enum Transport {
-    /// Plain HTTP on loopback: whoever can reach it is the administrator.
+    /// Plain HTTP on loopback: every client is the administrator.
     Loopback,
     /// TLS.
     Tls(ClientCertificate),
 }
 
-/// What became of a client certificate.
+/// The result of verifying a client certificate.
 #[derive(Clone, Debug)]
 pub enum ClientCertificate {
-    /// None was shown.
+    /// The client sent none.
     Absent,
-    /// It is ours and in time.
+    /// The certificate is valid.
     Verified(Arc<Identity>),
-    /// It was shown and does not count: signed by somebody else, expired, or without a name.
+    /// The certificate is invalid: from another authority, expired, or without a name.
     Refused,
 }
 
-/// A credential was presented and it is not good. (401)
+/// The request has an invalid credential. (401)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("Unauthorized")]
 pub struct Unauthorized;
 
-/// What a request shows of who sends it.
+/// The credential of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Credential<'a> {
-    /// It is known whose it is.
-    Known(Arc<Identity>),
-    /// A bearer token that is in no file; whoever signs tokens may know it.
+    /// The user is identified.
+    Identified(Arc<Identity>),
+    /// A bearer token that is not in the token file; it may be a service-account token.
     Token(&'a str),
 }
 
-/// Tells who is asking.
+/// Authenticates requests.
 #[derive(Clone, Debug)]
 pub struct Authenticator {
     tokens: Tokens,
@@ -134,7 +134,7 @@ pub struct Authenticator {
 }
 
 impl Authenticator {
-    /// Knows the tokens of a token file, and every client certificate that TLS verified.
+    /// Authenticates by token file and by client certificates that TLS has verified.
     pub fn new(tokens: Tokens) -> Authenticator {
         Authenticator {
             tokens,
@@ -143,34 +143,34 @@ impl Authenticator {
         }
     }
 
-    /// Whose token of the token file this is.
+    /// The user of a token in the token file.
     pub fn identify_token(&self, token: &str) -> Option<Arc<Identity>> {
         self.tokens.find(token.as_bytes())
     }
 
-    /// Who sent these headers over this connection. A certificate counts before a token.
+    /// The credential of a request. A certificate takes precedence over a token.
     pub fn identify<'a>(
         &self,
         peer: &Peer,
         headers: &'a HeaderMap,
     ) -> Result<Credential<'a>, Unauthorized> {
         if let Transport::Tls(ClientCertificate::Verified(identity)) = &peer.transport {
-            return Ok(Credential::Known(identity.clone()));
+            return Ok(Credential::Identified(identity.clone()));
         }
         if let Some(token) = bearer(headers)? {
             let found = self.identify_token(token);
-            return Ok(found.map_or(Credential::Token(token), Credential::Known));
+            return Ok(found.map_or(Credential::Token(token), Credential::Identified));
         }
         match &peer.transport {
-            Transport::Loopback => Ok(Credential::Known(self.admin.clone())),
+            Transport::Loopback => Ok(Credential::Identified(self.admin.clone())),
             Transport::Tls(ClientCertificate::Refused) => Err(Unauthorized),
-            Transport::Tls(_) => Ok(Credential::Known(self.anonymous.clone())),
+            Transport::Tls(_) => Ok(Credential::Identified(self.anonymous.clone())),
         }
     }
 }
 
-/// The bearer token of a request. Any other use of the header is refused rather than ignored:
-/// somebody who shows a credential does not want to be anonymous (B061, B062).
+/// The bearer token of a request. Any other use of the header is rejected, not ignored: a client
+/// that sends a credential does not want to be anonymous (B061, B062).
 fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Unauthorized> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
     let Some(value) = values.next() else { return Ok(None) };
@@ -208,8 +208,8 @@ mod tests {
             headers.append(AUTHORIZATION, HeaderValue::from_str(value).unwrap());
         }
         let found = match authenticator().identify(&peer(transport), &headers) {
-            Ok(Credential::Known(identity)) => Some(identity.user.clone()),
-            // It is the whole token, and nobody else has signed one.
+            Ok(Credential::Identified(identity)) => Some(identity.user.clone()),
+            // Stands for a service-account token.
             Ok(Credential::Token(token)) => (token == "signed").then(|| "robot".to_owned()),
             Err(Unauthorized) => None,
         };
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_certificate_is_unauthorized_unless_a_token_is_good() {
+    fn a_rejected_certificate_is_unauthorized_unless_a_token_is_valid() {
         let refused = || Transport::Tls(ClientCertificate::Refused);
         check(refused(), &[], None);
         check(refused(), &["Bearer bad"], None);
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verified_certificate_counts_before_a_token() {
+    fn a_verified_certificate_takes_precedence_over_a_token() {
         let bob = Arc::new(Identity::authenticated("bob", vec![]));
         let verified = || Transport::Tls(ClientCertificate::Verified(bob.clone()));
         check(verified(), &[], Some("bob"));
@@ -257,14 +257,14 @@ mod tests {
     }
 
     #[test]
-    fn plain_loopback_is_the_administrator_unless_a_token_says_otherwise() {
+    fn plain_loopback_is_the_administrator_without_a_token() {
         check(Transport::Loopback, &[], Some("kubernetes-admin"));
         check(Transport::Loopback, &["Bearer good"], Some("alice"));
         check(Transport::Loopback, &["Bearer bad"], None);
     }
 
     #[test]
-    fn everyone_known_is_authenticated_once() {
+    fn the_authenticated_group_is_added_once() {
         let groups = Identity::authenticated("a", vec![AUTHENTICATED.into()]).groups;
         assert_eq!(groups, [AUTHENTICATED]);
         assert_eq!(Identity::authenticated("a", vec!["g".into()]).groups, ["g", AUTHENTICATED]);

@@ -1,7 +1,7 @@
-//! Listening: sockets in, requests out.
+//! The listeners: they accept connections and pass requests to a handler.
 //!
-//! River: client → **listen** → identity → handlers. Promise: every connection ends, by itself, by
-//! a limit, or by a stop that lets what is being answered finish; none can delay another.
+//! River: client → **listen** → identity → handlers. Promise: every connection ends by itself, at a
+//! limit, or at a shutdown that lets requests in flight finish; no connection delays another.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -27,32 +27,32 @@ mod connection;
 mod chunked;
 mod gate;
 mod head;
-mod pulse;
+mod activity;
 
+use activity::Activities;
 pub use gate::{HangUp, LongRunning};
-use pulse::Pulses;
 
-/// Headers of one request.
+/// The maximum number of headers of a request.
 pub const HEADERS_MAX: usize = 200;
-/// Bytes of one request's head, target included.
+/// The maximum size of a request's head in bytes, including the target.
 pub const HEADER_BLOCK_MAX: usize = 256 * 1024;
 
-/// Connections the kernel may have waiting for us.
+/// The kernel's queue of connections that are not yet accepted.
 const BACKLOG: u32 = 4096;
-/// How long to wait when the system has no more descriptors: it will not get better at once.
+/// The pause after a failed accept, for example when file descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// What a part of a body is: bytes, or what can be sent like them.
+/// One part of a response body: bytes, or a buffer that can be sent without copying.
 pub trait Part: Buf + From<Bytes> + Send + Sync + 'static {}
 
 impl<T: Buf + From<Bytes> + Send + Sync + 'static> Part for T {}
 
-/// Answers requests.
+/// Handles requests.
 pub trait Handle: Clone + Send + Sync + 'static {
-    /// What answers are made of.
+    /// The body of responses.
     type Body: http_body::Body<Data: Part, Error = io::Error> + Send + Unpin + 'static;
 
-    /// Answers one request.
+    /// Handles one request.
     fn handle(
         &self,
         peer: Arc<Peer>,
@@ -60,25 +60,25 @@ pub trait Handle: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Response<Self::Body>> + Send;
 }
 
-/// Limits and times.
+/// Limits and timeouts of connections.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// From the connection to the end of its TLS handshake.
+    /// The time from accepting a connection to the end of its TLS handshake.
     pub timeout_handshake: Duration,
-    /// From a request's first byte, or a new connection, to the end of the request's headers.
+    /// The time from a new connection, or a request's first byte, to the end of its headers.
     pub timeout_header: Duration,
-    /// From one request to the next.
+    /// The time between two requests.
     pub timeout_idle: Duration,
-    /// After this a peer that does not acknowledge anything is given up. It also ends a reader
-    /// that takes nothing at all for as long while something is waiting for it.
+    /// Connections are closed when the peer acknowledges nothing for this long, or reads nothing
+    /// while data waits for it.
     pub timeout_peer: Duration,
-    /// What requests being answered may take once a stop begins.
+    /// The time that requests in flight get at a shutdown.
     pub shutdown_grace: Duration,
-    /// Streams of one HTTP/2 connection.
+    /// The maximum number of streams of an HTTP/2 connection.
     pub http2_streams_max: u32,
-    /// Connections in total.
+    /// The maximum number of connections.
     pub connections_max: usize,
-    /// Connections from one address; loopback is exempt.
+    /// The maximum number of connections from one address; loopback is exempt.
     pub connections_per_address_max: usize,
 }
 
@@ -97,31 +97,31 @@ impl Default for Options {
     }
 }
 
-/// Why nothing can listen there.
+/// Why a listener cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Somebody else does.
-    #[error("{address} is already in use; stop what listens there or choose another with {flag}")]
-    Taken {
-        /// Where.
+    /// Another process listens on the address.
+    #[error("{address} is already in use; stop the other process or choose an address with {flag}")]
+    InUse {
+        /// The address.
         address: SocketAddr,
-        /// The flag that chooses it.
+        /// The flag that sets the address.
         flag: &'static str,
     },
-    /// Plain HTTP has no protection but being local.
+    /// Plain HTTP is served on loopback only.
     #[error("{0} is not a loopback address; without TLS only 127.0.0.1 and [::1] are allowed")]
     NotLoopback(SocketAddr),
-    /// The system refused.
+    /// The operating system returned an error.
     #[error("cannot listen on {address}: {source}")]
     Io {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
 }
 
-/// A socket that listens. Nothing is accepted before [`Listener::run`].
+/// A listening socket. It accepts connections once [`Listener::run`] is called.
 pub struct Listener {
     socket: TcpListener,
     address: SocketAddr,
@@ -131,7 +131,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens for TLS. Port 0 takes any.
+    /// Listens for TLS. Port 0 selects a free port.
     pub fn tls(
         address: SocketAddr,
         acceptor: Acceptor,
@@ -167,35 +167,35 @@ impl Listener {
         match listen() {
             Ok((address, socket)) => Ok(Listener { socket, address, tls, options, metrics }),
             Err(source) if source.kind() == io::ErrorKind::AddrInUse => {
-                Err(Error::Taken { address, flag })
+                Err(Error::InUse { address, flag })
             }
             Err(source) => Err(Error::Io { address, source }),
         }
     }
 
-    /// Where it listens, with the port that was taken.
+    /// The address, with the actual port.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Accepts and serves until stopped, then waits for what is being answered.
+    /// Accepts and serves connections until stopped, then waits for requests in flight.
     pub async fn run<H: Handle>(self, handler: H, stop: CancellationToken) {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ListenerState {
             handler,
             options: self.options.clone(),
             metrics: self.metrics.clone(),
             tasks: TaskTracker::new(),
-            pulses: Arc::default(),
+            activities: Arc::default(),
             stop,
         });
         let mut connections = JoinSet::new();
-        let places = Places::new(&self.options);
+        let limits = ConnectionLimits::new(&self.options);
         loop {
             match self.next_event(&mut connections, &shared.stop).await {
                 Event::Stopped => break,
                 Event::Ended => {}
                 Event::Accepted(socket, from) => {
-                    self.serve(&mut connections, &places, &shared, socket, from);
+                    self.serve(&mut connections, &limits, &shared, socket, from);
                 }
                 Event::Refused(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
@@ -222,13 +222,13 @@ impl Listener {
     fn serve<H: Handle>(
         &self,
         connections: &mut JoinSet<()>,
-        places: &Places,
-        shared: &Arc<Shared<H>>,
+        limits: &ConnectionLimits,
+        shared: &Arc<ListenerState<H>>,
         socket: TcpStream,
         from: SocketAddr,
     ) {
-        let place = match places.take(from.ip()) {
-            Ok(place) => place,
+        let permit = match limits.take(from.ip()) {
+            Ok(permit) => permit,
             Err(reason) => {
                 self.metrics.connections_refused.with(&[reason]).inc();
                 return;
@@ -246,13 +246,13 @@ impl Listener {
             None => connection::serve_plain(shared, socket, peer),
         };
         connections.spawn(async move {
-            let _counted = (place, held);
+            let _counted = (permit, held);
             serving.run().await;
         });
     }
 }
 
-/// All that can happen to a listener.
+/// The events of a listener.
 enum Event {
     Stopped,
     Ended,
@@ -260,28 +260,31 @@ enum Event {
     Refused(io::Error),
 }
 
-/// What the connections of a listener have in common.
-struct Shared<H> {
+/// The state shared by the connections of a listener.
+struct ListenerState<H> {
     handler: H,
     options: Options,
     metrics: Metrics,
     /// HTTP/2 streams and upgraded connections.
     tasks: TaskTracker,
-    /// Of connections that are open.
-    pulses: Arc<Pulses>,
+    /// The activity of open connections.
+    activities: Arc<Activities>,
     stop: CancellationToken,
 }
 
-/// Waits for every connection and what came out of it, for as long as the grace allows.
-async fn drain<H>(mut connections: JoinSet<()>, shared: &Shared<H>) {
+/// Waits for every connection and its tasks until the grace period ends.
+async fn drain<H>(mut connections: JoinSet<()>, shared: &ListenerState<H>) {
     shared.tasks.close();
-    shared.pulses.hang_up();
+    shared.activities.hang_up();
     let all = async {
         while connections.join_next().await.is_some() {}
         shared.tasks.wait().await;
     };
     if tokio::time::timeout(shared.options.shutdown_grace, all).await.is_err() {
-        tracing::warn!(left = connections.len(), "connections cut at the end of the grace period");
+        tracing::warn!(
+            left = connections.len(),
+            "closing connections that are still open at the end of the grace period"
+        );
         connections.shutdown().await;
     }
 }
@@ -292,15 +295,15 @@ fn listen(address: SocketAddr, options: &Options) -> io::Result<TcpListener> {
         SocketAddr::V6(_) => TcpSocket::new_v6()?,
     };
     socket.set_reuseaddr(true)?;
-    // Accepted sockets inherit what is set here.
+    // Accepted sockets inherit these options.
     socket.set_nodelay(true)?;
     notice_gone_peers(&socket, options.timeout_peer)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
 
-/// Probes silent peers, and gives up on those that acknowledge nothing: half of the time passes
-/// before the first of three probes.
+/// Probes silent peers and closes connections whose peer acknowledges nothing: the first of three
+/// probes is sent after half of the timeout.
 fn notice_gone_peers(socket: &TcpSocket, timeout: Duration) -> io::Result<()> {
     let probe_every = (timeout / 6).max(Duration::from_secs(1));
     sockopt::set_socket_keepalive(socket, true)?;
@@ -312,20 +315,20 @@ fn notice_gone_peers(socket: &TcpSocket, timeout: Duration) -> io::Result<()> {
     Ok(())
 }
 
-/// Places for connections: so many in all, so many from one address.
+/// Counts connections against the limits in total and per address.
 #[derive(Clone)]
-struct Places(Arc<Mutex<Taken>>);
+struct ConnectionLimits(Arc<Mutex<ConnectionCounts>>);
 
-struct Taken {
+struct ConnectionCounts {
     total: usize,
     by_address: HashMap<IpAddr, usize>,
     total_max: usize,
     per_address_max: usize,
 }
 
-impl Places {
-    fn new(options: &Options) -> Places {
-        Places(Arc::new(Mutex::new(Taken {
+impl ConnectionLimits {
+    fn new(options: &Options) -> ConnectionLimits {
+        ConnectionLimits(Arc::new(Mutex::new(ConnectionCounts {
             total: 0,
             by_address: HashMap::new(),
             total_max: options.connections_max,
@@ -333,37 +336,37 @@ impl Places {
         })))
     }
 
-    /// A place, or which limit is reached.
-    fn take(&self, address: IpAddr) -> Result<Place, &'static str> {
-        let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if taken.total >= taken.total_max {
+    /// Admits a connection, or returns the limit that is reached.
+    fn take(&self, address: IpAddr) -> Result<ConnectionPermit, &'static str> {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if counts.total >= counts.total_max {
             return Err("total");
         }
-        let limit = if address.is_loopback() { usize::MAX } else { taken.per_address_max };
-        let here = taken.by_address.entry(address).or_default();
+        let limit = if address.is_loopback() { usize::MAX } else { counts.per_address_max };
+        let here = counts.by_address.entry(address).or_default();
         if *here >= limit {
             return Err("address");
         }
         *here += 1;
-        taken.total += 1;
-        Ok(Place { address, places: self.clone() })
+        counts.total += 1;
+        Ok(ConnectionPermit { address, limits: self.clone() })
     }
 }
 
-/// One connection's place, given back when dropped.
-struct Place {
+/// An admitted connection; dropping it releases its share of the limits.
+struct ConnectionPermit {
     address: IpAddr,
-    places: Places,
+    limits: ConnectionLimits,
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        let mut taken = self.places.0.lock().unwrap_or_else(PoisonError::into_inner);
-        taken.total -= 1;
-        if let Some(here) = taken.by_address.get_mut(&self.address) {
+        let mut counts = self.limits.0.lock().unwrap_or_else(PoisonError::into_inner);
+        counts.total -= 1;
+        if let Some(here) = counts.by_address.get_mut(&self.address) {
             *here -= 1;
             if *here == 0 {
-                taken.by_address.remove(&self.address);
+                counts.by_address.remove(&self.address);
             }
         }
     }
@@ -373,8 +376,8 @@ impl Drop for Place {
 mod tests {
     use super::*;
 
-    fn places(total: usize, per_address: usize) -> Places {
-        Places::new(&Options {
+    fn limits(total: usize, per_address: usize) -> ConnectionLimits {
+        ConnectionLimits::new(&Options {
             connections_max: total,
             connections_per_address_max: per_address,
             ..Options::default()
@@ -383,23 +386,24 @@ mod tests {
 
     /// B030
     #[test]
-    fn an_address_has_its_limit_and_others_are_served() {
-        let places = places(10, 2);
+    fn the_limit_of_one_address_does_not_affect_another() {
+        let limits = limits(10, 2);
         let (here, there): (IpAddr, IpAddr) =
             ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
-        let first = places.take(here).ok().unwrap();
-        let _second = places.take(here).ok().unwrap();
-        assert_eq!(places.take(here).err(), Some("address"));
-        let _other = places.take(there).ok().unwrap();
+        let first = limits.take(here).ok().unwrap();
+        let _second = limits.take(here).ok().unwrap();
+        assert_eq!(limits.take(here).err(), Some("address"));
+        let _other = limits.take(there).ok().unwrap();
         drop(first);
-        assert!(places.take(here).is_ok());
+        assert!(limits.take(here).is_ok());
     }
 
     #[test]
-    fn loopback_is_held_to_the_total_alone() {
-        let places = places(3, 1);
+    fn loopback_is_subject_to_the_total_limit_only() {
+        let limits = limits(3, 1);
         let here: IpAddr = "127.0.0.1".parse().unwrap();
-        let _held: Vec<Place> = (0..3).map(|_| places.take(here).ok().unwrap()).collect();
-        assert_eq!(places.take(here).err(), Some("total"));
+        let _held: Vec<ConnectionPermit> =
+            (0..3).map(|_| limits.take(here).ok().unwrap()).collect();
+        assert_eq!(limits.take(here).err(), Some("total"));
     }
 }

@@ -1,8 +1,8 @@
-//! The server's own certificate authority, made on first start.
+//! The server's certificate authority, created at the first start.
 //!
 //! River: data directory → **pki** → TLS, the admin's kubeconfig, service-account tokens.
-//! Promise: what was issued stays until it expires, the names change, or the authority does; keys
-//! are readable by their owner alone, and no key is ever printed.
+//! Promise: a certificate is kept until it expires, its names change, or the authority changes; keys
+//! are readable by their owner only, and no key is ever printed.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -26,12 +26,12 @@ use private_file::{OthersMayRead, PRIVATE, PUBLIC};
 
 const CA_LIFETIME: Duration = Duration::from_secs(3652 * 86_400);
 const LEAF_LIFETIME: Duration = Duration::from_secs(365 * 86_400);
-/// A certificate this close to its end is replaced at start.
+/// A certificate that expires within this time is replaced at start.
 const RENEW_BEFORE: Duration = Duration::from_secs(30 * 86_400);
-/// How far a client's clock may lag behind ours.
+/// How far a client's clock may be behind the server's.
 const SKEW: Duration = Duration::from_secs(3600);
 
-/// Names every serving certificate has: loopback, and what pods call the API server.
+/// The names in every serving certificate: loopback, and the service names that pods use.
 const NAMES: [&str; 7] = [
     "localhost",
     "127.0.0.1",
@@ -42,16 +42,16 @@ const NAMES: [&str; 7] = [
     "kubernetes.default.svc.cluster.local",
 ];
 
-/// Everything the server needs to prove who it is and to know its own clients.
+/// The keys and certificates of the server.
 #[derive(Debug)]
 pub struct Pki {
     /// The authority's certificate, as PEM.
     pub ca: String,
-    /// What the server shows.
+    /// The serving certificate.
     pub server: Pair,
-    /// What the administrator shows: `kubernetes-admin` in `system:masters`.
+    /// The administrator's client certificate: `kubernetes-admin` in `system:masters`.
     pub admin: Pair,
-    /// Signs service-account tokens (ES256), as PEM.
+    /// The key that signs service-account tokens (ES256), as PEM.
     pub service_account_key: Secret,
 }
 
@@ -64,7 +64,7 @@ pub struct Pair {
     pub key: Secret,
 }
 
-/// Text that must not reach a log.
+/// Text that must not be logged.
 pub struct Secret(String);
 
 impl Secret {
@@ -73,7 +73,7 @@ impl Secret {
         Secret(text)
     }
 
-    /// The text, for the one place that needs it.
+    /// The text.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -85,24 +85,24 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Why there are no certificates.
+/// Why certificates cannot be loaded or created.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A file could not be used.
+    /// A file cannot be used.
     #[error(transparent)]
     File(#[from] private_file::Error),
-    /// The authority is only half there: starting over would lock every client out.
-    #[error("{} has no key beside it; restore the key, or remove the certificate to start a new authority", .0.display())]
+    /// The authority's key is missing: a new authority would lock every client out.
+    #[error("the key of {} is missing; restore it, or remove the certificate to create a new authority", .0.display())]
     KeyMissing(PathBuf),
     /// A name for the serving certificate is neither a DNS name nor an address.
-    #[error("{0:?} is not a name a certificate can have")]
+    #[error("{0:?} is neither a DNS name nor an IP address")]
     Name(String),
-    /// Certificates could not be made or read.
+    /// A certificate cannot be created or read.
     #[error("cannot {action}")]
     Certificate {
-        /// What was tried.
+        /// The operation.
         action: &'static str,
-        /// Why not.
+        /// The cause.
         source: rcgen::Error,
     },
 }
@@ -124,7 +124,7 @@ pub fn names(bind: IpAddr, extra: &[String]) -> BTreeSet<String> {
 }
 
 impl Pki {
-    /// Fresh certificates that end with the process.
+    /// New certificates in memory, for a server without a data directory.
     pub fn in_memory(names: &BTreeSet<String>, clock: &dyn Clock) -> Result<Pki, Error> {
         let now = clock.now();
         let (ca, key) = new_ca(now)?;
@@ -137,8 +137,8 @@ impl Pki {
         })
     }
 
-    /// What is kept in `directory`; makes what is missing and replaces what has expired or no
-    /// longer fits.
+    /// Loads the certificates in `directory`; creates missing ones and replaces those that expire or
+    /// no longer match.
     pub fn open(
         directory: &Path,
         names: &BTreeSet<String>,
@@ -146,8 +146,8 @@ impl Pki {
         clock: &dyn Clock,
     ) -> Result<Pki, Error> {
         private_file::directory(directory, others)?;
-        // Several servers may share it, and start at once: one makes what is missing.
-        let _turn = private_file::turn(&directory.join(".lock"))?;
+        // Several servers may share the directory and start at once: one creates missing files.
+        let _lock = private_file::lock(&directory.join(".lock"))?;
         let folder = Folder { directory, others, now: clock.now() };
         let (ca, issuer) = folder.authority()?;
         Ok(Pki {
@@ -159,7 +159,7 @@ impl Pki {
     }
 }
 
-/// The directory the certificates are kept in.
+/// The directory of the certificates.
 struct Folder<'a> {
     directory: &'a Path,
     others: OthersMayRead,
@@ -181,7 +181,7 @@ impl Folder<'_> {
             }
         }
         let (ca, key_pair) = new_ca(self.now)?;
-        // The key first: a certificate without its key would stop the next start.
+        // The key first: a certificate without its key makes the next start fail.
         private_file::replace(&key, &key_pair.serialize_pem(), PRIVATE)?;
         private_file::replace(&certificate, &ca, PUBLIC)?;
         let issuer = issuer(&ca, key_pair)?;
@@ -222,12 +222,12 @@ impl Folder<'_> {
     }
 }
 
-/// A certificate the authority can issue.
+/// A certificate that the authority issues.
 struct Leaf {
     common_name: &'static str,
     organization: Option<&'static str>,
     names: BTreeSet<String>,
-    /// [`names`](Leaf::names) as rcgen wants them; checked when the leaf was made.
+    /// [`names`](Leaf::names) as rcgen's parameters, already validated.
     params: CertificateParams,
     usage: ExtendedKeyUsagePurpose,
 }
@@ -268,7 +268,7 @@ impl Leaf {
         if let Some(organization) = self.organization {
             params.distinguished_name.push(DnType::OrganizationName, organization);
         }
-        lasting(&mut params, now, LEAF_LIFETIME);
+        set_validity(&mut params, now, LEAF_LIFETIME);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![self.usage.clone()];
         params.use_authority_key_identifier_extension = true;
@@ -277,7 +277,8 @@ impl Leaf {
         Ok(Pair { certificate, key: Secret(key.serialize_pem()) })
     }
 
-    /// Whether a kept certificate can still be used: in time, ours, with its key and our names.
+    /// Whether a stored certificate is still valid: not about to expire, issued by this authority,
+    /// with its key and the same names.
     fn fits(&self, pem: &str, key: &str, ca: &str, now: Timestamp) -> bool {
         let same_key = key_pair(key).is_ok_and(|key| {
             with_certificate(pem, |leaf| {
@@ -299,9 +300,9 @@ impl Leaf {
 fn new_ca(now: Timestamp) -> Result<(String, KeyPair), Error> {
     let key = generate()?;
     let mut params = CertificateParams::default();
-    // A new authority has a new name, so that clients cannot take one for the other.
+    // A new authority has a new name, so that clients cannot confuse the two.
     params.distinguished_name = distinguished(&format!("headwater-ca@{}", now.as_second()));
-    lasting(&mut params, now, CA_LIFETIME);
+    set_validity(&mut params, now, CA_LIFETIME);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
     let ca = params.self_signed(&key).map_err(Error::certificate("sign the authority"))?;
@@ -313,7 +314,7 @@ fn issuer(ca: &str, key: KeyPair) -> Result<Issuer<'static, KeyPair>, Error> {
 }
 
 fn generate() -> Result<KeyPair, Error> {
-    KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(Error::certificate("make a key"))
+    KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(Error::certificate("create a key"))
 }
 
 fn new_key() -> Result<Secret, Error> {
@@ -330,8 +331,8 @@ fn distinguished(common_name: &str) -> DistinguishedName {
     name
 }
 
-fn lasting(params: &mut CertificateParams, now: Timestamp, lifetime: Duration) {
-    // A clock before 1970 counts as 1970: certificates cannot say otherwise everywhere.
+fn set_validity(params: &mut CertificateParams, now: Timestamp, lifetime: Duration) {
+    // A clock before 1970 counts as 1970: not every certificate format has earlier times.
     let seconds = u64::try_from(now.as_second()).unwrap_or_default();
     let now = rcgen::date_time_ymd(1970, 1, 1) + Duration::from_secs(seconds);
     params.not_before = now - SKEW;

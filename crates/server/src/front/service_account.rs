@@ -1,9 +1,9 @@
-//! Tokens of service accounts: signed here, and recognised here (S2.55, S8.2).
+//! Service-account tokens: signing and verification (S2.55, S8.2).
 //!
 //! River: `serviceaccounts/token` → **issuer** → client → identity.
-//! Promise: a token is ES256 with our key and nothing else, whatever it says of itself; one that
-//! is out of its time, for somebody else's audience, or of an account or bound object that is gone
-//! is refused. Neither keys nor tokens are ever printed.
+//! Promise: a valid token is signed with ES256 and this server's key, whatever its header says. A
+//! token is rejected if it has expired, is for another audience, or if its account or a bound object
+//! was deleted. Neither keys nor tokens are ever printed.
 
 pub(crate) mod accounts;
 pub(crate) mod claims;
@@ -27,37 +27,37 @@ use serde::Deserialize;
 
 use crate::front::pki::Secret;
 
-pub(crate) use accounts::{Known, ServiceAccounts, account, groups, parts};
+pub(crate) use accounts::{AuthenticatedToken, ServiceAccounts, account, groups, parts};
 use claims::Claims;
 pub(crate) use openid::path;
-use verified::Verified;
+use verified::VerifiedTokens;
 
-/// Who issues: also the audience of tokens that are for this server.
+/// The issuer, and the audience of tokens for this server.
 pub const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 
-/// Longer tokens are not looked at. Ours are about a kilobyte; audiences may make them longer.
+/// The maximum length of a token. Ours are about 1 KB; audiences may make them longer.
 const TOKEN_BYTES_MAX: usize = 16 * 1024;
 
-/// The name of the one algorithm.
+/// The name of the only supported algorithm.
 const ALGORITHM: &str = "ES256";
 
-/// Signs tokens, and tells its own from all others.
+/// Signs tokens and verifies their signatures.
 pub struct Issuer {
     key: EcdsaKeyPair,
     random: SystemRandom,
-    /// Names the key without giving it away: a digest of its public half.
+    /// The key id: a digest of the public key.
     id: String,
-    /// Tokens whose signature was found good: checking one costs more than answering a request.
-    verified: Mutex<Verified>,
+    /// A cache: verifying a signature costs more than serving a request.
+    verified: Mutex<VerifiedTokens>,
 }
 
-/// Why a token does not count.
+/// Why a token is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refused {
-    /// It is not one of ours: not a token of this form, or signed by another key.
+    /// The token was not issued by this server: another format or another key.
     #[error("invalid bearer token")]
     Foreign,
-    /// It is ours, and not good here or now.
+    /// The token was issued by this server, but is not valid here or now.
     #[error("[invalid bearer token, {0}]")]
     Invalid(String),
 }
@@ -94,7 +94,7 @@ impl Issuer {
         Some(format!("{message}.{}", encoded(signature)))
     }
 
-    /// What a token of ours says. It may be out of its time; its signature is good.
+    /// The claims of a token with a valid signature. It may have expired.
     fn verify(&self, token: &str) -> Result<Arc<Claims>, Refused> {
         if token.len() > TOKEN_BYTES_MAX {
             return Err(Refused::Foreign);
@@ -108,7 +108,7 @@ impl Issuer {
         Ok(claims)
     }
 
-    fn remembered(&self) -> std::sync::MutexGuard<'_, Verified> {
+    fn remembered(&self) -> std::sync::MutexGuard<'_, VerifiedTokens> {
         self.verified.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -126,12 +126,12 @@ impl Issuer {
     }
 }
 
-/// What a token says about its signature. It is compared with what we do, never followed.
+/// The header of a token. It is compared with the expected values, never obeyed.
 #[derive(Deserialize)]
 struct Header {
     alg: String,
     kid: Option<String>,
-    /// Extensions that must be understood; we understand none.
+    /// Extensions that a reader must understand; none is supported.
     crit: Option<headwater_api::json::Value>,
 }
 

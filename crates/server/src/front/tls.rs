@@ -1,8 +1,8 @@
-//! TLS: the handshake, and who the client certificate says is there.
+//! TLS: the handshake and the identity in the client certificate.
 //!
-//! River: socket → **tls** → identity, HTTP. Promise: TLS 1.2 or 1.3 only. A client certificate
-//! that does not count lets the handshake pass and is remembered, so that requests over it are
-//! answered with 401 instead of a broken connection, and never as anonymous (B009).
+//! River: socket → **tls** → identity, HTTP. Promise: TLS 1.2 or 1.3 only. The handshake succeeds
+//! with an invalid client certificate, and the requests of that connection get 401 instead of a
+//! broken connection; they are never anonymous (B009).
 
 mod known;
 
@@ -31,12 +31,12 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::front::identity::{ClientCertificate, Identity};
 use crate::front::pki::Pki;
-use crate::front::tls::known::{Fingerprint, Known};
+use crate::front::tls::known::{CertificateCache, Fingerprint};
 
-/// Which HTTP a connection agreed to speak.
+/// The HTTP version that the handshake negotiated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// HTTP/1.1, also for clients that did not say.
+    /// HTTP/1.1; the default if the client does not negotiate.
     Http1,
     /// HTTP/2.
     Http2,
@@ -45,10 +45,10 @@ pub enum Protocol {
 const H2: &[u8] = b"h2";
 const HTTP1: &[u8] = b"http/1.1";
 
-/// Clients that may come back without a full handshake.
+/// The maximum number of sessions that can be resumed without a full handshake.
 const RESUMABLE_SESSIONS_MAX: usize = 1024;
 
-/// The attribute of a subject that holds a user's uid.
+/// The subject attribute that contains a user's uid.
 const UID: Oid<'static> = oid!(1.3.6.1.4.1.57683.2);
 const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 
@@ -57,7 +57,7 @@ const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 #[error("the certificates cannot be used: {0}")]
 pub struct Error(String);
 
-/// Makes TLS connections out of sockets. Clones share what [`Acceptor::replace`] sets.
+/// Performs TLS handshakes. Clones share the certificates that [`Acceptor::replace`] sets.
 #[derive(Clone)]
 pub struct Acceptor {
     current: Arc<ArcSwap<Current>>,
@@ -65,17 +65,17 @@ pub struct Acceptor {
 }
 
 struct Current {
-    /// For clients that want AES: the suite that costs least.
+    /// For clients that prefer AES: selects the cheapest suite.
     quick: Arc<ServerConfig>,
-    /// For all others: the suite that they want most.
+    /// For all others: selects the client's first choice.
     willing: Arc<ServerConfig>,
-    /// The verifier that decides; the handshake's own lets every certificate pass.
+    /// The verifier that decides; the one in the handshake accepts every certificate.
     clients: Arc<dyn ClientCertVerifier>,
-    known: Known,
+    known: CertificateCache,
 }
 
 impl Acceptor {
-    /// Shows the server's certificate and knows the clients of its authority.
+    /// Presents the server's certificate and accepts clients of its certificate authority.
     pub fn new(pki: &Pki, clock: Arc<dyn Clock>) -> Result<Acceptor, Error> {
         let current = Arc::new(ArcSwap::from_pointee(Current::new(pki)?));
         Ok(Acceptor { current, clock })
@@ -87,7 +87,7 @@ impl Acceptor {
         Ok(())
     }
 
-    /// One handshake.
+    /// Performs one handshake.
     pub async fn accept(
         &self,
         socket: TcpStream,
@@ -136,41 +136,48 @@ impl Current {
         let mut config = ServerConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
             .map_err(|error| wrong(&error))?
-            .with_client_cert_verifier(Arc::new(LetPass { inner: clients.clone(), provider }))
+            .with_client_cert_verifier(Arc::new(DeferringVerifier {
+                inner: clients.clone(),
+                provider,
+            }))
             .with_single_cert(chain, key)
             .map_err(|error| wrong(&error))?;
         config.alpn_protocols = vec![H2.to_vec(), HTTP1.to_vec()];
         config.session_storage = ServerSessionMemoryCache::new(RESUMABLE_SESSIONS_MAX);
-        // One ticket is enough for a client that comes back, and half the bytes for one that
-        // stays for hours.
+        // One ticket is enough to resume, and halves the bytes for long connections.
         config.send_tls13_tickets = 1;
         let willing = Arc::new(config.clone());
         config.ignore_client_order = true;
-        Ok(Current { quick: Arc::new(config), willing, clients, known: Known::default() })
+        Ok(Current {
+            quick: Arc::new(config),
+            willing,
+            clients,
+            known: CertificateCache::default(),
+        })
     }
 
-    /// Follows a chain to an authority. Whom does it name?
+    /// Verifies a chain and returns the identity in its leaf.
     fn verify(&self, chain: &[CertificateDer<'_>], seconds: i64) -> Option<Identity> {
         let (leaf, above) = chain.split_first()?;
         let now = Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
         let now = UnixTime::since_unix_epoch(now);
         if let Err(error) = self.clients.verify_client_cert(leaf, above, now) {
-            tracing::info!(%error, "client certificate refused");
+            tracing::info!(%error, "client certificate rejected");
             return None;
         }
         identity(leaf)
     }
 }
 
-/// The suite whose handshake costs least comes first: the hash of AES with longer keys takes a quarter
-/// of it.
+/// Puts the suite with the cheapest handshake first: the hash of AES-256 takes a quarter of the
+/// handshake.
 fn quickest_first(mut provider: CryptoProvider) -> CryptoProvider {
     let is_other = |suite| suite != CipherSuite::TLS13_AES_128_GCM_SHA256;
     provider.cipher_suites.sort_by_key(|suite| is_other(suite.suite()));
     provider
 }
 
-/// Whether a client wants AES, of any size, more than the cipher for processors without it.
+/// Whether a client prefers AES, of any key size, to ChaCha20.
 fn wants_aes(suites: &[CipherSuite]) -> bool {
     let first = suites.iter().find_map(|suite| match suite {
         CipherSuite::TLS13_AES_128_GCM_SHA256 | CipherSuite::TLS13_AES_256_GCM_SHA384 => Some(true),
@@ -193,21 +200,21 @@ fn clients(
         .map_err(|error| Error(error.to_string()))
 }
 
-/// Every certificate of a file: one, or a chain, or several authorities.
+/// All certificates of a PEM file.
 fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, Error> {
     let all = CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<_, _>>();
     all.map_err(|error| Error(error.to_string()))
 }
 
-/// Lets every client certificate through the handshake, as long as the client holds its key.
-/// Whether it counts is decided afterwards, by [`Acceptor::judge`].
+/// Accepts every client certificate in the handshake, provided that the client has its key.
+/// [`Acceptor::judge`] verifies the chain afterwards.
 #[derive(Debug)]
-struct LetPass {
+struct DeferringVerifier {
     inner: Arc<dyn ClientCertVerifier>,
     provider: Arc<CryptoProvider>,
 }
 
-impl ClientCertVerifier for LetPass {
+impl ClientCertVerifier for DeferringVerifier {
     fn client_auth_mandatory(&self) -> bool {
         false
     }
@@ -250,8 +257,8 @@ impl ClientCertVerifier for LetPass {
     }
 }
 
-/// The user a certificate names (S8.1): CN is the user, every O a group. Without a CN, or with
-/// more than one uid, it names nobody.
+/// The user in a certificate (S8.1): CN is the user, every O a group. `None` without a CN or with
+/// more than one uid.
 fn identity(leaf: &CertificateDer<'_>) -> Option<Identity> {
     let (_, certificate) = X509Certificate::from_der(leaf).ok()?;
     let subject = certificate.subject();
@@ -291,7 +298,7 @@ mod tests {
         for (kind, value) in parts {
             params.distinguished_name.push(kind.clone(), DnValue::Utf8String((*value).into()));
         }
-        // Anything else in a certificate must not matter.
+        // Other extensions must not matter.
         params.custom_extensions =
             vec![CustomExtension::from_oid_content(&[1, 3, 6, 1, 4, 1, 57683, 99], vec![5, 0])];
         let key = KeyPair::generate().unwrap();
@@ -315,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_without_aes_get_what_they_want() {
+    fn clients_that_prefer_chacha_get_it() {
         use CipherSuite::{
             TLS_EMPTY_RENEGOTIATION_INFO_SCSV as OTHER, TLS13_AES_128_GCM_SHA256 as SHORT,
             TLS13_AES_256_GCM_SHA384 as LONG, TLS13_CHACHA20_POLY1305_SHA256 as CHACHA,
@@ -336,7 +343,7 @@ mod tests {
 
     /// S8.1
     #[test]
-    fn a_certificate_without_a_name_names_nobody() {
+    fn a_certificate_without_a_name_has_no_identity() {
         assert_eq!(subject(&[(DnType::OrganizationName, "system:masters")]), None);
         assert_eq!(subject(&[(DnType::CommonName, "")]), None);
     }

@@ -1,8 +1,8 @@
-//! The static token file: `token,user,uid,"group1,group2"`, one user a line.
+//! The static token file: `token,user,uid,"group1,group2"`, one user per line.
 //!
 //! River: file → **tokens** → identity. Promise: only digests are kept in memory and they are
-//! compared in constant time; the file is read again when it changes, and a broken new file
-//! leaves the old tokens in force.
+//! compared in constant time; the file is reloaded when it changes, and an invalid new file leaves
+//! the old tokens in effect.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,25 +17,25 @@ use tokio_util::sync::CancellationToken;
 use crate::front::identity::Identity;
 use crate::front::pki::private_file::{self, OthersMayRead};
 
-/// How often the file is looked at.
+/// How often the file is checked for changes.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The tokens in force. Cheap to clone; all clones see a reload.
+/// The current tokens. Cheap to clone; all clones see a reload.
 #[derive(Clone, Debug, Default)]
 pub struct Tokens(Arc<ArcSwap<Table>>);
 
 /// Why a token file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It cannot be read, or others can.
+    /// The file cannot be read, or its mode allows others to read it.
     #[error(transparent)]
     File(#[from] private_file::Error),
-    /// A line is not a token.
+    /// A line is invalid.
     #[error("line {line} of the token file: {why}")]
     Line {
-        /// Counted from one.
+        /// The line number, from one.
         line: usize,
-        /// What is wrong; never the line itself, which is a secret.
+        /// The reason, without the content of the line, which is secret.
         why: &'static str,
     },
 }
@@ -46,7 +46,7 @@ impl Tokens {
         Ok(Tokens(Arc::new(ArcSwap::from_pointee(Table::parse(text)?))))
     }
 
-    /// Whose token this is.
+    /// The user of a token.
     pub(crate) fn find(&self, token: &[u8]) -> Option<Arc<Identity>> {
         self.0.load().find(token)
     }
@@ -75,7 +75,7 @@ impl Table {
         Ok(Table(rows))
     }
 
-    /// Looks at every row, so that the time taken does not tell which one matched.
+    /// Compares every row, so that timing does not reveal which one matched.
     fn find(&self, token: &[u8]) -> Option<Arc<Identity>> {
         let wanted = sha256(token);
         let mut found = None;
@@ -109,7 +109,7 @@ fn sha256(bytes: &[u8]) -> [u8; digest::SHA256_OUTPUT_LEN] {
     digest.as_ref().try_into().expect("a SHA-256 digest has 32 bytes")
 }
 
-/// Compares without stopping at the first difference.
+/// Compares in constant time.
 fn is_same(a: &[u8; 32], b: &[u8; 32]) -> bool {
     a.iter().zip(b).fold(0, |differences, (a, b)| differences | (a ^ b)) == 0
 }
@@ -139,7 +139,7 @@ fn columns(line: &str) -> Option<Vec<String>> {
     (!quoted).then_some(trimmed)
 }
 
-/// The file, and what keeps [`Tokens`] up to date with it.
+/// A token file that keeps its [`Tokens`] up to date.
 #[derive(Debug)]
 pub struct TokenFile {
     path: PathBuf,
@@ -148,7 +148,7 @@ pub struct TokenFile {
     seen: Option<Stamp>,
 }
 
-/// What changes when a file is written or replaced.
+/// Metadata that changes when a file is written or replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     modified: Timestamp,
@@ -188,9 +188,9 @@ impl TokenFile {
         }
         self.seen = now;
         match self.reload() {
-            Ok(count) => tracing::info!(path = %self.path.display(), count, "tokens read again"),
+            Ok(count) => tracing::info!(path = %self.path.display(), count, "token file reloaded"),
             Err(error) => {
-                tracing::error!(%error, "the new token file is broken; the old tokens stay");
+                tracing::error!(%error, "the token file is invalid; the previous tokens stay in effect");
             }
         }
     }
@@ -239,14 +239,14 @@ mod tests {
     }
 
     #[test]
-    fn a_token_must_match_whole() {
+    fn a_token_must_match_completely() {
         for wrong in ["", "toke", "tokens", "TOKEN", "user"] {
             assert_eq!(find("token,user,1", wrong), None, "{wrong:?}");
         }
     }
 
     #[test]
-    fn a_broken_line_is_named_and_not_shown() {
+    fn an_error_names_the_line_but_does_not_show_it() {
         for (text, line) in [("secret,u,1\nsecret", 2), ("secret,\"u,1", 1), (",u,1", 1)] {
             let error = Tokens::parse(text).unwrap_err().to_string();
             assert!(error.starts_with(&format!("line {line} ")), "{error}");
@@ -255,13 +255,13 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_not_kept() {
+    fn tokens_are_not_kept_in_memory() {
         let tokens = Tokens::parse("secret,user,1").unwrap();
         assert!(!format!("{tokens:?}").contains("secret"));
     }
 
     #[test]
-    fn a_changed_file_is_read_again_and_a_broken_one_is_not() {
+    fn a_changed_file_is_reloaded_and_an_invalid_one_is_ignored() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("tokens.csv");
         let write = |text| private_file::replace(&path, text, private_file::PRIVATE).unwrap();
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_file_others_may_read_is_refused() {
+    fn a_token_file_that_others_may_read_is_rejected() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("tokens.csv");
         private_file::replace(&path, "t,u,1\n", 0o644).unwrap();

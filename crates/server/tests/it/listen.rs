@@ -65,7 +65,7 @@ impl Handle for Scripted {
             "/lasting" => lasting::answer(self),
             "/large" => lasting::large_answer(),
             _ => match self.authenticator.identify(&peer, request.headers()) {
-                Ok(Credential::Known(identity)) => text(StatusCode::OK, &identity.user),
+                Ok(Credential::Identified(identity)) => text(StatusCode::OK, &identity.user),
                 Ok(Credential::Token(_)) | Err(_) => text(StatusCode::UNAUTHORIZED, "Unauthorized"),
             },
         }

@@ -1,9 +1,9 @@
-//! The body of an answer that goes on for long, sent as chunks straight to the socket.
+//! Sending of detached bodies: chunked encoding, written directly to the socket.
 //!
 //! River: watch → **chunked** → socket. hyper sends the head and then gives the socket back: it
-//! would keep two buffers for as long as the answer lasts, and a watch has nothing to say for hours.
-//! Promise: while nothing is sent, nothing is held for sending. A client that leaves is noticed
-//! whether there is something to send or not.
+//! would keep two buffers for the duration of the response, and a watch may be idle for hours.
+//! Promise: an idle body holds no send buffers. A client that disconnects is detected whether or
+//! not there is data to send.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -18,27 +18,27 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::Part;
 
-/// What is read ahead of the next request: as hyper does, one read and no more.
+/// The maximum number of bytes read ahead of the next request: one read, as in hyper.
 const EARLY_MAX: usize = 512;
-/// What is waited for to be taken before more is asked for.
+/// The number of queued bytes from which the body is no longer polled.
 const BATCH: usize = 64 * 1024;
-/// Parts that are written at once.
+/// The maximum number of parts in one write.
 const SLICES_MAX: usize = 48;
 
-/// Sends a body to its end. What the client sends meanwhile is left in `early` for whoever reads
-/// the next request; there is no more of it than one read.
+/// Sends a complete body. Input of the client that arrives meanwhile is put into `early`, for the
+/// next request; at most one read.
 pub(super) async fn send<S, B>(stream: &mut S, mut body: B, early: &mut Bytes) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
     B: Body<Data: Part, Error = io::Error> + Unpin,
 {
-    let mut out = Out { parts: VecDeque::new(), bytes: 0, ended: false };
+    let mut out = SendQueue { parts: VecDeque::new(), bytes: 0, ended: false };
     poll_fn(|context| {
-        // Asked once more after its last part, so that it wakes us for the next, and not again:
-        // there are thousands of them, and asking costs more than what is written.
+        // Polled once more after its last part, to register the waker, and not again: with
+        // thousands of watchers a poll costs more than the write.
         let mut waits = false;
         loop {
-            // What is at hand goes out together: a chunk is a little more than what TLS takes at once.
+            // Writes everything available together: one chunk is a little more than a TLS record.
             while out.bytes < BATCH && !out.ended && !waits {
                 match Pin::new(&mut body).poll_frame(context) {
                     Poll::Ready(frame) => out.add(frame.transpose()?),
@@ -55,9 +55,9 @@ where
                 return Poll::Ready(Ok(()));
             }
             if early.is_empty()
-                && let Poll::Ready(heard) = poll_hear(stream, context)
+                && let Poll::Ready(input) = poll_input(stream, context)
             {
-                *early = heard?;
+                *early = input?;
             }
             return Poll::Pending;
         }
@@ -65,18 +65,18 @@ where
     .await
 }
 
-/// What is on its way to the socket.
-struct Out<D> {
+/// Parts queued for the socket.
+struct SendQueue<D> {
     parts: VecDeque<D>,
     bytes: usize,
-    /// The last chunk is among it, or was.
+    /// Whether the last chunk is queued or sent.
     ended: bool,
 }
 
-impl<D: Part> Out<D> {
-    /// Adds the next part of the body; none is its end.
+impl<D: Part> SendQueue<D> {
+    /// Queues the next frame of the body; `None` is its end.
     fn add(&mut self, frame: Option<Frame<D>>) {
-        // Trailers were not announced.
+        // Trailers are ignored: none were announced.
         let data = match frame.map(Frame::into_data) {
             None => {
                 self.ended = true;
@@ -95,13 +95,13 @@ impl<D: Part> Out<D> {
         self.parts.push_back(part);
     }
 
-    /// Writes as much as the socket takes at once.
+    /// Writes as much as the socket accepts.
     fn poll_write_some(
         &mut self,
         stream: &mut (impl AsyncWrite + Unpin),
         context: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
-        // On the stack of the attempt: a watch that waits must not keep room for it.
+        // On the stack: an idle watch must not hold memory for it.
         let mut slices = [IoSlice::new(&[]); SLICES_MAX];
         let count = self
             .parts
@@ -125,23 +125,23 @@ impl<D: Part> Out<D> {
     }
 }
 
-/// What stands before a chunk.
+/// The size line that precedes a chunk.
 fn size_line(size: usize) -> Bytes {
     let mut line = [0; 2 * size_of::<usize>() + 2];
     let mut rest = line.as_mut_slice();
-    // There is room for every number.
+    // The buffer is large enough for every number.
     let _ = write!(rest, "{size:X}\r\n");
     let left = rest.len();
     Bytes::copy_from_slice(&line[..line.len() - left])
 }
 
-/// Ready when the client has sent something; if it leaves, that is an error.
-fn poll_hear(
+/// Polls for input of the client; end of stream is an error.
+fn poll_input(
     stream: &mut (impl AsyncRead + Unpin),
     context: &mut Context<'_>,
 ) -> Poll<io::Result<Bytes>> {
-    let mut room = [MaybeUninit::uninit(); EARLY_MAX];
-    let mut buffer = ReadBuf::uninit(&mut room);
+    let mut space = [MaybeUninit::uninit(); EARLY_MAX];
+    let mut buffer = ReadBuf::uninit(&mut space);
     ready!(Pin::new(stream).poll_read(context, &mut buffer))?;
     Poll::Ready(match buffer.filled() {
         [] => Err(io::ErrorKind::UnexpectedEof.into()),

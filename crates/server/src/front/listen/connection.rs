@@ -1,7 +1,7 @@
-//! One connection, from its first byte to its last.
+//! One connection, from the handshake to its end.
 //!
-//! Promise: a connection holds the memory of the phase it is in and of no other; while a watch
-//! waits, that is neither hyper's buffers nor room for a request.
+//! Promise: a connection holds only the memory of its current phase; while a watch is idle, this
+//! includes neither hyper's buffers nor the state of a request.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -19,37 +19,39 @@ use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 use tokio_util::task::TaskTracker;
 
+use super::activity::{Activity, ActivityStream};
 use super::chunked;
-use super::gate::{Gate, Lent};
-use super::pulse::{Pulse, Watched};
-use super::{HEADER_BLOCK_MAX, HEADERS_MAX, Handle, Shared};
+use super::gate::{DetachedBody, Gate};
+use super::{HEADER_BLOCK_MAX, HEADERS_MAX, Handle, ListenerState};
 use crate::front::identity::{ClientCertificate, Peer, Transport};
 use crate::front::tls::{Acceptor, Protocol};
 
-/// What fits into a connection's buffers; the largest header block must.
+/// The size of a connection's buffers; the largest header block must fit.
 const BUFFER_MAX: usize = HEADER_BLOCK_MAX + 8 * 1024;
-/// What one HTTP/2 stream may have waiting to be sent.
+/// The maximum number of bytes an HTTP/2 stream may queue for sending.
 const SEND_BUFFER_MAX: usize = 64 * 1024;
 const HTTP2_FRAME_MAX: u32 = 256 * 1024;
 const HTTP2_WINDOW: u32 = 256 * 1024;
 const HTTP2_CONNECTION_WINDOW: u32 = 1024 * 1024;
-/// Streams a client may open and reset before it is sent away.
+/// The number of streams a client may open and reset before the connection is closed.
 const HTTP2_RESETS_MAX: usize = 200;
 
-/// How long a peer is read from after the last answer, so that closing does not destroy it.
+/// How long the peer is read from after the last response, so that closing does not discard it.
 const LINGER: Duration = Duration::from_secs(1);
 const LINGER_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// How long an HTTP/2 peer may take to go after it was told to.
+/// How long an HTTP/2 peer may take to close the connection after GOAWAY.
 const GOAWAY_PATIENCE: Duration = Duration::from_secs(5);
 
-/// A part of a connection's life, which ends with the next: the handshake, requests that hyper reads
-/// and answers, an answer that goes on for hours. Each is a box of its own, so that an idle
-/// connection carries no memory of those that are over.
-pub(super) struct Phase(Pin<Box<dyn Future<Output = Option<Phase>> + Send>>);
+/// One phase of a connection, which returns the next: the handshake, requests served by hyper, a
+/// long-running response. Each phase has its own allocation, so that a connection does not hold the
+/// memory of earlier phases.
+pub(super) struct ConnectionPhase(Pin<Box<dyn Future<Output = Option<ConnectionPhase>> + Send>>);
 
-impl Phase {
-    fn new(phase: impl Future<Output = Option<Phase>> + Send + 'static) -> Phase {
-        Phase(Box::pin(phase))
+impl ConnectionPhase {
+    fn new(
+        phase: impl Future<Output = Option<ConnectionPhase>> + Send + 'static,
+    ) -> ConnectionPhase {
+        ConnectionPhase(Box::pin(phase))
     }
 
     /// Serves a connection to its end.
@@ -63,12 +65,12 @@ impl Phase {
 
 /// Serves TLS on a socket.
 pub(super) fn serve_tls<H: Handle>(
-    shared: Arc<Shared<H>>,
+    shared: Arc<ListenerState<H>>,
     acceptor: Acceptor,
     socket: TcpStream,
     peer: Peer,
-) -> Phase {
-    Phase::new(async move {
+) -> ConnectionPhase {
+    ConnectionPhase::new(async move {
         let handshake = handshake(&acceptor, socket);
         let in_time = tokio::time::timeout(shared.options.timeout_handshake, handshake).await;
         let Ok(Some((stream, protocol, client))) = in_time else {
@@ -85,10 +87,10 @@ pub(super) fn serve_tls<H: Handle>(
 
 /// Serves plain HTTP/1.1 on a loopback socket.
 pub(super) fn serve_plain<H: Handle>(
-    shared: Arc<Shared<H>>,
+    shared: Arc<ListenerState<H>>,
     socket: TcpStream,
     peer: Peer,
-) -> Phase {
+) -> ConnectionPhase {
     http1(Gate::new(shared, peer), socket, Bytes::new())
 }
 
@@ -110,7 +112,7 @@ async fn handshake(acceptor: &Acceptor, socket: TcpStream) -> Option<Handshake> 
     }
 }
 
-/// Tells somebody who speaks plain HTTP what is wrong (S8.34).
+/// Replies to a plain HTTP request on the TLS port (S8.34).
 async fn explain_tls(mut socket: TcpStream) {
     let text = "Client sent an HTTP request to an HTTPS server.\n";
     let answer = format!(
@@ -123,49 +125,51 @@ async fn explain_tls(mut socket: TcpStream) {
     }
 }
 
-/// Requests over HTTP/1, until the connection ends or an answer is sent past hyper. What has
-/// arrived early is read before anything else.
-fn http1<H: Handle, S: Socket>(gate: Arc<Gate<H>>, stream: S, early: Bytes) -> Phase {
+/// Serves HTTP/1 requests until the connection ends or a body is detached. Reads `early` first.
+fn http1<H: Handle, S: Socket>(gate: Arc<Gate<H>>, stream: S, early: Bytes) -> ConnectionPhase {
     let service = {
         let gate = gate.clone();
         service_fn(move |request| boxed(gate.clone().answer(request)))
     };
     let mut connection = http1::Builder::new()
-        .header_read_timeout(None) // the pulse keeps the time
+        .header_read_timeout(None) // `Activity` enforces the timeout
         .max_headers(HEADERS_MAX)
         .max_header_size(HEADER_BLOCK_MAX)
         .max_buf_size(BUFFER_MAX)
-        .serve_connection(TokioIo::new(Watched::http1(stream, early, gate.pulse.clone())), service)
+        .serve_connection(
+            TokioIo::new(ActivityStream::http1(stream, early, gate.activity.clone())),
+            service,
+        )
         .with_upgrades();
     let stop = |connection: Pin<&mut http1::UpgradeableConnection<_, _>>| {
         connection.graceful_shutdown();
     };
-    Phase::new(async move {
-        let end = drive(&mut connection, stop, &gate.pulse).await;
+    ConnectionPhase::new(async move {
+        let end = drive(&mut connection, stop, &gate.activity).await;
         let parts = connection.into_parts()?;
         let (stream, unread) = parts.io.into_inner().into_inner();
         match end {
             End::Overdue => None,
             End::Finished => gate.linger(stream),
-            End::Lent => {
-                // A copy, mostly of nothing: the buffer that hyper read into would live as long.
+            End::Detached => {
+                // Copied, usually empty: otherwise hyper's read buffer would be kept alive.
                 let early = [parts.read_buf, unread].concat().into();
-                let lent = gate.take_lent()?;
-                Some(lasting(gate, stream, lent, early))
+                let detached = gate.take_detached()?;
+                Some(send_detached(gate, stream, detached, early))
             }
         }
     })
 }
 
-/// An answer that goes on for long, and its end.
-fn lasting<H: Handle, S: Socket>(
+/// Sends a detached body, then serves further requests or closes the connection.
+fn send_detached<H: Handle, S: Socket>(
     gate: Arc<Gate<H>>,
     mut stream: S,
-    lent: Lent<H::Body>,
+    detached: DetachedBody<H::Body>,
     mut early: Bytes,
-) -> Phase {
-    Phase::new(async move {
-        let Lent { body, keep_alive } = lent;
+) -> ConnectionPhase {
+    ConnectionPhase::new(async move {
+        let DetachedBody { body, keep_alive } = detached;
         if let Err(error) = chunked::send(&mut stream, body, &mut early).await {
             tracing::debug!(%error, "connection ended");
             return None;
@@ -178,8 +182,8 @@ fn lasting<H: Handle, S: Socket>(
     })
 }
 
-fn http2<H: Handle>(gate: &Arc<Gate<H>>, stream: TlsStream<TcpStream>) -> Phase {
-    let (shared, pulse) = (&gate.shared, gate.pulse.clone());
+fn http2<H: Handle>(gate: &Arc<Gate<H>>, stream: TlsStream<TcpStream>) -> ConnectionPhase {
+    let (shared, activity) = (&gate.shared, gate.activity.clone());
     let service = {
         let gate = gate.clone();
         service_fn(move |request| boxed(gate.clone().answer(request)))
@@ -193,13 +197,13 @@ fn http2<H: Handle>(gate: &Arc<Gate<H>>, stream: TlsStream<TcpStream>) -> Phase 
         .max_send_buf_size(SEND_BUFFER_MAX)
         .max_pending_accept_reset_streams(HTTP2_RESETS_MAX)
         .max_local_error_reset_streams(HTTP2_RESETS_MAX)
-        .serve_connection(TokioIo::new(Watched::http2(stream, pulse.clone())), service);
+        .serve_connection(TokioIo::new(ActivityStream::http2(stream, activity.clone())), service);
     let stop =
         |connection: Pin<&mut http2::Connection<_, _, Streams>>| connection.graceful_shutdown();
-    Phase::new(async move {
-        if drive(&mut connection, stop, &pulse).await == End::Overdue {
+    ConnectionPhase::new(async move {
+        if drive(&mut connection, stop, &activity).await == End::Overdue {
             Pin::new(&mut connection).graceful_shutdown();
-            // Whether it left by itself or not, it is gone now.
+            // The connection is dropped either way.
             let _ = tokio::time::timeout(GOAWAY_PATIENCE, &mut connection).await;
         }
         None
@@ -207,49 +211,53 @@ fn http2<H: Handle>(gate: &Arc<Gate<H>>, stream: TlsStream<TcpStream>) -> Phase 
 }
 
 impl<H: Handle> Gate<H> {
-    /// Lets the peer read the last answer, unless everything is about to end. A phase of its own:
-    /// those before it would keep room for a second stream.
-    fn linger(&self, stream: impl Socket) -> Option<Phase> {
+    /// Lets the peer read the last response, unless the server is stopping. This is a separate phase,
+    /// so that earlier phases need no memory for a second stream.
+    fn linger(&self, stream: impl Socket) -> Option<ConnectionPhase> {
         if self.shared.stop.is_cancelled() {
             return None;
         }
         let socket = stream.into_socket();
-        Some(Phase::new(async move {
+        Some(ConnectionPhase::new(async move {
             linger(socket).await;
             None
         }))
     }
 }
 
-/// hyper keeps room for the future of a request in every connection and every stream, for as long
-/// as they live. Boxed, that is a pointer, and the memory is there only while a request is handled.
+/// Boxes the future of a request: hyper reserves space for it in every connection and stream for
+/// their entire lifetime, and a box reduces this to a pointer.
 fn boxed<F: Future>(answer: F) -> Pin<Box<F>> {
     Box::pin(answer)
 }
 
-/// How a connection came to its end.
+/// How hyper's part of a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// Both sides are done, or the other is gone.
+    /// Both sides have finished, or the peer has disconnected.
     Finished,
-    /// The head of an answer is sent, and hyper is not to send its body.
-    Lent,
-    /// It was silent, slow or idle for too long.
+    /// The head of a response is sent and its body is detached.
+    Detached,
+    /// The connection was silent, slow or idle for too long.
     Overdue,
 }
 
-/// Drives a connection to its end; when it is asked to hang up, it finishes what it is answering.
-async fn drive<C>(connection: &mut C, stop_gracefully: impl Fn(Pin<&mut C>), pulse: &Pulse) -> End
+/// Drives a connection to its end; when asked to close, it finishes the requests in flight first.
+async fn drive<C>(
+    connection: &mut C,
+    stop_gracefully: impl Fn(Pin<&mut C>),
+    activity: &Activity,
+) -> End
 where
     C: Future<Output = hyper::Result<()>> + Unpin,
 {
     let mut stopping = false;
-    let mut overdue = pin!(pulse.overdue());
+    let mut overdue = pin!(activity.overdue());
     loop {
         tokio::select! {
             biased;
-            () = pulse.hung_up(), if !stopping => {}
-            end = until_lent(connection, pulse) => return end,
+            () = activity.hung_up(), if !stopping => {}
+            end = until_detached(connection, activity) => return end,
             () = &mut overdue => return End::Overdue,
         }
         stopping = true;
@@ -257,8 +265,8 @@ where
     }
 }
 
-/// Drives a connection until it ends or hyper has nothing more to do with it.
-async fn until_lent<C>(connection: &mut C, pulse: &Pulse) -> End
+/// Drives a connection until it ends or hyper has sent the head of a detached body.
+async fn until_detached<C>(connection: &mut C, activity: &Activity) -> End
 where
     C: Future<Output = hyper::Result<()>> + Unpin,
 {
@@ -268,14 +276,14 @@ where
             tracing::debug!(%error, "connection ended");
             Poll::Ready(End::Finished)
         }
-        Poll::Pending if pulse.head_is_sent() => Poll::Ready(End::Lent),
+        Poll::Pending if activity.head_is_sent() => Poll::Ready(End::Detached),
         Poll::Pending => Poll::Pending,
     })
     .await
 }
 
-/// Reads what a peer still sends after the last answer. Closing a socket with unread bytes resets
-/// it, and the reset may overtake the answer.
+/// Reads the remaining input after the last response. Closing a socket with unread input resets
+/// the connection, and the reset may overtake the response.
 async fn linger(mut socket: TcpStream) {
     let drain = async move {
         let mut left = LINGER_BYTES_MAX;
@@ -309,7 +317,7 @@ impl Socket for TlsStream<TcpStream> {
     }
 }
 
-/// Runs the streams of an HTTP/2 connection where the listener can wait for them.
+/// Spawns the streams of an HTTP/2 connection as tasks that the listener waits for.
 #[derive(Clone)]
 struct Streams(TaskTracker);
 

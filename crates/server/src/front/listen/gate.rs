@@ -1,7 +1,7 @@
-//! What is answered before any handler sees it, and the body that keeps the pulse.
+//! The gate between a connection and the handler: rejects malformed requests, catches panics.
 //!
-//! Promise: what reaches a handler is one well-formed request; a handler that panics costs one
-//! request a 500 (R46).
+//! Promise: a handler receives only well-formed requests; a handler that panics fails one request
+//! with 500 (R46).
 
 use std::convert::Infallible;
 use std::io;
@@ -18,56 +18,56 @@ use http::{Method, Request, Response, StatusCode, Version};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
-use super::pulse::Pulse;
-use super::{HEADERS_MAX, Handle, Part, Shared};
+use super::activity::Activity;
+use super::{HEADERS_MAX, Handle, ListenerState, Part};
 use crate::front::identity::Peer;
 
-/// A mark for a response: the connection ends after it. 401 has it always (S8.4).
+/// Marks a response after which the connection is closed. A 401 always closes it (S8.4).
 #[derive(Clone, Copy, Debug)]
 pub struct HangUp;
 
-/// A mark for a response: its body goes on for long and has little to say. Over HTTP/1.1 it is sent
-/// without buffers that last as long as it does.
+/// Marks a response whose body is long-running and mostly idle. Over HTTP/1.1 it is sent without
+/// buffers that would be held for its entire duration.
 #[derive(Clone, Copy, Debug)]
 pub struct LongRunning;
 
-/// Stands between a connection and the handler.
+/// Passes the requests of one connection to the handler.
 pub(super) struct Gate<H: Handle> {
-    pub(super) shared: Arc<Shared<H>>,
-    pub(super) pulse: Arc<Pulse>,
+    pub(super) shared: Arc<ListenerState<H>>,
+    pub(super) activity: Arc<Activity>,
     peer: Arc<Peer>,
-    /// The body of an answer that hyper is not to send.
-    lent: Mutex<Option<Lent<H::Body>>>,
+    /// A response body that is sent without hyper.
+    detached: Mutex<Option<DetachedBody<H::Body>>>,
 }
 
-/// The body of an answer that is sent past hyper.
-pub(super) struct Lent<B> {
-    pub(super) body: Tracked<B>,
-    /// Whether requests may follow.
+/// A response body that is written directly to the socket, without hyper.
+pub(super) struct DetachedBody<B> {
+    pub(super) body: TrackedBody<B>,
+    /// Whether the client may send another request.
     pub(super) keep_alive: bool,
 }
 
 impl<H: Handle> Gate<H> {
-    pub(super) fn new(shared: Arc<Shared<H>>, peer: Peer) -> Arc<Gate<H>> {
-        let pulse = shared.pulses.pulse(&shared.options);
-        Arc::new(Gate { shared, pulse, peer: Arc::new(peer), lent: Mutex::default() })
+    pub(super) fn new(shared: Arc<ListenerState<H>>, peer: Peer) -> Arc<Gate<H>> {
+        let activity = shared.activities.activity(&shared.options);
+        Arc::new(Gate { shared, activity, peer: Arc::new(peer), detached: Mutex::default() })
     }
 
-    /// The body whose head is sent.
-    pub(super) fn take_lent(&self) -> Option<Lent<H::Body>> {
-        self.pulse.head_is_taken();
-        self.lent.lock().unwrap_or_else(PoisonError::into_inner).take()
+    /// Takes the detached body once hyper has sent its head.
+    pub(super) fn take_detached(&self) -> Option<DetachedBody<H::Body>> {
+        self.activity.head_is_taken();
+        self.detached.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     pub(super) async fn answer(
         self: Arc<Self>,
         request: Request<Incoming>,
-    ) -> Result<Response<Tracked<H::Body>>, Infallible> {
-        self.pulse.begin();
-        let ends = Ends(self.pulse.clone());
+    ) -> Result<Response<TrackedBody<H::Body>>, Infallible> {
+        self.activity.begin();
+        let end_guard = EndGuard(self.activity.clone());
         let version = request.version();
-        // Of an answer to HEAD there is no body to send.
-        let may_lend = version == Version::HTTP_11
+        // The response to HEAD has no body.
+        let may_detach = version == Version::HTTP_11
             && request.method() != Method::HEAD
             && request.body().is_end_stream();
         let keep_alive = !asks_to_close(request.headers());
@@ -78,23 +78,23 @@ impl<H: Handle> Gate<H> {
         let hang_up =
             parts.status == StatusCode::UNAUTHORIZED || parts.extensions.get::<HangUp>().is_some();
         match version {
-            Version::HTTP_2 if hang_up => self.pulse.hang_up(),
+            Version::HTTP_2 if hang_up => self.activity.hang_up(),
             Version::HTTP_11 if parts.extensions.get::<HangUp>().is_some() => {
                 parts.headers.insert(CONNECTION, HeaderValue::from_static("close"));
             }
             _ => {}
         }
-        let mut body = Tracked { inner: body, _ends: Some(ends) };
-        if may_lend && !hang_up && parts.extensions.get::<LongRunning>().is_some() {
-            body = self.lend(Lent { body, keep_alive });
+        let mut body = TrackedBody { inner: body, _end_guard: Some(end_guard) };
+        if may_detach && !hang_up && parts.extensions.get::<LongRunning>().is_some() {
+            body = self.detach(DetachedBody { body, keep_alive });
         }
         Ok(Response::from_parts(parts, body))
     }
 
-    /// Keeps a body from hyper, which gets one that never says anything.
-    fn lend(&self, lent: Lent<H::Body>) -> Tracked<H::Body> {
-        *self.lent.lock().unwrap_or_else(PoisonError::into_inner) = Some(lent);
-        Tracked { inner: Inner::Lent(self.pulse.clone()), _ends: None }
+    /// Detaches a body from hyper, which gets a body that never yields data instead.
+    fn detach(&self, detached: DetachedBody<H::Body>) -> TrackedBody<H::Body> {
+        *self.detached.lock().unwrap_or_else(PoisonError::into_inner) = Some(detached);
+        TrackedBody { inner: Inner::Detached(self.activity.clone()), _end_guard: None }
     }
 
     async fn handled(&self, request: Request<Incoming>) -> Response<Inner<H::Body>> {
@@ -109,10 +109,10 @@ impl<H: Handle> Gate<H> {
         }
     }
 
-    /// What is wrong with a request before it means anything.
+    /// The rejection of a malformed request.
     fn malformed(&self, request: &Request<Incoming>) -> Option<Response<Option<Bytes>>> {
         let headers = request.headers();
-        if self.pulse.take_ambiguous() {
+        if self.activity.take_ambiguous() {
             let why = "both Content-Length and Transfer-Encoding are set";
             return Some(refuse(StatusCode::BAD_REQUEST, "BadRequest", why));
         }
@@ -169,30 +169,30 @@ fn answer(
     response
 }
 
-/// Ends a request's part in the pulse, however it ends.
-struct Ends(Arc<Pulse>);
+/// Reports the end of a request to the connection's activity when dropped.
+struct EndGuard(Arc<Activity>);
 
-impl Drop for Ends {
+impl Drop for EndGuard {
     fn drop(&mut self) {
         self.0.end();
     }
 }
 
-/// A response body; the request counts as being answered until it is dropped.
-pub(super) struct Tracked<B> {
+/// A response body; the request counts as in flight until the body is dropped.
+pub(super) struct TrackedBody<B> {
     inner: Inner<B>,
-    /// Not with a body that is sent by somebody else: it has its own.
-    _ends: Option<Ends>,
+    /// None if the body is detached: the detached body has the guard.
+    _end_guard: Option<EndGuard>,
 }
 
 enum Inner<B> {
     Handler(B),
     Own(Option<Bytes>),
-    /// The body is sent by somebody else as soon as the head is.
-    Lent(Arc<Pulse>),
+    /// The body is written to the socket directly after hyper has sent the head.
+    Detached(Arc<Activity>),
 }
 
-impl<B> Body for Tracked<B>
+impl<B> Body for TrackedBody<B>
 where
     B: Body<Data: Part, Error = io::Error> + Unpin,
 {
@@ -208,8 +208,8 @@ where
             Inner::Own(bytes) => {
                 Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes.into()))))
             }
-            Inner::Lent(pulse) => {
-                pulse.head_is_written();
+            Inner::Detached(activity) => {
+                activity.head_is_written();
                 Poll::Pending
             }
         }
@@ -219,7 +219,7 @@ where
         match &self.inner {
             Inner::Handler(body) => body.is_end_stream(),
             Inner::Own(bytes) => bytes.is_none(),
-            Inner::Lent(_) => false,
+            Inner::Detached(_) => false,
         }
     }
 
@@ -229,7 +229,7 @@ where
             Inner::Own(bytes) => {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
             }
-            Inner::Lent(_) => SizeHint::default(),
+            Inner::Detached(_) => SizeHint::default(),
         }
     }
 }

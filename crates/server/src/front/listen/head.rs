@@ -1,10 +1,9 @@
-//! The head of an HTTP/1 request, looked at for one thing: whether it gives the length of its
-//! body in two ways at once.
+//! Detection of HTTP/1 requests that give the length of their body in two ways at once.
 //!
-//! hyper follows `Transfer-Encoding`, drops `Content-Length` and closes afterwards. Something in
-//! front of us may have decided otherwise, so such a request is not answered at all (B015).
+//! hyper follows `Transfer-Encoding`, ignores `Content-Length` and closes the connection afterwards.
+//! A proxy in front of the server may have decided otherwise, so such a request is rejected (B015).
 
-/// What has been seen of a head, however the bytes were cut.
+/// Scans a request head incrementally, however its bytes are split.
 #[derive(Default)]
 pub(super) struct Head {
     /// The beginning of the current line, lower case.
@@ -19,7 +18,7 @@ const LENGTH: &[u8] = b"content-length:";
 const LONGEST: &[u8] = b"transfer-encoding:";
 
 impl Head {
-    /// Reads on; what follows the empty line is left alone.
+    /// Scans more bytes; ignores everything after the empty line.
     pub(super) fn read(&mut self, bytes: &[u8]) {
         for &byte in bytes {
             if self.is_complete {
@@ -29,8 +28,8 @@ impl Head {
                 b'\n' => self.end_line(),
                 b'\r' => {}
                 byte => {
-                    if let Some(place) = self.line.get_mut(self.line_length) {
-                        *place = byte.to_ascii_lowercase();
+                    if let Some(slot) = self.line.get_mut(self.line_length) {
+                        *slot = byte.to_ascii_lowercase();
                     }
                     self.line_length += 1;
                 }

@@ -1,7 +1,7 @@
 //! Files that only their owner may read.
 //!
-//! Promise: a file is either the old one or the new one, never a part; it has its mode from the
-//! moment it exists; links are replaced, not followed.
+//! Promise: files are replaced atomically; a file has its mode from its creation; symbolic links are
+//! replaced, not followed.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -16,24 +16,24 @@ pub const PUBLIC: u32 = 0o644;
 /// What to do about a secret that other users of the machine can read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OthersMayRead {
-    /// Refuse it, and say how to mend it.
+    /// Reject it, with an error that names the fix.
     #[default]
     Refuse,
-    /// The operator takes responsibility.
+    /// Accept it, at the operator's own risk.
     Allow,
 }
 
 /// Why a private file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The system refused.
+    /// The operating system returned an error.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
-        /// What was tried.
+        /// The operation.
         action: &'static str,
-        /// On what.
+        /// The file or directory.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
     /// Other users may read it.
@@ -55,7 +55,7 @@ impl Error {
     }
 }
 
-/// Makes a directory that only its owner may enter, unless it is there; then checks it.
+/// Creates a directory that only its owner may enter; if it exists, checks its mode.
 pub fn directory(path: &Path, others: OthersMayRead) -> Result<(), Error> {
     DirBuilder::new()
         .recursive(true)
@@ -71,7 +71,7 @@ pub fn read(path: &Path, others: OthersMayRead) -> Result<String, Error> {
     fs::read_to_string(path).map_err(Error::io("read", path))
 }
 
-/// Replaces a file in one step, with this mode.
+/// Replaces a file atomically, with this mode.
 pub fn replace(path: &Path, content: &str, mode: u32) -> Result<(), Error> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let directory = directory.unwrap_or(Path::new("."));
@@ -81,7 +81,7 @@ pub fn replace(path: &Path, content: &str, mode: u32) -> Result<(), Error> {
         .and_then(|()| fs::rename(&beside, path))
         .and_then(|()| File::open(directory)?.sync_all());
     if done.is_err() {
-        // Nothing more can be done about a leftover than to try.
+        // A leftover temporary file is harmless.
         let _ = fs::remove_file(&beside);
     }
     done.map_err(Error::io("write", path))
@@ -89,22 +89,22 @@ pub fn replace(path: &Path, content: &str, mode: u32) -> Result<(), Error> {
 
 fn write_new(path: &Path, content: &str, mode: u32) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
-    // The mode above is narrowed by the umask, which may hide a certificate from its readers.
+    // The umask narrows the mode above, which may make a certificate unreadable for others.
     file.set_permissions(Permissions::from_mode(mode))?;
     file.write_all(content.as_bytes())?;
     file.sync_all()
 }
 
-/// Waits until nobody else has this file, on this machine or on a file system that locks; it is given
-/// back when the answer is dropped, and when the process ends.
-pub fn turn(path: &Path) -> Result<File, Error> {
+/// Locks a file, on this machine or on a network file system that supports locks. The lock is
+/// released when the returned file is dropped and when the process ends.
+pub fn lock(path: &Path) -> Result<File, Error> {
     let file = OpenOptions::new().write(true).create(true).truncate(false).mode(PRIVATE).open(path);
     let file = file.map_err(Error::io("open", path))?;
     file.lock().map_err(Error::io("lock", path))?;
     Ok(file)
 }
 
-/// Refuses what others may read or write.
+/// Rejects a file that others may read or write.
 pub fn check(path: &Path, wanted: u32, others: OthersMayRead) -> Result<(), Error> {
     let metadata = fs::metadata(path).map_err(Error::io("read", path))?;
     let mode = metadata.permissions().mode() & 0o7777;

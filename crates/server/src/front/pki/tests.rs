@@ -47,7 +47,7 @@ fn a_second_start_keeps_every_certificate() {
 }
 
 #[test]
-fn keys_are_for_their_owner_and_the_authority_for_everyone() {
+fn keys_are_readable_by_their_owner_only() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("pki");
     open(&path, &[], &At::new("2026-11-01T00:00:00Z"));
@@ -120,7 +120,7 @@ fn a_certificate_of_another_authority_is_replaced() {
 
 /// B260
 #[test]
-fn a_key_others_may_read_stops_the_start() {
+fn a_key_that_others_may_read_fails_the_start() {
     let dir = tempfile::tempdir().unwrap();
     let (path, clock) = (dir.path().join("pki"), At::new("2026-11-01T00:00:00Z"));
     open(&path, &[], &clock);
@@ -142,7 +142,7 @@ fn a_clock_before_1970_or_in_2200_still_starts() {
 }
 
 #[test]
-fn a_name_no_certificate_can_have_is_refused() {
+fn an_invalid_certificate_name_is_rejected() {
     let clock = At::new("2026-11-01T00:00:00Z");
     let error = Pki::in_memory(&loopback(&["not a name"]), &clock).unwrap_err();
     assert!(error.to_string().contains("not a name"), "{error}");

@@ -1,4 +1,4 @@
-//! From a token to a user: what it is bound to must still be there.
+//! Authentication by service-account token: the objects that the token is bound to must exist.
 //!
 //! River: bearer token → **accounts** → identity.
 
@@ -14,18 +14,18 @@ use crate::front::identity::Identity;
 use crate::object::{meta, tree};
 use crate::request::route::object_key;
 
-/// How long an object counts after its deletion was due: other servers may not know of it yet.
+/// How long a token stays valid after the deletion of a bound object was due: clocks differ.
 const DELETED_LEEWAY_SECONDS: i64 = 60;
 
-/// Knows the service accounts of this server by their tokens.
+/// Authenticates the service accounts of this server.
 pub(crate) struct ServiceAccounts {
     pub(crate) issuer: Issuer,
     cache: Cache,
     clock: Arc<dyn Clock>,
 }
 
-/// Whose token it is, and for which of the audiences asked about.
-pub(crate) struct Known {
+/// The user of a valid token and the audiences that matched.
+pub(crate) struct AuthenticatedToken {
     pub(crate) identity: Arc<Identity>,
     pub(crate) audiences: Vec<String>,
 }
@@ -35,12 +35,12 @@ impl ServiceAccounts {
         ServiceAccounts { issuer, cache, clock }
     }
 
-    /// Whose token it is, if it is meant for any of these audiences; none is this server.
+    /// Authenticates a token for any of these audiences; without audiences, for this server.
     pub(crate) async fn identify(
         &self,
         token: &str,
         audiences: &[String],
-    ) -> Result<Known, Refused> {
+    ) -> Result<AuthenticatedToken, Refused> {
         let claims = self.issuer.verify(token)?;
         let own = [ISSUER.to_owned()];
         let wanted = if audiences.is_empty() { &own } else { audiences };
@@ -55,12 +55,12 @@ impl ServiceAccounts {
         let now = self.clock.now();
         claims.check_time(now).map_err(|why| Refused::Invalid(why.to_owned()))?;
         if self.check_alive(&claims.kubernetes, now).is_err() {
-            // Another server may have made it a moment ago. If the store does not answer, what is
-            // known here counts.
+            // Another server may have created the object just now. If the store does not reply, the
+            // cached state decides.
             let _ = self.cache.consistent().await;
             self.check_alive(&claims.kubernetes, now)?;
         }
-        Ok(Known { identity: Arc::new(identity(&claims)), audiences })
+        Ok(AuthenticatedToken { identity: Arc::new(identity(&claims)), audiences })
     }
 
     fn check_alive(&self, bound: &Bound, now: Timestamp) -> Result<(), Refused> {
@@ -71,7 +71,7 @@ impl ServiceAccounts {
             let why = format!("service account {namespace}/{name} has been deleted");
             return Err(Refused::Invalid(why));
         }
-        // The node of a pod is only told: the pod is what the token is bound to.
+        // The node of a bound pod is only informational; the token is bound to the pod.
         let node = bound.node.as_ref().filter(|_| bound.pod.is_none());
         let alive = [
             ("pods", namespace.as_str(), bound.pod.as_ref()),
@@ -102,7 +102,8 @@ impl ServiceAccounts {
     }
 }
 
-/// Whether an object should be gone: a pod may use its token until its grace period ends.
+/// Whether the deletion of an object is overdue: a pod may use its token until its grace period
+/// ends.
 fn is_overdue(object: &Object, now: Timestamp) -> bool {
     if !object.is_deleting() {
         return false;
@@ -119,15 +120,15 @@ fn identity(claims: &Claims) -> Identity {
     let mut identity = Identity::authenticated(user, groups);
     identity.uid.clone_from(&serviceaccount.uid);
     identity.expires = Timestamp::from_second(claims.exp).ok();
-    let mut tell = |key: &str, value: &str| {
+    let mut add_extra = |key: &str, value: &str| {
         let key = format!("authentication.kubernetes.io/{key}");
         identity.extra.insert(key, vec![value.to_owned()]);
     };
-    tell("credential-id", &format!("JTI={}", claims.jti));
+    add_extra("credential-id", &format!("JTI={}", claims.jti));
     for (what, reference) in [("pod", &claims.kubernetes.pod), ("node", &claims.kubernetes.node)] {
         if let Some(reference) = reference {
-            tell(&format!("{what}-name"), &reference.name);
-            tell(&format!("{what}-uid"), &reference.uid);
+            add_extra(&format!("{what}-name"), &reference.name);
+            add_extra(&format!("{what}-uid"), &reference.uid);
         }
     }
     identity
@@ -140,7 +141,7 @@ pub(crate) fn groups(namespace: &str) -> Vec<String> {
 
 const USER_PREFIX: &str = "system:serviceaccount:";
 
-/// The user that a service account is.
+/// The user name of a service account.
 pub(crate) fn user_name(namespace: &str, name: &str) -> String {
     format!("{USER_PREFIX}{namespace}:{name}")
 }
@@ -150,7 +151,7 @@ pub(crate) fn account(namespace: &str, name: &str) -> Identity {
     Identity::authenticated(user_name(namespace, name), groups(namespace))
 }
 
-/// Namespace and name of the service account that a user is, if it is one.
+/// The namespace and name of the service account with this user name.
 pub(crate) fn parts(user: &str) -> Option<(&str, &str)> {
     let (namespace, name) = user.strip_prefix(USER_PREFIX)?.split_once(':')?;
     let is_one = !namespace.is_empty() && !name.is_empty() && !name.contains(':');

@@ -1,9 +1,9 @@
-//! What a token says: the claims of RFC 7519, and under `kubernetes.io` whose it is.
+//! The claims of a token: those of RFC 7519, and the bound objects under `kubernetes.io`.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// How far the clocks of two servers may differ.
+/// The tolerated clock difference between two servers.
 const LEEWAY_SECONDS: i64 = 60;
 
 /// The claims of a token.
@@ -20,7 +20,7 @@ pub(crate) struct Claims {
     pub(crate) sub: String,
 }
 
-/// The objects a token lives and dies with.
+/// The objects that a token is bound to; it is invalid once one of them is deleted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Bound {
     pub(crate) namespace: String,
@@ -33,7 +33,7 @@ pub(crate) struct Bound {
     pub(crate) serviceaccount: Reference,
 }
 
-/// One object, and no other that may get its name later.
+/// An object by name and uid.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Reference {
     pub(crate) name: String,
@@ -42,8 +42,7 @@ pub(crate) struct Reference {
 }
 
 impl Claims {
-    /// Refuses a token before and after its time. There is no leeway at its end: whoever reads
-    /// `exp` may rely on it.
+    /// Rejects a token before and after its validity. `exp` has no leeway: readers may rely on it.
     pub(crate) fn check_time(&self, now: Timestamp) -> Result<(), &'static str> {
         let now = now.as_second();
         if now >= self.exp {
@@ -58,7 +57,7 @@ impl Claims {
         Ok(())
     }
 
-    /// The audiences that the token and somebody who asks have in common.
+    /// The wanted audiences that the token has.
     pub(crate) fn audiences(&self, wanted: &[String]) -> Vec<String> {
         self.aud.iter().filter(|audience| wanted.contains(audience)).cloned().collect()
     }

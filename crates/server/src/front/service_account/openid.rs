@@ -1,4 +1,4 @@
-//! What others need to check our tokens themselves: the issuer's description and its key (S1.13).
+//! OpenID discovery: the documents with which others verify the server's tokens (S1.13).
 
 use headwater_api::json::{Value, json};
 use http::StatusCode;
@@ -9,10 +9,10 @@ use super::{ALGORITHM, ISSUER, Issuer, encoded};
 use crate::answer::body::{self, Response};
 use crate::pipeline::Server;
 
-/// Where the keys are.
+/// The path of the key set.
 const KEYS: &str = "/openid/v1/jwks";
 
-/// Answers the two paths of the issuer; `None` for any other.
+/// Serves the two paths of the issuer; `None` for any other path.
 pub(crate) fn path(server: &Server, words: &[&str]) -> Option<Response> {
     let issuer = &server.service_accounts().issuer;
     let (content_type, document) = match words {
@@ -39,7 +39,7 @@ fn configuration() -> Value {
 impl Issuer {
     /// The public half of the key as a JSON Web Key Set.
     fn keys(&self) -> Value {
-        // An uncompressed point: a byte that says so, and two coordinates.
+        // An uncompressed point: a tag byte and two coordinates.
         let point = &self.key.public_key().as_ref()[1..];
         let (x, y) = point.split_at(point.len() / 2);
         json!({ "keys": [{

@@ -35,7 +35,7 @@ fn signed(issuer: &Issuer, header: &Value, claims: &Value) -> String {
 }
 
 #[test]
-fn a_token_is_read_as_it_was_signed_whether_first_or_remembered() {
+fn a_token_reads_as_it_was_signed_first_and_from_the_cache() {
     let issuer = issuer();
     let token = issuer.sign(&claims()).unwrap();
     for _ in 0..2 {
@@ -44,7 +44,7 @@ fn a_token_is_read_as_it_was_signed_whether_first_or_remembered() {
 }
 
 #[test]
-fn the_claims_have_the_names_that_others_read() {
+fn the_claims_have_the_names_of_the_standard() {
     let token = issuer().sign(&claims()).unwrap();
     let part = token.split('.').nth(1).unwrap();
     let value: Value = serde_json::from_slice(&decoded(part).unwrap()).unwrap();
@@ -110,7 +110,7 @@ fn a_signature_that_is_missing_changed_or_of_another_key_is_refused() {
 }
 
 #[test]
-fn signed_claims_of_another_shape_or_issuer_are_refused() {
+fn signed_claims_of_another_format_or_issuer_are_rejected() {
     let issuer = issuer();
     let header = json!({"alg": "ES256", "kid": issuer.id});
     let good = headwater_api::json::to_value(&claims()).unwrap();
@@ -132,7 +132,7 @@ fn signed_claims_of_another_shape_or_issuer_are_refused() {
 }
 
 #[test]
-fn a_token_has_its_time() {
+fn a_token_is_valid_only_in_its_time() {
     #[track_caller]
     fn check(now: i64, expected: bool) {
         let now = jiff::Timestamp::from_second(now).unwrap();

@@ -1,26 +1,26 @@
-//! Tokens whose signature was found good, by digest.
+//! A cache of tokens with a verified signature, by digest.
 //!
-//! Promise: at most twice [`GENERATION`] of them are held; a token in use stays, and one that is no
-//! longer shown goes. Only good tokens get here, so nobody can fill it without a key.
+//! Promise: it holds at most twice [`GENERATION`] entries; tokens in use stay, unused ones are
+//! evicted. Only valid tokens are added, so no client can fill it without a key.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::claims::Claims;
 
-/// Tokens that are remembered before the older half is forgotten.
+/// The number of tokens in a generation.
 const GENERATION: usize = 1024;
 
 type Digest = [u8; 32];
 
-/// Two generations: what was used lately, and what was used before that.
+/// Two generations of tokens: recently used ones and older ones.
 #[derive(Debug, Default)]
-pub(crate) struct Verified {
+pub(crate) struct VerifiedTokens {
     young: HashMap<Digest, Arc<Claims>>,
     old: HashMap<Digest, Arc<Claims>>,
 }
 
-impl Verified {
+impl VerifiedTokens {
     pub(crate) fn find(&mut self, digest: &[u8]) -> Option<Arc<Claims>> {
         if let Some(claims) = self.young.get(digest) {
             return Some(Arc::clone(claims));
@@ -50,9 +50,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_used_stays_and_the_rest_goes() {
+    fn tokens_in_use_stay_and_others_are_evicted() {
         let claims = Arc::new(super::super::tests::claims());
-        let mut verified = Verified::default();
+        let mut verified = VerifiedTokens::default();
         for number in 0..10 * GENERATION {
             verified.insert(&digest(number), Arc::clone(&claims));
             assert!(verified.find(&digest(0)).is_some(), "{number}");

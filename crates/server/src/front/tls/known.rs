@@ -1,9 +1,9 @@
-//! Known clients: certificates that were found to count, and whom they name.
+//! A cache of verified client certificate chains and their identities.
 //!
-//! A program opens many connections with one certificate, and a thousand of them come back at once
-//! after a restart. That the client holds its key is proven at each; the chain above it is followed
-//! once. Promise: nothing is known longer than any certificate of the chain is valid, and nothing
-//! that was refused is known at all.
+//! Programs open many connections with one certificate, and thousands of them reconnect at once after
+//! a restart. Each handshake proves that the client has the key; the chain is verified once.
+//! Promise: no entry outlives the validity of any certificate of its chain, and rejected chains are
+//! never cached.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -15,10 +15,10 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::front::identity::Identity;
 
-/// So many are known before all are forgotten.
+/// The cache is cleared when it has this many entries.
 const KNOWN_MAX: usize = 1024;
 
-/// All bytes that a client has shown, in short.
+/// The digest of a certificate chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Fingerprint([u8; SHA256_OUTPUT_LEN]);
 
@@ -35,26 +35,26 @@ impl Fingerprint {
     }
 }
 
-/// The clients that one set of authorities is known to vouch for.
+/// The chains verified against one set of authorities.
 #[derive(Debug, Default)]
-pub(super) struct Known(Mutex<HashMap<Fingerprint, Client>>);
+pub(super) struct CertificateCache(Mutex<HashMap<Fingerprint, Client>>);
 
 #[derive(Debug)]
 struct Client {
-    /// When all of its certificates are valid, in seconds of the wall clock.
+    /// The Unix seconds in which all certificates of the chain are valid.
     valid: RangeInclusive<i64>,
     identity: Arc<Identity>,
 }
 
-impl Known {
-    /// Whom such a chain is known to name now.
+impl CertificateCache {
+    /// The identity of a cached chain that is valid now.
     pub(super) fn get(&self, chain: Fingerprint, now: i64) -> Option<Arc<Identity>> {
         let known = self.lock();
         let client = known.get(&chain).filter(|client| client.valid.contains(&now))?;
         Some(client.identity.clone())
     }
 
-    /// Remembers a client whose chain was followed to an authority.
+    /// Adds a verified chain.
     pub(super) fn add(
         &self,
         fingerprint: Fingerprint,
@@ -74,7 +74,7 @@ impl Known {
     }
 }
 
-/// When all certificates of a chain are valid. One that cannot be read has no such time.
+/// The time in which all certificates of a chain are valid; `None` if one cannot be parsed.
 fn validity(chain: &[CertificateDer<'_>]) -> Option<RangeInclusive<i64>> {
     chain.iter().try_fold(i64::MIN..=i64::MAX, |all, certificate| {
         let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
@@ -106,7 +106,7 @@ mod tests {
     fn a_client_is_known_while_all_of_its_chain_is_valid() {
         let chain = [certificate(2020..=2030), certificate(2022..=2025)];
         let fingerprint = Fingerprint::of(&chain);
-        let known = Known::default();
+        let known = CertificateCache::default();
         assert_eq!(known.get(fingerprint, year(2023)), None);
         let alice = Arc::new(Identity::authenticated("alice", Vec::new()));
         known.add(fingerprint, &chain, alice.clone());
@@ -114,7 +114,7 @@ mod tests {
         for not in [2019, 2021, 2025, 2031] {
             assert_eq!(known.get(fingerprint, year(not)), None, "{not}");
         }
-        // A part of it is not it, nor is the same in another order.
+        // A part of the chain, or another order, is another chain.
         let [leaf, above] = chain;
         assert_eq!(known.get(Fingerprint::of(std::slice::from_ref(&leaf)), year(2023)), None);
         assert_eq!(known.get(Fingerprint::of(&[above, leaf]), year(2023)), None);
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn a_chain_that_cannot_be_read_is_not_known() {
         let chain = [certificate(2020..=2030), CertificateDer::from(vec![1, 2, 3])];
-        let known = Known::default();
+        let known = CertificateCache::default();
         let alice = Arc::new(Identity::authenticated("alice", Vec::new()));
         known.add(Fingerprint::of(&chain), &chain, alice);
         assert_eq!(known.get(Fingerprint::of(&chain), year(2023)), None);
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn room_is_bounded() {
         let chain = [certificate(2020..=2030)];
-        let known = Known::default();
+        let known = CertificateCache::default();
         let alice = Arc::new(Identity::authenticated("alice", Vec::new()));
         for n in 0..=KNOWN_MAX as u64 {
             let mut sum = [0; SHA256_OUTPUT_LEN];

@@ -1,8 +1,8 @@
-//! Objects on their way to the store: a tree while they are being written, canonical bytes after.
+//! Objects in a write: a tree that becomes canonical bytes.
 //!
-//! River: body → **object** → store. A write is the only place where an object is a tree; what is
-//! stored has each key once, `kind`, `apiVersion` and `metadata` first, and no resourceVersion,
-//! which the revision of the write will be.
+//! River: body → **object** → store. Only writes handle objects as trees. Stored bytes have each key
+//! once, `kind`, `apiVersion` and `metadata` first, and no resourceVersion: the revision of the write
+//! becomes it.
 
 use bytes::Bytes;
 use headwater_api::json::push_member;
@@ -14,7 +14,7 @@ use headwater_store::Record;
 use crate::answer::status;
 use crate::kinds::registry::Served;
 
-/// The bytes that are stored.
+/// The bytes to store.
 pub(crate) fn canonical(value: &Value) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(4096);
     let empty = Map::new();
@@ -38,7 +38,7 @@ pub(crate) fn canonical(value: &Value) -> Vec<u8> {
     bytes
 }
 
-/// Metadata without its resourceVersion. Entries of managers that are text already go out as it is.
+/// Metadata without its resourceVersion. Entries of `managedFields` that are text are copied.
 fn push_metadata(bytes: &mut Vec<u8>, metadata: &Map) {
     bytes.push(b'{');
     let mut first = true;
@@ -57,17 +57,17 @@ fn push_metadata(bytes: &mut Vec<u8>, metadata: &Map) {
     bytes.push(b'}');
 }
 
-/// An object as a tree, from the bytes that the cache or the store hold.
+/// Parses a stored object.
 pub(crate) fn tree(bytes: &[u8]) -> Result<Value, Status> {
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
-    // What is stored was checked for depth when it was written.
+    // The depth was checked when the object was written.
     deserializer.disable_recursion_limit();
     serde::Deserialize::deserialize(&mut deserializer)
         .map_err(|error| status::internal(format!("a stored object cannot be read: {error}")))
 }
 
-/// The same, with the entries of its managers left as text: what [`canonical`] and
-/// `headwater_api::managed` take, and [`managed::unpack`] undoes.
+/// Parses a stored object and leaves the entries of `managedFields` as text, as [`canonical`] and the
+/// `managed` module expect; [`managed::unpack`] parses them.
 pub(crate) fn packed_tree(bytes: &[u8]) -> Result<Value, Status> {
     decode::stored(bytes)
         .map_err(|error| status::internal(format!("a stored object cannot be read: {error}")))
@@ -88,7 +88,7 @@ impl Current {
         Ok(Current { value: packed_tree(object.as_slice())?, revision: object.revision() })
     }
 
-    /// From the store, in the form that objects of this kind are read in.
+    /// From the store, decoded as this kind.
     pub(crate) fn read(kind: &Served, record: &Record) -> Result<Current, Status> {
         let mut value = packed_tree(&record.value)?;
         if let Some(custom) = &kind.definition {
@@ -104,7 +104,7 @@ pub(crate) fn stamp(value: &mut Value, revision: Revision) {
     metadata(value).insert("resourceVersion".into(), revision.to_string().into());
 }
 
-/// The metadata of an object; made if it is not there.
+/// The metadata of an object; added if absent.
 pub(crate) fn metadata(value: &mut Value) -> &mut Map {
     if !value.is_object() {
         *value = Value::Object(Map::new());
@@ -120,7 +120,7 @@ pub(crate) fn metadata(value: &mut Value) -> &mut Map {
     metadata.as_object_mut().expect("it was made an object above")
 }
 
-/// A string of the metadata; empty if it is not there.
+/// A string of the metadata; empty if absent.
 pub(crate) fn meta<'a>(value: &'a Value, key: &str) -> &'a str {
     value["metadata"][key].as_str().unwrap_or_default()
 }
@@ -131,20 +131,20 @@ pub(crate) fn finalizers(value: &Value) -> Vec<&str> {
     list.into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
-/// Whether deletion was asked for.
+/// Whether deletion was requested.
 pub(crate) fn is_deleting(value: &Value) -> bool {
     value["metadata"]["deletionTimestamp"].is_string()
 }
 
-/// What a write answers: an object at a revision. Most answers are sent as they are, so its head is
-/// only looked for where somebody asks.
+/// The result of a write: an object at a revision. Most results are sent unchanged, so the head is
+/// parsed only on demand.
 pub(crate) struct Answer {
     pub(crate) stored: Bytes,
     pub(crate) revision: Revision,
 }
 
 impl Answer {
-    /// The whole object as JSON.
+    /// The complete object as JSON.
     pub(crate) fn bytes(&self) -> Result<Bytes, Status> {
         Object::stamp(&self.stored, self.revision).map_err(unreadable)
     }
@@ -159,8 +159,8 @@ fn unreadable(error: Malformed) -> Status {
     status::internal(format!("an object cannot be read: {error}"))
 }
 
-/// The bytes of an object at a revision, as they are sent. Nobody selects among answers, so its
-/// fields are not looked for.
+/// The bytes of an object at a revision. Responses are not selected, so selectable fields are not
+/// parsed.
 pub(crate) fn wire(stored: &[u8], revision: Revision) -> Result<Object, Status> {
     Object::decode(stored, revision, EventType::Modified, &[]).map_err(unreadable)
 }

@@ -1,10 +1,9 @@
-//! Outgoing calls: what a webhook is asked, over HTTPS and within bounds.
+//! Outgoing calls to webhooks, over HTTPS and within limits.
 //!
-//! River: admission, conversion → **outgoing** → somebody else's server.
-//! Promise: a call ends within its time, an answer is at most [`ANSWER_MAX`] bytes, redirects are
-//! not followed, the caller's credentials are not passed on, and addresses are looked at after a
-//! name was resolved: those of metadata services are never called, the machine's own only where
-//! that is allowed.
+//! River: admission, conversion → **outgoing** → webhook.
+//! Promise: a call has a deadline, a response is at most [`ANSWER_MAX`] bytes, redirects are not
+//! followed, and the caller's credentials are not passed on. Addresses are checked after a name is
+//! resolved: metadata services are never called, loopback only if that is allowed.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -36,25 +35,25 @@ use dial::dial;
 use resolve::resolve;
 use trust::Trust;
 
-/// The largest answer.
+/// The maximum size of a response.
 const ANSWER_MAX: usize = 3 * 1024 * 1024;
 
-/// Idle connections kept to one place; more are closed.
+/// The maximum number of idle connections per endpoint; more are closed.
 const IDLE_MAX: usize = 4;
 
-/// Places to which idle connections are kept; when there are more, all are forgotten.
+/// The maximum number of endpoints with idle connections; beyond it, all are closed.
 const PLACES_MAX: usize = 256;
 
-/// How much of an answer that makes no sense is shown.
+/// How much of an invalid response an error shows.
 const SHOWN_MAX: usize = 256;
 
-/// Where to call, as a configuration says it.
+/// The endpoint of a webhook, from its configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Place {
     target: Target,
-    /// Begins with a slash.
+    /// The path, with a leading slash.
     path: String,
-    /// The authority that the other side's certificate must come from, as PEM.
+    /// The CA of the endpoint's certificate, as PEM.
     authority: Vec<u8>,
 }
 
@@ -65,7 +64,7 @@ enum Target {
 }
 
 impl Place {
-    /// Reads a `clientConfig`.
+    /// Parses a `clientConfig`.
     pub(crate) fn read(config: &Value) -> Result<Place, String> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let authority = authority(config)?;
@@ -92,7 +91,7 @@ impl Place {
         Ok(Place { target: Target::Host { host, port }, path, authority })
     }
 
-    /// The name that the other side's certificate must have.
+    /// The name in the endpoint's certificate.
     fn server_name(&self) -> String {
         match &self.target {
             Target::Host { host, .. } => host.clone(),
@@ -138,8 +137,8 @@ pub(crate) fn authority(config: &Value) -> Result<Vec<u8>, String> {
     }
 }
 
-/// A path without empty steps, as the reference calls it: envtest of controller-runtime makes URLs
-/// with two slashes, and webhooks that are written in Go redirect those.
+/// Removes empty path segments, as Kubernetes does: controller-runtime's envtest makes URLs with two
+/// slashes, which webhooks written in Go redirect.
 fn clean(path: &str) -> String {
     let mut steps = Vec::new();
     for step in path.split('/') {
@@ -152,17 +151,17 @@ fn clean(path: &str) -> String {
     format!("/{}", steps.join("/"))
 }
 
-/// Calls places.
+/// Calls endpoints.
 pub(crate) struct Caller {
     loopback: Loopback,
     trust: Trust,
     idle: Mutex<HashMap<Place, Vec<SendRequest<Full<Bytes>>>>>,
-    /// What drives the connections.
+    /// The tasks that drive the connections.
     connections: Mutex<JoinSet<()>>,
 }
 
 impl Caller {
-    /// Calls nobody yet.
+    /// A client without connections.
     pub(crate) fn new(loopback: Loopback) -> Caller {
         Caller {
             loopback,
@@ -172,7 +171,7 @@ impl Caller {
         }
     }
 
-    /// Posts JSON and answers the JSON that comes back. The error is what Go's client would say.
+    /// Posts JSON and returns the JSON response. Errors have the texts of Go's client.
     pub(crate) async fn post(
         &self,
         cache: &Cache,
@@ -205,7 +204,7 @@ impl Caller {
         body: Bytes,
     ) -> Result<Bytes, Failure> {
         while let Some(mut sender) = self.take(place) {
-            // It may have been closed at the other end while it lay here; then another is tried.
+            // The endpoint may have closed an idle connection; then another one is tried.
             if let Ok(answer) = send(&mut sender, place, path, body.clone()).await {
                 return self.finish(place, sender, answer).await;
             }
@@ -289,14 +288,14 @@ impl Caller {
         let mut connections = self.connections.lock().expect("the set is never left half-changed");
         while connections.try_join_next().is_some() {}
         connections.spawn(async move {
-            // What goes wrong shows in the call that it went wrong for.
+            // An error is reported by the call that used the connection.
             let _ = connection.await;
         });
         Ok(sender)
     }
 }
 
-/// What went wrong: on the way, or in the answer.
+/// Why a call failed: in transport, or in the response.
 enum Failure {
     Post(String),
     Answer(String),

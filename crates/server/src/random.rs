@@ -1,7 +1,7 @@
-//! Random identifiers, from randomness that is fetched for many of them at once.
+//! Random identifiers, from a buffer of the system's randomness.
 //!
-//! Each object and each request gets one; asking the system every time costs more than the rest of
-//! it. Nothing is given out twice.
+//! Each object and each request gets one; a system call each time would cost more than the
+//! identifier. No random byte is used twice.
 
 use std::cell::RefCell;
 
@@ -10,7 +10,7 @@ use uuid::{Builder, Uuid};
 
 const ID_BYTES: usize = 16;
 
-/// What is fetched at once.
+/// The size of the buffer.
 const STOCK: usize = 64;
 
 thread_local! {

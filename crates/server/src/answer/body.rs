@@ -1,8 +1,8 @@
-//! Bodies: what is read from a client within limits, and what is sent as shared bytes.
+//! Bodies of requests and responses.
 //!
 //! River: HTTP → **body** → handler → **body** → HTTP.
-//! Promise: a response of any size needs a bounded buffer; a request body is read only up to its
-//! limit (S8.28).
+//! Promise: a response of any size needs a bounded buffer and sends shared bytes without copying;
+//! a request body is read only up to its limit (S8.28).
 
 use std::convert::Infallible;
 use std::io::{self, IoSlice, Write};
@@ -32,29 +32,29 @@ pub type Response = http::Response<Body>;
 /// The largest request body (S8.28).
 pub const REQUEST_MAX: usize = 3 * 1024 * 1024;
 
-/// Answers above this are compressed for those who ask (S8.30).
+/// Responses larger than this are compressed if the client accepts gzip (S8.30).
 pub(crate) const GZIP_ABOVE: usize = 128 * 1024;
 
-/// What a chunk of a streamed answer aims for.
+/// The target size of a chunk of a streamed response.
 pub(crate) const CHUNK: usize = 64 * 1024;
 
 /// A part of a body.
 #[derive(Debug)]
 pub enum Data {
-    /// Bytes of its own.
+    /// Owned bytes.
     Bytes(Bytes),
-    /// Pieces that are sent from where they lie.
+    /// Pieces that are sent without copying.
     Pieces(Box<Pieces>),
 }
 
-/// Pieces of a body, one after the other.
+/// A sequence of pieces of a body.
 #[derive(Debug, Default)]
 pub struct Pieces {
     all: Vec<Piece>,
-    /// The first that is not sent, and how much of it is.
+    /// The first piece that is not completely sent, and how much of it is sent.
     next: usize,
     sent: usize,
-    /// Bytes that are not sent.
+    /// The number of unsent bytes.
     left: usize,
 }
 
@@ -62,11 +62,11 @@ pub struct Pieces {
 #[derive(Debug)]
 pub(crate) enum Piece {
     Bytes(Bytes),
-    /// An object as an item of a list, without the brace it begins with.
+    /// An object as an item of a list, without its opening brace.
     Tail(Arc<Object>),
     /// An object.
     Whole(Arc<Object>),
-    /// The event of the change that made it.
+    /// The watch event of the change that created this version.
     Frame(Arc<Object>),
 }
 
@@ -91,7 +91,7 @@ impl Pieces {
         self.all.push(piece);
     }
 
-    /// What is not sent, piece by piece.
+    /// The unsent bytes of each piece.
     fn slices(&self) -> impl Iterator<Item = &[u8]> {
         let mut sent = self.sent;
         let pieces = self.all[self.next..].iter();
@@ -114,7 +114,7 @@ impl Buf for Pieces {
     }
 
     fn advance(&mut self, count: usize) {
-        assert!(count <= self.left, "no more is sent than there is");
+        assert!(count <= self.left, "at most the unsent bytes are sent");
         self.left -= count;
         self.sent += count;
         while let Some(piece) = self.all.get(self.next)
@@ -167,7 +167,7 @@ macro_rules! from_bytes {
 }
 from_bytes!(Bytes, BytesMut, Vec<u8>, String, &'static str);
 
-/// In one piece: what is in several is copied.
+/// As contiguous bytes; several pieces are copied.
 impl From<Data> for Bytes {
     fn from(data: Data) -> Bytes {
         match data {
@@ -196,22 +196,22 @@ where
     }
 }
 
-/// A body that is complete.
+/// A complete body.
 pub fn full(data: impl Into<Data>) -> Body {
     Full::new(data.into()).map_err(|never: Infallible| match never {}).boxed_unsync()
 }
 
-/// A body that comes in pieces.
+/// A streamed body.
 pub fn stream(chunks: impl Stream<Item: Into<Data>> + Send + 'static) -> Body {
     StreamBody::new(chunks.map(|chunk| Ok(Frame::data(chunk.into())))).boxed_unsync()
 }
 
-/// A body that comes in pieces and may break off.
+/// A streamed body that may fail.
 pub fn try_stream(chunks: impl Stream<Item = io::Result<Bytes>> + Send + 'static) -> Body {
     StreamBody::new(chunks.map_ok(|chunk| Frame::data(chunk.into()))).boxed_unsync()
 }
 
-/// An answer of the given type.
+/// A response with a content type.
 pub fn answer(code: StatusCode, content_type: &'static str, body: Body) -> Response {
     let mut response = Response::new(body);
     *response.status_mut() = code;
@@ -219,34 +219,34 @@ pub fn answer(code: StatusCode, content_type: &'static str, body: Body) -> Respo
     response
 }
 
-/// A JSON answer.
+/// A JSON response.
 pub fn json(code: StatusCode, bytes: impl Into<Data>) -> Response {
     answer(code, "application/json", full(bytes))
 }
 
-/// A plain-text answer.
+/// A plain-text response.
 pub fn text(code: StatusCode, text: impl Into<Data>) -> Response {
     answer(code, "text/plain; charset=utf-8", full(text))
 }
 
-/// The answer to paths nobody knows.
+/// The response to an unknown path.
 pub fn page_not_found() -> Response {
     let mut response = text(StatusCode::NOT_FOUND, "404 page not found\n");
     set(&mut response, header::X_CONTENT_TYPE_OPTIONS, "nosniff");
     response
 }
 
-/// Sets a header to a word known to be valid.
+/// Sets a header to a valid constant.
 pub fn set(response: &mut Response, name: HeaderName, value: &'static str) {
     response.headers_mut().insert(name, HeaderValue::from_static(value));
 }
 
-/// How an answer is shaped on its way out, as the request asked.
+/// The formatting of a response that the request asked for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Finish {
     /// Two-space indentation (S1.33).
     pub pretty: bool,
-    /// The client takes gzip.
+    /// Whether the client accepts gzip.
     pub gzip: bool,
 }
 
@@ -270,7 +270,7 @@ fn accepts_gzip(element: &str) -> bool {
         && !parts.any(|part| part.strip_prefix("q=").is_some_and(|q| q.trim() == "0"))
 }
 
-/// A JSON answer made of chunks: indented or compressed if asked. Small ones are sent whole.
+/// A JSON response of chunks, indented or compressed if requested. Small ones are sent unstreamed.
 pub async fn json_chunks(
     code: StatusCode,
     finish: Finish,
@@ -314,7 +314,7 @@ fn whole(code: StatusCode, finish: Finish, chunks: Vec<Data>, size: usize) -> Re
     answer(code, "application/json", full(Data::Pieces(pieces.into())))
 }
 
-/// A JSON answer that is compressed already.
+/// A JSON response that is already compressed.
 pub(crate) fn gzipped(code: StatusCode, body: Body) -> Response {
     let mut response = answer(code, "application/json", body);
     set(&mut response, header::CONTENT_ENCODING, "gzip");
@@ -365,12 +365,12 @@ pub struct Indent {
     depth: usize,
     in_string: bool,
     escaped: bool,
-    /// An opening bracket was written and nothing after it yet.
+    /// The last byte written is an opening bracket.
     fresh: bool,
 }
 
 impl Indent {
-    /// The next piece, indented.
+    /// Indents the next piece.
     pub fn feed(&mut self, chunk: &[u8]) -> Bytes {
         let mut out = BytesMut::with_capacity(chunk.len() * 2);
         for &byte in chunk {

@@ -1,4 +1,4 @@
-//! Where errors become `Status` objects: the only place that picks a code.
+//! The conversion of errors to `Status` objects.
 //!
 //! River: any stage's error → **status** → response, or ERROR event inside a stream.
 
@@ -67,7 +67,7 @@ pub fn already_exists(kind: &Kind, name: &str) -> Status {
     about(kind, name, 409, "AlreadyExists", message)
 }
 
-/// 409 for a write that somebody else forestalled.
+/// 409 for a write that conflicts with another one.
 pub fn conflict(kind: &Kind, name: &str, why: &str) -> Status {
     let resource = kind.resource();
     let message = format!("Operation cannot be fulfilled on {resource} \"{name}\": {why}");
@@ -80,7 +80,7 @@ pub fn modified(kind: &Kind, name: &str) -> Status {
     conflict(kind, name, why)
 }
 
-/// 408: a body that was announced and did not come.
+/// 408: the announced body did not arrive.
 pub fn body_timeout() -> Status {
     Status::failure(408, "Timeout", "Timeout: the body of the request did not arrive in time")
 }
@@ -97,7 +97,7 @@ pub fn unsupported_media_type() -> Status {
     Status::failure(415, "UnsupportedMediaType", message)
 }
 
-/// 500 for what has no reason of its own: the message says it all.
+/// 500 without a reason of its own.
 pub fn unknown(message: impl Into<String>) -> Status {
     Status::failure(500, "", message)
 }
@@ -112,7 +112,7 @@ pub fn internal(why: impl std::fmt::Display) -> Status {
     )
 }
 
-/// 501: what this server does not do at all.
+/// 501: this server does not implement the operation.
 pub fn not_implemented(why: impl Into<String>) -> Status {
     Status::failure(501, "NotImplemented", why)
 }
@@ -131,7 +131,7 @@ fn about(kind: &Kind, name: &str, code: u16, reason: &str, message: String) -> S
     })
 }
 
-/// What a reader is told about a state that cannot be had.
+/// The status of a failed read.
 pub fn from_cache(error: &CacheError) -> Status {
     match error {
         CacheError::Expired { .. } => {
@@ -158,7 +158,7 @@ pub fn from_cache(error: &CacheError) -> Status {
     }
 }
 
-/// What a writer is told when the store refused.
+/// The status of a failed write.
 pub fn from_store(error: &StoreError) -> Status {
     match error {
         StoreError::Conflict { .. } => internal("a write met an unexpected state"),
@@ -182,19 +182,19 @@ pub fn from_store(error: &StoreError) -> Status {
     }
 }
 
-/// A watch that begins before history does (S4.30).
+/// 410 for a watch that starts before the retained history (S4.30).
 pub fn too_old(asked: headwater_api::Revision, oldest: headwater_api::Revision) -> Status {
     let message = format!("too old resource version: {asked} ({oldest})");
     Status::failure(410, "Expired", message)
 }
 
-/// Too much is open already; it may be better in a moment.
+/// 429: too many requests are open; the client should retry.
 pub fn too_many_requests(why: &str) -> Status {
     let message = format!("Too many requests, please try again later: {why}");
     Status::failure(429, "TooManyRequests", message).retry_after(1)
 }
 
-/// A Status as an answer.
+/// A Status as a response.
 pub fn response(status: &Status) -> Response {
     let code = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = body::json(code, line(status));
@@ -206,7 +206,7 @@ pub fn response(status: &Status) -> Response {
     response
 }
 
-/// JSON with the trailing newline that answers have.
+/// JSON with a trailing newline, as in every response.
 pub fn line(status: &Status) -> Vec<u8> {
     let mut bytes = status.to_json();
     bytes.push(b'\n');

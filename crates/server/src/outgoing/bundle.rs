@@ -1,9 +1,9 @@
-//! A bundle of certificates that another side's must come from, or be one of.
+//! Certificate verification against a `caBundle`.
 //!
 //! River: trust → **bundle** → TLS.
-//! Promise: the certificate is good for that name and that moment, whichever way it is trusted.
-//! Test environments of operators put the webhook's own certificate into the bundle, and Go's
-//! clients take that for what it says; the verifier of rustls only knows authorities.
+//! Promise: the certificate matches the name and is within its validity, however it is trusted.
+//! Operators' test environments put the webhook's own certificate into the bundle, which Go accepts;
+//! the verifier of rustls accepts only authorities.
 
 use std::sync::Arc;
 
@@ -78,7 +78,7 @@ impl ServerCertVerifier for Bundle {
     }
 }
 
-/// A certificate that needs nobody to vouch for it still says for whom, when and what for.
+/// Checks the name, validity and usage of a certificate that is itself in the bundle.
 fn verify_known(
     shown: &CertificateDer<'_>,
     name: &ServerName<'_>,
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
     use crate::front::pki::{self, Pki};
 
-    /// What is said of the server's certificate, shown for `name`, some days from now.
+    /// The verdict on the server's certificate for `name`, some days from now.
     fn verdict(bundle: fn(&Pki) -> String, name: &str, days: u64) -> Result<(), Error> {
         let names = pki::names(IpAddr::V4(Ipv4Addr::LOCALHOST), &[]);
         let pki = Pki::in_memory(&names, &SystemClock).unwrap();

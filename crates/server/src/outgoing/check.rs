@@ -1,9 +1,9 @@
-//! What is wrong with a `clientConfig`, in the words of the reference.
+//! Validation of a `clientConfig`, with Kubernetes' messages.
 
 use headwater_api::json::Value;
 use headwater_api::status::FieldError;
 
-/// Everything that is wrong.
+/// All errors.
 pub(crate) fn errors(config: &Value, at: &str) -> Vec<FieldError> {
     let (url, service) = (&config["url"], &config["service"]);
     match (url.as_str(), service.is_object()) {

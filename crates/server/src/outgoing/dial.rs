@@ -1,4 +1,4 @@
-//! Connections, and the addresses that none is made to.
+//! Dialling: connections to endpoints, and the addresses that are never called.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -7,20 +7,20 @@ use tokio::net::TcpStream;
 /// Whether webhooks on the server's own machine may be called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loopback {
-    /// They may: that is where operators under development listen.
+    /// Allowed: operators under development listen there.
     Callable,
-    /// They may not: whoever may write a configuration could reach what the machine keeps to
-    /// itself.
+    /// Not allowed: authors of webhook configurations could reach services that are local to the
+    /// machine.
     Refused,
 }
 
-/// Metadata services that are not at link-local addresses.
+/// Metadata services outside the link-local range.
 const METADATA: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
 ];
 
-/// Connects to the first address that answers and may be called.
+/// Connects to the first allowed address that accepts.
 pub(super) async fn dial(
     addresses: &[SocketAddr],
     loopback: Loopback,
@@ -33,7 +33,7 @@ pub(super) async fn dial(
         }
         match TcpStream::connect(address).await {
             Ok(socket) => {
-                // A review is one small write; waiting to fill a packet only delays it.
+                // A review is one small write; Nagle's algorithm would only delay it.
                 let _ = socket.set_nodelay(true);
                 return Ok(socket);
             }
@@ -49,7 +49,7 @@ pub(super) async fn dial(
     Err(last)
 }
 
-/// Metadata services tell secrets to whoever can call them; most are at link-local addresses.
+/// Metadata services return secrets to every caller; most are at link-local addresses.
 fn check(ip: IpAddr, loopback: Loopback) -> Result<(), &'static str> {
     let ip = ip.to_canonical();
     let is_link_local = match ip {

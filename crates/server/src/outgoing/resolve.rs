@@ -1,4 +1,4 @@
-//! Where a place is: the addresses behind a name or a service.
+//! Resolution: the addresses of an endpoint's host name or service.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,7 +8,7 @@ use headwater_cache::Cache;
 use super::Target;
 use crate::object::tree;
 
-/// The addresses to try, in their order.
+/// The addresses to try, in order.
 pub(super) async fn resolve(cache: &Cache, target: &Target) -> Result<Vec<SocketAddr>, String> {
     match target {
         Target::Host { host, port } => look_up(host, *port).await,
@@ -45,8 +45,8 @@ fn read(cache: &Cache, prefix: &str, namespace: &str, name: &str) -> Option<Valu
     tree(snapshot.get(&format!("{namespace}/{name}"))?.as_slice()).ok()
 }
 
-/// The addresses behind a service. Cluster addresses lead nowhere without a pod network, so the
-/// endpoints themselves are called.
+/// The addresses of a service. Cluster IPs are unreachable without a pod network, so the endpoints
+/// are called directly.
 fn endpoints(cache: &Cache, namespace: &str, name: &str, port_name: &str) -> Vec<SocketAddr> {
     let mut found = Vec::new();
     let mut add = |address: &str, ports: &Value| {

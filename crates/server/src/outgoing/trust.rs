@@ -1,4 +1,4 @@
-//! Whom to believe: the authority that a configuration names, else those that the system trusts.
+//! Trust: the CA of a webhook's configuration, or the system's CAs.
 
 use std::sync::Arc;
 
@@ -7,16 +7,15 @@ use tokio::sync::OnceCell;
 
 use super::bundle::Bundle;
 
-/// Makes the TLS side of calls.
+/// Builds the TLS configuration of calls.
 #[derive(Default)]
 pub(super) struct Trust {
-    /// What the system trusts; read when it is first needed.
+    /// The system's CAs, loaded on first use.
     system: OnceCell<Arc<RootCertStore>>,
 }
 
 impl Trust {
-    /// For a place whose certificate comes from this authority, in PEM; an empty one is any that
-    /// the system trusts.
+    /// The configuration for an endpoint with this CA, as PEM; empty selects the system's CAs.
     pub(super) async fn config(&self, authority: &[u8]) -> Result<ClientConfig, String> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
@@ -33,7 +32,7 @@ impl Trust {
 
     async fn system(&self) -> Arc<RootCertStore> {
         let read = || async {
-            // Files, and on some systems a great many of them.
+            // Loading reads many files on some systems.
             let read = tokio::task::spawn_blocking(system_roots).await;
             Arc::new(read.unwrap_or_else(|_| RootCertStore::empty()))
         };
@@ -44,14 +43,14 @@ impl Trust {
 fn system_roots() -> RootCertStore {
     let found = rustls_native_certs::load_native_certs();
     for error in &found.errors {
-        tracing::warn!("a certificate that the system trusts cannot be read: {error}");
+        tracing::warn!("cannot load one of the system's CA certificates: {error}");
     }
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(found.certs);
     roots
 }
 
-/// What went wrong, in the words of the reference.
+/// The error, with Go's text.
 pub(super) fn explain(error: &std::io::Error) -> String {
     let text = error.to_string();
     let cause = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
@@ -105,13 +104,13 @@ mod tests {
         system.add(CertificateDer::from_pem_slice(keys.ca.as_bytes()).unwrap()).unwrap();
         let trust = Trust { system: OnceCell::new_with(Some(Arc::new(system))) };
         shakes_hands(&trust, b"", &keys).await.unwrap();
-        // An authority that is named is the only one.
+        // A configured CA replaces the system's.
         let others = Pki::in_memory(&names, &SystemClock).unwrap();
         let refused = shakes_hands(&trust, others.ca.as_bytes(), &keys).await.unwrap_err();
         let unknown =
             "tls: failed to verify certificate: x509: certificate signed by unknown authority";
         assert_eq!(refused, unknown);
-        // Nobody's system trusts keys that were made a moment ago.
+        // No system trusts a key that was just generated.
         assert_eq!(shakes_hands(&Trust::default(), b"", &keys).await.unwrap_err(), unknown);
     }
 }

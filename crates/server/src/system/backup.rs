@@ -1,7 +1,7 @@
-//! Backing up a server while it serves (`headwater backup`).
+//! Online backup (`headwater backup`).
 //!
-//! River: store → **backup** → HTTP. How a backup is made is the engine's business, so the binary
-//! that opened the engine hands it in.
+//! River: store → **backup** → HTTP. The storage engine makes the backup; the binary, which opens the
+//! engine, passes it in.
 
 use std::fmt;
 use std::io;
@@ -16,7 +16,7 @@ use http::StatusCode;
 use crate::answer::body::{self, Response};
 use crate::answer::status;
 
-/// A backup as it is made; an error ends it.
+/// A backup stream; an error ends it.
 pub type Stream = BoxStream<'static, Result<Bytes, headwater_store::Error>>;
 
 /// Makes backups, if the engine can; says why not otherwise.

@@ -1,7 +1,7 @@
-//! `/livez`, `/readyz` and `/healthz`: one list of checks, three questions.
+//! Health checks: `/livez`, `/readyz` and `/healthz` over one list of checks.
 //!
-//! Promise: readiness fails from the moment a stop begins, liveness does not (S1.10). Why a check
-//! fails is logged, not told: anyone may ask.
+//! Promise: readiness fails as soon as a shutdown begins, liveness does not (S1.10). The reason of a
+//! failure is logged, not returned: the endpoints need no credential.
 
 use std::fmt::{self, Write};
 use std::sync::Arc;
@@ -18,12 +18,12 @@ pub struct Health {
     stopping: Arc<AtomicBool>,
 }
 
-/// Which questions a check answers.
+/// The endpoints that a check belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answers {
     /// All three.
     All,
-    /// `/readyz` alone: a failure is no reason to restart the process.
+    /// `/readyz` only: a failure is no reason to restart the process.
     Readiness,
 }
 
@@ -44,7 +44,7 @@ impl fmt::Debug for Health {
 pub struct Builder(Vec<Check>);
 
 impl Builder {
-    /// One more check; `passes` must not block.
+    /// Adds a check; `passes` must not block.
     #[must_use]
     pub fn check(
         mut self,
@@ -56,7 +56,7 @@ impl Builder {
         self
     }
 
-    /// All of them, `ping` first and `shutdown` last.
+    /// Builds the list, `ping` first and `shutdown` last.
     pub fn build(self) -> Health {
         let stopping = Arc::new(AtomicBool::new(false));
         let stops = stopping.clone();
@@ -77,12 +77,12 @@ impl Health {
         Builder::default()
     }
 
-    /// From now on the server is not ready any more.
+    /// Makes readiness fail from now on.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
     }
 
-    /// The answer to a health path, or `None` if the path is not one.
+    /// The response to a health path; `None` for other paths.
     pub fn answer(&self, path: &str, query: Option<&str>) -> Option<Response<Bytes>> {
         let (name, sub) = path
             .strip_prefix('/')?

@@ -45,11 +45,10 @@ impl Server {
             .try_for_each(|(prefix, shape)| self.cache().reshape(&prefix, shape).map(drop))
     }
 
-    /// Settles definitions after one was written. What fails now is tried again by the task that
-    /// follows them.
+    /// Reconciles definitions after a write. The task that follows definitions retries failures.
     pub(crate) async fn after_definition(&self) {
         if let Err(status) = self.settle_definitions().await {
-            tracing::warn!("definitions could not be settled: {status}");
+            tracing::warn!("cannot reconcile CustomResourceDefinitions, will retry: {status}");
         }
     }
 
@@ -160,7 +159,7 @@ impl Server {
             self.clean_up_definitions().await
         };
         done.await.unwrap_or_else(|status| {
-            tracing::warn!("definitions could not be settled: {status}");
+            tracing::warn!("cannot reconcile CustomResourceDefinitions, will retry: {status}");
             true
         })
     }

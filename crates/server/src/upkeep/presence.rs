@@ -1,9 +1,8 @@
-//! What a server says of itself: where it is, and who signs the certificates of its clients (S10.21,
-//! S10.22).
+//! The server's own objects: the endpoints of `kubernetes` and the client CA (S10.21, S10.22).
 //!
 //! River: start-up → **presence** → store.
-//! Promise: after each start the objects are as this server is, whatever an earlier one left. Of
-//! several servers over one store the last one counts.
+//! Promise: each start updates the objects to this server. With several servers over one store the
+//! last one wins.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,17 +12,17 @@ use headwater_api::json::json;
 use crate::pipeline::Server;
 use crate::upkeep::bootstrap::{OWN_SERVICE, Own, own_service};
 
-/// Where a server is and whom it knows.
+/// The addresses and the client CA of a server.
 #[derive(Clone, Copy, Debug)]
 pub struct Presence<'a> {
-    /// Where it listens.
+    /// The listening address.
     pub address: SocketAddr,
-    /// The authority that certificates of clients come from, as PEM.
+    /// The CA of client certificates, as PEM.
     pub client_authority: &'a str,
 }
 
 impl Server {
-    /// Writes down where this server is: for pods, controllers and extension servers.
+    /// Writes the objects from which pods, controllers and extension servers find this server.
     pub async fn appear(&self, presence: Presence<'_>) -> Result<(), Status> {
         for own in objects(presence, &self.now().strftime("%Y-%m-%d").to_string()) {
             self.ensure(own).await?;
@@ -35,7 +34,7 @@ impl Server {
 fn objects(Presence { address, client_authority }: Presence<'_>, today: &str) -> Vec<Own> {
     let port = address.port();
     let mut objects = vec![authority(client_authority), tracking(today), own_service(port)];
-    // Endpoints on loopback are invalid, and lead everybody to themselves.
+    // Loopback addresses are invalid in endpoints: they would lead each client to itself.
     let ip = address.ip().to_canonical();
     if !ip.is_loopback() && !ip.is_unspecified() {
         objects.extend(endpoints(ip, port));
@@ -53,8 +52,8 @@ fn authority(pem: &str) -> Own {
     }
 }
 
-/// Since when it is known which tokens that lie in Secrets are used: the controller of the
-/// reference that removes the others asks.
+/// The time since which the use of tokens in Secrets is tracked: kube-controller-manager reads it
+/// before it removes unused ones.
 fn tracking(today: &str) -> Own {
     let name = "kube-apiserver-legacy-service-account-token-tracking";
     let metadata = json!({ "name": name, "namespace": "kube-system" });

@@ -1,4 +1,4 @@
-//! What is counted of admission and conversion: mostly what others' servers do to our requests.
+//! Metrics of admission and conversion, mostly of webhook calls.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const DEFINITION_DURATIONS: &[f64] = &[
     8.192, 16.384,
 ];
 
-/// The largest code that has a label of its own.
+/// The largest status code with a label value of its own.
 const CODE_MAX: u16 = 600;
 
 /// Families about admission.
@@ -42,7 +42,7 @@ pub struct Admission {
     policy_durations: Family<Histogram>,
 }
 
-/// What is observed: in which half of admission, during which operation.
+/// The labels of an observation: the phase of admission and the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Labels {
     /// `admit` or `validate`.
@@ -50,15 +50,15 @@ pub(crate) struct Labels {
     pub(crate) operation: &'static str,
 }
 
-/// What became of a call of a webhook.
+/// The result of a webhook call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Called {
     Allowed,
-    /// It refused, with this code.
+    /// The webhook rejected the request with this code.
     Refused(u16),
-    /// It could not be asked or answered nonsense, and the request fails for that.
+    /// The call failed or its response was invalid, and the request fails.
     Failed,
-    /// The same, and the request goes on.
+    /// The call failed, and the request continues.
     Ignored,
 }
 
@@ -128,13 +128,13 @@ impl Admission {
         }
     }
 
-    /// Counts one half of admission.
+    /// Counts one phase of admission.
     pub(crate) fn step(&self, labels: Labels, is_rejected: bool, took: Duration) {
         let labels = [labels.step, labels.operation, truth(is_rejected)];
         self.steps.with(&labels).observe(took.as_secs_f64());
     }
 
-    /// Counts a part of admission.
+    /// Counts one admission step.
     pub(crate) fn controller(&self, name: &str, labels: Labels, rejected: bool, took: Duration) {
         let labels = [name, labels.step, labels.operation, truth(rejected)];
         self.controllers.with(&labels).observe(took.as_secs_f64());
@@ -174,12 +174,12 @@ impl Admission {
         self.policy_durations.with(&labels).observe(took.as_secs_f64());
     }
 
-    /// Counts match conditions that do not hold. `kind` is `webhook` or `policy`.
+    /// Counts match conditions that are false. `kind` is `webhook` or `policy`.
     pub(crate) fn excluded(&self, name: &str, kind: &str, labels: Labels) {
         self.condition_exclusions.with(&[name, kind, labels.step, labels.operation]).inc();
     }
 
-    /// Counts match conditions that cannot be judged.
+    /// Counts match conditions that cannot be evaluated.
     pub(crate) fn unjudged(&self, name: &str, kind: &str, labels: Labels) {
         self.condition_errors.with(&[name, kind, labels.step, labels.operation]).inc();
     }
@@ -226,8 +226,7 @@ impl Conversions {
         }
     }
 
-    /// Counts a call. `versions` are the one it came from and the one it was asked for; no
-    /// `trouble` is success.
+    /// Counts a call. `versions` are the source and the target version; no `trouble` is success.
     pub(crate) fn called(
         &self,
         definition: &str,

@@ -1,6 +1,6 @@
-//! What the process uses, under the names that every Prometheus client has for it.
+//! Metrics of the process, under the usual names of Prometheus clients.
 //!
-//! Read from the kernel at each scrape. Where the kernel does not tell, a family is not printed.
+//! Values are read from the kernel at each scrape; a family without a value is omitted.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use rustix::process::{Resource, getrlimit};
 
 use super::registry::{Desc, Registry, Samples};
 
-/// The kernel counts a process's time in hundredths of a second, whatever its own clock does.
+/// The unit of CPU times in `/proc`: hundredths of a second.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// Adds the families of the process.
@@ -51,8 +51,8 @@ fn start_time() -> Option<f64> {
     Some(booted.trim().parse::<f64>().ok()? + seconds(&stat, 22)?)
 }
 
-/// A time in a process's `stat`, by the number that proc(5) gives its field. The second field is
-/// the program's name, in parentheses, and may hold anything.
+/// A time in `/proc/self/stat`, by its field number in proc(5). The second field is the program's
+/// name in parentheses and may contain anything.
 fn seconds(stat: &str, number: usize) -> Option<f64> {
     let (_, after_name) = stat.rsplit_once(')')?;
     let ticks: f64 = after_name.split_whitespace().nth(number - 3)?.parse().ok()?;
@@ -67,11 +67,11 @@ fn memory(name: &str) -> Option<f64> {
 }
 
 fn open_fds() -> Option<f64> {
-    // One of them is open for the question.
+    // One descriptor is open for this read.
     Some(fs::read_dir("/proc/self/fd").ok()?.count().saturating_sub(1) as f64)
 }
 
-/// No limit is not a number, and not printed.
+/// The limit; `None` if unlimited.
 fn max_fds() -> Option<f64> {
     getrlimit(Resource::Nofile).current.map(|limit| limit as f64)
 }

@@ -1,7 +1,7 @@
-//! The cluster as controllers see it: one factory, the shared informers, the time of day.
+//! The cluster as controllers see it: the informer factory, shared informers, settings and clock.
 //!
-//! River: around the informers of all controllers of a process.
-//! Promise: whoever asks for the same objects shares one watch and one store.
+//! River: the informers of all controllers of a process.
+//! Promise: controllers that need the same objects share one watch and one store.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 
 use crate::pod::Pod;
 
-/// What a controller is prepared from. Cheap to clone.
+/// The context from which controllers are prepared. Cheap to clone.
 #[derive(Clone)]
 pub struct Cluster {
     factory: Factory,
@@ -27,21 +27,21 @@ pub struct Cluster {
     node_grace: Duration,
 }
 
-/// All pods, once. Cheap to clone.
+/// The shared informer of all pods, with its indexes. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Pods {
     /// Every pod of the cluster.
     pub informer: Informer<Pod>,
-    /// By the name of the node they are bound to; finished ones too.
+    /// By the name of the node they are bound to, including finished pods.
     pub by_node: Index<Pod, String>,
     /// By the UID of the object that controls them.
     pub by_controller: Index<Pod, String>,
-    /// Those that nobody controls, by namespace.
+    /// Pods without a controller, by namespace.
     pub orphans: Index<Pod, String>,
 }
 
 impl Cluster {
-    /// A cluster through the informers of a factory.
+    /// A cluster with default settings and the system clock.
     pub fn new(factory: Factory) -> Cluster {
         Cluster {
             factory,
@@ -53,55 +53,55 @@ impl Cluster {
         }
     }
 
-    /// What the simulated nodes are like.
+    /// Sets the options of the simulated nodes.
     #[must_use]
     pub fn with_nodes(mut self, nodes: crate::nodes::Options) -> Cluster {
         self.nodes = Arc::new(nodes);
         self
     }
 
-    /// The certificate by which pods know the server, in PEM; published in every namespace.
+    /// Sets the server's CA certificate (PEM), which is published in every namespace.
     #[must_use]
     pub fn with_root_ca(mut self, certificate: &str) -> Cluster {
         self.root_ca = Some(certificate.into());
         self
     }
 
-    /// The certificate by which pods know the server, if it has one.
+    /// The server's CA certificate, if it is known.
     pub fn root_ca(&self) -> Option<&str> {
         self.root_ca.as_deref()
     }
 
-    /// How long a node may be silent before it counts as unreachable; 50 s unless set.
+    /// Sets how long a node may send no heartbeat before it is unreachable; 50 s by default.
     #[must_use]
     pub fn with_node_grace(mut self, grace: Duration) -> Cluster {
         self.node_grace = grace;
         self
     }
 
-    /// How long a node may be silent before it counts as unreachable.
+    /// How long a node may send no heartbeat before it is unreachable.
     pub fn node_grace(&self) -> Duration {
         self.node_grace
     }
 
-    /// Tells the time of day.
+    /// Sets the clock.
     #[must_use]
     pub fn with_clock(mut self, clock: Arc<dyn Clock>) -> Cluster {
         self.clock = clock;
         self
     }
 
-    /// The factory of all informers.
+    /// The informer factory.
     pub fn factory(&self) -> &Factory {
         &self.factory
     }
 
-    /// The time of day.
+    /// The clock.
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock
     }
 
-    /// What the simulated nodes are like.
+    /// The options of the simulated nodes.
     pub fn nodes(&self) -> &Arc<crate::nodes::Options> {
         &self.nodes
     }

@@ -1,9 +1,9 @@
-//! Deployments: a template rolled out over ReplicaSets, one step at a time.
+//! The Deployment controller: rolls a template out over ReplicaSets.
 //!
 //! River: Deployments, ReplicaSets and pods → **deployment** → ReplicaSets and a status.
-//! Promise: every step is decided from what the caches hold, so a rollout that is stopped after any
-//! write goes on where it was; there are never more pods than the surge allows nor fewer than may
-//! be missing, as far as ReplicaSets tell.
+//! Promise: every write is decided from the caches alone, so a rollout that is interrupted after
+//! any write resumes where it was. According to the status of the ReplicaSets, there are never more
+//! pods than `maxSurge` allows, nor fewer available ones than `maxUnavailable` requires.
 
 mod rollout;
 mod sets;
@@ -21,15 +21,17 @@ use headwater_client::{Cached, Error, Key, Selector};
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentStatus, ReplicaSet};
 use serde_json::{Value, json};
 
-use crate::burst::namespace_ends;
 use crate::cluster::{Cluster, Pods};
 use crate::difference::difference;
-use crate::ownership::{Claims, after, controller_of, selector};
+use crate::ownership::{ControllerRefManager, controller_of, requeue_or_fail, selector};
 use crate::pod::Pod;
+use crate::slow_start::is_namespace_terminating;
 
-use self::rollout::{Rollout, Step, is_recreate};
-use self::sets::{REVISION, Sets, annotation, is_of, replicas, revision, spec};
-use self::status::{Pass, is_complete, look_again, status};
+use self::rollout::{Rollout, SetWrite, is_recreate};
+use self::sets::{
+    REVISION, ReplicaSets, annotation, has_current_template, replicas, revision, spec,
+};
+use self::status::{SyncResult, is_complete, next_check, status};
 
 const WORKERS: usize = 4;
 
@@ -38,26 +40,26 @@ pub(crate) fn prepare(cluster: &Cluster) -> Result<Prepared, Error> {
     let (sets, pods) = (cluster.informer::<ReplicaSet>()?, cluster.pods()?);
     let by_owner = sets.index("deployment/owner", |set: &ReplicaSet| {
         let owner = controller_of(&set.metadata).map(|owner| owner.uid.clone());
-        Some(owner.unwrap_or_else(|| orphans_of(set.namespace().unwrap_or_default())))
+        Some(owner.unwrap_or_else(|| orphans_key(set.namespace().unwrap_or_default())))
     })?;
     let (candidates, owners) = (deployments.clone(), sets.clone());
     let recreating = deployments.clone();
     let rollouts = Deployments { by_owner, pods: pods.clone(), clock: Arc::clone(cluster.clock()) };
     Ok(Controller::new("deployment", &deployments)
-        .watches(&sets, move |set: &ReplicaSet| interested(&candidates, set))
-        // Only the last pod of an old template matters, and only to those that wait for it.
-        .watches(&pods.informer, move |pod: &Pod| waiting(&recreating, &owners, pod))
+        .watches(&sets, move |set: &ReplicaSet| affected_deployments(&candidates, set))
+        // Only `Recreate` waits for pods: until the last pod of an old template is deleted.
+        .watches(&pods.informer, move |pod: &Pod| recreating_owner(&recreating, &owners, pod))
         .workers(WORKERS)
         .with(rollouts))
 }
 
-/// The bucket of the sets that nobody controls.
-fn orphans_of(namespace: &str) -> String {
+/// The index key of ReplicaSets without a controller.
+fn orphans_key(namespace: &str) -> String {
     format!("orphans/{namespace}")
 }
 
-/// The Deployments a set concerns: the one that controls it, or those that would like to.
-fn interested(deployments: &Informer<Deployment>, set: &ReplicaSet) -> Vec<Key> {
+/// The Deployments that a set affects: its controller, or those that may adopt it.
+fn affected_deployments(deployments: &Informer<Deployment>, set: &ReplicaSet) -> Vec<Key> {
     let namespace = set.namespace().unwrap_or_default();
     match controller_of(&set.metadata) {
         Some(owner) if owner.kind == "Deployment" => vec![Key::namespaced(namespace, &owner.name)],
@@ -75,8 +77,8 @@ fn interested(deployments: &Informer<Deployment>, set: &ReplicaSet) -> Vec<Key> 
     }
 }
 
-/// The Deployment that waits for a pod to go before it makes new ones.
-fn waiting(
+/// The `Recreate` Deployment that waits for the deletion of a pod.
+fn recreating_owner(
     deployments: &Informer<Deployment>,
     sets: &Informer<ReplicaSet>,
     pod: &Pod,
@@ -102,10 +104,10 @@ impl Reconcile<Deployment> for Deployments {
         let selector = selector.map_err(Failure::terminal)?;
         let sets = match self.claim(&deployment, &selector, &cx).await {
             Ok(sets) => sets,
-            Err(error) => return after(error),
+            Err(error) => return requeue_or_fail(error),
         };
         let now = self.clock.now();
-        let counted = status(&deployment, &sets, &Pass::Counted, now);
+        let counted = status(&deployment, &sets, &SyncResult::StatusOnly, now);
         let mut pass = self.pass(&deployment);
         let mut failure = None;
         if deployment.metadata.deletion_timestamp.is_none() {
@@ -115,7 +117,7 @@ impl Reconcile<Deployment> for Deployments {
                 old_pods_run: self.old_pods_run(&sets),
                 is_complete: is_complete(&deployment, &counted),
             };
-            for step in rollout.steps() {
+            for step in rollout.writes() {
                 match self.take(&deployment, step, &mut pass, &cx).await {
                     Ok(()) => {}
                     Err(error) => drop(failure.get_or_insert(error)),
@@ -124,10 +126,10 @@ impl Reconcile<Deployment> for Deployments {
         }
         let told = status(&deployment, &sets, &pass, now);
         if let Err(error) = write_status(&deployment, &sets, &told, &cx).await {
-            return after(error);
+            return requeue_or_fail(error);
         }
-        match (failure, look_again(&deployment, &told, now)) {
-            (Some(error), _) => after(error),
+        match (failure, next_check(&deployment, &told, now)) {
+            (Some(error), _) => requeue_or_fail(error),
             (None, Some(wait)) => Ok(Next::After(wait)),
             (None, None) => Ok(Next::Done),
         }
@@ -140,21 +142,25 @@ impl Deployments {
         deployment: &Deployment,
         selector: &Selector,
         cx: &Context,
-    ) -> Result<Sets, Error> {
+    ) -> Result<ReplicaSets, Error> {
         let mut candidates = self.by_owner.get(deployment.uid());
         let namespace = deployment.namespace().unwrap_or_default();
-        candidates.extend(self.by_owner.get(&orphans_of(namespace)));
-        let claims = Claims { owner: deployment, selector, cx };
-        let own = claims.settle::<ReplicaSet, ReplicaSet>(candidates).await?;
-        Ok(Sets::of(deployment, &own))
+        candidates.extend(self.by_owner.get(&orphans_key(namespace)));
+        let refs = ControllerRefManager { owner: deployment, selector, cx };
+        let own = refs.claim::<ReplicaSet, ReplicaSet>(candidates).await?;
+        Ok(ReplicaSets::of(deployment, &own))
     }
 
-    fn pass(&self, deployment: &Deployment) -> Pass {
+    fn pass(&self, deployment: &Deployment) -> SyncResult {
         let ends = deployment.metadata.deletion_timestamp.is_some();
-        if ends || spec(deployment).paused == Some(true) { Pass::Counted } else { Pass::Rolled }
+        if ends || spec(deployment).paused == Some(true) {
+            SyncResult::StatusOnly
+        } else {
+            SyncResult::RolledOut
+        }
     }
 
-    fn old_pods_run(&self, sets: &Sets) -> bool {
+    fn old_pods_run(&self, sets: &ReplicaSets) -> bool {
         sets.old.iter().any(|set| {
             sets::counts(set).replicas > 0
                 || self.pods.by_controller.get(set.uid()).iter().any(|pod| !pod.is_finished())
@@ -164,21 +170,21 @@ impl Deployments {
     async fn take(
         &self,
         deployment: &Deployment,
-        step: Step,
-        pass: &mut Pass,
+        step: SetWrite,
+        pass: &mut SyncResult,
         cx: &Context,
     ) -> Result<(), Error> {
         match step {
-            Step::Create(set) => create(deployment, &set, pass, cx).await,
-            Step::Change { set, size, annotations } => {
+            SetWrite::Create(set) => create(deployment, &set, pass, cx).await,
+            SetWrite::Update { set, size, annotations } => {
                 change(deployment, &set, size, &annotations, cx).await
             }
-            Step::Delete(set) => {
+            SetWrite::Delete(set) => {
                 let options = json!({
                     "preconditions": { "uid": set.uid(), "resourceVersion": set.resource_version().text() },
                 });
                 match cx.of::<ReplicaSet>().delete_with(&set.key(), &options).await {
-                    Err(error) if error.is_conflict() => Ok(()), // it changed: look again
+                    Err(error) if error.is_conflict() => Ok(()), // it changed: the next pass decides
                     deleted => deleted.map(drop),
                 }
             }
@@ -189,7 +195,7 @@ impl Deployments {
 async fn create(
     deployment: &Deployment,
     set: &ReplicaSet,
-    pass: &mut Pass,
+    pass: &mut SyncResult,
     cx: &Context,
 ) -> Result<(), Error> {
     let sets = cx.of::<ReplicaSet>();
@@ -200,24 +206,28 @@ async fn create(
                 let message = format_args!("Scaled up replica set {name} from 0 to {size}");
                 cx.normal(deployment, "ScalingReplicaSet", message);
             }
-            *pass = Pass::Created(name.to_owned());
+            *pass = SyncResult::Created(name.to_owned());
             Ok(())
         }
         Err(error) if error.is_exists() => match sets.get(&set.key()).await? {
-            // The cache has not seen it yet, or another process was quicker.
-            Some(there) if is_of(&there, deployment) && is_owned(&there, deployment) => Ok(()),
+            // The cache has not received it yet, or another process created it.
+            Some(there)
+                if has_current_template(&there, deployment) && is_owned(&there, deployment) =>
+            {
+                Ok(())
+            }
             _ => {
                 count_collision(deployment, cx).await?;
                 Err(error)
             }
         },
-        Err(error) if namespace_ends(&error) => Ok(()),
+        Err(error) if is_namespace_terminating(&error) => Ok(()),
         Err(error) => {
             let why = error.status().map_or_else(|| error.to_string(), |it| it.message.clone());
             let name = set.name().to_owned();
             let text = format_args!("Failed to create new replica set {name:?}: {why}");
             cx.warning(deployment, "ReplicaSetCreateError", text);
-            *pass = Pass::Refused { name, why };
+            *pass = SyncResult::CreateFailed { name, why };
             Err(error)
         }
     }
@@ -227,7 +237,7 @@ fn is_owned(set: &ReplicaSet, deployment: &Deployment) -> bool {
     controller_of(&set.metadata).is_some_and(|owner| owner.uid == deployment.uid())
 }
 
-/// Another template has the same hash: the next try gets another name.
+/// Another template has the same hash: the next attempt uses another name.
 async fn count_collision(deployment: &Deployment, cx: &Context) -> Result<(), Error> {
     let known = deployment.status.as_ref().and_then(|status| status.collision_count).unwrap_or(0);
     let patch = json!({
@@ -263,10 +273,10 @@ async fn change(
     Ok(())
 }
 
-/// Writes what changed of the status, and which revision is rolled out.
+/// Writes the changed fields of the status, and the current revision.
 async fn write_status(
     deployment: &Deployment,
-    sets: &Sets,
+    sets: &ReplicaSets,
     after: &DeploymentStatus,
     cx: &Context,
 ) -> Result<(), Error> {
@@ -284,10 +294,10 @@ async fn write_status(
     if patch == Value::Object(serde_json::Map::new()) {
         return Ok(());
     }
-    // A status that was decided from an old state must not overwrite a newer one.
+    // A status computed from an old state must not overwrite a newer one.
     patch["metadata"]["resourceVersion"] = deployment.resource_version().text().into();
     match cx.of::<Deployment>().merge_status(&deployment.key(), &patch).await {
-        Err(error) if error.is_conflict() => Ok(()), // the change that was quicker is on its way
+        Err(error) if error.is_conflict() => Ok(()), // a newer state is on its way to the cache
         written => written.map(drop),
     }
 }
@@ -320,7 +330,7 @@ mod tests {
         serde_json::from_value(value).unwrap()
     }
 
-    /// A set of a template; sets are as old as their names are early.
+    /// A set of a template; sets are created in the alphabetical order of their names.
     pub(super) fn set(name: &str, image: &str, replicas: i32) -> Arc<ReplicaSet> {
         let template = serde_json::to_value(&spec(&deployment(1, image)).template).unwrap();
         let second = name.bytes().next().unwrap() % 60;

@@ -1,13 +1,13 @@
-//! The difference of two states as a merge patch: what a controller writes of a status.
+//! The difference of two states as a merge patch, for writing a status.
 //!
 //! River: decision → **difference** → the next write.
-//! Promise: applied to `old` it makes `new`; fields that neither state has are left as they are,
-//! so what a typed object cannot hold is not lost.
+//! Promise: applying the patch to `old` gives `new`. Fields that neither state has stay unchanged,
+//! so fields that the typed object does not know are not lost.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-/// What has to be merged into `old` to make it `new`; `None` if nothing has to.
+/// The merge patch that turns `old` into `new`; `None` if they are equal.
 pub(crate) fn difference<T: Serialize>(old: &T, new: &T) -> Option<Value> {
     let value = |state: &T| serde_json::to_value(state).expect("API types are JSON");
     between(&value(old), &value(new))
@@ -29,7 +29,7 @@ fn between(old: &Value, new: &Value) -> Option<Value> {
     }
 }
 
-/// Counts in a status: zero is left out, as Kubernetes does.
+/// A count in a status; zero is omitted, as in Kubernetes.
 pub(crate) fn count(number: usize) -> Option<i32> {
     i32::try_from(number).ok().filter(|number| *number != 0)
 }
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_difference_names_what_changed_and_what_went() {
+    fn the_patch_holds_changed_fields_and_nulls_for_removed_ones() {
         check(json!({"a": 1}), json!({"a": 1}), None);
         check(json!({"a": 1}), json!({"a": 2}), Some(json!({"a": 2})));
         check(json!({"a": 1, "b": 2}), json!({"b": 2}), Some(json!({"a": null})));

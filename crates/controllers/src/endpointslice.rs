@@ -1,12 +1,13 @@
-//! Endpoints: the addresses behind each Service, in slices and in the older form.
+//! The endpoint slice controller: publishes the addresses of a Service's pods as EndpointSlices and
+//! Endpoints.
 //!
 //! River: Services, pods and nodes → **endpointslice** → EndpointSlices and Endpoints.
-//! Promise: only slices that carry our name are touched; an endpoint stays in its slice; a slice has
-//! at most a hundred.
+//! Promise: only slices with our `managed-by` label are changed; an endpoint stays in its slice; a
+//! slice has at most 100 endpoints.
 
 mod legacy;
 mod slices;
-mod wanted;
+mod endpoints;
 
 use std::sync::Arc;
 
@@ -19,14 +20,14 @@ use k8s_openapi::api::core::v1::{Endpoints, Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use serde_json::json;
 
-use crate::burst::namespace_ends;
 use crate::cluster::{Cluster, Pods};
 use crate::difference::difference;
-use crate::ownership::after;
+use crate::ownership::requeue_or_fail;
 use crate::pod::Pod;
+use crate::slow_start::is_namespace_terminating;
 
-use self::slices::{MANAGED_BY, MANAGER, SERVICE_NAME, Step, steps};
-use self::wanted::{groups, is_selective, selects};
+use self::endpoints::{endpoint_groups, has_selector, selects};
+use self::slices::{MANAGED_BY, MANAGER, SERVICE_NAME, SliceWrite, writes};
 
 const WORKERS: usize = 4;
 const ZONE: &str = "topology.kubernetes.io/zone";
@@ -40,7 +41,8 @@ pub(crate) fn prepare(cluster: &Cluster) -> Result<Prepared, Error> {
     let by_service =
         slices.index("endpointslice/service", |slice: &EndpointSlice| service_of(slice))?;
     let candidates = services.clone();
-    let follower = Follower { pods: pods.clone(), by_service, nodes: nodes.clone() };
+    let controller =
+        EndpointSliceController { pods: pods.clone(), by_service, nodes: nodes.clone() };
     Ok(Controller::new("endpointslice", &services)
         .watches(&slices, |slice: &EndpointSlice| service_of(slice))
         .watches(&endpoints, |endpoints: &Endpoints| is_ours(endpoints).then(|| endpoints.key()))
@@ -52,10 +54,10 @@ pub(crate) fn prepare(cluster: &Cluster) -> Result<Prepared, Error> {
         })
         .reads(&nodes)
         .workers(WORKERS)
-        .with(follower))
+        .with(controller))
 }
 
-/// The Service of a slice that is ours.
+/// The Service of a slice, if this controller manages the slice.
 fn service_of(slice: &EndpointSlice) -> Option<Key> {
     let is_ours = slice.label(MANAGED_BY).as_deref() == Some(MANAGER);
     let name = slice.label(SERVICE_NAME).filter(|_| is_ours)?;
@@ -66,7 +68,7 @@ fn is_ours(endpoints: &Endpoints) -> bool {
     endpoints.label(legacy::MANAGED_BY).as_deref() == Some(legacy::MANAGER)
 }
 
-/// Passes changes of what an endpoint is made of; pods change for many other reasons.
+/// Passes changes of the fields that endpoints are made of.
 fn endpoint_changed() -> Predicate<Pod> {
     fn facts(pod: &Pod) -> impl PartialEq {
         let addresses = (pod.status.pod_ip.clone(), pod.status.pod_ips.clone());
@@ -79,35 +81,35 @@ fn endpoint_changed() -> Predicate<Pod> {
     })
 }
 
-struct Follower {
+struct EndpointSliceController {
     pods: Pods,
     by_service: Index<EndpointSlice, Key>,
     nodes: Informer<Node>,
 }
 
-impl Reconcile<Service> for Follower {
+impl Reconcile<Service> for EndpointSliceController {
     async fn reconcile(&self, service: Arc<Service>, cx: Context) -> Result<Next, Failure> {
-        if !is_selective(&service) || service.metadata.deletion_timestamp.is_some() {
+        if !has_selector(&service) || service.metadata.deletion_timestamp.is_some() {
             return Ok(Next::Done);
         }
         let snapshot = self.pods.informer.snapshot();
         let all = snapshot.in_namespace(service.namespace().unwrap_or_default());
         let pods: Vec<Arc<Pod>> =
             all.filter(|(_, pod)| selects(&service, pod)).map(|(_, pod)| Arc::clone(pod)).collect();
-        let groups = groups(&service, &pods, |node| self.zone(node));
+        let groups = endpoint_groups(&service, &pods, |node| self.zone(node));
         let existing = self.by_service.get(&service.key());
-        for step in steps(&service, &existing, groups) {
-            if let Err(error) = take(step, &cx).await {
-                return after(error);
+        for step in writes(&service, &existing, groups) {
+            if let Err(error) = apply(step, &cx).await {
+                return requeue_or_fail(error);
             }
         }
         match write_legacy(&service, &pods, &cx).await {
             Ok(()) => Ok(Next::Done),
-            Err(error) => after(error),
+            Err(error) => requeue_or_fail(error),
         }
     }
 
-    /// Slices go with their Service, by their owner reference; the older form has none.
+    /// Slices are garbage collected with their Service; Endpoints have no owner reference.
     async fn gone(&self, key: Key, _: Option<Arc<Service>>, cx: Context) -> Result<Next, Failure> {
         if let Some(endpoints) = cx.lister::<Endpoints>()?.get_key(&key)?
             && is_ours(&endpoints)
@@ -118,26 +120,26 @@ impl Reconcile<Service> for Follower {
     }
 }
 
-impl Follower {
+impl EndpointSliceController {
     fn zone(&self, node: &str) -> Option<String> {
         let node = self.nodes.store().get(&Key::cluster(node))?;
         node.label(ZONE).map(|zone| zone.into_owned())
     }
 }
 
-async fn take(step: Step, cx: &Context) -> Result<(), Error> {
+async fn apply(step: SliceWrite, cx: &Context) -> Result<(), Error> {
     let slices = cx.of::<EndpointSlice>();
     match step {
-        Step::Create(slice) => match slices.create(&slice).await {
-            Err(error) if error.is_not_found() || namespace_ends(&error) => Ok(()),
+        SliceWrite::Create(slice) => match slices.create(&slice).await {
+            Err(error) if error.is_not_found() || is_namespace_terminating(&error) => Ok(()),
             created => created.map(drop),
         },
-        Step::Update(old, new) => {
+        SliceWrite::Update(old, new) => {
             let Some(mut patch) = difference(&*old, &*new) else { return Ok(()) };
             patch["metadata"]["resourceVersion"] = old.resource_version().text().into();
             slices.merge(&old.key(), &patch).await.map(drop)
         }
-        Step::Delete(slice) => slices.delete_this(&slice).await.map(drop),
+        SliceWrite::Delete(slice) => slices.delete_this(&slice).await.map(drop),
     }
 }
 
@@ -147,20 +149,24 @@ async fn write_legacy(service: &Service, pods: &[Arc<Pod>], cx: &Context) -> Res
     let Some(there) = cx.lister::<Endpoints>()?.get_key(&service.key())? else {
         return match all.create(&wanted).await {
             Err(error) if error.is_exists() || error.is_not_found() => Ok(()),
-            Err(error) if namespace_ends(&error) => Ok(()),
+            Err(error) if is_namespace_terminating(&error) => Ok(()),
             created => created.map(drop),
         };
     };
-    let mut told = (*there).clone();
-    told.subsets = wanted.subsets;
-    told.metadata.labels.get_or_insert_default().extend(wanted.metadata.labels.unwrap_or_default());
-    let annotations = told.metadata.annotations.get_or_insert_default();
+    let mut updated = (*there).clone();
+    updated.subsets = wanted.subsets;
+    updated
+        .metadata
+        .labels
+        .get_or_insert_default()
+        .extend(wanted.metadata.labels.unwrap_or_default());
+    let annotations = updated.metadata.annotations.get_or_insert_default();
     annotations.remove("endpoints.kubernetes.io/over-capacity");
     annotations.extend(wanted.metadata.annotations.unwrap_or_default());
     if annotations.is_empty() {
-        told.metadata.annotations = None;
+        updated.metadata.annotations = None;
     }
-    let Some(mut patch) = difference(&*there, &told) else { return Ok(()) };
+    let Some(mut patch) = difference(&*there, &updated) else { return Ok(()) };
     patch["metadata"]["resourceVersion"] = json!(there.resource_version().text());
     all.merge(&there.key(), &patch).await.map(drop)
 }

@@ -1,4 +1,4 @@
-//! Objects for table tests, from JSON with changes.
+//! Test objects: JSON with changes merged in.
 
 use serde_json::Value;
 

@@ -1,12 +1,13 @@
-//! Garbage collection: what nobody owns any more goes, in the way its owner was deleted.
+//! The garbage collector: deletes objects without owners, with the propagation that their owner's
+//! deletion requires.
 //!
-//! River: metadata of every kind → **garbage** → deletes, and owner references that end.
-//! Promise: nothing is deleted while one of its owners exists: that an owner is gone is believed of
-//! the watch that saw it go, else the server is asked. A delete carries the UID and the version that
-//! were judged, so that what changed meanwhile is judged again.
+//! River: metadata of every resource → **garbage** → deletes and updates of owner references.
+//! Promise: no object is deleted while one of its owners exists. An owner is absent only if a watch
+//! reported its deletion or the server replied so. A delete carries the UID and the resourceVersion
+//! that were examined; an object that changed since is examined again.
 
-mod absent;
-mod verdict;
+mod absent_owner_cache;
+mod decision;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, RwLock, Weak};
@@ -26,19 +27,21 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::census::{self, Id, Kind, Meta};
 use crate::cluster::Cluster;
+use crate::discovery::{self, DeletableResource, GroupKind, ObjectMetadata};
 
-use self::absent::Absent;
-use self::verdict::{Dependent, FOREGROUND, ORPHAN, Owner, Propagation, Verdict, verdict};
+use self::absent_owner_cache::AbsentOwnerCache;
+use self::decision::{
+    DependentState, FOREGROUND, GcAction, ORPHAN, OwnerState, Propagation, decide,
+};
 
 const WORKERS: usize = 8;
-/// Kinds of servers behind the server come without a definition we could watch.
-const ASK_AGAIN: Duration = Duration::from_secs(60);
-/// After a discovery that failed.
-const RETRY: Duration = Duration::from_secs(1);
-/// A kind that does not sync in this time is worked without.
-const SYNC: Duration = Duration::from_secs(30);
+/// How often discovery runs: resources of aggregated servers have no definition to watch.
+const DISCOVERY_INTERVAL: Duration = Duration::from_secs(60);
+/// The delay after failed discovery.
+const DISCOVERY_RETRY: Duration = Duration::from_secs(1);
+/// A resource that does not sync in this time is not waited for.
+const SYNC_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) fn prepare(cluster: &Cluster) -> Result<Prepared, Error> {
     let factory = cluster.factory().clone();
@@ -56,18 +59,18 @@ async fn run(
         factory,
         calls: env.calls().clone(),
         kinds: RwLock::default(),
-        counted: watch::Sender::new(false),
+        discovered: watch::Sender::new(false),
         queue: Queue::named("garbage").open(),
-        absent: Absent::default(),
+        absent_owners: AbsentOwnerCache::default(),
     });
     let stop = env.stop().clone();
-    let following = collector.follow(&definitions);
+    let following = collector.follow_discovery(&definitions);
     tokio::pin!(following);
     tokio::select! {
         biased;
         () = stop.cancelled() => return Ok(()),
         never = &mut following => return never,
-        () = collector.filled() => {}
+        () = collector.synced() => {}
     }
     tokio::select! {
         biased;
@@ -86,50 +89,56 @@ async fn run(
     };
     collector.queue.shut_down();
     while let Some(worker) = workers.join_next().await {
-        worker.expect("a worker does not panic");
+        worker.expect("workers do not panic");
     }
     ended
 }
 
 /// One object of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Subject {
-    id: Arc<Id>,
+struct ObjectRef {
+    id: Arc<GroupKind>,
     key: Key,
 }
 
-/// A kind whose objects are watched.
-struct Watched {
-    id: Arc<Id>,
-    kind: Kind,
-    objects: Informer<Meta>,
-    by_owner: Index<Meta, String>,
+/// A resource whose objects are watched.
+struct ResourceMonitor {
+    id: Arc<GroupKind>,
+    kind: DeletableResource,
+    objects: Informer<ObjectMetadata>,
+    by_owner: Index<ObjectMetadata, String>,
     /// Dropping it ends the subscription.
-    _handler: Handler<Meta>,
+    _handler: Handler<ObjectMetadata>,
 }
 
 struct Collector {
     myself: Weak<Collector>,
     factory: Factory,
     calls: Calls,
-    kinds: RwLock<BTreeMap<Id, Arc<Watched>>>,
-    /// Whether the kinds have been counted once.
-    counted: watch::Sender<bool>,
-    /// Bounded by the number of objects: each is in it once.
-    queue: Queue<Subject>,
-    absent: Absent,
+    kinds: RwLock<BTreeMap<GroupKind, Arc<ResourceMonitor>>>,
+    /// Whether discovery has succeeded once.
+    discovered: watch::Sender<bool>,
+    /// Bounded by the number of objects: each is queued once.
+    queue: Queue<ObjectRef>,
+    absent_owners: AbsentOwnerCache,
 }
 
 impl Collector {
-    /// Keeps the watched kinds those that the server has. Never ends.
-    async fn follow(&self, definitions: &Informer<CustomResourceDefinition>) -> Result<(), Error> {
+    /// Keeps the monitors in step with the resources that the server serves. Never returns `Ok`.
+    async fn follow_discovery(
+        &self,
+        definitions: &Informer<CustomResourceDefinition>,
+    ) -> Result<(), Error> {
         let mut changes = definitions.subscribe(Subscribe::named("garbage"))?;
         loop {
             let wait = match self.refresh().await {
-                Ok(()) => ASK_AGAIN,
+                Ok(()) => DISCOVERY_INTERVAL,
                 Err(error) => {
-                    tracing::warn!(error = &error as &dyn std::error::Error, "discovery failed");
-                    RETRY
+                    tracing::warn!(
+                        error = &error as &dyn std::error::Error,
+                        "discovery failed; retrying in 1 s, known resources are still collected"
+                    );
+                    DISCOVERY_RETRY
                 }
             };
             tokio::select! {
@@ -140,23 +149,24 @@ impl Collector {
     }
 
     async fn refresh(&self) -> Result<(), Error> {
-        let found = census::kinds(self.factory.client()).await?;
-        let known: Vec<Id> = self.all().iter().map(|watched| (*watched.id).clone()).collect();
+        let found = discovery::deletable_resources(self.factory.client()).await?;
+        let known: Vec<GroupKind> =
+            self.all().iter().map(|monitor| (*monitor.id).clone()).collect();
         for (id, kind) in &found {
             if !known.contains(id) {
-                let watched = Arc::new(self.watch(id, kind)?);
-                self.kinds.write().expect("no panics inside").insert(id.clone(), watched);
+                let monitor = Arc::new(self.watch(id, kind)?);
+                self.kinds.write().expect("no panics inside").insert(id.clone(), monitor);
             }
         }
         let mut kinds = self.kinds.write().expect("no panics inside");
         kinds.retain(|id, _| found.contains_key(id));
-        self.counted.send_replace(true);
+        self.discovered.send_replace(true);
         Ok(())
     }
 
-    fn watch(&self, id: &Id, kind: &Kind) -> Result<Watched, Error> {
-        let objects = kind.objects(&self.factory)?;
-        let by_owner = objects.index("garbage/owner", |object: &Meta| {
+    fn watch(&self, id: &GroupKind, kind: &DeletableResource) -> Result<ResourceMonitor, Error> {
+        let objects = kind.informer(&self.factory)?;
+        let by_owner = objects.index("garbage/owner", |object: &ObjectMetadata| {
             let owners = object.metadata.owner_references.iter().flatten();
             owners.map(|owner| owner.uid.clone()).collect::<Vec<_>>()
         })?;
@@ -165,205 +175,211 @@ impl Collector {
         let name = Arc::clone(&id);
         let handler = objects.for_each(subscribe, move |change| {
             if let Some(collector) = myself.upgrade() {
-                collector.changed(&name, &change);
+                collector.handle_change(&name, &change);
             }
         })?;
-        Ok(Watched { id, kind: kind.clone(), objects, by_owner, _handler: handler })
+        Ok(ResourceMonitor { id, kind: kind.clone(), objects, by_owner, _handler: handler })
     }
 
-    fn all(&self) -> Vec<Arc<Watched>> {
+    fn all(&self) -> Vec<Arc<ResourceMonitor>> {
         self.kinds.read().expect("no panics inside").values().cloned().collect()
     }
 
-    fn kind(&self, id: &Id) -> Option<Arc<Watched>> {
+    fn kind(&self, id: &GroupKind) -> Option<Arc<ResourceMonitor>> {
         self.kinds.read().expect("no panics inside").get(id).cloned()
     }
 
-    /// Waits until every kind was seen once; one that does not answer is not waited for.
-    async fn filled(&self) {
-        self.counted.subscribe().wait_for(|counted| *counted).await.ok();
+    /// Waits until every resource has synced, at most [`SYNC_TIMEOUT`].
+    async fn synced(&self) {
+        self.discovered.subscribe().wait_for(|discovered| *discovered).await.ok();
         let all = self.all();
-        let each = all.iter().map(|watched| watched.objects.synced());
-        tokio::time::timeout(SYNC, futures::future::join_all(each)).await.ok();
+        let each = all.iter().map(|monitor| monitor.objects.synced());
+        tokio::time::timeout(SYNC_TIMEOUT, futures::future::join_all(each)).await.ok();
     }
 
-    /// Who has to be judged because of a change.
-    fn changed(&self, id: &Arc<Id>, change: &Change<Meta>) {
+    /// Queues the objects that a change affects.
+    fn handle_change(&self, id: &Arc<GroupKind>, change: &Change<ObjectMetadata>) {
         match change {
-            Change::Added { object, .. } => self.consider(id, object),
+            Change::Added { object, .. } => self.enqueue(id, object),
             Change::Updated { old, new } => {
                 let (before, after) = (&old.metadata, &new.metadata);
                 let disowned = before.owner_references != after.owner_references;
                 if disowned {
-                    self.consider_owners(old);
+                    self.enqueue_owners(old);
                 }
-                // Most changes are of a status, and say nothing about who owns what.
+                // Most updates change only the status.
                 if disowned
                     || before.deletion_timestamp != after.deletion_timestamp
                     || before.finalizers != after.finalizers
                 {
-                    self.consider(id, new);
+                    self.enqueue(id, new);
                 }
             }
             Change::Deleted(gone) => {
                 let Some(last) = gone.last() else { return };
-                self.absent.insert(last.uid());
-                self.consider_owners(last);
-                self.consider_dependents(last.uid());
+                self.absent_owners.insert(last.uid());
+                self.enqueue_owners(last);
+                self.enqueue_dependents(last.uid());
             }
             Change::Synced => {}
         }
     }
 
-    fn consider(&self, id: &Arc<Id>, object: &Meta) {
+    fn enqueue(&self, id: &Arc<GroupKind>, object: &ObjectMetadata) {
         let meta = &object.metadata;
         let owned = meta.owner_references.as_ref().is_some_and(|owners| !owners.is_empty());
         if meta.deletion_timestamp.is_some() || owned {
-            self.queue.add(Subject { id: Arc::clone(id), key: object.key() });
+            self.queue.add(ObjectRef { id: Arc::clone(id), key: object.key() });
         }
     }
 
-    fn consider_dependents(&self, uid: &str) {
-        for watched in self.all() {
-            for key in watched.by_owner.keys(uid) {
-                self.queue.add(Subject { id: Arc::clone(&watched.id), key });
+    fn enqueue_dependents(&self, uid: &str) {
+        for monitor in self.all() {
+            for key in monitor.by_owner.keys(uid) {
+                self.queue.add(ObjectRef { id: Arc::clone(&monitor.id), key });
             }
         }
     }
 
-    fn consider_owners(&self, object: &Meta) {
+    fn enqueue_owners(&self, object: &ObjectMetadata) {
         for owner in object.metadata.owner_references.iter().flatten() {
-            if let Some((watched, key)) = self.place(&object.metadata, owner) {
-                self.queue.add(Subject { id: Arc::clone(&watched.id), key });
+            if let Some((monitor, key)) = self.locate_owner(&object.metadata, owner) {
+                self.queue.add(ObjectRef { id: Arc::clone(&monitor.id), key });
             }
         }
     }
 
-    /// Where the owner is that a reference names: a namespaced one is in its dependent's namespace.
-    fn place(&self, of: &ObjectMeta, owner: &OwnerReference) -> Option<(Arc<Watched>, Key)> {
-        let watched = self.kind(&Id::of(&owner.api_version, &owner.kind))?;
-        let key = match (watched.kind.namespaced, of.namespace.as_deref()) {
+    /// The monitor and key of an owner; a namespaced owner is in its dependent's namespace.
+    fn locate_owner(
+        &self,
+        of: &ObjectMeta,
+        owner: &OwnerReference,
+    ) -> Option<(Arc<ResourceMonitor>, Key)> {
+        let monitor = self.kind(&GroupKind::of(&owner.api_version, &owner.kind))?;
+        let key = match (monitor.kind.namespaced, of.namespace.as_deref()) {
             (true, Some(namespace)) => Key::namespaced(namespace, &owner.name),
             (true, None) => return None,
             (false, _) => Key::cluster(&owner.name),
         };
-        Some((watched, key))
+        Some((monitor, key))
     }
 
     async fn work(&self) {
         while let Some(item) = self.queue.get().await {
-            match self.judge(&item).await {
+            match self.process(&item).await {
                 Ok(()) => item.forget(),
                 Err(error) => {
                     let (kind, key) = (&item.id.kind, &item.key);
                     let error = &error as &dyn std::error::Error;
-                    tracing::debug!(kind, %key, error, "judging again");
+                    tracing::debug!(kind, %key, error, "cannot process object; retrying");
                     item.retry();
                 }
             }
         }
     }
 
-    async fn judge(&self, subject: &Subject) -> Result<(), Error> {
-        let Some(watched) = self.kind(&subject.id) else { return Ok(()) };
-        let Some(object) = watched.objects.store().get(&subject.key) else { return Ok(()) };
+    async fn process(&self, subject: &ObjectRef) -> Result<(), Error> {
+        let Some(monitor) = self.kind(&subject.id) else { return Ok(()) };
+        let Some(object) = monitor.objects.store().get(&subject.key) else { return Ok(()) };
         let dependents = self.dependents(object.uid());
-        let seen: Vec<Dependent> =
-            dependents.iter().map(|(_, dependent)| dependent_of(&object, dependent)).collect();
+        let seen: Vec<DependentState> =
+            dependents.iter().map(|(_, dependent)| dependent_state(&object, dependent)).collect();
         let mut owners = Vec::new();
         if object.metadata.deletion_timestamp.is_none() {
             for owner in object.metadata.owner_references.iter().flatten() {
                 owners.push((owner.uid.clone(), self.owner(&object.metadata, owner).await?));
             }
         }
-        let collection = self.calls.of_type::<Meta>(watched.kind.resource());
+        let collection = self.calls.of_type::<ObjectMetadata>(monitor.kind.resource());
         let (all, key) = (&collection, &subject.key);
-        let change = |patch: Value| async move { harmless(all.merge(key, &patch).await) };
-        match verdict(&object.metadata, &owners, &seen) {
-            Verdict::Nothing => Ok(()),
-            Verdict::Disown(lost) => change(without_owners(&object, &lost)).await,
-            Verdict::Delete(how) => {
-                harmless(collection.delete_with(key, &options(&object, how)).await)
+        let change = |patch: Value| async move { ignore_not_found(all.merge(key, &patch).await) };
+        match decide(&object.metadata, &owners, &seen) {
+            GcAction::Nothing => Ok(()),
+            GcAction::RemoveOwners(lost) => change(without_owners(&object, &lost)).await,
+            GcAction::Delete(how) => {
+                ignore_not_found(collection.delete_with(key, &options(&object, how)).await)
             }
-            Verdict::DeleteUnblocked => {
-                change(unblocked(&object)).await?;
+            GcAction::DeleteUnblocked => {
+                change(without_blocking_owners(&object)).await?;
                 let how = json!({
                     "propagationPolicy": Propagation::Foreground.as_str(),
                     "preconditions": { "uid": object.uid() },
                 });
-                harmless(collection.delete_with(key, &how).await)
+                ignore_not_found(collection.delete_with(key, &how).await)
             }
-            Verdict::Orphan => {
-                for (watched, dependent) in &dependents {
-                    let theirs = self.calls.of_type::<Meta>(watched.kind.resource());
+            GcAction::OrphanDependents => {
+                for (monitor, dependent) in &dependents {
+                    let theirs = self.calls.of_type::<ObjectMetadata>(monitor.kind.resource());
                     let patch = without_owners(dependent, &[object.uid().to_owned()]);
-                    harmless(theirs.merge(&dependent.key(), &patch).await)?;
+                    ignore_not_found(theirs.merge(&dependent.key(), &patch).await)?;
                 }
                 change(without_finalizer(&object, ORPHAN)).await
             }
-            Verdict::WaitForDependents => {
-                self.consider_dependents(object.uid());
+            GcAction::WaitForDependents => {
+                self.enqueue_dependents(object.uid());
                 Ok(())
             }
-            Verdict::Finish => change(without_finalizer(&object, FOREGROUND)).await,
+            GcAction::RemoveFinalizer => change(without_finalizer(&object, FOREGROUND)).await,
         }
     }
 
-    fn dependents(&self, uid: &str) -> Vec<(Arc<Watched>, Arc<Meta>)> {
+    fn dependents(&self, uid: &str) -> Vec<(Arc<ResourceMonitor>, Arc<ObjectMetadata>)> {
         let all = self.all().into_iter();
-        all.flat_map(|watched| {
-            let found = watched.by_owner.get(uid);
-            found.into_iter().map(move |object| (Arc::clone(&watched), object))
+        all.flat_map(|monitor| {
+            let found = monitor.by_owner.get(uid);
+            found.into_iter().map(move |object| (Arc::clone(&monitor), object))
         })
         .collect()
     }
 
-    async fn owner(&self, of: &ObjectMeta, owner: &OwnerReference) -> Result<Owner, Error> {
-        let Some((watched, key)) = self.place(of, owner) else { return Ok(Owner::Unknown) };
-        if self.absent.contains(&owner.uid) {
-            return Ok(Owner::Absent);
+    async fn owner(&self, of: &ObjectMeta, owner: &OwnerReference) -> Result<OwnerState, Error> {
+        let Some((monitor, key)) = self.locate_owner(of, owner) else {
+            return Ok(OwnerState::Unknown);
+        };
+        if self.absent_owners.contains(&owner.uid) {
+            return Ok(OwnerState::Absent);
         }
-        let is_it = |found: &Meta| found.uid() == owner.uid;
-        if let Some(found) = watched.objects.store().get(&key).filter(|found| is_it(found)) {
-            return Ok(state_of(&found));
+        let is_it = |found: &ObjectMetadata| found.uid() == owner.uid;
+        if let Some(found) = monitor.objects.store().get(&key).filter(|found| is_it(found)) {
+            return Ok(owner_state(&found));
         }
-        // The cache may not have seen it yet: only the server can say that it is gone.
-        let collection = self.calls.of_type::<Meta>(watched.kind.resource());
+        // The cache may not have received it yet; only the server knows that it is absent.
+        let collection = self.calls.of_type::<ObjectMetadata>(monitor.kind.resource());
         match collection.get(&key).await?.filter(is_it) {
-            Some(found) => Ok(state_of(&found)),
+            Some(found) => Ok(owner_state(&found)),
             None => {
-                self.absent.insert(&owner.uid);
-                Ok(Owner::Absent)
+                self.absent_owners.insert(&owner.uid);
+                Ok(OwnerState::Absent)
             }
         }
     }
 }
 
-fn state_of(owner: &Meta) -> Owner {
-    if is_waiting(owner) { Owner::Waiting } else { Owner::Solid }
+fn owner_state(owner: &ObjectMetadata) -> OwnerState {
+    if waits_for_dependents(owner) { OwnerState::Waiting } else { OwnerState::Solid }
 }
 
-fn is_waiting(object: &Meta) -> bool {
+fn waits_for_dependents(object: &ObjectMetadata) -> bool {
     object.metadata.deletion_timestamp.is_some()
         && object.metadata.finalizers.iter().flatten().any(|known| known == FOREGROUND)
 }
 
-fn dependent_of(owner: &Meta, dependent: &Meta) -> Dependent {
+fn dependent_state(owner: &ObjectMetadata, dependent: &ObjectMetadata) -> DependentState {
     let mut references = dependent.metadata.owner_references.iter().flatten();
     let blocks =
         references.any(|it| it.uid == owner.uid() && it.block_owner_deletion == Some(true));
-    Dependent { blocks, waits: is_waiting(dependent) }
+    DependentState { blocks, waits: waits_for_dependents(dependent) }
 }
 
-/// That it is gone already is as good; a conflict is not: it is judged again.
-fn harmless<T>(written: Result<T, Error>) -> Result<(), Error> {
+/// A missing object is not an error. A conflict is: the object is examined again.
+fn ignore_not_found<T>(written: Result<T, Error>) -> Result<(), Error> {
     match written {
         Err(error) if error.is_not_found() => Ok(()),
         written => written.map(drop),
     }
 }
 
-fn options(object: &Meta, how: Propagation) -> Value {
+fn options(object: &ObjectMetadata, how: Propagation) -> Value {
     json!({
         "propagationPolicy": how.as_str(),
         "preconditions": {
@@ -372,18 +388,18 @@ fn options(object: &Meta, how: Propagation) -> Value {
     })
 }
 
-fn with_version(object: &Meta, mut metadata: Value) -> Value {
+fn with_version(object: &ObjectMetadata, mut metadata: Value) -> Value {
     metadata["resourceVersion"] = object.resource_version().text().into();
     json!({ "metadata": metadata })
 }
 
-fn without_owners(object: &Meta, lost: &[String]) -> Value {
+fn without_owners(object: &ObjectMetadata, lost: &[String]) -> Value {
     let owners = object.metadata.owner_references.iter().flatten();
     let left: Vec<_> = owners.filter(|owner| !lost.contains(&owner.uid)).collect();
     with_version(object, json!({ "ownerReferences": left }))
 }
 
-fn unblocked(object: &Meta) -> Value {
+fn without_blocking_owners(object: &ObjectMetadata) -> Value {
     let mut owners = object.metadata.owner_references.clone().unwrap_or_default();
     for owner in &mut owners {
         owner.block_owner_deletion = Some(false);
@@ -391,7 +407,7 @@ fn unblocked(object: &Meta) -> Value {
     with_version(object, json!({ "ownerReferences": owners }))
 }
 
-fn without_finalizer(object: &Meta, name: &str) -> Value {
+fn without_finalizer(object: &ObjectMetadata, name: &str) -> Value {
     let finalizers = object.metadata.finalizers.iter().flatten();
     let left: Vec<_> = finalizers.filter(|known| *known != name).collect();
     with_version(object, json!({ "finalizers": left }))

@@ -1,8 +1,8 @@
-//! Jobs: pods that run to their end, so many times.
+//! The Job controller: runs pods to completion.
 //!
 //! River: Jobs and pods → **job** → pods and a status.
-//! Promise: each pod counts once, by its finalizer, whatever is killed in between (`plan`); a pod of
-//! a Job that is gone is let go.
+//! Promise: each pod is counted once, whenever the process is killed, by means of its finalizer
+//! (`plan`). Pods of a deleted Job lose the finalizer.
 
 mod indexes;
 mod policy;
@@ -19,18 +19,20 @@ use k8s_openapi::api::batch::v1::{Job, JobStatus};
 use k8s_openapi::api::core::v1 as core;
 use serde_json::{Value, json};
 
-use crate::burst::{BURST_MAX, namespace_ends, slow_start};
 use crate::cluster::{Cluster, Pods};
 use crate::difference::difference;
-use crate::ownership::{Claims, after, controller_of, selector};
+use crate::ownership::{ControllerRefManager, controller_of, requeue_or_fail, selector};
 use crate::pod::Pod;
-use crate::template::pod_of;
+use crate::slow_start::{BURST_MAX, is_namespace_terminating, slow_start_batch};
+use crate::template::pod_from_template;
 
-use self::plan::{COMPLETION_INDEX, INDEX_FAILURES, Plan, TRACKING, finished, is_tracked, plan};
+use self::plan::{
+    COMPLETION_INDEX, INDEX_FAILURE_COUNT, JobPlan, TRACKING_FINALIZER, finished, is_tracked, plan,
+};
 
 const WORKERS: usize = 4;
-/// Another controller was asked to look after the Job.
-const OURSELVES: &str = "kubernetes.io/job-controller";
+/// The value of `spec.managedBy` for this controller; Jobs with another value are ignored.
+const JOB_CONTROLLER: &str = "kubernetes.io/job-controller";
 
 pub(crate) fn prepare(cluster: &Cluster) -> Result<Prepared, Error> {
     let (jobs, pods) = (cluster.informer::<Job>()?, cluster.pods()?);
@@ -42,7 +44,7 @@ pub(crate) fn prepare(cluster: &Cluster) -> Result<Prepared, Error> {
         .with(runner))
 }
 
-/// The Job that controls a pod, by name: it may be gone.
+/// The Job that controls a pod, by name; it may not exist.
 fn job_of(pod: &Pod) -> Option<Key> {
     let owner = controller_of(&pod.metadata).filter(|owner| owner.kind == "Job")?;
     Some(Key::namespaced(pod.namespace().unwrap_or_default(), &owner.name))
@@ -57,17 +59,17 @@ struct Jobs {
 impl Reconcile<Job> for Jobs {
     async fn reconcile(&self, job: Arc<Job>, cx: Context) -> Result<Next, Failure> {
         let manager = job.spec.as_ref().and_then(|spec| spec.managed_by.as_deref());
-        if manager.is_some_and(|manager| manager != OURSELVES) {
+        if manager.is_some_and(|manager| manager != JOB_CONTROLLER) {
             return Ok(Next::Done);
         }
         let selector = selector(job.spec.as_ref().and_then(|spec| spec.selector.as_ref()));
         let selector = selector.map_err(Failure::terminal)?;
         let pods = match self.claim(&job, &selector, &cx).await {
             Ok(pods) => pods,
-            Err(error) => return after(error),
+            Err(error) => return requeue_or_fail(error),
         };
         let plan = plan(&job, &pods, self.clock.now());
-        if plan.expired {
+        if plan.is_expired {
             let options = json!({
                 "propagationPolicy": "Foreground", "preconditions": { "uid": job.uid() },
             });
@@ -82,15 +84,15 @@ impl Reconcile<Job> for Jobs {
         for pod in &plan.release {
             release(pod, &cx).await?;
         }
-        match (failure, plan.again) {
-            (Some(error), _) => after(error),
+        match (failure, plan.next_check) {
+            (Some(error), _) => requeue_or_fail(error),
             _ if more => Ok(Next::Again),
             (None, Some(wait)) => Ok(Next::After(wait)),
             (None, None) => Ok(Next::Done),
         }
     }
 
-    /// Pods of a Job that is gone are nobody's to count.
+    /// Pods of a deleted Job are not counted any more.
     async fn gone(&self, key: Key, _: Option<Arc<Job>>, cx: Context) -> Result<Next, Failure> {
         for pod in self.by_job.get(&key).iter().filter(|pod| is_tracked(pod)) {
             release(pod, &cx).await?;
@@ -109,22 +111,22 @@ impl Jobs {
         let mut candidates = self.by_job.get(&job.key());
         for stray in candidates.iter().filter(|pod| pod.controller_uid() != Some(job.uid())) {
             if is_tracked(stray) {
-                release(stray, cx).await?; // of an earlier Job of the same name
+                release(stray, cx).await?; // belongs to an earlier Job of this name
             }
         }
         candidates.extend(self.pods.orphans.get(job.namespace().unwrap_or_default()));
-        let claims = Claims { owner: job, selector, cx };
-        claims.settle::<Pod, core::Pod>(candidates).await
+        let refs = ControllerRefManager { owner: job, selector, cx };
+        refs.claim::<Pod, core::Pod>(candidates).await
     }
 }
 
-/// Creates and deletes; answers the first failure.
-async fn carry_out(job: &Job, plan: &Plan, cx: &Context) -> Option<Error> {
+/// Creates and deletes pods; returns the first failure.
+async fn carry_out(job: &Job, plan: &JobPlan, cx: &Context) -> Option<Error> {
     let pods = &cx.of::<core::Pod>();
     let failures = &plan.failures;
     let create = |index: Option<i32>| async move { pods.create(&pod(job, index, failures)).await };
-    let (created, failed) = slow_start(plan.create.clone(), create).await;
-    let failed = failed.filter(|error| !namespace_ends(error));
+    let (created, failed) = slow_start_batch(plan.create.clone(), create).await;
+    let failed = failed.filter(|error| !is_namespace_terminating(error));
     for pod in created {
         cx.normal(job, "SuccessfulCreate", format_args!("Created pod: {}", pod.name()));
     }
@@ -138,32 +140,32 @@ async fn carry_out(job: &Job, plan: &Plan, cx: &Context) -> Option<Error> {
             deleted => deleted.map(|_| Some(pod)),
         }
     };
-    for pod in &plan.dismiss {
-        // Without the finalizer its end does not count as a failure.
+    for pod in &plan.delete_uncounted {
+        // Without the finalizer, its termination does not count as a failure.
         if let Err(error) = release(pod, cx).await {
             return Some(error);
         }
     }
-    let doomed = plan.dismiss.iter().chain(&plan.abort).cloned().collect();
-    let (deleted, not_deleted) = slow_start(doomed, delete).await;
+    let doomed = plan.delete_uncounted.iter().chain(&plan.delete_failed).cloned().collect();
+    let (deleted, not_deleted) = slow_start_batch(doomed, delete).await;
     for pod in deleted.into_iter().flatten() {
         cx.normal(job, "SuccessfulDelete", format_args!("Deleted pod: {}", pod.name()));
     }
     failed.or(not_deleted)
 }
 
-/// A pod of a Job, for one of its indexes if it has some; it knows how often that has failed.
+/// A pod of a Job. With an index, it carries the index and the number of the index's failures.
 fn pod(job: &Job, index: Option<i32>, failures: &BTreeMap<i32, i32>) -> core::Pod {
     let template = job.spec.as_ref().map(|spec| spec.template.clone()).unwrap_or_default();
-    let mut pod = pod_of(job, &template);
-    pod.metadata.finalizers.get_or_insert_default().push(TRACKING.to_owned());
+    let mut pod = pod_from_template(job, &template);
+    pod.metadata.finalizers.get_or_insert_default().push(TRACKING_FINALIZER.to_owned());
     let Some(index) = index else { return pod };
     let (name, text) = (job.name(), index.to_string());
     pod.metadata.generate_name = Some(format!("{name}-{index}-"));
     let annotations = pod.metadata.annotations.get_or_insert_default();
     annotations.insert(COMPLETION_INDEX.to_owned(), text.clone());
     if let Some(count) = failures.get(&index) {
-        annotations.insert(INDEX_FAILURES.to_owned(), count.to_string());
+        annotations.insert(INDEX_FAILURE_COUNT.to_owned(), count.to_string());
     }
     pod.metadata.labels.get_or_insert_default().insert(COMPLETION_INDEX.to_owned(), text);
     if let Some(spec) = &mut pod.spec {
@@ -176,7 +178,7 @@ fn pod(job: &Job, index: Option<i32>, failures: &BTreeMap<i32, i32>) -> core::Po
     pod
 }
 
-/// The index, where programs look for it.
+/// The environment variable with the completion index.
 fn index_variable() -> core::EnvVar {
     let field_path = format!("metadata.labels['{COMPLETION_INDEX}']");
     core::EnvVar {
@@ -189,24 +191,25 @@ fn index_variable() -> core::EnvVar {
     }
 }
 
-/// Takes our finalizer off a pod.
+/// Removes the tracking finalizer from a pod.
 async fn release(pod: &Pod, cx: &Context) -> Result<(), Error> {
     if !is_tracked(pod) {
         return Ok(());
     }
     let finalizers = pod.metadata.finalizers.iter().flatten();
-    let left: Vec<&String> = finalizers.filter(|finalizer| *finalizer != TRACKING).collect();
+    let left: Vec<&String> =
+        finalizers.filter(|finalizer| *finalizer != TRACKING_FINALIZER).collect();
     let patch = json!({
         "metadata": { "resourceVersion": pod.resource_version().text(), "finalizers": left },
     });
     match cx.of::<core::Pod>().merge(&pod.key(), &patch).await {
-        // Gone, or changed: the change that was quicker is on its way and starts this again.
+        // Deleted or changed; a change starts another reconcile.
         Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
         written => written.map(drop),
     }
 }
 
-/// Writes what changed of the status; whether it is written now.
+/// Writes the changed fields of the status; returns whether it is up to date.
 async fn write_status(job: &Job, after: &JobStatus, cx: &Context) -> Result<bool, Error> {
     let before = job.status.clone().unwrap_or_default();
     let Some(status) = difference(&before, after) else { return Ok(true) };
@@ -216,7 +219,7 @@ async fn write_status(job: &Job, after: &JobStatus, cx: &Context) -> Result<bool
     });
     match cx.of::<Job>().merge_status(&job.key(), &patch).await {
         Ok(written) => {
-            tell(job, &written, cx);
+            record_events(job, &written, cx);
             Ok(true)
         }
         Err(error) if error.is_conflict() => Ok(false),
@@ -225,8 +228,8 @@ async fn write_status(job: &Job, after: &JobStatus, cx: &Context) -> Result<bool
     }
 }
 
-/// Events for what changed.
-fn tell(before: &Job, after: &Job, cx: &Context) {
+/// Records events for changed conditions.
+fn record_events(before: &Job, after: &Job, cx: &Context) {
     if let (None, Some(end)) = (finished(before), finished(after)) {
         let reason = end.reason.as_deref().unwrap_or_default();
         match end.type_.as_str() {

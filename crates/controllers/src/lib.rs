@@ -1,10 +1,10 @@
-//! Reconcilers, a scheduler and simulated nodes, on the informer stack alone.
+//! Reconcilers, a scheduler and simulated nodes, built on the informer stack alone.
 //!
-//! River: work queue → **reconciler** → the next write. Nothing here reaches behind the API: the
-//! crate depends on `headwater-client` (and on the words of `headwater-api`), so every controller
-//! runs against any cluster.
+//! River: work queue → **reconciler** → the next write. Controllers use only the public API: the
+//! crate depends on `headwater-client` (and on types of `headwater-api`), so every controller runs
+//! against any cluster.
 //!
-//! # The seam: how a controller joins
+//! # Adding a controller
 //!
 //! A controller is a module with one function
 //!
@@ -12,18 +12,18 @@
 //! pub(crate) fn prepare(cluster: &Cluster) -> Result<Prepared, headwater_client::Error>
 //! ```
 //!
-//! and one row in [`roster`]. `prepare` opens informers through [`Cluster`] (one factory for the
-//! whole process, so two controllers that ask for the same share it) and answers either
-//! `Controller::new(NAME, &informer)….with(reconcile)` or, for what has a loop of its own,
-//! `Prepared::custom(NAME, |env| async …)`. It is given everything else when it runs: calls, a
-//! recorder, leadership, stop.
+//! and one row in [`registry`]. `prepare` opens informers through [`Cluster`] (one factory per
+//! process, so two controllers that need the same informer share it) and returns either
+//! `Controller::new(NAME, &informer)….with(reconcile)` or, for a controller with its own loop,
+//! `Prepared::custom(NAME, |env| async …)`. The manager passes everything else when it runs: calls,
+//! a recorder, leadership, stop.
 //!
-//! Pods are many, so they are not kept as the full type but as [`pod::Pod`], a projection with the
-//! fields that controllers read; take it from [`Cluster::pods`], which also has the indexes by
-//! node and by owner. Writes go through the typed `k8s_openapi` objects or merge patches. All
-//! other kinds are few: `cluster.informer::<Deployment>()` holds them typed.
+//! A cluster has many pods, so they are cached as [`pod::Pod`], a projection with the fields that
+//! controllers read. [`Cluster::pods`] returns the informer and its indexes by node and by owner.
+//! All other kinds are cached with their full type: `cluster.informer::<Deployment>()`. Writes use
+//! full `k8s_openapi` objects or merge patches.
 //!
-//! Decisions are pure functions with table tests; `reconcile` reads, decides, writes.
+//! Decisions are pure functions with table tests; `reconcile` reads, decides and writes.
 #![warn(missing_docs)]
 #![cfg_attr(
     test,
@@ -32,29 +32,30 @@
 
 pub mod pod;
 pub mod cluster;
-pub mod roster;
+pub mod registry;
 pub mod run;
+mod time;
+mod difference;
+mod ownership;
+mod template;
+mod slow_start;
+mod deletion_order;
+mod toleration;
+mod discovery;
 pub mod scheduler;
 pub mod nodes;
-mod ownership;
-mod difference;
-mod burst;
-mod moment;
-mod template;
-mod rank;
 mod replicaset;
 mod deployment;
-mod census;
+mod job;
 mod namespace;
 mod garbage;
 mod serviceaccount;
 mod endpointslice;
-mod job;
 mod disruption;
 mod nodelifecycle;
 #[cfg(test)]
 mod fixture;
 
 pub use cluster::Cluster;
-pub use roster::Selected;
+pub use registry::ControllerSelection;
 pub use run::{Options, run};

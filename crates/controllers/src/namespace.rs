@@ -1,8 +1,8 @@
-//! Namespaces: when one is deleted its content goes first, of every kind there is.
+//! The namespace controller: deletes the content of a terminating namespace, then the namespace.
 //!
 //! River: namespaces and the metadata of every kind → **namespace** → deletes, then `/finalize`.
-//! Promise: a namespace goes only after the server itself said, kind by kind, that nothing is left
-//! in it; since nothing can be created in a namespace that ends, nothing is left behind.
+//! Promise: a namespace is deleted only after the server has confirmed, resource by resource, that
+//! it is empty. The server rejects creates in a terminating namespace, so nothing is left behind.
 
 mod conditions;
 
@@ -23,19 +23,19 @@ use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::core::DynamicObject;
 use serde_json::json;
 
-use crate::census::{self, Id, Kind, Meta};
 use crate::cluster::Cluster;
+use crate::discovery::{self, DeletableResource, GroupKind, ObjectMetadata};
 
-use self::conditions::{Content, Remaining, Trouble, conditions};
+use self::conditions::{DeletionErrors, NamespaceContent, RemainingObjects, conditions};
 
 const WORKERS: usize = 4;
-/// Kinds that are looked at or cleared at the same time.
-const AT_ONCE: usize = 8;
-/// Changes of what is left wake a namespace up; this is for those that nobody tells.
-const LOOK_AGAIN: Duration = Duration::from_secs(5);
-const SYNC: Duration = Duration::from_secs(30);
-/// The finalizer of namespaces that is ours.
-const OURS: &str = "kubernetes";
+/// Resources that are deleted concurrently.
+const CONCURRENT_RESOURCES: usize = 8;
+/// Changes of remaining objects trigger a reconcile; this covers changes that no watch reports.
+const RECHECK_INTERVAL: Duration = Duration::from_secs(5);
+const SYNC_TIMEOUT: Duration = Duration::from_secs(30);
+/// The finalizer of this controller.
+const KUBERNETES_FINALIZER: &str = "kubernetes";
 
 pub(crate) fn prepare(cluster: &Cluster) -> Result<Prepared, Error> {
     let namespaces = cluster.informer::<Namespace>()?;
@@ -54,18 +54,18 @@ struct Namespaces {
     factory: Factory,
     namespaces: Informer<Namespace>,
     handle: ControllerHandle<Namespace>,
-    /// The kinds that are watched; opened when the first namespace ends.
-    watched: Mutex<BTreeMap<Id, (Informer<Meta>, WatchId)>>,
+    /// The watched resources; opened when the first namespace terminates.
+    watched: Mutex<BTreeMap<GroupKind, (Informer<ObjectMetadata>, WatchId)>>,
     clock: Arc<dyn Clock>,
 }
 
-/// A kind whose objects live in namespaces, and its objects.
-struct Place {
-    kind: Kind,
-    objects: Informer<Meta>,
+/// A namespaced resource and the informer of its objects.
+struct NamespacedResource {
+    kind: DeletableResource,
+    objects: Informer<ObjectMetadata>,
 }
 
-impl Place {
+impl NamespacedResource {
     fn name(&self) -> String {
         let resource = self.kind.resource();
         match resource.group.as_str() {
@@ -74,8 +74,8 @@ impl Place {
         }
     }
 
-    fn remaining(&self, namespace: &str) -> Remaining {
-        let mut left = Remaining::default();
+    fn remaining(&self, namespace: &str) -> RemainingObjects {
+        let mut left = RemainingObjects::default();
         for (_, object) in self.objects.snapshot().in_namespace(namespace) {
             left.objects += 1;
             left.alive += usize::from(object.metadata.deletion_timestamp.is_none());
@@ -89,98 +89,104 @@ impl Place {
 
 /// What a pass over a namespace does.
 #[derive(Debug, PartialEq, Eq)]
-enum Plan {
-    /// Delete what is alive of these kinds.
-    Clear(Vec<String>),
-    /// Everything is deleted and takes its time.
+enum DeletionPlan {
+    /// Delete the live objects of these resources.
+    Delete(Vec<String>),
+    /// Everything is being deleted; wait.
     Wait,
-    /// The caches know of nothing: ask the server, kind by kind.
+    /// The caches are empty: confirm with the server, resource by resource.
     Confirm,
 }
 
-/// Pods go first: whatever else there is may be needed until they have ended.
-fn plan(content: &Content) -> Plan {
+/// Pods are deleted first: they may need the other objects until they have terminated.
+fn plan(content: &NamespaceContent) -> DeletionPlan {
     let has = |name: &str| content.get(name).is_some_and(|left| left.objects > 0);
     let counts = |name: &str| !has("pods") || name == "pods";
     let alive = content.iter().filter(|(name, left)| left.alive > 0 && counts(name));
     let alive: Vec<String> = alive.map(|(name, _)| name.clone()).collect();
     match alive.is_empty() {
-        false => Plan::Clear(alive),
-        true if content.values().any(|left| left.objects > 0) => Plan::Wait,
-        true => Plan::Confirm,
+        false => DeletionPlan::Delete(alive),
+        true if content.values().any(|left| left.objects > 0) => DeletionPlan::Wait,
+        true => DeletionPlan::Confirm,
     }
 }
 
 impl Reconcile<Namespace> for Namespaces {
     async fn reconcile(&self, namespace: Arc<Namespace>, cx: Context) -> Result<Next, Failure> {
         let spec = namespace.spec.clone().unwrap_or_default();
-        let is_ours = spec.finalizers.iter().flatten().any(|name| name == OURS);
+        let is_ours = spec.finalizers.iter().flatten().any(|name| name == KUBERNETES_FINALIZER);
         if namespace.metadata.deletion_timestamp.is_none() || !is_ours {
             return Ok(Next::Done);
         }
-        let places = match self.places().await {
-            Ok(places) => places,
+        let resources = match self.resources().await {
+            Ok(resources) => resources,
             Err(error) => {
                 let why = error.to_string();
-                let trouble = Trouble { discovery: Some(&why), deletion: None };
-                self.tell(&namespace, &Content::new(), &trouble, &cx).await?;
+                let errors = DeletionErrors { discovery: Some(&why), deletion: None };
+                self.write_conditions(&namespace, &NamespaceContent::new(), &errors, &cx).await?;
                 return Err(error.into());
             }
         };
         let name = namespace.name();
-        let content: Content =
-            places.iter().map(|place| (place.name(), place.remaining(name))).collect();
-        let cleared = match plan(&content) {
-            Plan::Wait => Ok(1),
-            Plan::Clear(kinds) => {
-                let alive = places.iter().filter(|place| kinds.contains(&place.name())).collect();
-                clear(alive, name, &cx).await
+        let content: NamespaceContent =
+            resources.iter().map(|resource| (resource.name(), resource.remaining(name))).collect();
+        let deleted = match plan(&content) {
+            DeletionPlan::Wait => Ok(1),
+            DeletionPlan::Delete(kinds) => {
+                let alive =
+                    resources.iter().filter(|resource| kinds.contains(&resource.name())).collect();
+                delete_content(alive, name, &cx).await
             }
-            Plan::Confirm => clear(places.iter().collect(), name, &cx).await,
+            DeletionPlan::Confirm => delete_content(resources.iter().collect(), name, &cx).await,
         };
-        let why = cleared.as_ref().err().map(ToString::to_string);
-        let trouble = Trouble { discovery: None, deletion: why.as_deref() };
-        self.tell(&namespace, &content, &trouble, &cx).await?;
-        let left = cleared?;
-        if plan(&content) == Plan::Confirm && left == 0 {
+        let why = deleted.as_ref().err().map(ToString::to_string);
+        let errors = DeletionErrors { discovery: None, deletion: why.as_deref() };
+        self.write_conditions(&namespace, &content, &errors, &cx).await?;
+        let left = deleted?;
+        if plan(&content) == DeletionPlan::Confirm && left == 0 {
             finalize(name, &cx).await?;
             return Ok(Next::Done);
         }
-        Ok(Next::After(LOOK_AGAIN))
+        Ok(Next::After(RECHECK_INTERVAL))
     }
 }
 
 impl Namespaces {
-    /// Every kind of namespaced objects, watched and synced.
-    async fn places(&self) -> Result<Vec<Place>, Error> {
-        let kinds = census::kinds(self.factory.client()).await?;
-        let kinds: Vec<(Id, Kind)> =
+    /// Every namespaced resource, watched and synced.
+    async fn resources(&self) -> Result<Vec<NamespacedResource>, Error> {
+        let kinds = discovery::deletable_resources(self.factory.client()).await?;
+        let kinds: Vec<(GroupKind, DeletableResource)> =
             kinds.into_iter().filter(|(_, kind)| kind.namespaced).collect();
         self.unwatch(&kinds).await?;
-        let mut places = Vec::with_capacity(kinds.len());
+        let mut resources = Vec::with_capacity(kinds.len());
         for (id, kind) in kinds {
             let objects = self.watch(&id, &kind).await?;
-            places.push(Place { kind, objects });
+            resources.push(NamespacedResource { kind, objects });
         }
-        let synced = places.iter().map(|place| place.objects.synced());
+        let synced = resources.iter().map(|resource| resource.objects.synced());
         let synced = futures::future::try_join_all(synced);
-        match tokio::time::timeout(SYNC, synced).await {
-            Ok(synced) => synced.map(|_| places),
-            Err(_) => {
-                Err(Error::Timeout { what: "the first look at all kinds".into(), after: SYNC })
-            }
+        match tokio::time::timeout(SYNC_TIMEOUT, synced).await {
+            Ok(synced) => synced.map(|_| resources),
+            Err(_) => Err(Error::Timeout {
+                what: "the sync of all namespaced resources".into(),
+                after: SYNC_TIMEOUT,
+            }),
         }
     }
 
-    /// The objects of a kind; changes of those in namespaces that end wake the namespace up.
-    async fn watch(&self, id: &Id, kind: &Kind) -> Result<Informer<Meta>, Error> {
+    /// The informer of a resource; changes in terminating namespaces trigger a reconcile.
+    async fn watch(
+        &self,
+        id: &GroupKind,
+        kind: &DeletableResource,
+    ) -> Result<Informer<ObjectMetadata>, Error> {
         let known = self.watched.lock().expect("no code panics while it is held").get(id).cloned();
         if let Some((known, _)) = known {
             return Ok(known);
         }
-        let objects = kind.objects(&self.factory)?;
+        let objects = kind.informer(&self.factory)?;
         let namespaces = self.namespaces.clone();
-        let ending = move |object: &Meta| {
+        let ending = move |object: &ObjectMetadata| {
             let key = Key::cluster(object.namespace()?);
             let namespace = namespaces.store().get(&key)?;
             namespace.metadata.deletion_timestamp.is_some().then_some(key)
@@ -191,17 +197,17 @@ impl Namespaces {
         Ok(objects)
     }
 
-    /// Forgets kinds that the server does not have any more, or has in another version.
-    async fn unwatch(&self, kinds: &[(Id, Kind)]) -> Result<(), Error> {
-        let gone: Vec<(Informer<Meta>, WatchId)> = {
+    /// Stops watching resources that the server no longer serves, or serves in another version.
+    async fn unwatch(&self, kinds: &[(GroupKind, DeletableResource)]) -> Result<(), Error> {
+        let gone: Vec<(Informer<ObjectMetadata>, WatchId)> = {
             let mut watched = self.watched.lock().expect("no code panics while it is held");
-            let is_served = |id: &Id, objects: &Informer<Meta>| {
+            let is_served = |id: &GroupKind, objects: &Informer<ObjectMetadata>| {
                 kinds
                     .iter()
                     .any(|(known, kind)| known == id && kind.resource() == *objects.resource())
             };
             let gone = watched.iter().filter(|(id, (objects, _))| !is_served(id, objects));
-            let gone: Vec<Id> = gone.map(|(id, _)| id.clone()).collect();
+            let gone: Vec<GroupKind> = gone.map(|(id, _)| id.clone()).collect();
             gone.iter().filter_map(|id| watched.remove(id)).collect()
         };
         for (_, watch) in gone {
@@ -210,17 +216,17 @@ impl Namespaces {
         Ok(())
     }
 
-    /// Writes the conditions, if they say something new.
-    async fn tell(
+    /// Writes the conditions if they changed.
+    async fn write_conditions(
         &self,
         namespace: &Namespace,
-        content: &Content,
-        trouble: &Trouble<'_>,
+        content: &NamespaceContent,
+        errors: &DeletionErrors<'_>,
         cx: &Context,
     ) -> Result<(), Error> {
         let status = namespace.status.clone().unwrap_or_default();
         let before: Vec<NamespaceCondition> = status.conditions.unwrap_or_default();
-        let after = conditions(&before, content, trouble, self.clock.now());
+        let after = conditions(&before, content, errors, self.clock.now());
         if after == before {
             return Ok(());
         }
@@ -235,35 +241,49 @@ impl Namespaces {
     }
 }
 
-/// Deletes all objects of some kinds in a namespace; answers how many the server still had.
-async fn clear(places: Vec<&Place>, namespace: &str, cx: &Context) -> Result<usize, Error> {
-    let each: Vec<_> = places.into_iter().map(|place| clear_kind(place, namespace, cx)).collect();
-    let counts: Vec<usize> = stream::iter(each).buffer_unordered(AT_ONCE).try_collect().await?;
+/// Deletes all objects of some resources in a namespace; returns how many the server still had.
+async fn delete_content(
+    resources: Vec<&NamespacedResource>,
+    namespace: &str,
+    cx: &Context,
+) -> Result<usize, Error> {
+    let each: Vec<_> =
+        resources.into_iter().map(|resource| delete_resource(resource, namespace, cx)).collect();
+    let counts: Vec<usize> =
+        stream::iter(each).buffer_unordered(CONCURRENT_RESOURCES).try_collect().await?;
     Ok(counts.into_iter().sum())
 }
 
-async fn clear_kind(place: &Place, namespace: &str, cx: &Context) -> Result<usize, Error> {
-    if !place.kind.deletes_collections {
-        return clear_one_by_one(place, namespace, cx).await;
+async fn delete_resource(
+    resource: &NamespacedResource,
+    namespace: &str,
+    cx: &Context,
+) -> Result<usize, Error> {
+    if !resource.kind.deletes_collections {
+        return delete_one_by_one(resource, namespace, cx).await;
     }
     let client = cx.calls().kube_client();
-    let all = Api::<DynamicObject>::namespaced_with(client, namespace, &place.kind.api);
+    let all = Api::<DynamicObject>::namespaced_with(client, namespace, &resource.kind.api);
     let deleted = all.delete_collection(&DeleteParams::background(), &ListParams::default()).await;
     match deleted.map_err(Error::from) {
-        // A server that does not say what it deleted leaves it to the cache.
+        // If the server does not return the deleted objects, the cache provides the count.
         Ok(deleted) => Ok(match deleted.left() {
             Some(list) => list.items.len(),
-            None => place.remaining(namespace).objects,
+            None => resource.remaining(namespace).objects,
         }),
-        // The kind went away in between, and its objects with it.
+        // The resource is no longer served, so its objects are deleted too.
         Err(error) if error.is_not_found() => Ok(0),
         Err(error) => Err(error),
     }
 }
 
-async fn clear_one_by_one(place: &Place, namespace: &str, cx: &Context) -> Result<usize, Error> {
-    let collection = cx.calls().of_type::<Meta>(place.kind.resource());
-    let snapshot = place.objects.snapshot();
+async fn delete_one_by_one(
+    resource: &NamespacedResource,
+    namespace: &str,
+    cx: &Context,
+) -> Result<usize, Error> {
+    let collection = cx.calls().of_type::<ObjectMetadata>(resource.kind.resource());
+    let snapshot = resource.objects.snapshot();
     let mut count = 0;
     for (_, object) in snapshot.in_namespace(namespace) {
         count += 1;
@@ -274,15 +294,15 @@ async fn clear_one_by_one(place: &Place, namespace: &str, cx: &Context) -> Resul
     Ok(count)
 }
 
-/// Takes our finalizer off, as the server has the namespace now.
+/// Removes our finalizer from the server's current version of the namespace.
 async fn finalize(name: &str, cx: &Context) -> Result<(), Error> {
     let namespaces = Api::<Namespace>::all(cx.calls().kube_client());
     let Some(mut namespace) = namespaces.get_opt(name).await? else { return Ok(()) };
     if namespace.metadata.deletion_timestamp.is_none() {
-        return Ok(()); // another of the same name
+        return Ok(()); // another namespace has this name now
     }
     let spec = namespace.spec.get_or_insert_default();
-    spec.finalizers.get_or_insert_default().retain(|finalizer| finalizer != OURS);
+    spec.finalizers.get_or_insert_default().retain(|finalizer| finalizer != KUBERNETES_FINALIZER);
     let written =
         namespaces.replace_subresource("finalize", name, &PostParams::default(), &namespace).await;
     match written.map_err(Error::from) {
@@ -296,11 +316,15 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(content: &[(&str, usize, usize)], expected: Plan) {
-        let content: Content = content
+    fn check(content: &[(&str, usize, usize)], expected: DeletionPlan) {
+        let content: NamespaceContent = content
             .iter()
             .map(|(name, objects, alive)| {
-                let left = Remaining { objects: *objects, alive: *alive, ..Remaining::default() };
+                let left = RemainingObjects {
+                    objects: *objects,
+                    alive: *alive,
+                    ..RemainingObjects::default()
+                };
                 ((*name).to_owned(), left)
             })
             .collect();
@@ -309,16 +333,18 @@ mod tests {
 
     /// S10.5
     #[test]
-    fn pods_go_first_then_the_rest_and_emptiness_is_confirmed() {
-        let clear = |names: &[&str]| Plan::Clear(names.iter().map(|it| (*it).to_owned()).collect());
-        check(&[("pods", 2, 2), ("secrets", 1, 1)], clear(&["pods"]));
-        check(&[("pods", 2, 0), ("secrets", 1, 1)], Plan::Wait);
+    fn pods_are_deleted_before_other_objects_and_emptiness_is_confirmed() {
+        let delete = |names: &[&str]| {
+            DeletionPlan::Delete(names.iter().map(|it| (*it).to_owned()).collect())
+        };
+        check(&[("pods", 2, 2), ("secrets", 1, 1)], delete(&["pods"]));
+        check(&[("pods", 2, 0), ("secrets", 1, 1)], DeletionPlan::Wait);
         check(
             &[("pods", 0, 0), ("secrets", 1, 1), ("services", 2, 1)],
-            clear(&["secrets", "services"]),
+            delete(&["secrets", "services"]),
         );
-        check(&[("pods", 0, 0), ("widgets.example.com", 1, 0)], Plan::Wait);
-        check(&[("pods", 0, 0), ("secrets", 0, 0)], Plan::Confirm);
-        check(&[], Plan::Confirm);
+        check(&[("pods", 0, 0), ("widgets.example.com", 1, 0)], DeletionPlan::Wait);
+        check(&[("pods", 0, 0), ("secrets", 0, 0)], DeletionPlan::Confirm);
+        check(&[], DeletionPlan::Confirm);
     }
 }

@@ -1,12 +1,13 @@
-//! Nodes that fall silent: they become unknown, are tainted, and their pods are driven away.
+//! The node lifecycle controller: marks silent nodes unreachable, taints them and evicts their
+//! pods.
 //!
 //! River: nodes, their leases and pods → **nodelifecycle** → conditions, taints, deletes.
-//! Promise: silence is measured by our own clock from the renewals that we saw, so clocks that
-//! differ do no harm; a pod stays as long as it tolerates; while no node is ready nothing is driven
-//! away.
+//! Promise: silence is measured with our own clock from the last observed heartbeat, so clock skew
+//! between machines does not matter. A pod stays as long as its tolerations allow. While no node is
+//! ready, no pod is evicted.
 
 mod health;
-mod tolerance;
+mod eviction;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,27 +30,27 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use crate::cluster::{Cluster, Pods};
-use crate::moment;
-use crate::ownership::after;
+use crate::ownership::requeue_or_fail;
 use crate::pod::Pod;
+use crate::time;
 
-use self::health::{conditions, readiness, silent, taints};
-use self::tolerance::{Stay, stay};
+use self::eviction::{EvictionTime, eviction_time};
+use self::health::{conditions, readiness, taints, unknown_conditions};
 
 const WORKERS: usize = 4;
-const LEASES: &str = "kube-node-lease";
+const LEASE_NAMESPACE: &str = "kube-node-lease";
 
 pub(crate) fn prepare(cluster: &Cluster) -> Result<Prepared, Error> {
     let nodes = cluster.informer::<Node>()?;
     let leases = cluster.factory().informer::<Lease>().named("leases/nodes");
-    let leases = leases.namespace(LEASES).open()?;
+    let leases = leases.namespace(LEASE_NAMESPACE).open()?;
     let pods = cluster.pods()?;
     let controller = Controller::new("nodelifecycle", &nodes).workers(WORKERS);
-    let watch = Watch {
+    let watch = NodeLifecycle {
         nodes,
         leases: leases.clone(),
         pods: pods.clone(),
-        seen: Mutex::default(),
+        heartbeats: Mutex::default(),
         evicts: AtomicBool::new(true),
         requests: controller.requests(),
         grace: cluster.node_grace(),
@@ -57,12 +58,12 @@ pub(crate) fn prepare(cluster: &Cluster) -> Result<Prepared, Error> {
     };
     Ok(controller
         .watches(&leases, |lease: &Lease| [Key::cluster(lease.name())])
-        .watches_when(&pods.informer, placed(), |pod: &Pod| pod.node().map(Key::cluster))
+        .watches_when(&pods.informer, pod_assigned(), |pod: &Pod| pod.node().map(Key::cluster))
         .with(watch))
 }
 
-/// Passes pods that came to a node, or that tolerate something else than before.
-fn placed() -> Predicate<Pod> {
+/// Passes pods that were assigned to a node, or whose tolerations changed.
+fn pod_assigned() -> Predicate<Pod> {
     Predicate::new(|event: &Event<'_, Pod>| match event {
         Event::Updated { old, new } => {
             old.node() != new.node() || old.spec.tolerations != new.spec.tolerations
@@ -72,36 +73,36 @@ fn placed() -> Predicate<Pod> {
     })
 }
 
-struct Watch {
+struct NodeLifecycle {
     nodes: Informer<Node>,
     leases: Informer<Lease>,
     pods: Pods,
-    /// The last sign of life of each node, and when it was seen.
-    seen: Mutex<HashMap<String, (Sign, Instant)>>,
-    /// Whether pods are driven away: not while no node is ready.
+    /// The last heartbeat of each node, and when it was observed.
+    heartbeats: Mutex<HashMap<String, (Heartbeat, Instant)>>,
+    /// Whether pods are evicted: not while no node is ready.
     evicts: AtomicBool,
     requests: Requests,
     grace: Duration,
     clock: Arc<dyn Clock>,
 }
 
-/// What changes while a node lives.
+/// The values that change while a node is alive.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Sign {
+struct Heartbeat {
     renewed: Option<MicroTime>,
     heartbeat: Option<Time>,
 }
 
-impl Reconcile<Node> for Watch {
+impl Reconcile<Node> for NodeLifecycle {
     async fn reconcile(&self, node: Arc<Node>, cx: Context) -> Result<Next, Failure> {
         let now = self.clock.now();
-        let silence = self.silence(&node);
-        if silence.is_zero()
-            && let Some(conditions) = silent(&node, now)
+        let remaining_grace = self.remaining_grace(&node);
+        if remaining_grace.is_zero()
+            && let Some(conditions) = unknown_conditions(&node, now)
         {
-            return match self.declare_silent(&node, &conditions, &cx).await {
-                Ok(()) => Ok(Next::After(Duration::ZERO)), // with what the cache shows then
-                Err(error) => after(error),
+            return match self.mark_unreachable(&node, &conditions, &cx).await {
+                Ok(()) => Ok(Next::After(Duration::ZERO)), // continue with the updated cache
+                Err(error) => requeue_or_fail(error),
             };
         }
         let evicts = self.evicts().await?;
@@ -112,18 +113,18 @@ impl Reconcile<Node> for Watch {
             });
             return match cx.of::<Node>().merge(&node.key(), &patch).await {
                 Ok(_) => Ok(Next::After(Duration::ZERO)),
-                Err(error) => after(error),
+                Err(error) => requeue_or_fail(error),
             };
         }
-        let next = self.evict(&node, now, &cx).await?;
-        let watched = (!silence.is_zero()).then_some(silence);
+        let next = self.evict_pods(&node, now, &cx).await?;
+        let watched = (!remaining_grace.is_zero()).then_some(remaining_grace);
         Ok(next.into_iter().chain(watched).min().map_or(Next::Done, Next::After))
     }
 
-    /// Pods of a node that is gone will not end by themselves. The cache may just not have seen the
-    /// node yet, so the server is asked.
+    /// Deletes the pods of a deleted node, which no kubelet would terminate. The cache may not have
+    /// received the node yet, so the server must confirm that it does not exist.
     async fn gone(&self, key: Key, _: Option<Arc<Node>>, cx: Context) -> Result<Next, Failure> {
-        self.seen.lock().expect("no code panics while it is held").remove(key.name());
+        self.heartbeats.lock().expect("no code panics while it is held").remove(key.name());
         let pods = self.pods.by_node.get(key.name());
         if pods.is_empty() || cx.of::<Node>().get(&key).await?.is_some() {
             return Ok(Next::Done);
@@ -132,35 +133,35 @@ impl Reconcile<Node> for Watch {
             let options = json!({
                 "gracePeriodSeconds": 0, "preconditions": { "uid": pod.uid() },
             });
-            harmless(cx.of::<core::Pod>().delete_with(&pod.key(), &options).await)?;
+            ignore_missing(cx.of::<core::Pod>().delete_with(&pod.key(), &options).await)?;
         }
         Ok(Next::Done)
     }
 }
 
-impl Watch {
-    /// How long a node may still be silent.
-    fn silence(&self, node: &Node) -> Duration {
-        let lease = self.leases.store().get(&Key::namespaced(LEASES, node.name()));
+impl NodeLifecycle {
+    /// How long a node may remain silent.
+    fn remaining_grace(&self, node: &Node) -> Duration {
+        let lease = self.leases.store().get(&Key::namespaced(LEASE_NAMESPACE, node.name()));
         let spec = lease.and_then(|lease| lease.spec.clone()).unwrap_or_default();
         let ready = conditions(node).iter().find(|condition| condition.type_ == "Ready");
-        let sign = Sign {
+        let heartbeat = Heartbeat {
             renewed: spec.renew_time,
             heartbeat: ready.and_then(|ready| ready.last_heartbeat_time.clone()),
         };
-        // A node that renews more rarely says so in its lease.
+        // A node that renews less often has a longer lease duration.
         let promised = u64::try_from(spec.lease_duration_seconds.unwrap_or(0)).unwrap_or(0);
         let grace = self.grace.max(Duration::from_secs(promised));
-        let mut seen = self.seen.lock().expect("no code panics while it is held");
-        let known = seen.entry(node.name().to_owned());
-        let (last, at) = known.or_insert_with(|| (sign.clone(), Instant::now()));
-        if *last != sign {
-            (*last, *at) = (sign, Instant::now());
+        let mut heartbeats = self.heartbeats.lock().expect("no code panics while it is held");
+        let known = heartbeats.entry(node.name().to_owned());
+        let (last, at) = known.or_insert_with(|| (heartbeat.clone(), Instant::now()));
+        if *last != heartbeat {
+            (*last, *at) = (heartbeat, Instant::now());
         }
         grace.saturating_sub(at.elapsed())
     }
 
-    /// Whether pods are driven away now; when that changes, every node is looked at again.
+    /// Whether pods are evicted now; a change reconciles every node.
     async fn evicts(&self) -> Result<bool, Error> {
         let nodes = self.nodes.snapshot();
         let evicts = nodes.iter().any(|(_, node)| readiness(node) == "True");
@@ -170,7 +171,7 @@ impl Watch {
         Ok(evicts)
     }
 
-    async fn declare_silent(
+    async fn mark_unreachable(
         &self,
         node: &Node,
         conditions: &[core::NodeCondition],
@@ -183,7 +184,7 @@ impl Watch {
         cx.of::<Node>().merge_status(&node.key(), &patch).await?;
         let text = format!("Node {} status is now: NodeNotReady", node.name());
         cx.normal(node, "NodeNotReady", text);
-        // Nobody else says it of the pods: they must not get traffic any more.
+        // No kubelet updates the pods: they must not receive traffic any more.
         for pod in self.pods.by_node.get(node.name()).iter().filter(|pod| pod.is_ready()) {
             self.mark_unready(pod, cx).await?;
         }
@@ -203,8 +204,8 @@ impl Watch {
         write_conditions(&full, &conditions, cx).await
     }
 
-    /// Deletes the pods whose tolerance has ended; answers when the next one's will.
-    async fn evict(
+    /// Evicts the pods whose toleration has expired; returns when the next one expires.
+    async fn evict_pods(
         &self,
         node: &Node,
         now: Timestamp,
@@ -216,16 +217,18 @@ impl Watch {
         }
         let mut next: Option<Duration> = None;
         for pod in self.pods.by_node.get(node.name()).iter().filter(|pod| pod.is_active()) {
-            let Stay::Until(end) = stay(&taints, &pod.spec.tolerations, now) else { continue };
-            match moment::until(now, end) {
-                Duration::ZERO => self.drive_away(pod, cx).await?,
+            let EvictionTime::At(end) = eviction_time(&taints, &pod.spec.tolerations, now) else {
+                continue;
+            };
+            match time::until(now, end) {
+                Duration::ZERO => self.evict_pod(pod, cx).await?,
                 wait => next = Some(next.map_or(wait, |next| next.min(wait))),
             }
         }
         Ok(next)
     }
 
-    async fn drive_away(&self, pod: &Pod, cx: &Context) -> Result<(), Error> {
+    async fn evict_pod(&self, pod: &Pod, cx: &Context) -> Result<(), Error> {
         let pods = cx.of::<core::Pod>();
         if let Some(full) = pods.get(&pod.key()).await? {
             let status = full.status.clone().unwrap_or_default();
@@ -244,7 +247,7 @@ impl Watch {
         let text = format!("Marking for deletion Pod {}", pod.key());
         cx.normal(pod, "TaintManagerEviction", text);
         let options = json!({ "preconditions": { "uid": pod.uid() } });
-        harmless(pods.delete_with(&pod.key(), &options).await)
+        ignore_missing(pods.delete_with(&pod.key(), &options).await)
     }
 }
 
@@ -257,11 +260,11 @@ async fn write_conditions(
         "metadata": { "resourceVersion": pod.resource_version().text() },
         "status": { "conditions": conditions },
     });
-    harmless(cx.of::<core::Pod>().merge_status(&pod.key(), &patch).await)
+    ignore_missing(cx.of::<core::Pod>().merge_status(&pod.key(), &patch).await)
 }
 
-/// The pod is gone, or another one: as good.
-fn harmless<T>(written: Result<T, Error>) -> Result<(), Error> {
+/// Ignores that the pod was deleted or replaced.
+fn ignore_missing<T>(written: Result<T, Error>) -> Result<(), Error> {
     match written {
         Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
         written => written.map(drop),

@@ -1,20 +1,20 @@
-//! Simulated nodes: they say that they run what is bound to them.
+//! Simulated nodes: report that they run the pods that are bound to them.
 //!
 //! River: watch of pods and nodes → **simulated nodes** → status, leases, deletions.
-//! Promise: everything is decided from what the API server has, so a process that is killed at any
-//! point and started again goes on where the objects are; one informer of pods and one queue of
-//! timers serve all nodes, however many.
+//! Promise: every decision is based on objects of the API server, so a process that is killed at
+//! any point resumes after a restart. One informer of pods and one set of timers serve all nodes.
 //!
-//! Three small controllers share the work: `node` keeps the Node objects, `lease` renews the
-//! heartbeats, `kubelet` moves pods through their life. What a pod does and when is in `rules`.
+//! Three controllers share the work: `node` maintains the Node objects, `lease` renews the
+//! heartbeats, `kubelet` moves pods through their lifecycle. `rules` defines what a pod does and
+//! when.
 
 mod addresses;
 mod kubelet;
 mod lease;
-mod life;
+mod pod_lifecycle;
 mod node;
 pub mod rules;
-mod status;
+mod pod_status;
 mod timers;
 
 pub(crate) use self::kubelet::prepare as kubelet;
@@ -22,12 +22,12 @@ pub(crate) use self::lease::prepare as lease;
 pub(crate) use self::node::prepare as node;
 pub use self::rules::Rules;
 
-/// What the simulated nodes are like.
+/// The simulated nodes.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How many there are.
+    /// The number of nodes.
     pub count: usize,
-    /// What nodes have and how pods behave on them.
+    /// The capacity of nodes and the behaviour of pods on them.
     pub rules: Rules,
 }
 
@@ -37,9 +37,10 @@ impl Default for Options {
     }
 }
 
-/// Marks a Node object as one of ours.
+/// The label of a simulated Node.
 pub const SIMULATED: &str = "headwater.dev/simulated";
-/// On a Node: it stops renewing its lease and looking after its pods, as if its power was cut.
+/// The annotation that takes a Node offline: its lease is not renewed and its pods are not updated,
+/// as after a power failure.
 pub const OFFLINE: &str = "headwater.dev/offline";
 
 const PREFIX: &str = "node-";
@@ -49,11 +50,11 @@ pub(crate) fn name(number: usize) -> String {
     format!("{PREFIX}{number}")
 }
 
-/// The number of a simulated node, if it is one of `count`.
+/// The number of a simulated node, if it is below `count`.
 pub(crate) fn number(name: &str, count: usize) -> Option<usize> {
     let digits = name.strip_prefix(PREFIX)?;
     let number: usize = digits.parse().ok()?;
-    // "node-07" is somebody else's.
+    // `node-07` is not a simulated node.
     (number < count && digits == number.to_string()).then_some(number)
 }
 
@@ -62,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_simulated_node_is_known_by_its_name() {
+    fn a_simulated_node_is_recognized_by_its_name() {
         assert_eq!(number(&name(2), 3), Some(2));
         for other in ["node-3", "node-02", "node-", "node--1", "worker-1", "xnode-1"] {
             assert_eq!(number(other, 3), None, "{other}");

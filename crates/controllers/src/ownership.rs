@@ -1,8 +1,8 @@
-//! Ownership: which children an owner has, takes over, or lets go.
+//! Ownership: which objects a controller owns, adopts or releases.
 //!
-//! River: store → **ownership** → the decisions of every controller with children.
-//! Promise: a child has at most one controller, and only a patch that carries the child's version
-//! changes who that is; so two owners that want the same child cannot both get it.
+//! River: store → **ownership** → the decisions of every controller that owns objects.
+//! Promise: an object has at most one controller. Only a patch with the object's resourceVersion
+//! changes its controller, so two owners cannot both adopt the same object.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ use kube::core::ObjectMeta;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-/// The reference to an object's controller.
+/// The owner reference of an object's controller.
 pub(crate) fn controller_of(meta: &ObjectMeta) -> Option<&OwnerReference> {
     meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))
 }
 
-/// A reference that makes `owner` the controller of something.
+/// An owner reference that makes `owner` the controller.
 pub(crate) fn controller_reference<O: Resource<DynamicType = ()>>(owner: &O) -> OwnerReference {
     let (kind, meta) = (ResourceType::of::<O>(&()), owner.meta());
     OwnerReference {
@@ -50,56 +50,58 @@ pub(crate) fn selector(wanted: Option<&LabelSelector>) -> Result<Selector, Error
     equal.chain(others).collect::<Vec<_>>().join(",").parse()
 }
 
-/// What to do after a write that failed: that something was changed or deleted meanwhile is no
-/// failure, only news that has not come yet.
-pub(crate) fn after(error: Error) -> Result<Next, Failure> {
+/// The result after a failed write: requeue after a conflict or a 404, because the cache is about
+/// to receive the newer state; otherwise fail.
+pub(crate) fn requeue_or_fail(error: Error) -> Result<Next, Failure> {
     match error.is_conflict() || error.is_not_found() {
         true => Ok(Next::Again),
         false => Err(error.into()),
     }
 }
 
-/// What becomes of a child that an owner looks at.
+/// What a controller does with a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Claim {
-    /// It is the owner's.
+pub(crate) enum ClaimAction {
+    /// The owner controls it and its labels match.
     Keep,
-    /// It is nobody's and fits: the owner takes it.
+    /// It has no controller and its labels match: becomes owned.
     Adopt,
-    /// It is the owner's and does not fit any more: the owner lets go.
+    /// The owner controls it and its labels no longer match: the owner reference is removed.
     Release,
-    /// It is no business of this owner.
+    /// It belongs to another owner, or does not match.
     Ignore,
 }
 
-/// Decides about one child; `fits` says whether the owner's selector matches its labels.
-pub(crate) fn claim(owner: &ObjectMeta, child: &ObjectMeta, fits: bool) -> Claim {
-    let own_end = owner.deletion_timestamp.is_some();
+/// Decides about one candidate; `fits` is whether the owner's selector matches its labels.
+pub(crate) fn claim(owner: &ObjectMeta, child: &ObjectMeta, fits: bool) -> ClaimAction {
+    let is_owner_deleted = owner.deletion_timestamp.is_some();
     match controller_of(child) {
-        Some(controller) if Some(&controller.uid) != owner.uid.as_ref() => Claim::Ignore,
-        Some(_) if fits => Claim::Keep,
-        // What ends keeps what it has: the garbage collector decides about it.
-        Some(_) if own_end => Claim::Ignore,
-        Some(_) => Claim::Release,
-        None if fits && !own_end && child.deletion_timestamp.is_none() => Claim::Adopt,
-        None => Claim::Ignore,
+        Some(controller) if Some(&controller.uid) != owner.uid.as_ref() => ClaimAction::Ignore,
+        Some(_) if fits => ClaimAction::Keep,
+        // An owner that is being deleted releases nothing; the garbage collector takes over.
+        Some(_) if is_owner_deleted => ClaimAction::Ignore,
+        Some(_) => ClaimAction::Release,
+        None if fits && !is_owner_deleted && child.deletion_timestamp.is_none() => {
+            ClaimAction::Adopt
+        }
+        None => ClaimAction::Ignore,
     }
 }
 
-/// An owner that claims children of type `C`, which are written as `W`: the same type, or what `C`
-/// is a projection of.
-pub(crate) struct Claims<'a, O> {
+/// Claims objects of type `C` for an owner. They are written as `W`: the same type, or the full
+/// type of which `C` is a projection.
+pub(crate) struct ControllerRefManager<'a, O> {
     pub(crate) owner: &'a O,
     pub(crate) selector: &'a Selector,
     pub(crate) cx: &'a Context,
 }
 
-impl<O> Claims<'_, O>
+impl<O> ControllerRefManager<'_, O>
 where
     O: Resource<DynamicType = ()> + DeserializeOwned + Send + Sync + 'static,
 {
-    /// The candidates that are the owner's, after adopting and releasing.
-    pub(crate) async fn settle<C, W>(&self, candidates: Vec<Arc<C>>) -> Result<Vec<Arc<C>>, Error>
+    /// Adopts and releases candidates; returns those that the owner controls.
+    pub(crate) async fn claim<C, W>(&self, candidates: Vec<Arc<C>>) -> Result<Vec<Arc<C>>, Error>
     where
         C: Cached,
         W: Resource<DynamicType = ()> + DeserializeOwned + Send + Sync + 'static,
@@ -109,28 +111,30 @@ where
         for child in candidates {
             let meta = child.metadata();
             match claim(self.owner.meta(), &meta, self.selector.matches(&*child)) {
-                Claim::Keep => own.push(Arc::clone(&child)),
-                Claim::Ignore => {}
-                Claim::Adopt => {
+                ClaimAction::Keep => own.push(Arc::clone(&child)),
+                ClaimAction::Ignore => {}
+                ClaimAction::Adopt => {
                     let may = match may_adopt {
                         Some(may) => may,
                         None => *may_adopt.insert(self.may_adopt().await?),
                     };
                     if may
-                        && self.rewrite::<W>(&meta, Some(controller_reference(self.owner))).await?
+                        && self
+                            .set_reference::<W>(&meta, Some(controller_reference(self.owner)))
+                            .await?
                     {
                         own.push(Arc::clone(&child));
                     }
                 }
-                Claim::Release => drop(self.rewrite::<W>(&meta, None).await?),
+                ClaimAction::Release => drop(self.set_reference::<W>(&meta, None).await?),
             }
         }
         Ok(own)
     }
 
-    /// Whether the owner is still there and stays. The caches of owner and children are not of one
-    /// moment: children that were orphaned on purpose may be seen before the owner's end is, and
-    /// whoever adopted them then would have them deleted with itself. So the server is asked.
+    /// Whether the owner still exists and is not being deleted, according to the server. The caches
+    /// of owners and objects are not in step: objects that were orphaned on purpose may appear
+    /// before the owner's deletion does, and adopting them would delete them with the owner.
     async fn may_adopt(&self) -> Result<bool, Error> {
         let meta = self.owner.meta();
         let key = Key::new(meta.namespace.as_deref(), meta.name.as_deref().unwrap_or_default());
@@ -140,8 +144,8 @@ where
         }))
     }
 
-    /// Puts `reference` in the place of the owner's own; whether the child is still there.
-    async fn rewrite<W>(
+    /// Replaces the owner's reference by `reference`; returns whether the object still exists.
+    async fn set_reference<W>(
         &self,
         child: &ObjectMeta,
         reference: Option<OwnerReference>,
@@ -190,22 +194,22 @@ mod tests {
     }
 
     #[test]
-    fn children_are_kept_adopted_and_released() {
+    fn objects_are_kept_adopted_released_or_ignored() {
         let owner = ObjectMeta { uid: Some("me".into()), ..ObjectMeta::default() };
         let check = |owner: &ObjectMeta, child: ObjectMeta, fits, expected| {
             assert_eq!(claim(owner, &child, fits), expected, "{child:?}, fits: {fits}");
         };
-        check(&owner, owned_by(Some("me")), true, Claim::Keep);
-        check(&owner, owned_by(Some("me")), false, Claim::Release);
-        check(&owner, owned_by(Some("other")), true, Claim::Ignore);
-        check(&owner, owned_by(None), true, Claim::Adopt);
-        check(&owner, owned_by(None), false, Claim::Ignore);
-        check(&owner, ending(owned_by(None)), true, Claim::Ignore);
-        check(&owner, ending(owned_by(Some("me"))), true, Claim::Keep);
+        check(&owner, owned_by(Some("me")), true, ClaimAction::Keep);
+        check(&owner, owned_by(Some("me")), false, ClaimAction::Release);
+        check(&owner, owned_by(Some("other")), true, ClaimAction::Ignore);
+        check(&owner, owned_by(None), true, ClaimAction::Adopt);
+        check(&owner, owned_by(None), false, ClaimAction::Ignore);
+        check(&owner, ending(owned_by(None)), true, ClaimAction::Ignore);
+        check(&owner, ending(owned_by(Some("me"))), true, ClaimAction::Keep);
         let owner = ending(owner);
-        check(&owner, owned_by(None), true, Claim::Ignore);
-        check(&owner, owned_by(Some("me")), false, Claim::Ignore);
-        check(&owner, owned_by(Some("me")), true, Claim::Keep);
+        check(&owner, owned_by(None), true, ClaimAction::Ignore);
+        check(&owner, owned_by(Some("me")), false, ClaimAction::Ignore);
+        check(&owner, owned_by(Some("me")), true, ClaimAction::Keep);
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! Pods as controllers keep them: the fields that decide something, and no others.
+//! A projection of pods: the fields that controllers read, and no others.
 //!
-//! River: decoder → **projection** → store. A cluster has more pods than everything else together
-//! and every controller looks at them, so they are decoded once, into little, and shared.
-//! Promise: a projection is for reading; what is written is always a patch or a full object, so
-//! nothing that is missing here is lost there.
+//! River: decoder → **projection** → store. A cluster has more pods than all other objects together
+//! and every controller reads them, so they are decoded once into a small type and shared.
+//! Promise: a projection is only read. Writes are patches or full objects, so that fields that are
+//! missing here are not lost.
 
 use std::collections::BTreeMap;
 
@@ -19,15 +19,15 @@ use serde::{Deserialize, Deserializer};
 pub struct Pod {
     /// Without managed fields.
     pub metadata: ObjectMeta,
-    /// What is wanted.
+    /// The desired state.
     #[serde(default)]
     pub spec: Spec,
-    /// What is there.
+    /// The observed state.
     #[serde(default)]
     pub status: Status,
 }
 
-/// What of a pod's wishes controllers read.
+/// The fields of a pod's spec that controllers read.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[allow(missing_docs, reason = "the names are those of the API")]
@@ -74,7 +74,7 @@ pub struct Container {
     pub resources: Resources,
 }
 
-/// What a container asks for.
+/// The resources of a container.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[allow(missing_docs, reason = "the names are those of the API")]
@@ -85,7 +85,7 @@ pub struct Resources {
     pub limits: BTreeMap<String, Quantity>,
 }
 
-/// What of a pod's state controllers read.
+/// The fields of a pod's status that controllers read.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[allow(missing_docs, reason = "the names are those of the API")]
@@ -121,7 +121,7 @@ pub struct Condition {
     pub last_transition_time: Option<Time>,
 }
 
-/// The state of a container.
+/// The status of a container.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[allow(missing_docs, reason = "the names are those of the API")]
@@ -135,7 +135,7 @@ pub struct ContainerStatus {
     pub state: ContainerState,
 }
 
-/// Waiting, running or terminated; nothing at all before the node has said anything.
+/// Waiting, running or terminated; empty until the node reports the state.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[allow(missing_docs, reason = "the names are those of the API")]
@@ -145,14 +145,14 @@ pub struct ContainerState {
     pub terminated: Option<Terminated>,
 }
 
-/// Why a container waits.
+/// Why a container is waiting.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[allow(missing_docs, reason = "the names are those of the API")]
 pub struct Waiting {
     pub reason: Option<String>,
 }
 
-/// Since when a container runs.
+/// Since when a container has been running.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[allow(missing_docs, reason = "the names are those of the API")]
@@ -171,67 +171,67 @@ pub struct Terminated {
 }
 
 impl Pod {
-    /// The node it is bound to.
+    /// The node that the pod is bound to.
     pub fn node(&self) -> Option<&str> {
         self.spec.node_name.as_deref().filter(|node| !node.is_empty())
     }
 
-    /// `Pending` until somebody says otherwise.
+    /// The phase; `Pending` if it is not set.
     pub fn phase(&self) -> &str {
         self.status.phase.as_deref().unwrap_or("Pending")
     }
 
-    /// Whether its containers have ended for good.
+    /// Whether the pod has succeeded or failed.
     pub fn is_finished(&self) -> bool {
         matches!(self.phase(), "Succeeded" | "Failed")
     }
 
-    /// Whether somebody asked for its end.
+    /// Whether the pod is being deleted.
     pub fn is_deleting(&self) -> bool {
         self.metadata.deletion_timestamp.is_some()
     }
 
-    /// Whether its end is neither here nor asked for.
+    /// Whether the pod is neither finished nor being deleted.
     pub fn is_active(&self) -> bool {
         !self.is_finished() && !self.is_deleting()
     }
 
-    /// A condition by its type.
+    /// The condition of this type.
     pub fn condition(&self, type_: &str) -> Option<&Condition> {
         self.status.conditions.iter().find(|condition| condition.type_ == type_)
     }
 
-    /// Whether everybody who must agree to its readiness does.
-    pub fn gates_are_open(&self) -> bool {
+    /// Whether the conditions of all readiness gates are true.
+    pub fn readiness_gates_pass(&self) -> bool {
         self.spec.readiness_gates.iter().all(|gate| {
             self.condition(&gate.condition_type).is_some_and(|known| known.status == "True")
         })
     }
 
-    /// Whether it takes traffic.
+    /// Whether the pod is ready.
     pub fn is_ready(&self) -> bool {
         self.condition("Ready").is_some_and(|ready| ready.status == "True")
     }
 
-    /// Since when it takes traffic, if it does.
+    /// Since when the pod has been ready, if it is.
     pub fn ready_since(&self) -> Option<&Time> {
         let ready = self.condition("Ready").filter(|ready| ready.status == "True")?;
         ready.last_transition_time.as_ref()
     }
 
-    /// The UID of the object that controls it.
+    /// The UID of the pod's controller.
     pub fn controller_uid(&self) -> Option<&str> {
         let owners = self.metadata.owner_references.iter().flatten();
         owners.filter(|owner| owner.controller == Some(true)).map(|owner| owner.uid.as_str()).next()
     }
 
-    /// An annotation by its name.
+    /// The value of an annotation.
     pub fn annotation(&self, name: &str) -> Option<&str> {
         self.metadata.annotations.as_ref()?.get(name).map(String::as_str)
     }
 }
 
-/// `null` is the same as nothing.
+/// Deserializes `null` as the default value.
 fn nullable<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -240,7 +240,7 @@ where
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
-/// The same for lists, which keep no room to grow: they hardly ever have more than one element.
+/// As [`nullable`], without spare capacity: most lists have one element.
 fn list<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -270,13 +270,13 @@ mod tests {
         assert_eq!(pod.status.pod_ip.as_deref(), Some("10.0.0.1"));
     }
 
-    /// Twenty thousand of them are to fit on a laptop beside everything else.
+    /// Twenty thousand pods must fit into the memory of a laptop.
     #[test]
-    fn a_running_pod_costs_a_few_kilobytes() {
+    fn a_running_pod_takes_less_than_6400_bytes() {
         let text = r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"web-7957885594-btxxl","generateName":"web-7957885594-","namespace":"default","uid":"0b0b7c64-6a3a-4f8e-8d62-8a6b4b6f7f11","resourceVersion":"12345","creationTimestamp":"2026-01-01T00:00:00Z","labels":{"app":"web","pod-template-hash":"7957885594"},"ownerReferences":[{"apiVersion":"apps/v1","kind":"ReplicaSet","name":"web-7957885594","uid":"0b0b7c64-6a3a-4f8e-8d62-8a6b4b6f7f12","controller":true,"blockOwnerDeletion":true}]},"spec":{"containers":[{"name":"nginx","image":"nginx","resources":{},"imagePullPolicy":"Always","terminationMessagePath":"/dev/termination-log"}],"restartPolicy":"Always","terminationGracePeriodSeconds":30,"dnsPolicy":"ClusterFirst","nodeName":"node-0","schedulerName":"default-scheduler","tolerations":[{"key":"node.kubernetes.io/not-ready","operator":"Exists","effect":"NoExecute","tolerationSeconds":300},{"key":"node.kubernetes.io/unreachable","operator":"Exists","effect":"NoExecute","tolerationSeconds":300}],"priority":0,"enableServiceLinks":true},"status":{"phase":"Running","conditions":[{"type":"PodReadyToStartContainers","status":"True","lastTransitionTime":"2026-01-01T00:00:00Z"},{"type":"Initialized","status":"True","lastTransitionTime":"2026-01-01T00:00:00Z"},{"type":"Ready","status":"True","lastTransitionTime":"2026-01-01T00:00:00Z"},{"type":"ContainersReady","status":"True","lastTransitionTime":"2026-01-01T00:00:00Z"},{"type":"PodScheduled","status":"True","lastTransitionTime":"2026-01-01T00:00:00Z"}],"hostIP":"172.18.0.2","podIP":"10.64.0.2","startTime":"2026-01-01T00:00:00Z","containerStatuses":[{"name":"nginx","state":{"running":{"startedAt":"2026-01-01T00:00:00Z"}},"lastState":{},"ready":true,"restartCount":0,"image":"nginx","imageID":"","started":true}],"qosClass":"BestEffort"}}"#;
-        // The measure does not know that lists keep no room to grow.
+        // `measure` counts spare capacity that lists here do not have.
         let (slim, full) = (Pod::measure(text).unwrap(), core::Pod::measure(text).unwrap());
-        assert!(slim < 6400 && slim * 3 < full * 2, "{slim} instead of {full} bytes");
+        assert!(slim < 6400 && slim * 3 < full * 2, "{slim} of {full} bytes");
         let pod = Pod::decode(text).unwrap();
         assert_eq!((pod.spec.containers.capacity(), pod.status.conditions.capacity()), (1, 5));
     }

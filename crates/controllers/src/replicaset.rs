@@ -1,8 +1,8 @@
-//! ReplicaSets: as many pods as wanted, no more, no fewer.
+//! The ReplicaSet controller: keeps the desired number of pods running.
 //!
 //! River: ReplicaSets and pods → **replicaset** → pods created and deleted, and a status.
-//! Promise: a reconcile starts only after the cache has seen what the last one wrote, so pods are
-//! never created twice for the same gap; stopping anywhere leaves something the next start mends.
+//! Promise: a reconcile starts only after the cache has received the writes of the previous one, so
+//! pods are never created twice for the same gap. A restart after any write completes the work.
 
 mod plan;
 
@@ -17,32 +17,36 @@ use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1 as core;
 use serde_json::json;
 
-use crate::burst::{BURST_MAX, namespace_ends, slow_start};
 use crate::cluster::{Cluster, Pods};
 use crate::difference::difference;
-use crate::ownership::{Claims, after, controller_of, selector};
+use crate::ownership::{ControllerRefManager, controller_of, requeue_or_fail, selector};
 use crate::pod::Pod;
-use crate::template::pod_of;
+use crate::slow_start::{BURST_MAX, is_namespace_terminating, slow_start_batch};
+use crate::template::pod_from_template;
 
-use self::plan::{Plan, Trouble, crowds, plan, status};
+use self::plan::{ReplicaFailure, ScalePlan, active_pods_by_node, plan, status};
 
 const WORKERS: usize = 4;
 
 pub(crate) fn prepare(cluster: &Cluster) -> Result<Prepared, Error> {
     let (sets, pods) = (cluster.informer::<ReplicaSet>()?, cluster.pods()?);
-    let family = sets.index("replicaset/controller", |set: &ReplicaSet| {
+    let by_deployment = sets.index("replicaset/controller", |set: &ReplicaSet| {
         controller_of(&set.metadata).map(|owner| owner.uid.clone())
     })?;
     let candidates = sets.clone();
-    let replicas = Replicas { pods: pods.clone(), family, clock: Arc::clone(cluster.clock()) };
+    let replicas = ReplicaSetController {
+        pods: pods.clone(),
+        by_deployment,
+        clock: Arc::clone(cluster.clock()),
+    };
     Ok(Controller::new("replicaset", &sets)
-        .watches(&pods.informer, move |pod: &Pod| interested(&candidates, pod))
+        .watches(&pods.informer, move |pod: &Pod| affected_sets(&candidates, pod))
         .workers(WORKERS)
         .with(replicas))
 }
 
-/// The sets a pod concerns: the one that controls it, or those that would like to.
-fn interested(sets: &Informer<ReplicaSet>, pod: &Pod) -> Vec<Key> {
+/// The sets that a pod affects: its controller, or those that may adopt it.
+fn affected_sets(sets: &Informer<ReplicaSet>, pod: &Pod) -> Vec<Key> {
     let namespace = pod.namespace().unwrap_or_default();
     match controller_of(&pod.metadata) {
         Some(owner) if owner.kind == "ReplicaSet" => vec![Key::namespaced(namespace, &owner.name)],
@@ -61,31 +65,31 @@ fn selects(set: &ReplicaSet, pod: &Pod) -> bool {
     selector(wanted).is_ok_and(|selector| selector.matches(pod))
 }
 
-struct Replicas {
+struct ReplicaSetController {
     pods: Pods,
     /// Sets by their Deployment.
-    family: headwater_client::indexer::Index<ReplicaSet, String>,
+    by_deployment: headwater_client::indexer::Index<ReplicaSet, String>,
     clock: Arc<dyn Clock>,
 }
 
-impl Reconcile<ReplicaSet> for Replicas {
+impl Reconcile<ReplicaSet> for ReplicaSetController {
     async fn reconcile(&self, set: Arc<ReplicaSet>, cx: Context) -> Result<Next, Failure> {
         let selector = selector(set.spec.as_ref().map(|spec| &spec.selector));
         let selector = selector.map_err(Failure::terminal)?;
         let mut candidates = self.pods.by_controller.get(set.uid());
         candidates.extend(self.pods.orphans.get(set.namespace().unwrap_or_default()));
-        let claims = Claims { owner: &*set, selector: &selector, cx: &cx };
-        let pods = match claims.settle::<Pod, core::Pod>(candidates).await {
+        let refs = ControllerRefManager { owner: &*set, selector: &selector, cx: &cx };
+        let pods = match refs.claim::<Pod, core::Pod>(candidates).await {
             Ok(pods) => pods,
-            Err(error) => return after(error),
+            Err(error) => return requeue_or_fail(error),
         };
 
         let now = self.clock.now();
-        let plan = plan(&set, &pods, || self.neighbours(&set), now);
+        let plan = plan(&set, &pods, || self.related_pods(&set), now);
         let more = plan.create > BURST_MAX || plan.delete.len() > BURST_MAX;
         let failure = carry_out(&set, plan, &cx).await;
-        let trouble = failure.as_ref().map(|(trouble, _)| trouble);
-        let (status, wait) = status(&set, &pods, trouble, now);
+        let condition = failure.as_ref().map(|(failure, _)| failure);
+        let (status, wait) = status(&set, &pods, condition, now);
         let before = set.status.clone().unwrap_or_default();
         if let Some(status) = difference(&before, &status) {
             let patch = json!({
@@ -93,11 +97,11 @@ impl Reconcile<ReplicaSet> for Replicas {
                 "status": status,
             });
             if let Err(error) = cx.of::<ReplicaSet>().merge_status(&set.key(), &patch).await {
-                return after(error);
+                return requeue_or_fail(error);
             }
         }
         match (failure, wait) {
-            (Some((_, error)), _) => after(error),
+            (Some((_, error)), _) => requeue_or_fail(error),
             _ if more => Ok(Next::Again),
             (None, Some(wait)) => Ok(Next::After(wait)),
             (None, None) => Ok(Next::Done),
@@ -105,57 +109,61 @@ impl Reconcile<ReplicaSet> for Replicas {
     }
 }
 
-impl Replicas {
-    /// How many pods of the same Deployment are on each node; of the set alone if it has none.
-    fn neighbours(&self, set: &ReplicaSet) -> BTreeMap<String, usize> {
-        let family = match controller_of(&set.metadata) {
-            Some(owner) => self.family.get(&owner.uid),
+impl ReplicaSetController {
+    /// The number of active pods on each node, of all sets of the same Deployment.
+    fn related_pods(&self, set: &ReplicaSet) -> BTreeMap<String, usize> {
+        let siblings = match controller_of(&set.metadata) {
+            Some(owner) => self.by_deployment.get(&owner.uid),
             None => Vec::new(),
         };
-        let relatives = family.iter().map(|set| set.uid()).chain([set.uid()]);
-        let relatives: std::collections::BTreeSet<&str> = relatives.collect();
+        let sets = siblings.iter().map(|set| set.uid()).chain([set.uid()]);
+        let sets: std::collections::BTreeSet<&str> = sets.collect();
         let pods: Vec<Arc<Pod>> =
-            relatives.into_iter().flat_map(|uid| self.pods.by_controller.get(uid)).collect();
-        crowds(pods.iter())
+            sets.into_iter().flat_map(|uid| self.pods.by_controller.get(uid)).collect();
+        active_pods_by_node(pods.iter())
     }
 }
 
-/// Creates and deletes; answers what went wrong.
-async fn carry_out(set: &ReplicaSet, plan: Plan, cx: &Context) -> Option<(Trouble, Error)> {
+/// Creates and deletes pods; returns the first failure.
+async fn carry_out(
+    set: &ReplicaSet,
+    plan: ScalePlan,
+    cx: &Context,
+) -> Option<(ReplicaFailure, Error)> {
     let pods = &cx.of::<core::Pod>();
     if plan.create > 0 {
         let template = set.spec.as_ref().and_then(|spec| spec.template.clone());
-        let pod = &pod_of(set, &template.unwrap_or_default());
+        let pod = &pod_from_template(set, &template.unwrap_or_default());
         let create = |_| async move { pods.create(pod).await };
-        let (created, error) = slow_start((0..plan.create).collect(), create).await;
+        let (created, error) = slow_start_batch((0..plan.create).collect(), create).await;
         for pod in created {
             cx.normal(set, "SuccessfulCreate", format_args!("Created pod: {}", pod.name()));
         }
-        return trouble(set, "FailedCreate", "Error creating", error, cx);
+        return failure(set, "FailedCreate", "Error creating", error, cx);
     }
     let delete = |pod: Arc<Pod>| async move {
         let options = json!({ "preconditions": { "uid": pod.uid() } });
         match pods.delete_with(&pod.key(), &options).await {
-            Err(error) if error.is_conflict() => Ok(None), // another pod of that name: not ours
+            Err(error) if error.is_conflict() => Ok(None), // another pod has this name now
             deleted => deleted.map(|_| Some(pod)),
         }
     };
-    let (deleted, error) = slow_start(plan.delete, delete).await;
+    let (deleted, error) = slow_start_batch(plan.delete, delete).await;
     for pod in deleted.into_iter().flatten() {
         cx.normal(set, "SuccessfulDelete", format_args!("Deleted pod: {}", pod.name()));
     }
-    trouble(set, "FailedDelete", "Error deleting", error, cx)
+    failure(set, "FailedDelete", "Error deleting", error, cx)
 }
 
-fn trouble(
+fn failure(
     set: &ReplicaSet,
     reason: &'static str,
     what: &str,
     error: Option<Error>,
     cx: &Context,
-) -> Option<(Trouble, Error)> {
-    let error = error.filter(|error| !namespace_ends(error))?;
+) -> Option<(ReplicaFailure, Error)> {
+    let error = error.filter(|error| !is_namespace_terminating(error))?;
     let message = error.status().map_or_else(|| error.to_string(), |status| status.message.clone());
     cx.warning(set, reason, format_args!("{what}: {message}"));
-    Some((Trouble { reason, message }, error))
+    Some((ReplicaFailure { reason, message }, error))
 }

@@ -1,4 +1,4 @@
-//! All wanted controllers under one manager: one factory, one election, one recorder.
+//! Runs the selected controllers under one manager: one factory, one election, one recorder.
 
 use std::fmt;
 use std::future::Future;
@@ -9,32 +9,32 @@ use headwater_client::leader::Lease;
 use headwater_client::{Error, Factory, Manager, recorder};
 
 use crate::cluster::Cluster;
-use crate::roster::Selected;
+use crate::registry::ControllerSelection;
 
 /// Which controllers run, and how.
 pub struct Options {
-    /// Which of them.
-    pub selected: Selected,
-    /// Who this process is: for events and for the election.
+    /// The controllers to run.
+    pub selected: ControllerSelection,
+    /// The identity of this process in events and in the leader election.
     pub identity: String,
-    /// Work only while this lease is held; `None` if there is only one process.
+    /// Reconcile only while this lease is held; `None` without leader election.
     pub lease: Option<Lease>,
-    /// Answer `/healthz`, `/readyz` and `/metrics` there.
+    /// The address that serves `/healthz`, `/readyz` and `/metrics`.
     pub health_on: Option<std::net::SocketAddr>,
     synced: Option<Box<dyn FnOnce() + Send>>,
 }
 
-/// The name under which controllers write.
+/// The component name in events and user agents.
 pub const COMPONENT: &str = "headwater-controllers";
 
 impl Options {
-    /// The chosen controllers, alone in the cluster.
-    pub fn new(selected: Selected) -> Options {
+    /// Runs the selected controllers without leader election.
+    pub fn new(selected: ControllerSelection) -> Options {
         let identity = COMPONENT.to_owned();
         Options { selected, identity, lease: None, health_on: None, synced: None }
     }
 
-    /// Is called once, when every informer has its first state.
+    /// Sets a callback that runs once, after every informer has synced.
     pub fn when_synced(&mut self, call: impl FnOnce() + Send + 'static) {
         self.synced = Some(Box::new(call));
     }
@@ -46,10 +46,10 @@ impl fmt::Debug for Options {
     }
 }
 
-/// Runs controllers until `stop` completes or one of them fails for good.
+/// Runs controllers until `stop` completes or one of them fails permanently.
 ///
 /// # Errors
-/// What the manager returns: a part that failed, lost leadership.
+/// A part of the manager failed, or leadership was lost.
 pub async fn run(
     cluster: Cluster,
     options: Options,
@@ -79,18 +79,18 @@ pub async fn run(
             Ok::<(), Error>(())
         });
     }
-    drop(cluster); // informers nobody took are closed
+    drop(cluster); // closes informers that no controller uses
     manager.run_until(stop).await
 }
 
-/// Waits until every informer has its first state, however long that takes: whoever cannot go on
-/// without it gives up by itself.
+/// Waits without a timeout until every informer has synced; a controller that needs a timeout has
+/// its own.
 async fn synced(factory: &Factory) {
-    while let Err(error) = factory.synced(LOOK_AGAIN).await {
-        tracing::info!(%error, "waiting for the first state");
-        tokio::time::sleep(LOOK_AGAIN / 10).await;
+    while let Err(error) = factory.synced(LOG_INTERVAL).await {
+        tracing::info!(%error, "waiting for informers to sync; controllers start afterwards");
+        tokio::time::sleep(LOG_INTERVAL / 10).await;
     }
 }
 
-/// How long is waited before it is said again who is missing.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// How often missing informers are logged.
+const LOG_INTERVAL: Duration = Duration::from_secs(1);

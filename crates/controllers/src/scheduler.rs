@@ -1,26 +1,27 @@
-//! The scheduler: gives every pod without a node one that fits.
+//! The scheduler: assigns every pending pod to a node that fits.
 //!
 //! River: watch of pods and nodes → cache and queue → **scheduler** → `pods/binding`.
-//! Promise: one pod is decided at a time, on a cache that already counts what was decided before;
-//! what was assumed and could not be bound is forgotten; a pod that fits nowhere waits until
-//! something happened that may help it. Everything is rebuilt from the informers, so the scheduler
-//! can end at any point.
+//! Promise: pods are scheduled one at a time, on a cache that already counts earlier decisions; an
+//! assumed pod whose binding fails is forgotten; an unschedulable pod waits for an event that may
+//! help it. All state is rebuilt from the informers, so the scheduler can stop at any point.
 //!
-//! Deciding is pure: `decide` asks `filter` where a pod fits and `score` where it fits best, and
-//! `preempt` whom it may push out. `run` is the loop around it.
+//! Decisions are pure: `schedule_one` asks `filter` on which nodes a pod fits, `score` which of
+//! them is best and `preemption` which pods to delete if none fits. `run` is the loop around it.
 
-mod amount;
-mod ask;
-mod around;
+mod resources;
+mod reason;
+mod pod_info;
 mod budgets;
 mod cache;
-mod decide;
-mod filter;
-mod preempt;
 mod queue;
-mod reason;
-mod run;
+mod topology_spread;
+mod inter_pod_affinity;
+mod cycle_state;
+mod filter;
 mod score;
+mod preemption;
+mod schedule_one;
+mod run;
 #[cfg(test)]
 #[allow(clippy::needless_pass_by_value, reason = "tables write values where they are used")]
 mod tests;
@@ -32,7 +33,7 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 
 use crate::cluster::Cluster;
 
-/// Pods that ask for a scheduler by another name are left to it.
+/// Pods with another `schedulerName` are ignored.
 const NAME: &str = "default-scheduler";
 
 pub(crate) fn prepare(cluster: &Cluster) -> Result<Prepared, Error> {

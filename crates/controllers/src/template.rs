@@ -1,4 +1,4 @@
-//! Pods made from a template, for whoever owns them.
+//! Pods from a template.
 
 use k8s_openapi::api::core::v1 as core;
 use kube::Resource;
@@ -6,8 +6,8 @@ use kube::core::ObjectMeta;
 
 use crate::ownership::controller_reference;
 
-/// A pod of `owner`, with a name that the server completes.
-pub(crate) fn pod_of<O: Resource<DynamicType = ()>>(
+/// A pod controlled by `owner`, with a generated name.
+pub(crate) fn pod_from_template<O: Resource<DynamicType = ()>>(
     owner: &O,
     template: &core::PodTemplateSpec,
 ) -> core::Pod {

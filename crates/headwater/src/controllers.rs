@@ -15,7 +15,7 @@ use headwater_client::Factory;
 use headwater_client::factory::{self, Defaults};
 use headwater_client::leader::{Lease, Timing};
 use headwater_controllers::nodes::{self, Rules};
-use headwater_controllers::{Cluster, Options, Selected, run as run_controllers};
+use headwater_controllers::{Cluster, ControllerSelection, Options, run as run_controllers};
 use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
@@ -33,7 +33,7 @@ pub(crate) async fn controllers(flags: Controllers) -> Result<()> {
     limits::raise();
     let mut signals = Signals::new()?;
     let Controlling { controllers, nodes, .. } = &flags.controlling;
-    let selected = controllers.clone().unwrap_or_else(Selected::all);
+    let selected = controllers.clone().unwrap_or_else(ControllerSelection::all);
     let nodes = nodes::Options { count: *nodes, rules: stages(&flags.controlling)? };
     let identity = flags.identity.clone().unwrap_or_else(identity);
     let cluster = open(&flags.remote.kubeconfig).await?.with_nodes(nodes);
@@ -106,7 +106,7 @@ fn root_ca(config: &Config) -> Option<String> {
 
 /// Controllers beside a server.
 pub(crate) struct Controlled {
-    selected: Selected,
+    selected: ControllerSelection,
     nodes: nodes::Options,
     node_grace: Duration,
 }

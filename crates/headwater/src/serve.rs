@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use headwater_api::{Clock, SystemClock};
 use headwater_cache::{Cacher, Options as CacheOptions};
-use headwater_controllers::Selected;
+use headwater_controllers::ControllerSelection;
 use headwater_server::identity::Authenticator;
 use headwater_server::listen::{self, Listener};
 use headwater_server::metrics::Metrics;
@@ -37,7 +37,7 @@ const RENEW_EVERY: Duration = Duration::from_secs(86_400);
 
 /// Serves with all controllers, unless some were chosen.
 pub(crate) async fn dev(mut flags: Serve) -> Result<()> {
-    flags.controlling.controllers.get_or_insert_with(Selected::all);
+    flags.controlling.controllers.get_or_insert_with(ControllerSelection::all);
     serve(flags).await
 }
 

@@ -1,7 +1,8 @@
-//! What a Deployment does next with its ReplicaSets: one step at a time, decided from what is there.
+//! The next writes of a rollout, decided from the current ReplicaSets.
 //!
-//! Every pass answers the first steps that are due and nothing that depends on them; the writes come
-//! back through the caches and start the next pass. So a rollout can be stopped after any write.
+//! Every pass returns only the writes that are due now, and none that depends on their result. The
+//! written objects arrive through the caches and start the next pass, so a rollout can be
+//! interrupted after any write.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -11,34 +12,34 @@ use k8s_openapi::api::apps::v1::{Deployment, DeploymentSpec, ReplicaSet};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::sets::{
-    DESIRED_REPLICAS, Limits, MAX_REPLICAS, Sets, annotation, available, counts, fresh,
-    new_annotations, replicas, revision, spec,
+    DESIRED_REPLICAS, MAX_REPLICAS, ReplicaLimits, ReplicaSets, annotation, annotations_for,
+    available, counts, new_replica_set, replicas, revision, spec,
 };
 
-/// One write.
+/// A write to a ReplicaSet.
 #[derive(Debug, PartialEq)]
-pub(super) enum Step {
-    /// The set of a new template.
+pub(super) enum SetWrite {
+    /// Creates the set of a new template.
     Create(Box<ReplicaSet>),
-    /// Another size, other annotations, and the Deployment's `minReadySeconds`.
-    Change { set: Arc<ReplicaSet>, size: i32, annotations: BTreeMap<String, String> },
-    /// A set that nobody will roll back to.
+    /// Sets the size, the annotations, and the Deployment's `minReadySeconds`.
+    Update { set: Arc<ReplicaSet>, size: i32, annotations: BTreeMap<String, String> },
+    /// Deletes a set beyond the revision history limit.
     Delete(Arc<ReplicaSet>),
 }
 
-/// What is known when a step is decided.
+/// The state from which the next writes are decided.
 pub(super) struct Rollout<'a> {
     pub(super) deployment: &'a Deployment,
-    pub(super) sets: &'a Sets,
-    /// Whether pods of older templates still run; only `Recreate` asks.
+    pub(super) sets: &'a ReplicaSets,
+    /// Whether pods of older templates still run; only `Recreate` uses it.
     pub(super) old_pods_run: bool,
-    /// Whether all pods are of the new template and available.
+    /// Whether all pods have the new template and are available.
     pub(super) is_complete: bool,
 }
 
 impl Rollout<'_> {
-    /// The steps that are due.
-    pub(super) fn steps(&self) -> Vec<Step> {
+    /// The writes that are due now.
+    pub(super) fn writes(&self) -> Vec<SetWrite> {
         let spec = spec(self.deployment);
         let paused = spec.paused == Some(true);
         if paused || self.is_resized() {
@@ -54,7 +55,7 @@ impl Rollout<'_> {
         }
     }
 
-    /// Whether somebody changed `spec.replicas` since the sets were last sized.
+    /// Whether `spec.replicas` changed since the sets were last scaled.
     fn is_resized(&self) -> bool {
         let desired = limits(self.deployment).desired;
         self.sets.all().filter(|set| replicas(set) > 0).any(|set| {
@@ -63,9 +64,9 @@ impl Rollout<'_> {
         })
     }
 
-    /// Gives each set its share of a new size, so that a rollout can be scaled in the middle.
-    fn resize(&self) -> Vec<Step> {
-        let Limits { desired, max } = limits(self.deployment);
+    /// Scales the sets in proportion, so that a Deployment can be scaled during a rollout.
+    fn resize(&self) -> Vec<SetWrite> {
+        let ReplicaLimits { desired, max } = limits(self.deployment);
         if let Some(only) = self.active_or_latest() {
             return self.scale(only, desired);
         }
@@ -82,9 +83,9 @@ impl Rollout<'_> {
         self.shares(active, add)
     }
 
-    fn shares(&self, mut active: Vec<&Arc<ReplicaSet>>, add: i32) -> Vec<Step> {
+    fn shares(&self, mut active: Vec<&Arc<ReplicaSet>>, add: i32) -> Vec<SetWrite> {
         let created = |set: &ReplicaSet| set.metadata.creation_timestamp.as_ref().map(|it| it.0);
-        // The largest first; among equals the newest grows first and the oldest shrinks first.
+        // Largest first; among equals the newest grows first and the oldest shrinks first.
         match add > 0 {
             true => active.sort_by_key(|set| (Reverse(replicas(set)), Reverse(created(set)))),
             false => active.sort_by_key(|set| (Reverse(replicas(set)), created(set))),
@@ -98,14 +99,14 @@ impl Rollout<'_> {
             left -= share;
         }
         if let Some(first) = sizes.first_mut() {
-            *first = (*first + left).max(0); // what rounding left over
+            *first = (*first + left).max(0); // the rounding error
         }
         active.into_iter().zip(sizes).flat_map(|(set, size)| self.scale(set, size)).collect()
     }
 
-    /// By how much a set would change if it kept its part of the whole.
+    /// The change that keeps a set's proportion of the total.
     fn share(&self, set: &ReplicaSet) -> i32 {
-        let Limits { desired, max } = limits(self.deployment);
+        let ReplicaLimits { desired, max } = limits(self.deployment);
         if desired == 0 {
             return -replicas(set);
         }
@@ -119,7 +120,7 @@ impl Rollout<'_> {
         size.round() as i32 - replicas(set)
     }
 
-    /// The only set with pods; with none, the newest.
+    /// The only set with pods; the newest set if none has pods.
     fn active_or_latest(&self) -> Option<&Arc<ReplicaSet>> {
         let mut active = self.sets.all().filter(|set| replicas(set) > 0);
         match (active.next(), active.next()) {
@@ -129,7 +130,7 @@ impl Rollout<'_> {
         }
     }
 
-    /// Whether the new set has all pods, available.
+    /// Whether the new set has the desired number of pods, all available.
     fn is_saturated(&self) -> bool {
         let desired = limits(self.deployment).desired;
         self.sets.new.as_ref().is_some_and(|set| {
@@ -140,12 +141,12 @@ impl Rollout<'_> {
         })
     }
 
-    /// New pods up to the surge, then old ones down as far as availability allows.
-    fn roll(&self) -> Vec<Step> {
+    /// Scales the new set up to the surge, then old sets down as far as availability allows.
+    fn roll(&self) -> Vec<SetWrite> {
         let Some(new) = &self.sets.new else {
             return self.create(self.size_of_new(0));
         };
-        let steps = self.renew(new);
+        let steps = self.update_metadata(new);
         if !steps.is_empty() {
             return steps;
         }
@@ -161,14 +162,14 @@ impl Rollout<'_> {
         if steps.is_empty() && self.is_complete { self.clean_up() } else { steps }
     }
 
-    /// How large the new set may be now.
+    /// The size that the new set may have now.
     fn size_of_new(&self, now: i32) -> i32 {
-        let Limits { desired, max } = limits(self.deployment);
+        let ReplicaLimits { desired, max } = limits(self.deployment);
         let room = max - self.sets.replicas();
         if room <= 0 { now } else { now + room.min(desired - now) }
     }
 
-    fn shrink_old(&self, new: &ReplicaSet) -> Vec<Step> {
+    fn shrink_old(&self, new: &ReplicaSet) -> Vec<SetWrite> {
         let desired = limits(self.deployment).desired;
         let available_min = desired - max_unavailable(spec(self.deployment));
         let unavailable_new = replicas(new) - available(new);
@@ -178,7 +179,7 @@ impl Rollout<'_> {
         }
         let mut sizes: Vec<(&Arc<ReplicaSet>, i32)> =
             self.sets.old_active().map(|set| (set, replicas(set))).collect();
-        // What is not available helps nobody: it goes first.
+        // Unavailable pods of old sets are removed first.
         let mut left = may_go;
         for (set, size) in &mut sizes {
             let broken = (*size - available(set)).clamp(0, left);
@@ -196,9 +197,10 @@ impl Rollout<'_> {
         changed.flat_map(|(set, size)| self.scale(set, size)).collect()
     }
 
-    /// Old pods down to nothing, then new ones up.
-    fn recreate(&self) -> Vec<Step> {
-        let down: Vec<Step> = self.sets.old_active().flat_map(|set| self.scale(set, 0)).collect();
+    /// Scales old sets down to zero, then the new set up.
+    fn recreate(&self) -> Vec<SetWrite> {
+        let down: Vec<SetWrite> =
+            self.sets.old_active().flat_map(|set| self.scale(set, 0)).collect();
         if !down.is_empty() {
             return down;
         }
@@ -207,7 +209,7 @@ impl Rollout<'_> {
         }
         let desired = limits(self.deployment).desired;
         let Some(new) = &self.sets.new else { return self.create(desired) };
-        let steps = self.renew(new);
+        let steps = self.update_metadata(new);
         if !steps.is_empty() {
             return steps;
         }
@@ -218,15 +220,15 @@ impl Rollout<'_> {
         }
     }
 
-    fn create(&self, size: i32) -> Vec<Step> {
-        let set = fresh(self.deployment, self.sets, limits(self.deployment), size);
-        vec![Step::Create(Box::new(set))]
+    fn create(&self, size: i32) -> Vec<SetWrite> {
+        let set = new_replica_set(self.deployment, self.sets, limits(self.deployment), size);
+        vec![SetWrite::Create(Box::new(set))]
     }
 
-    /// Revision, annotations and `minReadySeconds` of a set that is the newest template's, perhaps
-    /// again.
-    fn renew(&self, new: &Arc<ReplicaSet>) -> Vec<Step> {
-        let mut annotations = new_annotations(self.deployment, new, self.sets.next_revision());
+    /// Updates revision, annotations and `minReadySeconds` of the set with the current template,
+    /// which may be an old set after a rollback.
+    fn update_metadata(&self, new: &Arc<ReplicaSet>) -> Vec<SetWrite> {
+        let mut annotations = annotations_for(self.deployment, new, self.sets.next_revision());
         annotations.extend(limits(self.deployment).annotations());
         let patience = |seconds: Option<i32>| seconds.unwrap_or(0);
         let known = new.spec.as_ref().and_then(|spec| spec.min_ready_seconds);
@@ -234,21 +236,21 @@ impl Rollout<'_> {
         if is_patient && new.metadata.annotations.as_ref() == Some(&annotations) {
             return vec![];
         }
-        vec![Step::Change { set: Arc::clone(new), size: replicas(new), annotations }]
+        vec![SetWrite::Update { set: Arc::clone(new), size: replicas(new), annotations }]
     }
 
-    /// Gives a set a size, and remembers what it was part of.
-    fn scale(&self, set: &Arc<ReplicaSet>, size: i32) -> Vec<Step> {
+    /// Sets the size of a set, and records the limits it is part of.
+    fn scale(&self, set: &Arc<ReplicaSet>, size: i32) -> Vec<SetWrite> {
         let mut annotations = set.metadata.annotations.clone().unwrap_or_default();
         annotations.extend(limits(self.deployment).annotations());
         if size == replicas(set) && set.metadata.annotations.as_ref() == Some(&annotations) {
             return vec![];
         }
-        vec![Step::Change { set: Arc::clone(set), size, annotations }]
+        vec![SetWrite::Update { set: Arc::clone(set), size, annotations }]
     }
 
-    /// Empty sets beyond the history that is to be kept, lowest revisions first.
-    fn clean_up(&self) -> Vec<Step> {
+    /// Deletes unused sets beyond `revisionHistoryLimit`, lowest revisions first.
+    fn clean_up(&self) -> Vec<SetWrite> {
         let limit = spec(self.deployment).revision_history_limit.unwrap_or(10);
         if limit == i32::MAX {
             return vec![];
@@ -258,11 +260,11 @@ impl Rollout<'_> {
         living.sort_by_key(|set| revision(set));
         let surplus = living.len().saturating_sub(usize::try_from(limit).unwrap_or(0));
         let gone = living.into_iter().take(surplus).filter(|set| is_idle(set));
-        gone.map(|set| Step::Delete(Arc::clone(set))).collect()
+        gone.map(|set| SetWrite::Delete(Arc::clone(set))).collect()
     }
 }
 
-/// Whether a set has no pods, wants none, and knows it.
+/// Whether a set has no pods, desires none, and its status is up to date.
 fn is_idle(set: &ReplicaSet) -> bool {
     let status = counts(set);
     replicas(set) == 0
@@ -274,20 +276,20 @@ pub(super) fn is_recreate(spec: &DeploymentSpec) -> bool {
     spec.strategy.as_ref().and_then(|strategy| strategy.type_.as_deref()) == Some("Recreate")
 }
 
-pub(super) fn limits(deployment: &Deployment) -> Limits {
+pub(super) fn limits(deployment: &Deployment) -> ReplicaLimits {
     let spec = spec(deployment);
     let desired = spec.replicas.unwrap_or(1);
-    Limits { desired, max: desired + fenceposts(spec).0 }
+    ReplicaLimits { desired, max: desired + fenceposts(spec).0 }
 }
 
-/// How many pods may be missing during a rollout.
+/// The number of pods that may be unavailable during a rollout.
 pub(super) fn max_unavailable(spec: &DeploymentSpec) -> i32 {
     let desired = spec.replicas.unwrap_or(1);
     if desired == 0 { 0 } else { fenceposts(spec).1.min(desired) }
 }
 
-/// Surge and unavailability in pods: percentages of the first are rounded up, of the second down,
-/// and they are never both zero, or nothing would move.
+/// `maxSurge` (percentages rounded up) and `maxUnavailable` (rounded down) in pods. They are never
+/// both zero, or the rollout could not proceed.
 fn fenceposts(spec: &DeploymentSpec) -> (i32, i32) {
     if is_recreate(spec) {
         return (0, 0);
@@ -303,7 +305,7 @@ fn fenceposts(spec: &DeploymentSpec) -> (i32, i32) {
     }
 }
 
-/// A number of pods, or a part of them; a quarter if nothing is said.
+/// An absolute number, or a percentage of `of`; 25 % by default.
 fn pods(wanted: Option<&IntOrString>, of: i32, round: fn(f64) -> f64) -> i32 {
     let percent = |percent: f64| round(f64::from(of) * percent / 100.0) as i32;
     match wanted {
@@ -328,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn percentages_are_of_the_wanted_number() {
+    fn percentages_are_resolved_against_the_desired_replicas() {
         check_limits(10, surge(json!(2), json!(3)), 12, 3);
         check_limits(10, surge(json!("25%"), json!("25%")), 13, 2);
         check_limits(3, surge(json!("25%"), json!("25%")), 4, 0);
@@ -342,35 +344,35 @@ mod tests {
     #[track_caller]
     fn check_limits(desired: i32, change: Value, max: i32, unavailable: i32) {
         let deployment = with(deployment(desired, "v1"), change);
-        assert_eq!(limits(&deployment), Limits { desired, max });
+        assert_eq!(limits(&deployment), ReplicaLimits { desired, max });
         assert_eq!(max_unavailable(spec(&deployment)), unavailable);
     }
 
-    /// A set whose annotations say what it was part of.
+    /// A set with the annotations of these limits.
     fn sized(name: &str, image: &str, size: i32, ready: i32, of: (i32, i32)) -> Arc<ReplicaSet> {
         let mut set = (*set(name, image, size)).clone();
         let annotations = set.metadata.annotations.get_or_insert_default();
-        annotations.extend(Limits { desired: of.0, max: of.1 }.annotations());
+        annotations.extend(ReplicaLimits { desired: of.0, max: of.1 }.annotations());
         let status = set.status.get_or_insert_default();
         (status.replicas, status.available_replicas) = (size, Some(ready));
         Arc::new(set)
     }
 
     fn steps(deployment: &Deployment, sets: &[Arc<ReplicaSet>], old_pods_run: bool) -> Vec<String> {
-        let mut sets = Sets::of(deployment, sets);
+        let mut sets = ReplicaSets::of(deployment, sets);
         if let Some(new) = sets.new.take() {
-            // The revision has been written; only the sizes are looked at here.
+            // The revision is already written, so that only sizes remain to be decided.
             let mut new = (*new).clone();
-            let annotations = new_annotations(deployment, &new, sets.next_revision());
+            let annotations = annotations_for(deployment, &new, sets.next_revision());
             new.metadata.annotations = Some(annotations);
             sets.new = Some(Arc::new(new));
         }
         let is_complete = sets.old_active().next().is_none();
         let rollout = Rollout { deployment, sets: &sets, old_pods_run, is_complete };
-        let each = rollout.steps().into_iter().map(|step| match step {
-            Step::Create(set) => format!("create {}", replicas(&set)),
-            Step::Change { set, size, .. } => format!("{} {size}", set.name()),
-            Step::Delete(set) => format!("delete {}", set.name()),
+        let each = rollout.writes().into_iter().map(|step| match step {
+            SetWrite::Create(set) => format!("create {}", replicas(&set)),
+            SetWrite::Update { set, size, .. } => format!("{} {size}", set.name()),
+            SetWrite::Delete(set) => format!("delete {}", set.name()),
         });
         each.collect()
     }
@@ -381,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rollout_grows_by_the_surge_and_shrinks_by_what_may_be_missing() {
+    fn a_rollout_respects_max_surge_and_max_unavailable() {
         let deployment = with(deployment(10, "v2"), surge(json!(2), json!(3)));
         let all = (10, 12);
         let old = |size, ready| sized("old", "v1", size, ready, all);
@@ -399,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_old_pods_go_first() {
+    fn unavailable_old_pods_are_removed_first() {
         let deployment = with(deployment(10, "v3"), surge(json!(0), json!(2)));
         let sets = [
             sized("a", "v1", 4, 4, (10, 10)),
@@ -410,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rollout_with_nothing_to_spare_still_moves() {
+    fn a_rollout_without_surge_still_proceeds() {
         let deployment = with(deployment(1, "v2"), surge(json!(0), json!("25%")));
         let sets = [sized("old", "v1", 1, 1, (1, 1)), sized("new", "v2", 0, 0, (1, 1))];
         check(&deployment, &sets, &["old 0"]);
@@ -429,14 +431,14 @@ mod tests {
     }
 
     #[test]
-    fn a_new_size_is_shared_in_proportion() {
+    fn scaling_during_a_rollout_is_proportional() {
         let sets = [sized("old", "v1", 9, 9, (10, 15)), sized("new", "v2", 6, 0, (10, 15))];
         let wanted = |size, extra: i32| with(deployment(size, "v2"), surge(json!(extra), json!(0)));
-        // 15 were allowed (10 + 5), 25 are: both grow by two thirds.
+        // 15 pods were allowed (10 + 5), now 25: both sets grow by two thirds.
         check(&wanted(20, 5), &sets, &["old 15", "new 10"]);
         check(&wanted(5, 5), &sets, &["old 6", "new 4"]);
         check(&wanted(0, 5), &sets, &["old 0", "new 0"]);
-        // What rounding leaves goes to the largest; equals grow newest first.
+        // The rounding error goes to the largest set; among equals the newest grows first.
         let three = [
             sized("a", "v0", 1, 1, (2, 3)),
             sized("b", "v1", 1, 1, (2, 3)),
@@ -446,17 +448,17 @@ mod tests {
     }
 
     #[test]
-    fn one_set_alone_takes_the_new_size() {
+    fn a_single_set_takes_the_new_size() {
         let sets = [sized("new", "v1", 3, 3, (3, 4))];
         check(&deployment(5, "v1"), &sets, &["new 5"]);
         check(&deployment(0, "v1"), &sets, &["new 0"]);
-        // Up again from nothing: first the annotations of the set, then its size.
+        // Scaling up from zero updates the annotations first, then the size.
         check(&deployment(2, "v1"), &[sized("new", "v1", 0, 0, (0, 0))], &["new 0"]);
         check(&deployment(2, "v1"), &[sized("new", "v1", 0, 0, (2, 3))], &["new 2"]);
     }
 
     #[test]
-    fn a_new_patience_is_passed_on() {
+    fn a_new_min_ready_seconds_is_copied_to_the_set() {
         let patient = with(deployment(3, "v1"), json!({"spec": {"minReadySeconds": 5}}));
         check(&patient, &[sized("new", "v1", 3, 3, (3, 4))], &["new 3"]);
         let mut set = (*sized("new", "v1", 3, 3, (3, 4))).clone();
@@ -465,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn a_paused_deployment_scales_but_does_not_roll() {
+    fn a_paused_deployment_scales_but_does_not_roll_out() {
         let paused = |size| with(deployment(size, "v2"), json!({"spec": {"paused": true}}));
         check(&paused(3), &[sized("old", "v1", 3, 3, (3, 4))], &[]);
         check(&paused(5), &[sized("old", "v1", 3, 3, (3, 4))], &["old 5"]);
@@ -473,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn history_beyond_its_limit_goes_lowest_revision_first() {
+    fn history_beyond_its_limit_is_deleted_lowest_revision_first() {
         let deployment = with(deployment(1, "v9"), json!({"spec": {"revisionHistoryLimit": 1}}));
         let old = |name: &str, image: &str, revision: &str| {
             let mut set = (*sized(name, image, 0, 0, (1, 2))).clone();

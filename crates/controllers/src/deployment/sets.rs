@@ -1,5 +1,4 @@
-//! The ReplicaSets of a Deployment: which one is the newest template's, which ones are older, what
-//! they are called and which revision they are.
+//! The ReplicaSets of a Deployment: which has the current template, their names and revisions.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
@@ -19,7 +18,7 @@ pub(super) const DESIRED_REPLICAS: &str = "deployment.kubernetes.io/desired-repl
 pub(super) const MAX_REPLICAS: &str = "deployment.kubernetes.io/max-replicas";
 pub(super) const TEMPLATE_HASH: &str = "pod-template-hash";
 
-/// Annotations of a Deployment that its ReplicaSets do not get.
+/// Annotations of a Deployment that are not copied to its ReplicaSets.
 const NOT_COPIED: &[&str] = &[
     "kubectl.kubernetes.io/last-applied-configuration",
     "deprecated.deployment.rollback.to",
@@ -29,48 +28,48 @@ const NOT_COPIED: &[&str] = &[
     MAX_REPLICAS,
 ];
 
-/// So many characters of history are kept.
+/// The maximum length of the annotation `revision-history`, in characters.
 const HISTORY_LEN_MAX: usize = 2000;
 
-/// The sets of a Deployment, oldest first.
+/// The ReplicaSets of a Deployment, oldest first.
 #[derive(Debug)]
-pub(super) struct Sets {
-    /// The one with the Deployment's present template.
+pub(super) struct ReplicaSets {
+    /// The set with the Deployment's current template.
     pub(super) new: Option<Arc<ReplicaSet>>,
     pub(super) old: Vec<Arc<ReplicaSet>>,
 }
 
-impl Sets {
-    pub(super) fn of(deployment: &Deployment, sets: &[Arc<ReplicaSet>]) -> Sets {
+impl ReplicaSets {
+    pub(super) fn of(deployment: &Deployment, sets: &[Arc<ReplicaSet>]) -> ReplicaSets {
         let mut old = sets.to_vec();
         old.sort_by(|one, other| age(one).cmp(&age(other)));
         let wanted = without_hash(&spec(deployment).template);
         let new = old.iter().position(|set| template(set).is_some_and(|it| it == wanted));
-        Sets { new: new.map(|at| old.remove(at)), old }
+        ReplicaSets { new: new.map(|at| old.remove(at)), old }
     }
 
-    /// The newest template's set last.
+    /// All sets; the one with the current template is last.
     pub(super) fn all(&self) -> impl Iterator<Item = &Arc<ReplicaSet>> {
         self.old.iter().chain(&self.new)
     }
 
-    /// How many pods they are to have together.
+    /// The sum of the desired sizes.
     pub(super) fn replicas(&self) -> i32 {
         self.all().map(|set| replicas(set)).sum()
     }
 
-    /// Sets of older templates that are to have pods.
+    /// Sets of older templates with a desired size above zero.
     pub(super) fn old_active(&self) -> impl Iterator<Item = &Arc<ReplicaSet>> {
         self.old.iter().filter(|set| replicas(set) > 0)
     }
 
-    /// The revision a new template gets.
+    /// The revision of a new template.
     pub(super) fn next_revision(&self) -> i64 {
         self.old.iter().map(|set| revision(set)).max().unwrap_or(0) + 1
     }
 }
 
-/// Creation time first; a name for those of the same second.
+/// Ordered by creation time, then by name.
 fn age(set: &ReplicaSet) -> (Option<jiff::Timestamp>, &str) {
     (set.metadata.creation_timestamp.as_ref().map(|time| time.0), set.name())
 }
@@ -104,8 +103,8 @@ fn template(set: &ReplicaSet) -> Option<PodTemplateSpec> {
     set.spec.as_ref()?.template.as_ref().map(without_hash)
 }
 
-/// Whether a set has the Deployment's present template.
-pub(super) fn is_of(set: &ReplicaSet, deployment: &Deployment) -> bool {
+/// Whether a set has the Deployment's current template.
+pub(super) fn has_current_template(set: &ReplicaSet, deployment: &Deployment) -> bool {
     template(set).is_some_and(|it| it == without_hash(&spec(deployment).template))
 }
 
@@ -115,14 +114,14 @@ fn without_hash(template: &PodTemplateSpec) -> PodTemplateSpec {
     if let Some(labels) = &mut meta.labels {
         labels.remove(TEMPLATE_HASH);
     }
-    // The server may fill it in; it says nothing about a template.
+    // The server may set it; it is not part of the template.
     meta.creation_timestamp = None;
     template
 }
 
-/// A short name of a template. `collisions` makes another of the same template.
+/// The hash of a template. `collisions` gives the same template another hash.
 pub(super) fn hash(template: &PodTemplateSpec, collisions: i32) -> String {
-    const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789"; // no vowels, so no words
+    const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789"; // no vowels, so that no words appear
     let mut text = serde_json::to_vec(template).expect("API types are JSON");
     if collisions > 0 {
         text.extend(collisions.to_le_bytes());
@@ -134,8 +133,13 @@ pub(super) fn hash(template: &PodTemplateSpec, collisions: i32) -> String {
     digits.bytes().map(|digit| char::from(ALPHABET[usize::from(digit) % ALPHABET.len()])).collect()
 }
 
-/// The set for the Deployment's present template, which has none yet.
-pub(super) fn fresh(deployment: &Deployment, sets: &Sets, limits: Limits, size: i32) -> ReplicaSet {
+/// The set for the Deployment's current template, which has none yet.
+pub(super) fn new_replica_set(
+    deployment: &Deployment,
+    sets: &ReplicaSets,
+    limits: ReplicaLimits,
+    size: i32,
+) -> ReplicaSet {
     let wanted = spec(deployment);
     let collisions = deployment.status.as_ref().and_then(|status| status.collision_count);
     let hash = hash(&wanted.template, collisions.unwrap_or(0));
@@ -161,20 +165,20 @@ pub(super) fn fresh(deployment: &Deployment, sets: &Sets, limits: Limits, size: 
         }),
         status: None,
     };
-    let mut annotations = new_annotations(deployment, &set, sets.next_revision());
+    let mut annotations = annotations_for(deployment, &set, sets.next_revision());
     annotations.extend(limits.annotations());
     set.metadata.annotations = Some(annotations);
     set
 }
 
-/// How many pods are wanted, and how many there may be for a while.
+/// The desired number of pods, and the maximum during a rollout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Limits {
+pub(super) struct ReplicaLimits {
     pub(super) desired: i32,
     pub(super) max: i32,
 }
 
-impl Limits {
+impl ReplicaLimits {
     pub(super) fn annotations(self) -> [(String, String); 2] {
         [
             (DESIRED_REPLICAS.to_owned(), self.desired.to_string()),
@@ -183,9 +187,9 @@ impl Limits {
     }
 }
 
-/// The annotations that the newest template's set is to have: the Deployment's, and its revision
-/// with the ones it had before a rollback made it new again.
-pub(super) fn new_annotations(
+/// The annotations for the set with the current template: the Deployment's, its revision, and its
+/// earlier revisions if a rollback made it current again.
+pub(super) fn annotations_for(
     deployment: &Deployment,
     set: &ReplicaSet,
     newest: i64,
@@ -205,7 +209,7 @@ pub(super) fn new_annotations(
     wanted
 }
 
-/// A history with one more revision; the oldest go when it gets long.
+/// Appends a revision to the history; drops the oldest entries when it gets too long.
 fn remember(history: &str, revision: i64) -> String {
     let revision = revision.to_string();
     let mut known: Vec<&str> = history.split(',').filter(|text| !text.is_empty()).collect();
@@ -222,21 +226,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_set_with_the_present_template_is_the_new_one() {
+    fn the_oldest_set_with_the_current_template_is_the_new_one() {
         let deployment = deployment(3, "v2");
         let (one, two) = (set("one", "v1", 1), set("two", "v2", 2));
         let mut undated = (*set("zzz", "v2", 3)).clone();
         undated.metadata.creation_timestamp = None;
-        let sets = Sets::of(&deployment, &[Arc::clone(&two), one]);
+        let sets = ReplicaSets::of(&deployment, &[Arc::clone(&two), one]);
         assert_eq!(sets.new.as_ref().unwrap().name(), "two");
         assert_eq!(sets.old.iter().map(|set| set.name()).collect::<Vec<_>>(), ["one"]);
         assert_eq!(sets.replicas(), 3);
-        let sets = Sets::of(&deployment, &[Arc::new(undated), two]);
+        let sets = ReplicaSets::of(&deployment, &[Arc::new(undated), two]);
         assert_eq!(sets.new.as_ref().unwrap().name(), "zzz", "no time is before any");
     }
 
     #[test]
-    fn a_template_keeps_its_hash_and_another_has_another() {
+    fn equal_templates_have_equal_hashes_and_others_differ() {
         let template = |image| spec(&deployment(1, image)).template.clone();
         assert_eq!(hash(&template("v1"), 0), hash(&template("v1"), 0));
         assert_ne!(hash(&template("v1"), 0), hash(&template("v2"), 0));
@@ -249,11 +253,11 @@ mod tests {
     }
 
     #[test]
-    fn a_fresh_set_is_of_its_deployment_and_selects_only_its_own_pods() {
+    fn a_new_set_belongs_to_its_deployment_and_selects_only_its_own_pods() {
         let deployment = deployment(3, "v1");
-        let sets = Sets::of(&deployment, &[]);
-        let set = fresh(&deployment, &sets, Limits { desired: 3, max: 4 }, 3);
-        assert!(is_of(&set, &deployment));
+        let sets = ReplicaSets::of(&deployment, &[]);
+        let set = new_replica_set(&deployment, &sets, ReplicaLimits { desired: 3, max: 4 }, 3);
+        assert!(has_current_template(&set, &deployment));
         let spec = set.spec.clone().unwrap();
         let hash = &spec.selector.match_labels.as_ref().unwrap()[TEMPLATE_HASH];
         assert_eq!(set.name(), format!("web-{hash}"));
@@ -269,17 +273,17 @@ mod tests {
     }
 
     #[test]
-    fn a_set_that_is_new_again_gets_the_next_revision_and_remembers_its_own() {
+    fn a_rollback_gives_the_set_the_next_revision_and_records_the_old_one() {
         let deployment = deployment(1, "v1");
         let mut set = (*set("one", "v1", 1)).clone();
         let annotations = set.metadata.annotations.get_or_insert_default();
         annotations.insert(REVISION.into(), "1".into());
-        set.metadata.annotations = Some(new_annotations(&deployment, &set, 3));
+        set.metadata.annotations = Some(annotations_for(&deployment, &set, 3));
         assert_eq!(annotation(&set.metadata, REVISION), Some("3"));
         assert_eq!(annotation(&set.metadata, REVISION_HISTORY), Some("1"));
-        set.metadata.annotations = Some(new_annotations(&deployment, &set, 5));
+        set.metadata.annotations = Some(annotations_for(&deployment, &set, 5));
         assert_eq!(annotation(&set.metadata, REVISION_HISTORY), Some("1,3"));
-        let again = new_annotations(&deployment, &set, 5);
+        let again = annotations_for(&deployment, &set, 5);
         assert_eq!(Some(again), set.metadata.annotations, "nothing to do twice");
     }
 }

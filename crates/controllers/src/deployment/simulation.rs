@@ -1,7 +1,7 @@
-//! Rollouts of any kind, played through: they end, and they keep their limits on the way.
+//! Simulated rollouts with random strategies: each completes and respects its limits throughout.
 //!
-//! The pods are simulated by two rules: a set has as many as it wants at once, and each becomes
-//! available some time later; when there are too many, those that are not available go first.
+//! Pods are simulated by two rules: a set has its desired number of pods at once, each becomes
+//! available some time later; when a set shrinks, unavailable pods are removed first.
 
 use std::sync::Arc;
 
@@ -11,14 +11,14 @@ use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
 
-use crate::moment;
+use crate::time;
 
-use super::rollout::{Rollout, Step, limits, max_unavailable};
-use super::sets::{Sets, available, replicas, revision, spec};
-use super::status::{Pass, is_complete, status};
+use super::rollout::{Rollout, SetWrite, limits, max_unavailable};
+use super::sets::{ReplicaSets, available, replicas, revision, spec};
+use super::status::{SyncResult, is_complete, status};
 use super::tests::{deployment, with};
 
-/// A rollout that takes longer than this never ends.
+/// A rollout that takes more passes than this is stuck.
 const PASSES_MAX: usize = 500;
 
 struct World {
@@ -62,17 +62,18 @@ impl World {
         self.deployment = with(self.deployment.clone(), json!({"spec": {"replicas": size}}));
     }
 
-    /// One pass of the controller; whether it wrote anything.
+    /// One pass of the controller; returns whether it wrote anything.
     fn pass(&mut self) -> bool {
-        let sets = Sets::of(&self.deployment, &self.sets);
-        let counted = status(&self.deployment, &sets, &Pass::Counted, jiff::Timestamp::UNIX_EPOCH);
+        let sets = ReplicaSets::of(&self.deployment, &self.sets);
+        let counted =
+            status(&self.deployment, &sets, &SyncResult::StatusOnly, jiff::Timestamp::UNIX_EPOCH);
         let rollout = Rollout {
             deployment: &self.deployment,
             sets: &sets,
             old_pods_run: sets.old.iter().any(|set| super::sets::counts(set).replicas > 0),
             is_complete: is_complete(&self.deployment, &counted),
         };
-        let steps = rollout.steps();
+        let steps = rollout.writes();
         let wrote = !steps.is_empty();
         for step in steps {
             self.take(step);
@@ -80,23 +81,23 @@ impl World {
         wrote
     }
 
-    fn take(&mut self, step: Step) {
+    fn take(&mut self, step: SetWrite) {
         match step {
-            Step::Create(mut set) => {
+            SetWrite::Create(mut set) => {
                 self.born += 1;
-                let time = moment::after(jiff::Timestamp::UNIX_EPOCH, self.born);
+                let time = time::after(jiff::Timestamp::UNIX_EPOCH, self.born);
                 set.metadata.creation_timestamp = Some(Time(time));
                 let known = self.sets.iter().any(|known| known.name() == set.name());
                 assert!(!known, "a set is created once");
                 self.sets.push(Arc::new(*set));
             }
-            Step::Change { set, size, annotations } => {
+            SetWrite::Update { set, size, annotations } => {
                 self.change(set.name(), |set| {
                     set.spec.as_mut().unwrap().replicas = Some(size);
                     set.metadata.annotations = Some(annotations);
                 });
             }
-            Step::Delete(gone) => {
+            SetWrite::Delete(gone) => {
                 assert_eq!(replicas(&gone), 0);
                 self.sets.retain(|set| set.name() != gone.name());
             }
@@ -108,7 +109,7 @@ impl World {
         change(Arc::make_mut(set));
     }
 
-    /// Pods follow their sets.
+    /// Lets the pods follow the sizes of their sets.
     fn pods(&mut self) {
         let names: Vec<String> = self.sets.iter().map(|set| set.name().to_owned()).collect();
         for name in names {
@@ -131,13 +132,13 @@ impl World {
     }
 
     fn is_rolled_out(&self) -> bool {
-        let sets = Sets::of(&self.deployment, &self.sets);
+        let sets = ReplicaSets::of(&self.deployment, &self.sets);
         let desired = limits(&self.deployment).desired;
         let full = |set: &Arc<ReplicaSet>| replicas(set) == desired && available(set) == desired;
         sets.new.as_ref().is_some_and(full) && sets.old_active().next().is_none()
     }
 
-    /// Passes until nothing is left to do; `check` looks after each.
+    /// Runs passes until no write is due; calls `check` after each.
     fn settle(&mut self, mut check: impl FnMut(&mut World)) {
         for _ in 0..PASSES_MAX {
             let wrote = self.pass();
@@ -157,7 +158,7 @@ impl World {
 }
 
 #[test]
-fn a_rollout_keeps_its_limits_even_if_it_is_overtaken_by_others() {
+fn a_rollout_respects_its_limits_even_if_another_one_overtakes_it() {
     for seed in 0..300 {
         let mut world = World::new(seed);
         world.settle(|_| ());
@@ -175,7 +176,7 @@ fn a_rollout_keeps_its_limits_even_if_it_is_overtaken_by_others() {
                     world.choose_image();
                 }
             });
-            let sets = Sets::of(&world.deployment, &world.sets);
+            let sets = ReplicaSets::of(&world.deployment, &world.sets);
             let newest = sets.all().map(|set| revision(set)).max();
             assert_eq!(sets.new.as_ref().map(|set| revision(set)), newest, "seed {seed}");
             assert!(sets.old.len() <= 2, "seed {seed}: {:?}", world.sizes());
@@ -184,7 +185,7 @@ fn a_rollout_keeps_its_limits_even_if_it_is_overtaken_by_others() {
 }
 
 #[test]
-fn a_rollout_that_is_resized_on_the_way_ends_all_the_same() {
+fn a_rollout_that_is_scaled_midway_completes() {
     for seed in 0..300 {
         let mut world = World::new(seed);
         world.settle(|_| ());

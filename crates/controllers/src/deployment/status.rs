@@ -1,4 +1,4 @@
-//! The status a Deployment has earned: counts and conditions, with the words that
+//! The status of a Deployment: counts and conditions, with the reasons that
 //! `kubectl rollout status` waits for.
 
 use std::time::Duration;
@@ -9,33 +9,33 @@ use k8s_openapi::api::apps::v1::{Deployment, DeploymentCondition, DeploymentStat
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::difference::count;
-use crate::moment;
+use crate::time;
 
 use super::rollout::max_unavailable;
-use super::sets::{Sets, available, counts, replicas, spec};
+use super::sets::{ReplicaSets, available, counts, replicas, spec};
 
 const PROGRESSING: &str = "Progressing";
 const AVAILABLE: &str = "Available";
 const REPLICA_FAILURE: &str = "ReplicaFailure";
 
-/// What a pass did, as far as the conditions tell it.
+/// What a pass did, for the conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Pass {
-    /// The Deployment ends or is paused: only the counts are kept.
-    Counted,
-    /// A rollout is looked after.
-    Rolled,
+pub(super) enum SyncResult {
+    /// The Deployment is being deleted or is paused: only the counts are updated.
+    StatusOnly,
+    /// A rollout was continued, or there was nothing to do.
+    RolledOut,
     /// The set of a new template was created.
     Created(String),
-    /// It could not be.
-    Refused { name: String, why: String },
+    /// The set of a new template could not be created.
+    CreateFailed { name: String, why: String },
 }
 
 /// The status after a pass.
 pub(super) fn status(
     deployment: &Deployment,
-    sets: &Sets,
-    pass: &Pass,
+    sets: &ReplicaSets,
+    pass: &SyncResult,
     now: Timestamp,
 ) -> DeploymentStatus {
     let before = deployment.status.clone().unwrap_or_default();
@@ -44,16 +44,16 @@ pub(super) fn status(
     conditions.availability(deployment, &after);
     conditions.pause(deployment);
     match pass {
-        Pass::Counted => {}
-        Pass::Created(name) => {
+        SyncResult::StatusOnly => {}
+        SyncResult::Created(name) => {
             let message = format!("Created new replica set {name:?}");
             conditions.progressing(deployment, "True", "NewReplicaSetCreated", message);
         }
-        Pass::Refused { name, why } => {
+        SyncResult::CreateFailed { name, why } => {
             let message = format!("Failed to create new replica set {name:?}: {why}");
             conditions.progressing(deployment, "False", "ReplicaSetCreateError", message);
         }
-        Pass::Rolled => {
+        SyncResult::RolledOut => {
             conditions.found(deployment, sets);
             conditions.rolled(deployment, sets, &before, &after);
         }
@@ -63,7 +63,11 @@ pub(super) fn status(
     after
 }
 
-fn counted(deployment: &Deployment, sets: &Sets, before: &DeploymentStatus) -> DeploymentStatus {
+fn counted(
+    deployment: &Deployment,
+    sets: &ReplicaSets,
+    before: &DeploymentStatus,
+) -> DeploymentStatus {
     let sum = |of: fn(&ReplicaSet) -> i32| -> i32 { sets.all().map(|set| of(set)).sum() };
     let number = |number: i32| count(usize::try_from(number).unwrap_or(0));
     let available_now = sum(available);
@@ -80,7 +84,7 @@ fn counted(deployment: &Deployment, sets: &Sets, before: &DeploymentStatus) -> D
     }
 }
 
-/// Whether every pod is of the new template, and available.
+/// Whether every pod has the new template and is available.
 pub(super) fn is_complete(deployment: &Deployment, status: &DeploymentStatus) -> bool {
     let desired = spec(deployment).replicas.unwrap_or(1);
     let is_all = |number: Option<i32>| number.unwrap_or(0) == desired;
@@ -98,7 +102,7 @@ fn has_progressed(before: &DeploymentStatus, after: &DeploymentStatus) -> bool {
         || grew(|status| status.available_replicas.unwrap_or(0))
 }
 
-/// How many seconds a rollout may make no progress; `None` if it may for ever.
+/// The progress deadline in seconds; `None` if there is none.
 fn deadline(deployment: &Deployment) -> Option<i32> {
     let seconds = spec(deployment).progress_deadline_seconds.unwrap_or(600);
     (seconds != i32::MAX).then_some(seconds)
@@ -108,8 +112,8 @@ fn is_paused(deployment: &Deployment) -> bool {
     spec(deployment).paused == Some(true)
 }
 
-/// When to look again, although nothing changes: when the deadline of a rollout will have passed.
-pub(super) fn look_again(
+/// When to check again without a change: when the progress deadline passes.
+pub(super) fn next_check(
     deployment: &Deployment,
     status: &DeploymentStatus,
     now: Timestamp,
@@ -126,9 +130,9 @@ pub(super) fn look_again(
     if is_over {
         return None;
     }
-    let due = moment::after(condition.last_update_time.as_ref()?.0, deadline(deployment)?);
-    // A second more, because times are written in whole seconds.
-    Some(moment::until(now, due) + Duration::from_secs(1))
+    let due = time::after(condition.last_update_time.as_ref()?.0, deadline(deployment)?);
+    // One second later, because timestamps have a resolution of one second.
+    Some(time::until(now, due) + Duration::from_secs(1))
 }
 
 struct Conditions {
@@ -145,7 +149,7 @@ impl Conditions {
         self.known.retain(|condition| condition.type_ != type_);
     }
 
-    /// Sets a condition; with the same status and reason it stays as it was.
+    /// Sets a condition unless its status and reason are already set.
     fn set(&mut self, type_: &str, status: &str, reason: &str, message: String) {
         let same = |known: &DeploymentCondition| {
             known.status == status && known.reason.as_deref() == Some(reason)
@@ -155,7 +159,7 @@ impl Conditions {
         }
     }
 
-    /// Sets a condition with a new time of update.
+    /// Sets a condition and its update time.
     fn renew(&mut self, type_: &str, status: &str, reason: &str, message: String) {
         let before = self.get(type_).filter(|known| known.status == status);
         let since = before.and_then(|known| known.last_transition_time.clone());
@@ -185,7 +189,7 @@ impl Conditions {
         }
     }
 
-    /// While paused nothing can be late; a rollout that was late already stays so.
+    /// A paused rollout does not time out; one that already did stays timed out.
     fn pause(&mut self, deployment: &Deployment) {
         let reason = self.get(PROGRESSING).and_then(|known| known.reason.as_deref());
         if deadline(deployment).is_none() || reason == Some("ProgressDeadlineExceeded") {
@@ -211,8 +215,8 @@ impl Conditions {
         }
     }
 
-    /// A template that had a set before anybody said so.
-    fn found(&mut self, deployment: &Deployment, sets: &Sets) {
+    /// A set with the current template exists and no progress was reported yet.
+    fn found(&mut self, deployment: &Deployment, sets: &ReplicaSets) {
         if let (None, Some(set)) = (self.get(PROGRESSING), &sets.new) {
             let message = format!("Found new replica set {:?}", set.name());
             self.progressing(deployment, "True", "FoundNewReplicaSet", message);
@@ -222,7 +226,7 @@ impl Conditions {
     fn rolled(
         &mut self,
         deployment: &Deployment,
-        sets: &Sets,
+        sets: &ReplicaSets,
         before: &DeploymentStatus,
         after: &DeploymentStatus,
     ) {
@@ -230,7 +234,7 @@ impl Conditions {
         let reason = self.get(PROGRESSING).and_then(|known| known.reason.as_deref());
         let settled = reason == Some("NewReplicaSetAvailable");
         if settled && after.replicas == after.updated_replicas {
-            return; // a finished rollout does not begin again because a pod is replaced
+            return; // replacing a pod does not restart a complete rollout
         }
         let who = match &sets.new {
             Some(set) => format!("ReplicaSet {:?}", set.name()),
@@ -255,13 +259,13 @@ impl Conditions {
             Some("ProgressDeadlineExceeded") => true,
             _ => {
                 let since = condition.last_update_time.as_ref().map_or(self.now, |time| time.0);
-                moment::after(since, deadline) < self.now
+                time::after(since, deadline) < self.now
             }
         }
     }
 
-    /// What keeps a set from having its pods is the Deployment's trouble as well.
-    fn failures(&mut self, sets: &Sets) {
+    /// Copies the condition `ReplicaFailure` of a set to the Deployment.
+    fn failures(&mut self, sets: &ReplicaSets) {
         let of = |set: &ReplicaSet| {
             let conditions = counts(set).conditions.unwrap_or_default();
             conditions.into_iter().find(|condition| condition.type_ == REPLICA_FAILURE)
@@ -291,7 +295,7 @@ mod tests {
     }
 
     fn later(seconds: i64) -> Timestamp {
-        moment::after(now(), seconds)
+        time::after(now(), seconds)
     }
 
     fn running(name: &str, image: &str, size: i32, ready: i32) -> Arc<ReplicaSet> {
@@ -313,8 +317,9 @@ mod tests {
     #[test]
     fn the_counts_are_sums_over_the_sets() {
         let deployment = deployment(4, "v2");
-        let sets = Sets::of(&deployment, &[running("old", "v1", 3, 2), running("new", "v2", 2, 1)]);
-        let status = status(&deployment, &sets, &Pass::Rolled, now());
+        let sets =
+            ReplicaSets::of(&deployment, &[running("old", "v1", 3, 2), running("new", "v2", 2, 1)]);
+        let status = status(&deployment, &sets, &SyncResult::RolledOut, now());
         assert_eq!(status.replicas, Some(5));
         assert_eq!(status.updated_replicas, Some(2));
         assert_eq!(status.ready_replicas, Some(3));
@@ -325,74 +330,75 @@ mod tests {
     }
 
     #[test]
-    fn a_rollout_is_told_from_its_creation_to_its_end() {
+    fn conditions_follow_a_rollout_from_creation_to_completion() {
         let mut deployment = deployment(2, "v1");
-        let mut step = |sets: &[Arc<ReplicaSet>], pass: Pass, at: Timestamp| {
-            let sets = Sets::of(&deployment, sets);
+        let mut step = |sets: &[Arc<ReplicaSet>], pass: SyncResult, at: Timestamp| {
+            let sets = ReplicaSets::of(&deployment, sets);
             let after = status(&deployment, &sets, &pass, at);
             deployment.status = Some(after.clone());
             after
         };
-        let first = step(&[], Pass::Created("web-1".into()), now());
+        let first = step(&[], SyncResult::Created("web-1".into()), now());
         check(&first, PROGRESSING, Some(("True", "NewReplicaSetCreated")));
         check(&first, AVAILABLE, Some(("False", "MinimumReplicasUnavailable")));
-        let half = step(&[running("web-1", "v1", 2, 1)], Pass::Rolled, later(5));
+        let half = step(&[running("web-1", "v1", 2, 1)], SyncResult::RolledOut, later(5));
         check(&half, PROGRESSING, Some(("True", "ReplicaSetUpdated")));
-        let same = step(&[running("web-1", "v1", 2, 1)], Pass::Rolled, later(9));
+        let same = step(&[running("web-1", "v1", 2, 1)], SyncResult::RolledOut, later(9));
         assert_eq!(same, half, "no news, no write");
-        let done = step(&[running("web-1", "v1", 2, 2)], Pass::Rolled, later(10));
+        let done = step(&[running("web-1", "v1", 2, 2)], SyncResult::RolledOut, later(10));
         check(&done, PROGRESSING, Some(("True", "NewReplicaSetAvailable")));
         check(&done, AVAILABLE, Some(("True", "MinimumReplicasAvailable")));
         let message = done.conditions.as_ref().unwrap().iter().find(|it| it.type_ == PROGRESSING);
         let message = message.unwrap().message.as_deref();
         assert_eq!(message, Some("ReplicaSet \"web-1\" has successfully progressed."));
-        let lost = step(&[running("web-1", "v1", 2, 1)], Pass::Rolled, later(2000));
+        let lost = step(&[running("web-1", "v1", 2, 1)], SyncResult::RolledOut, later(2000));
         check(&lost, PROGRESSING, Some(("True", "NewReplicaSetAvailable")));
     }
 
     #[test]
-    fn a_rollout_that_stands_still_is_late_after_its_deadline() {
+    fn a_rollout_without_progress_times_out_after_its_deadline() {
         let soon = json!({"spec": {"progressDeadlineSeconds": 30}});
         let mut deployment = with(deployment(2, "v1"), soon);
-        let sets = Sets::of(&deployment, &[running("web-1", "v1", 2, 0)]);
-        let at = |deployment: &Deployment, at| status(deployment, &sets, &Pass::Rolled, at);
+        let sets = ReplicaSets::of(&deployment, &[running("web-1", "v1", 2, 0)]);
+        let at =
+            |deployment: &Deployment, at| status(deployment, &sets, &SyncResult::RolledOut, at);
         deployment.status = Some(at(&deployment, now()));
         check(&at(&deployment, now()), PROGRESSING, Some(("True", "ReplicaSetUpdated")));
         let before = deployment.status.clone().unwrap();
-        assert_eq!(look_again(&deployment, &before, later(10)), Some(Duration::from_secs(21)));
+        assert_eq!(next_check(&deployment, &before, later(10)), Some(Duration::from_secs(21)));
         check(&at(&deployment, later(29)), PROGRESSING, Some(("True", "ReplicaSetUpdated")));
         let late = at(&deployment, later(31));
         check(&late, PROGRESSING, Some(("False", "ProgressDeadlineExceeded")));
-        assert_eq!(look_again(&deployment, &late, later(31)), None);
+        assert_eq!(next_check(&deployment, &late, later(31)), None);
         let never = json!({"spec": {"progressDeadlineSeconds": i32::MAX}});
         let deployment = with(deployment, never);
         check(&at(&deployment, later(31)), PROGRESSING, None);
     }
 
     #[test]
-    fn a_pause_stops_the_clock() {
+    fn a_paused_rollout_does_not_time_out() {
         let mut paused = with(deployment(2, "v1"), json!({"spec": {"paused": true}}));
-        let sets = Sets::of(&paused, &[running("web-1", "v1", 2, 0)]);
-        let first = status(&paused, &sets, &Pass::Counted, now());
+        let sets = ReplicaSets::of(&paused, &[running("web-1", "v1", 2, 0)]);
+        let first = status(&paused, &sets, &SyncResult::StatusOnly, now());
         check(&first, PROGRESSING, Some(("Unknown", "DeploymentPaused")));
         paused.status = Some(first);
         let resumed = with(paused, json!({"spec": {"paused": false}}));
-        let second = status(&resumed, &sets, &Pass::Rolled, later(10_000));
+        let second = status(&resumed, &sets, &SyncResult::RolledOut, later(10_000));
         check(&second, PROGRESSING, Some(("Unknown", "DeploymentResumed")));
     }
 
     #[test]
-    fn trouble_of_a_set_is_trouble_of_the_deployment() {
+    fn a_replica_failure_of_a_set_is_copied_to_the_deployment() {
         let deployment = deployment(2, "v1");
         let mut set = (*running("web-1", "v1", 0, 0)).clone();
         set.status.as_mut().unwrap().conditions = serde_json::from_value(json!([
             {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": "quota"},
         ]))
         .unwrap();
-        let sets = Sets::of(&deployment, &[Arc::new(set)]);
-        let told = status(&deployment, &sets, &Pass::Rolled, now());
+        let sets = ReplicaSets::of(&deployment, &[Arc::new(set)]);
+        let told = status(&deployment, &sets, &SyncResult::RolledOut, now());
         check(&told, REPLICA_FAILURE, Some(("True", "FailedCreate")));
-        let sets = Sets::of(&deployment, &[running("web-1", "v1", 0, 0)]);
-        check(&status(&deployment, &sets, &Pass::Rolled, now()), REPLICA_FAILURE, None);
+        let sets = ReplicaSets::of(&deployment, &[running("web-1", "v1", 0, 0)]);
+        check(&status(&deployment, &sets, &SyncResult::RolledOut, now()), REPLICA_FAILURE, None);
     }
 }

@@ -1,4 +1,4 @@
-//! What a budget allows, as a function of its pods.
+//! The status of a budget, as a function of its pods.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,59 +11,59 @@ use k8s_openapi::api::policy::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use crate::moment;
 use crate::ownership::controller_of;
 use crate::pod::Pod;
+use crate::time;
 
-/// A pod that was evicted and is not on its way out after this stays.
-const EVICTION_SECONDS: i64 = 120;
+/// An evicted pod that is not being deleted after this time counts as healthy again.
+const DISRUPTED_POD_TIMEOUT_SECONDS: i64 = 120;
 
-const ALLOWED: &str = "DisruptionAllowed";
+const DISRUPTION_ALLOWED: &str = "DisruptionAllowed";
 
-/// How many pods an owner wants.
+/// The desired number of pods of a controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Scale {
+pub(super) struct ControllerScale {
     uid: String,
     replicas: i32,
 }
 
-impl Scale {
-    pub(super) fn of(uid: &str, replicas: Option<i32>) -> Scale {
-        Scale { uid: uid.to_owned(), replicas: replicas.unwrap_or(1) }
+impl ControllerScale {
+    pub(super) fn of(uid: &str, replicas: Option<i32>) -> ControllerScale {
+        ControllerScale { uid: uid.to_owned(), replicas: replicas.unwrap_or(1) }
     }
 }
 
-/// The status a budget has earned, and when to look again although nothing changes.
+/// The status of a budget, and when to compute it again without a change.
 #[derive(Debug, PartialEq)]
-pub(super) struct Standing {
+pub(super) struct BudgetStatus {
     pub(super) status: PodDisruptionBudgetStatus,
-    pub(super) again: Option<Duration>,
+    pub(super) next_check: Option<Duration>,
 }
 
-/// Where a budget stands with its pods. `scales` is by the UID of the set that controls a pod.
-pub(super) fn standing(
+/// Computes the status of a budget. `scales` is keyed by the UID of the pod's controller.
+pub(super) fn compute_status(
     budget: &PodDisruptionBudget,
     pods: &[&Pod],
-    scales: &BTreeMap<String, Scale>,
+    scales: &BTreeMap<String, ControllerScale>,
     now: Timestamp,
-) -> Standing {
+) -> BudgetStatus {
     let spec = budget.spec.clone().unwrap_or_default();
     let before = budget.status.clone().unwrap_or_default();
     let generation = budget.metadata.generation;
-    let (leaving, again) = leaving(&before, pods, now);
-    let wanted = match wanted(&spec, pods, scales) {
+    let (disrupted, next_check) = disrupted(&before, pods, now);
+    let wanted = match expected_pods(&spec, pods, scales) {
         Ok(wanted) => wanted,
         Err(why) => {
-            // What cannot be computed allows nothing.
+            // On an error, no disruption is allowed.
             let mut status = PodDisruptionBudgetStatus { disruptions_allowed: Some(0), ..before };
-            tell(&mut status, "SyncFailed", &why, now);
-            return Standing { status, again };
+            set_condition(&mut status, "SyncFailed", &why, now);
+            return BudgetStatus { status, next_check };
         }
     };
     let healthy =
-        |pod: &&&Pod| !pod.is_deleting() && !leaving.contains_key(pod.name()) && pod.is_ready();
+        |pod: &&&Pod| !pod.is_deleting() && !disrupted.contains_key(pod.name()) && pod.is_ready();
     let healthy = i32::try_from(pods.iter().filter(healthy).count()).unwrap_or(i32::MAX);
-    // A budget without pods allows nothing, so that its first ones are safe.
+    // A budget without pods allows no disruption, so that its first pods are protected.
     let spare = healthy.saturating_sub(wanted.healthy).max(0);
     let allowed = if wanted.pods > 0 { spare } else { 0 };
     let mut status = PodDisruptionBudgetStatus {
@@ -71,43 +71,43 @@ pub(super) fn standing(
         desired_healthy: Some(wanted.healthy),
         expected_pods: Some(wanted.pods),
         disruptions_allowed: Some(allowed),
-        disrupted_pods: (!leaving.is_empty()).then_some(leaving),
+        disrupted_pods: (!disrupted.is_empty()).then_some(disrupted),
         observed_generation: generation,
         conditions: before.conditions,
     };
     let reason = if allowed > 0 { "SufficientPods" } else { "InsufficientPods" };
-    tell(&mut status, reason, "", now);
-    Standing { status, again }
+    set_condition(&mut status, reason, "", now);
+    BudgetStatus { status, next_check }
 }
 
-/// How many pods there should be, and how many of them healthy.
-struct Wanted {
+/// The expected number of pods, and how many of them must be healthy.
+struct ExpectedPods {
     pods: i32,
     healthy: i32,
 }
 
-fn wanted(
+fn expected_pods(
     spec: &PodDisruptionBudgetSpec,
     pods: &[&Pod],
-    scales: &BTreeMap<String, Scale>,
-) -> Result<Wanted, String> {
+    scales: &BTreeMap<String, ControllerScale>,
+) -> Result<ExpectedPods, String> {
     let count = i32::try_from(pods.len()).unwrap_or(i32::MAX);
     if let Some(most) = &spec.max_unavailable {
         let pods = scale(pods, scales)?;
-        return Ok(Wanted { pods, healthy: pods.saturating_sub(part(most, pods)?).max(0) });
+        return Ok(ExpectedPods { pods, healthy: pods.saturating_sub(part(most, pods)?).max(0) });
     }
     match &spec.min_available {
-        None => Ok(Wanted { pods: 0, healthy: 0 }),
-        Some(IntOrString::Int(least)) => Ok(Wanted { pods: count, healthy: *least }),
+        None => Ok(ExpectedPods { pods: 0, healthy: 0 }),
+        Some(IntOrString::Int(least)) => Ok(ExpectedPods { pods: count, healthy: *least }),
         Some(least) => {
             let pods = scale(pods, scales)?;
-            Ok(Wanted { pods, healthy: part(least, pods)? })
+            Ok(ExpectedPods { pods, healthy: part(least, pods)? })
         }
     }
 }
 
-/// How many pods the owners of these want together. Those of nobody do not count.
-fn scale(pods: &[&Pod], scales: &BTreeMap<String, Scale>) -> Result<i32, String> {
+/// The sum of the scales of the pods' controllers. Pods without a controller do not count.
+fn scale(pods: &[&Pod], scales: &BTreeMap<String, ControllerScale>) -> Result<i32, String> {
     let mut owners: BTreeMap<&str, i32> = BTreeMap::new();
     for pod in pods {
         let Some(owner) = controller_of(&pod.metadata) else { continue };
@@ -119,7 +119,7 @@ fn scale(pods: &[&Pod], scales: &BTreeMap<String, Scale>) -> Result<i32, String>
     Ok(owners.values().fold(0, |sum: i32, replicas| sum.saturating_add(*replicas)))
 }
 
-/// A number of pods, or a part of them, rounded up.
+/// An absolute number, or a percentage of `of` rounded up.
 fn part(wanted: &IntOrString, of: i32) -> Result<i32, String> {
     match wanted {
         IntOrString::Int(number) => Ok(*number),
@@ -132,36 +132,41 @@ fn part(wanted: &IntOrString, of: i32) -> Result<i32, String> {
     }
 }
 
-/// Pods that were evicted and are still there: they are as good as gone for a while.
-fn leaving(
+/// Evicted pods that are not being deleted yet, and when the first of them times out.
+fn disrupted(
     before: &PodDisruptionBudgetStatus,
     pods: &[&Pod],
     now: Timestamp,
 ) -> (BTreeMap<String, Time>, Option<Duration>) {
-    let mut leaving = BTreeMap::new();
-    let mut again: Option<Duration> = None;
+    let mut disrupted = BTreeMap::new();
+    let mut next_check: Option<Duration> = None;
     let evicted = before.disrupted_pods.iter().flatten();
     for (name, since) in evicted {
         let is_there = pods.iter().any(|pod| pod.name() == name && !pod.is_deleting());
-        let left = moment::until(now, moment::after(since.0, EVICTION_SECONDS));
+        let left = time::until(now, time::after(since.0, DISRUPTED_POD_TIMEOUT_SECONDS));
         if is_there && !left.is_zero() {
-            leaving.insert(name.clone(), since.clone());
-            again = again.into_iter().chain([left]).min();
+            disrupted.insert(name.clone(), since.clone());
+            next_check = next_check.into_iter().chain([left]).min();
         }
     }
-    (leaving, again)
+    (disrupted, next_check)
 }
 
-/// Says whether evictions are allowed, and since when.
-fn tell(status: &mut PodDisruptionBudgetStatus, reason: &str, message: &str, now: Timestamp) {
+/// Sets the condition; keeps its transition time if the status is unchanged.
+fn set_condition(
+    status: &mut PodDisruptionBudgetStatus,
+    reason: &str,
+    message: &str,
+    now: Timestamp,
+) {
     let is_allowed = if status.disruptions_allowed > Some(0) { "True" } else { "False" };
     let conditions = status.conditions.get_or_insert_default();
-    let before = conditions.iter().find(|condition| condition.type_ == ALLOWED);
+    let before = conditions.iter().find(|condition| condition.type_ == DISRUPTION_ALLOWED);
     let since = before.filter(|before| before.status == is_allowed);
     let since = since.map_or(Time(now), |before| before.last_transition_time.clone());
-    conditions.retain(|condition| condition.type_ != ALLOWED);
+    conditions.retain(|condition| condition.type_ != DISRUPTION_ALLOWED);
     conditions.push(Condition {
-        type_: ALLOWED.to_owned(),
+        type_: DISRUPTION_ALLOWED.to_owned(),
         status: is_allowed.to_owned(),
         reason: reason.to_owned(),
         message: message.to_owned(),
@@ -179,7 +184,7 @@ mod tests {
     const START: &str = "2026-01-01T00:00:00Z";
 
     fn at(seconds: i64) -> Timestamp {
-        moment::after(START.parse().unwrap(), seconds)
+        time::after(START.parse().unwrap(), seconds)
     }
 
     fn budget(spec: &Value, status: &Value) -> PodDisruptionBudget {
@@ -190,7 +195,7 @@ mod tests {
         serde_json::from_value(budget).unwrap()
     }
 
-    /// A pod of a set `owner`, or of nobody.
+    /// A pod of the ReplicaSet `owner`, or without a controller if it is empty.
     fn pod(name: &str, owner: &str, ready: bool) -> Pod {
         let owners = match owner {
             "" => json!([]),
@@ -207,15 +212,16 @@ mod tests {
         serde_json::from_value(pod).unwrap()
     }
 
-    fn scales(all: &[(&str, i32)]) -> BTreeMap<String, Scale> {
-        all.iter().map(|(uid, n)| ((*uid).to_owned(), Scale::of(uid, Some(*n)))).collect()
+    fn scales(all: &[(&str, i32)]) -> BTreeMap<String, ControllerScale> {
+        all.iter().map(|(uid, n)| ((*uid).to_owned(), ControllerScale::of(uid, Some(*n)))).collect()
     }
 
-    /// Healthy, desired, expected, allowed.
+    /// Expects current healthy, desired healthy, expected pods, disruptions allowed.
     #[track_caller]
     fn check(spec: Value, pods: &[Pod], owners: &[(&str, i32)], expected: [i32; 4]) {
         let pods: Vec<&Pod> = pods.iter().collect();
-        let found = standing(&budget(&spec, &json!({})), &pods, &scales(owners), at(0)).status;
+        let found =
+            compute_status(&budget(&spec, &json!({})), &pods, &scales(owners), at(0)).status;
         let figures = [
             found.current_healthy,
             found.desired_healthy,
@@ -227,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_allows_what_is_healthy_beyond_what_is_wanted() {
+    fn a_budget_allows_the_healthy_pods_beyond_the_desired_ones() {
         let three = [pod("a", "rs", true), pod("b", "rs", true), pod("c", "rs", true)];
         let two = [pod("a", "rs", true), pod("b", "rs", true), pod("c", "rs", false)];
         let rs = [("rs", 3)];
@@ -245,26 +251,26 @@ mod tests {
     }
 
     #[test]
-    fn what_counts_is_what_owners_want_not_what_is_there() {
+    fn the_scale_of_controllers_counts_not_the_number_of_pods() {
         let pods = [pod("a", "one", true), pod("b", "two", true), pod("lonely", "", true)];
         check(json!({"maxUnavailable": 1}), &pods, &[("one", 3), ("two", 2)], [3, 4, 5, 0]);
         check(json!({"minAvailable": 1}), &pods, &[], [3, 1, 3, 2]);
     }
 
     #[test]
-    fn what_cannot_be_computed_allows_nothing() {
+    fn an_error_allows_no_disruption() {
         let pods = [pod("a", "job", true)];
         let pods: Vec<&Pod> = pods.iter().collect();
         let status = json!({"disruptionsAllowed": 4, "currentHealthy": 5, "desiredHealthy": 1, "expectedPods": 5});
         let budget = budget(&json!({"maxUnavailable": 1}), &status);
-        let found = standing(&budget, &pods, &BTreeMap::new(), at(0)).status;
+        let found = compute_status(&budget, &pods, &BTreeMap::new(), at(0)).status;
         assert_eq!(found.disruptions_allowed, Some(0));
         let condition = &found.conditions.unwrap()[0];
         assert_eq!((condition.reason.as_str(), condition.status.as_str()), ("SyncFailed", "False"));
     }
 
     #[test]
-    fn an_evicted_pod_is_as_good_as_gone_for_two_minutes() {
+    fn an_evicted_pod_counts_as_disrupted_for_two_minutes() {
         let pods = [pod("a", "rs", true), pod("b", "rs", true)];
         let pods: Vec<&Pod> = pods.iter().collect();
         let status = json!({
@@ -272,25 +278,26 @@ mod tests {
             "disruptionsAllowed": 0, "currentHealthy": 2, "desiredHealthy": 1, "expectedPods": 2,
         });
         let budget = budget(&json!({"minAvailable": 1}), &status);
-        let early = standing(&budget, &pods, &BTreeMap::new(), at(20));
-        assert_eq!(early.again, Some(Duration::from_secs(100)));
+        let early = compute_status(&budget, &pods, &BTreeMap::new(), at(20));
+        assert_eq!(early.next_check, Some(Duration::from_secs(100)));
         assert_eq!(early.status.current_healthy, Some(1));
         let names: Vec<String> = early.status.disrupted_pods.unwrap().into_keys().collect();
         assert_eq!(names, ["a"], "of those that are gone nothing is kept");
-        let late = standing(&budget, &pods, &BTreeMap::new(), at(120));
+        let late = compute_status(&budget, &pods, &BTreeMap::new(), at(120));
         assert_eq!((late.status.disruptions_allowed, late.status.disrupted_pods), (Some(1), None));
     }
 
     #[test]
-    fn the_condition_tells_since_when() {
+    fn the_condition_keeps_its_transition_time() {
         let pods = [pod("a", "rs", true), pod("b", "rs", true)];
         let pods: Vec<&Pod> = pods.iter().collect();
         let spec = json!({"minAvailable": 1});
-        let first = standing(&budget(&spec, &json!({})), &pods, &BTreeMap::new(), at(5)).status;
+        let first =
+            compute_status(&budget(&spec, &json!({})), &pods, &BTreeMap::new(), at(5)).status;
         let mut again = budget(&spec, &json!({}));
         again.status = Some(first.clone());
-        assert_eq!(standing(&again, &pods, &BTreeMap::new(), at(9)).status, first, "no news");
-        let fewer = standing(&again, &pods[..1], &BTreeMap::new(), at(9)).status;
+        assert_eq!(compute_status(&again, &pods, &BTreeMap::new(), at(9)).status, first, "no news");
+        let fewer = compute_status(&again, &pods[..1], &BTreeMap::new(), at(9)).status;
         let condition = &fewer.conditions.unwrap()[0];
         assert_eq!(
             (condition.reason.as_str(), condition.status.as_str()),

@@ -1,4 +1,4 @@
-//! The older form of endpoints: one object for each Service, for those who still read it.
+//! The deprecated Endpoints API: one object per Service.
 
 use std::sync::Arc;
 
@@ -10,16 +10,16 @@ use kube::core::ObjectMeta;
 
 use crate::pod::Pod;
 
+use super::endpoints::{address, families, is_headless, ports, reference};
 use super::slices::HEADLESS;
-use super::wanted::{address, families, is_headless, ports, reference};
 
 pub(super) const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
 pub(super) const MANAGER: &str = "endpoint-controller";
 const OVER_CAPACITY: &str = "endpoints.kubernetes.io/over-capacity";
-/// More addresses are left out, and the object says so.
+/// Addresses beyond this number are dropped, and an annotation says so.
 const ADDRESSES_MAX: usize = 1000;
 
-/// The object for a Service.
+/// The Endpoints of a Service.
 pub(super) fn endpoints(service: &Service, pods: &[Arc<Pod>]) -> Endpoints {
     let family = families(service).remove(0);
     let spec = service.spec.clone().unwrap_or_default();
@@ -27,7 +27,7 @@ pub(super) fn endpoints(service: &Service, pods: &[Arc<Pod>]) -> Endpoints {
     let mut subsets: Vec<EndpointSubset> = Vec::new();
     let mut room = ADDRESSES_MAX;
     let (mut dropped, mut living) = (false, pods.iter().collect::<Vec<_>>());
-    living.sort_by_key(|pod| (!pod.is_ready(), pod.name().to_owned())); // the useful ones first
+    living.sort_by_key(|pod| (!pod.is_ready(), pod.name().to_owned())); // ready pods first
     for pod in living.into_iter().filter(|pod| pod.is_active()) {
         let Some(ip) = address(pod, &family) else { continue };
         if room == 0 {
@@ -99,7 +99,7 @@ fn metadata(service: &Service, over_capacity: bool) -> ObjectMeta {
 mod tests {
     use serde_json::json;
 
-    use super::super::wanted::tests::{pod, service};
+    use super::super::endpoints::tests::{pod, service};
     use super::*;
 
     fn counts(endpoints: &Endpoints) -> Vec<(usize, usize)> {
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_ready_or_not_and_never_those_of_pods_that_end() {
+    fn addresses_are_ready_or_not_ready_and_terminating_pods_are_left_out() {
         let pods = [
             pod(1, &json!({})),
             pod(2, &json!({"status": {"conditions": []}})),
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_a_thousand_are_cut_and_said_to_be() {
+    fn addresses_beyond_a_thousand_are_dropped_and_annotated() {
         let pods: Vec<_> = (0..1001).map(|number| pod(number, &json!({}))).collect();
         let cut = endpoints(&service(&json!({})), &pods);
         assert_eq!(counts(&cut), [(1000, 0)]);

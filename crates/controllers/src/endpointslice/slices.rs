@@ -1,7 +1,8 @@
-//! How endpoints are spread over slices: with as few writes as possible.
+//! The distribution of endpoints over slices, with as few writes as possible.
 //!
-//! Every change of a slice goes to every node of a cluster. So an endpoint stays in the slice it is
-//! in, new ones go where something changes anyway, and slices are neither merged nor balanced.
+//! Every change of a slice is sent to every node of a cluster. Therefore an endpoint stays in its
+//! slice, new endpoints go to slices that change anyway, and slices are neither merged nor
+//! balanced.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,95 +14,95 @@ use kube::core::ObjectMeta;
 
 use crate::ownership::controller_reference;
 
-use super::wanted::{Group, families, is_headless};
+use super::endpoints::{EndpointGroup, families, is_headless};
 
 pub(super) const SERVICE_NAME: &str = "kubernetes.io/service-name";
 pub(super) const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 pub(super) const MANAGER: &str = "endpointslice-controller.k8s.io";
 pub(super) const HEADLESS: &str = "service.kubernetes.io/headless";
 
-/// A slice has at most so many endpoints.
+/// The maximum number of endpoints in a slice.
 const ENDPOINTS_MAX: usize = 100;
 
-/// One write.
+/// A write to an EndpointSlice.
 #[derive(Debug, PartialEq)]
-pub(super) enum Step {
+pub(super) enum SliceWrite {
     Create(Box<EndpointSlice>),
-    /// The slice as it was, and as it is to be.
+    /// The old and the new slice.
     Update(Arc<EndpointSlice>, Box<EndpointSlice>),
     Delete(Arc<EndpointSlice>),
 }
 
-/// What has to be written so that the slices of a Service hold these endpoints. A Service without
-/// any has one empty slice, so that one can tell it from a Service that nobody has looked at.
-pub(super) fn steps(
+/// The writes after which the slices of a Service hold these endpoints. A Service without endpoints
+/// has one empty slice, which shows that it was processed.
+pub(super) fn writes(
     service: &Service,
     existing: &[Arc<EndpointSlice>],
-    mut groups: Vec<Group>,
-) -> Vec<Step> {
+    mut groups: Vec<EndpointGroup>,
+) -> Vec<SliceWrite> {
     if groups.is_empty() {
         let address_type = families(service).remove(0);
-        groups.push(Group { address_type, ..Group::default() });
+        groups.push(EndpointGroup { address_type, ..EndpointGroup::default() });
     }
-    let mut steps = Vec::new();
+    let mut writes = Vec::new();
     let mut taken: Vec<&str> = Vec::new();
     for group in &groups {
         let own: Vec<&Arc<EndpointSlice>> =
-            existing.iter().filter(|slice| is_of(slice, group)).collect();
+            existing.iter().filter(|slice| holds_group(slice, group)).collect();
         taken.extend(own.iter().map(|slice| slice.name()));
-        steps.extend(fill(service, &own, group));
+        writes.extend(fill(service, &own, group));
     }
     let others = existing.iter().filter(|slice| !taken.contains(&slice.name()));
-    steps.extend(others.map(|slice| Step::Delete(Arc::clone(slice))));
-    steps
+    writes.extend(others.map(|slice| SliceWrite::Delete(Arc::clone(slice))));
+    writes
 }
 
-fn is_of(slice: &EndpointSlice, group: &Group) -> bool {
+fn holds_group(slice: &EndpointSlice, group: &EndpointGroup) -> bool {
     let mut ports = slice.ports.clone().unwrap_or_default();
     ports.sort_by(|one, other| one.name.cmp(&other.name));
     slice.address_type == group.address_type && ports == group.ports
 }
 
-/// What a slice holds, before and after.
-struct Filling<'a> {
+/// The new content of an existing slice.
+struct SliceDraft<'a> {
     slice: &'a Arc<EndpointSlice>,
     endpoints: Vec<Endpoint>,
     changed: bool,
 }
 
-fn fill(service: &Service, own: &[&Arc<EndpointSlice>], group: &Group) -> Vec<Step> {
+fn fill(service: &Service, own: &[&Arc<EndpointSlice>], group: &EndpointGroup) -> Vec<SliceWrite> {
     let mut waiting: BTreeMap<String, &Endpoint> =
         group.endpoints.iter().map(|endpoint| (identity(endpoint), endpoint)).collect();
-    let mut fillings: Vec<Filling<'_>> =
+    let mut drafts: Vec<SliceDraft<'_>> =
         own.iter().map(|slice| keep(service, slice, &mut waiting)).collect();
-    // Those that change anyway first, then the fullest.
-    fillings.sort_by_key(|it| (!it.changed, std::cmp::Reverse(it.endpoints.len())));
+    // Slices that change anyway first, then the fullest.
+    drafts.sort_by_key(|it| (!it.changed, std::cmp::Reverse(it.endpoints.len())));
     let mut waiting: Vec<Endpoint> = waiting.into_values().cloned().collect();
-    for filling in &mut fillings {
-        let room = ENDPOINTS_MAX.saturating_sub(filling.endpoints.len()).min(waiting.len());
-        filling.changed |= room > 0;
-        filling.endpoints.extend(waiting.drain(..room));
+    for draft in &mut drafts {
+        let room = ENDPOINTS_MAX.saturating_sub(draft.endpoints.len()).min(waiting.len());
+        draft.changed |= room > 0;
+        draft.endpoints.extend(waiting.drain(..room));
     }
-    let mut steps: Vec<Step> =
-        waiting.chunks(ENDPOINTS_MAX).map(|chunk| fresh(service, group, chunk)).collect();
+    let mut writes: Vec<SliceWrite> =
+        waiting.chunks(ENDPOINTS_MAX).map(|chunk| create(service, group, chunk)).collect();
     let is_empty = group.endpoints.is_empty();
-    let mut has_one = !steps.is_empty();
-    for filling in fillings {
-        match filling.endpoints.is_empty() && (!is_empty || has_one) {
-            true => steps.push(Step::Delete(Arc::clone(filling.slice))),
-            false if filling.changed => steps.push(filling.written(service)),
+    let mut has_one = !writes.is_empty();
+    for draft in drafts {
+        match draft.endpoints.is_empty() && (!is_empty || has_one) {
+            true => writes.push(SliceWrite::Delete(Arc::clone(draft.slice))),
+            false if draft.changed => writes.push(draft.written(service)),
             false => {}
         }
         has_one = true;
     }
     if !has_one {
-        steps.push(fresh(service, group, &[]));
+        writes.push(create(service, group, &[]));
     }
-    steps
+    writes
 }
 
-fn fresh(service: &Service, group: &Group, endpoints: &[Endpoint]) -> Step {
-    Step::Create(Box::new(EndpointSlice {
+fn create(service: &Service, group: &EndpointGroup, endpoints: &[Endpoint]) -> SliceWrite {
+    SliceWrite::Create(Box::new(EndpointSlice {
         metadata: ObjectMeta {
             generate_name: Some(format!("{}-", service.name())),
             namespace: service.metadata.namespace.clone(),
@@ -115,29 +116,29 @@ fn fresh(service: &Service, group: &Group, endpoints: &[Endpoint]) -> Step {
     }))
 }
 
-impl Filling<'_> {
-    fn written(self, service: &Service) -> Step {
+impl SliceDraft<'_> {
+    fn written(self, service: &Service) -> SliceWrite {
         let mut slice = (**self.slice).clone();
         slice.endpoints = Some(self.endpoints);
         slice.metadata.labels = Some(labels(service));
-        Step::Update(Arc::clone(self.slice), Box::new(slice))
+        SliceWrite::Update(Arc::clone(self.slice), Box::new(slice))
     }
 }
 
-/// What stays in a slice; it is taken out of what waits.
+/// Keeps the slice's endpoints that still exist, and removes them from `waiting`.
 fn keep<'a>(
     service: &Service,
     slice: &'a Arc<EndpointSlice>,
     waiting: &mut BTreeMap<String, &Endpoint>,
-) -> Filling<'a> {
+) -> SliceDraft<'a> {
     let before = slice.endpoints.clone().unwrap_or_default();
     let endpoints: Vec<Endpoint> =
         before.iter().filter_map(|it| waiting.remove(&identity(it)).cloned()).collect();
     let changed = endpoints != before || slice.metadata.labels != Some(labels(service));
-    Filling { slice, endpoints, changed }
+    SliceDraft { slice, endpoints, changed }
 }
 
-/// The pod of an endpoint; its address if it has none.
+/// The UID of an endpoint's pod; its address if it has no pod.
 fn identity(endpoint: &Endpoint) -> String {
     let uid = endpoint.target_ref.as_ref().and_then(|target| target.uid.clone());
     uid.or_else(|| endpoint.addresses.first().cloned()).unwrap_or_default()
@@ -158,38 +159,38 @@ fn labels(service: &Service) -> BTreeMap<String, String> {
 mod tests {
     use serde_json::json;
 
-    use super::super::wanted::groups;
-    use super::super::wanted::tests::{pod, service};
+    use super::super::endpoints::endpoint_groups;
+    use super::super::endpoints::tests::{pod, service};
     use super::*;
 
-    fn wanted(numbers: std::ops::Range<usize>) -> Vec<Group> {
+    fn wanted(numbers: std::ops::Range<usize>) -> Vec<EndpointGroup> {
         let pods: Vec<_> = numbers.map(|number| pod(number, &json!({}))).collect();
-        groups(&service(&json!({})), &pods, |_| None)
+        endpoint_groups(&service(&json!({})), &pods, |_| None)
     }
 
-    /// Does the steps; answers the slices and how many writes it took.
+    /// Applies the writes; returns the slices and the number of writes.
     fn apply(
         existing: &[Arc<EndpointSlice>],
-        groups: Vec<Group>,
+        groups: Vec<EndpointGroup>,
     ) -> (Vec<Arc<EndpointSlice>>, usize) {
-        let steps = steps(&service(&json!({})), existing, groups);
-        let writes = steps.len();
+        let writes = writes(&service(&json!({})), existing, groups);
+        let count = writes.len();
         let mut slices = existing.to_vec();
         let newest = slices.iter().filter_map(|slice| slice.name().parse::<usize>().ok()).max();
-        for (number, step) in steps.into_iter().enumerate() {
-            match step {
-                Step::Create(mut slice) => {
+        for (number, write) in writes.into_iter().enumerate() {
+            match write {
+                SliceWrite::Create(mut slice) => {
                     slice.metadata.name = Some((newest.unwrap_or(0) + 1 + number).to_string());
                     slices.push(Arc::new(*slice));
                 }
-                Step::Update(old, new) => {
+                SliceWrite::Update(old, new) => {
                     slices.retain(|slice| slice.name() != old.name());
                     slices.push(Arc::new(*new));
                 }
-                Step::Delete(old) => slices.retain(|slice| slice.name() != old.name()),
+                SliceWrite::Delete(old) => slices.retain(|slice| slice.name() != old.name()),
             }
         }
-        (slices, writes)
+        (slices, count)
     }
 
     fn sizes(slices: &[Arc<EndpointSlice>]) -> Vec<usize> {
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_holds_a_hundred_and_changes_only_when_it_must() {
+    fn a_slice_holds_a_hundred_endpoints_and_changes_only_if_necessary() {
         let (slices, writes) = apply(&[], wanted(0..250));
         assert_eq!((sizes(&slices), writes), (vec![50, 100, 100], 3));
         let (same, writes) = apply(&slices, wanted(0..250));
@@ -209,7 +210,7 @@ mod tests {
         assert_eq!((fewer.len(), writes), (3, 1), "one goes, one slice changes");
         let (more, writes) = apply(&slices, wanted(0..300));
         assert_eq!((sizes(&more), writes), (vec![100, 100, 100], 1), "room is used first");
-        // One goes and one comes: both in the same slice.
+        // One endpoint is removed and one added: both in the same slice.
         let (moved, writes) = apply(&slices, wanted(1..251));
         assert_eq!((moved.len(), writes), (3, 1));
     }
@@ -227,18 +228,18 @@ mod tests {
     }
 
     #[test]
-    fn other_ports_are_other_slices() {
+    fn pods_with_other_ports_get_their_own_slice() {
         let named = service(&json!({"spec": {"ports": [{"port": 80, "targetPort": "http"}]}}));
         let other = json!({"spec": {"containers": [
             {"name": "c", "ports": [{"name": "http", "containerPort": 9090}]},
         ]}});
         let pods = [pod(1, &json!({})), pod(2, &other)];
-        let steps = steps(&named, &[], groups(&named, &pods, |_| None));
-        assert_eq!(steps.len(), 2);
+        let writes = writes(&named, &[], endpoint_groups(&named, &pods, |_| None));
+        assert_eq!(writes.len(), 2);
     }
 
     #[test]
-    fn slices_carry_the_labels_of_their_service() {
+    fn slices_have_the_labels_of_their_service() {
         let headless = service(&json!({
             "metadata": {"labels": {"team": "shop"}}, "spec": {"clusterIP": "None"},
         }));

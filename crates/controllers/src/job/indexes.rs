@@ -1,8 +1,8 @@
-//! Sets of completion indexes, as a Job writes them: `1,3-5`.
+//! Sets of completion indexes in the format of Job statuses: `1,3-5`.
 
 use std::collections::BTreeSet;
 
-/// Reads a set; what is no index of a Job with so many completions is left out.
+/// Parses a set; ignores invalid entries and indexes beyond `completions`.
 pub(super) fn parse(text: &str, completions: i32) -> BTreeSet<i32> {
     let mut found = BTreeSet::new();
     for part in text.split(',').filter(|part| !part.is_empty()) {
@@ -14,7 +14,7 @@ pub(super) fn parse(text: &str, completions: i32) -> BTreeSet<i32> {
     found
 }
 
-/// Writes a set; three or more in a row as a range.
+/// Prints a set; three or more consecutive indexes become a range.
 pub(super) fn print(indexes: &BTreeSet<i32>) -> String {
     let mut ranges: Vec<(i32, i32)> = Vec::new();
     for index in indexes {
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn indexes_are_printed_in_ranges_and_read_again() {
+    fn indexes_are_printed_as_ranges_and_parsed_again() {
         check(&[], "");
         check(&[0], "0");
         check(&[0, 1], "0,1");
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn indexes_beyond_the_completions_do_not_count() {
+    fn indexes_beyond_the_completions_are_ignored() {
         assert_eq!(parse("2-9,12,x", 4), [2, 3].into());
     }
 }

@@ -1,8 +1,9 @@
-//! What a Job needs now: pods to create, to delete, to let go of, and the status it has earned.
+//! The plan of a Job: pods to create, to delete and to release, and the new status.
 //!
-//! Every pod carries a finalizer of ours until it is counted, so that each counts once whatever is
-//! killed in between: (1) the UID of a pod that ended is written into the status, (2) its finalizer
-//! is taken off, (3) once that is seen the UID becomes part of a number.
+//! Every pod has a finalizer until it is counted, so that each is counted once, whenever the
+//! process is killed: (1) the UID of a terminated pod is written to `uncountedTerminatedPods`, (2)
+//! its finalizer is removed, (3) once the cache shows that, the UID is replaced by an increased
+//! count.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,46 +15,46 @@ use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::{Job, JobCondition, JobSpec, JobStatus, UncountedTerminatedPods};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use crate::deletion_order::pods_to_delete;
 use crate::difference::count;
-use crate::moment;
 use crate::pod::Pod;
-use crate::rank::worth_least;
+use crate::time;
 
 use super::indexes;
-use super::policy::{self, Verdict};
+use super::policy::{self, FailureAction};
 
-pub(super) const TRACKING: &str = "batch.kubernetes.io/job-tracking";
+pub(super) const TRACKING_FINALIZER: &str = "batch.kubernetes.io/job-tracking";
 pub(super) const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
-/// How often the index of a pod had failed before it.
-pub(super) const INDEX_FAILURES: &str = "batch.kubernetes.io/job-index-failure-count";
+/// The annotation with the number of failures of the index before this pod.
+pub(super) const INDEX_FAILURE_COUNT: &str = "batch.kubernetes.io/job-index-failure-count";
 
-/// A pod that failed is replaced after this, then after twice as much, and so on.
+/// The delay before a failed pod is replaced; it doubles with each failure.
 const BACKOFF_SECONDS: i64 = 10;
 const BACKOFF_SECONDS_MAX: i64 = 600;
-/// So many pods are taken into the status at once, or it would grow too large.
+/// The maximum number of UIDs in `uncountedTerminatedPods`, which bounds the size of the status.
 const UNCOUNTED_MAX: usize = 500;
 
-/// What is to be done, in this order.
+/// What to do, in this order.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Plan {
-    /// Pods to create: one for each entry, with its completion index if the Job is indexed.
+pub(super) struct JobPlan {
+    /// Pods to create, each with its completion index if the Job is indexed.
     pub(super) create: Vec<Option<i32>>,
-    /// How often the indexes that have a limit of failures have failed so far.
+    /// The failures so far of the indexes in `create`, if failures are limited per index.
     pub(super) failures: BTreeMap<i32, i32>,
-    /// Pods that are not wanted; they do not count.
-    pub(super) dismiss: Vec<Arc<Pod>>,
-    /// Pods that end because the Job does; they count as failed.
-    pub(super) abort: Vec<Arc<Pod>>,
+    /// Pods that are not needed; they are not counted.
+    pub(super) delete_uncounted: Vec<Arc<Pod>>,
+    /// Active pods of a Job that failed; they count as failed.
+    pub(super) delete_failed: Vec<Arc<Pod>>,
     pub(super) status: JobStatus,
-    /// Pods that are in the status, or nobody's: their finalizers go, after the status is written.
+    /// Pods whose finalizer is removed after the status is written.
     pub(super) release: Vec<Arc<Pod>>,
-    /// When to look again, although nothing changes.
-    pub(super) again: Option<Duration>,
-    /// The Job has been finished for long enough.
-    pub(super) expired: bool,
+    /// When to reconcile again without a change.
+    pub(super) next_check: Option<Duration>,
+    /// The Job has finished and its `ttlSecondsAfterFinished` has passed.
+    pub(super) is_expired: bool,
 }
 
-/// How a Job ended.
+/// The condition `Complete` or `Failed`, if the Job has finished.
 pub(super) fn finished(job: &Job) -> Option<&JobCondition> {
     let conditions = job.status.as_ref().and_then(|status| status.conditions.as_deref());
     conditions.unwrap_or_default().iter().find(|condition| {
@@ -61,37 +62,37 @@ pub(super) fn finished(job: &Job) -> Option<&JobCondition> {
     })
 }
 
-pub(super) fn plan(job: &Job, pods: &[Arc<Pod>], now: Timestamp) -> Plan {
+pub(super) fn plan(job: &Job, pods: &[Arc<Pod>], now: Timestamp) -> JobPlan {
     match finished(job) {
-        Some(end) => after_the_end(job, end, pods, now),
-        None => Work::new(job, pods, now).plan(),
+        Some(end) => plan_finished(job, end, pods, now),
+        None => JobSync::new(job, pods, now).plan(),
     }
 }
 
-/// A Job that has ended only lets go of its pods and, if it says so, goes after a while.
-fn after_the_end(job: &Job, end: &JobCondition, pods: &[Arc<Pod>], now: Timestamp) -> Plan {
+/// Releases the pods of a finished Job, and deletes the Job after its TTL.
+fn plan_finished(job: &Job, end: &JobCondition, pods: &[Arc<Pod>], now: Timestamp) -> JobPlan {
     let release = pods.iter().filter(|pod| is_tracked(pod)).cloned().collect();
     let status = job.status.clone().unwrap_or_default();
     let ttl = job.spec.as_ref().and_then(|spec| spec.ttl_seconds_after_finished);
     let since = end.last_transition_time.as_ref().map(|time| time.0);
-    let mut plan = Plan { release, status, ..Plan::default() };
+    let mut plan = JobPlan { release, status, ..JobPlan::default() };
     if let (Some(ttl), Some(since)) = (ttl, since) {
-        let wait = moment::until(now, moment::after(since, ttl));
-        plan.expired = wait.is_zero();
-        plan.again = (!wait.is_zero()).then_some(wait);
+        let wait = time::until(now, time::after(since, ttl));
+        plan.is_expired = wait.is_zero();
+        plan.next_check = (!wait.is_zero()).then_some(wait);
     }
     plan
 }
 
 pub(super) fn is_tracked(pod: &Pod) -> bool {
-    pod.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == TRACKING)
+    pod.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == TRACKING_FINALIZER)
 }
 
 fn index_of(pod: &Pod) -> Option<i32> {
     pod.annotation(COMPLETION_INDEX)?.parse().ok()
 }
 
-struct Work<'a> {
+struct JobSync<'a> {
     job: &'a Job,
     spec: JobSpec,
     pods: &'a [Arc<Pod>],
@@ -99,10 +100,10 @@ struct Work<'a> {
     status: JobStatus,
     uncounted: Uncounted,
     completed: BTreeSet<i32>,
-    /// Indexes that are not tried again.
-    lost: BTreeSet<i32>,
-    /// Why a rule says that the Job has failed.
-    failed_by_rule: Option<String>,
+    /// Indexes that are not retried.
+    failed_indexes: BTreeSet<i32>,
+    /// The message of the `podFailurePolicy` rule that failed the Job.
+    failed_by_policy: Option<String>,
     release: Vec<Arc<Pod>>,
 }
 
@@ -112,8 +113,8 @@ struct Uncounted {
     failed: BTreeSet<String>,
 }
 
-impl<'a> Work<'a> {
-    fn new(job: &'a Job, pods: &'a [Arc<Pod>], now: Timestamp) -> Work<'a> {
+impl<'a> JobSync<'a> {
+    fn new(job: &'a Job, pods: &'a [Arc<Pod>], now: Timestamp) -> JobSync<'a> {
         let (spec, status) = (job.spec.clone().unwrap_or_default(), job.status.clone());
         let mut status = status.unwrap_or_default();
         let known = status.uncounted_terminated_pods.take().unwrap_or_default();
@@ -122,8 +123,9 @@ impl<'a> Work<'a> {
         let read = |text: &Option<String>| {
             indexes::parse(text.as_deref().unwrap_or_default(), spec.completions.unwrap_or(0))
         };
-        let (completed, lost) = (read(&status.completed_indexes), read(&status.failed_indexes));
-        Work {
+        let (completed, failed_indexes) =
+            (read(&status.completed_indexes), read(&status.failed_indexes));
+        JobSync {
             job,
             spec,
             pods,
@@ -131,14 +133,16 @@ impl<'a> Work<'a> {
             status,
             uncounted,
             completed,
-            lost,
-            failed_by_rule: None,
+            failed_indexes,
+            failed_by_policy: None,
             release: Vec::new(),
         }
     }
 
-    /// A pod that is gone before it succeeded counts as failed: nobody will ever see it end. Where
-    /// only failures are replaced, or have a meaning, it is waited for until its node is done.
+    /// Whether a pod counts as failed. A pod that is being deleted counts at once, unless the Job
+    /// has a
+    /// `podFailurePolicy` or replaces only failed pods; then it counts when its grace period is
+    /// over.
     fn has_failed(&self, pod: &Pod) -> bool {
         let is_patient = self.spec.pod_failure_policy.is_some()
             || self.spec.pod_replacement_policy.as_deref() == Some("Failed");
@@ -147,7 +151,7 @@ impl<'a> Work<'a> {
         pod.phase() == "Failed" || (is_gone && (!is_patient || is_over()))
     }
 
-    /// How often an index may fail, if each has a limit of its own.
+    /// The limit of failures per index, if there is one.
     fn index_limit(&self) -> Option<i32> {
         self.spec.backoff_limit_per_index.filter(|_| self.is_indexed())
     }
@@ -182,40 +186,40 @@ impl<'a> Work<'a> {
         self.pods.iter().filter(|pod| pod.is_active()).cloned().collect()
     }
 
-    fn plan(mut self) -> Plan {
-        self.count_released();
-        self.take_in(Replacing::Later);
+    fn plan(mut self) -> JobPlan {
+        self.count_untracked();
+        self.record_terminated(Replacement::Later);
         self.start_or_suspend();
-        let mut plan = Plan::default();
+        let mut plan = JobPlan::default();
         let active = self.active();
         let target = self.target(active.len());
         if target.is_some() {
-            // Nothing will be replaced any more.
+            // No pod is replaced any more.
             self.release.clear();
-            self.take_in(Replacing::Never);
+            self.record_terminated(Replacement::Never);
         }
         match target {
-            Some(Target::Success { reason, message }) => {
-                self.aim("SuccessCriteriaMet", &reason, &message);
-                plan.dismiss = active;
+            Some(JobTarget::Success { reason, message }) => {
+                self.set_target("SuccessCriteriaMet", &reason, &message);
+                plan.delete_uncounted = active;
             }
-            Some(Target::Failure { reason, message }) => {
-                self.aim("FailureTarget", &reason, &message);
-                plan.abort = active;
+            Some(JobTarget::Failure { reason, message }) => {
+                self.set_target("FailureTarget", &reason, &message);
+                plan.delete_failed = active;
             }
             None if self.job.metadata.deletion_timestamp.is_some() => {}
-            None => self.manage(&active, &mut plan),
+            None => self.plan_pods(&active, &mut plan),
         }
         self.write_counts();
         self.finish();
-        plan.again = plan.again.into_iter().chain(self.until_deadline()).min();
+        plan.next_check = plan.next_check.into_iter().chain(self.until_deadline()).min();
         plan.release = self.release;
         plan.status = self.status;
         plan
     }
 
-    /// Step 3: pods that were written down and let go become numbers.
-    fn count_released(&mut self) {
+    /// Step 3: counts the recorded pods whose finalizer is removed.
+    fn count_untracked(&mut self) {
         let tracked: BTreeSet<&str> =
             self.pods.iter().filter(|pod| is_tracked(pod)).map(|pod| pod.uid()).collect();
         let flush = |set: &mut BTreeSet<String>| {
@@ -229,8 +233,8 @@ impl<'a> Work<'a> {
         self.status.failed = sum(self.status.failed, failed);
     }
 
-    /// Step 1: pods that ended are written down, to be let go.
-    fn take_in(&mut self, replacing: Replacing) {
+    /// Step 1: records terminated pods, to be released.
+    fn record_terminated(&mut self, replacing: Replacement) {
         for pod in self.pods.iter().filter(|pod| is_tracked(pod)) {
             let uid = pod.uid();
             let known =
@@ -240,9 +244,9 @@ impl<'a> Work<'a> {
             match () {
                 () if known => {}
                 () if full => continue,
-                () if pod.phase() == "Succeeded" => self.take_success(pod),
+                () if pod.phase() == "Succeeded" => self.record_success(pod),
                 () if self.has_failed(pod) => {
-                    if !self.take_failure(pod) && replacing == Replacing::Later {
+                    if !self.record_failure(pod) && replacing == Replacement::Later {
                         continue;
                     }
                 }
@@ -252,49 +256,51 @@ impl<'a> Work<'a> {
         }
     }
 
-    fn take_success(&mut self, pod: &Pod) {
+    fn record_success(&mut self, pod: &Pod) {
         if !self.is_indexed() {
             self.uncounted.succeeded.insert(pod.uid().to_owned());
             return;
         }
-        // An index counts once, however many of its pods succeed; the indexes are the count.
+        // An index is counted once, however many of its pods succeed.
         let completions = self.spec.completions.unwrap_or(0);
         self.completed.extend(index_of(pod).filter(|index| (0..completions).contains(index)));
     }
 
-    /// Judges a failure; whether the pod may go. While its index may be tried again, it stays until
-    /// its successor knows how often the index has failed.
-    fn take_failure(&mut self, pod: &Pod) -> bool {
-        let verdict = policy::verdict(&self.spec, pod);
+    /// Records a failure; returns whether the pod may be released. While its index may be retried,
+    /// the pod is kept until its replacement carries the number of failures.
+    fn record_failure(&mut self, pod: &Pod) -> bool {
+        let verdict = policy::match_failure_policy(&self.spec, pod);
         let index = index_of(pod).filter(|_| self.index_limit().is_some());
         if let (Some(index), Some(limit)) = (index, self.index_limit()) {
-            let is_lost = verdict == Verdict::FailIndex || self.failures_with(pod) > limit;
-            if is_lost {
-                self.lost.insert(index);
+            let has_index_failed =
+                verdict == FailureAction::FailIndex || self.failures_with(pod) > limit;
+            if has_index_failed {
+                self.failed_indexes.insert(index);
             }
-            let is_settled =
-                is_lost || self.lost.contains(&index) || self.completed.contains(&index);
+            let is_settled = has_index_failed
+                || self.failed_indexes.contains(&index)
+                || self.completed.contains(&index);
             if !is_settled && !self.is_replaced(pod, index) {
                 return false;
             }
         }
-        if verdict != Verdict::Ignore {
+        if verdict != FailureAction::Ignore {
             self.uncounted.failed.insert(pod.uid().to_owned());
         }
-        if let Verdict::FailJob(why) = verdict {
-            self.failed_by_rule.get_or_insert(why);
+        if let FailureAction::FailJob(why) = verdict {
+            self.failed_by_policy.get_or_insert(why);
         }
         true
     }
 
-    /// How often the index of a failed pod has failed, this time included.
+    /// The failures of a failed pod's index, including this one.
     fn failures_with(&self, pod: &Pod) -> i32 {
         let before = failures_before(pod);
-        let counts = policy::verdict(&self.spec, pod) != Verdict::Ignore;
+        let counts = policy::match_failure_policy(&self.spec, pod) != FailureAction::Ignore;
         before.saturating_add(i32::from(counts))
     }
 
-    /// Whether there is a pod for its index that came after a failed one.
+    /// Whether a later pod exists for the index of a failed pod.
     fn is_replaced(&self, failed: &Pod, index: i32) -> bool {
         let others = self.pods.iter().filter(|pod| index_of(pod) == Some(index));
         let mut others = others.filter(|pod| pod.uid() != failed.uid());
@@ -330,59 +336,60 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Whether the Job is on its way to an end: one that was decided before stays decided.
-    fn target(&self, active: usize) -> Option<Target> {
+    /// Whether the Job has met its success or failure criteria; this is never revoked.
+    fn target(&self, active: usize) -> Option<JobTarget> {
         let text = |text: &Option<String>| Cow::Owned(text.clone().unwrap_or_default());
         if let Some(before) = self.condition("SuccessCriteriaMet") {
             let (reason, message) = (text(&before.reason), text(&before.message));
-            return Some(Target::Success { reason, message });
+            return Some(JobTarget::Success { reason, message });
         }
         if let Some(before) = self.condition("FailureTarget") {
             let (reason, message) = (text(&before.reason), text(&before.message));
-            return Some(Target::Failure { reason, message });
+            return Some(JobTarget::Failure { reason, message });
         }
-        if let Some(why) = &self.failed_by_rule {
-            return Some(Target::failure("PodFailurePolicy", why.clone()));
+        if let Some(why) = &self.failed_by_policy {
+            return Some(JobTarget::failure("PodFailurePolicy", why.clone()));
         }
         let unlimited = self.index_limit().map_or(6, |_| i32::MAX);
         let limit = self.spec.backoff_limit.unwrap_or(unlimited);
         if self.failed() > number(Some(limit)) || self.restarts_exceed(limit) {
             let message = "Job has reached the specified backoff limit";
-            return Some(Target::failure("BackoffLimitExceeded", message));
+            return Some(JobTarget::failure("BackoffLimitExceeded", message));
         }
         if self.until_deadline().is_some_and(|wait| wait.is_zero()) {
             let message = "Job was active longer than specified deadline";
-            return Some(Target::failure("DeadlineExceeded", message));
+            return Some(JobTarget::failure("DeadlineExceeded", message));
         }
-        if let Some(target) = self.lost_indexes() {
+        if let Some(target) = self.failed_indexes_target() {
             return Some(target);
         }
-        let by_rule = policy::success(&self.spec, &self.completed).filter(|_| self.is_indexed());
+        let by_rule =
+            policy::match_success_policy(&self.spec, &self.completed).filter(|_| self.is_indexed());
         if let Some(message) = by_rule {
-            return Some(Target::success("SuccessPolicy", message));
+            return Some(JobTarget::success("SuccessPolicy", message));
         }
         let is_complete = match self.spec.completions {
             Some(completions) => self.succeeded() >= number(Some(completions)),
-            // Without a number of completions one success ends the Job, when the others are done.
+            // Without `completions`, one success completes the Job when no pod is active.
             None => self.succeeded() > 0 && active == 0,
         };
         let message = "Reached expected number of succeeded pods";
-        is_complete.then(|| Target::success("CompletionsReached", message))
+        is_complete.then(|| JobTarget::success("CompletionsReached", message))
     }
 
-    /// Indexes that failed end the Job when there are too many, or when all others are done.
-    fn lost_indexes(&self) -> Option<Target> {
+    /// Fails the Job if too many indexes failed, or if some failed and all others are complete.
+    fn failed_indexes_target(&self) -> Option<JobTarget> {
         let most = self.spec.max_failed_indexes.map(|most| number(Some(most)));
-        if most.is_some_and(|most| self.lost.len() > most) {
+        if most.is_some_and(|most| self.failed_indexes.len() > most) {
             let message = "Job has exceeded the specified maximal number of failed indexes";
-            return Some(Target::failure("MaxFailedIndexesExceeded", message));
+            return Some(JobTarget::failure("MaxFailedIndexesExceeded", message));
         }
-        let ended = self.lost.len() + self.completed.len();
-        let is_over = !self.lost.is_empty() && ended >= number(self.spec.completions);
-        is_over.then(|| Target::failure("FailedIndexes", "Job has failed indexes"))
+        let ended = self.failed_indexes.len() + self.completed.len();
+        let is_over = !self.failed_indexes.is_empty() && ended >= number(self.spec.completions);
+        is_over.then(|| JobTarget::failure("FailedIndexes", "Job has failed indexes"))
     }
 
-    /// Pods that restart their containers by themselves fail by restarting too often.
+    /// Whether pods with `restartPolicy: OnFailure` restarted too often.
     fn restarts_exceed(&self, limit: i32) -> bool {
         let policy = self.spec.template.spec.as_ref().and_then(|it| it.restart_policy.as_deref());
         if policy != Some("OnFailure") {
@@ -401,22 +408,22 @@ impl<'a> Work<'a> {
         let start = self.status.start_time.as_ref()?.0;
         let is_over = self.condition("SuccessCriteriaMet").or(self.condition("FailureTarget"));
         let running = is_over.is_none() && !self.is_suspended();
-        running.then(|| moment::until(self.now, moment::after(start, seconds)))
+        running.then(|| time::until(self.now, time::after(start, seconds)))
     }
 
-    fn aim(&mut self, type_: &str, reason: &str, message: &str) {
+    fn set_target(&mut self, type_: &str, reason: &str, message: &str) {
         if self.condition(type_).is_none() {
             self.set(type_, "True", reason, message);
         }
     }
 
-    /// As many pods as wanted, no more, no fewer; later, if one has just failed.
-    fn manage(&self, active: &[Arc<Pod>], plan: &mut Plan) {
+    /// Creates or deletes pods to reach the desired number; delays the creation after a failure.
+    fn plan_pods(&self, active: &[Arc<Pod>], plan: &mut JobPlan) {
         let parallelism = number(Some(self.spec.parallelism.unwrap_or(1)));
         let wanted = match self.spec.completions {
             _ if self.is_suspended() => 0,
             Some(completions) => {
-                let ended = self.succeeded() + self.lost.len();
+                let ended = self.succeeded() + self.failed_indexes.len();
                 number(Some(completions)).saturating_sub(ended).min(parallelism)
             }
             None if self.succeeded() > 0 => active.len().min(parallelism),
@@ -424,7 +431,8 @@ impl<'a> Work<'a> {
         };
         if active.len() > wanted {
             let crowds = std::collections::BTreeMap::new();
-            plan.dismiss = worth_least(active, active.len() - wanted, &crowds, self.now);
+            plan.delete_uncounted =
+                pods_to_delete(active, active.len() - wanted, &crowds, self.now);
             return;
         }
         let replaced = match self.spec.pod_replacement_policy.as_deref() {
@@ -436,11 +444,11 @@ impl<'a> Work<'a> {
             return;
         }
         if self.index_limit().is_some() {
-            return self.manage_indexes(active, missing, plan);
+            return self.plan_indexed_pods(active, missing, plan);
         }
         let wait = self.backoff();
         if !wait.is_zero() {
-            plan.again = Some(wait);
+            plan.next_check = Some(wait);
             return;
         }
         plan.create = match self.is_indexed() {
@@ -449,15 +457,15 @@ impl<'a> Work<'a> {
         };
     }
 
-    /// Pods for indexes each of which has failures, and a delay, of its own.
-    fn manage_indexes(&self, active: &[Arc<Pod>], missing: usize, plan: &mut Plan) {
+    /// Creates pods for a Job with failures and delays per index.
+    fn plan_indexed_pods(&self, active: &[Arc<Pod>], missing: usize, plan: &mut JobPlan) {
         for index in self.free_indexes(active) {
             let failed = self.pods.iter().filter(|pod| index_of(pod) == Some(index));
             let failed: Vec<&Arc<Pod>> = failed.filter(|pod| self.has_failed(pod)).collect();
             let failures = failed.iter().map(|pod| self.failures_with(pod)).max().unwrap_or(0);
             let wait = self.delay(failed.iter().map(|pod| &***pod), number(Some(failures)));
             if !wait.is_zero() {
-                plan.again = plan.again.into_iter().chain([wait]).min();
+                plan.next_check = plan.next_check.into_iter().chain([wait]).min();
             } else if plan.create.len() < missing {
                 plan.create.push(Some(index));
                 plan.failures.insert(index, failures);
@@ -469,17 +477,19 @@ impl<'a> Work<'a> {
         let busy: BTreeSet<i32> = active.iter().filter_map(|pod| index_of(pod)).collect();
         let completions = self.spec.completions.unwrap_or(0);
         (0..completions).filter(move |index| {
-            !busy.contains(index) && !self.completed.contains(index) && !self.lost.contains(index)
+            !busy.contains(index)
+                && !self.completed.contains(index)
+                && !self.failed_indexes.contains(index)
         })
     }
 
-    /// How long the next pod has to wait because others failed.
+    /// How long to delay the next pod because of earlier failures.
     fn backoff(&self) -> Duration {
         let failed = self.pods.iter().filter(|pod| self.has_failed(pod));
         self.delay(failed.map(|pod| &**pod), self.failed())
     }
 
-    /// How long after the last of these pods the next one comes, if there were so many failures.
+    /// How long to wait after the last of these failed pods, given the number of failures.
     fn delay<'p>(&self, failed: impl Iterator<Item = &'p Pod>, count: usize) -> Duration {
         let last = failed.filter_map(ended).max();
         let (Some(last), Ok(failed)) = (last, u32::try_from(count)) else {
@@ -487,7 +497,7 @@ impl<'a> Work<'a> {
         };
         let doubled = 2_i64.saturating_pow(failed.saturating_sub(1).min(20));
         let seconds = BACKOFF_SECONDS.saturating_mul(doubled).min(BACKOFF_SECONDS_MAX);
-        moment::until(self.now, moment::after(last, seconds))
+        time::until(self.now, time::after(last, seconds))
     }
 
     fn terminating(&self) -> usize {
@@ -505,7 +515,7 @@ impl<'a> Work<'a> {
             self.status.completed_indexes = Some(completed).filter(|text| !text.is_empty());
         }
         if self.index_limit().is_some() {
-            self.status.failed_indexes = Some(indexes::print(&self.lost));
+            self.status.failed_indexes = Some(indexes::print(&self.failed_indexes));
         }
         let list = |set: &BTreeSet<String>| {
             (!set.is_empty()).then(|| set.iter().cloned().collect::<Vec<String>>())
@@ -516,7 +526,7 @@ impl<'a> Work<'a> {
         });
     }
 
-    /// A decided end is the end once every pod has ended and is counted.
+    /// Sets `Complete` or `Failed` once every pod has terminated and is counted.
     fn finish(&mut self) {
         let pending = self.pods.iter().any(|pod| !pod.is_finished() || is_tracked(pod));
         let uncounted = !self.uncounted.succeeded.is_empty() || !self.uncounted.failed.is_empty();
@@ -535,36 +545,36 @@ impl<'a> Work<'a> {
     }
 }
 
-/// Whether a failed pod may wait for its successor.
+/// Whether a failed pod is kept until its replacement exists.
 #[derive(Clone, Copy, PartialEq)]
-enum Replacing {
+enum Replacement {
     Later,
     Never,
 }
 
-/// Where a Job is going, and why.
-enum Target {
+/// The outcome that the Job is committed to, and why.
+enum JobTarget {
     Success { reason: Text, message: Text },
     Failure { reason: Text, message: Text },
 }
 
 type Text = Cow<'static, str>;
 
-impl Target {
-    fn success(reason: &'static str, message: impl Into<Text>) -> Target {
-        Target::Success { reason: reason.into(), message: message.into() }
+impl JobTarget {
+    fn success(reason: &'static str, message: impl Into<Text>) -> JobTarget {
+        JobTarget::Success { reason: reason.into(), message: message.into() }
     }
 
-    fn failure(reason: &'static str, message: impl Into<Text>) -> Target {
-        Target::Failure { reason: reason.into(), message: message.into() }
+    fn failure(reason: &'static str, message: impl Into<Text>) -> JobTarget {
+        JobTarget::Failure { reason: reason.into(), message: message.into() }
     }
 }
 
 fn failures_before(pod: &Pod) -> i32 {
-    pod.annotation(INDEX_FAILURES).and_then(|text| text.parse().ok()).unwrap_or(0)
+    pod.annotation(INDEX_FAILURE_COUNT).and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-/// When a pod ended, as far as anybody wrote it down.
+/// When a pod terminated, from the best available timestamp.
 fn ended(pod: &Pod) -> Option<Timestamp> {
     let containers = pod.status.container_statuses.iter();
     let finished = containers.filter_map(|it| it.state.terminated.as_ref()?.finished_at.as_ref());
@@ -592,7 +602,7 @@ mod tests {
     const START: &str = "2026-01-01T00:00:00Z";
 
     fn at(seconds: i64) -> Timestamp {
-        moment::after(START.parse().unwrap(), seconds)
+        time::after(START.parse().unwrap(), seconds)
     }
 
     fn job(change: &Value) -> Job {
@@ -608,7 +618,7 @@ mod tests {
 
     fn pod(name: &str, phase: &str) -> Arc<Pod> {
         let value = json!({
-            "metadata": {"name": name, "uid": name, "finalizers": [TRACKING]},
+            "metadata": {"name": name, "uid": name, "finalizers": [TRACKING_FINALIZER]},
             "status": {"phase": phase, "conditions": [
                 {"type": "Ready", "status": "False", "lastTransitionTime": START},
             ]},
@@ -640,7 +650,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_pods_run_as_are_wanted_and_still_needed() {
+    fn pods_are_created_up_to_parallelism_and_remaining_completions() {
         let (run, done) = (pod("r", "Running"), pod("d", "Succeeded"));
         creates(json!({}), &[], 2);
         creates(json!({}), from_ref(&run), 1);
@@ -654,7 +664,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_counts_once_however_often_it_is_looked_at() {
+    fn a_pod_is_counted_once_over_many_reconciles() {
         let done = pod("d", "Succeeded");
         let mut job = job(&json!({}));
         let first = plan(&job, from_ref(&done), at(1));
@@ -689,14 +699,14 @@ mod tests {
     }
 
     #[test]
-    fn too_many_failures_end_a_job_and_its_pods() {
+    fn too_many_failures_fail_the_job_and_delete_its_pods() {
         let (one, two) = (pod("a", "Failed"), pod("b", "Failed"));
         let running = pod("r", "Running");
         let job = job(&json!({}));
         let plan = |pods: &[Arc<Pod>]| super::plan(&job, pods, at(1000));
-        assert_eq!(plan(&[one.clone(), running.clone()]).abort, []);
+        assert_eq!(plan(&[one.clone(), running.clone()]).delete_failed, []);
         let end = plan(&[one, two, running.clone()]);
-        assert_eq!(end.abort, [running]);
+        assert_eq!(end.delete_failed, [running]);
         let condition = &end.status.conditions.as_ref().unwrap()[0];
         assert_eq!(condition.type_, "FailureTarget");
         assert_eq!(condition.reason.as_deref(), Some("BackoffLimitExceeded"));
@@ -707,33 +717,33 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_pod_is_replaced_after_a_while() {
+    fn a_failed_pod_is_replaced_after_its_backoff() {
         let failed = pod("a", "Failed");
         let early = plan(&job(&json!({})), from_ref(&failed), at(4));
-        assert_eq!((early.create.len(), early.again), (0, Some(Duration::from_secs(6))));
+        assert_eq!((early.create.len(), early.next_check), (0, Some(Duration::from_secs(6))));
         let later = plan(&job(&json!({})), &[failed], at(10));
-        assert_eq!((later.create.len(), later.again), (2, None));
+        assert_eq!((later.create.len(), later.next_check), (2, None));
     }
 
     #[test]
-    fn a_deadline_ends_a_job() {
+    fn a_passed_deadline_fails_the_job() {
         let job = job(&json!({"spec": {"activeDeadlineSeconds": 30}}));
         let running = pod("r", "Running");
         let early = plan(&job, from_ref(&running), at(10));
-        assert_eq!(early.again, Some(Duration::from_secs(20)));
+        assert_eq!(early.next_check, Some(Duration::from_secs(20)));
         let late = plan(&job, from_ref(&running), at(30));
-        assert_eq!(late.abort, [running]);
+        assert_eq!(late.delete_failed, [running]);
         let reason = late.status.conditions.unwrap()[0].reason.clone();
         assert_eq!(reason.as_deref(), Some("DeadlineExceeded"));
     }
 
     #[test]
-    fn a_suspended_job_dismisses_its_pods_and_starts_again() {
+    fn a_suspended_job_deletes_its_pods_and_resumes_later() {
         let running = pod("r", "Running");
         let mut suspended = job(&json!({"spec": {"suspend": true, "activeDeadlineSeconds": 30}}));
         let rest = plan(&suspended, from_ref(&running), at(100));
-        assert_eq!((rest.dismiss.len(), rest.abort.len()), (1, 0));
-        assert_eq!((rest.status.start_time.clone(), rest.again), (None, None));
+        assert_eq!((rest.delete_uncounted.len(), rest.delete_failed.len()), (1, 0));
+        assert_eq!((rest.status.start_time.clone(), rest.next_check), (None, None));
         suspended.status = Some(rest.status);
         suspended.spec.as_mut().unwrap().suspend = Some(false);
         let again = plan(&suspended, &[], at(200));
@@ -744,13 +754,13 @@ mod tests {
     }
 
     #[test]
-    fn too_many_pods_are_dismissed() {
+    fn surplus_pods_are_deleted_uncounted() {
         let pods: Vec<_> = ["a", "b", "c"].map(|name| pod(name, "Running")).to_vec();
-        assert_eq!(plan(&job(&json!({})), &pods, at(1)).dismiss.len(), 1);
+        assert_eq!(plan(&job(&json!({})), &pods, at(1)).delete_uncounted.len(), 1);
     }
 
     #[test]
-    fn each_index_has_one_success() {
+    fn each_index_succeeds_once() {
         let spec =
             json!({"spec": {"completionMode": "Indexed", "completions": 4, "parallelism": 3}});
         let mut job = job(&spec);
@@ -764,7 +774,7 @@ mod tests {
         assert_eq!(plan(&job, &twice, at(2)).status.succeeded, Some(1));
     }
 
-    fn reason(plan: &Plan, type_: &str) -> String {
+    fn reason(plan: &JobPlan, type_: &str) -> String {
         let mut conditions = plan.status.conditions.iter().flatten();
         let found = conditions.find(|it| it.type_ == type_);
         found.and_then(|it| it.reason.clone()).unwrap_or_default()
@@ -778,7 +788,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_means_what_the_rules_of_the_job_say() {
+    fn pod_failure_policy_rules_decide_about_failures() {
         let rule = |action: &str, code: i32| json!({"action": action, "onExitCodes": {"operator": "In", "values": [code]}});
         let rules = json!([rule("Ignore", 1), rule("FailJob", 2)]);
         let job = job(&json!({"spec": {"backoffLimit": 0, "podFailurePolicy": {"rules": rules}}}));
@@ -788,10 +798,10 @@ mod tests {
         assert_eq!(first.status.uncounted_terminated_pods, Some(Default::default()));
         let fatal = plan(&job, &[exiting(&pod("b", "Failed"), 2), pod("r", "Running")], at(1000));
         assert_eq!(reason(&fatal, "FailureTarget"), "PodFailurePolicy");
-        assert_eq!(fatal.abort.len(), 1);
+        assert_eq!(fatal.delete_failed.len(), 1);
         let counted = plan(&job, &[exiting(&pod("c", "Failed"), 3)], at(1000));
         assert_eq!(reason(&counted, "FailureTarget"), "BackoffLimitExceeded");
-        // What a failure means is known when it has failed, not when it is told to go.
+        // A failure policy applies to a pod that has failed, not to one that is about to.
         let going = changed(&pod("d", "Running"), |pod| {
             pod.metadata.deletion_timestamp = Some(Time(at(0)));
             pod.metadata.deletion_grace_period_seconds = Some(30);
@@ -813,17 +823,17 @@ mod tests {
     fn failed_before(pod: &Arc<Pod>, count: i32) -> Arc<Pod> {
         changed(pod, |pod| {
             let annotations = pod.metadata.annotations.get_or_insert_default();
-            annotations.insert(INDEX_FAILURES.to_owned(), count.to_string());
+            annotations.insert(INDEX_FAILURE_COUNT.to_owned(), count.to_string());
         })
     }
 
     #[test]
-    fn an_index_fails_by_itself_and_the_others_go_on() {
+    fn a_failed_index_does_not_stop_the_others() {
         let mut job = by_index(&json!({}));
         let first = indexed(&pod("a", "Failed"), 1);
         let early = plan(&job, from_ref(&first), at(4));
         assert_eq!(early.create, [Some(0), Some(2)], "the others do not wait");
-        assert_eq!(early.again, Some(Duration::from_secs(6)));
+        assert_eq!(early.next_check, Some(Duration::from_secs(6)));
         assert_eq!(early.release, [], "it is kept for the one that replaces it");
         let later = plan(&job, from_ref(&first), at(10));
         assert_eq!(later.create, [Some(0), Some(1), Some(2)]);
@@ -832,10 +842,13 @@ mod tests {
         let replaced = plan(&job, &[first.clone(), second], at(11));
         assert_eq!(replaced.release, from_ref(&first));
         let again = failed_before(&indexed(&pod("b", "Failed"), 1), 1);
-        let lost = plan(&job, &[released(&first), again.clone()], at(100));
-        assert_eq!(lost.status.failed_indexes.as_deref(), Some("1"));
-        assert_eq!((lost.create, lost.release), (vec![Some(0), Some(2)], vec![again]));
-        job.status = Some(lost.status);
+        let second_failure = plan(&job, &[released(&first), again.clone()], at(100));
+        assert_eq!(second_failure.status.failed_indexes.as_deref(), Some("1"));
+        assert_eq!(
+            (second_failure.create, second_failure.release),
+            (vec![Some(0), Some(2)], vec![again])
+        );
+        job.status = Some(second_failure.status);
         let done = [indexed(&pod("x", "Succeeded"), 0), indexed(&pod("y", "Succeeded"), 2)];
         let end = plan(&job, &done, at(200));
         assert_eq!(reason(&end, "FailureTarget"), "FailedIndexes");
@@ -843,7 +856,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_failed_indexes_end_a_job_at_once() {
+    fn too_many_failed_indexes_fail_the_job_at_once() {
         let failed =
             |index| failed_before(&indexed(&pod(&format!("p{index}"), "Failed"), index), 1);
         let job = by_index(&json!({"maxFailedIndexes": 1}));
@@ -851,7 +864,7 @@ mod tests {
         assert_eq!(reason(&one, "FailureTarget"), "");
         let two = plan(&job, &[failed(0), failed(1), indexed(&pod("r", "Running"), 2)], at(100));
         assert_eq!(reason(&two, "FailureTarget"), "MaxFailedIndexesExceeded");
-        assert_eq!((two.abort.len(), two.release.len()), (1, 2));
+        assert_eq!((two.delete_failed.len(), two.release.len()), (1, 2));
         let rules =
             json!([{"action": "FailIndex", "onExitCodes": {"operator": "In", "values": [9]}}]);
         let job = by_index(&json!({"podFailurePolicy": {"rules": rules}}));
@@ -860,7 +873,7 @@ mod tests {
     }
 
     #[test]
-    fn a_success_policy_ends_a_job_before_all_indexes_are_done() {
+    fn a_success_policy_completes_the_job_early() {
         let rules = json!([{"succeededIndexes": "0-1", "succeededCount": 1}]);
         let spec = json!({
             "completionMode": "Indexed", "parallelism": 3, "successPolicy": {"rules": rules},
@@ -871,18 +884,18 @@ mod tests {
         let leader = [indexed(&pod("a", "Succeeded"), 1), indexed(&pod("r", "Running"), 0)];
         let end = plan(&job, &leader, at(1));
         assert_eq!(reason(&end, "SuccessCriteriaMet"), "SuccessPolicy");
-        assert_eq!(end.dismiss.len(), 1);
+        assert_eq!(end.delete_uncounted.len(), 1);
     }
 
     #[test]
-    fn a_finished_job_lets_go_and_expires() {
+    fn a_finished_job_releases_its_pods_and_expires() {
         let change = json!({
             "spec": {"ttlSecondsAfterFinished": 60},
             "status": {"conditions": [{"type": "Complete", "status": "True", "lastTransitionTime": START}]},
         });
         let plan = |now| plan(&job(&change), &[pod("d", "Succeeded")], now);
         let early = plan(at(20));
-        assert_eq!((early.release.len(), early.again), (1, Some(Duration::from_secs(40))));
-        assert!(!early.expired && plan(at(60)).expired);
+        assert_eq!((early.release.len(), early.next_check), (1, Some(Duration::from_secs(40))));
+        assert!(!early.is_expired && plan(at(60)).is_expired);
     }
 }

@@ -1,7 +1,7 @@
-//! Rules of a Job about its pods: what a failure means, and which successes are enough.
+//! Pod failure policy and success policy of a Job.
 //!
-//! River: inside the job controller. Promise: rules are asked in their order and the first that
-//! matches decides, in the words of Kubernetes (KEP-3329, KEP-3998).
+//! River: inside the Job controller.
+//! Promise: rules are evaluated in order and the first match decides (KEP-3329, KEP-3998).
 
 use std::collections::BTreeSet;
 
@@ -17,33 +17,35 @@ use super::indexes;
 
 /// What a failed pod means for its Job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
-    /// It is one failure more.
+pub(super) enum FailureAction {
+    /// It counts towards the backoff limit.
     Count,
-    /// It is replaced as if nothing had been.
+    /// It is replaced and not counted.
     Ignore,
-    /// Its index is not tried again.
+    /// Its index is not retried.
     FailIndex,
-    /// The Job has failed, for this reason.
+    /// The Job fails, with this message.
     FailJob(String),
 }
 
-/// What the rules of a Job say about a pod that failed.
-pub(super) fn verdict(spec: &JobSpec, pod: &Pod) -> Verdict {
+/// The action of the first rule that matches a failed pod; `Count` if none does.
+pub(super) fn match_failure_policy(spec: &JobSpec, pod: &Pod) -> FailureAction {
     let rules = spec.pod_failure_policy.iter().flat_map(|policy| &policy.rules).enumerate();
     for (index, rule) in rules {
         let Some(what) = matched(rule, pod) else { continue };
         return match rule.action.as_str() {
-            "Ignore" => Verdict::Ignore,
-            "FailIndex" => Verdict::FailIndex,
-            "FailJob" => Verdict::FailJob(format!("{what} matching FailJob rule at index {index}")),
-            _ => Verdict::Count,
+            "Ignore" => FailureAction::Ignore,
+            "FailIndex" => FailureAction::FailIndex,
+            "FailJob" => {
+                FailureAction::FailJob(format!("{what} matching FailJob rule at index {index}"))
+            }
+            _ => FailureAction::Count,
         };
     }
-    Verdict::Count
+    FailureAction::Count
 }
 
-/// What of a pod a rule is about.
+/// What matches a rule, as the start of a message.
 fn matched(rule: &PodFailurePolicyRule, pod: &Pod) -> Option<String> {
     let place = format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name());
     if let Some(codes) = &rule.on_exit_codes {
@@ -54,7 +56,7 @@ fn matched(rule: &PodFailurePolicyRule, pod: &Pod) -> Option<String> {
     Some(format!("Pod {place} has condition {type_}"))
 }
 
-/// The first container that ended with a code the rule names.
+/// The first container whose exit code matches the requirement.
 fn exit<'a>(
     wanted: &PodFailurePolicyOnExitCodesRequirement,
     pod: &'a Pod,
@@ -74,7 +76,7 @@ fn exit<'a>(
     codes.into_iter().find(|(_, code)| is_wanted(*code))
 }
 
-/// The first condition of a pod that the rule names.
+/// The type of the first condition that matches a pattern.
 fn condition<'a>(
     wanted: &[PodFailurePolicyOnPodConditionsPattern],
     pod: &'a Pod,
@@ -88,8 +90,8 @@ fn condition<'a>(
     found.map(|it| it.type_.as_str())
 }
 
-/// Whether the indexes that succeeded are enough, and by which rule.
-pub(super) fn success(spec: &JobSpec, succeeded: &BTreeSet<i32>) -> Option<String> {
+/// The message for the first success policy rule that the succeeded indexes meet.
+pub(super) fn match_success_policy(spec: &JobSpec, succeeded: &BTreeSet<i32>) -> Option<String> {
     if succeeded.is_empty() {
         return None;
     }
@@ -122,7 +124,7 @@ mod tests {
         serde_json::from_value(spec).unwrap()
     }
 
-    /// A pod whose containers ended with these codes.
+    /// A failed pod whose containers terminated with these codes.
     fn pod(codes: &[(&str, i32)], condition: &str) -> Pod {
         let containers: Vec<Value> = codes
             .iter()
@@ -139,63 +141,71 @@ mod tests {
     }
 
     #[track_caller]
-    fn judged(rules: &Value, pod: &Pod, expected: Verdict) {
-        assert_eq!(verdict(&spec("podFailurePolicy", rules), pod), expected);
+    fn check_failure(rules: &Value, pod: &Pod, expected: FailureAction) {
+        assert_eq!(match_failure_policy(&spec("podFailurePolicy", rules), pod), expected);
     }
 
     #[test]
-    fn the_first_rule_that_matches_decides() {
+    fn the_first_matching_rule_decides() {
         let exit = |action: &str, operator: &str, values: &[i32]| json!({"action": action, "onExitCodes": {"operator": operator, "values": values}});
         let failed = pod(&[("main", 42), ("side", 0)], "Ready");
-        judged(&json!([]), &failed, Verdict::Count);
-        judged(&json!([exit("Ignore", "In", &[1, 42])]), &failed, Verdict::Ignore);
-        judged(&json!([exit("Ignore", "In", &[1])]), &failed, Verdict::Count);
-        judged(&json!([exit("FailIndex", "NotIn", &[1])]), &failed, Verdict::FailIndex);
-        judged(&json!([exit("FailIndex", "NotIn", &[42])]), &failed, Verdict::Count);
+        check_failure(&json!([]), &failed, FailureAction::Count);
+        check_failure(&json!([exit("Ignore", "In", &[1, 42])]), &failed, FailureAction::Ignore);
+        check_failure(&json!([exit("Ignore", "In", &[1])]), &failed, FailureAction::Count);
+        check_failure(
+            &json!([exit("FailIndex", "NotIn", &[1])]),
+            &failed,
+            FailureAction::FailIndex,
+        );
+        check_failure(&json!([exit("FailIndex", "NotIn", &[42])]), &failed, FailureAction::Count);
         let both = json!([exit("Count", "In", &[42]), exit("Ignore", "In", &[42])]);
-        judged(&both, &failed, Verdict::Count);
+        check_failure(&both, &failed, FailureAction::Count);
         let why = "Container main for pod shop/p failed with exit code 42 matching FailJob rule at index 1";
         let second = json!([exit("Ignore", "In", &[7]), exit("FailJob", "In", &[42])]);
-        judged(&second, &failed, Verdict::FailJob(why.to_owned()));
+        check_failure(&second, &failed, FailureAction::FailJob(why.to_owned()));
     }
 
     #[test]
-    fn a_rule_may_be_about_one_container_or_about_a_condition() {
+    fn a_rule_matches_one_container_or_a_condition() {
         let failed = pod(&[("main", 1), ("side", 2)], "DisruptionTarget");
         let named = |name: &str| {
             let codes = json!({"containerName": name, "operator": "In", "values": [2]});
             json!([{"action": "Ignore", "onExitCodes": codes}])
         };
-        judged(&named("side"), &failed, Verdict::Ignore);
-        judged(&named("main"), &failed, Verdict::Count);
+        check_failure(&named("side"), &failed, FailureAction::Ignore);
+        check_failure(&named("main"), &failed, FailureAction::Count);
         let when = |action: &str, pattern: Value| json!([{"action": action, "onPodConditions": [pattern]}]);
-        judged(&when("Ignore", json!({"type": "DisruptionTarget"})), &failed, Verdict::Ignore);
+        check_failure(
+            &when("Ignore", json!({"type": "DisruptionTarget"})),
+            &failed,
+            FailureAction::Ignore,
+        );
         let not = json!({"type": "DisruptionTarget", "status": "False"});
-        judged(&when("Ignore", not), &failed, Verdict::Count);
+        check_failure(&when("Ignore", not), &failed, FailureAction::Count);
         let why = "Pod shop/p has condition DisruptionTarget matching FailJob rule at index 0";
         let fails = when("FailJob", json!({"type": "DisruptionTarget", "status": "True"}));
-        judged(&fails, &failed, Verdict::FailJob(why.to_owned()));
+        check_failure(&fails, &failed, FailureAction::FailJob(why.to_owned()));
     }
 
     #[track_caller]
-    fn enough(rules: Value, succeeded: &[i32], expected: Option<usize>) {
+    fn check_success(rules: Value, succeeded: &[i32], expected: Option<usize>) {
         let succeeded = succeeded.iter().copied().collect();
         let expected = expected.map(|index| format!("Matched rules at index {index}"));
-        assert_eq!(success(&spec("successPolicy", &rules), &succeeded), expected);
+        assert_eq!(match_success_policy(&spec("successPolicy", &rules), &succeeded), expected);
     }
 
     #[test]
-    fn enough_successes_of_the_right_indexes_end_a_job() {
+    fn success_policy_rules_require_indexes_and_counts() {
         let leaders = json!([{"succeededIndexes": "0,2-3"}]);
-        enough(leaders.clone(), &[0, 2], None);
-        enough(leaders, &[0, 2, 3, 9], Some(0));
+        check_success(leaders.clone(), &[0, 2], None);
+        check_success(leaders, &[0, 2, 3, 9], Some(0));
         let some = json!([{"succeededIndexes": "0-4", "succeededCount": 2}]);
-        enough(some.clone(), &[4, 7], None);
-        enough(some, &[4, 7, 0], Some(0));
-        enough(json!([{"succeededCount": 3}]), &[1, 2], None);
-        enough(json!([{"succeededCount": 3}]), &[1, 2, 5], Some(0));
-        enough(json!([{"succeededIndexes": "1"}, {"succeededCount": 1}]), &[5], Some(1));
-        enough(json!([{"succeededIndexes": "nonsense"}]), &[5], None);
-        enough(json!([{"succeededCount": 0}]), &[], None);
+        check_success(some.clone(), &[4, 7], None);
+        check_success(some, &[4, 7, 0], Some(0));
+        check_success(json!([{"succeededCount": 3}]), &[1, 2], None);
+        check_success(json!([{"succeededCount": 3}]), &[1, 2, 5], Some(0));
+        check_success(json!([{"succeededIndexes": "1"}, {"succeededCount": 1}]), &[5], Some(1));
+        check_success(json!([{"succeededIndexes": "nonsense"}]), &[5], None);
+        check_success(json!([{"succeededCount": 0}]), &[], None);
     }
 }

@@ -1,4 +1,4 @@
-//! What a namespace that ends says about what still keeps it.
+//! The conditions of a terminating namespace, which report what delays its deletion.
 
 use std::collections::BTreeMap;
 
@@ -6,35 +6,35 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::NamespaceCondition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-/// What is left of one kind in a namespace.
+/// The remaining objects of one resource in a namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Remaining {
-    /// All objects that are left.
+pub(super) struct RemainingObjects {
+    /// The number of remaining objects.
     pub(super) objects: usize,
-    /// Those that nobody has deleted yet.
+    /// Those that are not being deleted yet.
     pub(super) alive: usize,
-    /// How many objects have each finalizer.
+    /// The number of objects with each finalizer.
     pub(super) finalizers: BTreeMap<String, usize>,
 }
 
-/// What is left, by `plural.group`.
-pub(super) type Content = BTreeMap<String, Remaining>;
+/// The remaining objects, by `plural.group`.
+pub(super) type NamespaceContent = BTreeMap<String, RemainingObjects>;
 
-/// Why a pass over the content failed, if it did.
-pub(super) struct Trouble<'a> {
+/// The errors of a pass, if any.
+pub(super) struct DeletionErrors<'a> {
     pub(super) discovery: Option<&'a str>,
     pub(super) deletion: Option<&'a str>,
 }
 
-/// The conditions after a pass; one that says what it said before keeps its time.
+/// The conditions after a pass; an unchanged condition keeps its transition time.
 pub(super) fn conditions(
     before: &[NamespaceCondition],
-    content: &Content,
-    trouble: &Trouble<'_>,
+    content: &NamespaceContent,
+    errors: &DeletionErrors<'_>,
     now: Timestamp,
 ) -> Vec<NamespaceCondition> {
     let rows = [
-        match trouble.discovery {
+        match errors.discovery {
             Some(why) => ("NamespaceDeletionDiscoveryFailure", true, "DiscoveryFailed", why.into()),
             None => (
                 "NamespaceDeletionDiscoveryFailure",
@@ -49,7 +49,7 @@ pub(super) fn conditions(
             "ParsedGroupVersions",
             "All legacy kube types successfully parsed".to_owned(),
         ),
-        match trouble.deletion {
+        match errors.deletion {
             Some(why) => {
                 ("NamespaceDeletionContentFailure", true, "ContentDeletionFailed", why.into())
             }
@@ -72,7 +72,7 @@ pub(super) fn conditions(
 
 type Row = (&'static str, bool, &'static str, String);
 
-fn remaining(content: &Content) -> Row {
+fn remaining(content: &NamespaceContent) -> Row {
     let left = content.iter().filter(|(_, left)| left.objects > 0);
     let left: Vec<String> = left
         .map(|(name, left)| format!("{} has {} resource instances", dotted(name), left.objects))
@@ -93,7 +93,7 @@ fn remaining(content: &Content) -> Row {
     }
 }
 
-fn finalizers(content: &Content) -> Row {
+fn finalizers(content: &NamespaceContent) -> Row {
     let mut sums: BTreeMap<&str, usize> = BTreeMap::new();
     for (name, count) in content.values().flat_map(|left| &left.finalizers) {
         *sums.entry(name).or_default() += count;
@@ -118,7 +118,7 @@ fn finalizers(content: &Content) -> Row {
     }
 }
 
-/// Kinds of the core group are written with the dot of an empty group.
+/// Kinds of the core group have a trailing dot, as in Kubernetes' message.
 fn dotted(name: &str) -> String {
     if name.contains('.') { name.to_owned() } else { format!("{name}.") }
 }
@@ -152,44 +152,48 @@ fn set(
 mod tests {
     use super::*;
 
-    fn told(content: &Content, type_: &str) -> (String, String, String) {
-        let none = Trouble { discovery: None, deletion: None };
+    fn condition(content: &NamespaceContent, type_: &str) -> (String, String, String) {
+        let none = DeletionErrors { discovery: None, deletion: None };
         let all = conditions(&[], content, &none, Timestamp::UNIX_EPOCH);
         let found = all.into_iter().find(|condition| condition.type_ == type_).unwrap();
         (found.status, found.reason.unwrap(), found.message.unwrap())
     }
 
     #[test]
-    fn an_empty_namespace_has_nothing_to_say() {
-        let none = Trouble { discovery: None, deletion: None };
-        let all = conditions(&[], &Content::new(), &none, Timestamp::UNIX_EPOCH);
+    fn all_conditions_of_an_empty_namespace_are_false() {
+        let none = DeletionErrors { discovery: None, deletion: None };
+        let all = conditions(&[], &NamespaceContent::new(), &none, Timestamp::UNIX_EPOCH);
         assert_eq!(all.len(), 5);
         assert!(all.iter().all(|condition| condition.status == "False"), "{all:?}");
         let later = Timestamp::MAX;
-        assert_eq!(conditions(&all, &Content::new(), &none, later), all, "no news, no write");
+        assert_eq!(
+            conditions(&all, &NamespaceContent::new(), &none, later),
+            all,
+            "no news, no write"
+        );
     }
 
     /// S10.5
     #[test]
-    fn what_is_left_is_counted_with_its_finalizers() {
-        let left = |objects, finalizers: &[(&str, usize)]| Remaining {
+    fn remaining_objects_and_their_finalizers_are_counted() {
+        let left = |objects, finalizers: &[(&str, usize)]| RemainingObjects {
             objects,
             alive: 0,
             finalizers: finalizers.iter().map(|(name, count)| ((*name).into(), *count)).collect(),
         };
-        let content: Content = [
+        let content: NamespaceContent = [
             ("pods".to_owned(), left(2, &[])),
             ("widgets.example.com".to_owned(), left(1, &[("example.com/keep", 1)])),
             ("secrets".to_owned(), left(0, &[])),
         ]
         .into();
-        let (status, reason, message) = told(&content, "NamespaceContentRemaining");
+        let (status, reason, message) = condition(&content, "NamespaceContentRemaining");
         assert_eq!((status.as_str(), reason.as_str()), ("True", "SomeResourcesRemain"));
         assert_eq!(
             message,
             "Some resources are remaining: pods. has 2 resource instances, widgets.example.com has 1 resource instances"
         );
-        let (_, reason, message) = told(&content, "NamespaceFinalizersRemaining");
+        let (_, reason, message) = condition(&content, "NamespaceFinalizersRemaining");
         assert_eq!(reason, "SomeFinalizersRemain");
         assert!(message.ends_with("example.com/keep in 1 resource instances"), "{message}");
     }

@@ -1,4 +1,4 @@
-//! What a node's silence says about it: conditions and taints.
+//! The conditions and taints of a node.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, Taint};
@@ -7,8 +7,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 pub(super) const NOT_READY: &str = "node.kubernetes.io/not-ready";
 pub(super) const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 
-/// Taints that a condition with a status brings.
-const BY_CONDITION: &[(&str, &str, &str)] = &[
+/// The taint for each condition with this status.
+const CONDITION_TAINTS: &[(&str, &str, &str)] = &[
     ("Ready", "False", NOT_READY),
     ("Ready", "Unknown", UNREACHABLE),
     ("MemoryPressure", "True", "node.kubernetes.io/memory-pressure"),
@@ -18,25 +18,25 @@ const BY_CONDITION: &[(&str, &str, &str)] = &[
 ];
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
-/// Conditions that only the node itself can know.
-const ITS_OWN: &[&str] = &["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
+/// Conditions that only the kubelet reports.
+const KUBELET_CONDITIONS: &[&str] = &["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
 
 pub(super) fn conditions(node: &Node) -> &[NodeCondition] {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref());
     conditions.unwrap_or_default()
 }
 
-/// `True`, `False` or `Unknown`; a node that never said so is unknown.
+/// The status of the condition `Ready`; `Unknown` if the node never reported it.
 pub(super) fn readiness(node: &Node) -> &str {
     let ready = conditions(node).iter().find(|condition| condition.type_ == "Ready");
     ready.map_or("Unknown", |ready| ready.status.as_str())
 }
 
-/// The conditions of a node that has been silent for too long; `None` if they say so already.
-pub(super) fn silent(node: &Node, now: Timestamp) -> Option<Vec<NodeCondition>> {
+/// The conditions of a node that has been silent for too long; `None` if they are already set.
+pub(super) fn unknown_conditions(node: &Node, now: Timestamp) -> Option<Vec<NodeCondition>> {
     let before = conditions(node);
     let mut after = before.to_vec();
-    for type_ in ITS_OWN {
+    for type_ in KUBELET_CONDITIONS {
         match after.iter_mut().find(|condition| condition.type_ == *type_) {
             None => after.push(NodeCondition {
                 type_: (*type_).to_owned(),
@@ -58,13 +58,13 @@ pub(super) fn silent(node: &Node, now: Timestamp) -> Option<Vec<NodeCondition>> 
     (after != before).then_some(after)
 }
 
-/// The taints a node should have; `None` if it has them. While no node at all is ready the fault is
-/// probably not theirs, so nothing is driven away.
+/// The taints that a node should have; `None` if it has them. While no node is ready, the cause is
+/// probably not the nodes, so `evict` is false and no `NoExecute` taint is added.
 pub(super) fn taints(node: &Node, evict: bool, now: Timestamp) -> Option<Vec<Taint>> {
     let spec = node.spec.clone().unwrap_or_default();
     let before = spec.taints.unwrap_or_default();
     let mut wanted: Vec<(&str, &str)> = Vec::new();
-    for (type_, status, key) in BY_CONDITION {
+    for (type_, status, key) in CONDITION_TAINTS {
         let holds =
             |condition: &NodeCondition| condition.type_ == *type_ && condition.status == *status;
         if conditions(node).iter().any(holds) {
@@ -78,7 +78,7 @@ pub(super) fn taints(node: &Node, evict: bool, now: Timestamp) -> Option<Vec<Tai
         wanted.push((UNSCHEDULABLE, "NoSchedule"));
     }
     let mut after: Vec<Taint> =
-        before.iter().filter(|it| stays(it, &wanted, node)).cloned().collect();
+        before.iter().filter(|it| is_kept(it, &wanted, node)).cloned().collect();
     for (key, effect) in wanted {
         if !after.iter().any(|it| it.key == key && it.effect == effect) {
             after.push(Taint {
@@ -92,15 +92,15 @@ pub(super) fn taints(node: &Node, evict: bool, now: Timestamp) -> Option<Vec<Tai
     (after != before).then_some(after)
 }
 
-/// Taints of others stay; ours stay while they are wanted. A node that never spoke keeps what it was
-/// born with.
-fn stays(taint: &Taint, wanted: &[(&str, &str)], node: &Node) -> bool {
+/// Taints of others are kept; ours are kept while they are wanted. A node that never reported a
+/// status keeps its initial taint.
+fn is_kept(taint: &Taint, wanted: &[(&str, &str)], node: &Node) -> bool {
     let is_ours =
-        BY_CONDITION.iter().any(|(.., key)| *key == taint.key) || taint.key == UNSCHEDULABLE;
-    let never_spoke = !conditions(node).iter().any(|condition| condition.type_ == "Ready");
+        CONDITION_TAINTS.iter().any(|(.., key)| *key == taint.key) || taint.key == UNSCHEDULABLE;
+    let never_reported = !conditions(node).iter().any(|condition| condition.type_ == "Ready");
     !is_ours
         || wanted.contains(&(taint.key.as_str(), taint.effect.as_str()))
-        || (never_spoke && taint.key == NOT_READY)
+        || (never_reported && taint.key == NOT_READY)
 }
 
 #[cfg(test)]
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn taints_go_when_a_node_is_back_and_those_of_others_stay() {
+    fn taints_are_removed_when_a_node_recovers_and_others_are_kept() {
         let tainted = json!({"spec": {"taints": [
             {"key": UNREACHABLE, "effect": "NoSchedule"},
             {"key": UNREACHABLE, "effect": "NoExecute", "timeAdded": "2025-01-01T00:00:00Z"},
@@ -170,14 +170,14 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_node_is_unknown_in_everything_only_it_can_know() {
+    fn a_silent_node_gets_unknown_kubelet_conditions() {
         let node = node(
             "True",
             &json!({"status": {"conditions": [
                 {"type": "Ready", "status": "True"}, {"type": "NetworkUnavailable", "status": "False"},
             ]}}),
         );
-        let after = silent(&node, now()).unwrap();
+        let after = unknown_conditions(&node, now()).unwrap();
         let states: Vec<(&str, &str, &str)> = after
             .iter()
             .map(|it| (it.type_.as_str(), it.status.as_str(), it.reason.as_deref().unwrap_or("")))
@@ -192,6 +192,6 @@ mod tests {
         assert_eq!(states, expected);
         let mut told = node;
         told.status.as_mut().unwrap().conditions = Some(after);
-        assert_eq!(silent(&told, now()), None, "said once");
+        assert_eq!(unknown_conditions(&told, now()), None, "already set");
     }
 }

@@ -1,4 +1,4 @@
-//! What kubelets do for pods: look at one, decide what comes next, do it when it is due.
+//! The simulated kubelets: decide the next transition of a pod and apply it when it is due.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -15,11 +15,11 @@ use crate::pod::Pod;
 
 use super::Options;
 use super::addresses::{self, Addresses};
-use super::life::{self, Step};
-use super::status::{self, Place};
+use super::pod_lifecycle::{self, Transition};
+use super::pod_status::{self, NodeContext};
 use super::timers::Timers;
 
-/// How many pods are written at once, for all nodes together.
+/// Concurrent writes, over all nodes.
 const WORKERS: usize = 16;
 
 pub(crate) fn prepare(cluster: &Cluster) -> Result<Prepared, Error> {
@@ -37,15 +37,15 @@ pub(crate) fn prepare(cluster: &Cluster) -> Result<Prepared, Error> {
     let (kept, forgotten) = (kubelet.clone(), kubelet);
     let reconcile = move |pod, cx| {
         let kubelet = kept.clone();
-        async move { kubelet.keep(pod, cx).await }
+        async move { kubelet.reconcile(pod, cx).await }
     };
     let gone = move |key: Key, last: Option<Arc<Pod>>, _: Context| {
-        forgotten.forget(&key, last.as_deref());
+        forgotten.release(&key, last.as_deref());
         async { Ok::<_, Failure>(Next::Done) }
     };
     Ok(Controller::new("simulated-kubelets", &pods.informer)
         .when(Predicate::new(move |event| is_ours(event, options.count)))
-        .watches_when(&nodes, power_changed(), move |node: &Node| by_node.keys(node.name()))
+        .watches_when(&nodes, node_online_changed(), move |node: &Node| by_node.keys(node.name()))
         .workers(WORKERS)
         .with(with_gone(reconcile, gone)))
 }
@@ -59,10 +59,10 @@ fn is_ours(event: &Event<'_, Pod>, count: usize) -> bool {
     }
 }
 
-/// A node came, went offline or came back: its pods are looked at again.
-fn power_changed() -> Predicate<Node> {
+/// Passes nodes that were added or whose offline annotation changed: their pods are reconciled.
+fn node_online_changed() -> Predicate<Node> {
     Predicate::new(|event| match event {
-        // A pod may know its node before we do.
+        // A pod may be bound to a node before the node is in the cache.
         Event::Added(node) => !super::node::is_offline(node),
         Event::Updated { old, new } => super::node::is_offline(old) != super::node::is_offline(new),
         _ => false,
@@ -78,49 +78,49 @@ struct Kubelet {
 }
 
 impl Kubelet {
-    async fn keep(&self, pod: Arc<Pod>, cx: Context) -> Result<Next, Failure> {
+    async fn reconcile(&self, pod: Arc<Pod>, cx: Context) -> Result<Next, Failure> {
         let number = pod.node().and_then(|node| super::number(node, self.options.count));
         let Some(number) = number else { return Ok(Next::Done) };
-        if !self.has_power(&pod, &cx)? {
+        if !self.is_node_online(&pod, &cx)? {
             return Ok(Next::Done);
         }
         if pod.status.pod_ip.is_some() {
-            self.addresses.forget(cx.key(), number);
+            self.addresses.release(cx.key(), number);
         }
-        let Some(next) = life::next(&pod, &self.options.rules.plan(&pod)) else {
-            self.timers.forget(cx.key());
+        let Some(next) = pod_lifecycle::next(&pod, &self.options.rules.stages_for(&pod)) else {
+            self.timers.release(cx.key());
             return Ok(Next::Done);
         };
         let now = self.cluster.clock().now();
-        let began = || life::began(&pod, next.stay);
-        let elapsed = self.timers.elapsed(cx.key(), pod.uid(), next.stay, began, now);
+        let state_began = || pod_lifecycle::state_began(&pod, next.state);
+        let elapsed = self.timers.elapsed(cx.key(), pod.uid(), next.state, state_began, now);
         if elapsed < next.after {
             return Ok(Next::After(next.after - elapsed));
         }
-        self.take(&pod, &next.step, number, &cx).await?;
+        self.apply(&pod, &next.transition, number, &cx).await?;
         Ok(Next::Done)
     }
 
-    /// Whether the pod's node is there and not offline.
-    fn has_power(&self, pod: &Pod, cx: &Context) -> Result<bool, Error> {
+    /// Whether the pod's node exists and is online.
+    fn is_node_online(&self, pod: &Pod, cx: &Context) -> Result<bool, Error> {
         let node = cx.lister::<Node>()?.get_cluster(pod.node().unwrap_or_default())?;
         Ok(node.is_some_and(|node| !super::node::is_offline(&node)))
     }
 
-    async fn take(
+    async fn apply(
         &self,
         pod: &Pod,
-        step: &Step,
+        transition: &Transition,
         number: usize,
         cx: &Context,
     ) -> Result<(), Failure> {
         let pods = cx.of::<Pod>();
-        let place = Place {
+        let context = NodeContext {
             now: self.cluster.clock().now(),
-            host_ip: addresses::host(number).to_string(),
-            pod_ip: self.address(pod, step, number, cx.key()),
+            host_ip: addresses::host_ip(number).to_string(),
+            pod_ip: self.address(pod, transition, number, cx.key()),
         };
-        let written = match status::patch(pod, step, &place) {
+        let written = match pod_status::patch(pod, transition, &context) {
             Some(patch) => pods.merge_status(cx.key(), &patch).await.map(drop),
             None => {
                 let now = json!({
@@ -131,59 +131,65 @@ impl Kubelet {
             }
         };
         match written {
-            // It is gone, or another one has its name: whatever is there now will be looked at.
+            // The pod was deleted or replaced; the current one is reconciled.
             Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
             Err(error) => Err(error.into()),
             Ok(()) => {
-                tell(pod, step, cx);
+                record_event(pod, transition, cx);
                 Ok(())
             }
         }
     }
 
-    fn address(&self, pod: &Pod, step: &Step, number: usize, key: &Key) -> Option<String> {
-        if !matches!(step, Step::Start { .. }) {
+    fn address(
+        &self,
+        pod: &Pod,
+        transition: &Transition,
+        number: usize,
+        key: &Key,
+    ) -> Option<String> {
+        if !matches!(transition, Transition::Start { .. }) {
             return None;
         }
         if let Some(known) = &pod.status.pod_ip {
             return Some(known.clone());
         }
         if pod.spec.host_network {
-            return Some(addresses::host(number).to_string());
+            return Some(addresses::host_ip(number).to_string());
         }
         let taken = || -> BTreeSet<Ipv4Addr> {
             let neighbours = self.pods.by_node.get(&super::name(number));
             let running = neighbours.iter().filter(|other| !other.is_finished());
             running.filter_map(|other| other.status.pod_ip.as_deref()?.parse().ok()).collect()
         };
-        self.addresses.give(key, number, taken).map(|address| address.to_string())
+        self.addresses.allocate(key, number, taken).map(|address| address.to_string())
     }
 
-    fn forget(&self, key: &Key, last: Option<&Pod>) {
-        self.timers.forget(key);
+    fn release(&self, key: &Key, last: Option<&Pod>) {
+        self.timers.release(key);
         let number = last.and_then(|pod| super::number(pod.node()?, self.options.count));
         if let Some(number) = number {
-            self.addresses.forget(key, number);
+            self.addresses.release(key, number);
         }
     }
 }
 
-/// The events people look for when a pod does not do what they want.
-fn tell(pod: &Pod, step: &Step, cx: &Context) {
+/// Records the events that a kubelet records.
+fn record_event(pod: &Pod, transition: &Transition, cx: &Context) {
     let containers = || {
         let names = pod.spec.containers.iter().map(|one| one.name.as_str());
         names.collect::<Vec<_>>().join(", ")
     };
-    match step {
-        Step::Start { .. } => {
+    match transition {
+        Transition::Start { .. } => {
             cx.normal(pod, "Started", format_args!("Started container {}", containers()));
         }
-        Step::BackOff { .. } => cx.warning(
+        Transition::BackOff { .. } => cx.warning(
             pod,
             "BackOff",
             format_args!("Back-off restarting failed container {}", containers()),
         ),
-        Step::Remove if !pod.is_finished() => {
+        Transition::Remove if !pod.is_finished() => {
             cx.normal(pod, "Killing", format_args!("Stopping container {}", containers()));
         }
         _ => {}

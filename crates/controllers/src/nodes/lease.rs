@@ -1,7 +1,7 @@
-//! The heartbeats: one lease for each node, renewed in turn.
+//! Node heartbeats: renews the lease of each node.
 //!
-//! Promise: renewals are spread evenly and there are never more than [`RENEWALS_PER_SECOND`] of
-//! them, however many nodes there are; the leases say how long they are good for.
+//! Promise: renewals are spread evenly and limited to [`RENEWALS_PER_SECOND`] for any number of
+//! nodes; the lease duration reflects the resulting period.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -18,12 +18,12 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::cluster::Cluster;
 
-/// Where leases of nodes are.
+/// The namespace of node leases.
 pub(crate) const NAMESPACE: &str = "kube-node-lease";
-/// Many nodes renew more rarely.
+/// With more nodes, each renews less often.
 const RENEWALS_PER_SECOND: u32 = 20;
-/// A lease is good for so many renewals.
-const RENEWALS_MISSED: u32 = 4;
+/// The lease duration in renewal periods.
+const RENEWALS_PER_LEASE: u32 = 4;
 
 pub(crate) fn prepare(cluster: &Cluster) -> Result<Prepared, Error> {
     let nodes = cluster.informer::<Node>()?;
@@ -31,7 +31,7 @@ pub(crate) fn prepare(cluster: &Cluster) -> Result<Prepared, Error> {
     Ok(Prepared::custom("simulated-leases", move |env| run(cluster, nodes, env)))
 }
 
-/// How often each of `count` nodes renews, if one alone did so every `usual`.
+/// The renewal period of each of `count` nodes; at least `usual`.
 fn period(count: usize, usual: Duration) -> Duration {
     let needed = Duration::from_secs(1) * (count as u32) / RENEWALS_PER_SECOND;
     needed.max(usual)
@@ -44,59 +44,60 @@ async fn run(cluster: Cluster, nodes: Informer<Node>, mut env: Env) -> Result<()
     let options = cluster.nodes();
     let period = period(options.count, options.rules.node().renew_every);
     let leases = env.calls().of::<Lease>();
-    let mut rounds = Rounds::new(cluster.nodes().count, period, Instant::now());
-    let renewer = Renewer { leases, good_for: period * RENEWALS_MISSED, cluster, nodes };
-    while let Some((due, number)) = rounds.next() {
+    let mut schedule = RenewalSchedule::new(cluster.nodes().count, period, Instant::now());
+    let renewer = Renewer { leases, lease_duration: period * RENEWALS_PER_LEASE, cluster, nodes };
+    while let Some((due, number)) = schedule.next() {
         tokio::select! {
             biased;
             () = env.stop().cancelled() => break,
             () = sleep_until(due) => {}
         }
-        let held = renewer.renew(number, rounds.has_begun(number)).await.unwrap_or_else(|error| {
-            // The next turn tries again; that is what the slack of a lease is for.
-            tracing::warn!(node = super::name(number), %error, "a lease could not be renewed");
-            false
-        });
-        rounds.again(number, held, Instant::now());
+        let held =
+            renewer.renew(number, schedule.has_lease(number)).await.unwrap_or_else(|error| {
+                // The lease is valid for several periods, so a later renewal is in time.
+                tracing::warn!(node = super::name(number), %error, "cannot renew node lease; retrying in 1 s");
+                false
+            });
+        schedule.reschedule(number, held, Instant::now());
     }
     Ok(())
 }
 
-/// Whose turn it is: new leases at once, then everybody once a period, evenly spread.
-struct Rounds {
+/// When each lease is renewed: new leases at once, then each once per period, spread evenly.
+struct RenewalSchedule {
     due: BTreeSet<(Instant, usize)>,
-    begun: BTreeSet<usize>,
+    with_lease: BTreeSet<usize>,
     count: usize,
     period: Duration,
 }
 
-/// A node that is not there, or offline, is looked at again after this.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// The delay after which a missing or offline node is checked again.
+const RECHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-impl Rounds {
-    fn new(count: usize, period: Duration, now: Instant) -> Rounds {
+impl RenewalSchedule {
+    fn new(count: usize, period: Duration, now: Instant) -> RenewalSchedule {
         let due = (0..count).map(|number| (now, number)).collect();
-        Rounds { due, begun: BTreeSet::new(), count, period }
+        RenewalSchedule { due, with_lease: BTreeSet::new(), count, period }
     }
 
     fn next(&mut self) -> Option<(Instant, usize)> {
         self.due.pop_first()
     }
 
-    fn has_begun(&self, number: usize) -> bool {
-        self.begun.contains(&number)
+    fn has_lease(&self, number: usize) -> bool {
+        self.with_lease.contains(&number)
     }
 
-    fn again(&mut self, number: usize, held: bool, now: Instant) {
-        let wait = match (held, self.begun.contains(&number)) {
-            (false, _) => LOOK_AGAIN,
+    fn reschedule(&mut self, number: usize, held: bool, now: Instant) {
+        let wait = match (held, self.with_lease.contains(&number)) {
+            (false, _) => RECHECK_INTERVAL,
             (true, true) => self.period,
-            // All begin together; from here on they are spread.
+            // All leases are created together; from here on renewals are spread.
             (true, false) => self.period.mul_f64(0.5 + 0.5 * number as f64 / self.count as f64),
         };
         match held {
-            true => drop(self.begun.insert(number)),
-            false => drop(self.begun.remove(&number)),
+            true => drop(self.with_lease.insert(number)),
+            false => drop(self.with_lease.remove(&number)),
         }
         self.due.insert((now + wait, number));
     }
@@ -106,12 +107,12 @@ struct Renewer {
     cluster: Cluster,
     nodes: Informer<Node>,
     leases: Collection<Lease>,
-    good_for: Duration,
+    lease_duration: Duration,
 }
 
 impl Renewer {
-    /// Whether the node holds its lease now.
-    async fn renew(&self, number: usize, begun: bool) -> Result<bool, Error> {
+    /// Creates or renews the lease; returns whether the node holds it now.
+    async fn renew(&self, number: usize, with_lease: bool) -> Result<bool, Error> {
         let name = super::name(number);
         let node = self.nodes.store().get(&Key::cluster(&name));
         let Some(node) = node.filter(|node| !super::node::is_offline(node)) else {
@@ -120,10 +121,10 @@ impl Renewer {
         let key = Key::namespaced(NAMESPACE, &name);
         let spec = json!({
             "holderIdentity": name,
-            "leaseDurationSeconds": self.good_for.as_secs().max(1),
+            "leaseDurationSeconds": self.lease_duration.as_secs().max(1),
             "renewTime": rfc3339_micro(self.cluster.clock().now()),
         });
-        if !begun && self.create(&node, &spec).await? {
+        if !with_lease && self.create(&node, &spec).await? {
             return Ok(true);
         }
         match self.leases.merge(&key, &json!({"spec": spec})).await {
@@ -132,13 +133,13 @@ impl Renewer {
         }
     }
 
-    /// Whether the lease is new.
+    /// Creates the lease; returns false if it exists.
     async fn create(&self, node: &Node, spec: &serde_json::Value) -> Result<bool, Error> {
         let lease = json!({
             "metadata": {
                 "name": node.name(),
                 "namespace": NAMESPACE,
-                // The lease goes with its node.
+                // The garbage collector deletes the lease with its node.
                 "ownerReferences": [{
                     "apiVersion": "v1", "kind": "Node", "name": node.name(), "uid": node.uid(),
                 }],
@@ -146,7 +147,7 @@ impl Renewer {
             "spec": spec,
         });
         let lease: Lease = serde_json::from_value(lease)
-            .map_err(|error| Error::Invalid(format!("a lease of ours: {error}")))?;
+            .map_err(|error| Error::Invalid(format!("cannot build the node lease: {error}")))?;
         match self.leases.create(&lease).await {
             Ok(_) => Ok(true),
             Err(error) if error.is_exists() => Ok(false),
@@ -170,17 +171,21 @@ mod tests {
     #[test]
     fn leases_begin_at_once_and_are_spread_from_then_on() {
         let now = Instant::now();
-        let mut rounds = Rounds::new(2, Duration::from_secs(10), now);
+        let mut schedule = RenewalSchedule::new(2, Duration::from_secs(10), now);
         for number in [0, 1] {
-            assert_eq!(rounds.next(), Some((now, number)));
+            assert_eq!(schedule.next(), Some((now, number)));
         }
-        rounds.again(0, false, now);
-        rounds.again(1, true, now);
-        assert_eq!(rounds.next(), Some((now + LOOK_AGAIN, 0)), "not there yet");
-        rounds.again(0, true, now);
-        assert_eq!(rounds.next(), Some((now + Duration::from_secs(5), 0)));
-        assert_eq!(rounds.next(), Some((now + Duration::from_millis(7500), 1)));
-        rounds.again(1, true, now);
-        assert_eq!(rounds.next(), Some((now + Duration::from_secs(10), 1)));
+        schedule.reschedule(0, false, now);
+        schedule.reschedule(1, true, now);
+        assert_eq!(
+            schedule.next(),
+            Some((now + RECHECK_INTERVAL, 0)),
+            "the node does not exist yet"
+        );
+        schedule.reschedule(0, true, now);
+        assert_eq!(schedule.next(), Some((now + Duration::from_secs(5), 0)));
+        assert_eq!(schedule.next(), Some((now + Duration::from_millis(7500), 1)));
+        schedule.reschedule(1, true, now);
+        assert_eq!(schedule.next(), Some((now + Duration::from_secs(10), 1)));
     }
 }

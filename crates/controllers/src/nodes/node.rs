@@ -1,4 +1,4 @@
-//! The Node objects: made, kept ready, removed when there are fewer than before.
+//! The Node objects: creates them, keeps them ready, and deletes surplus ones.
 
 use std::sync::Arc;
 
@@ -11,24 +11,25 @@ use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
 
-use super::rules::Shape;
+use super::rules::NodeTemplate;
 use super::{OFFLINE, Options, SIMULATED, addresses};
 
-/// How many nodes are written at once.
+/// Concurrent writes.
 const WORKERS: usize = 8;
 
 pub(crate) fn prepare(cluster: &Cluster) -> Result<Prepared, Error> {
     let nodes = cluster.informer::<Node>()?;
-    let keeper = Arc::new(Keeper { cluster: cluster.clone(), options: cluster.nodes().clone() });
-    let wanted = (0..keeper.options.count).map(|number| Key::cluster(&super::name(number)));
-    let (kept, made) = (keeper.clone(), keeper);
+    let controller =
+        Arc::new(NodeController { cluster: cluster.clone(), options: cluster.nodes().clone() });
+    let wanted = (0..controller.options.count).map(|number| Key::cluster(&super::name(number)));
+    let (kept, create) = (controller.clone(), controller);
     let reconcile = move |node, cx| {
-        let keeper = kept.clone();
-        async move { keeper.keep(node, cx).await }
+        let controller = kept.clone();
+        async move { controller.reconcile(node, cx).await }
     };
     let gone = move |key, last, cx| {
-        let keeper = made.clone();
-        async move { keeper.make(key, last, cx).await }
+        let controller = create.clone();
+        async move { controller.create(key, last, cx).await }
     };
     Ok(Controller::new("simulated-nodes", &nodes)
         .triggered_by(futures::stream::iter(wanted.collect::<Vec<_>>()))
@@ -36,18 +37,18 @@ pub(crate) fn prepare(cluster: &Cluster) -> Result<Prepared, Error> {
         .with(with_gone(reconcile, gone)))
 }
 
-struct Keeper {
+struct NodeController {
     cluster: Cluster,
     options: Arc<Options>,
 }
 
-/// What to do about a Node object that is there.
+/// What to do with an existing Node.
 #[derive(Debug, PartialEq, Eq)]
 enum Action {
     Leave,
-    /// Say that it is well.
+    /// Report that it is ready.
     Report,
-    /// It is one of ours, from when there were more.
+    /// Delete a simulated Node beyond the configured count.
     Remove,
 }
 
@@ -57,24 +58,24 @@ fn decide(node: &Node, count: usize) -> Action {
     match super::number(node.name(), count) {
         _ if !ours => Action::Leave,
         None => Action::Remove,
-        Some(_) if is_offline(node) || is_well(node) => Action::Leave,
+        Some(_) if is_offline(node) || is_ready(node) => Action::Leave,
         Some(_) => Action::Report,
     }
 }
 
-/// Whether its power is cut.
+/// Whether the node is offline.
 pub(super) fn is_offline(node: &Node) -> bool {
     node.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(OFFLINE))
 }
 
-fn is_well(node: &Node) -> bool {
+fn is_ready(node: &Node) -> bool {
     let Some(status) = &node.status else { return false };
     let ready = status.conditions.iter().flatten().find(|condition| condition.type_ == "Ready");
     ready.is_some_and(|ready| ready.status == "True") && status.capacity.is_some()
 }
 
-impl Keeper {
-    async fn keep(&self, node: Arc<Node>, cx: Context) -> Result<Next, Failure> {
+impl NodeController {
+    async fn reconcile(&self, node: Arc<Node>, cx: Context) -> Result<Next, Failure> {
         let nodes = cx.of::<Node>();
         match decide(&node, self.options.count) {
             Action::Leave => {}
@@ -88,9 +89,14 @@ impl Keeper {
         Ok(Next::Done)
     }
 
-    /// There is no Node of that name. One that was there a moment ago was deleted by somebody who
-    /// wanted it gone; it comes back when the process does, as with a kubelet.
-    async fn make(&self, key: Key, last: Option<Arc<Node>>, cx: Context) -> Result<Next, Failure> {
+    /// Creates a missing Node. A Node that was deleted while this process ran stays deleted; it is
+    /// created again after a restart, as by a kubelet.
+    async fn create(
+        &self,
+        key: Key,
+        last: Option<Arc<Node>>,
+        cx: Context,
+    ) -> Result<Next, Failure> {
         let Some(number) = super::number(key.name(), self.options.count) else {
             return Ok(Next::Done);
         };
@@ -102,7 +108,7 @@ impl Keeper {
         let node: Node = serde_json::from_value(node)?;
         match cx.of::<Node>().create(&node).await {
             Err(error) if error.is_exists() => Ok(Next::Again),
-            made => made.map(|_| Next::Done).map_err(Failure::from),
+            created => created.map(|_| Next::Done).map_err(Failure::from),
         }
     }
 
@@ -111,7 +117,7 @@ impl Keeper {
     }
 }
 
-fn object(number: usize, shape: &Shape) -> Value {
+fn object(number: usize, shape: &NodeTemplate) -> Value {
     let name = super::name(number);
     let mut labels = json!({
         "kubernetes.io/hostname": name,
@@ -130,14 +136,14 @@ fn object(number: usize, shape: &Shape) -> Value {
         "kind": "Node",
         "metadata": {"name": name, "labels": labels},
         "spec": {
-            "podCIDR": addresses::net(number),
-            "podCIDRs": [addresses::net(number)],
+            "podCIDR": addresses::pod_cidr(number),
+            "podCIDRs": [addresses::pod_cidr(number)],
             "providerID": format!("headwater://{name}"),
         },
     })
 }
 
-fn status(number: usize, shape: &Shape, now: Timestamp) -> Value {
+fn status(number: usize, shape: &NodeTemplate, now: Timestamp) -> Value {
     let now = rfc3339(now);
     let mut capacity = json!({
         "cpu": "8", "memory": "32Gi", "ephemeral-storage": "100Gi", "pods": "110",
@@ -156,7 +162,7 @@ fn status(number: usize, shape: &Shape, now: Timestamp) -> Value {
         "allocatable": capacity,
         "phase": "Running",
         "addresses": [
-            {"type": "InternalIP", "address": addresses::host(number).to_string()},
+            {"type": "InternalIP", "address": addresses::host_ip(number).to_string()},
             {"type": "Hostname", "address": super::name(number)},
         ],
         "conditions": [
@@ -187,7 +193,7 @@ mod tests {
     use super::*;
 
     fn node(number: usize, change: impl Fn(&mut Value)) -> Node {
-        let shape = Shape::default();
+        let shape = NodeTemplate::default();
         let mut value = object(number, &shape);
         value["status"] = status(number, &shape, Timestamp::UNIX_EPOCH);
         change(&mut value);

@@ -1,7 +1,7 @@
-//! What pods do on simulated nodes, and when: the stages file and the annotations.
+//! The stages file and the pod annotations: what pods do on simulated nodes, and when.
 //!
-//! Promise: the first rule that matches a pod is taken; what it does not say is as usual; an
-//! annotation of the pod itself wins over any rule.
+//! Promise: the first rule that matches a pod applies; stages it does not mention have their
+//! default; annotations of the pod take precedence over rules.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,16 +11,16 @@ use serde::{Deserialize, Deserializer};
 
 use crate::pod::Pod;
 
-/// On a pod: its containers end well after this time.
+/// The pod annotation with the time after which its containers succeed.
 pub const COMPLETE_AFTER: &str = "headwater.dev/complete-after";
-/// On a pod: its containers fail after this time, again and again if they are restarted.
+/// The pod annotation with the time after which its containers fail, after every restart.
 pub const FAIL_AFTER: &str = "headwater.dev/fail-after";
-/// On a pod: the exit code of its containers.
+/// The pod annotation with the exit code of its containers.
 pub const EXIT_CODE: &str = "headwater.dev/exit-code";
-/// On a pod: it is ready this long after it runs; `never` for not at all.
+/// The pod annotation with the time from running to ready, or `never`.
 pub const READY_AFTER: &str = "headwater.dev/ready-after";
 
-/// Rules for pods and the shape of nodes, from a file.
+/// Rules for pods and the template of nodes, from a file.
 ///
 /// ```
 /// use headwater_controllers::nodes::Rules;
@@ -34,36 +34,36 @@ pub const READY_AFTER: &str = "headwater.dev/ready-after";
 ///       - {stage: Running, after: 200ms, jitter: 100ms}
 ///       - {stage: Failed, after: 5s, exitCode: 137, reason: OOMKilled}
 /// ".parse()?;
-/// # Ok::<(), headwater_controllers::nodes::rules::Invalid>(())
+/// # Ok::<(), headwater_controllers::nodes::rules::InvalidRules>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rules {
     #[serde(default)]
-    node: Shape,
+    node: NodeTemplate,
     #[serde(default)]
     rules: Vec<Rule>,
 }
 
-/// The file cannot be used.
+/// The stages file is invalid.
 #[derive(Debug, thiserror::Error)]
-#[error("the stages are not usable: {0}")]
-pub struct Invalid(String);
+#[error("invalid stages file: {0}")]
+pub struct InvalidRules(String);
 
-/// What a simulated node has.
+/// What a simulated node provides.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct Shape {
-    /// Resources; all of them can be used by pods.
+pub struct NodeTemplate {
+    /// The capacity; all of it is allocatable.
     #[serde(default)]
     pub capacity: BTreeMap<String, String>,
-    /// Labels beside the usual ones.
+    /// Additional labels.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// Nodes are dealt to so many zones in turn.
+    /// The number of zones; nodes are distributed over them alternately.
     #[serde(default = "three")]
     pub zones: usize,
-    /// How often a node renews its lease, if there are not too many of them.
+    /// The renewal period of node leases, unless there are too many nodes.
     #[serde(default = "ten_seconds", deserialize_with = "time")]
     pub renew_every: Duration,
 }
@@ -76,9 +76,9 @@ fn three() -> usize {
     3
 }
 
-impl Default for Shape {
-    fn default() -> Shape {
-        Shape {
+impl Default for NodeTemplate {
+    fn default() -> NodeTemplate {
+        NodeTemplate {
             capacity: BTreeMap::new(),
             labels: BTreeMap::new(),
             zones: three(),
@@ -92,10 +92,10 @@ impl Default for Shape {
 struct Rule {
     #[serde(default, rename = "match")]
     matches: Match,
-    stages: Vec<StageRule>,
+    stages: Vec<StageDelay>,
 }
 
-/// Which pods; all of what is said must fit.
+/// Selects pods; every given field must match.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Match {
@@ -105,13 +105,13 @@ struct Match {
     annotations: BTreeMap<String, String>,
     #[serde(default)]
     namespaces: Vec<String>,
-    /// The kind of the object that controls the pod.
+    /// The kind of the pod's controller.
     owner: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct StageRule {
+struct StageDelay {
     stage: Stage,
     #[serde(default, deserialize_with = "time")]
     after: Duration,
@@ -134,7 +134,7 @@ enum Stage {
     Gone,
 }
 
-/// When something happens: `after`, and up to `jitter` later.
+/// A delay of `after` plus up to `jitter`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Delay {
     pub(crate) after: Duration,
@@ -150,66 +150,67 @@ impl Delay {
         Delay { after, jitter: Duration::ZERO }
     }
 
-    /// The delay with a part of its jitter, from 0 to 1.
+    /// The delay with this fraction (0 to 1) of the jitter.
     pub(crate) fn with(self, part: f64) -> Duration {
         self.after + self.jitter.mul_f64(part)
     }
 }
 
-/// What one pod will do.
+/// The delays of one pod's stages.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Plan {
-    /// After it was bound.
+pub(crate) struct PodStages {
+    /// After it is bound.
     pub(crate) creating: Delay,
-    /// After that.
+    /// After the containers are being created.
     pub(crate) running: Delay,
     /// After it runs; `None` for never.
     pub(crate) ready: Option<Delay>,
     /// After it runs; `None` if it runs until it is deleted.
-    pub(crate) finish: Option<Finish>,
-    /// After its containers ended, doubled each time.
+    pub(crate) exit: Option<ContainerExit>,
+    /// After its containers terminated; doubles with each restart.
     pub(crate) restarted: Delay,
-    /// After its deletion was asked for, but never longer than its grace period.
-    pub(crate) gone: Delay,
+    /// After the request to delete it, at most its grace period.
+    pub(crate) terminated: Delay,
 }
 
-impl Plan {
-    /// Whether a pod runs as soon as it is bound, so that nobody could see what is between.
+impl PodStages {
+    /// Whether a pod runs as soon as it is bound, without an intermediate status.
     pub(crate) fn is_instant(&self) -> bool {
         self.creating == Delay::default() && self.running == Delay::default()
     }
 }
 
-/// How containers end.
+/// How containers terminate.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Finish {
+pub(crate) struct ContainerExit {
     pub(crate) delay: Delay,
     pub(crate) exit_code: i32,
     pub(crate) reason: Option<String>,
 }
 
-/// What pods do when nothing says otherwise: quick, but slow enough to be watched.
-const USUAL: Plan = Plan {
+/// The defaults: short, but long enough to be seen in a watch.
+const DEFAULT_STAGES: PodStages = PodStages {
     creating: Delay::millis(0, 0),
     running: Delay::millis(300, 200),
     ready: Some(Delay::millis(0, 0)),
-    finish: None,
+    exit: None,
     restarted: Delay::millis(10_000, 0),
-    gone: Delay::millis(2_000, 0),
+    terminated: Delay::millis(2_000, 0),
 };
 
-/// How long the pods of jobs run when nothing says otherwise.
-const JOB: Finish = Finish { delay: Delay::millis(5_000, 0), exit_code: 0, reason: None };
+/// How pods of Jobs terminate by default.
+const JOB_EXIT: ContainerExit =
+    ContainerExit { delay: Delay::millis(5_000, 0), exit_code: 0, reason: None };
 
 impl Rules {
-    /// What nodes have.
-    pub fn node(&self) -> &Shape {
+    /// The template of nodes.
+    pub fn node(&self) -> &NodeTemplate {
         &self.node
     }
 
-    /// Every stage follows the one before at once; for tests and measurements.
+    /// Rules without any delay, for tests and benchmarks.
     pub fn instant() -> Rules {
-        let at_once = |stage| StageRule {
+        let at_once = |stage| StageDelay {
             stage,
             after: Duration::ZERO,
             jitter: Duration::ZERO,
@@ -219,21 +220,21 @@ impl Rules {
         };
         let stages = [Stage::Creating, Stage::Running, Stage::Ready, Stage::Gone].map(at_once);
         let rule = Rule { matches: Match::default(), stages: stages.into() };
-        Rules { node: Shape::default(), rules: vec![rule] }
+        Rules { node: NodeTemplate::default(), rules: vec![rule] }
     }
 
-    /// What a pod will do.
-    pub(crate) fn plan(&self, pod: &Pod) -> Plan {
-        let mut plan = USUAL;
+    /// The stages of a pod.
+    pub(crate) fn stages_for(&self, pod: &Pod) -> PodStages {
+        let mut stages = DEFAULT_STAGES;
         if owner(pod) == Some("Job") {
-            plan.finish = Some(JOB);
+            stages.exit = Some(JOB_EXIT);
         }
         let rule = self.rules.iter().find(|rule| rule.matches.fits(pod));
         for stage in rule.iter().flat_map(|rule| &rule.stages) {
-            stage.apply(&mut plan);
+            stage.apply(&mut stages);
         }
-        annotated(&mut plan, pod);
-        plan
+        apply_annotations(&mut stages, pod);
+        stages
     }
 }
 
@@ -245,54 +246,58 @@ fn owner(pod: &Pod) -> Option<&str> {
 impl Match {
     fn fits(&self, pod: &Pod) -> bool {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-        holds(&self.labels, pod.metadata.labels.as_ref())
-            && holds(&self.annotations, pod.metadata.annotations.as_ref())
+        contains_all(&self.labels, pod.metadata.labels.as_ref())
+            && contains_all(&self.annotations, pod.metadata.annotations.as_ref())
             && (self.namespaces.is_empty() || self.namespaces.iter().any(|name| name == namespace))
             && self.owner.as_deref().is_none_or(|kind| owner(pod) == Some(kind))
     }
 }
 
-fn holds(wanted: &BTreeMap<String, String>, there: Option<&BTreeMap<String, String>>) -> bool {
+fn contains_all(
+    wanted: &BTreeMap<String, String>,
+    there: Option<&BTreeMap<String, String>>,
+) -> bool {
     wanted.iter().all(|(key, value)| there.is_some_and(|there| there.get(key) == Some(value)))
 }
 
-impl StageRule {
-    fn apply(&self, plan: &mut Plan) {
+impl StageDelay {
+    fn apply(&self, stages: &mut PodStages) {
         let delay = Delay { after: self.after, jitter: self.jitter };
-        let finish = |usual: i32| Finish {
+        let exit = |usual: i32| ContainerExit {
             delay,
             exit_code: self.exit_code.unwrap_or(usual),
             reason: self.reason.clone(),
         };
         match self.stage {
-            Stage::Creating => plan.creating = delay,
-            Stage::Running => plan.running = delay,
-            Stage::Ready => plan.ready = (!self.never).then_some(delay),
-            Stage::Succeeded => plan.finish = (!self.never).then(|| finish(0)),
-            Stage::Failed => plan.finish = (!self.never).then(|| finish(1)),
-            Stage::Restarted => plan.restarted = delay,
-            Stage::Gone => plan.gone = delay,
+            Stage::Creating => stages.creating = delay,
+            Stage::Running => stages.running = delay,
+            Stage::Ready => stages.ready = (!self.never).then_some(delay),
+            Stage::Succeeded => stages.exit = (!self.never).then(|| exit(0)),
+            Stage::Failed => stages.exit = (!self.never).then(|| exit(1)),
+            Stage::Restarted => stages.restarted = delay,
+            Stage::Gone => stages.terminated = delay,
         }
     }
 }
 
-/// What the pod says of itself; a value that cannot be read is ignored, as an unknown annotation.
-fn annotated(plan: &mut Plan, pod: &Pod) {
+/// Applies the pod's annotations; invalid values are ignored.
+fn apply_annotations(stages: &mut PodStages, pod: &Pod) {
     let exit_code = || pod.annotation(EXIT_CODE).and_then(|code| code.parse().ok());
     for (annotation, usual) in [(COMPLETE_AFTER, 0), (FAIL_AFTER, 1)] {
         if let Some(after) = pod.annotation(annotation).and_then(parse) {
             let exit_code = exit_code().unwrap_or(usual);
-            plan.finish = Some(Finish { delay: Delay::exactly(after), exit_code, reason: None });
+            stages.exit =
+                Some(ContainerExit { delay: Delay::exactly(after), exit_code, reason: None });
         }
     }
     match pod.annotation(READY_AFTER) {
-        Some("never") => plan.ready = None,
-        Some(text) => plan.ready = parse(text).map(Delay::exactly).or(plan.ready),
+        Some("never") => stages.ready = None,
+        Some(text) => stages.ready = parse(text).map(Delay::exactly).or(stages.ready),
         None => {}
     }
 }
 
-/// `200ms`, `2s`, `1m30s`.
+/// Parses `200ms`, `2s`, `1m30s`.
 fn parse(text: &str) -> Option<Duration> {
     text.trim().parse::<SignedDuration>().ok()?.try_into().ok()
 }
@@ -300,15 +305,17 @@ fn parse(text: &str) -> Option<Duration> {
 fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     let text = String::deserialize(deserializer)?;
     parse(&text).ok_or_else(|| {
-        serde::de::Error::custom(format!("{text:?} is not a time such as 200ms, 2s or 1m30s"))
+        serde::de::Error::custom(format!(
+            "invalid duration {text:?}; write for example 200ms, 2s or 1m30s"
+        ))
     })
 }
 
 impl std::str::FromStr for Rules {
-    type Err = Invalid;
+    type Err = InvalidRules;
 
-    fn from_str(text: &str) -> Result<Rules, Invalid> {
-        serde_saphyr::from_str(text).map_err(|error| Invalid(error.to_string()))
+    fn from_str(text: &str) -> Result<Rules, InvalidRules> {
+        serde_saphyr::from_str(text).map_err(|error| InvalidRules(error.to_string()))
     }
 }
 
@@ -343,35 +350,40 @@ rules:
     }
 
     #[test]
-    fn the_first_rule_that_matches_is_taken_and_the_rest_is_as_usual() {
+    fn the_first_matching_rule_applies_and_other_stages_have_defaults() {
         let rules: Rules = FILE.parse().unwrap();
-        let flaky = rules.plan(&pod(json!({"namespace": "shop", "labels": {"app": "flaky"}})));
+        let flaky =
+            rules.stages_for(&pod(json!({"namespace": "shop", "labels": {"app": "flaky"}})));
         assert_eq!(flaky.running, Delay::millis(1000, 500));
-        let finish = flaky.finish.clone().unwrap();
-        assert_eq!((finish.exit_code, finish.reason.as_deref()), (137, Some("OOMKilled")));
-        assert_eq!((flaky.ready, flaky.gone), (USUAL.ready, USUAL.gone));
-        let elsewhere = rules.plan(&pod(json!({"namespace": "b", "labels": {"app": "flaky"}})));
-        assert_eq!(elsewhere, Plan { ready: None, ..USUAL });
-        let job = rules.plan(&of_job(json!({})));
-        assert_eq!(job.finish.unwrap().delay, Delay::millis(90_000, 0));
+        let exit = flaky.exit.clone().unwrap();
+        assert_eq!((exit.exit_code, exit.reason.as_deref()), (137, Some("OOMKilled")));
+        assert_eq!(
+            (flaky.ready, flaky.terminated),
+            (DEFAULT_STAGES.ready, DEFAULT_STAGES.terminated)
+        );
+        let elsewhere =
+            rules.stages_for(&pod(json!({"namespace": "b", "labels": {"app": "flaky"}})));
+        assert_eq!(elsewhere, PodStages { ready: None, ..DEFAULT_STAGES });
+        let job = rules.stages_for(&of_job(json!({})));
+        assert_eq!(job.exit.unwrap().delay, Delay::millis(90_000, 0));
     }
 
     #[test]
-    fn annotations_win_over_rules_and_jobs_end_by_themselves() {
+    fn annotations_take_precedence_and_job_pods_complete() {
         let rules = Rules::default();
-        assert_eq!(rules.plan(&pod(json!({}))), USUAL);
-        assert_eq!(rules.plan(&of_job(json!({}))).finish, Some(JOB));
+        assert_eq!(rules.stages_for(&pod(json!({}))), DEFAULT_STAGES);
+        assert_eq!(rules.stages_for(&of_job(json!({}))).exit, Some(JOB_EXIT));
         let fails = json!({"annotations": {FAIL_AFTER: "2s", EXIT_CODE: "3"}});
-        let finish = rules.plan(&of_job(fails)).finish.unwrap();
-        assert_eq!((finish.delay, finish.exit_code), (Delay::millis(2000, 0), 3));
-        let never = rules.plan(&pod(json!({"annotations": {READY_AFTER: "never"}})));
+        let exit = rules.stages_for(&of_job(fails)).exit.unwrap();
+        assert_eq!((exit.delay, exit.exit_code), (Delay::millis(2000, 0), 3));
+        let never = rules.stages_for(&pod(json!({"annotations": {READY_AFTER: "never"}})));
         assert_eq!(never.ready, None);
-        let nonsense = rules.plan(&pod(json!({"annotations": {COMPLETE_AFTER: "soon"}})));
-        assert_eq!(nonsense, USUAL);
+        let nonsense = rules.stages_for(&pod(json!({"annotations": {COMPLETE_AFTER: "soon"}})));
+        assert_eq!(nonsense, DEFAULT_STAGES);
     }
 
     #[test]
-    fn a_file_with_a_mistake_says_where() {
+    fn an_invalid_file_is_rejected_with_the_offending_value() {
         for (file, says) in [
             ("rules:\n  - stages: [{stage: Runing}]", "Runing"),
             ("rules:\n  - stages: [{stage: Running, after: soon}]", "soon"),

@@ -1,8 +1,9 @@
-//! Since when a pod is where it is.
+//! Timers: how long each pod has been in its state.
 //!
-//! Objects tell times in whole seconds; stages may be milliseconds apart. So a node remembers when
-//! it saw a stay begin, and asks the object only for what began before the process did.
-//! Bound: one entry for each pod that something is due for.
+//! Timestamps in objects have a resolution of one second, stages may last milliseconds. Therefore
+//! the time at which this process first saw the state is remembered, and the object's timestamp is
+//! used only for states that began before the process did.
+//! Bound: one entry for each pod with a pending transition.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -12,50 +13,51 @@ use headwater_client::Key;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::life::Stay;
+use super::pod_lifecycle::PodState;
 
-/// The stays that something is due in.
+/// The states with a pending transition.
 #[derive(Default)]
 pub(crate) struct Timers {
-    known: Mutex<HashMap<Key, Known>>,
+    known: Mutex<HashMap<Key, StateTimer>>,
 }
 
-struct Known {
+struct StateTimer {
     uid: String,
-    stay: Stay,
+    state: PodState,
     since: Instant,
 }
 
-/// An object's time is trusted beyond this; below it, it may be off by its missing fraction.
+/// A shorter time from an object is ignored, because it may be off by a second.
 const TRUSTED_AFTER: Duration = Duration::from_secs(2);
 
 impl Timers {
-    /// How long the stay has lasted.
+    /// How long the pod has been in the state.
     pub(crate) fn elapsed(
         &self,
         key: &Key,
         uid: &str,
-        stay: Stay,
-        began: impl FnOnce() -> Option<Timestamp>,
+        state: PodState,
+        state_began: impl FnOnce() -> Option<Timestamp>,
         now: Timestamp,
     ) -> Duration {
         let mut known = self.known.lock().expect("no code panics while it is held");
         if let Some(found) = known.get(key)
             && found.uid == uid
-            && found.stay == stay
+            && found.state == state
         {
             return found.since.elapsed();
         }
-        let before = began().and_then(|began| Duration::try_from(now.duration_since(began)).ok());
+        let before = state_began()
+            .and_then(|state_began| Duration::try_from(now.duration_since(state_began)).ok());
         let before = before.filter(|before| *before > TRUSTED_AFTER).unwrap_or_default();
         let instant = Instant::now();
         let since = instant.checked_sub(before).unwrap_or(instant);
-        known.insert(key.clone(), Known { uid: uid.to_owned(), stay, since });
+        known.insert(key.clone(), StateTimer { uid: uid.to_owned(), state, since });
         before
     }
 
-    /// Nothing is due for a pod any more.
-    pub(crate) fn forget(&self, key: &Key) {
+    /// Removes the timer of a pod without a pending transition.
+    pub(crate) fn release(&self, key: &Key) {
         self.known.lock().expect("no code panics while it is held").remove(key);
     }
 }
@@ -65,20 +67,20 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_stay_is_timed_from_when_it_was_seen_or_from_what_the_object_says() {
+    async fn a_state_is_timed_from_its_first_sight_or_from_the_object() {
         let timers = Timers::default();
         let key = Key::namespaced("a", "p");
         let now: Timestamp = "2026-01-01T00:01:00Z".parse().unwrap();
-        let elapsed = |stay, began: &str| {
-            let began = began.parse().ok();
-            timers.elapsed(&key, "u", stay, || began, now)
+        let elapsed = |state, state_began: &str| {
+            let state_began = state_began.parse().ok();
+            timers.elapsed(&key, "u", state, || state_began, now)
         };
-        assert_eq!(elapsed(Stay::Creating, "2026-01-01T00:00:59Z"), Duration::ZERO);
+        assert_eq!(elapsed(PodState::Creating, "2026-01-01T00:00:59Z"), Duration::ZERO);
         tokio::time::advance(Duration::from_millis(300)).await;
-        let again = elapsed(Stay::Creating, "2026-01-01T00:00:00Z");
-        assert_eq!(again, Duration::from_millis(300), "the first sight counts");
-        assert_eq!(elapsed(Stay::Running(0), "2026-01-01T00:00:30Z"), Duration::from_secs(30));
-        timers.forget(&key);
-        assert_eq!(elapsed(Stay::Running(0), ""), Duration::ZERO);
+        let again = elapsed(PodState::Creating, "2026-01-01T00:00:00Z");
+        assert_eq!(again, Duration::from_millis(300), "timed from the first sight");
+        assert_eq!(elapsed(PodState::Running(0), "2026-01-01T00:00:30Z"), Duration::from_secs(30));
+        timers.release(&key);
+        assert_eq!(elapsed(PodState::Running(0), ""), Duration::ZERO);
     }
 }

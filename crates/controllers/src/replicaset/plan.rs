@@ -1,4 +1,4 @@
-//! What a ReplicaSet needs now: pods to create, pods to delete, and the status it has earned.
+//! The plan of a ReplicaSet: pods to create or to delete, and the new status.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,36 +8,36 @@ use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetCondition, ReplicaSetStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use crate::deletion_order::pods_to_delete;
 use crate::difference::count;
-use crate::moment;
 use crate::pod::Pod;
-use crate::rank::worth_least;
+use crate::time;
 
-/// What is to be done. At most one of the two is not empty.
+/// The pods to create or to delete; at most one of the two is non-empty.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Plan {
+pub(super) struct ScalePlan {
     pub(super) create: usize,
     pub(super) delete: Vec<Arc<Pod>>,
 }
 
-/// Compares the pods that are there with the number that is wanted. `neighbours` says how many
-/// active pods of the same Deployment are on each node.
+/// Compares the active pods with `spec.replicas`. `related_pods` is the number of active pods of
+/// the same Deployment on each node.
 pub(super) fn plan(
     set: &ReplicaSet,
     pods: &[Arc<Pod>],
-    neighbours: impl FnOnce() -> BTreeMap<String, usize>,
+    related_pods: impl FnOnce() -> BTreeMap<String, usize>,
     now: Timestamp,
-) -> Plan {
+) -> ScalePlan {
     if set.metadata.deletion_timestamp.is_some() {
-        return Plan::default();
+        return ScalePlan::default();
     }
     let active: Vec<Arc<Pod>> = pods.iter().filter(|pod| pod.is_active()).cloned().collect();
     let wanted = replicas(set);
     match active.len().checked_sub(wanted) {
-        None => Plan { create: wanted - active.len(), delete: Vec::new() },
-        Some(0) => Plan::default(),
+        None => ScalePlan { create: wanted - active.len(), delete: Vec::new() },
+        Some(0) => ScalePlan::default(),
         Some(surplus) => {
-            Plan { create: 0, delete: worth_least(&active, surplus, &neighbours(), now) }
+            ScalePlan { create: 0, delete: pods_to_delete(&active, surplus, &related_pods(), now) }
         }
     }
 }
@@ -47,18 +47,18 @@ pub(super) fn replicas(set: &ReplicaSet) -> usize {
     usize::try_from(wanted).unwrap_or(0)
 }
 
-/// Why the number of pods could not be changed.
+/// Why pods could not be created or deleted; becomes the condition `ReplicaFailure`.
 #[derive(Clone, Debug)]
-pub(super) struct Trouble {
+pub(super) struct ReplicaFailure {
     pub(super) reason: &'static str,
     pub(super) message: String,
 }
 
-/// The status, and when it will change by itself because a pod has been ready for long enough.
+/// The new status, and how long until a ready pod becomes available by the passing of time.
 pub(super) fn status(
     set: &ReplicaSet,
     pods: &[Arc<Pod>],
-    trouble: Option<&Trouble>,
+    failure: Option<&ReplicaFailure>,
     now: Timestamp,
 ) -> (ReplicaSetStatus, Option<Duration>) {
     let spec = set.spec.as_ref();
@@ -77,46 +77,46 @@ pub(super) fn status(
         available_replicas: count(waits.iter().filter(|wait| wait.is_zero()).count()),
         terminating_replicas: i32::try_from(terminating).ok(),
         observed_generation: set.metadata.generation,
-        conditions: conditions(before.conditions.unwrap_or_default(), trouble, now),
+        conditions: conditions(before.conditions.unwrap_or_default(), failure, now),
     };
     (status, waits.into_iter().filter(|wait| !wait.is_zero()).min())
 }
 
-/// Whether a pod has every label of the template it was made from.
+/// Whether a pod has every label of the set's template.
 fn has_all(pod: &Pod, wanted: Option<&BTreeMap<String, String>>) -> bool {
     let labels = pod.metadata.labels.as_ref();
     let mut wanted = wanted.into_iter().flatten();
     wanted.all(|(key, value)| labels.and_then(|labels| labels.get(key)) == Some(value))
 }
 
-/// How long a ready pod has to stay so until it counts as available.
+/// How long a ready pod must stay ready until it is available.
 fn until_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> Duration {
     if min_ready_seconds <= 0 {
         return Duration::ZERO;
     }
     let since = pod.ready_since().map_or(now, |time| time.0);
-    moment::until(now, moment::after(since, min_ready_seconds))
+    time::until(now, time::after(since, min_ready_seconds))
 }
 
 const REPLICA_FAILURE: &str = "ReplicaFailure";
 
 fn conditions(
     mut known: Vec<ReplicaSetCondition>,
-    trouble: Option<&Trouble>,
+    failure: Option<&ReplicaFailure>,
     now: Timestamp,
 ) -> Option<Vec<ReplicaSetCondition>> {
-    let same = |condition: &ReplicaSetCondition, trouble: &Trouble| {
-        condition.type_ == REPLICA_FAILURE && condition.reason.as_deref() == Some(trouble.reason)
+    let same = |condition: &ReplicaSetCondition, failure: &ReplicaFailure| {
+        condition.type_ == REPLICA_FAILURE && condition.reason.as_deref() == Some(failure.reason)
     };
-    match trouble {
-        Some(trouble) if known.iter().any(|condition| same(condition, trouble)) => {}
-        Some(trouble) => {
+    match failure {
+        Some(failure) if known.iter().any(|condition| same(condition, failure)) => {}
+        Some(failure) => {
             known.retain(|condition| condition.type_ != REPLICA_FAILURE);
             known.push(ReplicaSetCondition {
                 type_: REPLICA_FAILURE.to_owned(),
                 status: "True".to_owned(),
-                reason: Some(trouble.reason.to_owned()),
-                message: Some(trouble.message.clone()),
+                reason: Some(failure.reason.to_owned()),
+                message: Some(failure.message.clone()),
                 last_transition_time: Some(Time(now)),
             });
         }
@@ -125,15 +125,17 @@ fn conditions(
     (!known.is_empty()).then_some(known)
 }
 
-/// How many active pods are on each node.
-pub(super) fn crowds<'a>(pods: impl Iterator<Item = &'a Arc<Pod>>) -> BTreeMap<String, usize> {
-    let mut crowds = BTreeMap::new();
+/// The number of active pods on each node.
+pub(super) fn active_pods_by_node<'a>(
+    pods: impl Iterator<Item = &'a Arc<Pod>>,
+) -> BTreeMap<String, usize> {
+    let mut active_pods_by_node = BTreeMap::new();
     for pod in pods.filter(|pod| pod.is_active()) {
         if let Some(node) = pod.node() {
-            *crowds.entry(node.to_owned()).or_insert(0) += 1;
+            *active_pods_by_node.entry(node.to_owned()).or_insert(0) += 1;
         }
     }
-    crowds
+    active_pods_by_node
 }
 
 #[cfg(test)]
@@ -172,7 +174,7 @@ mod tests {
         ]}})
     }
 
-    fn ending() -> Value {
+    fn deleting() -> Value {
         json!({"metadata": {"deletionTimestamp": NOW}})
     }
 
@@ -187,33 +189,33 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_active_pods_becomes_the_number_that_is_wanted() {
+    fn active_pods_are_scaled_to_the_desired_number() {
         let plain = |name| pod(name, json!({}));
         check(0, &[], 0, &[]);
         check(3, &[], 3, &[]);
         check(3, &[plain("a")], 2, &[]);
         check(1, &[plain("a")], 0, &[]);
         check(1, &[pod("a", ready(NOW)), plain("b"), plain("c")], 0, &["b", "c"]);
-        check(1, &[pod("a", ending())], 1, &[]);
+        check(1, &[pod("a", deleting())], 1, &[]);
         check(1, &[pod("a", json!({"status": {"phase": "Failed"}}))], 1, &[]);
         check(1, &[pod("a", json!({"status": {"phase": "Succeeded"}}))], 1, &[]);
-        check(0, &[pod("a", ending()), plain("b")], 0, &["b"]);
+        check(0, &[pod("a", deleting()), plain("b")], 0, &["b"]);
     }
 
     #[test]
-    fn a_set_that_ends_does_nothing() {
+    fn a_set_that_is_being_deleted_does_nothing() {
         let mut set = set(3);
         set.metadata.deletion_timestamp = Some(Time(now()));
-        assert_eq!(plan(&set, &[], BTreeMap::new, now()), Plan::default());
+        assert_eq!(plan(&set, &[], BTreeMap::new, now()), ScalePlan::default());
     }
 
     #[test]
-    fn the_status_counts_what_is_there() {
+    fn the_status_counts_pods() {
         let pods = [
             pod("new", json!({})),
             pod("ready", ready(NOW)),
             pod("strange", json!({"metadata": {"labels": {"tier": null}}})),
-            pod("ending", ending()),
+            pod("deleting", deleting()),
             pod("failed", json!({"status": {"phase": "Failed"}})),
         ];
         let (status, wait) = status(&set(3), &pods, None, now());
@@ -227,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_available_once_it_has_been_ready_for_long_enough() {
+    fn a_pod_is_available_after_min_ready_seconds() {
         let mut set = set(2);
         set.spec.as_mut().unwrap().min_ready_seconds = Some(40);
         let pods =
@@ -238,10 +240,10 @@ mod tests {
     }
 
     #[test]
-    fn trouble_becomes_a_condition_and_goes_with_it() {
-        let trouble = Trouble { reason: "FailedCreate", message: "quota".into() };
+    fn a_failure_sets_the_condition_and_a_success_removes_it() {
+        let failure = ReplicaFailure { reason: "FailedCreate", message: "quota".into() };
         let mut set = set(2);
-        let (first, _) = status(&set, &[], Some(&trouble), now());
+        let (first, _) = status(&set, &[], Some(&failure), now());
         let condition = &first.conditions.as_ref().unwrap()[0];
         assert_eq!(
             (condition.type_.as_str(), condition.status.as_str()),
@@ -250,9 +252,9 @@ mod tests {
         set.status = Some(first.clone());
         let later = "2026-01-01T01:00:00Z".parse().unwrap();
         assert_eq!(
-            status(&set, &[], Some(&trouble), later).0,
+            status(&set, &[], Some(&failure), later).0,
             first,
-            "no write for the same trouble"
+            "no write for the same failure"
         );
         assert_eq!(status(&set, &[], None, later).0.conditions, None);
     }

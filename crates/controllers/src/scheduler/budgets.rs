@@ -1,7 +1,7 @@
-//! Disruption budgets, as far as preemption cares: how many of whose pods may be pushed out.
+//! Disruption budgets for preemption: which victims would violate one.
 //!
 //! River: informer of budgets → **budgets** → preemption. Preemption prefers victims that no budget
-//! protects; where there are none it takes others all the same, as Kubernetes does.
+//! protects; if there are none it violates budgets, as Kubernetes does.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 
 use crate::disruption::selects;
 
-use super::ask::Ask;
+use super::pod_info::PodInfo;
 
 /// All budgets.
 #[derive(Debug, Default)]
-pub(crate) struct Budgets(BTreeMap<Key, Arc<PodDisruptionBudget>>);
+pub(crate) struct DisruptionBudgets(BTreeMap<Key, Arc<PodDisruptionBudget>>);
 
-impl Budgets {
+impl DisruptionBudgets {
     pub(crate) fn put(&mut self, budget: &Arc<PodDisruptionBudget>) {
         self.0.insert(budget.key(), Arc::clone(budget));
     }
@@ -26,27 +26,28 @@ impl Budgets {
         self.0.remove(key);
     }
 
-    /// Which of these pods, if they left one after the other, would leave against a budget.
-    pub(crate) fn broken_by(&self, pods: &[&Arc<Ask>]) -> Vec<bool> {
+    /// For each pod, whether deleting it after the ones before it violates a budget.
+    pub(crate) fn violations(&self, pods: &[&Arc<PodInfo>]) -> Vec<bool> {
         let mut spent: BTreeMap<&Key, i32> = BTreeMap::new();
-        let each = pods.iter().map(|ask| {
-            let mut breaks = false;
-            for (key, budget) in self.0.iter().filter(|(_, budget)| protects(budget, ask)) {
+        let each = pods.iter().map(|pod_info| {
+            let mut violates = false;
+            for (key, budget) in self.0.iter().filter(|(_, budget)| protects(budget, pod_info)) {
                 let spent = spent.entry(key).or_default();
                 *spent += 1;
                 let allowed = budget.status.as_ref().and_then(|status| status.disruptions_allowed);
-                breaks |= *spent > allowed.unwrap_or(0);
+                violates |= *spent > allowed.unwrap_or(0);
             }
-            breaks
+            violates
         });
         each.collect()
     }
 }
 
-/// Whether a budget counts the end of a pod; one that it has counted already it does not.
-fn protects(budget: &PodDisruptionBudget, ask: &Ask) -> bool {
-    let leaving = budget.status.as_ref().and_then(|status| status.disrupted_pods.as_ref());
-    budget.namespace() == ask.pod.namespace()
-        && selects(budget, &ask.pod)
-        && !leaving.is_some_and(|leaving| leaving.contains_key(ask.pod.name()))
+/// Whether the eviction of a pod counts against a budget; not if the budget already counts it as
+/// disrupted.
+fn protects(budget: &PodDisruptionBudget, pod_info: &PodInfo) -> bool {
+    let disrupted = budget.status.as_ref().and_then(|status| status.disrupted_pods.as_ref());
+    budget.namespace() == pod_info.pod.namespace()
+        && selects(budget, &pod_info.pod)
+        && !disrupted.is_some_and(|disrupted| disrupted.contains_key(pod_info.pod.name()))
 }

@@ -1,7 +1,7 @@
-//! The scheduler's own picture of the cluster: rooms and who is in them.
+//! The scheduler cache: nodes, the pods on them and the pods that are assumed to be.
 //!
 //! River: informers → **cache** → decisions.
-//! Promise: what was decided counts from the moment it was, long before a watch tells of it.
+//! Promise: a decision counts at once, before the watch reports the binding.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound::{Excluded, Included, Unbounded};
@@ -10,61 +10,61 @@ use std::sync::Arc;
 use headwater_client::{Cached, Key};
 use k8s_openapi::api::core::v1::Node;
 
-use super::amount::Amounts;
-use super::ask::{Ask, Port};
-use super::budgets::Budgets;
-use super::reason::Happened;
+use super::budgets::DisruptionBudgets;
+use super::pod_info::{HostPort, PodInfo};
+use super::reason::ClusterEvent;
+use super::resources::ResourceAmounts;
 
 /// A node and the pods on it.
 #[derive(Debug, Default)]
-pub(crate) struct Room {
-    /// `None` while only pods say that there is such a node.
+pub(crate) struct NodeInfo {
+    /// `None` while only pods refer to the node.
     pub(crate) node: Option<Arc<Node>>,
-    pub(crate) have: Amounts,
-    pub(crate) pods_max: usize,
-    pub(crate) used: Amounts,
-    /// CPU and memory in use, for scoring.
-    pub(crate) counted: (i64, i64),
-    pub(crate) pods: BTreeMap<Key, Arc<Ask>>,
-    /// How many pods each controller has here, by its UID.
+    pub(crate) allocatable: ResourceAmounts,
+    pub(crate) allowed_pods: usize,
+    pub(crate) requested: ResourceAmounts,
+    /// Requested CPU and memory, for scoring.
+    pub(crate) non_zero_requests: (i64, i64),
+    pub(crate) pods: BTreeMap<Key, Arc<PodInfo>>,
+    /// The number of pods of each controller, by its UID.
     owners: HashMap<String, usize>,
 }
 
-/// All rooms.
+/// All nodes and assigned pods.
 #[derive(Debug, Default)]
-pub(crate) struct Cache {
-    rooms: BTreeMap<String, Room>,
-    placed: HashMap<Key, Place>,
-    /// Pods that wait for others to leave a room.
-    nominated: BTreeMap<Key, (String, Arc<Ask>)>,
-    /// Pods in rooms that keep others at a distance.
-    distant: BTreeMap<Key, String>,
-    pub(crate) budgets: Budgets,
+pub(crate) struct SchedulerCache {
+    nodes: BTreeMap<String, NodeInfo>,
+    assigned: HashMap<Key, Placement>,
+    /// Pods that wait for preempted pods to leave a node.
+    nominated: BTreeMap<Key, (String, Arc<PodInfo>)>,
+    /// Assigned pods with required anti-affinity, and their node.
+    with_anti_affinity: BTreeMap<Key, String>,
+    pub(crate) budgets: DisruptionBudgets,
 }
 
 #[derive(Debug)]
-struct Place {
-    room: String,
+struct Placement {
+    node: String,
     is_assumed: bool,
 }
 
-impl Room {
-    fn enter(&mut self, ask: &Arc<Ask>) {
-        self.used.add(&ask.requests);
-        self.counted.0 += ask.counted.0;
-        self.counted.1 += ask.counted.1;
-        if let Some(owner) = ask.pod.controller_uid() {
+impl NodeInfo {
+    pub(crate) fn add_pod(&mut self, pod_info: &Arc<PodInfo>) {
+        self.requested.add(&pod_info.requests);
+        self.non_zero_requests.0 += pod_info.non_zero_requests.0;
+        self.non_zero_requests.1 += pod_info.non_zero_requests.1;
+        if let Some(owner) = pod_info.pod.controller_uid() {
             *self.owners.entry(owner.to_owned()).or_default() += 1;
         }
-        self.pods.insert(ask.key.clone(), Arc::clone(ask));
+        self.pods.insert(pod_info.key.clone(), Arc::clone(pod_info));
     }
 
-    fn leave(&mut self, key: &Key) -> Option<Arc<Ask>> {
-        let ask = self.pods.remove(key)?;
-        self.used.subtract(&ask.requests);
-        self.counted.0 -= ask.counted.0;
-        self.counted.1 -= ask.counted.1;
-        if let Some(owner) = ask.pod.controller_uid()
+    pub(crate) fn remove_pod(&mut self, key: &Key) {
+        let Some(pod_info) = self.pods.remove(key) else { return };
+        self.requested.subtract(&pod_info.requests);
+        self.non_zero_requests.0 -= pod_info.non_zero_requests.0;
+        self.non_zero_requests.1 -= pod_info.non_zero_requests.1;
+        if let Some(owner) = pod_info.pod.controller_uid()
             && let Some(count) = self.owners.get_mut(owner)
         {
             *count -= 1;
@@ -72,7 +72,6 @@ impl Room {
                 self.owners.remove(owner);
             }
         }
-        Some(ask)
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -84,133 +83,125 @@ impl Room {
         self.node.as_ref()?.metadata.labels.as_ref()?.get(key).map(String::as_str)
     }
 
-    pub(crate) fn owned_by(&self, uid: &str) -> usize {
+    pub(crate) fn pods_owned_by(&self, uid: &str) -> usize {
         self.owners.get(uid).copied().unwrap_or(0)
     }
 
-    pub(crate) fn takes(&self, port: &Port) -> bool {
-        self.pods.values().flat_map(|ask| &ask.ports).any(|taken| taken.clashes(port))
+    pub(crate) fn occupies(&self, port: &HostPort) -> bool {
+        self.pods.values().flat_map(|pod_info| &pod_info.ports).any(|taken| taken.clashes(port))
     }
 
-    /// The same room without some of its pods, to see what would be.
-    pub(crate) fn without(&self, gone: impl Fn(&Ask) -> bool) -> Room {
-        let mut room = Room {
+    /// A copy of the node without some of its pods.
+    pub(crate) fn without(&self, removed: impl Fn(&PodInfo) -> bool) -> NodeInfo {
+        let mut node_info = NodeInfo {
             node: self.node.clone(),
-            have: self.have.clone(),
-            pods_max: self.pods_max,
-            ..Room::default()
+            allocatable: self.allocatable.clone(),
+            allowed_pods: self.allowed_pods,
+            ..NodeInfo::default()
         };
-        self.pods.values().filter(|ask| !gone(ask)).for_each(|ask| room.enter(ask));
-        room
-    }
-
-    /// Puts a pod back in, to see whether it can stay.
-    pub(crate) fn with(&mut self, ask: &Arc<Ask>) {
-        self.enter(ask);
-    }
-
-    pub(crate) fn again_without(&mut self, key: &Key) {
-        self.leave(key);
+        self.pods.values().filter(|pod| !removed(pod)).for_each(|pod| node_info.add_pod(pod));
+        node_info
     }
 }
 
-impl Cache {
-    /// The rooms that pods can be placed in, beginning after a name and going round.
-    pub(crate) fn rooms_after<'a>(&'a self, last: &str) -> impl Iterator<Item = &'a Room> {
-        let after = self.rooms.range::<str, _>((Excluded(last), Unbounded));
-        let before = self.rooms.range::<str, _>((Unbounded, Included(last)));
-        after.chain(before).map(|(_, room)| room).filter(|room| room.node.is_some())
+impl SchedulerCache {
+    /// All nodes in name order, starting after `last` and wrapping around.
+    pub(crate) fn nodes_after<'a>(&'a self, last: &str) -> impl Iterator<Item = &'a NodeInfo> {
+        let after = self.nodes.range::<str, _>((Excluded(last), Unbounded));
+        let before = self.nodes.range::<str, _>((Unbounded, Included(last)));
+        after.chain(before).map(|(_, info)| info).filter(|info| info.node.is_some())
     }
 
-    pub(crate) fn rooms(&self) -> impl Iterator<Item = &Room> {
-        self.rooms.values().filter(|room| room.node.is_some())
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = &NodeInfo> {
+        self.nodes.values().filter(|info| info.node.is_some())
     }
 
-    pub(crate) fn room(&self, name: &str) -> Option<&Room> {
-        self.rooms.get(name)
+    pub(crate) fn node_info(&self, name: &str) -> Option<&NodeInfo> {
+        self.nodes.get(name)
     }
 
-    /// Pods in rooms that keep others at a distance, with their rooms.
-    pub(crate) fn distant(&self) -> impl Iterator<Item = (&Arc<Ask>, &Room)> {
-        self.distant.iter().filter_map(|(key, name)| {
-            let room = self.rooms.get(name)?;
-            Some((room.pods.get(key)?, room))
+    /// Assigned pods with required anti-affinity, with their nodes.
+    pub(crate) fn pods_with_anti_affinity(
+        &self,
+    ) -> impl Iterator<Item = (&Arc<PodInfo>, &NodeInfo)> {
+        self.with_anti_affinity.iter().filter_map(|(key, name)| {
+            let node_info = self.nodes.get(name)?;
+            Some((node_info.pods.get(key)?, node_info))
         })
     }
 
-    /// Pods that wait for others to leave a room.
-    pub(crate) fn nominated<'a>(&'a self, room: &str) -> impl Iterator<Item = &'a Arc<Ask>> {
-        self.nominated.values().filter(move |(name, _)| name == room).map(|(_, ask)| ask)
+    /// Pods that wait for preempted pods to leave a node.
+    pub(crate) fn nominated<'a>(&'a self, node: &str) -> impl Iterator<Item = &'a Arc<PodInfo>> {
+        self.nominated.values().filter(move |(name, _)| name == node).map(|(_, pod)| pod)
     }
 
     pub(crate) fn has_nominated(&self) -> bool {
         !self.nominated.is_empty()
     }
 
-    pub(crate) fn nominate(&mut self, ask: &Arc<Ask>, room: &str) {
-        self.nominated.insert(ask.key.clone(), (room.to_owned(), Arc::clone(ask)));
+    pub(crate) fn nominate(&mut self, pod_info: &Arc<PodInfo>, node: &str) {
+        self.nominated.insert(pod_info.key.clone(), (node.to_owned(), Arc::clone(pod_info)));
     }
 
-    pub(crate) fn withdraw(&mut self, key: &Key) {
+    pub(crate) fn remove_nomination(&mut self, key: &Key) {
         self.nominated.remove(key);
     }
 
-    /// A node is there; what happened to it that pods look at.
-    pub(crate) fn set_node(&mut self, node: &Arc<Node>) -> Happened {
-        let room = self.rooms.entry(node.name().to_owned()).or_default();
-        let before = room.node.replace(Arc::clone(node));
-        let matters = before.is_none_or(|before| !looks_the_same(&before, node));
-        if !matters {
-            return Happened::NOTHING;
+    /// Adds or updates a node; returns [`ClusterEvent::NODE`] if scheduling may decide differently.
+    pub(crate) fn set_node(&mut self, node: &Arc<Node>) -> ClusterEvent {
+        let node_info = self.nodes.entry(node.name().to_owned()).or_default();
+        let before = node_info.node.replace(Arc::clone(node));
+        if before.is_some_and(|before| schedules_alike(&before, node)) {
+            return ClusterEvent::NONE;
         }
         let status = node.status.as_ref();
         let all = status.and_then(|status| status.allocatable.as_ref());
-        room.have = all.map(Amounts::of).unwrap_or_default();
-        let pods = room.have.others.remove("pods").unwrap_or(0);
-        room.pods_max = usize::try_from(pods).unwrap_or(0);
-        Happened::NODE
+        node_info.allocatable = all.map(ResourceAmounts::of).unwrap_or_default();
+        let pods = node_info.allocatable.others.remove("pods").unwrap_or(0);
+        node_info.allowed_pods = usize::try_from(pods).unwrap_or(0);
+        ClusterEvent::NODE
     }
 
     pub(crate) fn remove_node(&mut self, name: &str) {
-        if let Some(room) = self.rooms.get_mut(name) {
-            room.node = None;
-            if room.pods.is_empty() {
-                self.rooms.remove(name);
+        if let Some(node_info) = self.nodes.get_mut(name) {
+            node_info.node = None;
+            if node_info.pods.is_empty() {
+                self.nodes.remove(name);
             }
         }
     }
 
-    /// A pod is on a node, as the server says; what that means for others.
-    pub(crate) fn place(&mut self, ask: &Arc<Ask>, room: &str) -> Happened {
-        let known = self.placed.get(&ask.key).filter(|place| place.room == room);
-        let is_news = known.is_none_or(|place| place.is_assumed);
-        let there = self.rooms.get(room).and_then(|room| room.pods.get(&ask.key));
-        let is_same = there.is_some_and(|there| there.weighs_the_same(ask));
-        self.settle(ask, room, false);
-        match (is_news, is_same) {
-            (true, _) => Happened::POD_PLACED,
-            (false, true) => Happened::NOTHING,
-            (false, false) => Happened::POD_PLACED | Happened::POD_GONE,
+    /// Records a pod that the server reports on a node; returns what that means for pending pods.
+    pub(crate) fn assign(&mut self, pod_info: &Arc<PodInfo>, node: &str) -> ClusterEvent {
+        let known = self.assigned.get(&pod_info.key).filter(|place| place.node == node);
+        let is_new = known.is_none_or(|place| place.is_assumed);
+        let before = self.nodes.get(node).and_then(|info| info.pods.get(&pod_info.key));
+        let is_same = before.is_some_and(|before| before.has_same_footprint(pod_info));
+        self.place(pod_info, node, false);
+        match (is_new, is_same) {
+            (true, _) => ClusterEvent::POD_ASSIGNED,
+            (false, true) => ClusterEvent::NONE,
+            (false, false) => ClusterEvent::POD_ASSIGNED | ClusterEvent::POD_REMOVED,
         }
     }
 
-    /// A pod will be on a node, if the server agrees.
-    pub(crate) fn assume(&mut self, ask: &Arc<Ask>, room: &str) {
-        self.settle(ask, room, true);
-        self.nominated.remove(&ask.key);
+    /// Counts a pod on a node until the binding is confirmed or [forgotten](Self::forget).
+    pub(crate) fn assume(&mut self, pod_info: &Arc<PodInfo>, node: &str) {
+        self.place(pod_info, node, true);
+        self.nominated.remove(&pod_info.key);
     }
 
-    fn settle(&mut self, ask: &Arc<Ask>, room: &str, is_assumed: bool) {
-        self.remove_pod(&ask.key);
-        self.rooms.entry(room.to_owned()).or_default().enter(ask);
-        let place = Place { room: room.to_owned(), is_assumed };
-        self.placed.insert(ask.key.clone(), place);
-        if !ask.apart.is_empty() {
-            self.distant.insert(ask.key.clone(), room.to_owned());
+    fn place(&mut self, pod_info: &Arc<PodInfo>, node: &str, is_assumed: bool) {
+        self.remove_pod(&pod_info.key);
+        self.nodes.entry(node.to_owned()).or_default().add_pod(pod_info);
+        let placement = Placement { node: node.to_owned(), is_assumed };
+        self.assigned.insert(pod_info.key.clone(), placement);
+        if !pod_info.anti_affinity.is_empty() {
+            self.with_anti_affinity.insert(pod_info.key.clone(), node.to_owned());
         }
     }
 
-    /// What was assumed did not come true.
+    /// Removes an assumed pod whose binding failed.
     pub(crate) fn forget(&mut self, key: &Key) {
         if self.is_assumed(key) {
             self.remove_pod(key);
@@ -218,38 +209,38 @@ impl Cache {
     }
 
     pub(crate) fn is_assumed(&self, key: &Key) -> bool {
-        self.placed.get(key).is_some_and(|place| place.is_assumed)
+        self.assigned.get(key).is_some_and(|place| place.is_assumed)
     }
 
-    /// The pod that is in a room under this key.
-    pub(crate) fn placed(&self, key: &Key) -> Option<&Arc<Ask>> {
-        self.rooms.get(&self.placed.get(key)?.room)?.pods.get(key)
+    /// An assigned or assumed pod.
+    pub(crate) fn pod(&self, key: &Key) -> Option<&Arc<PodInfo>> {
+        self.nodes.get(&self.assigned.get(key)?.node)?.pods.get(key)
     }
 
-    /// A pod is gone; whether it was in a room.
+    /// Removes a pod; returns whether it was on a node.
     pub(crate) fn remove_pod(&mut self, key: &Key) -> bool {
-        let Some(place) = self.placed.remove(key) else { return false };
-        self.distant.remove(key);
-        if let Some(room) = self.rooms.get_mut(&place.room) {
-            room.leave(key);
-            if room.pods.is_empty() && room.node.is_none() {
-                self.rooms.remove(&place.room);
+        let Some(Placement { node, .. }) = self.assigned.remove(key) else { return false };
+        self.with_anti_affinity.remove(key);
+        if let Some(node_info) = self.nodes.get_mut(&node) {
+            node_info.remove_pod(key);
+            if node_info.pods.is_empty() && node_info.node.is_none() {
+                self.nodes.remove(&node);
             }
         }
         true
     }
 }
 
-/// Whether pods would decide the same about both.
-fn looks_the_same(before: &Node, after: &Node) -> bool {
+/// Whether scheduling decides the same for both states of a node.
+fn schedules_alike(before: &Node, after: &Node) -> bool {
     let allocatable =
         |node: &Node| node.status.as_ref().and_then(|status| status.allocatable.clone());
-    let wanted = |node: &Node| {
+    let spec = |node: &Node| {
         let spec = node.spec.as_ref();
         spec.map(|spec| (spec.taints.clone(), spec.unschedulable.unwrap_or(false)))
     };
     before.metadata.labels == after.metadata.labels
         && before.metadata.uid == after.metadata.uid
-        && wanted(before) == wanted(after)
+        && spec(before) == spec(after)
         && allocatable(before) == allocatable(after)
 }

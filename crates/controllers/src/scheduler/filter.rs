@@ -1,144 +1,147 @@
-//! Where a pod fits: one room and one pod, yes or why not.
+//! Filters: whether a pod fits on a node, and why not.
 
 use k8s_openapi::api::core::v1 as core;
 
-use super::around::Around;
-use super::ask::Ask;
-use super::cache::{Cache, Room};
-use super::reason::Reason;
+use super::cache::{NodeInfo, SchedulerCache};
+use super::cycle_state::CycleState;
+use super::pod_info::PodInfo;
+use super::reason::FitReason;
 use crate::pod::Pod;
+use crate::toleration::tolerates;
 
-/// Why the pod does not fit into the room; nothing if it does.
-pub(crate) fn reasons(ask: &Ask, room: &Room, around: &Around, cache: &Cache) -> Vec<Reason> {
-    if let Some(reason) = node_refuses(&ask.pod, room) {
+/// Why the pod does not fit on the node; empty if it does.
+pub(crate) fn reasons(
+    pod_info: &PodInfo,
+    node_info: &NodeInfo,
+    state: &CycleState,
+    cache: &SchedulerCache,
+) -> Vec<FitReason> {
+    if let Some(reason) = node_conflict(&pod_info.pod, node_info) {
         return vec![reason];
     }
-    let full = lacks(ask, room, cache);
-    if !full.is_empty() {
-        return full;
+    let insufficient = insufficient(pod_info, node_info, cache);
+    if !insufficient.is_empty() {
+        return insufficient;
     }
-    around.refuses(room).into_iter().collect()
+    state.conflict(node_info).into_iter().collect()
 }
 
-/// What no leaving pod can change.
-pub(crate) fn node_refuses(pod: &Pod, room: &Room) -> Option<Reason> {
+/// Why the node itself rules the pod out; preemption cannot resolve it.
+fn node_conflict(pod: &Pod, node_info: &NodeInfo) -> Option<FitReason> {
     match () {
-        () if is_closed(room) && !tolerates_closed(pod) => Some(Reason::Unschedulable),
-        () if !tolerates_taints(pod, room) => Some(Reason::Taint),
-        () if !selects(pod, room) => Some(Reason::NodeAffinity),
+        () if is_unschedulable(node_info) && !tolerates_unschedulable(pod) => {
+            Some(FitReason::Unschedulable)
+        }
+        () if !tolerates_taints(pod, node_info) => Some(FitReason::Taint),
+        () if !matches_node(pod, node_info) => Some(FitReason::NodeAffinity),
         () => None,
     }
 }
 
-/// What is missing in the room; pods of at least the same priority that were promised a place in
-/// it count as if they were there.
-pub(crate) fn lacks(ask: &Ask, room: &Room, cache: &Cache) -> Vec<Reason> {
+/// The ports, pods and resources that the node lacks. Nominated pods of the same or a higher
+/// priority count as if they were on the node.
+pub(crate) fn insufficient(
+    pod_info: &PodInfo,
+    node_info: &NodeInfo,
+    cache: &SchedulerCache,
+) -> Vec<FitReason> {
     let mut reasons = Vec::new();
-    if ask.ports.iter().any(|port| room.takes(port)) {
-        return vec![Reason::Ports];
+    if pod_info.ports.iter().any(|port| node_info.occupies(port)) {
+        return vec![FitReason::Ports];
     }
-    let promised: Vec<_> = match cache.has_nominated() {
+    let nominated: Vec<_> = match cache.has_nominated() {
         true => cache
-            .nominated(room.name())
-            .filter(|other| other.priority >= ask.priority && other.key != ask.key)
+            .nominated(node_info.name())
+            .filter(|other| other.priority >= pod_info.priority && other.key != pod_info.key)
             .collect(),
         false => Vec::new(),
     };
-    if room.pods.len() + promised.len() + 1 > room.pods_max {
-        reasons.push(Reason::TooManyPods);
+    if node_info.pods.len() + nominated.len() + 1 > node_info.allowed_pods {
+        reasons.push(FitReason::TooManyPods);
     }
-    let insufficient = |used| -> Vec<Reason> {
-        let lacking = ask.requests.lacking(&room.have, used);
-        lacking.map(|resource| Reason::Insufficient(resource.to_owned())).collect()
+    let lacking = |used| -> Vec<FitReason> {
+        let lacking = pod_info.requests.lacking(&node_info.allocatable, used);
+        lacking.map(|resource| FitReason::Insufficient(resource.to_owned())).collect()
     };
-    reasons.extend(match promised.is_empty() {
-        true => insufficient(&room.used),
+    reasons.extend(match nominated.is_empty() {
+        true => lacking(&node_info.requested),
         false => {
-            let mut used = room.used.clone();
-            promised.iter().for_each(|other| used.add(&other.requests));
-            insufficient(&used)
+            let mut used = node_info.requested.clone();
+            nominated.iter().for_each(|other| used.add(&other.requests));
+            lacking(&used)
         }
     });
     reasons
 }
 
-/// The taint of a node that takes no new pods.
-const CLOSED: &str = "node.kubernetes.io/unschedulable";
+/// The taint of a cordoned node.
+const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
-fn spec(room: &Room) -> Option<&core::NodeSpec> {
-    room.node.as_ref()?.spec.as_ref()
+fn spec(node_info: &NodeInfo) -> Option<&core::NodeSpec> {
+    node_info.node.as_ref()?.spec.as_ref()
 }
 
-fn is_closed(room: &Room) -> bool {
-    spec(room).is_some_and(|spec| spec.unschedulable == Some(true))
+fn is_unschedulable(node_info: &NodeInfo) -> bool {
+    spec(node_info).is_some_and(|spec| spec.unschedulable == Some(true))
 }
 
-fn tolerates_closed(pod: &Pod) -> bool {
-    let closed =
-        core::Taint { key: CLOSED.into(), effect: "NoSchedule".into(), ..core::Taint::default() };
-    pod.spec.tolerations.iter().any(|toleration| tolerates(toleration, &closed))
+fn tolerates_unschedulable(pod: &Pod) -> bool {
+    let taint = core::Taint {
+        key: UNSCHEDULABLE.into(),
+        effect: "NoSchedule".into(),
+        ..core::Taint::default()
+    };
+    pod.spec.tolerations.iter().any(|toleration| tolerates(toleration, &taint))
 }
 
-pub(crate) fn tolerates_taints(pod: &Pod, room: &Room) -> bool {
-    let taints = spec(room).and_then(|spec| spec.taints.as_ref());
+pub(crate) fn tolerates_taints(pod: &Pod, node_info: &NodeInfo) -> bool {
+    let taints = spec(node_info).and_then(|spec| spec.taints.as_ref());
     let hard = taints.into_iter().flatten().filter(|taint| taint.effect != "PreferNoSchedule");
-    let mut hard = hard.filter(|taint| taint.key != CLOSED || !is_closed(room));
+    let mut hard = hard.filter(|taint| taint.key != UNSCHEDULABLE || !is_unschedulable(node_info));
     hard.all(|taint| pod.spec.tolerations.iter().any(|toleration| tolerates(toleration, taint)))
 }
 
-/// How many taints the pod would rather not have to live with.
-pub(crate) fn disliked_taints(pod: &Pod, room: &Room) -> usize {
-    let taints = spec(room).and_then(|spec| spec.taints.as_ref());
+/// The number of `PreferNoSchedule` taints that the pod does not tolerate.
+pub(crate) fn intolerable_taints(pod: &Pod, node_info: &NodeInfo) -> usize {
+    let taints = spec(node_info).and_then(|spec| spec.taints.as_ref());
     let soft = taints.into_iter().flatten().filter(|taint| taint.effect == "PreferNoSchedule");
     let tolerated =
         |taint: &&core::Taint| pod.spec.tolerations.iter().any(|one| tolerates(one, taint));
     soft.filter(|taint| !tolerated(taint)).count()
 }
 
-fn tolerates(toleration: &core::Toleration, taint: &core::Taint) -> bool {
-    let key = toleration.key.as_deref().unwrap_or_default();
-    let effect = toleration.effect.as_deref().unwrap_or_default();
-    let value = || toleration.value.as_deref().unwrap_or_default();
-    let same_value = || match toleration.operator.as_deref().unwrap_or("Equal") {
-        "Exists" => true,
-        _ => value() == taint.value.as_deref().unwrap_or_default(),
-    };
-    (effect.is_empty() || effect == taint.effect)
-        && (key.is_empty() || key == taint.key)
-        && same_value()
-}
-
-/// Whether the pod's selector and required affinity choose the node.
-pub(crate) fn selects(pod: &Pod, room: &Room) -> bool {
+/// Whether the pod's node selector and required node affinity match the node.
+pub(crate) fn matches_node(pod: &Pod, node_info: &NodeInfo) -> bool {
     let labels = pod.spec.node_selector.iter();
-    let mut labels = labels.map(|(key, value)| room.label(key) == Some(value));
+    let mut labels = labels.map(|(key, value)| node_info.label(key) == Some(value));
     let affinity = pod.spec.affinity.as_ref().and_then(|all| all.node_affinity.as_ref());
     let required = affinity
         .and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref())
         .map(|selector| &selector.node_selector_terms);
     labels.all(|same| same)
-        && required.is_none_or(|terms| terms.iter().any(|term| term_selects(term, room)))
+        && required.is_none_or(|terms| terms.iter().any(|term| term_matches(term, node_info)))
 }
 
-/// The weight of the preferences that the node meets.
-pub(crate) fn preference(pod: &Pod, room: &Room) -> i64 {
+/// The weight of the pod's preferred node affinity terms that match the node.
+pub(crate) fn preferred_weight(pod: &Pod, node_info: &NodeInfo) -> i64 {
     let affinity = pod.spec.affinity.as_ref().and_then(|all| all.node_affinity.as_ref());
     let preferred = affinity.and_then(|affinity| {
         affinity.preferred_during_scheduling_ignored_during_execution.as_ref()
     });
-    let met = preferred.into_iter().flatten().filter(|one| term_selects(&one.preference, room));
+    let met =
+        preferred.into_iter().flatten().filter(|one| term_matches(&one.preference, node_info));
     met.map(|one| i64::from(one.weight)).sum()
 }
 
-/// All requirements of a term; a term without any selects nothing.
-fn term_selects(term: &core::NodeSelectorTerm, room: &Room) -> bool {
+/// Whether a node meets all requirements of a term; a term without requirements matches no node.
+fn term_matches(term: &core::NodeSelectorTerm, node_info: &NodeInfo) -> bool {
     let labels = term.match_expressions.iter().flatten();
     let fields = term.match_fields.iter().flatten();
     let is_empty = labels.clone().next().is_none() && fields.clone().next().is_none();
     !is_empty
-        && labels.clone().all(|rule| rule_holds(rule, room.label(&rule.key)))
+        && labels.clone().all(|rule| rule_holds(rule, node_info.label(&rule.key)))
         && fields.clone().all(|rule| {
-            let field = (rule.key == "metadata.name").then(|| room.name());
+            let field = (rule.key == "metadata.name").then(|| node_info.name());
             rule_holds(rule, field)
         })
 }

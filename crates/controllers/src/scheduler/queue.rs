@@ -1,9 +1,9 @@
-//! The scheduler's queue: the most important first, and what does not fit waits for news.
+//! The scheduling queue: pending pods by priority, and unschedulable pods until an event may help.
 //!
-//! Promise: a pod is in exactly one place: ready, backing off, parked, or in somebody's hands. A
-//! parked one is looked at again when something happened that may help it, and after five minutes
-//! in any case; a pod that was tried often waits longer, but never more than ten seconds.
-//! Bound: one entry for each pod that waits.
+//! Promise: a pod is in exactly one state: active, backoff, unschedulable or in flight. An
+//! unschedulable pod is retried after an event that may help it, and after five minutes at the
+//! latest; the backoff grows with each attempt up to ten seconds.
+//! Bound: one entry for each pending pod.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
@@ -13,169 +13,182 @@ use std::time::Duration;
 use headwater_client::Key;
 use tokio::time::Instant;
 
-use super::ask::Ask;
-use super::reason::Happened;
+use super::pod_info::PodInfo;
+use super::reason::ClusterEvent;
 
-/// Pods that wait for a node.
+/// Pending pods.
 #[derive(Debug, Default)]
-pub(crate) struct Queue {
-    entries: HashMap<Key, Entry>,
-    ready: BTreeSet<Turn>,
-    backing_off: BTreeSet<(Instant, Key)>,
-    parked: BTreeSet<(Instant, Key)>,
+pub(crate) struct SchedulingQueue {
+    entries: HashMap<Key, QueuedPod>,
+    active: BTreeSet<ActiveKey>,
+    backoff: BTreeSet<(Instant, Key)>,
+    unschedulable: BTreeSet<(Instant, Key)>,
     arrivals: u64,
 }
 
-/// Whose turn it is: the most important, then the one that waits longest.
-type Turn = (Reverse<i32>, u64, Key);
+/// The order of active pods: higher priority first, then earlier arrival.
+type ActiveKey = (Reverse<i32>, u64, Key);
 
 #[derive(Debug)]
-struct Entry {
-    ask: Arc<Ask>,
-    /// Its place among equals.
+struct QueuedPod {
+    pod_info: Arc<PodInfo>,
+    /// Orders pods of the same priority.
     arrival: u64,
     attempts: u32,
-    state: State,
+    state: QueueState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum State {
-    Ready,
-    BackingOff(Instant),
-    Parked { since: Instant, helped_by: Happened },
-    InHand,
+enum QueueState {
+    Active,
+    Backoff(Instant),
+    Unschedulable { since: Instant, resolved_by: ClusterEvent },
+    InFlight,
 }
 
-const BACK_OFF_MIN: Duration = Duration::from_secs(1);
-const BACK_OFF_MAX: Duration = Duration::from_secs(10);
-/// Whatever we know of what helps, a parked pod is tried again after this.
-const PARKED_MAX: Duration = Duration::from_secs(300);
+const BACKOFF_MIN: Duration = Duration::from_secs(1);
+const BACKOFF_MAX: Duration = Duration::from_secs(10);
+/// An unschedulable pod is retried after this time even without an event.
+const UNSCHEDULABLE_MAX: Duration = Duration::from_secs(300);
 
-impl Queue {
-    /// A pod wants a node, or changed what it wants.
-    pub(crate) fn put(&mut self, ask: Arc<Ask>) {
-        match self.entries.get_mut(&ask.key) {
-            Some(entry) if entry.ask.asks_the_same(&ask.pod) => entry.ask = ask,
-            Some(entry) if entry.state == State::InHand => entry.ask = ask,
+impl SchedulingQueue {
+    /// Adds a pending pod, or updates it if its constraints changed.
+    pub(crate) fn add(&mut self, pod_info: Arc<PodInfo>) {
+        match self.entries.get_mut(&pod_info.key) {
+            Some(entry) if entry.pod_info.has_same_constraints(&pod_info.pod) => {
+                entry.pod_info = pod_info
+            }
+            Some(entry) if entry.state == QueueState::InFlight => entry.pod_info = pod_info,
             _ => {
-                let key = ask.key.clone();
+                let key = pod_info.key.clone();
                 self.remove(&key);
                 self.arrivals += 1;
-                let entry =
-                    Entry { ask, arrival: self.arrivals, attempts: 0, state: State::InHand };
+                let entry = QueuedPod {
+                    pod_info,
+                    arrival: self.arrivals,
+                    attempts: 0,
+                    state: QueueState::InFlight,
+                };
                 self.entries.insert(key.clone(), entry);
-                self.enter(&key, State::Ready);
+                self.set_state(&key, QueueState::Active);
             }
         }
     }
 
-    /// A pod does not want a node any more, or has one.
+    /// Removes a pod that was deleted, assigned, or is not ours.
     pub(crate) fn remove(&mut self, key: &Key) {
-        self.leave(key);
+        self.detach(key);
         self.entries.remove(key);
     }
 
-    /// The next pod, into the caller's hands.
-    pub(crate) fn take(&mut self, now: Instant) -> Option<Arc<Ask>> {
-        self.settle(now);
-        let (_, _, key) = self.ready.first()?.clone();
-        self.enter(&key, State::InHand);
+    /// Takes the next active pod; it is in flight until the caller returns or removes it.
+    pub(crate) fn pop(&mut self, now: Instant) -> Option<Arc<PodInfo>> {
+        self.flush(now);
+        let (_, _, key) = self.active.first()?.clone();
+        self.set_state(&key, QueueState::InFlight);
         let entry = self.entries.get_mut(&key)?;
         entry.attempts += 1;
-        Some(Arc::clone(&entry.ask))
+        Some(Arc::clone(&entry.pod_info))
     }
 
-    pub(crate) fn has_ready(&self) -> bool {
-        !self.ready.is_empty()
+    pub(crate) fn has_active(&self) -> bool {
+        !self.active.is_empty()
     }
 
-    /// Back from the caller's hands: it fits nowhere.
-    pub(crate) fn park(&mut self, key: &Key, helped_by: Happened, now: Instant) {
-        self.enter(key, State::Parked { since: now, helped_by });
+    /// Returns an in-flight pod that fits on no node.
+    pub(crate) fn add_unschedulable(&mut self, key: &Key, resolved_by: ClusterEvent, now: Instant) {
+        self.set_state(key, QueueState::Unschedulable { since: now, resolved_by });
     }
 
-    /// Back from the caller's hands: something went wrong, try again.
-    pub(crate) fn retry(&mut self, key: &Key, now: Instant) {
+    /// Returns an in-flight pod whose binding failed; it is retried after its backoff.
+    pub(crate) fn add_backoff(&mut self, key: &Key, now: Instant) {
         if let Some(entry) = self.entries.get(key) {
-            let until = now + back_off(entry.attempts);
-            self.enter(key, State::BackingOff(until));
+            let until = now + backoff_for(entry.attempts);
+            self.set_state(key, QueueState::Backoff(until));
         }
     }
 
-    /// Something happened: whom it may help need not wait any longer than their back-off.
-    pub(crate) fn wake(&mut self, happened: Happened, now: Instant) {
-        if happened == Happened::NOTHING {
+    /// Retries, after their backoff, the unschedulable pods that the events may help.
+    pub(crate) fn move_on_event(&mut self, events: ClusterEvent, now: Instant) {
+        if events == ClusterEvent::NONE {
             return;
         }
-        let helped = |(_, key): &&(Instant, Key)| {
+        let affected = |(_, key): &&(Instant, Key)| {
             self.entries.get(key).is_some_and(|entry| match entry.state {
-                State::Parked { helped_by, .. } => helped_by.overlaps(happened),
+                QueueState::Unschedulable { resolved_by, .. } => resolved_by.intersects(events),
                 _ => false,
             })
         };
         let keys: Vec<Key> =
-            self.parked.iter().filter(helped).map(|(_, key)| key.clone()).collect();
+            self.unschedulable.iter().filter(affected).map(|(_, key)| key.clone()).collect();
         for key in keys {
-            self.unpark(&key, now);
+            self.requeue(&key, now);
         }
     }
 
-    fn unpark(&mut self, key: &Key, now: Instant) {
+    fn requeue(&mut self, key: &Key, now: Instant) {
         let Some(entry) = self.entries.get(key) else { return };
-        let State::Parked { since, .. } = entry.state else { return };
-        let until = since + back_off(entry.attempts);
-        self.enter(key, if until <= now { State::Ready } else { State::BackingOff(until) });
+        let QueueState::Unschedulable { since, .. } = entry.state else { return };
+        let until = since + backoff_for(entry.attempts);
+        self.set_state(
+            key,
+            if until <= now { QueueState::Active } else { QueueState::Backoff(until) },
+        );
     }
 
-    /// Makes ready what has waited long enough.
-    pub(crate) fn settle(&mut self, now: Instant) {
-        while let Some((until, key)) = self.backing_off.first().cloned()
+    /// Activates pods whose backoff or maximum wait has elapsed.
+    pub(crate) fn flush(&mut self, now: Instant) {
+        while let Some((until, key)) = self.backoff.first().cloned()
             && until <= now
         {
-            self.enter(&key, State::Ready);
+            self.set_state(&key, QueueState::Active);
         }
-        while let Some((since, key)) = self.parked.first().cloned()
-            && since + PARKED_MAX <= now
+        while let Some((since, key)) = self.unschedulable.first().cloned()
+            && since + UNSCHEDULABLE_MAX <= now
         {
-            self.unpark(&key, now);
+            self.requeue(&key, now);
         }
     }
 
-    /// When something becomes ready by itself.
+    /// The next time at which [`flush`](Self::flush) has something to do.
     pub(crate) fn next_due(&self) -> Option<Instant> {
-        let off = self.backing_off.first().map(|(until, _)| *until);
-        let parked = self.parked.first().map(|(since, _)| *since + PARKED_MAX);
-        off.into_iter().chain(parked).min()
+        let off = self.backoff.first().map(|(until, _)| *until);
+        let unschedulable = self.unschedulable.first().map(|(since, _)| *since + UNSCHEDULABLE_MAX);
+        off.into_iter().chain(unschedulable).min()
     }
 
-    fn enter(&mut self, key: &Key, state: State) {
-        self.leave(key);
+    fn set_state(&mut self, key: &Key, state: QueueState) {
+        self.detach(key);
         let Some(entry) = self.entries.get_mut(key) else { return };
         entry.state = state;
         match state {
-            State::Ready => {
-                self.ready.insert((Reverse(entry.ask.priority), entry.arrival, key.clone()));
+            QueueState::Active => {
+                self.active.insert((Reverse(entry.pod_info.priority), entry.arrival, key.clone()));
             }
-            State::BackingOff(until) => drop(self.backing_off.insert((until, key.clone()))),
-            State::Parked { since, .. } => drop(self.parked.insert((since, key.clone()))),
-            State::InHand => {}
+            QueueState::Backoff(until) => drop(self.backoff.insert((until, key.clone()))),
+            QueueState::Unschedulable { since, .. } => {
+                self.unschedulable.insert((since, key.clone()));
+            }
+            QueueState::InFlight => {}
         }
     }
 
-    fn leave(&mut self, key: &Key) {
+    fn detach(&mut self, key: &Key) {
         let Some(entry) = self.entries.get(key) else { return };
         match entry.state {
-            State::Ready => {
-                self.ready.remove(&(Reverse(entry.ask.priority), entry.arrival, key.clone()));
+            QueueState::Active => {
+                self.active.remove(&(Reverse(entry.pod_info.priority), entry.arrival, key.clone()));
             }
-            State::BackingOff(until) => drop(self.backing_off.remove(&(until, key.clone()))),
-            State::Parked { since, .. } => drop(self.parked.remove(&(since, key.clone()))),
-            State::InHand => {}
+            QueueState::Backoff(until) => drop(self.backoff.remove(&(until, key.clone()))),
+            QueueState::Unschedulable { since, .. } => {
+                self.unschedulable.remove(&(since, key.clone()));
+            }
+            QueueState::InFlight => {}
         }
     }
 }
 
-fn back_off(attempts: u32) -> Duration {
-    let doubled = BACK_OFF_MIN.saturating_mul(1 << attempts.saturating_sub(1).min(8));
-    doubled.min(BACK_OFF_MAX)
+fn backoff_for(attempts: u32) -> Duration {
+    let doubled = BACKOFF_MIN.saturating_mul(1 << attempts.saturating_sub(1).min(8));
+    doubled.min(BACKOFF_MAX)
 }

@@ -1,11 +1,11 @@
-//! Why a pod does not fit on a node, in the words of kubectl's users, and what may change that.
+//! Why a pod does not fit on a node, in kube-scheduler's words, and which events may change that.
 
 use std::fmt;
 use std::ops::BitOr;
 
 /// Why a pod does not fit on a node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Reason {
+pub(crate) enum FitReason {
     Unschedulable,
     Taint,
     NodeAffinity,
@@ -19,77 +19,82 @@ pub(crate) enum Reason {
     ExistingAntiAffinity,
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for FitReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Reason::Unschedulable => "node(s) were unschedulable",
-            Reason::Taint => "node(s) had untolerated taint(s)",
-            Reason::NodeAffinity => "node(s) didn't match Pod's node affinity/selector",
-            Reason::Ports => "node(s) didn't have free ports for the requested pod ports",
-            Reason::Insufficient(resource) => return write!(f, "Insufficient {resource}"),
-            Reason::TooManyPods => "Too many pods",
-            Reason::Spread => "node(s) didn't match pod topology spread constraints",
-            Reason::SpreadLabel => {
+            FitReason::Unschedulable => "node(s) were unschedulable",
+            FitReason::Taint => "node(s) had untolerated taint(s)",
+            FitReason::NodeAffinity => "node(s) didn't match Pod's node affinity/selector",
+            FitReason::Ports => "node(s) didn't have free ports for the requested pod ports",
+            FitReason::Insufficient(resource) => return write!(f, "Insufficient {resource}"),
+            FitReason::TooManyPods => "Too many pods",
+            FitReason::Spread => "node(s) didn't match pod topology spread constraints",
+            FitReason::SpreadLabel => {
                 "node(s) didn't match pod topology spread constraints (missing required label)"
             }
-            Reason::Affinity => "node(s) didn't match pod affinity rules",
-            Reason::AntiAffinity => "node(s) didn't match pod anti-affinity rules",
-            Reason::ExistingAntiAffinity => {
+            FitReason::Affinity => "node(s) didn't match pod affinity rules",
+            FitReason::AntiAffinity => "node(s) didn't match pod anti-affinity rules",
+            FitReason::ExistingAntiAffinity => {
                 "node(s) didn't satisfy existing pods anti-affinity rules"
             }
         })
     }
 }
 
-impl Reason {
-    /// Whether pushing pods out of the node may help.
+impl FitReason {
+    /// Whether preempting pods on the node may help.
     pub(crate) fn is_resolvable(&self) -> bool {
-        matches!(self, Reason::Insufficient(_) | Reason::TooManyPods | Reason::Ports)
+        matches!(self, FitReason::Insufficient(_) | FitReason::TooManyPods | FitReason::Ports)
     }
 
-    /// What may help.
-    pub(crate) fn helped_by(&self) -> Happened {
+    /// The events that may resolve it.
+    pub(crate) fn resolved_by(&self) -> ClusterEvent {
         match self {
-            Reason::Unschedulable | Reason::Taint | Reason::NodeAffinity => Happened::NODE,
-            Reason::SpreadLabel => Happened::NODE,
-            Reason::Ports | Reason::AntiAffinity | Reason::ExistingAntiAffinity => {
-                Happened::NODE | Happened::POD_GONE
+            FitReason::Unschedulable | FitReason::Taint | FitReason::NodeAffinity => {
+                ClusterEvent::NODE
             }
-            Reason::Insufficient(_) | Reason::TooManyPods => Happened::NODE | Happened::POD_GONE,
-            Reason::Spread => Happened::NODE | Happened::POD_GONE | Happened::POD_PLACED,
-            Reason::Affinity => Happened::NODE | Happened::POD_PLACED,
+            FitReason::SpreadLabel => ClusterEvent::NODE,
+            FitReason::Ports | FitReason::AntiAffinity | FitReason::ExistingAntiAffinity => {
+                ClusterEvent::NODE | ClusterEvent::POD_REMOVED
+            }
+            FitReason::Insufficient(_) | FitReason::TooManyPods => {
+                ClusterEvent::NODE | ClusterEvent::POD_REMOVED
+            }
+            FitReason::Spread => {
+                ClusterEvent::NODE | ClusterEvent::POD_REMOVED | ClusterEvent::POD_ASSIGNED
+            }
+            FitReason::Affinity => ClusterEvent::NODE | ClusterEvent::POD_ASSIGNED,
         }
     }
 }
 
-/// Kinds of things that happen in a cluster and may help a pod that waits.
+/// A set of cluster events that may make an unschedulable pod schedulable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Happened(u8);
+pub(crate) struct ClusterEvent(u8);
 
-impl Happened {
-    pub(crate) const NOTHING: Happened = Happened(0);
-    /// A node is new, or changed in what pods look at.
-    pub(crate) const NODE: Happened = Happened(1);
+impl ClusterEvent {
+    pub(crate) const NONE: ClusterEvent = ClusterEvent(0);
+    /// A node was added, or changed in a way that matters to scheduling.
+    pub(crate) const NODE: ClusterEvent = ClusterEvent(1);
     /// A pod left a node.
-    pub(crate) const POD_GONE: Happened = Happened(2);
-    /// A pod was placed on a node, or its labels changed.
-    pub(crate) const POD_PLACED: Happened = Happened(4);
+    pub(crate) const POD_REMOVED: ClusterEvent = ClusterEvent(2);
+    /// A pod was assigned to a node, or its labels changed.
+    pub(crate) const POD_ASSIGNED: ClusterEvent = ClusterEvent(4);
 
-    pub(crate) fn overlaps(self, other: Happened) -> bool {
+    pub(crate) fn intersects(self, other: ClusterEvent) -> bool {
         self.0 & other.0 != 0
     }
 }
 
-impl BitOr for Happened {
-    type Output = Happened;
+impl BitOr for ClusterEvent {
+    type Output = ClusterEvent;
 
-    fn bitor(self, other: Happened) -> Happened {
-        Happened(self.0 | other.0)
+    fn bitor(self, other: ClusterEvent) -> ClusterEvent {
+        ClusterEvent(self.0 | other.0)
     }
 }
 
-/// `0/3 nodes are available: 1 Too many pods, 2 Insufficient cpu.`: counts in the order of their
-/// text.
+/// `0/3 nodes are available: 1 Too many pods, 2 Insufficient cpu.`, sorted by text.
 pub(crate) fn sentence<'a>(
     total: usize,
     reasons: impl IntoIterator<Item = (&'a dyn fmt::Display, usize)>,

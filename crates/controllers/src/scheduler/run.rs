@@ -1,5 +1,5 @@
-//! The loop: what the informers tell goes into cache and queue, what the queue gives is decided,
-//! what was decided is written beside.
+//! The scheduling loop: informers feed the cache and the queue, the next pod from the queue is
+//! scheduled, and bindings are written concurrently.
 
 use std::sync::Arc;
 
@@ -20,14 +20,14 @@ use tokio::time::{Instant, sleep_until};
 use crate::pod::Pod;
 
 use super::NAME;
-use super::ask::Ask;
-use super::cache::Cache;
-use super::decide::{Decision, Unfit, decide};
-use super::preempt::Preemption;
-use super::queue::Queue;
-use super::reason::Happened;
+use super::cache::SchedulerCache;
+use super::pod_info::PodInfo;
+use super::preemption::Preemption;
+use super::queue::SchedulingQueue;
+use super::reason::ClusterEvent;
+use super::schedule_one::{FitError, ScheduleResult, schedule_pod};
 
-/// How many writes are under way at once; when so many are, nothing more is decided.
+/// Concurrent writes; while this many are under way, no further pod is scheduled.
 const WRITES_MAX: usize = 64;
 
 pub(crate) async fn run(
@@ -42,7 +42,7 @@ pub(crate) async fn run(
         nodes: nodes.subscribe(Subscribe::named("scheduler"))?,
         budgets: budgets.subscribe(Subscribe::named("scheduler"))?,
     };
-    // Events say who decided, in the name that people look for.
+    // Events name the component that users know from Kubernetes.
     let mut options = recorder::Options::new(NAME, NAME);
     options.clock = Arc::clone(&clock);
     let (recorder, runner) = recorder::new(env.calls().clone(), options);
@@ -52,7 +52,7 @@ pub(crate) async fn run(
     Ok(())
 }
 
-/// What the scheduler is told.
+/// The changes from the informers.
 struct Changes {
     pods: Subscription<Pod>,
     nodes: Subscription<Node>,
@@ -76,38 +76,37 @@ async fn until(due: Option<Instant>) {
     }
 }
 
-/// What the scheduler knows and does.
 struct Scheduler {
-    cache: Cache,
-    queue: Queue,
-    /// Where the last pod was placed; the next look around begins after it.
+    cache: SchedulerCache,
+    queue: SchedulingQueue,
+    /// The node of the last pod; the next search starts after it.
     last: String,
     writer: Arc<Writer>,
-    writes: JoinSet<Written>,
-    /// What happened since pods that wait were last told.
-    happened: Happened,
+    writes: JoinSet<WriteOutcome>,
+    /// The events that the queue has not processed yet.
+    events: ClusterEvent,
 }
 
-/// What became of a write.
-enum Written {
+/// The outcome of a write.
+enum WriteOutcome {
     Bound {
         key: Key,
         uid: String,
         result: Result<(), Error>,
     },
-    /// The pod was told why it waits; that it could not be is no reason to do anything.
-    Told,
+    /// The reason was reported, or failed to be; neither needs a reaction.
+    StatusWritten,
 }
 
 impl Scheduler {
     fn new(writer: Writer) -> Scheduler {
         Scheduler {
-            cache: Cache::default(),
-            queue: Queue::default(),
+            cache: SchedulerCache::default(),
+            queue: SchedulingQueue::default(),
             last: String::new(),
             writer: Arc::new(writer),
             writes: JoinSet::new(),
-            happened: Happened::NOTHING,
+            events: ClusterEvent::NONE,
         }
     }
 
@@ -116,87 +115,87 @@ impl Scheduler {
         let mut leads = false;
         loop {
             let may_act = leads && changes.has_synced();
-            let decides = may_act && self.has_work();
+            let can_schedule = may_act && self.has_work();
             let due = self.queue.next_due();
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
-                Some(change) = changes.pods.next() => self.pod_changed(&change),
-                Some(change) = changes.nodes.next() => self.node_changed(&change),
-                Some(change) = changes.budgets.next() => self.budget_changed(&change),
-                Some(ended) = self.writes.join_next() => self.written(joined(ended)),
+                Some(change) = changes.pods.next() => self.handle_pod(&change),
+                Some(change) = changes.nodes.next() => self.handle_node(&change),
+                Some(change) = changes.budgets.next() => self.handle_budget(&change),
+                Some(ended) = self.writes.join_next() => self.handle_outcome(joined(ended)),
                 leading = env.leading(), if !leads => leads = leading,
-                // Others have their turn between two decisions.
-                () = tokio::task::yield_now(), if decides => self.decide_next(),
-                () = until(due), if may_act && !decides => self.queue.settle(Instant::now()),
+                // Yields, so that other tasks run between two decisions.
+                () = tokio::task::yield_now(), if can_schedule => self.schedule_next(),
+                () = until(due), if may_act && !can_schedule => self.queue.flush(Instant::now()),
             }
         }
     }
 
     fn has_work(&mut self) -> bool {
-        if self.happened != Happened::NOTHING {
-            let happened = std::mem::take(&mut self.happened);
-            self.queue.wake(happened, Instant::now());
+        if self.events != ClusterEvent::NONE {
+            let events = std::mem::take(&mut self.events);
+            self.queue.move_on_event(events, Instant::now());
         }
-        self.writes.len() < WRITES_MAX && self.queue.has_ready()
+        self.writes.len() < WRITES_MAX && self.queue.has_active()
     }
 
-    fn pod_changed(&mut self, change: &Change<Pod>) {
+    fn handle_pod(&mut self, change: &Change<Pod>) {
         let Some(key) = change.key() else { return };
         match change {
-            Change::Deleted(_) => self.pod_gone(&key),
+            Change::Deleted(_) => self.remove_pod(&key),
             _ => {
                 if let Some(pod) = change.object() {
-                    self.pod_seen(&key, pod);
+                    self.update_pod(&key, pod);
                 }
             }
         }
     }
 
-    fn pod_gone(&mut self, key: &Key) {
+    fn remove_pod(&mut self, key: &Key) {
         self.queue.remove(key);
-        self.cache.withdraw(key);
+        self.cache.remove_nomination(key);
         if self.cache.remove_pod(key) {
-            self.happened = self.happened | Happened::POD_GONE;
+            self.events = self.events | ClusterEvent::POD_REMOVED;
         }
     }
 
-    fn pod_seen(&mut self, key: &Key, pod: &Arc<Pod>) {
+    fn update_pod(&mut self, key: &Key, pod: &Arc<Pod>) {
         match pod.node() {
-            _ if pod.is_finished() => self.pod_gone(key),
+            _ if pod.is_finished() => self.remove_pod(key),
             Some(node) => {
                 self.queue.remove(key);
-                self.cache.withdraw(key);
-                let ask = Arc::new(Ask::new(Arc::clone(pod)));
-                self.happened = self.happened | self.cache.place(&ask, node);
+                self.cache.remove_nomination(key);
+                let pod_info = Arc::new(PodInfo::new(Arc::clone(pod)));
+                self.events = self.events | self.cache.assign(&pod_info, node);
             }
-            // It is being bound; until that is known it stays in hand.
+            // Its binding is under way: it stays in flight.
             None if self.cache.is_assumed(key) => {
-                self.queue.put(Arc::new(Ask::new(Arc::clone(pod))));
+                self.queue.add(Arc::new(PodInfo::new(Arc::clone(pod))));
             }
             None if is_ours(pod) => {
-                let ask = Arc::new(Ask::new(Arc::clone(pod)));
+                let pod_info = Arc::new(PodInfo::new(Arc::clone(pod)));
                 if let Some(node) = &pod.status.nominated_node_name {
-                    self.cache.nominate(&ask, node);
+                    self.cache.nominate(&pod_info, node);
                 }
-                self.queue.put(ask);
+                self.queue.add(pod_info);
             }
-            None => self.pod_gone(key),
+            None => self.remove_pod(key),
         }
     }
 
-    fn node_changed(&mut self, change: &Change<Node>) {
+    fn handle_node(&mut self, change: &Change<Node>) {
         match change {
             Change::Deleted(gone) => self.cache.remove_node(gone.key().name()),
             _ => {
                 if let Some(node) = change.object() {
-                    self.happened = self.happened | self.cache.set_node(node);
+                    self.events = self.events | self.cache.set_node(node);
                 }
             }
         }
     }
 
-    fn budget_changed(&mut self, change: &Change<PodDisruptionBudget>) {
+    fn handle_budget(&mut self, change: &Change<PodDisruptionBudget>) {
         match change {
             Change::Deleted(gone) => self.cache.budgets.remove(gone.key()),
             _ => {
@@ -207,64 +206,66 @@ impl Scheduler {
         }
     }
 
-    fn decide_next(&mut self) {
+    fn schedule_next(&mut self) {
         let now = Instant::now();
-        let Some(ask) = self.queue.take(now) else { return };
-        match decide(&ask, &self.cache, &mut self.last) {
-            Decision::Bind(node) => self.bind(&ask, node),
-            Decision::Wait(unfit) => self.wait(&ask, unfit, now),
+        let Some(pod_info) = self.queue.pop(now) else { return };
+        match schedule_pod(&pod_info, &self.cache, &mut self.last) {
+            ScheduleResult::Bind(node) => self.bind(&pod_info, node),
+            ScheduleResult::Unschedulable(fit_error) => {
+                self.mark_unschedulable(&pod_info, fit_error, now)
+            }
         }
     }
 
-    fn bind(&mut self, ask: &Arc<Ask>, node: String) {
-        self.cache.assume(ask, &node);
-        let (writer, pod) = (Arc::clone(&self.writer), Arc::clone(&ask.pod));
+    fn bind(&mut self, pod_info: &Arc<PodInfo>, node: String) {
+        self.cache.assume(pod_info, &node);
+        let (writer, pod) = (Arc::clone(&self.writer), Arc::clone(&pod_info.pod));
         self.writes.spawn(async move {
             let result = writer.bind(&pod, &node).await;
-            Written::Bound { key: pod.key(), uid: pod.uid().to_owned(), result }
+            WriteOutcome::Bound { key: pod.key(), uid: pod.uid().to_owned(), result }
         });
     }
 
-    fn wait(&mut self, ask: &Arc<Ask>, unfit: Unfit, now: Instant) {
-        self.queue.park(&ask.key, unfit.helped_by, now);
-        let nominated = unfit.preemption.as_ref().map(|preemption| preemption.room.clone());
-        if let Some(room) = &nominated {
-            self.cache.nominate(ask, room);
+    fn mark_unschedulable(&mut self, pod_info: &Arc<PodInfo>, fit_error: FitError, now: Instant) {
+        self.queue.add_unschedulable(&pod_info.key, fit_error.resolved_by, now);
+        let nominated = fit_error.preemption.as_ref().map(|preemption| preemption.node.clone());
+        if let Some(node) = &nominated {
+            self.cache.nominate(pod_info, node);
         }
-        let (writer, pod) = (Arc::clone(&self.writer), Arc::clone(&ask.pod));
+        let (writer, pod) = (Arc::clone(&self.writer), Arc::clone(&pod_info.pod));
         self.writes.spawn(async move {
-            writer.tell(&pod, &unfit.message, nominated.as_deref()).await;
-            if let Some(preemption) = &unfit.preemption {
-                writer.push_out(&pod, preemption).await;
+            writer.report_unschedulable(&pod, &fit_error.message, nominated.as_deref()).await;
+            if let Some(preemption) = &fit_error.preemption {
+                writer.delete_victims(&pod, preemption).await;
             }
-            Written::Told
+            WriteOutcome::StatusWritten
         });
     }
 
-    fn written(&mut self, written: Written) {
-        let Written::Bound { key, uid, result } = written else { return };
+    fn handle_outcome(&mut self, outcome: WriteOutcome) {
+        let WriteOutcome::Bound { key, uid, result } = outcome else { return };
         let Err(error) = result else { return };
-        tracing::warn!(pod = %key, %error, "a pod could not be bound");
-        // The watch may have been quicker: then it is placed, or another pod has its name.
-        let is_same = self.cache.placed(&key).is_some_and(|ask| ask.pod.uid() == uid);
+        tracing::warn!(pod = %key, %error, "cannot bind pod; retrying after its backoff");
+        // The watch may have been faster: the pod is assigned, or another pod has its name.
+        let is_same = self.cache.pod(&key).is_some_and(|pod_info| pod_info.pod.uid() == uid);
         if is_same && self.cache.is_assumed(&key) {
             self.cache.forget(&key);
-            self.happened = self.happened | Happened::POD_GONE;
+            self.events = self.events | ClusterEvent::POD_REMOVED;
             match error.is_not_found() {
                 true => self.queue.remove(&key),
-                false => self.queue.retry(&key, Instant::now()),
+                false => self.queue.add_backoff(&key, Instant::now()),
             }
         }
     }
 }
 
-/// Whether it waits for this scheduler.
+/// Whether the pod is pending and this scheduler is responsible for it.
 fn is_ours(pod: &Pod) -> bool {
     let scheduler = pod.spec.scheduler_name.as_deref().unwrap_or(NAME);
     scheduler == NAME && !pod.is_deleting() && pod.spec.scheduling_gates.is_empty()
 }
 
-/// Writes what was decided.
+/// Writes bindings, conditions and preemptions.
 struct Writer {
     calls: Calls,
     recorder: Recorder,
@@ -286,47 +287,54 @@ impl Writer {
         Ok(())
     }
 
-    /// Says in the pod's status and in an event why it waits.
-    async fn tell(&self, pod: &Pod, message: &str, nominated: Option<&str>) {
+    /// Reports in the pod's status and in an event why no node fits.
+    async fn report_unschedulable(&self, pod: &Pod, message: &str, nominated: Option<&str>) {
         self.recorder.record(pod, EventType::Warning, "FailedScheduling", &message);
-        let Some(patch) = waiting(pod, message, nominated, &rfc3339(self.clock.now())) else {
+        let Some(patch) = unschedulable_patch(pod, message, nominated, &rfc3339(self.clock.now()))
+        else {
             return;
         };
-        // If it changed meanwhile, somebody else said something newer.
+        // On a conflict the pod has changed and is scheduled again.
         if let Err(error) = self.calls.of::<Pod>().merge_status(&pod.key(), &patch).await
             && !error.is_conflict()
             && !error.is_not_found()
         {
-            tracing::warn!(pod = %pod.key(), %error, "a pod could not be told why it waits");
+            tracing::warn!(pod = %pod.key(), %error, "cannot write condition PodScheduled=False");
         }
     }
 
-    async fn push_out(&self, pod: &Pod, preemption: &Preemption) {
+    async fn delete_victims(&self, pod: &Pod, preemption: &Preemption) {
         for victim in &preemption.victims {
             let options = json!({
                 "kind": "DeleteOptions", "apiVersion": "v1",
                 "preconditions": {"uid": victim.pod.uid()},
             });
-            let gone = self.calls.of::<Pod>().delete_with(&victim.key, &options).await;
-            match gone {
+            match self.calls.of::<Pod>().delete_with(&victim.key, &options).await {
                 Ok(_) => {
                     let message =
-                        format_args!("Preempted by pod {} on node {}", pod.uid(), preemption.room);
+                        format_args!("Preempted by pod {} on node {}", pod.uid(), preemption.node);
                     let about = &*victim.pod;
                     self.recorder.record(about, EventType::Normal, "Preempted", &message);
                 }
-                Err(error) => tracing::warn!(pod = %victim.key, %error, "a pod did not leave"),
+                Err(error) => {
+                    tracing::warn!(pod = %victim.key, %error, "cannot delete preempted pod");
+                }
             }
         }
     }
 }
 
-/// The patch that says why a pod waits; `None` if it says so already.
-fn waiting(pod: &Pod, message: &str, nominated: Option<&str>, now: &str) -> Option<Value> {
+/// The patch for the condition `PodScheduled` of an unschedulable pod; `None` if the pod has it.
+fn unschedulable_patch(
+    pod: &Pod,
+    message: &str,
+    nominated: Option<&str>,
+    now: &str,
+) -> Option<Value> {
     let known = pod.condition("PodScheduled").filter(|known| known.status == "False");
-    let said = known.is_some_and(|known| known.message.as_deref() == Some(message));
+    let is_reported = known.is_some_and(|known| known.message.as_deref() == Some(message));
     let nominated = nominated.or(pod.status.nominated_node_name.as_deref());
-    if said && nominated == pod.status.nominated_node_name.as_deref() {
+    if is_reported && nominated == pod.status.nominated_node_name.as_deref() {
         return None;
     }
     let since = known.and_then(|known| known.last_transition_time.as_ref());
@@ -366,23 +374,22 @@ mod tests {
 
     use super::*;
 
-    /// A server that answers with these codes, one after the other, and remembers what it was
-    /// asked.
+    /// A scheduler with a server that replies with these codes, and the paths it received.
     fn scheduler(codes: &[u16]) -> (Scheduler, Arc<Mutex<Vec<String>>>) {
-        let (asked, mut codes) = (Arc::new(Mutex::new(Vec::new())), codes.to_vec());
+        let (requests, mut codes) = (Arc::new(Mutex::new(Vec::new())), codes.to_vec());
         codes.reverse();
-        let (codes, record) = (Mutex::new(codes), Arc::clone(&asked));
+        let (codes, record) = (Mutex::new(codes), Arc::clone(&requests));
         let service = tower::service_fn(move |request: Request<Body>| {
             let code = codes.lock().unwrap().pop().expect("one more request than expected");
             record.lock().unwrap().push(request.uri().path().to_owned());
             let body = json!({"kind": "Status", "metadata": {}, "code": code}).to_string();
-            let answer = Response::builder().status(code).body(Body::from(body.into_bytes()));
-            async move { Ok::<_, std::convert::Infallible>(answer.unwrap()) }
+            let response = Response::builder().status(code).body(Body::from(body.into_bytes()));
+            async move { Ok::<_, std::convert::Infallible>(response.unwrap()) }
         });
         let calls = Calls::new(kube::Client::new(service, "default"));
         let (recorder, _) = recorder::new(calls.clone(), recorder::Options::new(NAME, NAME));
         let writer = Writer { calls, recorder, clock: Arc::new(SystemClock) };
-        (Scheduler::new(writer), asked)
+        (Scheduler::new(writer), requests)
     }
 
     fn pod(status: Value) -> Arc<Pod> {
@@ -400,55 +407,56 @@ mod tests {
         Arc::new(serde_json::from_value(node).unwrap())
     }
 
-    async fn decide_and_write(scheduler: &mut Scheduler) {
-        scheduler.queue.settle(Instant::now());
+    async fn schedule_and_write(scheduler: &mut Scheduler) {
+        scheduler.queue.flush(Instant::now());
         assert!(scheduler.has_work());
-        scheduler.decide_next();
-        let ended = scheduler.writes.join_next().await.expect("something is written");
-        scheduler.written(joined(ended));
+        scheduler.schedule_next();
+        let ended = scheduler.writes.join_next().await.expect("one write is under way");
+        scheduler.handle_outcome(joined(ended));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_could_not_be_bound_is_forgotten_and_tried_again() {
-        let (mut scheduler, asked) = scheduler(&[500, 201]);
+    async fn a_failed_binding_is_forgotten_and_retried() {
+        let (mut scheduler, requests) = scheduler(&[500, 201]);
         let key = Key::namespaced("a", "p");
         scheduler.cache.set_node(&node());
-        scheduler.pod_seen(&key, &pod(json!({})));
-        decide_and_write(&mut scheduler).await;
-        assert!(scheduler.cache.placed(&key).is_none(), "forgotten");
-        assert!(!scheduler.has_work(), "not at once");
+        scheduler.update_pod(&key, &pod(json!({})));
+        schedule_and_write(&mut scheduler).await;
+        assert!(scheduler.cache.pod(&key).is_none(), "the assumed pod is forgotten");
+        assert!(!scheduler.has_work(), "the retry waits for the backoff");
         tokio::time::advance(Duration::from_secs(1)).await;
-        decide_and_write(&mut scheduler).await;
+        schedule_and_write(&mut scheduler).await;
         assert!(scheduler.cache.is_assumed(&key));
-        assert_eq!(*asked.lock().unwrap(), ["/api/v1/namespaces/a/pods/p/binding"; 2]);
+        assert_eq!(*requests.lock().unwrap(), ["/api/v1/namespaces/a/pods/p/binding"; 2]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_pod_that_is_gone_when_it_is_bound_is_not_tried_again() {
+    async fn a_pod_that_was_deleted_before_it_was_bound_is_not_retried() {
         let (mut scheduler, _) = scheduler(&[404]);
         let key = Key::namespaced("a", "p");
         scheduler.cache.set_node(&node());
-        scheduler.pod_seen(&key, &pod(json!({})));
-        decide_and_write(&mut scheduler).await;
-        assert!(scheduler.cache.placed(&key).is_none());
+        scheduler.update_pod(&key, &pod(json!({})));
+        schedule_and_write(&mut scheduler).await;
+        assert!(scheduler.cache.pod(&key).is_none());
         assert_eq!(scheduler.queue.next_due(), None);
     }
 
     #[test]
-    fn a_pod_is_told_why_it_waits_once() {
-        let patch = waiting(&pod(json!({})), "why", None, "2026-01-01T00:00:00Z").unwrap();
-        assert_eq!(patch["metadata"]["resourceVersion"], "1", "nothing newer is overwritten");
+    fn an_unschedulable_pod_gets_its_condition_once() {
+        let patch =
+            unschedulable_patch(&pod(json!({})), "why", None, "2026-01-01T00:00:00Z").unwrap();
+        assert_eq!(patch["metadata"]["resourceVersion"], "1", "a newer status is not overwritten");
         let condition = &patch["status"]["conditions"][0];
         assert_eq!(
             (&condition["reason"], &condition["status"]),
             (&json!("Unschedulable"), &json!("False"))
         );
-        let told = pod(patch["status"].clone());
-        assert_eq!(waiting(&told, "why", None, "later"), None);
-        let again = waiting(&told, "another reason", None, "later").unwrap();
+        let reported = pod(patch["status"].clone());
+        assert_eq!(unschedulable_patch(&reported, "why", None, "later"), None);
+        let again = unschedulable_patch(&reported, "another reason", None, "later").unwrap();
         let since = &again["status"]["conditions"][0]["lastTransitionTime"];
-        assert_eq!(since, "2026-01-01T00:00:00Z", "it waits since then");
-        let promised = waiting(&told, "why", Some("n"), "later").unwrap();
-        assert_eq!(promised["status"]["nominatedNodeName"], "n");
+        assert_eq!(since, "2026-01-01T00:00:00Z", "the transition time is kept");
+        let nominated = unschedulable_patch(&reported, "why", Some("n"), "later").unwrap();
+        assert_eq!(nominated["status"]["nominatedNodeName"], "n");
     }
 }

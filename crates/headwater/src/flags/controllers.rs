@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use headwater_controllers::Selected;
+use headwater_controllers::ControllerSelection;
 
 use super::{Remote, parse_duration};
 
@@ -14,7 +14,7 @@ pub(crate) struct Controlling {
     /// Controllers to run: names, "*" for all, "-NAME" for all but one; such as "*,-scheduler"
     /// [default: none for serve, all for dev]
     #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
-    pub(crate) controllers: Option<Selected>,
+    pub(crate) controllers: Option<ControllerSelection>,
 
     /// How many nodes to simulate
     #[arg(long, value_name = "N", default_value_t = 3)]

@@ -1,4 +1,4 @@
-//! Amounts of resources: what pods ask for, what nodes have.
+//! Amounts of resources: what pods request and what nodes can allocate.
 
 use std::collections::BTreeMap;
 
@@ -7,9 +7,9 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use crate::pod::{Container, Spec};
 
-/// Amounts by resource; CPU in thousandths, all else in whole units.
+/// Amounts by resource: CPU in millicores, everything else in units.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Amounts {
+pub(crate) struct ResourceAmounts {
     pub(crate) cpu: i64,
     pub(crate) memory: i64,
     /// Devices, storage, huge pages; hardly any pod asks for one.
@@ -18,16 +18,16 @@ pub(crate) struct Amounts {
 
 const NANO: i128 = 1_000_000_000;
 
-/// Rounded up, as a request is; text that is no quantity is nothing.
+/// The quantity in the given unit, rounded up; 0 for an invalid quantity.
 fn units(quantity: &Quantity, per_unit: i128) -> i64 {
     let nano = Parsed::parse(&quantity.0).map_or(0, |parsed| parsed.nano());
     let size = NANO / per_unit;
     i64::try_from((nano + size - 1).div_euclid(size)).unwrap_or(i64::MAX)
 }
 
-impl Amounts {
-    pub(crate) fn of(quantities: &BTreeMap<String, Quantity>) -> Amounts {
-        let mut amounts = Amounts::default();
+impl ResourceAmounts {
+    pub(crate) fn of(quantities: &BTreeMap<String, Quantity>) -> ResourceAmounts {
+        let mut amounts = ResourceAmounts::default();
         for (resource, quantity) in quantities {
             match resource.as_str() {
                 "cpu" => amounts.cpu = units(quantity, 1000),
@@ -38,15 +38,15 @@ impl Amounts {
         amounts
     }
 
-    pub(crate) fn add(&mut self, more: &Amounts) {
+    pub(crate) fn add(&mut self, more: &ResourceAmounts) {
         self.merge(more, i64::saturating_add);
     }
 
-    pub(crate) fn subtract(&mut self, less: &Amounts) {
+    pub(crate) fn subtract(&mut self, less: &ResourceAmounts) {
         self.merge(less, i64::saturating_sub);
     }
 
-    fn merge(&mut self, other: &Amounts, with: fn(i64, i64) -> i64) {
+    fn merge(&mut self, other: &ResourceAmounts, with: fn(i64, i64) -> i64) {
         self.cpu = with(self.cpu, other.cpu);
         self.memory = with(self.memory, other.memory);
         for (resource, amount) in &other.others {
@@ -55,21 +55,22 @@ impl Amounts {
         }
     }
 
-    fn at_least(&mut self, other: &Amounts) {
+    fn at_least(&mut self, other: &ResourceAmounts) {
         self.merge(other, i64::max);
     }
 
-    /// The resources of which `self` is more than `have` without `used`.
+    /// The resources of which `self` exceeds what is free: `have` minus `used`.
     pub(crate) fn lacking<'a>(
         &'a self,
-        have: &'a Amounts,
-        used: &'a Amounts,
+        have: &'a ResourceAmounts,
+        used: &'a ResourceAmounts,
     ) -> impl Iterator<Item = &'a str> {
         let basic = [
             ("cpu", self.cpu, have.cpu, used.cpu),
             ("memory", self.memory, have.memory, used.memory),
         ];
-        let of = |amounts: &Amounts, name: &str| amounts.others.get(name).copied().unwrap_or(0);
+        let of =
+            |amounts: &ResourceAmounts, name: &str| amounts.others.get(name).copied().unwrap_or(0);
         let others = self
             .others
             .iter()
@@ -81,16 +82,16 @@ impl Amounts {
     }
 }
 
-/// What a pod needs at any one time: all its containers together, or the largest moment of its
-/// start, when init containers run one by one beside the sidecars before them.
-pub(crate) fn requests(spec: &Spec) -> Amounts {
-    let of = |container: &Container| Amounts::of(&container.resources.requests);
-    let mut sidecars = Amounts::default();
-    let mut start = Amounts::default();
+/// The most a pod needs at any time: its containers and sidecars together, or, while it starts,
+/// the largest init container together with the sidecars started before it.
+pub(crate) fn requests(spec: &Spec) -> ResourceAmounts {
+    let of = |container: &Container| ResourceAmounts::of(&container.resources.requests);
+    let mut sidecars = ResourceAmounts::default();
+    let mut start = ResourceAmounts::default();
     for init in &spec.init_containers {
-        let mut moment = of(init);
-        moment.add(&sidecars);
-        start.at_least(&moment);
+        let mut running = of(init);
+        running.add(&sidecars);
+        start.at_least(&running);
         if init.restart_policy.as_deref() == Some("Always") {
             sidecars.add(&of(init));
         }
@@ -98,7 +99,7 @@ pub(crate) fn requests(spec: &Spec) -> Amounts {
     let mut needed = sidecars;
     spec.containers.iter().for_each(|container| needed.add(&of(container)));
     needed.at_least(&start);
-    needed.add(&Amounts::of(&spec.overhead));
+    needed.add(&ResourceAmounts::of(&spec.overhead));
     needed
 }
 
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_needs_its_largest_moment() {
+    fn a_pod_requests_the_peak_of_its_containers_and_init_containers() {
         check(json!({"containers": [{"name": "c"}]}), 0, 0);
         check(json!({"containers": [container("100m", "1Ki"), container("0.5", "1k")]}), 600, 2024);
         let main = container("1", "1Mi");
@@ -140,13 +141,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lacking_is_named() {
-        let amounts = |value: Value| Amounts::of(&serde_json::from_value(value).unwrap());
+    fn lacking_resources_are_listed_by_name() {
+        let amounts = |value: Value| ResourceAmounts::of(&serde_json::from_value(value).unwrap());
         let have = amounts(json!({"cpu": "2", "memory": "1Gi", "example.com/gpu": "1"}));
         let used = amounts(json!({"cpu": "1500m", "example.com/gpu": "1"}));
         let wanted = amounts(json!({"cpu": "600m", "memory": "1Gi", "example.com/gpu": "1"}));
         assert_eq!(wanted.lacking(&have, &used).collect::<Vec<_>>(), ["cpu", "example.com/gpu"]);
         assert_eq!(amounts(json!({"cpu": "500m"})).lacking(&have, &used).count(), 0);
-        assert_eq!(amounts(json!({})).lacking(&Amounts::default(), &used).count(), 0);
+        assert_eq!(amounts(json!({})).lacking(&ResourceAmounts::default(), &used).count(), 0);
     }
 }

@@ -1,4 +1,4 @@
-//! The endpoints a Service should have: which pods, which addresses, which ports.
+//! The endpoints of a Service: which pods, addresses and ports.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::pod::Pod;
 
-/// Endpoints that share a slice: the same family of addresses and the same ports.
+/// Endpoints that may share a slice: same address type and same ports.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Group {
+pub(super) struct EndpointGroup {
     pub(super) address_type: String,
     pub(super) ports: Vec<EndpointPort>,
     pub(super) endpoints: Vec<Endpoint>,
 }
 
-/// Whether the endpoints of a Service follow pods at all.
-pub(super) fn is_selective(service: &Service) -> bool {
+/// Whether this controller manages the endpoints of a Service.
+pub(super) fn has_selector(service: &Service) -> bool {
     let spec = service.spec.as_ref();
     let selects = spec.and_then(|spec| spec.selector.as_ref()).is_some_and(|it| !it.is_empty());
     selects && spec.and_then(|spec| spec.type_.as_deref()) != Some("ExternalName")
@@ -29,40 +29,41 @@ pub(super) fn is_selective(service: &Service) -> bool {
 pub(super) fn selects(service: &Service, pod: &Pod) -> bool {
     let wanted = service.spec.as_ref().and_then(|spec| spec.selector.as_ref());
     let labels = pod.metadata.labels.as_ref();
-    is_selective(service)
+    has_selector(service)
         && wanted.into_iter().flatten().all(|(key, value)| {
             labels.and_then(|labels| labels.get(key)).is_some_and(|label| label == value)
         })
 }
 
-/// Whether the address of a Service is no address: clients see the pods themselves.
+/// Whether a Service has no cluster IP, so that clients connect to pods directly.
 pub(super) fn is_headless(service: &Service) -> bool {
     service.spec.as_ref().and_then(|spec| spec.cluster_ip.as_deref()) == Some("None")
 }
 
-/// The families of addresses a Service has.
+/// The IP families of a Service.
 pub(super) fn families(service: &Service) -> Vec<String> {
     let known = service.spec.as_ref().and_then(|spec| spec.ip_families.clone());
     known.filter(|known| !known.is_empty()).unwrap_or_else(|| vec!["IPv4".to_owned()])
 }
 
-/// All endpoints of a Service, in groups; `zone` knows where a node is.
-pub(super) fn groups(
+/// All endpoints of a Service, in groups; `zone` returns the zone of a node.
+pub(super) fn endpoint_groups(
     service: &Service,
     pods: &[Arc<Pod>],
     zone: impl Fn(&str) -> Option<String>,
-) -> Vec<Group> {
+) -> Vec<EndpointGroup> {
     let spec = service.spec.clone().unwrap_or_default();
-    let mut groups: Vec<Group> = Vec::new();
+    let mut groups: Vec<EndpointGroup> = Vec::new();
     for address_type in families(service) {
         for pod in pods.iter().filter(|pod| !pod.is_finished()) {
             let Some(endpoint) = endpoint(&spec, pod, &address_type, &zone) else { continue };
             let ports = ports(&spec, pod);
-            let fits =
-                |group: &&mut Group| group.address_type == address_type && group.ports == ports;
+            let fits = |group: &&mut EndpointGroup| {
+                group.address_type == address_type && group.ports == ports
+            };
             match groups.iter_mut().find(fits) {
                 Some(group) => group.endpoints.push(endpoint),
-                None => groups.push(Group {
+                None => groups.push(EndpointGroup {
                     address_type: address_type.clone(),
                     ports,
                     endpoints: vec![endpoint],
@@ -73,7 +74,7 @@ pub(super) fn groups(
     groups
 }
 
-/// The address of a pod in one family.
+/// The address of a pod in one IP family.
 pub(super) fn address(pod: &Pod, address_type: &str) -> Option<String> {
     let all = pod.status.pod_ips.iter().map(|address| address.ip.as_str());
     let all = all.chain(pod.status.pod_ip.as_deref());
@@ -116,7 +117,7 @@ pub(super) fn reference(pod: &Pod) -> ObjectReference {
     }
 }
 
-/// The ports of a Service as a pod has them; one that the pod does not name is left out.
+/// The ports of a Service on a pod; named ports that the pod lacks are omitted.
 pub(super) fn ports(spec: &ServiceSpec, pod: &Pod) -> Vec<EndpointPort> {
     let all = spec.ports.iter().flatten();
     let mut found: Vec<EndpointPort> = all
@@ -188,7 +189,7 @@ pub(super) mod tests {
     }
 
     fn only(service: &Service, pod: Arc<Pod>) -> Option<Endpoint> {
-        let mut groups = groups(service, &[pod], |_| Some("z1".to_owned()));
+        let mut groups = endpoint_groups(&service, &[pod], |_| Some("z1".to_owned()));
         groups.pop().map(|mut group| group.endpoints.remove(0))
     }
 
@@ -200,7 +201,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn an_endpoint_says_whether_it_is_ready_serving_and_terminating() {
+    fn endpoint_conditions_follow_the_pod() {
         let ending = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
         let unready = json!({"status": {"conditions": []}});
         let published = json!({"spec": {"publishNotReadyAddresses": true}});
@@ -211,7 +212,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn an_endpoint_is_where_its_pod_is() {
+    fn an_endpoint_has_the_address_node_and_zone_of_its_pod() {
         let endpoint = only(&service(&json!({})), pod(1, &json!({}))).unwrap();
         assert_eq!(endpoint.addresses, ["10.0.0.2"]);
         assert_eq!(
@@ -226,10 +227,10 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn each_family_has_its_own_addresses() {
+    fn each_ip_family_has_its_own_group() {
         let both = service(&json!({"spec": {"ipFamilies": ["IPv4", "IPv6"]}}));
         let pod = pod(1, &json!({"status": {"podIPs": [{"ip": "10.0.0.2"}, {"ip": "fd00::2"}]}}));
-        let groups = groups(&both, &[pod], |_| None);
+        let groups = endpoint_groups(&both, &[pod], |_| None);
         let addresses: Vec<(&str, &str)> = groups
             .iter()
             .map(|group| (group.address_type.as_str(), group.endpoints[0].addresses[0].as_str()))
@@ -238,7 +239,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn ports_are_found_by_number_and_by_name() {
+    fn target_ports_are_resolved_by_number_and_by_name() {
         check_ports(json!([{"port": 80}]), &[("", 80)]);
         check_ports(json!([{"port": 80, "targetPort": 8080}]), &[("", 8080)]);
         check_ports(json!([{"port": 80, "targetPort": "http", "name": "web"}]), &[("web", 8080)]);
@@ -260,7 +261,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_service_selects_by_all_of_its_labels() {
+    fn a_service_selects_pods_with_all_of_its_labels() {
         let pod = pod(1, &json!({"metadata": {"labels": {"tier": "a"}}}));
         let check = |change: Value, expected: bool| {
             assert_eq!(selects(&service(&change), &pod), expected, "{change}");

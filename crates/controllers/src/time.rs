@@ -1,15 +1,15 @@
-//! Arithmetic with times that others wrote: it never overflows.
+//! Saturating arithmetic with timestamps that come from objects.
 
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-/// So many seconds later.
+/// The time `seconds` after `time`.
 pub(crate) fn after(time: Timestamp, seconds: impl Into<i64>) -> Timestamp {
     time.checked_add(SignedDuration::from_secs(seconds.into())).unwrap_or(Timestamp::MAX)
 }
 
-/// How long it takes until `due`; nothing if that has passed.
+/// The duration from `now` until `due`; zero if `due` has passed.
 pub(crate) fn until(now: Timestamp, due: Timestamp) -> Duration {
     Duration::try_from(due.duration_since(now)).unwrap_or(Duration::ZERO)
 }
@@ -19,7 +19,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_at_the_end_of_time_do_no_harm() {
+    fn extreme_timestamps_do_not_overflow() {
         assert_eq!(after(Timestamp::MAX, 1), Timestamp::MAX);
         assert_eq!(until(Timestamp::MAX, Timestamp::MIN), Duration::ZERO);
         assert!(until(Timestamp::MIN, Timestamp::MAX) > Duration::from_secs(1 << 30));

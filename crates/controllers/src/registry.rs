@@ -1,4 +1,4 @@
-//! The roster: every controller by its name, and which of them are wanted.
+//! The registry: every controller by name, and the selection of those that run.
 
 use headwater_client::Error;
 use headwater_client::controller::Prepared;
@@ -9,12 +9,12 @@ use crate::{
     replicaset, scheduler, serviceaccount,
 };
 
-/// How a controller is made ready to run.
+/// Opens a controller's informers and returns it ready to run.
 type Prepare = fn(&Cluster) -> Result<Prepared, Error>;
 
-/// Every controller. The names are those of Kubernetes where it has one; what makes sense only
-/// together has one name.
-#[rustfmt::skip] // a row a line
+/// Every controller, under Kubernetes' name where it has one. Controllers that only work together
+/// share a name.
+#[rustfmt::skip] // one row per line
 const ALL: &[(&str, Prepare)] = &[
     ("scheduler", scheduler::prepare),
     ("simulated-nodes", nodes::node),
@@ -42,60 +42,60 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 /// Which controllers run.
 ///
 /// ```
-/// use headwater_controllers::Selected;
+/// use headwater_controllers::ControllerSelection;
 ///
-/// let all_but_one: Selected = "*,-scheduler".parse()?;
+/// let all_but_one: ControllerSelection = "*,-scheduler".parse()?;
 /// assert!(all_but_one.has("simulated-nodes") && !all_but_one.has("scheduler"));
-/// assert!("schedular".parse::<Selected>().is_err());
-/// # Ok::<(), headwater_controllers::roster::Unknown>(())
+/// assert!("schedular".parse::<ControllerSelection>().is_err());
+/// # Ok::<(), headwater_controllers::registry::UnknownController>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Selected {
+pub struct ControllerSelection {
     names: Vec<&'static str>,
 }
 
-/// There is no controller of that name.
+/// No controller has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no controller is called {0:?}; there are: {all}", all = names().collect::<Vec<_>>().join(", "))]
-pub struct Unknown(String);
+#[error("unknown controller {0:?}; known controllers: {all}", all = names().collect::<Vec<_>>().join(", "))]
+pub struct UnknownController(String);
 
-impl Selected {
-    /// All of them.
-    pub fn all() -> Selected {
-        Selected { names: names().collect() }
+impl ControllerSelection {
+    /// All controllers.
+    pub fn all() -> ControllerSelection {
+        ControllerSelection { names: names().collect() }
     }
 
-    /// Whether one is among them.
+    /// Whether a controller is selected.
     pub fn has(&self, name: &str) -> bool {
         self.names.contains(&name)
     }
 
-    /// Whether there is none.
+    /// Whether no controller is selected.
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
     }
 
     pub(crate) fn prepare(&self, cluster: &Cluster) -> Result<Vec<Prepared>, Error> {
-        let wanted = ALL.iter().filter(|(name, _)| self.has(name));
-        wanted.map(|(_, prepare)| prepare(cluster)).collect()
+        let selected = ALL.iter().filter(|(name, _)| self.has(name));
+        selected.map(|(_, prepare)| prepare(cluster)).collect()
     }
 }
 
-impl std::fmt::Display for Selected {
+impl std::fmt::Display for ControllerSelection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.names.join(", "))
     }
 }
 
-/// A list such as `deployment,replicaset`, `*`, or `*,-scheduler`; later words win.
-impl std::str::FromStr for Selected {
-    type Err = Unknown;
+/// Parses a list such as `deployment,replicaset`, `*`, or `*,-scheduler`; later entries win.
+impl std::str::FromStr for ControllerSelection {
+    type Err = UnknownController;
 
-    fn from_str(text: &str) -> Result<Selected, Unknown> {
-        let mut selected = Selected::default();
+    fn from_str(text: &str) -> Result<ControllerSelection, UnknownController> {
+        let mut selected = ControllerSelection::default();
         for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
             match word.strip_prefix('-') {
-                _ if word == "*" => selected = Selected::all(),
+                _ if word == "*" => selected = ControllerSelection::all(),
                 Some(name) => {
                     let name = known(name)?;
                     selected.names.retain(|chosen| *chosen != name);
@@ -112,8 +112,8 @@ impl std::str::FromStr for Selected {
     }
 }
 
-fn known(name: &str) -> Result<&'static str, Unknown> {
-    names().find(|known| *known == name).ok_or_else(|| Unknown(name.to_owned()))
+fn known(name: &str) -> Result<&'static str, UnknownController> {
+    names().find(|known| *known == name).ok_or_else(|| UnknownController(name.to_owned()))
 }
 
 #[cfg(test)]
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn controllers_are_chosen_by_name() {
+    fn a_list_of_names_selects_controllers() {
         let all = names().count();
         check("*", Ok(all));
         check("", Ok(0));
@@ -131,12 +131,15 @@ mod tests {
         check("*,-scheduler", Ok(all - 1));
         check("-scheduler,*", Ok(all));
         check(" scheduler , simulated-nodes ", Ok(2));
-        check("schedular", Err(Unknown("schedular".into())));
-        check("-nobody", Err(Unknown("nobody".into())));
+        check("schedular", Err(UnknownController("schedular".into())));
+        check("-nobody", Err(UnknownController("nobody".into())));
     }
 
     #[track_caller]
-    fn check(text: &str, expected: Result<usize, Unknown>) {
-        assert_eq!(text.parse::<Selected>().map(|selected| selected.names.len()), expected);
+    fn check(text: &str, expected: Result<usize, UnknownController>) {
+        assert_eq!(
+            text.parse::<ControllerSelection>().map(|selected| selected.names.len()),
+            expected
+        );
     }
 }

@@ -1,20 +1,20 @@
-//! Many writes of one kind, carefully: one first, then two, four, eight at a time.
+//! Slow start: many similar writes in batches of 1, 2, 4, 8 …
 //!
-//! River: reconciler → **burst** → calls. When the first write is refused (a quota, a webhook) the
-//! others would be as well, so they are not tried.
+//! River: reconciler → **slow start** → calls. If a quota or a webhook rejects the first write, it
+//! would reject the others too, so they are not sent.
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use headwater_client::Error;
 
-/// At most so many are made in one reconcile; the rest follows in the next.
+/// Writes per reconcile; the remainder follows in the next one.
 pub(crate) const BURST_MAX: usize = 500;
-/// At most so many at the same time.
-const AT_ONCE_MAX: usize = 64;
+/// Concurrent writes.
+const BATCH_MAX: usize = 64;
 
-/// Runs `write` for each item in growing batches; ends after the first batch with a failure.
-/// Answers what was written, and the first failure.
-pub(crate) async fn slow_start<I, T, F>(
+/// Runs `write` for each item in growing batches and stops after the first batch with a failure.
+/// Returns the written objects and the first failure.
+pub(crate) async fn slow_start_batch<I, T, F>(
     items: Vec<I>,
     write: impl Fn(I) -> F,
 ) -> (Vec<T>, Option<Error>)
@@ -37,14 +37,13 @@ where
         if failure.is_some() {
             return (done, failure);
         }
-        batch_len = (2 * batch_len).min(AT_ONCE_MAX);
+        batch_len = (2 * batch_len).min(BATCH_MAX);
     }
     (done, None)
 }
 
-/// Whether a create was refused because the namespace ends: nothing is wrong, and nothing is to be
-/// done.
-pub(crate) fn namespace_ends(error: &Error) -> bool {
+/// Whether a create was rejected because the namespace is terminating; this is not a failure.
+pub(crate) fn is_namespace_terminating(error: &Error) -> bool {
     let causes = error.status().map(|status| status.causes.as_slice()).unwrap_or_default();
     causes.iter().any(|(reason, _)| reason == "NamespaceTerminating")
 }
@@ -55,9 +54,9 @@ mod tests {
 
     use super::*;
 
-    async fn tried(count: usize, fails_at: usize) -> (usize, usize, bool) {
+    async fn attempts(count: usize, fails_at: usize) -> (usize, usize, bool) {
         let tries = Cell::new(0);
-        let (done, failure) = slow_start((0..count).collect(), |item| {
+        let (done, failure) = slow_start_batch((0..count).collect(), |item| {
             tries.set(tries.get() + 1);
             async move {
                 match item {
@@ -71,11 +70,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_failure_ends_the_burst_after_its_batch() {
-        assert_eq!(tried(10, usize::MAX).await, (10, 10, false));
-        assert_eq!(tried(10, 0).await, (1, 0, true), "the first is alone");
-        assert_eq!(tried(10, 4).await, (7, 6, true), "1 + 2 + 4");
-        assert_eq!(tried(0, 0).await, (0, 0, false));
-        assert_eq!(tried(1000, usize::MAX).await, (500, 500, false));
+    async fn a_failure_stops_after_its_batch() {
+        assert_eq!(attempts(10, usize::MAX).await, (10, 10, false));
+        assert_eq!(attempts(10, 0).await, (1, 0, true), "the first batch has one write");
+        assert_eq!(attempts(10, 4).await, (7, 6, true), "1 + 2 + 4");
+        assert_eq!(attempts(0, 0).await, (0, 0, false));
+        assert_eq!(attempts(1000, usize::MAX).await, (500, 500, false));
     }
 }

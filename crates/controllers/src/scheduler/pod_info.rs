@@ -1,4 +1,4 @@
-//! A pod with everything the scheduler wants to know of it, computed once.
+//! A pod with the values that scheduling reads, computed once.
 
 use std::sync::Arc;
 
@@ -9,37 +9,38 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use crate::ownership::selector;
 use crate::pod::Pod;
 
-use super::amount::{Amounts, requests};
+use super::resources::{ResourceAmounts, requests};
 
-/// A pod that asks for a place, or has one.
+/// A pod that is pending or assigned.
 #[derive(Debug)]
-pub(crate) struct Ask {
+pub(crate) struct PodInfo {
     pub(crate) pod: Arc<Pod>,
     pub(crate) key: Key,
     pub(crate) priority: i32,
-    pub(crate) requests: Amounts,
-    /// CPU and memory for scoring: a pod that asks for nothing still uses something.
-    pub(crate) counted: (i64, i64),
-    pub(crate) ports: Vec<Port>,
-    pub(crate) near: Vec<Term>,
-    pub(crate) apart: Vec<Term>,
-    /// Wishes with their weight; negative for "rather not".
-    pub(crate) wishes: Vec<(i64, Term)>,
-    pub(crate) spread: Vec<Spread>,
+    pub(crate) requests: ResourceAmounts,
+    /// CPU and memory for scoring, with defaults for a pod that requests none.
+    pub(crate) non_zero_requests: (i64, i64),
+    pub(crate) ports: Vec<HostPort>,
+    pub(crate) affinity: Vec<AffinityTerm>,
+    pub(crate) anti_affinity: Vec<AffinityTerm>,
+    /// Preferred terms with their weight; negative for anti-affinity.
+    pub(crate) preferred: Vec<(i64, AffinityTerm)>,
+    pub(crate) spread: Vec<SpreadConstraint>,
 }
 
-/// A port of the host that a pod takes.
+/// A host port that a pod occupies.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Port {
+pub(crate) struct HostPort {
     protocol: String,
     address: String,
     port: i32,
 }
 
-/// "In the same place as such pods", or not.
+/// A term of an affinity or anti-affinity: selected pods, and the topology that counts as the
+/// same place.
 #[derive(Debug)]
-pub(crate) struct Term {
-    pub(crate) topology: String,
+pub(crate) struct AffinityTerm {
+    pub(crate) topology_key: String,
     selector: Selector,
     namespaces: Namespaces,
 }
@@ -50,84 +51,85 @@ enum Namespaces {
     These(Vec<String>),
 }
 
-/// "Not many more here than elsewhere."
+/// A topology spread constraint.
 #[derive(Debug)]
-pub(crate) struct Spread {
-    pub(crate) topology: String,
-    pub(crate) skew_max: i64,
-    pub(crate) domains_min: usize,
+pub(crate) struct SpreadConstraint {
+    pub(crate) topology_key: String,
+    pub(crate) max_skew: i64,
+    pub(crate) min_domains: usize,
     pub(crate) selector: Selector,
-    /// Whether a pod may not be placed against it.
+    /// `DoNotSchedule` (filtered), not `ScheduleAnyway` (scored).
     pub(crate) is_hard: bool,
     pub(crate) honors_affinity: bool,
     pub(crate) honors_taints: bool,
 }
 
-/// What a container without a request is counted as: 100m and 200 MB.
-const COUNTED_CPU: i64 = 100;
-const COUNTED_MEMORY: i64 = 200 * 1024 * 1024;
+/// The amounts that scoring assumes for a pod without requests, as kube-scheduler does.
+const DEFAULT_CPU: i64 = 100;
+const DEFAULT_MEMORY: i64 = 200 * 1024 * 1024;
 
-impl Ask {
-    pub(crate) fn new(pod: Arc<Pod>) -> Ask {
+impl PodInfo {
+    pub(crate) fn new(pod: Arc<Pod>) -> PodInfo {
         let requests = requests(&pod.spec);
         let or = |amount: i64, usual: i64| if amount > 0 { amount } else { usual };
-        let counted = (or(requests.cpu, COUNTED_CPU), or(requests.memory, COUNTED_MEMORY));
+        let non_zero_requests =
+            (or(requests.cpu, DEFAULT_CPU), or(requests.memory, DEFAULT_MEMORY));
         let affinity = pod.spec.affinity.as_deref();
-        let near = affinity.and_then(|all| all.pod_affinity.as_ref());
-        let apart = affinity.and_then(|all| all.pod_anti_affinity.as_ref());
-        let required = |terms: Option<&Vec<core::PodAffinityTerm>>| -> Vec<Term> {
-            terms.into_iter().flatten().map(|term| Term::new(term, &pod)).collect()
+        let pod_affinity = affinity.and_then(|all| all.pod_affinity.as_ref());
+        let anti_affinity = affinity.and_then(|all| all.pod_anti_affinity.as_ref());
+        let required = |terms: Option<&Vec<core::PodAffinityTerm>>| -> Vec<AffinityTerm> {
+            terms.into_iter().flatten().map(|term| AffinityTerm::new(term, &pod)).collect()
         };
-        let wish = |sign: i64, terms: Option<&Vec<core::WeightedPodAffinityTerm>>| {
-            let weighted = |one: &core::WeightedPodAffinityTerm| {
-                (sign * i64::from(one.weight), Term::new(&one.pod_affinity_term, &pod))
+        let weighted = |sign: i64, terms: Option<&Vec<core::WeightedPodAffinityTerm>>| {
+            let term = |one: &core::WeightedPodAffinityTerm| {
+                (sign * i64::from(one.weight), AffinityTerm::new(&one.pod_affinity_term, &pod))
             };
-            terms.into_iter().flatten().map(weighted).collect::<Vec<_>>()
+            terms.into_iter().flatten().map(term).collect::<Vec<_>>()
         };
-        let mut wishes = wish(
+        let mut preferred = weighted(
             1,
-            near.and_then(|near| {
-                near.preferred_during_scheduling_ignored_during_execution.as_ref()
-            }),
+            pod_affinity
+                .and_then(|it| it.preferred_during_scheduling_ignored_during_execution.as_ref()),
         );
-        wishes.extend(wish(
+        preferred.extend(weighted(
             -1,
-            apart.and_then(|apart| {
-                apart.preferred_during_scheduling_ignored_during_execution.as_ref()
-            }),
+            anti_affinity
+                .and_then(|it| it.preferred_during_scheduling_ignored_during_execution.as_ref()),
         ));
-        Ask {
+        PodInfo {
             key: pod.key(),
             priority: pod.spec.priority.unwrap_or(0),
-            counted,
+            non_zero_requests,
             ports: ports(&pod),
-            near: required(near.and_then(|near| {
-                near.required_during_scheduling_ignored_during_execution.as_ref()
-            })),
-            apart: required(apart.and_then(|apart| {
-                apart.required_during_scheduling_ignored_during_execution.as_ref()
-            })),
-            wishes,
+            affinity: required(
+                pod_affinity
+                    .and_then(|it| it.required_during_scheduling_ignored_during_execution.as_ref()),
+            ),
+            anti_affinity: required(
+                anti_affinity
+                    .and_then(|it| it.required_during_scheduling_ignored_during_execution.as_ref()),
+            ),
+            preferred,
             spread: pod
                 .spec
                 .topology_spread_constraints
                 .iter()
-                .map(|one| Spread::new(one, &pod))
+                .map(|one| SpreadConstraint::new(one, &pod))
                 .collect(),
             requests,
             pod,
         }
     }
 
-    /// The same pod in another state; what it asks for did not change.
-    pub(crate) fn asks_the_same(&self, pod: &Pod) -> bool {
+    /// Whether `pod` is this pod with the same spec and labels.
+    pub(crate) fn has_same_constraints(&self, pod: &Pod) -> bool {
         self.pod.spec == pod.spec
             && self.pod.metadata.labels == pod.metadata.labels
             && self.pod.metadata.uid == pod.metadata.uid
     }
 
-    /// Whether it makes no difference to others which of the two is in a room.
-    pub(crate) fn weighs_the_same(&self, other: &Ask) -> bool {
+    /// Whether replacing one with the other on a node makes no difference to other pods.
+    pub(crate) fn has_same_footprint(&self, other: &PodInfo) -> bool {
         self.requests == other.requests
             && self.pod.metadata.labels == other.pod.metadata.labels
             && self.pod.metadata.uid == other.pod.metadata.uid
@@ -138,13 +140,13 @@ impl Ask {
     }
 }
 
-fn ports(pod: &Pod) -> Vec<Port> {
+fn ports(pod: &Pod) -> Vec<HostPort> {
     let containers = pod.spec.containers.iter();
     let ports = containers.flat_map(|container| &container.ports);
     let host = |port: &core::ContainerPort| {
         let usual = pod.spec.host_network.then_some(port.container_port);
         let number = port.host_port.or(usual).filter(|number| *number > 0)?;
-        Some(Port {
+        Some(HostPort {
             protocol: port.protocol.clone().unwrap_or_else(|| "TCP".to_owned()),
             address: port.host_ip.clone().unwrap_or_default(),
             port: number,
@@ -153,22 +155,22 @@ fn ports(pod: &Pod) -> Vec<Port> {
     ports.filter_map(host).collect()
 }
 
-impl Port {
-    /// Whether both cannot be taken on one host.
-    pub(crate) fn clashes(&self, other: &Port) -> bool {
-        let any = |port: &Port| matches!(port.address.as_str(), "" | "0.0.0.0" | "::");
+impl HostPort {
+    /// Whether the two cannot be occupied on one host.
+    pub(crate) fn clashes(&self, other: &HostPort) -> bool {
+        let any = |port: &HostPort| matches!(port.address.as_str(), "" | "0.0.0.0" | "::");
         self.port == other.port
             && self.protocol == other.protocol
             && (any(self) || any(other) || self.address == other.address)
     }
 }
 
-/// A selector that nobody can parse selects nothing; the server refused it long before.
+/// An invalid selector selects nothing; the API server rejects it on write.
 fn selecting(wanted: Option<&LabelSelector>) -> Selector {
     selector(wanted).unwrap_or_else(|_| Selector::nothing())
 }
 
-/// The selector with the pod's own values of some labels, such as its revision.
+/// The selector combined with the pod's own values for `matchLabelKeys`.
 fn with_own_labels(
     wanted: Option<&LabelSelector>,
     keys: Option<&Vec<String>>,
@@ -182,13 +184,13 @@ fn with_own_labels(
     selecting(Some(&wanted))
 }
 
-impl Term {
-    fn new(term: &core::PodAffinityTerm, pod: &Pod) -> Term {
+impl AffinityTerm {
+    fn new(term: &core::PodAffinityTerm, pod: &Pod) -> AffinityTerm {
         let own = || pod.metadata.namespace.clone().unwrap_or_default();
         let named = term.namespaces.clone().unwrap_or_default();
         let namespaces = match &term.namespace_selector {
             Some(all) if selecting(Some(all)).is_everything() => Namespaces::All,
-            // Every namespace has its name as a label; other labels are not looked at here.
+            // Every namespace has its name as a label; other namespace labels are not supported.
             Some(some) => {
                 let names = some.match_labels.iter().flatten();
                 let names = names.filter(|(key, _)| *key == "kubernetes.io/metadata.name");
@@ -199,8 +201,8 @@ impl Term {
             None if named.is_empty() => Namespaces::These(vec![own()]),
             None => Namespaces::These(named),
         };
-        Term {
-            topology: term.topology_key.clone(),
+        AffinityTerm {
+            topology_key: term.topology_key.clone(),
             selector: with_own_labels(
                 term.label_selector.as_ref(),
                 term.match_label_keys.as_ref(),
@@ -210,8 +212,8 @@ impl Term {
         }
     }
 
-    /// Whether a pod is one of those that are meant.
-    pub(crate) fn means(&self, pod: &Pod) -> bool {
+    /// Whether the term selects a pod.
+    pub(crate) fn matches(&self, pod: &Pod) -> bool {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
         let inside = match &self.namespaces {
             Namespaces::All => true,
@@ -221,13 +223,13 @@ impl Term {
     }
 }
 
-impl Spread {
-    fn new(one: &core::TopologySpreadConstraint, pod: &Pod) -> Spread {
+impl SpreadConstraint {
+    fn new(one: &core::TopologySpreadConstraint, pod: &Pod) -> SpreadConstraint {
         let keys = one.match_label_keys.as_ref();
-        Spread {
-            topology: one.topology_key.clone(),
-            skew_max: i64::from(one.max_skew),
-            domains_min: one.min_domains.and_then(|min| min.try_into().ok()).unwrap_or(1),
+        SpreadConstraint {
+            topology_key: one.topology_key.clone(),
+            max_skew: i64::from(one.max_skew),
+            min_domains: one.min_domains.and_then(|min| min.try_into().ok()).unwrap_or(1),
             selector: with_own_labels(one.label_selector.as_ref(), keys, pod),
             is_hard: one.when_unsatisfiable == "DoNotSchedule",
             honors_affinity: one.node_affinity_policy.as_deref() != Some("Ignore"),

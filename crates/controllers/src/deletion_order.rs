@@ -1,7 +1,7 @@
-//! Which pods go first when there are too many.
+//! The order in which surplus pods are deleted.
 //!
-//! The order is Kubernetes': what is worth least is deleted first. Each line of [`Rank::of`] is one
-//! of its rules; a smaller rank goes earlier.
+//! The order is that of Kubernetes. Each field of [`DeletionRank`] is one of its rules; pods with a
+//! smaller rank are deleted first.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,27 +13,27 @@ use crate::pod::Pod;
 
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
-/// How much a pod is worth keeping.
+/// The rank of a pod; fields are compared in order.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Rank {
+struct DeletionRank {
     is_bound: bool,
     phase: u8,
     is_ready: bool,
     deletion_cost: i32,
-    /// Fewer neighbours of the same family on its node are worth more.
-    spread: std::cmp::Reverse<usize>,
-    /// Longer ready, in powers of two: a rough measure, so that not all pods of an age go.
+    /// Pods on nodes with fewer related pods are kept.
+    related: std::cmp::Reverse<usize>,
+    /// How long the pod has been ready, in powers of two, so that small differences do not count.
     ready_for: u32,
     restarts: std::cmp::Reverse<i32>,
     age: u32,
     uid: String,
 }
 
-impl Rank {
-    fn of(pod: &Pod, neighbours: &BTreeMap<String, usize>, now: Timestamp) -> Rank {
-        let crowd = pod.node().and_then(|node| neighbours.get(node)).copied().unwrap_or(0);
+impl DeletionRank {
+    fn of(pod: &Pod, related: &BTreeMap<String, usize>, now: Timestamp) -> DeletionRank {
+        let on_node = pod.node().and_then(|node| related.get(node)).copied().unwrap_or(0);
         let since = |then: Option<Timestamp>| then.map_or(0, |then| logarithm(now, then));
-        Rank {
+        DeletionRank {
             is_bound: pod.node().is_some(),
             phase: match pod.phase() {
                 "Pending" => 0,
@@ -45,7 +45,7 @@ impl Rank {
                 .annotation(DELETION_COST)
                 .and_then(|it| it.parse().ok())
                 .unwrap_or(0),
-            spread: std::cmp::Reverse(crowd),
+            related: std::cmp::Reverse(on_node),
             ready_for: since(pod.ready_since().map(|time| time.0)),
             restarts: std::cmp::Reverse(restarts(pod)),
             age: since(pod.metadata.creation_timestamp.as_ref().map(|time| time.0)),
@@ -58,22 +58,21 @@ fn restarts(pod: &Pod) -> i32 {
     pod.status.container_statuses.iter().map(|container| container.restart_count).max().unwrap_or(0)
 }
 
-/// How long ago, in powers of two of a second.
+/// The binary logarithm of the seconds since `then`, plus one.
 fn logarithm(now: Timestamp, then: Timestamp) -> u32 {
     let seconds = now.as_second() - then.as_second();
     u64::try_from(seconds).ok().and_then(u64::checked_ilog2).map_or(0, |power| power + 1)
 }
 
-/// The `count` pods that are worth least. `neighbours` says how many active pods of the family are
-/// on each node.
-pub(crate) fn worth_least(
+/// The `count` pods to delete. `related` is the number of related active pods on each node.
+pub(crate) fn pods_to_delete(
     pods: &[Arc<Pod>],
     count: usize,
-    neighbours: &BTreeMap<String, usize>,
+    related: &BTreeMap<String, usize>,
     now: Timestamp,
 ) -> Vec<Arc<Pod>> {
     let mut ranked: Vec<_> =
-        pods.iter().map(|pod| (Rank::of(pod, neighbours, now), Arc::clone(pod))).collect();
+        pods.iter().map(|pod| (DeletionRank::of(pod, related, now), Arc::clone(pod))).collect();
     if count < ranked.len() {
         ranked.sort_by(|(one, _), (other, _)| one.cmp(other));
     }
@@ -98,20 +97,20 @@ mod tests {
         Arc::new(serde_json::from_value(value).unwrap())
     }
 
-    /// `less` is deleted before a plain pod, whatever their names are.
+    /// A pod with this change is deleted before an unchanged one, whatever their names are.
     #[track_caller]
-    fn check(less: &Value) {
+    fn check(change: &Value) {
         let now = "2026-01-02T00:00:00Z".parse().unwrap();
-        let neighbours = [("n1".to_owned(), 1), ("crowded".to_owned(), 2)].into();
+        let related = [("n1".to_owned(), 1), ("crowded".to_owned(), 2)].into();
         for (name, other) in [("a", "b"), ("b", "a")] {
-            let pods = [pod(other, &json!({})), pod(name, less)];
-            let least = worth_least(&pods, 1, &neighbours, now);
-            assert_eq!(least[0].name(), name, "{less}");
+            let pods = [pod(other, &json!({})), pod(name, change)];
+            let deleted = pods_to_delete(&pods, 1, &related, now);
+            assert_eq!(deleted[0].name(), name, "{change}");
         }
     }
 
     #[test]
-    fn pods_that_are_worth_less_go_first() {
+    fn each_rule_decides_which_of_two_pods_is_deleted_first() {
         check(&json!({"spec": {"nodeName": null}}));
         check(&json!({"status": {"phase": "Pending"}}));
         check(&json!({"status": {"phase": "Unknown"}}));
@@ -126,8 +125,8 @@ mod tests {
     }
 
     #[test]
-    fn an_earlier_rule_decides_before_a_later_one() {
-        // Not bound, but ready for long and cheap to keep: it goes all the same.
+    fn an_earlier_rule_takes_precedence_over_a_later_one() {
+        // Deleted first because it is not bound, although its deletion cost is high.
         check(&json!({
             "spec": {"nodeName": null},
             "metadata": {"annotations": {DELETION_COST: "100"}},

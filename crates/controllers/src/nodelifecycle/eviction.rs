@@ -1,19 +1,24 @@
-//! How long a pod may stay on a node that drives pods away.
+//! When a pod must leave a node with `NoExecute` taints.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Taint, Toleration};
 
-use crate::moment;
+use crate::time;
+use crate::toleration::tolerates;
 
-/// When a pod has to go.
+/// When a pod is evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stay {
-    ForEver,
-    Until(Timestamp),
+pub(super) enum EvictionTime {
+    Never,
+    At(Timestamp),
 }
 
-/// How long tolerations hold against taints; only `NoExecute` drives pods away.
-pub(super) fn stay(taints: &[Taint], tolerations: &[Toleration], now: Timestamp) -> Stay {
+/// When the pod's tolerations expire; only `NoExecute` taints evict pods.
+pub(super) fn eviction_time(
+    taints: &[Taint],
+    tolerations: &[Toleration],
+    now: Timestamp,
+) -> EvictionTime {
     let mut end: Option<Timestamp> = None;
     for taint in taints.iter().filter(|taint| taint.effect == "NoExecute") {
         let since = taint.time_added.as_ref().map_or(now, |time| time.0);
@@ -22,26 +27,11 @@ pub(super) fn stay(taints: &[Taint], tolerations: &[Toleration], now: Timestamp)
         let until = match seconds.iter().flatten().min() {
             _ if seconds.is_empty() => now,
             None => continue,
-            Some(seconds) => moment::after(since, (*seconds).max(0)),
+            Some(seconds) => time::after(since, (*seconds).max(0)),
         };
         end = Some(end.map_or(until, |end| end.min(until)));
     }
-    end.map_or(Stay::ForEver, Stay::Until)
-}
-
-fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
-    let any = |word: &Option<String>| word.as_deref().is_none_or(str::is_empty);
-    let effect = any(&toleration.effect) || toleration.effect.as_ref() == Some(&taint.effect);
-    let is_key = any(&toleration.key) || toleration.key.as_ref() == Some(&taint.key);
-    let value = match toleration.operator.as_deref() {
-        Some("Exists") => true,
-        _ => {
-            !any(&toleration.key)
-                && toleration.value.as_deref().unwrap_or_default()
-                    == taint.value.as_deref().unwrap_or_default()
-        }
-    };
-    effect && is_key && value
+    end.map_or(EvictionTime::Never, EvictionTime::At)
 }
 
 #[cfg(test)]
@@ -55,14 +45,14 @@ mod tests {
         let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let taints: Vec<Taint> = serde_json::from_value(taints).unwrap();
         let tolerations: Vec<Toleration> = serde_json::from_value(tolerations).unwrap();
-        let now = moment::after(start, 100);
-        let expected =
-            expected.map_or(Stay::ForEver, |seconds| Stay::Until(moment::after(start, seconds)));
-        assert_eq!(stay(&taints, &tolerations, now), expected);
+        let now = time::after(start, 100);
+        let expected = expected
+            .map_or(EvictionTime::Never, |seconds| EvictionTime::At(time::after(start, seconds)));
+        assert_eq!(eviction_time(&taints, &tolerations, now), expected);
     }
 
     #[test]
-    fn a_pod_stays_as_long_as_the_shortest_of_its_tolerations() {
+    fn a_pod_is_evicted_when_its_shortest_toleration_expires() {
         let dead =
             json!([{"key": "dead", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"}]);
         let two = json!([

@@ -1,6 +1,6 @@
-//! What a node says about a pod: the status after each step, as a patch.
+//! The status of a pod after each transition, as a merge patch.
 //!
-//! Promise: pure; conditions that did not change keep their time, and those of others are kept.
+//! Promise: pure. Unchanged conditions keep their transition time; conditions of others are kept.
 
 use headwater_api::clock::rfc3339;
 use jiff::Timestamp;
@@ -8,41 +8,41 @@ use serde_json::{Value, json};
 
 use crate::pod::{Condition, Container, Pod};
 
-use super::life::Step;
+use super::pod_lifecycle::Transition;
 
-/// What the node knows beside the pod.
-pub(crate) struct Place {
+/// Values of the node that the status contains.
+pub(crate) struct NodeContext {
     pub(crate) now: Timestamp,
     pub(crate) host_ip: String,
     /// The pod's address, once it has one.
     pub(crate) pod_ip: Option<String>,
 }
 
-/// A merge patch for the status of a pod; `None` for steps that do not change it.
-pub(crate) fn patch(pod: &Pod, step: &Step, place: &Place) -> Option<Value> {
-    let now = rfc3339(place.now);
-    let status = match step {
-        Step::Create => creating(pod, place, &now),
-        Step::Start { ready, restarts } => started(pod, place, &now, *ready, *restarts),
-        Step::BecomeReady => ready(pod, &now),
-        Step::End { exit_code, reason, succeeded } => {
+/// The merge patch for a pod's status; `None` for transitions without a status.
+pub(crate) fn patch(pod: &Pod, transition: &Transition, context: &NodeContext) -> Option<Value> {
+    let now = rfc3339(context.now);
+    let status = match transition {
+        Transition::Create => creating(pod, context, &now),
+        Transition::Start { ready, restarts } => started(pod, context, &now, *ready, *restarts),
+        Transition::BecomeReady => ready(pod, &now),
+        Transition::End { exit_code, reason, succeeded } => {
             let phase = if *succeeded { "Succeeded" } else { "Failed" };
             ended(pod, &now, phase, *exit_code, reason.as_deref())
         }
-        Step::EndForDeletion => ended(pod, &now, "Failed", KILLED, None),
-        Step::BackOff { exit_code, reason, restarts } => {
+        Transition::EndForDeletion => ended(pod, &now, "Failed", KILLED, None),
+        Transition::BackOff { exit_code, reason, restarts } => {
             backing_off(pod, &now, *exit_code, reason.as_deref(), *restarts)
         }
-        Step::Remove => return None,
+        Transition::Remove => return None,
     };
-    // Another pod of the same name is not meant.
+    // The UID protects another pod of the same name.
     Some(json!({"metadata": {"uid": pod.metadata.uid}, "status": status}))
 }
 
-/// The exit code of a process that SIGTERM ended.
+/// The exit code of a process that was terminated by SIGTERM.
 const KILLED: i32 = 143;
 
-fn creating(pod: &Pod, place: &Place, now: &str) -> Value {
+fn creating(pod: &Pod, context: &NodeContext, now: &str) -> Value {
     let waiting = || json!({"waiting": {"reason": "ContainerCreating"}});
     let containers = pod.spec.containers.iter().map(|one| container(one, 0, false, &waiting()));
     let mut status = json!({
@@ -55,18 +55,18 @@ fn creating(pod: &Pod, place: &Place, now: &str) -> Value {
             ("ContainersReady", "False", Some("ContainersNotReady")),
         ]),
     });
-    arrive(pod, place, now, &mut status);
+    set_start_fields(pod, context, now, &mut status);
     status
 }
 
-/// What is said once, with the first thing that is said.
-fn arrive(pod: &Pod, place: &Place, now: &str, status: &mut Value) {
+/// Sets the fields that are part of the first status only.
+fn set_start_fields(pod: &Pod, context: &NodeContext, now: &str, status: &mut Value) {
     if pod.status.start_time.is_some() {
         return;
     }
     status["startTime"] = json!(now);
-    status["hostIP"] = json!(place.host_ip);
-    status["hostIPs"] = json!([{"ip": place.host_ip}]);
+    status["hostIP"] = json!(context.host_ip);
+    status["hostIPs"] = json!([{"ip": context.host_ip}]);
     if !pod.spec.init_containers.is_empty() {
         status["initContainerStatuses"] = initialized(pod, now);
     }
@@ -74,14 +74,14 @@ fn arrive(pod: &Pod, place: &Place, now: &str, status: &mut Value) {
 
 fn initialized(pod: &Pod, now: &str) -> Value {
     let done = |one: &Container| match one.restart_policy.as_deref() {
-        // A sidecar goes on running.
+        // A sidecar keeps running.
         Some("Always") => container(one, 0, true, &json!({"running": {"startedAt": now}})),
         _ => container(one, 0, true, &terminated(now, now, 0, None)),
     };
     pod.spec.init_containers.iter().map(done).collect()
 }
 
-fn started(pod: &Pod, place: &Place, now: &str, ready: bool, restarts: i32) -> Value {
+fn started(pod: &Pod, context: &NodeContext, now: &str, ready: bool, restarts: i32) -> Value {
     let running = || json!({"running": {"startedAt": now}});
     let containers =
         pod.spec.containers.iter().map(|one| container(one, restarts, ready, &running()));
@@ -97,8 +97,8 @@ fn started(pod: &Pod, place: &Place, now: &str, ready: bool, restarts: i32) -> V
             ("ContainersReady", containers_ready, containers_why),
         ]),
     });
-    arrive(pod, place, now, &mut status);
-    if let Some(ip) = &place.pod_ip {
+    set_start_fields(pod, context, now, &mut status);
+    if let Some(ip) = &context.pod_ip {
         status["podIP"] = json!(ip);
         status["podIPs"] = json!([{"ip": ip}]);
     }
@@ -109,9 +109,9 @@ fn truth(ready: bool) -> (&'static str, Option<&'static str>) {
     if ready { ("True", None) } else { ("False", Some("ContainersNotReady")) }
 }
 
-/// The same for the pod, whose readiness others may have a say in.
+/// The status and reason of the condition `Ready`, which also depends on the readiness gates.
 fn pod_truth(pod: &Pod, ready: bool) -> (&'static str, Option<&'static str>) {
-    match ready && !pod.gates_are_open() {
+    match ready && !pod.readiness_gates_pass() {
         true => ("False", Some("ReadinessGatesNotReady")),
         false => truth(ready),
     }
@@ -130,7 +130,7 @@ fn ready(pod: &Pod, now: &str) -> Value {
     })
 }
 
-/// How often a container was restarted, and since when it runs.
+/// The restart count of a container, and since when it has been running.
 fn known(pod: &Pod, name: &str, now: &str) -> (i32, String) {
     let status = pod.status.container_statuses.iter().find(|one| one.name == name);
     let since = status.and_then(|one| one.state.running.as_ref()?.started_at.as_ref());
@@ -206,7 +206,7 @@ fn container(one: &Container, restarts: i32, ready: bool, state: &Value) -> Valu
     status
 }
 
-/// All conditions of the pod with these set; they keep their time if they had the same status.
+/// All conditions of the pod with these set; an unchanged status keeps its transition time.
 fn conditions(pod: &Pod, now: &str, set: &[(&str, &str, Option<&str>)]) -> Vec<Value> {
     let mut conditions: Vec<Value> = Vec::with_capacity(5);
     for (type_, status, reason) in set {
@@ -260,20 +260,20 @@ mod tests {
         Pod::decode(&text.to_string()).unwrap()
     }
 
-    fn place() -> Place {
-        Place {
+    fn context() -> NodeContext {
+        NodeContext {
             now: "2026-01-01T00:00:10Z".parse().unwrap(),
             host_ip: "172.18.0.2".into(),
             pod_ip: Some("10.64.0.2".into()),
         }
     }
 
-    /// The pod after a step, as a watcher decodes it.
-    fn after(pod: &Pod, step: &Step) -> Pod {
+    /// The pod after a transition, as a watcher decodes it.
+    fn after(pod: &Pod, transition: &Transition) -> Pod {
         let mut value = json!({
             "metadata": {"name": "p", "uid": "u"},
             "spec": {"containers": [{"name": "c", "image": "nginx"}]},
-            "status": patch(pod, step, &place()).unwrap()["status"],
+            "status": patch(pod, transition, &context()).unwrap()["status"],
         });
         if value["status"]["phase"].is_null() {
             value["status"]["phase"] = json!(pod.phase());
@@ -282,20 +282,20 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_goes_from_creating_to_ready_and_keeps_what_others_said() {
+    fn a_pod_becomes_ready_and_keeps_conditions_of_others() {
         let scheduled = json!({"conditions": [{
             "type": "PodScheduled", "status": "True",
             "lastTransitionTime": "2026-01-01T00:00:01Z",
         }]});
-        let created = after(&pod(scheduled), &Step::Create);
+        let created = after(&pod(scheduled), &Transition::Create);
         assert_eq!(created.phase(), "Pending");
         let waiting = created.status.container_statuses[0].state.waiting.as_ref().unwrap();
         assert_eq!(waiting.reason.as_deref(), Some("ContainerCreating"));
-        let started = after(&created, &Step::Start { ready: true, restarts: 0 });
+        let started = after(&created, &Transition::Start { ready: true, restarts: 0 });
         assert!(started.is_ready() && started.status.container_statuses[0].ready);
         assert_eq!(started.status.pod_ip.as_deref(), Some("10.64.0.2"));
         assert_eq!(created.status.host_ip.as_deref(), Some("172.18.0.2"));
-        let at_once = after(&pod(json!({})), &Step::Start { ready: true, restarts: 0 });
+        let at_once = after(&pod(json!({})), &Transition::Start { ready: true, restarts: 0 });
         assert!(at_once.status.start_time.is_some() && at_once.status.host_ip.is_some());
         let since = started.condition("PodScheduled").unwrap().last_transition_time.clone();
         assert_eq!(rfc3339(since.unwrap().0), "2026-01-01T00:00:01Z");
@@ -308,15 +308,15 @@ mod tests {
             "name": "c", "restartCount": 1, "ready": true,
             "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}},
         }]});
-        let step = Step::BackOff { exit_code: 2, reason: None, restarts: 1 };
-        let patch = patch(&pod(running.clone()), &step, &place()).unwrap();
+        let transition = Transition::BackOff { exit_code: 2, reason: None, restarts: 1 };
+        let patch = patch(&pod(running.clone()), &transition, &context()).unwrap();
         let container = &patch["status"]["containerStatuses"][0];
         assert_eq!(container["state"]["waiting"]["reason"], "CrashLoopBackOff");
         let last = &container["lastState"]["terminated"];
         assert_eq!((&last["exitCode"], &last["reason"]), (&json!(2), &json!("Error")));
         assert_eq!(last["startedAt"], "2026-01-01T00:00:00Z");
         assert_eq!(patch["metadata"]["uid"], "u");
-        let end = Step::End { exit_code: 0, reason: None, succeeded: true };
+        let end = Transition::End { exit_code: 0, reason: None, succeeded: true };
         let ended = after(&pod(running), &end);
         assert!(ended.is_finished() && !ended.is_ready());
         let state = &ended.status.container_statuses[0].state;

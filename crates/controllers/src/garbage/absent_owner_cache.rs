@@ -1,18 +1,18 @@
-//! Owners that are known to be gone, so that not every dependent asks the server again.
+//! A cache of owners that are known to be absent, which saves a request for each dependent.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Mutex;
 
-/// So many are remembered; the oldest are forgotten first, which costs a question, not an error.
+/// The number of cached UIDs; evicting the oldest costs a request, not correctness.
 const MAX: usize = 2000;
 
-/// UIDs of objects that are gone. A UID never comes back.
+/// UIDs of deleted objects. A UID is never reused.
 #[derive(Default)]
-pub(super) struct Absent {
+pub(super) struct AbsentOwnerCache {
     known: Mutex<(HashSet<String>, VecDeque<String>)>,
 }
 
-impl Absent {
+impl AbsentOwnerCache {
     pub(super) fn insert(&self, uid: &str) {
         let mut known = self.known.lock().expect("no code panics while it is held");
         let (set, order) = &mut *known;
@@ -37,8 +37,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_are_forgotten_first() {
-        let absent = Absent::default();
+    fn the_oldest_uids_are_evicted_first() {
+        let absent = AbsentOwnerCache::default();
         for number in 0..=MAX {
             absent.insert(&number.to_string());
             absent.insert("1");

@@ -1,0 +1,309 @@
+//! The lifecycle of a pod on a node: the next transition, decided from the pod alone.
+//!
+//! Promise: pure; the same pod gives the same result.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::pod::{ContainerStatus, Pod};
+
+use super::rules::{ContainerExit, PodStages};
+
+/// The state of a pod. Equal values are one stay in the state: timers run from its beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum PodState {
+    /// Bound; the node has not reported a status yet.
+    Bound,
+    /// The node creates its containers.
+    Creating,
+    /// Its containers run, after this many restarts.
+    Running(i32),
+    /// Its containers terminated and will be restarted.
+    Backoff(i32),
+    /// It is being deleted.
+    Terminating,
+}
+
+/// What the node does next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Transition {
+    Create,
+    /// Starts or restarts the containers.
+    Start {
+        ready: bool,
+        restarts: i32,
+    },
+    BecomeReady,
+    /// The containers terminate and are not restarted.
+    End {
+        exit_code: i32,
+        reason: Option<String>,
+        succeeded: bool,
+    },
+    /// The containers terminate and will be restarted.
+    BackOff {
+        exit_code: i32,
+        reason: Option<String>,
+        restarts: i32,
+    },
+    /// Reports that the containers terminated; a finalizer still holds the pod.
+    EndForDeletion,
+    Remove,
+}
+
+/// The next transition and when it is due, measured from the beginning of the current state.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct NextTransition {
+    pub(crate) state: PodState,
+    pub(crate) transition: Transition,
+    pub(crate) after: Duration,
+}
+
+/// The kubelet's maximum restart backoff.
+const BACKOFF_MAX: Duration = Duration::from_secs(300);
+
+/// The next transition of a pod that is bound to a node; `None` if there is none.
+pub(crate) fn next(pod: &Pod, stages: &PodStages) -> Option<NextTransition> {
+    if pod.is_deleting() {
+        return terminate(pod, stages);
+    }
+    if pod.is_finished() {
+        return None;
+    }
+    let state = state(pod);
+    let part = jitter(pod, state);
+    let next = |transition, after| Some(NextTransition { state, transition, after });
+    let restarts = restarts(pod);
+    let start = |restarts| Transition::Start { ready: is_ready_on_start(stages), restarts };
+    match state {
+        PodState::Terminating => None,
+        PodState::Bound if stages.is_instant() => next(start(0), Duration::ZERO),
+        PodState::Bound => next(Transition::Create, stages.creating.with(part)),
+        PodState::Creating => next(start(0), stages.running.with(part)),
+        PodState::Backoff(_) => {
+            let doubled = stages.restarted.with(part).saturating_mul(1 << restarts.clamp(0, 8));
+            next(start(restarts + 1), doubled.min(BACKOFF_MAX))
+        }
+        PodState::Running(_) => {
+            let ready = stages.ready.filter(|_| !reports_ready(pod)).map(|ready| ready.with(part));
+            let exit = stages.exit.as_ref().map(|exit| (exit.delay.with(part), exit));
+            match (ready, exit) {
+                (Some(ready), exit) if exit.is_none_or(|(end, _)| ready <= end) => {
+                    next(Transition::BecomeReady, ready)
+                }
+                (_, Some((after, exit))) => next(end(pod, exit, restarts), after),
+                (_, None) => None,
+            }
+        }
+    }
+}
+
+/// Whether a pod is ready as soon as it runs, so that one write reports both.
+fn is_ready_on_start(stages: &PodStages) -> bool {
+    stages.ready.is_some_and(|ready| ready.after.is_zero() && ready.jitter.is_zero())
+}
+
+/// Whether the conditions report ready containers; the pod's own readiness depends on its gates.
+fn reports_ready(pod: &Pod) -> bool {
+    let containers = pod.condition("ContainersReady").is_some_and(|known| known.status == "True");
+    containers && pod.is_ready() == pod.readiness_gates_pass()
+}
+
+fn terminate(pod: &Pod, stages: &PodStages) -> Option<NextTransition> {
+    let held = pod.metadata.finalizers.iter().flatten().next().is_some();
+    let grace = pod.metadata.deletion_grace_period_seconds.unwrap_or(0);
+    let grace = Duration::from_secs(u64::try_from(grace).unwrap_or(0));
+    let after = match pod.is_finished() {
+        true => Duration::ZERO,
+        false => stages.terminated.with(jitter(pod, PodState::Terminating)).min(grace),
+    };
+    let transition = match () {
+        () if held && !pod.is_finished() => Transition::EndForDeletion,
+        // The termination is already reported; the pod waits for its finalizers.
+        () if held && grace.is_zero() => return None,
+        () => Transition::Remove,
+    };
+    Some(NextTransition { state: PodState::Terminating, transition, after })
+}
+
+fn state(pod: &Pod) -> PodState {
+    let containers = &pod.status.container_statuses;
+    let waits_for = |reason: &str| {
+        let waiting = |one: &ContainerStatus| one.state.waiting.as_ref()?.reason.clone();
+        containers.iter().filter_map(waiting).any(|found| found == reason)
+    };
+    match () {
+        () if containers.is_empty() => PodState::Bound,
+        () if waits_for("CrashLoopBackOff") => PodState::Backoff(restarts(pod)),
+        () if pod.phase() == "Running" => PodState::Running(restarts(pod)),
+        () => PodState::Creating,
+    }
+}
+
+fn restarts(pod: &Pod) -> i32 {
+    pod.status.container_statuses.iter().map(|one| one.restart_count).max().unwrap_or(0)
+}
+
+/// The restart policy decides whether the containers are restarted.
+fn end(pod: &Pod, exit: &ContainerExit, restarts: i32) -> Transition {
+    let ContainerExit { exit_code, reason, .. } = exit.clone();
+    let succeeded = exit_code == 0;
+    match (pod.spec.restart_policy.as_deref().unwrap_or("Always"), succeeded) {
+        ("Never", _) | ("OnFailure", true) => Transition::End { exit_code, reason, succeeded },
+        _ => Transition::BackOff { exit_code, reason, restarts },
+    }
+}
+
+/// When the state began according to the object, in whole seconds.
+pub(crate) fn state_began(pod: &Pod, state: PodState) -> Option<Timestamp> {
+    match state {
+        PodState::Bound => Some(pod.condition("PodScheduled")?.last_transition_time.as_ref()?.0),
+        PodState::Creating => Some(pod.status.start_time.as_ref()?.0),
+        PodState::Running(_) => {
+            let running = pod.status.container_statuses.first()?.state.running.as_ref()?;
+            Some(running.started_at.as_ref()?.0)
+        }
+        PodState::Backoff(_) => None,
+        PodState::Terminating => {
+            let grace = pod.metadata.deletion_grace_period_seconds.unwrap_or(0);
+            let asked = pod.metadata.deletion_timestamp.as_ref()?.0;
+            asked.checked_sub(jiff::SignedDuration::from_secs(grace)).ok()
+        }
+    }
+}
+
+/// A fraction from 0 to 1 that depends only on the pod and its state, so that timers do not move.
+fn jitter(pod: &Pod, state: PodState) -> f64 {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    (pod.metadata.uid.as_deref(), state).hash(&mut hasher);
+    (hasher.finish() >> 11) as f64 / (1u64 << 53) as f64
+}
+
+#[cfg(test)]
+#[allow(clippy::needless_pass_by_value, reason = "tables write values where they are used")]
+mod tests {
+    use headwater_client::Cached;
+    use serde_json::{Value, json};
+
+    use super::super::rules::{FAIL_AFTER, READY_AFTER, Rules};
+    use super::*;
+
+    const CREATING: &str = "ContainerCreating";
+    const BACK_OFF: &str = "CrashLoopBackOff";
+
+    fn waiting(reason: &str, restarts: i32) -> Value {
+        let state = json!({"waiting": {"reason": reason}});
+        json!([{"name": "c", "restartCount": restarts, "state": state}])
+    }
+
+    fn running() -> Value {
+        json!([{"name": "c", "restartCount": 2, "state": {"running": {}}}])
+    }
+
+    fn decide(pod: Value) -> Option<(Transition, u64)> {
+        let pod = Pod::decode(&pod.to_string()).unwrap();
+        let stages = Rules::default().stages_for(&pod);
+        next(&pod, &stages).map(|next| (next.transition, next.after.as_millis() as u64))
+    }
+
+    #[track_caller]
+    fn check(metadata: Value, spec: Value, status: Value, expected: Option<(Transition, u64)>) {
+        let found = decide(json!({"metadata": metadata, "spec": spec, "status": status}));
+        match (found, expected) {
+            // Jitter only adds to the delay.
+            (Some((transition, after)), Some((wanted, at))) => {
+                assert_eq!(transition, wanted);
+                assert!((at..=at + 200).contains(&after), "{after} instead of {at}");
+            }
+            (found, expected) => assert_eq!(found, expected),
+        }
+    }
+
+    #[test]
+    fn a_pod_is_created_and_runs_until_it_is_deleted() {
+        let none = || json!({});
+        check(none(), none(), none(), Some((Transition::Create, 0)));
+        let creating = json!({"phase": "Pending", "containerStatuses": waiting(CREATING, 0)});
+        let start = Transition::Start { ready: true, restarts: 0 };
+        check(none(), none(), creating, Some((start, 300)));
+        let ready = json!([
+            {"type": "Ready", "status": "True"}, {"type": "ContainersReady", "status": "True"},
+        ]);
+        let runs = json!({"phase": "Running", "containerStatuses": running(), "conditions": ready});
+        check(none(), none(), runs, None);
+        let unready = json!({"phase": "Running", "containerStatuses": running()});
+        check(none(), none(), unready.clone(), Some((Transition::BecomeReady, 0)));
+        let never = json!({"annotations": {READY_AFTER: "never"}});
+        check(never, none(), unready, None);
+        check(none(), none(), json!({"phase": "Failed"}), None);
+    }
+
+    #[test]
+    fn readiness_follows_the_readiness_gates() {
+        let spec = json!({"readinessGates": [{"conditionType": "example.com/warm"}]});
+        let status = |ready: &str, warm: &str| {
+            json!({"phase": "Running", "containerStatuses": running(), "conditions": [
+                {"type": "ContainersReady", "status": "True"},
+                {"type": "Ready", "status": ready}, {"type": "example.com/warm", "status": warm},
+            ]})
+        };
+        let again = || Some((Transition::BecomeReady, 0));
+        check(json!({}), spec.clone(), status("False", "False"), None);
+        check(json!({}), spec.clone(), status("False", "True"), again());
+        check(json!({}), spec.clone(), status("True", "True"), None);
+        check(json!({}), spec, status("True", "False"), again());
+    }
+
+    #[test]
+    fn stages_without_delay_are_one_write() {
+        let pod = Pod::decode(r#"{"metadata":{"name":"p"}}"#).unwrap();
+        let next = next(&pod, &Rules::instant().stages_for(&pod)).unwrap();
+        assert_eq!(next.transition, Transition::Start { ready: true, restarts: 0 });
+    }
+
+    #[test]
+    fn the_restart_policy_decides_about_terminated_containers() {
+        let fails = json!({"annotations": {FAIL_AFTER: "1s", READY_AFTER: "never"}});
+        let status = json!({"phase": "Running", "containerStatuses": running()});
+        let back_off = Transition::BackOff { exit_code: 1, reason: None, restarts: 2 };
+        let end = Transition::End { exit_code: 1, reason: None, succeeded: false };
+        for (policy, transition) in
+            [("Always", &back_off), ("OnFailure", &back_off), ("Never", &end)]
+        {
+            let spec = json!({"restartPolicy": policy});
+            check(fails.clone(), spec, status.clone(), Some((transition.clone(), 1000)));
+        }
+    }
+
+    #[test]
+    fn the_restart_backoff_doubles_up_to_a_limit() {
+        for (restarts, after) in [(0, 10_000), (1, 20_000), (3, 80_000), (9, 300_000)] {
+            let status =
+                json!({"phase": "Running", "containerStatuses": waiting(BACK_OFF, restarts)});
+            let start = Transition::Start { ready: true, restarts: restarts + 1 };
+            check(json!({}), json!({}), status, Some((start, after)));
+        }
+    }
+
+    #[test]
+    fn a_deleted_pod_terminates_within_its_grace_period() {
+        let deleted = |grace: i64, finalizers: Value| {
+            json!({
+                "deletionTimestamp": "2026-01-01T00:00:00Z",
+                "deletionGracePeriodSeconds": grace, "finalizers": finalizers,
+            })
+        };
+        let runs = json!({"phase": "Running", "containerStatuses": running()});
+        let ended = json!({"phase": "Succeeded"});
+        check(deleted(30, json!([])), json!({}), runs.clone(), Some((Transition::Remove, 2000)));
+        check(deleted(1, json!([])), json!({}), runs.clone(), Some((Transition::Remove, 1000)));
+        check(deleted(30, json!([])), json!({}), ended.clone(), Some((Transition::Remove, 0)));
+        let held = json!(["example.com/held"]);
+        let end = Some((Transition::EndForDeletion, 2000));
+        check(deleted(30, held.clone()), json!({}), runs, end);
+        check(deleted(30, held.clone()), json!({}), ended.clone(), Some((Transition::Remove, 0)));
+        check(deleted(0, held), json!({}), ended, None);
+    }
+}

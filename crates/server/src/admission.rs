@@ -7,6 +7,8 @@
 pub(crate) mod addresses;
 pub(crate) mod claims;
 pub(crate) mod definitions;
+pub(crate) mod doors;
+pub(crate) mod manage;
 mod account;
 mod authority;
 mod classes;
@@ -27,7 +29,7 @@ mod system;
 mod validation;
 mod webhook;
 
-use extensions::Compiled;
+use extensions::{Compiled, Extensions};
 use headwater_api::Status;
 use headwater_api::json::{Value, json};
 use headwater_api::options::WriteOptions;
@@ -35,13 +37,14 @@ use headwater_cache::Cache;
 use jiff::Timestamp;
 
 use crate::admission::definitions::{Definitions, StoredForm};
+use crate::backend::Backend;
 use crate::kinds::registry::Served;
 use crate::object::{is_deleting, meta};
-use crate::pipeline::{Call, Server};
-use crate::verbs::manage::Manager;
+use crate::request::call::Call;
+use manage::{Manager, Untouched};
 pub(crate) use namespaces::is_namespace;
 use observed::Observed;
-use quota::Held;
+use quota::{Held, Quotas};
 use request::{Asked, Operation};
 
 /// An object on its way to the store.
@@ -57,13 +60,6 @@ pub(crate) struct Attempt<'a> {
     /// What was to be stored before the server, webhooks and policies added to it, if they did.
     pub(crate) untouched: Option<Untouched>,
     pub(crate) now: Timestamp,
-}
-
-/// An object before anybody added to it: who wrote what is told by this.
-pub(crate) enum Untouched {
-    Object(Value),
-    /// Nothing but who manages what in it, which could be told at once.
-    Entries(Option<Value>),
 }
 
 /// One step.
@@ -107,10 +103,24 @@ pub(crate) fn admit_own(mut attempt: Attempt<'_>) -> Result<(), Status> {
     [WHOLE, FIRST, SECOND, LAST].iter().try_for_each(|steps| pass(steps, &mut attempt))
 }
 
+/// What admission keeps between requests.
+pub(crate) struct Admission {
+    pub(crate) extensions: Extensions,
+    pub(crate) quotas: Quotas,
+}
+
+impl Admission {
+    /// Reads configurations and quotas from the cache.
+    pub(crate) fn new(cache: &Cache) -> Admission {
+        Admission { extensions: Extensions::new(cache), quotas: Quotas::new(cache) }
+    }
+}
+
 /// Where an object comes from.
 #[derive(Clone, Copy)]
 pub(crate) struct Origin<'a> {
-    pub(crate) server: &'a Server,
+    pub(crate) backend: &'a Backend,
+    pub(crate) admission: &'a Admission,
     pub(crate) call: &'a Call,
     pub(crate) options: &'a WriteOptions,
     /// Whether it is known already who manages which field.
@@ -120,7 +130,7 @@ pub(crate) struct Origin<'a> {
 impl Origin<'_> {
     /// Who manages what in a new object as it is now.
     fn entries(&self, kind: &Served, new: &mut Value) -> Result<Option<Value>, Status> {
-        let manager = Manager::new(self.server, self.call, kind, "", self.options);
+        let manager = Manager::new(self.backend, self.call, kind, "", self.options);
         Ok(manager.entries(new)?)
     }
 }
@@ -143,13 +153,13 @@ pub(crate) async fn admit(
     mut attempt: Attempt<'_>,
     origin: Origin<'_>,
 ) -> Result<Admitted, Status> {
-    let Origin { server, call, options, is_managed } = origin;
+    let Origin { backend, admission, call, options, is_managed } = origin;
     let operation = match attempt.old {
         None => Operation::Create,
         Some(_) => Operation::Update,
     };
-    let observed = |step| Observed::new(server.metrics(), step, operation);
-    let extensions = server.extensions().current().filter(|_| is_open(attempt.kind));
+    let observed = |step| Observed::new(backend.metrics(), step, operation);
+    let extensions = admission.extensions.current().filter(|_| is_open(attempt.kind));
     let shown = extensions.as_ref().map(|_| request::write_options(operation, options));
     let name = extensions.as_ref().map(|_| meta(attempt.new, "name").to_owned());
     let (kind, name) = (attempt.kind, name.unwrap_or_default());
@@ -178,22 +188,22 @@ pub(crate) async fn admit(
         match &extensions {
             Some(extensions) => {
                 let (attempt, warnings) = (&mut attempt, &mut warnings);
-                Box::pin(mutate::mutate(extensions, server, &asked, attempt, warnings)).await
+                Box::pin(mutate::mutate(extensions, backend, &asked, attempt, warnings)).await
             }
             None => Ok(()),
         }
     };
     observed("admit").step(mutated).await?;
     pass(SECOND, &mut attempt)?;
-    policy::typecheck::settle(server, kind, attempt.new, attempt.old);
+    policy::typecheck::settle(backend, kind, attempt.new, attempt.old);
     let validated = async {
-        owners::check(&attempt, &call.identity, server)?;
+        owners::check(&attempt, &call.identity, backend)?;
         if let Some(extensions) = &extensions {
             let objects = [Some(&*attempt.new), attempt.old];
-            Box::pin(validate(extensions, server, &asked, objects, &mut warnings)).await?;
+            Box::pin(validate(extensions, backend, &asked, objects, &mut warnings)).await?;
         }
         // Last of all that may refuse: nothing is counted that is not stored.
-        server.quotas().admit(server, &attempt).await
+        admission.quotas.admit(backend, &attempt).await
     };
     let held = observed("validate").step(validated).await?;
     call.warn(warnings);
@@ -225,17 +235,17 @@ fn is_open(kind: &Served) -> bool {
 /// Asks validating policies, then validating webhooks.
 async fn validate(
     extensions: &Compiled,
-    server: &Server,
+    backend: &Backend,
     asked: &Asked<'_>,
     [new, old]: [Option<&Value>; 2],
     warnings: &mut Vec<String>,
 ) -> Result<(), Status> {
-    let observed = Observed::new(server.metrics(), "validate", asked.operation);
+    let observed = Observed::new(backend.metrics(), "validate", asked.operation);
     let policies = &extensions.validating_policies;
-    let judged = policy::validate(policies, server, asked, new, old, warnings);
+    let judged = policy::validate(policies, backend, asked, new, old, warnings);
     observed.controller("ValidatingAdmissionPolicy", policies.len(), judged).await?;
     let hooks = &extensions.validating;
-    let judged = webhook::validate(hooks, server, observed.labels(), asked, [new, old], warnings);
+    let judged = webhook::validate(hooks, backend, observed.labels(), asked, [new, old], warnings);
     observed.controller("ValidatingAdmissionWebhook", hooks.len(), judged).await
 }
 
@@ -255,11 +265,12 @@ pub(crate) struct Removal<'a> {
 
 /// Takes a deletion past webhooks and policies.
 pub(crate) async fn admit_removal(
-    server: &Server,
+    backend: &Backend,
+    admission: &Admission,
     call: &Call,
     removal: Removal<'_>,
 ) -> Result<(), Status> {
-    let extensions = server.extensions().current().filter(|_| is_open(removal.kind));
+    let extensions = admission.extensions.current().filter(|_| is_open(removal.kind));
     let Some(extensions) = extensions else { return Ok(()) };
     let mut options = json!({ "kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1" });
     if removal.dry_run {
@@ -278,14 +289,14 @@ pub(crate) async fn admit_removal(
     let mut warnings = Vec::new();
     let objects = [None, Some(removal.object)];
     // There is nothing to change in what goes away; a mutating webhook may still refuse.
-    let observed = Observed::new(server.metrics(), "admit", Operation::Delete);
+    let observed = Observed::new(backend.metrics(), "admit", Operation::Delete);
     let hooks = &extensions.mutating;
     let judged =
-        webhook::validate(hooks, server, observed.labels(), &asked, objects, &mut warnings);
+        webhook::validate(hooks, backend, observed.labels(), &asked, objects, &mut warnings);
     let judged = observed.controller("MutatingAdmissionWebhook", hooks.len(), judged);
     observed.step(Box::pin(judged)).await?;
-    let observed = Observed::new(server.metrics(), "validate", Operation::Delete);
-    let judged = validate(&extensions, server, &asked, objects, &mut warnings);
+    let observed = Observed::new(backend.metrics(), "validate", Operation::Delete);
+    let judged = validate(&extensions, backend, &asked, objects, &mut warnings);
     observed.step(Box::pin(judged)).await?;
     call.warn(warnings);
     Ok(())

@@ -5,5 +5,5 @@
 
 pub mod registry;
 pub(crate) mod custom;
-pub(crate) mod discovery;
+pub(crate) mod versions;
 pub mod openapi;

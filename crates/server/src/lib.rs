@@ -4,31 +4,49 @@
 //! come up from the cache. The whole server is one value, [`Server`], that answers one request at a
 //! time; listening is another part, so that a test can do without a socket.
 //!
-//! The rooms, in the order of a request: `front` (sockets, TLS, identity), `pipeline` (one request from
-//! head to answer), `request` (route, authorization, flow control), `verbs`, `admission`, `kinds`,
-//! `answer`; then `system` (metrics, health, backups) and `upkeep` (what the server writes itself).
+//! Rooms depend in one direction, each only on those below it:
+//!
+//! ```text
+//! upkeep      objects that the server itself writes: bootstrap, endpoints, definitions
+//! pipeline    one request from its head to its answer; the only one that knows every verb
+//! verbs       get, list, watch, create, update, patch, apply, delete, and the subresources
+//! server      the server as one value
+//! admission   what an object passes between its body and the store
+//! backend     the store, the cache, the kinds, the clock; `commit`: guarded writes
+//! request     route, call, authorization, flow control
+//! kinds       registry, custom kinds, conversion between versions, OpenAPI
+//! front       sockets, TLS, certificates, the identity of the client
+//! outgoing    calls to webhooks
+//! system      metrics, health, backups
+//! object      objects as trees
+//! answer      status objects and bodies
+//! ```
 
-pub mod front;
-mod pipeline;
-pub mod request;
-mod verbs;
-mod admission;
-pub mod kinds;
-pub mod answer;
-pub mod system;
 pub mod upkeep;
+mod pipeline;
+mod verbs;
+mod server;
+mod admission;
+mod backend;
+mod commit;
+pub mod request;
+pub mod kinds;
+pub mod front;
 mod outgoing;
+pub mod system;
 mod object;
 mod random;
+pub mod answer;
 
 pub use answer::body::{Body, Response};
 pub use answer::{body, status};
+pub use backend::Backend;
 pub use front::{identity, listen, pki, service_account, tls, token_file};
 pub use kinds::openapi;
 pub use kinds::registry::{self, Registry};
 pub use outgoing::Loopback;
-pub use pipeline::{Options, Parts, Server};
 pub use request::fairness::Limits;
 pub use request::route;
+pub use server::{Options, Parts, Server};
 pub use system::{backup, health, metrics};
 pub use upkeep::presence;

@@ -9,10 +9,8 @@ use headwater_api::json::push_member;
 use headwater_api::json::{Map, Value};
 use headwater_api::scan::Malformed;
 use headwater_api::{EventType, Object, Revision, Status, decode};
-use headwater_store::Record;
 
 use crate::answer::status;
-use crate::kinds::registry::Served;
 
 /// The bytes to store.
 pub(crate) fn canonical(value: &Value) -> Vec<u8> {
@@ -87,16 +85,6 @@ impl Current {
     pub(crate) fn of(object: &Object) -> Result<Current, Status> {
         Ok(Current { value: packed_tree(object.as_slice())?, revision: object.revision() })
     }
-
-    /// From the store, decoded as this kind.
-    pub(crate) fn read(kind: &Served, record: &Record) -> Result<Current, Status> {
-        let mut value = packed_tree(&record.value)?;
-        if let Some(custom) = &kind.definition {
-            custom.form.settle(&mut value);
-        }
-        stamp(&mut value, record.revision);
-        Ok(Current { value, revision: record.revision })
-    }
 }
 
 /// Sets `metadata.resourceVersion`.
@@ -123,6 +111,14 @@ pub(crate) fn metadata(value: &mut Value) -> &mut Map {
 /// A string of the metadata; empty if absent.
 pub(crate) fn meta<'a>(value: &'a Value, key: &str) -> &'a str {
     value["metadata"][key].as_str().unwrap_or_default()
+}
+
+/// `namespace/name` or `name`.
+pub(crate) fn object_key(namespace: &str, name: &str) -> String {
+    match namespace {
+        "" => name.to_owned(),
+        namespace => format!("{namespace}/{name}"),
+    }
 }
 
 /// The finalizers.

@@ -30,6 +30,23 @@ pub(crate) fn id() -> Uuid {
     bytes.map_or_else(Uuid::new_v4, |bytes| Builder::from_random_bytes(bytes).into_uuid())
 }
 
+/// Characters of generated names (S2.4).
+const NAME_LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+
+/// A name that begins like this and has not been given to anything else (S2.4).
+pub(crate) fn generate_name(prefix: &str) -> String {
+    const SUFFIX: usize = 5;
+    const NAME_MAX: usize = 63;
+    let random = id();
+    let letters = random.as_bytes().iter().take(SUFFIX);
+    let suffix: String = letters
+        .map(|byte| char::from(NAME_LETTERS[usize::from(*byte) % NAME_LETTERS.len()]))
+        .collect();
+    let end =
+        (0..=prefix.len().min(NAME_MAX - SUFFIX)).rev().find(|at| prefix.is_char_boundary(*at));
+    format!("{}{suffix}", &prefix[..end.unwrap_or(0)])
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;

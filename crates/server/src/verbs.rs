@@ -1,8 +1,8 @@
 //! What the server does for a request: one module per verb, then the subresources.
 //!
 //! Reading order: `read`, `watch` and `websocket` serve from the cache; `write`, `patch` and `delete`
-//! change the store, and `manage` records which manager owns which field; `subresource` chooses
-//! among `scale`, `binding`, `kubelet`, `review` and `token_request`; `encode` writes objects, lists
+//! change the store; `subresource` chooses among `scale`, `binding`, `kubelet`, `review` and `token_request`; `discovery`
+//! and `openapi` answer paths that are no resources; `encode` writes objects, lists
 //! and events in the representation that the client accepts.
 
 pub(crate) mod read;
@@ -11,11 +11,12 @@ pub(crate) mod websocket;
 pub(crate) mod write;
 pub(crate) mod patch;
 pub(crate) mod delete;
-pub(crate) mod manage;
 pub(crate) mod subresource;
 pub(crate) mod scale;
 pub(crate) mod binding;
 pub(crate) mod kubelet;
 pub(crate) mod review;
 pub(crate) mod token_request;
+pub(crate) mod discovery;
+pub(crate) mod openapi;
 pub(crate) mod encode;

@@ -11,7 +11,7 @@ use headwater_cache::Cache;
 use super::pods::{is_new_pod, spec};
 use super::{Admit, Attempt};
 use crate::object::tree;
-use crate::verbs::write::generate_name;
+use crate::random::generate_name;
 
 /// The account of pods that name none.
 const ACCOUNT: &str = "default";

@@ -17,9 +17,9 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::admission::{Attempt, admit_own};
 use crate::answer::status;
+use crate::backend::Backend;
 use crate::kinds::registry::Served;
 use crate::object::{canonical, meta, tree};
-use crate::pipeline::Server;
 
 const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
 const ALLOCATOR: &str = "ipallocator.k8s.io";
@@ -46,15 +46,15 @@ impl Claim {
     }
 
     /// What is stored for it.
-    fn value(&self, server: &Server, service: &Value) -> Result<Vec<u8>, Status> {
+    fn value(&self, backend: &Backend, service: &Value) -> Result<Vec<u8>, Status> {
         let (namespace, name) = (meta(service, "namespace"), meta(service, "name"));
         match self {
-            Claim::Ip(ip) => address(server, ip, namespace, name),
+            Claim::Ip(ip) => address(backend, ip, namespace, name),
             Claim::Port(port) => Ok(canonical(&json!({
                 "apiVersion": "headwater/v1", "kind": "NodePort",
                 "metadata": {
                     "name": port.to_string(),
-                    "creationTimestamp": headwater_api::clock::rfc3339(server.now()),
+                    "creationTimestamp": headwater_api::clock::rfc3339(backend.now()),
                 },
                 "service": format!("{namespace}/{name}"),
             }))),
@@ -101,7 +101,7 @@ fn claims(service: &Value) -> Vec<Claim> {
 
 /// What is to be written together with a Service that becomes `new` and was `old`.
 pub(crate) fn beside(
-    server: &Server,
+    backend: &Backend,
     kind: &Served,
     old: Option<&Value>,
     new: Option<&Value>,
@@ -112,13 +112,13 @@ pub(crate) fn beside(
     let (had, has) = (old.map(claims).unwrap_or_default(), new.map(claims).unwrap_or_default());
     let mut ops = Vec::new();
     for claim in has.iter().filter(|claim| !had.contains(claim)) {
-        let value = claim.value(server, new.unwrap_or(&Value::Null))?.into();
+        let value = claim.value(backend, new.unwrap_or(&Value::Null))?.into();
         let action = Action::Put { value, ttl: None };
         ops.push(Op { key: claim.key(), guard: Guard::Absent, action });
     }
     for claim in had.iter().filter(|claim| !has.contains(claim)) {
         // One that is not there was removed by hand.
-        let there = there(server, claim);
+        let there = there(backend, claim);
         let remove = |object: &Object| Op {
             key: claim.key(),
             guard: Guard::At(object.revision()),
@@ -129,18 +129,18 @@ pub(crate) fn beside(
     Ok(ops)
 }
 
-fn there(server: &Server, claim: &Claim) -> Option<std::sync::Arc<Object>> {
+fn there(backend: &Backend, claim: &Claim) -> Option<std::sync::Arc<Object>> {
     let (prefix, name) = match claim {
         Claim::Ip(ip) => (ips(), ip.clone()),
         Claim::Port(port) => (ports(), port.to_string()),
     };
-    let cache = server.cache();
+    let cache = backend.cache();
     cache.snapshot(&cache.resource(&prefix)).get(&name).cloned()
 }
 
 /// The `IPAddress` of a Service.
-fn address(server: &Server, ip: &str, namespace: &str, name: &str) -> Result<Vec<u8>, Status> {
-    let registry = server.registry();
+fn address(backend: &Backend, ip: &str, namespace: &str, name: &str) -> Result<Vec<u8>, Status> {
+    let registry = backend.registry();
     let Some(kind) = registry.find("networking.k8s.io", "v1", "ipaddresses") else {
         return Err(status::internal("addresses have no kind"));
     };
@@ -156,23 +156,23 @@ fn address(server: &Server, ip: &str, namespace: &str, name: &str) -> Result<Vec
         }},
     });
     admit_own(Attempt {
-        cache: server.cache(),
+        cache: backend.cache(),
         kind,
         namespace: "",
         subresource: "",
         new: &mut value,
         old: None,
         untouched: None,
-        now: server.now(),
+        now: backend.now(),
     })?;
     Ok(canonical(&value))
 }
 
 /// Makes claims that are missing and removes those whose Service is gone.
-pub(crate) async fn repair(server: &Server) -> Result<(), Status> {
-    let cache = server.cache();
+pub(crate) async fn repair(backend: &Backend) -> Result<(), Status> {
+    let cache = backend.cache();
     let mut missing: BTreeMap<Claim, Value> = BTreeMap::new();
-    let mut leaked = leftovers(server)?;
+    let mut leaked = leftovers(backend)?;
     // What is written together is seen together only after a consistent read.
     cache.consistent().await.map_err(|error| status::from_cache(&error))?;
     let services = cache.snapshot(&cache.resource(&key::collection("", "services")));
@@ -180,36 +180,36 @@ pub(crate) async fn repair(server: &Server) -> Result<(), Status> {
         let service = tree(object.as_slice())?;
         for claim in claims(&service) {
             leaked.remove(&claim);
-            if there(server, &claim).is_none() {
+            if there(backend, &claim).is_none() {
                 missing.insert(claim, service.clone());
             }
         }
     }
     for (claim, service) in missing {
-        let value = claim.value(server, &service)?.into();
+        let value = claim.value(backend, &service)?.into();
         let action = Action::Put { value, ttl: None };
-        settle(server, Write::one(claim.key(), Guard::Absent, action)).await?;
+        settle(backend, Write::one(claim.key(), Guard::Absent, action)).await?;
     }
     for (claim, object) in leaked {
         tracing::info!(?claim, "the claim of a Service that is gone is removed");
         let guard = Guard::At(object.revision());
-        settle(server, Write::one(claim.key(), guard, Action::Delete)).await?;
+        settle(backend, Write::one(claim.key(), guard, Action::Delete)).await?;
     }
     Ok(())
 }
 
 /// Claims of ours that are older than any write can take.
-fn leftovers(server: &Server) -> Result<BTreeMap<Claim, std::sync::Arc<Object>>, Status> {
-    let cache = server.cache();
+fn leftovers(backend: &Backend) -> Result<BTreeMap<Claim, std::sync::Arc<Object>>, Status> {
+    let cache = backend.cache();
     let mut found = BTreeMap::new();
     for object in cache.snapshot(&cache.resource(&ips())).iter("", None) {
         let value = tree(object.as_slice())?;
-        if value["metadata"]["labels"][MANAGED_BY] == ALLOCATOR && is_settled(server, &value) {
+        if value["metadata"]["labels"][MANAGED_BY] == ALLOCATOR && is_settled(backend, &value) {
             found.insert(Claim::Ip(object.name().to_owned()), object.clone());
         }
     }
     for object in cache.snapshot(&cache.resource(&ports())).iter("", None) {
-        let is_old = is_settled(server, &tree(object.as_slice())?);
+        let is_old = is_settled(backend, &tree(object.as_slice())?);
         if let Some(port) = object.name().parse().ok().filter(|_| is_old) {
             found.insert(Claim::Port(port), object.clone());
         }
@@ -217,14 +217,14 @@ fn leftovers(server: &Server) -> Result<BTreeMap<Claim, std::sync::Arc<Object>>,
     Ok(found)
 }
 
-fn is_settled(server: &Server, value: &Value) -> bool {
+fn is_settled(backend: &Backend, value: &Value) -> bool {
     let made: Option<Timestamp> = meta(value, "creationTimestamp").parse().ok();
-    made.is_none_or(|made| server.now().duration_since(made) > SETTLED)
+    made.is_none_or(|made| backend.now().duration_since(made) > SETTLED)
 }
 
 /// Writes, unless another server is at the same.
-async fn settle(server: &Server, write: Write) -> Result<(), Status> {
-    match server.cache().store().commit(write).await {
+async fn settle(backend: &Backend, write: Write) -> Result<(), Status> {
+    match backend.store().commit(write).await {
         Ok(_) | Err(headwater_store::Error::Conflict { .. }) => Ok(()),
         Err(error) => Err(status::from_store(&error)),
     }

@@ -11,7 +11,6 @@ use headwater_cache::{Cache, Resource};
 
 use super::policy::Bound;
 use super::webhook::Hook;
-use crate::outgoing::{Caller, Loopback};
 
 const GROUP: &str = "/registry/admissionregistration.k8s.io/";
 
@@ -50,23 +49,16 @@ pub(crate) struct Extensions {
     current: ArcSwapOption<Compiled>,
     /// One at a time compiles; the others take what it made.
     compiling: Mutex<()>,
-    caller: Caller,
 }
 
 impl Extensions {
-    pub(crate) fn new(cache: &Cache, loopback: Loopback) -> Extensions {
+    pub(crate) fn new(cache: &Cache) -> Extensions {
         Extensions {
             cache: cache.clone(),
             resources: KINDS.map(|kind| cache.resource(&format!("{GROUP}{kind}/"))),
             current: ArcSwapOption::empty(),
             compiling: Mutex::new(()),
-            caller: Caller::new(loopback),
         }
-    }
-
-    /// Calls webhooks.
-    pub(crate) fn caller(&self) -> &Caller {
-        &self.caller
     }
 
     /// What is configured; `None` is nothing.

@@ -12,7 +12,7 @@ use super::Attempt;
 use super::extensions::Compiled;
 use super::observed::Observed;
 use super::request::Asked;
-use crate::pipeline::Server;
+use crate::backend::Backend;
 
 /// Who is to look again.
 #[derive(Default)]
@@ -42,14 +42,15 @@ impl Again {
 /// Lets everybody change the object.
 pub(super) async fn mutate(
     extensions: &Compiled,
-    server: &Server,
+    backend: &Backend,
     asked: &Asked<'_>,
     attempt: &mut Attempt<'_>,
     warnings: &mut Vec<String>,
 ) -> Result<(), Status> {
-    let mut round = Round { extensions, server, asked, attempt, warnings, again: Again::default() };
+    let mut round =
+        Round { extensions, backend, asked, attempt, warnings, again: Again::default() };
     let (policies, hooks) = (extensions.mutating_policies.len(), extensions.mutating.len());
-    let observed = Observed::new(server.metrics(), "admit", asked.operation);
+    let observed = Observed::new(backend.metrics(), "admit", asked.operation);
     observed.controller("MutatingAdmissionPolicy", policies, round.policies(0..policies)).await?;
     let all = policies..policies + hooks;
     observed.controller("MutatingAdmissionWebhook", hooks, round.webhooks(all)).await?;
@@ -67,7 +68,7 @@ pub(super) async fn mutate(
 /// Policies are numbered from 0, webhooks after them.
 struct Round<'a, 'b> {
     extensions: &'a Compiled,
-    server: &'a Server,
+    backend: &'a Backend,
     asked: &'a Asked<'a>,
     attempt: &'a mut Attempt<'b>,
     warnings: &'a mut Vec<String>,
@@ -80,7 +81,7 @@ impl Round<'_, '_> {
         let mut any = false;
         for at in which {
             let policy = &self.extensions.mutating_policies[at];
-            if let Some(changed) = policy.mutate(self.server, self.asked, self.attempt).await? {
+            if let Some(changed) = policy.mutate(self.backend, self.asked, self.attempt).await? {
                 self.again.note(at, changed, policy.looks_again());
                 any |= changed;
             }
@@ -93,7 +94,7 @@ impl Round<'_, '_> {
         let first = self.extensions.mutating_policies.len();
         for at in which {
             let hook = &self.extensions.mutating[at - first];
-            let asked = hook.mutate(self.server, self.asked, self.attempt, self.warnings).await?;
+            let asked = hook.mutate(self.backend, self.asked, self.attempt, self.warnings).await?;
             if let Some(changed) = asked {
                 self.again.note(at, changed, hook.looks_again());
             }

@@ -9,23 +9,23 @@ use headwater_api::json::Value;
 
 use super::Attempt;
 use crate::answer::status;
+use crate::backend::Backend;
 use crate::front::identity::Identity;
 use crate::kinds::registry::{Registry, Served};
 use crate::object::meta;
-use crate::pipeline::Server;
 use crate::request::authorize::{self, Attributes};
 
 /// Refuses changes of owner references beyond what the user may do.
 pub(super) fn check(
     attempt: &Attempt<'_>,
     identity: &Identity,
-    server: &Server,
+    backend: &Backend,
 ) -> Result<(), Status> {
     let (new, old) = (owners(attempt.new), attempt.old.map_or(&[][..], owners));
     if new == old {
         return Ok(());
     }
-    let (name, registry) = (meta(attempt.new, "name"), server.registry());
+    let (name, registry) = (meta(attempt.new, "name"), backend.registry());
     let check =
         Check { kind: attempt.kind, namespace: attempt.namespace, name, registry: &registry };
     let refused = check.refused(attempt.old.is_some(), new, old, &|attributes| {

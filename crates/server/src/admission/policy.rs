@@ -22,10 +22,10 @@ use super::matching::{self, Conditions, Match, Verdict};
 use super::request::{Asked, Versioned, describe};
 use super::{Attempt, webhook};
 use crate::answer::status;
-use crate::kinds::custom::conversion;
+use crate::backend::Backend;
 use crate::kinds::registry::Served;
+use crate::kinds::versions;
 use crate::object::tree;
-use crate::pipeline::Server;
 use crate::system::metrics::admission::{Admission, Labels};
 use names::Names;
 
@@ -210,11 +210,11 @@ impl Bound {
     /// The kind in whose form a request is looked at, if it is looked at.
     fn matches(
         &self,
-        server: &Server,
+        backend: &Backend,
         asked: &Asked<'_>,
         objects: [Option<&Value>; 2],
     ) -> Result<Option<Arc<Served>>, String> {
-        let (registry, cache) = (server.registry(), server.cache());
+        let (registry, cache) = (backend.registry(), backend.cache());
         if let Some(own) = &self.matching
             && own.find(asked, &registry, cache, objects)?.is_none()
         {
@@ -224,13 +224,13 @@ impl Bound {
     }
 
     /// The parameters, one set of them after the other; `null` if it takes none.
-    async fn parameters(&self, server: &Server, asked: &Asked<'_>) -> Result<Vec<Value>, String> {
+    async fn parameters(&self, backend: &Backend, asked: &Asked<'_>) -> Result<Vec<Value>, String> {
         let (Some((group, version, kind)), Some(wanted)) =
             (&self.policy.parameter_kind, &self.parameters)
         else {
             return Ok(vec![Value::Null]);
         };
-        let registry = server.registry();
+        let registry = backend.registry();
         let Some(row) = registry.find_kind(group, version, kind) else {
             return Err(format!(
                 "failed to find resource referenced by paramKind: '{group}/{version}, Kind={kind}'"
@@ -244,14 +244,14 @@ impl Bound {
         if row.namespaced && namespace.is_empty() {
             return Err("cannot use namespaced paramRef in policy binding that matches cluster-scoped resources".into());
         }
-        let cache = server.cache();
+        let cache = backend.cache();
         let snapshot = cache.snapshot(&cache.resource(&row.prefix));
         let selected = snapshot.iter(namespace, None).filter(|object| match &wanted.selector {
             Some(selector) => selector.matches_object(object),
             None => object.name() == wanted.name,
         });
         let found: Vec<Arc<Object>> = selected.cloned().collect();
-        let found = conversion::objects(server, row, &found).await;
+        let found = versions::objects(backend.converter(), row, &found).await;
         let found = found.map_err(|status| status.message)?;
         let found: Vec<Value> =
             found.iter().filter_map(|object| tree(object.as_slice()).ok()).collect();
@@ -331,11 +331,11 @@ impl<'a> Setting<'a> {
     }
 }
 
-fn namespace_object(server: &Server, asked: &Asked<'_>) -> Value {
+fn namespace_object(backend: &Backend, asked: &Asked<'_>) -> Value {
     if asked.namespace.is_empty() || super::is_namespace(asked.kind) {
         return Value::Null;
     }
-    let cache = server.cache();
+    let cache = backend.cache();
     let snapshot = cache.snapshot(&cache.resource("/registry/core/namespaces/"));
     snapshot
         .get(asked.namespace)
@@ -346,14 +346,14 @@ fn namespace_object(server: &Server, asked: &Asked<'_>) -> Value {
 /// Asks every validating policy.
 pub(super) async fn validate(
     bound: &[Bound],
-    server: &Server,
+    backend: &Backend,
     asked: &Asked<'_>,
     new: Option<&Value>,
     old: Option<&Value>,
     warnings: &mut Vec<String>,
 ) -> Result<(), Status> {
     for bound in bound {
-        let kind = match bound.matches(server, asked, [new, old]) {
+        let kind = match bound.matches(backend, asked, [new, old]) {
             Ok(Some(kind)) => kind,
             Ok(None) => continue,
             Err(why) => {
@@ -361,10 +361,10 @@ pub(super) async fn validate(
                 continue;
             }
         };
-        let seen = Versioned::new(server, &kind, new, old).await?;
+        let seen = Versioned::new(backend, &kind, new, old).await?;
         let request = describe(asked, &seen);
-        let namespace = namespace_object(server, asked);
-        let parameters = match bound.parameters(server, asked).await {
+        let namespace = namespace_object(backend, asked);
+        let parameters = match bound.parameters(backend, asked).await {
             Ok(parameters) => parameters,
             Err(why) => {
                 bound.failed(asked, &format!("failed to configure binding: {why}"))?;
@@ -379,7 +379,7 @@ pub(super) async fn validate(
                 namespace: &namespace,
                 parameters,
             };
-            bound.judge(&setting, asked, &server.metrics().admission, warnings)?;
+            bound.judge(&setting, asked, &backend.metrics().admission, warnings)?;
         }
     }
     Ok(())
@@ -481,18 +481,18 @@ impl Bound {
     /// Lets it change the object. Answers whether it was asked, and if so whether it did.
     pub(super) async fn mutate(
         &self,
-        server: &Server,
+        backend: &Backend,
         asked: &Asked<'_>,
         attempt: &mut Attempt<'_>,
     ) -> Result<Option<bool>, Status> {
-        let found = self.matches(server, asked, [Some(&*attempt.new), attempt.old]);
+        let found = self.matches(backend, asked, [Some(&*attempt.new), attempt.old]);
         let kind = match found {
             Ok(Some(kind)) => kind,
             Ok(None) => return Ok(None),
             Err(why) => return self.failed(asked, &why).map(|()| None),
         };
-        let namespace = namespace_object(server, asked);
-        let parameters = match self.parameters(server, asked).await {
+        let namespace = namespace_object(backend, asked);
+        let parameters = match self.parameters(backend, asked).await {
             Ok(parameters) => parameters,
             Err(why) => {
                 let why = format!("failed to configure binding: {why}");
@@ -501,7 +501,7 @@ impl Bound {
         };
         let mut any = false;
         for parameters in &parameters {
-            let changed = self.change(server, &kind, asked, &namespace, parameters, attempt);
+            let changed = self.change(backend, &kind, asked, &namespace, parameters, attempt);
             match changed.await {
                 Ok(changed) => any |= changed,
                 Err(why) => self.failed(asked, &why)?,
@@ -513,7 +513,7 @@ impl Bound {
     /// Applies every mutation in turn; each sees what those before it made.
     async fn change(
         &self,
-        server: &Server,
+        backend: &Backend,
         kind: &Arc<Served>,
         asked: &Asked<'_>,
         namespace: &Value,
@@ -523,7 +523,7 @@ impl Bound {
         let mut budget = Budget::new(OBJECT_COST_MAX);
         let mut any = false;
         for mutation in &self.policy.mutations {
-            let seen = Versioned::new(server, kind, Some(&*attempt.new), attempt.old).await;
+            let seen = Versioned::new(backend, kind, Some(&*attempt.new), attempt.old).await;
             let seen = seen.map_err(|status| status.message)?;
             let request = describe(asked, &seen);
             let setting = Setting { asked, seen: &seen, request: &request, namespace, parameters };
@@ -545,7 +545,7 @@ impl Bound {
                 MutationKind::Apply => merge(kind, &mut changed, made)?,
             }
             if changed != seen.object {
-                let adopted = webhook::adopt(attempt, server, asked.call, kind, changed).await;
+                let adopted = webhook::adopt(attempt, backend, asked.call, kind, changed).await;
                 adopted.map_err(|status| status.message)?;
                 any = true;
             }

@@ -19,10 +19,10 @@ use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use super::Attempt;
 use super::resources::{Amounts, add, amounts};
 use crate::answer::status;
+use crate::backend::Backend;
+use crate::commit::{CommitOutcome, commit};
 use crate::kinds::registry::{Registry, Served};
 use crate::object::{Current, canonical, is_deleting, meta, tree};
-use crate::pipeline::Server;
-use crate::verbs::write::{Stored, commit};
 
 mod usage;
 
@@ -111,10 +111,10 @@ impl Quotas {
     /// Refuses what would exceed a quota. The turn is to be held until the object is stored.
     pub(super) async fn admit(
         &self,
-        server: &Server,
+        backend: &Backend,
         attempt: &Attempt<'_>,
     ) -> Result<Held, Status> {
-        let cache = server.cache();
+        let cache = backend.cache();
         let kind = attempt.kind.storage_row();
         if self.of(cache, attempt.namespace).is_empty() || !counts(kind) {
             return Ok(Held::default());
@@ -142,7 +142,7 @@ impl Quotas {
             if asked.is_empty() {
                 continue;
             }
-            let mut used = counted.used(server, &quota, &scopes, attempt.namespace);
+            let mut used = counted.used(backend, &quota, &scopes, attempt.namespace);
             check(attempt, &quota, &hard, &used, &asked)?;
             add(&mut used, &asked);
             beside.push(counting(&object, standing(&quota, &hard, &used))?);
@@ -152,33 +152,33 @@ impl Quotas {
     }
 
     /// Whether a namespace has quotas.
-    pub(crate) fn limit(&self, server: &Server, namespace: &str) -> bool {
-        !self.of(server.cache(), namespace).is_empty()
+    pub(crate) fn limit(&self, backend: &Backend, namespace: &str) -> bool {
+        !self.of(backend.cache(), namespace).is_empty()
     }
 
     /// Brings the status of the quotas of a namespace up to date after a write there to an object
     /// of this kind.
-    pub(crate) async fn settle(&self, server: &Server, kind: &Served, namespace: &str) {
+    pub(crate) async fn settle(&self, backend: &Backend, kind: &Served, namespace: &str) {
         // A quota that was written just now may not be seen yet.
-        if kind.prefix != PREFIX && self.of(server.cache(), namespace).is_empty() {
+        if kind.prefix != PREFIX && self.of(backend.cache(), namespace).is_empty() {
             return;
         }
-        if let Err(status) = self.settle_all(server, namespace).await {
+        if let Err(status) = self.settle_all(backend, namespace).await {
             tracing::warn!(namespace, "the status of quotas could not be written: {status}");
         }
     }
 
-    async fn settle_all(&self, server: &Server, namespace: &str) -> Result<(), Status> {
+    async fn settle_all(&self, backend: &Backend, namespace: &str) -> Result<(), Status> {
         let mut counted = self.turn(namespace).await;
-        let cache = server.cache();
+        let cache = backend.cache();
         loop {
             let mut forestalled = false;
             for (object, quota) in self.seen(cache, namespace).await? {
                 let hard = amounts(&quota["spec"]["hard"]);
-                let used = counted.used(server, &quota, &Scopes::of(&quota), namespace);
+                let used = counted.used(backend, &quota, &Scopes::of(&quota), namespace);
                 let status = standing(&quota, &hard, &used);
                 if quota["status"] != status {
-                    forestalled |= write(server, &object, status).await?;
+                    forestalled |= write(backend, &object, status).await?;
                 }
             }
             if !forestalled {
@@ -189,9 +189,9 @@ impl Quotas {
 }
 
 /// Writes the status of a quota; answers whether somebody was faster.
-async fn write(server: &Server, quota: &Object, status: Value) -> Result<bool, Status> {
+async fn write(backend: &Backend, quota: &Object, status: Value) -> Result<bool, Status> {
     let write = Write { ops: vec![counting(quota, status)?] };
-    Ok(matches!(commit(server, write).await?, Stored::Forestalled(_)))
+    Ok(matches!(commit(backend.store(), write).await?, CommitOutcome::Conflict(_)))
 }
 
 /// A quota gets another status, if it is still the one that was looked at.
@@ -270,16 +270,16 @@ impl Counted {
     /// What the objects of a namespace use of a quota.
     fn used(
         &mut self,
-        server: &Server,
+        backend: &Backend,
         quota: &Value,
         scopes: &Scopes,
         namespace: &str,
     ) -> Amounts {
         let hard = amounts(&quota["spec"]["hard"]);
-        let registry = server.registry();
+        let registry = backend.registry();
         let mut total = Amounts::new();
         for kind in usage::counted_kinds(&registry, &hard) {
-            let cache = server.cache();
+            let cache = backend.cache();
             let snapshot = cache.snapshot(&cache.resource(&kind.prefix));
             let used = match usage::is_plain(&kind) && scopes.is_empty() {
                 true => usage::of_count(&kind, snapshot.iter(namespace, None).count() as u64),

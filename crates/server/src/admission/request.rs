@@ -4,12 +4,13 @@ use headwater_api::json::{Map, Value, json};
 use headwater_api::options::{FieldValidation, WriteOptions};
 use headwater_api::{Status, managed};
 
+use crate::backend::Backend;
 use crate::front::identity::Identity;
-use crate::kinds::custom::conversion;
 use crate::kinds::registry::Served;
-use crate::pipeline::{Call, Server};
+use crate::kinds::versions;
+use crate::kinds::versions::from_storage;
 use crate::random;
-use crate::verbs::write::from_storage;
+use crate::request::call::Call;
 
 /// Who asks for what.
 #[derive(Clone, Copy)]
@@ -55,13 +56,13 @@ pub(crate) struct Versioned<'a> {
 impl<'a> Versioned<'a> {
     /// From the form that they are admitted in.
     pub(crate) async fn new(
-        server: &Server,
+        backend: &Backend,
         kind: &'a Served,
         object: Option<&Value>,
         old: Option<&Value>,
     ) -> Result<Versioned<'a>, Status> {
         let seen = async |value: Option<&Value>| match value {
-            Some(value) => seen(server, kind, value).await,
+            Some(value) => seen(backend, kind, value).await,
             None => Ok(Value::Null),
         };
         Ok(Versioned { kind, object: seen(object).await?, old: seen(old).await? })
@@ -69,8 +70,8 @@ impl<'a> Versioned<'a> {
 }
 
 /// An object in the form of a version, with nothing packed.
-async fn seen(server: &Server, kind: &Served, admitted: &Value) -> Result<Value, Status> {
-    let mut value = conversion::tree(server, kind, admitted.clone()).await?;
+async fn seen(backend: &Backend, kind: &Served, admitted: &Value) -> Result<Value, Status> {
+    let mut value = versions::tree(backend.converter(), kind, admitted.clone()).await?;
     managed::unpack(&mut value);
     from_storage(kind, &mut value);
     Ok(value)

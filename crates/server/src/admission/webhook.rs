@@ -17,16 +17,17 @@ use tokio::time::Instant;
 use super::matching::{self, Conditions, Match, Verdict};
 use super::request::{Asked, Versioned, describe};
 use super::{Attempt, Untouched};
+use crate::admission::doors::keep_other_half;
 use crate::answer::status;
-use crate::kinds::custom::conversion;
+use crate::backend::Backend;
 use crate::kinds::registry::Served;
+use crate::kinds::versions;
+use crate::kinds::versions::to_storage;
 use crate::object::{metadata, tree};
 use crate::outgoing::Place;
-use crate::pipeline::{Call, Server};
+use crate::request::call::Call;
 use crate::request::decode;
 use crate::system::metrics::admission::{Called, Labels};
-use crate::verbs::write::doors::keep_other_half;
-use crate::verbs::write::to_storage;
 
 pub(super) mod check;
 mod review;
@@ -92,19 +93,19 @@ impl Hook {
     /// The kind in whose form it is asked about this request, if it is asked.
     async fn matches(
         &self,
-        server: &Server,
+        backend: &Backend,
         labels: Labels,
         asked: &Asked<'_>,
         [new, old]: [Option<&Value>; 2],
     ) -> Result<Option<std::sync::Arc<Served>>, Status> {
-        let found = self.matching.find(asked, &server.registry(), server.cache(), [new, old]);
+        let found = self.matching.find(asked, &backend.registry(), backend.cache(), [new, old]);
         let Some(kind) = found.map_err(status::internal)? else { return Ok(None) };
         if self.conditions.is_empty() {
             return Ok(Some(kind));
         }
-        let seen = Versioned::new(server, &kind, new, old).await?;
+        let seen = Versioned::new(backend, &kind, new, old).await?;
         let request = describe(asked, &seen);
-        let (metrics, name) = (&server.metrics().admission, self.name.as_str());
+        let (metrics, name) = (&backend.metrics().admission, self.name.as_str());
         match self.conditions.judge(&matching::variables(asked, &seen, &request)) {
             Verdict::Holds => Ok(Some(kind)),
             Verdict::Fails => {
@@ -125,13 +126,13 @@ impl Hook {
     /// Asks it. `None` if it could not be asked and that does not matter.
     async fn ask(
         &self,
-        server: &Server,
+        backend: &Backend,
         labels: Labels,
         asked: &Asked<'_>,
         seen: &Versioned<'_>,
     ) -> Result<Option<Answer>, Status> {
         let begun = Instant::now();
-        let answered = self.call(server, asked, seen, labels.step == "admit").await;
+        let answered = self.call(backend, asked, seen, labels.step == "admit").await;
         let called = match &answered {
             Ok(Answer { refusal: None, .. }) => Called::Allowed,
             Ok(Answer { refusal: Some(refusal), .. }) => {
@@ -140,7 +141,7 @@ impl Hook {
             Err(_) if self.ignore => Called::Ignored,
             Err(_) => Called::Failed,
         };
-        server.metrics().admission.webhook(&self.name, labels, called, begun.elapsed());
+        backend.metrics().admission.webhook(&self.name, labels, called, begun.elapsed());
         match answered {
             Ok(answer) => Ok(Some(answer)),
             Err(why) => self.failed(&why).map(|()| None),
@@ -149,7 +150,7 @@ impl Hook {
 
     async fn call(
         &self,
-        server: &Server,
+        backend: &Backend,
         asked: &Asked<'_>,
         seen: &Versioned<'_>,
         is_mutating: bool,
@@ -164,9 +165,9 @@ impl Hook {
         });
         let place = self.place.as_ref();
         let place = place.map_err(|why| format!("could not get REST client: {why}"))?;
-        let caller = server.extensions().caller();
+        let caller = backend.caller();
         let body = headwater_api::json::to_vec(&review);
-        let answered = caller.post(server.cache(), place, body, self.timeout).await;
+        let answered = caller.post(backend.cache(), place, body, self.timeout).await;
         let answered = answered.map_err(|why| format!("failed to call webhook: {why}"))?;
         Answer::read(&answered, &uid, &api_version, is_mutating)
             .map_err(|why| format!("received invalid webhook response: {why}"))
@@ -182,18 +183,18 @@ impl Hook {
     /// Lets it change the object. Answers whether it was asked, and if so whether it did.
     pub(super) async fn mutate(
         &self,
-        server: &Server,
+        backend: &Backend,
         asked: &Asked<'_>,
         attempt: &mut Attempt<'_>,
         warnings: &mut Vec<String>,
     ) -> Result<Option<bool>, Status> {
         let labels = Labels { step: "admit", operation: asked.operation.name() };
         let objects = [Some(&*attempt.new), attempt.old];
-        let Some(kind) = self.matches(server, labels, asked, objects).await? else {
+        let Some(kind) = self.matches(backend, labels, asked, objects).await? else {
             return Ok(None);
         };
-        let mut seen = Versioned::new(server, &kind, Some(attempt.new), attempt.old).await?;
-        let Some(mut answer) = self.ask(server, labels, asked, &seen).await? else {
+        let mut seen = Versioned::new(backend, &kind, Some(attempt.new), attempt.old).await?;
+        let Some(mut answer) = self.ask(backend, labels, asked, &seen).await? else {
             return Ok(Some(false));
         };
         warnings.append(&mut answer.warnings);
@@ -207,7 +208,7 @@ impl Hook {
         if changed == before {
             return Ok(Some(false));
         }
-        adopt(attempt, server, asked.call, &kind, changed).await?;
+        adopt(attempt, backend, asked.call, &kind, changed).await?;
         Ok(Some(true))
     }
 }
@@ -215,7 +216,7 @@ impl Hook {
 /// Makes what somebody changed, in the form of a version, the object that is written.
 pub(super) async fn adopt(
     attempt: &mut Attempt<'_>,
-    server: &Server,
+    backend: &Backend,
     call: &Call,
     kind: &Served,
     mut changed: Value,
@@ -224,7 +225,7 @@ pub(super) async fn adopt(
     let mut changed = decode::patched(kind, call, FieldValidation::Ignore, changed, &[])
         .map_err(|error| status::internal(error.message))?;
     to_storage(kind, &mut changed);
-    changed = conversion::tree(server, attempt.kind, changed).await?;
+    changed = versions::tree(backend.converter(), attempt.kind, changed).await?;
     if !kind.custom {
         defaults::apply(kind.storage(), &mut changed);
     }
@@ -246,18 +247,18 @@ pub(super) async fn adopt(
 /// Asks every validating webhook at once. The first that refuses, in their order, is the answer.
 pub(super) async fn validate(
     hooks: &[Hook],
-    server: &Server,
+    backend: &Backend,
     labels: Labels,
     asked: &Asked<'_>,
     objects: [Option<&Value>; 2],
     warnings: &mut Vec<String>,
 ) -> Result<(), Status> {
     let judge = async |hook: &Hook| -> Result<Vec<String>, Status> {
-        let found = hook.matches(server, labels, asked, objects).await?;
+        let found = hook.matches(backend, labels, asked, objects).await?;
         let Some(kind) = found else { return Ok(Vec::new()) };
         let [new, old] = objects;
-        let seen = Versioned::new(server, &kind, new, old).await?;
-        let Some(answer) = hook.ask(server, labels, asked, &seen).await? else {
+        let seen = Versioned::new(backend, &kind, new, old).await?;
+        let Some(answer) = hook.ask(backend, labels, asked, &seen).await? else {
             return Ok(Vec::new());
         };
         match answer.refusal {

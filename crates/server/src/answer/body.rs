@@ -271,10 +271,10 @@ fn accepts_gzip(element: &str) -> bool {
 }
 
 /// A JSON response of chunks, indented or compressed if requested. Small ones are sent unstreamed.
-pub async fn json_chunks(
+pub fn json_chunks(
     code: StatusCode,
     finish: Finish,
-    mut chunks: impl Stream<Item = Data> + Send + Unpin + 'static,
+    mut chunks: impl Iterator<Item = Data> + Send + 'static,
 ) -> Response {
     let mut indent = finish.pretty.then(Indent::default);
     let mut shaped = move |chunk: Data| match &mut indent {
@@ -284,7 +284,7 @@ pub async fn json_chunks(
     let mut first: Vec<Data> = Vec::new();
     let mut held = 0;
     while held <= GZIP_ABOVE {
-        match chunks.next().await {
+        match chunks.next() {
             Some(chunk) => {
                 let chunk = shaped(chunk);
                 held += chunk.remaining();
@@ -293,7 +293,7 @@ pub async fn json_chunks(
             None => return whole(code, finish, first, held),
         }
     }
-    let rest = futures::stream::iter(first).chain(chunks.map(shaped));
+    let rest = futures::stream::iter(first.into_iter().chain(chunks.map(shaped)));
     if finish.gzip {
         return gzipped(code, stream(Gzip::new(rest)));
     }

@@ -4,26 +4,20 @@
 
 use std::sync::Arc;
 
-use headwater_api::Status;
 use headwater_api::structural::Schema;
-use http::Method;
 
-use crate::answer::status;
 use crate::kinds::registry::Served;
-use crate::pipeline::Call;
-use crate::request::route::Resource;
 
 pub(crate) mod check;
-pub(crate) mod conversion;
 pub(crate) mod definition;
-pub(crate) mod form;
 pub(crate) mod definitions;
 pub(crate) mod conditions;
 mod gate;
 pub(crate) mod names;
 pub(crate) mod rows;
 
-use conversion::Conversion;
+use crate::kinds::versions::form;
+use crate::kinds::versions::webhook::Conversion;
 use definition::Scale;
 pub(crate) use gate::Gate;
 
@@ -52,24 +46,4 @@ pub(crate) struct Custom {
 /// Whether objects of this kind define other kinds.
 pub(crate) fn is_definition(kind: &Served) -> bool {
     kind.prefix == PREFIX
-}
-
-/// Whether a request is about a custom kind across all namespaces and does not only read: a path
-/// that is not there (S1.5).
-pub(crate) fn is_out_of_scope(call: &Call, resource: &Resource) -> bool {
-    let kind = &resource.kind;
-    kind.custom
-        && kind.namespaced
-        && resource.namespace.is_empty()
-        && !matches!(call.method, Method::GET | Method::HEAD)
-}
-
-/// A method that means nothing here, in the words for custom kinds (S1.7).
-pub(crate) fn no_such_verb(call: &Call, resource: &Resource) -> Status {
-    match call.method {
-        Method::PUT | Method::PATCH => status::bad_request("name must be provided"),
-        Method::POST => status::verb_not_supported(&resource.kind, "create"),
-        Method::DELETE => status::verb_not_supported(&resource.kind, "delete"),
-        _ => status::verb_not_supported(&resource.kind, ""),
-    }
 }

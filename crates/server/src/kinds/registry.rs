@@ -14,7 +14,7 @@ use headwater_store::key;
 
 use crate::answer::status;
 use crate::kinds::custom::Custom;
-use crate::kinds::custom::conversion::Conversion;
+use crate::kinds::versions::webhook::Conversion;
 
 /// Which kinds there are.
 #[derive(Clone, Default)]

@@ -14,7 +14,7 @@ use http::header;
 use crate::answer::status;
 use crate::kinds::custom::Custom;
 use crate::kinds::registry::Served;
-use crate::pipeline::Call;
+use crate::request::call::Call;
 
 /// The format of a body.
 fn format(call: &Call) -> Result<Format, Status> {

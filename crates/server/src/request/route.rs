@@ -11,6 +11,7 @@ use http::Method;
 
 use crate::answer::status;
 use crate::kinds::registry::{Registry, Served};
+use crate::object::object_key;
 
 /// What a request is about.
 #[derive(Debug)]
@@ -59,14 +60,6 @@ impl Resource {
     /// `namespace/name` or `name`: the key within the collection.
     pub fn key(&self) -> String {
         object_key(&self.namespace, &self.name)
-    }
-}
-
-/// `namespace/name` or `name`.
-pub fn object_key(namespace: &str, name: &str) -> String {
-    match namespace {
-        "" => name.to_owned(),
-        namespace => format!("{namespace}/{name}"),
     }
 }
 

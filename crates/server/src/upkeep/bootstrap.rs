@@ -8,14 +8,14 @@ use headwater_api::{Object, Status};
 use headwater_store::{Guard, Key};
 
 use crate::admission::claims;
+use crate::admission::doors::copy;
 use crate::admission::{Attempt, admit_own};
 use crate::answer::status;
+use crate::commit::put;
 use crate::kinds::registry::Served;
+use crate::object::object_key;
 use crate::object::{Current, canonical, meta, stamp};
-use crate::pipeline::Server;
-use crate::request::route::object_key;
-use crate::verbs::write::doors::copy;
-use crate::verbs::write::put;
+use crate::server::Server;
 
 const FLOW: &str = "flowcontrol.apiserver.k8s.io";
 const AUTOUPDATE: &str = "apf.kubernetes.io/autoupdate-spec";
@@ -107,7 +107,7 @@ impl Server {
         };
         // Whoever writes at the same moment is another server that wants the same.
         let key = Key::in_collection(&kind.prefix, key);
-        put(self, kind, key, guard, canonical(&value).into()).await.map(drop)
+        put(self.store(), kind, key, guard, canonical(&value).into()).await.map(drop)
     }
 }
 

@@ -13,15 +13,15 @@ use headwater_store::{Key, Range};
 use jiff::Timestamp;
 
 use crate::answer::status;
+use crate::commit;
 use crate::kinds::custom::conditions::set_condition;
 use crate::kinds::custom::definition::{CLEANUP, Condition, Definition};
 use crate::kinds::custom::{PREFIX, names, rows};
 use crate::kinds::registry::Served;
 use crate::object;
 use crate::object::metadata;
-use crate::pipeline::Server;
+use crate::server::Server;
 use crate::verbs::delete;
-use crate::verbs::write;
 
 /// Deletions under way at a time: enough to share an fsync, too few to be in anybody's way.
 const DELETES_MAX: usize = 64;
@@ -92,7 +92,7 @@ impl Server {
     /// Whether nothing is stored below a prefix, as the store itself says.
     async fn is_empty(&self, prefix: &str) -> Result<bool, Status> {
         let range = Range { prefix: prefix.to_owned(), limit: Some(1), ..Range::default() };
-        let page = self.cache().store().range(range).await;
+        let page = self.store().range(range).await;
         Ok(page.map_err(|error| status::from_store(&error))?.records.is_empty())
     }
 
@@ -110,7 +110,7 @@ impl Server {
                 .await;
         }
         let key = Key::in_collection(PREFIX, &definition.name);
-        write::remove(self, key, definition.revision).await.map(drop)
+        commit::remove(self.store(), key, definition.revision).await.map(drop)
     }
 }
 

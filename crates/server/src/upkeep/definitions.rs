@@ -16,14 +16,14 @@ use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
 use crate::answer::status;
+use crate::commit::{CommitOutcome, put};
 use crate::kinds::custom::PREFIX;
 use crate::kinds::custom::conditions::conclude;
 use crate::kinds::custom::definition::Definition;
 use crate::kinds::custom::definitions::Outdated;
 use crate::kinds::registry::Registry;
 use crate::object::{canonical, tree};
-use crate::pipeline::Server;
-use crate::verbs::write::{Stored, put};
+use crate::server::Server;
 
 /// How long to wait before objects that still hold a definition are looked at again (S9.30).
 const RETRY: Duration = Duration::from_secs(1);
@@ -113,8 +113,10 @@ impl Server {
         change(&mut value, self.now());
         let key = Key::in_collection(PREFIX, &definition.name);
         let guard = Guard::At(definition.revision);
-        match put(self, kind, key, guard, canonical(&value).into()).await? {
-            Stored::At(_) | Stored::Forestalled(_) | Stored::Contended => Ok(()),
+        match put(self.store(), kind, key, guard, canonical(&value).into()).await? {
+            CommitOutcome::Stored(_) | CommitOutcome::Conflict(_) | CommitOutcome::Contended => {
+                Ok(())
+            }
         }
     }
 

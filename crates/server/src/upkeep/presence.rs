@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use headwater_api::Status;
 use headwater_api::json::json;
 
-use crate::pipeline::Server;
+use crate::server::Server;
 use crate::upkeep::bootstrap::{OWN_SERVICE, Own, own_service};
 
 /// The addresses and the client CA of a server.

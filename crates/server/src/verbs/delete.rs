@@ -21,16 +21,19 @@ use crate::admission::{Removal, admit_removal, is_namespace, is_released};
 use crate::answer::body;
 use crate::answer::body::Response;
 use crate::answer::status;
+use crate::commit::{CommitOutcome, CompanionWrites, commit, put};
 use crate::kinds::custom;
-use crate::kinds::custom::conversion;
 use crate::kinds::registry::Served;
+use crate::kinds::versions;
+use crate::object::object_key;
 use crate::object::{Current, canonical, finalizers, is_deleting, meta, metadata, wire};
-use crate::pipeline::{Call, Server};
+use crate::request::call::Call;
 use crate::request::decode;
-use crate::request::route::{Resource, object_key};
+use crate::request::route::Resource;
+use crate::server::Server;
 use crate::verbs::encode;
 use crate::verbs::read::{self, Page};
-use crate::verbs::write::{Beside, Stored, commit, put, seconds_from};
+use crate::verbs::write::seconds_from;
 
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
@@ -69,7 +72,7 @@ pub(crate) async fn one(
         let success = Status::success(0, Some(details));
         return Ok(body::json(code, status::line(&success)));
     }
-    let seen = encode::converted(kind, &deleted.object)?;
+    let seen = versions::converted(kind, &deleted.object)?;
     Ok(encode::one(server, call, kind, code, &seen))
 }
 
@@ -125,7 +128,7 @@ pub(crate) async fn collection(
             Err(status) => return Err(status),
         }
     }
-    Ok(encode::list(server, call, resource, &snapshot, page, filter, None).await)
+    Ok(encode::list(server, call, resource, &snapshot, page, filter, None))
 }
 
 /// Deletes an object whose kind goes away; that it is gone already is as good.
@@ -198,7 +201,8 @@ impl Delete<'_> {
             match self.attempt(state).await? {
                 Tried::Done(deleted) => return Ok(deleted),
                 Tried::Again(actual) => {
-                    let actual = actual.as_ref().map(|record| Current::read(self.kind, record));
+                    let actual =
+                        actual.as_ref().map(|record| versions::read_stored(self.kind, record));
                     current = actual.transpose()?;
                 }
             }
@@ -214,7 +218,7 @@ impl Delete<'_> {
             object: &current.value,
             dry_run: self.options.dry_run,
         };
-        admit_removal(self.server, call, removal).await
+        admit_removal(self.server, self.server.admission(), call, removal).await
     }
 
     async fn attempt(&self, current: &Current) -> Result<Tried, Status> {
@@ -236,18 +240,24 @@ impl Delete<'_> {
         let mut revision = current.revision;
         if marks {
             let (key, bytes) = (self.store_key(), canonical(&value));
-            match put(self.server, self.kind, key, Guard::At(revision), bytes.into()).await? {
-                Stored::At(marked) => revision = marked,
-                Stored::Forestalled(actual) => return Ok(Tried::Again(actual)),
-                Stored::Contended => return Err(status::internal("nothing is beside a mark")),
+            match put(self.server.store(), self.kind, key, Guard::At(revision), bytes.into())
+                .await?
+            {
+                CommitOutcome::Stored(marked) => revision = marked,
+                CommitOutcome::Conflict(actual) => return Ok(Tried::Again(actual)),
+                CommitOutcome::Contended => {
+                    return Err(status::internal("nothing is beside a mark"));
+                }
             }
         }
         if is_gone {
             match self.remove(current, revision).await? {
-                Stored::At(_) if marks => {}
-                Stored::At(removed) => revision = removed,
-                Stored::Forestalled(actual) => return Ok(Tried::Again(actual)),
-                Stored::Contended => return Err(status::internal("a deletion was contended")),
+                CommitOutcome::Stored(_) if marks => {}
+                CommitOutcome::Stored(removed) => revision = removed,
+                CommitOutcome::Conflict(actual) => return Ok(Tried::Again(actual)),
+                CommitOutcome::Contended => {
+                    return Err(status::internal("a deletion was contended"));
+                }
             }
         }
         self.done(&shown, revision, is_gone)
@@ -259,16 +269,16 @@ impl Delete<'_> {
         if self.kind.conversion().is_none() || is_gone || self.call.is_none() {
             return Ok(Cow::Borrowed(value));
         }
-        conversion::tree(self.server, self.kind, value.clone()).await.map(Cow::Owned)
+        versions::tree(self.server.converter(), self.kind, value.clone()).await.map(Cow::Owned)
     }
 
     /// Removes the object and what is kept beside it.
-    async fn remove(&self, current: &Current, at: Revision) -> Result<Stored, Status> {
+    async fn remove(&self, current: &Current, at: Revision) -> Result<CommitOutcome, Status> {
         loop {
             let beside = claims::beside(self.server, self.kind, Some(&current.value), None)?;
-            let write = Beside(beside).remove(self.store_key(), at);
-            match commit(self.server, write).await? {
-                Stored::Contended => {
+            let write = CompanionWrites(beside).remove(self.store_key(), at);
+            match commit(self.server.store(), write).await? {
+                CommitOutcome::Contended => {
                     let cache = self.server.cache();
                     cache.consistent().await.map_err(|error| status::from_cache(&error))?;
                 }

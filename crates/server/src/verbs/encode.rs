@@ -14,23 +14,24 @@ use headwater_api::accept::{Encoding, IncludeObject, MetaVersion, Representation
 use headwater_api::json::{Value, json};
 use headwater_api::object::{FRAME_END, frame};
 use headwater_api::table::{Headings, ListMeta, View, partial};
-use headwater_api::{EventType, Object, Revision, Status};
+use headwater_api::{Clock, EventType, Object, Revision, Status};
 use headwater_cache::{Event, Events, Filter, Snapshot};
 use http::StatusCode;
-use http::header::{self, HeaderName, HeaderValue};
+use http::header::{self};
 use jiff::Timestamp;
 
 use self::chunk::{Chunk, PIECE_MIN};
 use crate::answer::body::{self, CHUNK, Data, Piece, Response};
 use crate::answer::status;
-use crate::kinds::custom::{conversion, form};
 use crate::kinds::registry::Served;
-use crate::object::{canonical, packed_tree, tree, wire};
-use crate::pipeline::{Call, Server};
+use crate::kinds::versions::{ConvertedObject, converted};
+use crate::object::tree;
+use crate::request::call::Call;
 use crate::request::fairness::ListPlace;
 use crate::request::route::Resource;
+use crate::server::Server;
 use crate::verbs::read::Page;
-use crate::verbs::write::{Written, from_storage};
+use crate::verbs::write::Written;
 
 /// One object, in the form of the request, as an answer.
 pub(crate) fn one(
@@ -81,9 +82,8 @@ fn json_answer(call: &Call, code: StatusCode, json: Bytes) -> Response {
     if call.representation.encoding == Encoding::Yaml {
         return yaml(code, &json);
     }
-    let chunks = futures::stream::iter([json.into(), "\n".into()]);
-    // Two chunks that are at hand: this never waits.
-    futures::executor::block_on(body::json_chunks(code, call.finish, chunks))
+    let chunks = [json.into(), "\n".into()].into_iter();
+    body::json_chunks(code, call.finish, chunks)
 }
 
 fn yaml(code: StatusCode, json: &[u8]) -> Response {
@@ -107,77 +107,6 @@ pub(crate) fn status(call: &Call, status: &Status) -> Response {
     response
 }
 
-/// All warnings together may take this much; beyond it each is cut (S1.44).
-const WARNINGS_MAX: usize = 4096;
-const WARNING_MAX: usize = 256;
-
-/// Adds `Warning` headers, each text once (S1.44).
-pub(crate) fn warn(response: &mut Response, warnings: &[String]) {
-    static WARNING: HeaderName = HeaderName::from_static("warning");
-    let total: usize = warnings.iter().map(String::len).sum();
-    let mut seen: Vec<&str> = Vec::new();
-    let mut sent = 0;
-    for text in warnings {
-        let mut cut = text.as_str();
-        if total > WARNINGS_MAX {
-            let end = (0..=cut.len().min(WARNING_MAX)).rev().find(|at| cut.is_char_boundary(*at));
-            cut = &cut[..end.unwrap_or(0)];
-        }
-        sent += cut.len();
-        if seen.contains(&cut) || sent > WARNINGS_MAX {
-            continue;
-        }
-        seen.push(cut);
-        let escaped = cut.replace('\\', "\\\\").replace('"', "\\\"");
-        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{escaped}\"")) {
-            response.headers_mut().append(WARNING.clone(), value);
-        }
-    }
-}
-
-/// An object in the form of the request: the stored one, or one made from it.
-pub(crate) enum Seen<'a> {
-    Same(&'a Object),
-    Made(Arc<Object>),
-}
-
-impl std::ops::Deref for Seen<'_> {
-    type Target = Object;
-
-    fn deref(&self) -> &Object {
-        match self {
-            Seen::Same(object) => object,
-            Seen::Made(object) => object,
-        }
-    }
-}
-
-/// An object of the cache in the form of the request.
-pub(crate) async fn read<'a>(
-    server: &Server,
-    kind: &Served,
-    object: &'a Arc<Object>,
-) -> Result<Seen<'a>, Status> {
-    if kind.conversion().is_none() {
-        return converted(kind, object);
-    }
-    let mut made = conversion::objects(server, kind, std::slice::from_ref(object)).await?;
-    Ok(made.pop().map_or(Seen::Same(object), Seen::Made))
-}
-
-/// An object in the form of the request, if it is not one that a webhook made.
-pub(crate) fn converted<'a>(kind: &Served, object: &'a Object) -> Result<Seen<'a>, Status> {
-    if !kind.is_converted() {
-        return Ok(Seen::Same(object));
-    }
-    if let Some(bytes) = form::respelled(kind, object) {
-        return Ok(Seen::Made(Arc::new(wire(&bytes, object.revision())?)));
-    }
-    let mut value = packed_tree(object.as_slice())?;
-    from_storage(kind, &mut value);
-    Ok(Seen::Made(Arc::new(wire(&canonical(&value), object.revision())?)))
-}
-
 /// The table view of a kind.
 fn view(kind: &Served, version: MetaVersion, include: IncludeObject) -> View<'_> {
     View { columns: kind.columns(), version, include }
@@ -189,7 +118,7 @@ fn headings(sent: &mut bool) -> Headings {
 }
 
 /// A list as an answer.
-pub(crate) async fn list(
+pub(crate) fn list(
     server: &Server,
     call: &Call,
     resource: &Resource,
@@ -230,7 +159,7 @@ pub(crate) async fn list(
         let pending = first.into_iter();
         chunks.state = ChunkState::Head { pending };
     }
-    body::json_chunks(StatusCode::OK, call.finish, futures::stream::iter(chunks)).await
+    body::json_chunks(StatusCode::OK, call.finish, chunks)
 }
 
 /// Where the items of a list come from.
@@ -379,7 +308,7 @@ impl Chunks {
     fn item(&self, object: &Object, out: &mut BytesMut) {
         // An object that cannot be converted was accepted by us, so it can be: the stored form
         // is a last resort.
-        let seen = converted(&self.kind, object).unwrap_or(Seen::Same(object));
+        let seen = converted(&self.kind, object).unwrap_or(ConvertedObject::Stored(object));
         match self.shape {
             Shape::Whole if self.kind.custom => out.put_slice(seen.as_slice()),
             Shape::Whole => {
@@ -399,7 +328,7 @@ impl Chunks {
 pub(crate) struct Frames {
     pub(crate) kind: Arc<Served>,
     pub(crate) representation: Representation,
-    pub(crate) server: Server,
+    pub(crate) clock: Arc<dyn Clock>,
     /// Column definitions were sent: they come with the first event only (S4.51).
     pub(crate) columns_sent: bool,
 }
@@ -470,13 +399,13 @@ impl Frames {
     }
 
     fn frame(&self, event: EventType, object: &Object, headings: Headings) -> Bytes {
-        let seen = converted(&self.kind, object).unwrap_or(Seen::Same(object));
+        let seen = converted(&self.kind, object).unwrap_or(ConvertedObject::Stored(object));
         match self.representation.shape {
             Shape::Whole => frame(event, seen.as_slice()),
             Shape::Metadata { version } => partial::event_frame(event, version, &seen),
             Shape::Table { version, include } => {
                 let view = view(&self.kind, version, include);
-                view.event_frame(event, &seen, headings, self.server.now())
+                view.event_frame(event, &seen, headings, self.clock.now())
             }
         }
     }

@@ -12,8 +12,9 @@ use http::StatusCode;
 use crate::answer::body::{self, Response};
 use crate::answer::status;
 use crate::object::{meta, tree};
-use crate::pipeline::{Call, Server};
+use crate::request::call::Call;
 use crate::request::route::Resource;
+use crate::server::Server;
 use crate::verbs::read;
 
 /// Answers for a pod that no node has, refuses for all others.

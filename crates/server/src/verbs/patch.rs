@@ -12,13 +12,14 @@ use headwater_api::schema::Types;
 use headwater_api::{Status, managed};
 use http::header;
 
+use crate::admission::manage::Manager;
+use crate::admission::manage::track::{Known, Unfinished};
 use crate::answer::status;
 use crate::object::meta;
-use crate::pipeline::{Call, Server};
+use crate::request::call::Call;
 use crate::request::decode;
 use crate::request::route::Resource;
-use crate::verbs::manage::Manager;
-use crate::verbs::manage::track::{Known, Unfinished};
+use crate::server::Server;
 use crate::verbs::write::{Change, Update, Written, check_name, check_namespace};
 
 /// PATCH on an object.

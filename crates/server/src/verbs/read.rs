@@ -13,10 +13,11 @@ use http::StatusCode;
 
 use crate::answer::body::Response;
 use crate::answer::status;
-use crate::kinds::custom::conversion;
-use crate::pipeline::{Call, Server};
+use crate::kinds::versions;
+use crate::request::call::Call;
 use crate::request::fairness;
 use crate::request::route::Resource;
+use crate::server::Server;
 use crate::verbs::encode;
 
 /// GET on an object.
@@ -27,7 +28,7 @@ pub(crate) async fn get(
 ) -> Result<Response, Status> {
     let options = GetOptions::parse(&call.query)?;
     let object = find(server, resource, options.at).await?;
-    let seen = encode::read(server, &resource.kind, &object).await?;
+    let seen = versions::object(server.converter(), &resource.kind, &object).await?;
     Ok(encode::one(server, call, &resource.kind, StatusCode::OK, &seen))
 }
 
@@ -74,7 +75,7 @@ pub(crate) async fn list(
         }
     }
     page.convert(server, resource, &snapshot, &filter).await?;
-    Ok(encode::list(server, call, resource, &snapshot, page, filter, Some(weight)).await)
+    Ok(encode::list(server, call, resource, &snapshot, page, filter, Some(weight)))
 }
 
 async fn fresh(server: &Server, resource: &Resource, at: Freshness) -> Result<Snapshot, Status> {
@@ -209,7 +210,7 @@ impl Page {
         }
         self.gather(snapshot, filter);
         self.is_complete = false;
-        self.objects = conversion::objects(server, &resource.kind, &self.objects).await?;
+        self.objects = versions::objects(server.converter(), &resource.kind, &self.objects).await?;
         Ok(())
     }
 }

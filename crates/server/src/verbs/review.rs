@@ -12,10 +12,11 @@ use http::StatusCode;
 use crate::answer::body::Response;
 use crate::answer::status;
 use crate::front::identity::Identity;
-use crate::pipeline::{Call, Server};
 use crate::request::authorize::{Attributes, allows};
+use crate::request::call::Call;
 use crate::request::decode;
 use crate::request::route::Resource;
+use crate::server::Server;
 use crate::verbs::encode;
 
 /// POST of a review.

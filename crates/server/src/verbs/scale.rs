@@ -12,14 +12,16 @@ use headwater_api::{Object, Status};
 use http::StatusCode;
 use http::header;
 
+use crate::admission::manage::Manager;
 use crate::answer::body::Response;
 use crate::answer::status;
+use crate::kinds::versions;
 use crate::object::{meta, metadata, tree};
-use crate::pipeline::{Call, Server};
+use crate::request::call::Call;
 use crate::request::decode;
 use crate::request::route::Resource;
+use crate::server::Server;
 use crate::verbs::encode;
-use crate::verbs::manage::Manager;
 use crate::verbs::patch::configuration;
 use crate::verbs::read;
 use crate::verbs::write::{Change, Update, check_name, check_namespace};
@@ -32,7 +34,7 @@ pub(crate) async fn get(
 ) -> Result<Response, Status> {
     let options = GetOptions::parse(&call.query)?;
     let object = read::find(server, resource, options.at).await?;
-    let seen = encode::read(server, &resource.kind, &object).await?;
+    let seen = versions::object(server.converter(), &resource.kind, &object).await?;
     Ok(encode::value(call, StatusCode::OK, &of_object(resource, &seen)?))
 }
 
@@ -66,7 +68,7 @@ pub(crate) async fn write(
     read::find(server, resource, Freshness::Latest).await?;
     let written = Update { server, call, resource, options }.run(change).await?;
     let object = written.answer.object()?;
-    let seen = encode::converted(&resource.kind, &object)?;
+    let seen = versions::converted(&resource.kind, &object)?;
     Ok(encode::value(call, StatusCode::OK, &of_object(resource, &seen)?))
 }
 

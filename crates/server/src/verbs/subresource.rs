@@ -8,8 +8,9 @@ use headwater_api::Status;
 
 use crate::answer::body::Response;
 use crate::kinds::registry::Served;
-use crate::pipeline::{Call, Server};
+use crate::request::call::Call;
 use crate::request::route::Resource;
+use crate::server::Server;
 use crate::verbs::binding;
 use crate::verbs::kubelet;
 use crate::verbs::review;

@@ -21,11 +21,12 @@ use crate::answer::body::{self, Data, Response};
 use crate::answer::status;
 use crate::front::identity::Peer;
 use crate::front::listen;
-use crate::kinds::custom::conversion;
-use crate::pipeline::{Call, Server};
+use crate::kinds::versions;
 use crate::random;
+use crate::request::call::Call;
 use crate::request::observe::Watched;
 use crate::request::route::Resource;
+use crate::server::Server;
 use crate::verbs::encode::{Frames, error_frame};
 use crate::verbs::websocket;
 
@@ -59,7 +60,7 @@ pub(crate) async fn start(
     let frames = Frames {
         kind: Arc::clone(kind),
         representation: call.representation,
-        server: server.clone(),
+        clock: Arc::clone(server.clock()),
         columns_sent: false,
     };
     let place = server.fairness().watch(&call.identity)?;
@@ -234,7 +235,7 @@ impl Streaming {
         };
         let made = tokio::select! {
             biased;
-            made = conversion::objects(&self.server, &self.frames.kind, &objects) => made,
+            made = versions::objects(self.server.converter(), &self.frames.kind, &objects) => made,
             () = self.server.draining().cancelled() => {
                 self.phase = Phase::Done;
                 return None;

@@ -24,7 +24,7 @@ use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes};
 use crate::answer::body::{self, Response};
 use crate::answer::status;
 use crate::front::identity::Peer;
-use crate::pipeline::Call;
+use crate::request::call::Call;
 use crate::verbs::watch::Streaming;
 
 /// The most a client may send in one message: there is nothing it needs to say.

@@ -4,39 +4,32 @@
 //! Promise: a write is computed from one state and stored only if that state is still the newest;
 //! otherwise it is computed again (S6.6). What is acknowledged is durable.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use headwater_api::json::{self, Value};
 use headwater_api::options::WriteOptions;
 use headwater_api::status::FieldError;
 use headwater_api::{Revision, Status, managed, status as api_status, warnings};
-use headwater_store::{Action, Error as StoreError, Guard, Key, Op, Record, Write};
+use headwater_store::{Guard, Key, Op, Record};
 use http::StatusCode;
 use jiff::Timestamp;
 
-pub(crate) mod doors;
-
 use crate::admission::claims;
+use crate::admission::doors::keep_other_half;
+use crate::admission::manage::Manager;
+use crate::admission::manage::track::{Known, LEARN_MAX, Unfinished, learn, track};
 use crate::admission::{Attempt, Origin, admit, is_released};
 use crate::answer::status;
+use crate::commit::{CommitOutcome, CompanionWrites, commit};
 use crate::kinds::custom;
-use crate::kinds::custom::conversion::{self, Forms};
 use crate::kinds::registry::Served;
+use crate::kinds::versions::{self, Forms, from_storage, to_storage};
+use crate::object::object_key;
 use crate::object::{Answer, Current, canonical, meta, metadata, stamp};
-use crate::pipeline::{Call, Server};
-use crate::random;
+use crate::random::generate_name;
+use crate::request::call::Call;
 use crate::request::decode;
-use crate::request::route::{Resource, object_key};
-use crate::verbs::manage::Manager;
-use crate::verbs::manage::track::{Known, Unfinished, changed, track};
-use doors::keep_other_half;
-
-/// How long events stay (S6.8).
-const EVENT_TTL: Duration = Duration::from_secs(3600);
-
-/// Characters of generated names (S2.4).
-const NAME_LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+use crate::request::route::Resource;
+use crate::server::Server;
 
 /// Times a generated name is tried before giving up.
 const NAME_TRIES: usize = 8;
@@ -146,7 +139,9 @@ impl Create<'_> {
             now: self.server.now(),
         };
         let (server, call, options) = (self.server, self.call, &self.options);
-        let origin = Origin { server, call, options, is_managed: self.is_managed };
+        let admission = server.admission();
+        let origin =
+            Origin { backend: server, admission, call, options, is_managed: self.is_managed };
         let mut admitted = admit(attempt, origin).await?;
         self.call.warn(warnings::on_create(kind, &stored));
         if !self.is_managed {
@@ -155,8 +150,8 @@ impl Create<'_> {
             track(self.server, &mut manager, kind, None, &mut stored, made).await?;
         }
         let name = meta(&stored, "name").to_owned();
-        let mut beside = Beside(claims::beside(self.server, kind, None, Some(&stored))?);
-        let forms = Forms::of(self.server, kind, stored).await?;
+        let mut beside = CompanionWrites(claims::beside(self.server, kind, None, Some(&stored))?);
+        let forms = Forms::of(self.server.converter(), kind, stored).await?;
         if self.options.dry_run {
             return self.dry_run(&name, forms).map(Some);
         }
@@ -169,10 +164,10 @@ impl Create<'_> {
         let key = Key::in_collection(&kind.prefix, &object_key(&self.resource.namespace, &name));
         beside.0.extend(admitted.held.take_beside());
         let write = beside.put(kind, key, Guard::Absent, forms.stored.clone());
-        match commit(self.server, write).await? {
-            Stored::At(revision) => Ok(Some(forms.answer(revision))),
-            Stored::Forestalled(actual) => Err(self.exists(&name, actual)),
-            Stored::Contended => Ok(None),
+        match commit(self.server.store(), write).await? {
+            CommitOutcome::Stored(revision) => Ok(Some(forms.answer(revision))),
+            CommitOutcome::Conflict(actual) => Err(self.exists(&name, actual)),
+            CommitOutcome::Contended => Ok(None),
         }
     }
 
@@ -189,27 +184,13 @@ impl Create<'_> {
     fn exists(&self, name: &str, actual: Option<Record>) -> Status {
         let mut status = status::already_exists(&self.resource.kind, name);
         let deleting = actual
-            .and_then(|record| Current::read(&self.resource.kind, &record).ok())
+            .and_then(|record| versions::read_stored(&self.resource.kind, &record).ok())
             .is_some_and(|current| crate::object::is_deleting(&current.value));
         if deleting {
             status.message = format!("object is being deleted: {}", status.message);
         }
         status
     }
-}
-
-/// A name that begins like this and has not been given to anything else (S2.4).
-pub(crate) fn generate_name(prefix: &str) -> String {
-    const SUFFIX: usize = 5;
-    const NAME_MAX: usize = 63;
-    let random = random::id();
-    let letters = random.as_bytes().iter().take(SUFFIX);
-    let suffix: String = letters
-        .map(|byte| char::from(NAME_LETTERS[usize::from(*byte) % NAME_LETTERS.len()]))
-        .collect();
-    let end =
-        (0..=prefix.len().min(NAME_MAX - SUFFIX)).rev().find(|at| prefix.is_char_boundary(*at));
-    format!("{}{suffix}", &prefix[..end.unwrap_or(0)])
 }
 
 /// The namespace of the path is the namespace of the object (S2.6).
@@ -249,87 +230,10 @@ pub(crate) fn check_name(name: &str, value: &mut Value) -> Result<(), Status> {
     }))
 }
 
-/// Turns the form of the request into the form that is stored.
-pub(crate) fn to_storage(kind: &Served, value: &mut Value) {
-    if kind.is_converted() {
-        headwater_api::kind::convert(value, kind, kind.storage());
-    }
-}
-
-/// Turns the form that is stored into the form of the request.
-pub(crate) fn from_storage(kind: &Served, value: &mut Value) {
-    if kind.is_converted() {
-        headwater_api::kind::convert(value, kind.storage(), kind);
-        if let Some(custom) = &kind.definition {
-            custom.schema.prune(value);
-        }
-    }
-}
-
-/// What became of a guarded write.
-pub(crate) enum Stored {
-    /// It is durable, at this revision.
-    At(Revision),
-    /// Somebody wrote first; this is there now.
-    Forestalled(Option<Record>),
-    /// What is written beside the object is not as it was: compute again.
-    Contended,
-}
-
-/// What is written together with an object, or not at all.
-#[derive(Default)]
-pub(crate) struct Beside(pub(crate) Vec<Op>);
-
-impl Beside {
-    fn put(self, kind: &Served, key: Key, guard: Guard, value: Bytes) -> Write {
-        let ttl = kind.traits.expires.then_some(EVENT_TTL);
-        self.and(Op { key, guard, action: Action::Put { value, ttl } })
-    }
-
-    /// Removes an object if it is still at this revision.
-    pub(crate) fn remove(self, key: Key, at: Revision) -> Write {
-        self.and(Op { key, guard: Guard::At(at), action: Action::Delete })
-    }
-
-    /// The object comes last: its revision is the last of the write.
-    fn and(mut self, op: Op) -> Write {
-        self.0.push(op);
-        Write { ops: self.0 }
-    }
-}
-
-/// Stores an object if the guard holds.
-pub(crate) async fn put(
-    server: &Server,
-    kind: &Served,
-    key: Key,
-    guard: Guard,
-    value: Bytes,
-) -> Result<Stored, Status> {
-    commit(server, Beside::default().put(kind, key, guard, value)).await
-}
-
-/// Removes an object if it is still at this revision.
-pub(crate) async fn remove(server: &Server, key: Key, at: Revision) -> Result<Stored, Status> {
-    commit(server, Beside::default().remove(key, at)).await
-}
-
-/// Writes an object, which is the last of the operations.
-pub(crate) async fn commit(server: &Server, write: Write) -> Result<Stored, Status> {
-    let object = write.ops.last().map(|op| op.key.clone());
-    match server.cache().store().commit(write).await {
-        Ok(committed) => Ok(Stored::At(committed.last)),
-        Err(StoreError::Conflict { key, actual }) if Some(&key) == object.as_ref() => {
-            Ok(Stored::Forestalled(actual))
-        }
-        Err(StoreError::Conflict { .. }) => Ok(Stored::Contended),
-        Err(error) => Err(status::from_store(&error)),
-    }
-}
-
 /// Whether a write may have to be computed again although nobody touched the object.
 fn depends_on_others(server: &Server, resource: &Resource) -> bool {
-    claims::is_service(&resource.kind) || server.quotas().limit(server, &resource.namespace)
+    claims::is_service(&resource.kind)
+        || server.admission().quotas.limit(server, &resource.namespace)
 }
 
 /// What an update makes of the present state; called again if the state has changed meanwhile.
@@ -355,6 +259,25 @@ pub(crate) trait Change: Send {
     fn is_managed(&self) -> bool {
         false
     }
+}
+
+/// Asks the change until it is made: it may want to know other versions of objects first.
+pub(crate) async fn changed(
+    server: &Server,
+    kind: &Served,
+    change: &mut impl Change,
+    current: &Value,
+) -> Result<Value, Status> {
+    for _ in 0..LEARN_MAX {
+        match change.attempt(current) {
+            Ok(new) => return Ok(new),
+            Err(Unfinished::Refused(status)) => return Err(status),
+            Err(Unfinished::Unconverted { object, to }) => {
+                change.learn(learn(server, kind, *object, to).await?);
+            }
+        }
+    }
+    Err(status::internal("managed fields are in too many versions"))
 }
 
 /// PUT: the present state is replaced.
@@ -451,7 +374,8 @@ impl Update<'_> {
 
     /// The present state in the form that it is changed in.
     async fn seen(&self, mut current: Current) -> Result<Current, Status> {
-        current.value = conversion::tree(self.server, &self.resource.kind, current.value).await?;
+        current.value =
+            versions::tree(self.server.converter(), &self.resource.kind, current.value).await?;
         Ok(current)
     }
 
@@ -526,7 +450,8 @@ impl Update<'_> {
             now: self.server.now(),
         };
         let (server, call, options) = (self.server, self.call, &self.options);
-        let origin = Origin { server, call, options, is_managed };
+        let admission = server.admission();
+        let origin = Origin { backend: server, admission, call, options, is_managed };
         let mut admitted = admit(attempt, origin).await?;
         if self.resource.subresource.is_empty() {
             self.call.warn(warnings::on_update(kind, &new, old));
@@ -562,25 +487,26 @@ impl Update<'_> {
         let key = Key::in_collection(&kind.prefix, &self.resource.key());
         let released = is_released(kind, &new);
         let left = (!released).then_some(&new);
-        let mut beside = Beside(claims::beside(self.server, kind, Some(&current.value), left)?);
+        let mut beside =
+            CompanionWrites(claims::beside(self.server, kind, Some(&current.value), left)?);
         beside.0.extend(counted);
-        let forms = Forms::of(self.server, kind, new).await?;
+        let forms = Forms::of(self.server.converter(), kind, new).await?;
         let write = match released {
             true => beside.remove(key, current.revision),
             false => beside.put(kind, key, Guard::At(current.revision), forms.stored.clone()),
         };
-        match commit(self.server, write).await? {
-            Stored::At(revision) => {
+        match commit(self.server.store(), write).await? {
+            CommitOutcome::Stored(revision) => {
                 // A deleted object is answered as it was submitted, at its old version (S2.43).
                 let revision = if released { current.revision } else { revision };
                 Ok(Some(self.done(forms.answer(revision))))
             }
-            Stored::Forestalled(actual) => {
+            CommitOutcome::Conflict(actual) => {
                 let Some(record) = actual else { return Ok(Some(Tried::Again(None))) };
-                let current = self.seen(Current::read(kind, &record)?).await?;
+                let current = self.seen(versions::read_stored(kind, &record)?).await?;
                 Ok(Some(Tried::Again(Some(current))))
             }
-            Stored::Contended => Ok(None),
+            CommitOutcome::Contended => Ok(None),
         }
     }
 
@@ -591,7 +517,7 @@ impl Update<'_> {
         let (cache, is_custom) = (self.server.cache(), kind.custom);
         let resource = is_custom.then(|| cache.resource(&kind.prefix));
         resource.is_some_and(|resource| {
-            let of_another_version = |object| conversion::is_stale(kind, object);
+            let of_another_version = |object| versions::is_stale(kind, object);
             resource.is_stale(&key)
                 || cache.snapshot(&resource).get(&key).is_some_and(|o| of_another_version(o))
         })

@@ -8,15 +8,15 @@ use headwater_api::cel::{Known, Program, Shape};
 use headwater_api::json::{Value, json};
 
 use super::names::Names;
+use crate::backend::Backend;
 use crate::kinds::openapi;
 use crate::kinds::registry::{Registry, Served};
-use crate::pipeline::Server;
 
 /// How many kinds of one rule are looked at (Kubernetes' limit).
 const KINDS_MAX: usize = 10;
 
 /// Writes the status of a validating policy whose spec is new.
-pub(crate) fn settle(server: &Server, kind: &Served, new: &mut Value, old: Option<&Value>) {
+pub(crate) fn settle(backend: &Backend, kind: &Served, new: &mut Value, old: Option<&Value>) {
     let is_policy = kind.group == "admissionregistration.k8s.io"
         && *kind.plural == *"validatingadmissionpolicies";
     let generation = |policy: &Value| policy["metadata"]["generation"].as_i64().unwrap_or(0);
@@ -25,7 +25,7 @@ pub(crate) fn settle(server: &Server, kind: &Served, new: &mut Value, old: Optio
         return;
     }
     let mut checking = json!({});
-    let warnings = warnings(server, &new["spec"]);
+    let warnings = warnings(backend, &new["spec"]);
     if !warnings.is_empty() {
         checking["expressionWarnings"] = warnings.into();
     }
@@ -37,11 +37,11 @@ pub(crate) fn settle(server: &Server, kind: &Served, new: &mut Value, old: Optio
 }
 
 /// What is odd about each expression, for each kind.
-fn warnings(server: &Server, spec: &Value) -> Vec<Value> {
-    let registry = server.registry();
+fn warnings(backend: &Backend, spec: &Value) -> Vec<Value> {
+    let registry = backend.registry();
     let kinds: Vec<(String, Shape)> = kinds(&registry, spec)
         .into_iter()
-        .filter_map(|row| Some((shown(row), shape(server, row)?)))
+        .filter_map(|row| Some((shown(row), shape(backend, row)?)))
         .collect();
     let params = &spec["paramKind"];
     let params = params.is_object().then(|| {
@@ -49,7 +49,7 @@ fn warnings(server: &Server, spec: &Value) -> Vec<Value> {
         let (group, version) = version.split_once('/').unwrap_or(("", version));
         let kind = params["kind"].as_str().unwrap_or_default();
         let row = registry.find_kind(group, version, kind);
-        row.and_then(|row| shape(server, row)).unwrap_or(Shape::Dyn)
+        row.and_then(|row| shape(backend, row)).unwrap_or(Shape::Dyn)
     });
     let mut found = Vec::new();
     let mut check = |text: &Value, at: String| {
@@ -83,9 +83,11 @@ fn shown(row: &Served) -> String {
     format!("{}/{}, Kind={}", row.group, row.version, row.kind.kind)
 }
 
-fn shape(server: &Server, row: &Served) -> Option<Shape> {
+fn shape(backend: &Backend, row: &Served) -> Option<Shape> {
     match row.kind.custom {
-        true => openapi::definition(server, row).map(|schema| Shape::of_custom_kind(&schema)),
+        true => {
+            openapi::definition(backend.cache(), row).map(|schema| Shape::of_custom_kind(&schema))
+        }
         false => Shape::of_kind(&row.kind),
     }
 }

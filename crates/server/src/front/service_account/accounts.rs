@@ -11,8 +11,8 @@ use jiff::Timestamp;
 use super::claims::{Bound, Claims, Reference};
 use super::{ISSUER, Issuer, Refused};
 use crate::front::identity::Identity;
+use crate::object::object_key;
 use crate::object::{meta, tree};
-use crate::request::route::object_key;
 
 /// How long a token stays valid after the deletion of a bound object was due: clocks differ.
 const DELETED_LEEWAY_SECONDS: i64 = 60;

@@ -7,14 +7,12 @@ use ring::signature::KeyPair;
 
 use super::{ALGORITHM, ISSUER, Issuer, encoded};
 use crate::answer::body::{self, Response};
-use crate::pipeline::Server;
 
 /// The path of the key set.
 const KEYS: &str = "/openid/v1/jwks";
 
 /// Serves the two paths of the issuer; `None` for any other path.
-pub(crate) fn path(server: &Server, words: &[&str]) -> Option<Response> {
-    let issuer = &server.service_accounts().issuer;
+pub(crate) fn path(issuer: &Issuer, words: &[&str]) -> Option<Response> {
     let (content_type, document) = match words {
         [".well-known", "openid-configuration"] => ("application/json", configuration()),
         ["openid", "v1", "jwks"] => ("application/jwk-set+json", issuer.keys()),

@@ -17,11 +17,11 @@ use headwater_cache::Shape;
 use headwater_store::key;
 
 use super::Custom;
-use super::conversion::Conversion;
 use super::definition::{Definition, SelectableField, Version};
-use super::form::{Renaming, Stored};
 use super::gate::Gate;
 use crate::kinds::registry::Served;
+use crate::kinds::versions::form::{Renaming, Stored};
+use crate::kinds::versions::webhook::Conversion;
 
 /// Verbs, in the order in which discovery shows those of custom kinds (S1.22).
 const VERBS: [&str; 8] =

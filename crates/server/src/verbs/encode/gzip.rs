@@ -7,14 +7,14 @@
 //! Promise: a block is used again for exactly the objects it was made of, and what is kept has a
 //! bound.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use flate2::{Compress, Compression, Crc, FlushCompress};
 use headwater_api::Object;
 
 use super::Chunks;
+use crate::answer::blocks::{Block, Blocks};
 
 /// Bytes of a run before it may end, and at which it does: long enough that beginning anew costs
 /// little, short enough that compressing one does not hold up others.
@@ -22,84 +22,11 @@ const RUN_MIN: usize = 64 * 1024;
 const RUN_MAX: usize = 192 * 1024;
 /// Compressed bytes that are handed out at once, about.
 const CHUNK: usize = 16 * 1024;
-/// What is kept of blocks that were made.
-const KEPT_MAX: usize = 32 << 20;
 
 /// deflate, no name, no time, unknown system.
 const HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 4, 0xff];
 /// The last block, which is empty.
 const LAST_BLOCK: [u8; 2] = [3, 0];
-
-/// A run of objects, compressed.
-struct Block {
-    /// What it was made of. Weak, so that it holds no object that everybody else has forgotten; and
-    /// a place in memory is not given to another object as long as one of these points to it.
-    objects: Box<[Weak<Object>]>,
-    bytes: Bytes,
-    crc: Crc,
-}
-
-impl Block {
-    fn is_of(&self, objects: &[Arc<Object>]) -> bool {
-        self.objects.len() == objects.len()
-            && self.objects.iter().zip(objects).all(|(had, has)| had.as_ptr() == Arc::as_ptr(has))
-    }
-
-    /// About what it takes.
-    fn size(&self) -> usize {
-        size_of::<Block>() + self.bytes.len() + self.objects.len() * size_of::<Weak<Object>>()
-    }
-}
-
-/// Blocks that were made, for lists to come.
-#[derive(Default)]
-pub(crate) struct Blocks(Mutex<Generations>);
-
-/// By the place of their first object and whether the list begins with it. When the young are too
-/// many, those that nobody asked for since that happened last are forgotten.
-#[derive(Default)]
-struct Generations {
-    young: HashMap<Place, Arc<Block>>,
-    old: HashMap<Place, Arc<Block>>,
-    young_bytes: usize,
-}
-
-type Place = (usize, bool);
-
-fn place(objects: &[Arc<Object>], is_first: bool) -> Place {
-    (objects.first().map_or(0, |first| Arc::as_ptr(first).addr()), is_first)
-}
-
-impl Blocks {
-    fn find(&self, objects: &[Arc<Object>], is_first: bool) -> Option<Arc<Block>> {
-        let place = place(objects, is_first);
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(block) = kept.young.get(&place) {
-            return block.is_of(objects).then(|| block.clone());
-        }
-        let block = kept.old.remove(&place).filter(|block| block.is_of(objects))?;
-        kept.keep(place, block.clone());
-        Some(block)
-    }
-
-    fn keep(&self, objects: &[Arc<Object>], is_first: bool, block: Arc<Block>) {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.keep(place(objects, is_first), block);
-    }
-}
-
-impl Generations {
-    fn keep(&mut self, place: Place, block: Arc<Block>) {
-        if self.young_bytes + block.size() > KEPT_MAX / 2 {
-            self.old = std::mem::take(&mut self.young);
-            self.young_bytes = 0;
-        }
-        self.young_bytes += block.size();
-        if let Some(replaced) = self.young.insert(place, block) {
-            self.young_bytes -= replaced.size();
-        }
-    }
-}
 
 /// The body of a list, compressed.
 pub(super) struct Gzipped {
@@ -251,50 +178,7 @@ impl Iterator for Gzipped {
 
 #[cfg(test)]
 mod tests {
-    use headwater_api::{EventType, Revision};
-
     use super::*;
-
-    fn objects(revisions: std::ops::Range<u64>) -> Vec<Arc<Object>> {
-        let stored = br#"{"metadata":{"name":"a"}}"#;
-        revisions
-            .map(|revision| {
-                let made = Object::decode(stored, Revision(revision), EventType::Added, &[]);
-                Arc::new(made.unwrap())
-            })
-            .collect()
-    }
-
-    fn block(objects: &[Arc<Object>], size: usize) -> Arc<Block> {
-        let objects = objects.iter().map(Arc::downgrade).collect();
-        Arc::new(Block { objects, bytes: vec![0; size].into(), crc: Crc::new() })
-    }
-
-    #[test]
-    fn a_block_is_found_for_its_own_objects_only() {
-        let blocks = Blocks::default();
-        let (mut run, other) = (objects(1..4), objects(1..4));
-        blocks.keep(&run, false, block(&run, 10));
-        assert!(blocks.find(&run, false).is_some());
-        assert!(blocks.find(&run, true).is_none(), "the first of a list has no comma");
-        assert!(blocks.find(&run[..2], false).is_none());
-        assert!(blocks.find(&other, false).is_none(), "equal is not the same");
-        run[2] = other[2].clone();
-        assert!(blocks.find(&run, false).is_none());
-    }
-
-    #[test]
-    fn what_nobody_asks_for_is_forgotten_and_nothing_is_kept_beyond_the_bound() {
-        let blocks = Blocks::default();
-        let runs: Vec<_> = (0..100).map(|at| objects(at..at + 2)).collect();
-        for run in &runs {
-            blocks.keep(run, false, block(run, 1 << 20));
-            assert!(blocks.find(&runs[0], false).is_some());
-        }
-        let found: Vec<bool> = runs.iter().map(|run| blocks.find(run, false).is_some()).collect();
-        assert!(found[0] && found[99] && !found[1]);
-        assert!(found.iter().filter(|found| **found).count() <= KEPT_MAX >> 20);
-    }
 
     #[test]
     fn a_text_of_any_kind_is_compressed_to_its_end() {

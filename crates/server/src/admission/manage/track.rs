@@ -6,13 +6,12 @@
 use headwater_api::json::Value;
 use headwater_api::{Status, managed};
 
-use super::Manager;
-use crate::admission::Untouched;
+use super::{Manager, Untouched};
 use crate::answer::status;
+use crate::backend::Backend;
 use crate::kinds::registry::Served;
+use crate::kinds::versions::from_storage;
 use crate::object::metadata;
-use crate::pipeline::Server;
-use crate::verbs::write::{Change, from_storage};
 
 /// An object, and how it looks in another version.
 pub(crate) struct Known {
@@ -44,33 +43,14 @@ impl From<managed::Error> for Unfinished {
     }
 }
 
-/// Asks the change until it is made: it may want to know other versions of objects first.
-pub(crate) async fn changed(
-    server: &Server,
-    kind: &Served,
-    change: &mut impl Change,
-    current: &Value,
-) -> Result<Value, Status> {
-    for _ in 0..LEARN_MAX {
-        match change.attempt(current) {
-            Ok(new) => return Ok(new),
-            Err(Unfinished::Refused(status)) => return Err(status),
-            Err(Unfinished::Unconverted { object, to }) => {
-                change.learn(learn(server, kind, *object, to).await?);
-            }
-        }
-    }
-    Err(status::internal("managed fields are in too many versions"))
-}
-
 /// Objects that a webhook is asked about for the sake of one write's managers, at most.
-const LEARN_MAX: usize = 32;
+pub(crate) const LEARN_MAX: usize = 32;
 
 /// Brings `managedFields` up to date: they speak of the form of the request, and of what the
 /// client `made` where the server, webhooks and policies added to it. What those set is nobody's, as
 /// in Kubernetes.
 pub(crate) async fn track(
-    server: &Server,
+    backend: &Backend,
     manager: &mut Manager<'_>,
     kind: &Served,
     old: Option<&Value>,
@@ -78,10 +58,10 @@ pub(crate) async fn track(
     made: Option<Untouched>,
 ) -> Result<(), Status> {
     let entries = match made {
-        None => return track_all(server, manager, kind, old, new).await,
+        None => return track_all(backend, manager, kind, old, new).await,
         Some(Untouched::Entries(entries)) => entries,
         Some(Untouched::Object(mut made)) => {
-            track_all(server, manager, kind, old, &mut made).await?;
+            track_all(backend, manager, kind, old, &mut made).await?;
             managed::take(&mut made)
         }
     };
@@ -94,7 +74,7 @@ pub(crate) async fn track(
 
 /// The same, of the whole object.
 async fn track_all(
-    server: &Server,
+    backend: &Backend,
     manager: &mut Manager<'_>,
     kind: &Served,
     old: Option<&Value>,
@@ -107,7 +87,7 @@ async fn track_all(
         let mut tracked = new.clone();
         match manager.track(old, &mut tracked) {
             Err(managed::Error::Unconverted { object, to }) => {
-                manager.learn(learn(server, kind, *object, to).await?);
+                manager.learn(learn(backend, kind, *object, to).await?);
             }
             done => {
                 *new = tracked;
@@ -119,9 +99,14 @@ async fn track_all(
 }
 
 /// Finds out how an object looks in another version.
-async fn learn(server: &Server, kind: &Served, object: Value, to: String) -> Result<Known, Status> {
+pub(crate) async fn learn(
+    backend: &Backend,
+    kind: &Served,
+    object: Value,
+    to: String,
+) -> Result<Known, Status> {
     let conversion = kind.conversion().ok_or_else(|| status::internal("there is no webhook"))?;
-    let made = conversion.tree(server, &to, object.clone()).await?;
+    let made = conversion.tree(backend.converter(), &to, object.clone()).await?;
     Ok(Known { object, to, made })
 }
 

@@ -15,10 +15,11 @@ use http::header::{self, HeaderValue};
 use crate::answer::body::{self, Response};
 use crate::answer::status;
 use crate::front::service_account;
-use crate::kinds::openapi;
 use crate::kinds::registry::{Registry, Served};
-use crate::pipeline::{Call, Server};
+use crate::request::call::Call;
+use crate::server::Server;
 use crate::verbs::encode;
+use crate::verbs::openapi;
 
 /// Answers a path that is no resource.
 pub(crate) async fn path(
@@ -47,7 +48,8 @@ pub(crate) async fn path(
         }
         ["api" | "apis", ..] if is_known(&registry, &words) => Err(status::method_not_allowed()),
         [".well-known" | "openid", ..] if is_read => {
-            Ok(service_account::path(server, &words).unwrap_or_else(body::page_not_found))
+            Ok(service_account::path(&server.service_accounts().issuer, &words)
+                .unwrap_or_else(body::page_not_found))
         }
         ["openapi", rest @ ..] if is_read => openapi::path(server, call, rest),
         ["debug", "headwater", "compact"] if call.method == http::Method::POST => {

@@ -11,10 +11,18 @@ use http::header;
 
 pub(crate) mod track;
 
+use crate::backend::Backend;
 use crate::kinds::custom::Custom;
 use crate::kinds::registry::Served;
-use crate::pipeline::{Call, Server};
+use crate::request::call::Call;
 use track::{Known, track_alike};
+
+/// An object before anybody added to it: who wrote what is told by this.
+pub(crate) enum Untouched {
+    Object(Value),
+    /// Nothing but who manages what in it, which could be told at once.
+    Entries(Option<Value>),
+}
 
 /// One write as field management sees it.
 pub(crate) struct Manager<'a> {
@@ -31,7 +39,7 @@ pub(crate) struct Manager<'a> {
 impl<'a> Manager<'a> {
     /// Who writes objects of `kind`, in the form of `kind`.
     pub(crate) fn new(
-        server: &Server,
+        backend: &Backend,
         call: &Call,
         kind: &'a Served,
         subresource: &'a str,
@@ -43,7 +51,7 @@ impl<'a> Manager<'a> {
             subresource,
             kind,
             api_version: kind.api_version(),
-            now: server.now(),
+            now: backend.now(),
             force: options.force,
             known: Vec::new(),
         }

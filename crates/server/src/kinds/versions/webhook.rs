@@ -9,17 +9,15 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures::{FutureExt, StreamExt};
 use headwater_api::json::Value;
-use headwater_api::{Object, Revision, Status};
+use headwater_api::{Object, Status};
 
+use super::Converter;
 use super::form::Stored;
 use crate::answer::status;
-use crate::kinds::registry::Served;
-use crate::object::{Answer, canonical, packed_tree, wire};
+use crate::object::{canonical, packed_tree, wire};
 use crate::outgoing::Place;
-use crate::pipeline::Server;
 use crate::random;
 
 mod made;
@@ -55,7 +53,7 @@ pub(crate) struct Conversion {
 
 impl Conversion {
     /// Reads `spec.conversion` of a definition. `None` is the strategy that needs no webhook.
-    pub(super) fn read(definition: &Value, form: &Arc<Stored>) -> Option<Arc<Conversion>> {
+    pub(crate) fn read(definition: &Value, form: &Arc<Stored>) -> Option<Arc<Conversion>> {
         let spec = &definition["spec"];
         if spec["conversion"]["strategy"] != "Webhook" {
             return None;
@@ -81,7 +79,7 @@ impl Conversion {
     /// Asks about objects and makes of the answer what the schema of the version leaves.
     async fn ask(
         &self,
-        server: &Server,
+        converter: &Converter,
         to: &str,
         originals: &[Value],
     ) -> Result<Vec<Value>, Status> {
@@ -96,11 +94,11 @@ impl Conversion {
             return Err(status::unknown(format!("{why}: {from}")));
         }
         let begun = tokio::time::Instant::now();
-        let answered = self.call(server, to, originals).await;
+        let answered = self.call(converter, to, originals).await;
         let trouble = answered.as_ref().err().map_or("", |failure| failure.trouble.label());
         let versions = [from, to].map(|version| version.rsplit('/').next().unwrap_or_default());
         let took = begun.elapsed();
-        server.metrics().conversions.called(&self.name, versions, trouble, took);
+        converter.metrics.conversions.called(&self.name, versions, trouble, took);
         match answered {
             Ok(mut made) => {
                 made.iter_mut().for_each(|object| drop(schema.prune(object)));
@@ -117,7 +115,7 @@ impl Conversion {
 
     async fn call(
         &self,
-        server: &Server,
+        converter: &Converter,
         to: &str,
         originals: &[Value],
     ) -> Result<Vec<Value>, Failure> {
@@ -126,34 +124,33 @@ impl Conversion {
         let question = Question { uid: &uid, review: self.review, to, kind: &self.kind };
         let objects: Vec<Vec<u8>> = originals.iter().map(canonical).collect();
         let body = question.text(&objects);
-        let caller = server.extensions().caller();
-        let answered = caller.post(server.cache(), place, body, TIMEOUT).await;
+        let answered = converter.post(place, body, TIMEOUT).await;
         question.read(answered.map_err(|why| Failure::call(&why))?, originals)
     }
 
     /// A tree in another version.
     pub(crate) async fn tree(
         &self,
-        server: &Server,
+        converter: &Converter,
         to: &str,
         value: Value,
     ) -> Result<Value, Status> {
-        let mut made = Box::pin(self.ask(server, to, &[value])).await?;
+        let mut made = Box::pin(self.ask(converter, to, &[value])).await?;
         made.pop().ok_or_else(|| status::internal("a conversion made nothing"))
     }
 
     /// Makes a call that others may join, about objects of the cache.
     fn begin(
         self: &Arc<Self>,
-        server: &Server,
+        converter: &Converter,
         to: &Arc<str>,
         objects: Vec<Arc<Object>>,
     ) -> Calling {
-        let (conversion, server, to) = (Arc::clone(self), server.clone(), Arc::clone(to));
+        let (conversion, converter, to) = (Arc::clone(self), converter.clone(), Arc::clone(to));
         let call = async move {
             let originals = objects.iter().map(|object| packed_tree(object.as_slice()));
             let originals = originals.collect::<Result<Vec<Value>, Status>>()?;
-            let made = conversion.ask(&server, &to, &originals).await?;
+            let made = conversion.ask(&converter, &to, &originals).await?;
             let made = made
                 .iter()
                 .zip(&objects)
@@ -168,10 +165,31 @@ impl Conversion {
         call.boxed().shared()
     }
 
+    /// Converts the objects at these places, and puts them there.
+    pub(super) async fn convert(
+        self: &Arc<Self>,
+        converter: &Converter,
+        to: &Arc<str>,
+        objects: &[Arc<Object>],
+        wanted: Vec<usize>,
+        seen: &mut [Arc<Object>],
+    ) -> Result<(), Status> {
+        let joined = self.join(converter, to, objects, wanted, seen);
+        let calls = joined.into_iter().map(|joined| async { (joined.call.await, joined.places) });
+        let mut calls = futures::stream::iter(calls).buffered(CALLS_MAX);
+        while let Some((made, places)) = calls.next().await {
+            let made = made?;
+            for (at, index) in places {
+                seen[at] = Arc::clone(&made[index]);
+            }
+        }
+        Ok(())
+    }
+
     /// Finds what was converted, joins what is being converted, and begins with the rest.
     fn join(
         self: &Arc<Self>,
-        server: &Server,
+        converter: &Converter,
         to: &Arc<str>,
         objects: &[Arc<Object>],
         wanted: Vec<usize>,
@@ -196,7 +214,7 @@ impl Conversion {
             let asked: Vec<Arc<Object>> =
                 batch.iter().map(|at| Arc::clone(&objects[*at])).collect();
             let keys = asked.iter().map(|object| Key::of(object, to)).collect();
-            let call = self.begin(server, to, asked);
+            let call = self.begin(converter, to, asked);
             known.begin(keys, &call);
             let places = batch.iter().enumerate().map(|(index, at)| (*at, index)).collect();
             joined.push(Joined { call, places });
@@ -228,78 +246,9 @@ fn batches<'a>(objects: &[Arc<Object>], mut wanted: &'a [usize]) -> Vec<&'a [usi
     batches
 }
 
-/// Whether an object is of the version of this row, which stands at the beginning of its bytes.
-fn is_of(row: &Served, object: &Object) -> bool {
-    let head = row.definition.as_ref().map_or(&[][..], |custom| &custom.head);
-    object.as_slice().starts_with(head)
-}
-
-/// Whether an object is kept in another version than it would be stored in now, because only a
-/// webhook can change that.
-pub(crate) fn is_stale(row: &Served, object: &Object) -> bool {
-    row.conversion().is_some() && !is_of(row.storage_row(), object)
-}
-
-/// Objects of the cache in the version of a row with a webhook.
-pub(crate) async fn objects(
-    server: &Server,
-    row: &Served,
-    objects: &[Arc<Object>],
-) -> Result<Vec<Arc<Object>>, Status> {
-    let mut seen = objects.to_vec();
-    let wanted: Vec<usize> = (0..seen.len()).filter(|at| !is_of(row, &seen[*at])).collect();
-    let Some(conversion) = row.conversion().filter(|_| !wanted.is_empty()) else {
-        return Ok(seen);
-    };
-    let to: Arc<str> = row.api_version().into();
-    let joined = conversion.join(server, &to, objects, wanted, &mut seen);
-    let calls = joined.into_iter().map(|joined| async { (joined.call.await, joined.places) });
-    let mut calls = futures::stream::iter(calls).buffered(CALLS_MAX);
-    while let Some((made, places)) = calls.next().await {
-        let made = made?;
-        for (at, index) in places {
-            seen[at] = Arc::clone(&made[index]);
-        }
-    }
-    Ok(seen)
-}
-
-/// A tree in the version of a row; what is in it already, or needs no webhook, stays as it is.
-pub(crate) async fn tree(server: &Server, row: &Served, value: Value) -> Result<Value, Status> {
-    let to = row.api_version();
-    match row.conversion().filter(|_| value["apiVersion"] != to.as_str()) {
-        Some(conversion) => conversion.tree(server, &to, value).await,
-        None => Ok(value),
-    }
-}
-
-/// An object as it is stored, and as it is answered where only a webhook can make that of it.
-pub(crate) struct Forms {
-    pub(crate) stored: Bytes,
-    shown: Option<Bytes>,
-}
-
-impl Forms {
-    /// Makes both before anything is stored: what cannot be answered is not written.
-    pub(crate) async fn of(server: &Server, row: &Served, value: Value) -> Result<Forms, Status> {
-        let stored = tree(server, row.storage_row(), value).await?;
-        let bytes = canonical(&stored).into();
-        let shown = match row.conversion().filter(|_| row.stored.is_some()) {
-            Some(_) => Some(canonical(&tree(server, row, stored).await?).into()),
-            None => None,
-        };
-        Ok(Forms { stored: bytes, shown })
-    }
-
-    /// The answer to a write that was given this revision.
-    pub(crate) fn answer(self, revision: Revision) -> Answer {
-        Answer { stored: self.shown.unwrap_or(self.stored), revision }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use headwater_api::EventType;
+    use headwater_api::{EventType, Revision};
 
     use super::*;
 

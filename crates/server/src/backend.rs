@@ -1,0 +1,90 @@
+//! What requests are served from: the store, the cache, the kinds, the clock.
+//!
+//! Every handler and every admission step works on a [`Backend`]; it knows nothing of requests.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use headwater_api::Clock;
+use headwater_cache::Cache;
+use headwater_store::Store;
+use jiff::Timestamp;
+
+use crate::kinds::registry::Registry;
+use crate::kinds::versions::Converter;
+use crate::outgoing::Caller;
+use crate::system::metrics::Metrics;
+
+/// What requests are served from.
+pub struct Backend {
+    store: Arc<dyn Store>,
+    cache: Cache,
+    registry: ArcSwap<Registry>,
+    clock: Arc<dyn Clock>,
+    metrics: Metrics,
+    converter: Converter,
+}
+
+impl Backend {
+    /// Serves these kinds until others are set.
+    pub(crate) fn new(
+        cache: Cache,
+        registry: Registry,
+        clock: Arc<dyn Clock>,
+        metrics: Metrics,
+        caller: Caller,
+    ) -> Backend {
+        let converter =
+            Converter { cache: cache.clone(), metrics: metrics.clone(), caller: Arc::new(caller) };
+        Backend {
+            store: Arc::clone(cache.store()),
+            cache,
+            registry: ArcSwap::from_pointee(registry),
+            clock,
+            metrics,
+            converter,
+        }
+    }
+
+    /// The store that writes go to.
+    pub fn store(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    /// The cache that reads come from.
+    pub fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
+    /// The kinds of this moment.
+    pub fn registry(&self) -> Arc<Registry> {
+        self.registry.load_full()
+    }
+
+    pub(crate) fn replace_registry(&self, registry: Registry) {
+        self.registry.store(Arc::new(registry));
+    }
+
+    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// Where requests are counted.
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// Converts objects between versions.
+    pub(crate) fn converter(&self) -> &Converter {
+        &self.converter
+    }
+
+    /// Calls webhooks.
+    pub(crate) fn caller(&self) -> &Caller {
+        &self.converter.caller
+    }
+}

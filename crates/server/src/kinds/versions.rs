@@ -1,0 +1,179 @@
+//! Conversion of objects between the versions of their kind: all of it starts here.
+//!
+//! River: cache → **versions** → encode; admission → **versions** → store. Built-in kinds and custom
+//! kinds without a webhook are converted in place; a custom kind may name a webhook ([`webhook`]).
+//! [`form`] brings stored custom objects into the version and schema of today.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use headwater_api::json::Value;
+use headwater_api::{Object, Revision, Status};
+use headwater_cache::Cache;
+use headwater_store::Record;
+
+use crate::kinds::registry::Served;
+use crate::object::{Answer, Current, canonical, packed_tree, stamp, wire};
+use crate::outgoing::{Caller, Place};
+use crate::system::metrics::Metrics;
+
+pub(crate) mod form;
+pub(crate) mod webhook;
+
+/// What conversion by webhook needs of the server. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Converter {
+    pub(crate) cache: Cache,
+    pub(crate) metrics: Metrics,
+    pub(crate) caller: Arc<Caller>,
+}
+
+impl Converter {
+    /// Sends a review to a webhook, and returns what it answers.
+    async fn post(&self, place: &Place, body: Vec<u8>, timeout: Duration) -> Result<Value, String> {
+        self.caller.post(&self.cache, place, body, timeout).await
+    }
+}
+
+/// Turns the form of the request into the form that is stored.
+pub(crate) fn to_storage(kind: &Served, value: &mut Value) {
+    if kind.is_converted() {
+        headwater_api::kind::convert(value, kind, kind.storage());
+    }
+}
+
+/// Turns the form that is stored into the form of the request.
+pub(crate) fn from_storage(kind: &Served, value: &mut Value) {
+    if kind.is_converted() {
+        headwater_api::kind::convert(value, kind.storage(), kind);
+        if let Some(custom) = &kind.definition {
+            custom.schema.prune(value);
+        }
+    }
+}
+
+/// One version of an object as the store has it, in the form that objects of this kind are read in.
+pub(crate) fn read_stored(kind: &Served, record: &Record) -> Result<Current, Status> {
+    let mut value = packed_tree(&record.value)?;
+    if let Some(custom) = &kind.definition {
+        custom.form.settle(&mut value);
+    }
+    stamp(&mut value, record.revision);
+    Ok(Current { value, revision: record.revision })
+}
+
+/// An object in the form of the request: the stored one, or one made from it.
+pub(crate) enum ConvertedObject<'a> {
+    Stored(&'a Object),
+    Made(Arc<Object>),
+}
+
+impl std::ops::Deref for ConvertedObject<'_> {
+    type Target = Object;
+
+    fn deref(&self) -> &Object {
+        match self {
+            ConvertedObject::Stored(object) => object,
+            ConvertedObject::Made(object) => object,
+        }
+    }
+}
+
+/// An object of the cache in the form of the request.
+pub(crate) async fn object<'a>(
+    converter: &Converter,
+    kind: &Served,
+    object: &'a Arc<Object>,
+) -> Result<ConvertedObject<'a>, Status> {
+    if kind.conversion().is_none() {
+        return converted(kind, object);
+    }
+    let mut made = objects(converter, kind, std::slice::from_ref(object)).await?;
+    Ok(made.pop().map_or(ConvertedObject::Stored(object), ConvertedObject::Made))
+}
+
+/// An object in the form of the request, if it is not one that a webhook made.
+pub(crate) fn converted<'a>(
+    kind: &Served,
+    object: &'a Object,
+) -> Result<ConvertedObject<'a>, Status> {
+    if !kind.is_converted() {
+        return Ok(ConvertedObject::Stored(object));
+    }
+    if let Some(bytes) = form::respelled(kind, object) {
+        return Ok(ConvertedObject::Made(Arc::new(wire(&bytes, object.revision())?)));
+    }
+    let mut value = packed_tree(object.as_slice())?;
+    from_storage(kind, &mut value);
+    Ok(ConvertedObject::Made(Arc::new(wire(&canonical(&value), object.revision())?)))
+}
+
+/// Whether an object is of the version of this row, which stands at the beginning of its bytes.
+fn is_of(row: &Served, object: &Object) -> bool {
+    let head = row.definition.as_ref().map_or(&[][..], |custom| &custom.head);
+    object.as_slice().starts_with(head)
+}
+
+/// Whether an object is kept in another version than it would be stored in now, because only a
+/// webhook can change that.
+pub(crate) fn is_stale(row: &Served, object: &Object) -> bool {
+    row.conversion().is_some() && !is_of(row.storage_row(), object)
+}
+
+/// Objects of the cache in the version of a row with a webhook.
+pub(crate) async fn objects(
+    converter: &Converter,
+    row: &Served,
+    objects: &[Arc<Object>],
+) -> Result<Vec<Arc<Object>>, Status> {
+    let mut seen = objects.to_vec();
+    let wanted: Vec<usize> = (0..seen.len()).filter(|at| !is_of(row, &seen[*at])).collect();
+    let Some(conversion) = row.conversion().filter(|_| !wanted.is_empty()) else {
+        return Ok(seen);
+    };
+    let to: Arc<str> = row.api_version().into();
+    conversion.convert(converter, &to, objects, wanted, &mut seen).await?;
+    Ok(seen)
+}
+
+/// A tree in the version of a row; what is in it already, or needs no webhook, stays as it is.
+pub(crate) async fn tree(
+    converter: &Converter,
+    row: &Served,
+    value: Value,
+) -> Result<Value, Status> {
+    let to = row.api_version();
+    match row.conversion().filter(|_| value["apiVersion"] != to.as_str()) {
+        Some(conversion) => conversion.tree(converter, &to, value).await,
+        None => Ok(value),
+    }
+}
+
+/// An object as it is stored, and as it is answered where only a webhook can make that of it.
+pub(crate) struct Forms {
+    pub(crate) stored: Bytes,
+    shown: Option<Bytes>,
+}
+
+impl Forms {
+    /// Makes both before anything is stored: what cannot be answered is not written.
+    pub(crate) async fn of(
+        converter: &Converter,
+        row: &Served,
+        value: Value,
+    ) -> Result<Forms, Status> {
+        let stored = tree(converter, row.storage_row(), value).await?;
+        let bytes = canonical(&stored).into();
+        let shown = match row.conversion().filter(|_| row.stored.is_some()) {
+            Some(_) => Some(canonical(&tree(converter, row, stored).await?).into()),
+            None => None,
+        };
+        Ok(Forms { stored: bytes, shown })
+    }
+
+    /// The answer to a write that was given this revision.
+    pub(crate) fn answer(self, revision: Revision) -> Answer {
+        Answer { stored: self.shown.unwrap_or(self.stored), revision }
+    }
+}

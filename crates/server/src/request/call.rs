@@ -1,0 +1,99 @@
+//! One request as handlers see it: everything but its target and its body.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use headwater_api::Status;
+use headwater_api::accept::{Endpoint, Representation};
+use headwater_api::query::Query;
+use http::Method;
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+
+use crate::answer::body::{Finish, Response};
+use crate::front::identity::Identity;
+use crate::request::route::{Route, Target};
+
+/// What a handler knows of a request besides its target and body.
+pub(crate) struct Call {
+    pub(crate) identity: Arc<Identity>,
+    pub(crate) method: Method,
+    pub(crate) path: String,
+    pub(crate) headers: HeaderMap,
+    pub(crate) query: Query,
+    /// The query as it was sent.
+    pub(crate) raw_query: String,
+    pub(crate) finish: Finish,
+    pub(crate) representation: Representation,
+    /// What the client is to be told, whether it succeeds or not (S1.44).
+    pub(crate) warnings: Mutex<Vec<String>>,
+    /// The body has begun to be read and is not whole.
+    pub(crate) reading: AtomicBool,
+}
+
+impl Call {
+    /// A header as text; empty if it is not there or not text.
+    pub(crate) fn header(&self, name: HeaderName) -> &str {
+        self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+    }
+
+    /// Notes what the client is to be told beside the answer, each thing once.
+    pub(crate) fn warn<T: Into<String>>(&self, texts: impl IntoIterator<Item = T>) {
+        let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        for text in texts.into_iter().map(Into::into) {
+            if !warnings.contains(&text) {
+                warnings.push(text);
+            }
+        }
+    }
+
+    /// The answer, with everything that was noted.
+    pub(crate) fn with_warnings(&self, mut response: Response) -> Response {
+        let warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        warn(&mut response, &warnings);
+        response
+    }
+
+    /// Chooses the representation before anything is done: a write must not happen and then be
+    /// unanswerable.
+    pub(crate) fn negotiate(&mut self, found: &Route) -> Result<(), Status> {
+        let Target::Resource(resource) = &found.target else { return Ok(()) };
+        let endpoint = match found.verb {
+            "watch" => Endpoint::Watch,
+            "list" | "deletecollection" => Endpoint::List,
+            _ => Endpoint::Object,
+        };
+        let accept = self.header(header::ACCEPT);
+        self.representation =
+            Representation::negotiate(accept, endpoint, &resource.kind, &self.query)?;
+        self.finish.pretty |= self.representation.pretty;
+        Ok(())
+    }
+}
+
+/// All warnings together may take this much; beyond it each is cut (S1.44).
+const WARNINGS_MAX: usize = 4096;
+const WARNING_MAX: usize = 256;
+
+/// Adds `Warning` headers, each text once (S1.44).
+fn warn(response: &mut Response, warnings: &[String]) {
+    static WARNING: HeaderName = HeaderName::from_static("warning");
+    let total: usize = warnings.iter().map(String::len).sum();
+    let mut seen: Vec<&str> = Vec::new();
+    let mut sent = 0;
+    for text in warnings {
+        let mut cut = text.as_str();
+        if total > WARNINGS_MAX {
+            let end = (0..=cut.len().min(WARNING_MAX)).rev().find(|at| cut.is_char_boundary(*at));
+            cut = &cut[..end.unwrap_or(0)];
+        }
+        sent += cut.len();
+        if seen.contains(&cut) || sent > WARNINGS_MAX {
+            continue;
+        }
+        seen.push(cut);
+        let escaped = cut.replace('\\', "\\\\").replace('"', "\\\"");
+        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{escaped}\"")) {
+            response.headers_mut().append(WARNING.clone(), value);
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! The server as one value: what every request shares.
+//!
+//! `crate::pipeline` answers requests with it; it knows nothing of sockets.
+
+use std::future::Future;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::task::Poll;
+use std::time::Duration;
+
+use headwater_api::{Clock, kind};
+use headwater_cache::Cache;
+use http::HeaderMap;
+use tokio_util::sync::CancellationToken;
+
+use crate::admission::Admission;
+use crate::answer::blocks::Blocks;
+use crate::answer::body::{self, Response};
+use crate::backend::Backend;
+use crate::front::identity::{Authenticator, Credential, Identity, Peer, Unauthorized};
+use crate::front::service_account::{self, AuthenticatedToken, Issuer, ServiceAccounts};
+use crate::kinds::custom::definitions::Definitions;
+use crate::kinds::openapi::{Descriptions, Documents};
+use crate::kinds::registry::Registry;
+use crate::outgoing::{Caller, Loopback};
+use crate::request::call::Call;
+use crate::request::fairness::{Fairness, Limits};
+use crate::request::flow::Flows;
+use crate::request::observe;
+use crate::system::backup::Backup;
+use crate::system::health::{Answers, Health};
+use crate::system::metrics::Metrics;
+
+/// How the server is set up.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The longest an ordinary request may take (S8.25).
+    pub request_timeout: Duration,
+    /// The shortest a watch lasts that does not say; it is spread up to twice this (S4.9).
+    pub watch_timeout: Duration,
+    /// About how often a watch gets a bookmark (S4.12).
+    pub bookmark_every: Duration,
+    /// Whether webhooks on this machine may be called.
+    pub webhooks_on_loopback: Loopback,
+    /// How much may be open at a time.
+    pub limits: Limits,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            request_timeout: Duration::from_secs(60),
+            watch_timeout: Duration::from_secs(1800),
+            bookmark_every: Duration::from_secs(60),
+            webhooks_on_loopback: Loopback::Callable,
+            limits: Limits::default(),
+        }
+    }
+}
+
+/// The whole API server. Cheap to clone.
+#[derive(Clone)]
+pub struct Server {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    backend: Backend,
+    definitions: tokio::sync::Mutex<Definitions>,
+    authenticator: Authenticator,
+    service_accounts: ServiceAccounts,
+    flows: Flows,
+    fairness: Arc<Fairness>,
+    options: Options,
+    admission: Admission,
+    documents: Documents,
+    backup: Backup,
+    /// What lists were compressed to.
+    blocks: Arc<Blocks>,
+    health: Health,
+    /// Set when the server begins to stop: watches end, readiness turns false.
+    draining: CancellationToken,
+    /// The same, for those who look at it at every turn: looking takes no lock.
+    is_draining: AtomicBool,
+}
+
+/// What a server is made of.
+pub struct Parts {
+    /// The cache, already loaded.
+    pub cache: Cache,
+    /// Tells who is asking.
+    pub authenticator: Authenticator,
+    /// Signs the tokens of service accounts.
+    pub issuer: Issuer,
+    /// Tells the time.
+    pub clock: Arc<dyn Clock>,
+    /// Where requests are counted.
+    pub metrics: Metrics,
+    /// What types and fields are for: shown by `kubectl explain`.
+    pub descriptions: Descriptions,
+    /// Makes backups.
+    pub backup: Backup,
+    /// Times and limits.
+    pub options: Options,
+}
+
+impl Deref for Server {
+    type Target = Backend;
+
+    fn deref(&self) -> &Backend {
+        &self.shared.backend
+    }
+}
+
+impl Server {
+    /// A server over a cache that has been loaded.
+    pub fn new(parts: Parts) -> Result<Server, headwater_cache::Error> {
+        let Parts { cache, authenticator, issuer, clock, metrics, descriptions, backup, options } =
+            parts;
+        let registry = Registry::new(kind::builtin());
+        define(&cache, &registry)?;
+        let store = Arc::clone(cache.store());
+        let health = Health::builder()
+            .check("storage", Answers::Readiness, move || match store.condition().trouble {
+                Some(trouble) => Err(trouble),
+                None => Ok(()),
+            })
+            .build();
+        observe::cache(&metrics, &cache);
+        let caller = Caller::new(options.webhooks_on_loopback);
+        let shared = Shared {
+            service_accounts: ServiceAccounts::new(issuer, cache.clone(), clock.clone()),
+            flows: Flows::new(&cache),
+            fairness: Fairness::new(options.limits, &metrics),
+            admission: Admission::new(&cache),
+            definitions: tokio::sync::Mutex::new(Definitions::new(registry.clone())),
+            backend: Backend::new(cache, registry, clock, metrics, caller),
+            authenticator,
+            options,
+            documents: Documents::new(descriptions),
+            backup,
+            blocks: Arc::default(),
+            health,
+            draining: CancellationToken::new(),
+            is_draining: AtomicBool::new(false),
+        };
+        let server = Server { shared: Arc::new(shared) };
+        server.serve_definitions()?;
+        Ok(server)
+    }
+
+    /// Tells an empty cache how built-in kinds are read, so that loading it reads them once.
+    pub fn prepare(cache: &Cache) -> Result<(), headwater_cache::Error> {
+        define(cache, &Registry::new(kind::builtin()))
+    }
+
+    pub(crate) fn definitions(&self) -> &tokio::sync::Mutex<Definitions> {
+        &self.shared.definitions
+    }
+
+    pub(crate) fn options(&self) -> &Options {
+        &self.shared.options
+    }
+
+    pub(crate) fn documents(&self) -> &Documents {
+        &self.shared.documents
+    }
+
+    pub(crate) fn backup(&self) -> &Backup {
+        &self.shared.backup
+    }
+
+    pub(crate) fn blocks(&self) -> &Arc<Blocks> {
+        &self.shared.blocks
+    }
+
+    pub(crate) fn fairness(&self) -> &Arc<Fairness> {
+        &self.shared.fairness
+    }
+
+    pub(crate) fn admission(&self) -> &Admission {
+        &self.shared.admission
+    }
+
+    /// Cancelled when the server begins to stop.
+    pub fn draining(&self) -> &CancellationToken {
+        &self.shared.draining
+    }
+
+    /// Whether the server has begun to stop.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.shared.is_draining.load(Acquire)
+    }
+
+    /// Ready once the server has begun to stop. For those who wait for a watcher, too: they are woken
+    /// through the cache then, so that thousands of them need not wait in one more place.
+    pub(crate) fn drained(&self) -> impl Future<Output = ()> {
+        std::future::poll_fn(|_| match self.is_draining() {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        })
+    }
+
+    /// Begins to stop: readiness turns false, watches get a last bookmark and end cleanly.
+    pub fn drain(&self) {
+        self.shared.health.stop();
+        // In this order: whoever is woken finds the mark.
+        self.shared.is_draining.store(true, Release);
+        self.shared.draining.cancel();
+        self.cache().nudge();
+    }
+
+    pub(crate) fn flows(&self) -> &Flows {
+        &self.shared.flows
+    }
+
+    /// Who sent a request.
+    pub(crate) async fn identify(
+        &self,
+        peer: &Peer,
+        headers: &HeaderMap,
+    ) -> Result<Arc<Identity>, Unauthorized> {
+        match self.shared.authenticator.identify(peer, headers)? {
+            Credential::Identified(identity) => Ok(identity),
+            Credential::Token(token) => {
+                let known = self.shared.service_accounts.identify(token, &[]).await;
+                known.map(|known| known.identity).map_err(|_| Unauthorized)
+            }
+        }
+    }
+
+    /// Whose bearer token this is, if it is meant for any of these audiences; none is this server.
+    pub(crate) async fn identify_token(
+        &self,
+        token: &str,
+        audiences: &[String],
+    ) -> Result<AuthenticatedToken, service_account::Refused> {
+        let own = service_account::ISSUER.to_owned();
+        let is_for_us = audiences.is_empty() || audiences.contains(&own);
+        match self.shared.authenticator.identify_token(token) {
+            Some(identity) if is_for_us => {
+                Ok(AuthenticatedToken { identity, audiences: vec![own] })
+            }
+            _ => self.shared.service_accounts.identify(token, audiences).await,
+        }
+    }
+
+    pub(crate) fn service_accounts(&self) -> &ServiceAccounts {
+        &self.shared.service_accounts
+    }
+
+    /// Health paths.
+    pub(crate) fn health(&self, call: &Call) -> Option<Response> {
+        let answer = self.shared.health.answer(&call.path, Some(&call.raw_query))?;
+        Some(answer.map(body::full))
+    }
+}
+
+/// Says which fields of each stored kind can be selected by. What is known already stays as it is.
+fn define(cache: &Cache, registry: &Registry) -> Result<(), headwater_cache::Error> {
+    for row in registry.kinds().iter().filter(|row| !row.is_converted()) {
+        cache.redefine(&row.prefix, &row.fields)?;
+    }
+    Ok(())
+}

@@ -1,8 +1,7 @@
-//! The account that a pod runs as, and what the account gives it: a token, the cluster's authority
-//! and its own namespace in a volume, secrets to pull images with (S10.23).
+//! The service account of a new pod: its name, token volume and image pull secrets (S10.23).
 //!
-//! River: defaults → **account** → webhooks. The reference refuses a pod whose account is not there;
-//! here such a pod passes as it is, because a server by itself has nobody who makes accounts.
+//! River: defaults → **account** → webhooks. Kubernetes rejects a pod whose account does not exist;
+//! here it is admitted unchanged, because without controllers nothing creates accounts.
 
 use headwater_api::Status;
 use headwater_api::json::{Map, Value, json};
@@ -16,16 +15,16 @@ use crate::random::generate_name;
 /// The account of pods that name none.
 const ACCOUNT: &str = "default";
 
-/// Pods that a node runs on its own and only shows to us: their spec is not ours to change.
+/// The annotation of mirror pods, which a node runs on its own: their spec must not change.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// What the names of token volumes begin with.
+/// The name prefix of token volumes.
 const VOLUME: &str = "kube-api-access-";
 
-/// Where containers find their token.
+/// The mount path of the token.
 const MOUNTED_AT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// How long a token is good: an hour, and seven seconds by which the reference knows it.
+/// The lifetime of a token: an hour and seven seconds, by which Kubernetes recognizes it.
 const TOKEN_SECONDS: i64 = 3607;
 
 /// A pod that names no account runs as `default`.
@@ -47,7 +46,7 @@ impl Admit for Account {
     }
 }
 
-/// The name of the account, in both fields that say it.
+/// Sets the name of the account in both fields that contain it.
 fn name_account(spec: &mut Map) -> String {
     let given = |key: &str| spec.get(key).and_then(Value::as_str).filter(|name| !name.is_empty());
     let name = given("serviceAccountName").or_else(|| given("serviceAccount"));
@@ -58,15 +57,15 @@ fn name_account(spec: &mut Map) -> String {
     name
 }
 
-/// What an account gives to its pods.
+/// The additions of an account to its pods.
 struct Offer {
     has_token: bool,
     pull_secrets: Value,
 }
 
 impl Offer {
-    /// Of an account, if it is there. Most say nothing about it, and are not read for that: stored
-    /// bytes are canonical, and inside a string the quotes would be escaped.
+    /// The additions of an account, if it exists. Most accounts set none of these fields and are not
+    /// parsed: stored bytes are canonical, so a key is found as quoted text.
     fn of(cache: &Cache, namespace: &str, name: &str) -> Result<Option<Offer>, Status> {
         let accounts = cache.snapshot(&cache.resource("/registry/core/serviceaccounts/"));
         let Some(account) = accounts.get(&format!("{namespace}/{name}")) else { return Ok(None) };
@@ -93,7 +92,7 @@ impl Offer {
     }
 }
 
-/// Gives every container that has nothing there the token volume.
+/// Mounts the token volume into every container that has no mount at that path.
 fn mount_token(spec: &mut Map) {
     let names = list(spec, "volumes").iter().filter_map(|volume| volume["name"].as_str());
     let known = names.into_iter().find(|name| name.starts_with(VOLUME)).map(str::to_owned);
@@ -134,7 +133,7 @@ fn token_volume(name: &str) -> Value {
     })
 }
 
-/// A list of an object; made if it is not there.
+/// A list of an object; added if absent.
 fn list<'a>(object: &'a mut Map, key: &str) -> &'a mut Vec<Value> {
     let list = object.entry(key).or_insert(Value::Null);
     if !list.is_array() {
@@ -143,7 +142,7 @@ fn list<'a>(object: &'a mut Map, key: &str) -> &'a mut Vec<Value> {
     list.as_array_mut().expect("it was made a list above")
 }
 
-/// Removes a list that nothing was put into.
+/// Removes an empty list.
 fn drop_empty(object: &mut Map, key: &str) {
     if object.get(key).and_then(Value::as_array).is_some_and(Vec::is_empty) {
         object.remove(key);

@@ -1,8 +1,8 @@
-//! Addresses of Services: cluster IPs and node ports, given out once each (S2.16).
+//! Allocation of the cluster IPs and node ports of Services (S2.16).
 //!
-//! River: admission → **addresses** → claims → store. What is taken is read from the Services
-//! themselves and from their claims. Two that choose the same at the same instant find out by their
-//! claims, and one of them is asked again.
+//! River: admission → **addresses** → claims → store. The addresses in use are read from the Services
+//! and from their claims. If two writes choose the same address at the same time, their claims
+//! conflict and one of them is computed again.
 
 use std::collections::HashSet;
 use std::net::Ipv4Addr;
@@ -16,7 +16,7 @@ use crate::admission::claims;
 use crate::object::{meta, tree};
 use crate::random;
 
-/// Cluster IPs come from 10.96.0.0/12; the first is for the API server itself.
+/// Cluster IPs come from 10.96.0.0/12; the first is reserved for the API server.
 const FIRST_IP: u32 = u32::from_be_bytes([10, 96, 0, 10]);
 const IP_COUNT: u32 = (1 << 20) - 16;
 
@@ -24,7 +24,7 @@ const IP_COUNT: u32 = (1 << 20) - 16;
 const FIRST_PORT: u32 = 30_000;
 const PORT_COUNT: u32 = 2_768;
 
-/// Addresses that are in use.
+/// The addresses in use.
 #[derive(Default)]
 struct Taken {
     ips: HashSet<String>,
@@ -38,7 +38,7 @@ impl Taken {
     }
 }
 
-/// Fills in what a Service needs and does not have; refuses what somebody else has.
+/// Allocates the missing addresses of a Service; rejects requested ones that are in use.
 pub(crate) fn assign(cache: &Cache, new: &mut Value, old: Option<&Value>) -> Result<(), Status> {
     if new["spec"]["type"] == "ExternalName" {
         return Ok(());
@@ -73,7 +73,7 @@ fn wants_ports(service: &Value) -> bool {
         && service["spec"]["allocateLoadBalancerNodePorts"] != false
 }
 
-/// What all other Services have, or have claimed; what is its own already it may keep.
+/// The addresses that other Services have or claim; a Service may keep its own.
 fn taken(cache: &Cache, service: &Value, old: Option<&Value>) -> Result<Taken, Status> {
     let (mut taken, mut own) = (Taken::default(), Taken::default());
     let claimed = cache.snapshot(&cache.resource(&claims::ips()));
@@ -96,7 +96,7 @@ fn taken(cache: &Cache, service: &Value, old: Option<&Value>) -> Result<Taken, S
     Ok(taken)
 }
 
-/// An address that was asked for by name is free, or the write is refused.
+/// Rejects a requested address that is in use.
 fn refuse_taken(service: &Value, taken: &Taken) -> Result<(), Status> {
     let mut errors = Vec::new();
     let ip = &service["spec"]["clusterIP"];
@@ -155,7 +155,7 @@ fn give_ports(service: &mut Value, taken: &mut Taken) -> Result<(), Status> {
     Ok(())
 }
 
-/// The first free one, looking from a random place on.
+/// The first free one, from a random start.
 fn pick<T>(count: u32, free: impl Fn(u32) -> Option<T>) -> Option<T> {
     let start = random::id().as_fields().0 % count;
     (0..count).find_map(|step| free((start + step) % count))

@@ -1,6 +1,6 @@
-//! What expressions may ask about the user of a request: the variable `authorizer`.
+//! The CEL variable `authorizer`: authorization checks for the user of a request.
 //!
-//! River: an expression → **authorize** → its answer. The rights are those that requests have.
+//! River: CEL expression → **authorize** → decision, by the same rules as for requests.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::request::authorize::{Attributes, allows};
 #[derive(Debug)]
 struct User(Arc<Identity>);
 
-/// `authorizer`, for the request that is admitted.
+/// The `authorizer` of the admitted request.
 pub(super) fn authorizer<'a>(asked: &Asked<'_>) -> Cel<'a> {
     let request = Resource {
         group: asked.kind.group.to_string(),

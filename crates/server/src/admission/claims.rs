@@ -1,12 +1,12 @@
-//! Claims: what a Service has of the cluster's addresses, as keys of their own in the store.
+//! Claims: the addresses of a Service as separate keys in the store.
 //!
-//! River: addresses → **claims** → store. A claim is written with its Service, in one write, if nobody
-//! has one of that name, and goes with it in one write. So two servers over one store that choose the
-//! same address at the same instant meet in the store: one of them computes again.
+//! River: addresses → **claims** → store. A claim is created in the same transaction as its Service,
+//! provided that the key does not exist, and deleted with it. If two servers over one store choose the
+//! same address at the same time, one transaction fails and is computed again.
 //!
 //! A cluster IP is an `IPAddress`, as in Kubernetes; a node port is a key that no resource serves.
-//! Promise: a claim without its Service is made by nobody here. What others left behind (a version
-//! without claims, a deletion by hand) is put right when a server starts.
+//! Promise: no claim is created without its Service. Leftovers (of a version without claims, of a
+//! manual deletion) are repaired at the start of a server.
 
 use std::collections::BTreeMap;
 
@@ -24,10 +24,10 @@ use crate::object::{canonical, meta, tree};
 const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
 const ALLOCATOR: &str = "ipallocator.k8s.io";
 
-/// A group without a dot: no custom resource can have it.
+/// A group without a dot, which no custom resource can have.
 const OWN_GROUP: &str = "headwater";
 
-/// A claim that is younger may belong to a Service that is still on its way into the cache.
+/// A younger claim may belong to a Service that is not in the cache yet.
 const SETTLED: SignedDuration = SignedDuration::from_mins(1);
 
 /// One address of a Service.
@@ -45,7 +45,7 @@ impl Claim {
         }
     }
 
-    /// What is stored for it.
+    /// The stored value.
     fn value(&self, backend: &Backend, service: &Value) -> Result<Vec<u8>, Status> {
         let (namespace, name) = (meta(service, "namespace"), meta(service, "name"));
         match self {
@@ -62,12 +62,12 @@ impl Claim {
     }
 }
 
-/// Where claims of cluster IPs are.
+/// The key prefix of claims of cluster IPs.
 pub(crate) fn ips() -> String {
     key::collection("networking.k8s.io", "ipaddresses")
 }
 
-/// Where claims of node ports are.
+/// The key prefix of claims of node ports.
 pub(crate) fn ports() -> String {
     key::collection(OWN_GROUP, "nodeports")
 }
@@ -90,7 +90,7 @@ pub(crate) fn ports_of(service: &Value) -> impl Iterator<Item = i64> {
     all.filter_map(Value::as_i64).filter(|port| *port > 0)
 }
 
-/// What a Service claims; one port may be there for TCP and for UDP.
+/// The claims of a Service, without repeats: TCP and UDP may share a port.
 fn claims(service: &Value) -> Vec<Claim> {
     let ips = ips_of(service).map(|ip| Claim::Ip(ip.to_owned()));
     let mut all: Vec<Claim> = ips.chain(ports_of(service).map(Claim::Port)).collect();
@@ -99,7 +99,7 @@ fn claims(service: &Value) -> Vec<Claim> {
     all
 }
 
-/// What is to be written together with a Service that becomes `new` and was `old`.
+/// The companion writes of a Service that changes from `old` to `new`.
 pub(crate) fn beside(
     backend: &Backend,
     kind: &Served,
@@ -117,7 +117,7 @@ pub(crate) fn beside(
         ops.push(Op { key: claim.key(), guard: Guard::Absent, action });
     }
     for claim in had.iter().filter(|claim| !has.contains(claim)) {
-        // One that is not there was removed by hand.
+        // A missing claim was removed manually.
         let there = there(backend, claim);
         let remove = |object: &Object| Op {
             key: claim.key(),
@@ -168,12 +168,12 @@ fn address(backend: &Backend, ip: &str, namespace: &str, name: &str) -> Result<V
     Ok(canonical(&value))
 }
 
-/// Makes claims that are missing and removes those whose Service is gone.
+/// Creates missing claims and deletes those without a Service.
 pub(crate) async fn repair(backend: &Backend) -> Result<(), Status> {
     let cache = backend.cache();
     let mut missing: BTreeMap<Claim, Value> = BTreeMap::new();
     let mut leaked = leftovers(backend)?;
-    // What is written together is seen together only after a consistent read.
+    // A Service and its claims are both visible only after a consistent read.
     cache.consistent().await.map_err(|error| status::from_cache(&error))?;
     let services = cache.snapshot(&cache.resource(&key::collection("", "services")));
     for object in services.iter("", None) {
@@ -191,14 +191,14 @@ pub(crate) async fn repair(backend: &Backend) -> Result<(), Status> {
         settle(backend, Write::one(claim.key(), Guard::Absent, action)).await?;
     }
     for (claim, object) in leaked {
-        tracing::info!(?claim, "the claim of a Service that is gone is removed");
+        tracing::info!(?claim, "deleting the address claim of a Service that no longer exists");
         let guard = Guard::At(object.revision());
         settle(backend, Write::one(claim.key(), guard, Action::Delete)).await?;
     }
     Ok(())
 }
 
-/// Claims of ours that are older than any write can take.
+/// Claims without a Service that are older than the longest write.
 fn leftovers(backend: &Backend) -> Result<BTreeMap<Claim, std::sync::Arc<Object>>, Status> {
     let cache = backend.cache();
     let mut found = BTreeMap::new();
@@ -222,7 +222,7 @@ fn is_settled(backend: &Backend, value: &Value) -> bool {
     made.is_none_or(|made| backend.now().duration_since(made) > SETTLED)
 }
 
-/// Writes, unless another server is at the same.
+/// Commits a repair; a conflict means that another server does the same.
 async fn settle(backend: &Backend, write: Write) -> Result<(), Status> {
     match backend.store().commit(write).await {
         Ok(_) | Err(headwater_store::Error::Conflict { .. }) => Ok(()),

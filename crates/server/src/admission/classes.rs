@@ -1,7 +1,7 @@
-//! The class of a claim or an Ingress that names none: the default one, if there is one (S10.23).
+//! The default class of volume claims and Ingresses that name none (S10.23).
 //!
-//! River: defaults → **classes** → webhooks. Of several defaults the newest counts, then the first by
-//! name.
+//! River: defaults → **classes** → webhooks. Of several default classes the newest wins, then the first
+//! by name.
 
 use headwater_api::Status;
 use headwater_api::json::Value;
@@ -10,8 +10,8 @@ use headwater_cache::Cache;
 use super::{Admit, Attempt};
 use crate::object::{meta, tree};
 
-/// Kinds that have a class: where it is, the annotation that also says it, and where the classes
-/// are, with the annotations that make one the default.
+/// A kind with a class: its field, its legacy annotation, the kind of the classes, and the annotations
+/// that mark the default.
 struct Classed {
     group: &'static str,
     plural: &'static str,
@@ -43,7 +43,7 @@ const CLASSED: &[Classed] = &[
     },
 ];
 
-/// What names no class gets the default one when it is created.
+/// Sets the default class of a new object that names none.
 pub(super) struct Classes;
 
 impl Admit for Classes {
@@ -70,7 +70,7 @@ fn default_class(cache: &Cache, row: &Classed) -> Result<Option<String>, Status>
         let annotations = &class["metadata"]["annotations"];
         let is_default = row.marks.iter().any(|mark| annotations[*mark] == "true");
         let time = |class: &Value| meta(class, "creationTimestamp").to_owned();
-        // They come in the order of their names.
+        // A snapshot is ordered by name.
         if is_default && newest.as_ref().is_none_or(|newest| time(&class) > time(newest)) {
             newest = Some(class);
         }

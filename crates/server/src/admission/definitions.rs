@@ -1,8 +1,8 @@
-//! Admission of definitions, and of the objects of the kinds they define.
+//! Admission of CustomResourceDefinitions and of their objects.
 //!
-//! River: body → **admit** → store. A definition notes which versions may have been stored (S9.1,
-//! S9.4). An object is held to the schema of the version it was written in (S9.11), and then takes
-//! the form of the version that is stored.
+//! River: body → **admit** → store. A definition records the versions in which objects may be stored
+//! (S9.1, S9.4). An object is validated against the schema of the version it was written in (S9.11)
+//! and then converted to the storage version.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::kinds::custom::definition::Scale;
 use crate::kinds::custom::{check, is_definition};
 use crate::object::meta;
 
-/// The step for definitions.
+/// The admission step of definitions.
 pub(crate) struct Definitions;
 
 impl Admit for Definitions {
@@ -35,7 +35,7 @@ impl Admit for Definitions {
     }
 }
 
-/// Objects may from now on be stored in the storage version.
+/// Adds the storage version to the stored versions.
 fn note_storage(definition: &mut Value) {
     let versions = definition["spec"]["versions"].as_array();
     let storage = versions.into_iter().flatten().find(|version| version["storage"] == true);
@@ -51,7 +51,7 @@ fn note_storage(definition: &mut Value) {
     }
 }
 
-/// The last step for objects of custom kinds: the form that is stored.
+/// The last step for custom objects: converts them to the storage version.
 pub(crate) struct StoredForm;
 
 impl Admit for StoredForm {
@@ -69,7 +69,7 @@ impl Admit for StoredForm {
     }
 }
 
-/// A custom object says which kind it is; what says another is not looked at further (S2.6).
+/// Rejects a custom object with another `apiVersion` or `kind` before anything else (S2.6).
 pub(crate) fn check_kind(attempt: &Attempt<'_>) -> Result<(), Status> {
     let kind = &attempt.kind.kind.kind;
     let found = attempt.new["kind"].as_str().unwrap_or_default();
@@ -80,7 +80,7 @@ pub(crate) fn check_kind(attempt: &Attempt<'_>) -> Result<(), Status> {
     Err(invalid(&attempt.kind.group, found, meta(attempt.new, "name"), &[error]))
 }
 
-/// What is wrong with a definition, or with an object of a custom kind.
+/// The validation errors of a definition or a custom object.
 pub(crate) fn errors(attempt: &Attempt<'_>) -> Vec<FieldError> {
     if is_definition(attempt.kind) {
         return match attempt.subresource {
@@ -100,7 +100,7 @@ pub(crate) fn errors(attempt: &Attempt<'_>) -> Vec<FieldError> {
     errors
 }
 
-/// The figures of a Scale are small numbers and a text, wherever the definition puts them.
+/// Checks the types of the fields that the `scale` subresource maps.
 fn check_scale(scale: &Scale, attempt: &Attempt<'_>) -> Vec<FieldError> {
     let place = |path: &str| {
         let mut steps = path.trim_start_matches('.').split('.');

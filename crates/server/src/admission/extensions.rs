@@ -1,7 +1,7 @@
-//! What administrators add to admission: webhooks and policies, compiled once a change.
+//! The configured webhooks and policies, compiled once per change.
 //!
 //! River: configurations in the watch cache → **extensions** → every write.
-//! Promise: without any, a write pays a few atomic loads.
+//! Promise: without any configuration, a write costs a few atomic loads.
 
 use std::sync::{Arc, Mutex};
 
@@ -14,7 +14,7 @@ use super::webhook::Hook;
 
 const GROUP: &str = "/registry/admissionregistration.k8s.io/";
 
-/// The kinds that are looked at, in the order of [`Compiled::at`].
+/// The kinds of the configurations, in the order of [`Compiled::at`].
 const KINDS: [&str; 6] = [
     "mutatingwebhookconfigurations",
     "validatingwebhookconfigurations",
@@ -24,7 +24,7 @@ const KINDS: [&str; 6] = [
     "validatingadmissionpolicybindings",
 ];
 
-/// What is configured at this moment.
+/// The current configuration.
 pub(crate) struct Compiled {
     at: [Revision; KINDS.len()],
     pub(super) mutating: Vec<Hook>,
@@ -42,12 +42,12 @@ impl Compiled {
     }
 }
 
-/// Keeps what is configured.
+/// Compiles the configuration when it changes.
 pub(crate) struct Extensions {
     cache: Cache,
     resources: [Arc<Resource>; KINDS.len()],
     current: ArcSwapOption<Compiled>,
-    /// One at a time compiles; the others take what it made.
+    /// One caller compiles at a time; the others use its result.
     compiling: Mutex<()>,
 }
 
@@ -61,7 +61,7 @@ impl Extensions {
         }
     }
 
-    /// What is configured; `None` is nothing.
+    /// The current configuration; `None` if it is empty.
     pub(crate) fn current(&self) -> Option<Arc<Compiled>> {
         let known = self.current.load();
         if let Some(known) = &*known
@@ -79,7 +79,7 @@ impl Extensions {
 
     fn compile(&self) -> Arc<Compiled> {
         let _compiling = self.compiling.lock().expect("nothing panics while compiling");
-        // Before the snapshots, so that what changes meanwhile is seen as changed.
+        // Read before the snapshots, so that a concurrent change is detected later.
         let at = self.changed();
         if let Some(known) = self.current.load_full().filter(|known| known.at == at) {
             return known;

@@ -1,4 +1,4 @@
-//! Limit ranges: what pods and claims of a namespace are given, and what they may ask for.
+//! Limit ranges: default and allowed resources of the pods and volume claims of a namespace.
 //!
 //! River: defaults → **defaults of the namespace** → webhooks; validation → **limits** → store.
 
@@ -15,7 +15,7 @@ use crate::object::{is_deleting, meta, metadata, tree};
 const PREFIX: &str = "/registry/core/limitranges/";
 const ANNOTATION: &str = "kubernetes.io/limit-ranger";
 
-/// The limit ranges that an object meets: those of its namespace, if it is new.
+/// The limit ranges that apply to an object: those of its namespace, if it is new.
 fn ranges(attempt: &Attempt<'_>) -> Vec<Value> {
     let kind = attempt.kind;
     let is_met = kind.group.is_empty()
@@ -44,7 +44,7 @@ fn limits<'a>(range: &'a Value, kind: &str) -> impl Iterator<Item = &'a Value> {
     limits.filter(move |limit| limit["type"] == kind.as_str())
 }
 
-/// Containers that say nothing get what the namespace says.
+/// Sets the namespace's default requests and limits in containers without them.
 pub(super) struct Defaults;
 
 impl Admit for Defaults {
@@ -94,7 +94,7 @@ fn fill(pod: &mut Value, requests: &Value, limits: &Value) {
     }
 }
 
-/// Sets what is not said, and answers what that was, sorted.
+/// Sets missing amounts and returns their names, sorted.
 fn set_missing(container: &mut Value, key: &str, given: &Value) -> Vec<String> {
     let mut set = Vec::new();
     for (name, amount) in given.as_object().into_iter().flatten() {
@@ -110,7 +110,7 @@ fn set_missing(container: &mut Value, key: &str, given: &Value) -> Vec<String> {
     set
 }
 
-/// Nobody asks for less or more than the namespace allows.
+/// Rejects requests and limits outside the namespace's ranges.
 pub(super) struct Limits;
 
 impl Admit for Limits {
@@ -175,7 +175,7 @@ fn claim_problems(range: &Value, spec: &Value) -> Vec<String> {
     problems
 }
 
-/// What a pod or one of its containers asks for.
+/// The requests and limits of a pod or a container.
 struct Asked {
     requests: Amounts,
     limits: Amounts,

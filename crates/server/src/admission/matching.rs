@@ -1,4 +1,4 @@
-//! What a webhook or a policy is about: rules, selectors, conditions.
+//! The matching of webhooks and policies: rules, selectors, conditions.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::request::{Asked, Versioned};
 use crate::admission::is_namespace;
 use crate::kinds::registry::{Registry, Served};
 
-/// What all match conditions of one webhook may cost (Kubernetes' limit).
+/// The CEL budget of all match conditions of one webhook (Kubernetes' limit).
 const CONDITIONS_COST_MAX: u64 = 2_500_000;
 
 /// A rule: operations on resources.
@@ -23,7 +23,7 @@ pub(crate) struct Rule {
     versions: Vec<String>,
     resources: Vec<(String, String)>,
     scope: Scope,
-    /// Only objects with these names, if any are given.
+    /// Only objects with these names; empty means all.
     names: Vec<String>,
 }
 
@@ -69,7 +69,7 @@ impl Rule {
         }
     }
 
-    /// Whether it is about this request, were it made of this kind.
+    /// Whether the rule matches the request as a request of this kind.
     fn matches(&self, asked: &Asked<'_>, kind: &Served) -> bool {
         let any =
             |words: &[String], word: &str| words.iter().any(|known| known == "*" || known == word);
@@ -91,11 +91,11 @@ impl Rule {
     }
 }
 
-/// Which requests something is about.
+/// Selects requests.
 pub(crate) struct Match {
     rules: Vec<Rule>,
     excluded: Vec<Rule>,
-    /// A rule about another version of the same objects counts too.
+    /// Whether a rule for another version of the same objects matches too.
     equivalent: bool,
     namespaces: Result<Selector, String>,
     objects: Result<Selector, String>,
@@ -115,7 +115,7 @@ impl Match {
         }
     }
 
-    /// From `matchResources` of a binding: without rules, it is about everything.
+    /// From `matchResources` of a binding: without rules it matches everything.
     pub(crate) fn read_open(value: &Value) -> Match {
         let mut read = Match::read(value, "resourceRules", "excludeResourceRules");
         if read.rules.is_empty() {
@@ -124,7 +124,7 @@ impl Match {
         read
     }
 
-    /// The kind in whose form the request is looked at, if it is looked at.
+    /// The version in which the request is evaluated; `None` if it does not match.
     pub(crate) fn find(
         &self,
         asked: &Asked<'_>,
@@ -164,8 +164,8 @@ impl Match {
     }
 }
 
-/// Whether the namespace of a request is one of those selected. Objects that are in none always
-/// are; a namespace is looked at itself.
+/// Whether the namespace selector matches. Cluster-scoped objects always match; a Namespace is
+/// matched by its own labels.
 fn in_namespaces(
     selector: &Selector,
     asked: &Asked<'_>,
@@ -190,7 +190,7 @@ fn in_namespaces(
     }
 }
 
-/// A LabelSelector. Nothing selects everything.
+/// Parses a LabelSelector; an absent one matches everything.
 pub(crate) fn selector(value: &Value) -> Result<Selector, String> {
     let mut terms = Vec::new();
     for (key, value) in value["matchLabels"].as_object().into_iter().flatten() {
@@ -215,10 +215,10 @@ pub(crate) fn selector(value: &Value) -> Result<Selector, String> {
     Selector::parse(&terms.join(",")).map_err(|status| status.message)
 }
 
-/// Conditions that all must hold.
+/// Match conditions; all must be true.
 pub(crate) struct Conditions(Vec<(String, Result<Program, String>)>);
 
-/// What conditions came to.
+/// The result of match conditions.
 pub(crate) enum Verdict {
     Holds,
     Fails,
@@ -248,7 +248,7 @@ impl Conditions {
         self.0.is_empty()
     }
 
-    /// One that fails decides, whatever goes wrong with the others.
+    /// A false condition decides, whatever errors the others have.
     pub(crate) fn judge<'a>(&'a self, variables: &Variables<'a>) -> Verdict {
         let mut budget = Budget::new(CONDITIONS_COST_MAX);
         let mut wrong = Vec::new();
@@ -274,7 +274,7 @@ impl Conditions {
     }
 }
 
-/// The variables that every expression about a request has.
+/// The variables of every expression about a request.
 pub(crate) fn variables<'a>(
     asked: &Asked<'_>,
     seen: &'a Versioned<'_>,

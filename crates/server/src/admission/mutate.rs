@@ -1,8 +1,7 @@
-//! What administrators have changed: mutating policies, then mutating webhooks, then a second look
-//! for those that want one.
+//! Mutation: mutating policies, then mutating webhooks, then reinvocation.
 //!
-//! River: defaults → **mutate** → validation. Whoever has `reinvocationPolicy: IfNeeded` and saw
-//! the object before somebody else changed it sees it once more, and never a third time.
+//! River: defaults → **mutate** → validation. A policy or webhook with `reinvocationPolicy: IfNeeded` is
+//! called a second time if another one changed the object after it, and never a third time.
 
 use std::collections::BTreeSet;
 
@@ -14,16 +13,16 @@ use super::observed::Observed;
 use super::request::Asked;
 use crate::backend::Backend;
 
-/// Who is to look again.
+/// Tracks which policies and webhooks must be reinvoked.
 #[derive(Default)]
 struct Again {
-    /// Who looked and wants to know of later changes, in their order.
+    /// Those that were called and want to see later changes, in order.
     asked: Vec<usize>,
     wanted: BTreeSet<usize>,
 }
 
 impl Again {
-    /// Takes note that number `at` looked.
+    /// Records that number `at` was called.
     fn note(&mut self, at: usize, changed: bool, wants: bool) {
         if changed {
             self.wanted.extend(self.asked.iter().copied());
@@ -33,13 +32,13 @@ impl Again {
         }
     }
 
-    /// Everybody from number `first` on who wants to look again.
+    /// Reinvokes all from number `first` on that want it.
     fn want_all(&mut self, first: usize) {
         self.wanted.extend(self.asked.iter().copied().filter(|at| *at >= first));
     }
 }
 
-/// Lets everybody change the object.
+/// Runs all mutating policies and webhooks.
 pub(super) async fn mutate(
     extensions: &Compiled,
     backend: &Backend,
@@ -76,7 +75,7 @@ struct Round<'a, 'b> {
 }
 
 impl Round<'_, '_> {
-    /// Asks these policies; answers whether they changed anything.
+    /// Runs these policies; returns whether one changed the object.
     async fn policies(&mut self, which: impl IntoIterator<Item = usize>) -> Result<bool, Status> {
         let mut any = false;
         for at in which {
@@ -89,7 +88,7 @@ impl Round<'_, '_> {
         Ok(any)
     }
 
-    /// Asks these webhooks.
+    /// Calls these webhooks.
     async fn webhooks(&mut self, which: impl IntoIterator<Item = usize>) -> Result<(), Status> {
         let first = self.extensions.mutating_policies.len();
         for at in which {
@@ -108,14 +107,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_saw_the_object_before_a_change_looks_again() {
+    fn a_webhook_is_reinvoked_after_a_later_change() {
         let mut again = Again::default();
         again.note(0, false, true);
         again.note(1, true, true);
         again.note(2, false, true);
         again.note(3, true, false);
         assert_eq!(again.wanted, BTreeSet::from([0, 1, 2]));
-        // Its own change is no reason.
+        // Its own change does not count.
         let mut alone = Again::default();
         alone.note(0, true, true);
         assert!(alone.wanted.is_empty());

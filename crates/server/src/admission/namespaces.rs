@@ -1,4 +1,4 @@
-//! Namespaces: what is created in one, and what one is itself (S2.8, S10.1 to S10.4).
+//! Rules of namespaces and of creation in them (S2.8, S10.1 to S10.4).
 
 use headwater_api::json::{Value, json};
 use headwater_api::status::{self as api_status, Cause, FieldError};
@@ -10,7 +10,7 @@ use crate::answer::status;
 use crate::kinds::registry::Served;
 use crate::object::{is_deleting, meta, metadata};
 
-/// Nothing is created in a namespace that is not there or on its way out (S2.8, S10.2).
+/// Rejects creation in a namespace that does not exist or is terminating (S2.8, S10.2).
 pub(super) struct Lifecycle;
 
 impl Admit for Lifecycle {
@@ -22,7 +22,7 @@ impl Admit for Lifecycle {
     }
 }
 
-/// Whether something may be created in a namespace.
+/// Checks whether objects may be created in a namespace.
 fn check_namespace(
     cache: &Cache,
     kind: &Served,
@@ -72,8 +72,8 @@ impl Admit for Labels {
     }
 }
 
-/// What the doors of a Namespace do not let pass: a phase that is not that of its life, and
-/// finalizers that are nobody's (S10.3).
+/// The validation errors of Namespace subresources: an invalid phase, or finalizers without a
+/// qualified name (S10.3).
 pub(super) fn errors(subresource: &str, namespace: &Value) -> Vec<FieldError> {
     if subresource == "finalize" {
         let finalizers = namespace["spec"]["finalizers"].as_array().into_iter().flatten();

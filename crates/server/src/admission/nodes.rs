@@ -1,14 +1,14 @@
-//! Nodes: a new one is tainted until it is ready.
+//! The not-ready taint of new nodes.
 
 use headwater_api::Status;
 use headwater_api::json::{Value, json};
 
 use super::{Admit, Attempt};
 
-/// Nothing is scheduled on a new node before it has said that it is ready.
+/// Taints a new node, so that no pod is scheduled on it before it is ready.
 ///
-/// The reference taints every new node, and its node controller takes the taint away again. A
-/// server by itself has none, so a node that says from the start that it is ready is left alone.
+/// Kubernetes taints every new node, and its node controller removes the taint. A server without
+/// controllers cannot, so a node that is created as ready is not tainted.
 pub(super) struct NotReadyTaint;
 
 impl Admit for NotReadyTaint {
@@ -21,7 +21,7 @@ impl Admit for NotReadyTaint {
     }
 }
 
-/// Whether a node says that it is ready, or what pods may use of it and nothing to the contrary.
+/// Whether a node is ready, or has allocatable resources and no `Ready` condition.
 fn is_ready(status: &Value) -> bool {
     let conditions = status["conditions"].as_array().into_iter().flatten();
     let ready = conditions.into_iter().find(|condition| condition["type"] == "Ready");

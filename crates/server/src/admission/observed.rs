@@ -1,4 +1,4 @@
-//! Admission as it is counted: how long its halves and its parts take, and whether they refuse.
+//! Metrics of admission: duration and result of its phases and steps.
 
 use std::future::Future;
 
@@ -9,7 +9,7 @@ use super::request::Operation;
 use crate::system::metrics::Metrics;
 use crate::system::metrics::admission::Labels;
 
-/// One half of one admission.
+/// One phase of an admission.
 #[derive(Clone, Copy)]
 pub(super) struct Observed<'a> {
     metrics: &'a Metrics,
@@ -30,7 +30,7 @@ impl<'a> Observed<'a> {
         self.labels
     }
 
-    /// Counts the whole half.
+    /// Measures the phase.
     pub(super) async fn step<T>(
         self,
         work: impl Future<Output = Result<T, Status>>,
@@ -41,7 +41,7 @@ impl<'a> Observed<'a> {
         done
     }
 
-    /// Counts a part of it that has `members` to ask; without any it is not there.
+    /// Measures a step with `members` policies or webhooks; without any it is not counted.
     pub(super) async fn controller<T>(
         self,
         name: &str,

@@ -1,8 +1,9 @@
-//! Owner references: an owner takes what it owns with it, and may be held up by it. So whoever
-//! changes the owners of an object may delete the object, and whoever lets it block the deletion of
-//! an owner may set finalizers on that owner.
+//! Rules of owner references: changing them requires the right to delete the object.
 //!
-//! River: validation → **owners** → validating policies. Who may do what is the authorizer's to say.
+//! Deleting an owner deletes its dependents, and a dependent may block the deletion of its owner. So
+//! setting `blockOwnerDeletion` also requires the right to set finalizers on the owner.
+//!
+//! River: validation → **owners** → validating policies.
 
 use headwater_api::Status;
 use headwater_api::json::Value;
@@ -15,7 +16,7 @@ use crate::kinds::registry::{Registry, Served};
 use crate::object::meta;
 use crate::request::authorize::{self, Attributes};
 
-/// Refuses changes of owner references beyond what the user may do.
+/// Rejects changes of owner references that exceed the user's rights.
 pub(super) fn check(
     attempt: &Attempt<'_>,
     identity: &Identity,
@@ -49,7 +50,7 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
-    /// Why these owners may not be set in place of those.
+    /// Why the user may not replace these owner references.
     fn refused(
         &self,
         is_update: bool,
@@ -57,7 +58,7 @@ impl Check<'_> {
         old: &[Value],
         allows: &dyn Fn(&Attributes<'_>) -> bool,
     ) -> Option<String> {
-        // What one creates one need not have created; what is there may be somebody else's.
+        // A create needs no delete right: the object is the user's own.
         let delete = Attributes::Resource {
             verb: "delete",
             group: &self.kind.group,
@@ -115,7 +116,7 @@ mod tests {
 
     use super::*;
 
-    /// What somebody is told who may do these things: `verb resource[/subresource] name`.
+    /// The rejection of a user with these rights: `verb resource[/subresource] name`.
     fn refused(may: &[&str], is_update: bool, new: &Value, old: &Value) -> Option<String> {
         let registry = Registry::new(kind::builtin());
         let kind = registry.find("", "v1", "pods").unwrap();
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_changes_owners_may_delete_and_whoever_blocks_may_finalize() {
+    fn changing_owners_needs_delete_and_blocking_needs_finalizers() {
         let (plain, block) = (
             json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "1"}]),
             json!([{
@@ -149,7 +150,7 @@ mod tests {
         let may = ["update ns/replicasets/finalizers r"];
         assert_eq!(refused(&may, false, &block, &none), None);
         assert_eq!(refused(&["update /*/finalizers *"], false, &block, &none), None);
-        // What blocked before may go on to.
+        // A reference that already blocks may stay.
         assert_eq!(refused(&["delete ns/pods/ a"], true, &block, &block), None);
         let strange =
             json!([{"apiVersion": "x/v1", "kind": "Y", "uid": "2", "blockOwnerDeletion": true}]);

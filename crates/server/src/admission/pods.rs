@@ -1,4 +1,4 @@
-//! The priority that a pod is given when it is created (S10.23).
+//! The priority of new pods (S10.23).
 //!
 //! River: defaults → **pods** → webhooks.
 
@@ -20,7 +20,7 @@ pub(super) fn spec<'a>(attempt: &'a mut Attempt<'_>) -> Option<&'a mut Map> {
     attempt.new.get_mut("spec").and_then(Value::as_object_mut)
 }
 
-/// A pod has the priority of its class, and cannot choose another.
+/// Sets a pod's priority from its class; rejects any other.
 pub(super) struct Priority;
 
 impl Admit for Priority {
@@ -75,7 +75,7 @@ fn admit_pod(attempt: &mut Attempt<'_>) -> Result<(), Status> {
     Ok(())
 }
 
-/// There is one default at most.
+/// Rejects a second default class.
 fn check_class(attempt: &Attempt<'_>) -> Result<(), Status> {
     if attempt.new["globalDefault"] != true {
         return Ok(());
@@ -95,7 +95,7 @@ fn refusal(attempt: &Attempt<'_>, why: &str) -> Status {
     status::forbidden(&kind.group, &kind.plural, meta(attempt.new, "name"), why)
 }
 
-/// The priority classes of this moment.
+/// The current priority classes.
 struct Classes(Snapshot);
 
 impl Classes {
@@ -108,7 +108,7 @@ impl Classes {
         self.0.get(name).map(|class| tree(class.as_slice())).transpose()
     }
 
-    /// The class of pods that name none. Should there be several, the lowest.
+    /// The default class; of several, the lowest.
     fn default(&self) -> Result<Option<Value>, Status> {
         let mut found: Option<Value> = None;
         for class in self.0.iter("", None).filter(|class| says_default(class)) {
@@ -122,8 +122,8 @@ impl Classes {
     }
 }
 
-/// Every pod that is created asks this of every class, so it is answered without a tree: stored
-/// bytes are canonical, and inside a string the quotes would be escaped.
+/// Checked for every class at every pod creation, so it does not parse: stored bytes are canonical, and
+/// a key is found as quoted text.
 fn says_default(class: &Arc<Object>) -> bool {
     std::str::from_utf8(class.as_slice()).is_ok_and(|text| text.contains(r#""globalDefault":true"#))
 }

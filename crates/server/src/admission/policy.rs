@@ -1,10 +1,10 @@
-//! Admission policies: expressions that refuse an object, or change it.
+//! Admission policies: CEL expressions that validate or mutate objects.
 //!
 //! River: defaults → **mutating policies** → mutating webhooks → validation → **validating
-//! policies** → validating webhooks. A policy does nothing until a binding says where it counts
-//! and, if it takes parameters, which.
-//! Promise: the expressions of one policy stay within Kubernetes' budget for each object; what
-//! goes wrong in them counts as the failure policy says.
+//! policies** → validating webhooks. A policy takes effect through bindings, which select requests and
+//! parameters.
+//! Promise: the expressions of one policy stay within Kubernetes' budget for each object; their errors
+//! are handled by the failure policy.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub(super) mod check;
 pub(super) mod names;
 pub(super) mod typecheck;
 
-/// A policy where a binding says it counts.
+/// A policy with one of its bindings.
 pub(crate) struct Bound {
     policy: Arc<Policy>,
     name: String,
@@ -51,7 +51,7 @@ struct Policy {
     checks: Vec<Check>,
     mutations: Vec<Mutation>,
     ignore: bool,
-    /// Run again if somebody changed the object after it.
+    /// Whether it is reinvoked after a later change.
     again: bool,
     /// The group, version and kind of its parameters.
     parameter_kind: Option<(String, String, String)>,
@@ -60,7 +60,7 @@ struct Policy {
 /// One of `variables`.
 struct Variable {
     name: String,
-    /// As expressions write it.
+    /// The name as expressions use it.
     path: String,
     program: Result<Program, String>,
 }
@@ -90,12 +90,12 @@ struct Actions {
     warn: bool,
 }
 
-/// Which objects are its parameters.
+/// The selection of parameter objects.
 struct Parameters {
     name: String,
     namespace: String,
     selector: Option<LabelSelector>,
-    /// That there are none is no reason to refuse.
+    /// Whether missing parameters are allowed.
     may_be_missing: bool,
 }
 
@@ -207,7 +207,7 @@ impl Bound {
         }
     }
 
-    /// The kind in whose form a request is looked at, if it is looked at.
+    /// The version in which the request is evaluated; `None` if it does not match.
     fn matches(
         &self,
         backend: &Backend,
@@ -223,7 +223,7 @@ impl Bound {
         self.policy.matching.find(asked, &registry, cache, objects)
     }
 
-    /// The parameters, one set of them after the other; `null` if it takes none.
+    /// The parameter objects; one `null` if the policy takes none.
     async fn parameters(&self, backend: &Backend, asked: &Asked<'_>) -> Result<Vec<Value>, String> {
         let (Some((group, version, kind)), Some(wanted)) =
             (&self.policy.parameter_kind, &self.parameters)
@@ -263,10 +263,13 @@ impl Bound {
         }
     }
 
-    /// What a failure of the policy itself comes to.
+    /// Applies the failure policy to an error.
     fn failed(&self, asked: &Asked<'_>, why: &str) -> Result<(), Status> {
         if self.policy.ignore {
-            tracing::warn!(policy = self.policy.name, "{why}; its policy is to ignore that");
+            tracing::warn!(
+                policy = self.policy.name,
+                "ignored because of failurePolicy Ignore: {why}"
+            );
             return Ok(());
         }
         Err(self.denied(asked, why, ""))
@@ -290,7 +293,7 @@ impl Bound {
     }
 }
 
-/// What one evaluation is about.
+/// The context of one evaluation.
 struct Setting<'a> {
     asked: &'a Asked<'a>,
     seen: &'a Versioned<'a>,
@@ -306,8 +309,7 @@ impl<'a> Setting<'a> {
             .with("params", Cel::json(self.parameters))
     }
 
-    /// With the policy's own variables, each of which may use those before it. Whoever asks for
-    /// one that failed fails too.
+    /// Adds the policy's own variables; each may use earlier ones. Using a failed one is an error.
     fn with_own(&self, policy: &'a Policy, budget: &mut Budget) -> Variables<'a> {
         let mut plain = self.variables();
         let mut own: BTreeMap<headwater_api::cel::Key, Cel<'a>> = BTreeMap::new();
@@ -343,7 +345,7 @@ fn namespace_object(backend: &Backend, asked: &Asked<'_>) -> Value {
         .unwrap_or_default()
 }
 
-/// Asks every validating policy.
+/// Evaluates every validating policy.
 pub(super) async fn validate(
     bound: &[Bound],
     backend: &Backend,
@@ -449,7 +451,7 @@ impl Bound {
     }
 }
 
-/// Runs an expression within its own limit and that of the whole policy.
+/// Runs an expression within its own budget and that of the policy.
 fn run<'a>(
     program: &'a Program,
     variables: &Variables<'a>,
@@ -473,12 +475,12 @@ impl Check {
 }
 
 impl Bound {
-    /// Whether it wants to see what others changed after it.
+    /// Whether it is reinvoked after later changes.
     pub(super) fn looks_again(&self) -> bool {
         self.policy.again
     }
 
-    /// Lets it change the object. Answers whether it was asked, and if so whether it did.
+    /// Mutates the object. Returns `None` if it does not match, else whether the object changed.
     pub(super) async fn mutate(
         &self,
         backend: &Backend,
@@ -510,7 +512,7 @@ impl Bound {
         Ok(Some(any))
     }
 
-    /// Applies every mutation in turn; each sees what those before it made.
+    /// Applies the mutations in order; each sees the result of the previous one.
     async fn change(
         &self,
         backend: &Backend,
@@ -554,7 +556,7 @@ impl Bound {
     }
 }
 
-/// Lists of built-in kinds are merged by their keys; custom ones as a merge patch does.
+/// Merges an apply configuration: lists of built-in kinds by key, custom ones as a merge patch.
 fn merge(kind: &Served, object: &mut Value, made: Value) -> Result<(), String> {
     match Types::builtin().of(kind).filter(|_| !kind.custom) {
         Some(of) => patch::strategic(object, made, of).map_err(|error| error.to_string()),

@@ -1,11 +1,11 @@
-//! Resource quotas: how much a namespace may hold.
+//! Resource quotas: the limits of a namespace.
 //!
-//! River: validation → **quota** → store → the quota's status. What is there is counted in the
-//! watch cache, not in the quota's status, so nothing can drift; the status is what people see.
-//! Promise: creates that come at the same time cannot exceed a quota together. Whoever needs more
-//! of one waits for its turn, and writes the quota's new status together with the object, if the
-//! quota is still the one that was looked at. So servers over one store need not wait for each
-//! other: of two that count at the same time, the store lets one go on, and the other counts again.
+//! River: validation → **quota** → store → the quota's status. Usage is counted in the watch cache, not
+//! in the quota's status, so it cannot drift; the status is for display.
+//! Promise: concurrent creates cannot exceed a quota together. Writes that need quota are serialized
+//! per namespace and commit the new status in the same transaction, guarded by the quota's revision.
+//! So several servers over one store need no lock: if two count at the same time, one transaction fails
+//! and is counted again.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -30,37 +30,37 @@ use usage::{Scopes, counts, usage};
 
 const PREFIX: &str = "/registry/core/resourcequotas/";
 
-/// Namespaces whose counts are remembered; when there are more, those nobody holds are forgotten.
+/// The maximum number of namespaces with cached usage; beyond it, idle ones are dropped.
 const NAMESPACES_MAX: usize = 1024;
 
-/// Keeps the turns of namespaces that have quotas.
+/// Serializes the writers of each namespace with quotas.
 pub(crate) struct Quotas {
     quotas: Arc<Resource>,
     turns: Mutex<HashMap<String, Arc<AsyncMutex<Counted>>>>,
 }
 
-/// What objects use, as of the last look: those that did not change are not read again.
+/// The cached usage of objects; unchanged objects are not parsed again.
 #[derive(Default)]
 pub(crate) struct Counted(HashMap<String, Known>);
 
-/// What is remembered of an object.
+/// The cached usage of one object.
 struct Known {
     revision: Revision,
-    /// What scopes look at.
+    /// The properties that quota scopes select by.
     essence: Value,
     usage: Amounts,
 }
 
-/// A turn, where one is needed: nobody else's needs are counted while it is held.
+/// The lock of a namespace, if quotas apply: while it is held, no other write is counted.
 #[derive(Default)]
 pub(crate) struct Held {
     _turn: Option<OwnedMutexGuard<Counted>>,
-    /// The quotas as they will be, to be written with what they count.
+    /// The new status of the quotas, to be committed with the object.
     beside: Vec<Op>,
 }
 
 impl Held {
-    /// What is to be written together with the object.
+    /// The companion writes of the object.
     pub(crate) fn take_beside(&mut self) -> Vec<Op> {
         std::mem::take(&mut self.beside)
     }
@@ -71,7 +71,7 @@ impl Quotas {
         Quotas { quotas: cache.resource(PREFIX), turns: Mutex::default() }
     }
 
-    /// The quotas of a namespace. Where there are none at all this is a load and a comparison.
+    /// The quotas of a namespace. Without any quota in the cluster this is one atomic load.
     fn of(&self, cache: &Cache, namespace: &str) -> Vec<(Arc<Object>, Value)> {
         if namespace.is_empty() || self.quotas.changed() == Revision::ZERO {
             return Vec::new();
@@ -83,14 +83,14 @@ impl Quotas {
             .collect()
     }
 
-    /// The newest quotas of a namespace, once all that was written with them is seen too: a write
-    /// reaches one kind after the other, and who counts must not have the quota without the object.
+    /// The newest quotas of a namespace, after a consistent read: a transaction reaches the cache one
+    /// kind after the other, and counting needs the quota and the object together.
     async fn seen(
         &self,
         cache: &Cache,
         namespace: &str,
     ) -> Result<Vec<(Arc<Object>, Value)>, Status> {
-        // What the one before stored must be seen.
+        // The previous write must be visible.
         cache.consistent().await.map_err(|error| status::from_cache(&error))?;
         let quotas = self.of(cache, namespace);
         cache.consistent().await.map_err(|error| status::from_cache(&error))?;
@@ -108,7 +108,7 @@ impl Quotas {
         turn.lock_owned().await
     }
 
-    /// Refuses what would exceed a quota. The turn is to be held until the object is stored.
+    /// Rejects a write that would exceed a quota. The caller holds the lock until the object is stored.
     pub(super) async fn admit(
         &self,
         backend: &Backend,
@@ -159,12 +159,12 @@ impl Quotas {
     /// Brings the status of the quotas of a namespace up to date after a write there to an object
     /// of this kind.
     pub(crate) async fn settle(&self, backend: &Backend, kind: &Served, namespace: &str) {
-        // A quota that was written just now may not be seen yet.
+        // A quota that was just written may not be in the cache yet.
         if kind.prefix != PREFIX && self.of(backend.cache(), namespace).is_empty() {
             return;
         }
         if let Err(status) = self.settle_all(backend, namespace).await {
-            tracing::warn!(namespace, "the status of quotas could not be written: {status}");
+            tracing::warn!(namespace, "cannot update the status of ResourceQuotas: {status}");
         }
     }
 
@@ -188,13 +188,13 @@ impl Quotas {
     }
 }
 
-/// Writes the status of a quota; answers whether somebody was faster.
+/// Writes the status of a quota; returns whether the write conflicted.
 async fn write(backend: &Backend, quota: &Object, status: Value) -> Result<bool, Status> {
     let write = Write { ops: vec![counting(quota, status)?] };
     Ok(matches!(commit(backend.store(), write).await?, CommitOutcome::Conflict(_)))
 }
 
-/// A quota gets another status, if it is still the one that was looked at.
+/// The write of a quota's status, guarded by its revision.
 fn counting(quota: &Object, status: Value) -> Result<Op, Status> {
     let Current { mut value, revision } = Current::of(quota)?;
     value["status"] = status;
@@ -210,14 +210,14 @@ fn standing(quota: &Value, hard: &Amounts, used: &Amounts) -> Value {
     })
 }
 
-/// What is used of everything that is limited, nothing included.
+/// The usage of every limited resource, including zero.
 fn shown(hard: &Amounts, used: &Amounts) -> Map {
     let zero = headwater_api::quantity::Quantity::count(0);
     let shown = |name: &String| used.get(name).unwrap_or(&zero).to_string();
     hard.keys().map(|name| (name.clone(), shown(name))).collect()
 }
 
-/// What is needed in addition, of what is limited.
+/// The additional usage of limited resources.
 fn difference(new: &Amounts, old: Option<&Amounts>, hard: &Amounts) -> Amounts {
     let mut asked = Amounts::new();
     for (name, amount) in new.iter().filter(|(name, _)| hard.contains_key(*name)) {
@@ -267,7 +267,7 @@ fn refusal(attempt: &Attempt<'_>, why: &str) -> Status {
 }
 
 impl Counted {
-    /// What the objects of a namespace use of a quota.
+    /// The usage of a quota by the objects of a namespace.
     fn used(
         &mut self,
         backend: &Backend,
@@ -299,7 +299,7 @@ impl Counted {
         namespace: &str,
     ) -> Amounts {
         let mut total = Amounts::new();
-        // Of those that are gone, nothing is kept.
+        // Drops the cached usage of deleted objects.
         self.0.retain(|key, _| {
             !key.starts_with(&kind.prefix) || snapshot.get(&key[kind.prefix.len()..]).is_some()
         });
@@ -320,7 +320,7 @@ impl Counted {
     }
 }
 
-/// Which kinds a registry has is asked by name.
+/// The row of a kind by name.
 pub(super) fn row<'a>(
     registry: &'a Registry,
     group: &str,

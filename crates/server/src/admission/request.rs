@@ -1,4 +1,4 @@
-//! The request that brought an object here, as webhooks and policies see it.
+//! The admission request, as webhooks and policies see it.
 
 use headwater_api::json::{Map, Value, json};
 use headwater_api::options::{FieldValidation, WriteOptions};
@@ -12,7 +12,7 @@ use crate::kinds::versions::from_storage;
 use crate::random;
 use crate::request::call::Call;
 
-/// Who asks for what.
+/// A request in admission: the user, the operation and the object.
 #[derive(Clone, Copy)]
 pub(crate) struct Asked<'a> {
     pub(crate) call: &'a Call,
@@ -26,7 +26,7 @@ pub(crate) struct Asked<'a> {
     pub(crate) options: &'a Value,
 }
 
-/// What is done with an object.
+/// The operation on an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     Create,
@@ -44,7 +44,7 @@ impl Operation {
     }
 }
 
-/// An object before and after, in the form of one version.
+/// The old and the new object in one version.
 pub(crate) struct Versioned<'a> {
     pub(crate) kind: &'a Served,
     /// `null` for a delete.
@@ -54,7 +54,7 @@ pub(crate) struct Versioned<'a> {
 }
 
 impl<'a> Versioned<'a> {
-    /// From the form that they are admitted in.
+    /// Converts both from the version of admission.
     pub(crate) async fn new(
         backend: &Backend,
         kind: &'a Served,
@@ -69,7 +69,7 @@ impl<'a> Versioned<'a> {
     }
 }
 
-/// An object in the form of a version, with nothing packed.
+/// Converts an object to a version, with `managedFields` parsed.
 async fn seen(backend: &Backend, kind: &Served, admitted: &Value) -> Result<Value, Status> {
     let mut value = versions::tree(backend.converter(), kind, admitted.clone()).await?;
     managed::unpack(&mut value);

@@ -1,4 +1,4 @@
-//! What a pod asks for: the sums over its containers that limit ranges and quotas look at.
+//! The resources of a pod: sums over its containers, for limit ranges and quotas.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use headwater_api::quantity::Quantity;
 /// Amounts by name.
 pub(super) type Amounts = BTreeMap<String, Quantity>;
 
-/// Which of the two lists of a container.
+/// Requests or limits.
 #[derive(Clone, Copy)]
 pub(super) enum List {
     Requests,
@@ -24,7 +24,7 @@ impl List {
     }
 }
 
-/// Reads a list of amounts. What is no quantity was refused by validation.
+/// Parses a list of amounts. Validation has rejected invalid quantities.
 pub(super) fn amounts(list: &Value) -> Amounts {
     let members = list.as_object().into_iter().flatten();
     let read = |(name, value): (&Key, &Value)| {
@@ -43,8 +43,8 @@ pub(super) fn containers<'a>(spec: &'a Value, key: &str) -> &'a [Value] {
     spec[key].as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-/// The amounts of a whole pod: containers add up; an init container runs alone, beside the
-/// sidecars before it, so only the largest counts.
+/// The amounts of a pod: containers add up; init containers run one at a time, next to earlier
+/// sidecars, so only the largest counts.
 pub(super) fn of_pod(spec: &Value, list: List) -> Amounts {
     let mut total = Amounts::new();
     for container in containers(spec, "containers") {
@@ -64,7 +64,7 @@ pub(super) fn of_pod(spec: &Value, list: List) -> Amounts {
     }
     keep_larger(&mut total, &largest);
     for (name, amount) in amounts(&spec["resources"][list.key()]) {
-        // What is said for the whole pod is what counts.
+        // Pod-level resources take precedence.
         total.insert(name, amount);
     }
     if matches!(list, List::Requests) || !total.is_empty() {
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_needs_what_its_containers_need_at_the_same_time() {
+    fn a_pod_needs_the_sum_of_containers_that_run_at_the_same_time() {
         let container = |cpu: &str| json!({"resources": {"requests": {"cpu": cpu}}});
         let cpu = |spec: &Value| of_pod(spec, List::Requests)["cpu"].to_string();
         let mut spec = json!({"containers": [container("100m"), container("200m")]});

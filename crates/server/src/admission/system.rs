@@ -1,4 +1,4 @@
-//! What the server itself writes into objects: defaults, system fields, addresses.
+//! Fields that the server sets: defaults, system metadata, addresses.
 
 use headwater_api::clock::rfc3339;
 use headwater_api::json::{self, Map, Value};
@@ -10,7 +10,7 @@ use crate::kinds::registry::Served;
 use crate::object::metadata;
 use crate::random;
 
-/// What Kubernetes writes where the author wrote nothing.
+/// Applies Kubernetes' defaults.
 pub(super) struct Defaults;
 
 impl Admit for Defaults {
@@ -22,7 +22,7 @@ impl Admit for Defaults {
     }
 }
 
-/// What the server keeps and clients cannot write (S2.2, S2.14, S2.50).
+/// Sets the metadata that clients cannot write (S2.2, S2.14, S2.50).
 pub(super) struct Fields;
 
 impl Admit for Fields {
@@ -57,7 +57,7 @@ fn on_update(attempt: &mut Attempt<'_>, old: &Value) {
     if matches!(attempt.subresource, "" | "scale") {
         defaults::prepare_for_update(attempt.kind.storage(), attempt.new, old);
     }
-    // From here on it is whole, and compared with what was there again and again.
+    // From here on the object is complete and is compared with the old one several times.
     json::settle(attempt.new, old);
     let before = &old["metadata"];
     let metadata = metadata(attempt.new);
@@ -93,7 +93,7 @@ fn copy(metadata: &mut Map, before: &Value, key: &str) {
 /// metadata and, if it has its own subresource, status.
 fn spec_changed(kind: &Served, new: &Value, old: &Value) -> bool {
     if !kind.custom {
-        // A Deployment's annotations are copied to what it makes.
+        // A Deployment's annotations are copied to its ReplicaSets.
         let is_deployment = kind.plural == "deployments";
         return new.get("spec") != old.get("spec")
             || (is_deployment && new["metadata"]["annotations"] != old["metadata"]["annotations"]);
@@ -106,7 +106,7 @@ fn spec_changed(kind: &Served, new: &Value, old: &Value) -> bool {
     keys.any(|key| !skipped(key) && differs(key))
 }
 
-/// Services get their addresses.
+/// Allocates the addresses of Services.
 pub(super) struct ServiceAddresses;
 
 impl Admit for ServiceAddresses {

@@ -1,4 +1,4 @@
-//! What is refused with 422, each field with its reason.
+//! Validation: 422 with a reason for each field.
 
 use headwater_api::status::{self as api_status, FieldError};
 use headwater_api::{Status, name, validate};
@@ -7,7 +7,7 @@ use super::{Admit, Attempt, namespaces, policy, webhook};
 use crate::admission::definitions;
 use crate::object::meta;
 
-/// What Kubernetes refuses with 422.
+/// Validates an object as Kubernetes does.
 pub(super) struct Fields;
 
 impl Admit for Fields {
@@ -19,15 +19,15 @@ impl Admit for Fields {
             Some(old) => name::metadata_on_update(kind, attempt.new, old),
         };
         if attempt.old.is_some() && !kind.custom {
-            // The reference checks the metadata of built-in kinds again and again, and lists every
-            // finding: what must not change twice, what must be well-formed four times.
+            // Kubernetes validates the metadata of built-in kinds several times and lists every
+            // finding: immutable fields twice, malformed ones four times.
             errors.extend_from_within(..);
             let common = name::metadata_alike(kind, attempt.new);
             errors.extend(common.iter().cloned().chain(common.iter().cloned()));
         }
         match attempt.old {
             None => errors.extend(validate::create(kind, attempt.new)),
-            // The other doors lead to parts that their own handlers have looked at.
+            // The handlers of other subresources validate their own part.
             Some(old) if matches!(attempt.subresource, "" | "scale") => {
                 errors.extend(validate::update(kind, attempt.new, old));
             }

@@ -1,9 +1,9 @@
-//! Admission webhooks: somebody else's server changes an object or refuses it.
+//! Admission webhooks: calls to external servers that mutate or validate objects.
 //!
 //! River: defaults → **mutating webhooks** → validation → **validating webhooks** → store.
-//! Promise: configurations are read from the watch cache, once a change; without any, a write pays
-//! a few loads. A webhook that cannot be asked, or answers nonsense, counts as its failure policy
-//! says, and costs at most its timeout.
+//! Promise: configurations are compiled from the watch cache once per change; without any, a write
+//! costs a few atomic loads. A failed call or an invalid response is handled by the failure policy and
+//! takes at most the webhook's timeout.
 
 use std::time::Duration;
 
@@ -40,12 +40,12 @@ pub(crate) struct Hook {
     matching: Match,
     conditions: Conditions,
     place: Result<Place, String>,
-    /// A failure is as good as a yes.
+    /// Whether failures are ignored.
     ignore: bool,
     timeout: Duration,
-    /// Asked again if somebody changed the object after it.
+    /// Whether it is reinvoked after a later change.
     again: bool,
-    /// The version of the review it understands.
+    /// The version of the review that it accepts.
     version: &'static str,
 }
 
@@ -69,7 +69,7 @@ impl Hook {
         }
     }
 
-    /// The webhooks of a snapshot of configurations, in the order they are asked.
+    /// The webhooks of a snapshot of configurations, in calling order.
     pub(super) fn all(snapshot: &Snapshot) -> Vec<Hook> {
         let configurations =
             snapshot.iter("", None).filter_map(|object| tree(object.as_slice()).ok());
@@ -80,17 +80,17 @@ impl Hook {
         configurations.flat_map(webhooks).collect()
     }
 
-    /// What a failure to ask comes to.
+    /// Applies the failure policy to a failed call.
     fn failed(&self, why: &str) -> Result<(), Status> {
         let why = format!("failed calling webhook {:?}: {why}", self.name);
         if self.ignore {
-            tracing::warn!("{why}; its policy is to ignore that");
+            tracing::warn!("ignored because of failurePolicy Ignore: {why}");
             return Ok(());
         }
         Err(status::internal(why))
     }
 
-    /// The kind in whose form it is asked about this request, if it is asked.
+    /// The version in which the webhook is called; `None` if it does not match.
     async fn matches(
         &self,
         backend: &Backend,
@@ -123,7 +123,7 @@ impl Hook {
         }
     }
 
-    /// Asks it. `None` if it could not be asked and that does not matter.
+    /// Calls the webhook. `None` if the call failed and failures are ignored.
     async fn ask(
         &self,
         backend: &Backend,
@@ -175,12 +175,12 @@ impl Hook {
 }
 
 impl Hook {
-    /// Whether it wants to see what others changed after it.
+    /// Whether it is reinvoked after later changes.
     pub(super) fn looks_again(&self) -> bool {
         self.again
     }
 
-    /// Lets it change the object. Answers whether it was asked, and if so whether it did.
+    /// Mutates the object. Returns `None` if it does not match, else whether the object changed.
     pub(super) async fn mutate(
         &self,
         backend: &Backend,
@@ -213,7 +213,7 @@ impl Hook {
     }
 }
 
-/// Makes what somebody changed, in the form of a version, the object that is written.
+/// Replaces the object in admission by a mutated one, converted from the webhook's version.
 pub(super) async fn adopt(
     attempt: &mut Attempt<'_>,
     backend: &Backend,
@@ -232,7 +232,7 @@ pub(super) async fn adopt(
     if attempt.untouched.is_none() {
         attempt.untouched = Some(Untouched::Object(attempt.new.clone()));
     }
-    // Who manages which field is not theirs to say.
+    // Webhooks cannot change `managedFields`.
     match attempt.new["metadata"]["managedFields"].take() {
         Value::Null => metadata(&mut changed).remove("managedFields"),
         fields => metadata(&mut changed).insert("managedFields".into(), fields),
@@ -244,7 +244,7 @@ pub(super) async fn adopt(
     Ok(())
 }
 
-/// Asks every validating webhook at once. The first that refuses, in their order, is the answer.
+/// Calls all validating webhooks concurrently. The first rejection, in their order, is returned.
 pub(super) async fn validate(
     hooks: &[Hook],
     backend: &Backend,

@@ -5,13 +5,14 @@
 //! whoever needs it first (S5.14).
 
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
 use headwater_api::kind::Field;
 use headwater_api::scan::Malformed;
 use headwater_api::{EventType, Object, Revision};
 use headwater_store::ChangeKind;
+use headwater_store::lock::lock;
 use tokio::time::Instant;
 
 /// One committed write to one object.
@@ -197,7 +198,7 @@ impl Event {
     /// Key 0 is the JSON frame.
     pub fn encoded(&self, key: u64, encode: impl FnOnce(&Object, EventType) -> Bytes) -> Bytes {
         // An encoder that panicked has added nothing.
-        let mut encodings = self.change.encodings.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut encodings = lock(&self.change.encodings);
         if let Some(found) = encodings.iter().find(|e| e.key == key && e.turn == self.turn) {
             return found.bytes.clone();
         }
@@ -232,7 +233,7 @@ impl Events {
             return frame(event);
         }
         // An encoder that panicked has added nothing.
-        let mut joined = self.joined.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut joined = lock(&self.joined);
         if let Some((_, chunk)) = joined.iter().find(|(known, _)| *known == key) {
             return chunk.clone();
         }
@@ -267,7 +268,6 @@ mod tests {
         Arc::new(Change::decode(&stored, value, None, &[]).unwrap())
     }
 
-    /// S5.14
     #[test]
     fn events_are_joined_once_for_each_representation() {
         let event = |revision| Event { change: change(revision), turn: Turn::Natural };

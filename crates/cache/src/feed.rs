@@ -13,7 +13,7 @@ use futures::StreamExt;
 use headwater_api::Revision;
 use headwater_api::kind::Field;
 use headwater_store::{
-    Batch, Change, ChangeStream, Error as StoreError, Range, Record, Store, key,
+    Batch, Change, ChangeStream, Error as StoreError, Range, Record, Store, key, lock,
 };
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -334,7 +334,7 @@ impl Cache {
 
     /// The resource whose keys begin with `prefix`; it is made if it is new.
     pub fn resource(&self, prefix: &str) -> Arc<Resource> {
-        let known = self.shared.resources.read().expect("maps are never left half-changed");
+        let known = lock::read(&self.shared.resources);
         if let Some(resource) = known.get(prefix) {
             return Arc::clone(resource);
         }
@@ -344,7 +344,7 @@ impl Cache {
 
     /// All resources.
     pub fn resources(&self) -> Vec<Arc<Resource>> {
-        let known = self.shared.resources.read().expect("maps are never left half-changed");
+        let known = lock::read(&self.shared.resources);
         known.values().cloned().collect()
     }
 
@@ -363,14 +363,14 @@ impl Cache {
     /// Nobody defines this resource any more: its watchers end, after what they have not been
     /// given yet, and it is forgotten once it is empty.
     pub fn retire(&self, prefix: &str) {
-        let known = self.shared.resources.read().expect("maps are never left half-changed");
+        let known = lock::read(&self.shared.resources);
         if let Some(resource) = known.get(prefix) {
             resource.retire();
         }
     }
 
     fn define(&self, prefix: &str, shape: &Shape) -> Arc<Resource> {
-        let mut known = self.shared.resources.write().expect("maps are never left half-changed");
+        let mut known = lock::write(&self.shared.resources);
         let make = || {
             let bounds = self.bounds(prefix);
             Arc::new(Resource::new(prefix, shape.clone(), self.applied(), bounds))
@@ -383,7 +383,7 @@ impl Cache {
     /// Forgets resources that nobody defines. Only the feed does this: nothing is applied
     /// meanwhile.
     fn forget_retired(&self) {
-        let mut known = self.shared.resources.write().expect("maps are never left half-changed");
+        let mut known = lock::write(&self.shared.resources);
         known.retain(|_, resource| !resource.is_forgettable());
     }
 

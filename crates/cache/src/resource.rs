@@ -12,6 +12,7 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use headwater_api::scan::Malformed;
 use headwater_api::{Object, Revision};
+use headwater_store::lock::lock;
 use headwater_store::{ChangeKind, Key, Record};
 use tokio::time::Instant;
 
@@ -92,7 +93,7 @@ impl Resource {
     }
 
     fn hub(&self) -> MutexGuard<'_, Hub> {
-        self.hub.lock().expect("the hub is never left half-changed")
+        lock(&self.hub)
     }
 
     /// The state as of its own last change. [`crate::Cache::snapshot`] adds how far the whole

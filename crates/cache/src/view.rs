@@ -13,6 +13,7 @@ use headwater_api::kind::Field;
 use headwater_api::marks::Marks;
 use headwater_api::selector::{FieldSelector, LabelSelector};
 use headwater_api::{Object, Revision};
+use headwater_store::lock::lock;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -199,7 +200,7 @@ impl View {
     }
 
     fn log(&self) -> MutexGuard<'_, Log> {
-        self.log.lock().expect("a log is never left half-changed")
+        lock(&self.log)
     }
 
     /// Everything offered so far may be read. The watchers are woken, unless it is answered when

@@ -36,7 +36,7 @@ mod verify;
 use std::fmt;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::JoinHandle;
 
 use async_trait::async_trait;
@@ -44,6 +44,7 @@ use futures::stream::{self, StreamExt};
 use headwater_api::{Clock, Revision, SystemClock};
 
 use crate::key::Key;
+use crate::lock::{self, lock};
 use crate::store::{
     ChangeStream, Committed, Condition, Error, Page, Range, Record, Store, VALUE_MAX, Write,
 };
@@ -183,7 +184,7 @@ impl Embedded {
     /// done; dropping the engine does the same.
     pub fn close(&self) {
         self.shared.mailbox.close();
-        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let writer = lock(&self.writer).take();
         if let Some(writer) = writer {
             // It catches its panics; if it panicked all the same, there is nothing left to close.
             let _ = writer.join();
@@ -343,7 +344,7 @@ impl Shared {
 
     /// Works with the open file; fails if there is none.
     fn with_file<T>(&self, work: impl FnOnce(&DataFile) -> Result<T, Error>) -> Result<T, Error> {
-        let file = self.file.read().unwrap_or_else(PoisonError::into_inner);
+        let file = lock::read(&self.file);
         match &*file {
             Some(file) => work(file),
             None => {
@@ -355,31 +356,31 @@ impl Shared {
 
     /// Whether the open file refuses everything because something failed.
     fn has_failed(&self) -> bool {
-        let file = self.file.read().unwrap_or_else(PoisonError::into_inner);
+        let file = lock::read(&self.file);
         file.as_ref().is_some_and(|file| file.health.failed())
     }
 
     /// Takes the file to close it, once all who read it are done.
     fn take_file(&self) -> Option<DataFile> {
         self.release.send_replace(true);
-        self.file.write().unwrap_or_else(PoisonError::into_inner).take()
+        lock::write(&self.file).take()
     }
 
     fn put_file(&self, file: DataFile) {
         self.release.send_replace(false);
-        *self.file.write().unwrap_or_else(PoisonError::into_inner) = Some(file);
+        *lock::write(&self.file) = Some(file);
     }
 
     fn published(&self) -> RwLockReadGuard<'_, Published> {
-        self.published.read().unwrap_or_else(PoisonError::into_inner)
+        lock::read(&self.published)
     }
 
     fn published_mut(&self) -> RwLockWriteGuard<'_, Published> {
-        self.published.write().unwrap_or_else(PoisonError::into_inner)
+        lock::write(&self.published)
     }
 
     fn report(&self) -> MutexGuard<'_, Report> {
-        self.report.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.report)
     }
 
     /// Why writes fail, if they do.

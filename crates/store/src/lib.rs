@@ -5,7 +5,8 @@
 pub mod key;
 pub mod change;
 pub mod store;
-mod history;
+pub mod lock;
+pub mod recent;
 pub mod memory;
 pub mod embedded;
 

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -18,8 +18,9 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::change::{Batch, Change, ChangeKind, Version};
-use crate::history::History;
 use crate::key::Key;
+use crate::lock::lock;
+use crate::recent::RecentChanges;
 use crate::store::{
     Action, ChangeStream, Committed, Condition, Error, FIRST, Guard, Op, Page, Range, Record,
     Store, VALUE_MAX, Write,
@@ -76,7 +77,7 @@ impl Memory {
 
     /// Starts the expiry task if none runs (the first may have died with its runtime).
     fn ensure_expiry(&self) {
-        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tasks = lock(&self.tasks);
         while tasks.try_join_next().is_some() {}
         if tasks.is_empty() {
             tasks.spawn(expire(self.shared.clone()));
@@ -159,7 +160,7 @@ struct Shared {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 
@@ -167,7 +168,7 @@ impl Shared {
 struct State {
     live: BTreeMap<Key, Live>,
     /// Every change that was not compacted away, up to the newest.
-    history: History,
+    history: RecentChanges,
     newest: Revision,
     compacted: Revision,
     /// When which version of a key goes; entries of overwritten versions are passed over.
@@ -183,7 +184,7 @@ impl Default for State {
     fn default() -> State {
         State {
             live: BTreeMap::new(),
-            history: History::after(FIRST),
+            history: RecentChanges::after(FIRST),
             newest: FIRST,
             compacted: Revision::ZERO,
             expiries: BTreeSet::new(),

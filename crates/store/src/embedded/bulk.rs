@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use headwater_api::Revision;
 use redb::{StorageBackend, TableDefinition};
@@ -18,6 +18,7 @@ use super::Options;
 use super::disk::Disk;
 use super::file::{Health, is_damage};
 use super::row::{Bad, FILL_LEN, Fill, Place};
+use crate::lock::lock;
 use crate::store::Error;
 
 /// What is put together before it is written.
@@ -119,7 +120,7 @@ impl Bulk {
 
     /// The files. No file comes or goes while they are held.
     pub(super) fn files(&self) -> MutexGuard<'_, Arc<Files>> {
-        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.files)
     }
 
     /// Makes a file. It is there before anything names it.

@@ -14,7 +14,7 @@
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
 use headwater_api::Revision;
@@ -31,6 +31,7 @@ use super::row::{Bad, Entry, Fill, Identity, LIVE_LEN, LogRow, Seed, State};
 use super::together::Together;
 use crate::change::ChangeKind;
 use crate::key::Key;
+use crate::lock::lock;
 use crate::store::Error;
 
 /// The name of the data file.
@@ -342,7 +343,7 @@ struct Watched {
 
 impl Watched {
     fn pages(&self) -> MutexGuard<'_, Together> {
-        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.pages)
     }
 
     /// Writes the pages that wait.
@@ -428,7 +429,6 @@ mod tests {
         }
     }
 
-    /// R13
     #[test]
     fn no_sync_succeeds_after_pages_were_lost() {
         let backend =

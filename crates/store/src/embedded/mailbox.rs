@@ -10,6 +10,7 @@ use std::time::Duration;
 use headwater_api::Revision;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
+use crate::lock::lock;
 use crate::store::{Action, Committed, Error, Write};
 
 /// Writes that may wait for the disk, in KiB. Beyond it they wait outside, in order.
@@ -187,7 +188,7 @@ impl Mailbox {
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.queue)
     }
 }
 

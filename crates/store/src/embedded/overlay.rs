@@ -8,10 +8,11 @@ use std::collections::btree_map::Entry;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use redb::StorageBackend;
 
+use crate::lock::lock;
 const PAGE: usize = 4096;
 
 /// A file under what was written to it since.
@@ -38,7 +39,7 @@ impl Overlay {
     }
 
     fn lock(&self) -> MutexGuard<'_, Written> {
-        self.written.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.written)
     }
 
     /// A page of the file below; beyond its end it is zero.

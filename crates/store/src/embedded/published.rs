@@ -18,8 +18,8 @@ use super::row::{LiveRow, State};
 use super::snapshot::{Next, Snapshot};
 use super::tail::{Sums, Tail};
 use crate::change::{Change, ChangeKind};
-use crate::history::History;
 use crate::key::Key;
+use crate::recent::RecentChanges;
 use crate::store::{Error, Range};
 
 /// Recent changes kept for watchers that are nearly up to date, in bytes.
@@ -32,7 +32,7 @@ pub(super) type Index = BTreeMap<Key, Revision>;
 #[derive(Debug)]
 pub(super) struct Published {
     pub(super) index: Index,
-    pub(super) recent: History,
+    pub(super) recent: RecentChanges,
     /// What the data file lacks.
     pub(super) tail: Tail,
     pub(super) newest: Revision,
@@ -82,7 +82,7 @@ impl Published {
         })?;
         let published = Published {
             index,
-            recent: History::after(state.newest),
+            recent: RecentChanges::after(state.newest),
             tail,
             newest: state.newest,
             compacted: state.compacted,

@@ -7,13 +7,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use headwater_api::Revision;
 
 use super::snapshot::{Next, Snapshot};
 use crate::change::ChangeKind;
 use crate::key::Key;
+use crate::lock::lock;
 use crate::store::{Error, Range};
 
 /// How many old states are remembered.
@@ -116,13 +117,13 @@ impl Undos {
     }
 
     fn take(&self, at: Revision) -> Option<Arc<Undo>> {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = lock(&self.0);
         let place = kept.iter().position(|undo| undo.at == at)?;
         kept.remove(place)
     }
 
     fn keep(&self, undo: Arc<Undo>) {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = lock(&self.0);
         kept.retain(|other| other.at != undo.at);
         kept.push_front(undo);
         kept.truncate(KEPT_MAX);

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use super::Shared;
 use crate::change::Batch;
-use crate::history::BATCH_MAX;
+use crate::recent::BATCH_MAX;
 use crate::store::Error;
 
 /// What a watcher reads from disk at a time, in bytes.

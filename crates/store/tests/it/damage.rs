@@ -70,7 +70,6 @@ async fn read_write_read(disk: &TestDisk) -> Result<[Page; 2], Error> {
     Ok([before, read(disk).await?])
 }
 
-/// R14
 #[test]
 fn a_changed_bit_is_refused_or_does_not_matter() {
     contract::run(async {
@@ -94,7 +93,6 @@ fn a_changed_bit_is_refused_or_does_not_matter() {
     });
 }
 
-/// R14, B263
 #[test]
 fn a_file_that_is_cut_or_missing_is_refused_or_does_not_matter() {
     contract::run(async {
@@ -141,7 +139,6 @@ fn frames(log: &[u8]) -> Vec<usize> {
     marks.map(|(at, _)| at).chain([used(log)]).collect()
 }
 
-/// R14
 #[test]
 fn a_changed_bit_or_a_cut_in_the_log_is_refused() {
     contract::run(async {
@@ -216,7 +213,6 @@ fn a_log_of_another_store_is_refused() {
     });
 }
 
-/// B263
 #[test]
 fn a_data_file_of_another_store_is_refused() {
     contract::run(async {

@@ -10,7 +10,7 @@ use headwater_server::backup::Backup;
 use headwater_store::embedded::Retention;
 use headwater_store::embedded::disk::Directory;
 use headwater_store::{Embedded, EmbeddedOptions, Memory, Store};
-use headwater_store_etcd::{Etcd, Login, Options as EtcdOptions, Tls};
+use headwater_store_etcd::{EtcdStore, Login, Options as EtcdOptions, Tls};
 
 use crate::flags::{self, Serve, StoreKind};
 
@@ -18,7 +18,7 @@ use crate::flags::{self, Serve, StoreKind};
 pub(crate) enum Engine {
     Memory(Arc<Memory>),
     Embedded(Arc<Embedded>, PathBuf),
-    Etcd(Arc<Etcd>, String),
+    Etcd(Arc<EtcdStore>, String),
 }
 
 impl Engine {
@@ -105,7 +105,7 @@ async fn connect(flags: &flags::Etcd) -> Result<Engine> {
         ..EtcdOptions::default()
     };
     let place = format!("etcd at {}, under {}", options.endpoints.join(","), options.prefix);
-    let etcd = Etcd::connect(options).await.context("cannot use etcd")?;
+    let etcd = EtcdStore::connect(options).await.context("cannot use etcd")?;
     Ok(Engine::Etcd(Arc::new(etcd), place))
 }
 

@@ -1,9 +1,9 @@
-//! How long to wait before something is tried again.
+//! Exponential backoff with jitter.
 
 use std::time::Duration;
 
-/// Waits that double up to a limit, each shortened by chance: replicas that lost the same member do
-/// not come back all at once.
+/// Waits that double up to a limit. The jitter keeps replicas that lost the same member from
+/// reconnecting at the same time.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
     tries: u32,
@@ -21,12 +21,12 @@ impl Backoff {
         full / 2 + full / 2 * chance / 255
     }
 
-    /// It worked: begin with short waits again.
+    /// Starts with short waits again, after a success.
     pub(crate) fn reset(&mut self) {
         self.tries = 0;
     }
 
-    /// Whether it has failed more than once in a row.
+    /// Whether there was more than one failure in a row.
     pub(crate) fn is_lasting(&self) -> bool {
         self.tries > 1
     }
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_grow_to_a_limit_and_never_vanish() {
+    fn waits_grow_to_a_limit_and_stay_above_half_of_it() {
         let mut backoff = Backoff::default();
         let waits: Vec<Duration> = (0..2_000).map(|_| backoff.next()).collect();
         assert!(waits[0] >= FIRST / 2 && waits[0] <= FIRST);

@@ -1,36 +1,37 @@
-//! Calls to whichever member answers.
+//! The client of a cluster: sends each call to a member that responds.
 //!
-//! River: engine → **client** → etcd. Promise: every call ends within its deadline; a read is tried
-//! with the other members, a write is sent once (R42): it is sent again only if it certainly never
-//! left. What members answer is remembered: the newest revision, and whether this is still the same
-//! cluster (R37).
+//! River: session → **client** → etcd.
+//! Promise: every call ends within its deadline. A read is retried with other members; a write is
+//! sent again only if it certainly was not sent before (R42). The client tracks the newest revision
+//! of all responses, and whether they come from the same cluster (R37).
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use headwater_api::Revision;
+use headwater_store::lock::lock;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
 use tonic::codec::Streaming;
 use tonic::metadata::{AsciiMetadataValue, MetadataMap};
 
 use crate::backoff::Backoff;
+use crate::call_error::{CallError, call_error};
 use crate::convert::revision;
-use crate::failure::{Failure, failure};
-use crate::member::{Member, Purpose, Tls};
+use crate::member::{Member, Tls, WatchPurpose};
 use crate::proto::{
-    AUTHENTICATE, Answer, AuthenticateRequest, AuthenticateResponse, Header, RANGE, TXN, Watch,
-    WatchCreate, WatchRequest, WatchResponse,
+    AUTHENTICATE, AuthenticateRequest, AuthenticateResponse, EtcdResponse, Header, RANGE, TXN,
+    Watch, WatchCreate, WatchRequest, WatchResponse,
 };
 
-/// A user of etcd.
+/// The credentials of an etcd user.
 #[derive(Clone)]
 pub struct Login {
-    /// Its name.
+    /// The user name.
     pub name: String,
-    /// Its password.
+    /// The password.
     pub password: String,
 }
 
@@ -40,43 +41,43 @@ impl fmt::Debug for Login {
     }
 }
 
-/// Whether a call may be made again when its answer does not come.
+/// When to send a call again after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Calls {
-    /// Any number of times.
-    Freely,
-    /// Only if it certainly was not made.
-    Once,
+pub(crate) enum Retry {
+    /// After every failure, until the deadline.
+    Always,
+    /// Only if the call certainly was not sent.
+    IfUnsent,
 }
 
-/// The members of a cluster.
+/// A client of all members of a cluster.
 pub(crate) struct Client {
     members: Vec<Member>,
-    /// The member that is asked first: the last that answered.
+    /// The member to call first: the last one that responded.
     current: AtomicUsize,
     login: Option<Login>,
     token: Mutex<Option<AsciiMetadataValue>>,
     deadline: Duration,
-    seen: watch::Sender<Seen>,
+    /// The newest revision of any response.
+    known: watch::Sender<EpochRevision>,
     cluster: AtomicU64,
     trouble: Mutex<Trouble>,
 }
 
-/// Why calls fail at the moment. Only calls that need a quorum say anything about it: a member that
-/// is alone still answers others.
+/// Why calls fail at the moment. Only calls that need a quorum count: an isolated member still
+/// responds to others.
 #[derive(Debug, Default)]
 struct Trouble {
     unreachable: Option<String>,
-    /// Reads work then, and say nothing about it.
+    /// Set and cleared by writes only: reads succeed while etcd is full.
     full: Option<String>,
 }
 
-/// How far the cluster is known to be.
+/// A revision, and the epoch of the cluster in which it is valid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct EpochRevision {
     pub(crate) revision: Revision,
-    /// Grows each time the cluster turns out not to be what it was: what was known before is not
-    /// true any more.
+    /// Incremented when the cluster was replaced or restored, which invalidates all known revisions.
     pub(crate) epoch: u64,
 }
 
@@ -94,7 +95,7 @@ impl Client {
             login,
             token: Mutex::new(None),
             deadline,
-            seen: watch::Sender::new(Seen::default()),
+            known: watch::Sender::new(EpochRevision::default()),
             cluster: AtomicU64::new(0),
             trouble: Mutex::default(),
         })
@@ -108,18 +109,18 @@ impl Client {
         &self.members[member % self.members.len()].url
     }
 
-    /// The member that answers at the moment.
+    /// The member that responded last.
     pub(crate) fn current(&self) -> usize {
         self.current.load(Ordering::Relaxed)
     }
 
-    /// How far the cluster is known to be.
-    pub(crate) fn seen(&self) -> Seen {
-        *self.seen.borrow()
+    /// The newest known revision of the cluster.
+    pub(crate) fn known(&self) -> EpochRevision {
+        *self.known.borrow()
     }
 
-    pub(crate) fn follow_seen(&self) -> watch::Receiver<Seen> {
-        self.seen.subscribe()
+    pub(crate) fn subscribe_known(&self) -> watch::Receiver<EpochRevision> {
+        self.known.subscribe()
     }
 
     /// Why calls fail at the moment, if they do.
@@ -128,67 +129,67 @@ impl Client {
         trouble.unreachable.clone().or_else(|| trouble.full.clone())
     }
 
-    /// Whether nothing can be written for lack of space.
+    /// Whether etcd rejects writes for lack of space.
     pub(crate) fn is_full(&self) -> bool {
         self.trouble_mut().full.is_some()
     }
 
     fn trouble_mut(&self) -> MutexGuard<'_, Trouble> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.trouble)
     }
 
-    /// Remembers how a call that needs a quorum went.
-    fn note_trouble(&self, path: &str, failure: Option<&Failure>) {
+    /// Records the outcome of a call that needs a quorum.
+    fn note_trouble(&self, path: &str, failure: Option<&CallError>) {
         let mut trouble = self.trouble_mut();
         trouble.unreachable = match failure {
-            Some(Failure::Unreachable { why, .. }) => Some(why.clone()),
+            Some(CallError::Unreachable { why, .. }) => Some(why.clone()),
             _ => None,
         };
         if path == TXN {
             trouble.full = match failure {
-                Some(Failure::Full(why)) => Some(why.clone()),
+                Some(CallError::Full(why)) => Some(why.clone()),
                 _ => None,
             };
         }
     }
 
-    /// Makes a call to the first member that answers.
+    /// Sends a call to the first member that responds.
     pub(crate) async fn call<Req, Res>(
         &self,
         path: &'static str,
         request: Req,
-        calls: Calls,
-    ) -> Result<Res, Failure>
+        retry: Retry,
+    ) -> Result<Res, CallError>
     where
         Req: prost::Message + Clone + 'static,
-        Res: Answer,
+        Res: EtcdResponse,
     {
-        let known = self.seen();
-        let answer = self.persist(path, request, calls).await;
-        // Only these ask a quorum; others may be answered by a member that lags.
+        let known = self.known();
+        let response = self.call_with_retries(path, request, retry).await;
+        // Only these need a quorum; a lagging member may respond to others.
         let is_fresh = path == RANGE || path == TXN;
         if is_fresh {
-            self.note_trouble(path, answer.as_ref().err());
+            self.note_trouble(path, response.as_ref().err());
         }
-        let answer: Res = answer?;
-        self.note(answer.header(), known.revision, is_fresh);
-        Ok(answer)
+        let response: Res = response?;
+        self.note(response.header(), known.revision, is_fresh);
+        Ok(response)
     }
 
-    async fn persist<Req, Res>(
+    async fn call_with_retries<Req, Res>(
         &self,
         path: &'static str,
         request: Req,
-        calls: Calls,
-    ) -> Result<Res, Failure>
+        retry: Retry,
+    ) -> Result<Res, CallError>
     where
         Req: prost::Message + Clone + 'static,
-        Res: Answer,
+        Res: EtcdResponse,
     {
         let until = Instant::now() + self.deadline;
-        // A member that keeps silent must leave time to ask another.
-        let patience = match calls {
-            Calls::Freely if self.members.len() > 1 => self.deadline / 2,
+        // A member that does not respond must leave time to try another.
+        let patience = match retry {
+            Retry::Always if self.members.len() > 1 => self.deadline / 2,
             _ => self.deadline,
         };
         let (mut backoff, mut renewed) = (Backoff::default(), false);
@@ -196,16 +197,16 @@ impl Client {
             let member = self.current();
             let left = until.saturating_duration_since(Instant::now()).min(patience);
             let failure = match self.once(member, path, request.clone(), left).await {
-                Ok(answer) => return Ok(answer),
+                Ok(response) => return Ok(response),
                 Err(failure) => failure,
             };
             let again = match &failure {
-                Failure::Unreachable { may_be_done, .. } => {
+                CallError::Unreachable { may_be_done, .. } => {
                     self.move_on(member);
-                    calls == Calls::Freely || !may_be_done
+                    retry == Retry::Always || !may_be_done
                 }
-                // It was refused before anything was done.
-                Failure::StaleToken => {
+                // etcd rejected it before it executed anything.
+                CallError::StaleToken => {
                     self.forget_token();
                     !std::mem::replace(&mut renewed, true)
                 }
@@ -219,66 +220,66 @@ impl Client {
         }
     }
 
-    /// One call to one member.
+    /// Sends one call to one member.
     pub(crate) async fn once<Req, Res>(
         &self,
         member: usize,
         path: &'static str,
         request: Req,
         patience: Duration,
-    ) -> Result<Res, Failure>
+    ) -> Result<Res, CallError>
     where
         Req: prost::Message + 'static,
-        Res: Answer,
+        Res: EtcdResponse,
     {
         let member = &self.members[member % self.members.len()];
         let exchange = async {
             let metadata = self.metadata(member).await?;
-            member.exchange(path, request, metadata).await.map_err(|status| failure(&status))
+            member.exchange(path, request, metadata).await.map_err(|status| call_error(&status))
         };
         match timeout(patience, exchange).await {
-            Ok(answer) => answer.map_err(|failure| failure.at(&member.url)),
+            Ok(response) => response.map_err(|failure| failure.at(&member.url)),
             Err(_) => {
                 let why = format!("{} did not respond in time", member.url);
-                Err(Failure::Unreachable { why, may_be_done: true })
+                Err(CallError::Unreachable { why, may_be_done: true })
             }
         }
     }
 
-    /// Opens a watch with one member; the sender takes further requests.
+    /// Opens a watch on one member; the sender takes further requests.
     pub(crate) async fn watch(
         &self,
         member: usize,
         create: WatchCreate,
-        purpose: Purpose,
-    ) -> Result<(mpsc::Sender<WatchRequest>, Streaming<WatchResponse>), Failure> {
+        purpose: WatchPurpose,
+    ) -> Result<(mpsc::Sender<WatchRequest>, Streaming<WatchResponse>), CallError> {
         let member = &self.members[member % self.members.len()];
         let opened = async {
             let mut metadata = self.metadata(member).await?;
-            // Without it a member cut off from the others would keep a watch that never moves.
+            // Without it, a member cut off from the others keeps a watch that never progresses.
             metadata.insert("hasleader", AsciiMetadataValue::from_static("true"));
             let (sender, receiver) = mpsc::channel(REQUESTS_MAX);
             let create = WatchRequest { request: Some(Watch::Create(create)) };
             sender.try_send(create).expect("a new channel has room");
             let opened = member.watch(receiver, metadata, purpose).await;
-            Ok::<_, Failure>((sender, opened.map_err(|status| failure(&status))?))
+            Ok::<_, CallError>((sender, opened.map_err(|status| call_error(&status))?))
         };
         match timeout(self.deadline, opened).await {
             Ok(opened) => opened.map_err(|failure| failure.at(&member.url)),
             Err(_) => {
                 let why = format!("{} did not open a watch in time", member.url);
-                Err(Failure::Unreachable { why, may_be_done: false })
+                Err(CallError::Unreachable { why, may_be_done: false })
             }
         }
     }
 
-    /// Asks another member first from now on, unless somebody has decided so already.
+    /// Makes the next member the first to call, unless another call already did.
     fn move_on(&self, member: usize) {
         let next = (member + 1) % self.members.len();
         let _ = self.current.compare_exchange(member, next, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    async fn metadata(&self, member: &Member) -> Result<MetadataMap, Failure> {
+    async fn metadata(&self, member: &Member) -> Result<MetadataMap, CallError> {
         let mut metadata = MetadataMap::new();
         if let Some(login) = &self.login {
             metadata.insert("token", self.token(member, login).await?);
@@ -286,53 +287,57 @@ impl Client {
         Ok(metadata)
     }
 
-    async fn token(&self, member: &Member, login: &Login) -> Result<AsciiMetadataValue, Failure> {
-        if let Some(token) = &*self.token.lock().unwrap_or_else(PoisonError::into_inner) {
+    async fn token(&self, member: &Member, login: &Login) -> Result<AsciiMetadataValue, CallError> {
+        if let Some(token) = &*lock(&self.token) {
             return Ok(token.clone());
         }
         let (name, password) = (login.name.clone(), login.password.clone());
         let request = AuthenticateRequest { name, password };
-        let answer = member.exchange(AUTHENTICATE, request, MetadataMap::new()).await;
-        let answer: AuthenticateResponse = answer.map_err(|status| match failure(&status) {
-            // Nothing but the login was sent.
-            Failure::Unreachable { why, .. } => Failure::Unreachable { why, may_be_done: false },
-            failure => failure,
-        })?;
-        let token = AsciiMetadataValue::try_from(answer.token.as_str());
-        let token =
-            token.map_err(|_| Failure::Refused("the authentication token is not ASCII".into()))?;
-        *self.token.lock().unwrap_or_else(PoisonError::into_inner) = Some(token.clone());
+        let response = member.exchange(AUTHENTICATE, request, MetadataMap::new()).await;
+        let response: AuthenticateResponse =
+            response.map_err(|status| match call_error(&status) {
+                // Only the login was sent, not the call.
+                CallError::Unreachable { why, .. } => {
+                    CallError::Unreachable { why, may_be_done: false }
+                }
+                failure => failure,
+            })?;
+        let token = AsciiMetadataValue::try_from(response.token.as_str());
+        let token = token
+            .map_err(|_| CallError::Refused("the authentication token is not ASCII".into()))?;
+        *lock(&self.token) = Some(token.clone());
         Ok(token)
     }
 
     pub(crate) fn forget_token(&self) {
-        *self.token.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *lock(&self.token) = None;
     }
 
-    /// Remembers what an answer says about the cluster. `known` was the newest revision before the
-    /// question was asked: a fresh answer cannot be older.
+    /// Records what a response reveals about the cluster. `known` is the newest revision known before
+    /// the request was sent: a fresh response cannot be older.
     pub(crate) fn note(&self, header: Option<&Header>, known: Revision, is_fresh: bool) {
         let Some(header) = header else { return };
         let at = revision(header.revision);
         let before = self.cluster.swap(header.cluster_id, Ordering::Relaxed);
         let is_other = before != 0 && before != header.cluster_id;
         let is_older = is_fresh && at < known;
-        self.seen.send_if_modified(|seen| {
-            // Of several answers that were under way, the first finds out.
-            if is_other || (is_older && at < seen.revision) {
+        self.known.send_if_modified(|known| {
+            // Of several concurrent responses, only the first starts a new epoch.
+            if is_other || (is_older && at < known.revision) {
                 tracing::error!(
-                    known = %seen.revision, newest = %at,
+                    known = %known.revision, newest = %at,
                     "etcd was replaced or restored; reloading the cache and expiring all watches"
                 );
-                *seen = Seen { revision: at, epoch: seen.epoch + 1 };
+                *known = EpochRevision { revision: at, epoch: known.epoch + 1 };
                 return true;
             }
-            let is_news = at > seen.revision;
-            seen.revision = seen.revision.max(at);
-            is_news
+            let is_newer = at > known.revision;
+            known.revision = known.revision.max(at);
+            is_newer
         });
     }
 }
 
-/// Requests on one watch that wait to be sent; further questions about progress are not needed then.
+/// Unsent requests on one watch. When it is full, further progress requests are dropped: those that
+/// wait are enough.
 const REQUESTS_MAX: usize = 4;

@@ -1,29 +1,31 @@
-//! Compaction: every interval, by one of the replicas.
+//! Periodic compaction of etcd by one of the replicas.
 //!
-//! Each replica tries to write one key under the condition that nobody has since it looked; the one
-//! that succeeds compacts to the revision it saw an interval earlier, so that history spans one to
-//! two intervals (S6.20). The key holds what was compacted, and the watch tells every replica.
+//! Once per interval, every replica tries to write one key, on the condition that no replica wrote it
+//! since its last try. The one that succeeds compacts to the revision it read one interval earlier, so
+//! history spans one to two intervals (S6.20). The key holds the compacted revision, and every replica
+//! learns it through the watch.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use headwater_api::Revision;
 
-use crate::client::{Calls, Client};
-use crate::convert::{Space, number, revision};
-use crate::engine::Shared;
-use crate::failure::Failure;
-use crate::member::Purpose;
+use crate::call_error::CallError;
+use crate::client::{Client, Retry};
+use crate::convert::{Keyspace, number, revision};
+use crate::member::WatchPurpose;
 use crate::proto::{
-    Compare, PutRequest, RangeRequest, Request, TXN, TxnRequest, TxnResponse, WatchCreate,
+    Compare, EtcdEvent, PutRequest, RangeRequest, Request, TXN, TxnRequest, TxnResponse,
+    WatchCreate,
 };
+use crate::session::Session;
 
-/// Compacts from time to time, until the engine is gone.
-pub(crate) async fn run(shared: Arc<Shared>, interval: Duration) {
-    let mut turn = Turn::default();
+/// Compacts once per interval, until the engine is dropped.
+pub(crate) async fn run(session: Arc<Session>, interval: Duration) {
+    let mut election = Election::default();
     loop {
-        match turn.take(&shared).await {
-            Ok(Some(at)) => match shared.compact(at).await {
+        match election.run(&session).await {
+            Ok(Some(at)) => match session.compact(at).await {
                 Ok(()) => tracing::info!(revision = %at, "compacted etcd"),
                 Err(error) => tracing::warn!(
                     revision = %at,
@@ -40,52 +42,56 @@ pub(crate) async fn run(shared: Arc<Shared>, interval: Duration) {
     }
 }
 
-/// What a replica saw when it last looked.
+/// The election of the replica that compacts: what this one read at its last try.
 #[derive(Clone, Copy, Debug, Default)]
-struct Turn {
-    /// How often the key had been written.
+struct Election {
+    /// The version of the key: how often it was written.
     version: i64,
-    /// The newest revision.
-    seen: Revision,
+    /// The newest revision in etcd.
+    newest: Revision,
 }
 
-impl Turn {
-    /// Looks again; the revision to compact to, if it is this replica's turn.
-    async fn take(&mut self, shared: &Shared) -> Result<Option<Revision>, Failure> {
-        let key = shared.space.compaction();
-        let value = self.seen.to_string().into();
+impl Election {
+    /// Returns the revision to compact to, if this replica wins.
+    async fn run(&mut self, session: &Session) -> Result<Option<Revision>, CallError> {
+        let key = session.keyspace.compaction();
+        let value = self.newest.to_string().into();
         let put = PutRequest { key: key.clone(), value, lease: 0 };
         let look = RangeRequest { key: key.clone(), ..RangeRequest::default() };
         let request = TxnRequest {
             compare: vec![
                 Compare::version(key, self.version),
-                Compare::mod_revision(shared.space.journal(), 0),
+                Compare::mod_revision(session.keyspace.journal(), 0),
             ],
             success: vec![Request::Put(put).into()],
             failure: vec![Request::Range(look).into()],
         };
-        let answer: TxnResponse = shared.client.call(TXN, request, Calls::Once).await?;
-        let newest = revision(answer.header.map_or(0, |header| header.revision));
-        let at = std::mem::replace(&mut self.seen, newest);
-        if answer.succeeded {
+        let response: TxnResponse = session.client.call(TXN, request, Retry::IfUnsent).await?;
+        let newest = revision(response.header.map_or(0, |header| header.revision));
+        let at = std::mem::replace(&mut self.newest, newest);
+        if response.succeeded {
             self.version += 1;
             return Ok((at > Revision::ZERO).then_some(at));
         }
-        let found = answer.responses.into_iter().filter_map(|response| response.range);
+        let found = response.responses.into_iter().filter_map(|response| response.range);
         let found = found.flat_map(|range| range.kvs).next();
         self.version = found.map_or(0, |kv| kv.version);
         Ok(None)
     }
 }
 
-/// How far history is compacted, whoever did it. etcd tells that only to a watch that begins too
-/// early, so this asks only when `asked` is known to be compacted.
-pub(crate) async fn learn(client: &Client, space: &Space, asked: Revision) -> Option<Revision> {
-    let (key, start_revision) = (space.journal(), number(asked).max(1));
+/// The compacted revision, whichever client compacted. etcd reports it only to a watch that starts
+/// too early, so `asked` must be a revision that is known to be compacted.
+pub(crate) async fn learn(
+    client: &Client,
+    keyspace: &Keyspace,
+    asked: Revision,
+) -> Option<Revision> {
+    let (key, start_revision) = (keyspace.journal(), number(asked).max(1));
     let create = WatchCreate { key, start_revision, ..WatchCreate::default() };
-    let told = async {
-        // The sender is kept: the watch ends with it.
-        let opened = client.watch(client.current(), create, Purpose::History).await;
+    let compacted = async {
+        // The sender must live: the watch ends with it.
+        let opened = client.watch(client.current(), create, WatchPurpose::History).await;
         let (_requests, mut responses) = opened.ok()?;
         loop {
             let response = responses.message().await.ok()??;
@@ -94,19 +100,16 @@ pub(crate) async fn learn(client: &Client, space: &Space, asked: Revision) -> Op
             }
         }
     };
-    tokio::time::timeout(LEARN_MAX, told).await.ok()?
+    tokio::time::timeout(LEARN_MAX, compacted).await.ok()?
 }
 
-/// How long that may take; without an answer the next best is said.
+/// The time limit of [`learn`]; after it, callers use an estimate.
 const LEARN_MAX: Duration = Duration::from_secs(2);
 
-/// What a value of the key says was compacted.
-pub(crate) fn read(value: &[u8]) -> Revision {
-    let text = std::str::from_utf8(value).unwrap_or_default();
-    Revision::parse(text).unwrap_or(Revision::ZERO)
-}
-
-/// The revision after which nothing is lost, as a request.
-pub(crate) fn request(at: Revision) -> crate::proto::CompactRequest {
-    crate::proto::CompactRequest { revision: number(at) }
+/// Records the compaction by another replica, if the event is one.
+pub(crate) fn note(session: &Session, event: &EtcdEvent) {
+    if let Some(kv) = event.kv.as_ref().filter(|kv| kv.key == session.keyspace.compaction()) {
+        let text = std::str::from_utf8(&kv.value).unwrap_or_default();
+        session.note_compacted(Revision::parse(text).unwrap_or(Revision::ZERO));
+    }
 }

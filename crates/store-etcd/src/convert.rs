@@ -1,50 +1,50 @@
-//! Keys and values here and in etcd.
+//! Conversion of keys, values and changes between the store and etcd.
 //!
-//! River: store keys ↔ **convert** ↔ etcd's keys. With the prefix `/registry`, objects are under
-//! `/registry/` and what we keep for ourselves is under `/registry.headwater/`: beside the objects,
-//! never among them, and still within one range that one watch can cover.
+//! River: store keys ↔ **convert** ↔ etcd keys. With the prefix `/registry`, objects are under
+//! `/registry/` and our internal keys are under `/registry.headwater/`: never among the objects, but
+//! adjacent to them, so that one watch covers both ranges.
 
 use bytes::Bytes;
 use headwater_api::Revision;
 use headwater_store::{Change, ChangeKind, Error, Key, Record, Version};
 
-use crate::proto::{Event, KeyValue};
+use crate::proto::{EtcdEvent, KeyValue};
 
-/// Which of etcd's keys are ours, and how they are named in the store.
+/// Maps the store's keys to etcd's keys under our prefix.
 #[derive(Clone, Debug)]
-pub(crate) struct Space {
-    /// What our keys begin with, without a slash at the end.
+pub(crate) struct Keyspace {
+    /// The prefix of our keys in etcd, without a trailing slash.
     prefix: String,
-    /// What the store's keys begin with and etcd's do not.
+    /// The prefix of the store's keys, which etcd's keys do not have.
     root: String,
 }
 
-impl Space {
-    pub(crate) fn new(prefix: &str, root: &str) -> Space {
-        Space { prefix: prefix.trim_end_matches('/').to_owned(), root: root.to_owned() }
+impl Keyspace {
+    pub(crate) fn new(prefix: &str, root: &str) -> Keyspace {
+        Keyspace { prefix: prefix.trim_end_matches('/').to_owned(), root: root.to_owned() }
     }
 
-    /// The key of an object in etcd.
-    pub(crate) fn outer(&self, key: &str) -> Result<Bytes, Error> {
+    /// The etcd key of an object.
+    pub(crate) fn to_etcd(&self, key: &str) -> Result<Bytes, Error> {
         match key.strip_prefix(&self.root) {
             Some(rest) => Ok(format!("{}/{rest}", self.prefix).into()),
             None => Err(Error::Refused(format!("the key {key} does not start with {}", self.root))),
         }
     }
 
-    /// The key of an object in the store; `None` if it is not an object's.
-    pub(crate) fn inner(&self, key: &[u8]) -> Option<Key> {
+    /// The store key of an object; `None` if the etcd key is not an object's.
+    pub(crate) fn from_etcd(&self, key: &[u8]) -> Option<Key> {
         let rest = key.strip_prefix(self.prefix.as_bytes())?.strip_prefix(b"/")?;
         let rest = std::str::from_utf8(rest).ok()?;
         Some(Key::new(format!("{}{rest}", self.root)))
     }
 
-    /// The objects whose keys begin with `prefix`: from one key up to, not including, another.
+    /// The range of etcd keys of objects whose store key starts with `prefix`; the end is exclusive.
     pub(crate) fn objects(&self, prefix: &str) -> (Bytes, Bytes) {
         let rest = match prefix.strip_prefix(&self.root) {
             Some(rest) => rest,
             None if self.root.starts_with(prefix) => "",
-            // Nothing begins with it: a range that is empty.
+            // No key starts with it: an empty range.
             None => return (Bytes::from_static(&[1]), Bytes::from_static(&[1])),
         };
         let from = format!("{}/{rest}", self.prefix);
@@ -52,24 +52,24 @@ impl Space {
         (from.into(), to)
     }
 
-    /// Everything that is ours, in one range: `.` and `/` are neighbours.
+    /// The range of all of our keys. The byte `.` directly precedes `/`.
     pub(crate) fn everything(&self) -> (Bytes, Bytes) {
         (format!("{}.", self.prefix).into(), format!("{}0", self.prefix).into())
     }
 
-    /// The key that replicas elect a compactor with; its value is what was compacted.
+    /// The key with which replicas elect the one that compacts; its value is the compacted revision.
     pub(crate) fn compaction(&self) -> Bytes {
         format!("{}.headwater/compaction", self.prefix).into()
     }
 
-    /// The key of the write that is under way in several steps.
+    /// The key of the journal of an unfinished write.
     pub(crate) fn journal(&self) -> Bytes {
         format!("{}.headwater/journal", self.prefix).into()
     }
 
-    /// One object.
+    /// Converts an object.
     pub(crate) fn record(&self, kv: KeyValue) -> Result<Record, Error> {
-        let Some(key) = self.inner(&kv.key) else {
+        let Some(key) = self.from_etcd(&kv.key) else {
             let place = String::from_utf8_lossy(&kv.key).into_owned();
             return Err(Error::Damaged { place, why: "the key is not valid UTF-8".into() });
         };
@@ -79,18 +79,18 @@ impl Space {
         Ok(Record { revision: revision(kv.mod_revision), value: kv.value, key })
     }
 
-    /// One change; `None` if it is not an object's, an error if etcd no longer knows what was there
-    /// before.
-    pub(crate) fn change(&self, event: Event) -> Result<Option<Change>, Forgotten> {
+    /// Converts an event. `None` if the key is not an object's; an error if etcd compacted the
+    /// previous value.
+    pub(crate) fn change(&self, event: EtcdEvent) -> Result<Option<Change>, PrevCompacted> {
         let Some(kv) = event.kv else { return Ok(None) };
-        let Some(key) = self.inner(&kv.key) else { return Ok(None) };
+        let Some(key) = self.from_etcd(&kv.key) else { return Ok(None) };
         let at = revision(kv.mod_revision);
         let is_delete = event.kind == DELETE;
         if !is_delete && kv.create_revision == kv.mod_revision {
             let kind = ChangeKind::Created;
             return Ok(Some(Change { revision: at, key, kind, value: kv.value, prev: None }));
         }
-        let prev = event.prev_kv.ok_or(Forgotten)?;
+        let prev = event.prev_kv.ok_or(PrevCompacted)?;
         let prev = Version { revision: revision(prev.mod_revision), value: prev.value };
         let (kind, value) = match is_delete {
             true => (ChangeKind::Deleted, Bytes::new()),
@@ -100,13 +100,13 @@ impl Space {
     }
 }
 
-/// What was there before a change has been compacted away.
+/// The previous value of a change was compacted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Forgotten;
+pub(crate) struct PrevCompacted;
 
 const DELETE: i32 = 1;
 
-/// Why a value cannot be one of ours: what a real Kubernetes keeps begins like this.
+/// Why a value cannot be ours, by the first bytes that a Kubernetes API server writes.
 pub(crate) fn foreign(value: &[u8]) -> Option<&'static str> {
     if value.starts_with(b"k8s\0") {
         return Some("the value is protobuf written by a Kubernetes API server");
@@ -117,7 +117,7 @@ pub(crate) fn foreign(value: &[u8]) -> Option<&'static str> {
     None
 }
 
-/// etcd counts with signed numbers.
+/// Converts etcd's signed revision.
 pub(crate) fn revision(number: i64) -> Revision {
     Revision(u64::try_from(number).unwrap_or_default())
 }
@@ -126,7 +126,7 @@ pub(crate) fn number(revision: Revision) -> i64 {
     i64::try_from(revision.0).unwrap_or(i64::MAX)
 }
 
-/// The first key after all keys that begin with `prefix`.
+/// The first key after all keys that start with `prefix`.
 fn successor(prefix: &[u8]) -> Bytes {
     let mut end = prefix.to_vec();
     while let Some(last) = end.pop() {
@@ -135,15 +135,15 @@ fn successor(prefix: &[u8]) -> Bytes {
             return end.into();
         }
     }
-    Bytes::from_static(&[0]) // "to the end"
+    Bytes::from_static(&[0]) // no upper limit
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn space() -> Space {
-        Space::new("/here/", "/registry/")
+    fn keyspace() -> Keyspace {
+        Keyspace::new("/here/", "/registry/")
     }
 
     fn kv(revision: i64) -> KeyValue {
@@ -155,21 +155,20 @@ mod tests {
         }
     }
 
-    /// S6.4
     #[test]
-    fn keys_go_there_and_come_back() {
-        let space = space();
-        let outer = space.outer("/registry/core/pods/a").unwrap();
-        assert_eq!(outer, "/here/core/pods/a");
-        assert_eq!(space.inner(&outer), Some(Key::new("/registry/core/pods/a")));
-        assert!(space.outer("/elsewhere/a").is_err());
-        assert_eq!(space.inner(b"/here.headwater/journal"), None);
-        assert_eq!(space.inner(b"/hereafter/a"), None);
+    fn keys_survive_a_round_trip() {
+        let space = keyspace();
+        let key = space.to_etcd("/registry/core/pods/a").unwrap();
+        assert_eq!(key, "/here/core/pods/a");
+        assert_eq!(space.from_etcd(&key), Some(Key::new("/registry/core/pods/a")));
+        assert!(space.to_etcd("/elsewhere/a").is_err());
+        assert_eq!(space.from_etcd(b"/here.headwater/journal"), None);
+        assert_eq!(space.from_etcd(b"/hereafter/a"), None);
     }
 
     #[test]
-    fn ranges_hold_their_prefix_and_nothing_else() {
-        let space = space();
+    fn a_range_contains_exactly_the_keys_with_its_prefix() {
+        let space = keyspace();
         let check = |prefix: &str, from: &str, to: &str| {
             assert_eq!(space.objects(prefix), (from.to_owned().into(), to.to_owned().into()));
         };
@@ -178,7 +177,7 @@ mod tests {
         check("", "/here/", "/here0");
         check("/other/", "\u{1}", "\u{1}");
         let (from, to) = space.everything();
-        for key in [space.compaction(), space.journal(), space.outer("/registry/a").unwrap()] {
+        for key in [space.compaction(), space.journal(), space.to_etcd("/registry/a").unwrap()] {
             assert!(from < key && key < to, "{key:?}");
         }
         assert_eq!(successor(&[1, 255, 255]), &[2][..]);
@@ -186,22 +185,22 @@ mod tests {
     }
 
     #[test]
-    fn a_change_without_what_was_before_is_not_made_up() {
-        let space = space();
-        let event = |kind, kv, prev_kv| Event { kind, kv: Some(kv), prev_kv };
+    fn a_change_whose_previous_value_was_compacted_is_an_error() {
+        let space = keyspace();
+        let event = |kind, kv, prev_kv| EtcdEvent { kind, kv: Some(kv), prev_kv };
         let created = space.change(event(0, kv(3), None)).unwrap().unwrap();
         assert_eq!((created.kind, created.prev), (ChangeKind::Created, None));
         let updated = space.change(event(0, kv(5), Some(kv(3)))).unwrap().unwrap();
         assert_eq!(updated.kind, ChangeKind::Updated);
         assert_eq!(updated.prev.unwrap().revision, Revision(3));
-        assert_eq!(space.change(event(0, kv(5), None)), Err(Forgotten));
-        assert_eq!(space.change(event(DELETE, kv(5), None)), Err(Forgotten));
+        assert_eq!(space.change(event(0, kv(5), None)), Err(PrevCompacted));
+        assert_eq!(space.change(event(DELETE, kv(5), None)), Err(PrevCompacted));
         let ours = KeyValue { key: space.journal(), ..kv(5) };
         assert_eq!(space.change(event(DELETE, ours, None)), Ok(None));
     }
 
     #[test]
-    fn values_of_kubernetes_are_known_by_their_first_bytes() {
+    fn values_of_a_kubernetes_api_server_are_recognized() {
         assert!(foreign(b"k8s\0\n\x0c").is_some());
         assert!(foreign(b"k8s:enc:aescbc:v1:").is_some());
         assert_eq!(foreign(b"{\"kind\":\"Pod\"}"), None);

@@ -1,9 +1,9 @@
-//! One watch on etcd, from a revision on.
+//! A feed: one watch on one etcd member, from a given revision.
 //!
 //! River: etcd → **feed** → recent changes, or one cursor that is far behind.
-//! Promise: every change of ours after its start, once, in order, whole revisions at a time; or a
-//! reason to end. The stream is not trusted blindly: what is at or below its position is dropped,
-//! and a member that keeps silent or lags is left (reliability 2.7).
+//! Promise: yields every change of our keys after its start, once and in order, all changes of a
+//! revision together; or the reason why it ended. It does not trust the stream blindly: it drops
+//! events at or below its position, and gives up a member that is silent or lags (reliability 2.7).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,110 +15,111 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tonic::codec::Streaming;
 
-use crate::client::Seen;
-use crate::convert::{Forgotten, number, revision};
-use crate::engine::Shared;
-use crate::failure::{Failure, failure};
-use crate::member::Purpose;
-use crate::proto::{Event, Watch, WatchCreate, WatchProgress, WatchRequest, WatchResponse};
+use crate::call_error::{CallError, call_error};
+use crate::client::EpochRevision;
+use crate::compaction;
+use crate::convert::{PrevCompacted, number, revision};
+use crate::member::WatchPurpose;
+use crate::proto::{EtcdEvent, Watch, WatchCreate, WatchProgress, WatchRequest, WatchResponse};
+use crate::session::Session;
 
-/// Why a feed has ended.
+/// Why a feed ended.
 #[derive(Debug)]
-pub(crate) enum Ended {
-    /// What comes next was compacted away, up to this revision if etcd said so.
+pub(crate) enum FeedEnd {
+    /// etcd compacted the next revisions, up to this one if it reported it.
     Compacted(Option<Revision>),
-    /// etcd is not what it was: nothing that was told is true any more.
+    /// The cluster was replaced or restored, which invalidates all changes of the feed.
     Replaced,
-    /// The connection or the member failed: another may know more.
+    /// The connection or the member failed; another member may work.
     Broken(String),
 }
 
-impl From<Failure> for Ended {
-    fn from(failure: Failure) -> Ended {
+impl From<CallError> for FeedEnd {
+    fn from(failure: CallError) -> FeedEnd {
         match failure {
-            Failure::Compacted => Ended::Compacted(None),
-            failure => Ended::Broken(failure.to_string()),
+            CallError::Compacted => FeedEnd::Compacted(None),
+            failure => FeedEnd::Broken(failure.to_string()),
         }
     }
 }
 
-/// How long to wait for the event that a known revision must bring, before asking for progress.
+/// How long to wait for the event of a known revision before requesting progress.
 const PROGRESS_SOON: Duration = Duration::from_millis(20);
 
-/// How often to ask a quiet member for a sign of life.
+/// How often to request progress from an idle member.
 const PROGRESS_IDLE: Duration = Duration::from_secs(3);
 
-/// A member that gives no sign of life for this long is left.
+/// How long a member may be silent.
 const SILENT_MAX: Duration = Duration::from_secs(9);
 
-/// A member that does not get on for this long, although there is more to tell, is left.
+/// How long a member may stay behind a known revision.
 const BEHIND_MAX: Duration = Duration::from_secs(2);
 
 /// One watch on etcd.
 pub(crate) struct Feed {
-    shared: Arc<Shared>,
+    session: Arc<Session>,
     requests: mpsc::Sender<WatchRequest>,
     responses: Streaming<WatchResponse>,
-    /// Every change of ours up to here was handed out.
+    /// Every change of our keys up to here was returned.
     position: Revision,
-    /// Parts of a response that was too large for one message.
-    parts: Vec<Event>,
-    seen: watch::Receiver<Seen>,
+    /// Fragments of a response that is too large for one message.
+    fragments: Vec<EtcdEvent>,
+    known: watch::Receiver<EpochRevision>,
     epoch: u64,
-    /// When something was last heard.
-    heard: Instant,
-    /// Since when there has been more to tell.
+    /// The time of the last response.
+    last_response: Instant,
+    /// Since when a revision after the position is known.
     behind_since: Option<Instant>,
 }
 
 impl Feed {
-    /// Follows a member from after a revision on, which is one of this epoch.
+    /// Starts a watch on a member, after a revision of this epoch.
     pub(crate) async fn open(
-        shared: &Arc<Shared>,
+        session: &Arc<Session>,
         member: usize,
         after: Revision,
         epoch: u64,
-        purpose: Purpose,
-    ) -> Result<Feed, Ended> {
-        let seen = shared.client.follow_seen();
-        // Where notices of progress are not reliable, everything in etcd is watched: then each
-        // revision comes with an event, and no notice is needed.
-        let (key, range_end) = match shared.trusts_progress() {
-            true => shared.space.everything(),
+        purpose: WatchPurpose,
+    ) -> Result<Feed, FeedEnd> {
+        let known = session.client.subscribe_known();
+        // If progress notifications are not reliable, watch all keys in etcd: then every revision has
+        // an event, and no notification is needed.
+        let (key, range_end) = match session.trusts_progress {
+            true => session.keyspace.everything(),
             false => (Bytes::from_static(&[0]), Bytes::from_static(&[0])),
         };
         let create = WatchCreate {
             key,
             range_end,
-            // One earlier than needed: if that one is compacted, so may be a delete exactly on the
-            // compaction, and etcd says so instead of leaving it out.
+            // One earlier than needed: a delete exactly at the compacted revision may be compacted too,
+            // and etcd then reports it instead of omitting the delete.
             start_revision: number(after).max(1),
             progress_notify: true,
             prev_kv: true,
             fragment: true,
         };
-        let (requests, responses) = shared.client.watch(member, create, purpose).await?;
+        let (requests, responses) = session.client.watch(member, create, purpose).await?;
         Ok(Feed {
-            shared: shared.clone(),
+            session: session.clone(),
             requests,
             responses,
             position: after,
-            parts: Vec::new(),
-            seen,
+            fragments: Vec::new(),
+            known,
             epoch,
-            heard: Instant::now(),
+            last_response: Instant::now(),
             behind_since: None,
         })
     }
 
-    /// What comes next. May be dropped while it waits and called again.
-    pub(crate) async fn next(&mut self) -> Result<Batch, Ended> {
+    /// The next changes. Cancel-safe.
+    pub(crate) async fn next(&mut self) -> Result<Batch, FeedEnd> {
         loop {
-            let seen = *self.seen.borrow_and_update();
-            if seen.epoch != self.epoch {
-                return Err(Ended::Replaced);
+            let known = *self.known.borrow_and_update();
+            if known.epoch != self.epoch {
+                return Err(FeedEnd::Replaced);
             }
-            let is_behind = seen.revision > self.position;
+            let is_behind = known.revision > self.position;
             match is_behind {
                 true => _ = self.behind_since.get_or_insert_with(Instant::now),
                 false => self.behind_since = None,
@@ -131,21 +132,21 @@ impl Feed {
                         return Ok(batch);
                     }
                 }
-                // It may have to hurry now.
-                _ = self.seen.changed(), if !is_behind => {}
-                () = tokio::time::sleep(patience) => self.ask_for_progress()?,
+                // The feed may be behind now.
+                _ = self.known.changed(), if !is_behind => {}
+                () = tokio::time::sleep(patience) => self.request_progress()?,
             }
         }
     }
 
-    fn ask_for_progress(&mut self) -> Result<(), Ended> {
+    fn request_progress(&mut self) -> Result<(), FeedEnd> {
         let is_stuck = self.behind_since.is_some_and(|since| since.elapsed() > BEHIND_MAX);
-        if is_stuck || self.heard.elapsed() > SILENT_MAX {
+        if is_stuck || self.last_response.elapsed() > SILENT_MAX {
             let why = format!("the watch makes no progress after revision {}", self.position);
-            return Err(Ended::Broken(why));
+            return Err(FeedEnd::Broken(why));
         }
         let progress = WatchRequest { request: Some(Watch::Progress(WatchProgress {})) };
-        // Full means that enough questions are on their way.
+        // A full channel has enough progress requests already.
         let _ = self.requests.try_send(progress);
         Ok(())
     }
@@ -153,16 +154,16 @@ impl Feed {
     fn take(
         &mut self,
         response: Result<Option<WatchResponse>, tonic::Status>,
-    ) -> Result<Option<Batch>, Ended> {
+    ) -> Result<Option<Batch>, FeedEnd> {
         let response = match response {
             Ok(Some(response)) => response,
-            Ok(None) => return Err(Ended::Broken("etcd closed the watch".into())),
-            Err(status) => return Err(failure(&status).into()),
+            Ok(None) => return Err(FeedEnd::Broken("etcd closed the watch".into())),
+            Err(status) => return Err(call_error(&status).into()),
         };
-        self.heard = Instant::now();
-        self.shared.client.note(response.header.as_ref(), Revision::ZERO, false);
-        if self.shared.client.seen().epoch != self.epoch {
-            return Err(Ended::Replaced); // by the one that tells this
+        self.last_response = Instant::now();
+        self.session.client.note(response.header.as_ref(), Revision::ZERO, false);
+        if self.session.client.known().epoch != self.epoch {
+            return Err(FeedEnd::Replaced); // as this response revealed
         }
         if response.canceled {
             return Err(self.canceled(&response));
@@ -171,52 +172,52 @@ impl Feed {
             return Ok(None);
         }
         let reached = response.header.map_or(Revision::ZERO, |header| revision(header.revision));
-        if response.events.is_empty() && self.parts.is_empty() {
+        if response.events.is_empty() && self.fragments.is_empty() {
             return Ok(self.progress(reached));
         }
-        self.parts.extend(response.events);
+        self.fragments.extend(response.events);
         match response.fragment {
             true => Ok(None),
             false => self.changes().map(Some),
         }
     }
 
-    fn canceled(&self, response: &WatchResponse) -> Ended {
+    fn canceled(&self, response: &WatchResponse) -> FeedEnd {
         if response.compact_revision > 0 {
-            return Ended::Compacted(Some(revision(response.compact_revision)));
+            return FeedEnd::Compacted(Some(revision(response.compact_revision)));
         }
-        // It may be about who is asking, and a watch is told that in words only.
-        self.shared.client.forget_token();
-        Ended::Broken(format!("etcd canceled the watch: {}", response.cancel_reason))
+        // The token may have expired, which etcd reports to a watch only as text.
+        self.session.client.forget_token();
+        FeedEnd::Broken(format!("etcd canceled the watch: {}", response.cancel_reason))
     }
 
-    /// Nothing happened up to a revision.
+    /// Handles a progress notification: there is no change up to a revision.
     fn progress(&mut self, reached: Revision) -> Option<Batch> {
-        if reached <= self.position || !self.shared.trusts_progress() {
+        if reached <= self.position || !self.session.trusts_progress {
             return None;
         }
         (self.position, self.behind_since) = (reached, None);
         Some(Batch { changes: Vec::new(), complete_to: reached })
     }
 
-    /// All changes of one response: whole revisions, since its parts were put together.
-    fn changes(&mut self) -> Result<Batch, Ended> {
+    /// All changes of one response. It contains all changes of each revision.
+    fn changes(&mut self) -> Result<Batch, FeedEnd> {
         let (mut changes, mut reached) = (Vec::new(), self.position);
-        for event in std::mem::take(&mut self.parts) {
+        for event in std::mem::take(&mut self.fragments) {
             let at = revision(event.kv.as_ref().map_or(0, |kv| kv.mod_revision));
             if at <= self.position {
-                continue; // from a member that lags, or the one it was asked to begin with
+                continue; // from a lagging member, or the extra revision requested at the start
             }
             if at < reached {
-                return Err(Ended::Broken(format!(
+                return Err(FeedEnd::Broken(format!(
                     "etcd sent revision {at} after revision {reached}"
                 )));
             }
             reached = at;
-            self.shared.note_compaction(&event);
-            match self.shared.space.change(event) {
+            compaction::note(&self.session, &event);
+            match self.session.keyspace.change(event) {
                 Ok(change) => changes.extend(change),
-                Err(Forgotten) => return Err(Ended::Compacted(None)),
+                Err(PrevCompacted) => return Err(FeedEnd::Compacted(None)),
             }
         }
         (self.position, self.behind_since) = (reached, None);

@@ -1,26 +1,26 @@
-//! Writes of several operations: all or nothing, and yet a revision for each.
+//! The journal of a write with several operations: atomic, with one revision per operation.
 //!
-//! A transaction of etcd gives all of its operations one revision, and two changes must not share
-//! one (R3). So the first step checks every guard, does the first operation, and leaves the others
-//! in a journal, all in one transaction; each further step does one operation and shortens the
-//! journal. While there is a journal, every other write of any replica is refused by its guard, and
-//! whoever is refused finishes the journal first: if its owner dies, the rest is done all the same.
+//! An etcd transaction gives all its operations one revision, but two changes must not share one
+//! (R3). So the first transaction checks every guard, executes the first operation and writes the
+//! others to a journal; each further transaction executes one operation and shortens the journal.
+//! While a journal exists, its guard rejects every other write of any replica, and the rejected
+//! replica finishes the journal first. A replica that dies therefore leaves no half-done write.
 
 use bytes::Bytes;
 use prost::Message;
 
 use crate::proto::{DeleteRangeRequest, KeyValue, PutRequest, Request, RequestOp};
 
-/// Operations that are decided and not done yet.
+/// Committed operations that are not executed yet.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Journal {
     #[prost(message, repeated, tag = "1")]
-    pub(crate) steps: Vec<Step>,
+    pub(crate) ops: Vec<JournalOp>,
 }
 
-/// One operation, in etcd's words.
+/// One operation as etcd executes it.
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct Step {
+pub(crate) struct JournalOp {
     #[prost(bytes = "bytes", tag = "1")]
     pub(crate) key: Bytes,
     #[prost(bytes = "bytes", tag = "2")]
@@ -31,9 +31,9 @@ pub(crate) struct Step {
     pub(crate) is_delete: bool,
 }
 
-impl Step {
+impl JournalOp {
     pub(crate) fn request(&self) -> RequestOp {
-        let Step { key, value, lease, is_delete } = self.clone();
+        let JournalOp { key, value, lease, is_delete } = self.clone();
         match is_delete {
             true => Request::DeleteRange(DeleteRangeRequest { key }).into(),
             false => Request::Put(PutRequest { key, value, lease }).into(),
@@ -42,9 +42,9 @@ impl Step {
 }
 
 impl Journal {
-    /// Keeps the journal, or removes it when nothing is left to do.
-    pub(crate) fn keep(&self, key: Bytes) -> RequestOp {
-        match self.steps.is_empty() {
+    /// Stores the journal, or deletes it if it is empty.
+    pub(crate) fn store(&self, key: Bytes) -> RequestOp {
+        match self.ops.is_empty() {
             true => Request::DeleteRange(DeleteRangeRequest { key }).into(),
             false => {
                 let value = self.encode_to_vec().into();
@@ -53,7 +53,7 @@ impl Journal {
         }
     }
 
-    /// What somebody has left to do.
+    /// The journal of an unfinished write.
     pub(crate) fn read(kv: &KeyValue) -> Result<Journal, prost::DecodeError> {
         Journal::decode(kv.value.clone())
     }

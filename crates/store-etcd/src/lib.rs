@@ -1,28 +1,30 @@
-//! The store over a real etcd cluster; the only crate that knows gRPC.
+//! The `Store` trait over an etcd cluster; the only crate that uses gRPC.
 //!
 //! River: server writes → **etcd** → one watch over the prefix → watch cache. Any number of API
-//! servers may do this over one cluster at a time: etcd orders the writes, guards decide them, and
-//! the modification revision of a key is the resourceVersion of its object.
+//! servers can share one cluster: etcd orders the writes, guards decide conflicts, and the
+//! modification revision of a key is the resourceVersion of its object.
 #![warn(missing_docs)]
 
 mod proto;
 mod convert;
 mod backoff;
-mod failure;
+mod call_error;
 mod member;
 mod client;
 mod lease;
 mod journal;
-mod feed;
-mod recent;
-mod watch;
+mod options;
+mod session;
 mod compaction;
+mod feed;
+mod watch;
 mod start;
 mod read;
 mod write;
 mod engine;
 
 pub use client::Login;
-pub use engine::{Etcd, Options};
+pub use engine::EtcdStore;
 pub use member::Tls;
+pub use options::Options;
 pub use start::Error;

@@ -1,4 +1,4 @@
-//! One member: its connections, and calls on them.
+//! One member of an etcd cluster: its connections and the calls on them.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,15 +12,15 @@ use tonic::codec::Streaming;
 use tonic::metadata::MetadataMap;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 
-use crate::failure::innermost;
-use crate::proto::{Answer, WATCH, WatchRequest, WatchResponse, Wire};
+use crate::call_error::innermost;
+use crate::proto::{EtcdResponse, ProtobufCodec, WATCH, WatchRequest, WatchResponse};
 
-/// Files for TLS, as PEM.
+/// TLS credentials in PEM format.
 #[derive(Clone, Default)]
 pub struct Tls {
-    /// Whom to trust.
+    /// The certificate authorities to trust.
     pub ca: Vec<u8>,
-    /// Who we are: a certificate and its key.
+    /// The client certificate and its key.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -30,39 +30,39 @@ impl fmt::Debug for Tls {
     }
 }
 
-/// One member of a cluster, with connections that are made when they are needed.
+/// One member of a cluster. Connections are opened on demand.
 pub(crate) struct Member {
     pub(crate) url: String,
     calls: Channel,
-    /// The watch of the process has a connection of its own: a long answer to a read does not hold
-    /// it up, nor do readers of history who do not read on.
+    /// A separate connection for the watch of the process, so that large responses and slow readers of
+    /// history do not delay it.
     live: Channel,
     history: Channel,
 }
 
-/// What a watch is for.
+/// The purpose of a watch, which decides its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Purpose {
-    /// It is read as fast as it comes.
+pub(crate) enum WatchPurpose {
+    /// Follows the newest changes; always read without delay.
     Live,
-    /// It may be left unread for long.
+    /// Reads history; may stay unread for long.
     History,
 }
 
-/// How long a connection may take.
+/// The maximum time to connect.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
 
-/// A connection on which an answer is awaited and nothing is heard is asked for a sign of life after
-/// this, and has as long to give it. etcd takes more frequent pings than every five seconds, and any
-/// on an idle connection, for an attack.
+/// After this time without data on a connection with pending calls, we send a ping; the reply has the
+/// same time to arrive. etcd closes connections with pings more often than every five seconds or
+/// without pending calls.
 const PING_EVERY: Duration = Duration::from_secs(6);
 
-/// Bytes that may be on their way to us: a page of a list.
+/// Flow-control windows for calls: bytes in flight, enough for a page of a list.
 const CONNECTION_WINDOW: u32 = 8 << 20;
 const STREAM_WINDOW: u32 = 4 << 20;
 
-/// Bytes that wait for one reader of history. What it leaves unread counts for its whole connection,
-/// so that has room for thousands of them.
+/// Flow-control windows for history. Unread bytes of one reader count against its connection, so the
+/// connection's window has room for thousands of readers.
 const HISTORY_STREAM_WINDOW: u32 = 256 << 10;
 const HISTORY_CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 
@@ -101,25 +101,25 @@ impl Member {
     ) -> Result<Res, Status>
     where
         Req: prost::Message + 'static,
-        Res: Answer,
+        Res: EtcdResponse,
     {
         let mut grpc = Grpc::new(self.calls.clone()).max_decoding_message_size(usize::MAX);
         grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
         let request = tonic::Request::from_parts(metadata, tonic::Extensions::default(), request);
         let path = PathAndQuery::from_static(path);
-        let answer = grpc.unary(request, path, Wire::<Req, Res>::default()).await?;
-        Ok(answer.into_inner())
+        let response = grpc.unary(request, path, ProtobufCodec::<Req, Res>::default()).await?;
+        Ok(response.into_inner())
     }
 
     pub(crate) async fn watch(
         &self,
         requests: mpsc::Receiver<WatchRequest>,
         metadata: MetadataMap,
-        purpose: Purpose,
+        purpose: WatchPurpose,
     ) -> Result<Streaming<WatchResponse>, Status> {
         let channel = match purpose {
-            Purpose::Live => self.live.clone(),
-            Purpose::History => self.history.clone(),
+            WatchPurpose::Live => self.live.clone(),
+            WatchPurpose::History => self.history.clone(),
         };
         let mut grpc = Grpc::new(channel).max_decoding_message_size(usize::MAX);
         grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
@@ -127,7 +127,7 @@ impl Member {
             stream::unfold(requests, async |mut requests| Some((requests.recv().await?, requests)));
         let request = tonic::Request::from_parts(metadata, tonic::Extensions::default(), requests);
         let path = PathAndQuery::from_static(WATCH);
-        let answer = grpc.streaming(request, path, Wire::default()).await?;
-        Ok(answer.into_inner())
+        let response = grpc.streaming(request, path, ProtobufCodec::default()).await?;
+        Ok(response.into_inner())
     }
 }

@@ -1,7 +1,7 @@
-//! etcd's messages, as many as are used here, and the codec that puts them on the wire.
+//! The subset of etcd's gRPC messages that we use, and their codec.
 //!
-//! They are declared by hand: the field numbers are etcd's public API (`rpc.proto`, `kv.proto`), and
-//! nothing has to be generated when this is built.
+//! They are declared by hand, with the field numbers of etcd's public API (`rpc.proto`, `kv.proto`),
+//! so that the build generates no code.
 
 use std::marker::PhantomData;
 
@@ -18,14 +18,14 @@ pub(crate) const LEASE_GRANT: &str = "/etcdserverpb.Lease/LeaseGrant";
 pub(crate) const STATUS: &str = "/etcdserverpb.Maintenance/Status";
 pub(crate) const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
 
-/// An answer with etcd's header: who answers, and at what revision.
-pub(crate) trait Answer: Message + Default + 'static {
+/// A response with etcd's header: the cluster and its revision.
+pub(crate) trait EtcdResponse: Message + Default + 'static {
     fn header(&self) -> Option<&Header>;
 }
 
 macro_rules! answers {
     ($($name:ident)*) => {
-        $(impl Answer for $name {
+        $(impl EtcdResponse for $name {
             fn header(&self) -> Option<&Header> {
                 self.header.as_ref()
             }
@@ -128,7 +128,7 @@ impl From<Request> for RequestOp {
     }
 }
 
-/// What writes answer says nothing we need; reads inside a transaction do.
+/// The response to one operation of a transaction. We need it for reads only.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct ResponseOp {
     #[prost(message, optional, tag = "1")]
@@ -144,12 +144,12 @@ pub(crate) struct Compare {
     pub(crate) target: i32,
     #[prost(bytes = "bytes", tag = "3")]
     pub(crate) key: Bytes,
-    #[prost(oneof = "Target", tags = "4, 6")]
-    pub(crate) value: Option<Target>,
+    #[prost(oneof = "CompareTarget", tags = "4, 6")]
+    pub(crate) value: Option<CompareTarget>,
 }
 
 #[derive(Clone, Copy, PartialEq, prost::Oneof)]
-pub(crate) enum Target {
+pub(crate) enum CompareTarget {
     #[prost(int64, tag = "4")]
     Version(i64),
     #[prost(int64, tag = "6")]
@@ -157,14 +157,14 @@ pub(crate) enum Target {
 }
 
 impl Compare {
-    /// The key's last change was at this revision; zero is "it is not there".
+    /// The key's last change was at this revision; zero means that the key is absent.
     pub(crate) fn mod_revision(key: Bytes, revision: i64) -> Compare {
-        Compare { result: 0, target: 2, key, value: Some(Target::ModRevision(revision)) }
+        Compare { result: 0, target: 2, key, value: Some(CompareTarget::ModRevision(revision)) }
     }
 
-    /// The key was written this often since it was made.
+    /// The key was written this often since its creation.
     pub(crate) fn version(key: Bytes, version: i64) -> Compare {
-        Compare { result: 0, target: 0, key, value: Some(Target::Version(version)) }
+        Compare { result: 0, target: 0, key, value: Some(CompareTarget::Version(version)) }
     }
 }
 
@@ -249,11 +249,11 @@ pub(crate) struct WatchResponse {
     #[prost(bool, tag = "7")]
     pub(crate) fragment: bool,
     #[prost(message, repeated, tag = "11")]
-    pub(crate) events: Vec<Event>,
+    pub(crate) events: Vec<EtcdEvent>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct Event {
+pub(crate) struct EtcdEvent {
     /// 0 is a put, 1 a delete.
     #[prost(int32, tag = "1")]
     pub(crate) kind: i32,
@@ -310,31 +310,31 @@ pub(crate) struct AuthenticateResponse {
     pub(crate) token: String,
 }
 
-/// Protobuf on gRPC.
-pub(crate) struct Wire<Req, Res>(PhantomData<(Req, Res)>);
+/// The Protobuf codec for gRPC.
+pub(crate) struct ProtobufCodec<Req, Res>(PhantomData<(Req, Res)>);
 
-impl<Req, Res> Default for Wire<Req, Res> {
-    fn default() -> Wire<Req, Res> {
-        Wire(PhantomData)
+impl<Req, Res> Default for ProtobufCodec<Req, Res> {
+    fn default() -> ProtobufCodec<Req, Res> {
+        ProtobufCodec(PhantomData)
     }
 }
 
-impl<Req: Message + 'static, Res: Message + Default + 'static> Codec for Wire<Req, Res> {
+impl<Req: Message + 'static, Res: Message + Default + 'static> Codec for ProtobufCodec<Req, Res> {
     type Encode = Req;
     type Decode = Res;
-    type Encoder = Wire<Req, Res>;
-    type Decoder = Wire<Req, Res>;
+    type Encoder = ProtobufCodec<Req, Res>;
+    type Decoder = ProtobufCodec<Req, Res>;
 
     fn encoder(&mut self) -> Self::Encoder {
-        Wire::default()
+        ProtobufCodec::default()
     }
 
     fn decoder(&mut self) -> Self::Decoder {
-        Wire::default()
+        ProtobufCodec::default()
     }
 }
 
-impl<Req: Message, Res> Encoder for Wire<Req, Res> {
+impl<Req: Message, Res> Encoder for ProtobufCodec<Req, Res> {
     type Item = Req;
     type Error = Status;
 
@@ -343,7 +343,7 @@ impl<Req: Message, Res> Encoder for Wire<Req, Res> {
     }
 }
 
-impl<Req, Res: Message + Default> Decoder for Wire<Req, Res> {
+impl<Req, Res: Message + Default> Decoder for ProtobufCodec<Req, Res> {
     type Item = Res;
     type Error = Status;
 

@@ -1,6 +1,6 @@
-//! Reads: the newest revision, and pages of one state.
+//! Reads of a session: the newest revision, and ranges of one state in pages.
 //!
-//! River: cache and server → **read** → etcd. Reads ask a quorum, unless they are of the past.
+//! River: cache and server → **read** → etcd. Reads of the newest state are linearizable.
 
 use bytes::Bytes;
 use headwater_api::Revision;
@@ -8,70 +8,71 @@ use headwater_store::{Error, Page, Range};
 use std::sync::atomic::Ordering;
 use tokio::time::timeout;
 
-use crate::client::Calls;
+use crate::call_error::CallError;
+use crate::client::Retry;
 use crate::compaction;
 use crate::convert::{number, revision};
-use crate::engine::{Shared, refused};
-use crate::failure::Failure;
 use crate::proto::{KeyValue, RANGE, RangeRequest, RangeResponse};
+use crate::session::Session;
 
-/// About how many bytes one answer to a range should have.
+/// The intended size of one page.
 const PAGE_BYTES: usize = 4 << 20;
 const PAGE_KEYS: std::ops::RangeInclusive<usize> = 100..=10_000;
 
-/// Keys in the first page, when nothing is known about their size.
+/// Keys in the first page, while the size of values is unknown.
 const PAGE_FIRST: usize = 500;
 
-impl Shared {
-    pub(crate) async fn read(&self, request: RangeRequest) -> Result<RangeResponse, Failure> {
-        self.client.call(RANGE, request, Calls::Freely).await
+impl Session {
+    pub(crate) async fn read(&self, request: RangeRequest) -> Result<RangeResponse, CallError> {
+        self.client.call(RANGE, request, Retry::Always).await
     }
 
-    /// The newest revision, asked of a quorum after this was called. Those who come while a question
-    /// is under way share the next one, and its failure too: many who wait for an etcd that does not
-    /// answer must not wait one after the other.
+    /// The newest revision, from a linearizable read that starts after this call. Callers that arrive
+    /// while a read is in flight share the next one and its failure: if etcd does not respond, many
+    /// callers must not wait one after the other.
     pub(crate) async fn newest(&self) -> Result<Revision, Error> {
-        let ticket = self.asked.fetch_add(1, Ordering::AcqRel) + 1;
-        let mut turn = self.in_turn(&self.turn).await?;
-        if turn.0 < ticket {
-            let covers = self.asked.load(Ordering::Acquire);
-            *turn = (covers, self.ask_newest().await.map_err(|failure| failure.to_string()));
+        let caller = self.newest_callers.fetch_add(1, Ordering::AcqRel) + 1;
+        let mut newest = self.lock_in_time(&self.newest).await?;
+        if newest.0 < caller {
+            let covered = self.newest_callers.load(Ordering::Acquire);
+            let response = self.read_newest().await;
+            *newest = (covered, response.map_err(|failure| failure.to_string()));
         }
-        turn.1.clone().map_err(Error::Unavailable)
+        newest.1.clone().map_err(Error::Unavailable)
     }
 
-    async fn ask_newest(&self) -> Result<Revision, Failure> {
-        let key = self.space.journal();
+    async fn read_newest(&self) -> Result<Revision, CallError> {
+        let key = self.keyspace.journal();
         let request = RangeRequest { key, count_only: true, ..RangeRequest::default() };
-        let answer = self.read(request).await?;
-        Ok(answer.header.map_or(Revision::ZERO, |header| revision(header.revision)))
+        let response = self.read(request).await?;
+        Ok(response.header.map_or(Revision::ZERO, |header| revision(header.revision)))
     }
 
-    /// Waits for one's turn, but not for ever: somebody before may be waiting for etcd.
-    pub(crate) async fn in_turn<'a, T>(
+    /// Waits for a lock, for a limited time: its holder may be waiting for etcd.
+    pub(crate) async fn lock_in_time<'a, T>(
         &self,
-        turn: &'a tokio::sync::Mutex<T>,
+        lock: &'a tokio::sync::Mutex<T>,
     ) -> Result<tokio::sync::MutexGuard<'a, T>, Error> {
         let late = |_| Error::Unavailable("etcd does not respond".into());
-        timeout(self.options.deadline / 2, turn.lock()).await.map_err(late)
+        timeout(self.options.deadline / 2, lock.lock()).await.map_err(late)
     }
 
-    /// Reads pages of one state and puts them together.
+    /// Reads a range of one state, in pages.
     pub(crate) async fn range(&self, range: &Range) -> Result<Page, Error> {
         let oldest = self.compacted();
         if let Some(asked) = range.at.filter(|at| *at < oldest) {
             return Err(Error::Compacted { asked, oldest });
         }
         if range.at == Some(Revision::ZERO) {
-            return Ok(Page::default()); // to etcd, zero would mean the newest
+            return Ok(Page::default()); // in etcd, zero means the newest revision
         }
-        let (mut key, range_end) = self.space.objects(&range.prefix);
+        let (mut key, range_end) = self.keyspace.objects(&range.prefix);
         if let Some(after) = &range.after {
             match after.as_str() >= range.prefix.as_str() {
                 true if range.covers_after(after) => {
-                    key = beyond(&self.space.outer(after.as_str())?)
+                    key = key_after(&self.keyspace.to_etcd(after.as_str())?)
                 }
-                true => return self.past_the_end(range).await,
+                true => return self.empty_page(range).await,
                 false => {}
             }
         }
@@ -82,29 +83,29 @@ impl Shared {
             let request = RangeRequest {
                 key: key.clone(),
                 range_end: range_end.clone(),
-                // None asked for: one tells whether there are any.
+                // With a limit of none, one key shows whether there are any.
                 limit: i64::try_from(left.unwrap_or(size).min(size).max(1)).unwrap_or(i64::MAX),
                 revision: at.map_or(0, number),
                 keys_only: left == Some(0),
                 ..RangeRequest::default()
             };
-            let answer = match self.read(request).await {
-                Ok(answer) => answer,
-                Err(failure) => return Err(self.unreadable(failure, at).await),
+            let response = match self.read(request).await {
+                Ok(response) => response,
+                Err(failure) => return Err(self.revision_error(failure, at).await),
             };
-            let newest = answer.header.map_or(Revision::ZERO, |header| revision(header.revision));
+            let newest = response.header.map_or(Revision::ZERO, |header| revision(header.revision));
             page.revision = *at.get_or_insert(newest);
             if left == Some(0) {
-                page.more = !answer.kvs.is_empty();
+                page.more = !response.kvs.is_empty();
                 return Ok(page);
             }
-            size = next_size(&answer.kvs);
-            page.more = answer.more;
-            if let Some(last) = answer.kvs.last() {
-                key = beyond(&last.key);
+            size = next_size(&response.kvs);
+            page.more = response.more;
+            if let Some(last) = response.kvs.last() {
+                key = key_after(&last.key);
             }
-            for kv in answer.kvs {
-                page.records.push(self.space.record(kv)?);
+            for kv in response.kvs {
+                page.records.push(self.keyspace.record(kv)?);
             }
             if !page.more || range.limit == Some(page.records.len()) {
                 return Ok(page);
@@ -112,8 +113,8 @@ impl Shared {
         }
     }
 
-    /// A range that begins after its own end.
-    async fn past_the_end(&self, range: &Range) -> Result<Page, Error> {
+    /// The page of a range that starts after its own end.
+    async fn empty_page(&self, range: &Range) -> Result<Page, Error> {
         let revision = match range.at {
             Some(at) => at,
             None => self.newest().await?,
@@ -121,22 +122,23 @@ impl Shared {
         Ok(Page { revision, ..Page::default() })
     }
 
-    pub(crate) async fn unreadable(&self, failure: Failure, at: Option<Revision>) -> Error {
+    /// The error of a failed call for the state at a revision.
+    pub(crate) async fn revision_error(&self, failure: CallError, at: Option<Revision>) -> Error {
         let asked = at.unwrap_or_default();
         match failure {
-            Failure::Compacted => self.compacted_at(asked).await,
-            Failure::Future => match self.newest().await {
+            CallError::Compacted => self.compacted_error(asked).await,
+            CallError::Future => match self.newest().await {
                 Ok(current) => Error::Future { asked, current },
                 Err(error) => error,
             },
-            failure => refused(failure),
+            failure => failure.into(),
         }
     }
 
-    /// What to say about a revision that is compacted away.
-    pub(crate) async fn compacted_at(&self, asked: Revision) -> Error {
+    /// The error for a compacted revision.
+    pub(crate) async fn compacted_error(&self, asked: Revision) -> Error {
         if self.compacted() <= asked {
-            let learned = compaction::learn(&self.client, &self.space, asked).await;
+            let learned = compaction::learn(&self.client, &self.keyspace, asked).await;
             self.note_compacted(learned.unwrap_or_default());
         }
         Error::Compacted { asked, oldest: self.compacted().max(asked.next()) }
@@ -144,13 +146,13 @@ impl Shared {
 }
 
 /// The first key after this one.
-fn beyond(key: &Bytes) -> Bytes {
+fn key_after(key: &Bytes) -> Bytes {
     let mut next = key.to_vec();
     next.push(0);
     next.into()
 }
 
-/// How many keys the next page should have, judging by this one.
+/// The number of keys of the next page, computed from the size of this one.
 fn next_size(kvs: &[KeyValue]) -> usize {
     let bytes: usize = kvs.iter().map(|kv| kv.key.len() + kv.value.len()).sum();
     let each = (bytes / kvs.len().max(1)).max(1);

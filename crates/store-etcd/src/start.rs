@@ -1,6 +1,6 @@
-//! Start-up: is this a cluster we can use?
+//! Start-up checks: whether an etcd cluster is usable, without writing to it.
 //!
-//! Everything here only reads. What is wrong is said in one sentence, with a way out.
+//! Promise: an error names the problem and the flag or action that solves it.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -8,40 +8,41 @@ use std::time::Duration;
 use futures::future::join_all;
 use headwater_api::Revision;
 
-use crate::client::{Calls, Client};
+use crate::call_error::CallError;
+use crate::client::{Client, Retry};
 use crate::compaction;
-use crate::convert::{Space, foreign, number, revision};
-use crate::engine::Options;
-use crate::failure::Failure;
+use crate::convert::{Keyspace, foreign, number, revision};
+use crate::options::Options;
 use crate::proto::{RANGE, RangeRequest, RangeResponse, STATUS, StatusRequest, StatusResponse};
+use crate::session::ClusterInfo;
 
 /// Why a cluster cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The options are not usable.
+    /// The options are not valid.
     #[error("{0}")]
     Options(String),
-    /// No member answers.
+    /// No member responds.
     #[error("no etcd member responds: {0}")]
     NoAnswer(String),
-    /// Members of different clusters.
+    /// The endpoints belong to different clusters.
     #[error("{0} and {1} belong to different etcd clusters")]
     Different(String, String),
-    /// Too old.
+    /// The version of a member is too old.
     #[error("etcd at {url} is version {version}; the oldest supported version is {OLDEST}")]
     TooOld {
-        /// Which member.
+        /// The URL of the member.
         url: String,
         /// Its version.
         version: String,
     },
-    /// Members answer, and nothing can be decided.
+    /// Members respond, but a linearizable read fails.
     #[error("etcd has no quorum: {0}")]
     NoQuorum(String),
-    /// etcd does not let us in.
+    /// etcd rejects our credentials or permissions.
     #[error("{0}")]
     Denied(String),
-    /// Something else lives under our prefix.
+    /// Another program uses our prefix.
     #[error(
         "{prefix} in etcd is used by another program: {key}: {why}; choose another prefix with \
          --etcd-prefix"
@@ -51,32 +52,25 @@ pub enum Error {
         prefix: String,
         /// A key under it.
         key: String,
-        /// Why it cannot be ours.
+        /// Why the key cannot be ours.
         why: String,
     },
 }
 
-/// The oldest version that is supported.
-const OLDEST: Version = Version(3, 5, 0);
+/// The oldest supported version.
+const OLDEST: EtcdVersion = EtcdVersion(3, 5, 0);
 
-/// From here on, notices of progress come in order with events (reliability 2.7).
-const TRUSTED: Version = Version(3, 5, 13);
+/// The first version that sends progress notifications in order with events (reliability 2.7).
+const TRUSTED: EtcdVersion = EtcdVersion(3, 5, 13);
 
-/// From here on, the known defects of watches around compaction and of reads after a pause are gone.
-const RECOMMENDED: [Version; 2] = [Version(3, 5, 28), Version(3, 6, 9)];
+/// The first versions without known defects of watches during compaction and of reads after a pause.
+const RECOMMENDED: [EtcdVersion; 2] = [EtcdVersion(3, 5, 28), EtcdVersion(3, 6, 9)];
 
-/// Keys under the prefix that are looked at; the rest is looked at when it is loaded.
-const LOOK: i64 = 500;
+/// Keys under the prefix that the start checks; the others are checked when the cache loads them.
+const CHECKED_KEYS: i64 = 500;
 
-/// How long a member has to say who it is.
+/// How long a member may take to report its status.
 const PATIENCE: Duration = Duration::from_secs(3);
-
-/// What was found.
-pub(crate) struct Found {
-    pub(crate) revision: Revision,
-    pub(crate) compacted: Revision,
-    pub(crate) trusts_progress: bool,
-}
 
 /// A client for these options.
 pub(crate) fn client(options: &Options) -> Result<Client, Error> {
@@ -107,14 +101,14 @@ pub(crate) fn client(options: &Options) -> Result<Client, Error> {
         .map_err(|why| Error::Options(format!("the options for etcd are not valid: {why}")))
 }
 
-/// Asks every member who it is, and a quorum what is under the prefix.
-pub(crate) async fn check(client: &Client, options: &Options) -> Result<Found, Error> {
+/// Checks the status of every member and the first keys under the prefix.
+pub(crate) async fn check(client: &Client, options: &Options) -> Result<ClusterInfo, Error> {
     let oldest = check_members(client).await?;
-    let space = Space::new(&options.prefix, &options.root);
-    let (key, range_end) = space.objects(&options.root);
-    let request = RangeRequest { key, range_end, limit: LOOK, ..RangeRequest::default() };
-    let answer = read(client, request, options).await?;
-    for kv in &answer.kvs {
+    let keyspace = Keyspace::new(&options.prefix, &options.root);
+    let (key, range_end) = keyspace.objects(&options.root);
+    let request = RangeRequest { key, range_end, limit: CHECKED_KEYS, ..RangeRequest::default() };
+    let response = read(client, request, options).await?;
+    for kv in &response.kvs {
         let why = foreign(&kv.value)
             .or_else(|| (!is_ours(&kv.key)).then_some("the key is not valid UTF-8"));
         if let Some(why) = why {
@@ -122,21 +116,20 @@ pub(crate) async fn check(client: &Client, options: &Options) -> Result<Found, E
             return Err(Error::Foreign { prefix, key, why: why.into() });
         }
     }
-    Ok(Found {
-        revision: answer.header.map_or(Revision::ZERO, |header| revision(header.revision)),
-        compacted: compacted(client, &space).await,
+    Ok(ClusterInfo {
+        revision: response.header.map_or(Revision::ZERO, |header| revision(header.revision)),
+        compacted: compacted(client, &keyspace).await,
         trusts_progress: oldest >= TRUSTED,
     })
 }
 
-/// How far history is compacted already.
-async fn compacted(client: &Client, space: &Space) -> Revision {
-    let first = Revision(1);
-    let request =
-        RangeRequest { key: space.journal(), revision: number(first), ..RangeRequest::default() };
-    match client.call::<_, RangeResponse>(RANGE, request, Calls::Freely).await {
-        Err(Failure::Compacted) => {
-            compaction::learn(client, space, first).await.unwrap_or(first.next())
+/// The compacted revision.
+async fn compacted(client: &Client, keyspace: &Keyspace) -> Revision {
+    let (key, first) = (keyspace.journal(), Revision(1));
+    let request = RangeRequest { key, revision: number(first), ..RangeRequest::default() };
+    match client.call::<_, RangeResponse>(RANGE, request, Retry::Always).await {
+        Err(CallError::Compacted) => {
+            compaction::learn(client, keyspace, first).await.unwrap_or(first.next())
         }
         _ => Revision::ZERO,
     }
@@ -146,22 +139,22 @@ fn is_ours(key: &[u8]) -> bool {
     std::str::from_utf8(key).is_ok()
 }
 
-/// The oldest version among the members that answer.
-async fn check_members(client: &Client) -> Result<Version, Error> {
-    let ask = |member| client.once(member, STATUS, StatusRequest {}, PATIENCE);
-    let answers: Vec<Result<StatusResponse, Failure>> =
-        join_all((0..client.members()).map(ask)).await;
+/// The oldest version of the members that respond.
+async fn check_members(client: &Client) -> Result<EtcdVersion, Error> {
+    let status = |member| client.once(member, STATUS, StatusRequest {}, PATIENCE);
+    let responses: Vec<Result<StatusResponse, CallError>> =
+        join_all((0..client.members()).map(status)).await;
     let (mut silent, mut clusters, mut oldest) = (String::new(), Vec::new(), None);
-    for (member, answer) in answers.into_iter().enumerate() {
+    for (member, response) in responses.into_iter().enumerate() {
         let url = client.url(member);
-        match answer {
+        match response {
             Ok(status) => {
-                let version = Version::parse(&status.version);
+                let version = EtcdVersion::parse(&status.version);
                 check_version(url, &status.version, version)?;
                 clusters.extend(status.header.map(|header| (url, header.cluster_id)));
                 oldest = oldest.min(version).or(version);
             }
-            Err(Failure::Unreachable { why, .. }) => {
+            Err(CallError::Unreachable { why, .. }) => {
                 let separator = if silent.is_empty() { "" } else { "; " };
                 let _ = write!(silent, "{separator}{}", explained(url, &why));
             }
@@ -184,14 +177,14 @@ async fn check_members(client: &Client) -> Result<Version, Error> {
     }
 }
 
-/// What a failure to connect may come from.
+/// Adds a probable cause to a connection error.
 fn explained(url: &str, why: &str) -> String {
     let hint = if why.contains("certificate") || why.contains("UnknownIssuer") {
         " (see --etcd-cacert, --etcd-cert and --etcd-key)"
     } else if url.starts_with("https://") && why.contains("corrupt message") {
-        " (does it speak TLS? if not, use http://)"
+        " (if this member does not use TLS, use http://)"
     } else if url.starts_with("http://") && (why.contains("frame") || why.contains("reset")) {
-        " (does it speak TLS? if so, use https://)"
+        " (if this member uses TLS, use https://)"
     } else {
         ""
     };
@@ -201,12 +194,12 @@ fn explained(url: &str, why: &str) -> String {
     }
 }
 
-fn check_version(url: &str, text: &str, version: Option<Version>) -> Result<(), Error> {
+fn check_version(url: &str, text: &str, version: Option<EtcdVersion>) -> Result<(), Error> {
     let Some(version) = version.filter(|version| *version >= OLDEST) else {
         return Err(Error::TooOld { url: url.to_owned(), version: text.to_owned() });
     };
     let newer = RECOMMENDED.iter().find(|good| (good.0, good.1) == (version.0, version.1));
-    if version < Version(3, 5, 3) {
+    if version < EtcdVersion(3, 5, 3) {
         tracing::error!(
             url, %version, "this etcd version may leave members inconsistent after a crash; upgrade it"
         );
@@ -220,17 +213,17 @@ fn check_version(url: &str, text: &str, version: Option<Version>) -> Result<(), 
     Ok(())
 }
 
-/// Asks a quorum.
+/// A linearizable read.
 async fn read(
     client: &Client,
     request: RangeRequest,
     options: &Options,
 ) -> Result<RangeResponse, Error> {
-    client.call(RANGE, request, Calls::Freely).await.map_err(|failure| match failure {
-        Failure::Unreachable { why, .. } => {
+    client.call(RANGE, request, Retry::Always).await.map_err(|failure| match failure {
+        CallError::Unreachable { why, .. } => {
             Error::NoQuorum(format!("members respond, but a read fails: {why}"))
         }
-        Failure::Refused(why) if why.contains("permission denied") => Error::Denied(format!(
+        CallError::Refused(why) if why.contains("permission denied") => Error::Denied(format!(
             "the etcd user may not read {prefix}: {why}; grant it readwrite on the prefix {prefix}",
             prefix = options.prefix
         )),
@@ -238,7 +231,7 @@ async fn read(
     })
 }
 
-fn denied(failure: &Failure) -> Error {
+fn denied(failure: &CallError) -> Error {
     let text = failure.to_string();
     Error::Denied(match () {
         () if text.contains("user name is empty") => {
@@ -254,19 +247,19 @@ fn denied(failure: &Failure) -> Error {
     })
 }
 
-/// A version of etcd.
+/// A version of etcd: major, minor and patch number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Version(u32, u32, u32);
+struct EtcdVersion(u32, u32, u32);
 
-impl Version {
-    fn parse(text: &str) -> Option<Version> {
+impl EtcdVersion {
+    fn parse(text: &str) -> Option<EtcdVersion> {
         let numbers = text.split(['-', '+']).next()?;
         let mut parts = numbers.splitn(3, '.').map(|part| part.parse().ok());
-        Some(Version(parts.next()??, parts.next()??, parts.next()??))
+        Some(EtcdVersion(parts.next()??, parts.next()??, parts.next()??))
     }
 }
 
-impl std::fmt::Display for Version {
+impl std::fmt::Display for EtcdVersion {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}.{}.{}", self.0, self.1, self.2)
     }
@@ -278,17 +271,17 @@ mod tests {
 
     #[test]
     fn versions_are_compared_as_numbers() {
-        assert_eq!(Version::parse("3.5.16"), Some(Version(3, 5, 16)));
-        assert_eq!(Version::parse("3.6.0-rc.1"), Some(Version(3, 6, 0)));
-        assert_eq!(Version::parse("3.5"), None);
-        assert!(Version(3, 5, 16) > Version(3, 5, 9));
+        assert_eq!(EtcdVersion::parse("3.5.16"), Some(EtcdVersion(3, 5, 16)));
+        assert_eq!(EtcdVersion::parse("3.6.0-rc.1"), Some(EtcdVersion(3, 6, 0)));
+        assert_eq!(EtcdVersion::parse("3.5"), None);
+        assert!(EtcdVersion(3, 5, 16) > EtcdVersion(3, 5, 9));
     }
 
     #[test]
-    fn versions_that_are_too_old_are_refused() {
-        let check = |text: &str, is_taken: bool| {
-            let result = check_version("http://etcd", text, Version::parse(text));
-            assert_eq!(result.is_ok(), is_taken, "{text}: {result:?}");
+    fn unsupported_versions_are_rejected() {
+        let check = |text: &str, is_supported: bool| {
+            let result = check_version("http://etcd", text, EtcdVersion::parse(text));
+            assert_eq!(result.is_ok(), is_supported, "{text}: {result:?}");
         };
         check("3.4.23", false);
         check("2.3.8", false);
@@ -300,12 +293,12 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_that_cannot_work_are_refused_before_anything_is_tried() {
+    fn invalid_options_are_rejected_without_connecting() {
         let check = |endpoints: &[&str], prefix: &str, expected: &str| {
             let endpoints = endpoints.iter().map(|url| (*url).to_owned()).collect();
             let prefix = prefix.to_owned();
             let options = Options { endpoints, prefix, ..Options::default() };
-            let error = client(&options).err().expect("it is refused").to_string();
+            let error = client(&options).err().expect("an error").to_string();
             assert!(error.contains(expected), "{error}");
         };
         check(&[], "/registry", "--etcd-endpoints");

@@ -1,57 +1,51 @@
-//! Watching: one feed for the whole process, and cursors over what it brings.
+//! Watches: one feed for the entire process, and cursors over its recent changes.
 //!
-//! River: feed → **recent changes → cursors** → watch cache. A cursor holds a position; one that has
-//! fallen out of the recent changes reads on from etcd's history until it is back.
-//! Promise: a cursor never skips a change. When etcd cannot be reached it waits; only when history
-//! is gone, or is another, does it end.
+//! River: feed → **recent changes → cursors** → watch cache. A cursor holds a position. If it is older
+//! than the recent changes, the cursor reads etcd's history until it has caught up.
+//! Promise: a cursor never skips a change. While etcd is unreachable it waits; it ends only if history
+//! was compacted or the cluster was replaced.
 
 use std::sync::{Arc, Weak};
 
 use headwater_api::Revision;
+use headwater_store::recent::RecentChanges;
 use headwater_store::{Batch, Error};
 use tokio::sync::watch;
 
 use crate::backoff::Backoff;
-use crate::engine::Shared;
-use crate::feed::{Ended, Feed};
-use crate::member::Purpose;
-use crate::recent::Recent;
+use crate::client::EpochRevision;
+use crate::feed::{Feed, FeedEnd};
+use crate::member::WatchPurpose;
+use crate::session::Session;
 
-/// How far the feed has got.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Told {
-    pub(crate) revision: Revision,
-    pub(crate) epoch: u64,
-}
-
-/// Keeps the recent changes recent, until the engine is gone.
-pub(crate) async fn follow(shared: Arc<Shared>) {
-    let (mut member, mut backoff) = (shared.client.current(), Backoff::default());
+/// Copies changes from etcd into the recent changes, until the engine is dropped.
+pub(crate) async fn follow(session: Arc<Session>) {
+    let (mut member, mut backoff) = (session.client.current(), Backoff::default());
     loop {
-        let ended = match copy(&shared, member, &mut backoff).await {
-            Err(ended) => ended,
+        let end = match copy(&session, member, &mut backoff).await {
+            Err(end) => end,
             Ok(never) => match never {},
         };
-        match ended {
-            Ended::Compacted(oldest) => {
+        match end {
+            FeedEnd::Compacted(oldest) => {
                 tracing::warn!("etcd compacted past the watch position; reloading the cache");
-                shared.note_compacted(oldest.unwrap_or_default());
-                begin_again(&shared, &mut backoff).await;
+                session.note_compacted(oldest.unwrap_or_default());
+                restart(&session, &mut backoff).await;
             }
-            Ended::Replaced => {
-                // Whoever comes with a revision from before must not be told what it means now.
-                let newest = begin_again(&shared, &mut backoff).await;
-                shared.forget_before(newest);
+            FeedEnd::Replaced => {
+                // A client's revision of the old cluster must not be read as one of the new cluster.
+                let newest = restart(&session, &mut backoff).await;
+                session.forget_before(newest);
             }
-            Ended::Broken(why) => {
+            FeedEnd::Broken(why) => {
                 tracing::info!(
-                    member = shared.client.url(member),
+                    member = session.client.url(member),
                     why,
                     "the watch on etcd failed; trying the next member"
                 );
-                member = (member + 1) % shared.client.members();
+                member = (member + 1) % session.client.members();
                 if backoff.is_lasting() {
-                    shared.set_watch_trouble(Some(why));
+                    session.set_watch_trouble(Some(why));
                 }
                 tokio::time::sleep(backoff.next()).await;
             }
@@ -59,82 +53,84 @@ pub(crate) async fn follow(shared: Arc<Shared>) {
     }
 }
 
-/// Copies what a member tells until it ends.
+/// Copies changes from one member until its feed ends.
 async fn copy(
-    shared: &Arc<Shared>,
+    session: &Arc<Session>,
     member: usize,
     backoff: &mut Backoff,
-) -> Result<std::convert::Infallible, Ended> {
-    let after = shared.recent().complete_to();
-    let epoch = shared.told.borrow().epoch;
-    let mut feed = Feed::open(shared, member, after, epoch, Purpose::Live).await?;
-    shared.set_watch_trouble(None);
+) -> Result<std::convert::Infallible, FeedEnd> {
+    let after = session.recent().complete_to();
+    let epoch = session.copied_to.borrow().epoch;
+    let mut feed = Feed::open(session, member, after, epoch, WatchPurpose::Live).await?;
+    session.set_watch_trouble(None);
     loop {
         let batch = feed.next().await?;
         backoff.reset();
-        let bytes_max = shared.options.history_bytes_max;
+        let bytes_max = session.options.history_bytes_max;
         let revision = {
-            let mut recent = shared.recent();
-            recent.push(batch, bytes_max);
+            let mut recent = session.recent();
+            recent.append(batch);
+            recent.shrink_to(bytes_max);
             recent.complete_to()
         };
-        shared.told.send_modify(|told| told.revision = revision);
+        session.copied_to.send_modify(|copied_to| copied_to.revision = revision);
     }
 }
 
-/// What came between is not to be had: begins with what is newest. Cursors find out for themselves.
-async fn begin_again(shared: &Arc<Shared>, backoff: &mut Backoff) -> Revision {
+/// Restarts at the newest revision, because the changes before it are not available. Cursors notice
+/// it themselves.
+async fn restart(session: &Arc<Session>, backoff: &mut Backoff) -> Revision {
     loop {
-        let epoch = shared.client.seen().epoch;
-        match shared.newest().await {
-            // The answer must be of the epoch it is taken for.
-            Ok(_) if shared.client.seen().epoch != epoch => {}
+        let epoch = session.client.known().epoch;
+        match session.newest().await {
+            // The revision must belong to the epoch.
+            Ok(_) if session.client.known().epoch != epoch => {}
             Ok(revision) => {
-                *shared.recent() = Recent::after(revision);
-                shared.told.send_replace(Told { revision, epoch });
+                *session.recent() = RecentChanges::after(revision);
+                session.copied_to.send_replace(EpochRevision { revision, epoch });
                 return revision;
             }
             Err(error) => {
-                shared.set_watch_trouble(Some(error.to_string()));
+                session.set_watch_trouble(Some(error.to_string()));
                 tokio::time::sleep(backoff.next()).await;
             }
         }
     }
 }
 
-/// Times a cursor tries to read history before it gives up.
+/// How often a cursor tries to read history before it fails.
 const TRIES_MAX: usize = 8;
 
-/// A watcher: where it is, and a feed of its own while it is far behind.
+/// A watcher: its position, and its own feed of history while it is far behind.
 pub(crate) struct Cursor {
-    /// Weak, so that watchers end when the engine is gone.
-    shared: Weak<Shared>,
-    told: watch::Receiver<Told>,
+    /// Weak, so that watchers end when the engine is dropped.
+    session: Weak<Session>,
+    copied_to: watch::Receiver<EpochRevision>,
     prefix: String,
     position: Revision,
     epoch: u64,
-    past: Option<Feed>,
+    history: Option<Feed>,
     tries: usize,
     backoff: Backoff,
 }
 
 impl Cursor {
-    pub(crate) fn new(shared: &Arc<Shared>, prefix: &str, position: Revision) -> Cursor {
-        let told = shared.told.subscribe();
-        let epoch = told.borrow().epoch;
+    pub(crate) fn new(session: &Arc<Session>, prefix: &str, position: Revision) -> Cursor {
+        let copied_to = session.copied_to.subscribe();
+        let epoch = copied_to.borrow().epoch;
         Cursor {
-            shared: Arc::downgrade(shared),
-            told,
+            session: Arc::downgrade(session),
+            copied_to,
             prefix: prefix.to_owned(),
             position,
             epoch,
-            past: None,
+            history: None,
             tries: 0,
             backoff: Backoff::default(),
         }
     }
 
-    /// Waits for changes after the position. An error is the last thing a watcher sees.
+    /// Waits for changes after the position. An error ends the stream.
     pub(crate) async fn step(
         cursor: Option<Cursor>,
     ) -> Option<(Result<Batch, Error>, Option<Cursor>)> {
@@ -150,18 +146,18 @@ impl Cursor {
 
     async fn next(&mut self) -> Option<Result<Batch, Error>> {
         loop {
-            let told = *self.told.borrow_and_update();
-            if told.epoch != self.epoch {
-                return Some(Err(Error::Replaced { current: told.revision }));
+            let copied_to = *self.copied_to.borrow_and_update();
+            if copied_to.epoch != self.epoch {
+                return Some(Err(Error::Replaced { current: copied_to.revision }));
             }
-            let held = self.shared.upgrade()?.recent().batch(&self.prefix, self.position);
-            match held {
+            let recent = self.session.upgrade()?.recent().batch(&self.prefix, self.position);
+            match recent {
                 Some(batch) if batch.complete_to > self.position => {
-                    (self.past, self.tries) = (None, 0);
+                    (self.history, self.tries) = (None, 0);
                     return Some(Ok(batch));
                 }
-                Some(_) => self.told.changed().await.ok()?,
-                None => match self.read_past().await? {
+                Some(_) => self.copied_to.changed().await.ok()?,
+                None => match self.read_history().await? {
                     Ok(None) => {}
                     Ok(Some(batch)) => return Some(Ok(batch)),
                     Err(error) => return Some(Err(error)),
@@ -170,19 +166,19 @@ impl Cursor {
         }
     }
 
-    /// Reads on from etcd's history. `Ok(None)` is "look again".
-    async fn read_past(&mut self) -> Option<Result<Option<Batch>, Error>> {
-        let shared = self.shared.upgrade()?;
-        let ended = match self.past.as_mut() {
+    /// Reads etcd's history. After `Ok(None)`, the caller checks the recent changes again.
+    async fn read_history(&mut self) -> Option<Result<Option<Batch>, Error>> {
+        let session = self.session.upgrade()?;
+        let end = match self.history.as_mut() {
             None => {
-                let member = shared.client.current() + self.tries;
-                let past = Purpose::History;
-                match Feed::open(&shared, member, self.position, self.epoch, past).await {
+                let member = session.client.current() + self.tries;
+                let purpose = WatchPurpose::History;
+                match Feed::open(&session, member, self.position, self.epoch, purpose).await {
                     Ok(feed) => {
-                        self.past = Some(feed);
+                        self.history = Some(feed);
                         return Some(Ok(None));
                     }
-                    Err(ended) => ended,
+                    Err(end) => end,
                 }
             }
             Some(feed) => match feed.next().await {
@@ -191,21 +187,21 @@ impl Cursor {
                     self.backoff.reset();
                     return Some(Ok(Some(batch)));
                 }
-                Err(ended) => ended,
+                Err(end) => end,
             },
         };
-        self.past = None;
-        Some(match ended {
-            Ended::Compacted(oldest) => {
-                shared.note_compacted(oldest.unwrap_or_default());
-                Err(shared.compacted_at(self.position).await)
+        self.history = None;
+        Some(match end {
+            FeedEnd::Compacted(oldest) => {
+                session.note_compacted(oldest.unwrap_or_default());
+                Err(session.compacted_error(self.position).await)
             }
-            Ended::Replaced => {
-                let current = shared.client.seen().revision;
+            FeedEnd::Replaced => {
+                let current = session.client.known().revision;
                 Err(Error::Replaced { current })
             }
-            Ended::Broken(why) if self.tries == TRIES_MAX => Err(Error::Unavailable(why)),
-            Ended::Broken(_) => {
+            FeedEnd::Broken(why) if self.tries == TRIES_MAX => Err(Error::Unavailable(why)),
+            FeedEnd::Broken(_) => {
                 self.tries += 1;
                 tokio::time::sleep(self.backoff.next()).await;
                 Ok(None)

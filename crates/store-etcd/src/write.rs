@@ -1,7 +1,8 @@
-//! Writes: guarded transactions, and the leases of what does not stay.
+//! Writes of a session: guarded transactions, leases and compactions.
 //!
-//! River: server → **write** → etcd. Promise: a write is decided by its guards in one transaction and
-//! is acknowledged when etcd has; it is never sent again when its outcome is unknown.
+//! River: server → **write** → etcd.
+//! Promise: one transaction checks all guards of a write. The write is acknowledged after etcd
+//! acknowledged it, and is never sent again if its outcome is unknown.
 
 use std::time::Duration;
 
@@ -10,26 +11,30 @@ use headwater_api::Revision;
 use headwater_store::{Action, Committed, Error, Guard, Key, Op, Record, Write};
 use tokio::time::Instant;
 
-use crate::client::Calls;
-use crate::compaction;
+use crate::call_error::CallError;
+use crate::client::Retry;
 use crate::convert::{number, revision};
-use crate::engine::{Shared, refused};
-use crate::failure::Failure;
-use crate::journal::{Journal, Step};
+use crate::journal::{Journal, JournalOp};
 use crate::lease::Lease;
 use crate::proto::{
-    COMPACT, CompactResponse, Compare, KeyValue, LEASE_GRANT, LeaseGrantRequest,
+    COMPACT, CompactRequest, CompactResponse, Compare, KeyValue, LEASE_GRANT, LeaseGrantRequest,
     LeaseGrantResponse, PutRequest, RangeRequest, Request, RequestOp, TXN, TxnRequest, TxnResponse,
 };
+use crate::session::Session;
 
-/// Operations in one write: etcd takes 128 in a transaction.
-pub(crate) const OPS_MAX: usize = 100;
+/// Operations in one write: etcd accepts 128 in a transaction.
+const OPS_MAX: usize = 100;
 
-/// Times a write is tried again because of others' unfinished writes.
+/// How often a write is tried while other replicas' writes are unfinished.
 const TRIES_MAX: usize = 32;
 
-impl Shared {
+impl Session {
     pub(crate) async fn commit(&self, write: &Write) -> Result<Committed, Error> {
+        write.check(self.options.value_max)?;
+        if write.ops.len() > OPS_MAX {
+            let why = format!("the write has more than {OPS_MAX} operations");
+            return Err(Error::Refused(why));
+        }
         for _ in 0..TRIES_MAX {
             match self.attempt(write).await? {
                 Attempt::Done(committed) => return Ok(committed),
@@ -50,43 +55,43 @@ impl Shared {
     }
 
     async fn attempt(&self, write: &Write) -> Result<Attempt, Error> {
-        let mut steps = Vec::with_capacity(write.ops.len());
+        let mut ops = Vec::with_capacity(write.ops.len());
         for op in &write.ops {
-            steps.push(self.step(op).await?);
+            ops.push(self.journal_op(op).await?);
         }
-        let rest = Journal { steps: steps.split_off(1) };
-        let first = &steps[0];
-        let keys = || steps.iter().chain(&rest.steps).map(|step| step.key.clone());
-        let look = |key: Bytes| Request::Range(RangeRequest { key, ..RangeRequest::default() });
-        let journal = self.space.journal();
+        let rest = Journal { ops: ops.split_off(1) };
+        let first = &ops[0];
+        let keys = || ops.iter().chain(&rest.ops).map(|op| op.key.clone());
+        let get = |key: Bytes| Request::Range(RangeRequest { key, ..RangeRequest::default() });
+        let journal = self.keyspace.journal();
         let guards = keys().zip(&write.ops).map(|(key, op)| guard(key, op.guard));
         let mut success = vec![first.request()];
-        if !rest.steps.is_empty() {
-            success.push(rest.keep(journal.clone()));
+        if !rest.ops.is_empty() {
+            success.push(rest.store(journal.clone()));
         }
         let request = TxnRequest {
             compare: guards.chain([Compare::mod_revision(journal.clone(), 0)]).collect(),
             success,
-            failure: keys().chain([journal]).map(look).map(RequestOp::from).collect(),
+            failure: keys().chain([journal]).map(get).map(RequestOp::from).collect(),
         };
-        let answer: TxnResponse = match self.client.call(TXN, request, Calls::Once).await {
-            Ok(answer) => answer,
-            Err(Failure::NoLease) => return Ok(Attempt::NoLease),
-            Err(failure) => return Err(refused(failure)),
+        let response: TxnResponse = match self.client.call(TXN, request, Retry::IfUnsent).await {
+            Ok(response) => response,
+            Err(CallError::NoLease) => return Ok(Attempt::NoLease),
+            Err(failure) => return Err(failure.into()),
         };
-        let at = answer.header.map_or(0, |header| header.revision);
-        if !answer.succeeded {
-            return self.refusal(write, answer);
+        let at = response.header.map_or(0, |header| header.revision);
+        if !response.succeeded {
+            return self.refusal(write, response);
         }
-        // If others finish it for us, nothing else can have come between.
-        let last = Revision(revision(at).0 + rest.steps.len() as u64);
+        // If another replica finishes the journal, no other write can come between.
+        let last = Revision(revision(at).0 + rest.ops.len() as u64);
         let last = self.finish(at, rest).await?.unwrap_or(last);
         Ok(Attempt::Done(Committed { first: revision(at), last }))
     }
 
-    /// Which guard did not hold; if all did, somebody's write is under way.
-    fn refusal(&self, write: &Write, answer: TxnResponse) -> Result<Attempt, Error> {
-        let found = answer
+    /// The guard that failed; if all hold, another write is unfinished.
+    fn refusal(&self, write: &Write, response: TxnResponse) -> Result<Attempt, Error> {
+        let found = response
             .responses
             .into_iter()
             .map(|response| response.range.and_then(|range| range.kvs.into_iter().next()));
@@ -99,7 +104,7 @@ impl Shared {
                 Guard::At(expected) => at == Some(expected),
             };
             if !holds {
-                let actual = kv.map(|kv| self.space.record(kv)).transpose()?;
+                let actual = kv.map(|kv| self.keyspace.record(kv)).transpose()?;
                 return Ok(Attempt::Conflict(op.key.clone(), actual));
             }
         }
@@ -111,58 +116,59 @@ impl Shared {
         }
     }
 
-    /// Does what a journal says; the last revision, unless somebody else has done it meanwhile.
+    /// Executes a journal. Returns the last revision, unless another replica finished it meanwhile.
     async fn finish(&self, mut at: i64, mut journal: Journal) -> Result<Option<Revision>, Error> {
-        while !journal.steps.is_empty() {
-            let mut step = journal.steps.remove(0);
-            let key = self.space.journal();
-            let answer = loop {
+        while !journal.ops.is_empty() {
+            let mut op = journal.ops.remove(0);
+            let key = self.keyspace.journal();
+            let response = loop {
                 let request = TxnRequest {
                     compare: vec![Compare::mod_revision(key.clone(), at)],
-                    success: vec![step.request(), journal.keep(key.clone())],
+                    success: vec![op.request(), journal.store(key.clone())],
                     failure: Vec::new(),
                 };
-                match self.client.call::<_, TxnResponse>(TXN, request, Calls::Once).await {
-                    // It was decided long ago; better that it stays than that nothing goes on.
-                    Err(Failure::NoLease) => step.lease = 0,
-                    answer => break answer.map_err(refused)?,
+                match self.client.call::<_, TxnResponse>(TXN, request, Retry::IfUnsent).await {
+                    // The write is committed: an object that never expires is better than a journal
+                    // that blocks all writes.
+                    Err(CallError::NoLease) => op.lease = 0,
+                    response => break response.map_err(Error::from)?,
                 }
             };
-            if !answer.succeeded {
+            if !response.succeeded {
                 return Ok(None);
             }
-            at = answer.header.map_or(0, |header| header.revision);
+            at = response.header.map_or(0, |header| header.revision);
         }
         Ok(Some(revision(at)))
     }
 
-    async fn step(&self, op: &Op) -> Result<Step, Error> {
-        let key = self.space.outer(op.key.as_str())?;
+    async fn journal_op(&self, op: &Op) -> Result<JournalOp, Error> {
+        let key = self.keyspace.to_etcd(op.key.as_str())?;
         Ok(match &op.action {
-            Action::Delete => Step { key, is_delete: true, ..Step::default() },
+            Action::Delete => JournalOp { key, is_delete: true, ..JournalOp::default() },
             Action::Put { value, ttl } => {
                 let lease = match ttl {
                     Some(ttl) => self.lease(*ttl).await?,
                     None => 0,
                 };
-                Step { key, value: value.clone(), lease, is_delete: false }
+                JournalOp { key, value: value.clone(), lease, is_delete: false }
             }
         })
     }
 
     /// A lease for one more object.
     async fn lease(&self, ttl: Duration) -> Result<i64, Error> {
-        let mut lease = self.in_turn(&self.lease).await?;
+        let mut lease = self.lock_in_time(&self.lease).await?;
         let now = Instant::now();
-        if let Some(id) = lease.as_mut().and_then(|lease| lease.take(ttl, now)) {
+        if let Some(id) = lease.as_mut().and_then(|lease| lease.join(ttl, now)) {
             return Ok(id);
         }
         let request = LeaseGrantRequest { ttl: Lease::seconds(ttl) };
-        // One that nobody uses runs out by itself.
-        let granted = self.client.call(LEASE_GRANT, request, Calls::Freely).await;
-        let granted: LeaseGrantResponse = granted.map_err(refused)?;
+        // An unused lease expires by itself.
+        let granted = self.client.call(LEASE_GRANT, request, Retry::Always).await;
+        let granted: LeaseGrantResponse = granted.map_err(Error::from)?;
         let new = lease.insert(Lease::new(granted.id, ttl, now));
-        new.take(ttl, now)
+        new.join(ttl, now)
             .ok_or_else(|| Error::Unavailable("etcd granted a lease that is not usable".into()))
     }
 
@@ -170,45 +176,45 @@ impl Shared {
         if at <= self.compacted() {
             return Ok(());
         }
-        let request = compaction::request(at);
-        let answer = self.client.call(COMPACT, request, Calls::Freely).await;
-        match answer.map(|_: CompactResponse| ()) {
-            // Somebody else has compacted as far or further.
-            Ok(()) | Err(Failure::Compacted) => {}
-            Err(failure) => return Err(self.unreadable(failure, Some(at)).await),
+        let request = CompactRequest { revision: number(at) };
+        let response = self.client.call(COMPACT, request, Retry::Always).await;
+        match response.map(|_: CompactResponse| ()) {
+            // Another client compacted to this revision or a later one.
+            Ok(()) | Err(CallError::Compacted) => {}
+            Err(failure) => return Err(self.revision_error(failure, Some(at)).await),
         }
         self.note_compacted(at);
         Ok(())
     }
 
-    /// A write that etcd refuses while it has no space, and that is never done: no key is at a
-    /// revision below zero.
-    pub(crate) async fn try_space(&self) -> Result<TxnResponse, Failure> {
-        let key = self.space.journal();
+    /// Sends a write that etcd rejects while it has no space, and never executes: no key is at a
+    /// negative revision.
+    pub(crate) async fn try_space(&self) -> Result<TxnResponse, CallError> {
+        let key = self.keyspace.journal();
         let put = PutRequest { key: key.clone(), ..PutRequest::default() };
         let request = TxnRequest {
             compare: vec![Compare::mod_revision(key, -1)],
             success: vec![Request::Put(put).into()],
             failure: Vec::new(),
         };
-        self.client.call(TXN, request, Calls::Freely).await
+        self.client.call(TXN, request, Retry::Always).await
     }
 }
 
-/// What became of one try of a write.
+/// The outcome of one try of a write.
 enum Attempt {
     Done(Committed),
     Conflict(Key, Option<Record>),
-    /// Somebody's write is under way: this is left to do.
+    /// Another write is unfinished; this is its journal.
     Busy(KeyValue),
-    /// The lease had run out.
+    /// The lease has expired.
     NoLease,
 }
 
 fn guard(key: Bytes, guard: Guard) -> Compare {
     match guard {
         Guard::Absent => Compare::mod_revision(key, 0),
-        // No value is at revision zero, and to etcd zero would mean that there is none.
+        // No value is at revision zero, and in etcd zero means that the key is absent.
         Guard::At(Revision::ZERO) => Compare::mod_revision(key, -1),
         Guard::At(at) => Compare::mod_revision(key, number(at)),
     }

@@ -105,7 +105,7 @@ pub async fn revisions_grow_by_one_for_each_change(store: &dyn Store) {
     assert_eq!(newest(store).await, d);
 }
 
-/// S6.3, R5, for one client.
+/// R5, for one client.
 pub async fn a_read_after_an_acknowledgement_sees_the_write(store: &dyn Store) {
     for n in 0..50 {
         let value = format!("value {n}");
@@ -119,7 +119,7 @@ pub async fn a_read_after_an_acknowledgement_sees_the_write(store: &dyn Store) {
     }
 }
 
-/// S6.5, R6.
+/// R6.
 pub async fn a_create_of_what_is_there_conflicts_and_shows_it(store: &dyn Store) {
     let at = create(store, "/t/a", "there").await;
     let actual = conflict(store, put("/t/a", Guard::Absent, "new")).await;
@@ -356,7 +356,7 @@ pub async fn a_range_in_the_future_is_refused(store: &dyn Store) {
     }
 }
 
-/// S6.11, R10: ordered, unique, reliable, right kinds and previous values.
+/// R10: ordered, unique, reliable, right kinds and previous values.
 pub async fn a_watch_yields_each_change_once_in_order_with_what_was_before(store: &dyn Store) {
     let start = newest(store).await;
     let a = create(store, "/t/a", "1").await;

@@ -238,7 +238,6 @@ fn types_that_do_not_go_together_are_found_before_anything_runs() {
     );
 }
 
-/// B216
 #[test]
 fn an_evaluation_ends() {
     let nested = "[0,1,2,3,4,5,6,7,8,9]";

@@ -101,7 +101,6 @@ fn a_deployment_gets_what_the_reference_gives_it() {
     check("apps", "Deployment", &recreate, "/spec/strategy", &json!({"type": "Recreate"}));
 }
 
-/// S7.2
 #[test]
 fn other_kinds_get_theirs() {
     let strategy = json!({"type": "RollingUpdate", "rollingUpdate": {"partition": 0}});

@@ -301,7 +301,6 @@ mod tests {
         value
     }
 
-    /// S10.12
     #[test]
     fn an_event_reads_the_same_after_there_and_back() {
         let (core, new) = (row("", "v1", "Event"), row("events.k8s.io", "v1", "Event"));

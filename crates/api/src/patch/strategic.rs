@@ -416,7 +416,6 @@ mod tests {
         assert_eq!(names, expected);
     }
 
-    /// S2.21
     #[test]
     fn keyed_lists_merge_by_key() {
         check(
@@ -445,7 +444,6 @@ mod tests {
         );
     }
 
-    /// S2.21
     #[test]
     fn the_order_of_a_list_may_be_given() {
         let order =
@@ -469,7 +467,6 @@ mod tests {
         assert_eq!(Status::from(error.unwrap_err()).code, 400);
     }
 
-    /// S2.21
     #[test]
     fn lists_of_scalars_are_sets_where_the_type_says_so() {
         let object = json!({"finalizers": ["a", "b"]});
@@ -522,7 +519,6 @@ mod tests {
         check(of, &json!({}), json!({"labels": {"$patch": "delete"}}), &json!({}));
     }
 
-    /// S2.21
     #[test]
     fn keys_may_be_retained() {
         let of = "apps/v1.DeploymentSpec";

@@ -276,7 +276,7 @@ async fn metadata_only_asks_for_partial_objects() {
     assert!(raw.requests()[0].contains("as=PartialObjectMetadata;g=meta.k8s.io;v=v1"));
 }
 
-/// C1.8, C1.11, B249
+/// C1.8, C1.11
 #[tokio::test]
 async fn the_status_is_looked_at_before_the_body_and_nothing_is_retried() {
     let raw = Raw::start().await;

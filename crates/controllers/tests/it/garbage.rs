@@ -87,7 +87,6 @@ where
     all.is_empty().then_some(())
 }
 
-/// S10.10
 #[tokio::test]
 async fn what_a_deployment_owns_goes_after_it() {
     let world = World::with("deployment,replicaset,garbage").await;
@@ -99,7 +98,6 @@ async fn what_a_deployment_owns_goes_after_it() {
     world.until_all(none::<Pod>).await;
 }
 
-/// S10.10
 #[tokio::test]
 async fn in_the_foreground_what_is_owned_goes_first() {
     let world = World::with("deployment,replicaset,garbage").await;
@@ -114,7 +112,6 @@ async fn in_the_foreground_what_is_owned_goes_first() {
     world.until("default/web", gone::<Deployment>).await;
 }
 
-/// S10.10
 #[tokio::test]
 async fn an_orphan_stays_and_forgets_its_owner() {
     let world = World::with("deployment,replicaset,garbage").await;

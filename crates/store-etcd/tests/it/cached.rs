@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use headwater_store::store::VALUE_MAX;
-use headwater_store_etcd::{Etcd, Options};
+use headwater_store_etcd::{EtcdStore, Options};
 use headwater_testkit::cached::Cached;
 use headwater_testkit::{Keeping, etcd};
 
@@ -14,7 +14,7 @@ async fn cached() -> Option<Keeping<Cached, etcd::Etcd>> {
     let members = etcd::Etcd::start()?;
     let root = "/registry/".to_owned();
     let options = Options { root, value_max: 2 * VALUE_MAX, ..fixture::options(&members) };
-    let engine = Etcd::connect(options).await.unwrap();
+    let engine = EtcdStore::connect(options).await.unwrap();
     Some(Keeping(Cached::over(Arc::new(engine), 2).await, members))
 }
 

@@ -1,6 +1,6 @@
 //! Every promise of the `Store` trait, each on an etcd of its own.
 
-use headwater_store_etcd::Etcd;
+use headwater_store_etcd::EtcdStore;
 use headwater_testkit::{contract, etcd, model};
 use proptest::prelude::*;
 
@@ -17,7 +17,7 @@ proptest! {
     #[test]
     fn any_script_agrees_with_the_model(steps in model::script(60, false)) {
         let Some(members) = etcd::Etcd::start() else { return Ok(()) };
-        let open = async || Etcd::connect(fixture::options(&members)).await.unwrap();
+        let open = async || EtcdStore::connect(fixture::options(&members)).await.unwrap();
         contract::run(model::check(&steps, open));
     }
 }

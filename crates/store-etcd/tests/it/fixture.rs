@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use headwater_store_etcd::{Etcd, Options};
+use headwater_store_etcd::{EtcdStore, Options};
 use headwater_testkit::{Keeping, etcd};
 
 /// A deadline that some test waits for, and that a busy machine keeps all the same.
@@ -21,9 +21,9 @@ pub(crate) fn options(members: &etcd::Etcd) -> Options {
 }
 
 /// An engine over one member of its own; `None` where the machine has no etcd.
-pub(crate) async fn alone() -> Option<Keeping<Etcd, etcd::Etcd>> {
+pub(crate) async fn alone() -> Option<Keeping<EtcdStore, etcd::Etcd>> {
     let members = etcd::Etcd::start()?;
-    let engine = Etcd::connect(options(&members)).await.unwrap();
+    let engine = EtcdStore::connect(options(&members)).await.unwrap();
     Some(Keeping(engine, members))
 }
 

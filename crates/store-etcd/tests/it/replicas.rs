@@ -10,7 +10,7 @@ use headwater_cache::{Cacher, Filter, Options as CacheOptions, Start, Step};
 use headwater_store::{
     Action, ChangeKind, Error, Guard, Key, Op, Range, Revision, Store, Write, key,
 };
-use headwater_store_etcd::{Etcd, Options};
+use headwater_store_etcd::{EtcdStore, Options};
 use headwater_testkit::{etcd, proxy::Proxy};
 use serde_json::json;
 use tokio::task::JoinSet;
@@ -23,11 +23,11 @@ fn put(key: &str, value: &str) -> Write {
     Write::one(Key::new(key), Guard::Absent, Action::Put { value, ttl: None })
 }
 
-async fn create(store: &Etcd, key: &str) -> Revision {
+async fn create(store: &EtcdStore, key: &str) -> Revision {
     store.commit(put(key, "{}")).await.unwrap().last
 }
 
-async fn keys(store: &Etcd) -> Vec<String> {
+async fn keys(store: &EtcdStore) -> Vec<String> {
     let page = store.range(Range::default()).await.unwrap();
     page.records.iter().map(|record| record.key.to_string()).collect()
 }
@@ -45,12 +45,11 @@ fn base64(bytes: &[u8]) -> String {
     letters.collect()
 }
 
-/// B269
 #[tokio::test(flavor = "multi_thread")]
 async fn what_one_replica_writes_the_others_read_and_watch() {
     let Some(members) = etcd::Etcd::start() else { return };
-    let a = Etcd::connect(fixture::options(&members)).await.unwrap();
-    let b = Etcd::connect(fixture::options(&members)).await.unwrap();
+    let a = EtcdStore::connect(fixture::options(&members)).await.unwrap();
+    let b = EtcdStore::connect(fixture::options(&members)).await.unwrap();
     let mut watch = b.watch("/", a.revision().await.unwrap()).await.unwrap();
     for n in 0..50 {
         let (writer, reader) = if n % 2 == 0 { (&a, &b) } else { (&b, &a) };
@@ -61,13 +60,12 @@ async fn what_one_replica_writes_the_others_read_and_watch() {
     }
 }
 
-/// S5.10, S6.12
 #[tokio::test(flavor = "multi_thread")]
 async fn writes_of_others_outside_the_prefix_are_progress_and_nothing_else() {
     let Some(members) = etcd::Etcd::start() else { return };
     for trusts_progress in [None, Some(false)] {
         let options = Options { trusts_progress, ..fixture::options(&members) };
-        let store = Etcd::connect(options).await.unwrap();
+        let store = EtcdStore::connect(options).await.unwrap();
         let mut watch = store.watch("/", store.revision().await.unwrap()).await.unwrap();
         for n in 0..5 {
             members.post(0, "/v3/kv/put", &json!({"key": base64(b"/other/x")})).unwrap();
@@ -85,7 +83,7 @@ async fn writes_of_others_outside_the_prefix_are_progress_and_nothing_else() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_that_a_dead_replica_left_half_done_is_finished_by_the_next() {
     let Some(members) = etcd::Etcd::start() else { return };
-    let store = Etcd::connect(fixture::options(&members)).await.unwrap();
+    let store = EtcdStore::connect(fixture::options(&members)).await.unwrap();
     let start = create(&store, "/first").await;
     // Two steps: "/second" and "/third" become "2" and "3".
     let step = |key: &[u8], value: u8| {
@@ -112,10 +110,10 @@ async fn a_write_that_a_dead_replica_left_half_done_is_finished_by_the_next() {
 #[tokio::test(flavor = "multi_thread")]
 async fn writes_of_several_operations_of_two_replicas_are_whole_and_in_turn() {
     let Some(members) = etcd::Etcd::start() else { return };
-    let a = Etcd::connect(fixture::options(&members)).await.unwrap();
-    let b = Etcd::connect(fixture::options(&members)).await.unwrap();
+    let a = EtcdStore::connect(fixture::options(&members)).await.unwrap();
+    let b = EtcdStore::connect(fixture::options(&members)).await.unwrap();
     let start = a.revision().await.unwrap();
-    let write = async |store: &Etcd, name: &str| {
+    let write = async |store: &EtcdStore, name: &str| {
         for n in 0..20 {
             let op = |part| Op {
                 key: Key::new(format!("/{name}/{n}/{part}")),
@@ -147,7 +145,7 @@ async fn objects_with_a_time_to_live_share_a_lease_and_go_together() {
     const COUNT: usize = 300;
     let Some(members) = etcd::Etcd::start() else { return };
     let options = Options { root: key::ROOT.to_owned(), ..fixture::options(&members) };
-    let store = Arc::new(Etcd::connect(options).await.unwrap());
+    let store = Arc::new(EtcdStore::connect(options).await.unwrap());
     let mut cacher = Cacher::new(store.clone(), CacheOptions::default());
     cacher.load().await.unwrap();
     let (cache, mut feed) = (cacher.handle(), JoinSet::new());
@@ -200,7 +198,7 @@ async fn objects_with_a_time_to_live_share_a_lease_and_go_together() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_that_is_gone_is_replaced() {
     let Some(members) = etcd::Etcd::start() else { return };
-    let store = Etcd::connect(fixture::options(&members)).await.unwrap();
+    let store = EtcdStore::connect(fixture::options(&members)).await.unwrap();
     let write = async |key: &str| {
         let action = Action::Put { value: Bytes::new(), ttl: Some(Duration::from_secs(3600)) };
         store.commit(Write::one(Key::new(key), Guard::Absent, action)).await.unwrap()
@@ -212,15 +210,14 @@ async fn a_lease_that_is_gone_is_replaced() {
     assert_eq!(keys(&store).await, ["/b"]);
 }
 
-/// S6.20
 #[tokio::test(flavor = "multi_thread")]
 async fn one_replica_at_a_time_compacts_and_all_of_them_know() {
     let Some(members) = etcd::Etcd::start() else { return };
     let every = |compaction| Options { compaction, ..fixture::options(&members) };
     let soon = Some(Duration::from_millis(100));
-    let a = Etcd::connect(every(soon)).await.unwrap();
-    let b = Etcd::connect(every(soon)).await.unwrap();
-    let watching = Etcd::connect(every(None)).await.unwrap();
+    let a = EtcdStore::connect(every(soon)).await.unwrap();
+    let b = EtcdStore::connect(every(soon)).await.unwrap();
+    let watching = EtcdStore::connect(every(None)).await.unwrap();
     let first = create(&a, "/0").await;
     let mut n = 0;
     until("everyone knows of a compaction", async || {
@@ -250,11 +247,11 @@ async fn one_replica_at_a_time_compacts_and_all_of_them_know() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_compaction_by_somebody_else_is_found_out() {
     let Some(members) = etcd::Etcd::start() else { return };
-    let store = Etcd::connect(fixture::options(&members)).await.unwrap();
+    let store = EtcdStore::connect(fixture::options(&members)).await.unwrap();
     let first = create(&store, "/a").await;
     let middle = create(&store, "/b").await;
     create(&store, "/c").await;
-    let late = Etcd::connect(fixture::options(&members)).await.unwrap();
+    let late = EtcdStore::connect(fixture::options(&members)).await.unwrap();
     let body = json!({"revision": middle.0.to_string()});
     members.post(0, "/v3/kv/compaction", &body).unwrap();
     let range = Range { at: Some(first), ..Range::default() };
@@ -264,7 +261,7 @@ async fn a_compaction_by_somebody_else_is_found_out() {
     }
     assert_eq!(late.condition().compacted, middle);
     // One that starts now knows it from the start.
-    let later = Etcd::connect(fixture::options(&members)).await.unwrap();
+    let later = EtcdStore::connect(fixture::options(&members)).await.unwrap();
     assert_eq!(later.condition().compacted, middle);
     let mut watch = later.watch("/", middle).await.unwrap();
     let batch = watch.next().await.unwrap().unwrap();
@@ -278,7 +275,8 @@ async fn a_cache_that_slept_through_a_compaction_is_filled_anew_and_its_watchers
     let root = key::ROOT.to_owned();
     let near = Options { root, ..fixture::options(&members) };
     let far = Options { endpoints: vec![proxy.url()], deadline: DEADLINE, ..near.clone() };
-    let (near, far) = (Etcd::connect(near).await.unwrap(), Etcd::connect(far).await.unwrap());
+    let (near, far) =
+        (EtcdStore::connect(near).await.unwrap(), EtcdStore::connect(far).await.unwrap());
     let far = Arc::new(far);
     let mut cacher = Cacher::new(far.clone(), CacheOptions::default());
     cacher.load().await.unwrap();
@@ -318,13 +316,12 @@ async fn a_cache_that_slept_through_a_compaction_is_filled_anew_and_its_watchers
     assert_eq!((events.len(), events[0].revision()), (1, next));
 }
 
-/// R37, B270
 #[tokio::test(flavor = "multi_thread")]
 async fn another_cluster_in_the_same_place_is_noticed_and_its_revisions_are_not_mixed() {
     let Some(members) = etcd::Etcd::start() else { return };
     let Some(others) = etcd::Etcd::start() else { return };
     let proxies = [Proxy::start(members.port(0)).await, Proxy::start(others.port(0)).await];
-    let other = Etcd::connect(fixture::options(&others)).await.unwrap();
+    let other = EtcdStore::connect(fixture::options(&others)).await.unwrap();
     for n in 0..10 {
         create(&other, &format!("/other/{n}")).await;
     }
@@ -336,7 +333,7 @@ async fn another_cluster_in_the_same_place_is_noticed_and_its_revisions_are_not_
     // Both are given; only one answers when it starts.
     proxies[1].cut();
     let endpoints = vec![proxies[0].url(), proxies[1].url()];
-    let store = Etcd::connect(Options { endpoints, ..one }).await.unwrap();
+    let store = EtcdStore::connect(Options { endpoints, ..one }).await.unwrap();
     let at = create(&store, "/a").await;
     let mut watch = store.watch("/", at).await.unwrap();
     proxies[0].cut();
@@ -348,7 +345,7 @@ async fn another_cluster_in_the_same_place_is_noticed_and_its_revisions_are_not_
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_that_dies_is_replaced_by_the_next_within_the_deadline() {
     let Some(mut members) = etcd::Etcd::cluster(3, etcd::Options::default()) else { return };
-    let store = Etcd::connect(fixture::options(&members)).await.unwrap();
+    let store = EtcdStore::connect(fixture::options(&members)).await.unwrap();
     let start = create(&store, "/0").await;
     let mut watch = store.watch("/", start).await.unwrap();
     let mut acknowledged = Vec::new();
@@ -401,7 +398,7 @@ async fn a_member_that_keeps_silent_is_left() {
     }
     let endpoints = proxies.iter().map(Proxy::url).collect();
     let options = Options { endpoints, deadline: DEADLINE, ..fixture::options(&members) };
-    let store = Etcd::connect(options).await.unwrap();
+    let store = EtcdStore::connect(options).await.unwrap();
     let start = create(&store, "/0").await;
     let mut watch = store.watch("/", start).await.unwrap();
     proxies[0].cut();
@@ -416,14 +413,13 @@ async fn a_member_that_keeps_silent_is_left() {
     assert_eq!(batch.changes.last().map(|change| change.revision), at);
 }
 
-/// S6.25
 #[tokio::test(flavor = "multi_thread")]
 async fn a_value_larger_than_etcd_takes_is_refused_and_named() {
     let args = vec!["--max-request-bytes=100000".to_owned()];
     let Some(members) = etcd::Etcd::cluster(1, etcd::Options { scheme: None, args }) else {
         return;
     };
-    let store = Etcd::connect(fixture::options(&members)).await.unwrap();
+    let store = EtcdStore::connect(fixture::options(&members)).await.unwrap();
     let error = store.commit(put("/a", &"x".repeat(200_000))).await.unwrap_err();
     assert!(
         matches!(&error, Error::Refused(why) if why.contains("--max-request-bytes")),
@@ -435,7 +431,7 @@ async fn a_value_larger_than_etcd_takes_is_refused_and_named() {
 async fn without_a_quorum_the_trouble_lasts_and_nobody_waits_for_another() {
     let Some(mut members) = etcd::Etcd::cluster(3, etcd::Options::default()) else { return };
     let options = Options { deadline: DEADLINE, ..fixture::options(&members) };
-    let store = Etcd::connect(options).await.unwrap();
+    let store = EtcdStore::connect(options).await.unwrap();
     create(&store, "/a").await;
     members.kill(0);
     members.kill(1);
@@ -463,7 +459,7 @@ async fn what_is_too_large_for_one_message_is_put_together() {
     };
     // Nothing stays in memory: watchers read from etcd.
     let options = Options { history_bytes_max: 0, ..fixture::options(&members) };
-    let store = Etcd::connect(options).await.unwrap();
+    let store = EtcdStore::connect(options).await.unwrap();
     let start = store.revision().await.unwrap();
     let large = Bytes::from(vec![b'x'; 1_000_000]);
     for n in 0..COUNT {
@@ -491,7 +487,7 @@ async fn what_is_too_large_for_one_message_is_put_together() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_etcd_without_space_is_read_and_says_so() {
     let Some(members) = etcd::Etcd::start() else { return };
-    let store = Etcd::connect(fixture::options(&members)).await.unwrap();
+    let store = EtcdStore::connect(fixture::options(&members)).await.unwrap();
     let at = create(&store, "/a").await;
     let alarm = |action: &str| {
         let alarm = json!({"action": action, "memberID": "0", "alarm": "NOSPACE"});
@@ -515,7 +511,7 @@ async fn an_etcd_without_space_is_read_and_says_so() {
 async fn readers_of_history_who_do_not_read_on_hold_nobody_up() {
     let Some(members) = etcd::Etcd::start() else { return };
     let options = Options { history_bytes_max: 3 << 20, ..fixture::options(&members) };
-    let store = Etcd::connect(options).await.unwrap();
+    let store = EtcdStore::connect(options).await.unwrap();
     let start = store.revision().await.unwrap();
     // etcd tells a thousand revisions at a time, so much stays to be told after the first answer.
     let large = "x".repeat(10_000);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::StreamExt;
 use headwater_store::{Action, Guard, Key, Store, Write};
-use headwater_store_etcd::{Error, Etcd, Login, Options, Tls};
+use headwater_store_etcd::{Error, EtcdStore, Login, Options, Tls};
 use headwater_testkit::etcd;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ use crate::fixture;
 
 /// Writes and reads through an engine.
 async fn works(options: Options) {
-    let engine = Etcd::connect(options).await.unwrap();
+    let engine = EtcdStore::connect(options).await.unwrap();
     let key = Key::new("/a");
     let put = Action::Put { value: Bytes::from_static(b"{}"), ttl: None };
     let at = engine.commit(Write::one(key.clone(), Guard::Absent, put)).await.unwrap().last;
@@ -26,7 +26,7 @@ async fn works(options: Options) {
 }
 
 async fn refused(options: Options, expected: &str) -> Error {
-    let error = Etcd::connect(options).await.err().expect("it is refused");
+    let error = EtcdStore::connect(options).await.err().expect("it is refused");
     assert!(error.to_string().contains(expected), "{error}");
     error
 }
@@ -99,13 +99,12 @@ fn with_users() -> Option<etcd::Etcd> {
     Some(members)
 }
 
-/// B271
 #[tokio::test(flavor = "multi_thread")]
 async fn a_login_that_etcd_forgot_is_made_again() {
     let Some(mut members) = with_users() else { return };
     let login = Login { name: "root".into(), password: "secret".into() };
     let options = Options { login: Some(login), ..fixture::options(&members) };
-    let store = Etcd::connect(options).await.unwrap();
+    let store = EtcdStore::connect(options).await.unwrap();
     let mut watch = store.watch("/", store.revision().await.unwrap()).await.unwrap();
     // It keeps its users and not who has logged in.
     members.restart(0);
@@ -186,7 +185,6 @@ impl Certificates {
     }
 }
 
-/// B271
 #[tokio::test]
 async fn certificates_are_checked_by_both_sides() {
     let (certificates, others) = (Certificates::new(), Certificates::new());

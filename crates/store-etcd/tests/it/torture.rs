@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use futures::StreamExt;
 use headwater_api::Revision;
 use headwater_store::{ChangeKind, ChangeStream, Store, key};
-use headwater_store_etcd::{Etcd, Options};
+use headwater_store_etcd::{EtcdStore, Options};
 use headwater_testkit::history::{Body, Change, Ends, Seen, Start, Stream, Truth};
 use headwater_testkit::proxy::Proxy;
 use headwater_testkit::{etcd, ledger};
@@ -59,7 +59,6 @@ const FAULTS: [Fault; 7] = [
     Fault::ServerRestarts,
 ];
 
-/// R22, R26, R35, R90, R92, R93
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whatever_fails_everyone_is_told_everything_once_and_nothing_is_lost() {
     let setting = |name| std::env::var(name).ok().and_then(|text: String| text.parse().ok());
@@ -104,7 +103,7 @@ struct Torture {
     proxies: Vec<Proxy>,
     options: [Options; 2],
     /// Straight to etcd, for the truth.
-    witness: Etcd,
+    witness: EtcdStore,
     changes: ChangeStream,
     truth: Truth,
     start: Revision,
@@ -134,7 +133,7 @@ impl Torture {
             servers[n] = Some(Replica::start(options[n].clone(), &run.places[n]).await);
         }
         let witness = Options { history_bytes_max: 256 << 20, ..options[0].clone() };
-        let witness = Etcd::connect(witness).await.unwrap();
+        let witness = EtcdStore::connect(witness).await.unwrap();
         let start = witness.revision().await.unwrap();
         let prefix = key::collection("", "configmaps");
         let changes = witness.watch(&prefix, start).await.unwrap();

@@ -15,7 +15,7 @@ use headwater_server::pki::{self, Pki};
 use headwater_server::service_account::Issuer;
 use headwater_server::token_file::Tokens;
 use headwater_server::{Options, Parts, Server};
-use headwater_store_etcd::Etcd;
+use headwater_store_etcd::EtcdStore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -35,7 +35,7 @@ impl Replica {
         let localhost = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let pki = Pki::in_memory(&pki::names(localhost, &[]), &*clock).unwrap();
         let metrics = Metrics::new();
-        let store = Arc::new(Etcd::connect(options).await.unwrap());
+        let store = Arc::new(EtcdStore::connect(options).await.unwrap());
         let window = Bounds { count: WINDOW, ..Bounds::default() };
         let mut cacher = Cacher::new(store, CacheOptions { window, ..CacheOptions::default() });
         cacher.load().await.unwrap();

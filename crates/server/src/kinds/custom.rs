@@ -1,4 +1,4 @@
-//! Custom kinds: definitions become rows of the registry, and go again.
+//! Custom kinds: definitions and the rows that they add to the registry.
 //!
 //! River: definition objects → **custom** → registry. `crate::upkeep::definitions` keeps them up to date.
 
@@ -21,29 +21,29 @@ use crate::kinds::versions::webhook::Conversion;
 use definition::Scale;
 pub(crate) use gate::Gate;
 
-/// Where definitions are kept.
+/// The key prefix of definitions.
 pub(crate) const PREFIX: &str = "/registry/apiextensions.k8s.io/customresourcedefinitions/";
 
-/// What a row of a custom kind has beyond that of a built-in one.
+/// The additional properties of a custom kind.
 #[derive(Debug)]
 pub(crate) struct Custom {
-    /// Objects are created through it.
+    /// The gate that creates pass.
     pub(crate) gate: Arc<Gate>,
-    /// What objects of this version are held to.
+    /// The schema of this version.
     pub(crate) schema: Arc<Schema>,
-    /// How stored objects are read.
+    /// The reader of stored objects.
     pub(crate) form: Arc<form::Stored>,
-    /// How objects get from one version to another, if by a webhook.
+    /// The conversion webhook, if any.
     pub(crate) conversion: Option<Arc<Conversion>>,
-    /// How the bytes of an object of this version begin.
+    /// The beginning of the bytes of an object of this version.
     pub(crate) head: Vec<u8>,
-    /// The fields that this version lets selectors name.
+    /// The selectable fields of this version.
     pub(crate) fields: Vec<String>,
-    /// Where the figures of a Scale are.
+    /// The field paths of the `scale` subresource.
     pub(crate) scale: Option<Scale>,
 }
 
-/// Whether objects of this kind define other kinds.
+/// Whether the kind is CustomResourceDefinition.
 pub(crate) fn is_definition(kind: &Served) -> bool {
     kind.prefix == PREFIX
 }

@@ -1,9 +1,8 @@
-//! OpenAPI: the types and paths of every group version, for `kubectl explain`, `apply` and others
-//! that want to know before they ask (S1.12).
+//! OpenAPI documents: the types and paths of every group version (S1.12).
 //!
-//! River: registry rows and the table of types → **openapi** → HTTP. Types, required fields, list
-//! keys and merge keys are those that decoding, patches and apply use, so the documents cannot say
-//! anything else. Descriptions are text for people and come from outside ([`Descriptions`]).
+//! River: registry rows and the type table → **openapi** → HTTP. Types, required fields, list keys and
+//! merge keys come from the same table as decoding, patches and apply, so the documents cannot differ.
+//! Descriptions are passed in ([`Descriptions`]).
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -24,8 +23,8 @@ mod types;
 
 use types::Schemas;
 
-/// What types and fields are for, in sentences: `core.v1.PodSpec` and `core.v1.PodSpec.containers`.
-/// Unpacked when it is first asked for; most servers are never asked.
+/// Descriptions of types and fields, such as `core.v1.PodSpec` and `core.v1.PodSpec.containers`.
+/// Decompressed on first use.
 #[derive(Clone, Debug, Default)]
 pub struct Descriptions {
     compressed: &'static [u8],
@@ -46,7 +45,7 @@ impl Descriptions {
         let mut text = String::new();
         if let Err(error) = GzDecoder::new(self.compressed).read_to_string(&mut text) {
             if !self.compressed.is_empty() {
-                tracing::error!(%error, "the descriptions of types cannot be unpacked");
+                tracing::error!(%error, "cannot decompress the descriptions of types; OpenAPI documents lack them");
             }
             return HashMap::new();
         }
@@ -55,15 +54,15 @@ impl Descriptions {
     }
 }
 
-/// Documents that were asked for, by group version: built-in ones never change.
+/// A cache of documents by group version: built-in ones never change.
 pub(crate) struct Documents {
     descriptions: Descriptions,
     builtin: Mutex<HashMap<(String, String), Arc<Document>>>,
 }
 
-/// One document and what tells it from others.
+/// A document and its ETag.
 pub(crate) struct Document {
-    /// As it is sent: JSON, but for those who ask for a message.
+    /// The encoded document: JSON, or protobuf if requested.
     pub(crate) json: Bytes,
     pub(crate) hash: String,
 }
@@ -113,7 +112,7 @@ impl Documents {
         })
     }
 
-    /// The merged document of version 2.
+    /// The merged OpenAPI v2 document.
     pub(crate) fn merged(&self, cache: &Cache, registry: &Registry) -> Value {
         let rows: Vec<&Served> = registry.kinds().iter().map(|row| &**row).collect();
         let mut schemas = Schemas::new("#/definitions/", &self.descriptions);
@@ -133,7 +132,7 @@ fn rows<'a>(registry: &'a Registry, group: &str, version: &str) -> Vec<&'a Serve
     rows.filter(|row| row.group == group && row.version == version).collect()
 }
 
-/// The schema that a definition gives for a version.
+/// The schema of a version in a definition.
 pub(crate) fn definition(cache: &Cache, row: &Served) -> Option<Value> {
     let definitions = cache.resource(crate::kinds::custom::PREFIX);
     let snapshot = cache.snapshot(&definitions);

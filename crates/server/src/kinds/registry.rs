@@ -1,7 +1,7 @@
-//! The registry: which kinds the server serves at this moment.
+//! The registry: the kinds that the server serves.
 //!
-//! River: routes, discovery and caches ask it. Built-in rows are there from the start, custom ones
-//! come and go; a change makes a new registry and leaves the old one to the requests that hold it.
+//! River: routes, discovery and the cache read it. Built-in rows are fixed, custom ones change at run
+//! time; a change creates a new registry, and requests in flight keep the old one.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::answer::status;
 use crate::kinds::custom::Custom;
 use crate::kinds::versions::webhook::Conversion;
 
-/// Which kinds there are.
+/// The served kinds.
 #[derive(Clone, Default)]
 pub struct Registry {
     kinds: Vec<Arc<Served>>,
@@ -24,29 +24,29 @@ pub struct Registry {
     groups: Vec<(kind::Name, Vec<kind::Name>)>,
 }
 
-/// A kind and where its objects are.
+/// A served kind and the location of its objects.
 #[derive(Debug)]
 pub struct Served {
     /// The row.
     pub kind: Kind,
-    /// The row whose form is stored, where that is another one.
+    /// The row of the storage version, if it is another one.
     pub stored: Option<Arc<Served>>,
-    /// What the keys of its objects begin with.
+    /// The key prefix of its objects.
     pub prefix: String,
-    /// Columns of its tables, where they are not those of a built-in kind.
+    /// The table columns of a custom kind.
     pub custom_columns: Vec<Column>,
-    /// What a definition says beyond the row.
+    /// The additional properties of a custom kind.
     pub(crate) definition: Option<Custom>,
 }
 
 impl Served {
-    /// The row in whose form objects are stored.
+    /// The row of the storage version.
     pub fn storage(&self) -> &Kind {
         self.stored.as_ref().map_or(&self.kind, |stored| &stored.kind)
     }
 
-    /// Refuses fields that this version does not let selectors name: all versions of a custom kind
-    /// share one index, which is of the stored form. What only a webhook makes is not in it.
+    /// Rejects selectors on fields that are not selectable in this version: all versions of a custom
+    /// kind share one index, of the storage version, without values that only a webhook computes.
     pub(crate) fn check_fields(&self, selector: &FieldSelector) -> Result<(), Status> {
         let Some(custom) = &self.definition else { return Ok(()) };
         let is_indexed = custom.conversion.is_none() || self.stored.is_none();
@@ -60,7 +60,7 @@ impl Served {
         }
     }
 
-    /// The row in whose form objects are stored, with all that belongs to it.
+    /// The served kind of the storage version.
     pub(crate) fn storage_row(&self) -> &Served {
         self.stored.as_deref().unwrap_or(self)
     }
@@ -70,13 +70,12 @@ impl Served {
         if self.kind.custom { &self.custom_columns } else { table::columns(&self.kind) }
     }
 
-    /// Whether objects are converted between storage and wire here, by what the kinds are.
+    /// Whether a built-in conversion applies between the storage version and this one.
     pub fn is_converted(&self) -> bool {
         self.stored.is_some() && self.conversion().is_none()
     }
 
-    /// What converts objects between its versions, where that is a webhook: then they are written
-    /// in the form of the request until they are stored.
+    /// The conversion webhook, if any: then admission sees objects in the version of the request.
     pub(crate) fn conversion(&self) -> Option<&Arc<Conversion>> {
         self.definition.as_ref()?.conversion.as_ref()
     }
@@ -95,7 +94,7 @@ impl Registry {
     pub fn new(kinds: impl IntoIterator<Item = Kind>) -> Registry {
         let kinds: Vec<Kind> = kinds.into_iter().collect();
         let mut registry = Registry::default();
-        // Rows that others are stored as come first, so that the others can point at them.
+        // Rows of storage versions come first, so that other rows can refer to them.
         let (plain, converted): (Vec<Kind>, Vec<Kind>) =
             kinds.iter().cloned().partition(|kind| kind.stored_as.is_none());
         for kind in plain.into_iter().chain(converted) {
@@ -126,7 +125,7 @@ impl Registry {
         registry
     }
 
-    /// These kinds and custom ones after them. A group and version of its own cannot be added to.
+    /// Adds custom kinds after the built-in ones. Built-in group versions cannot be extended.
     pub(crate) fn with(&self, custom: Vec<Arc<Served>>) -> Registry {
         let mut registry = self.clone();
         for row in custom {
@@ -151,13 +150,13 @@ impl Registry {
         self.by_path.get(&(group.to_owned(), version.to_owned(), plural.to_owned()))
     }
 
-    /// Whether this very row is served.
+    /// Whether exactly this row is served.
     pub(crate) fn serves(&self, row: &Arc<Served>) -> bool {
         let found = self.find(&row.group, &row.version, &row.plural);
         found.is_some_and(|found| Arc::ptr_eq(found, row))
     }
 
-    /// A kind by the name that objects call it.
+    /// A kind by `apiVersion` and `kind`.
     pub fn find_kind(&self, group: &str, version: &str, kind: &str) -> Option<&Arc<Served>> {
         self.by_path
             .values()
@@ -185,7 +184,7 @@ impl Registry {
     }
 }
 
-/// Groups and their versions in the order in which rows name them first.
+/// Groups and their versions in the order of their first rows.
 fn groups(rows: &[Arc<Served>]) -> Vec<(kind::Name, Vec<kind::Name>)> {
     let mut groups: Vec<(kind::Name, Vec<kind::Name>)> = Vec::new();
     let mut places: HashMap<&str, usize> = HashMap::new();

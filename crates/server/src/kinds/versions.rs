@@ -1,8 +1,8 @@
-//! Conversion of objects between the versions of their kind: all of it starts here.
+//! Conversion of objects between the versions of their kind.
 //!
 //! River: cache → **versions** → encode; admission → **versions** → store. Built-in kinds and custom
 //! kinds without a webhook are converted in place; a custom kind may name a webhook ([`webhook`]).
-//! [`form`] brings stored custom objects into the version and schema of today.
+//! [`form`] updates stored custom objects to the current storage version and schema.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::system::metrics::Metrics;
 pub(crate) mod form;
 pub(crate) mod webhook;
 
-/// What conversion by webhook needs of the server. Cheap to clone.
+/// The services that conversion webhooks need. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Converter {
     pub(crate) cache: Cache,
@@ -30,20 +30,20 @@ pub(crate) struct Converter {
 }
 
 impl Converter {
-    /// Sends a review to a webhook, and returns what it answers.
+    /// Sends a review to a webhook and returns its response.
     async fn post(&self, place: &Place, body: Vec<u8>, timeout: Duration) -> Result<Value, String> {
         self.caller.post(&self.cache, place, body, timeout).await
     }
 }
 
-/// Turns the form of the request into the form that is stored.
+/// Converts from the version of the request to the storage version.
 pub(crate) fn to_storage(kind: &Served, value: &mut Value) {
     if kind.is_converted() {
         headwater_api::kind::convert(value, kind, kind.storage());
     }
 }
 
-/// Turns the form that is stored into the form of the request.
+/// Converts from the storage version to the version of the request.
 pub(crate) fn from_storage(kind: &Served, value: &mut Value) {
     if kind.is_converted() {
         headwater_api::kind::convert(value, kind.storage(), kind);
@@ -53,7 +53,7 @@ pub(crate) fn from_storage(kind: &Served, value: &mut Value) {
     }
 }
 
-/// One version of an object as the store has it, in the form that objects of this kind are read in.
+/// Decodes a stored value as an object of this kind.
 pub(crate) fn read_stored(kind: &Served, record: &Record) -> Result<Current, Status> {
     let mut value = packed_tree(&record.value)?;
     if let Some(custom) = &kind.definition {
@@ -63,7 +63,7 @@ pub(crate) fn read_stored(kind: &Served, record: &Record) -> Result<Current, Sta
     Ok(Current { value, revision: record.revision })
 }
 
-/// An object in the form of the request: the stored one, or one made from it.
+/// An object in the version of the request: the stored one, or a converted one.
 pub(crate) enum ConvertedObject<'a> {
     Stored(&'a Object),
     Made(Arc<Object>),
@@ -80,7 +80,7 @@ impl std::ops::Deref for ConvertedObject<'_> {
     }
 }
 
-/// An object of the cache in the form of the request.
+/// A cached object in the version of the request.
 pub(crate) async fn object<'a>(
     converter: &Converter,
     kind: &Served,
@@ -93,7 +93,7 @@ pub(crate) async fn object<'a>(
     Ok(made.pop().map_or(ConvertedObject::Stored(object), ConvertedObject::Made))
 }
 
-/// An object in the form of the request, if it is not one that a webhook made.
+/// An object in the version of the request, unless that needs a webhook.
 pub(crate) fn converted<'a>(
     kind: &Served,
     object: &'a Object,
@@ -109,19 +109,18 @@ pub(crate) fn converted<'a>(
     Ok(ConvertedObject::Made(Arc::new(wire(&canonical(&value), object.revision())?)))
 }
 
-/// Whether an object is of the version of this row, which stands at the beginning of its bytes.
+/// Whether an object has the version of this row, which its first bytes contain.
 fn is_of(row: &Served, object: &Object) -> bool {
     let head = row.definition.as_ref().map_or(&[][..], |custom| &custom.head);
     object.as_slice().starts_with(head)
 }
 
-/// Whether an object is kept in another version than it would be stored in now, because only a
-/// webhook can change that.
+/// Whether an object is stored in an older version that only a webhook can convert.
 pub(crate) fn is_stale(row: &Served, object: &Object) -> bool {
     row.conversion().is_some() && !is_of(row.storage_row(), object)
 }
 
-/// Objects of the cache in the version of a row with a webhook.
+/// Converts cached objects to the version of a row with a webhook.
 pub(crate) async fn objects(
     converter: &Converter,
     row: &Served,
@@ -137,7 +136,7 @@ pub(crate) async fn objects(
     Ok(seen)
 }
 
-/// A tree in the version of a row; what is in it already, or needs no webhook, stays as it is.
+/// Converts a tree to the version of a row; returns it unchanged if no webhook is needed.
 pub(crate) async fn tree(
     converter: &Converter,
     row: &Served,
@@ -150,14 +149,14 @@ pub(crate) async fn tree(
     }
 }
 
-/// An object as it is stored, and as it is answered where only a webhook can make that of it.
+/// An object as stored and, if a webhook converts it, as returned to the client.
 pub(crate) struct Forms {
     pub(crate) stored: Bytes,
     shown: Option<Bytes>,
 }
 
 impl Forms {
-    /// Makes both before anything is stored: what cannot be answered is not written.
+    /// Converts before the write: an object that cannot be returned is not stored.
     pub(crate) async fn of(
         converter: &Converter,
         row: &Served,
@@ -172,7 +171,7 @@ impl Forms {
         Ok(Forms { stored: bytes, shown })
     }
 
-    /// The answer to a write that was given this revision.
+    /// The result of a write with this revision.
     pub(crate) fn answer(self, revision: Revision) -> Answer {
         Answer { stored: self.shown.unwrap_or(self.stored), revision }
     }

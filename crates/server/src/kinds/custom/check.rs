@@ -1,7 +1,7 @@
-//! The check of a definition (S9.2, S9.4): names, versions, schemas, columns, selectable fields.
+//! Validation of a definition (S9.2, S9.4): names, versions, schemas, columns, selectable fields.
 //!
-//! The fields that are named are those the reference names. What all versions have in common it
-//! keeps, and names, once: a schema that is the same in all of them is `spec.validation`.
+//! Errors name the same fields as Kubernetes. A property that all versions share is reported once: a
+//! schema that is the same in all of them is `spec.validation`.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ mod version;
 use super::names::{Approval, is_protected};
 use crate::object::meta;
 
-/// What is wrong with a definition.
+/// The validation errors of a definition.
 pub(crate) fn definition(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut check = Check { spec: &new["spec"], errors: Vec::new() };
     if old.is_none() {
@@ -40,14 +40,14 @@ pub(crate) fn definition(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     check.errors
 }
 
-/// What is wrong with the status of a definition.
+/// The validation errors of the status of a definition.
 pub(crate) fn status(new: &Value) -> Vec<FieldError> {
     let mut check = Check { spec: &new["spec"], errors: Vec::new() };
     check.names("status.acceptedNames", &new["status"]["acceptedNames"]);
     check.errors
 }
 
-/// Things to know about a new definition that do not forbid it.
+/// The warnings about a new definition.
 pub(crate) fn warnings(definition: &Value) -> Vec<String> {
     let schemas = list(&definition["spec"]["versions"]).map(|v| &v["schema"]["openAPIV3Schema"]);
     let formats: BTreeSet<String> = schemas.flat_map(structural::unrecognized_formats).collect();
@@ -68,7 +68,7 @@ impl<'a> Check<'a> {
         self.errors.push(FieldError::required(field, why));
     }
 
-    /// Problems of one text, told together.
+    /// Adds all problems of one value.
     fn text(&mut self, field: impl Into<String>, text: &str, problems: &name::Problems) {
         if !problems.is_empty() {
             self.invalid(field, &text.into(), problems.join(","));
@@ -190,7 +190,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// A version that objects may be stored in cannot go (S9.4).
+    /// Rejects the removal of a version in which objects may be stored (S9.4).
     fn stored_versions(&mut self, stored: &Value) {
         let at = "status.storedVersions";
         let stored: Vec<&str> = list(stored).filter_map(Value::as_str).collect();
@@ -231,7 +231,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// What keys, and objects that exist, are made of.
+    /// Rejects changes of fields that keys and stored objects depend on.
     fn unchanged(&mut self, old: &Value) {
         let conditions = list(&old["status"]["conditions"]);
         let established = conditions

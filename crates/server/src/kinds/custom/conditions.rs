@@ -1,4 +1,4 @@
-//! What the server writes into the status and the metadata of a definition.
+//! Changes to the status and metadata of a definition by the server.
 
 use headwater_api::clock::rfc3339;
 use headwater_api::json::{Value, json};
@@ -8,7 +8,7 @@ use super::definition::{self, Names};
 use super::names;
 use crate::object::metadata;
 
-/// Marks a definition for deletion: its objects hold it until they are gone (S9.30).
+/// Marks a definition for deletion: a finalizer keeps it until its objects are deleted (S9.30).
 pub(crate) fn begin_deletion(definition: &mut Value, now: Timestamp) {
     let condition = names::condition(
         "Terminating",
@@ -27,7 +27,7 @@ pub(crate) fn begin_deletion(definition: &mut Value, now: Timestamp) {
     }
 }
 
-/// Writes what is wanted into the status of a definition.
+/// Writes the wanted status into a definition.
 pub(crate) fn conclude(object: &mut Value, wanted: &names::Wanted, now: Timestamp) {
     object["status"]["acceptedNames"] = show(&wanted.accepted);
     for condition in &wanted.conditions {
@@ -50,7 +50,7 @@ fn show(names: &Names) -> Value {
     shown
 }
 
-/// Sets a condition; the time moves only when its status does.
+/// Sets a condition; its transition time changes only with its status.
 pub(crate) fn set_condition(object: &mut Value, condition: &definition::Condition, now: Timestamp) {
     let conditions = &mut object["status"]["conditions"];
     if !conditions.is_array() {

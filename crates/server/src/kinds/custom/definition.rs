@@ -1,7 +1,7 @@
 //! A CustomResourceDefinition as the server reads it.
 //!
-//! River: definition object → **definition** → names, rows. Only what is acted upon is kept; the
-//! object itself stays in the cache.
+//! River: definition object → **definition** → names, rows. It contains only the fields that the server
+//! uses; the object itself stays in the cache.
 
 use headwater_api::Revision;
 use headwater_api::json::{Value, from_value};
@@ -10,23 +10,23 @@ use serde::Deserialize;
 
 use crate::object::{finalizers, is_deleting, meta};
 
-/// The finalizer that holds a definition until its objects are gone (S9.30).
+/// The finalizer that keeps a definition until its objects are deleted (S9.30).
 pub(crate) const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 
 /// One definition.
 #[derive(Debug)]
 pub(crate) struct Definition {
-    /// The revision it was read at.
+    /// The revision of the object.
     pub(crate) revision: Revision,
     pub(crate) name: String,
     pub(crate) uid: String,
-    /// Moves with every change of the spec.
+    /// The generation: it grows with every change of the spec.
     pub(crate) generation: i64,
-    /// Its value of the annotation that protected groups need.
+    /// The value of the approval annotation that protected groups require.
     pub(crate) approval: String,
-    /// Deletion was asked for.
+    /// Whether deletion was requested.
     pub(crate) is_deleting: bool,
-    /// Its objects hold it.
+    /// Whether it has the finalizer of its objects.
     pub(crate) awaits_cleanup: bool,
     pub(crate) spec: Spec,
     pub(crate) status: DefinitionStatus,
@@ -41,7 +41,7 @@ pub(crate) struct Spec {
     pub(crate) versions: Vec<Version>,
 }
 
-/// What a kind is called.
+/// The names of a kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Names {
@@ -73,7 +73,7 @@ pub(crate) struct Subresources {
     pub(crate) scale: Option<Scale>,
 }
 
-/// Where the figures of a Scale are.
+/// The field paths of the `scale` subresource.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Scale {
@@ -131,7 +131,7 @@ pub(crate) struct Condition {
     pub(crate) message: String,
 }
 
-/// Kubernetes writes an empty list of conditions as null.
+/// Reads null as an empty list: Kubernetes writes empty conditions as null.
 fn list<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<Condition>, D::Error> {
     Ok(Option::<Vec<Condition>>::deserialize(from)?.unwrap_or_default())
 }
@@ -167,12 +167,12 @@ impl Definition {
         self.condition(kind).is_some_and(|condition| condition.status == "True")
     }
 
-    /// Whether objects live in namespaces.
+    /// Whether objects are namespaced.
     pub(crate) fn is_namespaced(&self) -> bool {
         self.spec.scope == "Namespaced"
     }
 
-    /// The version that is stored.
+    /// The storage version.
     pub(crate) fn storage(&self) -> Option<&Version> {
         self.spec.versions.iter().find(|version| version.storage)
     }

@@ -1,7 +1,7 @@
-//! The definitions of this moment: which are served, and which have to be settled or compiled.
+//! The state of all definitions: which are served, and which must be reconciled or compiled.
 //!
 //! River: definition objects → **definitions** → rows of the registry. Pure state: `upkeep` reads it
-//! and writes what it asks for.
+//! and makes the changes that it requests.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::{names, rows};
 use crate::kinds::registry::{Registry, Served};
 use crate::object::tree;
 
-/// What is known of the definitions, by name.
+/// The definitions by name.
 pub(crate) struct Definitions {
     pub(crate) builtin: Registry,
     pub(crate) known: BTreeMap<String, Arc<Definition>>,
@@ -31,7 +31,7 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// Whether these rows are still what the definition says.
+    /// Whether these rows match the definition.
     fn is_current(&self, definition: &Definition) -> bool {
         let mine = &self.definition;
         mine.uid == definition.uid
@@ -56,14 +56,17 @@ impl Outdated {
         match compiled {
             Ok(compiled) => Some(compiled),
             Err(why) => {
-                tracing::error!(name = self.definition.name, "a definition is not served: {why}");
+                tracing::error!(
+                    name = self.definition.name,
+                    "a CustomResourceDefinition cannot be compiled and is not served: {why}"
+                );
                 None
             }
         }
     }
 }
 
-/// What has to be told to the cache after the registry changed.
+/// The updates of the cache after a change of the registry.
 #[derive(Default)]
 pub(crate) struct News {
     pub(crate) registry: Option<Registry>,
@@ -74,12 +77,12 @@ pub(crate) struct News {
 }
 
 impl Definitions {
-    /// No definitions beside these built-in kinds.
+    /// The built-in kinds, without definitions.
     pub(crate) fn new(builtin: Registry) -> Definitions {
         Definitions { builtin, known: BTreeMap::new(), served: BTreeMap::new() }
     }
 
-    /// Reads the definitions of a snapshot; those that did not change are not read again.
+    /// Reads the changed definitions of a snapshot.
     pub(crate) fn read(&mut self, snapshot: &Snapshot) {
         self.known.retain(|name, _| snapshot.get(name).is_some());
         for object in snapshot.iter("", None) {
@@ -95,13 +98,16 @@ impl Definitions {
                     self.known.insert(object.name().to_owned(), Arc::new(definition));
                 }
                 Err(why) => {
-                    tracing::error!(name = object.name(), "a definition is unreadable: {why}")
+                    tracing::error!(
+                        name = object.name(),
+                        "a stored CustomResourceDefinition cannot be parsed and is ignored: {why}"
+                    )
                 }
             }
         }
     }
 
-    /// The definitions whose status has to change, and how.
+    /// The definitions whose status must change, with the wanted status.
     pub(crate) fn unsettled(&self) -> Vec<(Arc<Definition>, names::Wanted)> {
         let mut taken = names::Taken::by(self.known.values().map(|definition| &**definition));
         let mut unsettled = Vec::new();
@@ -114,7 +120,7 @@ impl Definitions {
         unsettled
     }
 
-    /// The definitions whose rows are not there or not current.
+    /// The definitions whose rows are missing or outdated.
     pub(crate) fn outdated(&self, snapshot: &Snapshot) -> Vec<Outdated> {
         let established = self.known.values().filter(|known| known.is("Established"));
         established
@@ -133,7 +139,7 @@ impl Definitions {
             .collect()
     }
 
-    /// Brings the rows up to date with the definitions, of which these were compiled anew.
+    /// Updates the rows to the definitions, with these newly compiled ones.
     pub(crate) fn serve(&mut self, compiled: Vec<Compiled>) -> News {
         let mut news = News::default();
         let mut changed = !compiled.is_empty();

@@ -1,28 +1,28 @@
-//! The gate: whether objects of a custom kind may still be created.
+//! The gate of a custom kind: it stops creation before the definition is deleted.
 //!
-//! River: create → **gate** → store. A definition that is being deleted closes its gate and then
-//! deletes its objects.
-//! Promise: once the gate is closed, no create that passed it is still on its way (R36): what is
-//! listed afterwards is all there ever will be.
+//! River: create → **gate** → store. Deletion of a definition closes its gate and then deletes its
+//! objects.
+//! Promise: once the gate is closed, no create that passed it is in flight (R36): a later list contains
+//! all objects.
 
 use headwater_api::{Kind, Status};
 use tokio::sync::{RwLock, RwLockReadGuard};
 
 use crate::answer::status;
 
-/// Whether objects may still be created.
+/// Admits creates until it is closed.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     closed: RwLock<bool>,
 }
 
-/// A create on its way.
+/// A create in flight.
 pub(crate) struct Passing<'a> {
     _open: RwLockReadGuard<'a, bool>,
 }
 
 impl Gate {
-    /// Enters with an object to create; the gate waits for it when it is closed.
+    /// Enters the gate for a create; closing waits for it.
     pub(crate) async fn enter(&self, kind: &Kind, name: &str) -> Result<Passing<'_>, Status> {
         let closed = self.closed.read().await;
         if *closed {
@@ -32,7 +32,7 @@ impl Gate {
         Ok(Passing { _open: closed })
     }
 
-    /// Closes the gate for good, and waits for everyone who is inside.
+    /// Closes the gate and waits for creates in flight.
     pub(crate) async fn close(&self) {
         *self.closed.write().await = true;
     }

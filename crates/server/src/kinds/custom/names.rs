@@ -1,4 +1,4 @@
-//! Names: which of the names that definitions ask for they get.
+//! The acceptance of the names that definitions request.
 //!
 //! River: definitions of a group → **names** → conditions (S9.1, S9.3). Pure: definitions in, the
 //! wanted status out.
@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::definition::{Condition, Definition, Names};
 
-/// The names that are taken in each group.
+/// The accepted names of each group.
 #[derive(Debug, Default)]
 pub(crate) struct Taken {
     groups: BTreeMap<String, Group>,
@@ -20,7 +20,7 @@ struct Group {
 }
 
 impl Taken {
-    /// The names that these definitions hold.
+    /// The accepted names of these definitions.
     pub(crate) fn by<'a>(definitions: impl Iterator<Item = &'a Definition>) -> Taken {
         let mut taken = Taken::default();
         for definition in definitions {
@@ -29,7 +29,7 @@ impl Taken {
         taken
     }
 
-    /// These names are taken from now on.
+    /// Adds accepted names.
     pub(crate) fn take(&mut self, group: &str, names: &Names) {
         let group = self.groups.entry(group.to_owned()).or_default();
         group.resources.extend([names.plural.clone(), names.singular.clone()]);
@@ -38,14 +38,14 @@ impl Taken {
     }
 }
 
-/// What the status of a definition should say.
+/// The wanted status of a definition.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
     pub(crate) accepted: Names,
     pub(crate) conditions: Vec<Condition>,
 }
 
-/// The status a definition should have, if it is not the one it has.
+/// The wanted status of a definition, if it differs from the current one.
 pub(crate) fn wanted(definition: &Definition, taken: &Taken) -> Option<Wanted> {
     if definition.is_deleting {
         return None; // its names are decided and will soon be free
@@ -59,7 +59,7 @@ pub(crate) fn wanted(definition: &Definition, taken: &Taken) -> Option<Wanted> {
     (!is_settled).then_some(Wanted { accepted, conditions })
 }
 
-/// Each name is accepted that is free or its own already; the rest stay as they were.
+/// Accepts each name that is free or already its own; other names keep their accepted value.
 fn accept(definition: &Definition, taken: &Taken) -> (Names, Condition) {
     let nothing = Group::default();
     let taken = taken.groups.get(&definition.spec.group).unwrap_or(&nothing);
@@ -115,7 +115,7 @@ fn accept(definition: &Definition, taken: &Taken) -> (Names, Condition) {
     (names, condition)
 }
 
-/// Once established, always established: objects may exist.
+/// A definition stays established, because objects may exist.
 fn established(definition: &Definition, names: &Condition) -> Condition {
     let accepted = "the initial names have been accepted";
     match definition.condition("Established") {
@@ -135,7 +135,7 @@ pub(crate) fn is_protected(group: &str) -> bool {
     })
 }
 
-/// What an approval annotation says.
+/// The meaning of an approval annotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Approval {
     Missing,
@@ -248,7 +248,7 @@ mod tests {
             "ShortNamesConflict",
             "[\"wd\" is already in use, \"wg\" is already in use]",
         );
-        // The last conflict that is found is the one that is told.
+        // The last conflict is the one that is reported.
         check(
             &ask("gadgets", "Widget", &[]),
             &held,

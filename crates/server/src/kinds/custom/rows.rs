@@ -1,7 +1,7 @@
-//! Rows: what a definition adds to the registry.
+//! The rows that a definition adds to the registry.
 //!
-//! River: definition → **rows** → registry. One row for each served version; all of them keep
-//! their objects under one prefix, in the form of the storage version (S9.25).
+//! River: definition → **rows** → registry. There is one row for each served version; all of them
+//! store their objects under one prefix, in the storage version (S9.25).
 
 use std::cmp::{Ordering, Reverse};
 use std::sync::Arc;
@@ -23,14 +23,14 @@ use crate::kinds::registry::Served;
 use crate::kinds::versions::form::{Renaming, Stored};
 use crate::kinds::versions::webhook::Conversion;
 
-/// Verbs, in the order in which discovery shows those of custom kinds (S1.22).
+/// The verbs of custom kinds, in the order of discovery (S1.22).
 const VERBS: [&str; 8] =
     ["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"];
 
 /// Verbs of both subresources.
 const SUBRESOURCE_VERBS: [&str; 3] = ["get", "patch", "update"];
 
-/// What a definition adds: rows of the served versions, and how its objects are read.
+/// A compiled definition: the rows of its served versions and the reader of its objects.
 pub(crate) struct Compiled {
     pub(crate) definition: Arc<Definition>,
     pub(crate) gate: Arc<Gate>,
@@ -38,7 +38,7 @@ pub(crate) struct Compiled {
     pub(crate) shape: Shape,
 }
 
-/// Compiles a definition from its object. Objects of all versions enter through `gate`.
+/// Compiles a definition from its object. Creates of all versions pass `gate`.
 pub(crate) fn compile(
     definition: &Arc<Definition>,
     object: &Value,
@@ -67,7 +67,7 @@ pub(crate) fn compile(
     Ok(Compiled { definition: Arc::clone(definition), gate: Arc::clone(gate), rows, shape })
 }
 
-/// The schema of each version; equal ones are the same one.
+/// The schema of each version; equal schemas are shared.
 fn schemas(object: &Value) -> Result<Vec<Arc<Schema>>, Uncompilable> {
     let mut compiled: Vec<(&Value, Arc<Schema>)> = Vec::new();
     for version in object["spec"]["versions"].as_array().into_iter().flatten() {
@@ -126,23 +126,23 @@ fn rows(
     rows
 }
 
-/// What the bytes of objects begin with: they are stored with these members first.
+/// The beginning of the stored bytes: these members come first.
 fn head(definition: &Definition, version: &Version) -> Vec<u8> {
     let (kind, group) = (&definition.status.accepted_names.kind, &definition.spec.group);
     format!("{{\"kind\":\"{kind}\",\"apiVersion\":\"{group}/{}\",", version.name).into_bytes()
 }
 
-/// What the keys of the objects begin with.
+/// The key prefix of the objects.
 pub(crate) fn prefix(definition: &Definition) -> String {
     key::collection(&definition.spec.group, &definition.spec.names.plural)
 }
 
-/// A selectable field as selectors write it.
+/// A selectable field in the notation of selectors.
 fn label(field: &SelectableField) -> String {
     field.json_path.trim_start_matches('.').to_owned()
 }
 
-/// The selectable fields of all versions: one set of objects has one index.
+/// The selectable fields of all versions: they share one index.
 pub(crate) fn fields(definition: &Definition) -> Vec<Field> {
     let mut fields: Vec<Field> = Vec::new();
     for version in &definition.spec.versions {
@@ -202,14 +202,14 @@ fn subresources(version: &Version) -> Vec<Subresource> {
     subresources
 }
 
-/// What discovery shows to tell one stored form from another.
+/// The storage version hash of discovery.
 fn storage_hash(group: &str, version: &str, kind: &str) -> String {
     let text = format!("{group}/{version}/{kind}");
     let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
     STANDARD.encode(&digest.as_ref()[..8])
 }
 
-/// The Warning of a deprecated version: its own, or one that names the best version there is.
+/// The Warning of a deprecated version: its own, or one that recommends the best version.
 fn deprecation(definition: &Definition, version: &Version) -> String {
     if let Some(text) = &version.deprecation_warning {
         return text.clone();
@@ -229,8 +229,7 @@ fn deprecation(definition: &Definition, version: &Version) -> String {
     text
 }
 
-/// Which of two versions is the better one: GA above beta above alpha, higher numbers above lower
-/// ones, anything else below, by name (S1.22).
+/// Compares versions by priority: GA, beta, alpha; higher numbers first; other names last (S1.22).
 pub(crate) fn compare(a: &str, b: &str) -> Ordering {
     match (Maturity::of(a), Maturity::of(b)) {
         (Some(a), Some(b)) => a.cmp(&b),
@@ -262,7 +261,7 @@ impl Maturity {
     }
 }
 
-/// A number as versions have them: no zero in front.
+/// Parses a number without leading zeros.
 fn number(text: &str) -> Option<u64> {
     if text.starts_with('0') { None } else { text.parse().ok() }
 }
@@ -311,7 +310,7 @@ mod tests {
 
     #[test]
     fn the_storage_hash_is_that_of_the_reference() {
-        // What the reference shows for built-in kinds it computes in the same way.
+        // Kubernetes computes the hash of built-in kinds in the same way.
         assert_eq!(storage_hash("", "v1", "Pod"), "xPOwRZ+Yhw8=");
     }
 }

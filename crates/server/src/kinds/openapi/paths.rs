@@ -5,7 +5,7 @@ use headwater_api::json::{Map, Value, json};
 use super::types::Schemas;
 use crate::kinds::registry::Served;
 
-/// Which version of OpenAPI is written.
+/// The version of OpenAPI.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Style {
     V2,
@@ -145,7 +145,7 @@ impl Writer<'_, '_, '_> {
         });
         let body = match verb {
             "create" | "update" => Some((own, &["*/*"][..])),
-            // kubectl reads here whether a kind takes strategic merges; custom ones do not.
+            // kubectl reads here whether a kind supports strategic merge patch; custom kinds do not.
             "patch" => {
                 let types = if row.custom { &PATCH_TYPES[..3] } else { PATCH_TYPES };
                 Some((json!({ "type": "object" }), types))
@@ -207,7 +207,7 @@ fn method(verb: &str) -> &'static str {
     }
 }
 
-/// Such as `readCoreV1NamespacedPodStatus`; nothing relies on it but that it is unique.
+/// A unique operation id, such as `readCoreV1NamespacedPodStatus`.
 fn operation_id(row: &Served, verb: &str, sub: Option<&str>) -> String {
     let word = match verb {
         "get" => "read",

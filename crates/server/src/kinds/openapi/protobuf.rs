@@ -1,12 +1,12 @@
-//! The merged document as a message: what Go clients ask `/openapi/v2` for (S1.12).
+//! The OpenAPI v2 document as a protobuf message, which Go clients request (S1.12).
 //!
 //! River: the document as a tree → **protobuf** → HTTP. The messages are those of the package
-//! `openapi.v2`; only what our documents say is written. Whatever is not part of OpenAPI itself
-//! (extensions, defaults, enumerations) is carried there as a piece of YAML, and JSON is one.
+//! `openapi.v2`, limited to the fields that our documents use. Values outside of OpenAPI itself
+//! (extensions, defaults, enumerations) are embedded as YAML, of which JSON is a subset.
 
 use headwater_api::json::{Map, Value};
 
-/// What a client asks for, and what the answer is called: an `@` is no letter of a media type.
+/// The media type in requests and in responses: `@` is not allowed in a media type.
 pub(crate) const ASKED: [&str; 2] = [
     "application/com.github.proto-openapi.spec.v2@v1.0+protobuf",
     "application/com.github.proto-openapi.spec.v2.v1.0+protobuf",
@@ -15,7 +15,7 @@ pub(crate) const CONTENT_TYPE: &str = ASKED[1];
 
 type Object = Map;
 
-/// Writes a document.
+/// Encodes a document.
 pub(crate) fn document(value: &Value) -> Vec<u8> {
     let mut out = Message::default();
     out.text(1, value.get("swagger"));
@@ -74,7 +74,7 @@ fn parameters(out: &mut Message, number: u32, holder: &Object) {
     }
 }
 
-/// Bodies, queries and paths are different messages, each with its own numbers.
+/// Encodes a parameter: body, query and path parameters are different messages.
 fn parameter(out: &mut Message, parameter: &Object) {
     let text = |key: &str| parameter.get(key);
     let place = text("in").and_then(Value::as_str).unwrap_or_default();
@@ -164,7 +164,7 @@ fn object(value: Option<&Value>) -> Option<&Object> {
     value.and_then(Value::as_object)
 }
 
-/// A message as it is written: fields one after the other.
+/// An encoded message.
 #[derive(Default)]
 struct Message {
     bytes: Vec<u8>,
@@ -225,7 +225,7 @@ impl Message {
         }
     }
 
-    /// Anything at all, as YAML.
+    /// Any value, as YAML.
     fn any(&mut self, number: u32, value: Option<&Value>) {
         if let Some(value) = value {
             self.message(number, |out| out.string(2, &format!("{value}\n")));
@@ -240,7 +240,7 @@ impl Message {
         self.bytes.extend_from_slice(&inner.bytes);
     }
 
-    /// A map, which is a list of names with their values.
+    /// A map, encoded as a list of named values.
     fn named(&mut self, number: u32, value: Option<&Value>, write: impl Fn(&mut Message, &Object)) {
         for (name, value) in object(value).into_iter().flatten() {
             let Some(value) = value.as_object() else { continue };
@@ -258,7 +258,7 @@ mod tests {
 
     use super::*;
 
-    /// One field as it was written.
+    /// A decoded field.
     enum Field<'a> {
         Number(u64),
         Bytes(&'a [u8]),
@@ -297,7 +297,7 @@ mod tests {
         fields
     }
 
-    /// The bytes at the end of a path of field numbers, taking the first of each.
+    /// The bytes at a path of field numbers, using the first match at each level.
     fn at<'a>(bytes: &'a [u8], path: &[u64]) -> Option<&'a [u8]> {
         path.iter().try_fold(bytes, |bytes, number| {
             fields(bytes).into_iter().find_map(|(found, field)| match field {

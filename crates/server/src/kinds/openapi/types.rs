@@ -1,4 +1,4 @@
-//! Schemas of types, from the table that decoding and patches use.
+//! Schemas of types, from the type table that decoding and patches use.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,19 +8,19 @@ use headwater_api::schema::{Field, Merge, Shape, Type, Types};
 use super::Descriptions;
 use crate::kinds::registry::Served;
 
-/// Types that are not in the table because their JSON is a scalar.
+/// Types that are not in the type table because their JSON is a scalar.
 const QUANTITY: &str = "io.k8s.apimachinery.pkg.api.resource.Quantity";
 const INT_OR_STRING: &str = "io.k8s.apimachinery.pkg.util.intstr.IntOrString";
 const TIME: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Time";
 const MICRO_TIME: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.MicroTime";
 const LIST_META: &str = "meta/v1.ListMeta";
 
-/// The type whose fields may hold any JSON, schemas or other things than schemas.
+/// The type whose fields may contain any JSON.
 const JSON_SCHEMA: &str = "apiextensions/v1.JSONSchemaProps";
 
-/// Schemas that a document refers to, found as they are needed.
+/// The schemas that a document refers to, collected on demand.
 pub(crate) struct Schemas<'a> {
-    /// What references begin with: the two versions of OpenAPI keep schemas in different places.
+    /// The prefix of references; it differs between the versions of OpenAPI.
     prefix: &'static str,
     descriptions: &'a Descriptions,
     wanted: BTreeSet<&'static str>,
@@ -61,7 +61,7 @@ impl<'a> Schemas<'a> {
         self.reference(&name)
     }
 
-    /// A reference to a type by group, version and kind: what a subresource speaks.
+    /// A reference to a type by group, version and kind, for subresources.
     pub(crate) fn named(&mut self, group: &str, version: &str, kind: &str, custom: bool) -> Value {
         if custom {
             return self.reference(&custom_name(group, version, kind));
@@ -84,7 +84,7 @@ impl<'a> Schemas<'a> {
         json!({ "$ref": format!("{}{name}", self.prefix) })
     }
 
-    /// Every schema that is referred to, directly or not.
+    /// All schemas that are referenced, directly or indirectly.
     pub(crate) fn finish(
         mut self,
         rows: &[&Served],
@@ -127,7 +127,7 @@ impl<'a> Schemas<'a> {
         }
     }
 
-    /// The schema that the definition gives, with the metadata that every object has.
+    /// The schema of a definition, with standard object metadata.
     fn custom(&mut self, row: &Served, given: Option<Value>) -> Value {
         let mut schema = given.unwrap_or_else(|| json!({ "type": "object" }));
         let meta = self.table("meta/v1.ObjectMeta");
@@ -165,7 +165,7 @@ impl<'a> Schemas<'a> {
 
     fn describe(&self, schema: &mut Value, name: &str) {
         let Some(text) = self.descriptions.get(name) else { return };
-        // Nothing may stand beside a reference, so it is wrapped.
+        // A reference allows no siblings, so it is wrapped.
         if schema.get("$ref").is_some() {
             let reference = schema.take();
             *schema = json!({ "allOf": [reference], "default": {} });
@@ -238,8 +238,8 @@ impl<'a> Schemas<'a> {
         }
     }
 
-    /// A reference to a schema that admits more than one type of JSON, and so names none. It has
-    /// words at least: to `kubectl explain` an empty schema is no schema.
+    /// A reference to a schema that allows several JSON types and so names none. It has a description,
+    /// because `kubectl explain` ignores an empty schema.
     fn untyped(&mut self, name: &str) -> Value {
         let full = full_name(name);
         let mut schema = json!({ "description": "Any JSON." });
@@ -249,7 +249,7 @@ impl<'a> Schemas<'a> {
     }
 }
 
-/// `core/v1.PodSpec` is `io.k8s.api.core.v1.PodSpec`; three groups live elsewhere.
+/// The full name of a type: `core/v1.PodSpec` is `io.k8s.api.core.v1.PodSpec`, with three exceptions.
 fn full_name(name: &str) -> String {
     let (package, kind) = name.split_once('.').unwrap_or(("", name));
     let (group, version) = package.split_once('/').unwrap_or((package, ""));
@@ -262,13 +262,14 @@ fn full_name(name: &str) -> String {
     format!("{root}.{group}.{version}.{kind}")
 }
 
-/// The last three parts of a full name: how descriptions are keyed.
+/// The last three parts of a full name, which are the key of its description.
 fn short_name(full: &str) -> String {
     let parts: Vec<&str> = full.rsplit('.').take(3).collect();
     parts.into_iter().rev().collect::<Vec<_>>().join(".")
 }
 
-/// `stable.example.com` `v1` `Widget` is `com.example.stable.v1.Widget`.
+/// The full name of a custom type: `stable.example.com` `v1` `Widget` is
+/// `com.example.stable.v1.Widget`.
 fn custom_name(group: &str, version: &str, kind: &str) -> String {
     let reversed: Vec<&str> = group.rsplit('.').collect();
     format!("{}.{version}.{kind}", reversed.join("."))

@@ -1,8 +1,8 @@
-//! The form in which custom objects are read.
+//! The decoding of stored custom objects under the current definition.
 //!
-//! River: stored bytes → **form** → cache. An object was stored under the definition of its day;
-//! it is read under today's: without the fields that are unknown now, with the defaults of now, in
-//! the version that is stored now (S9.10, S9.25). What needs none of that stays as it is.
+//! River: stored bytes → **form** → cache. An object may have been stored under an older definition. It
+//! is decoded under the current one: pruned, defaulted, and in the current storage version (S9.10,
+//! S9.25). An object that needs no change keeps its bytes.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use headwater_cache::Form;
 use crate::kinds::registry::Served;
 use crate::object::{canonical, tree};
 
-/// The schemas of all versions, and which of them is stored.
+/// The schemas of all versions, and the storage version.
 #[derive(Debug)]
 pub(crate) struct Stored {
     /// By `apiVersion`.
@@ -25,17 +25,17 @@ pub(crate) struct Stored {
     renaming: Renaming,
 }
 
-/// What makes an object of one version an object of another.
+/// The conversion strategy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Renaming {
-    /// Its `apiVersion`: it is read in the version that is stored.
+    /// Only `apiVersion` changes: objects are decoded in the storage version.
     Suffices,
-    /// A webhook: it stays in the version it was stored in, as reading must not wait for others.
+    /// A webhook: objects stay in their stored version, because decoding must not wait for a call.
     Forbidden,
 }
 
 impl Renaming {
-    /// As the definition has it.
+    /// The strategy of a definition.
     pub(crate) fn of(definition: &Value) -> Renaming {
         match definition["spec"]["conversion"]["strategy"] == "Webhook" {
             true => Renaming::Forbidden,
@@ -45,7 +45,7 @@ impl Renaming {
 }
 
 impl Stored {
-    /// Objects are stored in this version.
+    /// The storage version.
     pub(crate) fn new(
         versions: Vec<(String, Arc<Schema>)>,
         api_version: String,
@@ -61,7 +61,7 @@ impl Stored {
         found.map(|(_, schema)| schema)
     }
 
-    /// Brings a tree into the form that is read.
+    /// Converts, prunes and defaults a tree.
     pub(crate) fn settle(&self, object: &mut Value) {
         let found = object["apiVersion"].as_str().unwrap_or_default();
         let own = self.schema(found).unwrap_or(&self.schema);
@@ -93,8 +93,8 @@ impl Form for Stored {
     }
 }
 
-/// The bytes of an object of a custom kind in another version with the same schema: only
-/// `apiVersion` differs, and that stands at the beginning.
+/// The bytes of a custom object in another version with the same schema: only `apiVersion`, at the
+/// beginning, differs.
 pub(crate) fn respelled(kind: &Served, object: &Object) -> Option<Vec<u8>> {
     let (own, stored) = (kind.definition.as_ref()?, kind.storage_row().definition.as_ref()?);
     if !Arc::ptr_eq(&own.schema, &stored.schema) {
@@ -151,12 +151,12 @@ mod tests {
         let form = Stored::new(versions, "g/v2".to_owned(), two, Renaming::Suffices);
         let object = |version: &str, spec: Value| json!({"kind": "K", "apiVersion": version, "metadata": {"name": "n"}, "spec": spec});
         assert_eq!(settle(&form, object("g/v2", json!({"a": "1", "b": "2"}))), None);
-        // Unknown fields go, defaults come.
+        // Unknown fields are pruned and defaults added.
         assert_eq!(
             settle(&form, object("g/v2", json!({"a": "1", "gone": 1}))),
             Some(object("g/v2", json!({"a": "1", "b": "x"})))
         );
-        // Another version is pruned and defaulted as what it was, then as what it becomes.
+        // An object of another version is pruned and defaulted in its own version, then in the new one.
         assert_eq!(
             settle(&form, object("g/v1", json!({"a": "1"}))),
             Some(object("g/v2", json!({"a": "1"})))

@@ -1,10 +1,9 @@
-//! Conversion by webhook: objects in another version than the one they are kept in (S9.25).
+//! Conversion by webhook (S9.25).
 //!
 //! River: cache → **conversion** → encode; admission → **conversion** → store.
-//! Promise: only a kind whose definition names a webhook, and of it only an object that is not in
-//! the version asked for, comes here. One state of an object is asked about once, however many
-//! watchers want it at the same time. What cannot be converted fails those who ask for it and
-//! nobody else: no lock is held during a call, and the cache never makes one.
+//! Promise: a webhook is called only for objects that are not in the requested version. Each revision
+//! of an object is converted once, however many watchers need it at the same time. A failed conversion
+//! affects only the requests that need it: no lock is held during a call, and the cache makes none.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -26,33 +25,33 @@ mod review;
 use made::{Calling, Key, Known, Made};
 use review::{Failure, Question};
 
-/// How long a webhook may take for one call.
+/// The timeout of a call.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Bytes of objects in one call, so that the answer to it is within what an answer may have.
+/// The maximum size of the objects in one call, so that the response stays within its limit.
 const BATCH_BYTES_MAX: usize = 1024 * 1024;
 
-/// Objects in one call: a page as clients ask for it.
+/// The maximum number of objects in one call: the usual page of clients.
 const BATCH_MAX: usize = 500;
 
-/// Calls that one request makes at the same time.
+/// The maximum number of concurrent calls of one request.
 const CALLS_MAX: usize = 4;
 
-/// How objects of one definition get from one version to another.
+/// The conversion webhook of a definition.
 #[derive(Debug)]
 pub(crate) struct Conversion {
-    /// Name of the definition.
+    /// The name of the definition.
     name: String,
     kind: String,
     place: Result<Place, String>,
-    /// The version of the review that the webhook understands.
+    /// The version of the review that the webhook accepts.
     review: &'static str,
     form: Arc<Stored>,
     made: Mutex<Made>,
 }
 
 impl Conversion {
-    /// Reads `spec.conversion` of a definition. `None` is the strategy that needs no webhook.
+    /// Parses `spec.conversion` of a definition. `None` if it needs no webhook.
     pub(crate) fn read(definition: &Value, form: &Arc<Stored>) -> Option<Arc<Conversion>> {
         let spec = &definition["spec"];
         if spec["conversion"]["strategy"] != "Webhook" {
@@ -76,7 +75,7 @@ impl Conversion {
         }))
     }
 
-    /// Asks about objects and makes of the answer what the schema of the version leaves.
+    /// Calls the webhook and prunes its response by the schema of the version.
     async fn ask(
         &self,
         converter: &Converter,
@@ -128,7 +127,7 @@ impl Conversion {
         question.read(answered.map_err(|why| Failure::call(&why))?, originals)
     }
 
-    /// A tree in another version.
+    /// Converts a tree.
     pub(crate) async fn tree(
         &self,
         converter: &Converter,
@@ -139,7 +138,7 @@ impl Conversion {
         made.pop().ok_or_else(|| status::internal("a conversion made nothing"))
     }
 
-    /// Makes a call that others may join, about objects of the cache.
+    /// Starts a call for cached objects, which other requests may join.
     fn begin(
         self: &Arc<Self>,
         converter: &Converter,
@@ -165,7 +164,7 @@ impl Conversion {
         call.boxed().shared()
     }
 
-    /// Converts the objects at these places, and puts them there.
+    /// Converts the objects at these indexes in place.
     pub(super) async fn convert(
         self: &Arc<Self>,
         converter: &Converter,
@@ -186,7 +185,7 @@ impl Conversion {
         Ok(())
     }
 
-    /// Finds what was converted, joins what is being converted, and begins with the rest.
+    /// Uses cached results, joins conversions in flight, and starts calls for the remainder.
     fn join(
         self: &Arc<Self>,
         converter: &Converter,
@@ -223,14 +222,14 @@ impl Conversion {
     }
 }
 
-/// A call, and where what it makes belongs.
+/// A call and the destination of its results.
 struct Joined {
     call: Calling,
-    /// Places among the objects that were wanted, and in the answer.
+    /// Indexes into the requested objects and into the response.
     places: Vec<(usize, usize)>,
 }
 
-/// Cuts what is to be converted into calls.
+/// Splits the objects to convert into calls.
 fn batches<'a>(objects: &[Arc<Object>], mut wanted: &'a [usize]) -> Vec<&'a [usize]> {
     let mut batches = Vec::new();
     while !wanted.is_empty() {
@@ -270,7 +269,7 @@ mod tests {
         assert_eq!(sizes(&[]), [0; 0]);
         assert_eq!(sizes(&vec![object(10); 1201]), [500, 500, 201]);
         assert_eq!(sizes(&vec![object(400 * 1024); 5]), [2, 2, 1]);
-        // One that is too large by itself goes alone.
+        // An object above the limit gets a call of its own.
         assert_eq!(sizes(&[object(10), object(2 * BATCH_BYTES_MAX), object(10)]), [1, 1, 1]);
     }
 }

@@ -1,4 +1,4 @@
-//! How a definition says that its versions are converted.
+//! Validation of the conversion strategy of a definition.
 
 use headwater_api::json::Value;
 use headwater_api::name;
@@ -30,7 +30,7 @@ impl Check<'_> {
         }
     }
 
-    /// The fields are named as the reference names them, which is not as they are written.
+    /// Errors name the fields as Kubernetes does, which differs from their names in YAML.
     fn webhook(&mut self, at: &str, webhook: &Value) {
         let (config, field) = (&webhook["clientConfig"], format!("{at}.webhookClientConfig"));
         match config.is_null() {

@@ -1,4 +1,4 @@
-//! What one version of a definition says: its schema, scale, columns and selectable fields.
+//! Validation of one version of a definition: schema, scale, columns and selectable fields.
 
 use headwater_api::json::Value;
 use headwater_api::status::{FieldError, FieldErrorKind};
@@ -6,12 +6,12 @@ use headwater_api::structural::{self, Place};
 
 use super::{Check, list};
 
-/// Most selectable fields of a version.
+/// The maximum number of selectable fields of a version.
 const SELECTABLE_MAX: usize = 8;
 
 impl Check<'_> {
-    /// Schemas, subresources, columns and selectable fields: of each version, or of all at once
-    /// where they are the same.
+    /// Validates schemas, subresources, columns and selectable fields: per version, or once where all
+    /// versions have the same.
     pub(super) fn schemas(&mut self, versions: &[Value], old: Option<&Value>) {
         let shared =
             |key: &str| versions.windows(2).all(|pair| pair[0].get(key) == pair[1].get(key));
@@ -46,7 +46,7 @@ impl Check<'_> {
         if schema.is_null() {
             return self.require(format!("spec.versions[{index}].schema.openAPIV3Schema"), "");
         }
-        // What was accepted before stays accepted.
+        // Values that were accepted before stay valid.
         let before = old.and_then(|old| {
             list(&old["spec"]["versions"]).find(|old| old["name"] == version["name"])
         });
@@ -159,7 +159,7 @@ impl Check<'_> {
     }
 }
 
-/// The type of the place that a simple path leads to.
+/// The schema type at a simple path.
 fn leaf<'a>(schema: &'a Value, path: &str) -> Result<&'a str, String> {
     let Some(steps) = path.strip_prefix('.') else {
         return Err("expected a path starting with a dot".to_owned());

@@ -1,6 +1,7 @@
-//! What was converted lately, and what is being converted: one change is asked about once.
+//! A cache of converted objects and of conversions in flight: each change is converted once.
 //!
-//! Promise: at most [`BYTES_MAX`] bytes of objects and [`ENTRIES_MAX`] entries; the oldest go first.
+//! Promise: at most [`BYTES_MAX`] bytes of objects and [`ENTRIES_MAX`] entries; the oldest are evicted
+//! first.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -8,23 +9,23 @@ use std::sync::Arc;
 use futures::future::{BoxFuture, Shared, WeakShared};
 use headwater_api::{EventType, Object, Revision, Status};
 
-/// Bytes of converted objects that are kept for one definition.
+/// The maximum number of bytes of cached objects per definition.
 const BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// Objects that are known of for one definition.
+/// The maximum number of cached objects per definition.
 const ENTRIES_MAX: usize = 8192;
 
-/// A call under way, and what it will have made, in the order it was asked.
+/// A call in flight, with its results in the order of the request.
 pub(super) type Calling = Shared<BoxFuture<'static, Result<Arc<[Arc<Object>]>, Status>>>;
 
 type Call = WeakShared<BoxFuture<'static, Result<Arc<[Arc<Object>]>, Status>>>;
 
-/// One state of one object, in one version.
+/// One revision of one object, in one version.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     uid: Box<str>,
     revision: Revision,
-    /// What leaves a selection is shown as it was, under the revision at which it left.
+    /// An object that leaves a selection has its old content under the new revision.
     is_last: bool,
     to: Arc<str>,
 }
@@ -42,11 +43,11 @@ impl Key {
 
 enum Entry {
     Ready(Arc<Object>),
-    /// Part of a call; nobody waits for one that is gone.
+    /// An item of a call in flight; dead if the call was dropped.
     Underway(Call, usize),
 }
 
-/// What is known of an object.
+/// The state of a conversion.
 pub(super) enum Known {
     Ready(Arc<Object>),
     Underway(Calling, usize),
@@ -56,7 +57,7 @@ pub(super) enum Known {
 #[derive(Default)]
 pub(super) struct Made {
     entries: HashMap<Key, Entry>,
-    /// The same keys, as they came.
+    /// The keys in insertion order.
     order: VecDeque<Key>,
     bytes: usize,
 }
@@ -69,7 +70,7 @@ impl Made {
         }
     }
 
-    /// Notes that a call is under way that makes one of these each.
+    /// Records a call in flight for these keys.
     pub(super) fn begin(&mut self, keys: Vec<Key>, call: &Calling) {
         let Some(call) = call.downgrade() else { return };
         for (index, key) in keys.into_iter().enumerate() {
@@ -77,7 +78,7 @@ impl Made {
         }
     }
 
-    /// Keeps what was made.
+    /// Adds converted objects.
     pub(super) fn keep(&mut self, key: Key, object: Arc<Object>) {
         self.bytes += object.as_slice().len();
         self.insert(key, Entry::Ready(object));
@@ -123,7 +124,7 @@ mod tests {
         let objects: Vec<_> = (1..=20).map(|revision| object(revision, 1024 * 1024)).collect();
         for object in &objects {
             made.keep(Key::of(object, &to), Arc::clone(object));
-            // Keeping it twice counts once.
+            // A second insertion counts once.
             made.keep(Key::of(object, &to), Arc::clone(object));
         }
         assert!(made.bytes <= BYTES_MAX, "{}", made.bytes);

@@ -1,13 +1,13 @@
-//! A ConversionReview: what a webhook is asked, and what of its answer can be believed.
+//! ConversionReview: the request to a conversion webhook and the validation of its response.
 //!
-//! Promise: what comes out is as many objects as were asked about, in their order, of the version
-//! asked for; of their metadata a webhook decides on labels and annotations and nothing else.
+//! Promise: the result has as many objects as the request, in the same order and in the requested
+//! version; a webhook can change only labels and annotations of their metadata.
 
 use headwater_api::json::{Map, Value};
 use headwater_api::name;
 use headwater_api::status::FieldError;
 
-/// Why a conversion came to nothing, as metrics tell it.
+/// Why a conversion failed, as a metric label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trouble {
     Call,
@@ -27,11 +27,11 @@ impl Trouble {
     }
 }
 
-/// Why a conversion came to nothing.
+/// Why a conversion failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
     pub(super) trouble: Trouble,
-    /// What follows "conversion webhook for …".
+    /// The text after "conversion webhook for …".
     pub(super) why: String,
 }
 
@@ -45,18 +45,18 @@ impl Failure {
     }
 }
 
-/// What is asked.
+/// A conversion request.
 pub(super) struct Question<'a> {
     pub(super) uid: &'a str,
     /// `v1` or `v1beta1`.
     pub(super) review: &'static str,
-    /// The version that is asked for.
+    /// The requested version.
     pub(super) to: &'a str,
     pub(super) kind: &'a str,
 }
 
 impl Question<'_> {
-    /// The review about these objects, which are JSON already.
+    /// The review of these objects, which are JSON.
     pub(super) fn text(&self, objects: &[Vec<u8>]) -> Vec<u8> {
         let Question { uid, review, to, .. } = self;
         let mut text = format!(
@@ -70,7 +70,7 @@ impl Question<'_> {
         text
     }
 
-    /// The objects of an answer, each with the metadata of its original.
+    /// The objects of a response, each with the metadata of its original.
     pub(super) fn read(
         &self,
         mut review: Value,
@@ -95,8 +95,7 @@ impl Question<'_> {
             .collect()
     }
 
-    /// Whether the answer is one, and one to this question. The first version of the review was
-    /// never held to it.
+    /// Checks the type and uid of the response. Kubernetes does not check these in v1beta1.
     fn check(&self, review: &Value) -> Result<(), Failure> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let response = &review["response"];
@@ -156,7 +155,7 @@ impl Question<'_> {
     }
 }
 
-/// What is wrong with one object.
+/// An error in one object.
 enum Wrong {
     Type(String),
     Object(String),
@@ -164,7 +163,7 @@ enum Wrong {
 }
 
 impl Wrong {
-    /// The reference words it in one way for an object alone, in another for one of a list.
+    /// Kubernetes' text, which differs for a single object and an item of a list.
     fn at(self, index: usize, is_one: bool) -> Failure {
         let why = match (self, is_one) {
             (Wrong::Type(why), true) => format!("returned invalid object at index 0: {why}"),
@@ -222,7 +221,7 @@ fn check_texts(field: &str, texts: &Map) -> Result<(), String> {
     }
 }
 
-/// Labels and annotations that a webhook changed are held to what a client's are.
+/// Validates labels and annotations that a webhook changed.
 fn check_keys(field: &str, texts: &Map) -> Result<(), String> {
     let mut errors = Vec::new();
     for (key, value) in texts {
@@ -243,7 +242,7 @@ fn check_keys(field: &str, texts: &Map) -> Result<(), String> {
     }
 }
 
-/// What Go calls the type of a JSON value.
+/// Go's name for the type of a JSON value.
 fn type_of(value: &Value) -> &'static str {
     match value {
         Value::Null => "<nil>",

@@ -6,10 +6,8 @@
 use std::borrow::Cow;
 
 mod builtin;
-mod convert;
 
 pub use builtin::{builtin, groups};
-pub use convert::convert;
 
 /// Text of a row: borrowed for built-in kinds, owned for custom ones.
 pub type Name = Cow<'static, str>;

@@ -1,26 +1,15 @@
 //! The words and the wire of a Kubernetes-compatible API.
 //!
-//! Everything both sides of the wire agree on: objects as shared bytes, kinds as rows, selectors,
-//! list and watch options, patches, `Status` errors, watch frames. No I/O and no async: server and
-//! client meet here and nowhere else.
+//! Everything that both sides of the wire share: objects as shared bytes, kinds as rows, selectors,
+//! list and watch options, `Status` errors, watch frames, tables. No I/O and no async. Server and
+//! client have no other crate in common but `json`.
 
 pub mod clock;
 pub mod revision;
-mod wide;
-pub mod json;
-pub mod scan;
 pub mod marks;
 pub mod object;
 pub mod kind;
-pub mod schema;
 pub mod quantity;
-pub mod decode;
-pub mod cel;
-pub mod structural;
-pub mod protobuf;
-pub mod defaults;
-pub mod validate;
-pub mod warnings;
 pub mod status;
 pub mod name;
 pub mod query;
@@ -28,10 +17,7 @@ pub mod token;
 pub mod selector;
 pub mod options;
 pub mod accept;
-pub mod patch;
 pub mod table;
-pub mod yaml;
-pub mod managed;
 
 pub use clock::{Clock, SystemClock};
 pub use kind::Kind;

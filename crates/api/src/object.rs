@@ -13,8 +13,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 use crate::kind::Field;
 use crate::marks::Marks;
 use crate::revision::Revision;
-use crate::scan::{Malformed, Scanner, Span, unescape};
-use crate::wide;
+use headwater_json::scan::{Malformed, Scanner, Span, unescape};
+use headwater_json::wide;
 
 /// The type of a watch event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -661,7 +661,7 @@ mod tests {
         let frame = object().natural_frame();
         assert!(frame.starts_with(br#"{"type":"ADDED","object":{"kind":"Pod""#));
         assert!(frame.ends_with(b"}}\n"));
-        serde_json::from_slice::<crate::json::Value>(&frame).unwrap();
+        serde_json::from_slice::<headwater_json::Value>(&frame).unwrap();
     }
 
     #[test]

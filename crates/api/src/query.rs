@@ -201,7 +201,7 @@ fn scaled(whole: &str, fraction: &str, scale: i64) -> Option<i64> {
 }
 
 /// Puts text in quotes the way the reference does in its messages.
-pub(crate) fn quote(text: &str) -> String {
+pub fn quote(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
     for c in text.chars() {

@@ -7,7 +7,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::json;
+use headwater_json as json;
 
 /// A `v1` Status.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -214,7 +214,7 @@ impl FieldError {
     /// `field: Invalid value: value: why`; `value` is shown as JSON.
     pub fn invalid(
         field: impl Into<String>,
-        value: &crate::json::Value,
+        value: &headwater_json::Value,
         why: impl AsRef<str>,
     ) -> FieldError {
         let detail = format!("{value}: {}", why.as_ref());
@@ -229,7 +229,7 @@ impl FieldError {
     /// `field: Unsupported value: value: supported values: "a", "b"`.
     pub fn not_supported(
         field: impl Into<String>,
-        value: &crate::json::Value,
+        value: &headwater_json::Value,
         supported: &[&str],
     ) -> FieldError {
         let words: Vec<String> = supported.iter().map(|word| format!("{word:?}")).collect();
@@ -238,7 +238,7 @@ impl FieldError {
     }
 
     /// `field: Duplicate value: value`.
-    pub fn duplicate(field: impl Into<String>, value: &crate::json::Value) -> FieldError {
+    pub fn duplicate(field: impl Into<String>, value: &headwater_json::Value) -> FieldError {
         let detail = value.to_string();
         FieldError { kind: FieldErrorKind::Duplicate, field: field.into(), detail }
     }

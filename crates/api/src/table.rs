@@ -13,7 +13,7 @@ mod write;
 
 use std::borrow::Cow;
 
-use crate::json::Value;
+use headwater_json::Value;
 use jiff::Timestamp;
 
 use crate::kind::{Kind, Name};

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
 use headwater_api::kind::Field;
-use headwater_api::scan::Malformed;
 use headwater_api::{EventType, Object, Revision};
+use headwater_json::scan::Malformed;
 use headwater_store::ChangeKind;
 use headwater_store::lock::lock;
 use tokio::time::Instant;

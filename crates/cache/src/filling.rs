@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use headwater_api::Object;
-use headwater_api::scan::Malformed;
+use headwater_json::scan::Malformed;
 use headwater_store::Record;
 
 use crate::Error;

@@ -57,6 +57,6 @@ pub enum Error {
         /// The key of the value.
         key: headwater_store::Key,
         /// The position of the first invalid byte.
-        source: headwater_api::scan::Malformed,
+        source: headwater_json::scan::Malformed,
     },
 }

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use headwater_api::scan::Malformed;
 use headwater_api::{Object, Revision};
+use headwater_json::scan::Malformed;
 use headwater_store::lock::lock;
 use headwater_store::{ChangeKind, Key, Record};
 use tokio::time::Instant;

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use headwater_api::kind::Field;
-use headwater_api::scan::Malformed;
 use headwater_api::{EventType, Object, Revision};
+use headwater_json::scan::Malformed;
 use headwater_store::{ChangeKind, Record};
 
 use crate::Error;

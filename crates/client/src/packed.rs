@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
 
-use headwater_api::scan::{Scanner, unescape};
+use headwater_json::scan::{Scanner, unescape};
 use kube::Resource;
 use kube::core::ObjectMeta;
 use serde::Deserialize;
@@ -136,8 +136,8 @@ fn find<'a>(bytes: &'a [u8], path: &[&str]) -> Option<&'a str> {
 /// Ends a scan: found, or not JSON.
 struct Found;
 
-impl From<headwater_api::scan::Malformed> for Found {
-    fn from(_: headwater_api::scan::Malformed) -> Found {
+impl From<headwater_json::scan::Malformed> for Found {
+    fn from(_: headwater_json::scan::Malformed) -> Found {
         Found
     }
 }

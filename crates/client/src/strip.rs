@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use headwater_api::scan::{Malformed, Scanner, Span};
+use headwater_json::scan::{Malformed, Scanner, Span};
 
 /// What is left out of every object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]

@@ -31,9 +31,9 @@ mod webhook;
 
 use extensions::{Compiled, Extensions};
 use headwater_api::Status;
-use headwater_api::json::{Value, json};
 use headwater_api::options::WriteOptions;
 use headwater_cache::Cache;
+use headwater_json::{Value, json};
 use jiff::Timestamp;
 
 use crate::admission::definitions::{Definitions, StoredForm};

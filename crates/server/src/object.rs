@@ -5,10 +5,11 @@
 //! becomes it.
 
 use bytes::Bytes;
-use headwater_api::json::push_member;
-use headwater_api::json::{Map, Value};
-use headwater_api::scan::Malformed;
-use headwater_api::{EventType, Object, Revision, Status, decode};
+use headwater_api::{EventType, Object, Revision, Status};
+use headwater_json::push_member;
+use headwater_json::scan::Malformed;
+use headwater_json::{Map, Value};
+use headwater_schema::decode;
 
 use crate::answer::status;
 
@@ -164,7 +165,7 @@ pub(crate) fn wire(stored: &[u8], revision: Revision) -> Result<Object, Status> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use headwater_api::json::json;
+    use headwater_json::json;
 
     #[test]
     fn stored_bytes_begin_with_the_type_and_have_no_version() {

@@ -12,9 +12,8 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use headwater_api::decode;
-use headwater_api::json::Value;
 use headwater_cache::Cache;
+use headwater_json::Value;
 use http::{Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1::{self, SendRequest};
@@ -187,10 +186,12 @@ impl Caller {
             Err(_) => Err(Failure::Post("context deadline exceeded".to_owned())),
         };
         match answered {
-            Ok(bytes) => decode::json(&bytes).map(|parsed| parsed.value).map_err(|error| {
-                let text = String::from_utf8_lossy(&bytes[..bytes.len().min(SHOWN_MAX)]);
-                format!("the answer is not JSON: {error}: {text:?}")
-            }),
+            Ok(bytes) => {
+                headwater_json::parse(&bytes).map(|parsed| parsed.value).map_err(|error| {
+                    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(SHOWN_MAX)]);
+                    format!("the answer is not JSON: {error}: {text:?}")
+                })
+            }
             Err(Failure::Post(why)) => Err(format!("Post \"{url}\": {why}")),
             Err(Failure::Answer(why)) => Err(why),
         }
@@ -319,7 +320,7 @@ async fn send(
 
 #[cfg(test)]
 mod tests {
-    use headwater_api::json::json;
+    use headwater_json::json;
 
     use super::*;
 

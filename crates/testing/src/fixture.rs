@@ -3,7 +3,7 @@
 //! River: text → documents → **fixture** → server-side apply. Documents are applied in their
 //! order; a definition is served before the next document is looked at.
 
-use headwater_api::decode;
+use headwater_schema::yaml;
 use http::{Request, header};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, DynamicObject};
@@ -61,7 +61,7 @@ impl TestServer {
     pub async fn apply_yaml(&self, text: &str) -> Result<Vec<DynamicObject>, Error> {
         let mut applied = Vec::new();
         for (at, document) in documents(text).into_iter().enumerate() {
-            let parsed = decode::yaml(document.as_bytes())
+            let parsed = yaml::parse(document.as_bytes())
                 .map_err(|error| Error::Malformed { number: at + 1, why: error.to_string() })?;
             for object in objects(parsed.value.into()) {
                 applied.push(self.apply(object).await?);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::json::{Map, Value};
+use headwater_json::{Map, Value};
 
 use super::{Part, Problems, check, label, label_value, qualified};
 use crate::kind::Kind;
@@ -307,7 +307,7 @@ fn too_long(field: &str, bytes_max: usize) -> FieldError {
 
 #[cfg(test)]
 mod tests {
-    use crate::json::json;
+    use headwater_json::json;
 
     use super::*;
 

@@ -1,6 +1,6 @@
 //! Options of DELETE, from the body or the query (S2.42).
 
-use crate::json::{Map, Value};
+use headwater_json::{Map, Value};
 
 use super::refuse;
 use super::write::dry_run_error;

@@ -1,4 +1,4 @@
-use crate::json::json;
+use headwater_json::json;
 
 use super::*;
 

@@ -6,7 +6,7 @@ mod scale;
 
 use std::collections::BTreeSet;
 
-use crate::json::{Map, Value};
+use headwater_json::{Map, Value};
 use jiff::Timestamp;
 
 use super::age::{human_duration, seconds_between};

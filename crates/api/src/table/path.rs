@@ -1,7 +1,7 @@
 //! The part of JSONPath that printer columns use: `.spec.size`, `.a['b.c']`, `.list[0].x`,
 //! `.list[*].x`, `.conditions[?(@.type=="Ready")].status`.
 
-use crate::json::Value;
+use headwater_json::Value;
 
 use super::{Source, age};
 
@@ -166,7 +166,7 @@ fn parse_filter(text: &str) -> Option<Step> {
 
 #[cfg(test)]
 mod tests {
-    use crate::json::json;
+    use headwater_json::json;
 
     use super::*;
 

@@ -1,5 +1,5 @@
-use crate::json::json;
 use bytes::BytesMut;
+use headwater_json::json;
 
 use super::*;
 use crate::accept::{IncludeObject, MetaVersion};
@@ -57,8 +57,17 @@ fn check(group: &'static str, name: &'static str, object: &Value, expected: &Val
 /// An object created five seconds ago.
 fn made(object: Value) -> Value {
     let mut made = json!({"metadata": {"name": "a", "creationTimestamp": "2024-01-02T03:04:00Z"}});
-    crate::patch::merge(&mut made, object).unwrap();
+    merge(&mut made, object);
     made
+}
+
+fn merge(into: &mut Value, from: Value) {
+    match from {
+        Value::Object(members) => {
+            members.into_iter().for_each(|(key, value)| merge(&mut into[key], value));
+        }
+        other => *into = other,
+    }
 }
 
 #[test]

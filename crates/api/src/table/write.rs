@@ -1,7 +1,7 @@
 //! Tables as bytes: list bodies piece by piece, and watch frames.
 
-use crate::json::{Value, json};
 use bytes::{BufMut, Bytes, BytesMut};
+use headwater_json::{Value, json};
 use jiff::Timestamp;
 
 use super::cells::row_conditions;
@@ -164,5 +164,5 @@ fn definitions(columns: &[Column]) -> Value {
 }
 
 fn put_json(buffer: &mut BytesMut, value: &Value) {
-    buffer.put_slice(&crate::json::to_vec(value));
+    buffer.put_slice(&headwater_json::to_vec(value));
 }

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use headwater_api::decode::Format;
-use headwater_api::managed::{self, Builtin, Write};
-use headwater_api::{EventType, Kind, Object, Revision, decode, defaults, json, kind};
+use headwater_api::{EventType, Kind, Object, Revision, kind};
+use headwater_json as json;
+use headwater_schema::decode::Format;
+use headwater_schema::managed::{self, Builtin, Write};
+use headwater_schema::{decode, defaults};
 
 /// As a client sends it.
-pub(crate) const BODY: &[u8] = include_bytes!("../../../api/benches/pod.json");
+pub(crate) const BODY: &[u8] = include_bytes!("../../../schema/benches/pod.json");
 
 pub(crate) fn kind() -> Kind {
     kind::builtin().into_iter().find(|kind| kind.plural == "pods").expect("there are pods")

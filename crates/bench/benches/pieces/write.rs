@@ -2,9 +2,11 @@
 
 use std::hint::black_box;
 
-use headwater_api::decode::Format;
-use headwater_api::managed::{self, Builtin};
-use headwater_api::{decode, defaults, json, name, validate};
+use headwater_api::name;
+use headwater_json as json;
+use headwater_schema::decode::Format;
+use headwater_schema::managed::{self, Builtin};
+use headwater_schema::{decode, defaults, validate};
 
 use crate::piece::{NamedPiece, Piece};
 use crate::pod::{BODY, kind, stored, write};
@@ -73,7 +75,7 @@ fn printed(name: &'static str) -> Piece {
 /// From the bytes that are stored to those that replace them, without reading the body and checks.
 fn updated(name: &'static str) -> Piece {
     let (kind, stored) = (kind(), stored());
-    let new = changed(decode::json(&stored).expect("it is JSON").value);
+    let new = changed(headwater_json::parse(&stored).expect("it is JSON").value);
     Piece::new(name, TIMES, move |_| {
         let old = decode::stored(black_box(&stored)).expect("it is stored");
         let mut new = new.clone();
@@ -88,7 +90,7 @@ fn updated(name: &'static str) -> Piece {
 /// From the bytes that are stored and a configuration to the bytes that replace them.
 fn applied(name: &'static str) -> Piece {
     let (kind, stored) = (kind(), stored());
-    let config = changed(decode::json(BODY).expect("it is JSON").value);
+    let config = changed(headwater_json::parse(BODY).expect("it is JSON").value);
     let write = managed::Write { manager: "applier", ..write() };
     Piece::new(name, TIMES, move |_| {
         let old = decode::stored(black_box(&stored)).expect("it is stored");

@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use headwater_api::scan::{Malformed, Scanner};
+use headwater_json::scan::{Malformed, Scanner};
 use serde::Deserialize;
 
 use crate::key::Key;

@@ -4,8 +4,8 @@
 //! here it is admitted unchanged, because without controllers nothing creates accounts.
 
 use headwater_api::Status;
-use headwater_api::json::{Map, Value, json};
 use headwater_cache::Cache;
+use headwater_json::{Map, Value, json};
 
 use super::pods::{is_new_pod, spec};
 use super::{Admit, Attempt};

@@ -8,9 +8,9 @@ use std::collections::HashSet;
 use std::net::Ipv4Addr;
 
 use headwater_api::Status;
-use headwater_api::json::{Value, json};
 use headwater_api::status::{FieldError, invalid};
 use headwater_cache::Cache;
+use headwater_json::{Value, json};
 
 use crate::admission::claims;
 use crate::object::{meta, tree};

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use headwater_api::cel::{Access, Authority, Decision, Resource, Value as Cel};
+use headwater_cel::{Access, Authority, Decision, Resource, Value as Cel};
 
 use super::request::Asked;
 use crate::front::identity::Identity;

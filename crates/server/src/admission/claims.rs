@@ -10,8 +10,8 @@
 
 use std::collections::BTreeMap;
 
-use headwater_api::json::{Value, json};
 use headwater_api::{Object, Status};
+use headwater_json::{Value, json};
 use headwater_store::{Action, Guard, Key, Op, Write, key};
 use jiff::{SignedDuration, Timestamp};
 

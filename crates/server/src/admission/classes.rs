@@ -4,8 +4,8 @@
 //! by name.
 
 use headwater_api::Status;
-use headwater_api::json::Value;
 use headwater_cache::Cache;
+use headwater_json::Value;
 
 use super::{Admit, Attempt};
 use crate::object::{meta, tree};

@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use headwater_api::Status;
-use headwater_api::json::{Value, json};
 use headwater_api::status::{FieldError, invalid};
+use headwater_json::{Value, json};
 
 use crate::admission::{Admit, Attempt};
 use crate::kinds::custom::definition::Scale;

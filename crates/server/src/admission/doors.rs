@@ -1,6 +1,6 @@
 //! Doors: each subresource leads to a part of its object, and changes nothing else (S2.51).
 
-use headwater_api::json::Value;
+use headwater_json::Value;
 
 use crate::kinds::registry::Served;
 use crate::object::metadata;

@@ -3,9 +3,9 @@
 //! River: defaults → **defaults of the namespace** → webhooks; validation → **limits** → store.
 
 use headwater_api::Status;
-use headwater_api::json::{Value, json};
 use headwater_api::quantity::Quantity;
 use headwater_cache::Cache;
+use headwater_json::{Value, json};
 
 use super::resources::{Amounts, List, amounts, containers, of_container, of_pod};
 use super::{Admit, Attempt};

@@ -1,12 +1,12 @@
 //! Who manages which field: kept on every write, and decided by apply (S2.24–S2.28).
 //!
-//! River: decoded write → **manage** → store. The rules are in `headwater_api::managed`; here they
+//! River: decoded write → **manage** → store. The rules are in `headwater_schema::managed`; here they
 //! meet the request: who is asking, through which subresource, and with what force.
 
-use headwater_api::json::Value;
-use headwater_api::managed::{self, Builtin, Error, Loose, Versions, Write};
 use headwater_api::options::{WriteOptions, manager_name};
-use headwater_api::structural::Structured;
+use headwater_json::Value;
+use headwater_schema::managed::{self, Builtin, Error, Loose, Versions, Write};
+use headwater_schema::structural::Structured;
 use http::header;
 
 pub(crate) mod track;

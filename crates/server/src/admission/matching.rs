@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use headwater_api::cel::{Budget, EXPRESSION_COST_MAX, Known, Program, Value as Cel, Variables};
-use headwater_api::json::Value;
 use headwater_api::selector::LabelSelector as Selector;
 use headwater_cache::Cache;
+use headwater_cel::{Budget, EXPRESSION_COST_MAX, Known, Program, Value as Cel, Variables};
+use headwater_json::Value;
 
 use super::authority;
 use super::policy::names::Names;

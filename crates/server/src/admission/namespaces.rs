@@ -1,9 +1,9 @@
 //! Rules of namespaces and of creation in them (S2.8, S10.1 to S10.4).
 
-use headwater_api::json::{Value, json};
 use headwater_api::status::{self as api_status, Cause, FieldError};
 use headwater_api::{Status, name};
 use headwater_cache::Cache;
+use headwater_json::{Value, json};
 
 use super::{Admit, Attempt};
 use crate::answer::status;

@@ -1,7 +1,7 @@
 //! The not-ready taint of new nodes.
 
 use headwater_api::Status;
-use headwater_api::json::{Value, json};
+use headwater_json::{Value, json};
 
 use super::{Admit, Attempt};
 

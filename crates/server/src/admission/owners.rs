@@ -6,7 +6,7 @@
 //! River: validation → **owners** → validating policies.
 
 use headwater_api::Status;
-use headwater_api::json::Value;
+use headwater_json::Value;
 
 use super::Attempt;
 use crate::answer::status;
@@ -111,8 +111,8 @@ impl Check<'_> {
 
 #[cfg(test)]
 mod tests {
-    use headwater_api::json::json;
     use headwater_api::kind;
+    use headwater_json::json;
 
     use super::*;
 

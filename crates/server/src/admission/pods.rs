@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
-use headwater_api::json::{Map, Value, json};
 use headwater_api::{Object, Status};
 use headwater_cache::{Cache, Snapshot};
+use headwater_json::{Map, Value, json};
 
 use super::{Admit, Attempt};
 use crate::answer::status;

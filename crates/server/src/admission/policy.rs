@@ -9,13 +9,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use headwater_api::cel::{Budget, Error, Known, Program, Value as Cel, Variables};
-use headwater_api::cel::{EXPRESSION_COST_MAX, OBJECT_COST_MAX};
-use headwater_api::json::Value;
-use headwater_api::schema::Types;
 use headwater_api::selector::LabelSelector;
-use headwater_api::{Object, Status, patch, status as api_status};
+use headwater_api::{Object, Status, status as api_status};
 use headwater_cache::Snapshot;
+use headwater_cel::{Budget, Error, Known, Program, Value as Cel, Variables};
+use headwater_cel::{EXPRESSION_COST_MAX, OBJECT_COST_MAX};
+use headwater_json::Value;
+use headwater_schema::patch;
+use headwater_schema::types::Types;
 use tokio::time::Instant;
 
 use super::matching::{self, Conditions, Match, Verdict};
@@ -312,13 +313,13 @@ impl<'a> Setting<'a> {
     /// Adds the policy's own variables; each may use earlier ones. Using a failed one is an error.
     fn with_own(&self, policy: &'a Policy, budget: &mut Budget) -> Variables<'a> {
         let mut plain = self.variables();
-        let mut own: BTreeMap<headwater_api::cel::Key, Cel<'a>> = BTreeMap::new();
+        let mut own: BTreeMap<headwater_cel::Key, Cel<'a>> = BTreeMap::new();
         for variable in &policy.variables {
             let variables = plain.clone().with("variables", own.clone().into());
             let (name, how, why) = match &variable.program {
                 Ok(program) => match run(program, &variables, budget) {
                     Ok(value) => {
-                        let name = headwater_api::cel::Key::Text(variable.name.as_str().into());
+                        let name = headwater_cel::Key::Text(variable.name.as_str().into());
                         own.insert(name, value);
                         continue;
                     }

@@ -10,9 +10,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use headwater_api::json::{Map, Value, json};
 use headwater_api::{Object, Revision, Status};
 use headwater_cache::{Cache, Resource, Snapshot};
+use headwater_json::{Map, Value, json};
 use headwater_store::{Action, Guard, Key, Op, Write};
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 

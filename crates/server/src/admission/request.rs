@@ -1,8 +1,9 @@
 //! The admission request, as webhooks and policies see it.
 
-use headwater_api::json::{Map, Value, json};
+use headwater_api::Status;
 use headwater_api::options::{FieldValidation, WriteOptions};
-use headwater_api::{Status, managed};
+use headwater_json::{Map, Value, json};
+use headwater_schema::managed;
 
 use crate::backend::Backend;
 use crate::front::identity::Identity;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use headwater_api::json::{Key, Value};
 use headwater_api::quantity::Quantity;
+use headwater_json::{Key, Value};
 
 /// Amounts by name.
 pub(super) type Amounts = BTreeMap<String, Quantity>;
@@ -94,7 +94,7 @@ fn keep_larger(largest: &mut Amounts, other: &Amounts) {
 
 #[cfg(test)]
 mod tests {
-    use headwater_api::json::json;
+    use headwater_json::json;
 
     use super::*;
 

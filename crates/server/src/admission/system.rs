@@ -1,8 +1,9 @@
 //! Fields that the server sets: defaults, system metadata, addresses.
 
+use headwater_api::Status;
 use headwater_api::clock::rfc3339;
-use headwater_api::json::{self, Map, Value};
-use headwater_api::{Status, defaults};
+use headwater_json::{self as json, Map, Value};
+use headwater_schema::defaults;
 
 use super::{Admit, Attempt};
 use crate::admission::addresses;

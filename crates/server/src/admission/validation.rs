@@ -1,7 +1,8 @@
 //! Validation: 422 with a reason for each field.
 
 use headwater_api::status::{self as api_status, FieldError};
-use headwater_api::{Status, name, validate};
+use headwater_api::{Status, name};
+use headwater_schema::validate;
 
 use super::{Admit, Attempt, namespaces, policy, webhook};
 use crate::admission::definitions;

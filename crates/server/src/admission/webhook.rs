@@ -8,10 +8,11 @@
 use std::time::Duration;
 
 use futures::future::join_all;
-use headwater_api::json::{Value, json};
+use headwater_api::Status;
 use headwater_api::options::FieldValidation;
-use headwater_api::{Status, defaults, managed, patch};
 use headwater_cache::Snapshot;
+use headwater_json::{Value, json};
+use headwater_schema::{defaults, managed, patch};
 use tokio::time::Instant;
 
 use super::matching::{self, Conditions, Match, Verdict};
@@ -166,7 +167,7 @@ impl Hook {
         let place = self.place.as_ref();
         let place = place.map_err(|why| format!("could not get REST client: {why}"))?;
         let caller = backend.caller();
-        let body = headwater_api::json::to_vec(&review);
+        let body = headwater_json::to_vec(&review);
         let answered = caller.post(backend.cache(), place, body, self.timeout).await;
         let answered = answered.map_err(|why| format!("failed to call webhook: {why}"))?;
         Answer::read(&answered, &uid, &api_version, is_mutating)

@@ -428,7 +428,7 @@ mod tests {
 
     #[test]
     fn indenting_in_pieces_is_what_serde_prints() {
-        let value = headwater_api::json::json!({
+        let value = headwater_json::json!({
             "a": {}, "b": [], "c": [1, {"x": "a\"{,}\\"}, null], "d": {"e": "f", "g": -1.5}
         });
         let compact = serde_json::to_vec(&value).unwrap();

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use headwater_api::json::json;
+use headwater_json::json;
 use rcgen::PublicKeyData;
 use ring::digest;
 use ring::rand::SystemRandom;
@@ -132,7 +132,7 @@ struct Header {
     alg: String,
     kid: Option<String>,
     /// Extensions that a reader must understand; none is supported.
-    crit: Option<headwater_api::json::Value>,
+    crit: Option<headwater_json::Value>,
 }
 
 impl Header {

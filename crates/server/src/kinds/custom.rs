@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use headwater_api::structural::Schema;
+use headwater_schema::structural::Schema;
 
 use crate::kinds::registry::Served;
 

@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
 use flate2::read::GzDecoder;
-use headwater_api::json::{Value, json};
 use headwater_cache::Cache;
+use headwater_json::{Value, json};
 
 use crate::kinds::registry::{Registry, Served};
 use crate::object::tree;

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use headwater_api::json::Value;
 use headwater_api::{Object, Revision, Status};
 use headwater_cache::Cache;
+use headwater_json::Value;
 use headwater_store::Record;
 
 use crate::kinds::registry::Served;
@@ -39,14 +39,14 @@ impl Converter {
 /// Converts from the version of the request to the storage version.
 pub(crate) fn to_storage(kind: &Served, value: &mut Value) {
     if kind.is_converted() {
-        headwater_api::kind::convert(value, kind, kind.storage());
+        headwater_schema::convert(value, kind, kind.storage());
     }
 }
 
 /// Converts from the storage version to the version of the request.
 pub(crate) fn from_storage(kind: &Served, value: &mut Value) {
     if kind.is_converted() {
-        headwater_api::kind::convert(value, kind.storage(), kind);
+        headwater_schema::convert(value, kind.storage(), kind);
         if let Some(custom) = &kind.definition {
             custom.schema.prune(value);
         }

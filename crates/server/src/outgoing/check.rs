@@ -1,7 +1,7 @@
 //! Validation of a `clientConfig`, with Kubernetes' messages.
 
-use headwater_api::json::Value;
 use headwater_api::status::FieldError;
+use headwater_json::Value;
 
 /// All errors.
 pub(crate) fn errors(config: &Value, at: &str) -> Vec<FieldError> {

@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use headwater_api::json::Value;
 use headwater_cache::Cache;
+use headwater_json::Value;
 
 use super::Target;
 use crate::object::tree;

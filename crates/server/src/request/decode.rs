@@ -4,11 +4,11 @@
 //! is guessed (S1.32). What strict validation refuses is a warning otherwise (S2.33).
 
 use bytes::Bytes;
-use headwater_api::decode::{self, Format, Target};
-use headwater_api::json::Value;
 use headwater_api::options::{DeleteOptions, FieldValidation};
 use headwater_api::status::{FieldError, invalid};
 use headwater_api::{Status, name};
+use headwater_json::Value;
+use headwater_schema::decode::{self, Format, Target};
 use http::header;
 
 use crate::answer::status;
@@ -118,7 +118,7 @@ fn checked<'a>(
 }
 
 /// A patch in JSON, or in YAML where it says so.
-pub(crate) fn patch(format: Format, body: &Bytes) -> Result<decode::Parsed, Status> {
+pub(crate) fn patch(format: Format, body: &Bytes) -> Result<headwater_json::Parsed, Status> {
     decode::parse(format, body)
         .map_err(|error| status::bad_request(format!("error decoding patch: {error}")))
 }

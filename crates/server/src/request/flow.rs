@@ -276,17 +276,12 @@ fn is_path(listed: &str, path: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use headwater_api::json::json;
+    use headwater_json::json;
 
     #[track_caller]
-    fn check(
-        rule: &headwater_api::json::Value,
-        user: &str,
-        attributes: Attributes<'_>,
-        expected: bool,
-    ) {
+    fn check(rule: &headwater_json::Value, user: &str, attributes: Attributes<'_>, expected: bool) {
         let spec = json!({ "priorityLevelConfiguration": { "name": "x" }, "rules": [rule] });
-        let spec: Spec = headwater_api::json::from_value(&spec).unwrap();
+        let spec: Spec = headwater_json::from_value(&spec).unwrap();
         let identity = Identity::authenticated(user, vec!["devs".into()]);
         assert_eq!(spec.matches(&identity, &attributes), expected);
     }
@@ -304,7 +299,7 @@ mod tests {
 
     #[test]
     fn subjects_are_told_apart() {
-        let rule = |subject: headwater_api::json::Value| {
+        let rule = |subject: headwater_json::Value| {
             json!({
                 "subjects": [subject],
                 "nonResourceRules": [{ "verbs": ["*"], "nonResourceURLs": ["*"] }],

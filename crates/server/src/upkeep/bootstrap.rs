@@ -3,8 +3,8 @@
 //!
 //! River: start-up → **bootstrap** → store, through the same admission as every other create.
 
-use headwater_api::json::{Value, json};
 use headwater_api::{Object, Status};
+use headwater_json::{Value, json};
 use headwater_store::{Guard, Key};
 
 use crate::admission::claims;

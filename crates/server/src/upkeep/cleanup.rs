@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use futures::{StreamExt, TryStreamExt};
 use headwater_api::Status;
-use headwater_api::json::Value;
+use headwater_json::Value;
 use headwater_store::{Key, Range};
 use jiff::Timestamp;
 

@@ -9,8 +9,8 @@
 use std::time::Duration;
 
 use headwater_api::Status;
-use headwater_api::json::Value;
 use headwater_cache::{Filter, Start, Step, Watcher};
+use headwater_json::Value;
 use headwater_store::{Guard, Key};
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;

@@ -7,7 +7,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use headwater_api::Status;
-use headwater_api::json::json;
+use headwater_json::json;
 
 use crate::server::Server;
 use crate::upkeep::bootstrap::{OWN_SERVICE, Own, own_service};

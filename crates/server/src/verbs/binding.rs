@@ -4,12 +4,12 @@
 
 use bytes::Bytes;
 use headwater_api::clock::rfc3339;
-use headwater_api::decode::Target;
-use headwater_api::json::{Value, json};
 use headwater_api::options::{DeleteOptions, Freshness, WriteOptions};
 use headwater_api::selector::LabelSelector;
 use headwater_api::status::{Cause, Details};
 use headwater_api::{Object, Status};
+use headwater_json::{Value, json};
+use headwater_schema::decode::Target;
 use http::StatusCode;
 
 use crate::answer::body::{self, Response};

@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use headwater_api::clock::rfc3339;
-use headwater_api::json::Value;
 use headwater_api::options::{DeleteOptions, Freshness, ListOptions, Propagation, ReadAt};
 use headwater_api::status::Details;
 use headwater_api::{Object, Revision, Status};
 use headwater_cache::Filter;
+use headwater_json::Value;
 use headwater_store::{Guard, Key, Record};
 use http::StatusCode;
 

@@ -6,9 +6,9 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use headwater_api::accept::Discovery;
-use headwater_api::json::{Value, json};
 use headwater_api::kind::Subresource;
 use headwater_api::{Revision, Status};
+use headwater_json::{Value, json};
 use http::StatusCode;
 use http::header::{self, HeaderValue};
 

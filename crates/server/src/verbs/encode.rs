@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use headwater_api::accept::{Encoding, IncludeObject, MetaVersion, Representation, Shape};
-use headwater_api::json::{Value, json};
 use headwater_api::object::{FRAME_END, frame};
 use headwater_api::table::{Headings, ListMeta, View, partial};
 use headwater_api::{Clock, EventType, Object, Revision, Status};
 use headwater_cache::{Event, Events, Filter, Snapshot};
+use headwater_json::{Value, json};
 use http::StatusCode;
 use http::header::{self};
 use jiff::Timestamp;
@@ -75,7 +75,7 @@ pub(crate) fn written(
 
 /// A tree as an answer: what is not stored, such as a Scale or a review.
 pub(crate) fn value(call: &Call, code: StatusCode, value: &Value) -> Response {
-    json_answer(call, code, headwater_api::json::to_vec(value).into())
+    json_answer(call, code, headwater_json::to_vec(value).into())
 }
 
 fn json_answer(call: &Call, code: StatusCode, json: Bytes) -> Response {
@@ -89,7 +89,7 @@ fn json_answer(call: &Call, code: StatusCode, json: Bytes) -> Response {
 fn yaml(code: StatusCode, json: &[u8]) -> Response {
     match tree(json) {
         Ok(value) => {
-            let text = headwater_api::yaml::to_string(&value);
+            let text = headwater_schema::yaml::to_string(&value);
             body::answer(code, "application/yaml", body::full(text))
         }
         Err(status) => status::response(&status),

@@ -5,8 +5,8 @@
 //! that it has no such container, that no node has it yet.
 
 use headwater_api::Status;
-use headwater_api::json::Value;
 use headwater_api::options::Freshness;
+use headwater_json::Value;
 use http::StatusCode;
 
 use crate::answer::body::{self, Response};

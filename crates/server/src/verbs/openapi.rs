@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use headwater_api::Status;
-use headwater_api::json::{Value, json};
+use headwater_json::{Value, json};
 use http::StatusCode;
 use http::header::{self, HeaderValue};
 

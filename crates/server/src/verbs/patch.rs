@@ -4,12 +4,14 @@
 //! on the newest state until it wins (S2.22).
 
 use bytes::Bytes;
-use headwater_api::decode::{Format, Parsed};
-use headwater_api::json::Value;
+use headwater_api::Status;
 use headwater_api::options::{FieldValidation, WriteOptions};
-use headwater_api::patch::{self, PatchType};
-use headwater_api::schema::Types;
-use headwater_api::{Status, managed};
+use headwater_json::Parsed;
+use headwater_json::Value;
+use headwater_schema::decode::Format;
+use headwater_schema::managed;
+use headwater_schema::patch::{self, PatchType};
+use headwater_schema::types::Types;
 use http::header;
 
 use crate::admission::manage::Manager;

@@ -5,8 +5,8 @@
 
 use bytes::Bytes;
 use headwater_api::Status;
-use headwater_api::json::{Map, Value, json};
 use headwater_api::options::WriteOptions;
+use headwater_json::{Map, Value, json};
 use http::StatusCode;
 
 use crate::answer::body::Response;

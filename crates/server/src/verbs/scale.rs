@@ -3,12 +3,12 @@
 //! River: route → **scale** → write. The Scale is computed from its object and written through it.
 
 use bytes::Bytes;
-use headwater_api::decode::{Format, Target};
-use headwater_api::json::{Map, Value, json};
 use headwater_api::options::{Freshness, GetOptions, WriteOptions};
-use headwater_api::patch::{self, PatchType};
 use headwater_api::status::{FieldError, invalid};
 use headwater_api::{Object, Status};
+use headwater_json::{Map, Value, json};
+use headwater_schema::decode::{Format, Target};
+use headwater_schema::patch::{self, PatchType};
 use http::StatusCode;
 use http::header;
 

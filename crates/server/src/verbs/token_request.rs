@@ -4,11 +4,11 @@
 
 use bytes::Bytes;
 use headwater_api::clock::rfc3339;
-use headwater_api::decode::Target;
-use headwater_api::json::{Value, json};
 use headwater_api::options::Freshness;
 use headwater_api::status::{Details, FieldError, invalid};
 use headwater_api::{Object, Status};
+use headwater_json::{Value, json};
+use headwater_schema::decode::Target;
 use http::StatusCode;
 
 use crate::answer::body::Response;

@@ -5,10 +5,11 @@
 //! otherwise it is computed again (S6.6). What is acknowledged is durable.
 
 use bytes::Bytes;
-use headwater_api::json::{self, Value};
 use headwater_api::options::WriteOptions;
 use headwater_api::status::FieldError;
-use headwater_api::{Revision, Status, managed, status as api_status, warnings};
+use headwater_api::{Revision, Status, status as api_status};
+use headwater_json::{self as json, Value};
+use headwater_schema::{managed, warnings};
 use headwater_store::{Guard, Key, Op, Record};
 use http::StatusCode;
 use jiff::Timestamp;

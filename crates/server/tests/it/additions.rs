@@ -1,6 +1,6 @@
 //! What the server adds to an object when it is created, and that nobody manages it (S10.23, S2.25).
 
-use headwater_api::json::{Value, json};
+use headwater_json::{Value, json};
 
 use crate::api::{Api, PODS, pod};
 

@@ -1,6 +1,6 @@
 //! POST: what is set, what is refused, what is said (S2.1–S2.9, S2.30, S2.33).
 
-use headwater_api::json::{Value, json};
+use headwater_json::{Value, json};
 
 use crate::api::{Api, CMS, DEPLOYMENTS, NOW, PODS, config_map, deployment, pod, version};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use headwater_api::json::{Value, json};
+use headwater_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 

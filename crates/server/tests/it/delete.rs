@@ -1,6 +1,6 @@
 //! DELETE: answers, preconditions, finalizers, grace, collections (S2.40–S2.47).
 
-use headwater_api::json::{Value, json};
+use headwater_json::{Value, json};
 
 use crate::api::{
     Api, CMS, DEPLOYMENTS, NOW, PODS, config_map, deployment, labelled, pod, version,

@@ -1,6 +1,6 @@
 //! Discovery, version and metrics (S1.9, S1.11, S1.14, S1.20–S1.23).
 
-use headwater_api::json::{Value, json};
+use headwater_json::{Value, json};
 
 use crate::api::{Api, CMS};
 

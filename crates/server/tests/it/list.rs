@@ -1,6 +1,6 @@
 //! Lists: the matrix of versions, pages, tokens, shape and order (S3).
 
-use headwater_api::json::{Value, json};
+use headwater_json::{Value, json};
 
 use crate::api::{Api, CMS, PODS, config_map, escaped, labelled, pod, version};
 

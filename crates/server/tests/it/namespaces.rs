@@ -1,6 +1,6 @@
 //! Namespaces, and what a fresh server has (S10).
 
-use headwater_api::json::{Value, json};
+use headwater_json::{Value, json};
 use headwater_server::presence::Presence;
 
 use crate::api::{Api, NOW, config_map};

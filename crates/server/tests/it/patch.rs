@@ -1,6 +1,6 @@
 //! PATCH: JSON patch, merge patch, and what each refuses (S2.18–S2.23).
 
-use headwater_api::json::{Value, json};
+use headwater_json::{Value, json};
 
 use crate::api::{Api, CMS, DEPLOYMENTS, config_map, deployment, version};
 

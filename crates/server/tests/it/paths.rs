@@ -1,6 +1,6 @@
 //! Paths and methods: where things are, and what is said where nothing is (S1.1–S1.10, S1.15).
 
-use headwater_api::json::json;
+use headwater_json::json;
 
 use crate::api::{Api, CMS, PODS, config_map, pod};
 

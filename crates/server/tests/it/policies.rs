@@ -1,6 +1,6 @@
 //! Admission policies and their bindings.
 
-use headwater_api::json::{Value, json};
+use headwater_json::{Value, json};
 
 use crate::api::{Api, CMS, DEPLOYMENTS, config_map, deployment};
 

@@ -1,7 +1,7 @@
 //! Limit ranges and resource quotas.
 
 use futures::future::join_all;
-use headwater_api::json::{Value, json};
+use headwater_json::{Value, json};
 
 use crate::api::{Api, CMS, PODS, config_map, pod};
 

@@ -1,7 +1,7 @@
 //! Negotiation, tables, metadata-only forms, indentation and compression (S1.30–S1.34, S4.50–S4.53,
 //! S8.28, S8.30).
 
-use headwater_api::json::json;
+use headwater_json::json;
 
 use crate::api::{Api, CMS, PODS, config_map, labelled, pod, version};
 
@@ -157,7 +157,7 @@ async fn a_watched_table_defines_its_columns_once() {
         format!("GET {CMS}?watch=true&allowWatchBookmarks=true&timeoutSeconds=1\nAccept: {TABLE}");
     api.config_maps(&["b"]).await;
     let text = api.send(&request, "").await.text();
-    let events: Vec<headwater_api::json::Value> =
+    let events: Vec<headwater_json::Value> =
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(events.len(), 3);
     assert_eq!(events[0]["object"]["kind"], "Table");
@@ -168,8 +168,7 @@ async fn a_watched_table_defines_its_columns_once() {
     // Who wants whole objects gets whole bookmarks.
     let request = request.replace("watch=true", "watch=true&includeObject=Object");
     let text = api.send(&request, "").await.text();
-    let mark: headwater_api::json::Value =
-        serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    let mark: headwater_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
     assert_eq!(mark["object"]["rows"][0]["object"]["kind"], "ConfigMap");
     let mark = &events[2]["object"]["rows"][0]["object"];
     assert_eq!(events[2]["type"], "BOOKMARK");
@@ -200,7 +199,7 @@ async fn metadata_can_be_had_alone() {
         "GET {CMS}?watch=true&allowWatchBookmarks=true&timeoutSeconds=1\nAccept: {PARTIAL}"
     );
     let text = api.send(&request, "").await.text();
-    let events: Vec<headwater_api::json::Value> =
+    let events: Vec<headwater_json::Value> =
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(events[0]["object"], expected);
     assert_eq!(events[1]["type"], "BOOKMARK");
@@ -239,7 +238,7 @@ async fn large_answers_are_compressed_for_those_who_ask() {
             assert_eq!(answer.header("vary"), "Accept-Encoding");
             let text = unzipped(&answer.body);
             assert!(text.contains("yyyyyyyyyy"));
-            assert!(serde_json::from_str::<headwater_api::json::Value>(&text).is_ok());
+            assert!(serde_json::from_str::<headwater_json::Value>(&text).is_ok());
         }
     }
 }
@@ -260,7 +259,7 @@ async fn check_compressed_list(api: &Api, target: &str, expected: (&str, &str)) 
         assert!(answer.body.len() < plain.len() / 4, "{target}: {}", answer.body.len());
         assert!(unzipped(&answer.body) == plain, "{target}");
     }
-    let list: headwater_api::json::Value = serde_json::from_str(&plain).unwrap();
+    let list: headwater_json::Value = serde_json::from_str(&plain).unwrap();
     let names: Vec<&str> = list["items"]
         .as_array()
         .unwrap()

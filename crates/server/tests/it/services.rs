@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use futures::future::join_all;
-use headwater_api::json::{Value, json};
+use headwater_json::{Value, json};
 
 use crate::api::{Api, NOW};
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use headwater_api::json::json;
+use headwater_json::json;
 
 use crate::api::{Api, CMS, DEPLOYMENTS, PODS, config_map, deployment, pod, version};
 

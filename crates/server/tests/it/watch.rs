@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use headwater_api::json::{Value, json};
 use headwater_cache::Options as CacheOptions;
+use headwater_json::{Value, json};
 use headwater_server::{Limits, Options};
 
 use crate::api::{Api, CMS, PODS, Watch, config_map, labelled, pod, version, word};

@@ -147,7 +147,7 @@ proptest! {
         for (label, equal, value) in &values {
             if *label == 0 && *equal {
                 prop_assert!(selector.name().is_some());
-                let object = object(&pods(), &format!(r#"{{"metadata":{{"name":{}}}}}"#, crate::json::json!(value)));
+                let object = object(&pods(), &format!(r#"{{"metadata":{{"name":{}}}}}"#, headwater_json::json!(value)));
                 prop_assert_eq!(Selector::named(value).matches(&object), true);
             }
         }

@@ -1,6 +1,6 @@
 //! Events, in both of their forms: `v1` and `events.k8s.io/v1` name the same things differently.
 
-use crate::json::Value;
+use headwater_json::Value;
 
 use crate::table::{Source, find, text};
 

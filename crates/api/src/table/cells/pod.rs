@@ -1,6 +1,6 @@
 //! What a pod is doing, in one word: the column people look at most.
 
-use crate::json::Value;
+use headwater_json::Value;
 use jiff::Timestamp;
 
 use super::{NONE, condition, is_true};
@@ -192,7 +192,7 @@ pub(in crate::table) fn row_conditions(object: &Value) -> Option<Value> {
         "Failed" => ("Failed", "The pod failed."),
         _ => return None,
     };
-    Some(crate::json::json!([
+    Some(headwater_json::json!([
         {"type": "Completed", "status": "True", "reason": reason, "message": message},
     ]))
 }

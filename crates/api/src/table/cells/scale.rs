@@ -1,6 +1,6 @@
 //! Autoscalers: what they measure, and how it stands.
 
-use crate::json::Value;
+use headwater_json::Value;
 
 use super::{NONE, UNKNOWN, amount};
 use crate::table::{Source, find, text};

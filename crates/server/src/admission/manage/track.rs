@@ -3,8 +3,9 @@
 //! River: admission → **track** → store. The rules are free of I/O and say what they miss; here it is
 //! found out, and they run again.
 
-use headwater_api::json::Value;
-use headwater_api::{Status, managed};
+use headwater_api::Status;
+use headwater_json::Value;
+use headwater_schema::managed;
 
 use super::{Manager, Untouched};
 use crate::answer::status;

@@ -1,9 +1,9 @@
 //! What is wrong with a policy or a binding, in the words of the reference.
 
-use headwater_api::cel::{Known, Program};
-use headwater_api::json::Value;
 use headwater_api::name;
 use headwater_api::status::FieldError;
+use headwater_cel::{Known, Program};
+use headwater_json::Value;
 
 use super::names::Names;
 use crate::kinds::registry::Served;

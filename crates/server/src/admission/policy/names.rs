@@ -2,8 +2,8 @@
 
 use std::sync::LazyLock;
 
-use headwater_api::cel::{Known, Shape};
-use headwater_api::json::{Value, json};
+use headwater_cel::{Known, Shape};
+use headwater_json::{Value, json};
 
 /// What objects and parameters look like, where that is known.
 pub(crate) struct Names<'s> {

@@ -4,8 +4,9 @@
 //! compiled already with objects of which nothing is known; here they are compiled once more for
 //! each kind, with its fields and their types. That never refuses anything.
 
-use headwater_api::cel::{Known, Program, Shape};
-use headwater_api::json::{Value, json};
+use headwater_cel::{Known, Program, Shape};
+use headwater_json::{Value, json};
+use headwater_schema::shape;
 
 use super::names::Names;
 use crate::backend::Backend;
@@ -86,9 +87,9 @@ fn shown(row: &Served) -> String {
 fn shape(backend: &Backend, row: &Served) -> Option<Shape> {
     match row.kind.custom {
         true => {
-            openapi::definition(backend.cache(), row).map(|schema| Shape::of_custom_kind(&schema))
+            openapi::definition(backend.cache(), row).map(|schema| shape::of_custom_kind(&schema))
         }
-        false => Shape::of_kind(&row.kind),
+        false => shape::of_kind(&row.kind),
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use headwater_api::json::{Value, json};
 use headwater_api::quantity::Quantity;
+use headwater_json::{Value, json};
 
 use super::row;
 use crate::admission::resources::{Amounts, List, amounts, containers, of_container, of_pod};

@@ -1,9 +1,9 @@
 //! What is wrong with a webhook configuration, in the words of the reference.
 
-use headwater_api::cel::Program;
-use headwater_api::json::Value;
 use headwater_api::name;
 use headwater_api::status::FieldError;
+use headwater_cel::Program;
+use headwater_json::Value;
 
 use crate::admission::matching::{Conditions, selector};
 use crate::kinds::registry::Served;
@@ -185,7 +185,7 @@ impl Check {
 
 #[cfg(test)]
 mod tests {
-    use headwater_api::json::json;
+    use headwater_json::json;
 
     use super::*;
 

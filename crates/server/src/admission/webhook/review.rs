@@ -3,7 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use headwater_api::Status;
-use headwater_api::json::Value;
+use headwater_json::Value;
 
 /// The longest warning that is passed on, and the most of all warnings of one answer.
 const WARNING_MAX: usize = 256;
@@ -104,7 +104,7 @@ impl Refusal {
         let text = |key: &str| self.0[key].as_str().unwrap_or_default();
         let code = self.0["code"].as_u64().and_then(|code| u16::try_from(code).ok());
         let mut status = Status::failure(code.unwrap_or(0), text("reason"), text("message"));
-        status.details = headwater_api::json::from_value(&self.0["details"]).ok().flatten();
+        status.details = headwater_json::from_value(&self.0["details"]).ok().flatten();
         if !(400..600).contains(&status.code) {
             status.code = 400;
         }
@@ -119,7 +119,7 @@ impl Refusal {
 
 #[cfg(test)]
 mod tests {
-    use headwater_api::json::json;
+    use headwater_json::json;
 
     use super::*;
 

@@ -1,6 +1,6 @@
 //! OpenID discovery: the documents with which others verify the server's tokens (S1.13).
 
-use headwater_api::json::{Value, json};
+use headwater_json::{Value, json};
 use http::StatusCode;
 use http::header;
 use ring::signature::KeyPair;

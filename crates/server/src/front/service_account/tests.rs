@@ -1,6 +1,6 @@
 //! What is refused, forged or worn out (B072).
 
-use headwater_api::json::{Value, json};
+use headwater_json::{Value, json};
 
 use super::claims::{Bound, Reference};
 use super::*;
@@ -59,7 +59,7 @@ fn the_claims_have_the_names_of_the_standard() {
 #[test]
 fn a_token_never_chooses_its_algorithm_or_its_key() {
     let issuer = issuer();
-    let claims = headwater_api::json::to_value(&claims()).unwrap();
+    let claims = headwater_json::to_value(&claims()).unwrap();
     let id = &issuer.id;
     let check = |header: Value, expected: bool| {
         let token = signed(&issuer, &header, &claims);
@@ -112,7 +112,7 @@ fn a_signature_that_is_missing_changed_or_of_another_key_is_refused() {
 fn signed_claims_of_another_format_or_issuer_are_rejected() {
     let issuer = issuer();
     let header = json!({"alg": "ES256", "kid": issuer.id});
-    let good = headwater_api::json::to_value(&claims()).unwrap();
+    let good = headwater_json::to_value(&claims()).unwrap();
     for (key, value) in [
         ("iss", json!("https://elsewhere")),
         ("iss", json!(null)),

@@ -5,10 +5,10 @@
 
 use std::collections::BTreeSet;
 
-use headwater_api::json::{Value, json};
 use headwater_api::name;
 use headwater_api::status::FieldError;
-use headwater_api::structural;
+use headwater_json::{Value, json};
+use headwater_schema::structural;
 
 mod conversion;
 mod version;

@@ -1,7 +1,7 @@
 //! Changes to the status and metadata of a definition by the server.
 
 use headwater_api::clock::rfc3339;
-use headwater_api::json::{Value, json};
+use headwater_json::{Value, json};
 use jiff::Timestamp;
 
 use super::definition::{self, Names};

@@ -4,8 +4,8 @@
 //! uses; the object itself stays in the cache.
 
 use headwater_api::Revision;
-use headwater_api::json::{Value, from_value};
 use headwater_api::table::PrinterColumn;
+use headwater_json::{Value, from_value};
 use serde::Deserialize;
 
 use crate::object::{finalizers, is_deleting, meta};

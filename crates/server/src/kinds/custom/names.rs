@@ -200,7 +200,7 @@ pub(crate) fn condition(kind: &str, status: &str, reason: &str, message: &str) -
 #[expect(clippy::needless_pass_by_value, reason = "`json!` rows read best by value")]
 mod tests {
     use headwater_api::Revision;
-    use headwater_api::json::{Value, json};
+    use headwater_json::{Value, json};
 
     use super::*;
 

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use headwater_api::Kind;
-use headwater_api::json::Value;
 use headwater_api::kind::{Field, Name, Subresource, Traits};
-use headwater_api::structural::{Schema, Uncompilable};
 use headwater_api::table::custom_columns;
 use headwater_cache::Shape;
+use headwater_json::Value;
+use headwater_schema::structural::{Schema, Uncompilable};
 use headwater_store::key;
 
 use super::Custom;

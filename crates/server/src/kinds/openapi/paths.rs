@@ -1,6 +1,6 @@
 //! Paths and operations of kinds.
 
-use headwater_api::json::{Map, Value, json};
+use headwater_json::{Map, Value, json};
 
 use super::types::Schemas;
 use crate::kinds::registry::Served;

@@ -4,7 +4,7 @@
 //! `openapi.v2`, limited to the fields that our documents use. Values outside of OpenAPI itself
 //! (extensions, defaults, enumerations) are embedded as YAML, of which JSON is a subset.
 
-use headwater_api::json::{Map, Value};
+use headwater_json::{Map, Value};
 
 /// The media type in requests and in responses: `@` is not allowed in a media type.
 pub(crate) const ASKED: [&str; 2] = [
@@ -254,7 +254,7 @@ impl Message {
 
 #[cfg(test)]
 mod tests {
-    use headwater_api::json::json;
+    use headwater_json::json;
 
     use super::*;
 

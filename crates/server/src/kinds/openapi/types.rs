@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use headwater_api::json::{Map, Value, json};
-use headwater_api::schema::{Field, Merge, Shape, Type, Types};
+use headwater_json::{Map, Value, json};
+use headwater_schema::types::{Field, Merge, Shape, Type, Types};
 
 use super::Descriptions;
 use crate::kinds::registry::Served;

@@ -7,10 +7,10 @@
 use std::sync::Arc;
 
 use headwater_api::Object;
-use headwater_api::json::Value;
-use headwater_api::scan::{Malformed, Scanner};
-use headwater_api::structural::Schema;
 use headwater_cache::Form;
+use headwater_json::Value;
+use headwater_json::scan::{Malformed, Scanner};
+use headwater_schema::structural::Schema;
 
 use crate::kinds::registry::Served;
 use crate::object::{canonical, tree};
@@ -126,7 +126,7 @@ fn version(stored: &[u8]) -> Result<Option<&[u8]>, Malformed> {
 #[cfg(test)]
 #[expect(clippy::needless_pass_by_value, reason = "`json!` rows read best by value")]
 mod tests {
-    use headwater_api::json::json;
+    use headwater_json::json;
 
     use super::*;
 

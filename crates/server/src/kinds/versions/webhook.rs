@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::{FutureExt, StreamExt};
-use headwater_api::json::Value;
 use headwater_api::{Object, Status};
+use headwater_json::Value;
 
 use super::Converter;
 use super::form::Stored;

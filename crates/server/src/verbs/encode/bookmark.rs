@@ -1,7 +1,9 @@
 //! The object of a bookmark: nothing but a version, in the shape of its kind (S4.10, S4.11).
 
-use headwater_api::json::{Value, json};
-use headwater_api::{Revision, decode, json as print};
+use headwater_api::Revision;
+use headwater_json as print;
+use headwater_json::{Value, json};
+use headwater_schema::decode;
 
 use crate::kinds::registry::Served;
 

@@ -1,6 +1,6 @@
 //! Rules of a definition, as a client meets them (S9.12).
 
-use headwater_api::json::json;
+use headwater_json::json;
 
 use super::{CRDS, WIDGETS, World, schema, spec_fields, widget, widgets};
 

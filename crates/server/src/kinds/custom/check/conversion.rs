@@ -1,8 +1,8 @@
 //! Validation of the conversion strategy of a definition.
 
-use headwater_api::json::Value;
 use headwater_api::name;
 use headwater_api::status::FieldError;
+use headwater_json::Value;
 
 use super::{Check, list};
 use crate::outgoing;

@@ -1,8 +1,8 @@
 //! Validation of one version of a definition: schema, scale, columns and selectable fields.
 
-use headwater_api::json::Value;
 use headwater_api::status::{FieldError, FieldErrorKind};
-use headwater_api::structural::{self, Place};
+use headwater_json::Value;
+use headwater_schema::structural::{self, Place};
 
 use super::{Check, list};
 

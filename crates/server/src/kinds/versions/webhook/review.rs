@@ -3,9 +3,9 @@
 //! Promise: the result has as many objects as the request, in the same order and in the requested
 //! version; a webhook can change only labels and annotations of their metadata.
 
-use headwater_api::json::{Map, Value};
 use headwater_api::name;
 use headwater_api::status::FieldError;
+use headwater_json::{Map, Value};
 
 /// Why a conversion failed, as a metric label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -258,7 +258,7 @@ fn type_of(value: &Value) -> &'static str {
 #[cfg(test)]
 #[expect(clippy::needless_pass_by_value, reason = "`json!` rows read best by value")]
 mod tests {
-    use headwater_api::json::json;
+    use headwater_json::json;
 
     use super::*;
 

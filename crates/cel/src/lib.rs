@@ -1,0 +1,191 @@
+//! CEL: the expressions of rules, match conditions and policies, evaluated within a budget.
+//!
+//! River: text → [`Program`], once; then objects → **cel** → a verdict, for every write.
+//! Promise: an expression ends. Text, nesting and every step of an evaluation are bounded, memory
+//! is paid for before it is taken, patterns match in linear time, and objects are read where they
+//! are: nothing is copied to look at it.
+//!
+//! The language is ours rather than a library's for that promise: none of the interpreters at hand
+//! can be told when to stop.
+
+pub mod pattern;
+pub mod format;
+mod lex;
+mod tree;
+mod macros;
+mod parse;
+mod shape;
+mod types;
+mod declarations;
+mod typing;
+mod known;
+mod check;
+mod cost;
+mod value;
+mod budget;
+mod eval;
+mod comprehension;
+mod operators;
+mod functions;
+mod time;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use pattern::Pattern;
+
+pub use budget::{Budget, Error};
+pub use eval::Variables;
+pub use known::Known;
+pub use shape::{Field, Shape, TEXT_MAX, escape};
+pub use value::authorizer::{Access, Authority, Decision, Resource};
+pub use value::{Key, Value};
+
+/// The most one expression may cost (Kubernetes' limit).
+pub const EXPRESSION_COST_MAX: u64 = 1_000_000;
+
+/// The most all rules of one object may cost (Kubernetes' limit).
+pub const OBJECT_COST_MAX: u64 = 10_000_000;
+
+/// A compiled expression.
+pub struct Program {
+    text: Box<str>,
+    root: tree::Expr,
+    /// Patterns that are written out, compiled.
+    patterns: HashMap<Arc<str>, Pattern>,
+    result: &'static str,
+    shown: Box<str>,
+}
+
+/// Why an expression cannot be compiled.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Uncompilable(String);
+
+/// What is wrong at one place of a text.
+#[derive(Debug)]
+struct Fault {
+    at: usize,
+    why: String,
+}
+
+impl Fault {
+    fn new(at: usize, why: impl Into<String>) -> Fault {
+        Fault { at, why: why.into() }
+    }
+
+    /// The way CEL shows where in the text it was: the line, and a pointer below it.
+    fn show(&self, text: &str) -> String {
+        let before = &text[..floor(text, self.at)];
+        let line = before.matches('\n').count();
+        let start = before.rfind('\n').map_or(0, |at| at + 1);
+        let column = before[start..].chars().count();
+        let shown = text.lines().nth(line).unwrap_or_default();
+        let dots = ".".repeat(column);
+        format!("ERROR: <input>:{}:{}: {}\n | {shown}\n | {dots}^", line + 1, column + 1, self.why)
+    }
+}
+
+fn floor(text: &str, at: usize) -> usize {
+    (0..=at.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
+}
+
+impl Program {
+    /// Reads an expression in which these names are known.
+    pub fn compile(text: &str, known: &Known<'_>) -> Result<Program, Uncompilable> {
+        Program::compile_within(text, known, &mut pattern::Budget::of_expression())
+    }
+
+    /// The same; its patterns share a budget with those of others.
+    pub fn compile_within(
+        text: &str,
+        known: &Known<'_>,
+        budget: &mut pattern::Budget,
+    ) -> Result<Program, Uncompilable> {
+        let fail = |fault: &Fault| Uncompilable(fault.show(text));
+        let root = parse::parse(text).map_err(|fault| fail(&fault))?;
+        let ty = check::ty(&root, known).map_err(|fault| fail(&fault))?;
+        let (result, shown) = (ty.name(), ty.show());
+        let patterns = patterns(&root, budget).map_err(|fault| fail(&fault))?;
+        Ok(Program { text: text.into(), root, patterns, result, shown: shown.into() })
+    }
+
+    /// As it was written.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The type of what it evaluates to; `dyn` if only an evaluation can tell.
+    pub fn result(&self) -> &'static str {
+        self.result
+    }
+
+    /// The same with the types inside it, such as `list(string)`.
+    pub fn result_shown(&self) -> &str {
+        &self.shown
+    }
+
+    /// Whether it speaks of a variable.
+    pub fn mentions(&self, name: &str) -> bool {
+        let mut found = false;
+        self.root.visit(&mut |expr| {
+            found |= matches!(&expr.node, tree::Node::Name(known) if **known == *name);
+        });
+        found
+    }
+
+    /// What an evaluation costs at most, from what is known of the sizes of things.
+    pub fn cost_max(&self, known: &Known<'_>) -> u64 {
+        cost::of(&self.root, known)
+    }
+
+    /// Evaluates it.
+    pub fn run<'a>(
+        &'a self,
+        variables: &Variables<'a>,
+        budget: &mut Budget,
+    ) -> Result<Value<'a>, Error> {
+        eval::run(self, variables, budget)
+    }
+}
+
+impl fmt::Debug for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Program({:?})", self.text)
+    }
+}
+
+/// Compiles the patterns that an expression writes out.
+fn patterns(
+    root: &tree::Expr,
+    budget: &mut pattern::Budget,
+) -> Result<HashMap<Arc<str>, Pattern>, Fault> {
+    let mut found = HashMap::new();
+    let mut failed = None;
+    root.visit(&mut |expr| {
+        let tree::Node::Call { name, args, .. } = &expr.node else { return };
+        if !matches!(&**name, "matches" | "find" | "findAll") {
+            return;
+        }
+        // Either `text.matches(pattern)` or `matches(text, pattern)`; a number may follow.
+        let texts = args.iter().rev().find(|arg| matches!(arg.node, tree::Node::Text(_)));
+        let Some(tree::Expr { at, node: tree::Node::Text(text) }) = texts else { return };
+        if found.contains_key(text) {
+            return;
+        }
+        match Pattern::compile(text, budget) {
+            Ok(pattern) => drop(found.insert(Arc::clone(text), pattern)),
+            Err(why) => {
+                failed.get_or_insert(Fault::new(*at, format!("invalid matches argument: {why}")));
+            }
+        }
+    });
+    match failed {
+        Some(fault) => Err(fault),
+        None => Ok(found),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,377 @@
+//! Shapes: what a schema says about an object, as far as expressions care.
+//!
+//! A shape decides how a piece of JSON is read (a number as int or double, a text as a time) and
+//! which fields there are, under the names that expressions use for them.
+
+use headwater_json::Value;
+
+/// What is known of a place in an object.
+#[derive(Debug)]
+pub enum Shape {
+    /// Nothing: it is read as it is.
+    Dyn,
+    /// `true` or `false`.
+    Bool,
+    /// A whole number.
+    Int,
+    /// Any number.
+    Double,
+    /// A text of at most this many bytes.
+    Text(u64),
+    /// A whole number, or a text of at most this many bytes.
+    IntOrString(u64),
+    /// Base64, read as this many bytes at most.
+    Bytes(u64),
+    /// A date.
+    Date,
+    /// A date and time.
+    Timestamp,
+    /// A span of time.
+    Duration,
+    /// A type of the language that no JSON has.
+    Known(&'static str),
+    /// A list.
+    List(Box<List>),
+    /// An object whose keys are free.
+    Map(Box<Map>),
+    /// An object whose fields are listed.
+    Object(Box<[Field]>),
+}
+
+/// A list.
+#[derive(Debug)]
+pub struct List {
+    pub(super) items: Shape,
+    pub(super) same: Same,
+    pub(super) max: u64,
+}
+
+/// An object whose keys are free.
+#[derive(Debug)]
+pub struct Map {
+    pub(super) values: Shape,
+    pub(super) max: u64,
+}
+
+/// What makes two lists the same.
+#[derive(Debug)]
+pub(super) enum Same {
+    Atomic,
+    /// The same elements in any order.
+    Set,
+    /// The same elements under the same keys in any order.
+    Map(Box<[Box<str>]>),
+}
+
+/// A field of an object.
+#[derive(Debug)]
+pub struct Field {
+    /// As expressions write it.
+    pub(super) name: Box<str>,
+    /// As objects write it.
+    pub(super) key: Box<str>,
+    pub(super) shape: Shape,
+    /// Every object has it.
+    required: bool,
+}
+
+impl Field {
+    /// An optional field: its name in expressions, its key in objects, its shape.
+    pub fn new(name: &str, key: &str, shape: Shape) -> Field {
+        Field { name: name.into(), key: key.into(), shape, required: false }
+    }
+}
+
+/// The largest request: what bounds sizes that nothing else bounds.
+const REQUEST_MAX: u64 = 3 * 1024 * 1024;
+
+/// What of it is left for a text between its quotes, or for a list between its brackets.
+pub const TEXT_MAX: u64 = REQUEST_MAX - 2;
+
+pub(super) static DYN: Shape = Shape::Dyn;
+
+impl Shape {
+    /// The shape of a structural schema; `is_resource` if it is that of a whole object.
+    pub fn of(schema: &Value, is_resource: bool) -> Shape {
+        known(schema, is_resource).unwrap_or(Shape::Dyn)
+    }
+
+    /// The shape of a schema whose fields are written as they are called.
+    pub fn of_plain(schema: &Value) -> Shape {
+        let mut shape = Shape::of(schema, false);
+        shape.call_plainly();
+        shape
+    }
+
+    /// A list of any length.
+    pub fn list(items: Shape) -> Shape {
+        Shape::List(Box::new(List { items, same: Same::Atomic, max: TEXT_MAX }))
+    }
+
+    /// An object of any size whose keys are free.
+    pub fn map(values: Shape) -> Shape {
+        Shape::Map(Box::new(Map { values, max: TEXT_MAX }))
+    }
+
+    /// An object with these fields, all of them optional.
+    pub fn object(mut fields: Vec<Field>) -> Shape {
+        fields.sort_by(|a, b| a.name.cmp(&b.name));
+        Shape::Object(fields.into())
+    }
+
+    /// The same shape with these fields in place of those with the same keys; unchanged if it is
+    /// not an object.
+    #[must_use]
+    pub fn with_fields(self, new: Vec<Field>) -> Shape {
+        let Shape::Object(fields) = self else { return self };
+        let mut fields = fields.into_vec();
+        fields.retain(|field| new.iter().all(|new| new.key != field.key));
+        fields.extend(new);
+        Shape::object(fields)
+    }
+
+    fn call_plainly(&mut self) {
+        match self {
+            Shape::Object(fields) => {
+                for field in &mut *fields {
+                    field.name = field.key.clone();
+                    field.shape.call_plainly();
+                }
+                fields.sort_by(|a, b| a.name.cmp(&b.name));
+            }
+            Shape::List(list) => list.items.call_plainly(),
+            Shape::Map(map) => map.values.call_plainly(),
+            _ => {}
+        }
+    }
+
+    /// The shape of a field, by the name that objects use.
+    pub fn field(&self, key: &str) -> Option<&Shape> {
+        match self {
+            Shape::Object(fields) => {
+                fields.iter().find(|field| *field.key == *key).map(|field| &field.shape)
+            }
+            Shape::Map(map) => Some(&map.values),
+            _ => None,
+        }
+    }
+
+    /// The shape of elements.
+    pub fn items(&self) -> Option<&Shape> {
+        match self {
+            Shape::List(list) => Some(&list.items),
+            _ => None,
+        }
+    }
+
+    pub(super) fn named(&self, name: &str) -> Option<&Field> {
+        let Shape::Object(fields) = self else { return None };
+        let found = fields.binary_search_by(|field| (*field.name).cmp(name));
+        found.ok().map(|at| &fields[at])
+    }
+
+    /// The least bytes a value takes in JSON: how many fit a request follows from it.
+    fn bytes_min(&self) -> u64 {
+        match self {
+            Shape::Dyn | Shape::Known(_) | Shape::IntOrString(_) | Shape::Int | Shape::Double => 1,
+            Shape::Bool => 4,
+            Shape::Text(_) | Shape::Bytes(_) | Shape::List(_) | Shape::Map(_) => 2,
+            Shape::Duration => 3,
+            Shape::Date => 12,
+            Shape::Timestamp => 21,
+            Shape::Object(fields) => {
+                fields.iter().filter(|field| field.required).fold(2, |sum, field| {
+                    // Its name in quotes, a colon and a comma.
+                    sum + field.key.len() as u64 + 4 + field.shape.bytes_min()
+                })
+            }
+        }
+    }
+
+    /// How many characters, bytes, elements or entries a value may have.
+    pub(super) fn elements_max(&self) -> u64 {
+        match self {
+            Shape::Text(max) | Shape::IntOrString(max) | Shape::Bytes(max) => *max,
+            Shape::Date => 12,
+            Shape::Timestamp | Shape::Duration => 32,
+            Shape::List(list) => list.max,
+            Shape::Map(map) => map.max,
+            Shape::Dyn | Shape::Known(_) | Shape::Bool => 0,
+            Shape::Int | Shape::Double | Shape::Object(_) => 0,
+        }
+    }
+
+    /// How many such values an object may hold, if nothing but the size of a request says.
+    pub fn cardinality_max(&self) -> u64 {
+        REQUEST_MAX / (self.bytes_min() + 1)
+    }
+}
+
+/// A place whose type nobody knows is not visible to expressions.
+fn known(schema: &Value, is_resource: bool) -> Option<Shape> {
+    if schema["x-kubernetes-int-or-string"] == true {
+        return Some(Shape::IntOrString(longest(schema).unwrap_or(TEXT_MAX)));
+    }
+    let is_resource = is_resource || schema["x-kubernetes-embedded-resource"] == true;
+    Some(match schema["type"].as_str()? {
+        "boolean" => Shape::Bool,
+        "integer" => Shape::Int,
+        "number" => Shape::Double,
+        "string" => match schema["format"].as_str() {
+            Some("byte") => Shape::Bytes(schema["maxLength"].as_u64().unwrap_or(TEXT_MAX)),
+            Some("duration") => Shape::Duration,
+            Some("date") => Shape::Date,
+            Some("date-time") => Shape::Timestamp,
+            _ => Shape::Text(text_max(schema)),
+        },
+        "array" => {
+            let same = match schema["x-kubernetes-list-type"].as_str() {
+                Some("set") => Same::Set,
+                Some("map") => Same::Map(texts(&schema["x-kubernetes-list-map-keys"])),
+                _ => Same::Atomic,
+            };
+            let items = known(&schema["items"], false)?;
+            // Brackets around, a comma after each.
+            let fit = TEXT_MAX / (items.bytes_min() + 1);
+            let max = schema["maxItems"].as_u64().unwrap_or(fit);
+            Shape::List(Box::new(List { items, same, max }))
+        }
+        "object" => match &schema["additionalProperties"] {
+            values @ Value::Object(_) if !is_resource => {
+                let values = known(values, false)?;
+                // Braces around; two bytes of a key, its quotes, a colon and a comma for each.
+                let fit = TEXT_MAX / (values.bytes_min() + 6);
+                let max = schema["maxProperties"].as_u64().unwrap_or(fit);
+                Shape::Map(Box::new(Map { values, max }))
+            }
+            _ => object(schema, is_resource),
+        },
+        _ => return None,
+    })
+}
+
+fn object(schema: &Value, is_resource: bool) -> Shape {
+    let required = |key: &str| {
+        let names = schema["required"].as_array();
+        names.is_some_and(|names| names.iter().any(|name| name == key))
+    };
+    let own = is_resource && !tells_metadata(&schema["properties"]);
+    let mut fields = Vec::new();
+    for (key, inner) in schema["properties"].as_object().into_iter().flatten() {
+        if own && matches!(key.as_str(), "apiVersion" | "kind" | "metadata") {
+            continue;
+        }
+        if let (Some(name), Some(shape)) = (escape(key), known(inner, false)) {
+            let required = required(key) && inner["default"].is_null();
+            fields.push(Field { name: name.into(), key: key.as_str().into(), shape, required });
+        }
+    }
+    if own {
+        // Of the metadata, expressions see the name (the rest is not theirs to judge).
+        let name = |key: &str, required| field(key, Shape::Text(TEXT_MAX), required);
+        fields.extend(["apiVersion", "kind"].map(|key| name(key, required(key))));
+        let metadata = [name("generateName", false), name("name", false)];
+        fields.push(field("metadata", Shape::Object(metadata.into()), required("metadata")));
+    }
+    fields.sort_by(|a, b| a.name.cmp(&b.name));
+    Shape::Object(fields.into())
+}
+
+/// Whether a schema says itself all that expressions see of metadata.
+fn tells_metadata(properties: &Value) -> bool {
+    let inner = &properties["metadata"]["properties"];
+    let texts = [&properties["kind"], &properties["apiVersion"], &inner["name"]];
+    let texts = texts.into_iter().chain([&inner["generateName"]]);
+    texts.into_iter().all(|schema| schema["type"] == "string")
+}
+
+fn field(key: &str, shape: Shape, required: bool) -> Field {
+    Field { name: key.into(), key: key.into(), shape, required }
+}
+
+/// Lengths are told in characters, and a character has up to four bytes.
+fn longest(schema: &Value) -> Option<u64> {
+    schema["maxLength"].as_u64().map(|max| max.saturating_mul(4))
+}
+
+fn text_max(schema: &Value) -> u64 {
+    let words = schema["enum"].as_array().filter(|words| !words.is_empty());
+    let listed = words.map(|words| {
+        words.iter().filter_map(Value::as_str).map(|word| word.len() as u64).max().unwrap_or(0)
+    });
+    longest(schema).or(listed).unwrap_or(TEXT_MAX)
+}
+
+fn texts(list: &Value) -> Box<[Box<str>]> {
+    list.as_array().into_iter().flatten().filter_map(Value::as_str).map(Into::into).collect()
+}
+
+/// Words that cannot be field names in an expression.
+#[rustfmt::skip]
+const RESERVED: [&str; 21] = [
+    "true", "false", "null", "in", "as", "break", "const", "continue", "else", "for", "function",
+    "if", "import", "let", "loop", "package", "namespace", "return", "var", "void", "while",
+];
+
+/// The name an expression uses for a field, if there is one.
+pub fn escape(key: &str) -> Option<String> {
+    if RESERVED.contains(&key) {
+        return Some(format!("__{key}__"));
+    }
+    if key.is_empty() || key.starts_with(|c: char| c.is_ascii_digit()) {
+        return None;
+    }
+    let mut name = String::with_capacity(key.len());
+    let mut rest = key;
+    while let Some(c) = rest.chars().next() {
+        let (taken, written): (usize, &str) = match c {
+            '_' if rest.starts_with("__") => (2, "__underscores__"),
+            '.' => (1, "__dot__"),
+            '-' => (1, "__dash__"),
+            '/' => (1, "__slash__"),
+            c if c == '_' || c.is_ascii_alphanumeric() => (1, &rest[..1]),
+            _ => return None,
+        };
+        name.push_str(written);
+        rest = &rest[taken..];
+    }
+    Some(name)
+}
+
+/// The field that an expression means, where nobody knows the fields.
+pub(super) fn unescape(name: &str) -> Option<String> {
+    if !name.contains("__") {
+        return None;
+    }
+    let word = name.strip_prefix("__").and_then(|rest| rest.strip_suffix("__"));
+    if let Some(word) = word.filter(|word| RESERVED.contains(word)) {
+        return Some(word.to_owned());
+    }
+    let plain = name.replace("__dot__", ".").replace("__dash__", "-").replace("__slash__", "/");
+    Some(plain.replace("__underscores__", "__"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_have_a_name_that_an_expression_can_write() {
+        for (key, name) in [
+            ("size", Some("size")),
+            ("namespace", Some("__namespace__")),
+            ("a.b-c/d", Some("a__dot__b__dash__c__slash__d")),
+            ("a__b", Some("a__underscores__b")),
+            ("_a", Some("_a")),
+            ("1a", None),
+            ("a b", None),
+            ("ü", None),
+            ("", None),
+        ] {
+            assert_eq!(escape(key).as_deref(), name, "{key}");
+            if let Some(name) = name.filter(|name| name.contains("__")) {
+                assert_eq!(unescape(name).as_deref(), Some(key));
+            }
+        }
+    }
+}

@@ -1,0 +1,405 @@
+//! Values: what expressions compute with. JSON is read where it is, when it is looked at.
+
+pub(crate) mod authorizer;
+pub(crate) mod semver;
+pub(crate) mod url;
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use headwater_json::{Map as JsonMap, Value as Json};
+use jiff::{SignedDuration, Timestamp};
+
+use super::shape::{self, Shape, unescape};
+use super::time;
+
+/// A value.
+#[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "the variants are the types of the language")]
+pub enum Value<'a> {
+    Null,
+    Bool(bool),
+    Int(i64),
+    Uint(u64),
+    Double(f64),
+    Text(Text<'a>),
+    Bytes(Arc<[u8]>),
+    List(List<'a>),
+    Map(Map<'a>),
+    Duration(SignedDuration),
+    Timestamp(Timestamp),
+    Type(&'static str),
+    Optional(Option<Arc<Value<'a>>>),
+    Other(Arc<Other>),
+}
+
+/// A text.
+#[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "where it is")]
+pub enum Text<'a> {
+    Borrowed(&'a str),
+    Shared(Arc<str>),
+}
+
+/// A list.
+#[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "where it is")]
+pub enum List<'a> {
+    /// The elements, and the shape of the list.
+    Json(&'a [Json], &'a Shape),
+    Made(Arc<Vec<Value<'a>>>),
+}
+
+/// A map, or an object.
+#[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "where it is")]
+pub enum Map<'a> {
+    /// The members, and the shape of the object.
+    Json(&'a JsonMap, &'a Shape),
+    Made(Arc<BTreeMap<Key, Value<'a>>>),
+}
+
+/// A key of a map.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs, reason = "the types of keys")]
+pub enum Key {
+    Bool(bool),
+    Int(i128),
+    Text(Arc<str>),
+}
+
+/// Types of the Kubernetes libraries.
+#[derive(Debug)]
+#[allow(missing_docs, reason = "the types of the libraries")]
+pub enum Other {
+    /// In thousand-millionths.
+    Quantity(i128),
+    Url(url::Url),
+    Ip(IpAddr),
+    Cidr(IpAddr, u8),
+    Semver(semver::Semver),
+    /// A named format.
+    Format(&'static str),
+    Authorizer(authorizer::Authorizer),
+    Question(authorizer::Authorizer, authorizer::Question),
+    Decision(authorizer::Decision),
+}
+
+impl std::ops::Deref for Text<'_> {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        match self {
+            Text::Borrowed(text) => text,
+            Text::Shared(text) => text,
+        }
+    }
+}
+
+impl From<&str> for Value<'_> {
+    fn from(text: &str) -> Self {
+        Value::Text(Text::Shared(text.into()))
+    }
+}
+
+impl From<String> for Value<'_> {
+    fn from(text: String) -> Self {
+        Value::Text(Text::Shared(text.into()))
+    }
+}
+
+impl From<bool> for Value<'_> {
+    fn from(value: bool) -> Self {
+        Value::Bool(value)
+    }
+}
+
+impl From<i64> for Value<'_> {
+    fn from(value: i64) -> Self {
+        Value::Int(value)
+    }
+}
+
+impl<'a> From<Vec<Value<'a>>> for Value<'a> {
+    fn from(elements: Vec<Value<'a>>) -> Self {
+        Value::List(List::Made(Arc::new(elements)))
+    }
+}
+
+impl<'a> From<BTreeMap<Key, Value<'a>>> for Value<'a> {
+    fn from(entries: BTreeMap<Key, Value<'a>>) -> Self {
+        Value::Map(Map::Made(Arc::new(entries)))
+    }
+}
+
+impl<'a> Value<'a> {
+    /// A piece of JSON, read as its shape says.
+    pub fn read(json: &'a Json, shape: &'a Shape) -> Value<'a> {
+        match json {
+            Json::Null => Value::Null,
+            Json::Bool(value) => Value::Bool(*value),
+            Json::Number(number) => read_number(number, shape),
+            Json::String(text) => read_text(text, shape),
+            Json::Array(elements) => Value::List(List::Json(elements, shape)),
+            Json::Object(members) => Value::Map(Map::Json(members, shape)),
+        }
+    }
+
+    /// A piece of JSON of which nothing is known.
+    pub fn json(json: &'a Json) -> Value<'a> {
+        Value::read(json, &shape::DYN)
+    }
+
+    /// An optional with this in it.
+    pub fn some(value: Value<'a>) -> Value<'a> {
+        Value::Optional(Some(Arc::new(value)))
+    }
+
+    /// An optional with nothing in it.
+    pub const NONE: Value<'static> = Value::Optional(None);
+
+    /// The name of its type.
+    pub fn type_name(&self) -> &'static str {
+        match self {
+            Value::Null => "null_type",
+            Value::Bool(_) => "bool",
+            Value::Int(_) => "int",
+            Value::Uint(_) => "uint",
+            Value::Double(_) => "double",
+            Value::Text(_) => "string",
+            Value::Bytes(_) => "bytes",
+            Value::List(_) => "list",
+            Value::Map(_) => "map",
+            Value::Duration(_) => "google.protobuf.Duration",
+            Value::Timestamp(_) => "google.protobuf.Timestamp",
+            Value::Type(_) => "type",
+            Value::Optional(_) => "optional_type",
+            Value::Other(other) => other.type_name(),
+        }
+    }
+
+    /// As a text, if it is one.
+    pub fn as_text(&self) -> Option<&str> {
+        match self {
+            Value::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// As a key of a map, if it can be one.
+    pub(super) fn key(&self) -> Option<Key> {
+        match self {
+            Value::Bool(value) => Some(Key::Bool(*value)),
+            Value::Int(value) => Some(Key::Int(i128::from(*value))),
+            Value::Uint(value) => Some(Key::Int(i128::from(*value))),
+            Value::Double(value) if value.fract() == 0.0 => Some(Key::Int(*value as i128)),
+            Value::Text(text) => Some(Key::Text((**text).into())),
+            _ => None,
+        }
+    }
+
+    /// As JSON, where it has a form there.
+    pub fn to_json(&self) -> Option<Json> {
+        Some(match self {
+            Value::Null | Value::Optional(None) => Json::Null,
+            Value::Bool(value) => Json::Bool(*value),
+            Value::Int(value) => (*value).into(),
+            Value::Uint(value) => (*value).into(),
+            Value::Double(value) => headwater_json::Number::from_f64(*value)?.into(),
+            Value::Text(text) => Json::String((&**text).into()),
+            Value::Bytes(bytes) => STANDARD.encode(bytes).into(),
+            Value::List(List::Json(elements, _)) => Json::Array(elements.to_vec()),
+            Value::List(List::Made(elements)) => {
+                Json::Array(elements.iter().map(Value::to_json).collect::<Option<_>>()?)
+            }
+            Value::Map(Map::Json(members, _)) => Json::Object((*members).clone()),
+            Value::Map(Map::Made(entries)) => {
+                let entry = |(key, value): (&Key, &Value<'_>)| Some((key.text(), value.to_json()?));
+                Json::Object(entries.iter().map(entry).collect::<Option<_>>()?)
+            }
+            Value::Duration(span) => time::show_duration(*span).into(),
+            Value::Timestamp(time) => time::show_timestamp(*time).into(),
+            Value::Optional(Some(value)) => value.to_json()?,
+            Value::Type(_) | Value::Other(_) => return None,
+        })
+    }
+}
+
+fn read_number<'a>(number: &headwater_json::Number, shape: &Shape) -> Value<'a> {
+    let float = || number.as_f64().unwrap_or_default();
+    match (shape, number.as_i64()) {
+        (Shape::Double, _) => Value::Double(float()),
+        (_, Some(whole)) => Value::Int(whole),
+        (Shape::Int, None) if float().fract() == 0.0 => Value::Int(float() as i64),
+        (_, None) => Value::Double(float()),
+    }
+}
+
+fn read_text<'a>(text: &'a str, shape: &Shape) -> Value<'a> {
+    let read = match shape {
+        Shape::Date | Shape::Timestamp => time::parse_timestamp_or_date(text).map(Value::Timestamp),
+        Shape::Duration => time::parse_duration(text).map(Value::Duration),
+        Shape::Bytes(_) => STANDARD.decode(text).ok().map(|bytes| Value::Bytes(bytes.into())),
+        _ => None,
+    };
+    // What does not have its format was refused before any rule was asked.
+    read.unwrap_or(Value::Text(Text::Borrowed(text)))
+}
+
+impl Other {
+    fn type_name(&self) -> &'static str {
+        match self {
+            Other::Quantity(_) => "kubernetes.Quantity",
+            Other::Url(_) => "kubernetes.URL",
+            Other::Ip(_) => "net.IP",
+            Other::Cidr(..) => "net.CIDR",
+            Other::Semver(_) => "kubernetes.Semver",
+            Other::Format(_) => "kubernetes.NamedFormat",
+            Other::Authorizer(_) => "kubernetes.authorization.Authorizer",
+            Other::Question(_, authorizer::Question::Group(_)) => {
+                "kubernetes.authorization.GroupCheck"
+            }
+            Other::Question(_, authorizer::Question::Path(_)) => {
+                "kubernetes.authorization.PathCheck"
+            }
+            Other::Question(_, authorizer::Question::Resource(_)) => {
+                "kubernetes.authorization.ResourceCheck"
+            }
+            Other::Decision(_) => "kubernetes.authorization.Decision",
+        }
+    }
+}
+
+impl Key {
+    /// As JSON writes it.
+    pub(super) fn text(&self) -> String {
+        match self {
+            Key::Bool(value) => value.to_string(),
+            Key::Int(value) => value.to_string(),
+            Key::Text(text) => text.to_string(),
+        }
+    }
+
+    pub(super) fn value<'a>(&self) -> Value<'a> {
+        match self {
+            Key::Bool(value) => Value::Bool(*value),
+            Key::Int(value) => match i64::try_from(*value) {
+                Ok(value) => Value::Int(value),
+                Err(_) => Value::Uint(u64::try_from(*value).unwrap_or(u64::MAX)),
+            },
+            Key::Text(text) => Value::Text(Text::Shared(Arc::clone(text))),
+        }
+    }
+}
+
+impl<'a> List<'a> {
+    pub(super) fn len(&self) -> usize {
+        match self {
+            List::Json(elements, _) => elements.len(),
+            List::Made(elements) => elements.len(),
+        }
+    }
+
+    pub(super) fn get(&self, at: usize) -> Option<Value<'a>> {
+        match self {
+            List::Json(elements, shape) => {
+                elements.get(at).map(|json| Value::read(json, shape.items().unwrap_or(&shape::DYN)))
+            }
+            List::Made(elements) => elements.get(at).cloned(),
+        }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = Value<'a>> + '_ {
+        (0..self.len()).filter_map(|at| self.get(at))
+    }
+
+    /// The shape of its elements, where a schema says.
+    pub(super) fn items(&self) -> Option<&'a Shape> {
+        match self {
+            List::Json(_, shape) => shape.items(),
+            List::Made(_) => None,
+        }
+    }
+
+    pub(super) fn same(&self) -> &'a shape::Same {
+        match self {
+            List::Json(_, Shape::List(list)) => &list.same,
+            _ => &shape::Same::Atomic,
+        }
+    }
+}
+
+impl<'a> Map<'a> {
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Map::Json(members, _) => members.len(),
+            Map::Made(entries) => entries.len(),
+        }
+    }
+
+    /// What `map.name` is.
+    pub(super) fn field(&self, name: &str) -> Option<Value<'a>> {
+        match self {
+            Map::Json(members, shape @ Shape::Object(_)) => {
+                let field = shape.named(name)?;
+                // A field that is null is not there; a value of a map is.
+                let found = members.get(&field.key).filter(|json| !json.is_null());
+                found.map(|json| Value::read(json, &field.shape))
+            }
+            Map::Json(members, Shape::Map(map)) => {
+                members.get(name).map(|json| Value::read(json, &map.values))
+            }
+            Map::Json(members, _) => {
+                let found = members.get(name);
+                let found = found.or_else(|| members.get(&unescape(name)?));
+                found.map(Value::json)
+            }
+            Map::Made(entries) => entries.get(&Key::Text(name.into())).cloned(),
+        }
+    }
+
+    /// What `map[key]` is.
+    pub(super) fn get(&self, key: &Value<'_>) -> Option<Value<'a>> {
+        match (self, key) {
+            (Map::Json(members, shape), Value::Text(key)) => {
+                let json = members.get(key)?;
+                Some(Value::read(json, shape.field(key).unwrap_or(&shape::DYN)))
+            }
+            (Map::Json(..), _) => None,
+            (Map::Made(entries), key) => entries.get(&key.key()?).cloned(),
+        }
+    }
+
+    /// The keys, in order.
+    pub(super) fn keys(&self) -> Vec<Value<'a>> {
+        match self {
+            Map::Json(members, _) => {
+                members.keys().map(|key| Value::Text(Text::Borrowed(key))).collect()
+            }
+            Map::Made(entries) => entries.keys().map(Key::value).collect(),
+        }
+    }
+}
+
+/// Which of two numbers is larger, whatever their types. `None` for what is no number.
+pub(super) fn compare_numbers(a: &Value<'_>, b: &Value<'_>) -> Option<Ordering> {
+    let whole = |value: &Value<'_>| match value {
+        Value::Int(value) => Some(i128::from(*value)),
+        Value::Uint(value) => Some(i128::from(*value)),
+        _ => None,
+    };
+    let float = |value: &Value<'_>| match value {
+        Value::Int(value) => Some(*value as f64),
+        Value::Uint(value) => Some(*value as f64),
+        Value::Double(value) => Some(*value),
+        _ => None,
+    };
+    match (whole(a), whole(b)) {
+        (Some(a), Some(b)) => Some(a.cmp(&b)),
+        _ => float(a)?.partial_cmp(&float(b)?),
+    }
+}

@@ -1,0 +1,165 @@
+//! The key of a member.
+//!
+//! Promise: keys are ordered as their bytes are. How a key begins is kept beside it as a number, so
+//! that searches and walks compare numbers; most keys of one object differ in how they begin.
+
+use std::borrow::Borrow;
+use std::cmp::Ordering;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::ops::Deref;
+
+use super::Text;
+use crate::wide;
+
+/// The key of a member.
+#[derive(Clone)]
+pub struct Key {
+    begin: u64,
+    text: Text,
+}
+
+impl Key {
+    /// A key of its own.
+    pub fn new(text: &str) -> Key {
+        Key { begin: wide::begin(text), text: text.into() }
+    }
+
+    /// Its first eight bytes, as a number.
+    pub fn begin(&self) -> u64 {
+        self.begin
+    }
+
+    /// Its order to a text, of which it is known how it begins.
+    pub fn order(&self, begin: u64, text: &str) -> Ordering {
+        self.begin.cmp(&begin).then_with(|| match self.text.len().max(text.len()) {
+            // All of both is in the numbers, but for zeros at the end.
+            ..=8 => self.text.len().cmp(&text.len()),
+            _ => self.text.as_str().cmp(text),
+        })
+    }
+
+    /// The text, by itself.
+    pub fn into_text(self) -> Text {
+        self.text
+    }
+}
+
+/// A key that is looked for again and again: how it begins is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Name {
+    begin: u64,
+    text: &'static str,
+}
+
+impl Name {
+    pub fn new(text: &'static str) -> Name {
+        Name { begin: wide::begin(text), text }
+    }
+
+    pub fn begin(self) -> u64 {
+        self.begin
+    }
+
+    pub fn as_str(self) -> &'static str {
+        self.text
+    }
+}
+
+impl Deref for Key {
+    type Target = Text;
+
+    fn deref(&self) -> &Text {
+        &self.text
+    }
+}
+
+impl AsRef<str> for Key {
+    fn as_ref(&self) -> &str {
+        &self.text
+    }
+}
+
+impl Borrow<str> for Key {
+    fn borrow(&self) -> &str {
+        &self.text
+    }
+}
+
+impl<T: Into<Text>> From<T> for Key {
+    fn from(text: T) -> Key {
+        let text = text.into();
+        Key { begin: wide::begin(&text), text }
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Key) -> bool {
+        self.order(other.begin, &other.text).is_eq()
+    }
+}
+
+impl Eq for Key {}
+
+impl PartialEq<str> for Key {
+    fn eq(&self, other: &str) -> bool {
+        self.text == other
+    }
+}
+
+impl PartialEq<&str> for Key {
+    fn eq(&self, other: &&str) -> bool {
+        self.text == *other
+    }
+}
+
+impl Ord for Key {
+    fn cmp(&self, other: &Key) -> Ordering {
+        self.order(other.begin, &other.text)
+    }
+}
+
+impl PartialOrd for Key {
+    fn partial_cmp(&self, other: &Key) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.text.hash(state);
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.text.fmt(f)
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.text.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn keys_are_ordered_as_texts_are(
+            one in "[ab\u{0}é]{0,20}", other in "[ab\u{0}é]{0,20}", more in "[a-c]{0,20}",
+        ) {
+            for other in [&other, &one, &format!("{one}{more}")] {
+                let (key, other_key) = (Key::from(&one), Key::from(other));
+                prop_assert_eq!(key.cmp(&other_key), one.cmp(other));
+                prop_assert_eq!(key.order(wide::begin(other), other), one.cmp(other));
+                prop_assert_eq!(key == other_key, one == *other);
+            }
+        }
+    }
+}

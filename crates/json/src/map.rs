@@ -1,0 +1,598 @@
+//! The members of an object, sorted by key.
+//!
+//! Promise: each key once, and walks are in the order of the keys' bytes, so that equal objects
+//! print as equal bytes. Nearly all objects of an API are small: a sorted list finds a member as
+//! fast as a tree of nodes does, and is one allocation instead of one for each node. Large ones are
+//! a tree of nodes, so that no sequence of changes costs the square of their size. Those of a stored
+//! object may be text still ([`Kept`]); that is nobody's concern but theirs who made them so.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, btree_map};
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+use std::{fmt, slice, vec};
+
+use super::kept::Kept;
+use super::{Key, Name, Value};
+use crate::wide;
+
+/// The members of an object, sorted by key.
+#[derive(Clone)]
+pub struct Map(Form);
+
+#[derive(Clone)]
+enum Form {
+    /// At hand, and its own.
+    Own(Members),
+    /// Shared, until somebody changes them.
+    Kept(Arc<Kept>),
+}
+
+#[derive(Clone)]
+#[expect(clippy::box_collection, reason = "few maps have many members, and all are this wide")]
+pub(super) enum Members {
+    /// At most [`FEW_MAX`].
+    Few(Vec<Member>),
+    /// More than that, once.
+    Many(Box<BTreeMap<Key, Value>>),
+}
+
+type Member = (Key, Value);
+
+/// The most members that are one list.
+const FEW_MAX: usize = 256;
+
+/// Up to so many are looked through one by one.
+const SCANNED_MAX: usize = 24;
+
+impl Map {
+    /// No members.
+    pub const fn new() -> Map {
+        Map(Form::Own(Members::Few(Vec::new())))
+    }
+
+    /// No members yet, and room for some.
+    pub fn with_capacity(capacity: usize) -> Map {
+        Map::own(Members::Few(Vec::with_capacity(capacity.min(FEW_MAX))))
+    }
+
+    /// Members that are in order already, each once.
+    pub fn sorted(members: Vec<Member>) -> Map {
+        Map::own(match members.len() > FEW_MAX {
+            true => Members::Many(Box::new(members.into_iter().collect())),
+            false => Members::Few(members),
+        })
+    }
+
+    /// Members in any order. Of those with the same key the last one stays.
+    fn of(mut members: Vec<Member>) -> Map {
+        if members.len() > FEW_MAX {
+            return Map::own(Members::Many(Box::new(members.into_iter().collect())));
+        }
+        if !members.is_sorted_by(|one, other| one.0 < other.0) {
+            members.sort_by(|one, other| one.0.cmp(&other.0));
+            members.dedup_by(|later, kept| {
+                let is_same = later.0 == kept.0;
+                if is_same {
+                    std::mem::swap(&mut later.1, &mut kept.1);
+                }
+                is_same
+            });
+        }
+        Map::own(Members::Few(members))
+    }
+
+    fn own(members: Members) -> Map {
+        Map(Form::Own(members))
+    }
+
+    /// Members that are kept as text.
+    pub(super) fn of_kept(kept: Arc<Kept>) -> Map {
+        Map(Form::Kept(kept))
+    }
+
+    /// How they are kept, if they are.
+    pub(super) fn as_kept(&self) -> Option<&Arc<Kept>> {
+        match &self.0 {
+            Form::Own(_) => None,
+            Form::Kept(kept) => Some(kept),
+        }
+    }
+
+    #[inline(always)]
+    fn members(&self) -> &Members {
+        match &self.0 {
+            Form::Own(members) => members,
+            Form::Kept(kept) => kept.members(),
+        }
+    }
+
+    /// The members, to change them: from now on they are its own.
+    #[inline(always)]
+    fn members_mut(&mut self) -> &mut Members {
+        if let Form::Kept(_) = self.0 {
+            *self = Map::own(std::mem::take(self).into_members());
+        }
+        match &mut self.0 {
+            Form::Own(members) => members,
+            Form::Kept(_) => unreachable!("they were made its own above"),
+        }
+    }
+
+    pub(super) fn into_members(self) -> Members {
+        match self.0 {
+            Form::Own(members) => members,
+            Form::Kept(kept) => kept.take(),
+        }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.members().len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        match &self.0 {
+            Form::Own(members) => members.len() == 0,
+            Form::Kept(kept) => kept.text() == "{}",
+        }
+    }
+
+    /// The value of a key.
+    #[inline(always)]
+    pub fn get(&self, key: &str) -> Option<&Value> {
+        self.find(wide::begin(key), key)
+    }
+
+    /// The value of a name.
+    pub fn named(&self, name: Name) -> Option<&Value> {
+        self.find(name.begin(), name.as_str())
+    }
+
+    /// The value of a key, of which it is known how it begins.
+    fn find(&self, begin: u64, key: &str) -> Option<&Value> {
+        self.members().find(begin, key)
+    }
+
+    /// The value of a key, to change it.
+    #[inline(always)]
+    pub fn get_mut(&mut self, key: &str) -> Option<&mut Value> {
+        self.find_mut(wide::begin(key), key)
+    }
+
+    fn find_mut(&mut self, begin: u64, key: &str) -> Option<&mut Value> {
+        match self.members_mut() {
+            Members::Few(members) => position(members, begin, key).map(|at| &mut members[at].1),
+            Members::Many(members) => members.get_mut(key),
+        }
+    }
+
+    /// Whether there is such a key.
+    #[inline(always)]
+    pub fn contains_key(&self, key: &str) -> bool {
+        self.get(key).is_some()
+    }
+
+    /// Sets a member; answers the value it had.
+    pub fn insert(&mut self, key: Key, value: Value) -> Option<Value> {
+        let members = match self.members_mut() {
+            Members::Few(members) => members,
+            Members::Many(members) => return members.insert(key, value),
+        };
+        match place(members, &key) {
+            Ok(at) => Some(std::mem::replace(&mut members[at].1, value)),
+            Err(at) => {
+                self.put(at, key, value);
+                None
+            }
+        }
+    }
+
+    /// Puts a member where its key belongs.
+    fn put(&mut self, at: usize, key: Key, value: Value) -> &mut Value {
+        let members = self.members_mut();
+        if let Members::Few(few) = members
+            && few.len() == FEW_MAX
+        {
+            *members = Members::Many(Box::new(std::mem::take(few).into_iter().collect()));
+        }
+        match members {
+            Members::Few(members) => {
+                members.insert(at, (key, value));
+                &mut members[at].1
+            }
+            Members::Many(members) => members.entry(key).or_insert(value),
+        }
+    }
+
+    /// Removes a member; answers the value it had.
+    pub fn remove(&mut self, key: &str) -> Option<Value> {
+        match self.members_mut() {
+            Members::Few(members) => {
+                position(members, wide::begin(key), key).map(|at| members.remove(at).1)
+            }
+            Members::Many(members) => members.remove(key),
+        }
+    }
+
+    /// The place of a key, taken or not.
+    pub fn entry(&mut self, key: impl Into<Key>) -> Entry<'_> {
+        let key = key.into();
+        let place = match self.members() {
+            Members::Few(members) => place(members, &key),
+            Members::Many(members) if members.contains_key(&key) => Ok(0),
+            Members::Many(_) => Err(0),
+        };
+        let at = match place {
+            Ok(at) => at,
+            Err(at) => return Entry::Vacant(Vacant { map: self, at, key }),
+        };
+        Entry::Occupied(match self.members_mut() {
+            Members::Few(members) => &mut members[at].1,
+            Members::Many(members) => members.get_mut(&key).expect("it was found above"),
+        })
+    }
+
+    /// Keeps what is wanted.
+    pub fn retain(&mut self, mut wanted: impl FnMut(&Key, &mut Value) -> bool) {
+        match self.members_mut() {
+            Members::Few(members) => members.retain_mut(|(key, value)| wanted(key, value)),
+            Members::Many(members) => members.retain(wanted),
+        }
+    }
+
+    /// Moves all members of another here.
+    pub fn append(&mut self, other: &mut Map) {
+        self.extend(std::mem::take(other));
+    }
+
+    /// Removes everything.
+    pub fn clear(&mut self) {
+        *self = Map::new();
+    }
+
+    /// All members by key.
+    pub fn iter(&self) -> Iter<'_> {
+        match self.members() {
+            Members::Few(members) => Iter::Few(members.iter()),
+            Members::Many(members) => Iter::Many(members.iter()),
+        }
+    }
+
+    /// All members by key, to change their values.
+    pub fn iter_mut(&mut self) -> IterMut<'_> {
+        match self.members_mut() {
+            Members::Few(members) => IterMut::Few(members.iter_mut()),
+            Members::Many(members) => IterMut::Many(members.iter_mut()),
+        }
+    }
+
+    /// The keys.
+    pub fn keys(&self) -> impl Iterator<Item = &Key> + Clone {
+        self.iter().map(|(key, _)| key)
+    }
+
+    /// The values by key.
+    pub fn values(&self) -> impl Iterator<Item = &Value> + Clone {
+        self.iter().map(|(_, value)| value)
+    }
+
+    /// The values by key, to change them.
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut Value> {
+        self.iter_mut().map(|(_, value)| value)
+    }
+}
+
+impl Members {
+    fn len(&self) -> usize {
+        match self {
+            Members::Few(members) => members.len(),
+            Members::Many(members) => members.len(),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn find(&self, begin: u64, key: &str) -> Option<&Value> {
+        match self {
+            Members::Few(members) => position(members, begin, key).map(|at| &members[at].1),
+            Members::Many(members) => members.get(key),
+        }
+    }
+}
+
+/// Where a key is.
+#[inline(always)]
+fn position(members: &[Member], begin: u64, key: &str) -> Option<usize> {
+    if members.len() > SCANNED_MAX {
+        return members.binary_search_by(|(other, _)| other.order(begin, key)).ok();
+    }
+    for (at, (other, _)) in members.iter().enumerate() {
+        // Most keys that are asked for are not there.
+        if other.begin() >= begin {
+            match other.order(begin, key) {
+                Ordering::Less => {}
+                Ordering::Equal => return Some(at),
+                Ordering::Greater => return None,
+            }
+        }
+    }
+    None
+}
+
+/// Where a key is, or where it would be.
+fn place(members: &[Member], key: &Key) -> Result<usize, usize> {
+    match members.last() {
+        Some((last, _)) if last >= key => members.binary_search_by(|(other, _)| other.cmp(key)),
+        _ => Err(members.len()),
+    }
+}
+
+/// The place of a key.
+pub enum Entry<'a> {
+    /// There is a value.
+    Occupied(&'a mut Value),
+    /// There is none.
+    Vacant(Vacant<'a>),
+}
+
+/// A place that is not taken.
+pub struct Vacant<'a> {
+    map: &'a mut Map,
+    at: usize,
+    key: Key,
+}
+
+impl<'a> Entry<'a> {
+    /// The value, which is this one if there was none.
+    pub fn or_insert(self, value: Value) -> &'a mut Value {
+        self.or_insert_with(|| value)
+    }
+
+    /// The value, which is made if there was none.
+    pub fn or_insert_with(self, make: impl FnOnce() -> Value) -> &'a mut Value {
+        match self {
+            Entry::Occupied(value) => value,
+            Entry::Vacant(Vacant { map, at, key }) => map.put(at, key, make()),
+        }
+    }
+
+    /// Changes the value if there is one.
+    pub fn and_modify(mut self, change: impl FnOnce(&mut Value)) -> Entry<'a> {
+        if let Entry::Occupied(value) = &mut self {
+            change(value);
+        }
+        self
+    }
+}
+
+/// Members by key.
+#[derive(Clone)]
+pub enum Iter<'a> {
+    /// Of a list.
+    Few(slice::Iter<'a, Member>),
+    /// Of a tree.
+    Many(btree_map::Iter<'a, Key, Value>),
+}
+
+impl<'a> Iterator for Iter<'a> {
+    type Item = (&'a Key, &'a Value);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self {
+            Iter::Few(members) => members.next().map(|(key, value)| (key, value)),
+            Iter::Many(members) => members.next(),
+        }
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        match self {
+            Iter::Few(members) => members.size_hint(),
+            Iter::Many(members) => members.size_hint(),
+        }
+    }
+}
+
+impl ExactSizeIterator for Iter<'_> {}
+
+/// Members by key, to change their values.
+pub enum IterMut<'a> {
+    /// Of a list.
+    Few(slice::IterMut<'a, Member>),
+    /// Of a tree.
+    Many(btree_map::IterMut<'a, Key, Value>),
+}
+
+impl<'a> Iterator for IterMut<'a> {
+    type Item = (&'a Key, &'a mut Value);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self {
+            IterMut::Few(members) => members.next().map(|(key, value)| (&*key, value)),
+            IterMut::Many(members) => members.next(),
+        }
+    }
+}
+
+/// Members by key, by themselves.
+pub enum IntoIter {
+    /// Of a list.
+    Few(vec::IntoIter<Member>),
+    /// Of a tree.
+    Many(btree_map::IntoIter<Key, Value>),
+}
+
+impl Iterator for IntoIter {
+    type Item = (Key, Value);
+
+    fn next(&mut self) -> Option<Member> {
+        match self {
+            IntoIter::Few(members) => members.next(),
+            IntoIter::Many(members) => members.next(),
+        }
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        match self {
+            IntoIter::Few(members) => members.size_hint(),
+            IntoIter::Many(members) => members.size_hint(),
+        }
+    }
+}
+
+impl<'a> IntoIterator for &'a Map {
+    type Item = (&'a Key, &'a Value);
+    type IntoIter = Iter<'a>;
+
+    fn into_iter(self) -> Iter<'a> {
+        self.iter()
+    }
+}
+
+impl<'a> IntoIterator for &'a mut Map {
+    type Item = (&'a Key, &'a mut Value);
+    type IntoIter = IterMut<'a>;
+
+    fn into_iter(self) -> IterMut<'a> {
+        self.iter_mut()
+    }
+}
+
+impl IntoIterator for Map {
+    type Item = (Key, Value);
+    type IntoIter = IntoIter;
+
+    fn into_iter(self) -> IntoIter {
+        match self.into_members() {
+            Members::Few(members) => IntoIter::Few(members.into_iter()),
+            Members::Many(members) => IntoIter::Many(members.into_iter()),
+        }
+    }
+}
+
+impl<K: Into<Key>, V: Into<Value>> FromIterator<(K, V)> for Map {
+    fn from_iter<I: IntoIterator<Item = (K, V)>>(members: I) -> Map {
+        Map::of(members.into_iter().map(|(key, value)| (key.into(), value.into())).collect())
+    }
+}
+
+impl<K: Into<Key>, V: Into<Value>, const N: usize> From<[(K, V); N]> for Map {
+    fn from(members: [(K, V); N]) -> Map {
+        members.into_iter().collect()
+    }
+}
+
+impl<K: Into<Key>, V: Into<Value>> Extend<(K, V)> for Map {
+    fn extend<I: IntoIterator<Item = (K, V)>>(&mut self, more: I) {
+        for (key, value) in more {
+            self.insert(key.into(), value.into());
+        }
+    }
+}
+
+impl Default for Members {
+    fn default() -> Members {
+        Members::Few(Vec::new())
+    }
+}
+
+impl Default for Map {
+    fn default() -> Map {
+        Map::new()
+    }
+}
+
+impl PartialEq for Map {
+    fn eq(&self, other: &Map) -> bool {
+        let are_one = match (&self.0, &other.0) {
+            (Form::Kept(one), Form::Kept(other)) => {
+                Arc::ptr_eq(one, other) || one.text() == other.text()
+            }
+            // Below what is shared.
+            _ => std::ptr::eq(self, other),
+        };
+        if are_one {
+            return true;
+        }
+        match (self.members(), other.members()) {
+            (Members::Few(one), Members::Few(other)) => one == other,
+            _ => self.len() == other.len() && self.iter().eq(other),
+        }
+    }
+}
+
+impl Eq for Map {}
+
+impl Hash for Map {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.iter().for_each(|member| member.hash(state));
+    }
+}
+
+impl fmt::Debug for Map {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What can be done to a map, with a key and a value.
+    type Step = (u8, String, i32);
+
+    proptest! {
+        /// Whatever is done to it, small or large, it is the map that the standard library has.
+        #[test]
+        fn it_is_a_map(
+            start in 0..400_usize,
+            steps in proptest::collection::vec((0..6_u8, "[0-9]{1,3}", any::<i32>()), 0..60),
+        ) {
+            let members = (0..start).map(|number| ((number * 7 % 400).to_string(), number));
+            let mut map: Map = members.clone().collect();
+            let mut model: BTreeMap<String, Value> =
+                members.map(|(key, number)| (key, number.into())).collect();
+            for step in steps {
+                prop_assert_eq!(take(&mut map, &step), take_model(&mut model, &step));
+                prop_assert_eq!(map.get(&step.1), model.get(&step.1));
+            }
+            let found: Vec<(String, Value)> =
+                map.iter().map(|(key, value)| (key.to_string(), value.clone())).collect();
+            prop_assert_eq!(&found, &model.clone().into_iter().collect::<Vec<_>>());
+            prop_assert_eq!(&map, &model.into_iter().collect::<Map>());
+        }
+    }
+
+    fn take(map: &mut Map, (step, key, number): &Step) -> Option<Value> {
+        let value = Value::from(*number);
+        match step {
+            0 | 1 => return map.insert(key.into(), value),
+            2 => return map.remove(key),
+            3 => return Some(map.entry(key).or_insert(value).clone()),
+            4 => map.extend([(key.as_str(), value.clone()), ("b", value)]),
+            _ => map.retain(|other, _| other.len() != key.len()),
+        }
+        None
+    }
+
+    fn take_model(map: &mut BTreeMap<String, Value>, (step, key, number): &Step) -> Option<Value> {
+        let value = Value::from(*number);
+        match step {
+            0 | 1 => return map.insert(key.clone(), value),
+            2 => return map.remove(key),
+            3 => return Some(map.entry(key.clone()).or_insert(value).clone()),
+            4 => map.extend([(key.clone(), value.clone()), ("b".to_owned(), value)]),
+            _ => map.retain(|other, _| other.len() != key.len()),
+        }
+        None
+    }
+
+    #[test]
+    fn of_members_with_the_same_key_the_last_stays() {
+        let map: Map = [("b", 1), ("a", 2), ("b", 3), ("a", 4), ("b", 5)].into();
+        assert_eq!(map, [("a", 4), ("b", 5)].into());
+    }
+}

@@ -1,0 +1,325 @@
+//! JSON as Kubernetes prints it: what would mean something inside HTML is escaped (S1.33).
+//!
+//! River: trees → **json** → bytes that are stored and sent. Every write prints its object, so
+//! text goes out in runs: only the few bytes that need an escape are looked at one by one.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+use serde_json::ser::Formatter;
+
+use super::{Map, Value};
+use crate::wide;
+
+/// Compact JSON without `<`, `>`, `&` and the line ends of scripts.
+///
+/// ```
+/// let bytes = headwater_json::to_vec(&serde_json::json!({ "a": "<b>" }));
+/// assert_eq!(bytes, br#"{"a":"\u003cb\u003e"}"#);
+/// ```
+pub fn to_vec(value: &impl Serialize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut serializer = serde_json::Serializer::with_formatter(&mut bytes, Escaped);
+    value.serialize(&mut serializer).expect("what has text keys can be written to memory");
+    bytes
+}
+
+/// Writes a tree as JSON.
+pub fn push_value(out: &mut Vec<u8>, value: &Value) {
+    match value {
+        Value::Null => out.extend_from_slice(b"null"),
+        Value::Bool(true) => out.extend_from_slice(b"true"),
+        Value::Bool(false) => out.extend_from_slice(b"false"),
+        Value::Number(number) => match number.as_i64() {
+            Some(number) => out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes()),
+            // Writing to memory cannot fail.
+            None => _ = write!(out, "{number}"),
+        },
+        Value::String(text) => push_string(out, text),
+        Value::Array(items) => {
+            out.push(b'[');
+            for (index, item) in items.iter().enumerate() {
+                if index > 0 {
+                    out.push(b',');
+                }
+                push_value(out, item);
+            }
+            out.push(b']');
+        }
+        Value::Object(members) => push_object(out, members),
+    }
+}
+
+fn push_object(out: &mut Vec<u8>, members: &Map) {
+    if let Some(kept) = members.as_kept() {
+        return out.extend_from_slice(kept.text().as_bytes());
+    }
+    out.push(b'{');
+    for (index, (key, value)) in members.iter().enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        push_member(out, key, value);
+    }
+    out.push(b'}');
+}
+
+/// Writes a key, a colon and a tree.
+pub fn push_member(out: &mut Vec<u8>, key: &str, value: &Value) {
+    push_string(out, key);
+    out.push(b':');
+    push_value(out, value);
+}
+
+/// Writes text as a JSON string.
+pub fn push_string(out: &mut Vec<u8>, text: &str) {
+    if !push_short::<1>(out, text.as_bytes()) {
+        out.push(b'"');
+        push_long(out, text.as_bytes());
+        out.push(b'"');
+    }
+}
+
+/// Writes what stands between the quotes of a JSON string.
+pub fn push_text(out: &mut Vec<u8>, text: &str) {
+    if !push_short::<0>(out, text.as_bytes()) {
+        push_long(out, text.as_bytes());
+    }
+}
+
+/// Writes a text that is neither long nor in need of an escape, as most are, with so many quotes at
+/// either end. Whether it was one.
+#[inline(always)]
+fn push_short<const QUOTES: usize>(out: &mut Vec<u8>, bytes: &[u8]) -> bool {
+    match bytes.len() {
+        4..8 => push_halves::<4, 10, QUOTES>(out, bytes, |first, last| {
+            let (first, last) = (u32::from_ne_bytes(first), u32::from_ne_bytes(last));
+            let word = u64::from(first) << 32 | u64::from(last);
+            wide::are_plain([word, word])
+        }),
+        8..16 => push_halves::<8, 18, QUOTES>(out, bytes, |first, last| {
+            wide::are_plain([first, last].map(u64::from_ne_bytes))
+        }),
+        16..=32 => push_halves::<16, 34, QUOTES>(out, bytes, |first, last| {
+            wide::are_plain(bytemuck::cast(first)) && wide::are_plain(bytemuck::cast(last))
+        }),
+        _ => false,
+    }
+}
+
+/// Writes a text of `N` bytes up to twice as many by its first and its last `N`: such copies are a few
+/// instructions, where one of any length is a call.
+#[inline(always)]
+fn push_halves<const N: usize, const ROOM: usize, const QUOTES: usize>(
+    out: &mut Vec<u8>,
+    bytes: &[u8],
+    is_plain: impl FnOnce([u8; N], [u8; N]) -> bool,
+) -> bool {
+    let (Some(first), Some(last)) = (bytes.first_chunk(), bytes.last_chunk()) else { return false };
+    if !is_plain(*first, *last) {
+        return false;
+    }
+    let (start, len) = (out.len() + QUOTES, bytes.len());
+    out.extend_from_slice(&[b'"'; ROOM]);
+    let text = &mut out[start..][..len];
+    text[..N].copy_from_slice(first);
+    text[len - N..].copy_from_slice(last);
+    out.truncate(start + len + QUOTES);
+    true
+}
+
+/// Writes any text.
+fn push_long(out: &mut Vec<u8>, bytes: &[u8]) {
+    let mut rest = bytes;
+    while let Some(sixteen) = rest.first_chunk() {
+        // As if all of them were plain: what comes from the first on that is not is taken back.
+        let (start, plain) = (out.len(), wide::special_of(sixteen));
+        out.extend_from_slice(sixteen);
+        out.truncate(start + plain);
+        rest = &rest[plain..];
+        if plain < sixteen.len() {
+            rest = &rest[push_letter(out, rest)..];
+        }
+    }
+    while let [byte, after @ ..] = rest {
+        rest = match wide::is_special(*byte) {
+            true => &rest[push_letter(out, rest)..],
+            false => {
+                out.push(*byte);
+                after
+            }
+        };
+    }
+}
+
+/// Writes a letter that begins with a special byte; how many bytes it has.
+fn push_letter(out: &mut Vec<u8>, bytes: &[u8]) -> usize {
+    let length = match bytes {
+        [byte @ (b'"' | b'\\'), ..] => {
+            out.extend_from_slice(&[b'\\', *byte]);
+            return 1;
+        }
+        [0xE2, 0x80, 0xA8 | 0xA9, ..] => 3,
+        [0xE2, ..] => {
+            out.push(0xE2);
+            return 1;
+        }
+        _ => 1,
+    };
+    push_escape(out, &bytes[..length]);
+    length
+}
+
+fn push_escape(out: &mut Vec<u8>, letter: &[u8]) {
+    let code = match letter {
+        b"\n" => return out.extend_from_slice(b"\\n"),
+        b"\r" => return out.extend_from_slice(b"\\r"),
+        b"\t" => return out.extend_from_slice(b"\\t"),
+        b"\x08" => return out.extend_from_slice(b"\\b"),
+        b"\x0c" => return out.extend_from_slice(b"\\f"),
+        [0xE2, _, last] => 0x2000 + u32::from(last & 0x3F),
+        [byte, ..] => u32::from(*byte),
+        [] => return,
+    };
+    // Writing to memory cannot fail.
+    let _ = write!(out, "\\u{code:04x}");
+}
+
+/// Whether [`push_value`] would write these members as this text.
+pub(super) fn is_printed(members: &Map, text: &str) -> bool {
+    let mut printed = Printed(text.as_bytes());
+    printed.is_object(members) && printed.0.is_empty()
+}
+
+/// How many bytes a value takes at the beginning of a text that [`push_value`] wrote, if it is there.
+pub fn printed_at(text: &[u8], value: &Value) -> Option<usize> {
+    let mut printed = Printed(text);
+    printed.is_value(value).then(|| text.len() - printed.0.len())
+}
+
+/// What is left of a text while it is compared.
+struct Printed<'a>(&'a [u8]);
+
+impl Printed<'_> {
+    fn is_value(&mut self, value: &Value) -> bool {
+        match value {
+            Value::String(text) => self.is_string(text),
+            Value::Object(members) => self.is_object(members),
+            Value::Array(items) => self.is_array(items),
+            Value::Bool(true) => self.is(b"true"),
+            Value::Bool(false) => self.is(b"false"),
+            Value::Null => self.is(b"null"),
+            Value::Number(number) => match number.as_i64() {
+                Some(number) => self.is(itoa::Buffer::new().format(number).as_bytes()),
+                None => self.is(number.to_string().as_bytes()),
+            },
+        }
+    }
+
+    fn is_array(&mut self, items: &[Value]) -> bool {
+        let mut between = b'[';
+        let are_all = items
+            .iter()
+            .all(|item| self.is_byte(std::mem::replace(&mut between, b',')) && self.is_value(item));
+        are_all && (!items.is_empty() || self.is_byte(b'[')) && self.is_byte(b']')
+    }
+
+    fn is_object(&mut self, members: &Map) -> bool {
+        let mut between = b'{';
+        let are_all = members.iter().all(|(key, value)| {
+            self.is_byte(std::mem::replace(&mut between, b','))
+                && self.is_string(key)
+                && self.is_byte(b':')
+                && self.is_value(value)
+        });
+        are_all && (!members.is_empty() || self.is_byte(b'{')) && self.is_byte(b'}')
+    }
+
+    fn is_string(&mut self, text: &str) -> bool {
+        let [b'"', rest @ ..] = self.0 else { return false };
+        let end = wide::quote_or_control(rest);
+        match rest.get(end) {
+            // Nothing is escaped there, so it is what it says.
+            Some(b'"') if rest[..end] == *text.as_bytes() => {
+                self.0 = &rest[end + 1..];
+                true
+            }
+            Some(b'\\') => {
+                let mut printed = Vec::with_capacity(text.len() + 16);
+                push_string(&mut printed, text);
+                self.is(&printed)
+            }
+            _ => false,
+        }
+    }
+
+    /// Moves past what comes next, if it is this.
+    fn is(&mut self, expected: &[u8]) -> bool {
+        let rest = self.0.strip_prefix(expected);
+        self.0 = rest.unwrap_or(self.0);
+        rest.is_some()
+    }
+
+    fn is_byte(&mut self, expected: u8) -> bool {
+        match self.0 {
+            [first, rest @ ..] if *first == expected => {
+                self.0 = rest;
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Escapes what HTML would read.
+#[derive(Clone, Copy, Debug, Default)]
+struct Escaped;
+
+impl Formatter for Escaped {
+    fn write_string_fragment<W: ?Sized + Write>(
+        &mut self,
+        out: &mut W,
+        fragment: &str,
+    ) -> io::Result<()> {
+        let mut rest = fragment;
+        while let Some(at) = rest.find(['<', '>', '&', '\u{2028}', '\u{2029}']) {
+            let (before, from) = rest.split_at(at);
+            out.write_all(before.as_bytes())?;
+            let found = from.chars().next().expect("something was found there");
+            write!(out, "\\u{:04x}", u32::from(found))?;
+            rest = &from[found.len_utf8()..];
+        }
+        out.write_all(rest.as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::json;
+    use proptest::prelude::*;
+
+    #[test]
+    fn escapes_are_those_of_kubernetes_and_read_back() {
+        let value = json!({ "a<b": ["x & y", "\u{2028}\u{2029}", "\"\\\n", "é>"] });
+        let text = String::from_utf8(to_vec(&value)).unwrap();
+        let expected = r#"{"a\u003cb":["x \u0026 y","\u2028\u2029","\"\\\n","é\u003e"]}"#;
+        assert_eq!(text, expected);
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), value);
+    }
+
+    proptest! {
+        #[test]
+        fn trees_are_printed_as_everything_else_is(
+            text in any::<String>(),
+            plain in "[ -~\u{2020}-\u{2030}\u{0}-\u{20}]{0,40}",
+            whole in any::<i64>(),
+            float in any::<f64>().prop_filter("finite", |float| float.is_finite()),
+        ) {
+            let value = json!({ (text.clone()): [whole, float, null, true, text], "x": {"y": plain} });
+            let mut out = Vec::new();
+            push_value(&mut out, &value);
+            prop_assert_eq!(out, to_vec(&value));
+        }
+    }
+}

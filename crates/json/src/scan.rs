@@ -1,0 +1,375 @@
+//! A scanner over JSON bytes: finds spans without building a tree.
+//!
+//! River: store → **scan** → [`crate::Object`]. It only ever sees bytes that a full parser has
+//! written back (canonical: valid, no duplicate keys), so the first match of a key is the only one.
+//! Promise: it never panics and never recurses deeper than the paths it is asked for, whatever
+//! the bytes are; on bytes that are not JSON it answers [`Malformed`].
+
+use std::borrow::Cow;
+
+use memchr::memchr2;
+
+use crate::wide::{self, BLOCK, Block};
+
+/// The bytes are not the JSON that was expected; `at` is the offset where that was noticed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("malformed JSON at byte {at}")]
+pub struct Malformed {
+    /// Offset into the scanned bytes.
+    pub at: usize,
+}
+
+/// A range of the scanned bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Span {
+    /// Offset of the first byte.
+    pub start: u32,
+    /// Offset after the last byte.
+    pub end: u32,
+}
+
+impl Span {
+    /// The bytes of this span.
+    pub fn of<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
+        &bytes[self.start as usize..self.end as usize]
+    }
+
+    fn new(start: usize, end: usize) -> Span {
+        Span { start: start as u32, end: end as u32 }
+    }
+}
+
+/// How far the end of a string is looked for without setting up a search over wide words.
+const NEAR: usize = 64;
+
+/// The offset behind the quote that closes the string which `start` is inside of.
+#[inline(always)]
+fn string_end(bytes: &[u8], start: usize) -> Option<usize> {
+    let mut at = start;
+    loop {
+        let rest = bytes.get(at..)?;
+        at += match rest.first_chunk() {
+            Some(_) if at > start + NEAR => memchr2(b'"', b'\\', rest)?,
+            Some(word) => wide::quote_in(*word),
+            None => wide::quote(rest),
+        };
+        match bytes.get(at)? {
+            b'"' => return Some(at + 1),
+            b'\\' => at += 2,
+            _ => {}
+        }
+    }
+}
+
+/// The offset behind the bracket that closes the one at `at`.
+pub fn container_end(bytes: &[u8], at: usize) -> Option<usize> {
+    let mut at = at + 1;
+    if matches!(bytes.get(at)?, b'}' | b']') {
+        return Some(at + 1);
+    }
+    // All bits if a string is open; whether the first byte of the next block is escaped.
+    let (mut depth, mut open, mut carried) = (1, 0, false);
+    while at < bytes.len() {
+        let Block { mut quotes, backslashes, opening, closing } = Block::of(&bytes[at..]);
+        if backslashes != 0 || carried {
+            let escaped;
+            (escaped, carried) = wide::escaped(backslashes, carried);
+            quotes &= !escaped;
+        }
+        let outside = !(wide::between(quotes) ^ open);
+        let (opening, closing) = (opening & outside, closing & outside);
+        let closed = closing.count_ones();
+        if closed < depth {
+            depth = depth + opening.count_ones() - closed;
+        } else {
+            for bit in wide::bits(opening | closing) {
+                match opening >> bit & 1 {
+                    1 => depth += 1,
+                    _ if depth == 1 => return Some(at + bit as usize + 1),
+                    _ => depth -= 1,
+                }
+            }
+        }
+        // The last byte is outside, or a string goes on behind it.
+        open = if outside >> (BLOCK - 1) == 1 { 0 } else { !0 };
+        at += BLOCK;
+    }
+    None
+}
+/// A position in JSON text.
+#[derive(Clone, Copy, Debug)]
+pub struct Scanner<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Scanner<'a> {
+    /// Starts at the first byte.
+    pub fn new(bytes: &'a [u8]) -> Scanner<'a> {
+        Scanner { bytes, at: 0 }
+    }
+
+    /// Starts inside `bytes`, at the beginning of a value.
+    pub fn at(bytes: &'a [u8], at: u32) -> Scanner<'a> {
+        Scanner { bytes, at: at as usize }
+    }
+
+    /// What comes from here on.
+    pub fn rest(&self) -> &'a [u8] {
+        &self.bytes[self.at..]
+    }
+
+    /// Moves past a key and its colon, if it is this one and written without escapes and spaces.
+    pub fn skip_key(&mut self, key: &str) -> bool {
+        let rest =
+            self.rest().strip_prefix(b"\"").and_then(|rest| rest.strip_prefix(key.as_bytes()));
+        let is_it = rest.is_some_and(|rest| rest.starts_with(b"\":"));
+        self.at += if is_it { key.len() + 3 } else { 0 };
+        is_it
+    }
+
+    /// Moves past bytes that were looked at already.
+    pub fn skip(&mut self, count: usize) {
+        self.at += count;
+    }
+
+    /// Where the scanner stands.
+    pub fn offset(&self) -> usize {
+        self.at
+    }
+
+    fn fail<T>(&self) -> Result<T, Malformed> {
+        Err(Malformed { at: self.at })
+    }
+
+    /// The next byte that is not white space, without moving past it.
+    pub fn peek(&mut self) -> Option<u8> {
+        while let Some(&byte) = self.bytes.get(self.at) {
+            if !matches!(byte, b' ' | b'\n' | b'\r' | b'\t') {
+                return Some(byte);
+            }
+            self.at += 1;
+        }
+        None
+    }
+
+    pub fn expect(&mut self, wanted: u8) -> Result<(), Malformed> {
+        if self.peek() != Some(wanted) {
+            return self.fail();
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    /// Reads a string; the span is what is between the quotes, escapes untouched.
+    pub fn string(&mut self) -> Result<Span, Malformed> {
+        self.expect(b'"')?;
+        let start = self.at;
+        let Some(end) = string_end(self.bytes, start) else {
+            self.at = self.bytes.len();
+            return self.fail();
+        };
+        self.at = end;
+        Ok(Span::new(start, end - 1))
+    }
+
+    /// Skips one value of any kind and answers its span.
+    pub fn value(&mut self) -> Result<Span, Malformed> {
+        let first = self.peek();
+        let start = self.at;
+        match first {
+            Some(b'"') => {
+                self.string()?;
+            }
+            Some(b'{' | b'[') => self.container()?,
+            Some(b'-' | b'0'..=b'9' | b't' | b'f' | b'n') => self.literal(),
+            _ => return self.fail(),
+        }
+        Ok(Span::new(start, self.at))
+    }
+
+    fn literal(&mut self) {
+        while let Some(byte) = self.bytes.get(self.at) {
+            if matches!(byte, b',' | b'}' | b']' | b' ' | b'\n' | b'\r' | b'\t') {
+                break;
+            }
+            self.at += 1;
+        }
+    }
+
+    fn container(&mut self) -> Result<(), Malformed> {
+        match container_end(self.bytes, self.at) {
+            Some(end) => self.at = end,
+            None => {
+                self.at = self.bytes.len();
+                return self.fail();
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls `visit` for each member of the object that starts here. `visit` is given the key and
+    /// a scanner at its value; it must read exactly that value.
+    pub fn object<E: From<Malformed>>(
+        &mut self,
+        mut visit: impl FnMut(Span, &mut Scanner<'a>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.members(|at| {
+            let key = at.string()?;
+            at.expect(b':')?;
+            visit(key, at)
+        })
+    }
+
+    /// The same for those who read the key themselves.
+    pub fn members<E: From<Malformed>>(
+        &mut self,
+        mut visit: impl FnMut(&mut Scanner<'a>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.expect(b'{')?;
+        if self.peek() == Some(b'}') {
+            self.at += 1;
+            return Ok(());
+        }
+        loop {
+            self.peek();
+            visit(self)?;
+            match self.peek() {
+                Some(b',') => self.at += 1,
+                Some(b'}') => {
+                    self.at += 1;
+                    return Ok(());
+                }
+                _ => return Ok(self.fail()?),
+            }
+        }
+    }
+
+    /// Calls `visit` for each element of the array that starts here, with a scanner at it.
+    pub fn array<E: From<Malformed>>(
+        &mut self,
+        mut visit: impl FnMut(&mut Scanner<'a>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.expect(b'[')?;
+        if self.peek() == Some(b']') {
+            self.at += 1;
+            return Ok(());
+        }
+        loop {
+            self.peek();
+            visit(self)?;
+            match self.peek() {
+                Some(b',') => self.at += 1,
+                Some(b']') => {
+                    self.at += 1;
+                    return Ok(());
+                }
+                _ => return Ok(self.fail()?),
+            }
+        }
+    }
+
+    /// Whether the key at `span` is `name`. Keys written with escapes are unescaped first.
+    pub fn is(&self, span: Span, name: &str) -> bool {
+        let raw = span.of(self.bytes);
+        // Escapes take more room than what they stand for.
+        raw == name.as_bytes() || (raw.len() > name.len() && *self.name(span) == *name.as_bytes())
+    }
+
+    /// The key at `span`, unescaped where it is written with escapes. What it says need not be text.
+    pub fn name(&self, span: Span) -> Cow<'a, [u8]> {
+        let raw = span.of(self.bytes);
+        match wide::quote(raw) == raw.len() {
+            true => Cow::Borrowed(raw),
+            false => match unescape(raw) {
+                Some(text) => Cow::Owned(text.into_owned().into_bytes()),
+                None => Cow::Borrowed(raw),
+            },
+        }
+    }
+
+    /// The text of a string span.
+    pub fn text(&self, span: Span) -> Result<Cow<'a, str>, Malformed> {
+        unescape(span.of(self.bytes)).ok_or(Malformed { at: span.start as usize })
+    }
+}
+
+/// What stands between the quotes of a JSON string, unescaped; borrowed when nothing is escaped.
+pub fn unescape(raw: &[u8]) -> Option<Cow<'_, str>> {
+    let text = std::str::from_utf8(raw).ok()?;
+    if !raw.contains(&b'\\') {
+        return Some(Cow::Borrowed(text));
+    }
+    serde_json::from_str::<String>(&format!("\"{text}\"")).ok().map(Cow::Owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn keys(json: &str) -> Result<Vec<String>, Malformed> {
+        let mut scanner = Scanner::new(json.as_bytes());
+        let mut keys = Vec::new();
+        scanner.object(|key, at| {
+            keys.push(at.text(key)?.into_owned());
+            at.value().map(drop)
+        })?;
+        Ok(keys)
+    }
+
+    #[test]
+    fn members_are_visited_in_order_and_values_skipped() {
+        let json = r#"{"a":{"x":"}\""},"b":[1,[2]],"c\u0041":"]","d":-1.5e3,"e":null}"#;
+        assert_eq!(keys(json).unwrap(), ["a", "b", "cA", "d", "e"]);
+        assert_eq!(keys("{}").unwrap(), Vec::<String>::new());
+    }
+
+    /// The same as [`container_end`], a byte at a time.
+    fn slow_end(bytes: &[u8], start: usize) -> Option<usize> {
+        let (mut depth, mut at) = (0, start);
+        loop {
+            match bytes.get(at)? {
+                b'"' => {
+                    at = string_end(bytes, at + 1)?;
+                    continue;
+                }
+                b'{' | b'[' => depth += 1,
+                b'}' | b']' if depth == 1 => return Some(at + 1),
+                b'}' | b']' => depth -= 1,
+                // Not JSON, but it must end somewhere.
+                b'\\' if matches!(bytes.get(at + 1), Some(b'"' | b'\\')) => at += 1,
+                _ => {}
+            }
+            at += 1;
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_end_of_a_container_is_where_it_is(
+            text in prop::collection::vec(
+                prop_oneof![
+                    4 => prop::sample::select(b"{}[]\"\\".to_vec()),
+                    1 => prop::sample::select(vec![b'a', b'"']),
+                ],
+                0..300,
+            ),
+            filling in 0..80usize,
+        ) {
+            let mut bytes = vec![b'{'; 1];
+            bytes.extend(std::iter::repeat_n(b'x', filling));
+            bytes.extend(text);
+            prop_assert_eq!(container_end(&bytes, 0), slow_end(&bytes, 0));
+        }
+    }
+
+    #[test]
+    fn broken_text_is_an_error_and_never_a_panic() {
+        for bad in ["", "{", "[1]", "{\"a\"}", "{\"a\":}", "{\"a\":1", "{\"a\":\"x", "{\"a\":1 2}"]
+        {
+            assert!(keys(bad).is_err(), "{bad}");
+        }
+    }
+}

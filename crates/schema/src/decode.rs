@@ -1,0 +1,386 @@
+//! Request bodies become values of the right shape.
+//!
+//! River: HTTP body → **decode** → defaults and validation. Bytes are parsed once ([`json`],
+//! [`yaml`], protobuf), then the value is fitted to the type of its kind: unknown fields go,
+//! wrong types are refused, times and quantities get their one spelling, and what Kubernetes
+//! leaves out or always shows is left out or shown.
+//! Promise: no input panics, overflows the stack or takes more than linear time; what comes out
+//! holds every key once.
+
+use std::fmt;
+
+use headwater_json::{Lazy, Malformed, Map, Parsed, Value};
+
+use crate::protobuf::Envelope;
+use crate::types::Types;
+use crate::yaml;
+use headwater_api::kind::Kind;
+
+mod time;
+mod typed;
+
+/// A format of request bodies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// `application/json`.
+    Json,
+    /// `application/yaml`, read as YAML 1.1.
+    Yaml,
+    /// `application/vnd.kubernetes.protobuf`.
+    Protobuf,
+}
+
+/// The longest body whose problems are told in the order of its fields.
+const ORDERED_BYTES_MAX: usize = 64 * 1024;
+
+/// A decoded object.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decoded {
+    /// The object, with `apiVersion` and `kind`.
+    pub value: Value,
+    /// Paths of fields that its type does not have; they are not in `value`.
+    pub unknown: Vec<String>,
+    /// Paths of repeated keys; `value` has the last.
+    pub duplicates: Vec<String>,
+    /// Paths of all fields as they were written; empty if nobody has to know.
+    order: Vec<String>,
+}
+
+impl Decoded {
+    /// One text for each field that strict validation refuses and ordinary validation warns of, in
+    /// the order they were written.
+    pub fn problems(&self) -> impl Iterator<Item = String> {
+        // A repeated key is noticed when it comes again.
+        let at = |path: &String, nth: usize| {
+            let mut places = self.order.iter().enumerate().filter(|(_, written)| *written == path);
+            places.nth(nth).map_or(usize::MAX, |(place, _)| place)
+        };
+        let unknown = self.unknown.iter().map(|path| (at(path, 0), "unknown", path));
+        let duplicates = self.duplicates.iter().map(|path| (at(path, 1), "duplicate", path));
+        let mut problems: Vec<_> = unknown.chain(duplicates).collect();
+        problems.sort_by_key(|(place, _, _)| *place);
+        problems.into_iter().map(|(_, what, path)| format!("{what} field {path:?}"))
+    }
+
+    /// Remembers the order of fields, if there is something to put in order. Long documents are
+    /// not written by people, and their order is not worth a second look.
+    fn ordered(mut self, format: Format, body: &[u8]) -> Decoded {
+        let many = self.unknown.len() + self.duplicates.len() > 1;
+        if many && format == Format::Json && body.len() <= ORDERED_BYTES_MAX {
+            self.order = headwater_json::field_paths(body);
+        }
+        self
+    }
+
+    /// Why strict validation refuses it, if it does.
+    pub fn strict_error(&self, target: Target<'_>) -> Option<Error> {
+        let problems: Vec<String> = self.problems().collect();
+        if problems.is_empty() {
+            return None;
+        }
+        Some(target.unhandled(format!("strict decoding error: {}", problems.join(", "))))
+    }
+}
+
+/// What a body should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target<'a> {
+    /// API group; empty for the core group.
+    pub group: &'a str,
+    /// Version.
+    pub version: &'a str,
+    /// Kind.
+    pub kind: &'a str,
+}
+
+impl<'a> From<&'a Kind> for Target<'a> {
+    fn from(kind: &'a Kind) -> Target<'a> {
+        Target { group: &kind.group, version: &kind.version, kind: &kind.kind }
+    }
+}
+
+/// Why a body is not what it should be. (400)
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Not a document, or one that does not say what it is.
+    #[error("the object provided is unrecognized (must be of type {kind}): {why} ({summary})")]
+    Unrecognized {
+        /// What it should be.
+        kind: String,
+        /// What is wrong.
+        why: String,
+        /// How the body begins.
+        summary: String,
+    },
+    /// A document that does not fit the type.
+    #[error("{found} in version {version:?} cannot be handled as a {kind}: {why}")]
+    Unhandled {
+        /// The kind it says it is.
+        found: String,
+        /// The version it says it is.
+        version: String,
+        /// What it should be.
+        kind: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// A known version, but not that of the request.
+    #[error(
+        "the API version in the data ({found}) does not match the expected API version ({expected})"
+    )]
+    Version {
+        /// Of the body.
+        found: String,
+        /// Of the request.
+        expected: String,
+    },
+}
+
+impl Error {
+    /// What is wrong, without the frame around it: for patches, which have another frame.
+    pub fn why(&self) -> String {
+        match self {
+            Error::Unrecognized { why, .. } | Error::Unhandled { why, .. } => why.clone(),
+            Error::Version { .. } => self.to_string(),
+        }
+    }
+}
+
+/// Decodes an object of a built-in kind.
+pub fn object<'a>(
+    target: impl Into<Target<'a>>,
+    format: Format,
+    body: &[u8],
+) -> Result<Decoded, Error> {
+    let target = target.into();
+    if format == Format::Protobuf {
+        return protobuf(target, body, |found| found.api_version);
+    }
+    let Parsed { value, duplicates } = document(target, format, body)?;
+    let decoded = fit(target, value, |why| target.unrecognized(why, body))?;
+    Ok(Decoded { duplicates, ..decoded }.ordered(format, body))
+}
+
+/// Decodes an object of a custom kind: only `metadata` is fitted, the rest is for its own schema.
+/// Unlike built-in kinds it must say what it is.
+pub fn custom(kind: &Kind, format: Format, body: &[u8]) -> Result<Decoded, Error> {
+    let target = Target::from(kind);
+    let Parsed { mut value, duplicates } = document(target, format, body)?;
+    let object = value.as_object_mut().ok_or_else(|| {
+        let why = "couldn't get version/kind; json parse error: not an object".into();
+        target.unrecognized(why, body)
+    })?;
+    for (key, name) in [("kind", "Kind"), ("apiVersion", "apiVersion")] {
+        if object.get(key).and_then(Value::as_str).is_none_or(str::is_empty) {
+            let shown = String::from_utf8_lossy(body);
+            let why = format!("Object '{name}' is missing in '{}'", shown.trim_end());
+            return Err(target.unrecognized(why, body));
+        }
+    }
+    let unknown = typed::metadata(object).map_err(|why| target.unhandled(why))?;
+    Ok(Decoded { value, unknown, duplicates, order: Vec::new() })
+}
+
+/// Fits the result of a patch to a custom kind: only `metadata`, as [`custom`] does.
+pub fn recustom(kind: &Kind, mut value: Value) -> Result<Decoded, Error> {
+    let target = Target::from(kind);
+    let object = value.as_object_mut().ok_or_else(|| target.unhandled("not an object".into()))?;
+    let unknown = typed::metadata(object).map_err(|why| target.unhandled(why))?;
+    Ok(Decoded { value, unknown, duplicates: Vec::new(), order: Vec::new() })
+}
+
+/// Fits metadata that is inside another object; answers the paths of unknown fields, which begin
+/// with `metadata`.
+pub(crate) fn metadata(metadata: &mut Value) -> Result<Vec<String>, String> {
+    let mut object = Map::new();
+    object.insert("metadata".into(), metadata.take());
+    let fitted = typed::metadata(&mut object);
+    *metadata = object.remove("metadata").unwrap_or_default();
+    fitted
+}
+
+/// Fits a value, such as the result of a patch, to the type of a built-in kind.
+pub fn refit<'a>(target: impl Into<Target<'a>>, value: Value) -> Result<Decoded, Error> {
+    let target = target.into();
+    fit(target, value, |why| target.unhandled(why))
+}
+
+/// Decodes the body of a DELETE (S2.42): any version will do.
+pub fn delete_options(format: Format, body: &[u8]) -> Result<Decoded, Error> {
+    let target = Target { group: "meta.k8s.io", version: "v1", kind: "DeleteOptions" };
+    if format == Format::Protobuf {
+        return protobuf(target, body, |_| "");
+    }
+    let Parsed { mut value, duplicates } = document(target, format, body)?;
+    if let Some(object) = value.as_object_mut() {
+        object.remove("apiVersion");
+    }
+    let decoded = fit(target, value, |why| target.unrecognized(why, body))?;
+    Ok(Decoded { duplicates, ..decoded })
+}
+
+/// Parses a stored object. Its `managedFields` become a string, their text, as [`crate::managed`]
+/// reads them: they are about half of most objects. Members other than the metadata stay text
+/// until a caller reads them.
+pub fn stored(object: &[u8]) -> Result<Value, Malformed> {
+    headwater_json::parse_lazily(object, Lazy { parsed: "metadata", text: "managedFields" })
+}
+
+/// Parses a document of any type.
+pub fn parse(format: Format, body: &[u8]) -> Result<Parsed, Malformed> {
+    match format {
+        Format::Json => headwater_json::parse(body),
+        Format::Yaml => yaml::parse(body),
+        Format::Protobuf => Err(Malformed::new("protobuf needs a built-in type")),
+    }
+}
+
+fn document(target: Target<'_>, format: Format, body: &[u8]) -> Result<Parsed, Error> {
+    parse(format, body).map_err(|malformed| {
+        let why = match format {
+            Format::Yaml => format!("error converting YAML to JSON: {malformed}"),
+            _ => format!("couldn't get version/kind; json parse error: {malformed}"),
+        };
+        target.unrecognized(why, body)
+    })
+}
+
+/// Decodes a message; `version` says which version to hold it to, none if any will do.
+fn protobuf(
+    target: Target<'_>,
+    body: &[u8],
+    version: impl for<'a> Fn(&Envelope<'a>) -> &'a str,
+) -> Result<Decoded, Error> {
+    let message = crate::protobuf::envelope(body)
+        .map_err(|error| target.unrecognized(error.to_string(), body))?;
+    let found = Found { api_version: version(&message), kind: message.kind };
+    target.accepts(&found)?;
+    let value = crate::protobuf::object(target.group, target.version, target.kind, message.raw)
+        .map_err(|error| target.unhandled(error.to_string()))?;
+    fit(target, value, |why| target.unhandled(why))
+}
+
+/// Fits a parsed document; `unreadable` frames the error of one that does not say what it is.
+fn fit(
+    target: Target<'_>,
+    value: Value,
+    unreadable: impl Fn(String) -> Error,
+) -> Result<Decoded, Error> {
+    let mut object = match value {
+        Value::Object(object) => object,
+        // As in Kubernetes, `null` is an object with nothing in it.
+        Value::Null => Map::new(),
+        other => {
+            return Err(unreadable(format!(
+                "couldn't get version/kind; json parse error: json: cannot unmarshal {} into Go value of type {FIND_KIND}",
+                typed::json_type(&other)
+            )));
+        }
+    };
+    let found = Found {
+        api_version: text(&object, "apiVersion").map_err(&unreadable)?,
+        kind: text(&object, "kind").map_err(&unreadable)?,
+    };
+    target.accepts(&found)?;
+    let Some(of) = Types::builtin().find(target.group, target.version, target.kind) else {
+        return Err(target.unhandled(format!("no type for {:?}", target.kind)));
+    };
+    let unknown = typed::object(of, &mut object).map_err(|why| target.unhandled(why))?;
+    object.insert("apiVersion".into(), target.api_version().into());
+    object.insert("kind".into(), target.kind.into());
+    let (duplicates, order) = (Vec::new(), Vec::new());
+    Ok(Decoded { value: Value::Object(object), unknown, duplicates, order })
+}
+
+/// How Go prints the type with which Kubernetes looks for the kind.
+const FIND_KIND: &str = r#"struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }"#;
+
+fn text<'a>(object: &'a Map, key: &str) -> Result<&'a str, String> {
+    match object.get(key) {
+        None | Some(Value::Null) => Ok(""),
+        Some(Value::String(text)) => Ok(text),
+        Some(other) => Err(format!(
+            "couldn't get version/kind; json parse error: json: cannot unmarshal {} into Go struct field .{key} of type string",
+            typed::json_type(other)
+        )),
+    }
+}
+
+/// What a body says it is; empty where it says nothing.
+struct Found<'a> {
+    api_version: &'a str,
+    kind: &'a str,
+}
+
+impl Target<'_> {
+    fn api_version(&self) -> String {
+        match self.group {
+            "" => self.version.to_owned(),
+            group => format!("{group}/{}", self.version),
+        }
+    }
+
+    /// Refuses a body that says it is something else (S2.6).
+    fn accepts(&self, found: &Found<'_>) -> Result<(), Error> {
+        let expected = self.api_version();
+        let api_version = if found.api_version.is_empty() { &expected } else { found.api_version };
+        let kind = if found.kind.is_empty() { self.kind } else { found.kind };
+        if (api_version, kind) == (expected.as_str(), self.kind) {
+            return Ok(());
+        }
+        let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
+        if Types::builtin().find(group, version, kind).is_none() {
+            let why = format!(
+                "no kind {kind:?} is registered for version {api_version:?} in scheme \"pkg/api/legacyscheme/scheme.go:30\""
+            );
+            return Err(self.mistaken(version, kind, why));
+        }
+        if kind == self.kind {
+            let found = api_version.to_owned();
+            return Err(Error::Version { found, expected });
+        }
+        let package = if self.group.is_empty() { "core" } else { self.group };
+        let package = package.split('.').next().unwrap_or_default();
+        let why = format!(
+            "converting ({version}.{kind}) to ({package}.{}): unknown conversion",
+            self.kind
+        );
+        Err(self.mistaken(version, kind, why))
+    }
+
+    fn mistaken(&self, version: &str, found: &str, why: String) -> Error {
+        Error::Unhandled {
+            found: found.into(),
+            version: version.into(),
+            kind: self.kind.into(),
+            why,
+        }
+    }
+
+    fn unhandled(&self, why: String) -> Error {
+        self.mistaken(self.version, self.kind, why)
+    }
+
+    fn unrecognized(&self, why: String, body: &[u8]) -> Error {
+        Error::Unrecognized { kind: self.kind.into(), why, summary: Summary(body).to_string() }
+    }
+}
+
+/// How a body begins, for error messages.
+struct Summary<'a>(&'a [u8]);
+
+impl fmt::Display for Summary<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const BYTES_MAX: usize = 30;
+        let start = &self.0[..self.0.len().min(BYTES_MAX)];
+        match start.first() {
+            None => return f.write_str("<empty>"),
+            Some(b'{') => f.write_str(&String::from_utf8_lossy(start))?,
+            Some(_) => start.iter().try_for_each(|byte| write!(f, "{byte:02x}"))?,
+        }
+        if self.0.len() > BYTES_MAX { f.write_str(" ...") } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

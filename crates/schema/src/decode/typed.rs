@@ -1,0 +1,247 @@
+//! Fits a value to its type, in place.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use headwater_json::{Map, Text, Value};
+
+use super::time::{Precision, canonical};
+use crate::types::{Shape, Type, Types, Zero};
+use headwater_api::quantity::Quantity;
+use headwater_json::path::Path;
+
+/// Fits an object; answers the paths of fields that its type does not have.
+pub(super) fn object(of: &Type, object: &mut Map) -> Result<Vec<String>, String> {
+    let mut fit = Fit { types: Types::builtin(), unknown: Vec::new() };
+    fit.object(of, object, &Path::Root)?;
+    Ok(fit.unknown)
+}
+
+/// Fits only the metadata of an object.
+pub(super) fn metadata(object: &mut Map) -> Result<Vec<String>, String> {
+    let mut fit = Fit { types: Types::builtin(), unknown: Vec::new() };
+    let of = fit.types.named("meta/v1.ObjectMeta").expect("every object has metadata");
+    match object.entry("metadata").or_insert_with(|| Value::Object(Map::new())) {
+        Value::Object(metadata) => {
+            fit.object(of, metadata, &Path::Field(&Path::Root, "metadata"))?;
+        }
+        metadata @ Value::Null => *metadata = Value::Object(Map::new()),
+        other => {
+            return Err(format!(
+                "json: cannot unmarshal {} into Go struct field .metadata of type v1.ObjectMeta",
+                json_type(other)
+            ));
+        }
+    }
+    Ok(fit.unknown)
+}
+
+/// What Go calls the type of a JSON value.
+pub(super) fn json_type(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+struct Fit<'t> {
+    types: &'t Types,
+    unknown: Vec<String>,
+}
+
+/// Where a value stands: its path, and the type whose field it is or is below.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    path: &'a Path<'a>,
+    within: &'a Type,
+}
+
+impl Fit<'_> {
+    fn object(&mut self, of: &Type, object: &mut Map, path: &Path<'_>) -> Result<(), String> {
+        // Keys and fields are both sorted: one walk over both finds every pair.
+        let mut at = 0;
+        let mut removed = false;
+        for (key, value) in object.iter_mut() {
+            let here = Path::Field(path, key);
+            match of.next_field(&mut at, key) {
+                None => {
+                    self.unknown.push(here.to_string());
+                    *value = Value::Null;
+                }
+                Some(_) if value.is_null() => {}
+                // It was fitted when it was stored.
+                Some(_) if matches!(path, Path::Root) && is_kept_as(value, key) => {}
+                Some(field) => {
+                    self.value(&field.shape, value, Place { path: &here, within: of })?;
+                    if field.zero == Zero::Dropped && is_empty(value) {
+                        *value = Value::Null;
+                    }
+                }
+            }
+            removed |= value.is_null();
+        }
+        if removed {
+            object.retain(|_, value| !value.is_null());
+        }
+        for field in of.always() {
+            if !object.contains_key(field.name) {
+                object.insert(field.name.into(), self.types.absent(field));
+            }
+        }
+        Ok(())
+    }
+
+    fn value(&mut self, shape: &Shape, value: &mut Value, at: Place<'_>) -> Result<(), String> {
+        match (shape, &mut *value) {
+            (Shape::Any, _)
+            | (Shape::Text | Shape::IntOrString, Value::String(_))
+            | (Shape::Bool | Shape::SchemaOrBool(_), Value::Bool(_))
+            | (Shape::Float, Value::Number(_)) => Ok(()),
+            (Shape::Int32, Value::Number(_)) => check_integer(value, i32::BITS, at),
+            (Shape::Int64, Value::Number(_)) => check_integer(value, i64::BITS, at),
+            (Shape::IntOrString, Value::Number(number)) => match number.as_i64() {
+                Some(small) if i32::try_from(small).is_ok() => Ok(()),
+                _ => Err(format!(
+                    "json: cannot unmarshal number {number} into Go value of type int32"
+                )),
+            },
+            (Shape::Bytes, Value::String(text)) => check_base64(text),
+            (Shape::Time, Value::String(text)) => check_time(text, Precision::Seconds),
+            (Shape::MicroTime, Value::String(text)) => check_time(text, Precision::Micros),
+            (Shape::Time | Shape::MicroTime, other) => Err(format!(
+                "json: cannot unmarshal {} into Go value of type string",
+                json_type(other)
+            )),
+            (Shape::Quantity, Value::String(_) | Value::Number(_)) => check_quantity(value),
+            (
+                Shape::Struct(id)
+                | Shape::SchemaOrList(id)
+                | Shape::SchemaOrBool(id)
+                | Shape::SchemaOrTexts(id),
+                Value::Object(object),
+            ) => self.object(self.types.get(*id), object, at.path),
+            (Shape::List(inner) | Shape::Wrapped(inner), Value::Array(items)) => {
+                self.items(inner, items, at)
+            }
+            (Shape::SchemaOrList(id), Value::Array(items)) => {
+                self.items(&Shape::Struct(*id), items, at)
+            }
+            (Shape::SchemaOrTexts(_), Value::Array(items)) => self.items(&Shape::Text, items, at),
+            (Shape::Map(inner), Value::Object(object)) => {
+                for (key, value) in object.iter_mut() {
+                    let path = Path::Key(at.path, key);
+                    self.element(inner, value, Place { path: &path, ..at })?;
+                }
+                Ok(())
+            }
+            (shape, other) => Err(at.wrong(json_type(other), &self.go_type(shape))),
+        }
+    }
+
+    fn items(&mut self, shape: &Shape, items: &mut [Value], at: Place<'_>) -> Result<(), String> {
+        for (index, value) in items.iter_mut().enumerate() {
+            let path = Path::Index(at.path, index);
+            self.element(shape, value, Place { path: &path, ..at })?;
+        }
+        Ok(())
+    }
+
+    /// An element of a list or map; as in Go, `null` is the empty one.
+    fn element(&mut self, shape: &Shape, value: &mut Value, at: Place<'_>) -> Result<(), String> {
+        if value.is_null() {
+            *value = self.types.empty(shape);
+            return Ok(());
+        }
+        self.value(shape, value, at)
+    }
+
+    /// How Go prints the type.
+    fn go_type(&self, shape: &Shape) -> String {
+        match shape {
+            Shape::Text => "string".into(),
+            Shape::Int32 => "int32".into(),
+            Shape::Int64 => "int64".into(),
+            Shape::Float => "float64".into(),
+            Shape::Bool => "bool".into(),
+            Shape::Bytes => "[]uint8".into(),
+            Shape::Time => "v1.Time".into(),
+            Shape::MicroTime => "v1.MicroTime".into(),
+            Shape::Quantity => "resource.Quantity".into(),
+            Shape::IntOrString => "intstr.IntOrString".into(),
+            Shape::Any => "runtime.RawExtension".into(),
+            Shape::Struct(id) => self.types.get(*id).version_name().into(),
+            Shape::List(inner) | Shape::Wrapped(inner) => format!("[]{}", self.go_type(inner)),
+            Shape::Map(inner) => format!("map[string]{}", self.go_type(inner)),
+            Shape::SchemaOrList(_) => "v1.JSONSchemaPropsOrArray".into(),
+            Shape::SchemaOrBool(_) => "v1.JSONSchemaPropsOrBool".into(),
+            Shape::SchemaOrTexts(_) => "v1.JSONSchemaPropsOrStringArray".into(),
+        }
+    }
+}
+
+impl Place<'_> {
+    fn wrong(&self, found: &str, expected: &str) -> String {
+        format!(
+            "json: cannot unmarshal {found} into Go struct field {}.{} of type {expected}",
+            self.within.short_name(),
+            self.path.fields()
+        )
+    }
+}
+
+fn is_kept_as(value: &Value, member: &str) -> bool {
+    value.as_object().is_some_and(|members| members.is_kept_as(member))
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(truth) => !truth,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(object) => object.is_empty(),
+    }
+}
+
+fn check_integer(value: &Value, bits: u32, at: Place<'_>) -> Result<(), String> {
+    let fits =
+        value.as_i64().is_some_and(|number| bits == i64::BITS || i32::try_from(number).is_ok());
+    if fits { Ok(()) } else { Err(at.wrong(&format!("number {value}"), &format!("int{bits}"))) }
+}
+
+/// Base64 as Go reads it: line breaks are allowed, but not kept.
+fn check_base64(text: &mut Text) -> Result<(), String> {
+    if text.contains(['\r', '\n']) {
+        text.retain(|letter| !matches!(letter, '\r' | '\n'));
+    }
+    match STANDARD.decode(&*text) {
+        Ok(_) => Ok(()),
+        Err(
+            base64::DecodeError::InvalidByte(at, _) | base64::DecodeError::InvalidLastSymbol(at, _),
+        ) => Err(format!("illegal base64 data at input byte {at}")),
+        Err(_) => Err(format!("illegal base64 data at input byte {}", text.len() / 4 * 4)),
+    }
+}
+
+fn check_time(text: &mut Text, precision: Precision) -> Result<(), String> {
+    if let Some(other) = canonical(text, precision)? {
+        *text = other.into();
+    }
+    Ok(())
+}
+
+fn check_quantity(value: &mut Value) -> Result<(), String> {
+    let parsed = match &*value {
+        Value::String(text) => Quantity::parse(text.trim()),
+        other => Quantity::parse(&other.to_string()),
+    };
+    let canonical = parsed.map_err(|error| error.to_string())?.to_string();
+    if value.as_str() != Some(&canonical) {
+        *value = canonical.into();
+    }
+    Ok(())
+}

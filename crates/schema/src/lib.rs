@@ -1,0 +1,21 @@
+//! How a Kubernetes object may look and how it changes.
+//!
+//! River: HTTP body → [`decode`] → [`defaults`], [`validate`], [`managed`] → stored bytes.
+//!
+//! The types of built-in kinds are a table ([`types`]); custom kinds bring their own schema
+//! ([`structural`]). No I/O and no async.
+
+pub mod types;
+pub mod yaml;
+pub mod protobuf;
+pub mod decode;
+mod convert;
+pub mod shape;
+pub mod structural;
+pub mod defaults;
+pub mod validate;
+pub mod warnings;
+pub mod patch;
+pub mod managed;
+
+pub use convert::convert;

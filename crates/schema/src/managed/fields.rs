@@ -1,0 +1,338 @@
+//! Sets of fields: what `fieldsV1` says, as sorted lists that borrow their text.
+//!
+//! On the wire a set is an object of nodes, and a node is an object too: its members are what is
+//! below it, and `.` says that the node itself belongs to the set. A node with nothing below it
+//! needs no `.`. Here a set is a list of steps in the order of the wire, so that reading, comparing
+//! and writing one are single passes; names come from the object or from the stored text and are
+//! rarely copied. Every write reads and writes all sets of its object, so this must be cheap.
+
+use std::borrow::Cow;
+use std::cmp::Ordering;
+
+use headwater_json::Value;
+
+use super::structure::Structure;
+use headwater_api::query::quote;
+use headwater_json::push_text;
+
+/// A set of fields, or what is below a node of one: sorted, each step once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Fields<'a>(pub(super) Vec<(Step<'a>, Node<'a>)>);
+
+/// A place. Invariant: it belongs to the set, or something below it does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Node<'a> {
+    /// Whether the place itself belongs to the set.
+    pub(super) member: bool,
+    pub(super) below: Fields<'a>,
+}
+
+impl<'a> Node<'a> {
+    pub(super) fn leaf() -> Node<'a> {
+        Node { member: true, below: Fields::default() }
+    }
+
+    /// A node with what is below it; none if it says nothing.
+    pub(super) fn some(self) -> Option<Node<'a>> {
+        (self.member || !self.below.is_empty()).then_some(self)
+    }
+}
+
+/// How a place is reached from the one above it. The order is that of the wire.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Step<'a> {
+    by: By,
+    text: Cow<'a, str>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum By {
+    /// `f:`, the name of a member.
+    Field,
+    /// `i:`, a position in a list.
+    Index,
+    /// `k:`, the keys of an element.
+    Keys,
+    /// `v:`, the value of an element.
+    Value,
+}
+
+impl By {
+    fn prefix(self) -> &'static str {
+        match self {
+            By::Field => "f:",
+            By::Index => "i:",
+            By::Keys => "k:",
+            By::Value => "v:",
+        }
+    }
+}
+
+impl<'a> Step<'a> {
+    /// A member of an object.
+    pub(super) fn field(name: &'a str) -> Step<'a> {
+        Step { by: By::Field, text: Cow::Borrowed(name) }
+    }
+
+    /// An element of a list, by its keys as JSON.
+    pub(super) fn keys(text: String) -> Step<'a> {
+        Step { by: By::Keys, text: Cow::Owned(text) }
+    }
+
+    /// An element of a list, by its value as JSON.
+    pub(super) fn value(text: String) -> Step<'a> {
+        Step { by: By::Value, text: Cow::Owned(text) }
+    }
+
+    /// The name of a member.
+    fn name(&self) -> Option<&str> {
+        (self.by == By::Field).then_some(&*self.text)
+    }
+
+    /// From the wire: none if it is no step, `Some(None)` if it is of a kind we do not know.
+    pub(super) fn read(key: Cow<'a, str>) -> Option<Option<Step<'a>>> {
+        let by = match key.split_at_checked(2)?.0 {
+            "f:" => By::Field,
+            "i:" => By::Index,
+            "k:" => By::Keys,
+            "v:" => By::Value,
+            other if other.ends_with(':') => return Some(None),
+            _ => return None,
+        };
+        let text = match key {
+            Cow::Borrowed(key) => Cow::Borrowed(&key[2..]),
+            Cow::Owned(mut key) => Cow::Owned(key.split_off(2)),
+        };
+        Some(Some(Step { by, text }))
+    }
+
+    /// The same in the one spelling of its JSON.
+    fn settled(self) -> Option<Step<'a>> {
+        if matches!(self.by, By::Field | By::Index) {
+            return Some(self);
+        }
+        let value: Value = serde_json::from_str(&self.text).ok()?;
+        if self.by == By::Keys && !value.is_object() {
+            return None;
+        }
+        Some(Step { by: self.by, text: Cow::Owned(value.to_string()) })
+    }
+}
+
+/// One step of a path, for people.
+impl std::fmt::Display for Step<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let shown = |value: &Value| match value {
+            Value::String(text) => quote(text),
+            other => other.to_string(),
+        };
+        let text = &*self.text;
+        match self.by {
+            By::Field => write!(f, ".{text}"),
+            By::Index => write!(f, "[{text}]"),
+            By::Value => match serde_json::from_str(text) {
+                Ok(value) => write!(f, "[={}]", shown(&value)),
+                Err(_) => write!(f, "[={text}]"),
+            },
+            By::Keys => {
+                let keys: headwater_json::Map = serde_json::from_str(text).unwrap_or_default();
+                let keys: Vec<String> =
+                    keys.iter().map(|(name, value)| format!("{name}={}", shown(value))).collect();
+                write!(f, "[{}]", keys.join(","))
+            }
+        }
+    }
+}
+
+impl<'a> Fields<'a> {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// An empty set with room for some steps.
+    pub(super) fn with_capacity(steps: usize) -> Fields<'a> {
+        Fields(Vec::with_capacity(steps))
+    }
+
+    /// Adds a step that comes after all that are there.
+    pub(super) fn push(&mut self, step: Step<'a>, node: Node<'a>) {
+        debug_assert!(self.0.last().is_none_or(|(last, _)| *last < step), "steps come in order");
+        self.0.push((step, node));
+    }
+
+    /// A set of the elements of a list, in any order. An element that is there twice is one unit.
+    pub(super) fn of_elements(mut elements: Vec<(Step<'a>, Node<'a>)>) -> Fields<'a> {
+        elements.sort_by(|a, b| a.0.cmp(&b.0));
+        elements.dedup_by(|later, kept| {
+            let twice = later.0 == kept.0;
+            if twice {
+                kept.1 = Node::leaf();
+            }
+            twice
+        });
+        Fields(elements)
+    }
+
+    fn find(&self, step: &Step<'_>) -> Result<usize, usize> {
+        self.0.binary_search_by(|(found, _)| found.cmp(step))
+    }
+
+    /// What is said of a step.
+    pub(super) fn get(&self, step: &Step<'_>) -> Option<&Node<'a>> {
+        self.find(step).ok().map(|at| &self.0[at].1)
+    }
+
+    fn get_mut(&mut self, step: &Step<'_>) -> Option<&mut Node<'a>> {
+        self.find(step).ok().map(|at| &mut self.0[at].1)
+    }
+
+    /// Takes a field with all that is below it out of the set.
+    pub(super) fn remove_field(&mut self, name: &str) {
+        self.0.retain(|(step, _)| step.name() != Some(name));
+    }
+
+    /// Adds a set to this one.
+    pub(super) fn union(&mut self, other: Fields<'a>) {
+        if self.is_empty() {
+            *self = other;
+            return;
+        }
+        if other.is_empty() {
+            return;
+        }
+        let both = Vec::with_capacity(self.0.len() + other.0.len());
+        let mine = std::mem::replace(&mut self.0, both);
+        let mut theirs = other.0.into_iter().peekable();
+        for (step, mut node) in mine {
+            while let Some(before) = theirs.next_if(|(their, _)| *their < step) {
+                self.0.push(before);
+            }
+            if let Some((_, their)) = theirs.next_if(|(their, _)| *their == step) {
+                node.member |= their.member;
+                node.below.union(their.below);
+            }
+            self.0.push((step, node));
+        }
+        self.0.extend(theirs);
+    }
+
+    /// Takes a set out of this one.
+    pub(super) fn subtract(&mut self, other: &Fields<'_>) {
+        if self.is_empty() {
+            return;
+        }
+        let mut emptied = false;
+        for (step, theirs) in &other.0 {
+            let Some(ours) = self.get_mut(step) else { continue };
+            ours.member &= !theirs.member;
+            ours.below.subtract(&theirs.below);
+            emptied |= !ours.member && ours.below.is_empty();
+        }
+        if emptied {
+            self.0.retain(|(_, node)| node.member || !node.below.is_empty());
+        }
+    }
+
+    /// What two sets have in common.
+    pub(super) fn intersect(&self, other: &Fields<'_>) -> Fields<'a> {
+        let mut common = Fields::default();
+        let mut theirs = other.0.iter().peekable();
+        for (step, ours) in &self.0 {
+            while theirs.next_if(|(their, _)| their.cmp(step) == Ordering::Less).is_some() {}
+            let Some((_, their)) = theirs.next_if(|(their, _)| their == step) else { continue };
+            let node = Node {
+                member: ours.member && their.member,
+                below: ours.below.intersect(&their.below),
+            };
+            common.0.extend(node.some().map(|node| (step.clone(), node)));
+        }
+        common
+    }
+
+    /// Whether all of this set is in another.
+    pub(super) fn is_subset(&self, other: &Fields<'_>) -> bool {
+        self.0.iter().all(|(step, ours)| {
+            other.get(step).is_some_and(|theirs| {
+                (theirs.member || !ours.member) && ours.below.is_subset(&theirs.below)
+            })
+        })
+    }
+
+    /// The set with all named fields that have something below them: ownership of what is in a
+    /// struct's field implies that the field is there.
+    pub(super) fn with_named<S: Structure>(&self, structure: S) -> Fields<'a> {
+        let with_named = |(step, node): &(Step<'a>, Node<'a>)| {
+            let named = step.name().and_then(|name| structure.field(name));
+            let below = match named.or_else(|| structure.element()) {
+                Some(structure) => node.below.with_named(structure),
+                None => node.below.clone(),
+            };
+            (step.clone(), Node { member: node.member || named.is_some(), below })
+        };
+        Fields(self.0.iter().map(with_named).collect())
+    }
+
+    /// The paths of all members, for people: `.spec.containers[name="c"].image`.
+    pub(super) fn paths(&self) -> Vec<String> {
+        let mut paths = Vec::new();
+        self.collect_paths("", &mut paths);
+        paths
+    }
+
+    fn collect_paths(&self, prefix: &str, paths: &mut Vec<String>) {
+        let members = self.0.iter().filter(|(_, node)| node.member);
+        paths.extend(members.map(|(step, _)| format!("{prefix}{step}")));
+        for (step, node) in self.0.iter().filter(|(_, node)| !node.below.is_empty()) {
+            node.below.collect_paths(&format!("{prefix}{step}"), paths);
+        }
+    }
+
+    /// The set with text of its own.
+    pub(super) fn into_owned(self) -> Fields<'static> {
+        let own = |(step, node): (Step<'a>, Node<'a>)| {
+            let step = Step { by: step.by, text: Cow::Owned(step.text.into_owned()) };
+            (step, Node { member: node.member, below: node.below.into_owned() })
+        };
+        Fields(self.0.into_iter().map(own).collect())
+    }
+
+    /// A set that came from outside, in its one spelling; none if it is not a set. Steps of a kind
+    /// we do not know are left out.
+    pub(super) fn read(value: &'a Value) -> Option<Fields<'a>> {
+        let mut fields = Vec::new();
+        for (key, value) in value.as_object()?.iter().filter(|(key, _)| *key != ".") {
+            let Some(step) = Step::read(Cow::Borrowed(key))? else { continue };
+            let below = Fields::read(value)?;
+            let member = below.is_empty() || value.get(".").is_some();
+            fields.push((step.settled()?, Node { member, below }));
+        }
+        fields.sort_by(|a, b| a.0.cmp(&b.0));
+        fields.dedup_by(|later, kept| later.0 == kept.0);
+        Some(Fields(fields))
+    }
+
+    /// Writes the set as JSON.
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        self.write_node(false, out);
+    }
+
+    fn write_node(&self, member: bool, out: &mut Vec<u8>) {
+        out.push(b'{');
+        let mut first = true;
+        if member && !self.is_empty() {
+            out.extend_from_slice(br#"".":{}"#);
+            first = false;
+        }
+        for (step, node) in &self.0 {
+            if !std::mem::take(&mut first) {
+                out.push(b',');
+            }
+            out.push(b'"');
+            out.extend_from_slice(step.by.prefix().as_bytes());
+            push_text(out, &step.text);
+            out.extend_from_slice(b"\":");
+            node.below.write_node(node.member, out);
+        }
+        out.push(b'}');
+    }
+}

@@ -1,0 +1,229 @@
+//! What kinds look like to apply: which lists are sets or maps, which values are one unit.
+
+use headwater_json::{Map, Value};
+
+use crate::types::{Merge, Shape, Type, Types, Zero};
+use headwater_api::kind::Kind;
+
+/// A place in the type of a kind. Built-in kinds have [`Builtin`]; custom kinds bring their own
+/// over their schema.
+pub trait Structure: Copy {
+    /// What a value here looks like.
+    fn form(self) -> Form;
+
+    /// The named field of that key, if there is one.
+    fn field(self, key: &str) -> Option<Self>;
+
+    /// What elements of a list, or members of a map that are not named fields, look like. None
+    /// where only named fields are allowed.
+    fn element(self) -> Option<Self>;
+
+    /// The keys that tell elements of a [`Form::KeyedList`] apart, sorted.
+    fn keys(self) -> Vec<String>;
+
+    /// What an element counts as having for a key that it does not have.
+    fn key_default(self, key: &str) -> Option<Value>;
+
+    /// An object of the kind that nobody has written to yet.
+    fn empty(self) -> Value;
+}
+
+/// What a value looks like to apply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// A string.
+    Text,
+    /// A number.
+    Number,
+    /// A boolean.
+    Bool,
+    /// Any scalar.
+    Scalar,
+    /// An object, owned member by member.
+    Map,
+    /// An object, owned as one.
+    AtomicMap,
+    /// A list, owned as one.
+    AtomicList,
+    /// A list of scalars, owned element by element.
+    Set,
+    /// A list of objects, owned element by element.
+    KeyedList,
+    /// Anything: objects are owned member by member, all else as one.
+    Deduced,
+}
+
+/// A place in the type of a built-in kind.
+#[derive(Clone, Copy, Debug)]
+pub struct Builtin {
+    place: Place,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Root(&'static Type),
+    Below(&'static Shape, &'static Merge),
+}
+
+impl Builtin {
+    /// The structure of a built-in kind.
+    pub fn of(kind: &Kind) -> Option<Builtin> {
+        Types::builtin().of(kind).map(Builtin::root)
+    }
+
+    /// The structure of a type.
+    pub fn root(of: &'static Type) -> Builtin {
+        Builtin { place: Place::Root(of) }
+    }
+
+    /// The structure of every object's `metadata`.
+    pub fn metadata() -> Option<Builtin> {
+        Types::builtin().named("meta/v1.ObjectMeta").map(Builtin::root)
+    }
+
+    fn below(shape: &'static Shape, merge: &'static Merge) -> Builtin {
+        Builtin { place: Place::Below(shape, merge) }
+    }
+
+    fn fields(self) -> Option<&'static Type> {
+        match self.place {
+            Place::Root(of) => Some(of),
+            Place::Below(Shape::Struct(id), _) => Some(Types::builtin().get(*id)),
+            Place::Below(..) => None,
+        }
+    }
+}
+
+impl Structure for Builtin {
+    fn form(self) -> Form {
+        let Place::Below(shape, merge) = self.place else { return Form::Map };
+        let atomic = *merge == Merge::Atomic;
+        match shape {
+            Shape::Text | Shape::Bytes => Form::Text,
+            Shape::Int32 | Shape::Int64 | Shape::Float => Form::Number,
+            Shape::Bool => Form::Bool,
+            Shape::Time | Shape::MicroTime | Shape::Quantity | Shape::IntOrString => Form::Scalar,
+            Shape::Struct(id) if atomic || Types::builtin().get(*id).atomic => Form::AtomicMap,
+            Shape::Map(_) if atomic => Form::AtomicMap,
+            Shape::Struct(_) | Shape::Map(_) => Form::Map,
+            Shape::List(_) | Shape::Wrapped(_) => match merge {
+                Merge::Set => Form::Set,
+                Merge::Keyed(_) => Form::KeyedList,
+                Merge::Ordinary | Merge::Atomic => Form::AtomicList,
+            },
+            Shape::Any
+            | Shape::SchemaOrList(_)
+            | Shape::SchemaOrBool(_)
+            | Shape::SchemaOrTexts(_) => Form::Deduced,
+        }
+    }
+
+    fn field(self, key: &str) -> Option<Builtin> {
+        let field = self.fields()?.field(key)?;
+        Some(Builtin::below(&field.shape, &field.merge))
+    }
+
+    fn element(self) -> Option<Builtin> {
+        match self.place {
+            Place::Below(Shape::Map(inner) | Shape::List(inner) | Shape::Wrapped(inner), _) => {
+                Some(Builtin::below(inner, &Merge::Ordinary))
+            }
+            Place::Below(shape, _) if self.form() == Form::Deduced => {
+                Some(Builtin::below(shape, &Merge::Ordinary))
+            }
+            _ => None,
+        }
+    }
+
+    fn keys(self) -> Vec<String> {
+        match self.place {
+            Place::Below(_, Merge::Keyed(keys)) => {
+                let mut keys: Vec<String> = keys.iter().map(|key| (*key).to_owned()).collect();
+                keys.sort_unstable();
+                keys
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn key_default(self, key: &str) -> Option<Value> {
+        // The one default among the keys of built-in lists: ports of containers and services.
+        (key == "protocol").then(|| "TCP".into())
+    }
+
+    fn empty(self) -> Value {
+        self.fields().map_or(Value::Null, |of| Value::Object(empty(of)))
+    }
+}
+
+/// What is there although nobody wrote it.
+fn empty(of: &'static Type) -> Map {
+    of.always()
+        .map(|field| {
+            let value = match &field.shape {
+                _ if field.zero == Zero::Null => Value::Null,
+                Shape::Struct(id) => Value::Object(empty(Types::builtin().get(*id))),
+                Shape::Text | Shape::Bytes => "".into(),
+                Shape::Int32 | Shape::Int64 | Shape::Float => 0.into(),
+                Shape::Bool => false.into(),
+                Shape::Quantity | Shape::IntOrString => "0".into(),
+                _ => Value::Null,
+            };
+            (field.name.to_owned(), value)
+        })
+        .collect()
+}
+
+/// A custom kind without a schema: only `metadata` is known.
+#[derive(Clone, Copy, Debug)]
+pub enum Loose {
+    /// The object.
+    Root,
+    /// Inside `metadata`.
+    Metadata(Builtin),
+    /// Anywhere else.
+    Anything,
+}
+
+impl Structure for Loose {
+    fn form(self) -> Form {
+        match self {
+            Loose::Root => Form::Map,
+            Loose::Metadata(inner) => inner.form(),
+            Loose::Anything => Form::Deduced,
+        }
+    }
+
+    fn field(self, key: &str) -> Option<Loose> {
+        match self {
+            Loose::Root if key == "metadata" => Builtin::metadata().map(Loose::Metadata),
+            Loose::Metadata(inner) => inner.field(key).map(Loose::Metadata),
+            _ => None,
+        }
+    }
+
+    fn element(self) -> Option<Loose> {
+        match self {
+            Loose::Root | Loose::Anything => Some(Loose::Anything),
+            Loose::Metadata(inner) => inner.element().map(Loose::Metadata),
+        }
+    }
+
+    fn keys(self) -> Vec<String> {
+        match self {
+            Loose::Metadata(inner) => inner.keys(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn key_default(self, key: &str) -> Option<Value> {
+        match self {
+            Loose::Metadata(inner) => inner.key_default(key),
+            _ => None,
+        }
+    }
+
+    fn empty(self) -> Value {
+        headwater_json::json!({ "metadata": {} })
+    }
+}

@@ -1,0 +1,414 @@
+//! Protobuf request bodies: Go clients send them for built-in kinds (S1.32).
+//!
+//! River: HTTP body → **protobuf** → a JSON value → [`crate::decode`] fits it like any other.
+//! Field numbers come from [`crate::types`]; nothing here knows a kind by name.
+//! Promise: no bytes panic, overflow the stack or read outside the body.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use headwater_json::{Map, Number, Value};
+
+use crate::types::{Shape, Type, TypeId, Types};
+use headwater_json::{DEPTH_MAX, NESTED_MAX, parse as json};
+
+/// The bytes that every body begins with.
+pub const MAGIC: [u8; 4] = *b"k8s\0";
+
+/// Why a body is not a message.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Nothing at all.
+    #[error("empty data")]
+    Empty,
+    /// Nothing after the magic bytes.
+    #[error("empty body")]
+    EmptyBody,
+    /// Another format.
+    #[error(
+        "provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]"
+    )]
+    NoMagic,
+    /// A length or a number goes beyond the end.
+    #[error("unexpected EOF")]
+    Truncated,
+    /// A wire type that does not exist, or not for this field.
+    #[error("proto: illegal wireType {0}")]
+    WireType(u8),
+    /// Text that is not Unicode.
+    #[error("proto: invalid UTF-8 in string field")]
+    Text,
+    /// Nested too deeply.
+    #[error("proto: exceeded max depth")]
+    Depth,
+    /// More messages than any object has.
+    #[error("proto: exceeded max number of messages")]
+    Messages,
+    /// JSON inside the message is malformed.
+    #[error("{0}")]
+    Json(String),
+    /// A time that no calendar has.
+    #[error("proto: time out of range")]
+    Time,
+    /// No such type.
+    #[error("no kind {0:?} is registered")]
+    Unknown(String),
+}
+
+/// The message around an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Envelope<'a> {
+    /// Such as `apps/v1`; may be empty.
+    pub api_version: &'a str,
+    /// Such as `Deployment`; may be empty.
+    pub kind: &'a str,
+    /// The object.
+    pub raw: &'a [u8],
+}
+
+/// Opens the envelope of a body.
+pub fn envelope(body: &[u8]) -> Result<Envelope<'_>, Error> {
+    if body.is_empty() {
+        return Err(Error::Empty);
+    }
+    let message = body.strip_prefix(&MAGIC).ok_or(Error::NoMagic)?;
+    if message.is_empty() {
+        return Err(Error::EmptyBody);
+    }
+    let mut envelope = Envelope { api_version: "", kind: "", raw: &[] };
+    let mut reader = Reader(message);
+    while let Some((number, item)) = reader.next()? {
+        match number {
+            1 => {
+                let mut type_meta = Reader(item.bytes()?);
+                while let Some((number, item)) = type_meta.next()? {
+                    match number {
+                        1 => envelope.api_version = item.text()?,
+                        2 => envelope.kind = item.text()?,
+                        _ => {}
+                    }
+                }
+            }
+            2 => envelope.raw = item.bytes()?,
+            _ => {}
+        }
+    }
+    Ok(envelope)
+}
+
+/// Reads the message of a built-in kind, or of what a subresource speaks.
+pub fn object(group: &str, version: &str, kind: &str, raw: &[u8]) -> Result<Value, Error> {
+    let types = Types::builtin();
+    let of = types.find(group, version, kind).ok_or_else(|| Error::Unknown(kind.to_owned()))?;
+    let mut object = Map::new();
+    Decoder { types, depth: 0, messages: 0 }.message(of, raw, &mut object)?;
+    Ok(Value::Object(object))
+}
+
+/// What follows a field's number.
+#[derive(Clone, Copy)]
+enum Item<'a> {
+    Varint(u64),
+    Fixed64(u64),
+    Bytes(&'a [u8]),
+    Fixed32,
+}
+
+impl<'a> Item<'a> {
+    fn wrong(&self) -> Error {
+        Error::WireType(match self {
+            Item::Varint(_) => 0,
+            Item::Fixed64(_) => 1,
+            Item::Bytes(_) => 2,
+            Item::Fixed32 => 5,
+        })
+    }
+
+    fn bytes(&self) -> Result<&'a [u8], Error> {
+        if let Item::Bytes(bytes) = self { Ok(bytes) } else { Err(self.wrong()) }
+    }
+
+    fn text(&self) -> Result<&'a str, Error> {
+        std::str::from_utf8(self.bytes()?).map_err(|_| Error::Text)
+    }
+
+    fn varint(&self) -> Result<u64, Error> {
+        if let Item::Varint(number) = self { Ok(*number) } else { Err(self.wrong()) }
+    }
+}
+
+/// Reads fields one after the other.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn next(&mut self) -> Result<Option<(u32, Item<'a>)>, Error> {
+        if self.0.is_empty() {
+            return Ok(None);
+        }
+        let key = self.varint()?;
+        let number = u32::try_from(key >> 3).map_err(|_| Error::Truncated)?;
+        let item = match (key & 7) as u8 {
+            0 => Item::Varint(self.varint()?),
+            1 => {
+                let bytes = self.take(8)?.try_into().map_err(|_| Error::Truncated)?;
+                Item::Fixed64(u64::from_le_bytes(bytes))
+            }
+            2 => {
+                let length = self.varint()?;
+                Item::Bytes(self.take(usize::try_from(length).map_err(|_| Error::Truncated)?)?)
+            }
+            5 => {
+                self.take(4)?;
+                Item::Fixed32
+            }
+            other => return Err(Error::WireType(other)),
+        };
+        Ok(Some((number, item)))
+    }
+
+    fn take(&mut self, length: usize) -> Result<&'a [u8], Error> {
+        let (taken, rest) = self.0.split_at_checked(length).ok_or(Error::Truncated)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn varint(&mut self) -> Result<u64, Error> {
+        let mut number = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.take(1)?[0];
+            number |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return Ok(number);
+            }
+        }
+        Err(Error::Truncated)
+    }
+}
+
+struct Decoder {
+    types: &'static Types,
+    depth: u32,
+    messages: usize,
+}
+
+impl Decoder {
+    fn message(&mut self, of: &Type, bytes: &[u8], object: &mut Map) -> Result<(), Error> {
+        if self.depth == DEPTH_MAX {
+            return Err(Error::Depth);
+        }
+        if self.messages == NESTED_MAX {
+            return Err(Error::Messages);
+        }
+        self.depth += 1;
+        self.messages += 1;
+        let mut reader = Reader(bytes);
+        while let Some((number, item)) = reader.next()? {
+            let Ok(at) = of.wire.binary_search_by_key(&number, |field| field.number) else {
+                continue;
+            };
+            let field = &of.wire[at];
+            match (field.name, &field.shape) {
+                (None, Shape::Struct(id)) => {
+                    self.message(self.types.get(*id), item.bytes()?, object)?;
+                }
+                (Some(name), shape) => self.field(name, shape, item, object)?,
+                (None, _) => {}
+            }
+        }
+        self.depth -= 1;
+        Ok(())
+    }
+
+    fn field(
+        &mut self,
+        name: &str,
+        shape: &Shape,
+        item: Item<'_>,
+        object: &mut Map,
+    ) -> Result<(), Error> {
+        match shape {
+            Shape::List(inner) => {
+                let list = object.entry(name).or_insert_with(|| Value::Array(Vec::new()));
+                if let Value::Array(items) = list {
+                    self.append(inner, item, items)?;
+                }
+            }
+            Shape::Map(inner) => {
+                let (key, value) = self.entry(inner, item.bytes()?)?;
+                let map = object.entry(name).or_insert_with(|| Value::Object(Map::new()));
+                if let Value::Object(map) = map {
+                    map.insert(key.into(), value);
+                }
+            }
+            Shape::Struct(id) => {
+                // A message that is split over several fields adds up.
+                let inner = object.entry(name).or_insert_with(|| Value::Object(Map::new()));
+                if let Value::Object(inner) = inner {
+                    self.message(self.types.get(*id), item.bytes()?, inner)?;
+                }
+            }
+            scalar => {
+                object.insert(name.into(), self.value(scalar, item)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// One element, or many numbers packed together.
+    fn append(
+        &mut self,
+        shape: &Shape,
+        item: Item<'_>,
+        items: &mut Vec<Value>,
+    ) -> Result<(), Error> {
+        let number = matches!(shape, Shape::Int32 | Shape::Int64 | Shape::Bool);
+        if let (true, Item::Bytes(packed)) = (number, item) {
+            let mut reader = Reader(packed);
+            while !reader.0.is_empty() {
+                let number = Item::Varint(reader.varint()?);
+                items.push(self.value(shape, number)?);
+            }
+            return Ok(());
+        }
+        items.push(self.value(shape, item)?);
+        Ok(())
+    }
+
+    fn entry(&mut self, shape: &Shape, bytes: &[u8]) -> Result<(String, Value), Error> {
+        let (mut key, mut value) = ("", None);
+        let mut reader = Reader(bytes);
+        while let Some((number, item)) = reader.next()? {
+            match number {
+                1 => key = item.text()?,
+                2 => value = Some(self.value(shape, item)?),
+                _ => {}
+            }
+        }
+        // Some writers leave out a value that is empty.
+        Ok((key.to_owned(), value.unwrap_or_else(|| self.types.empty(shape))))
+    }
+
+    fn value(&mut self, shape: &Shape, item: Item<'_>) -> Result<Value, Error> {
+        Ok(match shape {
+            Shape::Text => item.text()?.into(),
+            Shape::Int32 => (item.varint()? as i32).into(),
+            Shape::Int64 => (item.varint()? as i64).into(),
+            Shape::Bool => (item.varint()? != 0).into(),
+            Shape::Float => match item {
+                Item::Fixed64(bits) => {
+                    Number::from_f64(f64::from_bits(bits)).map_or(Value::Null, Value::Number)
+                }
+                other => return Err(other.wrong()),
+            },
+            Shape::Bytes => STANDARD.encode(item.bytes()?).into(),
+            Shape::Time => time(item.bytes()?, "%Y-%m-%dT%H:%M:%SZ")?,
+            Shape::MicroTime => time(item.bytes()?, "%Y-%m-%dT%H:%M:%S.%6fZ")?,
+            Shape::Quantity => quantity(item.bytes()?)?,
+            Shape::IntOrString => int_or_string(item.bytes()?)?,
+            Shape::Any => any(item.bytes()?)?,
+            Shape::Struct(id) => self.structure(*id, item.bytes()?)?,
+            Shape::Wrapped(inner) => {
+                let mut items = Vec::new();
+                let mut reader = Reader(item.bytes()?);
+                while let Some((number, item)) = reader.next()? {
+                    if number == 1 {
+                        self.append(inner, item, &mut items)?;
+                    }
+                }
+                Value::Array(items)
+            }
+            Shape::List(_) | Shape::Map(_) => return Err(item.wrong()),
+            Shape::SchemaOrList(id) | Shape::SchemaOrBool(id) | Shape::SchemaOrTexts(id) => {
+                self.schema_or(shape, *id, item.bytes()?)?
+            }
+        })
+    }
+
+    fn structure(&mut self, id: TypeId, bytes: &[u8]) -> Result<Value, Error> {
+        let mut object = Map::new();
+        self.message(self.types.get(id), bytes, &mut object)?;
+        Ok(Value::Object(object))
+    }
+
+    /// A JSON schema, or something else that `shape` says.
+    fn schema_or(&mut self, shape: &Shape, id: TypeId, bytes: &[u8]) -> Result<Value, Error> {
+        let (mut schema, mut truth, mut items) = (None, false, Vec::new());
+        let mut reader = Reader(bytes);
+        while let Some((number, item)) = reader.next()? {
+            match (shape, number) {
+                (Shape::SchemaOrBool(_), 1) => truth = item.varint()? != 0,
+                (Shape::SchemaOrBool(_), 2) | (_, 1) => {
+                    schema = Some(self.structure(id, item.bytes()?)?);
+                }
+                (Shape::SchemaOrList(_), 2) => items.push(self.structure(id, item.bytes()?)?),
+                (Shape::SchemaOrTexts(_), 2) => items.push(item.text()?.into()),
+                _ => {}
+            }
+        }
+        Ok(match (schema, shape) {
+            (Some(schema), _) => schema,
+            (None, Shape::SchemaOrBool(_)) => truth.into(),
+            (None, _) => Value::Array(items),
+        })
+    }
+}
+
+/// A time as seconds and nanoseconds; nothing at all is no time.
+fn time(bytes: &[u8], format: &str) -> Result<Value, Error> {
+    if bytes.is_empty() {
+        return Ok(Value::Null);
+    }
+    let (mut seconds, mut nanos) = (0, 0);
+    let mut reader = Reader(bytes);
+    while let Some((number, item)) = reader.next()? {
+        match number {
+            1 => seconds = item.varint()? as i64,
+            2 => nanos = item.varint()? as i32,
+            _ => {}
+        }
+    }
+    let time = jiff::Timestamp::new(seconds, nanos).map_err(|_| Error::Time)?;
+    Ok(time.strftime(format).to_string().into())
+}
+
+fn quantity(bytes: &[u8]) -> Result<Value, Error> {
+    let mut text = "0";
+    let mut reader = Reader(bytes);
+    while let Some((number, item)) = reader.next()? {
+        if number == 1 {
+            text = item.text()?;
+        }
+    }
+    Ok(if text.is_empty() { "0" } else { text }.into())
+}
+
+fn int_or_string(bytes: &[u8]) -> Result<Value, Error> {
+    let (mut is_text, mut int, mut text) = (false, 0, "");
+    let mut reader = Reader(bytes);
+    while let Some((number, item)) = reader.next()? {
+        match number {
+            1 => is_text = item.varint()? == 1,
+            2 => int = item.varint()? as i32,
+            3 => text = item.text()?,
+            _ => {}
+        }
+    }
+    Ok(if is_text { text.into() } else { int.into() })
+}
+
+/// JSON inside a message.
+fn any(bytes: &[u8]) -> Result<Value, Error> {
+    let mut raw: &[u8] = &[];
+    let mut reader = Reader(bytes);
+    while let Some((number, item)) = reader.next()? {
+        if number == 1 {
+            raw = item.bytes()?;
+        }
+    }
+    if raw.is_empty() {
+        return Ok(Value::Null);
+    }
+    json(raw).map(|parsed| parsed.value).map_err(|error| Error::Json(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,291 @@
+//! Structural schemas: what a CustomResourceDefinition says about its objects.
+//!
+//! River: definition → [`check`] → [`Schema`], once; then every custom object passes prune,
+//! default and validate on its way to the store, and prune and default on its way out of it.
+//! Promise: a schema that was checked is compiled into a tree that is walked once for each step;
+//! patterns match in linear time, and no step recurses deeper than the object it is given.
+
+use std::fmt;
+use std::sync::Arc;
+
+use headwater_api::status::FieldError;
+use headwater_cel::format::Format;
+use headwater_cel::pattern::Pattern;
+use headwater_json::Value;
+
+mod check;
+mod compile;
+mod default;
+mod embedded;
+mod lists;
+mod number;
+mod prune;
+mod rules;
+mod settled;
+mod structure;
+mod validate;
+
+pub use check::{Place, check, unrecognized_formats};
+pub use structure::Structured;
+
+/// The compiled schema of one version of a custom kind.
+pub struct Schema {
+    root: Node,
+}
+
+/// Why a schema cannot be compiled. A schema that was checked can.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Uncompilable(String);
+
+impl Schema {
+    /// Compiles an `openAPIV3Schema`.
+    pub fn compile(schema: &Value) -> Result<Schema, Uncompilable> {
+        Ok(Schema { root: compile::Compiler::default().root(schema)? })
+    }
+
+    /// Removes the fields that the schema does not know, and answers their paths, sorted.
+    pub fn prune(&self, object: &mut Value) -> Vec<String> {
+        prune::object(&self.root, object)
+    }
+
+    /// Sets defaults where nothing is said, and drops nulls that mean nothing.
+    pub fn default(&self, object: &mut Value) {
+        default::value(&self.root, object);
+    }
+
+    /// Whether pruning and defaulting would change nothing. Reads the bytes without a tree.
+    pub fn is_settled(&self, object: &[u8]) -> bool {
+        settled::is_settled(&self.root, object)
+    }
+
+    /// What is wrong with an object. Parts that are as they were in `old` are not held against a
+    /// schema that has become stricter (S9.15).
+    pub fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+        let mut errors = validate::value(&self.root, object, old, "");
+        errors.extend(embedded::check(&self.root, object));
+        errors.extend(self.duplicates(object, old));
+        rules::check(&self.root, object, old, &mut errors);
+        errors
+    }
+
+    /// What is wrong with the status of an object that is written through its own door.
+    pub fn validate_status(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+        let mut errors = Vec::new();
+        if let (Some(node), Some(status)) = (self.root.property("status"), object.get("status")) {
+            let old = old.and_then(|old| old.get("status"));
+            errors.extend(validate::value(node, status, old, "status"));
+        }
+        errors.extend(self.duplicates(object, old));
+        rules::check(&self.root, object, old, &mut errors);
+        errors
+    }
+
+    /// Repeated elements of sets and maps, if the object had none before.
+    fn duplicates(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+        match old {
+            Some(old) if !lists::check(&self.root, old).is_empty() => Vec::new(),
+            _ => lists::check(&self.root, object),
+        }
+    }
+}
+
+impl fmt::Debug for Schema {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Schema")
+    }
+}
+
+/// What is said about one place in an object.
+#[derive(Default)]
+struct Node {
+    /// Which JSON types are allowed; none of them is all of them.
+    types: Types,
+    nullable: bool,
+    /// Fields that the schema does not know stay.
+    preserve: bool,
+    /// An object with `apiVersion`, `kind` and `metadata` of its own.
+    embedded: bool,
+    /// Changed only as a whole: its parts cannot be told apart before and after.
+    atomic: bool,
+    /// By name.
+    properties: Box<[(Box<str>, Node)]>,
+    additional: Option<Additional>,
+    items: Option<Box<Node>>,
+    list: List,
+    default: Option<Value>,
+    rules: Option<Box<Rules>>,
+    expressions: Option<Box<rules::Expressions>>,
+    below: Below,
+}
+
+/// What is somewhere in the tree below a node, itself included: walks leave out the rest.
+#[derive(Clone, Copy, Default)]
+struct Below {
+    embedded: bool,
+    /// Lists that are sets or maps.
+    keyed: bool,
+    defaults: bool,
+    /// Rules that are expressions.
+    expressions: bool,
+}
+
+impl Below {
+    fn and(self, other: Below) -> Below {
+        Below {
+            embedded: self.embedded || other.embedded,
+            keyed: self.keyed || other.keyed,
+            defaults: self.defaults || other.defaults,
+            expressions: self.expressions || other.expressions,
+        }
+    }
+}
+
+/// What is said about fields that are not listed.
+enum Additional {
+    Denied,
+    Any,
+    Of(Box<Node>),
+}
+
+/// What makes an element of a list the same element.
+#[derive(Default)]
+enum List {
+    #[default]
+    Atomic,
+    Set,
+    /// These fields.
+    Map(Box<[Box<str>]>),
+}
+
+/// What is said about a value beyond its type.
+#[derive(Default)]
+struct Rules {
+    enumeration: Vec<Value>,
+    format: Option<Format>,
+    pattern: Option<Arc<Pattern>>,
+    maximum: Option<Limit>,
+    minimum: Option<Limit>,
+    multiple_of: Option<f64>,
+    length: Bounds,
+    items: Bounds,
+    properties: Bounds,
+    required: Vec<Box<str>>,
+    all_of: Vec<Node>,
+    any_of: Vec<Node>,
+    one_of: Vec<Node>,
+    not: Option<Node>,
+}
+
+/// The largest or smallest number.
+#[derive(Clone, Copy)]
+struct Limit {
+    value: f64,
+    exclusive: bool,
+}
+
+/// How many.
+#[derive(Clone, Copy, Default)]
+struct Bounds {
+    min: Option<u64>,
+    max: Option<u64>,
+}
+
+impl Node {
+    /// The node of a listed field.
+    fn property(&self, name: &str) -> Option<&Node> {
+        let found = self.properties.binary_search_by(|(known, _)| (**known).cmp(name));
+        found.ok().map(|at| &self.properties[at].1)
+    }
+
+    /// The node of a field, listed or not.
+    fn field(&self, name: &str) -> Option<&Node> {
+        match (self.property(name), &self.additional) {
+            (Some(node), _) => Some(node),
+            (None, Some(Additional::Of(node))) => Some(node),
+            (None, _) => None,
+        }
+    }
+}
+
+/// Fields that every resource has; the schema says nothing about them.
+const META_FIELDS: [&str; 3] = ["apiVersion", "kind", "metadata"];
+
+/// A set of JSON types.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct Types(u8);
+
+/// A JSON type as OpenAPI knows them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Type {
+    Object,
+    Array,
+    String,
+    Integer,
+    Number,
+    Boolean,
+}
+
+impl Type {
+    const ALL: [Type; 6] =
+        [Type::Array, Type::Boolean, Type::Integer, Type::Number, Type::Object, Type::String];
+
+    fn name(self) -> &'static str {
+        match self {
+            Type::Object => "object",
+            Type::Array => "array",
+            Type::String => "string",
+            Type::Integer => "integer",
+            Type::Number => "number",
+            Type::Boolean => "boolean",
+        }
+    }
+
+    fn parse(name: &str) -> Option<Type> {
+        Type::ALL.into_iter().find(|known| known.name() == name)
+    }
+}
+
+impl Types {
+    fn with(self, kind: Type) -> Types {
+        Types(self.0 | 1 << kind as u8)
+    }
+
+    fn has(self, kind: Type) -> bool {
+        self.0 & (1 << kind as u8) != 0
+    }
+
+    fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// A format by its name, if it is one that values of these types are held to.
+    fn format(self, name: &str) -> Option<Format> {
+        let numbers: &[&str] = match self.single() {
+            Some(Type::String) | None => return Format::of(name),
+            Some(Type::Integer) => &["int32", "int64"],
+            Some(Type::Number) => &["float", "double"],
+            Some(_) => &[],
+        };
+        numbers.contains(&name).then(|| Format::of_number(name))
+    }
+
+    /// The only type.
+    fn single(self) -> Option<Type> {
+        let mut found = Type::ALL.into_iter().filter(|kind| self.has(*kind));
+        found.next().filter(|_| found.next().is_none())
+    }
+}
+
+/// `integer,string`.
+impl fmt::Display for Types {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> =
+            Type::ALL.into_iter().filter(|kind| self.has(*kind)).map(Type::name).collect();
+        f.write_str(&names.join(","))
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::needless_pass_by_value, reason = "`json!` rows read best by value")]
+mod tests;

@@ -1,0 +1,115 @@
+//! Lists that are sets or maps: no element twice (S9.13).
+
+use std::collections::HashMap;
+
+use headwater_json::{Map, Value};
+
+use super::{Additional, List, Node, number};
+use headwater_api::status::{FieldError, FieldErrorKind};
+use headwater_json::path::Path;
+
+/// Elements that are there twice. Each is named once, where it first comes back.
+pub(super) fn check(root: &Node, object: &Value) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    value(root, object, &Path::Root, &mut errors);
+    errors
+}
+
+fn value(node: &Node, value: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    if !node.below.keyed {
+        return;
+    }
+    match value {
+        Value::Object(members) => {
+            for (name, inner) in members {
+                match (node.property(name), &node.additional) {
+                    (Some(node), _) => self::value(node, inner, &Path::Field(path, name), errors),
+                    (None, Some(Additional::Of(node))) => {
+                        self::value(node, inner, &Path::Bracket(path, name), errors);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Value::Array(elements) => {
+            match &node.list {
+                List::Atomic => {}
+                List::Set => set(elements, path, errors),
+                List::Map(keys) => map(keys, elements, path, errors),
+            }
+            if let Some(items) = &node.items {
+                for (index, element) in elements.iter().enumerate() {
+                    self::value(items, element, &Path::Index(path, index), errors);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+fn set(elements: &[Value], path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    for index in repeated(elements, |a, b| a == b, Value::to_string) {
+        let field = Path::Index(path, index).to_string();
+        errors.push(FieldError::duplicate(field, &elements[index]));
+    }
+}
+
+fn map(keys: &[Box<str>], elements: &[Value], path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    for (index, element) in elements.iter().enumerate() {
+        if !element.is_object() && !element.is_null() {
+            errors.push(FieldError {
+                kind: FieldErrorKind::Invalid,
+                field: Path::Index(path, index).to_string(),
+                detail: format!(
+                    "{}: must be an object for an array of list-type map",
+                    number::show_value(element)
+                ),
+            });
+            return;
+        }
+    }
+    let same = |a: &Value, b: &Value| keys.iter().all(|key| a.get(&**key) == b.get(&**key));
+    for index in repeated(elements, same, |element| key(keys, element).to_string()) {
+        let field = Path::Index(path, index).to_string();
+        errors.push(FieldError::duplicate(field, &key(keys, &elements[index])));
+    }
+}
+
+/// The fields that tell an element from others.
+pub(super) fn key(keys: &[Box<str>], element: &Value) -> Value {
+    let fields = keys.iter().filter_map(|key| {
+        let value = element.get(&**key)?;
+        Some((key.to_string(), value.clone()))
+    });
+    Value::Object(fields.collect::<Map>())
+}
+
+/// Lists up to this long are compared element by element, which needs no memory.
+const PAIRWISE_MAX: usize = 16;
+
+/// Where something comes for the second time.
+fn repeated(
+    elements: &[Value],
+    same: impl Fn(&Value, &Value) -> bool,
+    text: impl Fn(&Value) -> String,
+) -> Vec<usize> {
+    let mut indices = Vec::new();
+    if elements.len() <= PAIRWISE_MAX {
+        for (index, element) in elements.iter().enumerate() {
+            let before = elements[..index].iter().filter(|other| same(other, element)).take(2);
+            if before.count() == 1 {
+                indices.push(index);
+            }
+        }
+        return indices;
+    }
+    let mut seen: HashMap<String, usize> = HashMap::new();
+    for (index, element) in elements.iter().enumerate() {
+        let times = seen.entry(text(element)).or_default();
+        *times += 1;
+        if *times == 2 {
+            indices.push(index);
+        }
+    }
+    indices
+}

@@ -1,0 +1,114 @@
+//! Pruning: fields that the schema does not know are removed (S9.10).
+
+use headwater_json::{Map, Value};
+
+use super::{Additional, META_FIELDS, Node};
+use headwater_json::path::Path;
+
+/// Prunes an object and answers the paths of what was removed, sorted.
+pub(super) fn object(root: &Node, object: &mut Value) -> Vec<String> {
+    let mut pruner = Pruner { unknown: Vec::new() };
+    if let Value::Object(members) = object {
+        let unlisted = if root.preserve { Unlisted::Stay } else { Unlisted::Go };
+        pruner.members(Some(root), members, unlisted, &Path::Root, true);
+    }
+    pruner.unknown.sort();
+    pruner.unknown
+}
+
+/// Prunes a value that is not a whole object.
+pub(super) fn value(node: &Node, value: &mut Value) -> Vec<String> {
+    let mut pruner = Pruner { unknown: Vec::new() };
+    pruner.value(Some(node), value, &Path::Root);
+    pruner.unknown
+}
+
+struct Pruner {
+    unknown: Vec<String>,
+}
+
+/// What becomes of fields that are not listed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unlisted {
+    Go,
+    Stay,
+}
+
+impl Pruner {
+    /// `None` is a place about which nothing is said: nothing in it is known.
+    fn value(&mut self, node: Option<&Node>, value: &mut Value, path: &Path<'_>) {
+        let preserve = node.is_some_and(|node| node.preserve);
+        let unlisted = if preserve { Unlisted::Stay } else { Unlisted::Go };
+        self.below(node, value, unlisted, path);
+    }
+
+    fn below(
+        &mut self,
+        node: Option<&Node>,
+        value: &mut Value,
+        unlisted: Unlisted,
+        path: &Path<'_>,
+    ) {
+        match value {
+            Value::Object(members) => {
+                let embedded = node.is_some_and(|node| node.embedded);
+                self.members(node, members, unlisted, path, embedded);
+            }
+            Value::Array(elements) => {
+                let items = node.and_then(|node| node.items.as_deref());
+                for (index, element) in elements.iter_mut().enumerate() {
+                    let path = Path::Index(path, index);
+                    match unlisted {
+                        Unlisted::Go => self.value(items, element, &path),
+                        // The elements of a list that keeps everything keep everything too.
+                        Unlisted::Stay => self.below(items, element, unlisted, &path),
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The metadata of an embedded resource has the fields that all metadata has. What cannot be
+    /// metadata at all is left for validation to refuse.
+    fn metadata(&mut self, metadata: &mut Value, path: &Path<'_>) {
+        if let Ok(unknown) = crate::decode::metadata(metadata) {
+            self.unknown.extend(unknown.iter().map(|field| format!("{path}.{field}")));
+        }
+    }
+
+    fn members(
+        &mut self,
+        node: Option<&Node>,
+        members: &mut Map,
+        unlisted: Unlisted,
+        path: &Path<'_>,
+        embedded: bool,
+    ) {
+        if node.is_none() && unlisted == Unlisted::Stay {
+            return;
+        }
+        members.retain(|name, value| {
+            if embedded && META_FIELDS.contains(&name.as_str()) {
+                if name == "metadata" && !matches!(path, Path::Root) {
+                    self.metadata(value, path);
+                }
+                return true;
+            }
+            let below = Path::Field(path, name);
+            match node.map(|node| (node.property(name), &node.additional)) {
+                Some((Some(inner), _)) => self.value(Some(inner), value, &below),
+                Some((None, Some(Additional::Of(inner)))) => {
+                    self.value(Some(inner), value, &below);
+                }
+                Some((None, Some(_))) => self.value(None, value, &below),
+                _ if unlisted == Unlisted::Stay => {}
+                _ => {
+                    self.unknown.push(below.to_string());
+                    return false;
+                }
+            }
+            true
+        });
+    }
+}

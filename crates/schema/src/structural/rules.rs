@@ -1,0 +1,423 @@
+//! Rules: expressions that a schema holds its values to (`x-kubernetes-validations`, S9.12).
+//!
+//! River: a value that fits its schema → **rules** → store. A rule that speaks of `oldSelf` judges
+//! a change, and only where the value before can be told; the others judge the value, and forgive
+//! what did not change (S9.15).
+//! Promise: the rules of one object together stay within a budget; when it is used up the object
+//! is refused, not the server slowed.
+
+use headwater_json::Value;
+
+use super::{Additional, List, Node, lists, number};
+use headwater_api::status::{FieldError, FieldErrorKind};
+use headwater_cel::pattern;
+use headwater_cel::{Budget, Error, Known, Program, Shape, Value as Cel, Variables};
+use headwater_cel::{EXPRESSION_COST_MAX, OBJECT_COST_MAX};
+use headwater_json::path::Path;
+
+mod check;
+
+pub(super) use check::errors;
+
+/// The longest message that an expression may make.
+const MESSAGE_MAX: usize = 5 * 1024;
+
+/// The rules of one place, and what they know of it.
+pub(super) struct Expressions {
+    shape: Shape,
+    /// The type that the schema says; part of some messages.
+    kind: Box<str>,
+    rules: Box<[Rule]>,
+}
+
+/// One rule.
+struct Rule {
+    text: Box<str>,
+    program: Result<Program, String>,
+    uses_old: bool,
+    optional_old: bool,
+    message: Box<str>,
+    message_expression: Option<Program>,
+    reason: FieldErrorKind,
+    /// A field below, for the error.
+    field: Box<str>,
+}
+
+/// The names of a rule.
+fn known(shape: &Shape, optional_old: bool) -> Known<'_> {
+    let known = Known::default().with("self", shape);
+    match optional_old {
+        true => known.with_optional("oldSelf", shape),
+        false => known.with("oldSelf", shape),
+    }
+}
+
+/// Compiles the rules of `schema` for values that look as `typed` says. The patterns of all rules
+/// of a schema share a budget with its own.
+pub(super) fn compile(
+    schema: &Value,
+    typed: &Value,
+    is_root: bool,
+    budget: &mut pattern::Budget,
+) -> Option<Box<Expressions>> {
+    let rules = schema["x-kubernetes-validations"].as_array().filter(|rules| !rules.is_empty())?;
+    let shape = Shape::of(typed, is_root);
+    let rules = rules.iter().map(|rule| Rule::compile(rule, &shape, typed, budget)).collect();
+    let kind = typed["type"].as_str().unwrap_or_default().into();
+    Some(Box::new(Expressions { shape, kind, rules }))
+}
+
+impl Rule {
+    fn compile(rule: &Value, shape: &Shape, schema: &Value, budget: &mut pattern::Budget) -> Rule {
+        let text = |key: &str| rule[key].as_str().unwrap_or_default().trim();
+        let optional_old = rule["optionalOldSelf"] == true;
+        let known = known(shape, optional_old);
+        let program = Program::compile_within(text("rule"), &known, budget);
+        let program = program.map_err(|error| error.to_string());
+        let known = self::known(shape, false);
+        let message = Program::compile_within(text("messageExpression"), &known, budget);
+        Rule {
+            text: text("rule").into(),
+            uses_old: program.as_ref().is_ok_and(|program| program.mentions("oldSelf")),
+            program,
+            optional_old,
+            message: text("message").into(),
+            message_expression: message.ok().filter(|_| !text("messageExpression").is_empty()),
+            reason: match text("reason") {
+                "FieldValueForbidden" => FieldErrorKind::Forbidden,
+                "FieldValueRequired" => FieldErrorKind::Required,
+                "FieldValueDuplicate" => FieldErrorKind::Duplicate,
+                _ => FieldErrorKind::Invalid,
+            },
+            field: field_path(text("fieldPath"), schema).unwrap_or_default().into(),
+        }
+    }
+
+    /// What messages call it.
+    fn shown(&self) -> &str {
+        if self.message.is_empty() { &self.text } else { &self.message }
+    }
+}
+
+/// What is wrong by the rules, after what was found already.
+pub(super) fn check(
+    root: &Node,
+    object: &Value,
+    old: Option<&Value>,
+    errors: &mut Vec<FieldError>,
+) {
+    if !root.below.expressions {
+        return;
+    }
+    let blocks = |error: &FieldError| {
+        use FieldErrorKind::{Required, TooLong, TooMany, TypeInvalid};
+        matches!(error.kind, Required | TooLong | TooMany | TypeInvalid)
+    };
+    if errors.iter().any(blocks) {
+        // A rule may rely on what is not so.
+        let why = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
+        errors.push(FieldError::invalid("<nil>", &Value::Null, why));
+        return;
+    }
+    let mut walk = Walk { left: OBJECT_COST_MAX, errors };
+    // A budget that is used up ends the walk; it has been told.
+    let _ = walk.value(root, object, Before { old, nearest: None }, &Path::Root);
+}
+
+/// What was there before.
+#[derive(Clone, Copy)]
+struct Before<'a> {
+    /// The value that this one replaces, where that can be told.
+    old: Option<&'a Value>,
+    /// The nearest value around it of which that can be told, now and before.
+    nearest: Option<(&'a Value, &'a Value)>,
+}
+
+impl<'a> Before<'a> {
+    /// The same one level down.
+    fn below(self, value: &'a Value, old: Option<&'a Value>) -> Before<'a> {
+        let nearest = self.old.map(|old| (value, old)).or(self.nearest);
+        Before { old, nearest }
+    }
+
+    /// Whether nothing has changed as far as can be told.
+    fn is_unchanged(self, value: &Value) -> bool {
+        match (self.old, self.nearest) {
+            (Some(old), _) => old == value,
+            (None, Some((now, before))) => now == before,
+            (None, None) => false,
+        }
+    }
+}
+
+/// The budget is used up.
+struct Exhausted;
+
+struct Walk<'e> {
+    left: u64,
+    errors: &'e mut Vec<FieldError>,
+}
+
+impl Walk<'_> {
+    fn value<'a>(
+        &mut self,
+        node: &Node,
+        value: &'a Value,
+        before: Before<'a>,
+        at: &Path<'_>,
+    ) -> Result<(), Exhausted> {
+        if !node.below.expressions || value.is_null() {
+            return Ok(());
+        }
+        self.own(node, value, before, at)?;
+        match value {
+            Value::Object(members) => {
+                let old = before.old.filter(|_| !node.atomic);
+                for (name, inner) in members {
+                    let old = old.and_then(|old| old.get(name)).filter(|old| !old.is_null());
+                    let before = before.below(value, old);
+                    match (node.property(name), &node.additional) {
+                        (Some(node), _) => {
+                            self.value(node, inner, before, &Path::Field(at, name))?;
+                        }
+                        (None, Some(Additional::Of(node))) => {
+                            self.value(node, inner, before, &Path::Bracket(at, name))?;
+                        }
+                        _ => {}
+                    }
+                }
+            }
+            Value::Array(elements) => {
+                let Some(items) = &node.items else { return Ok(()) };
+                for (index, element) in elements.iter().enumerate() {
+                    let before = before.below(value, correlated(node, element, before.old));
+                    self.value(items, element, before, &Path::Index(at, index))?;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The rules of this very place.
+    fn own<'a>(
+        &mut self,
+        node: &Node,
+        value: &'a Value,
+        before: Before<'a>,
+        at: &Path<'_>,
+    ) -> Result<(), Exhausted> {
+        if let Some(expressions) = &node.expressions {
+            self.expressions(expressions, value, before, at)?;
+        }
+        for inner in node.rules.iter().flat_map(|rules| &rules.all_of) {
+            if let Some(expressions) = &inner.expressions {
+                let before = Before { old: before.old, nearest: before.nearest };
+                self.expressions(expressions, value, before, at)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn expressions<'a>(
+        &mut self,
+        expressions: &'a Expressions,
+        value: &'a Value,
+        before: Before<'a>,
+        at: &Path<'_>,
+    ) -> Result<(), Exhausted> {
+        for rule in &expressions.rules {
+            if rule.uses_old && before.old.is_none() && !rule.optional_old {
+                continue;
+            }
+            let one = Judged { rule, expressions, value, before };
+            self.judge(&one, at)?;
+        }
+        Ok(())
+    }
+
+    fn judge(&mut self, one: &Judged<'_>, at: &Path<'_>) -> Result<(), Exhausted> {
+        let kind = &one.expressions.kind;
+        let program = match &one.rule.program {
+            Ok(program) => program,
+            Err(why) => {
+                self.tell(at, "", kind, &format!("rule compile error: {why}"));
+                return Ok(());
+            }
+        };
+        let variables = one.variables(one.rule.optional_old);
+        let mut budget = Budget::new(EXPRESSION_COST_MAX.min(self.left));
+        let found = program.run(&variables, &mut budget);
+        let shown = one.rule.shown();
+        if budget.spent() > self.left {
+            let why = "validation failed due to running out of cost budget, no further validation rules will be run";
+            self.tell(at, "", kind, why);
+            return Err(Exhausted);
+        }
+        self.left -= budget.spent();
+        match found {
+            Ok(Cel::Bool(true)) => {}
+            Ok(_) => self.refuse(one, at)?,
+            Err(Error::CostExceeded) => {
+                let why = format!(
+                    "'{}': no further validation rules will be run due to call cost exceeds limit for rule: {shown}",
+                    Error::CostExceeded
+                );
+                self.tell(at, "", kind, &why);
+                return Err(Exhausted);
+            }
+            Err(error @ Error::NoSuchOverload) => {
+                let why = format!(
+                    "'{error}': call arguments did not match a supported operator, function or macro signature for rule: {shown}"
+                );
+                self.tell(at, "", kind, &why);
+            }
+            Err(error) => self.tell(at, "", kind, &format!("{error} evaluating rule: {shown}")),
+        }
+        Ok(())
+    }
+
+    /// A rule says no.
+    fn refuse(&mut self, one: &Judged<'_>, at: &Path<'_>) -> Result<(), Exhausted> {
+        let rule = one.rule;
+        if !rule.uses_old && one.before.is_unchanged(one.value) {
+            return Ok(());
+        }
+        let message = match &rule.message_expression {
+            Some(program) => self.message(program, one, at)?,
+            None => None,
+        };
+        let message = message.unwrap_or_else(|| match rule.message.is_empty() {
+            true => format!("failed rule: {}", rule.text),
+            false => rule.message.to_string(),
+        });
+        let holds = matches!(&*one.expressions.kind, "object" | "array");
+        let shown = (!holds).then(|| number::show_value(one.value));
+        let detail = match (rule.reason, shown) {
+            (FieldErrorKind::Duplicate, shown) => shown.unwrap_or_default(),
+            (FieldErrorKind::Invalid, Some(shown)) => format!("{shown}: {message}"),
+            _ => message,
+        };
+        let field = place(at, &rule.field);
+        self.errors.push(FieldError { kind: rule.reason, field, detail });
+        Ok(())
+    }
+
+    /// What the rule's own expression says about it; nothing if that cannot be used.
+    fn message(
+        &mut self,
+        program: &Program,
+        one: &Judged<'_>,
+        at: &Path<'_>,
+    ) -> Result<Option<String>, Exhausted> {
+        let variables = one.variables(false);
+        let mut budget = Budget::new(EXPRESSION_COST_MAX.min(self.left));
+        let found = program.run(&variables, &mut budget);
+        let kind = &one.expressions.kind;
+        if budget.spent() > self.left {
+            let why = "messageExpression evaluation failed due to running out of cost budget, no further validation rules will be run";
+            self.tell(at, &one.rule.field, kind, why);
+            return Err(Exhausted);
+        }
+        self.left -= budget.spent();
+        match found {
+            Ok(value) => {
+                let text = value.as_text().unwrap_or_default().trim();
+                let fits = !text.is_empty() && text.len() <= MESSAGE_MAX;
+                Ok((fits && !text.contains(['\n', '\r'])).then(|| text.to_owned()))
+            }
+            Err(Error::CostExceeded) => {
+                let why = format!(
+                    "no further validation rules will be run due to call cost exceeds limit for messageExpression: {:?}",
+                    program.text()
+                );
+                self.tell(at, &one.rule.field, kind, &why);
+                Err(Exhausted)
+            }
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn tell(&mut self, at: &Path<'_>, below: &str, kind: &str, why: &str) {
+        self.errors.push(FieldError::invalid(place(at, below), &kind.into(), why));
+    }
+}
+
+/// One rule and what it judges.
+struct Judged<'a> {
+    rule: &'a Rule,
+    expressions: &'a Expressions,
+    value: &'a Value,
+    before: Before<'a>,
+}
+
+impl<'a> Judged<'a> {
+    fn variables(&self, optional_old: bool) -> Variables<'a> {
+        let shape = &self.expressions.shape;
+        let variables = Variables::default().with_json("self", self.value, shape);
+        let old = self.before.old.map(|old| Cel::read(old, shape));
+        match (old, optional_old) {
+            (Some(old), true) => variables.with("oldSelf", Cel::some(old)),
+            (Some(old), false) => variables.with("oldSelf", old),
+            (None, true) => variables.with("oldSelf", Cel::NONE),
+            (None, false) => variables,
+        }
+    }
+}
+
+fn place(at: &Path<'_>, below: &str) -> String {
+    match (at, below) {
+        (Path::Root, "") => "<nil>".to_owned(),
+        (Path::Root, below) => below.to_owned(),
+        (at, "") => at.to_string(),
+        (at, below) => format!("{at}.{below}"),
+    }
+}
+
+/// The element that this one replaces: lists are compared by their keys, or not at all.
+fn correlated<'a>(node: &Node, element: &Value, old: Option<&'a Value>) -> Option<&'a Value> {
+    let (List::Map(keys), Some(Value::Array(old))) = (&node.list, old) else { return None };
+    let key = lists::key(keys, element);
+    old.iter().find(|old| lists::key(keys, old) == key)
+}
+
+/// A `fieldPath` such as `.spec.ports['http']` as errors write it, if the schema has such a place.
+pub(super) fn field_path(path: &str, schema: &Value) -> Option<String> {
+    let (mut shown, mut schema, mut rest) = (String::new(), schema, path);
+    if rest.is_empty() {
+        return None;
+    }
+    while !rest.is_empty() {
+        let (name, after) = if let Some(dotted) = rest.strip_prefix('.') {
+            dotted.split_at(dotted.find(['.', '[']).unwrap_or(dotted.len()))
+        } else {
+            let quoted = rest.strip_prefix("['")?;
+            let end = quoted.find("']")?;
+            (&quoted[..end], &quoted[end + 2..])
+        };
+        if name.is_empty() {
+            return None;
+        }
+        let values = &schema["additionalProperties"];
+        match schema["properties"].get(name) {
+            Some(inner) => {
+                if !shown.is_empty() {
+                    shown.push('.');
+                }
+                shown.push_str(name);
+                schema = inner;
+            }
+            None if values.is_object() => {
+                shown.push_str(&format!("[{name}]"));
+                schema = values;
+            }
+            None => return None,
+        }
+        rest = after;
+    }
+    Some(shown)
+}
+
+#[cfg(test)]
+#[expect(clippy::needless_pass_by_value, reason = "`json!` rows read best by value")]
+mod tests;

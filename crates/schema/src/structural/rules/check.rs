@@ -1,0 +1,217 @@
+//! The rules of a schema before it is accepted: do they compile, may they speak of what was, and
+//! what would they cost at most?
+//!
+//! Promise: a rule that is accepted is bounded by what its schema bounds. Its estimate is that of
+//! Kubernetes, multiplied by how often its place can occur in one object.
+
+use headwater_json::Value;
+
+use super::known;
+use crate::structural::Place;
+use headwater_api::status::{FieldError, FieldErrorKind};
+use headwater_cel::{Program, Shape, pattern};
+
+/// What one rule may cost at most, by the estimate (Kubernetes' limit).
+const RULE_COST_MAX: u64 = 10_000_000;
+
+/// What all rules of one schema may cost at most, by the estimate (Kubernetes' limit).
+const SCHEMA_COST_MAX: u64 = 100_000_000;
+
+/// What is wrong with the rules of a schema; `below` is its path.
+pub(crate) fn errors(schema: &Value, place: Place<'_>) -> Vec<FieldError> {
+    let mut check = Check::default();
+    let inside = Inside { cardinality: Some(1), uncorrelated: None, is_root: true };
+    check.schema(schema, place.path, &inside);
+    check.errors.extend(check.total.errors(place.path));
+    check.errors
+}
+
+/// What surrounds a schema.
+#[derive(Clone)]
+struct Inside {
+    /// How many values of this place an object may have, if that is bounded.
+    cardinality: Option<u64>,
+    /// The path above which values before and after cannot be told apart.
+    uncorrelated: Option<String>,
+    is_root: bool,
+}
+
+#[derive(Default)]
+struct Check {
+    errors: Vec<FieldError>,
+    budget: pattern::Budget,
+    total: Total,
+}
+
+impl Check {
+    fn schema(&mut self, schema: &Value, path: &str, inside: &Inside) {
+        self.rules(schema, schema, path, inside);
+        for (index, inner) in schema["allOf"].as_array().into_iter().flatten().enumerate() {
+            self.rules(inner, schema, &format!("{path}.allOf[{index}]"), inside);
+        }
+        let below = Inside { is_root: false, ..inside.clone() };
+        let cut = |inside: Inside, cuts: bool| match cuts {
+            true => Inside {
+                uncorrelated: inside.uncorrelated.clone().or_else(|| Some(path.to_owned())),
+                ..inside
+            },
+            false => inside,
+        };
+        let is_atomic = schema["x-kubernetes-map-type"] == "atomic";
+        let times = |max: &Value| match (inside.cardinality, max.as_u64()) {
+            (Some(count), Some(max)) => count.checked_mul(max),
+            _ => None,
+        };
+        for (name, inner) in schema["properties"].as_object().into_iter().flatten() {
+            let inside = cut(below.clone(), is_atomic);
+            self.schema(inner, &format!("{path}.properties[{name}]"), &inside);
+        }
+        if schema["additionalProperties"].is_object() {
+            let cardinality = times(&schema["maxProperties"]);
+            let inside = cut(Inside { cardinality, ..below.clone() }, is_atomic);
+            let path = format!("{path}.additionalProperties");
+            self.schema(&schema["additionalProperties"], &path, &inside);
+        }
+        if schema["items"].is_object() {
+            let cardinality = times(&schema["maxItems"]);
+            let is_keyed = schema["x-kubernetes-list-type"] == "map";
+            let inside = cut(Inside { cardinality, ..below }, !is_keyed);
+            self.schema(&schema["items"], &format!("{path}.items"), &inside);
+        }
+    }
+
+    fn rules(&mut self, schema: &Value, typed: &Value, path: &str, inside: &Inside) {
+        let rules = schema["x-kubernetes-validations"].as_array();
+        let Some(rules) = rules.filter(|rules| !rules.is_empty()) else { return };
+        let shape = Shape::of(typed, inside.is_root);
+        for (index, rule) in rules.iter().enumerate() {
+            let at = format!("{path}.x-kubernetes-validations[{index}]");
+            self.rule(rule, &shape, &at, inside);
+        }
+    }
+
+    fn rule(&mut self, rule: &Value, shape: &Shape, at: &str, inside: &Inside) {
+        let text = |key: &str| rule[key].as_str().unwrap_or_default().trim();
+        let invalid = |key: &str, why: String| FieldError {
+            kind: FieldErrorKind::Invalid,
+            field: format!("{at}.{key}"),
+            detail: format!("{}: {why}", shown(rule)),
+        };
+        let optional_old = &rule["optionalOldSelf"];
+        let names = known(shape, *optional_old == true);
+        let uses_old = match Program::compile_within(text("rule"), &names, &mut self.budget) {
+            Err(error) => {
+                self.errors.push(invalid("rule", format!("compilation failed: {error}")));
+                false
+            }
+            Ok(program) => {
+                if program.result() != "bool" {
+                    let why = "cel expression must evaluate to a bool".to_owned();
+                    self.errors.push(invalid("rule", why));
+                }
+                let times = inside.cardinality.unwrap_or_else(|| shape.cardinality_max());
+                let cost = program.cost_max(&names).saturating_mul(times);
+                self.cost("estimated rule cost", format!("{at}.rule"), cost);
+                program.mentions("oldSelf")
+            }
+        };
+        if !text("messageExpression").is_empty() {
+            let names = known(shape, false);
+            let program =
+                Program::compile_within(text("messageExpression"), &names, &mut self.budget);
+            let found = match program {
+                Err(error) => Some(format!("messageExpression compilation failed: {error}")),
+                Ok(program) if program.result() != "string" => {
+                    Some("messageExpression must evaluate to a string".to_owned())
+                }
+                Ok(program) => {
+                    let at = format!("{at}.messageExpression");
+                    self.cost("estimated messageExpression cost", at, program.cost_max(&names));
+                    None
+                }
+            };
+            self.errors.extend(found.map(|why| invalid("messageExpression", why)));
+        }
+        if let (true, Some(path)) = (uses_old, &inside.uncorrelated) {
+            let why = format!(
+                "oldSelf cannot be used on the uncorrelatable portion of the schema within {path}"
+            );
+            let field = format!("{at}.rule");
+            self.errors.push(FieldError::invalid(field, &rule["rule"], why));
+        }
+        if !uses_old && !optional_old.is_null() {
+            let why = "may not be set if oldSelf is not used in rule";
+            let field = format!("{at}.optionalOldSelf");
+            self.errors.push(FieldError::invalid(field, optional_old, why));
+        }
+    }
+
+    /// Refuses what would cost too much, and remembers what all rules cost together.
+    fn cost(&mut self, what: &str, field: String, cost: u64) {
+        if cost > RULE_COST_MAX {
+            let why = exceeds(what, cost, RULE_COST_MAX);
+            self.errors.push(FieldError::forbidden(field.clone(), &why));
+        }
+        self.total.add(field, cost);
+    }
+}
+
+/// What all rules of a schema may cost, and the dearest of them.
+#[derive(Default)]
+struct Total {
+    cost: u64,
+    dearest: Vec<(u64, String)>,
+}
+
+impl Total {
+    /// How many rules are named when all together cost too much.
+    const NAMED_MAX: usize = 4;
+
+    fn add(&mut self, field: String, cost: u64) {
+        self.cost = self.cost.saturating_add(cost);
+        // What is less than a hundredth of the limit is not to blame.
+        if cost < SCHEMA_COST_MAX / 100 {
+            return;
+        }
+        self.dearest.push((cost, field));
+        self.dearest.sort_by_key(|(cost, _)| std::cmp::Reverse(*cost));
+        self.dearest.truncate(Total::NAMED_MAX);
+    }
+
+    fn errors(&self, path: &str) -> Vec<FieldError> {
+        if self.cost <= SCHEMA_COST_MAX {
+            return Vec::new();
+        }
+        let contributed = "contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema";
+        let named = self.dearest.iter().map(|(_, field)| FieldError::forbidden(field, contributed));
+        let what = "x-kubernetes-validations estimated rule cost total for entire OpenAPIv3 schema";
+        let all = FieldError::forbidden(path, &exceeds(what, self.cost, SCHEMA_COST_MAX));
+        named.chain([all]).collect()
+    }
+}
+
+fn exceeds(what: &str, cost: u64, limit: u64) -> String {
+    let factor = cost as f64 / limit as f64;
+    let factor = match factor {
+        factor if factor > 100.0 => "more than 100x".to_owned(),
+        factor if factor < 1.5 => format!("{factor:.6}x"),
+        factor => format!("{factor:.1}x"),
+    };
+    format!(
+        "{what} exceeds budget by factor of {factor} (try simplifying the rule, or adding maxItems, maxProperties, and maxLength where arrays, maps, and strings are declared)"
+    )
+}
+
+/// A rule as the reference prints it: its own fields, under their names in Go.
+fn shown(rule: &Value) -> String {
+    let text = |key: &str| Value::from(rule[key].as_str().unwrap_or_default());
+    format!(
+        r#"{{"Rule":{},"Message":{},"MessageExpression":{},"Reason":{},"FieldPath":{},"OptionalOldSelf":{}}}"#,
+        text("rule"),
+        text("message"),
+        text("messageExpression"),
+        rule["reason"],
+        text("fieldPath"),
+        rule["optionalOldSelf"]
+    )
+}

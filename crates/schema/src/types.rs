@@ -1,0 +1,573 @@
+//! The types of built-in kinds, as data: what fields there are and what shape they have.
+//!
+//! River: request body → [`crate::decode`] asks **schema** → a value of the right shape. Protobuf,
+//! strategic patches and apply ask it too. The facts are in `types/types.txt`; nothing here knows
+//! a kind by name.
+
+use std::cmp::Ordering;
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use headwater_json::{Key, Map, Value};
+
+use headwater_api::kind::Kind;
+use headwater_json::wide::begin;
+
+mod reach;
+mod when;
+
+pub(crate) use reach::Reach;
+pub(crate) use when::{Steps, When, get, is_absent, steps};
+
+/// Every built-in type.
+pub struct Types {
+    types: Vec<Type>,
+    names: HashMap<&'static str, TypeId>,
+}
+
+/// Which type of [`Types`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TypeId(u32);
+
+impl TypeId {
+    /// A number below [`Types::len`].
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A type with fields.
+#[derive(Debug)]
+pub struct Type {
+    /// Which one it is.
+    pub id: TypeId,
+    /// Such as `core/v1.PodSpec`.
+    pub name: &'static str,
+    /// Apply owns it as one.
+    pub atomic: bool,
+    /// As JSON has them, sorted by name; fields of inlined types stand among them.
+    pub fields: Vec<Field>,
+    /// As protobuf has them, sorted by number.
+    pub wire: Vec<Wire>,
+    /// How each of `fields` begins: what looks fields up compares numbers, not texts.
+    begins: Vec<u64>,
+    /// Where each of `fields` is.
+    slots: Slots,
+    /// Indexes of the fields that are there even if nobody wrote them.
+    always: Vec<u32>,
+}
+
+/// A field in JSON.
+#[derive(Clone, Debug)]
+pub struct Field {
+    /// The key.
+    pub name: &'static str,
+    /// What its value must look like.
+    pub shape: Shape,
+    /// What becomes of absent and empty values.
+    pub zero: Zero,
+    /// Documented as required.
+    pub required: bool,
+    /// How a strategic merge patch treats it.
+    pub patch: Patch,
+    /// How apply treats it.
+    pub merge: Merge,
+}
+
+/// A field on the protobuf wire.
+#[derive(Clone, Debug)]
+pub struct Wire {
+    /// Field number.
+    pub number: u32,
+    /// The key in JSON; `None` for a message whose fields stand among those around it.
+    pub name: Option<&'static str>,
+    /// What its value looks like.
+    pub shape: Shape,
+}
+
+/// What a value looks like.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// A string.
+    Text,
+    /// A number from -2³¹ to 2³¹-1.
+    Int32,
+    /// A number from -2⁶³ to 2⁶³-1.
+    Int64,
+    /// Any number.
+    Float,
+    /// `true` or `false`.
+    Bool,
+    /// Base64.
+    Bytes,
+    /// RFC 3339, seconds.
+    Time,
+    /// RFC 3339, six decimals.
+    MicroTime,
+    /// Such as `100m` or `1Gi`.
+    Quantity,
+    /// A number, or a string such as `25%`.
+    IntOrString,
+    /// Anything.
+    Any,
+    /// An object of that type.
+    Struct(TypeId),
+    /// A list.
+    List(Box<Shape>),
+    /// A list that is a message of its own in protobuf.
+    Wrapped(Box<Shape>),
+    /// An object with free keys.
+    Map(Box<Shape>),
+    /// A JSON schema or a list of them.
+    SchemaOrList(TypeId),
+    /// A JSON schema or a boolean.
+    SchemaOrBool(TypeId),
+    /// A JSON schema or a list of strings.
+    SchemaOrTexts(TypeId),
+}
+
+/// What becomes of a field that is absent or empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Zero {
+    /// Left out: empty and absent are the same.
+    Dropped,
+    /// As given: `0` and absent differ.
+    Kept,
+    /// Always there.
+    Filled,
+    /// `null` when absent.
+    Null,
+}
+
+/// How a strategic merge patch treats a field.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Patch {
+    /// Lists merge by [`Patch::key`]; lists of scalars are sets.
+    pub merge: bool,
+    /// `retainKeys`: keys that the patch does not name are removed.
+    pub retain_keys: bool,
+    /// What tells elements apart.
+    pub key: Option<&'static str>,
+}
+
+/// How apply treats a field.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Merge {
+    /// Lists as one, objects and maps key by key.
+    #[default]
+    Ordinary,
+    /// As one.
+    Atomic,
+    /// A list whose elements are their own keys.
+    Set,
+    /// A list whose elements are told apart by these keys.
+    Keyed(Vec<&'static str>),
+}
+
+static TYPES: LazyLock<Types> = LazyLock::new(|| Types::read(include_str!("types/types.txt")));
+
+impl Types {
+    /// The types of all built-in kinds; read on first use.
+    pub fn builtin() -> &'static Types {
+        &TYPES
+    }
+
+    /// The type of a built-in kind.
+    pub fn of(&self, kind: &Kind) -> Option<&Type> {
+        if kind.custom {
+            return None;
+        }
+        self.find(&kind.group, &kind.version, &kind.kind)
+    }
+
+    /// A type by group, version and kind.
+    pub fn find(&self, group: &str, version: &str, kind: &str) -> Option<&Type> {
+        let package = match group {
+            "" => "core",
+            group => group.split('.').next().unwrap_or_default(),
+        };
+        self.named(&[package, "/", version, ".", kind].concat())
+    }
+
+    /// A type by its name in [`Type::name`], such as `meta/v1.ObjectMeta`.
+    pub fn named(&self, name: &str) -> Option<&Type> {
+        self.names.get(name).map(|id| self.get(*id))
+    }
+
+    /// A type that a shape refers to.
+    pub fn get(&self, id: TypeId) -> &Type {
+        &self.types[id.index()]
+    }
+
+    /// How many there are.
+    #[expect(clippy::len_without_is_empty, reason = "there are always types")]
+    pub fn len(&self) -> usize {
+        self.types.len()
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Type> {
+        self.types.iter()
+    }
+
+    /// What a value of that shape looks like when nothing was ever set in it.
+    pub fn empty(&self, shape: &Shape) -> Value {
+        match shape {
+            Shape::Text | Shape::Bytes => "".into(),
+            Shape::Int32 | Shape::Int64 | Shape::Float | Shape::IntOrString => 0.into(),
+            Shape::Bool | Shape::SchemaOrBool(_) => false.into(),
+            Shape::Quantity => "0".into(),
+            Shape::Time | Shape::MicroTime | Shape::Any => Value::Null,
+            Shape::List(_) | Shape::Wrapped(_) => Value::Array(Vec::new()),
+            Shape::Map(_) | Shape::SchemaOrList(_) | Shape::SchemaOrTexts(_) => {
+                Value::Object(Map::new())
+            }
+            Shape::Struct(id) => {
+                let fields = self.get(*id).always();
+                fields.map(|field| (field.name.to_owned(), self.absent(field))).collect()
+            }
+        }
+    }
+
+    /// What stands in the place of a field that nobody wrote but that is always there.
+    pub fn absent(&self, field: &Field) -> Value {
+        match field.zero {
+            Zero::Filled => self.empty(&field.shape),
+            _ => Value::Null,
+        }
+    }
+
+    fn read(text: &'static str) -> Types {
+        let mut blocks: Vec<Block> = Vec::new();
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            match line.strip_prefix(' ') {
+                Some(field) => {
+                    blocks.last_mut().expect("the table begins with a type").rows.push(field);
+                }
+                None => blocks.push(Block::new(line)),
+            }
+        }
+        let names: HashMap<&'static str, TypeId> =
+            (0..).map(TypeId).zip(&blocks).map(|(id, block)| (block.name, id)).collect();
+        let types = blocks.iter().map(|block| block.read(&blocks, &names)).collect();
+        Types { types, names }
+    }
+}
+
+impl Shape {
+    /// The type at its heart, if there is one: of a list of pods, Pod.
+    pub fn heart(&self) -> Option<TypeId> {
+        match self {
+            Shape::Struct(id)
+            | Shape::SchemaOrList(id)
+            | Shape::SchemaOrBool(id)
+            | Shape::SchemaOrTexts(id) => Some(*id),
+            Shape::List(inner) | Shape::Wrapped(inner) | Shape::Map(inner) => inner.heart(),
+            _ => None,
+        }
+    }
+}
+
+impl Type {
+    /// The field with that key.
+    pub fn field(&self, name: &str) -> Option<&Field> {
+        let mut found = self.slots.places(name).map(|at| &self.fields[at]);
+        found.find(|field| field.name == name)
+    }
+
+    /// The same while keys are walked in order: `from` is where the key before ended up, and is
+    /// moved on.
+    pub(crate) fn next_field(&self, from: &mut usize, key: &Key) -> Option<&Field> {
+        loop {
+            match key.order(*self.begins.get(*from)?, self.fields[*from].name) {
+                Ordering::Less => return None,
+                Ordering::Equal => return Some(&self.fields[*from]),
+                Ordering::Greater => *from += 1,
+            }
+        }
+    }
+
+    /// The fields that are there even if nobody wrote them.
+    pub fn always(&self) -> impl Iterator<Item = &Field> {
+        self.always.iter().map(|at| &self.fields[*at as usize])
+    }
+
+    /// `PodSpec` of `core/v1.PodSpec`.
+    pub fn short_name(&self) -> &'static str {
+        self.name.rsplit('.').next().unwrap_or_default()
+    }
+
+    /// `v1.PodSpec` of `core/v1.PodSpec`.
+    pub fn version_name(&self) -> &'static str {
+        self.name.rsplit('/').next().unwrap_or_default()
+    }
+}
+
+/// A table of places by name, half empty, that never changes.
+#[derive(Clone, Debug)]
+struct Slots {
+    places: Box<[u16]>,
+    /// What is left of a number of 64 bits is an index.
+    shift: u32,
+}
+
+impl Slots {
+    const EMPTY: u16 = u16::MAX;
+
+    fn new(fields: &[Field]) -> Slots {
+        let length = (2 * fields.len()).next_power_of_two().max(2);
+        let places = vec![Slots::EMPTY; length].into();
+        let mut slots = Slots { places, shift: u64::BITS - length.ilog2() };
+        for (place, field) in (0..).zip(fields) {
+            let mut at = slots.first(field.name);
+            while slots.places[at] != Slots::EMPTY {
+                at = slots.next(at);
+            }
+            slots.places[at] = place;
+        }
+        slots
+    }
+
+    /// Where something of that name may be, if it is anywhere.
+    fn places(&self, name: &str) -> impl Iterator<Item = usize> {
+        let mut at = self.first(name);
+        std::iter::from_fn(move || {
+            let place = self.places[at];
+            at = self.next(at);
+            (place != Slots::EMPTY).then_some(usize::from(place))
+        })
+    }
+
+    fn first(&self, name: &str) -> usize {
+        const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
+        let mixed = (begin(name) ^ name.len() as u64).wrapping_mul(SPREAD);
+        (mixed >> self.shift) as usize
+    }
+
+    fn next(&self, at: usize) -> usize {
+        (at + 1) & (self.places.len() - 1)
+    }
+}
+
+/// A type while the table is read.
+struct Block {
+    name: &'static str,
+    package: &'static str,
+    atomic: bool,
+    rows: Vec<&'static str>,
+}
+
+type Names = HashMap<&'static str, TypeId>;
+
+impl Block {
+    fn new(line: &'static str) -> Block {
+        let (name, word) = line.split_once(' ').unwrap_or((line, ""));
+        let (package, _) = name.split_once('.').expect("a type has a package");
+        Block { name, package, atomic: word == "atomic", rows: Vec::new() }
+    }
+
+    fn read(&self, blocks: &[Block], names: &Names) -> Type {
+        let mut fields = Vec::new();
+        self.fields(blocks, names, &mut fields);
+        fields.sort_by_key(|field: &Field| field.name);
+        let filled = |field: &Field| matches!(field.zero, Zero::Filled | Zero::Null);
+        let always = (0..).zip(&fields).filter(|(_, field)| filled(field)).map(|(at, _)| at);
+        Type {
+            id: names[self.name],
+            name: self.name,
+            atomic: self.atomic,
+            begins: fields.iter().map(|field| begin(field.name)).collect(),
+            slots: Slots::new(&fields),
+            always: always.collect(),
+            fields,
+            wire: self.wire(names),
+        }
+    }
+
+    /// The fields in JSON, with those of inlined types.
+    fn fields(&self, blocks: &[Block], names: &Names, fields: &mut Vec<Field>) {
+        for row in &self.rows {
+            let words: Vec<&'static str> = row.split(' ').collect();
+            match words[..] {
+                ["TypeMeta"] => {
+                    fields.extend(["apiVersion", "kind"].map(|name| Field {
+                        name,
+                        shape: Shape::Text,
+                        zero: Zero::Dropped,
+                        required: false,
+                        patch: Patch::default(),
+                        merge: Merge::default(),
+                    }));
+                }
+                [_, "+", shape] => {
+                    let Shape::Struct(id) = self.shape(shape, names) else {
+                        unreachable!("only types are inlined")
+                    };
+                    blocks[id.index()].fields(blocks, names, fields);
+                }
+                [_, name, shape, zero, ref rest @ ..] => fields.push(Field {
+                    name,
+                    shape: self.shape(shape, names),
+                    zero: read_zero(zero),
+                    required: rest.contains(&"req"),
+                    patch: read_patch(rest),
+                    merge: read_merge(rest),
+                }),
+                _ => unreachable!("no field in {row:?}"),
+            }
+        }
+    }
+
+    fn wire(&self, names: &Names) -> Vec<Wire> {
+        let mut wire: Vec<Wire> = Vec::new();
+        for row in &self.rows {
+            let mut words = row.split(' ');
+            if let (Some(number), Some(name), Some(shape)) =
+                (words.next(), words.next(), words.next())
+            {
+                wire.push(Wire {
+                    number: number.parse().expect("a field has a number"),
+                    name: (name != "+").then_some(name),
+                    shape: self.shape(shape, names),
+                });
+            }
+        }
+        wire.sort_by_key(|field| field.number);
+        wire
+    }
+
+    fn shape(&self, text: &'static str, names: &Names) -> Shape {
+        let (first, rest) = text.split_at(1);
+        let schema = || names["apiextensions/v1.JSONSchemaProps"];
+        match first {
+            "s" => Shape::Text,
+            "i" => Shape::Int32,
+            "l" => Shape::Int64,
+            "f" => Shape::Float,
+            "b" => Shape::Bool,
+            "y" => Shape::Bytes,
+            "T" => Shape::Time,
+            "M" => Shape::MicroTime,
+            "Q" => Shape::Quantity,
+            "I" => Shape::IntOrString,
+            "*" => Shape::Any,
+            "[" => Shape::List(Box::new(self.shape(rest, names))),
+            "X" => match self.shape(rest, names) {
+                Shape::List(inner) => Shape::Wrapped(inner),
+                other => unreachable!("{other:?} is not a list"),
+            },
+            "{" => Shape::Map(Box::new(self.shape(rest, names))),
+            "A" => Shape::SchemaOrList(schema()),
+            "B" => Shape::SchemaOrBool(schema()),
+            "C" => Shape::SchemaOrTexts(schema()),
+            "=" if rest.contains('.') => Shape::Struct(names[rest]),
+            "=" => Shape::Struct(names[format!("{}.{rest}", self.package).as_str()]),
+            other => unreachable!("no shape {other}"),
+        }
+    }
+}
+
+fn read_zero(word: &str) -> Zero {
+    match word {
+        "-" => Zero::Dropped,
+        "?" => Zero::Kept,
+        "!" => Zero::Filled,
+        "0" => Zero::Null,
+        other => unreachable!("no zero {other}"),
+    }
+}
+
+fn read_patch(words: &[&'static str]) -> Patch {
+    let Some(word) = words.iter().find_map(|word| word.strip_prefix("patch=")) else {
+        return Patch::default();
+    };
+    let (strategies, key) = match word.split_once(':') {
+        Some((strategies, key)) => (strategies, Some(key)),
+        None => (word, None),
+    };
+    Patch {
+        merge: strategies.contains("merge"),
+        retain_keys: strategies.contains("retainKeys"),
+        key,
+    }
+}
+
+fn read_merge(words: &[&'static str]) -> Merge {
+    let word = words
+        .iter()
+        .find_map(|word| word.strip_prefix("list=").or_else(|| word.strip_prefix("map=")));
+    match word.map(|word| word.split_once(':').unwrap_or((word, ""))) {
+        Some(("atomic", _)) => Merge::Atomic,
+        Some(("set", _)) => Merge::Set,
+        Some(("map", keys)) => Merge::Keyed(keys.split(',').collect()),
+        Some(("granular", _)) | None => Merge::Ordinary,
+        Some((other, _)) => unreachable!("no merge {other}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use headwater_api::kind::builtin;
+
+    #[test]
+    fn every_field_is_found_by_its_name_and_nothing_else_is() {
+        for of in Types::builtin().iter() {
+            for field in &of.fields {
+                let found = of.field(field.name).expect(field.name);
+                assert!(std::ptr::eq(found, field), "{} of {}", field.name, of.name);
+            }
+            for name in ["", "x", "metadatas", "specification", "nodeNam", "nodeNames"] {
+                assert!(of.field(name).is_none(), "{name} of {}", of.name);
+            }
+        }
+    }
+
+    #[test]
+    fn every_built_in_kind_has_a_type_with_metadata() {
+        for kind in builtin() {
+            let found = Types::builtin().of(&kind);
+            let found = found.unwrap_or_else(|| panic!("no type for {}", kind.resource()));
+            assert!(found.field("metadata").is_some(), "{}", found.name);
+            assert!(found.field("apiVersion").is_some(), "{}", found.name);
+        }
+    }
+
+    #[test]
+    fn subresources_of_another_kind_have_types_too() {
+        let find = |group, kind| Types::builtin().find(group, "v1", kind).is_some();
+        assert!(find("autoscaling", "Scale") && find("policy", "Eviction"));
+        assert!(find("authentication.k8s.io", "TokenRequest") && find("", "Binding"));
+        assert!(Types::builtin().named("meta/v1.DeleteOptions").is_some());
+    }
+
+    #[test]
+    fn inlined_fields_are_flat_in_json_and_a_message_on_the_wire() {
+        let volume = Types::builtin().named("core/v1.Volume").unwrap();
+        assert!(volume.field("configMap").is_some());
+        let source = Types::builtin().named("core/v1.VolumeSource").unwrap();
+        let inline = volume.wire.iter().find(|field| field.name.is_none()).unwrap();
+        assert_eq!(inline.number, 2);
+        let Shape::Struct(id) = inline.shape else { panic!() };
+        assert_eq!(Types::builtin().get(id).name, source.name);
+    }
+
+    #[test]
+    fn markers_for_patches_are_read() {
+        let container = Types::builtin().named("core/v1.Container").unwrap();
+        let ports = container.field("ports").unwrap();
+        assert_eq!(ports.patch.key, Some("containerPort"));
+        assert_eq!(ports.merge, Merge::Keyed(vec!["containerPort", "protocol"]));
+        assert_eq!(container.field("resources").unwrap().zero, Zero::Filled);
+        let deployment = Types::builtin().named("apps/v1.DeploymentSpec").unwrap();
+        assert!(deployment.field("strategy").unwrap().patch.retain_keys);
+        assert!(Types::builtin().named("meta/v1.LabelSelector").unwrap().atomic);
+    }
+
+    #[test]
+    fn keys_are_found_only_in_their_own_letter_case() {
+        let pod = Types::builtin().named("core/v1.Pod").unwrap();
+        assert!(pod.field("spec").is_some() && pod.field("Spec").is_none());
+        assert_eq!((pod.short_name(), pod.version_name()), ("Pod", "v1.Pod"));
+    }
+}

@@ -1,0 +1,387 @@
+//! Validation: what Kubernetes refuses, with its field paths, reasons and words.
+//!
+//! River: defaulted object → **validate** → 422 or the store. The rules are in
+//! `validate/table.txt`, by type; what does not fit a table is a small rule in the files beside
+//! it. Metadata has its own rules, for all kinds, in [`headwater_api::name`].
+//! Promise: it only looks; no object that was decoded and defaulted makes it panic.
+
+use std::fmt;
+use std::sync::LazyLock;
+
+use headwater_json::{Map, Name, Value};
+
+use crate::types::{Reach, Shape, Steps, Type, Types, When, steps};
+use headwater_api::kind::Kind;
+use headwater_api::status::FieldError;
+
+mod config;
+mod job;
+mod network;
+mod pod;
+mod rule;
+mod security;
+mod update;
+mod volume;
+mod workload;
+
+use rule::Rule;
+
+type Object = Map;
+
+/// Checks an object of a built-in kind that is about to be created, metadata aside. It is in the
+/// version it is stored in, defaulted and prepared.
+pub fn create(kind: &Kind, object: &Value) -> Vec<FieldError> {
+    check(kind, object, None)
+}
+
+/// Checks an object that is about to replace `old`, metadata aside.
+pub fn update(kind: &Kind, object: &Value, old: &Value) -> Vec<FieldError> {
+    check(kind, object, old.as_object())
+}
+
+fn check(kind: &Kind, object: &Value, old: Option<&Object>) -> Vec<FieldError> {
+    let (Some(of), Value::Object(object)) = (Types::builtin().of(kind), object) else {
+        return Vec::new();
+    };
+    let mut check = Check { kind, root: object, old, errors: Vec::new() };
+    if let Some(old) = old {
+        check.immutable_fields(of, old);
+        update::by_kind(&mut check, old);
+    }
+    check.object(of, object, &Path::Root);
+    check.errors
+}
+
+/// One check of one object.
+struct Check<'a> {
+    kind: &'a Kind,
+    root: &'a Object,
+    old: Option<&'a Object>,
+    errors: Vec<FieldError>,
+}
+
+impl Check<'_> {
+    fn object(&mut self, of: &Type, object: &Object, path: &Path<'_>) {
+        for line in &PLAN.lines[of.id.index()] {
+            line.check(self, object, path);
+        }
+        for (field, value) in PLAN.reach.members(of, object.iter()) {
+            if !self.is_unchanged(path, field.name, value) {
+                self.value(&field.shape, value, &Path::Field(path, field.name));
+            }
+        }
+    }
+
+    /// Whether an update leaves a member of the object as it is. That was checked when it was
+    /// written, and what was allowed then must not keep others from changing the rest.
+    fn is_unchanged(&self, path: &Path<'_>, name: &str, value: &Value) -> bool {
+        let is_member = matches!(path, Path::Root);
+        is_member && self.old.is_some_and(|old| old.get(name) == Some(value))
+    }
+
+    fn value(&mut self, shape: &Shape, value: &Value, path: &Path<'_>) {
+        match (shape, value) {
+            (Shape::Struct(id), Value::Object(object)) => {
+                self.object(Types::builtin().get(*id), object, path);
+            }
+            (Shape::List(inner), Value::Array(items)) => {
+                for (index, item) in items.iter().enumerate() {
+                    self.value(inner, item, &Path::Index(path, index));
+                }
+            }
+            (Shape::Map(inner), Value::Object(object)) => {
+                for (key, value) in object {
+                    self.value(inner, value, &Path::Key(path, key));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn immutable_fields(&mut self, of: &Type, old: &Object) {
+        for path in &PLAN.immutable[of.id.index()] {
+            update::immutable(self, old, path);
+        }
+    }
+
+    fn required(&mut self, field: impl fmt::Display, why: &str) {
+        self.errors.push(FieldError::required(field.to_string(), why));
+    }
+
+    fn invalid(&mut self, field: impl fmt::Display, value: &Value, why: &str) {
+        self.errors.push(FieldError::invalid(field.to_string(), value, why));
+    }
+
+    fn forbidden(&mut self, field: impl fmt::Display, why: &str) {
+        self.errors.push(FieldError::forbidden(field.to_string(), why));
+    }
+
+    fn not_supported(&mut self, field: impl fmt::Display, value: &Value, supported: &[&str]) {
+        self.errors.push(FieldError::not_supported(field.to_string(), value, supported));
+    }
+
+    fn duplicate(&mut self, field: impl fmt::Display, value: &Value) {
+        self.errors.push(FieldError::duplicate(field.to_string(), value));
+    }
+
+    /// Refuses a text for each of its problems.
+    fn problems(&mut self, field: impl fmt::Display, text: &str, problems: Vec<String>) {
+        for problem in problems {
+            self.invalid(&field, &text.into(), &problem);
+        }
+    }
+}
+
+static PLAN: LazyLock<Plan> = LazyLock::new(|| Plan::read(include_str!("validate/table.txt")));
+
+/// The table, ready to be used.
+struct Plan {
+    /// Lines by index of type.
+    lines: Vec<Vec<Line>>,
+    /// Paths that stay as they are, by index of type.
+    immutable: Vec<Vec<Steps>>,
+    reach: Reach,
+}
+
+/// A line of the table.
+enum Line {
+    Rules { when: When, path: Vec<Step>, rules: Vec<Rule> },
+    Call(Own),
+}
+
+/// A rule that does not fit the table.
+type Own = fn(&mut Check<'_>, &Object, &Path<'_>);
+
+enum Step {
+    Field(Name),
+    Each,
+}
+
+impl Plan {
+    fn read(text: &'static str) -> Plan {
+        let types = Types::builtin();
+        let mut lines: Vec<Vec<Line>> = types.iter().map(|_| Vec::new()).collect();
+        let mut immutable: Vec<Vec<Steps>> = types.iter().map(|_| Vec::new()).collect();
+        let mut of = usize::MAX;
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            match line.strip_prefix("  ") {
+                None => of = types.named(line).expect("the table names types").id.index(),
+                Some(line) => match line.strip_suffix(" immutable") {
+                    Some(path) => immutable[of].push(steps(path)),
+                    None => lines[of].push(Line::read(line)),
+                },
+            }
+        }
+        let reach = Reach::new(types, |id| !lines[id.index()].is_empty());
+        Plan { lines, immutable, reach }
+    }
+}
+
+impl Line {
+    fn read(line: &'static str) -> Line {
+        if let Some(name) = line.strip_prefix('@') {
+            return Line::Call(own(name));
+        }
+        let (line, when) = When::split(line);
+        let (path, rules) = line.split_once(' ').expect("a line has a path and rules");
+        let mut walk = Vec::new();
+        for name in path.split('.') {
+            walk.push(Step::Field(Name::new(name.trim_end_matches("[]"))));
+            if name.ends_with("[]") {
+                walk.push(Step::Each);
+            }
+        }
+        Line::Rules { when, path: walk, rules: rules.split("; ").map(Rule::read).collect() }
+    }
+
+    fn check(&self, check: &mut Check<'_>, object: &Object, path: &Path<'_>) {
+        match self {
+            Line::Call(own) => own(check, object, path),
+            Line::Rules { when, path: walk, rules } if when.holds(object) => {
+                if let [Step::Field(name), rest @ ..] = walk.as_slice() {
+                    let path = Path::Field(path, name.as_str());
+                    follow(check, rules, rest, object.named(*name), &path);
+                }
+            }
+            Line::Rules { .. } => {}
+        }
+    }
+}
+
+/// Goes down to the values that rules are for. Below something absent there is nothing to check.
+fn follow(
+    check: &mut Check<'_>,
+    rules: &[Rule],
+    walk: &[Step],
+    value: Option<&Value>,
+    path: &Path<'_>,
+) {
+    let value = value.filter(|value| !value.is_null());
+    match (walk, value) {
+        ([], value) => {
+            for rule in rules {
+                // What is missing needs no further remark.
+                if !rule.check(check, value, path) {
+                    return;
+                }
+            }
+        }
+        ([Step::Field(name), rest @ ..], Some(Value::Object(object))) => {
+            let path = Path::Field(path, name.as_str());
+            follow(check, rules, rest, object.named(*name), &path);
+        }
+        ([Step::Each, rest @ ..], Some(Value::Array(items))) => {
+            for (index, item) in items.iter().enumerate() {
+                follow(check, rules, rest, Some(item), &Path::Index(path, index));
+            }
+        }
+        _ => {}
+    }
+}
+
+fn own(name: &str) -> Own {
+    match name {
+        "app-armor" => security::app_armor,
+        "autoscaler" => workload::autoscaler,
+        "claim" => config::claim,
+        "cluster-subjects" => config::cluster_subjects,
+        "config-map" => config::config_map,
+        "container" => pod::container,
+        "cron-job" => workload::cron_job,
+        "csi-driver" => volume::driver,
+        "daemon-set" => workload::daemon_set,
+        "deployment" => workload::deployment,
+        "disruption-budget" => workload::disruption_budget,
+        "empty-dir" => pod::empty_dir,
+        "endpoint-ip" => network::endpoint_ip,
+        "endpoint-slice" => network::endpoint_slice,
+        "endpoint-subset" => network::endpoint_subset,
+        "env" => pod::env,
+        "env-from" => pod::env_from,
+        "event" => config::event,
+        "fibre-channel" => volume::fibre_channel,
+        "flow-rules" => config::flow_rules,
+        "flow-schema" => config::flow_schema,
+        "handler" => pod::handler,
+        "ingress" => network::ingress,
+        "ingress-backend" => network::ingress_backend,
+        "ingress-host" => network::ingress_host,
+        "ingress-path" => network::ingress_path,
+        "ip-block" => network::ip_block,
+        "job" => workload::job,
+        "job-spec" => workload::job_spec,
+        "label-requirement" => config::label_requirement,
+        "limit-range" => config::limit_range,
+        "metric" => workload::metric,
+        "network-peer" => network::network_peer,
+        "network-policy" => network::network_policy,
+        "network-port" => network::network_port,
+        "nfs" => volume::nfs,
+        "node" => config::node,
+        "node-requirement" => pod::node_requirement,
+        "one-volume-source" => pod::one_volume_source,
+        "pod" => pod::pod,
+        "pod-spec" => pod::pod_spec,
+        "policy-rule" => config::policy_rule,
+        "priority-class" => config::priority_class,
+        "priority-level" => config::priority_level,
+        "quota" => config::quota,
+        "replica-set" => workload::replica_set,
+        "replication-controller" => workload::replication_controller,
+        "resources" => pod::resources,
+        "revision-data" => workload::revision_data,
+        "seccomp" => security::seccomp,
+        "secret" => config::secret,
+        "service" => network::service,
+        "signing-request" => security::signing_request,
+        "stateful-set" => workload::stateful_set,
+        "subject" => config::subject,
+        "toleration" => pod::toleration,
+        "volume-spec" => volume::spec,
+        other => unreachable!("no rule {other}"),
+    }
+}
+
+/// Where in an object: a chain on the stack, spelled out only when something is wrong there.
+#[derive(Clone, Copy)]
+enum Path<'a> {
+    Root,
+    Field(&'a Path<'a>, &'a str),
+    Index(&'a Path<'a>, usize),
+    Key(&'a Path<'a>, &'a str),
+}
+
+/// `spec.limits[0].max[cpu]`.
+impl fmt::Display for Path<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Path::Root => Ok(()),
+            Path::Field(Path::Root, name) => f.write_str(name),
+            Path::Field(above, name) => write!(f, "{above}.{name}"),
+            Path::Index(above, index) => write!(f, "{above}[{index}]"),
+            Path::Key(above, key) => write!(f, "{above}[{key}]"),
+        }
+    }
+}
+
+impl<'a> Path<'a> {
+    fn field(&'a self, name: &'a str) -> Path<'a> {
+        Path::Field(self, name)
+    }
+
+    fn index(&'a self, index: usize) -> Path<'a> {
+        Path::Index(self, index)
+    }
+
+    fn key(&'a self, key: &'a str) -> Path<'a> {
+        Path::Key(self, key)
+    }
+}
+
+#[inline(always)]
+fn text<'a>(object: &'a Object, name: &str) -> &'a str {
+    object.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
+#[inline(always)]
+fn number(object: &Object, name: &str) -> Option<i64> {
+    object.get(name).and_then(Value::as_i64)
+}
+
+#[inline(always)]
+fn is_true(object: &Object, name: &str) -> bool {
+    object.get(name) == Some(&Value::Bool(true))
+}
+
+#[inline(always)]
+fn list<'a>(object: &'a Object, name: &str) -> &'a [Value] {
+    object.get(name).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
+}
+
+fn objects<'a>(object: &'a Object, name: &str) -> impl Iterator<Item = (usize, &'a Object)> {
+    let items = list(object, name).iter().enumerate();
+    items.filter_map(|(index, item)| Some((index, item.as_object()?)))
+}
+
+#[inline(always)]
+fn map<'a>(object: &'a Object, name: &str) -> Option<&'a Object> {
+    object.get(name).and_then(Value::as_object)
+}
+
+#[inline(always)]
+fn has(object: &Object, name: &str) -> bool {
+    object.get(name).is_some_and(|value| !value.is_null())
+}
+
+/// A field as error messages show it.
+fn shown(object: &Object, name: &str) -> Value {
+    object.get(name).cloned().unwrap_or_default()
+}
+
+/// An absent text is shown as an empty one.
+fn shown_text(object: &Object, name: &str) -> Value {
+    text(object, name).into()
+}
+
+#[cfg(test)]
+mod tests;

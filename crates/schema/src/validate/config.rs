@@ -1,0 +1,403 @@
+//! Rules of configuration, permission, storage, quota and fairness.
+
+use headwater_json::Value;
+
+use super::pod::{is_standard, resource_amount, resource_name};
+use super::{
+    Check, Object, Path, has, is_true, list, map, number, objects, shown, shown_text, text,
+};
+use headwater_api::name;
+use headwater_api::quantity::Quantity;
+use headwater_api::status::{FieldError, FieldErrorKind};
+
+/// Most bytes in a ConfigMap or Secret.
+const DATA_BYTES_MAX: usize = 1024 * 1024;
+
+pub(super) fn config_map(check: &mut Check<'_>, config: &Object, path: &Path<'_>) {
+    let mut bytes = 0;
+    for (name, encoded) in [("data", false), ("binaryData", true)] {
+        let at = path.field(name);
+        for (key, value) in map(config, name).into_iter().flatten() {
+            check.problems(at.key(key), key, name::config_key(key));
+            bytes += value_bytes(value, encoded);
+            let twice = !encoded && map(config, "binaryData").is_some_and(|b| b.contains_key(key));
+            if twice {
+                let why = "duplicate of key present in binaryData";
+                check.invalid(at.key(key), &key.as_str().into(), why);
+            }
+        }
+    }
+    if bytes > DATA_BYTES_MAX {
+        // The reference names a field without a name.
+        too_long(check, "[]");
+    }
+}
+
+/// Bytes of a value, which is base64 if it is `encoded`.
+fn value_bytes(value: &Value, encoded: bool) -> usize {
+    let text = value.as_str().unwrap_or_default();
+    let padding = text.bytes().rev().take_while(|byte| *byte == b'=').count();
+    if encoded { (text.len() / 4 * 3).saturating_sub(padding) } else { text.len() }
+}
+
+fn too_long(check: &mut Check<'_>, field: &str) {
+    check.errors.push(FieldError {
+        kind: FieldErrorKind::TooLong,
+        field: field.to_owned(),
+        detail: format!("may not be more than {DATA_BYTES_MAX} bytes"),
+    });
+}
+
+/// Keys that a Secret of a type must have.
+const SECRET_KEYS: &[(&str, &str)] = &[
+    ("kubernetes.io/dockercfg", ".dockercfg"),
+    ("kubernetes.io/dockerconfigjson", ".dockerconfigjson"),
+    ("kubernetes.io/ssh-auth", "ssh-privatekey"),
+    ("kubernetes.io/tls", "tls.crt"),
+    ("kubernetes.io/tls", "tls.key"),
+];
+
+pub(super) fn secret(check: &mut Check<'_>, secret: &Object, path: &Path<'_>) {
+    let none = Object::new();
+    let data = map(secret, "data").unwrap_or(&none);
+    let at = path.field("data");
+    for key in data.keys() {
+        check.problems(at.key(key), key, name::config_key(key));
+    }
+    if data.values().map(|value| value_bytes(value, true)).sum::<usize>() > DATA_BYTES_MAX {
+        too_long(check, "data");
+    }
+    let kind = text(secret, "type");
+    for (_, key) in SECRET_KEYS.iter().filter(|(of, _)| *of == kind) {
+        if !data.contains_key(key) {
+            check.required(at.key(key), "");
+        }
+    }
+    match kind {
+        "kubernetes.io/basic-auth"
+            if !data.contains_key("username") && !data.contains_key("password") =>
+        {
+            check.required(at.key("username"), "");
+            check.required(at.key("password"), "");
+        }
+        "kubernetes.io/service-account-token" => {
+            let key = "kubernetes.io/service-account.name";
+            let annotations = map(secret, "metadata").and_then(|m| map(m, "annotations"));
+            if annotations.is_none_or(|annotations| text(annotations, key).is_empty()) {
+                let metadata = path.field("metadata");
+                check.required(metadata.field("annotations").key(key), "");
+            }
+        }
+        _ => {}
+    }
+}
+
+pub(super) fn label_requirement(check: &mut Check<'_>, requirement: &Object, path: &Path<'_>) {
+    let values = !list(requirement, "values").is_empty();
+    let at = path.field("values");
+    match (text(requirement, "operator"), values) {
+        ("In" | "NotIn", false) => {
+            check.required(at, "must be specified when `operator` is 'In' or 'NotIn'");
+        }
+        ("Exists" | "DoesNotExist", true) => check
+            .forbidden(at, "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"),
+        ("In" | "NotIn" | "Exists" | "DoesNotExist", _) => {}
+        (other, _) => {
+            check.invalid(path.field("operator"), &other.into(), "not a valid selector operator");
+        }
+    }
+}
+
+/// Taints are unique by key and effect. Their paths are as odd as in Kubernetes.
+pub(super) fn node(check: &mut Check<'_>, node: &Object, path: &Path<'_>) {
+    let Some(spec) = map(node, "spec") else { return };
+    let metadata = path.field("metadata");
+    let at = metadata.field("taints");
+    let mut seen = Vec::new();
+    for (index, taint) in objects(spec, "taints") {
+        let taint_path = at.index(index);
+        let (key, value, effect) =
+            (text(taint, "key"), text(taint, "value"), text(taint, "effect"));
+        check.problems(taint_path.field("key"), key, name::qualified(key));
+        let problems = name::label_value(value);
+        if !problems.is_empty() {
+            check.invalid(taint_path.field("value"), &value.into(), &problems.join(";"));
+        }
+        match effect {
+            "" => check.required(taint_path.field("effect"), ""),
+            "NoSchedule" | "PreferNoSchedule" | "NoExecute" => {}
+            other => {
+                let supported = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
+                check.not_supported(taint_path.field("effect"), &other.into(), &supported);
+            }
+        }
+        if seen.contains(&(key, effect)) {
+            let value = Value::Object(taint.clone());
+            check.errors.push(FieldError {
+                kind: FieldErrorKind::Duplicate,
+                field: taint_path.to_string(),
+                detail: format!("{value}: taints must be unique by key and effect pair"),
+            });
+        }
+        seen.push((key, effect));
+    }
+    for side in ["capacity", "allocatable"] {
+        let status = path.field("status");
+        let side_path = status.field(side);
+        let amounts = map(node, "status").and_then(|status| map(status, side));
+        for (name, value) in amounts.into_iter().flatten() {
+            resource_amount(check, name, value, &side_path.field(name));
+        }
+    }
+}
+
+pub(super) fn access_modes(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
+    const MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
+    let modes = list(spec, "accessModes");
+    let at = path.field("accessModes");
+    for mode in modes {
+        if mode.as_str().is_some_and(|mode| !MODES.contains(&mode)) {
+            check.not_supported(at, mode, &MODES);
+        }
+    }
+    let alone = modes.iter().any(|mode| mode == "ReadWriteOncePod");
+    let others = modes.iter().any(|mode| {
+        mode.as_str().is_some_and(|mode| mode != "ReadWriteOncePod" && MODES.contains(&mode))
+    });
+    if alone && others {
+        check.forbidden(at, "may not use ReadWriteOncePod with other access modes");
+    }
+}
+
+pub(super) fn claim(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
+    access_modes(check, spec, path);
+    let requests = map(spec, "resources").and_then(|resources| map(resources, "requests"));
+    let resources = path.field("resources");
+    let at = resources.key("storage");
+    match requests.and_then(|requests| requests.get("storage")) {
+        None => check.required(at, ""),
+        Some(value) => {
+            let amount = value.as_str().and_then(|text| Quantity::parse(text).ok());
+            if amount.is_some_and(|amount| amount.is_negative() || amount.is_zero()) {
+                check.invalid(at, value, "must be greater than zero");
+            }
+        }
+    }
+}
+
+pub(super) fn quota(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
+    const SCOPES: [&str; 7] = [
+        "Terminating",
+        "NotTerminating",
+        "BestEffort",
+        "NotBestEffort",
+        "PriorityClass",
+        "CrossNamespacePodAffinity",
+        "VolumeAttributesClass",
+    ];
+    let hard = path.field("hard");
+    for name in map(spec, "hard").into_iter().flat_map(Object::keys) {
+        let problems = name::qualified(name);
+        let plain = problems.is_empty() && !name.contains('/') && !name.starts_with("count/");
+        check.problems(hard.key(name), name, problems);
+        if plain && !is_standard(name) && !name.starts_with("requests.") {
+            let why = "must be a standard resource type or fully qualified";
+            check.invalid(hard.key(name), &name.as_str().into(), why);
+        }
+    }
+    let scopes = list(spec, "scopes");
+    let at = path.field("scopes");
+    for scope in scopes {
+        if scope.as_str().is_some_and(|scope| !SCOPES.contains(&scope)) {
+            check.invalid(at, &scopes.into(), "unsupported scope");
+        }
+    }
+    let both = |a: &str, b: &str| scopes.iter().any(|s| s == a) && scopes.iter().any(|s| s == b);
+    if both("BestEffort", "NotBestEffort") || both("Terminating", "NotTerminating") {
+        check.invalid(at, &scopes.into(), "conflicting scopes");
+    }
+}
+
+pub(super) fn limit_range(check: &mut Check<'_>, limit: &Object, path: &Path<'_>) {
+    let kind = text(limit, "type");
+    if !kind.contains('/') && !matches!(kind, "" | "Pod" | "Container" | "PersistentVolumeClaim") {
+        let why = "must be a standard limit type or fully qualified";
+        check.invalid(path.field("type"), &kind.into(), why);
+    }
+    for side in ["max", "min", "default", "defaultRequest", "maxLimitRequestRatio"] {
+        let at = path.field(side);
+        for name in map(limit, side).into_iter().flat_map(Object::keys) {
+            if matches!(kind, "Pod" | "Container") {
+                resource_name(check, name, &at.key(name));
+            }
+        }
+        if kind == "Pod" && side.starts_with("default") && has(limit, side) {
+            check.forbidden(at, "may not be specified when `type` is 'Pod'");
+        }
+    }
+    limit_order(check, limit, path);
+}
+
+/// Least, default request, default and most, in this order.
+fn limit_order(check: &mut Check<'_>, limit: &Object, path: &Path<'_>) {
+    const ORDER: [(&str, &str, &str, &str, &str); 5] = [
+        ("min", "max", "min", "min value", "max value"),
+        ("min", "defaultRequest", "defaultRequest", "min value", "default request value"),
+        ("defaultRequest", "max", "defaultRequest", "default request value", "max value"),
+        (
+            "defaultRequest",
+            "default",
+            "defaultRequest",
+            "default request value",
+            "default limit value",
+        ),
+        ("default", "max", "default", "default value", "max value"),
+    ];
+    let amount = |side: &str, name: &str| {
+        map(limit, side)?.get(name)?.as_str().and_then(|text| Quantity::parse(text).ok())
+    };
+    for (low, high, blamed, low_word, high_word) in ORDER {
+        let at = path.field(blamed);
+        for name in map(limit, low).into_iter().flat_map(Object::keys) {
+            if let (Some(less), Some(more)) = (amount(low, name), amount(high, name))
+                && less > more
+            {
+                let value = map(limit, blamed).map(|amounts| shown(amounts, name));
+                let why = format!("{low_word} {less} is greater than {high_word} {more}");
+                check.invalid(at.key(name), &value.unwrap_or_default(), &why);
+            }
+        }
+    }
+}
+
+pub(super) fn policy_rule(check: &mut Check<'_>, rule: &Object, path: &Path<'_>) {
+    let urls = path.field("nonResourceURLs");
+    if !list(rule, "nonResourceURLs").is_empty() {
+        let value = shown(rule, "nonResourceURLs");
+        if check.kind.kind == "Role" {
+            check.invalid(urls, &value, "namespaced rules cannot apply to non-resource URLs");
+        }
+        if ["apiGroups", "resources", "resourceNames"]
+            .iter()
+            .any(|name| !list(rule, name).is_empty())
+        {
+            let why = "rules cannot apply to both regular resources and non-resource URLs";
+            check.invalid(urls, &value, why);
+        }
+        return;
+    }
+    if list(rule, "apiGroups").is_empty() {
+        let why = "resource rules must supply at least one api group";
+        check.required(path.field("apiGroups"), why);
+    }
+    if list(rule, "resources").is_empty() {
+        let why = "resource rules must supply at least one resource";
+        check.required(path.field("resources"), why);
+    }
+}
+
+pub(super) fn subject(check: &mut Check<'_>, subject: &Object, path: &Path<'_>) {
+    const GROUP: &str = "rbac.authorization.k8s.io";
+    let group = text(subject, "apiGroup");
+    let expected = match text(subject, "kind") {
+        "ServiceAccount" => "",
+        "User" | "Group" => GROUP,
+        _ => return,
+    };
+    if group != expected {
+        check.not_supported(path.field("apiGroup"), &group.into(), &[expected]);
+    }
+}
+
+pub(super) fn cluster_subjects(check: &mut Check<'_>, binding: &Object, path: &Path<'_>) {
+    let at = path.field("subjects");
+    for (index, subject) in objects(binding, "subjects") {
+        if text(subject, "kind") == "ServiceAccount" && text(subject, "namespace").is_empty() {
+            check.required(at.index(index).field("namespace"), "");
+        }
+    }
+}
+
+/// The highest priority that is not the system's.
+const PRIORITY_MAX: i64 = 1_000_000_000;
+
+pub(super) fn priority_class(check: &mut Check<'_>, class: &Object, path: &Path<'_>) {
+    let name = map(class, "metadata").map_or("", |metadata| text(metadata, "name"));
+    let value = number(class, "value").unwrap_or(0);
+    if !name.starts_with("system-") {
+        if value > PRIORITY_MAX {
+            let why = format!("maximum allowed value of a user defined priority is {PRIORITY_MAX}");
+            check.forbidden(path.field("value"), &why);
+        }
+        return;
+    }
+    let known = match name {
+        "system-cluster-critical" => Some(2_000_000_000),
+        "system-node-critical" => Some(2_000_001_000),
+        _ => None,
+    };
+    let error = match known {
+        None => format!("{name} is not a known system priority class"),
+        Some(expected) if expected != value => {
+            format!("value of {name} PriorityClass must be {expected}")
+        }
+        Some(_) if is_true(class, "globalDefault") => {
+            format!("globalDefault of {name} PriorityClass must be false")
+        }
+        Some(_) => return,
+    };
+    let why = format!(
+        "priority class names with 'system-' prefix are reserved for system use only. error: {error}"
+    );
+    check.forbidden(path.field("metadata").field("name"), &why);
+}
+
+pub(super) fn flow_schema(check: &mut Check<'_>, schema: &Object, path: &Path<'_>) {
+    let name = map(schema, "metadata").map_or("", |metadata| text(metadata, "name"));
+    let precedence = map(schema, "spec").and_then(|spec| number(spec, "matchingPrecedence"));
+    if precedence == Some(1) && name != "exempt" {
+        let why = "only the schema named 'exempt' may have matchingPrecedence 1";
+        check.invalid(path.field("spec").field("matchingPrecedence"), &1.into(), why);
+    }
+}
+
+pub(super) fn flow_rules(check: &mut Check<'_>, rule: &Object, path: &Path<'_>) {
+    if list(rule, "resourceRules").is_empty() && list(rule, "nonResourceRules").is_empty() {
+        let why = "at least one of resourceRules and nonResourceRules has to be non-empty";
+        check.required(path, why);
+    }
+}
+
+pub(super) fn priority_level(check: &mut Check<'_>, level: &Object, path: &Path<'_>) {
+    let name = map(level, "metadata").map_or("", |metadata| text(metadata, "name"));
+    let Some(spec) = map(level, "spec") else { return };
+    if (name == "exempt") != (text(spec, "type") == "Exempt") {
+        let why = "must be 'Exempt' if and only if `name` is 'exempt'";
+        check.invalid(path.field("spec").field("type"), &shown_text(spec, "type"), why);
+    }
+}
+
+/// An event is about something in its own namespace.
+pub(super) fn event(check: &mut Check<'_>, event: &Object, path: &Path<'_>) {
+    let namespace = map(event, "metadata").map_or("", |metadata| text(metadata, "namespace"));
+    let about = map(event, "involvedObject").map_or("", |object| text(object, "namespace"));
+    let modern = has(event, "eventTime");
+    let fits = match (about, modern) {
+        ("", true) => matches!(namespace, "default" | "kube-system"),
+        ("", false) => matches!(namespace, "" | "default"),
+        (about, false) => about == namespace,
+        (_, true) => true,
+    };
+    if !fits {
+        let at = path.field("involvedObject");
+        check.invalid(at.field("namespace"), &about.into(), "does not match event.namespace");
+    }
+    if !modern {
+        return;
+    }
+    for name in ["reportingComponent", "reportingInstance", "action", "reason"] {
+        if text(event, name).is_empty() {
+            check.required(path.field(name), "");
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! Rules of changes: what stays as it was.
+
+use headwater_json::{Key, Map, Value, json};
+
+use super::{
+    Check, Object, has, is_true, list, map, network, number, objects, shown, text, volume,
+};
+use crate::types::get;
+use headwater_api::quantity::Quantity;
+
+/// A field that stays as it is.
+pub(super) fn immutable(check: &mut Check<'_>, old: &Object, path: &[&str]) {
+    let (now, before) = (get(check.root, path), get(old, path));
+    let absent = Value::Null;
+    if now.unwrap_or(&absent) != before.unwrap_or(&absent) {
+        let value = now.cloned().unwrap_or_default();
+        check.invalid(path.join("."), &value, "field is immutable");
+    }
+}
+
+/// The rules that are more than that.
+pub(super) fn by_kind(check: &mut Check<'_>, old: &Object) {
+    let new = check.root;
+    let none = Map::new();
+    let spec = map(new, "spec").unwrap_or(&none);
+    let before = map(old, "spec").unwrap_or(&none);
+    match (check.kind.group.as_ref(), check.kind.kind.as_ref()) {
+        ("", "Pod") => pod(check, spec, before),
+        ("", "ConfigMap") => frozen(check, old, &["data", "binaryData"]),
+        ("", "Secret") => frozen(check, old, &["data"]),
+        ("", "Service") => network::service_update(check, spec, before),
+        ("", "PersistentVolumeClaim") => claim(check, old, spec, before),
+        ("", "PersistentVolume") => volume(check, spec, before),
+        ("", "Node") => node(check, spec, before),
+        ("", "ResourceQuota") => scopes(check, spec, before),
+        ("apps", "StatefulSet") => stateful_set(check, spec, before),
+        ("batch", "Job") => job(check, old, spec, before),
+        ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding")
+            if new.get("roleRef") != old.get("roleRef") =>
+        {
+            check.invalid("roleRef", &shown(new, "roleRef"), "cannot change roleRef");
+        }
+        ("scheduling.k8s.io", "PriorityClass") if number(new, "value") != number(old, "value") => {
+            check.forbidden("value", "may not be changed in an update.");
+        }
+        _ => {}
+    }
+}
+
+/// Whoever set `immutable` meant it.
+fn frozen(check: &mut Check<'_>, old: &Object, fields: &[&str]) {
+    if !is_true(old, "immutable") {
+        return;
+    }
+    let why = "field is immutable when `immutable` is set";
+    if !is_true(check.root, "immutable") {
+        check.forbidden("immutable", why);
+    }
+    for field in fields {
+        if check.root.get(field) != old.get(field) {
+            check.forbidden(field, why);
+        }
+    }
+}
+
+/// What of a pod's spec may change.
+const POD_MUTABLE: &str = "`spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
+
+fn pod(check: &mut Check<'_>, spec: &Object, old: &Object) {
+    // Most updates are of labels and annotations, and looking is cheaper than telling what differs.
+    if spec == old {
+        return;
+    }
+    for kind in ["containers", "initContainers"] {
+        if list(spec, kind).len() != list(old, kind).len() {
+            let why = "pod updates may not add or remove containers";
+            return check.forbidden(format!("spec.{kind}"), why);
+        }
+    }
+    deadline(check, spec, old);
+    tolerations(check, spec, old);
+    let gates = |spec: &Object| -> Vec<Value> { list(spec, "schedulingGates").to_vec() };
+    let before = gates(old);
+    if let Some(new) = gates(spec).iter().find(|gate| !before.contains(gate)) {
+        let why = "only deletion is allowed, but found new scheduling gate";
+        check.forbidden(
+            "spec.schedulingGates",
+            &format!("{why} '{}'", new["name"].as_str().unwrap_or_default()),
+        );
+    }
+    let changed = differing(&munged(spec, old, !before.is_empty()), old);
+    if !changed.is_empty() {
+        let why = format!(
+            "pod updates may not change fields other than {POD_MUTABLE}\n{}",
+            changed.join("\n")
+        );
+        check.forbidden("spec", &why);
+    }
+}
+
+fn deadline(check: &mut Check<'_>, spec: &Object, old: &Object) {
+    let name = "activeDeadlineSeconds";
+    let field = "spec.activeDeadlineSeconds";
+    match (number(spec, name), number(old, name)) {
+        (Some(new), Some(old)) if new > old => {
+            check.invalid(field, &new.into(), "must be less than or equal to previous value");
+        }
+        (None, Some(_)) => {
+            let why = "must not update from a positive integer to nil value";
+            check.invalid(field, &Value::Null, why);
+        }
+        _ => {}
+    }
+}
+
+/// Tolerations may be added; of those there, only how long they last may change.
+fn tolerations(check: &mut Check<'_>, spec: &Object, old: &Object) {
+    let timeless = |toleration: &Value| {
+        let mut toleration = toleration.clone();
+        if let Some(object) = toleration.as_object_mut() {
+            object.remove("tolerationSeconds");
+        }
+        toleration
+    };
+    let now: Vec<Value> = list(spec, "tolerations").iter().map(timeless).collect();
+    if list(old, "tolerations").iter().map(timeless).any(|before| !now.contains(&before)) {
+        let why = "existing toleration can not be modified except its tolerationSeconds";
+        check.forbidden("spec.tolerations", why);
+    }
+}
+
+/// The new spec with everything that may change as it was.
+fn munged(spec: &Object, old: &Object, gated: bool) -> Object {
+    let mut spec = spec.clone();
+    let mut fields = vec!["activeDeadlineSeconds", "tolerations", "schedulingGates"];
+    if gated {
+        fields.extend(["nodeSelector", "affinity"]);
+    }
+    if number(old, "terminationGracePeriodSeconds").is_some_and(|seconds| seconds < 0) {
+        fields.push("terminationGracePeriodSeconds");
+    }
+    for field in fields {
+        match old.get(field) {
+            Some(value) => _ = spec.insert(field.into(), value.clone()),
+            None => _ = spec.remove(field),
+        }
+    }
+    for kind in ["containers", "initContainers"] {
+        let before: Vec<Value> = objects(old, kind).map(|(_, c)| shown(c, "image")).collect();
+        let containers = spec.get_mut(kind).and_then(Value::as_array_mut).into_iter().flatten();
+        for (container, image) in containers.zip(before) {
+            container["image"] = image;
+        }
+    }
+    spec
+}
+
+/// The names of fields that differ, as lines of a small diff.
+fn differing(new: &Object, old: &Object) -> Vec<String> {
+    let mut names: Vec<&Key> = new.keys().chain(old.keys()).collect();
+    names.sort();
+    names.dedup();
+    let changed = names.into_iter().filter(|name| new.get(name) != old.get(name));
+    let line = |name: &Key| {
+        let side = |object: &Object| object.get(name).cloned().unwrap_or_default();
+        format!("  {name}: {} -> {}", side(old), side(new))
+    };
+    changed.map(line).collect()
+}
+
+/// What of a StatefulSet's spec may change.
+const STATEFUL_SET_MUTABLE: [&str; 7] = [
+    "replicas",
+    "ordinals",
+    "template",
+    "updateStrategy",
+    "revisionHistoryLimit",
+    "persistentVolumeClaimRetentionPolicy",
+    "minReadySeconds",
+];
+
+fn stateful_set(check: &mut Check<'_>, spec: &Object, old: &Object) {
+    let fixed = |spec: &Object| {
+        let mut spec = spec.clone();
+        spec.retain(|name, _| !STATEFUL_SET_MUTABLE.contains(&name.as_str()));
+        spec
+    };
+    if fixed(spec) != fixed(old) {
+        check.forbidden(
+            "spec",
+            "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden",
+        );
+    }
+}
+
+fn job(check: &mut Check<'_>, old: &Object, spec: &Object, before: &Object) {
+    let same = |name: &str| spec.get(name) == before.get(name);
+    if !same("completions") {
+        let value = shown(spec, "completions");
+        if text(spec, "completionMode") != "Indexed" {
+            check.invalid("spec.completions", &value, "field is immutable");
+        } else if has(spec, "completions") && spec.get("completions") != spec.get("parallelism") {
+            let why = "can only be modified in tandem with spec.parallelism";
+            check.invalid("spec.completions", &value, why);
+        }
+    }
+    let started = map(old, "status").is_some_and(|status| has(status, "startTime"));
+    let open = is_true(before, "suspend") && !started;
+    let template = |spec: &Object| {
+        let mut template = shown(spec, "template");
+        if open && template.is_object() {
+            template["metadata"] = json!({});
+            for name in ["nodeSelector", "tolerations", "affinity", "schedulingGates"] {
+                template["spec"][name] = Value::Null;
+            }
+        }
+        template
+    };
+    if template(spec) != template(before) {
+        check.invalid("spec.template", &shown(spec, "template"), "field is immutable");
+    }
+}
+
+fn claim(check: &mut Check<'_>, old: &Object, spec: &Object, before: &Object) {
+    let bound = map(old, "status").is_some_and(|status| text(status, "phase") == "Bound");
+    let size = |spec: &Object| {
+        let requests = get(spec, &["resources", "requests", "storage"])?.as_str()?;
+        Quantity::parse(requests).ok()
+    };
+    let fixed = |spec: &Object| {
+        let mut spec = spec.clone();
+        if text(before, "volumeName").is_empty() {
+            spec.remove("volumeName");
+        }
+        if !has(before, "storageClassName") {
+            spec.remove("storageClassName");
+        }
+        if bound {
+            spec.remove("volumeAttributesClassName");
+            if let Some(requests) = spec.get_mut("resources").and_then(|r| r.get_mut("requests")) {
+                requests["storage"] = Value::Null;
+            }
+        }
+        spec
+    };
+    let changed = differing(&fixed(spec), &fixed(before));
+    if !changed.is_empty() {
+        let why = format!(
+            "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims\n{}",
+            changed.join("\n")
+        );
+        check.forbidden("spec", &why);
+    }
+    if let (Some(new), Some(old_size)) = (size(spec), size(before))
+        && new < old_size
+    {
+        let capacity = get(old, &["status", "capacity", "storage"]).and_then(Value::as_str);
+        let capacity = capacity.and_then(|text| Quantity::parse(text).ok());
+        if capacity.is_none_or(|capacity| new <= capacity) {
+            let field = "spec.resources.requests.storage";
+            check.forbidden(field, "field can not be less than status.capacity");
+        }
+    }
+    if spec.get("volumeMode") != before.get("volumeMode") {
+        check.invalid("volumeMode", &shown(spec, "volumeMode"), "field is immutable");
+    }
+}
+
+fn volume(check: &mut Check<'_>, spec: &Object, old: &Object) {
+    let mut names: Vec<&str> = volume::sources(spec).chain(volume::sources(old)).collect();
+    names.sort_unstable();
+    names.dedup();
+    if names.into_iter().any(|name| spec.get(name) != old.get(name)) {
+        let why = "spec.persistentvolumesource is immutable after creation";
+        check.forbidden("spec.persistentvolumesource", why);
+    }
+    if spec.get("volumeMode") != old.get("volumeMode") {
+        check.invalid("volumeMode", &shown(spec, "volumeMode"), "field is immutable");
+    }
+}
+
+fn node(check: &mut Check<'_>, spec: &Object, old: &Object) {
+    let kept = |name: &str| !has(old, name) || spec.get(name) == old.get(name);
+    if !kept("podCIDRs") {
+        let why = "node updates may not change podCIDR except from \"\" to valid";
+        check.forbidden("spec.podCIDRs", why);
+    }
+    if !kept("providerID") {
+        let why = "node updates may not change providerID except from \"\" to valid";
+        check.forbidden("spec.providerID", why);
+    }
+}
+
+fn scopes(check: &mut Check<'_>, spec: &Object, old: &Object) {
+    let sorted = |spec: &Object| {
+        let mut scopes: Vec<String> = list(spec, "scopes").iter().map(Value::to_string).collect();
+        scopes.sort();
+        scopes
+    };
+    if sorted(spec) != sorted(old) {
+        check.invalid("spec.scopes", &shown(spec, "scopes"), "field is immutable");
+    }
+}

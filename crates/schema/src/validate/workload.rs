@@ -1,0 +1,472 @@
+//! Rules of what runs pods: deployments, sets, jobs, and what scales or protects them.
+
+use headwater_json::Value;
+
+use super::job;
+use super::rule::{CRON_JOB_NAME_BYTES_MAX, percent};
+use super::{
+    Check, Object, Path, has, is_true, list, map, number, objects, shown, shown_text, text,
+};
+use headwater_api::name;
+
+pub(super) fn deployment(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
+    selected_template(check, spec, path, "deployment", "ReplicaSet");
+    let deadline = number(spec, "progressDeadlineSeconds");
+    if deadline.is_some_and(|deadline| deadline <= number(spec, "minReadySeconds").unwrap_or(0)) {
+        let why = "must be greater than minReadySeconds";
+        let value = shown(spec, "progressDeadlineSeconds");
+        check.invalid(path.field("progressDeadlineSeconds"), &value, why);
+    }
+    let Some(strategy) = map(spec, "strategy") else { return };
+    let at = path.field("strategy");
+    match text(strategy, "type") {
+        "Recreate" if has(strategy, "rollingUpdate") => check.forbidden(
+            at.field("rollingUpdate"),
+            "may not be specified when strategy `type` is 'Recreate'",
+        ),
+        "Recreate" => {}
+        "RollingUpdate" => {
+            let rolling = map(strategy, "rollingUpdate");
+            if rolling.is_some_and(stands_still) {
+                let rolling_path = at.field("rollingUpdate");
+                let value = rolling.map(|rolling| shown(rolling, "maxUnavailable"));
+                check.invalid(
+                    rolling_path.field("maxUnavailable"),
+                    &value.unwrap_or_default(),
+                    "may not be 0 when `maxSurge` is 0",
+                );
+            }
+        }
+        _ => check.not_supported(at, &shown(spec, "strategy"), &["Recreate", "RollingUpdate"]),
+    }
+}
+
+/// Neither one pod less nor one more: nothing could ever be replaced.
+fn stands_still(rolling: &Object) -> bool {
+    count_of(rolling, "maxUnavailable") == 0 && count_of(rolling, "maxSurge") == 0
+}
+
+/// An integer, or the number of a percentage.
+fn count_of(object: &Object, name: &str) -> i64 {
+    let value = object.get(name);
+    value.and_then(|value| percent(value).or_else(|| value.as_i64())).unwrap_or(0)
+}
+
+pub(super) fn replica_set(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
+    selected_template(check, spec, path, "deployment", "ReplicaSet");
+}
+
+pub(super) fn daemon_set(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
+    selected_template(check, spec, path, "daemonset", "DaemonSet");
+    let Some(strategy) = map(spec, "updateStrategy") else { return };
+    let at = path.field("updateStrategy");
+    match (text(strategy, "type"), map(strategy, "rollingUpdate")) {
+        ("OnDelete", _) => {}
+        ("RollingUpdate", Some(rolling)) => {
+            let rolling_path = at.field("rollingUpdate");
+            let (down, up) = (count_of(rolling, "maxUnavailable"), count_of(rolling, "maxSurge"));
+            if down != 0 && up != 0 {
+                let why = "may not be set when maxUnavailable is non-zero";
+                check.invalid(rolling_path.field("maxSurge"), &shown(rolling, "maxSurge"), why);
+            } else if stands_still(rolling) {
+                let why = "cannot be 0 when maxSurge is 0";
+                check.required(rolling_path.field("maxUnavailable"), why);
+            }
+        }
+        ("RollingUpdate", None) => check.required(at.field("rollingUpdate"), ""),
+        _ => {
+            let supported = ["RollingUpdate", "OnDelete"];
+            check.not_supported(at, &shown(spec, "updateStrategy"), &supported);
+        }
+    }
+}
+
+pub(super) fn stateful_set(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
+    selected_template(check, spec, path, "statefulset", "StatefulSet");
+    let policy = text(spec, "podManagementPolicy");
+    if !matches!(policy, "" | "OrderedReady" | "Parallel") {
+        let why = "must be 'OrderedReady' or 'Parallel'";
+        check.invalid(path.field("podManagementPolicy"), &policy.into(), why);
+    }
+    let Some(strategy) = map(spec, "updateStrategy") else { return };
+    let at = path.field("updateStrategy");
+    match text(strategy, "type") {
+        "" => check.required(at, ""),
+        "OnDelete" if has(strategy, "rollingUpdate") => {
+            let why = "only allowed for updateStrategy 'RollingUpdate'";
+            check.invalid(at.field("rollingUpdate"), &shown(strategy, "rollingUpdate"), why);
+        }
+        "OnDelete" | "RollingUpdate" => {}
+        _ => {
+            let why = "must be 'RollingUpdate' or 'OnDelete'";
+            check.invalid(at, &shown(spec, "updateStrategy"), why);
+        }
+    }
+}
+
+pub(super) fn replication_controller(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
+    let Some(template) = map(spec, "template") else { return };
+    let empty = Object::new();
+    let selector = map(spec, "selector").unwrap_or(&empty);
+    let labels = template_labels(template);
+    let matched = selector.iter().all(|(key, value)| labels.get(key) == Some(value));
+    restarting_template(check, template, &path.field("template"), matched, "ReplicationController");
+}
+
+/// A selector that selects something, and a template that it selects.
+fn selected_template(
+    check: &mut Check<'_>,
+    spec: &Object,
+    path: &Path<'_>,
+    what: &str,
+    runner: &str,
+) {
+    let Some(template) = map(spec, "template") else { return };
+    let Some(selector) = map(spec, "selector") else { return };
+    if is_empty_selector(selector) {
+        let why = format!("empty selector is invalid for {what}");
+        check.invalid(path.field("selector"), &shown(spec, "selector"), &why);
+    }
+    let mut matched = selects(selector, template_labels(template));
+    if !is_selector(selector) {
+        matched = true; // nobody can tell
+        if runner == "ReplicaSet" {
+            let why = "invalid label selector";
+            check.invalid(path.field("selector"), &shown(spec, "selector"), why);
+        }
+    }
+    restarting_template(check, template, &path.field("template"), matched, runner);
+}
+
+/// Whether a label selector can be read at all; what is wrong with it is told by its own type.
+fn is_selector(selector: &Object) -> bool {
+    let labels = map(selector, "matchLabels").into_iter().flatten();
+    let value = |value: &Value| name::label_value(value.as_str().unwrap_or_default()).is_empty();
+    let mut labels = labels.map(|(key, text)| name::qualified(key).is_empty() && value(text));
+    let mut requirements = objects(selector, "matchExpressions").map(|(_, requirement)| {
+        let values = list(requirement, "values");
+        let fits = match text(requirement, "operator") {
+            "In" | "NotIn" => !values.is_empty() && values.iter().all(value),
+            "Exists" | "DoesNotExist" => values.is_empty(),
+            _ => false,
+        };
+        fits && name::qualified(text(requirement, "key")).is_empty()
+    });
+    labels.all(|good| good) && requirements.all(|good| good)
+}
+
+fn restarting_template(
+    check: &mut Check<'_>,
+    template: &Object,
+    path: &Path<'_>,
+    matched: bool,
+    runner: &str,
+) {
+    if !matched {
+        unmatched(check, template, path);
+    }
+    let Some(pod) = map(template, "spec") else { return };
+    let spec_path = path.field("spec");
+    let policy = text(pod, "restartPolicy");
+    if policy != "Always" {
+        check.not_supported(spec_path.field("restartPolicy"), &policy.into(), &["Always"]);
+    }
+    if has(pod, "activeDeadlineSeconds") {
+        let why = format!("activeDeadlineSeconds in {runner} is not Supported");
+        check.forbidden(spec_path.field("activeDeadlineSeconds"), &why);
+    }
+}
+
+fn unmatched(check: &mut Check<'_>, template: &Object, path: &Path<'_>) {
+    let labels = match template_labels(template) {
+        labels if labels.is_empty() => Value::Null,
+        labels => Value::Object(labels.clone()),
+    };
+    let metadata = path.field("metadata");
+    check.invalid(metadata.field("labels"), &labels, "`selector` does not match template `labels`");
+}
+
+fn template_labels(template: &Object) -> &Object {
+    static NONE: std::sync::LazyLock<Object> = std::sync::LazyLock::new(Object::new);
+    map(template, "metadata").and_then(|metadata| map(metadata, "labels")).unwrap_or(&NONE)
+}
+
+fn is_empty_selector(selector: &Object) -> bool {
+    map(selector, "matchLabels").is_none_or(Object::is_empty)
+        && list(selector, "matchExpressions").is_empty()
+}
+
+/// Whether a LabelSelector selects an object with these labels.
+fn selects(selector: &Object, labels: &Object) -> bool {
+    let mut equal = map(selector, "matchLabels").into_iter().flatten();
+    equal.all(|(key, value)| labels.get(key) == Some(value))
+        && objects(selector, "matchExpressions").all(|(_, requirement)| {
+            let value = labels.get(text(requirement, "key"));
+            let among = value.is_some_and(|value| list(requirement, "values").contains(value));
+            match text(requirement, "operator") {
+                "In" => among,
+                "NotIn" => !among,
+                "Exists" => value.is_some(),
+                "DoesNotExist" => value.is_none(),
+                _ => true,
+            }
+        })
+}
+
+pub(super) fn revision_data(check: &mut Check<'_>, revision: &Object, path: &Path<'_>) {
+    match revision.get("data") {
+        None | Some(Value::Null) => check.required(path.field("data"), "data is mandatory"),
+        Some(Value::Object(_)) => {}
+        Some(_) => check.required(path.field("data"), "data must be a valid JSON object"),
+    }
+}
+
+/// A job's pods must be told apart from all others.
+pub(super) fn job(check: &mut Check<'_>, job: &Object, path: &Path<'_>) {
+    let Some(spec) = map(job, "spec") else { return };
+    let spec_path = path.field("spec");
+    let (Some(template), Some(selector)) = (map(spec, "template"), map(spec, "selector")) else {
+        return;
+    };
+    if !selects(selector, template_labels(template)) {
+        unmatched(check, template, &spec_path.field("template"));
+    }
+    if !is_true(spec, "manualSelector") && check.old.is_none() {
+        generated_labels(check, job, template, &spec_path.field("template"));
+    }
+}
+
+fn generated_labels(check: &mut Check<'_>, job: &Object, template: &Object, path: &Path<'_>) {
+    let Some(metadata) = map(job, "metadata") else { return };
+    let labels = template_labels(template);
+    let metadata_path = path.field("metadata");
+    let at = metadata_path.field("labels");
+    for (label, own) in [
+        ("controller-uid", "uid"),
+        ("job-name", "name"),
+        ("batch.kubernetes.io/controller-uid", "uid"),
+        ("batch.kubernetes.io/job-name", "name"),
+    ] {
+        let (found, expected) = (text(labels, label), text(metadata, own));
+        if found != expected {
+            let why = format!("must be '{expected}'");
+            check.invalid(at.key(label), &found.into(), &why);
+        }
+    }
+}
+
+pub(super) fn job_spec(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
+    if text(spec, "completionMode") != "Indexed" {
+        for name in ["backoffLimitPerIndex", "maxFailedIndexes"] {
+            if has(spec, name) {
+                let why = "requires indexed completion mode";
+                check.invalid(path.field(name), &shown(spec, name), why);
+            }
+        }
+    }
+    job::failure_policy(check, spec, path);
+    job::success_policy(check, spec, path);
+    let Some(pod) = map(spec, "template").and_then(|template| map(template, "spec")) else {
+        return;
+    };
+    let template = path.field("template");
+    let template_spec = template.field("spec");
+    let at = template_spec.field("restartPolicy");
+    match text(pod, "restartPolicy") {
+        "" | "Always" => check.required(at, "valid values: \"OnFailure\", \"Never\""),
+        "OnFailure" if has(spec, "podFailurePolicy") => {
+            let why = "only \"Never\" is supported when podFailurePolicy is specified";
+            check.invalid(at, &"OnFailure".into(), why);
+        }
+        "OnFailure" | "Never" => {}
+        other => check.not_supported(at, &other.into(), &["OnFailure", "Never"]),
+    }
+}
+
+pub(super) fn cron_job(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
+    let schedule = text(spec, "schedule");
+    let at = path.field("schedule");
+    if !schedule.is_empty() {
+        if let Err(why) = cron(schedule) {
+            check.invalid(at, &schedule.into(), &why);
+        }
+        if schedule.contains("TZ") {
+            let why = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead";
+            check.invalid(at, &schedule.into(), why);
+        }
+    }
+    let template = path.field("jobTemplate");
+    let template_spec = template.field("spec");
+    if let Some(job) = map(spec, "jobTemplate").and_then(|template| map(template, "spec")) {
+        if has(job, "selector") {
+            let why = "`selector` will be auto-generated";
+            check.invalid(template_spec.field("selector"), &shown(job, "selector"), why);
+        }
+        if is_true(job, "manualSelector") {
+            let at = template_spec.field("manualSelector");
+            check.not_supported(at, &true.into(), &["nil", "false"]);
+        }
+    }
+    let name = map(check.root, "metadata").map_or("", |metadata| text(metadata, "name"));
+    if check.old.is_none() && name.len() > CRON_JOB_NAME_BYTES_MAX {
+        let why = "must be no more than 52 characters";
+        check.invalid("metadata.name", &name.into(), why);
+    }
+}
+
+/// The fields of a schedule: their range, and the names that stand for numbers.
+const CRON: [(u32, u32, &[&str]); 5] = [
+    (0, 59, &[]),
+    (0, 23, &[]),
+    (1, 31, &[]),
+    (1, 12, &["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]),
+    (0, 6, &["sun", "mon", "tue", "wed", "thu", "fri", "sat"]),
+];
+
+/// Checks a schedule such as `*/5 0 * * mon`.
+fn cron(schedule: &str) -> Result<(), String> {
+    let schedule = match schedule.split_once(' ') {
+        Some((zone, rest)) if zone.starts_with("TZ=") || zone.starts_with("CRON_TZ=") => rest,
+        _ => schedule,
+    };
+    if let Some(word) = schedule.strip_prefix('@') {
+        let known = matches!(
+            word,
+            "yearly" | "annually" | "monthly" | "weekly" | "daily" | "midnight" | "hourly"
+        );
+        let every = word.strip_prefix("every ").is_some_and(|span| !span.trim().is_empty());
+        let refused = || format!("unrecognized descriptor: @{word}");
+        return if known || every { Ok(()) } else { Err(refused()) };
+    }
+    let fields: Vec<&str> = schedule.split_whitespace().collect();
+    if fields.len() != CRON.len() {
+        return Err(format!(
+            "expected exactly 5 fields, found {}: [{}]",
+            fields.len(),
+            fields.join(" ")
+        ));
+    }
+    fields.iter().zip(CRON).try_for_each(|(field, (min, max, names))| {
+        field.split(',').try_for_each(|part| cron_part(part, min, max, names))
+    })
+}
+
+/// One of the comma-separated parts of a field: `*`, `5`, `1-5`, `*/2`, `1-30/2`.
+fn cron_part(part: &str, min: u32, max: u32, names: &[&str]) -> Result<(), String> {
+    let (range, step) = match part.split_once('/') {
+        Some((range, step)) => (range, Some(step)),
+        None => (part, None),
+    };
+    let read = |text: &str| -> Result<u32, String> {
+        let lower = text.to_ascii_lowercase();
+        if let Some(at) = names.iter().position(|name| *name == lower) {
+            return Ok(min + at as u32);
+        }
+        text.parse().map_err(|_| format!("failed to parse int from {text}: invalid syntax"))
+    };
+    let (low, high) = match range {
+        "*" | "?" => (min, max),
+        range => match range.split_once('-') {
+            Some((low, high)) => (read(low)?, read(high)?),
+            None => (read(range)?, read(range)?),
+        },
+    };
+    if low < min {
+        return Err(format!("beginning of range ({low}) below minimum ({min}): {part}"));
+    }
+    if high > max {
+        return Err(format!("end of range ({high}) above maximum ({max}): {part}"));
+    }
+    if low > high {
+        return Err(format!("beginning of range ({low}) beyond end of range ({high}): {part}"));
+    }
+    match step.map(read) {
+        Some(Ok(0)) => Err(format!("step of range should be a positive number: {part}")),
+        Some(Err(why)) => Err(why),
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn disruption_budget(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
+    if has(spec, "minAvailable") && has(spec, "maxUnavailable") {
+        let why = "minAvailable and maxUnavailable cannot be both set";
+        check.invalid(path, &Value::Object(spec.clone()), why);
+    }
+}
+
+pub(super) fn autoscaler(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
+    let (least, most) = (number(spec, "minReplicas"), number(spec, "maxReplicas").unwrap_or(0));
+    if least.is_some_and(|least| most < least) {
+        let why = "must be greater than or equal to `minReplicas`";
+        check.invalid(path.field("maxReplicas"), &most.into(), why);
+    }
+}
+
+/// A metric has the source that its type says, and no other.
+pub(super) fn metric(check: &mut Check<'_>, metric: &Object, path: &Path<'_>) {
+    const SOURCES: [(&str, &str); 5] = [
+        ("Object", "object"),
+        ("Pods", "pods"),
+        ("Resource", "resource"),
+        ("External", "external"),
+        ("ContainerResource", "containerResource"),
+    ];
+    let wanted = SOURCES.iter().find(|(kind, _)| *kind == text(metric, "type"));
+    let Some((_, wanted)) = wanted else { return };
+    if !has(metric, wanted) {
+        let why = "must populate information for the given metric source";
+        check.required(path.field(wanted), why);
+    }
+    for (_, source) in SOURCES.iter().filter(|(_, source)| source != wanted) {
+        if has(metric, source) {
+            let why = "must populate the given metric source only";
+            check.forbidden(path.field(source), why);
+        }
+    }
+    if let Some(source) = map(metric, wanted) {
+        metric_target(check, wanted, source, &path.field(wanted));
+    }
+}
+
+fn metric_target(check: &mut Check<'_>, kind: &str, source: &Object, path: &Path<'_>) {
+    let empty = Object::new();
+    let target = map(source, "target").unwrap_or(&empty);
+    let at = path.field("target");
+    let word = text(target, "type");
+    if word.is_empty() {
+        check.required(at.field("type"), "must specify a metric target type");
+    } else if !matches!(word, "Utilization" | "Value" | "AverageValue") {
+        let why = "must be either Utilization, Value, or AverageValue";
+        check.invalid(at.field("type"), &shown_text(target, "type"), why);
+    }
+    let (value, average, utilization) =
+        (has(target, "value"), has(target, "averageValue"), has(target, "averageUtilization"));
+    let (missing, field, why) = match kind {
+        "object" => {
+            (!value && !average, "averageValue", "must set either a target value or averageValue")
+        }
+        "external" => (
+            !value && !average,
+            "averageValue",
+            "must set either a target value for metric or a per-pod target",
+        ),
+        "pods" => (!average, "averageValue", "must specify a positive target averageValue"),
+        _ => (
+            !utilization && !average,
+            "averageUtilization",
+            "must set either a target raw value or a target utilization",
+        ),
+    };
+    if missing {
+        check.required(at.field(field), why);
+    }
+    if matches!(kind, "resource" | "containerResource") {
+        if text(source, "name").is_empty() {
+            check.required(path.field("name"), "must specify a resource name");
+        }
+        if utilization && average {
+            let why = "may not set both a target raw value and a target utilization";
+            check.forbidden(at.field("averageValue"), why);
+        }
+    }
+}

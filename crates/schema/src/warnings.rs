@@ -1,0 +1,351 @@
+//! Warnings: what Kubernetes accepts and advises against, in its words (S2.34).
+//!
+//! River: a write that passed validation → **warnings** → `Warning` headers. They are about pods,
+//! in whatever they are wrapped, and about the names that pods will have.
+//! Promise: it only looks; a warning never refuses anything.
+
+use std::collections::HashMap;
+use std::fmt::{self, Display};
+
+use headwater_json::{Key, Map, Value};
+
+use headwater_api::kind::Kind;
+use headwater_api::name;
+use headwater_api::quantity::Quantity;
+
+type Object = Map;
+
+/// What to say about an object that is created.
+pub fn on_create(kind: &Kind, object: &Value) -> Vec<String> {
+    let Some(template) = template(kind) else { return Vec::new() };
+    let mut warnings = Vec::new();
+    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    let problems = name::label(name);
+    if !problems.is_empty() && !matches!(&*kind.kind, "StatefulSet" | "DaemonSet" | "PodTemplate") {
+        let of = if kind.kind == "Pod" { "the Pod's hostname" } else { "Pod names and hostnames" };
+        let problems = problems.join(" ");
+        warnings.push(format!(
+            "metadata.name: this is used in {of}, which can result in surprising behavior; a DNS \
+             label is recommended: [{problems}]"
+        ));
+    }
+    pod(&mut warnings, at(object, template), template);
+    warnings
+}
+
+/// What to say about an object that is changed. Pods change too often for it, and a template is
+/// looked at when something about it changes.
+pub fn on_update(kind: &Kind, new: &Value, old: &Value) -> Vec<String> {
+    let mut warnings = Vec::new();
+    match template(kind) {
+        Some(path) if !path.is_empty() && at(new, path) != at(old, path) => {
+            pod(&mut warnings, at(new, path), path);
+        }
+        _ => {}
+    }
+    warnings
+}
+
+/// Where a kind has a pod, or the template of one.
+fn template(kind: &Kind) -> Option<&'static [&'static str]> {
+    Some(match (&*kind.group, &*kind.kind) {
+        ("", "Pod") => &[],
+        ("", "PodTemplate") => &["template"],
+        ("", "ReplicationController")
+        | ("apps", "Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet")
+        | ("batch", "Job") => &["spec", "template"],
+        ("batch", "CronJob") => &["spec", "jobTemplate", "spec", "template"],
+        _ => return None,
+    })
+}
+
+fn at<'a>(object: &'a Value, path: &[&str]) -> &'a Value {
+    path.iter().fold(object, |value, key| &value[*key])
+}
+
+const ANNOTATIONS: [(&str, &str); 3] = [
+    (
+        "scheduler.alpha.kubernetes.io/critical-pod",
+        "non-functional in v1.16+; use the \"priorityClassName\" field instead",
+    ),
+    (
+        "security.alpha.kubernetes.io/sysctls",
+        "non-functional in v1.11+; use the \"sysctls\" field instead",
+    ),
+    (
+        "security.alpha.kubernetes.io/unsafe-sysctls",
+        "non-functional in v1.11+; use the \"sysctls\" field instead",
+    ),
+];
+
+const VOLUMES: [(&str, &str); 9] = [
+    ("photonPersistentDisk", "deprecated in v1.11, non-functional in v1.16+"),
+    ("gitRepo", "deprecated in v1.11, and disabled by default in v1.33+"),
+    ("scaleIO", "deprecated in v1.16, non-functional in v1.22+"),
+    ("flocker", "deprecated in v1.22, non-functional in v1.25+"),
+    ("storageos", "deprecated in v1.22, non-functional in v1.25+"),
+    ("quobyte", "deprecated in v1.22, non-functional in v1.25+"),
+    ("glusterfs", "deprecated in v1.25, non-functional in v1.26+"),
+    ("cephfs", "deprecated in v1.28, non-functional in v1.31+"),
+    ("rbd", "deprecated in v1.28, non-functional in v1.31+"),
+];
+
+fn pod(warnings: &mut Vec<String>, pod: &Value, path: &[&str]) {
+    let prefix: String = path.iter().map(|step| format!("{step}.")).collect();
+    let spec = &pod["spec"];
+    let annotations = pod["metadata"]["annotations"].as_object();
+    for (key, why) in ANNOTATIONS {
+        if annotations.is_some_and(|all| all.contains_key(key)) {
+            warnings.push(format!("{prefix}metadata.annotations[{key}]: {why}"));
+        }
+    }
+    let prefix = format!("{prefix}spec");
+    for (index, volume) in objects(spec, "volumes") {
+        // A volume has few members, and most have no source of these.
+        let known = |key: &Key| VOLUMES.iter().find(|(source, _)| key == source);
+        for (source, why) in volume.keys().filter_map(known) {
+            let source = if *source == "storageos" { "storageOS" } else { source };
+            warnings.push(format!("{prefix}.volumes[{index}].{source}: {why}"));
+        }
+    }
+    repeats(warnings, spec, &prefix, "hostAliases", "ip");
+    repeats(warnings, spec, &prefix, "imagePullSecrets", "name");
+    for (index, secret) in objects(spec, "imagePullSecrets") {
+        if text(secret, "name").is_empty() {
+            warnings
+                .push(format!("{prefix}.imagePullSecrets[{index}].name: invalid empty name \"\""));
+        }
+    }
+    let containers = containers(spec, &prefix);
+    for (container, place) in &containers {
+        fractions(warnings, container, place);
+        hidden_variables(warnings, container, place);
+    }
+    // One port cannot be in the way of another.
+    if containers.iter().map(|(container, _)| members(container, "ports").count()).sum::<usize>()
+        > 1
+    {
+        ports(warnings, &containers);
+        port_names(warnings, &containers);
+    }
+    if spec["terminationGracePeriodSeconds"].as_i64().is_some_and(|seconds| seconds < 0) {
+        let why = "must be >= 0; negative values are invalid and will be treated as 1";
+        warnings.push(format!("{prefix}.terminationGracePeriodSeconds: {why}"));
+    }
+}
+
+/// Where something is, spelled only if there is something to say about it.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    above: &'a dyn Display,
+    list: &'static str,
+    index: usize,
+}
+
+impl Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Place { above, list, index } = self;
+        write!(f, "{above}.{list}[{index}]")
+    }
+}
+
+/// A container, with its place.
+type Container<'a> = (&'a Object, Place<'a>);
+
+fn containers<'a>(spec: &'a Value, prefix: &'a String) -> Vec<Container<'a>> {
+    let lists = ["initContainers", "containers", "ephemeralContainers"];
+    let all = lists.into_iter().flat_map(|list| {
+        objects(spec, list)
+            .map(move |(index, container)| (container, Place { above: prefix, list, index }))
+    });
+    all.collect()
+}
+
+fn repeats(warnings: &mut Vec<String>, spec: &Value, prefix: &str, list: &str, key: &str) {
+    let items: Vec<&str> = objects(spec, list).map(|(_, item)| text(item, key)).collect();
+    for (index, value) in items.iter().enumerate() {
+        if items[..index].contains(value) {
+            warnings.push(format!("{prefix}.{list}[{index}].{key}: duplicate {key} {value:?}"));
+        }
+    }
+}
+
+/// Bytes come whole.
+fn fractions(warnings: &mut Vec<String>, container: &Object, place: &Place<'_>) {
+    let Some(all) = container.get("resources") else { return };
+    for (kind, resource) in [
+        ("limits", "memory"),
+        ("requests", "memory"),
+        ("limits", "ephemeral-storage"),
+        ("requests", "ephemeral-storage"),
+    ] {
+        let Some(text) = all[kind][resource].as_str() else { continue };
+        if Quantity::parse(text).is_ok_and(|amount| !amount.is_integer()) {
+            let why = format!("fractional byte value {text:?} is invalid, must be an integer");
+            warnings.push(format!("{place}.resources.{kind}[{resource}]: {why}"));
+        }
+    }
+}
+
+/// A variable that is set twice, unless the second one builds on the first.
+fn hidden_variables(warnings: &mut Vec<String>, container: &Object, place: &Place<'_>) {
+    let mut names: Vec<&str> = Vec::new();
+    for (index, variable) in members(container, "env") {
+        let name = text(variable, "name");
+        let is_hidden = names.contains(&name);
+        names.push(name);
+        if !is_hidden {
+            continue;
+        }
+        let (value, reference) = (text(variable, "value"), format!("$({name})"));
+        let builds_on = value.contains(&reference) && value != reference;
+        if variable.contains_key("valueFrom") || !builds_on {
+            let why = "which may be dropped when using apply";
+            warnings.push(format!(
+                "{place}.env[{index}]: hides previous definition of {name:?}, {why}"
+            ));
+        }
+    }
+}
+
+fn ports(warnings: &mut Vec<String>, containers: &[Container<'_>]) {
+    let mut known: HashMap<(i64, &str), Vec<(&Object, Place<'_>)>> = HashMap::new();
+    let number = |port: &Object, key: &str| port.get(key).and_then(Value::as_i64).unwrap_or(0);
+    for (container, place) in containers {
+        for (index, port) in members(container, "ports") {
+            let here = Place { above: place, list: "ports", index };
+            let key = (number(port, "containerPort"), text(port, "protocol"));
+            let others = known.entry(key).or_default();
+            for (other, there) in others.iter() {
+                let hosts = (number(port, "hostPort"), number(other, "hostPort"));
+                let addresses = (text(port, "hostIP"), text(other, "hostIP"));
+                let what = if hosts.0 == hosts.1 && addresses.0 == addresses.1 {
+                    "duplicate"
+                } else if hosts.0 == 0 || hosts.1 == 0 {
+                    "overlapping"
+                } else if hosts.0 == hosts.1 && addresses.0.is_empty() != addresses.1.is_empty() {
+                    "dangerously ambiguous"
+                } else {
+                    continue;
+                };
+                warnings.push(format!("{here}: {what} port definition with {there}"));
+            }
+            others.push((port, here));
+        }
+    }
+}
+
+fn port_names(warnings: &mut Vec<String>, containers: &[Container<'_>]) {
+    let mut known: HashMap<&str, Place<'_>> = HashMap::new();
+    for (container, place) in containers {
+        for (index, port) in members(container, "ports") {
+            let (name, here) = (text(port, "name"), Place { above: place, list: "ports", index });
+            match known.get(name) {
+                _ if name.is_empty() => {}
+                Some(there) => warnings.push(format!(
+                    "{here}: duplicate port name {name:?} with {there}, services and probes that \
+                     select ports by name will use {there}"
+                )),
+                None => drop(known.insert(name, here)),
+            }
+        }
+    }
+}
+
+fn objects<'a>(value: &'a Value, list: &str) -> impl Iterator<Item = (usize, &'a Object)> {
+    elements(value.get(list))
+}
+
+fn members<'a>(object: &'a Object, list: &str) -> impl Iterator<Item = (usize, &'a Object)> {
+    elements(object.get(list))
+}
+
+fn elements(list: Option<&Value>) -> impl Iterator<Item = (usize, &Object)> {
+    let items = list.and_then(Value::as_array).into_iter().flatten().enumerate();
+    items.filter_map(|(index, item)| Some((index, item.as_object()?)))
+}
+
+fn text<'a>(object: &'a Object, key: &str) -> &'a str {
+    object.get(key).and_then(Value::as_str).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use headwater_json::json;
+
+    use super::*;
+    use headwater_api::kind::builtin;
+
+    fn kind(name: &str) -> Kind {
+        builtin().into_iter().find(|kind| kind.kind == name).unwrap()
+    }
+
+    #[track_caller]
+    fn check(name: &str, object: &Value, expected: &[&str]) {
+        assert_eq!(on_create(&kind(name), object), expected);
+    }
+
+    fn in_deployment(spec: &Value) -> Value {
+        json!({"metadata": {"name": "d"}, "spec": {"template": {"spec": spec}}})
+    }
+
+    #[test]
+    fn names_that_make_bad_hostnames_are_advised_against() {
+        let named = |name: &str| json!({"metadata": {"name": name}});
+        check("Pod", &named("a"), &[]);
+        check(
+            "Pod",
+            &named("a.b"),
+            &[
+                "metadata.name: this is used in the Pod's hostname, which can result in surprising behavior; a DNS label is recommended: [must not contain dots]",
+            ],
+        );
+        check(
+            "Deployment",
+            &named("a.b"),
+            &[
+                "metadata.name: this is used in Pod names and hostnames, which can result in surprising behavior; a DNS label is recommended: [must not contain dots]",
+            ],
+        );
+        check("ConfigMap", &named("a.b"), &[]);
+    }
+
+    #[test]
+    fn what_hides_overlaps_or_is_dead_is_told_with_its_place() {
+        let spec = json!({
+            "terminationGracePeriodSeconds": -1,
+            "volumes": [{"name": "v", "gitRepo": {}}],
+            "imagePullSecrets": [{"name": "s"}, {"name": "s"}, {}],
+            "initContainers": [{"name": "i", "ports": [{"containerPort": 80, "name": "web"}]}],
+            "containers": [{
+                "name": "c",
+                "env": [
+                    {"name": "A", "value": "1"},
+                    {"name": "A", "value": "2"},
+                    {"name": "A", "value": "$(A)3"},
+                ],
+                "resources": {"limits": {"memory": "100m", "cpu": "100m"}},
+                "ports": [{"containerPort": 80, "hostPort": 1, "name": "web"}],
+            }],
+        });
+        let place = "spec.template.spec";
+        let expected = [
+            ".volumes[0].gitRepo: deprecated in v1.11, and disabled by default in v1.33+",
+            ".imagePullSecrets[1].name: duplicate name \"s\"",
+            ".imagePullSecrets[2].name: invalid empty name \"\"",
+            ".containers[0].resources.limits[memory]: fractional byte value \"100m\" is invalid, must be an integer",
+            ".containers[0].env[1]: hides previous definition of \"A\", which may be dropped when using apply",
+            ".containers[0].ports[0]: overlapping port definition with spec.template.spec.initContainers[0].ports[0]",
+            ".containers[0].ports[0]: duplicate port name \"web\" with spec.template.spec.initContainers[0].ports[0], services and probes that select ports by name will use spec.template.spec.initContainers[0].ports[0]",
+            ".terminationGracePeriodSeconds: must be >= 0; negative values are invalid and will be treated as 1",
+        ];
+        let expected: Vec<String> = expected.iter().map(|text| format!("{place}{text}")).collect();
+        let object = in_deployment(&spec);
+        assert_eq!(on_create(&kind("Deployment"), &object), expected);
+        let old = in_deployment(&json!({}));
+        assert_eq!(on_update(&kind("Deployment"), &object, &old), expected);
+        assert_eq!(on_update(&kind("Deployment"), &object, &object), [""; 0]);
+        let pod = json!({"spec": spec});
+        assert_eq!(on_update(&kind("Pod"), &pod, &json!({})), [""; 0]);
+    }
+}

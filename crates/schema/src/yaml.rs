@@ -1,0 +1,7 @@
+//! YAML, read and printed as Kubernetes does.
+
+mod print;
+mod read;
+
+pub use print::to_string;
+pub use read::parse;

@@ -1,0 +1,267 @@
+//! YAML documents, as Kubernetes reads them: YAML 1.1 words, one document, bounded expansion.
+
+use std::cell::RefCell;
+use std::fmt;
+
+use headwater_json::path::Path;
+use headwater_json::{DEPTH_MAX, Key, Malformed, Map, Number, Parsed, Text, Value, parse as json};
+use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_saphyr::options::{DuplicateKeyPolicy, NonFiniteFloatPolicy};
+
+/// Most nodes of a document with its aliases spelled out.
+const NODES_MAX: usize = 100_000;
+
+/// Enough for [`DEPTH_MAX`] levels of the YAML library in debug builds, where each takes 30 KiB.
+/// Only what is used is ever backed by memory.
+const STACK_BYTES: usize = 32 * 1024 * 1024;
+
+/// Parses a YAML document.
+pub fn parse(body: &[u8]) -> Result<Parsed, Malformed> {
+    // JSON is YAML, and by far the most common: it needs none of what follows.
+    if body.first() == Some(&b'{')
+        && let Ok(parsed) = json(body)
+    {
+        return Ok(parsed);
+    }
+    let text = std::str::from_utf8(body).map_err(|error| {
+        Malformed::new(format!("yaml: invalid UTF-8 at byte {}", error.valid_up_to()))
+    })?;
+    // The library recurses with large frames, and a worker's stack would not last: it gets its own.
+    // YAML that is not JSON is rare (kubectl sends JSON), so a thread each is affordable.
+    std::thread::scope(|scope| {
+        let reader = std::thread::Builder::new().stack_size(STACK_BYTES);
+        let reader = reader.spawn_scoped(scope, || read(text));
+        let parsed = reader.map_err(|error| Malformed::new(format!("yaml: {error}")))?.join();
+        parsed.unwrap_or_else(|_| Err(Malformed::new("yaml: the document cannot be read")))
+    })
+}
+
+fn read(text: &str) -> Result<Parsed, Malformed> {
+    if has_second_document(text) {
+        return Err(Malformed::new("yaml: expected a single document"));
+    }
+    let state = State { nodes: RefCell::new(0), duplicates: RefCell::default() };
+    let seed = Node { path: &Path::Root, depth: 0, state: &state };
+    let value = serde_saphyr::with_deserializer_from_str_with_options(text, options(), |reader| {
+        seed.deserialize(reader)
+    })
+    .map_err(|error| Malformed::new(format!("yaml: {}", first_line(&error.to_string()))))?;
+    Ok(Parsed { value, duplicates: state.duplicates.into_inner() })
+}
+
+/// The library stops after the first document. What follows would be lost without a word.
+fn has_second_document(text: &str) -> bool {
+    let mut lines = text.lines().skip_while(|line| line.is_empty() || line.starts_with(['#', '%']));
+    lines.next();
+    let starts = |line: &str| line == "---" || line.starts_with("--- ");
+    let mut rest = lines.skip_while(|line| !starts(line)).skip(1).peekable();
+    rest.peek().is_some() && rest.any(|line| !line.trim_start().is_empty())
+}
+
+fn options() -> serde_saphyr::Options {
+    serde_saphyr::options! {
+        budget: serde_saphyr::budget! {
+            max_nodes: NODES_MAX,
+            max_depth: DEPTH_MAX as usize,
+            flow_nesting_limit: DEPTH_MAX as usize,
+            max_documents: 1,
+        },
+        duplicate_keys: DuplicateKeyPolicy::LastWins,
+        legacy_octal_numbers: true,
+        strict_booleans: false,
+        non_finite_float_policy: NonFiniteFloatPolicy::Reject,
+        with_snippet: false,
+    }
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
+}
+
+/// What is counted while a document is read.
+struct State {
+    nodes: RefCell<usize>,
+    duplicates: RefCell<Vec<String>>,
+}
+
+/// Reads one node into a value.
+#[derive(Clone, Copy)]
+struct Node<'a> {
+    path: &'a Path<'a>,
+    depth: u32,
+    state: &'a State,
+}
+
+impl<'a> Node<'a> {
+    fn below(&self, path: &'a Path<'a>) -> Node<'a> {
+        Node { path, depth: self.depth + 1, state: self.state }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Node<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<Value, D::Error> {
+        let mut nodes = self.state.nodes.borrow_mut();
+        *nodes += 1;
+        if *nodes > NODES_MAX {
+            return Err(D::Error::custom("document contains excessive aliasing"));
+        }
+        drop(nodes);
+        if self.depth > DEPTH_MAX {
+            return Err(D::Error::custom("exceeded max depth"));
+        }
+        reader.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Node<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a YAML node")
+    }
+
+    fn visit_bool<E>(self, truth: bool) -> Result<Value, E> {
+        Ok(Value::Bool(truth))
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<Value, E> {
+        Ok(number.into())
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<Value, E> {
+        Ok(number.into())
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<Value, E> {
+        let number = Number::from_f64(number);
+        number.map(Value::Number).ok_or_else(|| E::custom("numbers must be finite"))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Value, E> {
+        Ok(text.into())
+    }
+
+    fn visit_string<E>(self, text: String) -> Result<Value, E> {
+        Ok(text.into())
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_none<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, reader: D) -> Result<Value, D::Error> {
+        reader.deserialize_any(self)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let mut values = Vec::new();
+        loop {
+            let path = Path::Index(self.path, values.len());
+            match items.next_element_seed(self.below(&path))? {
+                Some(value) => values.push(value),
+                None => return Ok(Value::Array(values)),
+            }
+        }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+        let mut object = Map::new();
+        while let Some(key) = entries.next_key_seed(self.below(self.path))? {
+            let key = key_text(key).ok_or_else(|| A::Error::custom("keys must be scalars"))?;
+            let key = Key::from(key);
+            let path = Path::Field(self.path, &key);
+            let value = entries.next_value_seed(self.below(&path))?;
+            if object.contains_key(&key) {
+                self.state.duplicates.borrow_mut().push(path.to_string());
+            }
+            object.insert(key, value);
+        }
+        Ok(Value::Object(object))
+    }
+}
+
+/// A key as JSON has it: text, whatever scalar it was.
+fn key_text(key: Value) -> Option<Text> {
+    match key {
+        Value::String(text) => Some(text),
+        Value::Null => Some("null".into()),
+        Value::Bool(_) | Value::Number(_) => Some(key.to_string().into()),
+        Value::Array(_) | Value::Object(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use headwater_json::json;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, expected: &Value) {
+        assert_eq!(&parse(text.as_bytes()).unwrap().value, expected, "{text}");
+    }
+
+    #[test]
+    fn words_and_numbers_are_those_of_yaml_1_1() {
+        check("a: y", &json!({"a": true}));
+        check("a: [on, Off, yes, NO, 'yes']", &json!({"a": [true, false, true, false, "yes"]}));
+        check("a: ~\nb:\nc: null", &json!({"a": null, "b": null, "c": null}));
+        check("a: 0644\nb: 0x1f\nc: 1.5\nd: -3", &json!({"a": 420, "b": 31, "c": 1.5, "d": -3}));
+        check("a: 12e03", &json!({"a": 12000.0}));
+        check("1: x\ntrue: y2", &json!({"1": "x", "true": "y2"}));
+        check("a: |\n  two\n  lines\n", &json!({"a": "two\nlines\n"}));
+        check("a: &x {b: 1}\nc: *x", &json!({"a": {"b": 1}, "c": {"b": 1}}));
+        check("{\"a\": [1, 2,]}", &json!({"a": [1, 2]}));
+        check("---\na: 1\n", &json!({"a": 1}));
+    }
+
+    #[test]
+    fn repeated_keys_are_found_and_the_last_wins() {
+        let parsed = parse(b"a: {b: 1, b: 2}\n").unwrap();
+        assert_eq!(parsed.duplicates, ["a.b"]);
+        assert_eq!(parsed.value, json!({"a": {"b": 2}}));
+    }
+
+    #[test]
+    fn bombs_and_loops_and_depths_are_refused() {
+        let mut bomb = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
+        for level in 1..10 {
+            let above = format!("*a{}, ", level - 1).repeat(10);
+            bomb.push_str(&format!("a{level}: &a{level} [{above}]\n"));
+        }
+        for bad in [
+            bomb.as_str(),
+            "a: &a [*a]",
+            "a: b: c",
+            "a: 1\n---\nb: 2\n",
+            "a: .nan",
+            "? [a, b]\n: 1",
+            "[1, 2",
+            &"[".repeat(100_000),
+            &"- ".repeat(100_000),
+            &"{a: ".repeat(600),
+        ] {
+            let found = parse(bad.as_bytes());
+            assert!(found.is_err(), "{:?} {found:?}", bad.chars().take(20).collect::<String>());
+        }
+    }
+
+    #[test]
+    fn nesting_is_safe_at_the_limit() {
+        let levels = DEPTH_MAX as usize - 1;
+        for (open, close) in [("[", "]"), ("{a: ", "}"), ("- ", ""), ("? ", "")] {
+            let text = format!("{} x{}", open.repeat(levels), close.repeat(levels));
+            let thread = std::thread::Builder::new().stack_size(2 * 1024 * 1024);
+            let thread = thread.spawn(move || drop(parse(text.as_bytes())));
+            thread.unwrap().join().unwrap();
+        }
+        let text = format!("a: {}{}", "[".repeat(levels - 1), "]".repeat(levels - 1));
+        assert_eq!(parse(text.as_bytes()).map(drop), Ok(()));
+    }
+}

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use crate::scenario::client::Keep;
-use crate::scenario::list::Mode;
-use crate::scenario::selective::By;
-use crate::scenario::write::Verb;
+use crate::scenario::client::KeepMode;
+use crate::scenario::list::ListMode;
+use crate::scenario::selective::SelectBy;
+use crate::scenario::write::WriteVerb;
 
 /// Flags of `bench`.
 #[derive(Debug, Args)]
@@ -17,7 +17,7 @@ pub struct Flags {
     pub(crate) scenario: Scenario,
 
     #[command(flatten)]
-    pub(crate) common: Common,
+    pub(crate) common: CommonFlags,
 }
 
 const EXAMPLES: &str = "\
@@ -35,7 +35,7 @@ with a sentence and exit code 1. docs/performance.md says how to read the figure
 
 /// What all scenarios have in common.
 #[derive(Debug, Args)]
-pub(crate) struct Common {
+pub(crate) struct CommonFlags {
     /// Measure this server instead of one started for the purpose; it must have no pods of others
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
@@ -83,35 +83,35 @@ pub(crate) struct Common {
 pub(crate) enum Scenario {
     /// All lines Headwater is held to: reference, target, measured, verdict
     #[command(visible_alias = "all")]
-    Targets(Targets),
+    Targets(TargetsFlags),
     /// Empty store to ready, and a restart with data to the first list
     #[command(after_long_help = START)]
-    Start(Starts),
+    Start(StartFlags),
     /// Creates, updates, applies and deletes, with one client and with many
     #[command(after_long_help = WRITE)]
-    Write(Writes),
+    Write(WriteFlags),
     /// Lists: whole, in pages, by label, field, namespace, many at once, as a stream
     #[command(after_long_help = LIST)]
-    List(Lists),
+    List(ListFlags),
     /// Every event to every watcher, flat out or by the clock
     #[command(after_long_help = FAN_OUT)]
-    FanOut(FanOuts),
+    FanOut(FanOutFlags),
     /// Every event to one watcher of many
     #[command(after_long_help = SELECTIVE)]
-    Selective(Selectives),
+    Selective(SelectiveFlags),
     /// Watchers that come back all at once
-    Herd(Herds),
+    Herd(HerdFlags),
     /// Watchers that only wait: their memory and the CPU of a minute
-    Idle(Idles),
+    Idle(IdleFlags),
     /// A client's cache of many pods: CPU and memory, kept in several ways and by kube-runtime
-    Client(Clients),
+    Client(ClientFlags),
     /// From nothing to many pods running on many simulated nodes, with all controllers
-    Cluster(Clusters),
+    Cluster(ClusterFlags),
     /// What this machine could at best do: TLS, sockets, syncs, a bare server
-    Floor(Floors),
+    Floor(FloorFlags),
     /// One of the processes of `bench client`
     #[command(hide = true)]
-    Follow(Follow),
+    Follow(FollowFlags),
     /// The bare server of `bench floor`
     #[command(hide = true)]
     FloorServer,
@@ -119,7 +119,7 @@ pub(crate) enum Scenario {
 
 /// Flags of `bench targets`.
 #[derive(Debug, Args)]
-pub(crate) struct Targets {
+pub(crate) struct TargetsFlags {
     /// A hundredth of the objects and watchers: to see that it works, not how fast it is
     #[arg(long)]
     pub(crate) quick: bool,
@@ -136,7 +136,7 @@ Examples:
 
 /// Flags of `bench start`.
 #[derive(Debug, Args)]
-pub(crate) struct Starts {
+pub(crate) struct StartFlags {
     /// Pods to restart with; several make a sweep
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "10000")]
     pub(crate) objects: Vec<usize>,
@@ -150,7 +150,7 @@ Examples:
 
 /// Flags of `bench write`.
 #[derive(Debug, Args)]
-pub(crate) struct Writes {
+pub(crate) struct WriteFlags {
     /// Clients at once; several make a sweep
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,16,64")]
     pub(crate) clients: Vec<usize>,
@@ -161,7 +161,7 @@ pub(crate) struct Writes {
 
     /// What is written; all, one after the other, unless given
     #[arg(long, value_enum, value_name = "VERB", value_delimiter = ',')]
-    pub(crate) verb: Vec<Verb>,
+    pub(crate) verb: Vec<WriteVerb>,
 }
 
 const LIST: &str = "\
@@ -172,7 +172,7 @@ Examples:
 
 /// Flags of `bench list`.
 #[derive(Debug, Args)]
-pub(crate) struct Lists {
+pub(crate) struct ListFlags {
     /// Pods to list; several make a sweep
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "10000")]
     pub(crate) objects: Vec<usize>,
@@ -180,7 +180,7 @@ pub(crate) struct Lists {
     /// What is listed; everything unless given. Each is asked plain and gzip, for the newest state
     /// and for any (resourceVersion=0)
     #[arg(long, value_enum, value_name = "MODE", value_delimiter = ',')]
-    pub(crate) mode: Vec<Mode>,
+    pub(crate) mode: Vec<ListMode>,
 
     /// Times each list is repeated [default: as often as is useful]
     #[arg(long, value_name = "N")]
@@ -200,7 +200,7 @@ Examples:
 
 /// Flags of `bench fan-out`.
 #[derive(Debug, Args)]
-pub(crate) struct FanOuts {
+pub(crate) struct FanOutFlags {
     /// Watchers; several make a sweep
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1000")]
     pub(crate) watchers: Vec<usize>,
@@ -225,7 +225,7 @@ Examples:
 
 /// Flags of `bench selective`.
 #[derive(Debug, Args)]
-pub(crate) struct Selectives {
+pub(crate) struct SelectiveFlags {
     /// Watchers; several make a sweep
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1000")]
     pub(crate) watchers: Vec<usize>,
@@ -236,12 +236,12 @@ pub(crate) struct Selectives {
 
     /// What a watcher selects its pod by; all unless given
     #[arg(long, value_enum, value_name = "WHAT", value_delimiter = ',')]
-    pub(crate) by: Vec<By>,
+    pub(crate) by: Vec<SelectBy>,
 }
 
 /// Flags of `bench herd`.
 #[derive(Debug, Args)]
-pub(crate) struct Herds {
+pub(crate) struct HerdFlags {
     /// Watchers; several make a sweep
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1000")]
     pub(crate) watchers: Vec<usize>,
@@ -253,7 +253,7 @@ pub(crate) struct Herds {
 
 /// Flags of `bench idle`.
 #[derive(Debug, Args)]
-pub(crate) struct Idles {
+pub(crate) struct IdleFlags {
     /// Watchers; several make a sweep
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1000,5000")]
     pub(crate) watchers: Vec<usize>,
@@ -269,7 +269,7 @@ pub(crate) struct Idles {
 
 /// Flags of `bench client`.
 #[derive(Debug, Args)]
-pub(crate) struct Clients {
+pub(crate) struct ClientFlags {
     /// Pods to keep; several make a sweep
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "10000,100000")]
     pub(crate) objects: Vec<usize>,
@@ -280,12 +280,12 @@ pub(crate) struct Clients {
 
     /// Ways to keep them; all unless given
     #[arg(long, value_enum, value_name = "WAY", value_delimiter = ',')]
-    pub(crate) keep: Vec<Keep>,
+    pub(crate) keep: Vec<KeepMode>,
 }
 
 /// Flags of `bench cluster`.
 #[derive(Debug, Args)]
-pub(crate) struct Clusters {
+pub(crate) struct ClusterFlags {
     /// Pods, in Deployments of 250
     #[arg(long, value_name = "N", default_value_t = 5000)]
     pub(crate) pods: usize,
@@ -297,7 +297,7 @@ pub(crate) struct Clusters {
 
 /// Flags of `bench floor`.
 #[derive(Debug, Args)]
-pub(crate) struct Floors {
+pub(crate) struct FloorFlags {
     /// Watchers of the bare server
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub(crate) watchers: usize,
@@ -305,9 +305,9 @@ pub(crate) struct Floors {
 
 /// Flags of `bench follow`.
 #[derive(Debug, Args)]
-pub(crate) struct Follow {
+pub(crate) struct FollowFlags {
     #[arg(long, value_enum)]
-    pub(crate) keep: Keep,
+    pub(crate) keep: KeepMode,
 
     #[arg(long)]
     pub(crate) updates: u64,

@@ -31,19 +31,19 @@ pub struct Endpoint {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
-struct File {
+struct KubeconfigFile {
     #[serde(default)]
     current_context: String,
     #[serde(default)]
-    contexts: Vec<Named>,
+    contexts: Vec<NamedEntry>,
     #[serde(default)]
-    clusters: Vec<Named>,
+    clusters: Vec<NamedEntry>,
     #[serde(default)]
-    users: Vec<Named>,
+    users: Vec<NamedEntry>,
 }
 
 #[derive(Deserialize)]
-struct Named {
+struct NamedEntry {
     name: String,
     #[serde(default)]
     context: Option<ContextEntry>,
@@ -111,7 +111,7 @@ fn read(path: &Path) -> Result<String> {
 }
 
 fn parse(text: &str, beside: &Path) -> Result<Endpoint> {
-    let file: File = serde_saphyr::from_str(text).context("it is not a kubeconfig")?;
+    let file: KubeconfigFile = serde_saphyr::from_str(text).context("it is not a kubeconfig")?;
     let current = &file.current_context;
     let context = find(&file.contexts, current)
         .and_then(|entry| entry.context.as_ref())
@@ -130,7 +130,7 @@ fn parse(text: &str, beside: &Path) -> Result<Endpoint> {
     Ok(Endpoint { authority, tls, token: user.token.clone() })
 }
 
-fn find<'a>(entries: &'a [Named], name: &str) -> Option<&'a Named> {
+fn find<'a>(entries: &'a [NamedEntry], name: &str) -> Option<&'a NamedEntry> {
     entries.iter().find(|entry| entry.name == name)
 }
 

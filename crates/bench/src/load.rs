@@ -19,14 +19,14 @@ pub(crate) mod requests;
 pub(crate) mod clean;
 pub(crate) mod body;
 pub(crate) mod stream;
-pub(crate) mod seen;
+pub(crate) mod checker;
 pub(crate) mod watchers;
 
 use crate::connect::{Connection, successful};
 use crate::kubeconfig::Endpoint;
 
 /// One request of the load.
-pub(crate) struct Work {
+pub(crate) struct WriteRequest {
     pub(crate) method: Method,
     pub(crate) path: String,
     pub(crate) content_type: &'static str,
@@ -38,15 +38,15 @@ pub(crate) const APPLY: &str = "application/apply-patch+yaml";
 pub(crate) const STRATEGIC: &str = "application/strategic-merge-patch+json";
 
 /// What became of it.
-pub(crate) struct Done {
+pub(crate) struct LoadResult {
     pub(crate) micros: Histogram<u64>,
     /// The resourceVersion of every write and when it was acknowledged.
     pub(crate) acknowledged: Vec<(u64, Instant)>,
 }
 
-impl Done {
-    fn new() -> Result<Done> {
-        Ok(Done { micros: histogram()?, acknowledged: Vec::new() })
+impl LoadResult {
+    fn new() -> Result<LoadResult> {
+        Ok(LoadResult { micros: histogram()?, acknowledged: Vec::new() })
     }
 
     pub(crate) fn revisions(&self) -> Vec<u64> {
@@ -59,8 +59,8 @@ pub(crate) async fn load(
     endpoint: &Endpoint,
     clients: usize,
     count: usize,
-    work: impl Fn(usize) -> Work + Send + Sync + 'static,
-) -> Result<Done> {
+    work: impl Fn(usize) -> WriteRequest + Send + Sync + 'static,
+) -> Result<LoadResult> {
     let (work, next) = (Arc::new(work), Arc::new(AtomicUsize::new(0)));
     let progress = Arc::new(Progress::new("writes", count));
     let mut running = JoinSet::new();
@@ -68,7 +68,7 @@ pub(crate) async fn load(
         let mut connection = Connection::open(endpoint).await?;
         let (work, next, progress) = (work.clone(), next.clone(), progress.clone());
         running.spawn(async move {
-            let mut done = Done::new()?;
+            let mut done = LoadResult::new()?;
             loop {
                 let index = next.fetch_add(1, Relaxed);
                 if index >= count {
@@ -82,7 +82,7 @@ pub(crate) async fn load(
             }
         });
     }
-    let mut all = Done::new()?;
+    let mut all = LoadResult::new()?;
     while let Some(done) = running.join_next().await {
         let done = done??;
         all.micros.add(&done.micros)?;
@@ -97,7 +97,7 @@ pub(crate) fn histogram() -> Result<Histogram<u64>> {
 }
 
 /// Sends one write and returns the resourceVersion it got.
-pub(crate) async fn send(connection: &mut Connection, work: Work) -> Result<u64> {
+pub(crate) async fn send(connection: &mut Connection, work: WriteRequest) -> Result<u64> {
     let request = Request::builder()
         .method(work.method)
         .uri(work.path)

@@ -16,7 +16,7 @@ mod plot;
 mod html;
 pub(crate) mod progress;
 
-use goals::{GOALS, Goal, Verdict};
+use goals::{GOALS, Goal, GoalVerdict};
 pub(crate) use row::{Case, Growth, Row};
 
 /// Where lines go: the program that runs the bench prints them.
@@ -103,7 +103,7 @@ impl Report {
     pub(crate) fn sum(&self) -> String {
         let count =
             |wanted| self.answers().filter(|(goal, row)| verdict(goal, *row) == wanted).count();
-        let (met, to_scale) = (count(Verdict::Met), count(Verdict::ToScale));
+        let (met, to_scale) = (count(GoalVerdict::Met), count(GoalVerdict::MetToScale));
         let sum = format!("{met} of {} goals met", GOALS.len());
         match to_scale {
             0 => sum,
@@ -179,8 +179,8 @@ fn row_json(row: &Row, shrink: usize) -> Value {
     line.into()
 }
 
-fn verdict(goal: &Goal, row: Option<&Row>) -> Verdict {
-    row.map_or(Verdict::Open, |row| goal.verdict(row))
+fn verdict(goal: &Goal, row: Option<&Row>) -> GoalVerdict {
+    row.map_or(GoalVerdict::NotMeasured, |row| goal.verdict(row))
 }
 
 fn answer(goal: &Goal, row: Option<&Row>) -> Value {
@@ -190,7 +190,7 @@ fn answer(goal: &Goal, row: Option<&Row>) -> Value {
         "floor": goal.floor,
         "target": goal.target,
         "measured": row.map(|row| goal.measured(&row.figures)),
-        "beside": row.and_then(|row| goal.beside(row)),
+        "beside": row.and_then(|row| goal.floor_ratio(row)),
         "verdict": verdict(goal, row).word(),
     })
 }

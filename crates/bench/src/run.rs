@@ -6,21 +6,21 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 
 use crate::bare;
-use crate::flags::{self, Common, Flags, Follow, Scenario};
+use crate::flags::{self, CommonFlags, Flags, FollowFlags, Scenario};
 use crate::load::stream;
 use crate::report::{Outputs, Printer, Report};
 use crate::scenario::{
     client, cluster, fan_out, floor, herd, idle, list, selective, start, targets, write,
 };
 use crate::session::Session;
-use crate::target::Source;
+use crate::target::ServerSource;
 
 /// Runs one scenario, prints a row for each case, and writes the other outputs that the flags name.
 /// Fails if `stop` completes first.
 pub async fn run(flags: Flags, printer: Printer, stop: impl Future<Output = ()>) -> Result<()> {
     let Flags { scenario, common } = flags;
     match (scenario, &common.kubeconfig) {
-        (Scenario::Follow(Follow { keep, updates }), Some(kubeconfig)) => {
+        (Scenario::Follow(FollowFlags { keep, updates }), Some(kubeconfig)) => {
             helper(client::follow::follow(kubeconfig, keep, updates, printer), stop).await
         }
         (Scenario::FloorServer, Some(kubeconfig)) => {
@@ -47,7 +47,7 @@ async fn helper(
     }
 }
 
-async fn measure(scenario: Scenario, common: Common, printer: Printer) -> Result<()> {
+async fn measure(scenario: Scenario, common: CommonFlags, printer: Printer) -> Result<()> {
     let with_floor = common.floor && !matches!(scenario, Scenario::Floor(_));
     let with_machine = with_floor && matches!(scenario, Scenario::Targets(_));
     let memory = common.memory;
@@ -62,13 +62,14 @@ async fn measure(scenario: Scenario, common: Common, printer: Printer) -> Result
     session.report.finish()
 }
 
-fn session(common: Common, printer: Printer) -> Session {
+fn session(common: CommonFlags, printer: Printer) -> Session {
     let first = match common.kubeconfig {
-        Some(kubeconfig) => Source::Running { kubeconfig, pids: common.pid },
-        None => Source::Own { memory: common.memory },
+        Some(kubeconfig) => ServerSource::Running { kubeconfig, pids: common.pid },
+        None => ServerSource::Own { memory: common.memory },
     };
-    let second =
-        common.against.map(|kubeconfig| Source::Running { kubeconfig, pids: common.against_pid });
+    let second = common
+        .against
+        .map(|kubeconfig| ServerSource::Running { kubeconfig, pids: common.against_pid });
     let subject = first.name();
     let outputs = Outputs { json: common.json, html: common.html, svg: common.svg };
     let sources = std::iter::once(first).chain(second).collect();
@@ -89,19 +90,19 @@ async fn dispatch(session: &mut Session, scenario: Scenario, memory: bool) -> Re
         Scenario::Herd(flags) => {
             fan_out::prepare(session).await?;
             for watchers in ascending(flags.watchers)? {
-                herd::Herd { watchers, missed: flags.missed }.run(session).await?;
+                herd::HerdCase { watchers, missed: flags.missed }.run(session).await?;
             }
             Ok(())
         }
         Scenario::Idle(flags) => run_idle(session, flags).await,
         Scenario::Client(flags) => {
             let (objects, updates) = (ascending(flags.objects)?, flags.updates);
-            let size = client::Size { objects, updates, keep: all_unless_given(flags.keep) };
+            let size = client::ClientSizes { objects, updates, keep: all_unless_given(flags.keep) };
             client::run(session, &size).await
         }
         Scenario::Cluster(flags) => {
             refuse_others(session, "cluster")?;
-            let size = cluster::Size { nodes: flags.nodes, pods: flags.pods };
+            let size = cluster::ClusterSize { nodes: flags.nodes, pods: flags.pods };
             Box::pin(cluster::run(session, &size, memory)).await
         }
         Scenario::Floor(flags) => Box::pin(floor::run(session, flags.watchers)).await,
@@ -111,28 +112,28 @@ async fn dispatch(session: &mut Session, scenario: Scenario, memory: bool) -> Re
     }
 }
 
-async fn run_targets(session: &mut Session, flags: &flags::Targets) -> Result<()> {
+async fn run_targets(session: &mut Session, flags: &flags::TargetsFlags) -> Result<()> {
     let shrink = if flags.quick { 100 } else { 1 };
     let idle = Duration::from_secs(flags.idle_seconds);
-    Box::pin(targets::Targets { shrink, idle }.run(session)).await?;
+    Box::pin(targets::AllTargets { shrink, idle }.run(session)).await?;
     session.report.goals();
     Ok(())
 }
 
-async fn run_writes(session: &mut Session, flags: flags::Writes) -> Result<()> {
+async fn run_writes(session: &mut Session, flags: flags::WriteFlags) -> Result<()> {
     write::prepare(session).await?;
     let verbs = all_unless_given(flags.verb);
     let mut first = 0;
     for clients in ascending(flags.clients)? {
         let objects = if clients == 1 { (flags.objects / 10).max(1) } else { flags.objects };
-        let writes = write::Writes { verbs: verbs.clone(), clients, objects, first };
+        let writes = write::WriteCase { verbs: verbs.clone(), clients, objects, first };
         writes.run(session).await?;
         first = writes.end(session);
     }
     Ok(())
 }
 
-async fn run_lists(session: &mut Session, flags: flags::Lists) -> Result<()> {
+async fn run_lists(session: &mut Session, flags: flags::ListFlags) -> Result<()> {
     session.fresh().await?;
     let modes = all_unless_given(flags.mode);
     let mut made = 0;
@@ -148,33 +149,33 @@ async fn run_lists(session: &mut Session, flags: flags::Lists) -> Result<()> {
     Ok(())
 }
 
-async fn run_fan_outs(session: &mut Session, flags: flags::FanOuts) -> Result<()> {
+async fn run_fan_outs(session: &mut Session, flags: flags::FanOutFlags) -> Result<()> {
     fan_out::prepare(session).await?;
     let pace = flags.writes_per_second.map_or(fan_out::Pace::FlatOut, fan_out::Pace::PerSecond);
     let protocol = if flags.http2 { stream::Protocol::Http2 } else { stream::Protocol::Http1 };
     for watchers in ascending(flags.watchers)? {
-        let case = fan_out::FanOut { watchers, writes: flags.writes, pace, protocol };
+        let case = fan_out::FanOutCase { watchers, writes: flags.writes, pace, protocol };
         case.run(session).await?;
     }
     Ok(())
 }
 
-async fn run_selective(session: &mut Session, flags: flags::Selectives) -> Result<()> {
+async fn run_selective(session: &mut Session, flags: flags::SelectiveFlags) -> Result<()> {
     let watchers = ascending(flags.watchers)?;
     for by in all_unless_given(flags.by) {
         for &watchers in &watchers {
-            selective::Selective { by, watchers, writes: flags.writes }.run(session).await?;
+            selective::SelectiveCase { by, watchers, writes: flags.writes }.run(session).await?;
         }
     }
     Ok(())
 }
 
-async fn run_idle(session: &mut Session, flags: flags::Idles) -> Result<()> {
+async fn run_idle(session: &mut Session, flags: flags::IdleFlags) -> Result<()> {
     let looked_at = Duration::from_secs(flags.idle_seconds);
     for watchers in ascending(flags.watchers)? {
         idle::memory(session, watchers).await?;
         if flags.idle_seconds > 0 {
-            idle::Minute { objects: flags.objects, watchers, looked_at }.run(session).await?;
+            idle::IdleCase { objects: flags.objects, watchers, looked_at }.run(session).await?;
         }
     }
     Ok(())

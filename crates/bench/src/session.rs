@@ -5,28 +5,28 @@
 
 use anyhow::{Context, Result};
 
-use crate::bare::{Bare, Ready};
+use crate::bare::{BareServer, BareWork};
 use crate::load::clean;
 use crate::report::figures::{Figure, Figures};
 use crate::report::{Case, Report, Row};
-use crate::target::{Source, Target};
+use crate::target::{ServerSource, TargetServer};
 
 pub(crate) struct Session {
-    sources: Vec<Source>,
-    servers: Vec<Target>,
+    sources: Vec<ServerSource>,
+    servers: Vec<TargetServer>,
     runs: usize,
-    bare: Option<Bare>,
+    bare: Option<BareServer>,
     pub(crate) report: Report,
 }
 
 impl Session {
-    pub(crate) fn new(sources: Vec<Source>, runs: usize, report: Report) -> Session {
+    pub(crate) fn new(sources: Vec<ServerSource>, runs: usize, report: Report) -> Session {
         Session { sources, servers: Vec::new(), runs, bare: None, report }
     }
 
     /// From here on the bare server does what is like each case, beside it.
     pub(crate) fn with_floor(&mut self) -> Result<()> {
-        self.bare = Some(Bare::start()?);
+        self.bare = Some(BareServer::start()?);
         Ok(())
     }
 
@@ -43,13 +43,13 @@ impl Session {
 
     /// Whether the server that is held to the goals may be stopped and started.
     pub(crate) fn is_own(&self) -> bool {
-        matches!(self.sources.first(), Some(Source::Own { .. }))
+        matches!(self.sources.first(), Some(ServerSource::Own { .. }))
     }
 
     /// Another server like the first, with nothing in it, if that is one of our own.
-    pub(crate) fn twin(&self) -> Result<Option<Target>> {
+    pub(crate) fn twin(&self) -> Result<Option<TargetServer>> {
         match self.sources.first() {
-            Some(source @ Source::Own { .. }) => source.open().map(Some),
+            Some(source @ ServerSource::Own { .. }) => source.open().map(Some),
             _ => Ok(None),
         }
     }
@@ -64,12 +64,12 @@ impl Session {
     }
 
     /// The server that is held to the goals.
-    pub(crate) fn first(&self) -> Result<&Target> {
+    pub(crate) fn first(&self) -> Result<&TargetServer> {
         self.servers.first().context("a scenario begins with fresh servers")
     }
 
     /// Does on every server what is not measured.
-    pub(crate) async fn each(&self, work: impl AsyncFn(&Target) -> Result<()>) -> Result<()> {
+    pub(crate) async fn each(&self, work: impl AsyncFn(&TargetServer) -> Result<()>) -> Result<()> {
         for server in &self.servers {
             work(server).await.with_context(|| format!("on {}", server.name))?;
         }
@@ -81,7 +81,7 @@ impl Session {
     pub(crate) async fn measure(
         &mut self,
         case: Case,
-        work: impl AsyncFn(&Target, usize) -> Result<Figures>,
+        work: impl AsyncFn(&TargetServer, usize) -> Result<Figures>,
     ) -> Result<()> {
         let mut runs: Vec<Vec<Figures>> = vec![Vec::new(); self.servers.len()];
         let mut floors = Vec::new();
@@ -91,7 +91,7 @@ impl Session {
                 figures.push(done.with_context(|| failed(&case, server))?);
             }
             let done = runs.first().and_then(|runs| runs.last()?.get(Figure::Count));
-            let ready = done.and_then(|units| Ready::of(&case, units as usize));
+            let ready = done.and_then(|units| BareWork::of(&case, units as usize));
             if let (Some(ready), Some(bare)) = (ready, &self.bare) {
                 floors.push(ready.once(&bare.target).await.context("on the bare server")?);
             }
@@ -104,7 +104,7 @@ impl Session {
     pub(crate) async fn measure_fresh(
         &mut self,
         case: Case,
-        work: impl AsyncFn(&Target) -> Result<Figures>,
+        work: impl AsyncFn(&TargetServer) -> Result<Figures>,
     ) -> Result<()> {
         let mut runs: Vec<Vec<Figures>> = vec![Vec::new(); self.sources.len()];
         for _ in 0..self.runs {
@@ -139,14 +139,14 @@ impl Session {
 }
 
 /// Opens a server. One that was running before may have objects of an earlier bench: removes them.
-async fn open(source: &Source) -> Result<Target> {
+async fn open(source: &ServerSource) -> Result<TargetServer> {
     let target = source.open()?;
-    if let Source::Running { .. } = source {
+    if let ServerSource::Running { .. } = source {
         clean::remove_what_is_ours(&target.endpoint).await?;
     }
     Ok(target)
 }
 
-fn failed(case: &Case, server: &Target) -> String {
+fn failed(case: &Case, server: &TargetServer) -> String {
     format!("{} on {} went wrong", case.name(), server.name)
 }

@@ -15,64 +15,64 @@ pub(crate) mod measure;
 
 /// Where a server comes from.
 #[derive(Clone, Debug)]
-pub(crate) enum Source {
+pub(crate) enum ServerSource {
     /// A process of this same binary, with an empty store each time.
     Own { memory: bool },
     /// One that runs; what earlier runs left there is removed.
     Running { kubeconfig: PathBuf, pids: Vec<u32> },
 }
 
-impl Source {
+impl ServerSource {
     /// What its figures are told under.
     pub(crate) fn name(&self) -> String {
         match self {
-            Source::Own { .. } => "headwater".into(),
-            Source::Running { kubeconfig, .. } => {
+            ServerSource::Own { .. } => "headwater".into(),
+            ServerSource::Running { kubeconfig, .. } => {
                 kubeconfig.file_stem().unwrap_or_default().to_string_lossy().into_owned()
             }
         }
     }
 
     /// The server, with nothing of ours in it.
-    pub(crate) fn open(&self) -> Result<Target> {
+    pub(crate) fn open(&self) -> Result<TargetServer> {
         match self {
-            Source::Own { memory } => {
-                let started = Started::new(Home::new()?, *memory)?;
-                Target::of(started).map(|(target, _)| target)
+            ServerSource::Own { memory } => {
+                let started = ServerProcess::new(ScratchDir::new()?, *memory)?;
+                TargetServer::of(started).map(|(target, _)| target)
             }
-            Source::Running { kubeconfig, pids } => {
+            ServerSource::Running { kubeconfig, pids } => {
                 let endpoint = Endpoint::read(kubeconfig)?;
                 let (kubeconfig, pids) = (kubeconfig.clone(), pids.clone());
-                Ok(Target { name: self.name(), endpoint, kubeconfig, pids, started: None })
+                Ok(TargetServer { name: self.name(), endpoint, kubeconfig, pids, started: None })
             }
         }
     }
 }
 
-pub(crate) struct Target {
+pub(crate) struct TargetServer {
     pub(crate) name: String,
     pub(crate) endpoint: Endpoint,
     pub(crate) kubeconfig: PathBuf,
     /// Processes whose CPU and memory are the server's; without any, it is asked itself.
     pub(crate) pids: Vec<u32>,
-    started: Option<Started>,
+    started: Option<ServerProcess>,
 }
 
-impl Target {
+impl TargetServer {
     /// A server that was started, and how long that took.
-    pub(crate) fn of(started: Started) -> Result<(Target, Duration)> {
+    pub(crate) fn of(started: ServerProcess) -> Result<(TargetServer, Duration)> {
         let kubeconfig = started.kubeconfig();
         let endpoint = Endpoint::read(&kubeconfig)?;
         let (pids, took) = (vec![started.child.id()], started.took);
         let name = "headwater".into();
-        Ok((Target { name, endpoint, kubeconfig, pids, started: Some(started) }, took))
+        Ok((TargetServer { name, endpoint, kubeconfig, pids, started: Some(started) }, took))
     }
 
     /// A process that somebody else looks after.
-    pub(crate) fn process(name: &str, kubeconfig: &Path, pid: u32) -> Result<Target> {
+    pub(crate) fn process(name: &str, kubeconfig: &Path, pid: u32) -> Result<TargetServer> {
         let endpoint = Endpoint::read(kubeconfig)?;
         let (name, kubeconfig) = (name.to_owned(), kubeconfig.to_owned());
-        Ok(Target { name, endpoint, kubeconfig, pids: vec![pid], started: None })
+        Ok(TargetServer { name, endpoint, kubeconfig, pids: vec![pid], started: None })
     }
 
     /// Whether it was started for the purpose.
@@ -81,21 +81,21 @@ impl Target {
     }
 
     /// Ends the server that was started for the purpose and keeps its data.
-    pub(crate) fn stop(self) -> Result<Home> {
+    pub(crate) fn stop(self) -> Result<ScratchDir> {
         self.started.context("this server is not ours to stop")?.stop()
     }
 }
 
 /// A directory for a server's data: beside us, so that it is on a real disk.
-pub(crate) struct Home(PathBuf);
+pub(crate) struct ScratchDir(PathBuf);
 
-impl Home {
-    pub(crate) fn new() -> Result<Home> {
+impl ScratchDir {
+    pub(crate) fn new() -> Result<ScratchDir> {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let (process, number) = (std::process::id(), NEXT.fetch_add(1, Relaxed));
         let path = PathBuf::from(format!(".headwater-bench-{process}-{number}"));
         std::fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
-        Ok(Home(path))
+        Ok(ScratchDir(path))
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -103,7 +103,7 @@ impl Home {
     }
 }
 
-impl Drop for Home {
+impl Drop for ScratchDir {
     fn drop(&mut self) {
         // What cannot be removed is left for its owner to see.
         let _ = std::fs::remove_dir_all(&self.0);
@@ -111,16 +111,16 @@ impl Drop for Home {
 }
 
 /// A server process of this same binary.
-pub(crate) struct Started {
+pub(crate) struct ServerProcess {
     child: Child,
     /// From its start to the line that says it is ready.
     took: Duration,
     /// Removed after the process has ended.
-    home: Option<Home>,
+    home: Option<ScratchDir>,
 }
 
-impl Started {
-    pub(crate) fn new(home: Home, memory: bool) -> Result<Started> {
+impl ServerProcess {
+    pub(crate) fn new(home: ScratchDir, memory: bool) -> Result<ServerProcess> {
         let data = home.0.join("data");
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["serve", "--bind", "127.0.0.1:0", "--kubeconfig-out"]);
@@ -134,7 +134,7 @@ impl Started {
         };
         let began = Instant::now();
         let child = ready(&mut command).context("the server to measure did not start")?;
-        Ok(Started { child, took: began.elapsed(), home: Some(home) })
+        Ok(ServerProcess { child, took: began.elapsed(), home: Some(home) })
     }
 
     fn kubeconfig(&self) -> PathBuf {
@@ -142,7 +142,7 @@ impl Started {
     }
 
     /// Ends the process as an operator would and keeps its data.
-    fn stop(mut self) -> Result<Home> {
+    fn stop(mut self) -> Result<ScratchDir> {
         let pid = Pid::from_child(&self.child);
         rustix::process::kill_process(pid, Signal::TERM)?;
         self.child.wait()?;
@@ -150,7 +150,7 @@ impl Started {
     }
 }
 
-impl Drop for Started {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         end(&mut self.child);
     }

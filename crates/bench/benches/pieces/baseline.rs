@@ -9,17 +9,20 @@ const TOLERANCE: f64 = 0.10;
 
 /// What counts depend on besides the code.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Machine {
+pub(crate) struct Toolchain {
     compiler: String,
     processor: String,
 }
 
-impl Machine {
-    pub(crate) fn here() -> Machine {
+impl Toolchain {
+    pub(crate) fn here() -> Toolchain {
         let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
         let version = Command::new(rustc).arg("--version").output();
         let version = version.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
-        Machine { compiler: version.unwrap_or_default().trim().to_owned(), processor: processor() }
+        Toolchain {
+            compiler: version.unwrap_or_default().trim().to_owned(),
+            processor: processor(),
+        }
     }
 }
 
@@ -32,7 +35,7 @@ fn processor() -> String {
     format!("{} {wide}", std::env::consts::ARCH)
 }
 
-impl fmt::Display for Machine {
+impl fmt::Display for Toolchain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.compiler.as_str() {
             "" => write!(f, "nothing yet"),
@@ -42,25 +45,27 @@ impl fmt::Display for Machine {
 }
 
 pub(crate) struct Baseline {
-    pub(crate) machine: Machine,
+    pub(crate) machine: Toolchain,
     pub(crate) counts: Vec<(String, u64)>,
 }
 
 /// How a count compares.
-pub(crate) enum Verdict {
+pub(crate) enum CountVerdict {
     Same { percent: f64 },
     Less { percent: f64 },
     More { percent: f64 },
     Unknown,
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for CountVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Verdict::Same { percent } => write!(f, "{percent:+.1} %"),
-            Verdict::Less { percent } => write!(f, "{percent:+.1} %: better; refresh the baseline"),
-            Verdict::More { percent } => write!(f, "{percent:+.1} %: WORSE"),
-            Verdict::Unknown => write!(f, "not in the baseline"),
+            CountVerdict::Same { percent } => write!(f, "{percent:+.1} %"),
+            CountVerdict::Less { percent } => {
+                write!(f, "{percent:+.1} %: better; refresh the baseline")
+            }
+            CountVerdict::More { percent } => write!(f, "{percent:+.1} %: WORSE"),
+            CountVerdict::Unknown => write!(f, "not in the baseline"),
         }
     }
 }
@@ -69,7 +74,7 @@ impl Baseline {
     /// What is in the file: lines of `name = value`. A missing file is an empty baseline.
     pub(crate) fn read(path: &Path) -> Baseline {
         let text = std::fs::read_to_string(path).unwrap_or_default();
-        let mut baseline = Baseline { machine: Machine::default(), counts: Vec::new() };
+        let mut baseline = Baseline { machine: Toolchain::default(), counts: Vec::new() };
         let lines = text.lines().filter(|line| !line.starts_with('#'));
         for (name, value) in lines.filter_map(|line| line.split_once(" = ")) {
             match (name, value.parse()) {
@@ -83,7 +88,7 @@ impl Baseline {
     }
 
     pub(crate) fn write(&self, path: &Path) -> std::io::Result<()> {
-        let Machine { compiler, processor } = &self.machine;
+        let Toolchain { compiler, processor } = &self.machine;
         let mut text = format!(
             "# Instructions of each piece. To refresh: cargo bench -p headwater-bench -- --count --update\n\
              compiler = {compiler}\nprocessor = {processor}\n"
@@ -94,16 +99,16 @@ impl Baseline {
         std::fs::write(path, text)
     }
 
-    pub(crate) fn judge(&self, name: &str, count: u64) -> Verdict {
+    pub(crate) fn judge(&self, name: &str, count: u64) -> CountVerdict {
         let Some((_, known)) = self.counts.iter().find(|(known, _)| known == name) else {
-            return Verdict::Unknown;
+            return CountVerdict::Unknown;
         };
         let share = count as f64 / *known as f64 - 1.0;
         let percent = share * 100.0;
         match share {
-            share if share > TOLERANCE => Verdict::More { percent },
-            share if share < -TOLERANCE => Verdict::Less { percent },
-            _ => Verdict::Same { percent },
+            share if share > TOLERANCE => CountVerdict::More { percent },
+            share if share < -TOLERANCE => CountVerdict::Less { percent },
+            _ => CountVerdict::Same { percent },
         }
     }
 }

@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-use crate::baseline::{Baseline, Machine, Verdict};
+use crate::baseline::{Baseline, CountVerdict, Toolchain};
 use crate::pieces;
 
 const REFRESH: &str = "cargo bench -p headwater-bench -- --count --update";
 
 pub(crate) fn count(update: bool) -> ExitCode {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("baseline.txt");
-    let machine = Machine::here();
+    let machine = Toolchain::here();
     let known = Baseline::read(&path);
     if !update && known.machine != machine {
         println!("not compared: the baseline is of {}, this is {machine}", known.machine);
@@ -27,7 +27,7 @@ pub(crate) fn count(update: bool) -> ExitCode {
         found.counts.push((name.to_owned(), instructions));
         let verdict = known.judge(name, instructions);
         println!("{name:<40} {instructions:>12} instructions, {verdict}");
-        is_good &= !matches!(verdict, Verdict::More { .. } | Verdict::Unknown);
+        is_good &= !matches!(verdict, CountVerdict::More { .. } | CountVerdict::Unknown);
     }
     if update {
         return match found.write(&path) {

@@ -25,12 +25,12 @@ pub(crate) enum Encoding {
 const MARK: &[u8] = b"\"uid\":\"";
 
 /// A list that was read but not kept.
-pub(crate) struct Read {
+pub(crate) struct ListSize {
     pub(crate) bytes: usize,
     objects: usize,
 }
 
-impl Read {
+impl ListSize {
     /// Fails if there were other than so many objects. What is compressed was counted once.
     pub(crate) fn expect(&self, encoding: Encoding, objects: usize) -> Result<()> {
         let is_right = encoding == Encoding::Gzip || self.objects == objects;
@@ -66,8 +66,8 @@ pub(crate) async fn read(
     connection: &mut Connection,
     path: &str,
     encoding: Encoding,
-) -> Result<Read> {
-    let mut read = Read { bytes: 0, objects: 0 };
+) -> Result<ListSize> {
+    let mut read = ListSize { bytes: 0, objects: 0 };
     let mut next = path.to_owned();
     loop {
         let mut body = get(connection, &next, encoding).await?;

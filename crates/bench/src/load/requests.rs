@@ -10,9 +10,9 @@ use http_body_util::{BodyExt, Full};
 use super::object::{
     DEFINITION, SPREAD, WIDGETS, config_map, namespace, own_namespace, pod, pod_name, widget,
 };
-use super::{APPLY, JSON, STRATEGIC, Work, load};
+use super::{APPLY, JSON, STRATEGIC, WriteRequest, load};
 use crate::connect::{Connection, successful};
-use crate::target::Target;
+use crate::target::TargetServer;
 
 /// Clients that make what a scenario needs before it measures.
 const MAKERS: usize = 16;
@@ -21,7 +21,7 @@ const MAKERS: usize = 16;
 const SERVED_POLL: Duration = Duration::from_millis(20);
 
 /// The namespaces everything is spread over.
-pub(crate) async fn make_namespaces(target: &Target) -> Result<()> {
+pub(crate) async fn make_namespaces(target: &TargetServer) -> Result<()> {
     make_missing(target, "/api/v1/namespaces", SPREAD, |index| namespaced(&namespace(index)))
         .await?;
     let account =
@@ -34,13 +34,13 @@ pub(crate) async fn make_namespaces(target: &Target) -> Result<()> {
 }
 
 /// A namespace for each of so many watchers.
-pub(crate) async fn make_own_namespaces(target: &Target, watchers: usize) -> Result<()> {
+pub(crate) async fn make_own_namespaces(target: &TargetServer, watchers: usize) -> Result<()> {
     let body = |watcher: usize| namespaced(&own_namespace(watcher));
     make_missing(target, "/api/v1/namespaces", watchers, body).await
 }
 
 /// The definition of our custom resource; a server may need a moment to serve it.
-pub(crate) async fn make_definition(target: &Target) -> Result<()> {
+pub(crate) async fn make_definition(target: &TargetServer) -> Result<()> {
     let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
     make_missing(target, definitions, 1, |_| DEFINITION.to_owned()).await?;
     let mut connection = Connection::open(&target.endpoint).await?;
@@ -68,7 +68,7 @@ fn namespaced(name: &str) -> String {
 
 /// Creates what may be there from an earlier run.
 async fn make_missing(
-    target: &Target,
+    target: &TargetServer,
     path: &str,
     count: usize,
     body: impl Fn(usize) -> String,
@@ -87,14 +87,14 @@ async fn make_missing(
 }
 
 /// Makes the pods that are missing for `count`, of which there are `made`.
-pub(crate) async fn make_pods(target: &Target, made: usize, count: usize) -> Result<()> {
+pub(crate) async fn make_pods(target: &TargetServer, made: usize, count: usize) -> Result<()> {
     let missing = count.saturating_sub(made);
     load(&target.endpoint, MAKERS, missing, move |index| create_pod(made + index)).await.map(drop)
 }
 
-pub(crate) fn create_pod(index: usize) -> Work {
+pub(crate) fn create_pod(index: usize) -> WriteRequest {
     let namespace = namespace(index);
-    Work {
+    WriteRequest {
         method: Method::POST,
         path: format!("/api/v1/namespaces/{namespace}/pods"),
         content_type: JSON,
@@ -103,9 +103,9 @@ pub(crate) fn create_pod(index: usize) -> Work {
 }
 
 /// A write that differs from every other: one that changes nothing makes no event.
-pub(crate) fn update_pod(index: usize) -> Work {
+pub(crate) fn update_pod(index: usize) -> WriteRequest {
     let namespace = namespace(index);
-    Work {
+    WriteRequest {
         method: Method::PUT,
         path: pod_path(index),
         content_type: JSON,
@@ -114,12 +114,12 @@ pub(crate) fn update_pod(index: usize) -> Work {
 }
 
 /// Strategic merge patch of an annotation and a label.
-pub(crate) fn patch_pod(index: usize) -> Work {
+pub(crate) fn patch_pod(index: usize) -> WriteRequest {
     let mark = unused_mark();
     let body = format!(
         r#"{{"metadata":{{"annotations":{{"bench.headwater/mark":"{mark}"}},"labels":{{"mark":"m{mark}"}}}}}}"#
     );
-    Work {
+    WriteRequest {
         method: Method::PATCH,
         path: pod_path(index),
         content_type: STRATEGIC,
@@ -128,9 +128,9 @@ pub(crate) fn patch_pod(index: usize) -> Work {
 }
 
 /// Server-side apply, by a manager that takes over every field of the pod.
-pub(crate) fn apply_pod(index: usize) -> Work {
+pub(crate) fn apply_pod(index: usize) -> WriteRequest {
     let namespace = namespace(index);
-    Work {
+    WriteRequest {
         method: Method::PATCH,
         path: format!("{}?fieldManager=bench-apply&force=true", pod_path(index)),
         content_type: APPLY,
@@ -139,14 +139,14 @@ pub(crate) fn apply_pod(index: usize) -> Work {
 }
 
 /// At once: nobody is there to end the pod on its node.
-pub(crate) fn delete_pod(index: usize) -> Work {
+pub(crate) fn delete_pod(index: usize) -> WriteRequest {
     let body = br#"{"gracePeriodSeconds":0}"#.to_vec();
-    Work { method: Method::DELETE, path: pod_path(index), content_type: JSON, body }
+    WriteRequest { method: Method::DELETE, path: pod_path(index), content_type: JSON, body }
 }
 
-pub(crate) fn create_config_map(index: usize) -> Work {
+pub(crate) fn create_config_map(index: usize) -> WriteRequest {
     let namespace = namespace(index);
-    Work {
+    WriteRequest {
         method: Method::POST,
         path: format!("/api/v1/namespaces/{namespace}/configmaps"),
         content_type: JSON,
@@ -155,9 +155,9 @@ pub(crate) fn create_config_map(index: usize) -> Work {
 }
 
 /// A custom resource; [`make_definition`] comes first.
-pub(crate) fn create_widget(index: usize) -> Work {
+pub(crate) fn create_widget(index: usize) -> WriteRequest {
     let namespace = namespace(index);
-    Work {
+    WriteRequest {
         method: Method::POST,
         path: format!("{WIDGETS}/namespaces/{namespace}/widgets"),
         content_type: JSON,

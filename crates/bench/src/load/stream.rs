@@ -12,6 +12,9 @@ use crate::kubeconfig::Endpoint;
 mod http1;
 mod http2;
 
+use http1::Http1Stream;
+use http2::Http2Stream;
+
 /// What a watch is carried by; each has a connection of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
@@ -20,35 +23,37 @@ pub(crate) enum Protocol {
 }
 
 /// An open watch.
-pub(crate) enum Stream {
-    Http1(http1::Stream),
-    Http2(Box<http2::Stream>),
+pub(crate) enum WatchStream {
+    Http1(Http1Stream),
+    Http2(Box<Http2Stream>),
 }
 
-impl Stream {
+impl WatchStream {
     /// Opens a watch and waits for the head of its answer.
     pub(crate) async fn open(
         endpoint: &Endpoint,
         path: &str,
         protocol: Protocol,
-    ) -> Result<Stream> {
+    ) -> Result<WatchStream> {
         Ok(match protocol {
-            Protocol::Http1 => Stream::Http1(http1::Stream::open(endpoint, path).await?),
-            Protocol::Http2 => Stream::Http2(Box::new(http2::Stream::open(endpoint, path).await?)),
+            Protocol::Http1 => WatchStream::Http1(Http1Stream::open(endpoint, path).await?),
+            Protocol::Http2 => {
+                WatchStream::Http2(Box::new(Http2Stream::open(endpoint, path).await?))
+            }
         })
     }
 
     /// A watch whose answer is these bytes.
     #[cfg(test)]
-    pub(crate) async fn answering(wire: &'static [u8]) -> Stream {
-        Stream::Http1(http1::Stream::answering(wire).await)
+    pub(crate) async fn answering(wire: &'static [u8]) -> WatchStream {
+        WatchStream::Http1(Http1Stream::answering(wire).await)
     }
 
     /// The next event.
     pub(crate) async fn next(&mut self) -> Result<&[u8]> {
         match self {
-            Stream::Http1(stream) => stream.next().await,
-            Stream::Http2(stream) => stream.next().await,
+            WatchStream::Http1(stream) => stream.next().await,
+            WatchStream::Http2(stream) => stream.next().await,
         }
     }
 }

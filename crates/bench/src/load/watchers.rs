@@ -9,9 +9,9 @@ use anyhow::{Context, Result, bail};
 use hdrhistogram::Histogram;
 use tokio::task::JoinSet;
 
+use super::checker::{EventLog, ExpectedEvents};
 use super::histogram;
-use super::seen::{Expected, Seen};
-use super::stream::{Protocol, Stream, revision};
+use super::stream::{Protocol, WatchStream, revision};
 use crate::kubeconfig::Endpoint;
 use crate::report::progress::Progress;
 
@@ -29,7 +29,7 @@ pub(crate) async fn open(
     count: usize,
     protocol: Protocol,
     path: impl Fn(usize) -> String,
-) -> Result<Vec<Stream>> {
+) -> Result<Vec<WatchStream>> {
     let progress = Progress::new("watchers", count);
     let mut opening = JoinSet::new();
     let mut open = Vec::with_capacity(count);
@@ -42,7 +42,7 @@ pub(crate) async fn open(
         }
         let (endpoint, path) = (endpoint.clone(), path(index));
         opening.spawn(async move {
-            let stream = Stream::open(&endpoint, &path, protocol).await;
+            let stream = WatchStream::open(&endpoint, &path, protocol).await;
             anyhow::Ok((index, stream.with_context(|| format!("watcher {index} at {path}"))?))
         });
     }
@@ -57,21 +57,21 @@ pub(crate) async fn open(
 pub(crate) type Arrival = (u64, Instant);
 
 /// What one watcher read.
-pub(crate) struct Read {
+pub(crate) struct WatcherLog {
     pub(crate) watcher: usize,
-    pub(crate) seen: Seen,
+    pub(crate) seen: EventLog,
     arrivals: Vec<Arrival>,
-    pub(crate) stream: Stream,
+    pub(crate) stream: WatchStream,
 }
 
 /// Reads `count` events, each newer than the one before.
 pub(crate) async fn read(
     watcher: usize,
-    mut stream: Stream,
+    mut stream: WatchStream,
     count: usize,
     timed: bool,
-) -> Result<Read> {
-    let mut seen = Seen::default();
+) -> Result<WatcherLog> {
+    let mut seen = EventLog::default();
     let mut arrivals = Vec::new();
     while seen.count() < count {
         let event = stream.next().await.with_context(|| broken(watcher, &seen, count))?;
@@ -81,10 +81,10 @@ pub(crate) async fn read(
             arrivals.push((revision, Instant::now()));
         }
     }
-    Ok(Read { watcher, seen, arrivals, stream })
+    Ok(WatcherLog { watcher, seen, arrivals, stream })
 }
 
-fn broken(watcher: usize, seen: &Seen, count: usize) -> String {
+fn broken(watcher: usize, seen: &EventLog, count: usize) -> String {
     format!("watcher {watcher} was cut off after {} of {count} events", seen.count())
 }
 
@@ -93,12 +93,12 @@ pub(crate) fn wrong(watcher: usize) -> String {
 }
 
 /// Watchers that read while others write.
-pub(crate) struct Readers(JoinSet<Result<Read>>);
+pub(crate) struct Readers(JoinSet<Result<WatcherLog>>);
 
 impl Readers {
     /// Each reads as many events as `count` says for it.
     pub(crate) fn start(
-        streams: Vec<Stream>,
+        streams: Vec<WatchStream>,
         timed: bool,
         count: impl Fn(usize) -> usize,
     ) -> Readers {
@@ -112,9 +112,9 @@ impl Readers {
     /// Waits for all of them and checks each against what it must have seen.
     pub(crate) async fn finish<'a>(
         mut self,
-        expected: impl Fn(usize) -> &'a Expected,
-    ) -> Result<Finished> {
-        let mut finished = Finished { arrivals: Vec::new(), streams: Vec::new() };
+        expected: impl Fn(usize) -> &'a ExpectedEvents,
+    ) -> Result<CheckedWatchers> {
+        let mut finished = CheckedWatchers { arrivals: Vec::new(), streams: Vec::new() };
         let all = async {
             while let Some(read) = self.0.join_next().await {
                 let read = read??;
@@ -131,12 +131,12 @@ impl Readers {
 }
 
 /// Watchers that have seen what they must.
-pub(crate) struct Finished {
+pub(crate) struct CheckedWatchers {
     arrivals: Vec<Arrival>,
-    streams: Vec<(usize, Stream)>,
+    streams: Vec<(usize, WatchStream)>,
 }
 
-impl Finished {
+impl CheckedWatchers {
     /// The next event of each must be that of one more write: nothing came twice at the end.
     pub(crate) async fn expect_only(self, last: u64) -> Result<()> {
         let mut readers = JoinSet::new();
@@ -184,18 +184,18 @@ mod tests {
     const HEAD: &str = "HTTP/1.1 200 OK\r\n\r\n";
 
     /// A stream of events with these revisions.
-    async fn stream(revisions: &[u64]) -> Stream {
+    async fn stream(revisions: &[u64]) -> WatchStream {
         let events = revisions.iter().map(|revision| {
             let event = format!("{{\"resourceVersion\":\"{revision}\"}}\n");
             format!("{:x}\r\n{event}\r\n", event.len())
         });
         let wire = format!("{HEAD}{}", events.collect::<String>());
-        Stream::answering(wire.leak().as_bytes()).await
+        WatchStream::answering(wire.leak().as_bytes()).await
     }
 
     async fn verdict(revisions: &[u64]) -> Result<()> {
         let streams = vec![stream(&[3, 5, 7]).await, stream(revisions).await];
-        let expected = Expected::of(vec![3, 5])?;
+        let expected = ExpectedEvents::of(vec![3, 5])?;
         let finished = Readers::start(streams, true, |_| 2).finish(|_| &expected).await?;
         finished.expect_only(7).await
     }
@@ -225,7 +225,7 @@ mod tests {
     #[tokio::test]
     async fn delays_are_counted_from_the_acknowledgement() {
         let (began, streams) = (Instant::now(), vec![stream(&[3, 5]).await]);
-        let expected = Expected::of(vec![3, 5]).unwrap();
+        let expected = ExpectedEvents::of(vec![3, 5]).unwrap();
         let finished = Readers::start(streams, true, |_| 2).finish(|_| &expected).await.unwrap();
         let late = Instant::now() + Duration::from_secs(3600);
         let delays = finished.delays(&[(3, began), (5, late)]).unwrap();

@@ -5,7 +5,7 @@
 use hdrhistogram::Histogram;
 use serde_json::{Map, Value};
 
-use crate::target::measure::Used;
+use crate::target::measure::Usage;
 
 /// What can be measured of a piece of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +75,7 @@ pub(crate) struct Figures([Option<f64>; Figure::ALL.len()]);
 
 impl Figures {
     /// So many were done, for so much.
-    pub(crate) fn used(count: usize, used: Used) -> Figures {
+    pub(crate) fn per_unit(count: usize, used: Usage) -> Figures {
         let wall = used.wall.as_secs_f64();
         let mut figures = Figures::default();
         figures.set(Figure::Count, count as f64);
@@ -228,8 +228,9 @@ mod tests {
     #[test]
     fn work_is_told_for_one_unit_and_as_a_part_of_anothers() {
         let used =
-            |cpu| Used { wall: Duration::from_secs(2), cpu: Some(Duration::from_micros(cpu)) };
-        let (ours, theirs) = (Figures::used(100, used(1000)), Figures::used(100, used(4000)));
+            |cpu| Usage { wall: Duration::from_secs(2), cpu: Some(Duration::from_micros(cpu)) };
+        let (ours, theirs) =
+            (Figures::per_unit(100, used(1000)), Figures::per_unit(100, used(4000)));
         assert_eq!(ours.get(Figure::Cpu), Some(10.0));
         assert_eq!(ours.get(Figure::Rate), Some(50.0));
         assert_eq!(ours.over(&theirs).get(Figure::Cpu), Some(0.25));

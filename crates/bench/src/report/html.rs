@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::figures::{Figure, Figures};
-use super::goals::Verdict;
+use super::goals::GoalVerdict;
 use super::plot::{escaped, plots};
 use super::{Report, Row};
 
@@ -70,12 +70,13 @@ fn goals(page: &mut String, report: &Report) {
     for (goal, row) in measured {
         let verdict = goal.verdict(row);
         let class = match verdict {
-            Verdict::Met | Verdict::ToScale => "met",
-            Verdict::Missed => "missed",
-            Verdict::Open => "soft",
+            GoalVerdict::Met | GoalVerdict::MetToScale => "met",
+            GoalVerdict::Missed => "missed",
+            GoalVerdict::NotMeasured => "soft",
         };
         page.push_str("<tr>");
-        let (found, beside) = (goal.measured(&row.figures), goal.beside(row).unwrap_or_default());
+        let (found, beside) =
+            (goal.measured(&row.figures), goal.floor_ratio(row).unwrap_or_default());
         for text in [goal.line, goal.reference, goal.floor, goal.target, &found, &beside] {
             cell(page, "", text);
         }

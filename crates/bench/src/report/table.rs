@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::Row;
 use super::figures::{Figure, Figures};
-use super::goals::{Goal, Verdict};
+use super::goals::{Goal, GoalVerdict};
 
 /// The columns: what they show, their head, their width.
 const COLUMNS: [(Figure, &str, usize); 7] = [
@@ -60,8 +60,8 @@ fn columns(text: &mut String, figures: &Figures, show: impl Fn(Figure, f64) -> S
 /// One goal, what was measured, and whether it is met.
 pub(crate) fn goal(goal: &Goal, row: Option<&Row>) -> String {
     let (verdict, found, beside) = match row {
-        Some(row) => (goal.verdict(row), goal.measured(&row.figures), goal.beside(row)),
-        None => (Verdict::Open, "–".to_owned(), None),
+        Some(row) => (goal.verdict(row), goal.measured(&row.figures), goal.floor_ratio(row)),
+        None => (GoalVerdict::NotMeasured, "–".to_owned(), None),
     };
     let Goal { line, reference, floor, target, .. } = goal;
     let (word, beside) =

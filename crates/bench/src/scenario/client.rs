@@ -17,16 +17,16 @@ use crate::load::requests::update_pod;
 use crate::report::figures::{Figure, Figures};
 use crate::report::{self, Row};
 use crate::session::Session;
-use crate::target::measure::Used;
-use crate::target::{Target, end};
+use crate::target::measure::Usage;
+use crate::target::{TargetServer, end};
 
 pub(crate) mod follow;
 
-use follow::Phase;
+use follow::FollowPhase;
 
 /// How pods are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Keep {
+pub(crate) enum KeepMode {
     /// kube-runtime's reflector, for comparison
     KubeRuntime,
     /// Typed objects, the default of an informer
@@ -39,20 +39,20 @@ pub(crate) enum Keep {
     Projected,
 }
 
-impl Keep {
+impl KeepMode {
     fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 }
 
 /// What is measured.
-pub(crate) struct Size {
+pub(crate) struct ClientSizes {
     pub(crate) objects: Vec<usize>,
     pub(crate) updates: usize,
-    pub(crate) keep: Vec<Keep>,
+    pub(crate) keep: Vec<KeepMode>,
 }
 
-pub(crate) async fn run(session: &mut Session, size: &Size) -> Result<()> {
+pub(crate) async fn run(session: &mut Session, size: &ClientSizes) -> Result<()> {
     session.fresh().await?;
     let mut made = 0;
     for &objects in &size.objects {
@@ -60,10 +60,10 @@ pub(crate) async fn run(session: &mut Session, size: &Size) -> Result<()> {
         made = objects;
         let mut others = Vec::new();
         for &keep in &size.keep {
-            let case = Case { keep, objects, updates: size.updates };
+            let case = KeepCase { keep, objects, updates: size.updates };
             let phases = case.runs(session).await?;
             case.report(&phases, &others, session);
-            if keep == Keep::KubeRuntime {
+            if keep == KeepMode::KubeRuntime {
                 others = phases;
             }
         }
@@ -72,8 +72,8 @@ pub(crate) async fn run(session: &mut Session, size: &Size) -> Result<()> {
 }
 
 /// One way to keep so many pods.
-struct Case {
-    keep: Keep,
+struct KeepCase {
+    keep: KeepMode,
     objects: usize,
     updates: usize,
 }
@@ -81,7 +81,7 @@ struct Case {
 /// The figures of each phase: medians, if it ran several times.
 type Phases = Vec<(String, Figures)>;
 
-impl Case {
+impl KeepCase {
     /// As often as asked, on the first of the servers: what is measured is the client.
     async fn runs(&self, session: &Session) -> Result<Phases> {
         let mut runs = Vec::new();
@@ -98,7 +98,7 @@ impl Case {
     }
 
     /// Follows in a new process: until it has synced, and until it has seen the updates.
-    async fn run(&self, target: &Target) -> Result<Vec<Phase>> {
+    async fn run(&self, target: &TargetServer) -> Result<Vec<FollowPhase>> {
         let mut follower = Follower::start(self, &target.kubeconfig)?;
         let syncing = tokio::task::spawn_blocking(|| (follower.phase(), follower));
         let (synced, mut follower) = syncing.await?;
@@ -136,7 +136,7 @@ struct Follower {
 }
 
 impl Follower {
-    fn start(case: &Case, kubeconfig: &Path) -> Result<Follower> {
+    fn start(case: &KeepCase, kubeconfig: &Path) -> Result<Follower> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["bench", "follow", "--keep", &case.keep.name()]);
         command.args(["--updates", &case.updates.to_string()]);
@@ -147,7 +147,7 @@ impl Follower {
     }
 
     /// What it says next.
-    fn phase(&mut self) -> Result<Phase> {
+    fn phase(&mut self) -> Result<FollowPhase> {
         let line = self.lines.next().context("the follower ended early")??;
         serde_json::from_str(&line).with_context(|| format!("the follower said {line:?}"))
     }
@@ -159,12 +159,12 @@ impl Drop for Follower {
     }
 }
 
-impl Phase {
+impl FollowPhase {
     /// CPU for each thing that was seen, memory for each pod that is kept.
     fn figures(&self, objects: usize) -> Figures {
         let wall = Duration::from_secs_f64(self.wall_seconds);
         let cpu = Some(Duration::from_secs_f64(self.cpu_seconds));
-        let figures = Figures::used(self.count as usize, Used { wall, cpu });
+        let figures = Figures::per_unit(self.count as usize, Usage { wall, cpu });
         let each = |bytes: u64| bytes as f64 / objects as f64;
         figures
             .with(Figure::Memory, each(self.settled_bytes))
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn memory_is_told_for_each_pod_and_cpu_for_each_change() {
-        let phase = Phase {
+        let phase = FollowPhase {
             name: "updated".into(),
             count: 40,
             wall_seconds: 1.0,

@@ -23,10 +23,10 @@ use crate::report::figures::{Figure, Figures};
 use crate::report::{Case, Row};
 use crate::session::Session;
 use crate::target::measure::{Meter, metrics, rss};
-use crate::target::{Home, Started, Target, end, ready};
+use crate::target::{ScratchDir, ServerProcess, TargetServer, end, ready};
 
 /// How large the cluster is.
-pub(crate) struct Size {
+pub(crate) struct ClusterSize {
     pub(crate) nodes: usize,
     pub(crate) pods: usize,
 }
@@ -45,19 +45,19 @@ rules:
   - {stage: Gone}
 ";
 
-pub(crate) async fn run(session: &mut Session, size: &Size, memory: bool) -> Result<()> {
-    let home = Home::new()?;
+pub(crate) async fn run(session: &mut Session, size: &ClusterSize, memory: bool) -> Result<()> {
+    let home = ScratchDir::new()?;
     let stages = home.path().join("stages.yaml");
     std::fs::write(&stages, STAGES)?;
-    let (mut target, _) = Target::of(Started::new(home, memory)?)?;
+    let (mut target, _) = TargetServer::of(ServerProcess::new(home, memory)?)?;
     let server = target.pids.clone();
 
     session.report.note(&format!("starting controllers and {} nodes", size.nodes));
     let began = Instant::now();
     let controllers = Controllers::start(&target.kubeconfig, &stages, size.nodes)?;
     target.pids.push(controllers.child.id());
-    let eyes = Eyes::open(&target.kubeconfig).await?;
-    Box::pin(eyes.run(measure(size, &target, began, &eyes, session))).await?;
+    let observer = Observer::open(&target.kubeconfig).await?;
+    Box::pin(observer.run(measure(size, &target, began, &observer, session))).await?;
     let controllers_pids = vec![controllers.child.id()];
     for (mode, pids) in [("server", server), ("controllers", controllers_pids)] {
         target.pids = pids;
@@ -68,29 +68,29 @@ pub(crate) async fn run(session: &mut Session, size: &Size, memory: bool) -> Res
 }
 
 async fn measure(
-    size: &Size,
-    target: &Target,
+    size: &ClusterSize,
+    target: &TargetServer,
     began: Instant,
-    eyes: &Eyes,
+    observer: &Observer,
     session: &mut Session,
 ) -> Result<()> {
-    let nodes = eyes.factory.informer::<Node>().open()?;
-    eyes.until(&nodes, size.nodes, |_| true).await?;
+    let nodes = observer.factory.informer::<Node>().open()?;
+    observer.until(&nodes, size.nodes, |_| true).await?;
     let took = Figures::default().with(Figure::Wall, began.elapsed().as_secs_f64());
     tell(session, Case::new("cluster", "nodes there", "nodes").sized("nodes", size.nodes), took);
 
-    let before = Reads::settled(target).await?;
+    let before = ReadCounts::settled(target).await?;
     let mut connection = Connection::open(&target.endpoint).await?;
     let meter = Meter::start(target).await;
     for number in 0..size.pods.div_ceil(REPLICAS) {
         let replicas = REPLICAS.min(size.pods - number * REPLICAS);
         deploy(&mut connection, number, replicas).await?;
     }
-    eyes.until(&eyes.pods, size.pods, is_running).await?;
+    observer.until(&observer.pods, size.pods, is_running).await?;
     let used = meter.stop().await;
-    let after = Reads::of(target).await?;
+    let after = ReadCounts::of(target).await?;
     let case = Case::new("cluster", "pods running", "pods").sized("pods", size.pods);
-    tell(session, case, Figures::used(size.pods, used));
+    tell(session, case, Figures::per_unit(size.pods, used));
     ensure!(
         before == after,
         "a controller read again what it had: {before:?} before, {after:?} after"
@@ -103,7 +103,7 @@ fn is_running(pod: &Pod) -> bool {
     let Some(status) = &pod.status else { return false };
     let mut conditions = status.conditions.iter().flatten();
     status.phase.as_deref() == Some("Running")
-        && conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
+        && conditions.any(|condition| condition.type_ == "BareWork" && condition.status == "True")
 }
 
 /// CPU is that of the server and of the controllers together.
@@ -135,7 +135,7 @@ async fn deploy(connection: &mut Connection, number: usize, replicas: usize) -> 
 
 /// What was asked of the server: lists, and watches that were begun.
 #[derive(Debug, PartialEq, Eq)]
-struct Reads {
+struct ReadCounts {
     lists: u64,
     watches: u64,
 }
@@ -144,12 +144,12 @@ struct Reads {
 /// its kinds by discovery and opens their watches after all others.
 const QUIET: Duration = Duration::from_secs(2);
 
-impl Reads {
-    async fn settled(target: &Target) -> Result<Reads> {
-        let mut known = Reads::of(target).await?;
+impl ReadCounts {
+    async fn settled(target: &TargetServer) -> Result<ReadCounts> {
+        let mut known = ReadCounts::of(target).await?;
         loop {
             tokio::time::sleep(QUIET).await;
-            let now = Reads::of(target).await?;
+            let now = ReadCounts::of(target).await?;
             if now == known {
                 return Ok(now);
             }
@@ -157,10 +157,10 @@ impl Reads {
         }
     }
 
-    async fn of(target: &Target) -> Result<Reads> {
+    async fn of(target: &TargetServer) -> Result<ReadCounts> {
         let text = metrics(&target.endpoint).await?;
         let count = |verb: &str| count(&text, verb);
-        Ok(Reads { lists: count("LIST"), watches: count("WATCH") })
+        Ok(ReadCounts { lists: count("LIST"), watches: count("WATCH") })
     }
 }
 
@@ -172,16 +172,16 @@ fn count(metrics: &str, verb: &str) -> u64 {
 }
 
 /// An informer that looks on.
-struct Eyes {
+struct Observer {
     factory: Factory,
     pods: Informer<Pod>,
 }
 
-impl Eyes {
-    async fn open(kubeconfig: &Path) -> Result<Eyes> {
+impl Observer {
+    async fn open(kubeconfig: &Path) -> Result<Observer> {
         let factory = Factory::new(kube_client(kubeconfig).await?);
         let pods = factory.informer::<Pod>().open()?;
-        Ok(Eyes { factory, pods })
+        Ok(Observer { factory, pods })
     }
 
     async fn run(&self, work: impl Future<Output = Result<()>>) -> Result<()> {
@@ -203,7 +203,7 @@ impl Eyes {
         wanted: usize,
         is_up: impl Fn(&K) -> bool,
     ) -> Result<()> {
-        let mut changes = informer.subscribe(Subscribe::named("eyes"))?;
+        let mut changes = informer.subscribe(Subscribe::named("observer"))?;
         let mut up = HashSet::new();
         let seen = async {
             while up.len() < wanted {

@@ -6,15 +6,15 @@ use anyhow::Result;
 
 use crate::connect::Connection;
 use crate::kubeconfig::Endpoint;
+use crate::load::checker::ExpectedEvents;
 use crate::load::requests::{make_namespaces, make_pods, update_pod};
-use crate::load::seen::Expected;
 use crate::load::stream::Protocol;
 use crate::load::watchers::{Readers, all_pods_from, open};
-use crate::load::{Done, histogram, load, send};
+use crate::load::{LoadResult, histogram, load, send};
 use crate::report::Case;
 use crate::report::figures::Figures;
 use crate::session::Session;
-use crate::target::Target;
+use crate::target::TargetServer;
 use crate::target::measure::{Meter, rss};
 
 /// Clients that write flat out.
@@ -32,7 +32,7 @@ pub(crate) enum Pace {
 
 /// One case of fan-out.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct FanOut {
+pub(crate) struct FanOutCase {
     pub(crate) watchers: usize,
     pub(crate) writes: usize,
     pub(crate) pace: Pace,
@@ -45,12 +45,12 @@ pub(crate) async fn prepare(session: &mut Session) -> Result<()> {
     session.each(async |target| prepare_target(target).await).await
 }
 
-pub(crate) async fn prepare_target(target: &Target) -> Result<()> {
+pub(crate) async fn prepare_target(target: &TargetServer) -> Result<()> {
     make_namespaces(target).await?;
     make_pods(target, 0, PODS).await
 }
 
-impl FanOut {
+impl FanOutCase {
     pub(crate) async fn run(self, session: &mut Session) -> Result<()> {
         session.measure(self.case(), async |target, _| self.once(target).await).await
     }
@@ -68,7 +68,7 @@ impl FanOut {
         Case::new("fan-out", &mode, "events").sized("watchers", self.watchers)
     }
 
-    async fn once(self, target: &Target) -> Result<Figures> {
+    async fn once(self, target: &TargetServer) -> Result<Figures> {
         let endpoint = &target.endpoint;
         let path = all_pods_from(now(endpoint).await?);
         let streams = open(endpoint, self.watchers, self.protocol, |_| path.to_string()).await?;
@@ -76,10 +76,11 @@ impl FanOut {
         let readers = Readers::start(streams, timed, |_| self.writes);
         let meter = Meter::start(target).await;
         let done = self.write(endpoint).await?;
-        let expected = Expected::of(done.revisions())?;
+        let expected = ExpectedEvents::of(done.revisions())?;
         let finished = readers.finish(|_| &expected).await?;
         let used = meter.stop().await;
-        let figures = Figures::used(self.writes * self.watchers, used).memory(rss(target).await);
+        let figures =
+            Figures::per_unit(self.writes * self.watchers, used).memory(rss(target).await);
         let figures = match timed {
             true => figures.latency(&finished.delays(&done.acknowledged)?),
             false => figures,
@@ -88,7 +89,7 @@ impl FanOut {
         Ok(figures)
     }
 
-    async fn write(self, endpoint: &Endpoint) -> Result<Done> {
+    async fn write(self, endpoint: &Endpoint) -> Result<LoadResult> {
         match self.pace {
             Pace::FlatOut => load(endpoint, WRITERS, self.writes, write).await,
             Pace::PerSecond(writes) => {
@@ -100,10 +101,10 @@ impl FanOut {
 }
 
 /// One client that writes by the clock.
-async fn paced(endpoint: &Endpoint, writes: usize, pause: Duration) -> Result<Done> {
+async fn paced(endpoint: &Endpoint, writes: usize, pause: Duration) -> Result<LoadResult> {
     let mut connection = Connection::open(endpoint).await?;
     let mut ticks = tokio::time::interval(pause);
-    let mut done = Done { micros: histogram()?, acknowledged: Vec::new() };
+    let mut done = LoadResult { micros: histogram()?, acknowledged: Vec::new() };
     for index in 0..writes {
         ticks.tick().await;
         let began = Instant::now();
@@ -115,7 +116,7 @@ async fn paced(endpoint: &Endpoint, writes: usize, pause: Duration) -> Result<Do
 }
 
 /// The `index`-th write, to one of the pods.
-pub(crate) fn write(index: usize) -> crate::load::Work {
+pub(crate) fn write(index: usize) -> crate::load::WriteRequest {
     update_pod(index % PODS)
 }
 

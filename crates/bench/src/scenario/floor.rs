@@ -5,29 +5,29 @@
 
 use anyhow::Result;
 
-use crate::bare::{Bare, Ready, memory};
+use crate::bare::{BareServer, BareWork, memory};
 use crate::load::stream::Protocol;
 use crate::report::figures::Figures;
 use crate::report::goals::shrunk;
 use crate::report::{Case, Row};
 use crate::session::Session;
-use crate::target::Home;
+use crate::target::ScratchDir;
 
 mod machine;
 
 /// Everything, one after the other.
 pub(crate) async fn run(session: &mut Session, watchers: usize) -> Result<()> {
     machine(session).await?;
-    let bare = Bare::start()?;
-    let flat_out = |protocol| Ready::FanOut { watchers, events: 500, protocol };
+    let bare = BareServer::start()?;
+    let flat_out = |protocol| BareWork::FanOut { watchers, events: 500, protocol };
     for ready in [
-        Ready::Write { clients: 16, writes: 10_000 },
-        Ready::Synced { writes: 2_000 },
-        Ready::List { objects: 10_000 },
+        BareWork::Write { clients: 16, writes: 10_000 },
+        BareWork::Synced { writes: 2_000 },
+        BareWork::List { objects: 10_000 },
         flat_out(Protocol::Http1),
         flat_out(Protocol::Http2),
-        Ready::Paced { watchers, events: 50, per_second: 10 },
-        Ready::One { watchers: 10, writes: 2_000 },
+        BareWork::Paced { watchers, events: 50, per_second: 10 },
+        BareWork::One { watchers: 10, writes: 2_000 },
     ] {
         let mut figures = Vec::new();
         for _ in 0..session.runs() {
@@ -40,10 +40,10 @@ pub(crate) async fn run(session: &mut Session, watchers: usize) -> Result<()> {
 
 /// What is not measured beside something else.
 pub(crate) async fn machine(session: &mut Session) -> Result<()> {
-    machine::run(&Home::new()?, session).await?;
+    machine::run(&ScratchDir::new()?, session).await?;
     let watchers = shrunk(5_000, session.report.shrink);
     let idle = Case::new("floor", "idle watcher", "watchers").sized("watchers", watchers);
-    let figures = memory(&Bare::start()?.target, watchers).await?;
+    let figures = memory(&BareServer::start()?.target, watchers).await?;
     tell(session, idle, &[figures]);
     Ok(())
 }

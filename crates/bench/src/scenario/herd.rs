@@ -4,42 +4,42 @@ use anyhow::Result;
 use tokio::task::JoinSet;
 
 use super::fan_out::{now, write};
+use crate::load::checker::ExpectedEvents;
 use crate::load::load;
-use crate::load::seen::Expected;
-use crate::load::stream::{Protocol, Stream};
+use crate::load::stream::{Protocol, WatchStream};
 use crate::load::watchers::{all_pods_from, read, wrong};
 use crate::report::Case;
 use crate::report::figures::Figures;
 use crate::session::Session;
-use crate::target::Target;
+use crate::target::TargetServer;
 use crate::target::measure::{Meter, rss};
 
 const WRITERS: usize = 4;
 
 /// One case of it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Herd {
+pub(crate) struct HerdCase {
     pub(crate) watchers: usize,
     /// Events each of them has missed.
     pub(crate) missed: usize,
 }
 
-impl Herd {
+impl HerdCase {
     pub(crate) async fn run(self, session: &mut Session) -> Result<()> {
         let case = Case::new("herd", "resume", "events").sized("watchers", self.watchers);
         session.measure(case, async |target, _| self.once(target).await).await
     }
 
-    async fn once(self, target: &Target) -> Result<Figures> {
+    async fn once(self, target: &TargetServer) -> Result<Figures> {
         let path = all_pods_from(now(&target.endpoint).await?);
         let done = load(&target.endpoint, WRITERS, self.missed, write).await?;
-        let expected = Expected::of(done.revisions())?;
+        let expected = ExpectedEvents::of(done.revisions())?;
         let meter = Meter::start(target).await;
         let mut readers = JoinSet::new();
         for watcher in 0..self.watchers {
             let (endpoint, path) = (target.endpoint.clone(), path.clone());
             readers.spawn(async move {
-                let stream = Stream::open(&endpoint, &path, Protocol::Http1).await?;
+                let stream = WatchStream::open(&endpoint, &path, Protocol::Http1).await?;
                 read(watcher, stream, self.missed, false).await
             });
         }
@@ -53,6 +53,6 @@ impl Herd {
             open.push(read.stream);
         }
         let used = meter.stop().await;
-        Ok(Figures::used(self.missed * self.watchers, used).memory(rss(target).await))
+        Ok(Figures::per_unit(self.missed * self.watchers, used).memory(rss(target).await))
     }
 }

@@ -11,7 +11,7 @@ use crate::load::watchers::{ALL_PODS, open};
 use crate::report::Case;
 use crate::report::figures::{Figure, Figures};
 use crate::session::Session;
-use crate::target::Target;
+use crate::target::TargetServer;
 use crate::target::measure::{Meter, rss};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -24,7 +24,7 @@ pub(crate) async fn memory(session: &mut Session, watchers: usize) -> Result<()>
     session.measure_fresh(case, async |target| memory_once(target, watchers).await).await
 }
 
-async fn memory_once(target: &Target, watchers: usize) -> Result<Figures> {
+async fn memory_once(target: &TargetServer, watchers: usize) -> Result<Figures> {
     let path = "/api/v1/endpoints?watch=true&allowWatchBookmarks=true";
     let open = |count| open(&target.endpoint, count, Protocol::Http1, |_| path.to_owned());
     let _first = open(FIRST).await?;
@@ -37,13 +37,13 @@ async fn memory_once(target: &Target, watchers: usize) -> Result<Figures> {
 
 /// What is idle, and for how long it is looked at.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Minute {
+pub(crate) struct IdleCase {
     pub(crate) objects: usize,
     pub(crate) watchers: usize,
     pub(crate) looked_at: Duration,
 }
 
-impl Minute {
+impl IdleCase {
     /// The CPU of a minute in which nothing happens.
     pub(crate) async fn run(self, session: &mut Session) -> Result<()> {
         session.fresh().await?;
@@ -52,12 +52,12 @@ impl Minute {
         session.measure(case, async |target, _| self.once(target).await).await
     }
 
-    async fn prepare(self, target: &Target) -> Result<()> {
+    async fn prepare(self, target: &TargetServer) -> Result<()> {
         make_namespaces(target).await?;
         make_pods(target, 0, self.objects).await
     }
 
-    async fn once(self, target: &Target) -> Result<Figures> {
+    async fn once(self, target: &TargetServer) -> Result<Figures> {
         let newest = newest(&target.endpoint).await?;
         let path = format!("{ALL_PODS}&resourceVersion={newest}&allowWatchBookmarks=true");
         let path = |_| path.clone();

@@ -16,7 +16,7 @@ use crate::load::requests::{make_namespaces, make_pods};
 use crate::report::Case;
 use crate::report::figures::{Figure, Figures};
 use crate::session::Session;
-use crate::target::Target;
+use crate::target::TargetServer;
 use crate::target::measure::Meter;
 
 mod at_once;
@@ -31,7 +31,7 @@ const OBJECTS_READ: usize = 100_000;
 
 /// What is listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Mode {
+pub(crate) enum ListMode {
     /// All pods in one answer
     Full,
     /// All pods, in pages of 500
@@ -50,7 +50,7 @@ pub(crate) enum Mode {
 
 /// Which state is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Version {
+pub(crate) enum ListVersion {
     /// resourceVersion unset: the newest.
     Newest,
     /// resourceVersion=0: any.
@@ -59,11 +59,11 @@ pub(crate) enum Version {
 
 /// One way to list.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct List {
+pub(crate) struct ListCase {
     pub(crate) objects: usize,
-    pub(crate) mode: Mode,
+    pub(crate) mode: ListMode,
     pub(crate) encoding: Encoding,
-    pub(crate) version: Version,
+    pub(crate) version: ListVersion,
     /// How often; as often as is useful unless given.
     pub(crate) rounds: Option<usize>,
 }
@@ -81,42 +81,42 @@ pub(crate) async fn prepare(session: &Session, made: usize, objects: usize) -> R
 }
 
 /// All ways to list so many pods by these modes.
-pub(crate) fn ways(objects: usize, modes: &[Mode], rounds: Option<usize>) -> Vec<List> {
+pub(crate) fn ways(objects: usize, modes: &[ListMode], rounds: Option<usize>) -> Vec<ListCase> {
     let mut ways = Vec::new();
     for &mode in modes {
         for encoding in [Encoding::Plain, Encoding::Gzip] {
-            for version in [Version::Newest, Version::Any] {
-                let way = List { objects, mode, encoding, version, rounds };
+            for version in [ListVersion::Newest, ListVersion::Any] {
+                let way = ListCase { objects, mode, encoding, version, rounds };
                 ways.push(way);
             }
         }
     }
     ways.retain(|way| {
-        let has_one_way = matches!(way.mode, Mode::AtOnce | Mode::WatchList);
+        let has_one_way = matches!(way.mode, ListMode::AtOnce | ListMode::WatchList);
         !has_one_way || way.is_plain()
     });
     ways
 }
 
-impl List {
-    pub(crate) fn new(objects: usize, mode: Mode) -> List {
-        let (encoding, version) = (Encoding::Plain, Version::Newest);
-        List { objects, mode, encoding, version, rounds: None }
+impl ListCase {
+    pub(crate) fn new(objects: usize, mode: ListMode) -> ListCase {
+        let (encoding, version) = (Encoding::Plain, ListVersion::Newest);
+        ListCase { objects, mode, encoding, version, rounds: None }
     }
 
-    pub(crate) fn gzip(self) -> List {
-        List { encoding: Encoding::Gzip, ..self }
+    pub(crate) fn gzip(self) -> ListCase {
+        ListCase { encoding: Encoding::Gzip, ..self }
     }
 
     pub(crate) async fn run(self, session: &mut Session) -> Result<()> {
         let case = self.case();
         match self.mode {
-            Mode::AtOnce => {
+            ListMode::AtOnce => {
                 session
                     .measure(case, async |target, _| at_once::once(target, self.objects).await)
                     .await
             }
-            Mode::WatchList => {
+            ListMode::WatchList => {
                 let rounds = self.rounds();
                 session
                     .measure(case, async |target, _| {
@@ -130,19 +130,19 @@ impl List {
 
     fn case(self) -> Case {
         let mut mode = match self.mode {
-            Mode::Full => "full",
-            Mode::Pages => "pages",
-            Mode::Label => "label",
-            Mode::Field => "field",
-            Mode::Namespace => "namespace",
-            Mode::AtOnce => "at once",
-            Mode::WatchList => "watch-list",
+            ListMode::Full => "full",
+            ListMode::Pages => "pages",
+            ListMode::Label => "label",
+            ListMode::Field => "field",
+            ListMode::Namespace => "namespace",
+            ListMode::AtOnce => "at once",
+            ListMode::WatchList => "watch-list",
         }
         .to_owned();
         if self.encoding == Encoding::Gzip {
             mode.push_str(", gzip");
         }
-        if self.version == Version::Any {
+        if self.version == ListVersion::Any {
             mode.push_str(", RV 0");
         }
         match self.is_whole() {
@@ -155,11 +155,11 @@ impl List {
 
     /// Not compressed, and the newest state.
     pub(crate) fn is_plain(self) -> bool {
-        self.encoding == Encoding::Plain && self.version == Version::Newest
+        self.encoding == Encoding::Plain && self.version == ListVersion::Newest
     }
 
     fn is_whole(self) -> bool {
-        !matches!(self.mode, Mode::Label | Mode::Field | Mode::Namespace)
+        !matches!(self.mode, ListMode::Label | ListMode::Field | ListMode::Namespace)
     }
 
     fn rounds(self) -> usize {
@@ -173,28 +173,28 @@ impl List {
     /// Whether the `index`-th pod belongs to the answer.
     fn selects(self, index: usize) -> bool {
         match self.mode {
-            Mode::Label => (index / SPREAD) % SPREAD == 7,
-            Mode::Field => index % NODES == 7,
-            Mode::Namespace => index % SPREAD == 7,
-            Mode::Full | Mode::Pages | Mode::AtOnce | Mode::WatchList => true,
+            ListMode::Label => (index / SPREAD) % SPREAD == 7,
+            ListMode::Field => index % NODES == 7,
+            ListMode::Namespace => index % SPREAD == 7,
+            ListMode::Full | ListMode::Pages | ListMode::AtOnce | ListMode::WatchList => true,
         }
     }
 
     fn path(self) -> String {
         let path = match self.mode {
-            Mode::Full | Mode::AtOnce | Mode::WatchList => format!("{ALL}?"),
-            Mode::Pages => format!("{ALL}?limit={PAGE}&"),
-            Mode::Label => format!("{ALL}?labelSelector=shard%3Ds7&"),
-            Mode::Field => format!("{ALL}?fieldSelector=spec.nodeName%3D{}&", node(7)),
-            Mode::Namespace => format!("/api/v1/namespaces/{}/pods?", namespace(7)),
+            ListMode::Full | ListMode::AtOnce | ListMode::WatchList => format!("{ALL}?"),
+            ListMode::Pages => format!("{ALL}?limit={PAGE}&"),
+            ListMode::Label => format!("{ALL}?labelSelector=shard%3Ds7&"),
+            ListMode::Field => format!("{ALL}?fieldSelector=spec.nodeName%3D{}&", node(7)),
+            ListMode::Namespace => format!("/api/v1/namespaces/{}/pods?", namespace(7)),
         };
         match self.version {
-            Version::Newest => path,
-            Version::Any => format!("{path}resourceVersion=0"),
+            ListVersion::Newest => path,
+            ListVersion::Any => format!("{path}resourceVersion=0"),
         }
     }
 
-    async fn once(self, target: &Target) -> Result<Figures> {
+    async fn once(self, target: &TargetServer) -> Result<Figures> {
         let mut connection = Connection::open(&target.endpoint).await?;
         // The first is for the server to get warm, and for us to check.
         let expected: Vec<usize> = (0..self.objects).filter(|index| self.selects(*index)).collect();
@@ -210,7 +210,7 @@ impl List {
         }
         let used = meter.stop().await;
         let units = if self.is_whole() { self.objects } else { 1 };
-        let figures = Figures::used(units * rounds, used).latency(&micros);
+        let figures = Figures::per_unit(units * rounds, used).latency(&micros);
         Ok(figures.with(Figure::Wire, bytes as f64))
     }
 }
@@ -231,18 +231,22 @@ mod tests {
     #[test]
     fn selections_are_the_share_they_are_said_to_be() {
         let count = |mode| {
-            let list = List::new(10_000, mode);
+            let list = ListCase::new(10_000, mode);
             (0..10_000).filter(|index| list.selects(*index)).count()
         };
-        assert_eq!(count(Mode::Label), 100);
-        assert_eq!(count(Mode::Namespace), 100);
-        assert_eq!(count(Mode::Field), 10);
-        assert_eq!(count(Mode::Full), 10_000);
+        assert_eq!(count(ListMode::Label), 100);
+        assert_eq!(count(ListMode::Namespace), 100);
+        assert_eq!(count(ListMode::Field), 10);
+        assert_eq!(count(ListMode::Full), 10_000);
     }
 
     #[test]
     fn every_mode_is_asked_plain_and_compressed_for_the_newest_state_and_for_any() {
-        let ways = ways(10, &[Mode::Full, Mode::Label, Mode::AtOnce, Mode::WatchList], None);
+        let ways = ways(
+            10,
+            &[ListMode::Full, ListMode::Label, ListMode::AtOnce, ListMode::WatchList],
+            None,
+        );
         assert_eq!(ways.len(), 4 + 4 + 1 + 1);
         let keys: std::collections::BTreeSet<String> =
             ways.iter().map(|way| way.case().key).collect();

@@ -1,4 +1,4 @@
-//! Selective fan-out: every event is for one of the watchers. What do all the others cost?
+//! SelectiveCase fan-out: every event is for one of the watchers. What do all the others cost?
 //!
 //! It is little beside the write itself, so it is looked for by doing the same writes on two servers in
 //! turn, a few at a time: one has the watchers, the other has none.
@@ -10,25 +10,25 @@ use http::Method;
 
 use super::fan_out::{self, now};
 use crate::connect::Connection;
+use crate::load::checker::ExpectedEvents;
 use crate::load::object::{namespace, own_namespace, own_node, own_pod, pod_name};
 use crate::load::requests::{make_own_namespaces, unused_mark};
-use crate::load::seen::Expected;
 use crate::load::stream::Protocol;
 use crate::load::watchers::{Readers, open};
-use crate::load::{APPLY, JSON, Work, load, send};
+use crate::load::{APPLY, JSON, WriteRequest, load, send};
 use crate::report::Case;
-use crate::report::extra::{BATCH, Extra};
+use crate::report::extra::{BATCH, ExtraCost};
 use crate::report::figures::Figures;
 use crate::session::Session;
-use crate::target::Target;
-use crate::target::measure::{Meter, Used};
+use crate::target::TargetServer;
+use crate::target::measure::{Meter, Usage};
 
 /// Our pods come after those of all other scenarios on the server.
 const FIRST: usize = 90_000;
 
 /// What a watcher selects its pod by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum By {
+pub(crate) enum SelectBy {
     /// A label that only its pod has
     Label,
     /// spec.nodeName, as a kubelet does
@@ -39,13 +39,13 @@ pub(crate) enum By {
 
 /// One case of selective fan-out.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Selective {
-    pub(crate) by: By,
+pub(crate) struct SelectiveCase {
+    pub(crate) by: SelectBy,
     pub(crate) watchers: usize,
     pub(crate) writes: usize,
 }
 
-impl Selective {
+impl SelectiveCase {
     pub(crate) async fn run(self, session: &mut Session) -> Result<()> {
         // Both have just started: what earlier watchers left to be cleared away would count as the
         // cost of these.
@@ -56,12 +56,13 @@ impl Selective {
             self.prepare(twin).await?;
         }
         let mode = match self.by {
-            By::Label => "label",
-            By::Node => "node",
-            By::Namespace => "namespace",
+            SelectBy::Label => "label",
+            SelectBy::Node => "node",
+            SelectBy::Namespace => "namespace",
         };
         let case = Case::new("selective", mode, "writes").sized("watchers", self.watchers);
-        let once = async |target: &Target, _| match twin.as_ref().filter(|_| target.is_own()) {
+        let once = async |target: &TargetServer, _| match twin.as_ref().filter(|_| target.is_own())
+        {
             Some(twin) => self.in_turn(target, twin).await,
             None => self.one_after_the_other(target).await,
         };
@@ -73,9 +74,9 @@ impl Selective {
         self.watchers.min(self.writes)
     }
 
-    async fn prepare(self, target: &Target) -> Result<()> {
+    async fn prepare(self, target: &TargetServer) -> Result<()> {
         fan_out::prepare_target(target).await?;
-        if self.by == By::Namespace {
+        if self.by == SelectBy::Namespace {
             make_own_namespaces(target, self.watchers).await?;
         }
         // Server-side apply makes them, and leaves those of an earlier case as they are.
@@ -85,21 +86,21 @@ impl Selective {
 
     /// What the same writes cost with the watchers, less what they cost without: first all without,
     /// then all with.
-    async fn one_after_the_other(self, target: &Target) -> Result<Figures> {
+    async fn one_after_the_other(self, target: &TargetServer) -> Result<Figures> {
         let (_, alone) = self.write(target).await?;
         let readers = self.watch(target).await?;
         let (written, watched) = self.write(target).await?;
         self.check(readers, &written).await?;
         let extra = watched.cpu.zip(alone.cpu).map(|(with, without)| with.saturating_sub(without));
-        Ok(Figures::used(self.writes, Used { cpu: extra, ..watched }))
+        Ok(Figures::per_unit(self.writes, Usage { cpu: extra, ..watched }))
     }
 
     /// The same, in turn on two servers that are alike but for the watchers.
-    async fn in_turn(self, target: &Target, twin: &Target) -> Result<Figures> {
+    async fn in_turn(self, target: &TargetServer, twin: &TargetServer) -> Result<Figures> {
         let readers = self.watch(target).await?;
         let mut with = Connection::open(&target.endpoint).await?;
         let mut without = Connection::open(&twin.endpoint).await?;
-        let (mut written, mut extra) = (Vec::new(), Extra::default());
+        let (mut written, mut extra) = (Vec::new(), ExtraCost::default());
         for first in (0..self.writes).step_by(BATCH) {
             let turns = first..self.writes.min(first + BATCH);
             let (_, alone) = self.batch(twin, &mut without, turns.clone()).await?;
@@ -114,10 +115,10 @@ impl Selective {
     /// Some of the writes, one after the other.
     async fn batch(
         self,
-        target: &Target,
+        target: &TargetServer,
         connection: &mut Connection,
         turns: Range<usize>,
-    ) -> Result<(Vec<u64>, Used)> {
+    ) -> Result<(Vec<u64>, Usage)> {
         let meter = Meter::start(target).await;
         let mut revisions = Vec::with_capacity(turns.len());
         for turn in turns {
@@ -127,7 +128,7 @@ impl Selective {
         Ok((revisions, meter.stop().await))
     }
 
-    async fn watch(self, target: &Target) -> Result<Readers> {
+    async fn watch(self, target: &TargetServer) -> Result<Readers> {
         let from = now(&target.endpoint).await?;
         let path = move |watcher| self.path(watcher, from);
         let streams = open(&target.endpoint, self.watchers, Protocol::Http1, path).await?;
@@ -145,24 +146,25 @@ impl Selective {
         (watcher..self.writes).step_by(self.watchers)
     }
 
-    fn expected(self, written: &[u64]) -> Result<Vec<Expected>> {
-        let of = |watcher| Expected::of(self.turns(watcher).map(|turn| written[turn]).collect());
+    fn expected(self, written: &[u64]) -> Result<Vec<ExpectedEvents>> {
+        let of =
+            |watcher| ExpectedEvents::of(self.turns(watcher).map(|turn| written[turn]).collect());
         Ok((0..self.watchers).map(of).collect::<Result<_, _>>()?)
     }
 
     /// Updates pods one after the other, so that revisions are in the order of the turns.
-    async fn write(self, target: &Target) -> Result<(Vec<u64>, Used)> {
+    async fn write(self, target: &TargetServer) -> Result<(Vec<u64>, Usage)> {
         let meter = Meter::start(target).await;
         let work = move |turn: usize| self.request(Method::PUT, turn % self.watchers);
         let done = load(&target.endpoint, 1, self.writes, work).await?;
         Ok((done.revisions(), meter.stop().await))
     }
 
-    fn request(self, method: Method, watcher: usize) -> Work {
+    fn request(self, method: Method, watcher: usize) -> WriteRequest {
         let index = FIRST + watcher;
         let namespace = match self.by {
-            By::Namespace => own_namespace(watcher),
-            By::Label | By::Node => namespace(index),
+            SelectBy::Namespace => own_namespace(watcher),
+            SelectBy::Label | SelectBy::Node => namespace(index),
         };
         let body = own_pod(watcher, index, &namespace, unused_mark());
         let path = format!("/api/v1/namespaces/{namespace}/pods/{}", pod_name(index));
@@ -170,18 +172,18 @@ impl Selective {
             Method::PATCH => (format!("{path}?fieldManager=bench&force=true"), APPLY),
             _ => (path, JSON),
         };
-        Work { method, path, content_type, body }
+        WriteRequest { method, path, content_type, body }
     }
 
     fn path(self, watcher: usize, from: u64) -> String {
         let version = format!("watch=true&resourceVersion={from}");
         match self.by {
-            By::Label => format!("/api/v1/pods?{version}&labelSelector=watcher%3Dw{watcher}"),
-            By::Node => {
+            SelectBy::Label => format!("/api/v1/pods?{version}&labelSelector=watcher%3Dw{watcher}"),
+            SelectBy::Node => {
                 let node = own_node(watcher);
                 format!("/api/v1/pods?{version}&fieldSelector=spec.nodeName%3D{node}")
             }
-            By::Namespace => {
+            SelectBy::Namespace => {
                 format!("/api/v1/namespaces/{}/pods?{version}", own_namespace(watcher))
             }
         }
@@ -194,7 +196,7 @@ mod tests {
 
     #[test]
     fn every_write_is_for_one_watcher() {
-        let case = Selective { by: By::Label, watchers: 7, writes: 100 };
+        let case = SelectiveCase { by: SelectBy::Label, watchers: 7, writes: 100 };
         let mut turns: Vec<usize> = (0..7).flat_map(|watcher| case.turns(watcher)).collect();
         turns.sort_unstable();
         assert_eq!(turns, (0..100).collect::<Vec<_>>());
@@ -202,7 +204,7 @@ mod tests {
 
     #[test]
     fn watchers_without_a_write_expect_nothing() {
-        let case = Selective { by: By::Node, watchers: 7, writes: 3 };
+        let case = SelectiveCase { by: SelectBy::Node, watchers: 7, writes: 3 };
         assert_eq!(case.turns(5).count(), 0);
         assert_eq!(case.expected(&[11, 12, 13]).unwrap().len(), 7);
     }

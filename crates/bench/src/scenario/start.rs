@@ -11,14 +11,14 @@ use crate::report::figures::{Figure, Figures};
 use crate::report::{Case, Row};
 use crate::session::Session;
 use crate::target::measure::rss;
-use crate::target::{Home, Started, Target};
+use crate::target::{ScratchDir, ServerProcess, TargetServer};
 
 /// Times an empty server is started; one is too short to be told.
 const EMPTY: usize = 5;
 
 pub(crate) async fn run(session: &mut Session, objects: &[usize]) -> Result<()> {
     empty(session).await?;
-    let mut home = Home::new()?;
+    let mut home = ScratchDir::new()?;
     let mut made = 0;
     for &objects in objects {
         home = fill(home, made, objects).await?;
@@ -31,7 +31,7 @@ pub(crate) async fn run(session: &mut Session, objects: &[usize]) -> Result<()> 
 async fn empty(session: &mut Session) -> Result<()> {
     let mut runs = Vec::new();
     for _ in 0..session.runs() * EMPTY {
-        let (target, took) = Target::of(Started::new(Home::new()?, false)?)?;
+        let (target, took) = TargetServer::of(ServerProcess::new(ScratchDir::new()?, false)?)?;
         let figures = Figures::default().with(Figure::Wall, took.as_secs_f64());
         runs.push(figures.memory(rss(&target).await));
     }
@@ -39,19 +39,23 @@ async fn empty(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-async fn fill(home: Home, made: usize, objects: usize) -> Result<Home> {
-    let (target, _) = Target::of(Started::new(home, false)?)?;
+async fn fill(home: ScratchDir, made: usize, objects: usize) -> Result<ScratchDir> {
+    let (target, _) = TargetServer::of(ServerProcess::new(home, false)?)?;
     make_namespaces(&target).await?;
     make_pods(&target, made, objects).await?;
     target.stop()
 }
 
 /// Starts with what is there, several times, and lists all of it.
-async fn restart(session: &mut Session, mut home: Home, objects: usize) -> Result<Home> {
+async fn restart(
+    session: &mut Session,
+    mut home: ScratchDir,
+    objects: usize,
+) -> Result<ScratchDir> {
     let (mut restarts, mut memory) = (Vec::new(), Vec::new());
     for _ in 0..session.runs() {
         let began = Instant::now();
-        let (target, _) = Target::of(Started::new(home, false)?)?;
+        let (target, _) = TargetServer::of(ServerProcess::new(home, false)?)?;
         let mut connection = Connection::open(&target.endpoint).await?;
         drain(&mut connection, "/api/v1/pods").await?;
         let took = began.elapsed().as_secs_f64();

@@ -4,27 +4,27 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::client::{self, Keep};
-use super::fan_out::{self, FanOut, Pace};
-use super::herd::Herd;
+use super::client::{self, KeepMode};
+use super::fan_out::{self, FanOutCase, Pace};
+use super::herd::HerdCase;
 use super::idle;
-use super::list::{self, List, Mode};
-use super::selective::{By, Selective};
+use super::list::{self, ListCase, ListMode};
+use super::selective::{SelectBy, SelectiveCase};
 use super::start;
-use super::write::{self, Verb, Writes};
+use super::write::{self, WriteCase, WriteVerb};
 use crate::load::stream::Protocol;
 use crate::report::goals::shrunk;
 use crate::session::Session;
 
 /// How much of the full size is done, and how long idleness is looked at.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Targets {
+pub(crate) struct AllTargets {
     /// Objects and watchers are divided by this.
     pub(crate) shrink: usize,
     pub(crate) idle: Duration,
 }
 
-impl Targets {
+impl AllTargets {
     pub(crate) async fn run(self, session: &mut Session) -> Result<()> {
         session.report.shrink = self.shrink;
         if self.shrink > 1 {
@@ -43,8 +43,8 @@ impl Targets {
         } else {
             session.report.note("starting is left out: that server is not ours to stop");
         }
-        let keep = vec![Keep::KubeRuntime, Keep::Packed, Keep::Typed];
-        let size = client::Size { objects: vec![self.of(100_000)], updates: 0, keep };
+        let keep = vec![KeepMode::KubeRuntime, KeepMode::Packed, KeepMode::Typed];
+        let size = client::ClientSizes { objects: vec![self.of(100_000)], updates: 0, keep };
         client::run(session, &size).await
     }
 
@@ -52,7 +52,7 @@ impl Targets {
         shrunk(size, self.shrink)
     }
 
-    /// Writes to watch: not as few as objects, so that a quick run has streams to check.
+    /// WriteCase to watch: not as few as objects, so that a quick run has streams to check.
     fn writes_of(self, writes: usize) -> usize {
         shrunk(writes, self.shrink.min(10))
     }
@@ -61,11 +61,11 @@ impl Targets {
         write::prepare(session).await?;
         let mut first = 0;
         for (verbs, clients, objects) in [
-            (vec![Verb::CreatePod, Verb::UpdatePod, Verb::ApplyPod], 16, 20_000),
-            (vec![Verb::CreatePod], 1, 2_000),
-            (vec![Verb::CreateConfigMap], 64, 20_000),
+            (vec![WriteVerb::CreatePod, WriteVerb::UpdatePod, WriteVerb::ApplyPod], 16, 20_000),
+            (vec![WriteVerb::CreatePod], 1, 2_000),
+            (vec![WriteVerb::CreateConfigMap], 64, 20_000),
         ] {
-            let writes = Writes { verbs, clients, objects: self.of(objects), first };
+            let writes = WriteCase { verbs, clients, objects: self.of(objects), first };
             writes.run(session).await?;
             first = writes.end(session);
         }
@@ -76,37 +76,37 @@ impl Targets {
         session.fresh().await?;
         let (small, large) = (self.of(10_000), self.of(100_000));
         list::prepare(session, 0, small).await?;
-        List::new(small, Mode::Full).run(session).await?;
-        List::new(small, Mode::Full).gzip().run(session).await?;
-        for mode in [Mode::Label, Mode::Namespace, Mode::AtOnce, Mode::WatchList] {
-            List::new(small, mode).run(session).await?;
+        ListCase::new(small, ListMode::Full).run(session).await?;
+        ListCase::new(small, ListMode::Full).gzip().run(session).await?;
+        for mode in [ListMode::Label, ListMode::Namespace, ListMode::AtOnce, ListMode::WatchList] {
+            ListCase::new(small, mode).run(session).await?;
         }
         list::prepare(session, small, large).await?;
-        for mode in [Mode::Pages, Mode::Label, Mode::Namespace] {
-            List::new(large, mode).run(session).await?;
+        for mode in [ListMode::Pages, ListMode::Label, ListMode::Namespace] {
+            ListCase::new(large, mode).run(session).await?;
         }
         Ok(())
     }
 
     async fn watches(self, session: &mut Session) -> Result<()> {
         fan_out::prepare(session).await?;
-        let flat_out = FanOut {
+        let flat_out = FanOutCase {
             watchers: self.of(1000),
             writes: self.writes_of(500),
             pace: Pace::FlatOut,
             protocol: Protocol::Http1,
         };
         flat_out.run(session).await?;
-        FanOut { protocol: Protocol::Http2, ..flat_out }.run(session).await?;
+        FanOutCase { protocol: Protocol::Http2, ..flat_out }.run(session).await?;
         let (writes, pace) = (self.writes_of(100), Pace::PerSecond(10));
-        FanOut { writes, pace, ..flat_out }.run(session).await?;
+        FanOutCase { writes, pace, ..flat_out }.run(session).await?;
         let (writes, pace) = (self.writes_of(40), Pace::PerSecond(2));
-        FanOut { watchers: self.of(5000), writes, pace, ..flat_out }.run(session).await?;
-        Herd { watchers: self.of(1000), missed: 200 }.run(session).await?;
+        FanOutCase { watchers: self.of(5000), writes, pace, ..flat_out }.run(session).await?;
+        HerdCase { watchers: self.of(1000), missed: 200 }.run(session).await?;
         for watchers in [10, 1000, 10_000] {
             let watchers = self.of(watchers);
             let writes = self.writes_of(2000);
-            Selective { by: By::Label, watchers, writes }.run(session).await?;
+            SelectiveCase { by: SelectBy::Label, watchers, writes }.run(session).await?;
         }
         Ok(())
     }
@@ -114,6 +114,6 @@ impl Targets {
     async fn idle(self, session: &mut Session) -> Result<()> {
         idle::memory(session, self.of(5000)).await?;
         let (objects, watchers) = (self.of(10_000), self.of(1000));
-        idle::Minute { objects, watchers, looked_at: self.idle }.run(session).await
+        idle::IdleCase { objects, watchers, looked_at: self.idle }.run(session).await
     }
 }

@@ -1,22 +1,22 @@
-//! Writes: what a durable write costs, and how long it takes, alone and among others.
+//! WriteCase: what a durable write costs, and how long it takes, alone and among others.
 
 use anyhow::Result;
 
+use crate::load::checker::ExpectedEvents;
 use crate::load::requests::{
     apply_pod, create_config_map, create_pod, create_widget, delete_pod, make_definition,
     make_namespaces, patch_pod, update_pod,
 };
-use crate::load::seen::Expected;
-use crate::load::{Work, load};
+use crate::load::{WriteRequest, load};
 use crate::report::Case;
 use crate::report::figures::Figures;
 use crate::session::Session;
-use crate::target::Target;
+use crate::target::TargetServer;
 use crate::target::measure::{Meter, rss};
 
 /// What is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Verb {
+pub(crate) enum WriteVerb {
     /// POST of a pod
     CreatePod,
     /// PUT of a pod that is there
@@ -35,8 +35,8 @@ pub(crate) enum Verb {
 
 /// What so many clients do, one verb after the other, to so many objects.
 #[derive(Clone, Debug)]
-pub(crate) struct Writes {
-    pub(crate) verbs: Vec<Verb>,
+pub(crate) struct WriteCase {
+    pub(crate) verbs: Vec<WriteVerb>,
     pub(crate) clients: usize,
     pub(crate) objects: usize,
     /// Number of the first object; those before are taken.
@@ -48,36 +48,36 @@ pub(crate) async fn prepare(session: &mut Session) -> Result<()> {
     session.each(async |target| make_namespaces(target).await).await
 }
 
-impl Verb {
+impl WriteVerb {
     fn name(self) -> &'static str {
         match self {
-            Verb::CreatePod => "create pod",
-            Verb::UpdatePod => "update pod",
-            Verb::ApplyPod => "apply pod",
-            Verb::PatchPod => "patch pod",
-            Verb::DeletePod => "delete pod",
-            Verb::CreateConfigMap => "create config map",
-            Verb::CreateCustom => "create custom resource",
+            WriteVerb::CreatePod => "create pod",
+            WriteVerb::UpdatePod => "update pod",
+            WriteVerb::ApplyPod => "apply pod",
+            WriteVerb::PatchPod => "patch pod",
+            WriteVerb::DeletePod => "delete pod",
+            WriteVerb::CreateConfigMap => "create config map",
+            WriteVerb::CreateCustom => "create custom resource",
         }
     }
 
-    fn work(self) -> fn(usize) -> Work {
+    fn work(self) -> fn(usize) -> WriteRequest {
         match self {
-            Verb::CreatePod => create_pod,
-            Verb::UpdatePod => update_pod,
-            Verb::ApplyPod => apply_pod,
-            Verb::PatchPod => patch_pod,
-            Verb::DeletePod => delete_pod,
-            Verb::CreateConfigMap => create_config_map,
-            Verb::CreateCustom => create_widget,
+            WriteVerb::CreatePod => create_pod,
+            WriteVerb::UpdatePod => update_pod,
+            WriteVerb::ApplyPod => apply_pod,
+            WriteVerb::PatchPod => patch_pod,
+            WriteVerb::DeletePod => delete_pod,
+            WriteVerb::CreateConfigMap => create_config_map,
+            WriteVerb::CreateCustom => create_widget,
         }
     }
 }
 
-impl Writes {
+impl WriteCase {
     pub(crate) async fn run(&self, session: &mut Session) -> Result<()> {
         for &verb in &self.verbs {
-            if verb == Verb::CreateCustom {
+            if verb == WriteVerb::CreateCustom {
                 session.each(async |target| make_definition(target).await).await?;
             }
             let case = Case::new("write", verb.name(), "writes").sized("clients", self.clients);
@@ -92,7 +92,7 @@ impl Writes {
     }
 
     /// Every run has objects of its own.
-    async fn once(&self, verb: Verb, target: &Target, run: usize) -> Result<Figures> {
+    async fn once(&self, verb: WriteVerb, target: &TargetServer, run: usize) -> Result<Figures> {
         let (first, work) = (self.first + run * self.objects, verb.work());
         let meter = Meter::start(target).await;
         let done =
@@ -100,8 +100,8 @@ impl Writes {
         let done = done.await?;
         let used = meter.stop().await;
         // No two writes share a revision.
-        Expected::of(done.revisions())?;
-        let figures = Figures::used(self.objects, used).latency(&done.micros);
+        ExpectedEvents::of(done.revisions())?;
+        let figures = Figures::per_unit(self.objects, used).latency(&done.micros);
         Ok(figures.memory(rss(target).await))
     }
 }

@@ -9,39 +9,39 @@ use anyhow::Result;
 use http::Request;
 use http_body_util::{BodyExt, Full};
 
-use super::Target;
+use super::TargetServer;
 use crate::connect::{Connection, successful};
 use crate::kubeconfig::Endpoint;
 
 /// Measures from its making to [`Meter::stop`].
 pub(crate) struct Meter<'a> {
-    target: &'a Target,
+    target: &'a TargetServer,
     began: Instant,
     cpu: Option<Duration>,
 }
 
 /// What was used in between.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Used {
+pub(crate) struct Usage {
     pub(crate) wall: Duration,
     /// Unknown for a server that neither runs here nor tells.
     pub(crate) cpu: Option<Duration>,
 }
 
 impl Meter<'_> {
-    pub(crate) async fn start(target: &Target) -> Meter<'_> {
+    pub(crate) async fn start(target: &TargetServer) -> Meter<'_> {
         let cpu = cpu(target).await;
         Meter { target, began: Instant::now(), cpu }
     }
 
-    pub(crate) async fn stop(self) -> Used {
+    pub(crate) async fn stop(self) -> Usage {
         let wall = self.began.elapsed();
         let cpu = cpu(self.target).await.zip(self.cpu);
-        Used { wall, cpu: cpu.map(|(now, then)| now.saturating_sub(then)) }
+        Usage { wall, cpu: cpu.map(|(now, then)| now.saturating_sub(then)) }
     }
 }
 
-async fn cpu(target: &Target) -> Option<Duration> {
+async fn cpu(target: &TargetServer) -> Option<Duration> {
     match target.pids.as_slice() {
         [] => {
             told(&target.endpoint, "process_cpu_seconds_total").await.map(Duration::from_secs_f64)
@@ -51,7 +51,7 @@ async fn cpu(target: &Target) -> Option<Duration> {
 }
 
 /// Memory in RAM, in bytes.
-pub(crate) async fn rss(target: &Target) -> Option<u64> {
+pub(crate) async fn rss(target: &TargetServer) -> Option<u64> {
     match target.pids.as_slice() {
         [] => {
             told(&target.endpoint, "process_resident_memory_bytes").await.map(|bytes| bytes as u64)

@@ -15,7 +15,7 @@ trait Socket: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Socket for T {}
 
 /// An open watch.
-pub(crate) struct Stream {
+pub(crate) struct Http1Stream {
     socket: Box<dyn Socket>,
     /// Bytes as they came; what is before `at` has been used.
     raw: Vec<u8>,
@@ -26,8 +26,8 @@ pub(crate) struct Stream {
     line: Vec<u8>,
 }
 
-impl Stream {
-    pub(super) async fn open(endpoint: &Endpoint, path: &str) -> Result<Stream> {
+impl Http1Stream {
+    pub(super) async fn open(endpoint: &Endpoint, path: &str) -> Result<Http1Stream> {
         let socket = TcpStream::connect(&endpoint.authority).await?;
         socket.set_nodelay(true)?;
         let socket: Box<dyn Socket> = match &endpoint.tls {
@@ -37,18 +37,18 @@ impl Stream {
                 Box::new(connector.connect(name.clone(), socket).await?)
             }
         };
-        let mut stream = Stream::over(socket);
+        let mut stream = Http1Stream::over(socket);
         stream.ask(endpoint, path).await?;
         Ok(stream)
     }
 
-    fn over(socket: Box<dyn Socket>) -> Stream {
-        Stream { socket, raw: Vec::new(), at: 0, chunk: 0, line: Vec::new() }
+    fn over(socket: Box<dyn Socket>) -> Http1Stream {
+        Http1Stream { socket, raw: Vec::new(), at: 0, chunk: 0, line: Vec::new() }
     }
 
     #[cfg(test)]
-    pub(super) async fn answering(wire: &'static [u8]) -> Stream {
-        let mut stream = Stream::over(Box::new(tokio::io::join(wire, tokio::io::sink())));
+    pub(super) async fn answering(wire: &'static [u8]) -> Http1Stream {
+        let mut stream = Http1Stream::over(Box::new(tokio::io::join(wire, tokio::io::sink())));
         stream.read_head().await.unwrap();
         stream
     }
@@ -136,7 +136,7 @@ mod tests {
         let wire = b"HTTP/1.1 200 OK\r\n\r\n5\r\none\nt\r\n7\r\nwo\nthre\r\n2\r\ne\n\r\n";
         for size in [1, 2, 3, wire.len()] {
             let (client, mut server) = tokio::io::duplex(size);
-            let mut stream = Stream::over(Box::new(client));
+            let mut stream = Http1Stream::over(Box::new(client));
             let write = async {
                 for piece in wire.chunks(size) {
                     server.write_all(piece).await.unwrap();
@@ -159,7 +159,7 @@ mod tests {
     #[tokio::test]
     async fn the_end_of_a_stream_is_an_error() {
         let wire = b"HTTP/1.1 200 OK\r\n\r\n2\r\na\n\r\n0\r\n\r\n";
-        let mut stream = Stream::answering(wire).await;
+        let mut stream = Http1Stream::answering(wire).await;
         assert_eq!(stream.next().await.unwrap(), b"a\n");
         assert!(stream.next().await.is_err());
     }

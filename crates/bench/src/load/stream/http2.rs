@@ -21,7 +21,7 @@ use crate::kubeconfig::Endpoint;
 const WINDOW: u32 = 4 << 20;
 
 /// An open watch.
-pub(crate) struct Stream {
+pub(crate) struct Http2Stream {
     body: Incoming,
     /// What came last and is not used up.
     there: Bytes,
@@ -30,8 +30,8 @@ pub(crate) struct Stream {
     _run: JoinSet<()>,
 }
 
-impl Stream {
-    pub(super) async fn open(endpoint: &Endpoint, path: &str) -> Result<Stream> {
+impl Http2Stream {
+    pub(super) async fn open(endpoint: &Endpoint, path: &str) -> Result<Http2Stream> {
         let Some((config, name)) = &endpoint.tls else {
             bail!("HTTP/2 is spoken over TLS only");
         };
@@ -60,7 +60,7 @@ impl Stream {
             bail!("a watch was refused: {}", response.status());
         }
         let (there, line) = (Bytes::new(), Vec::new());
-        Ok(Stream { body: response.into_body(), there, line, _run: run })
+        Ok(Http2Stream { body: response.into_body(), there, line, _run: run })
     }
 
     pub(super) async fn next(&mut self) -> Result<&[u8]> {

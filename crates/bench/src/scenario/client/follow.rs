@@ -16,14 +16,14 @@ use kube::{Api, Client};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use super::Keep;
+use super::KeepMode;
 use crate::kubeconfig::kube_client;
 use crate::report::Printer;
 use crate::target::measure;
 
 /// What one part of the work cost, as the follower tells it.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Phase {
+pub(crate) struct FollowPhase {
     pub(super) name: String,
     pub(super) count: u64,
     pub(super) wall_seconds: f64,
@@ -36,7 +36,7 @@ pub(crate) struct Phase {
 /// Follows until so many updates were seen after the sync.
 pub(crate) async fn follow(
     kubeconfig: &Path,
-    keep: Keep,
+    keep: KeepMode,
     updates: u64,
     printer: Printer,
 ) -> Result<()> {
@@ -45,27 +45,27 @@ pub(crate) async fn follow(
     let pods = factory.informer::<Pod>();
     let ledger = Ledger::open(updates, printer);
     match keep {
-        Keep::KubeRuntime => theirs(client, ledger).await,
-        Keep::Typed => ours(&factory, pods, ledger).await,
-        Keep::TypedWhole => ours(&factory, pods.keep_managed_fields(), ledger).await,
-        Keep::Packed => ours(&factory, pods.packed(), ledger).await,
-        Keep::Projected => ours(&factory, factory.informer::<Row>(), ledger).await,
+        KeepMode::KubeRuntime => theirs(client, ledger).await,
+        KeepMode::Typed => ours(&factory, pods, ledger).await,
+        KeepMode::TypedWhole => ours(&factory, pods.keep_managed_fields(), ledger).await,
+        KeepMode::Packed => ours(&factory, pods.packed(), ledger).await,
+        KeepMode::Projected => ours(&factory, factory.informer::<SlimPod>(), ledger).await,
     }
 }
 
 /// A pod of which little is wanted.
 #[derive(kube::Resource, Deserialize)]
 #[resource(inherit = Pod)]
-struct Row {
+struct SlimPod {
     #[serde(deserialize_with = "slim")]
     metadata: ObjectMeta,
     #[expect(dead_code, reason = "what is kept is what costs")]
-    spec: RowSpec,
+    spec: SlimPodSpec,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct RowSpec {
+struct SlimPodSpec {
     #[expect(dead_code, reason = "what is kept is what costs")]
     node_name: Option<String>,
 }
@@ -78,9 +78,9 @@ async fn ours<K: Cached>(factory: &Factory, pods: Builder<K>, mut ledger: Ledger
     let reading = async {
         while let Some(change) = changes.next().await {
             let seen = match change {
-                Change::Added { .. } => Seen::Object,
-                Change::Updated { .. } => Seen::Update,
-                Change::Synced => Seen::Synced,
+                Change::Added { .. } => Observation::Object,
+                Change::Updated { .. } => Observation::Update,
+                Change::Synced => Observation::Synced,
                 Change::Deleted(_) => bail!("nobody deletes here"),
             };
             if ledger.note(seen).await? {
@@ -101,9 +101,9 @@ async fn theirs(client: Client, mut ledger: Ledger) -> Result<()> {
     while let Some(event) = events.next().await {
         let seen = match event? {
             watcher::Event::Init => continue,
-            watcher::Event::InitApply(_) => Seen::Object,
-            watcher::Event::InitDone => Seen::Synced,
-            watcher::Event::Apply(_) => Seen::Update,
+            watcher::Event::InitApply(_) => Observation::Object,
+            watcher::Event::InitDone => Observation::Synced,
+            watcher::Event::Apply(_) => Observation::Update,
             watcher::Event::Delete(_) => bail!("nobody deletes here"),
         };
         if ledger.note(seen).await? {
@@ -114,7 +114,7 @@ async fn theirs(client: Client, mut ledger: Ledger) -> Result<()> {
     Ok(())
 }
 
-enum Seen {
+enum Observation {
     Object,
     Synced,
     Update,
@@ -145,17 +145,17 @@ impl Ledger {
     }
 
     /// Whether that was all.
-    async fn note(&mut self, seen: Seen) -> Result<bool> {
+    async fn note(&mut self, seen: Observation) -> Result<bool> {
         match seen {
-            Seen::Object => self.objects += 1,
-            Seen::Synced => self.tell("synced", self.objects).await?,
-            Seen::Update => self.updates += 1,
+            Observation::Object => self.objects += 1,
+            Observation::Synced => self.tell("synced", self.objects).await?,
+            Observation::Update => self.updates += 1,
         }
-        let is_last = self.updates == self.updates_wanted && matches!(seen, Seen::Update);
+        let is_last = self.updates == self.updates_wanted && matches!(seen, Observation::Update);
         if is_last {
             self.tell("updated", self.updates).await?;
         }
-        Ok(is_last || (self.updates_wanted == 0 && matches!(seen, Seen::Synced)))
+        Ok(is_last || (self.updates_wanted == 0 && matches!(seen, Observation::Synced)))
     }
 
     async fn tell(&mut self, name: &str, count: u64) -> Result<()> {
@@ -164,7 +164,7 @@ impl Ledger {
         // The allocator gives back a little later than it could.
         tokio::time::sleep(Duration::from_secs(1)).await;
         let settled = status("VmRSS:").context("no memory")?;
-        let phase = Phase {
+        let phase = FollowPhase {
             name: name.to_owned(),
             count,
             wall_seconds: wall.as_secs_f64(),

@@ -20,8 +20,8 @@ use crate::load::histogram;
 use crate::report::Case;
 use crate::report::figures::{Figure, Figures};
 use crate::session::Session;
-use crate::target::Home;
-use crate::target::measure::{Used, cpu_of};
+use crate::target::ScratchDir;
+use crate::target::measure::{Usage, cpu_of};
 
 const MEGABYTES: usize = 1000;
 /// What a server hands to TLS or to a socket at once: an event.
@@ -29,7 +29,7 @@ const EVENT: usize = 6 * 1024;
 const WRITES: usize = 200_000;
 const SYNCS: usize = 300;
 
-pub(super) async fn run(home: &Home, session: &mut Session) -> Result<()> {
+pub(super) async fn run(home: &ScratchDir, session: &mut Session) -> Result<()> {
     let (mut tls, mut sockets, mut syncs) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..session.runs() {
         tls.push(tls_stream(home.path()).await?);
@@ -72,7 +72,7 @@ async fn tls_stream(directory: &Path) -> Result<Figures> {
         drain(&mut stream).await
     };
     let (began, ()) = tokio::try_join!(sending, receiving)?;
-    Ok(Figures::used(MEGABYTES, used_since(began)))
+    Ok(Figures::per_unit(MEGABYTES, used_since(began)))
 }
 
 /// Events written to a socket one by one, and read by the other end.
@@ -91,7 +91,7 @@ async fn socket_writes() -> Result<Figures> {
     };
     let receiving = async { drain(&mut TcpStream::connect(address).await?).await };
     let (began, ()) = tokio::try_join!(sending, receiving)?;
-    Ok(Figures::used(WRITES, used_since(began)))
+    Ok(Figures::per_unit(WRITES, used_since(began)))
 }
 
 async fn drain(stream: &mut (impl AsyncReadExt + Unpin)) -> Result<()> {
@@ -120,8 +120,8 @@ fn began() -> (Instant, Option<Duration>) {
     (Instant::now(), cpu_of(&[std::process::id()]))
 }
 
-fn used_since((began, before): (Instant, Option<Duration>)) -> Used {
+fn used_since((began, before): (Instant, Option<Duration>)) -> Usage {
     let after = cpu_of(&[std::process::id()]);
     let cpu = after.zip(before).map(|(after, before)| after.saturating_sub(before));
-    Used { wall: began.elapsed(), cpu }
+    Usage { wall: began.elapsed(), cpu }
 }

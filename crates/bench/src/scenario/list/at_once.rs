@@ -9,7 +9,7 @@ use super::ALL;
 use crate::connect::Connection;
 use crate::load::body::{self, Encoding};
 use crate::report::figures::Figures;
-use crate::target::Target;
+use crate::target::TargetServer;
 use crate::target::measure::{Meter, rss};
 
 /// Lists at once.
@@ -18,7 +18,7 @@ const AT_ONCE: usize = 16;
 const LOOK_HERE: Duration = Duration::from_millis(5);
 const LOOK_THERE: Duration = Duration::from_millis(500);
 
-pub(super) async fn once(target: &Target, objects: usize) -> Result<Figures> {
+pub(super) async fn once(target: &TargetServer, objects: usize) -> Result<Figures> {
     let before = rss(target).await;
     let mut lists = JoinSet::new();
     let meter = Meter::start(target).await;
@@ -40,5 +40,5 @@ pub(super) async fn once(target: &Target, objects: usize) -> Result<Figures> {
     }
     let used = meter.stop().await;
     let growth = peak.zip(before).map(|(peak, before)| peak.saturating_sub(before));
-    Ok(Figures::used(objects * AT_ONCE, used).memory(growth))
+    Ok(Figures::per_unit(objects * AT_ONCE, used).memory(growth))
 }

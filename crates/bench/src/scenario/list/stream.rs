@@ -7,15 +7,15 @@ use memchr::memmem;
 
 use crate::kubeconfig::Endpoint;
 use crate::load::histogram;
-use crate::load::stream::{Protocol, Stream};
+use crate::load::stream::{Protocol, WatchStream};
 use crate::report::figures::Figures;
-use crate::target::Target;
+use crate::target::TargetServer;
 use crate::target::measure::Meter;
 
 const PATH: &str = "/api/v1/pods?watch=true&sendInitialEvents=true&allowWatchBookmarks=true\
                     &resourceVersionMatch=NotOlderThan";
 
-pub(super) async fn once(target: &Target, objects: usize, rounds: usize) -> Result<Figures> {
+pub(super) async fn once(target: &TargetServer, objects: usize, rounds: usize) -> Result<Figures> {
     let mut micros = histogram()?;
     let meter = Meter::start(target).await;
     for _ in 0..rounds {
@@ -24,12 +24,12 @@ pub(super) async fn once(target: &Target, objects: usize, rounds: usize) -> Resu
         micros.saturating_record(began.elapsed().as_micros() as u64);
     }
     let used = meter.stop().await;
-    Ok(Figures::used(objects * rounds, used).latency(&micros))
+    Ok(Figures::per_unit(objects * rounds, used).latency(&micros))
 }
 
 /// Objects come in any order, so they are counted; each is added once.
 async fn read(endpoint: &Endpoint, objects: usize) -> Result<()> {
-    let mut stream = Stream::open(endpoint, PATH, Protocol::Http1).await?;
+    let mut stream = WatchStream::open(endpoint, PATH, Protocol::Http1).await?;
     for _ in 0..objects {
         if !stream.next().await?.starts_with(b"{\"type\":\"ADDED\"") {
             bail!("an event of another type came before the mark");

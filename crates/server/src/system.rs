@@ -1,4 +1,4 @@
-//! What an operator asks of the server: metrics, health, backups.
+//! Metrics, health checks and backups, for operators.
 
 pub mod metrics;
 pub mod health;

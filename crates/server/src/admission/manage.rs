@@ -1,7 +1,7 @@
-//! Who manages which field: kept on every write, and decided by apply (S2.24–S2.28).
+//! Field management: `managedFields` of every write, and server-side apply (S2.24–S2.28).
 //!
 //! River: decoded write → **manage** → store. The rules are in `headwater_schema::managed`; here they
-//! meet the request: who is asking, through which subresource, and with what force.
+//! are applied to a request: its manager, subresource and `force`.
 
 use headwater_api::options::{WriteOptions, manager_name};
 use headwater_json::Value;
@@ -17,10 +17,11 @@ use crate::kinds::registry::Served;
 use crate::request::call::Call;
 use track::{Known, track_alike};
 
-/// An object before anybody added to it: who wrote what is told by this.
+/// The object as the client sent it. `managedFields` are computed from this, not from the mutated
+/// object.
 pub(crate) enum Untouched {
     Object(Value),
-    /// Nothing but who manages what in it, which could be told at once.
+    /// Only its `managedFields`, which were computed at once.
     Entries(Option<Value>),
 }
 
@@ -32,12 +33,12 @@ pub(crate) struct Manager<'a> {
     api_version: String,
     now: jiff::Timestamp,
     force: bool,
-    /// What a webhook said about objects in other versions.
+    /// Objects that a webhook converted to other versions.
     known: Vec<Known>,
 }
 
 impl<'a> Manager<'a> {
-    /// Who writes objects of `kind`, in the form of `kind`.
+    /// The manager of a write to objects of `kind`.
     pub(crate) fn new(
         backend: &Backend,
         call: &Call,
@@ -68,7 +69,7 @@ impl<'a> Manager<'a> {
         }
     }
 
-    /// Brings `managedFields` up to date after a create, update or patch.
+    /// Updates `managedFields` after a create, update or patch.
     pub(crate) fn track(&self, old: Option<&Value>, new: &mut Value) -> Result<(), Error> {
         let write = self.write();
         match (Builtin::of(self.kind), &self.kind.definition) {
@@ -83,13 +84,13 @@ impl<'a> Manager<'a> {
         }
     }
 
-    /// What [`Manager::track`] says of an object that is created, apart from it.
+    /// The `managedFields` that [`Manager::track`] would set on a new object.
     pub(crate) fn entries(&self, new: &mut Value) -> Result<Option<Value>, Error> {
         track_alike(self, self.kind, None, new)?;
         Ok(managed::take(new))
     }
 
-    /// What an apply of `config` makes of `live`.
+    /// Applies `config` to `live`.
     pub(crate) fn apply(&self, live: Option<&Value>, config: &Value) -> Result<Value, Error> {
         let (kind, write) = (self.kind, self.write());
         let force = self.force;
@@ -105,7 +106,7 @@ impl<'a> Manager<'a> {
         }
     }
 
-    /// Takes note of how an object looks in another version, which it asked for.
+    /// Adds an object in another version that it requested.
     pub(crate) fn learn(&mut self, known: Known) {
         self.known.push(known);
     }
@@ -115,7 +116,7 @@ impl<'a> Manager<'a> {
     }
 }
 
-/// The versions of a kind with a webhook, as far as it was asked.
+/// The versions of a kind with a conversion webhook that were already converted.
 #[derive(Clone, Copy)]
 struct Learned<'a> {
     custom: &'a Custom,

@@ -1,7 +1,7 @@
-//! What the server counts.
+//! The metrics of the server.
 //!
-//! River: every stage counts; `GET /metrics` prints. Names and labels are those dashboards for
-//! Kubernetes query (S11.1); what only Headwater has begins with `headwater_`.
+//! River: every stage counts; `GET /metrics` prints. Names and labels are those that Kubernetes
+//! dashboards query (S11.1); Headwater's own begin with `headwater_`.
 
 pub mod admission;
 mod process;
@@ -33,10 +33,10 @@ const BODY_SIZES: &[f64] = &[
     2.55e6, 3.05e6,
 ];
 
-/// Every family the server fills. Cheap to clone.
+/// All metric families of the server. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    /// Prints all of them, and takes more.
+    /// The registry that prints them; other parts add families.
     pub registry: Registry,
 
     /// verb, dry_run, group, version, resource, subresource, scope, component, code

@@ -1,4 +1,4 @@
-//! What a fresh server has: namespaces, priority classes, flow control, its own Service (S10.20 to
+//! Bootstrap objects: namespaces, priority classes, flow control, the `kubernetes` Service (S10.20 to
 //! S10.22, S7.4).
 //!
 //! River: start-up → **bootstrap** → store, through the same admission as every other create.
@@ -20,16 +20,15 @@ use crate::server::Server;
 const FLOW: &str = "flowcontrol.apiserver.k8s.io";
 const AUTOUPDATE: &str = "apf.kubernetes.io/autoupdate-spec";
 
-/// The Service of the API server itself, and the first address of the range that has it.
+/// The Service of the API server and its address, the first of the range.
 pub(crate) const OWN_SERVICE: &str = "kubernetes";
 const OWN_ADDRESS: &str = "10.96.0.1";
 
-/// The range that addresses of Services come from.
+/// The address range of Services.
 const SERVICE_RANGE: &str = "10.96.0.0/12";
 
 impl Server {
-    /// Creates what is missing. Running it again changes nothing. Answers whether this is the first
-    /// server over its store: everything was missing.
+    /// Creates missing objects; idempotent. Returns whether the store was empty.
     pub async fn bootstrap(&self) -> Result<bool, Status> {
         let mut is_first = true;
         for own in objects() {
@@ -39,8 +38,8 @@ impl Server {
         Ok(is_first)
     }
 
-    /// Creates an object of the server's own, or corrects the part of it that this server knows
-    /// better than an earlier one. Answers whether it was missing.
+    /// Creates a bootstrap object, or updates the parts that this server owns. Returns whether it was
+    /// missing.
     pub(crate) async fn ensure(&self, own: Own) -> Result<bool, Status> {
         let Own { resource: (group, version, plural), mut value, corrected } = own;
         let registry = self.registry();
@@ -49,7 +48,7 @@ impl Server {
         value["apiVersion"] = kind.api_version().into();
         let key = object_key(meta(&value, "namespace"), meta(&value, "name"));
         if kind.namespaced {
-            // Its namespace may have been made a moment ago.
+            // Its namespace may have been created just now.
             self.cache().consistent().await.map_err(|error| status::from_cache(&error))?;
         }
         let resource = self.cache().resource(&kind.prefix);
@@ -105,18 +104,18 @@ impl Server {
                 Guard::At(old.revision)
             }
         };
-        // Whoever writes at the same moment is another server that wants the same.
+        // A conflict means that another server writes the same object.
         let key = Key::in_collection(&kind.prefix, key);
         put(self.store(), kind, key, guard, canonical(&value).into()).await.map(drop)
     }
 }
 
-/// An object of the server's own.
+/// A bootstrap object.
 pub(crate) struct Own {
-    /// Group, version and plural.
+    /// The group, version and plural.
     pub(crate) resource: (&'static str, &'static str, &'static str),
     pub(crate) value: Value,
-    /// Paths to the parts that are put right if the object is there already.
+    /// The paths of the parts that are updated if the object exists.
     pub(crate) corrected: &'static [&'static [&'static str]],
 }
 
@@ -155,12 +154,12 @@ fn objects() -> Vec<Own> {
     let range =
         json!({ "metadata": { "name": OWN_SERVICE }, "spec": { "cidrs": [SERVICE_RANGE] } });
     add("networking.k8s.io", "v1", "servicecidrs", range);
-    // Where the server really is, it says itself (see `presence`).
+    // `presence` sets the endpoints.
     rows.push(Own { corrected: &[], ..own_service(6443) });
     rows
 }
 
-/// The Service that pods find the API server by, which listens at `port`.
+/// The `kubernetes` Service for a server that listens on `port`.
 pub(crate) fn own_service(port: u16) -> Own {
     let labels = json!({ "component": "apiserver", "provider": "kubernetes" });
     let value = json!({
@@ -245,7 +244,7 @@ fn flow_schemas() -> Vec<Value> {
         "resourceRules": leases,
     }]);
     let node_rule = json!([{ "subjects": [group("system:nodes")], "resourceRules": node_rules }]);
-    // name, precedence, level, what tells flows apart, rules
+    // name, precedence, level, flow distinguisher, rules
     let rows: [(&str, i64, &str, &str, Value); 11] = [
         ("exempt", 1, "exempt", "", all(vec![group("system:masters")])),
         ("probes", 2, "exempt", "", probes),

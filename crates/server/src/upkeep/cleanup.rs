@@ -1,8 +1,8 @@
-//! Clean-up: what a deleted definition leaves.
+//! Deletion of the objects of a deleted definition.
 //!
-//! River: definition marked for deletion → **cleanup** → its objects are deleted, then itself
-//! (S9.30, S9.31). Objects with finalizers hold it up for as long as they like.
-//! Promise: a definition disappears only after its last object, and no object outlives it (R36).
+//! River: definition marked for deletion → **cleanup** → its objects are deleted, then the definition
+//! (S9.30, S9.31). Objects with finalizers delay it.
+//! Promise: a definition is deleted only after its last object, and no object outlives it (R36).
 
 use std::sync::Arc;
 
@@ -23,11 +23,11 @@ use crate::object::metadata;
 use crate::server::Server;
 use crate::verbs::delete;
 
-/// Deletions under way at a time: enough to share an fsync, too few to be in anybody's way.
+/// The number of concurrent deletions: enough to share an fsync, few enough not to slow requests.
 const DELETES_MAX: usize = 64;
 
 impl Server {
-    /// Takes every deleted definition a step further; answers whether one still waits.
+    /// Advances the deletion of every deleted definition; returns whether one is not finished.
     pub(super) async fn clean_up_definitions(&self) -> Result<bool, Status> {
         let mut waiting = false;
         for (definition, row) in self.deleted_definitions().await {
@@ -50,7 +50,7 @@ impl Server {
         .collect()
     }
 
-    /// Answers whether the definition is gone.
+    /// Returns whether the definition is deleted.
     async fn clean_up(
         &self,
         definition: &Definition,
@@ -78,7 +78,7 @@ impl Server {
         Ok(true)
     }
 
-    /// Deletes every object as a client would: those with finalizers are only marked.
+    /// Deletes every object as a client would: objects with finalizers are only marked.
     async fn delete_objects(&self, row: &Arc<Served>) -> Result<(), Status> {
         let snapshot = self.cache().snapshot(&self.cache().resource(&row.prefix));
         let objects: Vec<_> = snapshot.iter("", None).cloned().collect();
@@ -89,14 +89,14 @@ impl Server {
             .await
     }
 
-    /// Whether nothing is stored below a prefix, as the store itself says.
+    /// Whether the store has no key with a prefix.
     async fn is_empty(&self, prefix: &str) -> Result<bool, Status> {
         let range = Range { prefix: prefix.to_owned(), limit: Some(1), ..Range::default() };
         let page = self.store().range(range).await;
         Ok(page.map_err(|error| status::from_store(&error))?.records.is_empty())
     }
 
-    /// Takes the finalizer away; with the last one the definition goes.
+    /// Removes the finalizer; without finalizers the definition is deleted.
     async fn release(&self, definition: &Definition, was_established: bool) -> Result<(), Status> {
         let snapshot = self.cache().snapshot(&self.cache().resource(PREFIX));
         let Some(held) = snapshot.get(&definition.name) else { return Ok(()) };

@@ -1,10 +1,10 @@
-//! The part of the server that follows custom resource definitions.
+//! Reconciliation of custom resource definitions.
 //!
-//! River: a definition object is written → **definitions** → status, registry, cache. Whoever writes a
-//! definition settles it before the answer, so that what is acknowledged is served; a task does
-//! the same for what other servers wrote, and clears away what deleted definitions leave.
-//! Promise: rows, discovery and the cache's idea of a kind change together, and the watchers of a
-//! kind whose definition changed end cleanly (S9.32).
+//! River: a definition object is written → **definitions** → status, registry, cache. A write of a
+//! definition reconciles it before the response, so that an acknowledged definition is served; a task
+//! does the same for definitions of other servers, and deletes the objects of deleted definitions.
+//! Promise: rows, discovery and the cache's view of a kind change together, and watches of a kind
+//! whose definition changed end cleanly (S9.32).
 
 use std::time::Duration;
 
@@ -25,11 +25,11 @@ use crate::kinds::registry::Registry;
 use crate::object::{canonical, tree};
 use crate::server::Server;
 
-/// How long to wait before objects that still hold a definition are looked at again (S9.30).
+/// How often a definition that waits for its objects is checked again (S9.30).
 const RETRY: Duration = Duration::from_secs(1);
 
 impl Server {
-    /// Serves what the definitions in the cache define, before the first request.
+    /// Serves the definitions in the cache, before the first request.
     pub(crate) fn serve_definitions(&self) -> Result<(), headwater_cache::Error> {
         let mut definitions = self
             .definitions()
@@ -52,7 +52,7 @@ impl Server {
         }
     }
 
-    /// Settles every definition: its names, its conditions, its rows.
+    /// Reconciles every definition: its names, conditions and rows.
     pub(crate) async fn settle_definitions(&self) -> Result<(), Status> {
         let mut definitions = self.definitions().lock().await;
         let snapshot = loop {
@@ -86,8 +86,8 @@ impl Server {
         Ok(())
     }
 
-    /// The registry first: a watch that begins before the cache follows finds that its row is an
-    /// old one.
+    /// Updates the registry first: a watch that starts before the cache is updated detects that its row
+    /// is outdated.
     fn announce(&self, registry: Option<Registry>, retired: &[String]) {
         if let Some(registry) = registry {
             self.replace_registry(registry);
@@ -97,7 +97,7 @@ impl Server {
         }
     }
 
-    /// Writes a definition, if it is still what was read. Who forestalls us is seen next time.
+    /// Writes a definition, guarded by its revision. A conflict is resolved by the next reconciliation.
     pub(super) async fn put_definition(
         &self,
         definition: &Definition,
@@ -120,13 +120,13 @@ impl Server {
         }
     }
 
-    /// Follows definitions until stopped: what other servers write, and what waits for objects to
-    /// go.
+    /// Follows definitions until stopped: changes of other servers, and deletions that wait for
+    /// objects.
     pub async fn follow_definitions(self, stop: CancellationToken) {
         let resource = self.cache().resource(PREFIX);
         let mut changes = None::<Watcher>;
         while !stop.is_cancelled() {
-            // The watch begins before the state is looked at, so that nothing falls in between.
+            // The watch starts before the state is read, so that no change is missed.
             let watcher = changes.get_or_insert_with(|| {
                 self.cache().watch(&resource, &Filter::default(), Start::Now)
             });
@@ -154,7 +154,7 @@ impl Server {
         }
     }
 
-    /// Settles and clears away; answers whether something is left to try again.
+    /// Reconciles and cleans up; returns whether a retry is needed.
     async fn look_after_definitions(&self) -> bool {
         let done = async {
             self.settle_definitions().await?;
@@ -167,7 +167,7 @@ impl Server {
     }
 }
 
-/// Long work, away from the threads that serve.
+/// Runs long work on a blocking thread.
 async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Status> {
     let done = tokio::task::spawn_blocking(work).await;
     done.map_err(|error| status::internal(format!("work on definitions failed: {error}")))

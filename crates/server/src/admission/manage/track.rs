@@ -1,7 +1,7 @@
-//! Field management on its way: what it has to know of other versions is asked of a webhook.
+//! Field management of kinds with a conversion webhook.
 //!
-//! River: admission → **track** → store. The rules are free of I/O and say what they miss; here it is
-//! found out, and they run again.
+//! River: admission → **track** → store. The rules do no I/O and return what they lack; this module
+//! calls the webhook and runs them again.
 
 use headwater_api::Status;
 use headwater_json::Value;
@@ -14,18 +14,18 @@ use crate::kinds::registry::Served;
 use crate::kinds::versions::from_storage;
 use crate::object::metadata;
 
-/// An object, and how it looks in another version.
+/// An object and its conversion to another version.
 pub(crate) struct Known {
     pub(crate) object: Value,
     pub(crate) to: String,
     pub(crate) made: Value,
 }
 
-/// Why a change was not made.
+/// Why a change could not be computed.
 pub(crate) enum Unfinished {
-    /// It cannot be.
+    /// The change is invalid.
     Refused(Status),
-    /// It has to be known first how an object looks in another version.
+    /// An object must first be converted to another version.
     Unconverted { object: Box<Value>, to: String },
 }
 
@@ -44,12 +44,11 @@ impl From<managed::Error> for Unfinished {
     }
 }
 
-/// Objects that a webhook is asked about for the sake of one write's managers, at most.
+/// The maximum number of conversions for the field management of one write.
 pub(crate) const LEARN_MAX: usize = 32;
 
-/// Brings `managedFields` up to date: they speak of the form of the request, and of what the
-/// client `made` where the server, webhooks and policies added to it. What those set is nobody's, as
-/// in Kubernetes.
+/// Updates `managedFields`, in the version of the request and from the object that the client `made`:
+/// as in Kubernetes, fields set by the server, webhooks and policies have no manager.
 pub(crate) async fn track(
     backend: &Backend,
     manager: &mut Manager<'_>,
@@ -99,7 +98,7 @@ async fn track_all(
     Err(status::internal("managed fields are in too many versions"))
 }
 
-/// Finds out how an object looks in another version.
+/// Converts an object to another version.
 pub(crate) async fn learn(
     backend: &Backend,
     kind: &Served,

@@ -1,4 +1,4 @@
-//! What is wrong with a policy or a binding, in the words of the reference.
+//! Validation of policies and bindings, with Kubernetes' messages.
 
 use headwater_api::name;
 use headwater_api::status::FieldError;
@@ -8,7 +8,7 @@ use headwater_json::Value;
 use super::names::Names;
 use crate::kinds::registry::Served;
 
-/// Everything that is wrong with an object of this kind, if it is one of ours.
+/// The validation errors of a policy or binding; `None` for other kinds.
 pub(crate) fn errors(kind: &Served, object: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     if kind.group != "admissionregistration.k8s.io" {
@@ -25,7 +25,7 @@ pub(crate) fn errors(kind: &Served, object: &Value) -> Vec<FieldError> {
     errors
 }
 
-/// The most audit annotations, and the longest expression of one.
+/// The maximum number of audit annotations, and the maximum length of their expressions.
 const ANNOTATIONS_MAX: usize = 20;
 const ANNOTATION_MAX: usize = 5 * 1024;
 
@@ -49,7 +49,7 @@ fn policy(object: &Value, is_validating: bool, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// Each knows those before it.
+/// Each variable may use earlier ones.
 fn variables<'s>(list: &'s [Value], mut known: Known<'s>, errors: &mut Vec<FieldError>) {
     for (index, variable) in list.iter().enumerate() {
         let at = format!("spec.variables[{index}]");
@@ -151,7 +151,7 @@ fn mutations(list: &[Value], known: &Known<'_>, errors: &mut Vec<FieldError>) {
         let at = format!("spec.mutations[{index}]");
         let (key, result): (_, &[&str]) = match mutation["patchType"].as_str() {
             Some("ApplyConfiguration") => ("applyConfiguration", &["Object"]),
-            // A list of nothing may be a list of patches.
+            // An empty list may be a list of patches.
             Some("JSONPatch") => ("jsonPatch", &["list(JSONPatch)", "list(dyn)"]),
             _ => {
                 let known = ["ApplyConfiguration", "JSONPatch"];

@@ -1,32 +1,32 @@
-//! The names that the expressions of policies and match conditions know.
+//! The variables and types of expressions in policies and match conditions.
 
 use std::sync::LazyLock;
 
 use headwater_cel::{Known, Shape};
 use headwater_json::{Value, json};
 
-/// What objects and parameters look like, where that is known.
+/// The types of objects and parameters, where they are known.
 pub(crate) struct Names<'s> {
     pub(crate) object: &'s Shape,
-    /// None if the policy takes no parameters.
+    /// `None` if the policy takes no parameters.
     pub(crate) params: Option<&'s Shape>,
 }
 
-/// What may be made in an expression that changes objects.
+/// The types that a mutation expression may construct.
 const PATCH_TYPES: &[&str] = &["Object", "JSONPatch"];
 
 static ANY: Shape = Shape::Dyn;
 static AUTHORIZER: Shape = Shape::Known("kubernetes.authorization.Authorizer");
 
 impl Names<'static> {
-    /// Objects may be anything.
+    /// Objects of any type.
     pub(crate) fn open(has_params: bool) -> Names<'static> {
         Names { object: &ANY, params: has_params.then_some(&ANY) }
     }
 }
 
 impl<'s> Names<'s> {
-    /// Those of match conditions: there are no variables yet.
+    /// The declarations of match conditions, without the policy's variables.
     pub(crate) fn of_conditions(&self) -> Known<'s> {
         let known = Known::default()
             .with("object", self.object)
@@ -40,24 +40,24 @@ impl<'s> Names<'s> {
         }
     }
 
-    /// Those of a policy's own expressions, with its variables as far as they compile.
+    /// The declarations of a policy's expressions, with its variables.
     pub(crate) fn of_policy(&self, spec: &'s Value) -> Known<'s> {
         let mut known = self.of_conditions().with_variables();
         for variable in spec["variables"].as_array().into_iter().flatten() {
             let text = |key: &str| variable[key].as_str().unwrap_or_default();
-            // One that does not compile is told of where it stands; here it may be anything.
+            // A variable that does not compile is reported elsewhere; here it has any type.
             let _ = known.add_variable(text("name"), text("expression"));
         }
         known
     }
 
-    /// Those of an expression that changes objects.
+    /// The declarations of a mutation expression.
     pub(crate) fn of_mutation(&self, spec: &'s Value) -> Known<'s> {
         self.of_policy(spec).with_types(PATCH_TYPES)
     }
 }
 
-/// What `request` looks like.
+/// The type of `request`.
 static REQUEST: LazyLock<Shape> = LazyLock::new(|| {
     let (text, texts) =
         (json!({"type": "string"}), json!({"type": "array", "items": {"type": "string"}}));
@@ -74,7 +74,7 @@ static REQUEST: LazyLock<Shape> = LazyLock::new(|| {
     })))
 });
 
-/// What `namespaceObject` looks like.
+/// The type of `namespaceObject`.
 static NAMESPACE: LazyLock<Shape> = LazyLock::new(|| {
     let (text, texts) =
         (json!({"type": "string"}), json!({"type": "array", "items": {"type": "string"}}));

@@ -1,8 +1,8 @@
-//! The expressions of a policy against the kinds it is about: what is odd is told in its status.
+//! Type checking of policies: warnings in the status of a policy.
 //!
-//! River: a policy that was accepted → **its status** → whoever reads it. The expressions were
-//! compiled already with objects of which nothing is known; here they are compiled once more for
-//! each kind, with its fields and their types. That never refuses anything.
+//! River: an accepted policy → **its status**. Validation compiles the expressions with untyped objects;
+//! this module compiles them again for each matched kind, with its fields and types. It never rejects a
+//! policy.
 
 use headwater_cel::{Known, Program, Shape};
 use headwater_json::{Value, json};
@@ -13,7 +13,7 @@ use crate::backend::Backend;
 use crate::kinds::openapi;
 use crate::kinds::registry::{Registry, Served};
 
-/// How many kinds of one rule are looked at (Kubernetes' limit).
+/// The maximum number of kinds that are checked per policy (Kubernetes' limit).
 const KINDS_MAX: usize = 10;
 
 /// Writes the status of a validating policy whose spec is new.
@@ -37,7 +37,7 @@ pub(crate) fn settle(backend: &Backend, kind: &Served, new: &mut Value, old: Opt
     }
 }
 
-/// What is odd about each expression, for each kind.
+/// The warnings of each expression for each kind.
 fn warnings(backend: &Backend, spec: &Value) -> Vec<Value> {
     let registry = backend.registry();
     let kinds: Vec<(String, Shape)> = kinds(&registry, spec)
@@ -93,7 +93,7 @@ fn shape(backend: &Backend, row: &Served) -> Option<Shape> {
     }
 }
 
-/// The kinds that rules name outright, by group, version and kind.
+/// The kinds that rules name without wildcards, by group, version and kind.
 fn kinds<'r>(registry: &'r Registry, spec: &Value) -> Vec<&'r Served> {
     let mut found: Vec<&Served> = Vec::new();
     let rules = spec["matchConstraints"]["resourceRules"].as_array();

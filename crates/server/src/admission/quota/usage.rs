@@ -1,4 +1,4 @@
-//! What one object uses of what quotas limit.
+//! The quota usage of one object.
 
 use std::sync::Arc;
 
@@ -9,19 +9,18 @@ use super::row;
 use crate::admission::resources::{Amounts, List, amounts, containers, of_container, of_pod};
 use crate::kinds::registry::{Registry, Served};
 
-/// Kinds that were counted under their own name before `count/` came.
+/// Kinds with a quota name of their own, older than `count/`.
 const ALIASES: [&str; 4] = ["configmaps", "resourcequotas", "replicationcontrollers", "secrets"];
 
-/// Amounts of pods that a quota may limit without saying of which list.
+/// Resources of pods that a quota may name without `requests.` or `limits.`.
 const PLAIN_REQUESTS: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 
-/// Amounts that every container must say if a quota limits them.
+/// Resources that every container must set if a quota limits them.
 #[rustfmt::skip]
 const MANDATORY: [&str; 6] =
     ["cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"];
 
-/// Whether objects of this kind can be limited: those that are in namespaces, but for events,
-/// which expire by themselves.
+/// Whether quotas apply to this kind: all namespaced kinds except events, which expire.
 pub(super) fn counts(kind: &Served) -> bool {
     kind.namespaced && !kind.traits.expires
 }
@@ -30,7 +29,7 @@ fn is_core(kind: &Served, plural: &str) -> bool {
     kind.group.is_empty() && kind.plural == plural
 }
 
-/// Whether its objects are only counted.
+/// Whether quotas only count objects of this kind.
 pub(super) fn is_plain(kind: &Served) -> bool {
     !["pods", "services", "persistentvolumeclaims"].iter().any(|plural| is_core(kind, plural))
 }
@@ -67,7 +66,7 @@ pub(super) fn counted_kinds(registry: &Registry, hard: &Amounts) -> Vec<Arc<Serv
     kinds
 }
 
-/// What so many objects of a plain kind use.
+/// The usage of a number of objects of a counted kind.
 pub(super) fn of_count(kind: &Served, count: u64) -> Amounts {
     let mut used = Amounts::new();
     used.insert(count_name(kind), Quantity::count(count));
@@ -77,7 +76,7 @@ pub(super) fn of_count(kind: &Served, count: u64) -> Amounts {
     used
 }
 
-/// What one object uses.
+/// The usage of one object.
 pub(super) fn usage(kind: &Served, object: &Value) -> Amounts {
     let mut used = of_count(kind, 1);
     match &*kind.plural {
@@ -89,7 +88,7 @@ pub(super) fn usage(kind: &Served, object: &Value) -> Amounts {
     used
 }
 
-/// What is looked at of an object, so that no more of it is remembered.
+/// The parts of an object that quotas depend on; only these are cached.
 pub(super) fn essence(kind: &Served, object: &Value) -> Value {
     let spec = &object["spec"];
     match &*kind.plural {
@@ -127,7 +126,7 @@ fn is_over(pod: &Value) -> bool {
     matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
 }
 
-/// A pod that has ended uses nothing but its place.
+/// A finished pod counts only as an object.
 fn pod(used: &mut Amounts, pod: &Value) {
     if is_over(pod) {
         return;
@@ -179,7 +178,7 @@ fn claim(used: &mut Amounts, claim: &Value) {
     }
 }
 
-/// What a new pod must say because a quota limits it.
+/// The resources that a new pod must set because a quota limits them.
 pub(super) fn constraints(kind: &Served, object: &Value, hard: &Amounts) -> Result<(), String> {
     if !is_core(kind, "pods") {
         return Ok(());
@@ -209,7 +208,7 @@ pub(super) fn constraints(kind: &Served, object: &Value, hard: &Amounts) -> Resu
     }
 }
 
-/// Which pods a quota is about.
+/// The scopes of a quota.
 pub(super) struct Scopes(Vec<(String, String, Vec<String>)>);
 
 impl Scopes {
@@ -234,7 +233,7 @@ impl Scopes {
         self.0.is_empty()
     }
 
-    /// Whether an object is one the quota is about. Scopes speak of pods only.
+    /// Whether the quota applies to an object. Scopes select pods only.
     pub(super) fn cover(&self, kind: &Served, object: &Value) -> bool {
         self.is_empty()
             || (is_core(kind, "pods") && self.0.iter().all(|scope| is_in(scope, object)))
@@ -260,7 +259,7 @@ fn is_in((scope, operator, values): &(String, String, Vec<String>), pod: &Value)
     }
 }
 
-/// Whether a pod asks for no cpu and no memory.
+/// Whether a pod has no CPU or memory requests or limits.
 fn is_best_effort(spec: &Value) -> bool {
     let asks = |list: List| {
         of_pod(spec, list)

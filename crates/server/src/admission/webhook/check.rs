@@ -1,4 +1,4 @@
-//! What is wrong with a webhook configuration, in the words of the reference.
+//! Validation of webhook configurations, with Kubernetes' messages.
 
 use headwater_api::name;
 use headwater_api::status::FieldError;
@@ -18,7 +18,7 @@ pub(crate) fn is_configuration(kind: &Served) -> bool {
         )
 }
 
-/// Everything that is wrong.
+/// All validation errors.
 pub(crate) fn errors(configuration: &Value) -> Vec<FieldError> {
     let mut check = Check { errors: Vec::new() };
     let webhooks = configuration["webhooks"].as_array();

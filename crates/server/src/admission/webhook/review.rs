@@ -1,15 +1,15 @@
-//! What a webhook answers, once it is certain that it is an answer to what was asked.
+//! Validation and decoding of a webhook's response.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use headwater_api::Status;
 use headwater_json::Value;
 
-/// The longest warning that is passed on, and the most of all warnings of one answer.
+/// The maximum length of a warning, and of all warnings of one response.
 const WARNING_MAX: usize = 256;
 const WARNINGS_MAX: usize = 4096;
 
-/// An answer.
+/// A response.
 pub(super) struct Answer {
     pub(super) refusal: Option<Refusal>,
     /// Operations of a JSON patch.
@@ -17,7 +17,7 @@ pub(super) struct Answer {
     pub(super) warnings: Vec<String>,
 }
 
-/// What a webhook says against an object.
+/// The rejection by a webhook.
 pub(super) struct Refusal(Value);
 
 impl Answer {
@@ -28,7 +28,7 @@ impl Answer {
         is_mutating: bool,
     ) -> Result<Answer, String> {
         let (found, kind) = (&review["apiVersion"], &review["kind"]);
-        // The first version let both out.
+        // v1beta1 allows both to be absent.
         let silent = found.is_null() && kind.is_null() && api_version.ends_with("v1beta1");
         if !silent && (found != api_version || kind != "AdmissionReview") {
             let show = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -98,7 +98,7 @@ fn warnings(list: &Value) -> Vec<String> {
 }
 
 impl Refusal {
-    /// The answer to the client: the webhook's own, with its name in it.
+    /// The status for the client: the webhook's own, with the webhook's name.
     pub(super) fn status(&self, webhook: &str) -> Status {
         let denied = format!("admission webhook {webhook:?} denied the request");
         let text = |key: &str| self.0[key].as_str().unwrap_or_default();

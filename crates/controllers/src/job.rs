@@ -23,8 +23,8 @@ use crate::cluster::{Cluster, Pods};
 use crate::difference::difference;
 use crate::ownership::{ControllerRefManager, controller_of, requeue_or_fail, selector};
 use crate::pod::Pod;
-use crate::slow_start::{BURST_MAX, is_namespace_terminating, slow_start_batch};
-use crate::template::pod_from_template;
+use crate::pod_control::{create_pods, delete_pods, pod_from_template};
+use crate::slow_start::BURST_MAX;
 
 use self::plan::{
     COMPLETION_INDEX, INDEX_FAILURE_COUNT, JobPlan, TRACKING_FINALIZER, finished, is_tracked, plan,
@@ -122,36 +122,20 @@ impl Jobs {
 
 /// Creates and deletes pods; returns the first failure.
 async fn carry_out(job: &Job, plan: &JobPlan, cx: &Context) -> Option<Error> {
-    let pods = &cx.of::<core::Pod>();
-    let failures = &plan.failures;
-    let create = |index: Option<i32>| async move { pods.create(&pod(job, index, failures)).await };
-    let (created, failed) = slow_start_batch(plan.create.clone(), create).await;
-    let failed = failed.filter(|error| !is_namespace_terminating(error));
-    for pod in created {
-        cx.normal(job, "SuccessfulCreate", format_args!("Created pod: {}", pod.name()));
-    }
-    if let Some(error) = &failed {
+    let create = |index| pod(job, index, &plan.failures);
+    let not_created = create_pods(job, plan.create.clone(), create, cx).await;
+    if let Some(error) = &not_created {
         cx.warning(job, "FailedCreate", format_args!("Error creating: {error}"));
     }
-    let delete = |pod: Arc<Pod>| async move {
-        let options = json!({ "preconditions": { "uid": pod.uid() } });
-        match pods.delete_with(&pod.key(), &options).await {
-            Err(error) if error.is_conflict() => Ok(None),
-            deleted => deleted.map(|_| Some(pod)),
-        }
-    };
     for pod in &plan.delete_uncounted {
         // Without the finalizer, its termination does not count as a failure.
         if let Err(error) = release(pod, cx).await {
             return Some(error);
         }
     }
-    let doomed = plan.delete_uncounted.iter().chain(&plan.delete_failed).cloned().collect();
-    let (deleted, not_deleted) = slow_start_batch(doomed, delete).await;
-    for pod in deleted.into_iter().flatten() {
-        cx.normal(job, "SuccessfulDelete", format_args!("Deleted pod: {}", pod.name()));
-    }
-    failed.or(not_deleted)
+    let surplus = plan.delete_uncounted.iter().chain(&plan.delete_failed).cloned().collect();
+    let not_deleted = delete_pods(job, surplus, cx).await;
+    not_created.or(not_deleted)
 }
 
 /// A pod of a Job. With an index, it carries the index and the number of the index's failures.

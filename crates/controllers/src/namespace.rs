@@ -331,6 +331,7 @@ mod tests {
         assert_eq!(plan(&content), expected);
     }
 
+    /// S10.5
     #[test]
     fn pods_are_deleted_before_other_objects_and_emptiness_is_confirmed() {
         let delete = |names: &[&str]| {

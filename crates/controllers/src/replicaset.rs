@@ -21,8 +21,8 @@ use crate::cluster::{Cluster, Pods};
 use crate::difference::difference;
 use crate::ownership::{ControllerRefManager, controller_of, requeue_or_fail, selector};
 use crate::pod::Pod;
-use crate::slow_start::{BURST_MAX, is_namespace_terminating, slow_start_batch};
-use crate::template::pod_from_template;
+use crate::pod_control::{create_pods, delete_pods, pod_from_template};
+use crate::slow_start::BURST_MAX;
 
 use self::plan::{ReplicaFailure, ScalePlan, active_pods_by_node, plan, status};
 
@@ -130,40 +130,24 @@ async fn carry_out(
     plan: ScalePlan,
     cx: &Context,
 ) -> Option<(ReplicaFailure, Error)> {
-    let pods = &cx.of::<core::Pod>();
     if plan.create > 0 {
         let template = set.spec.as_ref().and_then(|spec| spec.template.clone());
-        let pod = &pod_from_template(set, &template.unwrap_or_default());
-        let create = |_| async move { pods.create(pod).await };
-        let (created, error) = slow_start_batch((0..plan.create).collect(), create).await;
-        for pod in created {
-            cx.normal(set, "SuccessfulCreate", format_args!("Created pod: {}", pod.name()));
-        }
-        return failure(set, "FailedCreate", "Error creating", error, cx);
+        let pod = pod_from_template(set, &template.unwrap_or_default());
+        let error = create_pods(set, vec![(); plan.create], |()| pod.clone(), cx).await?;
+        return Some(report_failure(set, "FailedCreate", "Error creating", error, cx));
     }
-    let delete = |pod: Arc<Pod>| async move {
-        let options = json!({ "preconditions": { "uid": pod.uid() } });
-        match pods.delete_with(&pod.key(), &options).await {
-            Err(error) if error.is_conflict() => Ok(None), // another pod has this name now
-            deleted => deleted.map(|_| Some(pod)),
-        }
-    };
-    let (deleted, error) = slow_start_batch(plan.delete, delete).await;
-    for pod in deleted.into_iter().flatten() {
-        cx.normal(set, "SuccessfulDelete", format_args!("Deleted pod: {}", pod.name()));
-    }
-    failure(set, "FailedDelete", "Error deleting", error, cx)
+    let error = delete_pods(set, plan.delete, cx).await?;
+    Some(report_failure(set, "FailedDelete", "Error deleting", error, cx))
 }
 
-fn failure(
+fn report_failure(
     set: &ReplicaSet,
     reason: &'static str,
     what: &str,
-    error: Option<Error>,
+    error: Error,
     cx: &Context,
-) -> Option<(ReplicaFailure, Error)> {
-    let error = error.filter(|error| !is_namespace_terminating(error))?;
+) -> (ReplicaFailure, Error) {
     let message = error.status().map_or_else(|| error.to_string(), |status| status.message.clone());
     cx.warning(set, reason, format_args!("{what}: {message}"));
-    Some((ReplicaFailure { reason, message }, error))
+    (ReplicaFailure { reason, message }, error)
 }

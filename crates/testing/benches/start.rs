@@ -1,4 +1,4 @@
-//! How long a test waits for its server: `cargo bench -p headwater-testing --bench start`.
+//! The time to start a test server: `cargo bench -p headwater-testing --bench start`.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints")]
 
@@ -6,12 +6,12 @@ use std::time::Instant;
 
 use headwater_testing::TestServer;
 
-/// Servers that are started, one after the other.
+/// The number of measured starts.
 const SERVERS: usize = 20;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
-    TestServer::start().await.stop().await; // tables of the process are made once
+    TestServer::start().await.stop().await; // builds the tables of the process
     let mut times = Vec::new();
     for _ in 0..SERVERS {
         let began = Instant::now();

@@ -1,7 +1,7 @@
-//! Fixtures: objects that a test needs before it begins, written as YAML.
+//! Fixtures: objects that a test needs before it begins, as YAML.
 //!
-//! River: text → documents → **fixture** → server-side apply. Documents are applied in their
-//! order; a definition is served before the next document is looked at.
+//! River: text → documents → **fixture** → server-side apply. Documents are applied in order; a
+//! CustomResourceDefinition is served before the next document is applied.
 
 use headwater_schema::yaml;
 use http::{Request, header};
@@ -12,52 +12,53 @@ use serde_json::{Value, json};
 
 use crate::TestServer;
 
-/// Who owns the fields of fixtures.
+/// The field manager of fixtures.
 const MANAGER: &str = "headwater-testing";
 
 /// Why a fixture could not be applied.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A document is not YAML.
+    /// A document is not valid YAML.
     #[error("document {number}: {why}")]
     Malformed {
-        /// Which one, from 1.
+        /// The number of the document, from 1.
         number: usize,
-        /// What the parser says.
+        /// The parser's message.
         why: String,
     },
-    /// A document is of a kind that is not served.
-    #[error("{name}: no kind {kind:?} in {api_version:?} is served")]
+    /// The kind of an object is not served.
+    #[error("{name}: the server does not serve kind {kind:?} of {api_version:?}")]
     NoSuchKind {
-        /// The kind as it is written.
+        /// The kind of the object.
         kind: String,
-        /// The group and version as they are written.
+        /// Its group and version.
         api_version: String,
-        /// The object's name.
+        /// Its name.
         name: String,
     },
-    /// The server refused an object.
-    #[error("{name}")]
+    /// The server rejected an object.
+    #[error("{name}: the server rejected the object")]
     Refused {
-        /// The object.
+        /// The name of the object.
         name: String,
-        /// What the server said.
+        /// The server's response.
         source: kube::Error,
     },
-    /// A definition was stored and did not become served.
-    #[error("the definition {name} is not established")]
+    /// A CustomResourceDefinition was stored and did not become established.
+    #[error("{name}: the CustomResourceDefinition did not become established")]
     NotEstablished {
-        /// The definition.
+        /// The name of the CustomResourceDefinition.
         name: String,
-        /// What ended the wait.
+        /// Why the wait ended.
         source: wait::Error,
     },
 }
 
 impl TestServer {
-    /// Applies every document of a YAML text and answers the stored objects.
+    /// Applies every document of a YAML text and returns the stored objects.
     ///
-    /// Lists are taken apart. Objects of a namespaced kind that name no namespace go to `default`.
+    /// Items of lists are applied one by one. Namespaced objects without a namespace go to
+    /// `default`.
     pub async fn apply_yaml(&self, text: &str) -> Result<Vec<DynamicObject>, Error> {
         let mut applied = Vec::new();
         for (at, document) in documents(text).into_iter().enumerate() {
@@ -70,7 +71,7 @@ impl TestServer {
         Ok(applied)
     }
 
-    /// Applies definitions and waits until they are served.
+    /// Applies CustomResourceDefinitions and waits until they are served.
     pub async fn define(&self, definitions: &[CustomResourceDefinition]) -> Result<(), Error> {
         for definition in definitions {
             let mut object = json!(definition);
@@ -128,7 +129,7 @@ impl TestServer {
     }
 }
 
-/// The documents of a text: a marker stands at the beginning of a line, and nowhere else.
+/// The documents of a text; a separator is `---` at the beginning of a line.
 fn documents(text: &str) -> Vec<String> {
     let mut documents = vec![String::new()];
     for line in text.lines() {
@@ -137,7 +138,7 @@ fn documents(text: &str) -> Vec<String> {
                 documents.push(format!("{rest}\n"));
             }
             _ => {
-                let document = documents.last_mut().expect("there is one from the start");
+                let document = documents.last_mut().expect("the list starts with one document");
                 document.push_str(line);
                 document.push('\n');
             }
@@ -152,7 +153,7 @@ fn is_content(line: &str) -> bool {
     !line.is_empty() && !line.starts_with('#')
 }
 
-/// The objects of a document: itself, or what a list holds.
+/// The objects of a document: itself, or the items of a list.
 fn objects(mut document: Value) -> Vec<Value> {
     let is_list = document["kind"].as_str().is_some_and(|kind| kind.ends_with("List"));
     match document.get_mut("items").map(Value::take) {
@@ -170,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_cut_at_its_markers() {
+    fn a_text_is_split_at_its_separators() {
         check("a: 1", &["a: 1\n"]);
         check("---\na: 1\n---\n\n# nothing\n---\nb: 2\n", &["\na: 1\n", "\nb: 2\n"]);
         check("--- {a: 1}\n--- # words\nb: 2", &[" {a: 1}\n", " # words\nb: 2\n"]);
@@ -185,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_taken_apart_and_fields_called_items_are_not() {
+    fn lists_are_split_and_other_fields_named_items_are_not() {
         let list = json!({"kind": "List", "items": [{"kind": "A"}, {"kind": "B"}]});
         assert_eq!(objects(list), [json!({"kind": "A"}), json!({"kind": "B"})]);
         let shop = json!({"kind": "Shop", "items": [1]});

@@ -1,7 +1,7 @@
-//! The way from a client to the server without a socket.
+//! The transport from a client to the server without a socket.
 //!
-//! River: `kube::Client` → **in process** → `Server::handle`. Bodies are handed over as they are:
-//! a watch streams through it frame by frame.
+//! River: `kube::Client` → **in process** → `Server::handle`. Bodies are passed on unchanged: a
+//! watch streams frame by frame.
 
 use std::convert::Infallible;
 use std::io;
@@ -19,20 +19,20 @@ use http_body_util::combinators::UnsyncBoxBody;
 use kube::client::Body;
 use tower::Service;
 
-/// What a client calls instead of a connection.
+/// The service that a client calls instead of a connection.
 pub(crate) struct InProcess {
     pub(crate) server: Server,
     pub(crate) peer: Arc<Peer>,
 }
 
-/// The body of an answer, as clients take it.
+/// A response body, as `kube` expects it.
 type Answer = UnsyncBoxBody<Bytes, io::Error>;
 
 fn in_bytes(body: headwater_server::Body) -> Answer {
     body.map_frame(|frame| frame.map_data(Bytes::from)).boxed_unsync()
 }
 
-/// Who writes, where a client does not say: the first word of it becomes the field manager.
+/// The default user agent; its first word becomes the field manager.
 const AGENT: HeaderValue = HeaderValue::from_static("headwater-testing");
 
 impl Service<Request<Body>> for InProcess {

@@ -1,7 +1,7 @@
-//! The server of a test: made, asked and ended by it.
+//! The test server: an API server with an in-process client and an optional port.
 //!
-//! River: **test server** → cache, server, and a listener once somebody needs a port.
-//! Promise: it is ready when it is returned, and nothing of it runs after `stop` or a drop.
+//! River: **test server** → cache, server, and a listener once a port is needed.
+//! Promise: the server is ready when `start` returns, and nothing of it runs after `stop` or a drop.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -25,10 +25,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::in_process::InProcess;
 
-/// The namespace of clients that name none.
+/// The default namespace of clients.
 const NAMESPACE: &str = "default";
 
-/// An API server that lives as long as this value.
+/// An API server that runs while this value exists.
 pub struct TestServer {
     server: Server,
     client: Client,
@@ -38,26 +38,26 @@ pub struct TestServer {
     running: Mutex<Running>,
 }
 
-/// What runs for a server. Dropping it aborts all of it.
+/// The tasks of a server. Dropping it aborts them.
 #[derive(Default)]
 struct Running {
     parts: JoinSet<()>,
     stop: CancellationToken,
-    /// Where it listens, once it does.
+    /// The address of the TLS port, once it is open.
     address: Option<SocketAddr>,
 }
 
 impl TestServer {
-    /// A fresh server with nothing in it but what every cluster has.
+    /// Starts a server with the bootstrap objects of every cluster and nothing else.
     ///
     /// # Panics
     ///
-    /// If it cannot be made: a test has nothing better to do with that.
+    /// If the server cannot start.
     pub async fn start() -> TestServer {
         TestServer::over(Arc::new(Memory::default())).await
     }
 
-    /// A server over a store that is there already: another server's, or one with faults.
+    /// Starts a server over an existing store: that of another server, or one that injects faults.
     ///
     /// # Panics
     ///
@@ -65,14 +65,14 @@ impl TestServer {
     pub async fn over(store: Arc<dyn Store>) -> TestServer {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let names = pki::names(IpAddr::V4(Ipv4Addr::LOCALHOST), &[]);
-        let pki = Pki::in_memory(&names, &*clock).expect("certificates can be made");
+        let pki = Pki::in_memory(&names, &*clock).expect("certificates are generated");
         let metrics = Metrics::new();
         let mut cacher = Cacher::new(store, CacheOptions::default());
-        cacher.load().await.expect("the store can be read");
+        cacher.load().await.expect("the store is readable");
         let server = Server::new(Parts {
             cache: cacher.handle(),
             authenticator: Authenticator::new(Tokens::default()),
-            issuer: Issuer::new(&pki.service_account_key).expect("the key was made just now"),
+            issuer: Issuer::new(&pki.service_account_key).expect("the key was just generated"),
             clock: Arc::clone(&clock),
             metrics: metrics.clone(),
             descriptions: Descriptions::default(),
@@ -82,47 +82,47 @@ impl TestServer {
         .expect("built-in kinds fit the cache");
         let mut running = Running::default();
         running.follow(cacher, &server);
-        server.bootstrap().await.expect("the first objects can be stored");
+        server.bootstrap().await.expect("the bootstrap objects are stored");
         let client = client(&server, Transport::Loopback);
         let running = Mutex::new(running);
         TestServer { server, client, pki, metrics, clock, running }
     }
 
-    /// A client that may do everything, without a port.
+    /// An in-process client with all permissions.
     pub fn client(&self) -> Client {
         self.client.clone()
     }
 
-    /// A client of somebody with this name and these groups.
+    /// An in-process client of this user with these groups.
     pub fn client_as(&self, user: &str, groups: &[&str]) -> Client {
         let groups = groups.iter().map(|group| (*group).to_owned()).collect();
         let identity = Arc::new(Identity::authenticated(user, groups));
         client(&self.server, Transport::Tls(ClientCertificate::Verified(identity)))
     }
 
-    /// The server itself.
+    /// The server.
     pub fn server(&self) -> &Server {
         &self.server
     }
 
-    /// An administrator's kubeconfig, for whatever needs a port: the server listens on loopback
-    /// from the first call on.
+    /// An administrator's kubeconfig, for programs that need a port. The first call opens a TLS port
+    /// on loopback.
     ///
     /// # Panics
     ///
-    /// If no port can be had.
+    /// If no port is available.
     pub async fn kubeconfig(&self) -> String {
         let address = self.listen();
         kubeconfig::admin(&self.pki, &format!("https://{address}"))
     }
 
     fn listen(&self) -> SocketAddr {
-        let mut running = self.running.lock().expect("nobody panics while holding it");
+        let mut running = self.running.lock().expect("no code panics while it is held");
         if let Some(address) = running.address {
             return address;
         }
         let acceptor = Acceptor::new(&self.pki, Arc::clone(&self.clock));
-        let acceptor = acceptor.expect("the certificates were made for it");
+        let acceptor = acceptor.expect("the certificates are valid");
         let any = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
         let options = listen::Options::default();
         let listener = Listener::tls(any, acceptor, options, self.metrics.clone());
@@ -133,7 +133,7 @@ impl TestServer {
         *running.address.insert(address)
     }
 
-    /// Ends watches, then everything else, and returns when all of it has ended.
+    /// Ends watches, then all other tasks, and returns when they have ended.
     pub async fn stop(self) {
         self.server.drain();
         let mut running = std::mem::take(&mut *self.running.lock().expect("as above"));
@@ -143,7 +143,7 @@ impl TestServer {
 }
 
 impl Drop for TestServer {
-    /// Whoever still holds a watch sees its end.
+    /// Ends open watches cleanly.
     fn drop(&mut self) {
         self.server.drain();
     }
@@ -153,7 +153,7 @@ impl Running {
     fn follow(&mut self, cacher: Cacher, server: &Server) {
         let stop = self.stop.clone();
         self.parts.spawn(async move {
-            // A cache that fails shows in every answer; there is nobody to tell here.
+            // Every request reports a failed cache; there is no caller to return it to here.
             let _ = cacher.run(stop).await;
         });
         self.parts.spawn(server.clone().follow_definitions(self.stop.clone()));

@@ -1,6 +1,6 @@
-//! The contract: one test for each promise of the `Store` trait.
+//! The store contract: one test for each promise of the `Store` trait.
 //!
-//! An engine takes it with one line in its tests. The expression makes a fresh engine for each test
+//! An engine runs it with one line in its tests. The expression creates a new engine for each test
 //! and may await:
 //!
 //! ```ignore
@@ -19,43 +19,43 @@ use headwater_store::{
     Record, Revision, Store, Version, Write,
 };
 
-/// Makes a `#[test]` of every promise, each on a fresh engine.
+/// Generates a `#[test]` for every promise, each on a new engine.
 #[macro_export]
 macro_rules! store_contract {
     ($make:expr) => {
         $crate::store_contract! { @tests $make;
             revisions_grow_by_one_for_each_change
-            a_read_after_an_acknowledgement_sees_the_write
-            a_create_of_what_is_there_conflicts_and_shows_it
-            a_stale_update_conflicts_and_shows_what_is_there
-            a_guarded_write_to_what_is_gone_conflicts_and_shows_nothing
+            a_read_after_an_acknowledgement_returns_the_write
+            a_create_of_an_existing_key_conflicts_and_returns_the_record
+            a_stale_update_conflicts_and_returns_the_current_record
+            a_guarded_write_to_a_deleted_key_conflicts_and_returns_nothing
             of_many_writes_with_one_guard_exactly_one_succeeds
             concurrent_read_modify_writes_lose_no_update
             a_write_of_several_operations_takes_consecutive_revisions
             a_write_with_one_failing_guard_changes_nothing
-            an_unacceptable_write_is_refused_and_takes_no_revision
-            a_range_is_in_key_order_and_keeps_to_its_prefix
+            an_invalid_write_is_refused_and_takes_no_revision
+            a_range_is_in_key_order_and_within_its_prefix
             a_range_starts_after_its_key_and_ends_at_its_limit
-            pages_of_one_state_hold_every_key_once_whatever_is_written_between
-            a_range_at_a_revision_sees_exactly_the_writes_up_to_it
-            a_range_in_the_future_is_refused
-            a_watch_yields_each_change_once_in_order_with_what_was_before
+            pages_of_one_state_hold_every_key_once_despite_writes_between
+            a_range_at_a_revision_returns_exactly_the_writes_up_to_it
+            a_range_at_a_future_revision_is_refused
+            a_watch_yields_each_change_once_in_order_with_its_previous_value
             a_watch_resumes_after_any_revision
             a_watch_after_zero_yields_everything
-            a_watch_keeps_to_its_prefix_and_still_progresses
-            a_watch_in_the_future_waits_and_yields_nothing_older
-            a_watch_sees_what_is_written_while_it_waits
-            watchers_of_a_busy_store_all_see_the_same_order
+            a_watch_yields_only_its_prefix_and_still_progresses
+            a_watch_after_a_future_revision_waits_and_yields_nothing_older
+            a_waiting_watch_yields_new_writes
+            all_watchers_of_a_busy_store_see_the_same_order
             a_watcher_that_does_not_read_delays_no_writer
-            a_dropped_watch_leaves_the_others_alone
-            below_the_compaction_is_gone_and_exactly_on_it_is_not
-            compaction_changes_no_answer_above_it
-            compaction_into_the_past_does_nothing_and_into_the_future_is_refused
-            compaction_exactly_on_a_delete_keeps_the_revision
-            a_watch_overtaken_by_compaction_ends_without_a_hole
-            a_value_with_a_time_to_live_goes_late_and_leaves_a_delete
-            an_overwritten_time_to_live_does_not_count
-            the_condition_names_the_edges
+            a_dropped_watch_does_not_affect_the_others
+            revisions_below_the_compaction_are_refused_and_the_compacted_one_is_not
+            compaction_changes_no_result_above_it
+            compacting_an_older_revision_does_nothing_and_a_future_one_is_refused
+            compaction_at_a_delete_keeps_the_revision
+            a_watch_overtaken_by_compaction_fails_without_a_gap
+            a_value_expires_after_its_time_to_live_with_a_delete
+            an_overwritten_time_to_live_has_no_effect
+            the_condition_reports_the_newest_and_the_compacted_revision
         }
     };
     (@tests $make:expr; $($promise:ident)*) => {
@@ -68,7 +68,7 @@ macro_rules! store_contract {
     };
 }
 
-/// Runs a test on two threads with one generous limit against hangs.
+/// Runs a test on two threads, with a timeout against hangs.
 pub fn run(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -80,7 +80,7 @@ pub fn run(test: impl Future<Output = ()>) {
     });
 }
 
-/// Runs the same work on as many threads at once; what each of them made, in order.
+/// Runs the same work on several threads at once; returns the results in order.
 fn in_parallel<T: Send>(threads: usize, work: impl AsyncFn(usize) -> T + Sync) -> Vec<T> {
     let runtime = tokio::runtime::Handle::current();
     std::thread::scope(|scope| {
@@ -105,8 +105,8 @@ pub async fn revisions_grow_by_one_for_each_change(store: &dyn Store) {
     assert_eq!(newest(store).await, d);
 }
 
-/// R5, for one client.
-pub async fn a_read_after_an_acknowledgement_sees_the_write(store: &dyn Store) {
+/// S6.3, R5, for one client.
+pub async fn a_read_after_an_acknowledgement_returns_the_write(store: &dyn Store) {
     for n in 0..50 {
         let value = format!("value {n}");
         let at = create(store, &format!("/t/{n:02}"), &value).await;
@@ -119,8 +119,8 @@ pub async fn a_read_after_an_acknowledgement_sees_the_write(store: &dyn Store) {
     }
 }
 
-/// R6.
-pub async fn a_create_of_what_is_there_conflicts_and_shows_it(store: &dyn Store) {
+/// S6.5, R6.
+pub async fn a_create_of_an_existing_key_conflicts_and_returns_the_record(store: &dyn Store) {
     let at = create(store, "/t/a", "there").await;
     let actual = conflict(store, put("/t/a", Guard::Absent, "new")).await;
     assert_eq!(actual, Some(record("/t/a", at, "there")));
@@ -128,7 +128,7 @@ pub async fn a_create_of_what_is_there_conflicts_and_shows_it(store: &dyn Store)
 }
 
 /// R6.
-pub async fn a_stale_update_conflicts_and_shows_what_is_there(store: &dyn Store) {
+pub async fn a_stale_update_conflicts_and_returns_the_current_record(store: &dyn Store) {
     let old = create(store, "/t/a", "old").await;
     let at = update(store, "/t/a", old, "newer").await;
     let there = Some(record("/t/a", at, "newer"));
@@ -139,7 +139,7 @@ pub async fn a_stale_update_conflicts_and_shows_what_is_there(store: &dyn Store)
 }
 
 /// R6.
-pub async fn a_guarded_write_to_what_is_gone_conflicts_and_shows_nothing(store: &dyn Store) {
+pub async fn a_guarded_write_to_a_deleted_key_conflicts_and_returns_nothing(store: &dyn Store) {
     let at = create(store, "/t/a", "old").await;
     let gone = delete(store, "/t/a", at).await;
     for guard in [at, gone] {
@@ -159,7 +159,7 @@ pub async fn of_many_writes_with_one_guard_exactly_one_succeeds(store: &dyn Stor
         let won: Vec<usize> = (0..16).filter(|n| results[*n].is_ok()).collect();
         assert_eq!(won.len(), 1, "{results:?}");
         let won = won[0];
-        at = results[won].as_ref().expect("it won").last;
+        at = results[won].as_ref().expect("this write succeeded").last;
         let there = Some(record("/t/a", at, &format!("{round} {won}")));
         for lost in results.into_iter().filter_map(Result::err) {
             assert_eq!(actual_of(lost), there);
@@ -175,7 +175,7 @@ pub async fn concurrent_read_modify_writes_lose_no_update(store: &dyn Store) {
             increment(store).await;
         }
     });
-    let end = get(store, "/t/counter").await.expect("it is there");
+    let end = get(store, "/t/counter").await.expect("the key exists");
     assert_eq!(end.value, "160");
 }
 
@@ -208,7 +208,7 @@ pub async fn a_write_of_several_operations_takes_consecutive_revisions(store: &d
         change(c3, "/t/b", ChangeKind::Updated, "2", Some((b, "1"))),
     ];
     assert_eq!(changes, expected);
-    // A client cut between them resumes in the middle.
+    // A client that disconnected between them resumes in the middle.
     assert_eq!(drain(store, "/t/", c1, c3).await, expected[1..]);
     assert_eq!(all(store, "/t/", Some(c1)).await.len(), 3);
 }
@@ -231,7 +231,7 @@ pub async fn a_write_with_one_failing_guard_changes_nothing(store: &dyn Store) {
 }
 
 /// The limits of the trait.
-pub async fn an_unacceptable_write_is_refused_and_takes_no_revision(store: &dyn Store) {
+pub async fn an_invalid_write_is_refused_and_takes_no_revision(store: &dyn Store) {
     let a = create(store, "/t/a", "1").await;
     let twice = together([put("/t/b", Guard::Absent, "1"), put("/t/b", Guard::Absent, "2")]);
     let large = "x".repeat(VALUE_MAX + 1);
@@ -258,7 +258,7 @@ pub async fn an_unacceptable_write_is_refused_and_takes_no_revision(store: &dyn 
 }
 
 /// R49, below the server.
-pub async fn a_range_is_in_key_order_and_keeps_to_its_prefix(store: &dyn Store) {
+pub async fn a_range_is_in_key_order_and_within_its_prefix(store: &dyn Store) {
     for key in [
         "/t/pods/b/x",
         "/t/pods/b",
@@ -303,7 +303,7 @@ pub async fn a_range_starts_after_its_key_and_ends_at_its_limit(store: &dyn Stor
 }
 
 /// R7.
-pub async fn pages_of_one_state_hold_every_key_once_whatever_is_written_between(store: &dyn Store) {
+pub async fn pages_of_one_state_hold_every_key_once_despite_writes_between(store: &dyn Store) {
     for n in 0..20 {
         create(store, &format!("/t/{n:02}"), "before").await;
     }
@@ -324,7 +324,7 @@ pub async fn pages_of_one_state_hold_every_key_once_whatever_is_written_between(
     assert_eq!(pages, state);
 }
 
-/// Deletes, updates and creates around a place in `/t/`.
+/// Deletes, updates and creates keys near a position in `/t/`.
 async fn disturb(store: &dyn Store, place: usize) {
     let current = all(store, "/t/", None).await;
     for (n, record) in current.iter().enumerate().skip(place.saturating_sub(2)).take(5) {
@@ -333,13 +333,13 @@ async fn disturb(store: &dyn Store, place: usize) {
         store
             .commit(Write::one(record.key.clone(), guard, action))
             .await
-            .expect("nobody else writes");
+            .expect("no other client writes");
         create(store, &format!("{}-{}", record.key, newest(store).await), "between").await;
     }
 }
 
 /// R7.
-pub async fn a_range_at_a_revision_sees_exactly_the_writes_up_to_it(store: &dyn Store) {
+pub async fn a_range_at_a_revision_returns_exactly_the_writes_up_to_it(store: &dyn Store) {
     let states = some_history(store).await;
     for (at, state) in &states {
         assert_eq!(&all(store, "/t/", Some(*at)).await, state, "at {at}");
@@ -347,7 +347,7 @@ pub async fn a_range_at_a_revision_sees_exactly_the_writes_up_to_it(store: &dyn 
 }
 
 /// R8.
-pub async fn a_range_in_the_future_is_refused(store: &dyn Store) {
+pub async fn a_range_at_a_future_revision_is_refused(store: &dyn Store) {
     let at = create(store, "/t/a", "1").await;
     let range = Range { prefix: "/t/".into(), at: Some(at.next()), ..Range::default() };
     match store.range(range).await {
@@ -356,8 +356,8 @@ pub async fn a_range_in_the_future_is_refused(store: &dyn Store) {
     }
 }
 
-/// R10: ordered, unique, reliable, right kinds and previous values.
-pub async fn a_watch_yields_each_change_once_in_order_with_what_was_before(store: &dyn Store) {
+/// S6.11, R10: ordered, unique, reliable, right kinds and previous values.
+pub async fn a_watch_yields_each_change_once_in_order_with_its_previous_value(store: &dyn Store) {
     let start = newest(store).await;
     let a = create(store, "/t/a", "1").await;
     let b = create(store, "/t/b", "1").await;
@@ -398,9 +398,9 @@ pub async fn a_watch_after_zero_yields_everything(store: &dyn Store) {
 }
 
 /// R10: filter-true, bookmarkable.
-pub async fn a_watch_keeps_to_its_prefix_and_still_progresses(store: &dyn Store) {
+pub async fn a_watch_yields_only_its_prefix_and_still_progresses(store: &dyn Store) {
     let start = newest(store).await;
-    let mut watch = store.watch("/t/pods/", start).await.expect("it starts");
+    let mut watch = store.watch("/t/pods/", start).await.expect("the watch starts");
     let a = create(store, "/t/pods/a", "1").await;
     create(store, "/t/podsx/a", "1").await;
     let end = create(store, "/t/pod/a", "1").await;
@@ -409,10 +409,10 @@ pub async fn a_watch_keeps_to_its_prefix_and_still_progresses(store: &dyn Store)
 }
 
 /// R8.
-pub async fn a_watch_in_the_future_waits_and_yields_nothing_older(store: &dyn Store) {
+pub async fn a_watch_after_a_future_revision_waits_and_yields_nothing_older(store: &dyn Store) {
     let at = create(store, "/t/0", "1").await;
     let from = Revision(at.0 + 3);
-    let mut watch = store.watch("/t/", from).await.expect("the future may be watched");
+    let mut watch = store.watch("/t/", from).await.expect("a watch after a future revision starts");
     let mut last = at;
     for n in 1..=5 {
         last = create(store, &format!("/t/{n}"), "1").await;
@@ -425,20 +425,20 @@ pub async fn a_watch_in_the_future_waits_and_yields_nothing_older(store: &dyn St
 }
 
 /// R10.
-pub async fn a_watch_sees_what_is_written_while_it_waits(store: &dyn Store) {
+pub async fn a_waiting_watch_yields_new_writes(store: &dyn Store) {
     let start = newest(store).await;
-    let mut watch = store.watch("/t/", start).await.expect("it starts");
+    let mut watch = store.watch("/t/", start).await.expect("the watch starts");
     for n in 0..20 {
         let key = format!("/t/{n}");
         let (seen, at) = tokio::join!(watch.next(), create(store, &key, "1"));
-        let batch = seen.expect("it goes on").expect("it is not compacted");
+        let batch = seen.expect("the stream continues").expect("the revision is not compacted");
         assert_eq!(batch.changes, [change(at, &key, ChangeKind::Created, "1", None)]);
         assert_eq!(batch.complete_to, at);
     }
 }
 
 /// R10, R12.
-pub async fn watchers_of_a_busy_store_all_see_the_same_order(store: &dyn Store) {
+pub async fn all_watchers_of_a_busy_store_see_the_same_order(store: &dyn Store) {
     let start = newest(store).await;
     let end = Revision(start.0 + 8 * 30);
     let seen = in_parallel(12, async |n| match n {
@@ -449,7 +449,7 @@ pub async fn watchers_of_a_busy_store_all_see_the_same_order(store: &dyn Store) 
             None
         }
         _ => {
-            let mut watch = store.watch("/t/", start).await.expect("it starts");
+            let mut watch = store.watch("/t/", start).await.expect("the watch starts");
             Some(read_to(&mut watch, end).await)
         }
     });
@@ -464,7 +464,7 @@ pub async fn watchers_of_a_busy_store_all_see_the_same_order(store: &dyn Store) 
 /// R11, R30 below the cache.
 pub async fn a_watcher_that_does_not_read_delays_no_writer(store: &dyn Store) {
     let start = newest(store).await;
-    let mut idle = store.watch("/t/", start).await.expect("it starts");
+    let mut idle = store.watch("/t/", start).await.expect("the watch starts");
     let mut at = create(store, "/t/a", "0").await;
     for n in 1..3_000 {
         at = update(store, "/t/a", at, &n.to_string()).await;
@@ -473,24 +473,26 @@ pub async fn a_watcher_that_does_not_read_delays_no_writer(store: &dyn Store) {
 }
 
 /// R32 below the cache.
-pub async fn a_dropped_watch_leaves_the_others_alone(store: &dyn Store) {
+pub async fn a_dropped_watch_does_not_affect_the_others(store: &dyn Store) {
     let start = newest(store).await;
-    let mut kept = store.watch("/t/", start).await.expect("it starts");
+    let mut kept = store.watch("/t/", start).await.expect("the watch starts");
     for n in 0..10 {
-        let mut dropped = store.watch("/t/", start).await.expect("it starts");
+        let mut dropped = store.watch("/t/", start).await.expect("the watch starts");
         create(store, &format!("/t/{n}"), "1").await;
-        dropped.next().await.expect("it goes on").expect("it is not compacted");
+        dropped.next().await.expect("the stream continues").expect("the revision is not compacted");
     }
     let end = newest(store).await;
     assert_eq!(read_to(&mut kept, end).await.len(), 10);
 }
 
 /// R8.
-pub async fn below_the_compaction_is_gone_and_exactly_on_it_is_not(store: &dyn Store) {
+pub async fn revisions_below_the_compaction_are_refused_and_the_compacted_one_is_not(
+    store: &dyn Store,
+) {
     let states = some_history(store).await;
     let revisions: Vec<Revision> = states.keys().copied().collect();
     let at = revisions[revisions.len() / 2];
-    store.compact(at).await.expect("the past can be compacted");
+    store.compact(at).await.expect("the compaction succeeds");
     for below in revisions.iter().filter(|below| **below < at) {
         let range = Range { prefix: "/t/".into(), at: Some(*below), ..Range::default() };
         let read = store.range(range).await.err();
@@ -503,7 +505,7 @@ pub async fn below_the_compaction_is_gone_and_exactly_on_it_is_not(store: &dyn S
 }
 
 /// R9.
-pub async fn compaction_changes_no_answer_above_it(store: &dyn Store) {
+pub async fn compaction_changes_no_result_above_it(store: &dyn Store) {
     let states = some_history(store).await;
     let (end, _) = states.last_key_value().expect("there is a history");
     let mut changes = BTreeMap::new();
@@ -511,7 +513,7 @@ pub async fn compaction_changes_no_answer_above_it(store: &dyn Store) {
         changes.insert(*at, drain(store, "/t/", *at, *end).await);
     }
     for compacted in states.keys() {
-        store.compact(*compacted).await.expect("the past can be compacted");
+        store.compact(*compacted).await.expect("the compaction succeeds");
         for (at, state) in states.range(compacted..) {
             assert_eq!(&all(store, "/t/", Some(*at)).await, state, "at {at} above {compacted}");
             assert_eq!(drain(store, "/t/", *at, *end).await, changes[at], "after {at}");
@@ -521,13 +523,13 @@ pub async fn compaction_changes_no_answer_above_it(store: &dyn Store) {
 }
 
 /// R4, R9.
-pub async fn compaction_into_the_past_does_nothing_and_into_the_future_is_refused(
+pub async fn compacting_an_older_revision_does_nothing_and_a_future_one_is_refused(
     store: &dyn Store,
 ) {
     let states = some_history(store).await;
     let revisions: Vec<Revision> = states.keys().copied().collect();
     let (at, end) = (revisions[5], revisions[revisions.len() - 1]);
-    store.compact(at).await.expect("the past can be compacted");
+    store.compact(at).await.expect("the compaction succeeds");
     for past in [at, revisions[2], Revision::ZERO] {
         store.compact(past).await.expect("compacting again is harmless");
         assert_eq!(all(store, "/t/", Some(at)).await, states[&at]);
@@ -540,10 +542,10 @@ pub async fn compaction_into_the_past_does_nothing_and_into_the_future_is_refuse
 }
 
 /// R4, R9.
-pub async fn compaction_exactly_on_a_delete_keeps_the_revision(store: &dyn Store) {
+pub async fn compaction_at_a_delete_keeps_the_revision(store: &dyn Store) {
     let a = create(store, "/t/a", "1").await;
     let gone = delete(store, "/t/a", a).await;
-    let mut watch = store.watch("/t/", gone).await.expect("it starts");
+    let mut watch = store.watch("/t/", gone).await.expect("the watch starts");
     store.compact(gone).await.expect("the newest revision can be compacted");
     assert_eq!(newest(store).await, gone);
     assert_eq!(all(store, "/t/", Some(gone)).await, []);
@@ -556,24 +558,25 @@ pub async fn compaction_exactly_on_a_delete_keeps_the_revision(store: &dyn Store
 }
 
 /// R11.
-pub async fn a_watch_overtaken_by_compaction_ends_without_a_hole(store: &dyn Store) {
+pub async fn a_watch_overtaken_by_compaction_fails_without_a_gap(store: &dyn Store) {
     let start = newest(store).await;
-    let mut watch = store.watch("/t/", start).await.expect("it starts");
+    let mut watch = store.watch("/t/", start).await.expect("the watch starts");
     let states = some_history(store).await;
     let (end, _) = states.last_key_value().expect("there is a history");
     let whole = drain(store, "/t/", start, *end).await;
-    store.compact(*end).await.expect("the past can be compacted");
-    // What it had fetched before may still come; then it ends, or it had fetched everything.
+    store.compact(*end).await.expect("the compaction succeeds");
+    // Changes that were fetched before may still arrive; then the watch fails, unless it had
+    // fetched everything.
     let (mut seen, mut position) = (Vec::new(), start);
     while position < *end {
-        match watch.next().await.expect("it ends with a reason") {
+        match watch.next().await.expect("the stream ends with an error") {
             Ok(batch) => {
                 position = batch.complete_to;
                 seen.extend(batch.changes);
             }
             Err(error) => {
                 assert!(is_compacted(Some(&error), position, *end), "{error:?}");
-                assert!(watch.next().await.is_none(), "an error is the last thing it yields");
+                assert!(watch.next().await.is_none(), "the stream ends after an error");
                 break;
             }
         }
@@ -582,44 +585,44 @@ pub async fn a_watch_overtaken_by_compaction_ends_without_a_hole(store: &dyn Sto
 }
 
 /// R16.
-pub async fn a_value_with_a_time_to_live_goes_late_and_leaves_a_delete(store: &dyn Store) {
+pub async fn a_value_expires_after_its_time_to_live_with_a_delete(store: &dyn Store) {
     let start = newest(store).await;
     let ttl = Duration::from_millis(200);
     let begun = Instant::now();
-    // The mortal one is last: however late anything is, only its end can follow it.
+    // The key with the time to live is written last, so that only its expiry can follow.
     let stays = create(store, "/t/b", "1").await;
     let at = commit(store, mortal("/t/a", Guard::Absent, "1", ttl)).await;
-    let mut watch = store.watch("/t/", start).await.expect("it starts");
+    let mut watch = store.watch("/t/", start).await.expect("the watch starts");
     let gone = at.next();
     let seen = read_to(&mut watch, gone).await;
-    assert!(begun.elapsed() >= ttl, "it went early");
+    assert!(begun.elapsed() >= ttl, "the value expired too early");
     assert_eq!(seen[2], change(gone, "/t/a", ChangeKind::Deleted, "", Some((at, "1"))));
     assert_eq!(all(store, "/t/", None).await, [record("/t/b", stays, "1")]);
     assert_eq!(all(store, "/t/", Some(at)).await.len(), 2);
 }
 
 /// R16.
-pub async fn an_overwritten_time_to_live_does_not_count(store: &dyn Store) {
+pub async fn an_overwritten_time_to_live_has_no_effect(store: &dyn Store) {
     let mut ttl = Duration::from_millis(50);
     let (root, expected) = loop {
         let root = format!("/t/{}/", ttl.as_millis());
         match overwritten(store, &root, ttl).await {
             Some(records) => break (root, records),
-            // A busy machine: a value went before it was overwritten.
+            // A slow machine: a value expired before it was overwritten.
             None => ttl *= 8,
         }
     };
     let last = format!("{root}last");
     let c = commit(store, mortal(&last, Guard::Absent, "1", 6 * ttl)).await;
-    let mut watch = store.watch(&root, c).await.expect("it starts");
-    // The last to expire is the only one that does.
+    let mut watch = store.watch(&root, c).await.expect("the watch starts");
+    // Only the last key expires.
     let seen = read_to(&mut watch, c.next()).await;
     assert_eq!(seen, [change(c.next(), &last, ChangeKind::Deleted, "", Some((c, "1")))]);
     assert_eq!(all(store, &root, None).await, expected);
 }
 
-/// Overwrites one value with a time to live, deletes and creates another; `None` if one of them
-/// went before.
+/// Overwrites a value with a time to live, and deletes and creates another; `None` if one of them
+/// expired before.
 async fn overwritten(store: &dyn Store, root: &str, ttl: Duration) -> Option<[Record; 2]> {
     let (kept, again) = (format!("{root}kept"), format!("{root}again"));
     let in_time = async |write: Write| match store.commit(write).await {
@@ -636,19 +639,19 @@ async fn overwritten(store: &dyn Store, root: &str, ttl: Duration) -> Option<[Re
 }
 
 /// Health and window edges.
-pub async fn the_condition_names_the_edges(store: &dyn Store) {
+pub async fn the_condition_reports_the_newest_and_the_compacted_revision(store: &dyn Store) {
     let states = some_history(store).await;
     let (end, _) = states.last_key_value().expect("there is a history");
     let at = Revision(end.0 - 3);
-    store.compact(at).await.expect("the past can be compacted");
+    store.compact(at).await.expect("the compaction succeeds");
     let condition = store.condition();
     assert_eq!((condition.revision, condition.compacted), (*end, at));
     assert_eq!(condition.trouble, None);
 }
 
-// What the tests say, in the words of the trait.
+// Helpers.
 
-/// Creates, updates, deletes and creates again; the state of `/t/` at every revision of it.
+/// Creates, updates, deletes and creates keys again; returns the state of `/t/` at every revision.
 async fn some_history(store: &dyn Store) -> BTreeMap<Revision, Vec<Record>> {
     let mut states = BTreeMap::from([(newest(store).await, all(store, "/t/", None).await)]);
     for n in 0..40_usize {
@@ -713,7 +716,7 @@ fn actual_of(error: Error) -> Option<Record> {
     }
 }
 
-/// Everything a watch after `after` yields until it is complete to `end`.
+/// All changes of a watch after `after`, until it is complete up to `end`.
 async fn drain(store: &dyn Store, prefix: &str, after: Revision, end: Revision) -> Vec<Change> {
     let mut watch = store.watch(prefix, after).await.expect("the history is there");
     if after >= end {
@@ -722,11 +725,15 @@ async fn drain(store: &dyn Store, prefix: &str, after: Revision, end: Revision) 
     read_to(&mut watch, end).await
 }
 
-/// Everything a watch yields until it is complete to `end`; checks what each batch claims.
+/// All changes of a watch until it is complete up to `end`; checks the bounds of each batch.
 pub(crate) async fn read_to(watch: &mut ChangeStream, end: Revision) -> Vec<Change> {
     let (mut seen, mut position): (Vec<Change>, _) = (Vec::new(), Revision::ZERO);
     while position < end {
-        let batch = watch.next().await.expect("it goes on").expect("it is not compacted");
+        let batch = watch
+            .next()
+            .await
+            .expect("the stream continues")
+            .expect("the revision is not compacted");
         check_batch(&batch, seen.last().map(|change| change.revision), position);
         position = batch.complete_to;
         seen.extend(batch.changes);

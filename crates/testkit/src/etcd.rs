@@ -1,7 +1,8 @@
-//! Real etcd members on free ports of the loopback, with data in a temporary directory.
+//! A real etcd cluster on free loopback ports, with data in a temporary directory.
 //!
-//! They are killed when the value is dropped. The program is the one on the PATH or the one that
-//! `./test` has put into `target/etcd`; without any, tests that need it say so and pass.
+//! The processes are killed when the value is dropped. The binary is the one on the `PATH` or the
+//! one that `./test` has put into `target/etcd`. Without one, tests that need etcd print a message
+//! and pass.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -18,8 +19,8 @@ use crate::ports;
 /// How long a member may take to start on a busy machine.
 const START_MAX: Duration = Duration::from_secs(600);
 
-/// Some members of one cluster.
-pub struct Etcd {
+/// The members of one cluster.
+pub struct EtcdCluster {
     program: PathBuf,
     members: Vec<Member>,
     options: Options,
@@ -29,9 +30,9 @@ pub struct Etcd {
 /// How members are started.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// `https` and more arguments, for TLS.
+    /// `https` together with TLS arguments; `http` by default.
     pub scheme: Option<&'static str>,
-    /// More arguments for every member.
+    /// Additional arguments for every member.
     pub args: Vec<String>,
 }
 
@@ -41,22 +42,22 @@ struct Member {
     process: Option<Child>,
 }
 
-impl Drop for Etcd {
+impl Drop for EtcdCluster {
     fn drop(&mut self) {
         (0..self.members.len()).for_each(|member| self.kill(member));
     }
 }
 
-impl Etcd {
-    /// One member; `None` where the machine has no etcd.
-    pub fn start() -> Option<Etcd> {
-        Etcd::cluster(1, Options::default())
+impl EtcdCluster {
+    /// One member; `None` if the machine has no etcd.
+    pub fn start() -> Option<EtcdCluster> {
+        EtcdCluster::cluster(1, Options::default())
     }
 
-    /// Several members; `None` where the machine has no etcd.
-    pub fn cluster(size: usize, options: Options) -> Option<Etcd> {
+    /// Several members; `None` if the machine has no etcd.
+    pub fn cluster(size: usize, options: Options) -> Option<EtcdCluster> {
         let Some(program) = find() else {
-            eprintln!("etcd 3.5 or newer is not on this machine; what it would do is not tested");
+            eprintln!("etcd 3.5 or newer is not installed; skipping tests against etcd");
             return None;
         };
         let ports = ports::free(2 * size);
@@ -65,25 +66,25 @@ impl Etcd {
             peer_port: ports[1],
             process: None,
         });
-        let dir = tempfile::tempdir().expect("there is room for data");
-        let mut etcd = Etcd { program, members: members.collect(), options, dir };
+        let dir = tempfile::tempdir().expect("a temporary directory is available");
+        let mut etcd = EtcdCluster { program, members: members.collect(), options, dir };
         (0..size).for_each(|member| etcd.spawn(member));
         (0..size).for_each(|member| etcd.wait(member));
         Some(etcd)
     }
 
-    /// Where clients connect to.
+    /// The URLs for clients.
     pub fn endpoints(&self) -> Vec<String> {
         let scheme = self.options.scheme.unwrap_or("http");
         self.members.iter().map(|m| format!("{scheme}://127.0.0.1:{}", m.client_port)).collect()
     }
 
-    /// The port of a member for clients.
+    /// The client port of a member.
     pub fn port(&self, member: usize) -> u16 {
         self.members[member].client_port
     }
 
-    /// Kills a member without warning.
+    /// Kills a member with SIGKILL.
     pub fn kill(&mut self, member: usize) {
         if let Some(mut process) = self.members[member].process.take() {
             let _ = process.kill();
@@ -91,30 +92,30 @@ impl Etcd {
         }
     }
 
-    /// Stops a member's clock, so to say: it keeps its connections and does nothing.
+    /// Suspends a member with SIGSTOP: its connections stay open.
     pub fn pause(&self, member: usize) {
         self.signal(member, "STOP");
     }
 
-    /// Lets a paused member go on as if nothing had been.
+    /// Resumes a suspended member.
     pub fn resume(&self, member: usize) {
         self.signal(member, "CONT");
     }
 
     fn signal(&self, member: usize, name: &str) {
-        let process = self.members[member].process.as_ref().expect("it runs");
+        let process = self.members[member].process.as_ref().expect("the member runs");
         let sent = Command::new("kill").args(["-s", name, &process.id().to_string()]).status();
-        assert!(sent.expect("there is kill").success());
+        assert!(sent.expect("kill is installed").success());
     }
 
-    /// Starts a member again, with the data it had.
+    /// Restarts a member with its data.
     pub fn restart(&mut self, member: usize) {
         self.kill(member);
         self.spawn(member);
         self.wait(member);
     }
 
-    /// Starts a member again with other options and does not wait: it may have no quorum.
+    /// Starts a member without waiting until it serves: it may have no quorum.
     pub fn spawn(&mut self, member: usize) {
         let scheme = self.options.scheme.unwrap_or("http");
         let cluster: Vec<String> = self
@@ -126,10 +127,10 @@ impl Etcd {
         let Member { client_port, peer_port, .. } = self.members[member];
         let client = format!("{scheme}://127.0.0.1:{client_port}");
         let peer = format!("http://127.0.0.1:{peer_port}");
-        // Quick to elect, and not so quick that a busy machine elects all the time.
+        // Short, but long enough that a busy machine does not elect all the time.
         let (heartbeat, election) =
             if self.members.len() == 1 { ("10", "50") } else { ("200", "2000") };
-        let log = File::create(self.log(member)).expect("there is room for a log");
+        let log = File::create(self.log(member)).expect("the log file is created");
         let process = Command::new(&self.program)
             .args(["--name", &format!("m{member}")])
             .arg("--data-dir")
@@ -153,7 +154,7 @@ impl Etcd {
         self.dir.path().join(format!("m{member}.log"))
     }
 
-    /// Waits until a member serves.
+    /// Waits until a member serves requests.
     pub fn wait(&mut self, member: usize) {
         let (began, log) = (Instant::now(), self.log(member));
         loop {
@@ -161,15 +162,15 @@ impl Etcd {
             if text.contains("ready to serve client requests") {
                 return;
             }
-            let process = self.members[member].process.as_mut().expect("it was started");
-            let ended = process.try_wait().expect("it can be asked");
-            assert!(ended.is_none(), "etcd ended: {text}");
+            let process = self.members[member].process.as_mut().expect("the member was started");
+            let ended = process.try_wait().expect("its status is available");
+            assert!(ended.is_none(), "etcd exited: {text}");
             assert!(began.elapsed() < START_MAX, "etcd does not start: {text}");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 
-    /// The member that leads, once there is one among those that run.
+    /// Waits for a leader among the running members.
     pub fn leader(&self) -> usize {
         let began = Instant::now();
         loop {
@@ -180,7 +181,7 @@ impl Etcd {
                     return member;
                 }
             }
-            assert!(began.elapsed() < START_MAX, "nobody leads");
+            assert!(began.elapsed() < START_MAX, "no member became leader");
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -204,7 +205,7 @@ impl Etcd {
     }
 }
 
-/// A program that is new enough.
+/// The first etcd binary that is new enough.
 fn find() -> Option<PathBuf> {
     let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/etcd/usr/bin/etcd");
     [PathBuf::from("etcd"), ours].into_iter().find(|program| {

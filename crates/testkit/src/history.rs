@@ -1,8 +1,8 @@
-//! The history checker: what a watch told against what happened.
+//! The history checker: compares the events of a watch with the changes that happened.
 //!
-//! The truth is every change in revision order; a stream is what one client wrote down about one
-//! watch, from wherever it came: a cursor of the cache or lines over HTTP. Each check has the name
-//! of the guarantee it holds the stream to (R10, R23 to R29), and each has a test that breaks it.
+//! The history is every change in revision order. A record is what one client received on one
+//! watch, from a cursor of the cache or as lines over HTTP. Each guarantee (R10, R23 to R29) has a
+//! check and a test that breaks it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,46 +15,46 @@ mod check;
 #[cfg(test)]
 mod tests;
 
-pub use check::{Client, Ends};
+pub use check::{ClientRecord, EndBounds};
 
-/// What really happened to the objects of one resource.
+/// All changes of one resource, in revision order.
 #[derive(Clone, Debug, Default)]
-pub struct Truth {
-    changes: BTreeMap<Revision, Change>,
-    state: BTreeMap<String, Version>,
+pub struct History {
+    changes: BTreeMap<Revision, ObjectChange>,
+    state: BTreeMap<String, ObjectVersion>,
 }
 
-/// One write. Keys are `namespace/name`, or `name` where there are no namespaces.
+/// One write. Keys are `namespace/name`, or `name` for cluster-scoped objects.
 #[derive(Clone, Debug)]
-pub struct Change {
-    /// What was written.
+pub struct ObjectChange {
+    /// The key that was written.
     pub key: String,
     /// The state before; `None` for a create.
-    pub before: Option<Version>,
+    pub before: Option<ObjectVersion>,
     /// The state after; `None` for a delete.
-    pub after: Option<Body>,
+    pub after: Option<ObjectBody>,
 }
 
-/// One state of one object and the write that made it.
+/// One state of one object, and the write that made it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Version {
+pub struct ObjectVersion {
     /// The revision of the write.
     pub revision: Revision,
     /// The object.
-    pub body: Body,
+    pub body: ObjectBody,
 }
 
-/// An object without its resourceVersion, which is not what it is but when.
+/// An object without its resourceVersion.
 #[derive(Clone, Debug)]
-pub struct Body(Arc<Value>);
+pub struct ObjectBody(Arc<Value>);
 
-impl Body {
-    /// Takes the resourceVersion out of an object.
-    pub fn new(mut object: Value) -> Body {
+impl ObjectBody {
+    /// Removes the resourceVersion from an object.
+    pub fn new(mut object: Value) -> ObjectBody {
         if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
             metadata.remove("resourceVersion");
         }
-        Body(Arc::new(object))
+        ObjectBody(Arc::new(object))
     }
 
     /// The object.
@@ -72,66 +72,68 @@ impl Body {
     }
 }
 
-impl PartialEq for Body {
-    fn eq(&self, other: &Body) -> bool {
+impl PartialEq for ObjectBody {
+    fn eq(&self, other: &ObjectBody) -> bool {
         Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
     }
 }
 
-impl Truth {
-    /// Adds the next change: the new state of a key, or `None` if it is gone.
-    pub fn record(&mut self, revision: Revision, key: &str, after: Option<Body>) {
-        assert!(revision > self.newest(), "the truth is told in revision order");
+impl History {
+    /// Appends a change: the new state of a key, or `None` for a delete.
+    pub fn record(&mut self, revision: Revision, key: &str, after: Option<ObjectBody>) {
+        assert!(revision > self.newest(), "changes are recorded in revision order");
         let before = match &after {
-            Some(body) => self.state.insert(key.into(), Version { revision, body: body.clone() }),
+            Some(body) => {
+                self.state.insert(key.into(), ObjectVersion { revision, body: body.clone() })
+            }
             None => self.state.remove(key),
         };
         assert!(
             before.is_some() || after.is_some(),
-            "{key} is deleted at {revision} but not there"
+            "{key} is deleted at {revision} but does not exist"
         );
-        self.changes.insert(revision, Change { key: key.to_owned(), before, after });
+        self.changes.insert(revision, ObjectChange { key: key.to_owned(), before, after });
     }
 
-    /// Adds what an unfiltered watch told. The truth must be fed from one place only.
-    pub fn witness(&mut self, event: &Event) -> Result<(), Violation> {
+    /// Appends an event of an unfiltered watch. All events must come from the same watch.
+    pub fn witness(&mut self, event: &WatchEvent) -> Result<(), Violation> {
         let known = self.state.get(&event.key);
         let fits = match event.kind {
-            Kind::Added => known.is_none(),
-            Kind::Modified => known.is_some(),
-            Kind::Deleted => known.is_some_and(|known| known.body == event.body),
+            EventKind::Added => known.is_none(),
+            EventKind::Modified => known.is_some(),
+            EventKind::Deleted => known.is_some_and(|known| known.body == event.body),
         };
         if !fits || event.revision <= self.newest() {
             let why = format!("{event} after {:?}", known.map(|known| known.revision));
-            return Err(Violation { check: Check::Genuine, why });
+            return Err(Violation { guarantee: Guarantee::Genuine, why });
         }
-        let after = (event.kind != Kind::Deleted).then(|| event.body.clone());
+        let after = (event.kind != EventKind::Deleted).then(|| event.body.clone());
         self.record(event.revision, &event.key, after);
         Ok(())
     }
 
-    /// The newest change.
+    /// The revision of the newest change.
     pub fn newest(&self) -> Revision {
         self.changes.last_key_value().map_or(Revision::ZERO, |(revision, _)| *revision)
     }
 
     /// The change at a revision.
-    pub fn change(&self, revision: Revision) -> Option<&Change> {
+    pub fn change(&self, revision: Revision) -> Option<&ObjectChange> {
         self.changes.get(&revision)
     }
 
-    /// Changes after a revision.
-    pub fn after(&self, revision: Revision) -> impl Iterator<Item = (Revision, &Change)> {
+    /// The changes after a revision.
+    pub fn after(&self, revision: Revision) -> impl Iterator<Item = (Revision, &ObjectChange)> {
         self.changes.range(revision.next()..).map(|(revision, change)| (*revision, change))
     }
 
     /// The newest state, by key.
-    pub fn state(&self) -> &BTreeMap<String, Version> {
+    pub fn state(&self) -> &BTreeMap<String, ObjectVersion> {
         &self.state
     }
 
-    /// The state at a revision: the newest with later changes undone.
-    pub fn state_at(&self, revision: Revision) -> BTreeMap<String, Version> {
+    /// The state at a revision: the newest state with later changes reverted.
+    pub fn state_at(&self, revision: Revision) -> BTreeMap<String, ObjectVersion> {
         let mut state = self.state.clone();
         for (_, change) in self.changes.range(revision.next()..).rev() {
             match &change.before {
@@ -142,107 +144,115 @@ impl Truth {
         state
     }
 
-    /// What every watch of a selection must be told, in order.
-    pub fn expect(&self, selection: Selection) -> Expected<'_> {
+    /// The events that every watch of a selection must receive, in order.
+    pub fn expect(&self, selection: Selection) -> ExpectedEvents<'_> {
         let mut events = BTreeMap::new();
         for (revision, change) in &self.changes {
-            if let Some(event) = change.told(*revision, &*selection) {
+            if let Some(event) = change.event_for(*revision, &*selection) {
                 events.insert(*revision, event);
             }
         }
-        Expected { truth: self, selection, events }
+        ExpectedEvents { history: self, selection, events }
     }
 }
 
-impl Change {
-    /// What those who select with `matches` must be told (R28).
-    fn told(&self, revision: Revision, matches: &dyn Fn(&Body) -> bool) -> Option<Event> {
+impl ObjectChange {
+    /// The event for a watch that selects with `matches`, if it must receive one (R28).
+    fn event_for(
+        &self,
+        revision: Revision,
+        matches: &dyn Fn(&ObjectBody) -> bool,
+    ) -> Option<WatchEvent> {
         let before = self.before.as_ref().map(|before| &before.body).filter(|body| matches(body));
         let after = self.after.as_ref().filter(|body| matches(body));
         let (kind, body) = match (before, after) {
-            (None, Some(after)) => (Kind::Added, after),
-            (Some(_), Some(after)) => (Kind::Modified, after),
-            (Some(before), None) => (Kind::Deleted, before),
+            (None, Some(after)) => (EventKind::Added, after),
+            (Some(_), Some(after)) => (EventKind::Modified, after),
+            (Some(before), None) => (EventKind::Deleted, before),
             (None, None) => return None,
         };
-        Some(Event { kind, revision, key: self.key.clone(), body: body.clone() })
+        Some(WatchEvent { kind, revision, key: self.key.clone(), body: body.clone() })
     }
 }
 
 /// Which objects a watch selects.
-pub type Selection = Box<dyn Fn(&Body) -> bool + Send + Sync>;
+pub type Selection = Box<dyn Fn(&ObjectBody) -> bool + Send + Sync>;
 
-/// What every watch of one selection must be told.
-pub struct Expected<'a> {
-    truth: &'a Truth,
+/// The events that every watch of one selection must receive.
+pub struct ExpectedEvents<'a> {
+    history: &'a History,
     selection: Selection,
-    events: BTreeMap<Revision, Event>,
+    events: BTreeMap<Revision, WatchEvent>,
 }
 
-/// One event that was told.
+/// One received event.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Event {
+pub struct WatchEvent {
     /// ADDED, MODIFIED or DELETED.
-    pub kind: Kind,
+    pub kind: EventKind,
     /// The object's resourceVersion.
     pub revision: Revision,
     /// `namespace/name`, or `name`.
     pub key: String,
     /// The object.
-    pub body: Body,
+    pub body: ObjectBody,
 }
 
-impl fmt::Display for Event {
+impl fmt::Display for WatchEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} {}@{}", self.kind, self.key, self.revision)
     }
 }
 
-/// The type of an event about an object.
+/// The type of a watch event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum EventKind {
     /// New to the watcher.
     Added,
     /// Changed.
     Modified,
-    /// Gone, or out of the selection.
+    /// Deleted, or no longer selected.
     Deleted,
 }
 
-/// One thing on a stream.
+/// One item of a watch stream.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Seen {
+pub enum WatchItem {
     /// A change.
-    Event(Event),
+    Event(WatchEvent),
     /// A bookmark.
     Bookmark(Revision),
     /// The bookmark that ends the initial state.
-    Mark(Revision),
-    /// The ERROR event: the code of its Status.
+    InitialEventsEnd(Revision),
+    /// An ERROR event, with the code of its Status.
     Error(u64),
 }
 
-impl Seen {
-    /// Reads a line of a watch over HTTP; `None` if it is not one.
-    pub fn parse(line: &[u8]) -> Option<Seen> {
+impl WatchItem {
+    /// Parses a line of a watch over HTTP; `None` if it is invalid.
+    pub fn parse(line: &[u8]) -> Option<WatchItem> {
         let mut frame: Value = serde_json::from_slice(line).ok()?;
         let object = frame.get_mut("object")?.take();
         let kind = match frame["type"].as_str()? {
-            "ADDED" => Kind::Added,
-            "MODIFIED" => Kind::Modified,
-            "DELETED" => Kind::Deleted,
-            "ERROR" => return object["code"].as_u64().map(Seen::Error),
+            "ADDED" => EventKind::Added,
+            "MODIFIED" => EventKind::Modified,
+            "DELETED" => EventKind::Deleted,
+            "ERROR" => return object["code"].as_u64().map(WatchItem::Error),
             "BOOKMARK" => {
                 let revision = version(&object)?;
                 let ends = &object["metadata"]["annotations"]["k8s.io/initial-events-end"];
                 let is_mark = ends.as_str() == Some("true");
-                return Some(if is_mark { Seen::Mark(revision) } else { Seen::Bookmark(revision) });
+                return Some(if is_mark {
+                    WatchItem::InitialEventsEnd(revision)
+                } else {
+                    WatchItem::Bookmark(revision)
+                });
             }
             _ => return None,
         };
         let revision = version(&object)?;
-        let body = Body::new(object);
-        Some(Seen::Event(Event { kind, revision, key: body.key(), body }))
+        let body = ObjectBody::new(object);
+        Some(WatchItem::Event(WatchEvent { kind, revision, key: body.key(), body }))
     }
 }
 
@@ -251,19 +261,19 @@ pub fn version(object: &Value) -> Option<Revision> {
     Revision::parse(object["metadata"]["resourceVersion"].as_str()?)
 }
 
-/// What one client wrote down about one watch.
+/// What one client received on one watch.
 #[derive(Clone, Debug)]
-pub struct Stream {
-    /// How it was asked for.
-    pub start: Start,
-    /// What came, in order.
-    pub seen: Vec<Seen>,
+pub struct WatchRecord {
+    /// How the watch was requested.
+    pub start: WatchStart,
+    /// The received items, in order.
+    pub seen: Vec<WatchItem>,
 }
 
-/// How a watch was asked for.
+/// How a watch was requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Start {
-    /// With the initial state, not older than this, and its mark.
+pub enum WatchStart {
+    /// With the initial state, at least as new as this revision.
     Initial(Revision),
     /// With the changes after this revision.
     After(Revision),
@@ -271,47 +281,48 @@ pub enum Start {
 
 /// The guarantees of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Check {
-    /// Events come in revision order.
+pub enum Guarantee {
+    /// Events arrive in revision order.
     Ordered,
-    /// No event comes twice.
+    /// No event arrives twice.
     Unique,
-    /// No event is left out.
+    /// No event is missing.
     Reliable,
-    /// A revision is one change; it is told whole.
+    /// A revision has exactly one event.
     Atomic,
-    /// A watch that begins where another ended goes on without gap or repeat.
+    /// A watch that resumes after another one has no gap and no repetition.
     Resumable,
-    /// A bookmark comes after everything up to it, and bookmarks never fall (R27).
+    /// A bookmark follows all events up to its revision, and bookmarks never decrease (R27).
     Bookmarkable,
-    /// Only what the selection matches is told (R28).
+    /// Only selected objects are sent (R28).
     FilterTrue,
-    /// A DELETED event has the last state that matched, and the revision of the write (R29).
+    /// A DELETED event has the last selected state and the revision of the write (R29).
     Previous,
-    /// ADDED, MODIFIED and DELETED are told apart (R28).
-    Kind,
-    /// Nothing at or below the asked revision is told (R23).
+    /// ADDED, MODIFIED and DELETED are correct (R28).
+    EventKind,
+    /// No event at or below the requested revision is sent (R23).
     NotBefore,
-    /// What is told happened, to that object, and is what it looked like.
+    /// Every event corresponds to a change of that object, with its content.
     Genuine,
-    /// The initial state is complete, in key order, fresh enough, and marked once (R24, R27).
+    /// The initial state is complete, in key order, new enough, and ends with one bookmark (R24,
+    /// R27).
     Initial,
-    /// A stream is refused with 410 only when its history is gone (R25).
+    /// A watch fails with 410 only if its history is compacted (R25).
     Honest,
 }
 
-/// A guarantee that was broken.
+/// A violated guarantee.
 #[derive(Clone, Debug)]
 pub struct Violation {
-    /// Which.
-    pub check: Check,
-    /// How.
+    /// The guarantee.
+    pub guarantee: Guarantee,
+    /// The details.
     pub why: String,
 }
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "not {:?}: {}", self.check, self.why)
+        write!(f, "not {:?}: {}", self.guarantee, self.why)
     }
 }
 

@@ -1,52 +1,52 @@
-//! The ledger: what writers meant to do and what they were told, against what happened.
+//! The ledger: intents and outcomes of writes, verified against the history.
 //!
-//! A writer notes each intent before it sends and each outcome after the answer. However the server
-//! ended in between, the history must then hold every acknowledged write, no write that nobody
-//! meant, and each write of unknown outcome at most once (R1, R2, R42).
+//! A writer records each intent before it sends the request and each outcome after the response.
+//! Whenever the server was killed, the history must hold every acknowledged write, no write without
+//! an intent, and each write of unknown outcome at most once (R1, R2, R42).
 
 use std::collections::BTreeMap;
 
 use headwater_api::Revision;
 
-use crate::history::{Change, Truth};
+use crate::history::{History, ObjectChange};
 
-/// What one write was to do.
+/// What a write should do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Intent {
-    /// Make the object look like this; the text is in the object and in no other write.
+pub enum WriteIntent {
+    /// Store the object with this text, which no other write uses.
     Put(String),
-    /// Delete the version of this revision.
+    /// Delete the version with this revision.
     Delete(Revision),
 }
 
-/// What the writer was told.
+/// The outcome that the writer observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// It was done, at this revision; a delete is told without one.
+pub enum WriteOutcome {
+    /// The write succeeded, at this revision; a delete has none.
     Done(Option<Revision>),
-    /// It was not done.
+    /// The write was rejected.
     Refused,
-    /// The answer did not come.
+    /// There was no response.
     Unknown,
 }
 
-/// One line of the ledger.
+/// One record of the ledger.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct WriteRecord {
     /// `namespace/name`.
     pub key: String,
-    /// What was meant.
-    pub intent: Intent,
-    /// What was told.
-    pub outcome: Outcome,
+    /// What the write should do.
+    pub intent: WriteIntent,
+    /// What the writer observed.
+    pub outcome: WriteOutcome,
 }
 
-impl Entry {
-    /// Whether a change is what this entry meant.
-    fn means(&self, change: &Change, mark: &dyn Fn(&Change) -> Option<String>) -> bool {
+impl WriteRecord {
+    /// Whether a change matches the intent of this record.
+    fn means(&self, change: &ObjectChange, mark: &dyn Fn(&ObjectChange) -> Option<String>) -> bool {
         let is_meant = match &self.intent {
-            Intent::Put(text) => mark(change).as_ref() == Some(text),
-            Intent::Delete(at) => {
+            WriteIntent::Put(text) => mark(change).as_ref() == Some(text),
+            WriteIntent::Delete(at) => {
                 let was = change.before.as_ref().map(|before| before.revision);
                 change.after.is_none() && was == Some(*at)
             }
@@ -55,16 +55,16 @@ impl Entry {
     }
 }
 
-/// Compares entries with the history after a revision. `mark` finds a writer's text in a change. Each
-/// entry and each change is accounted for exactly once.
-pub fn settle(
-    entries: &[Entry],
-    truth: &Truth,
+/// Verifies that each record and each change after a revision is accounted for exactly once. `mark`
+/// returns the writer's text of a change.
+pub fn verify(
+    entries: &[WriteRecord],
+    history: &History,
     after: Revision,
-    mark: &dyn Fn(&Change) -> Option<String>,
+    mark: &dyn Fn(&ObjectChange) -> Option<String>,
 ) -> Result<(), String> {
-    let mut by_key: BTreeMap<&str, Vec<(Revision, &Change, bool)>> = BTreeMap::new();
-    for (revision, change) in truth.after(after) {
+    let mut by_key: BTreeMap<&str, Vec<(Revision, &ObjectChange, bool)>> = BTreeMap::new();
+    for (revision, change) in history.after(after) {
         by_key.entry(&change.key).or_default().push((revision, change, false));
     }
     for entry in entries {
@@ -73,10 +73,10 @@ pub fn settle(
             changes.iter_mut().filter(|(_, change, _)| entry.means(change, mark)).collect();
         let at: Vec<Revision> = found.iter().map(|(revision, ..)| *revision).collect();
         let fits = match entry.outcome {
-            Outcome::Done(Some(revision)) => at == [revision],
-            Outcome::Done(None) => at.len() == 1,
-            Outcome::Refused => at.is_empty(),
-            Outcome::Unknown => at.len() <= 1,
+            WriteOutcome::Done(Some(revision)) => at == [revision],
+            WriteOutcome::Done(None) => at.len() == 1,
+            WriteOutcome::Refused => at.is_empty(),
+            WriteOutcome::Unknown => at.len() <= 1,
         };
         if !fits {
             return Err(format!("{entry:?} happened at {at:?}"));
@@ -85,7 +85,7 @@ pub fn settle(
     }
     let mut invented = by_key.values().flatten().filter(|(_, _, accounted)| !accounted);
     match invented.next() {
-        Some((revision, change, _)) => Err(format!("nobody meant {change:?} at {revision}")),
+        Some((revision, change, _)) => Err(format!("no write intended {change:?} at {revision}")),
         None => Ok(()),
     }
 }
@@ -95,49 +95,49 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::history::Body;
+    use crate::history::ObjectBody;
 
-    fn body(text: &str) -> Body {
-        Body::new(json!({"metadata": {"namespace": "ns", "name": "a"}, "text": text}))
+    fn body(text: &str) -> ObjectBody {
+        ObjectBody::new(json!({"metadata": {"namespace": "ns", "name": "a"}, "text": text}))
     }
 
-    fn mark(change: &Change) -> Option<String> {
+    fn mark(change: &ObjectChange) -> Option<String> {
         change.after.as_ref()?.value()["text"].as_str().map(str::to_owned)
     }
 
-    fn entry(intent: Intent, outcome: Outcome) -> Entry {
-        Entry { key: "ns/a".into(), intent, outcome }
+    fn entry(intent: WriteIntent, outcome: WriteOutcome) -> WriteRecord {
+        WriteRecord { key: "ns/a".into(), intent, outcome }
     }
 
-    fn put(text: &str, outcome: Outcome) -> Entry {
-        entry(Intent::Put(text.into()), outcome)
+    fn put(text: &str, outcome: WriteOutcome) -> WriteRecord {
+        entry(WriteIntent::Put(text.into()), outcome)
     }
 
     #[track_caller]
-    fn check(entries: &[Entry], is_right: bool) {
-        let mut truth = Truth::default();
-        truth.record(Revision(2), "ns/a", Some(body("one")));
-        truth.record(Revision(3), "ns/a", Some(body("two")));
-        truth.record(Revision(4), "ns/a", None);
-        let settled = settle(entries, &truth, Revision(2), &mark);
+    fn check(entries: &[WriteRecord], is_right: bool) {
+        let mut history = History::default();
+        history.record(Revision(2), "ns/a", Some(body("one")));
+        history.record(Revision(3), "ns/a", Some(body("two")));
+        history.record(Revision(4), "ns/a", None);
+        let settled = verify(entries, &history, Revision(2), &mark);
         assert_eq!(settled.is_ok(), is_right, "{settled:?}");
     }
 
     #[test]
     fn every_write_and_every_change_is_accounted_for_once() {
-        let done = Outcome::Done(Some(Revision(3)));
-        let deleted = entry(Intent::Delete(Revision(3)), Outcome::Done(None));
+        let done = WriteOutcome::Done(Some(Revision(3)));
+        let deleted = entry(WriteIntent::Delete(Revision(3)), WriteOutcome::Done(None));
         check(&[put("two", done), deleted.clone()], true);
-        check(&[put("two", Outcome::Unknown), deleted.clone()], true);
-        check(&[put("two", done), put("x", Outcome::Unknown), deleted.clone()], true);
-        check(&[put("two", done), put("x", Outcome::Refused), deleted.clone()], true);
-        // Lost, at another revision, refused but done, invented.
+        check(&[put("two", WriteOutcome::Unknown), deleted.clone()], true);
+        check(&[put("two", done), put("x", WriteOutcome::Unknown), deleted.clone()], true);
+        check(&[put("two", done), put("x", WriteOutcome::Refused), deleted.clone()], true);
+        // Lost, at another revision, rejected but stored, stored without an intent.
         check(
-            &[put("two", done), put("x", Outcome::Done(Some(Revision(9)))), deleted.clone()],
+            &[put("two", done), put("x", WriteOutcome::Done(Some(Revision(9)))), deleted.clone()],
             false,
         );
-        check(&[put("two", Outcome::Done(Some(Revision(4)))), deleted.clone()], false);
-        check(&[put("two", Outcome::Refused), deleted.clone()], false);
+        check(&[put("two", WriteOutcome::Done(Some(Revision(4)))), deleted.clone()], false);
+        check(&[put("two", WriteOutcome::Refused), deleted.clone()], false);
         check(&[deleted], false);
         check(&[put("two", done)], false);
     }

@@ -1,13 +1,13 @@
-//! For tests only: contracts, history checks, fixtures.
+//! Test support for this workspace: the store contract, a model, history checks, etcd, a proxy.
 
 pub mod contract;
 pub mod model;
 pub mod history;
 pub mod ledger;
-pub mod keeping;
-pub mod cached;
+pub mod owning_store;
+pub mod cached_store;
 pub mod ports;
 pub mod etcd;
 pub mod proxy;
 
-pub use keeping::Keeping;
+pub use owning_store::OwningStore;

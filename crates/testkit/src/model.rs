@@ -1,8 +1,9 @@
-//! The model: a store so naive that it must be right, and scripts that compare an engine with it.
+//! The model: a naive store, and random scripts that compare an engine with it.
 //!
 //! The model keeps a full copy of the state at every revision. A script is a list of random steps
-//! (writes with right and wrong guards, reads at old revisions, watches, compactions, restarts);
-//! after each step the engine must have answered what the model answers. Failing scripts shrink.
+//! (writes with correct and wrong guards, reads at old revisions, watches, compactions, restarts).
+//! After each step the engine must have returned what the model returns. Failing scripts are
+//! shrunk.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,7 @@ use proptest::prelude::*;
 
 use crate::contract::read_to;
 
-/// Few keys, so that steps meet; some with a common prefix.
+/// Few keys, so that steps affect each other; some with a common prefix.
 const KEYS: [&str; 8] =
     ["/m/a/1", "/m/a/2", "/m/a/3", "/m/ab/1", "/m/b", "/m/b/1", "/m/c/1", "/n/a"];
 
@@ -25,74 +26,74 @@ const PREFIXES: [&str; 6] = ["/m/", "/m/a/", "/m/a", "/m/b", "/", "/none/"];
 /// Watchers that stay open over several steps.
 const WATCHERS: usize = 3;
 
-/// One step of a script. Numbers are choices that are scaled to what there is at that moment.
+/// One step of a script. Numbers are scaled to the current state, for example to a revision.
 #[derive(Clone, Debug)]
-pub enum Step {
-    /// Some operations in one commit.
-    Write(Vec<Wish>),
-    /// Read a key.
+pub enum ModelStep {
+    /// Several operations in one commit.
+    Write(Vec<WriteAttempt>),
+    /// Reads a key.
     Get(usize),
-    /// Read a range at a revision.
+    /// Reads a range at a revision.
     Range {
-        /// Which prefix.
+        /// The index of the prefix.
         prefix: usize,
-        /// After which key, if any.
+        /// The index of the key to start after, if any.
         after: Option<usize>,
-        /// At which revision, from long ago (0) to the newest (255); `None` is the newest.
+        /// The revision, from the first (0) to the newest (255); `None` for the newest.
         at: Option<u8>,
-        /// How many, if limited.
+        /// The limit, if any.
         limit: Option<usize>,
     },
-    /// Read everything from a revision on.
+    /// Reads all changes after a revision.
     Replay {
-        /// Which prefix.
+        /// The index of the prefix.
         prefix: usize,
-        /// After which revision.
+        /// The revision.
         after: u8,
     },
-    /// Open a watch that stays, in place of an earlier one.
+    /// Opens a watch that stays open, and closes an earlier one.
     Open {
-        /// Which of the watchers.
+        /// The index of the watcher.
         watcher: usize,
-        /// Which prefix.
+        /// The index of the prefix.
         prefix: usize,
-        /// After which revision.
+        /// The revision.
         after: u8,
     },
-    /// Let a watcher that stays read everything there is.
+    /// Lets an open watcher read all available changes.
     Read(usize),
-    /// Compact.
+    /// Compacts at a revision.
     Compact(u8),
-    /// Stop the engine and start it on the same data.
+    /// Stops the engine and starts it on the same data.
     Reopen,
 }
 
 /// One operation of a write, before its guard is known.
 #[derive(Clone, Debug)]
-pub struct Wish {
+pub struct WriteAttempt {
     key: usize,
-    /// Whether the guard is made to hold; if not, a revision that may or may not fit.
-    honest: bool,
+    /// Whether the guard is correct; otherwise it is a revision that may or may not match.
+    is_current: bool,
     stale: u8,
-    /// `None` deletes.
+    /// `None` deletes the key.
     value: Option<u16>,
 }
 
-/// Random steps; with restarts for engines that are durable.
-pub fn script(len: usize, durable: bool) -> impl Strategy<Value = Vec<Step>> {
+/// Random steps; with restarts for durable engines.
+pub fn script(len: usize, durable: bool) -> impl Strategy<Value = Vec<ModelStep>> {
     let restarts = u32::from(durable);
     let step = prop_oneof![
-        12 => vec(wish(), 1..=1).prop_map(Step::Write),
-        4 => vec(wish(), 2..=4).prop_map(Step::Write),
-        1 => (0..KEYS.len()).prop_map(Step::Get),
+        12 => vec(attempt(), 1..=1).prop_map(ModelStep::Write),
+        4 => vec(attempt(), 2..=4).prop_map(ModelStep::Write),
+        1 => (0..KEYS.len()).prop_map(ModelStep::Get),
         3 => (0..PREFIXES.len(), of(0..KEYS.len()), of(any::<u8>()), of(0..5_usize))
-            .prop_map(|(prefix, after, at, limit)| Step::Range { prefix, after, at, limit }),
-        2 => (0..PREFIXES.len(), any::<u8>()).prop_map(|(prefix, after)| Step::Replay { prefix, after }),
+            .prop_map(|(prefix, after, at, limit)| ModelStep::Range { prefix, after, at, limit }),
+        2 => (0..PREFIXES.len(), any::<u8>()).prop_map(|(prefix, after)| ModelStep::Replay { prefix, after }),
         1 => (0..WATCHERS, 0..PREFIXES.len(), any::<u8>())
-            .prop_map(|(watcher, prefix, after)| Step::Open { watcher, prefix, after }),
-        2 => (0..WATCHERS).prop_map(Step::Read),
-        1 => any::<u8>().prop_map(Step::Compact),
-        restarts => Just(Step::Reopen),
+            .prop_map(|(watcher, prefix, after)| ModelStep::Open { watcher, prefix, after }),
+        2 => (0..WATCHERS).prop_map(ModelStep::Read),
+        1 => any::<u8>().prop_map(ModelStep::Compact),
+        restarts => Just(ModelStep::Reopen),
     ];
     vec(step, len / 2..=len)
 }
@@ -103,19 +104,19 @@ fn of<T: std::fmt::Debug + Clone>(
     proptest::option::of(strategy)
 }
 
-fn wish() -> impl Strategy<Value = Wish> {
+fn attempt() -> impl Strategy<Value = WriteAttempt> {
     let value = prop_oneof![3 => any::<u16>().prop_map(Some), 1 => Just(None)];
     (0..KEYS.len(), prop::bool::weighted(0.9), any::<u8>(), value)
-        .prop_map(|(key, honest, stale, value)| Wish { key, honest, stale, value })
+        .prop_map(|(key, is_current, stale, value)| WriteAttempt { key, is_current, stale, value })
 }
 
-/// Runs a script. `open` makes the engine; after a `Reopen` it is called again, the engine it made
-/// before having been dropped, and must find the same data.
-pub async fn check<S: Store>(steps: &[Step], mut open: impl AsyncFnMut() -> S) {
+/// Runs a script. `open` creates the engine. After a `Reopen` the engine is dropped, and `open`
+/// must return one with the same data.
+pub async fn check<S: Store>(steps: &[ModelStep], mut open: impl AsyncFnMut() -> S) {
     let mut run = Run::new(open().await).await;
     for (n, step) in steps.iter().enumerate() {
         match step {
-            Step::Reopen => run = run.reopen(&mut open).await,
+            ModelStep::Reopen => run = run.reopen(&mut open).await,
             step => run.step(step).await,
         }
         let newest = run.store().revision().await.expect("the store knows its revision");
@@ -123,7 +124,7 @@ pub async fn check<S: Store>(steps: &[Step], mut open: impl AsyncFnMut() -> S) {
     }
 }
 
-/// The state at every revision and how each came about.
+/// The state at every revision, and all changes.
 #[derive(Clone, Debug)]
 pub struct Model {
     /// The state at each revision since the first.
@@ -141,36 +142,36 @@ impl Model {
 
     /// The newest revision.
     pub fn newest(&self) -> Revision {
-        *self.states.last_key_value().expect("there is always a state").0
+        *self.states.last_key_value().expect("the model has a state").0
     }
 
-    /// The oldest state that can still be read.
+    /// The oldest readable revision.
     pub fn compacted(&self) -> Revision {
         self.compacted
     }
 
-    /// Everything that was ever changed, in order.
+    /// All changes, in order.
     pub fn changes(&self) -> &[Change] {
         &self.changes
     }
 
-    /// Undoes everything after a revision.
+    /// Reverts all changes after a revision.
     pub fn truncate(&mut self, to: Revision) {
         self.states.retain(|at, _| *at <= to);
         self.changes.retain(|change| change.revision <= to);
     }
 
     fn live(&self) -> &BTreeMap<Key, (Revision, Bytes)> {
-        self.states.last_key_value().expect("there is always a state").1
+        self.states.last_key_value().expect("the model has a state").1
     }
 
-    /// What [`Store::get`] must answer.
+    /// The expected result of [`Store::get`].
     pub fn get(&self, key: &Key) -> Option<Record> {
         let (revision, value) = self.live().get(key)?.clone();
         Some(Record { key: key.clone(), revision, value })
     }
 
-    /// What [`Store::commit`] must answer.
+    /// The expected result of [`Store::commit`].
     pub fn commit(&mut self, write: &Write) -> Result<Committed, Error> {
         write.check(usize::MAX)?;
         for Op { key, guard, .. } in &write.ops {
@@ -209,7 +210,7 @@ impl Model {
         self.states.insert(revision, state);
     }
 
-    /// What [`Store::range`] must answer.
+    /// The expected result of [`Store::range`].
     pub fn range(&self, range: &Range) -> Result<Page, Error> {
         let at = range.at.unwrap_or(self.newest());
         if at < self.compacted {
@@ -233,7 +234,7 @@ impl Model {
         Ok(Page { records: records[..limit].to_vec(), revision: at, more })
     }
 
-    /// What a watch must yield until now.
+    /// The changes that a watch must yield up to now.
     pub fn replay(&self, prefix: &str, after: Revision) -> Result<Vec<Change>, Error> {
         if after < self.compacted {
             return Err(Error::Compacted { asked: after, oldest: self.compacted });
@@ -243,13 +244,13 @@ impl Model {
         Ok(self.changes.iter().filter(wanted).cloned().collect())
     }
 
-    /// What [`Store::compact`] does.
+    /// Applies [`Store::compact`].
     pub fn compact(&mut self, at: Revision) {
         self.compacted = self.compacted.max(at);
     }
 }
 
-/// An engine, the model it is compared with, and the watchers that are open.
+/// An engine, its model, and the open watchers.
 struct Run<S> {
     store: Option<S>,
     model: Model,
@@ -280,11 +281,11 @@ impl<S: Store> Run<S> {
         self
     }
 
-    async fn step(&mut self, step: &Step) {
+    async fn step(&mut self, step: &ModelStep) {
         match step {
-            Step::Write(wishes) => self.write(wishes).await,
-            Step::Get(key) => self.get(*key).await,
-            Step::Range { prefix, after, at, limit } => {
+            ModelStep::Write(attempts) => self.write(attempts).await,
+            ModelStep::Get(key) => self.get(*key).await,
+            ModelStep::Range { prefix, after, at, limit } => {
                 let range = Range {
                     prefix: PREFIXES[*prefix].into(),
                     after: after.map(|key| Key::new(KEYS[key])),
@@ -293,37 +294,37 @@ impl<S: Store> Run<S> {
                 };
                 self.range(range).await;
             }
-            Step::Replay { prefix, after } => {
+            ModelStep::Replay { prefix, after } => {
                 self.replay(PREFIXES[*prefix], self.scale(*after)).await
             }
-            Step::Open { watcher, prefix, after } => {
+            ModelStep::Open { watcher, prefix, after } => {
                 let after = self.scale(*after);
                 self.watchers[*watcher] = self.open(PREFIXES[*prefix], after).await;
             }
-            Step::Read(watcher) => self.read(*watcher).await,
-            Step::Compact(at) => self.compact(self.scale(*at)).await,
-            Step::Reopen => unreachable!("the caller does it"),
+            ModelStep::Read(watcher) => self.read(*watcher).await,
+            ModelStep::Compact(at) => self.compact(self.scale(*at)).await,
+            ModelStep::Reopen => unreachable!("the caller handles it"),
         }
     }
 
-    /// A revision between the first and the newest; the newest more often than the others.
+    /// A revision between the first and the newest; the newest is most likely.
     fn scale(&self, choice: u8) -> Revision {
         let newest = self.model.newest().0;
         Revision((newest * u64::from(choice) / 240).clamp(1, newest))
     }
 
-    fn ops(&self, wishes: &[Wish]) -> Write {
+    fn ops(&self, attempts: &[WriteAttempt]) -> Write {
         let mut ops: Vec<Op> = Vec::new();
-        for wish in wishes {
-            let key = Key::new(KEYS[wish.key]);
+        for attempt in attempts {
+            let key = Key::new(KEYS[attempt.key]);
             let there = self.model.get(&key).map(|record| record.revision);
-            let guard = match (wish.honest, there) {
+            let guard = match (attempt.is_current, there) {
                 (true, None) => Guard::Absent,
                 (true, Some(at)) => Guard::At(at),
-                (false, Some(_)) if wish.stale.is_multiple_of(2) => Guard::Absent,
-                (false, _) => Guard::At(self.scale(wish.stale)),
+                (false, Some(_)) if attempt.stale.is_multiple_of(2) => Guard::Absent,
+                (false, _) => Guard::At(self.scale(attempt.stale)),
             };
-            let action = match wish.value {
+            let action = match attempt.value {
                 None => Action::Delete,
                 Some(value) => Action::Put { value: bytes(value), ttl: None },
             };
@@ -332,8 +333,8 @@ impl<S: Store> Run<S> {
         Write { ops }
     }
 
-    async fn write(&mut self, wishes: &[Wish]) {
-        let write = self.ops(wishes);
+    async fn write(&mut self, attempts: &[WriteAttempt]) {
+        let write = self.ops(attempts);
         let expected = self.model.commit(&write);
         let actual = self.store().commit(write.clone()).await;
         assert_same(&actual, &expected, &write);
@@ -365,7 +366,7 @@ impl<S: Store> Run<S> {
         let may = self.model.replay(prefix, after).map(drop);
         match opened {
             Ok(stream) => {
-                assert!(may.is_ok(), "a watch of what is compacted was opened");
+                assert!(may.is_ok(), "a watch of a compacted revision was opened");
                 Some(Watcher { stream, prefix, position: after })
             }
             Err(error) => {
@@ -375,8 +376,8 @@ impl<S: Store> Run<S> {
         }
     }
 
-    /// A watcher that stayed reads on. Below the compaction it may have something in hand still,
-    /// but it may not leave out anything.
+    /// Lets an open watcher read. After a compaction it may still yield buffered changes, but it
+    /// must not skip any.
     async fn read(&mut self, watcher: usize) {
         let newest = self.model.newest();
         while let Some(mut open) = self.watchers[watcher].take() {
@@ -384,7 +385,7 @@ impl<S: Store> Run<S> {
                 self.watchers[watcher] = Some(open);
                 return;
             }
-            match futures::StreamExt::next(&mut open.stream).await.expect("it goes on") {
+            match futures::StreamExt::next(&mut open.stream).await.expect("the stream continues") {
                 Ok(batch) => {
                     self.check_batch(&open, &batch);
                     open.position = batch.complete_to;
@@ -414,19 +415,19 @@ impl<S: Store> Run<S> {
     }
 
     async fn compact(&mut self, at: Revision) {
-        self.store().compact(at).await.expect("the past can be compacted");
+        self.store().compact(at).await.expect("the compaction succeeds");
         self.model.compact(at);
         assert_eq!(self.store().condition().compacted, self.model.compacted);
     }
 }
 
 fn bytes(value: u16) -> Bytes {
-    // Sizes from nothing to more than a page, so that rows move between pages.
+    // Sizes from zero to more than a page, so that rows move between pages.
     let len = usize::from(value % 1024) * usize::from(value % 7);
     Bytes::from(format!("{value:0len$}"))
 }
 
-/// Errors are compared by what they print and hold, which is all a caller sees.
+/// Errors are compared by their `Debug` text.
 #[track_caller]
 fn assert_same<T: std::fmt::Debug + PartialEq>(
     actual: &Result<T, Error>,

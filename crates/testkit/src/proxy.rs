@@ -1,4 +1,5 @@
-//! A TCP proxy that can stop forwarding without closing: what a network that drops looks like.
+//! A TCP proxy that can stop forwarding without closing connections, like a network that drops
+//! packets.
 
 use std::sync::Mutex;
 
@@ -8,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// A proxy in front of one port of the loopback.
+/// A proxy in front of one loopback port.
 pub struct Proxy {
     port: u16,
     network: watch::Sender<Network>,
@@ -18,32 +19,32 @@ pub struct Proxy {
 #[derive(Clone, Copy, PartialEq)]
 enum Network {
     Works,
-    /// Nothing arrives any more, in either direction, and nobody is told.
+    /// Nothing is forwarded in either direction, and no connection is closed.
     Drops,
 }
 
 impl Proxy {
-    /// Forwards to a port.
+    /// Starts a proxy that forwards to this port.
     pub async fn start(to: u16) -> Proxy {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("there is a free port");
-        let port = listener.local_addr().expect("it is bound").port();
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+        let port = listener.local_addr().expect("the listener is bound").port();
         let network = watch::Sender::new(Network::Works);
         let mut tasks = JoinSet::new();
         tasks.spawn(accept(listener, to, network.subscribe()));
         Proxy { port, network, _tasks: Mutex::new(tasks) }
     }
 
-    /// Where to connect instead.
+    /// The URL of the proxy.
     pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// Drops everything from now on.
+    /// Drops all data from now on.
     pub fn cut(&self) {
         self.network.send_replace(Network::Drops);
     }
 
-    /// Works again; connections that lost something are closed.
+    /// Forwards again; connections that lost data are closed.
     pub fn heal(&self) {
         self.network.send_replace(Network::Works);
     }
@@ -57,7 +58,7 @@ async fn accept(listener: TcpListener, to: u16, network: watch::Receiver<Network
     }
 }
 
-/// Forwards until either side ends, or until the network has lost something and works again.
+/// Forwards until either side closes, or until the network recovers after it dropped data.
 async fn connection(socket: TcpStream, to: u16, mut network: watch::Receiver<Network>) {
     let is_dropping = |state: &Network| *state == Network::Drops;
     let mut works = network.clone();
@@ -92,7 +93,8 @@ async fn pump(
     let mut buffer = vec![0; 64 << 10];
     loop {
         let Ok(count @ 1..) = from.read(&mut buffer).await else { return };
-        // What is read while the network drops is never written: it waits here until it is closed.
+        // Data that is read while the network drops is never written; wait until the connection
+        // closes.
         if *network.borrow_and_update() == Network::Drops {
             std::future::pending::<()>().await;
         }

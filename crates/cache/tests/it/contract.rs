@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use headwater_store::store::VALUE_MAX;
 use headwater_store::{Memory, MemoryOptions};
-use headwater_testkit::cached::Cached;
+use headwater_testkit::cached_store::CachedStore;
 use headwater_testkit::{contract, model};
 use proptest::prelude::*;
 
-async fn cached(window: usize) -> Cached {
+async fn cached(window: usize) -> CachedStore {
     let wider = MemoryOptions { value_max: 2 * VALUE_MAX, ..MemoryOptions::default() };
-    Cached::over(Arc::new(Memory::new(wider)), window).await
+    CachedStore::over(Arc::new(Memory::new(wider)), window).await
 }
 
 mod from_memory {

@@ -9,7 +9,9 @@ use headwater_api::{EventType, Object, Revision};
 use headwater_cache::window::Bounds;
 use headwater_cache::{Error, Filter, Options, Snapshot, Start, Step, Watcher};
 use headwater_store::{Action, Guard, Key, Op, Write, key};
-use headwater_testkit::history::{self, Body, Client, Ends, Seen, Selection, Stream, Truth};
+use headwater_testkit::history::{
+    self, ClientRecord, EndBounds, History, ObjectBody, Selection, WatchItem, WatchRecord,
+};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use serde_json::Value;
@@ -133,19 +135,19 @@ async fn run(acts: &[Act], bounds: Bounds) {
 
 /// What a request asks for, and the same said naively.
 fn selection(index: usize) -> (Filter, Selection) {
-    fn app(body: &Body) -> Option<&str> {
+    fn app(body: &ObjectBody) -> Option<&str> {
         body.value()["metadata"]["labels"]["app"].as_str()
     }
-    fn node(body: &Body) -> &str {
+    fn node(body: &ObjectBody) -> &str {
         body.value()["spec"]["nodeName"].as_str().unwrap_or("")
     }
-    fn name(body: &Body) -> &str {
+    fn name(body: &ObjectBody) -> &str {
         body.value()["metadata"]["name"].as_str().unwrap()
     }
-    fn namespace(body: &Body) -> &str {
+    fn namespace(body: &ObjectBody) -> &str {
         body.value()["metadata"]["namespace"].as_str().unwrap()
     }
-    let (namespace_, labels, fields, matches): (_, _, _, fn(&Body) -> bool) = match index {
+    let (namespace_, labels, fields, matches): (_, _, _, fn(&ObjectBody) -> bool) = match index {
         0 => ("", "", "", |_| true),
         1 => ("a", "", "", |b| namespace(b) == "a"),
         2 => ("", "app=web", "", |b| app(b) == Some("web")),
@@ -169,13 +171,13 @@ fn selection(index: usize) -> (Filter, Selection) {
 /// A watcher and all that was written down about it and its predecessors in one slot.
 struct Slot {
     filter: usize,
-    client: Client,
+    client: ClientRecord,
     watcher: Option<Watcher>,
 }
 
 struct Script {
     pond: Pond,
-    truth: Truth,
+    truth: History,
     slots: [Option<Slot>; SLOTS],
     /// Clients whose slot was taken by another.
     past: Vec<Slot>,
@@ -189,7 +191,7 @@ impl Script {
             Options { window: bounds, wait_max: Duration::from_secs(1), ..Options::default() };
         let pond = Pond::new(options).await;
         let slots = Default::default();
-        Script { pond, truth: Truth::default(), slots, past: Vec::new(), claimed: Revision::ZERO }
+        Script { pond, truth: History::default(), slots, past: Vec::new(), claimed: Revision::ZERO }
     }
 
     async fn newest(&self) -> Revision {
@@ -242,7 +244,7 @@ impl Script {
     }
 
     async fn write(&mut self, puts: &[Put]) {
-        let mut ops: BTreeMap<Key, (Op, Option<Body>)> = BTreeMap::new();
+        let mut ops: BTreeMap<Key, (Op, Option<ObjectBody>)> = BTreeMap::new();
         for put in puts {
             let pod = put.pod();
             let there = self.truth.state().get(NAMES[put.name]);
@@ -255,13 +257,13 @@ impl Script {
                 false => Action::Put { value: pod.bytes().into(), ttl: None },
             };
             let body: Value = serde_json::from_str(&pod.bytes()).unwrap();
-            let body = (!put.delete).then(|| Body::new(body));
+            let body = (!put.delete).then(|| ObjectBody::new(body));
             ops.insert(pod.key(), (Op { key: pod.key(), guard, action }, body));
         }
         if ops.is_empty() {
             return;
         }
-        let (ops, bodies): (Vec<Op>, Vec<Option<Body>>) = ops.into_values().unzip();
+        let (ops, bodies): (Vec<Op>, Vec<Option<ObjectBody>>) = ops.into_values().unzip();
         let keys: Vec<Key> = ops.iter().map(|op| op.key.clone()).collect();
         let first = self.pond.store.commit(Write { ops }).await.unwrap().first;
         for (n, (key, body)) in keys.iter().zip(bodies).enumerate() {
@@ -320,20 +322,20 @@ impl Script {
         };
         let mut watcher = self.pond.watch(&filter, start);
         let asked = match start {
-            Start::Initial => history::Start::Initial(self.pond.cache.applied()),
-            Start::Now | Start::After(_) => history::Start::After(watcher.position()),
+            Start::Initial => history::WatchStart::Initial(self.pond.cache.applied()),
+            Start::Now | Start::After(_) => history::WatchStart::After(watcher.position()),
         };
         let is_gone = matches!(start, Start::After(at) if at < self.compacted());
-        let mut stream = Stream { start: asked, seen: Vec::new() };
+        let mut stream = WatchRecord { start: asked, seen: Vec::new() };
         let mut watching = true;
         if is_gone {
             // The edge is exact: this is known at once.
             let step = ready(&mut watcher);
             assert!(matches!(step, Some(Step::Expired { .. })), "it began below the compaction");
-            stream.seen.push(Seen::Error(410));
+            stream.seen.push(WatchItem::Error(410));
             watching = false;
         }
-        let client = Client { streams: vec![stream] };
+        let client = ClientRecord { streams: vec![stream] };
         let new = Slot { filter: index, client, watcher: watching.then_some(watcher) };
         self.past.extend(self.slots[slot].replace(new));
     }
@@ -346,8 +348,8 @@ impl Script {
         }
         let (filter, _) = selection(slot.filter);
         slot.watcher = Some(self.pond.watch(&filter, Start::After(position)));
-        let start = history::Start::After(position);
-        slot.client.streams.push(Stream { start, seen: Vec::new() });
+        let start = history::WatchStart::After(position);
+        slot.client.streams.push(WatchRecord { start, seen: Vec::new() });
     }
 
     /// Everybody reads everything, and every client is checked.
@@ -357,16 +359,16 @@ impl Script {
         let compacted = self.compacted();
         for mut slot in std::mem::take(&mut self.slots).into_iter().flatten() {
             let complete = slot.drain(newest, compacted).await;
-            slot.check(&self.truth, Ends { complete_to: complete, compacted });
+            slot.check(&self.truth, EndBounds { complete_to: complete, compacted });
         }
         for slot in self.past {
-            slot.check(&self.truth, Ends { complete_to: Revision::ZERO, compacted });
+            slot.check(&self.truth, EndBounds { complete_to: Revision::ZERO, compacted });
         }
     }
 }
 
 impl Slot {
-    fn seen(&mut self) -> &mut Vec<Seen> {
+    fn seen(&mut self) -> &mut Vec<WatchItem> {
         &mut self.client.streams.last_mut().unwrap().seen
     }
 
@@ -380,17 +382,17 @@ impl Slot {
         match step {
             Step::Initial(objects) => {
                 let frames = objects.iter().map(|object| object.frame(EventType::Added));
-                self.seen().extend(frames.map(|frame| Seen::parse(&frame).unwrap()));
+                self.seen().extend(frames.map(|frame| WatchItem::parse(&frame).unwrap()));
             }
-            Step::Synced(revision) => self.seen().push(Seen::Mark(revision)),
+            Step::Synced(revision) => self.seen().push(WatchItem::InitialEventsEnd(revision)),
             Step::Events(events) => {
                 assert!(!events.is_empty());
                 let frames = events.iter().map(|event| event.frame());
-                self.seen().extend(frames.map(|frame| Seen::parse(&frame).unwrap()));
+                self.seen().extend(frames.map(|frame| WatchItem::parse(&frame).unwrap()));
             }
             Step::Expired { asked, oldest } => {
                 assert!(asked < oldest && oldest <= compacted, "{asked} {oldest} {compacted}");
-                self.seen().push(Seen::Error(410));
+                self.seen().push(WatchItem::Error(410));
                 self.watcher = None;
             }
             Step::Closed => self.watcher = None,
@@ -400,7 +402,7 @@ impl Slot {
 
     fn bookmark(&mut self) {
         let Some(revision) = self.watcher.as_mut().and_then(Watcher::progress) else { return };
-        self.seen().push(Seen::Bookmark(revision));
+        self.seen().push(WatchItem::Bookmark(revision));
     }
 
     /// Reads until nothing is left; answers up to where everything must have been told.
@@ -420,7 +422,7 @@ impl Slot {
         }
     }
 
-    fn check(&self, truth: &Truth, ends: Ends) {
+    fn check(&self, truth: &History, ends: EndBounds) {
         let (filter, matches) = selection(self.filter);
         if let Err(broken) = self.client.check(&truth.expect(matches), ends) {
             panic!("{broken}\n{filter:?}\n{:#?}", self.client);
@@ -438,6 +440,6 @@ impl Put {
     }
 }
 
-fn body_of(object: &Object) -> Body {
-    Body::new(serde_json::from_slice(object.as_slice()).unwrap())
+fn body_of(object: &Object) -> ObjectBody {
+    ObjectBody::new(serde_json::from_slice(object.as_slice()).unwrap())
 }

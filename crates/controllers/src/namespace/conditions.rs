@@ -173,6 +173,7 @@ mod tests {
         );
     }
 
+    /// S10.5
     #[test]
     fn remaining_objects_and_their_finalizers_are_counted() {
         let left = |objects, finalizers: &[(&str, usize)]| RemainingObjects {

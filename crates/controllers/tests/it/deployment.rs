@@ -1,4 +1,4 @@
-//! Deployments: rolled out, scaled, undone, stopped in the middle.
+//! Deployments: rollout, scaling, rollback, pause and interruption.
 
 use std::collections::BTreeMap;
 
@@ -10,28 +10,17 @@ use k8s_openapi::api::apps::v1::{Deployment, DeploymentStatus, ReplicaSet};
 use k8s_openapi::api::core::v1::{Event, Pod};
 use serde_json::{Value, json};
 
-use crate::replicaset::template;
+use crate::replicaset::web as deployment;
 use crate::world::{PATIENCE, World};
 
 const BOTH: &str = "deployment,replicaset";
 const REVISION: &str = "deployment.kubernetes.io/revision";
 
-fn deployment(replicas: i32) -> Value {
-    json!({
-        "metadata": {"name": "web", "namespace": "default"},
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": {"app": "web"}},
-            "template": template(json!({"app": "web"})),
-        },
-    })
-}
-
 fn image(image: &str) -> Value {
     json!({"spec": {"template": {"spec": {"containers": [{"name": "c", "image": image}]}}}})
 }
 
-/// What `kubectl rollout status` calls success.
+/// The condition that `kubectl rollout status` waits for.
 fn rolled_out(deployment: Option<&Deployment>) -> bool {
     let Some(deployment) = deployment else { return false };
     let status = deployment.status.clone().unwrap_or_default();
@@ -49,7 +38,7 @@ fn reason(status: &DeploymentStatus, type_: &str) -> Option<String> {
     conditions.find(|condition| condition.type_ == type_)?.reason.clone()
 }
 
-/// Living pods by image.
+/// The active pods, by image.
 fn images(pods: &Snapshot<Pod>) -> BTreeMap<String, usize> {
     let mut images = BTreeMap::new();
     for (_, pod) in pods.iter().filter(|(_, pod)| pod.metadata.deletion_timestamp.is_none()) {
@@ -74,7 +63,7 @@ fn revisions(sets: &Snapshot<ReplicaSet>) -> BTreeMap<String, String> {
 }
 
 #[tokio::test]
-async fn a_deployment_is_rolled_out_scaled_and_undone() {
+async fn a_deployment_is_rolled_out_scaled_and_rolled_back() {
     let world = World::with(BOTH).await;
     world.create::<Deployment>(deployment(3)).await;
     let first = world.until("default/web", rolled_out).await.unwrap();
@@ -94,7 +83,7 @@ async fn a_deployment_is_rolled_out_scaled_and_undone() {
     world.merge::<Deployment>("default/web", json!({"spec": {"replicas": 5}})).await;
     world.until_all(only("v2", 5)).await;
 
-    // What `kubectl rollout undo` does: the template of an older set, without its hash.
+    // As `kubectl rollout undo`: the template of an older set, without its hash.
     world.merge::<Deployment>("default/web", image("v1")).await;
     world.until_all(only("v1", 5)).await;
     let third = world
@@ -110,7 +99,7 @@ async fn a_deployment_is_rolled_out_scaled_and_undone() {
 }
 
 #[tokio::test]
-async fn a_pod_beyond_the_surge_or_below_the_minimum_is_never_seen() {
+async fn a_rollout_never_exceeds_the_surge_or_the_unavailable_limit() {
     let world = World::start().await;
     let mut wanted = deployment(4);
     wanted["spec"]["strategy"] = json!({
@@ -141,7 +130,7 @@ async fn a_pod_beyond_the_surge_or_below_the_minimum_is_never_seen() {
 }
 
 #[tokio::test]
-async fn recreate_has_no_two_templates_at_once() {
+async fn recreate_never_runs_two_templates_at_once() {
     let world = World::with(BOTH).await;
     let mut wanted = deployment(3);
     wanted["spec"]["strategy"] = json!({"type": "Recreate"});
@@ -161,7 +150,7 @@ async fn recreate_has_no_two_templates_at_once() {
 }
 
 #[tokio::test]
-async fn a_pause_holds_a_new_template_back() {
+async fn a_paused_deployment_does_not_roll_out_a_new_template() {
     let world = World::with(BOTH).await;
     world.create::<Deployment>(deployment(2)).await;
     world.until("default/web", rolled_out).await;
@@ -180,7 +169,7 @@ async fn a_pause_holds_a_new_template_back() {
 }
 
 #[tokio::test]
-async fn a_rollout_that_cannot_finish_is_late_and_keeps_the_old_pods() {
+async fn a_stuck_rollout_times_out_and_keeps_the_old_pods() {
     let world = World::with(BOTH).await;
     let mut wanted = deployment(2);
     wanted["spec"]["progressDeadlineSeconds"] = 1.into();
@@ -200,7 +189,7 @@ async fn a_rollout_that_cannot_finish_is_late_and_keeps_the_old_pods() {
 }
 
 #[tokio::test]
-async fn history_is_kept_as_long_as_it_should() {
+async fn history_is_kept_up_to_its_limit() {
     let world = World::with(BOTH).await;
     let mut wanted = deployment(1);
     wanted["spec"]["revisionHistoryLimit"] = 1.into();
@@ -216,7 +205,7 @@ async fn history_is_kept_as_long_as_it_should() {
 }
 
 #[tokio::test]
-async fn a_rollout_ends_the_same_however_often_the_controllers_are_killed() {
+async fn a_rollout_completes_however_often_the_controllers_are_killed() {
     let world = World::start().await;
     let mut wanted = deployment(6);
     wanted["spec"]["strategy"] = json!({
@@ -228,7 +217,7 @@ async fn a_rollout_ends_the_same_however_often_the_controllers_are_killed() {
         world.merge::<Deployment>("default/web", image(version)).await;
         for _ in 0..25 {
             let running = world.run(BOTH);
-            // Any number of changes of any pod later.
+            // After a random number of pod changes.
             let after = random.between(1, 7);
             let informer = world.informer::<Pod>();
             let mut changes =
@@ -260,10 +249,11 @@ async fn a_rollout_ends_the_same_however_often_the_controllers_are_killed() {
 }
 
 #[tokio::test]
-async fn two_copies_with_an_election_never_both_act() {
+async fn of_two_copies_only_the_leader_acts() {
     let world = World::start().await;
     let copy = |name: &str| {
-        // The leader gives its lease up; no machine is so slow that it loses it before.
+        // The leader releases its lease; the duration is so long that no slow machine loses it
+        // before.
         let timing = Timing {
             lease: 2 * PATIENCE,
             renew_deadline: PATIENCE,
@@ -278,7 +268,7 @@ async fn two_copies_with_an_election_never_both_act() {
     let (first, second) = (copy("one"), copy("two"));
     world.create::<Deployment>(deployment(3)).await;
     world.until("default/web", rolled_out).await;
-    // Both would have created pods; events tell who did.
+    // Both copies would have created pods; events show which one did.
     let authors = |events: &Snapshot<Event>| -> (i32, std::collections::BTreeSet<String>) {
         let created =
             events.iter().filter(|(_, event)| event.reason.as_deref() == Some("SuccessfulCreate"));
@@ -293,7 +283,7 @@ async fn two_copies_with_an_election_never_both_act() {
     let (count, hosts) =
         world.until_all(move |events| Some(authors(events)).filter(|(count, _)| *count >= 3)).await;
     assert_eq!((count, hosts.len()), (3, 1), "{hosts:?}");
-    // The one that acts goes; the other takes over and makes no more than is missing.
+    // The active copy stops; the other takes over and creates only missing pods.
     let (leader, standby) = if hosts.contains("one") { (first, second) } else { (second, first) };
     leader.stop().await;
     world.merge::<Deployment>("default/web", json!({"spec": {"replicas": 5}})).await;

@@ -1,4 +1,4 @@
-//! Disruption budgets: kept by the controller, spent by evictions.
+//! Disruption budgets: maintained by the controller, decremented by evictions.
 
 use headwater_client::Cached;
 use headwater_client::indexer::Snapshot;
@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::replicaset::template;
 use crate::world::World;
 
-/// Whether so many are healthy and so many may go.
+/// Whether the status has this many healthy pods and allowed disruptions.
 fn stands(healthy: i32, allowed: i32) -> impl FnMut(Option<&PodDisruptionBudget>) -> bool {
     move |budget| {
         let status = budget.and_then(|budget| budget.status.clone()).unwrap_or_default();
@@ -25,7 +25,7 @@ async fn evict(world: &World, pod: &Pod) -> Result<(), headwater_client::Error> 
 }
 
 #[tokio::test]
-async fn as_many_pods_are_evicted_as_a_budget_allows() {
+async fn no_more_pods_are_evicted_than_a_budget_allows() {
     let world = World::with("deployment,replicaset,disruption").await;
     let budget = json!({
         "metadata": {"name": "web", "namespace": "default"},
@@ -49,13 +49,13 @@ async fn as_many_pods_are_evicted_as_a_budget_allows() {
         (condition.type_.as_str(), condition.status.as_str()),
         ("DisruptionAllowed", "True")
     );
-    // With 60 % of two, both are needed.
+    // 60 % of two pods: both are needed.
     world.merge::<Deployment>("default/web", json!({"spec": {"replicas": 2}})).await;
     world.until("default/web", stands(2, 0)).await;
     let left = world.until_all(|pods: &Snapshot<Pod>| living(pods, 2)).await;
     let refused = evict(&world, &left[0]).await.unwrap_err();
     assert_eq!(refused.status().unwrap().code, 429);
-    // With 60 % of five, two are not.
+    // 60 % of five pods: two may be evicted.
     world.merge::<Deployment>("default/web", json!({"spec": {"replicas": 5}})).await;
     world.until("default/web", stands(5, 2)).await;
     let all = world.until_all(|pods: &Snapshot<Pod>| living(pods, 5)).await;
@@ -65,7 +65,7 @@ async fn as_many_pods_are_evicted_as_a_budget_allows() {
     world.until("default/web", stands(5, 2)).await;
 }
 
-/// So many pods, none of which is on its way out.
+/// Waits for this many pods, none of which is being deleted.
 fn living(pods: &Snapshot<Pod>, count: usize) -> Option<Vec<std::sync::Arc<Pod>>> {
     let all: Vec<_> = pods.iter().map(|(_, pod)| std::sync::Arc::clone(pod)).collect();
     let is_living = |pod: &Pod| pod.metadata.deletion_timestamp.is_none();

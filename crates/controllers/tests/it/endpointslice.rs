@@ -1,4 +1,4 @@
-//! Endpoints follow pods, in slices and in the older form.
+//! EndpointSlices and Endpoints follow pods.
 
 use std::collections::BTreeSet;
 
@@ -9,20 +9,14 @@ use k8s_openapi::api::core::v1::{Endpoints, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use serde_json::{Value, json};
 
+use crate::replicaset::web;
 use crate::world::World;
 
 fn set(replicas: i32) -> Value {
-    json!({
-        "metadata": {"name": "web", "namespace": "default"},
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": {"app": "web"}},
-            "template": {
-                "metadata": {"labels": {"app": "web"}},
-                "spec": {"containers": [{"name": "c", "image": "v1", "ports": [{"name": "http", "containerPort": 8080}]}]},
-            },
-        },
-    })
+    let mut set = web(replicas);
+    let ports = json!([{"name": "http", "containerPort": 8080}]);
+    set["spec"]["template"]["spec"]["containers"][0]["ports"] = ports;
+    set
 }
 
 fn service() -> Value {
@@ -32,7 +26,7 @@ fn service() -> Value {
     })
 }
 
-/// The names of the pods behind ready endpoints.
+/// The names of the pods of ready endpoints.
 fn ready(slices: &Snapshot<EndpointSlice>) -> BTreeSet<String> {
     let endpoints =
         slices.iter().flat_map(|(_, slice)| slice.endpoints.clone().unwrap_or_default());
@@ -67,7 +61,7 @@ async fn endpoints_follow_the_pods_of_a_service() {
     let port = &slice.ports.as_ref().unwrap()[0];
     assert_eq!((port.name.as_deref(), port.port), (Some("web"), Some(8080)));
     world.until("default/web", |it: Option<&Endpoints>| older(it) == 3).await;
-    // A pod that goes, goes from the endpoints; its replacement comes.
+    // A deleted pod is removed from the endpoints; its replacement is added.
     let before = ready(&world.informer::<EndpointSlice>().snapshot());
     let gone = before.first().unwrap().clone();
     world.calls.of::<Pod>().delete(&format!("default/{gone}").parse().unwrap()).await.unwrap();
@@ -86,7 +80,7 @@ async fn endpoints_follow_the_pods_of_a_service() {
 }
 
 #[tokio::test]
-async fn many_pods_are_spread_over_slices_of_a_hundred() {
+async fn many_pods_are_distributed_over_slices_of_a_hundred() {
     let world = World::with("replicaset,endpointslice").await;
     world.create::<ReplicaSet>(set(130)).await;
     world.create::<Service>(service()).await;
@@ -101,7 +95,7 @@ async fn many_pods_are_spread_over_slices_of_a_hundred() {
 }
 
 #[tokio::test]
-async fn slices_of_others_are_left_alone() {
+async fn slices_of_other_controllers_are_not_changed() {
     let world = World::with("endpointslice").await;
     let theirs = json!({
         "metadata": {"name": "theirs", "namespace": "default", "labels": {"kubernetes.io/service-name": "web"}},

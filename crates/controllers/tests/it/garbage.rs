@@ -1,4 +1,4 @@
-//! Garbage collection: background, foreground and orphan, of built-in and custom kinds.
+//! Garbage collection of built-in and custom resources: background, foreground and orphan.
 
 use headwater_client::Cached;
 use headwater_client::indexer::Snapshot;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::replicaset::template;
 use crate::world::World;
 
-/// A custom kind `Widget`.
+/// The custom kind `Widget`.
 pub(crate) async fn widgets(world: &World) -> ApiResource {
     let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     let definition = json!({
@@ -87,8 +87,9 @@ where
     all.is_empty().then_some(())
 }
 
+/// S10.10
 #[tokio::test]
-async fn what_a_deployment_owns_goes_after_it() {
+async fn objects_of_a_deleted_deployment_are_deleted() {
     let world = World::with("deployment,replicaset,garbage").await;
     world.create::<Deployment>(deployment()).await;
     ready(&world).await;
@@ -98,8 +99,9 @@ async fn what_a_deployment_owns_goes_after_it() {
     world.until_all(none::<Pod>).await;
 }
 
+/// S10.10
 #[tokio::test]
-async fn in_the_foreground_what_is_owned_goes_first() {
+async fn foreground_deletion_deletes_dependents_first() {
     let world = World::with("deployment,replicaset,garbage").await;
     world.create::<Deployment>(deployment()).await;
     ready(&world).await;
@@ -112,8 +114,9 @@ async fn in_the_foreground_what_is_owned_goes_first() {
     world.until("default/web", gone::<Deployment>).await;
 }
 
+/// S10.10
 #[tokio::test]
-async fn an_orphan_stays_and_forgets_its_owner() {
+async fn an_orphaned_object_is_kept_without_its_owner_reference() {
     let world = World::with("deployment,replicaset,garbage").await;
     world.create::<Deployment>(deployment()).await;
     ready(&world).await;
@@ -124,12 +127,12 @@ async fn an_orphan_stays_and_forgets_its_owner() {
         set.metadata.owner_references.as_ref().is_none_or(Vec::is_empty).then_some(())
     };
     world.until_all(orphaned).await;
-    // The pods are still the set's.
+    // The pods still belong to the set.
     world.until_all(|pods: &Snapshot<Pod>| (pods.len() == 3).then_some(())).await;
 }
 
 #[tokio::test]
-async fn custom_kinds_own_and_are_owned_even_if_they_appear_later() {
+async fn custom_resources_that_appear_later_own_and_are_owned() {
     let world = World::with("garbage").await;
     let first: ConfigMap = world.create(owned("first", &[])).await;
     world.create::<ConfigMap>(owned("second", &[map_owner(&first, true)])).await;
@@ -148,7 +151,7 @@ async fn custom_kinds_own_and_are_owned_even_if_they_appear_later() {
 }
 
 #[tokio::test]
-async fn one_owner_of_two_is_enough_and_a_false_one_is_not() {
+async fn one_existing_owner_keeps_an_object_and_a_wrong_uid_does_not() {
     let world = World::with("garbage").await;
     let one: ConfigMap = world.create(owned("one", &[])).await;
     let two: ConfigMap = world.create(owned("two", &[])).await;
@@ -161,19 +164,19 @@ async fn one_owner_of_two_is_enough_and_a_false_one_is_not() {
             == ["two"]
     };
     world.until("default/child", only_two).await;
-    // An owner of the right name and another UID is no owner.
+    // An owner with the right name and another UID is not an owner.
     let mut false_owner = map_owner(&two, false);
     false_owner["uid"] = "somebody-else".into();
     world.create::<ConfigMap>(owned("bastard", &[false_owner])).await;
     world.until("default/bastard", gone::<ConfigMap>).await;
-    // A namespaced owner of a cluster-scoped object, and an unknown kind, decide nothing.
+    // A namespaced owner of a cluster-scoped object and an unknown kind decide nothing.
     let strange =
         json!({"apiVersion": "nobody.example/v1", "kind": "Nothing", "name": "n", "uid": "n"});
     world.create::<ConfigMap>(owned("strange", &[strange])).await;
     let mut node = owned("node", &[map_owner(&one, false)]);
     node["metadata"]["namespace"] = Value::Null;
     world.create::<Node>(node).await;
-    // Something that is surely judged later than those two.
+    // This object is examined after those two.
     let last = world.create::<ConfigMap>(owned("last", &[map_owner(&one, false)])).await;
     world.until("default/last", gone::<ConfigMap>).await;
     drop(last);
@@ -185,7 +188,7 @@ async fn one_owner_of_two_is_enough_and_a_false_one_is_not() {
 }
 
 #[tokio::test]
-async fn a_circle_of_owners_does_not_hold_itself() {
+async fn a_cycle_of_owners_is_deleted() {
     let world = World::with("garbage").await;
     let one: ConfigMap = world.create(owned("one", &[])).await;
     let two: ConfigMap = world.create(owned("two", &[map_owner(&one, true)])).await;
@@ -197,7 +200,7 @@ async fn a_circle_of_owners_does_not_hold_itself() {
 }
 
 #[tokio::test]
-async fn a_collector_that_starts_late_finds_what_was_left() {
+async fn a_collector_that_starts_late_collects_existing_garbage() {
     let world = World::start().await;
     let one: ConfigMap = world.create(owned("one", &[])).await;
     world.create::<ConfigMap>(owned("two", &[map_owner(&one, true)])).await;
@@ -213,7 +216,7 @@ async fn a_collector_that_starts_late_finds_what_was_left() {
 }
 
 #[tokio::test]
-async fn orphans_are_not_adopted_by_an_owner_that_goes() {
+async fn orphans_are_not_adopted_by_an_owner_that_is_being_deleted() {
     let world = World::with("replicaset,garbage").await;
     let set = |name: &str| {
         json!({
@@ -225,7 +228,7 @@ async fn orphans_are_not_adopted_by_an_owner_that_goes() {
             },
         })
     };
-    // Many times, because the caches of sets and pods race with each other.
+    // Repeated, because the caches of sets and pods race with each other.
     for round in 0..10 {
         let name = format!("s{round}");
         let key = format!("default/{name}");
@@ -235,7 +238,7 @@ async fn orphans_are_not_adopted_by_an_owner_that_goes() {
         };
         world.until(&key, ready).await;
         let wanted = 2 * (round + 1);
-        // Those who look at pods may be later than those who look at sets.
+        // The informer of pods may be behind the informer of sets.
         world.until_all(|pods: &Snapshot<Pod>| (pods.len() == wanted).then_some(())).await;
         delete::<ReplicaSet>(&world, &key, "Orphan").await;
         world.until(&key, gone::<ReplicaSet>).await;

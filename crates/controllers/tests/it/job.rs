@@ -1,4 +1,4 @@
-//! Jobs: complete, fail, are suspended, expire; and every pod counts once.
+//! Jobs: completion, failure, suspension, expiry; every pod is counted once.
 
 use headwater_client::indexer::Snapshot;
 use k8s_openapi::api::batch::v1::{Job, JobStatus};
@@ -42,7 +42,7 @@ fn no_finalizers(pods: &Snapshot<Pod>) -> Option<usize> {
 }
 
 #[tokio::test]
-async fn a_job_completes_with_as_many_successes_as_it_wants() {
+async fn a_job_completes_with_the_desired_number_of_successes() {
     let world = World::with("job").await;
     world.create::<Job>(job(json!({"completions": 7, "parallelism": 3}))).await;
     let done = world.until("default/sum", is("Complete")).await.unwrap();
@@ -53,7 +53,7 @@ async fn a_job_completes_with_as_many_successes_as_it_wants() {
 }
 
 #[tokio::test]
-async fn every_index_is_done_once() {
+async fn every_index_succeeds_once() {
     let world = World::with("job").await;
     let indexed = json!({"completions": 5, "parallelism": 2, "completionMode": "Indexed"});
     world.create::<Job>(job(indexed)).await;
@@ -63,7 +63,7 @@ async fn every_index_is_done_once() {
 }
 
 #[tokio::test]
-async fn a_job_whose_pods_fail_fails_and_ends_the_others() {
+async fn a_job_with_too_many_failures_fails_and_deletes_its_pods() {
     let world = World::with("job").await;
     let failing =
         becoming(job(json!({"backoffLimit": 0, "completions": 2, "parallelism": 2})), "Failed");
@@ -77,7 +77,7 @@ async fn a_job_whose_pods_fail_fails_and_ends_the_others() {
 }
 
 #[tokio::test]
-async fn a_job_that_takes_too_long_fails() {
+async fn a_job_fails_after_its_deadline() {
     let world = World::with("job").await;
     let late = becoming(job(json!({"activeDeadlineSeconds": 1})), "Running");
     world.create::<Job>(late).await;
@@ -88,7 +88,7 @@ async fn a_job_that_takes_too_long_fails() {
 }
 
 #[tokio::test]
-async fn a_suspended_job_has_no_pods_and_goes_on_later() {
+async fn a_suspended_job_has_no_pods_and_resumes_later() {
     let world = World::with("job").await;
     let running = becoming(job(json!({"parallelism": 2})), "Running");
     world.create::<Job>(running).await;
@@ -102,7 +102,7 @@ async fn a_suspended_job_has_no_pods_and_goes_on_later() {
 }
 
 #[tokio::test]
-async fn a_finished_job_expires_and_a_deleted_one_lets_its_pods_go() {
+async fn a_finished_job_expires_and_a_deleted_one_releases_its_pods() {
     let world = World::with("job,garbage").await;
     world.create::<Job>(job(json!({"ttlSecondsAfterFinished": 0}))).await;
     world.until("default/sum", |it: Option<&Job>| it.is_none()).await;
@@ -115,7 +115,7 @@ async fn a_finished_job_expires_and_a_deleted_one_lets_its_pods_go() {
 }
 
 #[tokio::test]
-async fn every_pod_counts_once_however_often_the_controller_is_killed() {
+async fn every_pod_is_counted_once_however_often_the_controller_is_killed() {
     let world = World::start().await;
     world.create::<Job>(job(json!({"completions": 30, "parallelism": 4}))).await;
     let mut finished = is("Complete");
@@ -135,7 +135,7 @@ async fn every_pod_counts_once_however_often_the_controller_is_killed() {
         running.kill().await;
     }
     let status = status(jobs.store().get(&key).as_deref());
-    // More may be created than needed where a kill hid one from the next start; none counts twice.
+    // A kill may hide a created pod from the next start, so more may be created; none counts twice.
     let counted = usize::try_from(status.succeeded.unwrap()).unwrap();
     assert!(counted >= 30);
     let succeeded =

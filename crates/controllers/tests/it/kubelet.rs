@@ -1,8 +1,7 @@
-//! The smallest kubelet: it binds every pod to one node, says that it is ready, and lets it go when
-//! it is deleted.
+//! A minimal kubelet: binds every pod to one node, reports it ready, and deletes it when asked to.
 //!
-//! A pod with `restartPolicy: Never` succeeds at once. The annotation `test/phase` says what becomes
-//! of a pod instead: `Pending` (bound, never running), `Running`, `Failed`, `Succeeded`.
+//! A pod with `restartPolicy: Never` succeeds at once. The annotation `test/phase` sets another
+//! phase: `Pending` (bound, never running), `Running`, `Failed`, `Succeeded`.
 
 use std::sync::Arc;
 

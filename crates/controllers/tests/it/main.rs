@@ -1,5 +1,5 @@
-//! Controllers against a real server over HTTP on loopback.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
+//! Controllers against a server over TLS on loopback.
+#![allow(clippy::unwrap_used, reason = "a failing test shows the line")]
 #![allow(clippy::needless_pass_by_value, reason = "JSON literals read better by value")]
 
 mod world;

@@ -1,4 +1,4 @@
-//! Namespaces: what each has, and how one ends.
+//! Namespaces: default objects and deletion.
 
 use headwater_client::Cached;
 use headwater_client::indexer::Snapshot;
@@ -15,8 +15,9 @@ fn gone<K>(object: Option<&K>) -> bool {
     object.is_none()
 }
 
+/// S10.5
 #[tokio::test]
-async fn a_namespace_goes_after_everything_in_it() {
+async fn a_namespace_is_deleted_after_its_content() {
     let world = World::with("deployment,replicaset,garbage,namespace,serviceaccount").await;
     let kind = widgets(&world).await;
     world.create::<Namespace>(json!({"metadata": {"name": "shop"}})).await;
@@ -53,16 +54,16 @@ async fn a_namespace_goes_after_everything_in_it() {
     world.until_all(|pods: &Snapshot<Pod>| pods.is_empty().then_some(())).await;
     world.until_all(|sets: &Snapshot<ReplicaSet>| sets.is_empty().then_some(())).await;
     world.until("shop/s", gone::<Secret>).await;
-    // Whoever held the widget lets go.
+    // The holder of the widget removes its finalizer.
     let patch = json!({"metadata": {"finalizers": null}});
     world.calls.dynamic(&kind).merge(&"shop/w".parse().unwrap(), &patch).await.unwrap();
     world.until("shop", gone::<Namespace>).await;
     let other = world.calls.of::<Secret>().get(&"default/s".parse().unwrap()).await.unwrap();
-    assert!(other.is_some(), "another namespace is another matter");
+    assert!(other.is_some(), "other namespaces are not affected");
 }
 
 #[tokio::test]
-async fn an_empty_namespace_goes_at_once_and_one_that_was_ending_before_the_start() {
+async fn empty_and_already_terminating_namespaces_are_deleted() {
     let world = World::start().await;
     world.create::<Namespace>(json!({"metadata": {"name": "early"}})).await;
     world.create::<ConfigMap>(json!({"metadata": {"name": "c", "namespace": "early"}})).await;
@@ -75,8 +76,9 @@ async fn an_empty_namespace_goes_at_once_and_one_that_was_ending_before_the_star
     running.stop().await;
 }
 
+/// S10.11
 #[tokio::test]
-async fn every_namespace_has_an_account_and_gets_it_back() {
+async fn every_namespace_has_a_service_account_that_is_recreated() {
     let world = World::with("serviceaccount").await;
     let there = |it: Option<&ServiceAccount>| it.is_some();
     let first = world.until("default/default", there).await.unwrap();
@@ -87,8 +89,9 @@ async fn every_namespace_has_an_account_and_gets_it_back() {
     world.until("default/default", again).await;
 }
 
+/// S10.11
 #[tokio::test]
-async fn every_namespace_has_the_certificate_of_the_server() {
+async fn every_namespace_has_the_ca_certificate_of_the_server() {
     let world = World::start().await;
     let cluster = world.cluster().with_root_ca("certificate");
     let running = world.run_on(cluster, Options::new("serviceaccount".parse().unwrap()));
@@ -113,7 +116,7 @@ fn written_key() -> headwater_client::Key {
     headwater_client::Key::namespaced("shop", "kube-root-ca.crt")
 }
 
-/// As `check`, for a later state than `than`: the one before may still be in a cache.
+/// Waits for a state that is newer than `than`: a cache may still hold the older one.
 fn newer(
     than: ConfigMap,
     check: impl Fn(Option<&ConfigMap>) -> bool,

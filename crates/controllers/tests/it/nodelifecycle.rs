@@ -1,4 +1,4 @@
-//! Nodes that fall silent, come back, and go.
+//! Nodes that stop sending heartbeats, recover, and are deleted.
 
 use std::time::Duration;
 
@@ -36,15 +36,15 @@ async fn ready(world: &World, name: &str) {
     world.calls.of::<Node>().merge_status(&name.parse().unwrap(), &patch).await.unwrap();
 }
 
-/// Renews the lease of a node and says that it is ready as long as it is awaited: where the machine
-/// is so slow that the node is thought to be silent, it comes back.
+/// Renews the lease of a node and reports it ready while the future is polled; a node that a slow
+/// machine let time out recovers.
 async fn beat(world: &World, name: &str) {
     let key = format!("kube-node-lease/{name}").parse().unwrap();
     loop {
         let patch = json!({"spec": {"renewTime": micro(Timestamp::now())}});
         world.calls.of::<Lease>().merge(&key, &patch).await.unwrap();
         ready(world, name).await;
-        tokio::time::sleep(Duration::from_millis(200)).await; // a heart has a rhythm
+        tokio::time::sleep(Duration::from_millis(200)).await; // the heartbeat interval
     }
 }
 
@@ -72,7 +72,7 @@ fn is_ready(pod: Option<&Pod>) -> bool {
 }
 
 #[tokio::test]
-async fn a_silent_node_loses_its_pods_and_gets_new_ones_when_it_is_back() {
+async fn a_silent_node_loses_its_pods_and_runs_pods_again_after_recovery() {
     let world = World::start().await;
     node(&world, NODE).await;
     node(&world, "node-b").await;
@@ -85,7 +85,7 @@ async fn a_silent_node_loses_its_pods_and_gets_new_ones_when_it_is_back() {
     world.until("default/goes", is_ready).await;
     let _running = run(&world, Duration::from_secs(2));
     let scene = async {
-        // Only node-b lives on: the first node becomes unknown and is tainted.
+        // Only node-b is alive: the first node becomes unknown and is tainted.
         let both = [format!("{unreachable}:NoSchedule"), format!("{unreachable}:NoExecute")];
         world
             .until(NODE, move |it: Option<&Node>| both.iter().all(|t| taints(it).contains(t)))
@@ -95,7 +95,7 @@ async fn a_silent_node_loses_its_pods_and_gets_new_ones_when_it_is_back() {
         world.until("default/goes", |it: Option<&Pod>| it.is_none()).await;
         let left = world.until_all(|pods: &Snapshot<Pod>| Some(pods.len())).await;
         assert_eq!(left, 1, "the other one tolerates it");
-        // It comes back.
+        // The node recovers.
         let again = async {
             world.until(NODE, |it: Option<&Node>| it.is_some() && taints(it).is_empty()).await;
         };
@@ -111,7 +111,7 @@ async fn a_silent_node_loses_its_pods_and_gets_new_ones_when_it_is_back() {
 }
 
 #[tokio::test]
-async fn while_no_node_is_ready_nothing_is_driven_away() {
+async fn while_no_node_is_ready_no_pod_is_evicted() {
     let world = World::start().await;
     node(&world, NODE).await;
     world.create::<Pod>(pod("p", json!([]))).await;
@@ -126,7 +126,7 @@ async fn while_no_node_is_ready_nothing_is_driven_away() {
 }
 
 #[tokio::test]
-async fn a_node_that_is_cordoned_is_tainted_and_one_that_is_gone_takes_its_pods_along() {
+async fn a_cordoned_node_is_tainted_and_pods_of_a_deleted_node_are_deleted() {
     let world = World::start().await;
     node(&world, NODE).await;
     let _running = run(&world, Duration::from_secs(60));

@@ -1,4 +1,4 @@
-//! The scheduler and the simulated nodes together, against a whole server in this process.
+//! The scheduler and the simulated nodes against a complete server in this process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -17,19 +17,19 @@ use tokio_util::sync::CancellationToken;
 
 use crate::world::PATIENCE;
 
-/// What a scenario has at hand.
+/// The clients and informers of a scenario.
 struct Scene {
     calls: Calls,
     pods: Informer<Pod>,
     factory: Factory,
 }
 
-/// Runs a scenario beside a scheduler and some nodes.
+/// Runs a scenario with a scheduler and this many simulated nodes.
 async fn with_nodes<F: Future<Output = ()>>(count: usize, scenario: impl FnOnce(Scene) -> F) {
     with_nodes_of(TestServer::start().await, count, scenario).await;
 }
 
-/// The same in a server that has something already.
+/// As [`with_nodes`], on a server that has objects already.
 async fn with_nodes_of<F: Future<Output = ()>>(
     server: TestServer,
     count: usize,
@@ -69,8 +69,8 @@ impl Scene {
         self.pods.wait_for(&key, check, PATIENCE).await.unwrap();
     }
 
-    /// Waits until the scheduler knows these nodes: a pod that wants one of them is there.
-    async fn until_known(&self, nodes: impl Iterator<Item = usize>) {
+    /// Waits until the scheduler knows these nodes, by scheduling a pod on each of them.
+    async fn until_scheduler_knows(&self, nodes: impl Iterator<Item = usize>) {
         for number in nodes {
             let name = format!("scout-{number}");
             let node = format!("node-{number}");
@@ -85,9 +85,9 @@ fn runs(pod: &Pod) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_pods_have_many_addresses_and_every_node_its_share() {
+async fn pods_have_unique_addresses_and_are_spread_over_nodes() {
     with_nodes(4, |scene| async move {
-        scene.until_known(0..4).await;
+        scene.until_scheduler_knows(0..4).await;
         let names: Vec<String> = (0..60).map(|number| format!("p{number}")).collect();
         for name in &names {
             scene.create(name, json!({})).await;
@@ -107,8 +107,8 @@ async fn many_pods_have_many_addresses_and_every_node_its_share() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_without_power_runs_nothing_until_it_has_it_again() {
-    // Nobody has ever seen the first node with power.
+async fn an_offline_node_runs_no_pods_until_it_is_online_again() {
+    // The first node is offline from the start.
     let server = TestServer::start().await;
     let node = json!({"metadata": {"name": "node-0", "annotations": {OFFLINE: ""}}});
     let node: Node = serde_json::from_value(node).unwrap();
@@ -133,7 +133,7 @@ async fn a_node_without_power_runs_nothing_until_it_has_it_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pods_of_other_schedulers_and_pods_behind_gates_are_left_alone() {
+async fn pods_of_other_schedulers_and_gated_pods_are_not_scheduled() {
     with_nodes(1, |scene| async move {
         scene.create("theirs", json!({"schedulerName": "other"})).await;
         scene.create("gated", json!({"schedulingGates": [{"name": "example.com/wait"}]})).await;
@@ -152,7 +152,7 @@ async fn pods_of_other_schedulers_and_pods_behind_gates_are_left_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_waits_for_a_node_that_comes_later() {
+async fn an_unschedulable_pod_is_scheduled_when_a_node_is_added() {
     with_nodes(0, |scene| async move {
         scene.create("early", json!({})).await;
         let told = |pod: &Pod| {

@@ -1,4 +1,4 @@
-//! What controllers do not do: list again, and write what is written already.
+//! What controllers do not do: send lists after the first sync, and repeat writes.
 
 use std::collections::BTreeMap;
 
@@ -58,7 +58,7 @@ fn complete(job: Option<&Job>) -> bool {
     status.conditions.iter().flatten().any(|it| it.type_ == "Complete")
 }
 
-async fn furnish(world: &World, namespace: &str) {
+async fn create_workloads(world: &World, namespace: &str) {
     world.create::<Namespace>(json!({"metadata": {"name": namespace}})).await;
     world.create::<Deployment>(deployment("web", namespace)).await;
     world.create::<Service>(service("web", namespace)).await;
@@ -74,7 +74,7 @@ async fn furnish(world: &World, namespace: &str) {
     world.until_all(ready).await;
 }
 
-/// Requests of our controllers by verb, as the server counted them.
+/// The number of list requests, from the server's metrics.
 async fn lists(world: &World) -> f64 {
     let request = http::Request::get("/metrics").body(Vec::new()).unwrap();
     let text = world.client().request_text(request).await.unwrap();
@@ -87,12 +87,12 @@ async fn lists(world: &World) -> f64 {
 #[tokio::test]
 async fn no_controller_lists_after_its_first_sync() {
     let world = World::with(ALL).await;
-    furnish(&world, "first").await;
-    // Those who look at every kind have looked once a namespace has gone.
+    create_workloads(&world, "first").await;
+    // After the first namespace is deleted, the informers of every resource have synced.
     world.calls.of::<Namespace>().delete(&"first".parse().unwrap()).await.unwrap();
     world.until("first", |it: Option<&Namespace>| it.is_none()).await;
     let before = lists(&world).await;
-    furnish(&world, "second").await;
+    create_workloads(&world, "second").await;
     world.calls.of::<Deployment>().delete(&"second/web".parse().unwrap()).await.unwrap();
     world.until_all(|sets: &Snapshot<ReplicaSet>| sets.is_empty().then_some(())).await;
     world.calls.of::<Namespace>().delete(&"second".parse().unwrap()).await.unwrap();
@@ -101,7 +101,7 @@ async fn no_controller_lists_after_its_first_sync() {
     assert_eq!(before.to_string(), after.to_string(), "lists after the first sync");
 }
 
-/// The versions of all objects of a kind in a namespace, as the server has them.
+/// The versions of all objects of a kind in a namespace, from the server.
 async fn versions<K>(world: &World, namespace: &str) -> BTreeMap<String, String>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + DeserializeOwned,
@@ -112,8 +112,8 @@ where
     all.iter().map(|it| (it.name().to_owned(), it.resource_version().to_string())).collect()
 }
 
-/// The versions of all that controllers write in a namespace.
-async fn written(world: &World, namespace: &str) -> [BTreeMap<String, String>; 7] {
+/// The versions of all objects that controllers write in a namespace.
+async fn all_versions(world: &World, namespace: &str) -> [BTreeMap<String, String>; 7] {
     [
         versions::<Deployment>(world, namespace).await,
         versions::<ReplicaSet>(world, namespace).await,
@@ -126,10 +126,10 @@ async fn written(world: &World, namespace: &str) -> [BTreeMap<String, String>; 7
 }
 
 #[tokio::test]
-async fn a_restart_changes_nothing_that_is_settled() {
+async fn a_restart_does_not_repeat_writes() {
     let world = World::start().await;
     let running = world.run(ALL);
-    furnish(&world, "shop").await;
+    create_workloads(&world, "shop").await;
     world.until("shop/web", |it: Option<&Endpoints>| it.is_some()).await;
     world.until("shop/default", |it: Option<&ServiceAccount>| it.is_some()).await;
     let settled = |pods: &Snapshot<Pod>| {
@@ -139,33 +139,33 @@ async fn a_restart_changes_nothing_that_is_settled() {
     world.until_all(settled).await;
     world.until_all(|sets: &Snapshot<ReplicaSet>| (!sets.is_empty()).then_some(())).await;
     running.stop().await;
-    // A stop may cut something off, which the next start finishes; but soon a start finds nothing
-    // left to do. Whoever writes at every start never comes to that.
+    // A stop may interrupt work that the next start completes. After a few starts, none finds
+    // anything to do; a controller that writes at every start fails this test.
     let mut quiet = 0;
     for round in 0.. {
-        let before = written(&world, "shop").await;
+        let before = all_versions(&world, "shop").await;
         let running = world.run(ALL);
-        // What is new is reconciled after all that was there: it is more urgent, but takes longer.
-        furnish(&world, &format!("round-{round}")).await;
+        // The new objects are reconciled after all existing ones.
+        create_workloads(&world, &format!("round-{round}")).await;
         running.stop().await;
-        let after = written(&world, "shop").await;
+        let after = all_versions(&world, "shop").await;
         quiet = if after == before { quiet + 1 } else { 0 };
         if quiet == 2 {
             return;
         }
-        assert!(round < 8, "it is written at every start: {before:?} {after:?}");
+        assert!(round < 8, "it is all_versions at every start: {before:?} {after:?}");
     }
 }
 
 #[tokio::test]
-async fn everything_ends_the_same_however_often_all_controllers_are_killed() {
+async fn all_controllers_finish_their_work_however_often_they_are_killed() {
     let world = World::start().await;
     let running = world.run(ALL);
     for namespace in ["one", "two", "three"] {
-        furnish(&world, namespace).await;
+        create_workloads(&world, namespace).await;
     }
     running.kill().await;
-    // Two go as a whole, of the third only the Deployment, in the foreground.
+    // Two namespaces are deleted; in the third only the Deployment, in the foreground.
     for namespace in ["one", "two"] {
         world.calls.of::<Namespace>().delete(&namespace.parse().unwrap()).await.unwrap();
     }

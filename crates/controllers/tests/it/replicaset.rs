@@ -1,4 +1,4 @@
-//! ReplicaSets: the right number of pods, adopted and released, whatever happens to them.
+//! ReplicaSets: number of pods, adoption and release.
 
 use headwater_client::Cached;
 use headwater_client::indexer::Snapshot;
@@ -12,7 +12,8 @@ pub(crate) fn template(labels: Value) -> Value {
     json!({"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "v1"}]}})
 }
 
-fn set(replicas: i32) -> Value {
+/// A ReplicaSet or Deployment `web` with the label `app=web`.
+pub(crate) fn web(replicas: i32) -> Value {
     json!({
         "metadata": {"name": "web", "namespace": "default"},
         "spec": {
@@ -23,7 +24,7 @@ fn set(replicas: i32) -> Value {
     })
 }
 
-/// The names of pods that live, once there are so many.
+/// The names of active pods, once there are this many.
 pub(crate) fn exactly(count: usize) -> impl FnMut(&Snapshot<Pod>) -> Option<Vec<String>> {
     move |pods| {
         let living = pods.iter().map(|(_, pod)| pod);
@@ -41,9 +42,9 @@ fn ready(count: i32) -> impl FnMut(Option<&ReplicaSet>) -> bool {
 }
 
 #[tokio::test]
-async fn pods_follow_the_number_that_is_wanted() {
+async fn pods_follow_the_desired_number() {
     let world = World::with("replicaset").await;
-    world.create::<ReplicaSet>(set(3)).await;
+    world.create::<ReplicaSet>(web(3)).await;
     world.until("default/web", ready(3)).await;
     world.until_all(exactly(3)).await;
     world.merge::<ReplicaSet>("default/web", json!({"spec": {"replicas": 7}})).await;
@@ -51,11 +52,11 @@ async fn pods_follow_the_number_that_is_wanted() {
     world.merge::<ReplicaSet>("default/web", json!({"spec": {"replicas": 2}})).await;
     world.until("default/web", ready(2)).await;
     let left = world.until_all(exactly(2)).await;
-    // A pod that goes is replaced.
+    // A deleted pod is replaced.
     world.calls.of::<Pod>().delete(&format!("default/{}", left[0]).parse().unwrap()).await.unwrap();
     let next = world.until_all(move |pods| exactly(2)(pods).filter(|now| *now != left)).await;
     assert!(next.iter().all(|name| name.starts_with("web-")), "{next:?}");
-    // Never more than was asked for: each create has its event, and they add up.
+    // Never more pods than desired: the number of create events matches.
     let created = world
         .until_all(|events: &Snapshot<Event>| {
             let is = |event: &Event| event.reason.as_deref() == Some("SuccessfulCreate");
@@ -75,9 +76,9 @@ async fn pods_are_adopted_and_released_by_their_labels() {
         "spec": {"containers": [{"name": "c", "image": "v1"}]},
     });
     world.create::<Pod>(lonely).await;
-    // It starts now, so that it knows the pod before it knows the set.
+    // Started now, so that it knows the pod before it knows the set.
     let running = world.run("replicaset");
-    world.create::<ReplicaSet>(set(2)).await;
+    world.create::<ReplicaSet>(web(2)).await;
     let owned = |pod: Option<&Pod>| {
         pod.is_some_and(|pod| {
             pod.metadata.owner_references.iter().flatten().any(|owner| owner.name == "web")
@@ -93,9 +94,9 @@ async fn pods_are_adopted_and_released_by_their_labels() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_a_condition_and_an_event_until_it_is_over() {
+async fn a_rejected_create_is_reported_by_a_condition_and_an_event() {
     let world = World::with("replicaset").await;
-    let mut refused = set(2);
+    let mut refused = web(2);
     refused["spec"]["template"]["spec"]["priorityClassName"] = "nobody-made-this".into();
     world.create::<ReplicaSet>(refused).await;
     let failed = |set: Option<&ReplicaSet>| {

@@ -1,44 +1,35 @@
-//! A server, controllers that can be stopped and started, a kubelet, and eyes to see with.
+//! A server, controllers that can be stopped and started, a kubelet, and informers for assertions.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headwater_api::{Clock, SystemClock};
-use headwater_cache::{Cacher, Options as CacheOptions};
 use headwater_client::calls::Calls;
 use headwater_client::factory::client_of;
 use headwater_client::indexer::Snapshot;
 use headwater_client::informer::Informer;
 use headwater_client::{Factory, Key, wait};
 use headwater_controllers::{Cluster, Options};
-use headwater_server::identity::Authenticator;
-use headwater_server::listen::{self, Listener};
-use headwater_server::metrics::Metrics;
-use headwater_server::openapi::Descriptions;
-use headwater_server::pki::{self, Pki};
-use headwater_server::service_account::Issuer;
-use headwater_server::token_file::Tokens;
-use headwater_server::{Parts, Server};
-use headwater_store::{Memory, Store};
-use kube::{Client, Resource};
+use headwater_testing::TestServer;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// Longer than anything takes on the slowest machine: only what never comes gets there.
+/// The timeout of every wait; longer than anything takes on the slowest machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Everything ends when this is dropped.
+/// A server with a kubelet. Everything ends when it is dropped.
 pub(crate) struct World {
-    pub(crate) address: SocketAddr,
+    config: Config,
     pub(crate) calls: Calls,
-    /// Informers to look with; they are no part of what is tested.
-    pub(crate) eyes: Factory,
+    /// The informers of the test itself.
+    informers: Factory,
     parts: JoinSet<()>,
     _stop: DropGuard,
+    _server: TestServer,
 }
 
 /// Controllers that run until they are stopped.
@@ -50,15 +41,18 @@ pub(crate) struct Running {
 impl World {
     /// A server and a kubelet.
     pub(crate) async fn start() -> World {
+        let server = TestServer::start().await;
+        let kubeconfig = Kubeconfig::from_yaml(&server.kubeconfig().await).unwrap();
+        let options = KubeConfigOptions::default();
+        let config = Config::from_custom_kubeconfig(kubeconfig, &options).await.unwrap();
         let stop = CancellationToken::new();
         let mut parts = JoinSet::new();
-        let address = serve(&mut parts, &stop).await;
-        let eyes = Factory::new(client(address));
-        let (run, end) = (eyes.clone(), stop.clone());
+        let informers = Factory::new(client(&config));
+        let (run, end) = (informers.clone(), stop.clone());
         parts.spawn(async move { run.run(end).await.unwrap() });
-        parts.spawn(crate::kubelet::run(Factory::new(client(address)), stop.clone()));
-        let calls = Calls::new(client(address)).component("test");
-        World { address, calls, eyes, parts, _stop: stop.drop_guard() }
+        parts.spawn(crate::kubelet::run(Factory::new(client(&config)), stop.clone()));
+        let calls = Calls::new(client(&config)).component("test");
+        World { config, calls, informers, parts, _stop: stop.drop_guard(), _server: server }
     }
 
     /// A server, a kubelet and these controllers, until the end of the test.
@@ -73,7 +67,7 @@ impl World {
         world
     }
 
-    /// Starts controllers, as one process would.
+    /// Starts controllers as one process.
     pub(crate) fn run(&self, controllers: &str) -> Running {
         self.run_with(Options::new(controllers.parse().unwrap()))
     }
@@ -82,9 +76,9 @@ impl World {
         self.run_on(self.cluster(), options)
     }
 
-    /// What a process sees of this world.
+    /// A cluster with its own connection and informers.
     pub(crate) fn cluster(&self) -> Cluster {
-        Cluster::new(Factory::new(client(self.address)))
+        Cluster::new(Factory::new(self.client()))
     }
 
     pub(crate) fn run_on(&self, cluster: Cluster, options: Options) -> Running {
@@ -96,7 +90,7 @@ impl World {
     }
 
     pub(crate) fn client(&self) -> Client {
-        client(self.address)
+        client(&self.config)
     }
 
     pub(crate) async fn create<K>(&self, object: Value) -> K
@@ -118,7 +112,7 @@ impl World {
     where
         K: Resource<DynamicType = ()> + DeserializeOwned + Send + Sync + 'static,
     {
-        self.eyes.informer::<K>().open().unwrap()
+        self.informers.informer::<K>().open().unwrap()
     }
 
     /// Waits until one object satisfies `check`.
@@ -159,7 +153,7 @@ impl World {
 }
 
 impl Running {
-    /// Ends the controllers politely and waits for them.
+    /// Stops the controllers and waits for them.
     pub(crate) async fn stop(mut self) {
         self.stop.cancel();
         while let Some(ended) = self.ended.join_next().await {
@@ -167,50 +161,12 @@ impl Running {
         }
     }
 
-    /// Ends them in the middle of whatever they do.
+    /// Aborts the controllers wherever they are.
     pub(crate) async fn kill(mut self) {
         self.ended.shutdown().await;
     }
 }
 
-pub(crate) fn client(address: SocketAddr) -> Client {
-    let config = kube::Config::new(format!("http://{address}").parse().unwrap());
-    client_of(config).unwrap()
-}
-
-async fn serve(parts: &mut JoinSet<()>, stop: &CancellationToken) -> SocketAddr {
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let metrics = Metrics::new();
-    let address = "127.0.0.1:0".parse().unwrap();
-    let listener = Listener::plain(address, listen::Options::default(), metrics.clone()).unwrap();
-    let address = listener.address();
-    let store = Arc::new(Memory::default()) as Arc<dyn Store>;
-    let mut cacher = Cacher::new(store, CacheOptions::default());
-    cacher.load().await.unwrap();
-    let keys = Pki::in_memory(&pki::names(address.ip(), &[]), &*clock).unwrap();
-    let server = Server::new(Parts {
-        cache: cacher.handle(),
-        authenticator: Authenticator::new(Tokens::default()),
-        issuer: Issuer::new(&keys.service_account_key).unwrap(),
-        backup: headwater_server::backup::Backup::default(),
-        clock,
-        metrics,
-        descriptions: Descriptions::compressed(&[]),
-        options: headwater_server::Options::default(),
-    })
-    .unwrap();
-    let follow = stop.clone();
-    parts.spawn(async move { cacher.run(follow).await.unwrap() });
-    parts.spawn(server.clone().follow_definitions(stop.clone()));
-    server.bootstrap().await.unwrap();
-    let listening = stop.clone();
-    parts.spawn(async move {
-        let draining = server.clone();
-        let ended = listening.clone();
-        tokio::join!(listener.run(server, listening), async {
-            ended.cancelled().await;
-            draining.drain();
-        });
-    });
-    address
+fn client(config: &Config) -> Client {
+    client_of(config.clone()).unwrap()
 }

@@ -23,7 +23,7 @@ struct Replica {
 }
 
 impl Replica {
-    fn start(members: &etcd::Etcd, args: &[&str]) -> Replica {
+    fn start(members: &etcd::EtcdCluster, args: &[&str]) -> Replica {
         let dir = tempfile::tempdir().unwrap();
         let endpoints = members.endpoints().join(",");
         let data = dir.path().join("data");
@@ -119,7 +119,7 @@ fn version(object: &Value) -> &str {
 
 #[test]
 fn two_servers_over_one_etcd_are_one_api() {
-    let Some(members) = etcd::Etcd::start() else { return };
+    let Some(members) = etcd::EtcdCluster::start() else { return };
     let servers = [Replica::start(&members, &[]), Replica::start(&members, &[])];
     let list = servers[0].json("GET", MAPS, None, 200);
     let mut watches = servers.each_ref().map(|server| server.watch(version(&list)));
@@ -172,7 +172,7 @@ fn at_once(
 fn two_servers_never_give_an_address_twice() {
     const SERVICES: &str = "/api/v1/namespaces/default/services";
     const ROUNDS: usize = 30;
-    let Some(members) = etcd::Etcd::start() else { return };
+    let Some(members) = etcd::EtcdCluster::start() else { return };
     let servers = [Replica::start(&members, &[]), Replica::start(&members, &[])];
     let service = |server: usize, n: usize, spec: Value| {
         let metadata = json!({"name": format!("s{server}-{n}-{}", spec["type"].as_str().unwrap().to_lowercase())});
@@ -201,7 +201,7 @@ fn two_servers_never_give_an_address_twice() {
 
 #[test]
 fn servers_with_one_directory_of_keys_are_one_to_their_clients() {
-    let Some(members) = etcd::Etcd::start() else { return };
+    let Some(members) = etcd::EtcdCluster::start() else { return };
     let dir = tempfile::tempdir().unwrap();
     let pki = dir.path().join("pki");
     let args = ["--pki-dir", pki.to_str().unwrap()];
@@ -219,7 +219,7 @@ fn servers_with_one_directory_of_keys_are_one_to_their_clients() {
 
 #[test]
 fn two_servers_never_exceed_a_quota_together() {
-    let Some(members) = etcd::Etcd::start() else { return };
+    let Some(members) = etcd::EtcdCluster::start() else { return };
     let servers = [Replica::start(&members, &[]), Replica::start(&members, &[])];
     let quota = json!({"metadata": {"name": "q"}, "spec": {"hard": {"count/configmaps": "7"}}});
     servers[0].json("POST", "/api/v1/namespaces/default/resourcequotas", Some(&quota), 201);
@@ -237,7 +237,7 @@ fn two_servers_never_exceed_a_quota_together() {
 
 #[test]
 fn without_etcd_the_cache_goes_on_and_everything_heals() {
-    let Some(mut members) = etcd::Etcd::start() else { return };
+    let Some(mut members) = etcd::EtcdCluster::start() else { return };
     let server = Replica::start(&members, &["--etcd-timeout", "5s"]);
     let made = server.create("before");
     let mut watch = server.watch(version(&made));

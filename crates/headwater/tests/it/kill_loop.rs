@@ -16,9 +16,10 @@ use std::time::Duration;
 
 use headwater_api::Revision;
 use headwater_testkit::history::{
-    Change, Client, Ends, Seen, Start, Stream, Truth, Version, version,
+    ClientRecord, EndBounds, History, ObjectChange, ObjectVersion, WatchItem, WatchRecord,
+    WatchStart, version,
 };
-use headwater_testkit::ledger::{self, Entry, Intent, Outcome};
+use headwater_testkit::ledger::{self, WriteIntent, WriteOutcome, WriteRecord};
 use serde_json::{Value, json};
 
 use crate::process::Process;
@@ -64,14 +65,14 @@ impl Dice {
 
 struct Run {
     dice: Dice,
-    truth: Truth,
+    truth: History,
     /// Up to here the ledger was settled.
     settled: Revision,
     /// The highest revision anybody ever saw.
     highest: AtomicU64,
-    ledger: Mutex<Vec<Entry>>,
+    ledger: Mutex<Vec<WriteRecord>>,
     writers: Vec<Writer>,
-    watchers: Vec<Client>,
+    watchers: Vec<ClientRecord>,
     compacted: Revision,
     acknowledged: usize,
     round: u64,
@@ -87,12 +88,12 @@ impl Run {
         };
         Run {
             dice: Dice(seed),
-            truth: Truth::default(),
+            truth: History::default(),
             settled: Revision::ZERO,
             highest: AtomicU64::new(0),
             ledger: Mutex::default(),
             writers: (0..WRITERS).map(writer).collect(),
-            watchers: vec![Client::default(); WATCHERS],
+            watchers: vec![ClientRecord::default(); WATCHERS],
             compacted: Revision::ZERO,
             acknowledged: 0,
             round: 0,
@@ -138,15 +139,15 @@ impl Run {
         assert!(code < 300, "{object}");
         let now = version(&object).unwrap();
         assert!(now > highest, "revision {now} was given out after {highest} was seen");
-        let (intent, outcome) = (Intent::Put(text), Outcome::Done(Some(now)));
+        let (intent, outcome) = (WriteIntent::Put(text), WriteOutcome::Done(Some(now)));
         let mut entries = std::mem::take(&mut *self.ledger.lock().unwrap());
-        entries.push(Entry { key: "default/sentinel".into(), intent, outcome });
+        entries.push(WriteRecord { key: "default/sentinel".into(), intent, outcome });
         self.witness(at, now);
-        if let Err(broken) = ledger::settle(&entries, &self.truth, self.settled, &mark) {
+        if let Err(broken) = ledger::verify(&entries, &self.truth, self.settled, &mark) {
             panic!("round {}: {broken}", self.round);
         }
         self.acknowledged +=
-            entries.iter().filter(|e| matches!(e.outcome, Outcome::Done(_))).count();
+            entries.iter().filter(|e| matches!(e.outcome, WriteOutcome::Done(_))).count();
         self.settled = now;
         self.compare(at);
         for writer in &mut self.writers {
@@ -160,8 +161,8 @@ impl Run {
         let path = format!("{MAPS}?watch=true&resourceVersion={after}");
         let mut lines = Lines::open(at, &path).unwrap();
         while self.truth.newest() < upto {
-            match lines.next().map(|line| Seen::parse(&line)) {
-                Some(Some(Seen::Event(event))) => self.truth.witness(&event).unwrap(),
+            match lines.next().map(|line| WatchItem::parse(&line)) {
+                Some(Some(WatchItem::Event(event))) => self.truth.witness(&event).unwrap(),
                 other => panic!("round {}: {other:?} after {after}", self.round),
             }
         }
@@ -177,7 +178,7 @@ impl Run {
             (key, version(item).unwrap(), item["data"]["text"].clone())
         };
         let found: Vec<_> = list["items"].as_array().unwrap().iter().map(shown).collect();
-        let told = |(key, version): (&String, &Version)| {
+        let told = |(key, version): (&String, &ObjectVersion)| {
             (key.clone(), version.revision, version.body.value()["data"]["text"].clone())
         };
         let expected: Vec<_> = self.truth.state().iter().map(told).collect();
@@ -186,7 +187,7 @@ impl Run {
 
     fn finish(self) -> (usize, usize) {
         let expected = self.truth.expect(Box::new(|_| true));
-        let ends = Ends { compacted: self.compacted, complete_to: Revision::ZERO };
+        let ends = EndBounds { compacted: self.compacted, complete_to: Revision::ZERO };
         let told = self.watchers.iter().map(|watcher| match watcher.check(&expected, ends) {
             Ok(told) => told,
             Err(broken) => panic!("{broken}"),
@@ -195,7 +196,7 @@ impl Run {
     }
 }
 
-fn mark(change: &Change) -> Option<String> {
+fn mark(change: &ObjectChange) -> Option<String> {
     change.after.as_ref()?.value()["data"]["text"].as_str().map(str::to_owned)
 }
 
@@ -221,7 +222,7 @@ impl Writer {
     }
 
     /// Writes until an answer does not come.
-    fn work(&mut self, at: SocketAddr, ledger: &Mutex<Vec<Entry>>, highest: &AtomicU64) {
+    fn work(&mut self, at: SocketAddr, ledger: &Mutex<Vec<WriteRecord>>, highest: &AtomicU64) {
         loop {
             let key = self.dice.below(KEYS);
             let (name, there) = (self.name(key), self.known[key as usize]);
@@ -232,39 +233,39 @@ impl Writer {
             let (intent, answer) = match (delete, there) {
                 (Some(at_), _) => {
                     let wanted = json!({"preconditions": {"resourceVersion": at_.to_string()}});
-                    (Intent::Delete(at_), ask(at, "DELETE", &path, Some(wanted)))
+                    (WriteIntent::Delete(at_), ask(at, "DELETE", &path, Some(wanted)))
                 }
                 (None, None) => {
                     let answer = ask(at, "POST", MAPS, Some(map(&name, &text, None)));
-                    (Intent::Put(text), answer)
+                    (WriteIntent::Put(text), answer)
                 }
                 (None, Some(_)) => {
                     let answer = ask(at, "PUT", &path, Some(map(&name, &text, there)));
-                    (Intent::Put(text), answer)
+                    (WriteIntent::Put(text), answer)
                 }
             };
             let outcome = match &answer {
                 Some((200..=299, object)) if delete.is_none() => {
-                    Outcome::Done(Some(version(object).unwrap()))
+                    WriteOutcome::Done(Some(version(object).unwrap()))
                 }
-                Some((200..=299, _)) => Outcome::Done(None),
-                Some((500..=599, _)) | None => Outcome::Unknown,
+                Some((200..=299, _)) => WriteOutcome::Done(None),
+                Some((500..=599, _)) | None => WriteOutcome::Unknown,
                 Some((code, object)) => panic!("{code} {object}"),
             };
-            if let Outcome::Done(revision) = outcome {
+            if let WriteOutcome::Done(revision) = outcome {
                 self.known[key as usize] = revision;
                 highest.fetch_max(revision.map_or(0, |r| r.0), Ordering::Relaxed);
             }
             let key = format!("default/{name}");
-            ledger.lock().unwrap().push(Entry { key, intent, outcome });
-            if outcome == Outcome::Unknown {
+            ledger.lock().unwrap().push(WriteRecord { key, intent, outcome });
+            if outcome == WriteOutcome::Unknown {
                 return;
             }
         }
     }
 
     /// Looks at what really is there.
-    fn learn(&mut self, truth: &Truth) {
+    fn learn(&mut self, truth: &History) {
         for key in 0..KEYS {
             let there = truth.state().get(&format!("default/{}", self.name(key)));
             self.known[key as usize] = there.map(|version| version.revision);
@@ -273,28 +274,28 @@ impl Writer {
 }
 
 /// Watches until the stream is cut.
-fn watch(at: SocketAddr, client: &mut Client, highest: &AtomicU64) {
+fn watch(at: SocketAddr, client: &mut ClientRecord, highest: &AtomicU64) {
     let (start, path) = match client.position() {
         Some(after) => {
             let path =
                 format!("{MAPS}?watch=true&allowWatchBookmarks=true&resourceVersion={after}");
-            (Start::After(after), path)
+            (WatchStart::After(after), path)
         }
         None => {
             let path = format!(
                 "{MAPS}?watch=true&allowWatchBookmarks=true&sendInitialEvents=true\
                  &resourceVersionMatch=NotOlderThan"
             );
-            (Start::Initial(Revision::ZERO), path)
+            (WatchStart::Initial(Revision::ZERO), path)
         }
     };
     let Some(lines) = Lines::open(at, &path) else { return };
-    let seen = lines.map_while(|line| Seen::parse(&line)).inspect(|seen| {
-        if let Seen::Event(event) = seen {
+    let seen = lines.map_while(|line| WatchItem::parse(&line)).inspect(|seen| {
+        if let WatchItem::Event(event) = seen {
             highest.fetch_max(event.revision.0, Ordering::Relaxed);
         }
     });
-    client.streams.push(Stream { start, seen: seen.collect() });
+    client.streams.push(WatchRecord { start, seen: seen.collect() });
 }
 
 /// The answer to a request; `None` if it did not come whole.

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use headwater_api::Revision;
 use headwater_testkit::history::{
-    Body, Client, Ends, Seen, Selection, Start, Stream, Truth, version,
+    ClientRecord, EndBounds, History, ObjectBody, Selection, WatchItem, WatchRecord, WatchStart,
+    version,
 };
 use serde_json::{Value, json};
 
@@ -20,13 +21,13 @@ const WRITES: u64 = 40;
 
 /// The path and query of a selection, and the same said naively.
 fn selection(index: usize) -> (&'static str, Selection) {
-    fn app(body: &Body) -> Option<&str> {
+    fn app(body: &ObjectBody) -> Option<&str> {
         body.value()["metadata"]["labels"]["app"].as_str()
     }
-    fn namespace(body: &Body) -> Option<&str> {
+    fn namespace(body: &ObjectBody) -> Option<&str> {
         body.value()["metadata"]["namespace"].as_str()
     }
-    let (path, matches): (&str, fn(&Body) -> bool) = match index % 5 {
+    let (path, matches): (&str, fn(&ObjectBody) -> bool) = match index % 5 {
         0 => ("configmaps?", |_| true),
         1 => ("namespaces/default/configmaps?", |b| namespace(b) == Some("default")),
         2 => ("configmaps?labelSelector=app%3Dweb&", |b| app(b) == Some("web")),
@@ -50,7 +51,7 @@ fn a_thousand_watchers_are_told_exactly_what_happened() {
     let server = Process::serve(&args);
     let at = server.plain;
     let done = AtomicU64::new(0);
-    let mut clients = vec![Client::default(); WATCHERS];
+    let mut clients = vec![ClientRecord::default(); WATCHERS];
     let newest = std::thread::scope(|scope| {
         for (n, client) in clients.iter_mut().enumerate() {
             let done = &done;
@@ -63,7 +64,7 @@ fn a_thousand_watchers_are_told_exactly_what_happened() {
         newest
     });
     let truth = truth(at, newest);
-    let ends = Ends { complete_to: newest, compacted: Revision::ZERO };
+    let ends = EndBounds { complete_to: newest, compacted: Revision::ZERO };
     let (mut told, mut streams) = (0, 0);
     for index in 0..5 {
         let expected = truth.expect(selection(index).1);
@@ -103,17 +104,17 @@ fn write(at: SocketAddr, writer: u64) -> Revision {
 
 /// Watches and is cut off, again and again, until the writers are done; then on to the end, which
 /// `done` says once it is known.
-fn watch(at: SocketAddr, n: usize, client: &mut Client, done: &AtomicU64) {
+fn watch(at: SocketAddr, n: usize, client: &mut ClientRecord, done: &AtomicU64) {
     let mut dice = Dice(n as u64);
     let (path, _) = selection(n);
     loop {
         let end = Some(Revision(done.load(Ordering::Relaxed))).filter(|end| end.0 > 0);
         let is_last = end.is_some() && !client.streams.is_empty();
         let (start, from) = match client.position() {
-            Some(after) => (Start::After(after), format!("resourceVersion={after}")),
+            Some(after) => (WatchStart::After(after), format!("resourceVersion={after}")),
             None => {
                 let asked = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
-                (Start::Initial(Revision::ZERO), asked.to_owned())
+                (WatchStart::Initial(Revision::ZERO), asked.to_owned())
             }
         };
         let lasts = if is_last { 3 } else { 2 + dice.below(4) };
@@ -125,12 +126,12 @@ fn watch(at: SocketAddr, n: usize, client: &mut Client, done: &AtomicU64) {
         let Some(lines) = Lines::open(at, &path) else { continue };
         let mut seen = Vec::new();
         for line in lines.take(cut_after) {
-            seen.push(Seen::parse(&line).unwrap());
+            seen.push(WatchItem::parse(&line).unwrap());
             if is_slow {
                 std::thread::sleep(Duration::from_millis(50)); // it is what is tested
             }
         }
-        client.streams.push(Stream { start, seen });
+        client.streams.push(WatchRecord { start, seen });
         // A slow server may need more than one of the last streams.
         if is_last && client.position() >= end {
             return;
@@ -139,11 +140,13 @@ fn watch(at: SocketAddr, n: usize, client: &mut Client, done: &AtomicU64) {
 }
 
 /// Everything that happened, from the first revision on.
-fn truth(at: SocketAddr, upto: Revision) -> Truth {
-    let mut truth = Truth::default();
+fn truth(at: SocketAddr, upto: Revision) -> History {
+    let mut truth = History::default();
     let lines = Lines::open(at, "/api/v1/configmaps?watch=true&resourceVersion=1").unwrap();
     for line in lines {
-        let Some(Seen::Event(event)) = Seen::parse(&line) else { panic!("an event comes") };
+        let Some(WatchItem::Event(event)) = WatchItem::parse(&line) else {
+            panic!("an event comes")
+        };
         truth.witness(&event).unwrap();
         if truth.newest() >= upto {
             break;

@@ -1,4 +1,4 @@
-//! What the server adds to an object when it is created, and that nobody manages it (S10.23, S2.25).
+//! Fields that the server adds when an object is created; they have no manager (S10.23, S2.25).
 
 use headwater_json::{Value, json};
 
@@ -9,9 +9,9 @@ const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// S10.23
 #[tokio::test(start_paused = true)]
-async fn a_pod_gets_what_its_account_gives() {
+async fn a_pod_gets_the_token_and_pull_secrets_of_its_service_account() {
     let api = Api::start().await;
-    // Nobody has made an account here.
+    // There is no service account yet.
     let spec = api.create(PODS, &pod("early", "")).await["spec"].clone();
     assert_eq!((&spec["serviceAccountName"], &spec["volumes"]), (&json!("default"), &Value::Null));
     let secrets = json!([{ "name": "pull" }]);
@@ -32,7 +32,7 @@ async fn a_pod_gets_what_its_account_gives() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_wants_no_token_gets_none() {
+async fn a_pod_without_automount_gets_no_token() {
     let api = Api::start().await;
     api.create(ACCOUNTS, &json!({ "metadata": { "name": "default" } })).await;
     let quiet = json!({ "metadata": { "name": "quiet" }, "automountServiceAccountToken": false });
@@ -52,7 +52,7 @@ async fn a_pod_that_wants_no_token_gets_none() {
         spec["automountServiceAccountToken"] = true.into();
     };
     assert_eq!(volumes("d", insists).await, 1);
-    // Something else is there already.
+    // Another mount exists at this path.
     let has_its_own = |spec: &mut Value| {
         spec["volumes"] = json!([{ "name": "v", "emptyDir": {} }]);
         spec["containers"][0]["volumeMounts"] = json!([{ "name": "v", "mountPath": TOKEN }]);
@@ -62,7 +62,7 @@ async fn a_pod_that_wants_no_token_gets_none() {
 
 /// S10.23
 #[tokio::test(start_paused = true)]
-async fn what_names_no_class_gets_the_default_one() {
+async fn objects_without_a_class_get_the_default_one() {
     const CLASSES: &str = "/apis/storage.k8s.io/v1/storageclasses";
     const CLAIMS: &str = "/api/v1/namespaces/ns/persistentvolumeclaims";
     let api = Api::start().await;
@@ -93,7 +93,7 @@ async fn what_names_no_class_gets_the_default_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_creates_an_object_manages_what_it_asked_for_and_its_defaults() {
+async fn the_creator_manages_the_sent_fields_and_defaults() {
     let api = Api::start().await;
     api.create(ACCOUNTS, &json!({ "metadata": { "name": "default" } })).await;
     let spec = managed(&api.create(PODS, &pod("a", "")).await, "f:spec");
@@ -112,7 +112,7 @@ async fn whoever_creates_an_object_manages_what_it_asked_for_and_its_defaults() 
     assert!(managed(&made, "f:spec").is_empty());
 }
 
-/// The fields below one that the only manager of an object has.
+/// The fields below one field that the object's only manager owns.
 fn managed(object: &Value, below: &str) -> Vec<String> {
     let fields = object["metadata"]["managedFields"][0]["fieldsV1"][below].as_object();
     fields.into_iter().flatten().map(|(field, _)| field.to_string()).collect()

@@ -1,5 +1,5 @@
-//! The server as a test has it: over the memory store, at a time that stands still, without a
-//! socket. A request is a line of text; an answer is checked in one call that points at its row.
+//! The test harness of the server: over the memory store, with a fixed clock, without a socket. A
+//! request is a line of text; a response is checked by one call that reports the caller's line.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -27,7 +27,7 @@ use jiff::Timestamp;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// The time of every test.
+/// The fixed time of every test.
 pub(crate) const NOW: &str = "2026-01-02T03:04:05Z";
 
 struct Still(Timestamp);
@@ -38,7 +38,7 @@ impl Clock for Still {
     }
 }
 
-/// A server, and somebody who asks it.
+/// A server and a client.
 pub(crate) struct Api {
     pub(crate) server: Server,
     peer: Peer,
@@ -46,7 +46,7 @@ pub(crate) struct Api {
 }
 
 impl Api {
-    /// A fresh server with a namespace `ns`; the administrator asks.
+    /// A new server with a namespace `ns` and an administrator's client.
     pub(crate) async fn start() -> Api {
         Api::with(Options::default(), CacheOptions::default()).await
     }
@@ -84,14 +84,14 @@ impl Api {
         Api { server, peer, _cacher: running }
     }
 
-    /// The same server, asked by somebody with this name and these groups.
+    /// The same server, with a client of this user and these groups.
     pub(crate) fn as_user(&self, name: &str, groups: &[&str]) -> Asking<'_> {
         let groups = groups.iter().map(|group| (*group).to_owned()).collect();
         let identity = Arc::new(Identity::authenticated(name, groups));
         self.asking(Transport::Tls(ClientCertificate::Verified(identity)))
     }
 
-    /// The same server, asked by nobody in particular.
+    /// The same server, with an anonymous client.
     pub(crate) fn as_anonymous(&self) -> Asking<'_> {
         self.asking(Transport::Tls(ClientCertificate::Absent))
     }
@@ -105,7 +105,7 @@ impl Api {
         send(&self.server, &self.peer, request, body.into()).await
     }
 
-    /// The same with a body that begins and does not go on.
+    /// The same with an incomplete body.
     pub(crate) async fn send_and_stall(&self, request: &str, begins: &str) -> Answer {
         let begins = futures::stream::iter([Ok(Frame::data(Bytes::from(begins.to_owned())))]);
         let body = StreamBody::new(begins.chain(futures::stream::pending::<io::Result<_>>()));
@@ -147,7 +147,7 @@ impl Api {
         self.send(&format!("DELETE {target}\nContent-Type: application/json"), text(options)).await
     }
 
-    /// Creates and answers the stored object.
+    /// Creates an object and returns the stored one.
     pub(crate) async fn create(&self, target: &str, body: &Value) -> Value {
         let answer = self.post(target, body).await;
         assert_eq!(answer.code, 201, "{}", answer.text());
@@ -169,7 +169,7 @@ impl Api {
         Watch { body: answer.into_body(), pending: BytesMut::new() }
     }
 
-    /// Forgets everything before a revision, and lets the cache notice.
+    /// Compacts everything before a revision, and waits for the cache.
     pub(crate) async fn compact(&self, revision: &str) {
         let target = format!("/debug/headwater/compact?revision={revision}");
         self.send(&format!("POST {target}"), "").await.is(200, "");
@@ -177,7 +177,7 @@ impl Api {
     }
 }
 
-/// Somebody else who asks.
+/// Another client.
 pub(crate) struct Asking<'a> {
     server: &'a Server,
     peer: Peer,
@@ -283,7 +283,7 @@ async fn finish(request: &str, response: http::Response<Body>) -> Answer {
     Answer { asked, code: head.status.as_u16(), headers: head.headers, body }
 }
 
-/// A whole answer.
+/// A complete response.
 pub(crate) struct Answer {
     asked: String,
     pub(crate) code: u16,
@@ -305,8 +305,7 @@ impl Answer {
         self.headers.get(name).map_or("", |value| value.to_str().unwrap())
     }
 
-    /// It has this code and this in its body. An error is a whole `Status` whose code is the
-    /// code of the answer.
+    /// Checks the code and that the body contains this text.
     #[track_caller]
     pub(crate) fn is(&self, code: u16, part: &str) -> &Answer {
         let text = self.text();
@@ -315,7 +314,7 @@ impl Answer {
         self
     }
 
-    /// It is an error with this reason and a message that begins like this.
+    /// Checks for an error with this reason and a message that starts with this text.
     #[track_caller]
     pub(crate) fn fails(&self, code: u16, reason: &str, message: &str) -> Value {
         let text = self.text();
@@ -330,7 +329,7 @@ impl Answer {
         status
     }
 
-    /// It is a list of objects with these names, in this order.
+    /// Checks for a list of objects with these names, in this order.
     #[track_caller]
     pub(crate) fn lists(&self, names: &str) -> &Answer {
         self.is(200, "");
@@ -403,7 +402,7 @@ impl Watch {
         words.join(" ")
     }
 
-    /// Whether nothing comes for a while.
+    /// Whether no event arrives for a while.
     pub(crate) async fn is_silent(&mut self, time: Duration) -> bool {
         tokio::time::timeout(time, self.next()).await.is_err()
     }

@@ -1,4 +1,4 @@
-//! POST: what is set, what is refused, what is said (S2.1–S2.9, S2.30, S2.33).
+//! POST: defaults, rejections, warnings (S2.1–S2.9, S2.30, S2.33).
 
 use headwater_json::{Value, json};
 
@@ -6,7 +6,7 @@ use crate::api::{Api, CMS, DEPLOYMENTS, NOW, PODS, config_map, deployment, pod, 
 
 /// S2.1, S3.1
 #[tokio::test(start_paused = true)]
-async fn a_created_object_is_answered_as_it_is_stored() {
+async fn a_create_returns_the_stored_object() {
     let api = Api::start().await;
     let before: u64 = api.get(CMS).await.version().parse().unwrap();
     let made = api.create(CMS, &json!({ "metadata": { "name": "a" }, "data": { "x": "1" } })).await;
@@ -20,7 +20,7 @@ async fn a_created_object_is_answered_as_it_is_stored() {
 
 /// S1.41, S2.3
 #[tokio::test(start_paused = true)]
-async fn a_name_that_is_taken_is_a_conflict() {
+async fn creating_an_existing_name_is_a_conflict() {
     let api = Api::start().await;
     let mut held = config_map("a");
     held["metadata"]["finalizers"] = json!(["example.com/hold"]);
@@ -51,7 +51,7 @@ async fn names_are_generated_within_63_letters() {
         assert!(suffix.chars().all(|c| "bcdfghjklmnpqrstvwxz2456789".contains(c)), "{name}");
         assert_eq!(made["metadata"]["generateName"], prefix);
     }
-    // A name that is given counts.
+    // A given name takes precedence.
     let both = json!({ "metadata": { "name": "own", "generateName": "gen-" } });
     assert_eq!(api.create(CMS, &both).await["metadata"]["name"], "own");
 }
@@ -103,7 +103,7 @@ async fn bad_names_are_invalid() {
         let status = api.post(CMS, &body).await.fails(422, "Invalid", "");
         assert_eq!(status["details"]["causes"][0]["field"], "metadata.generateName");
     }
-    // Namespaces and services are labels: shorter and without dots.
+    // Names of namespaces and services are DNS labels: shorter and without dots.
     for name in ["a.b", &"a".repeat(64)] {
         let body = json!({ "metadata": { "name": name } });
         api.post("/api/v1/namespaces", &body).await.fails(422, "Invalid", "Namespace ");
@@ -174,7 +174,7 @@ async fn an_owner_named_twice_is_kept_once_with_a_warning() {
 
 /// S1.43, S2.2
 #[tokio::test(start_paused = true)]
-async fn the_server_keeps_what_is_its_own() {
+async fn server_owned_fields_cannot_be_set() {
     let api = Api::start().await;
     let metadata = json!({
         "name": "a", "uid": "11111111-1111-1111-1111-111111111111", "selfLink": "/x",
@@ -188,7 +188,7 @@ async fn the_server_keeps_what_is_its_own() {
     for key in ["selfLink", "deletionTimestamp", "deletionGracePeriodSeconds"] {
         assert!(metadata.get(key).is_none(), "{key}");
     }
-    // A kind that does not count its generations keeps what it is given; others begin at 1.
+    // A kind without generations keeps the given value; others start at 1.
     assert_eq!(metadata["generation"], 7);
     let mut body = deployment("d");
     body["metadata"]["generation"] = 7.into();
@@ -196,16 +196,16 @@ async fn the_server_keeps_what_is_its_own() {
     let made = api.create(DEPLOYMENTS, &body).await;
     assert_eq!(made["metadata"]["generation"], 1);
     assert_eq!(made["status"], json!({}));
-    // Zero is no version.
+    // Zero is not a version.
     let mut body = config_map("zero");
     body["metadata"]["resourceVersion"] = "0".into();
     api.create(CMS, &body).await;
-    // The reference answers 500 here; it is the client's mistake (docs/wire.md).
+    // kube-apiserver replies with 500 here; it is a client error (docs/wire.md).
     let mut body = config_map("b");
     body["metadata"]["resourceVersion"] = "5".into();
     let message = "resourceVersion should not be set on objects to be created";
     api.post(CMS, &body).await.fails(400, "BadRequest", message);
-    // It is the last thing that is noticed, and a try is never stored.
+    // It is checked last, and a failed create is never stored.
     api.post(&format!("{CMS}?dryRun=All"), &body).await.is(201, "");
     api.get(&format!("{CMS}/b")).await.is(404, "");
     body["metadata"]["name"] = "No".into();
@@ -214,7 +214,7 @@ async fn the_server_keeps_what_is_its_own() {
 
 /// S2.6
 #[tokio::test(start_paused = true)]
-async fn an_object_of_another_kind_or_place_is_refused() {
+async fn an_object_of_another_kind_or_namespace_is_rejected() {
     let api = Api::start().await;
     let secret = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "a" } });
     let newer = json!({ "apiVersion": "v2", "kind": "ConfigMap", "metadata": { "name": "a" } });
@@ -226,7 +226,7 @@ async fn an_object_of_another_kind_or_place_is_refused() {
     let message =
         "the namespace of the provided object does not match the namespace sent on the request";
     api.post(CMS, &body).await.fails(400, "BadRequest", message);
-    // Both may be left out; a namespace that means nothing is dropped.
+    // Both may be omitted; a namespace of a cluster-scoped object is dropped.
     api.create(CMS, &json!({ "metadata": { "name": "a" } })).await;
     api.create(CMS, &json!({ "kind": "ConfigMap", "metadata": { "name": "b" } })).await;
     let body = json!({ "metadata": { "name": "placed", "namespace": "ns" } });
@@ -236,7 +236,7 @@ async fn an_object_of_another_kind_or_place_is_refused() {
 
 /// S1.32, S2.7
 #[tokio::test(start_paused = true)]
-async fn a_body_that_is_no_object_is_refused() {
+async fn an_invalid_body_is_rejected() {
     let api = Api::start().await;
     for body in
         ["", "{not json", "[]", "\"x\"", "1", "{\"metadata\":", "{}{}", "{} x", "\u{feff}{}"]
@@ -254,7 +254,7 @@ async fn a_body_that_is_no_object_is_refused() {
     let yaml = "metadata:\n  name: yes-1\ndata:\n  a: \"on\"\n";
     let answer = api.send(&format!("POST {CMS}\nContent-Type: application/yaml"), yaml).await;
     assert_eq!(answer.is(201, "").json()["data"]["a"], "on");
-    // YAML 1.1: a bare `on` is a boolean, and no string.
+    // YAML 1.1: a bare `on` is a boolean, not a string.
     let yaml = "metadata:\n  name: other\ndata:\n  a: on\n";
     let answer = api.send(&format!("POST {CMS}\nContent-Type: application/yaml"), yaml).await;
     answer.fails(400, "BadRequest", "");
@@ -262,19 +262,19 @@ async fn a_body_that_is_no_object_is_refused() {
 
 /// S2.8
 #[tokio::test(start_paused = true)]
-async fn a_namespace_must_be_there() {
+async fn the_namespace_must_exist() {
     let api = Api::start().await;
     let answer = api.post("/api/v1/namespaces/nowhere/configmaps", &config_map("a")).await;
     let status = answer.fails(404, "NotFound", "namespaces \"nowhere\" not found");
     assert_eq!(status["details"], json!({ "name": "nowhere", "kind": "namespaces" }));
-    // One that was made a moment ago is.
+    // A namespace that was just created exists.
     api.create("/api/v1/namespaces", &json!({ "metadata": { "name": "new" } })).await;
     api.create("/api/v1/namespaces/new/configmaps", &config_map("a")).await;
 }
 
 /// S2.30
 #[tokio::test(start_paused = true)]
-async fn a_dry_run_answers_and_stores_nothing() {
+async fn a_dry_run_returns_the_object_and_stores_nothing() {
     let api = Api::start().await;
     let before = api.get(CMS).await.version();
     let answer = api.post(&format!("{CMS}?dryRun=All"), &config_map("a")).await;
@@ -313,7 +313,7 @@ async fn a_dry_run_answers_and_stores_nothing() {
 
 /// S1.44, S2.33
 #[tokio::test(start_paused = true)]
-async fn unknown_and_repeated_fields_are_refused_warned_about_or_ignored() {
+async fn unknown_and_duplicate_fields_are_rejected_warned_about_or_ignored() {
     let api = Api::start().await;
     let unknown = r#"{"metadata":{"name":"NAME","bogus":1},"data":{"k":"v"},"other":{}}"#;
     let mixed = r#"{"data":{"k":"1","k":"2"},"metadata":{"bogus":1,"name":"NAME"}}"#;
@@ -327,7 +327,7 @@ async fn unknown_and_repeated_fields_are_refused_warned_about_or_ignored() {
     ] {
         let request = |mode: &str| format!("POST {CMS}?fieldValidation={mode}");
         let refused = api.send(&request("Strict"), body.replace("NAME", "s")).await;
-        // In the order in which they are written.
+        // In the order of the body.
         refused.fails(400, "BadRequest", &format!("{strict}{}", problems.join(", ")));
         for mode in ["Warn", ""] {
             let answer = api.send(&request(mode), body.replace("NAME", "w")).await;
@@ -349,7 +349,7 @@ async fn unknown_and_repeated_fields_are_refused_warned_about_or_ignored() {
     }
     let answer = api.post(&format!("{CMS}?fieldValidation=Nope"), &config_map("a")).await;
     answer.fails(422, "Invalid", "CreateOptions.meta.k8s.io \"\" is invalid: fieldValidation: ");
-    // Letters in another case are another field.
+    // Field names are case-sensitive.
     let answer = api.post(CMS, &json!({ "metadata": { "name": "c", "Labels": {} } })).await;
     assert!(answer.is(201, "").header("warning").contains("metadata.Labels"));
 }
@@ -369,7 +369,7 @@ async fn a_field_manager_has_limits() {
 
 /// S1.34
 #[tokio::test(start_paused = true)]
-async fn values_are_what_their_types_allow() {
+async fn values_must_match_their_types() {
     let api = Api::start().await;
     let leases = "/apis/coordination.k8s.io/v1/namespaces/ns/leases";
     let lease = |time: &str| json!({ "metadata": { "name": "l" }, "spec": { "renewTime": time } });
@@ -402,7 +402,7 @@ async fn values_are_what_their_types_allow() {
 
 /// S1.44
 #[tokio::test(start_paused = true)]
-async fn what_is_accepted_and_advised_against_comes_with_a_warning() {
+async fn discouraged_values_are_accepted_with_a_warning() {
     let api = Api::start().await;
     let text = "299 - \"metadata.name: this is used in the Pod's hostname, which can result in \
                 surprising behavior; a DNS label is recommended: [must not contain dots]\"";
@@ -410,7 +410,7 @@ async fn what_is_accepted_and_advised_against_comes_with_a_warning() {
         let made = api.post(&format!("{PODS}{query}"), &pod("a.b", "")).await;
         assert_eq!(made.is(201, "").header("warning"), text);
     }
-    // What is refused is not advised about as well.
+    // A rejected object has no additional warnings.
     let mut wrong = pod("c.d", "");
     wrong["spec"]["containers"] = json!([]);
     assert_eq!(api.post(PODS, &wrong).await.header("warning"), "");

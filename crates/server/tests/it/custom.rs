@@ -1,4 +1,4 @@
-//! Custom kinds, from the definition to its last object (S9).
+//! Custom resources, from the definition to the last object (S9).
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ mod objects;
 mod rules;
 mod versions;
 
-/// Where definitions are.
+/// The path of definitions.
 const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 /// The widgets of `ns`.
 const WIDGETS: &str = "/apis/example.com/v1/namespaces/ns/widgets";
 
-/// A server that looks after its definitions.
+/// A server that follows its definitions.
 struct World {
     api: Api,
     _following: JoinSet<()>,
@@ -44,7 +44,7 @@ impl World {
         World { api, _following: following }
     }
 
-    /// A server that serves widgets, with something else in their definition.
+    /// A server that serves widgets, with a changed definition.
     async fn with_widgets(change: impl FnOnce(&mut Value)) -> World {
         let world = World::start().await;
         world.define(change).await;
@@ -69,7 +69,7 @@ impl World {
         self.create(WIDGETS, &widget(name, spec)).await
     }
 
-    /// Asks until the answer has this code.
+    /// Repeats a request until the response has this code.
     async fn until(&self, target: &str, code: u16) -> Answer {
         loop {
             let answer = self.get(target).await;
@@ -81,7 +81,7 @@ impl World {
     }
 }
 
-/// The definition that most tests begin with.
+/// The definition that most tests use.
 fn widgets() -> Value {
     json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",

@@ -1,4 +1,4 @@
-//! DELETE: answers, preconditions, finalizers, grace, collections (S2.40–S2.47).
+//! DELETE: responses, preconditions, finalizers, grace periods, collections (S2.40–S2.47).
 
 use headwater_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::api::{
 
 /// S1.41, S2.40
 #[tokio::test(start_paused = true)]
-async fn a_deleted_object_is_named_in_the_answer() {
+async fn a_delete_returns_the_name_of_the_object() {
     let api = Api::start().await;
     let made = api.create(CMS, &config_map("a")).await;
     let answer = api.delete(&format!("{CMS}/a")).await.is(200, "").json();
@@ -23,7 +23,7 @@ async fn a_deleted_object_is_named_in_the_answer() {
     api.create(DEPLOYMENTS, &deployment("d")).await;
     let answer = api.delete(&format!("{DEPLOYMENTS}/d")).await.is(200, "").json();
     assert_eq!(answer["details"]["group"], "apps");
-    // Some kinds show what was there.
+    // Some kinds return the deleted object.
     let accounts = "/api/v1/namespaces/ns/serviceaccounts";
     api.create(accounts, &json!({ "metadata": { "name": "s" } })).await;
     let answer = api.delete(&format!("{accounts}/s")).await.is(200, "").json();
@@ -35,7 +35,7 @@ async fn a_deleted_object_is_named_in_the_answer() {
 
 /// S2.41, S6.7
 #[tokio::test(start_paused = true)]
-async fn preconditions_are_met_or_nothing_happens() {
+async fn failing_preconditions_prevent_a_delete() {
     let api = Api::start().await;
     let made = api.create(CMS, &config_map("a")).await;
     let a = &format!("{CMS}/a");
@@ -64,7 +64,7 @@ async fn preconditions_are_met_or_nothing_happens() {
 
 /// S2.42
 #[tokio::test(start_paused = true)]
-async fn options_come_as_a_body_or_as_a_query() {
+async fn delete_options_come_in_the_body_or_the_query() {
     let api = Api::start().await;
     for (body, code) in [
         ("{}", 200),
@@ -79,7 +79,7 @@ async fn options_come_as_a_body_or_as_a_query() {
         ("{\"dryRun\":[\"Nope\"]}", 422),
     ] {
         let a = format!("{CMS}/a");
-        // It may be there from the row before.
+        // It may exist from the previous row.
         api.post(CMS, &config_map("a")).await;
         let request = format!("DELETE {a}\nContent-Type: application/json");
         let answer = api.send(&request, body).await;
@@ -99,7 +99,7 @@ async fn options_come_as_a_body_or_as_a_query() {
 
 /// S2.43
 #[tokio::test(start_paused = true)]
-async fn finalizers_hold_an_object_until_the_last_is_gone() {
+async fn finalizers_keep_an_object_until_the_last_is_removed() {
     let api = Api::start().await;
     let a = &format!("{CMS}/a");
     let mut body = config_map("a");
@@ -118,7 +118,7 @@ async fn finalizers_hold_an_object_until_the_last_is_gone() {
     assert!(message.contains(part), "{message}");
     let written = api.merge(a, &json!({ "data": { "k": "v" } })).await.is(200, "").json();
     assert_eq!(written["metadata"]["deletionTimestamp"], NOW);
-    // A later time does not count, nor does none.
+    // A later timestamp is ignored, and so is a missing one.
     let patch = json!({ "metadata": { "deletionTimestamp": null }, "data": { "k": "w" } });
     let written = api.merge(a, &patch).await.is(200, "").json();
     assert_eq!(written["metadata"]["deletionTimestamp"], NOW);
@@ -132,7 +132,7 @@ async fn finalizers_hold_an_object_until_the_last_is_gone() {
 
 /// S2.44
 #[tokio::test(start_paused = true)]
-async fn policies_leave_work_for_the_garbage_collector() {
+async fn propagation_policies_set_finalizers_for_the_garbage_collector() {
     let api = Api::start().await;
     for (name, query, finalizers) in [
         ("a", "propagationPolicy=Foreground", Some("foregroundDeletion")),
@@ -163,7 +163,7 @@ async fn policies_leave_work_for_the_garbage_collector() {
 
 /// S2.45
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_runs_somewhere_is_given_time() {
+async fn a_bound_pod_gets_a_grace_period() {
     let api = Api::start().await;
     let (bound, free) = (&format!("{PODS}/bound"), &format!("{PODS}/free"));
     api.create(PODS, &pod("bound", "n1")).await;
@@ -186,7 +186,7 @@ async fn a_pod_that_runs_somewhere_is_given_time() {
     assert_eq!(gone["kind"], "Pod");
     api.get(free).await.fails(404, "NotFound", "");
 
-    // One that finishes while it is given time keeps it.
+    // A pod that finishes during its grace period keeps it.
     let done = &format!("{PODS}/done");
     api.create(PODS, &pod("done", "n1")).await;
     api.delete(done).await.is(200, "");
@@ -208,7 +208,7 @@ async fn a_pod_that_runs_somewhere_is_given_time() {
 
 /// S2.46
 #[tokio::test(start_paused = true)]
-async fn a_collection_is_deleted_by_what_is_selected() {
+async fn a_collection_delete_respects_selectors() {
     let api = Api::start().await;
     for (name, labels) in [("a", "g=1"), ("b", "g=1"), ("c", "g=2"), ("d", "g=2")] {
         api.create(CMS, &labelled(name, labels)).await;
@@ -230,7 +230,7 @@ async fn a_collection_is_deleted_by_what_is_selected() {
 
 /// S2.46
 #[tokio::test(start_paused = true)]
-async fn a_collection_is_deleted_with_the_same_care_as_one() {
+async fn a_collection_delete_respects_finalizers() {
     let api = Api::start().await;
     let mut held = config_map("held");
     held["metadata"]["finalizers"] = json!(["example.com/hold"]);
@@ -238,7 +238,7 @@ async fn a_collection_is_deleted_with_the_same_care_as_one() {
     api.config_maps(&["free"]).await;
     let answer = api.delete(CMS).await;
     answer.lists("free held");
-    // It shows what was there before.
+    // The response shows the objects before the delete.
     assert!(answer.json()["items"][1]["metadata"].get("deletionTimestamp").is_none());
     let left = api.get(CMS).await;
     assert_eq!(left.lists("held").json()["items"][0]["metadata"]["deletionTimestamp"], NOW);
@@ -247,7 +247,7 @@ async fn a_collection_is_deleted_with_the_same_care_as_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_collection_is_deleted_as_it_was_at_a_version() {
+async fn a_collection_delete_respects_a_resource_version() {
     let api = Api::start().await;
     api.config_maps(&["a", "b"]).await;
     let version = api.get(CMS).await.version();
@@ -264,7 +264,7 @@ async fn a_collection_is_deleted_as_it_was_at_a_version() {
 
 /// S2.44
 #[tokio::test(start_paused = true)]
-async fn jobs_and_replication_controllers_leave_their_pods_unless_told_otherwise() {
+async fn jobs_and_replication_controllers_orphan_their_pods_by_default() {
     let api = Api::start().await;
     let template = json!({
         "metadata": { "labels": { "app": "a" } },

@@ -111,7 +111,7 @@ async fn other_groups_are_listed_with_their_versions() {
 
 /// S1.23
 #[tokio::test(start_paused = true)]
-async fn everything_at_once_is_tagged() {
+async fn aggregated_discovery_has_an_etag() {
     let api = Api::start().await;
     for (target, is_core) in [("/api", true), ("/apis", false)] {
         let answer = api.accept(target, AGGREGATED).await;
@@ -149,7 +149,7 @@ async fn everything_at_once_is_tagged() {
 
 /// S1.23
 #[tokio::test(start_paused = true)]
-async fn clients_that_offer_several_forms_get_the_first_that_is_had() {
+async fn the_first_supported_media_type_of_discovery_is_sent() {
     let api = Api::start().await;
     let beta = "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
     for (accept, code, kind) in [
@@ -199,7 +199,7 @@ async fn the_root_lists_paths_and_metrics_are_text() {
 
 /// S1.12
 #[tokio::test(start_paused = true)]
-async fn the_merged_document_is_a_message_for_those_who_ask() {
+async fn the_openapi_v2_document_is_available_as_protobuf() {
     let api = Api::start().await;
     let protobuf = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
     let called = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
@@ -213,7 +213,7 @@ async fn the_merged_document_is_a_message_for_those_who_ask() {
         let answer = api.accept("/openapi/v2", accept).await;
         assert_eq!((answer.code, answer.header("content-type")), (200, content_type), "{accept}");
         assert!(answer.header("etag").len() > 2, "{accept}");
-        // The first field is the version of OpenAPI, either way.
+        // The first field is the OpenAPI version in both formats.
         let begins: &[u8] = if content_type == called { b"\x0a\x032.0" } else { b"{\"" };
         assert!(answer.body.starts_with(begins), "{accept}: {:?}", &answer.body[..8]);
         let name = b"io.k8s.api.core.v1.PodSpec";

@@ -4,7 +4,7 @@ use headwater_json::{Value, json};
 
 use crate::api::{Api, CMS, PODS, config_map, escaped, labelled, pod, version};
 
-/// A namespace as the matrix wants it: `a` changed, `b` deleted and `d` created after `old`.
+/// The namespace of the matrix: `a` changed, `b` deleted and `d` created after `old`.
 async fn changed() -> (Api, String) {
     let api = Api::start().await;
     api.config_maps(&["a", "b", "c"]).await;
@@ -17,9 +17,9 @@ async fn changed() -> (Api, String) {
 
 /// S3.2, S3.3, R34
 #[tokio::test(start_paused = true)]
-async fn a_list_shows_the_state_its_version_and_match_ask_for() {
+async fn a_list_respects_resource_version_and_match() {
     let (api, old) = changed().await;
-    // version, match, limit, what is listed, whether it is the old state
+    // version, match, limit, listed names, whether it is the old state
     let rows: [(&str, &str, &str, &str, bool); 16] = [
         ("", "", "", "a c d", false),
         ("", "", "2", "a c", false),
@@ -57,7 +57,7 @@ async fn a_list_shows_the_state_its_version_and_match_ask_for() {
 
 /// S1.31, S3.2, S3.12, S8.26
 #[tokio::test(start_paused = true)]
-async fn a_list_that_asks_for_nonsense_is_refused() {
+async fn a_list_with_invalid_options_is_rejected() {
     let (api, old) = changed().await;
     let token = api.get(&format!("{CMS}?limit=1")).await.token();
     let forbidden = "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden unless \
@@ -118,7 +118,7 @@ async fn a_list_that_asks_for_nonsense_is_refused() {
 
 /// S1.40, S3.4, R34
 #[tokio::test(start_paused = true)]
-async fn a_version_nobody_has_reached_is_a_timeout_with_a_hint() {
+async fn a_future_resource_version_times_out_with_a_retry_hint() {
     let api = Api::start().await;
     api.config_maps(&["a"]).await;
     for query in [
@@ -151,7 +151,7 @@ async fn check_too_large(api: &Api, target: &str) {
 
 /// S3.3, S5.7, R34
 #[tokio::test(start_paused = true)]
-async fn a_read_that_waits_is_answered_when_its_version_arrives() {
+async fn a_waiting_read_returns_when_its_resource_version_arrives() {
     let api = Api::start().await;
     let now: u64 = api.get(CMS).await.version().parse().unwrap();
     let ahead = format!("{CMS}?resourceVersion={}&resourceVersionMatch=NotOlderThan", now + 2);
@@ -161,7 +161,7 @@ async fn a_read_that_waits_is_answered_when_its_version_arrives() {
 
 /// S1.35, S1.43, S3.5
 #[tokio::test(start_paused = true)]
-async fn one_object_is_as_fresh_as_its_version_demands() {
+async fn a_get_is_at_least_as_new_as_its_resource_version() {
     let api = Api::start().await;
     let made = api.create(CMS, &config_map("a")).await;
     for at in ["", "0", "1", &version(&made), &format!("0{}", version(&made))] {
@@ -178,7 +178,7 @@ async fn one_object_is_as_fresh_as_its_version_demands() {
 
 /// S3.10
 #[tokio::test(start_paused = true)]
-async fn what_remains_is_told_right_to_lists_read_side_by_side() {
+async fn remaining_item_counts_are_correct_for_concurrent_lists() {
     let api = Api::start().await;
     api.create("/api/v1/namespaces", &json!({ "metadata": { "name": "other" } })).await;
     api.create("/api/v1/namespaces/other/configmaps", &config_map("x")).await;
@@ -202,7 +202,7 @@ async fn what_remains_is_told_right_to_lists_read_side_by_side() {
 
 /// S3.10, S3.13, B284
 #[tokio::test(start_paused = true)]
-async fn pages_of_one_list_are_of_one_state() {
+async fn pages_of_one_list_show_one_state() {
     let api = Api::start().await;
     api.config_maps(&["a", "b", "c", "d", "e"]).await;
     let first = api.get(&format!("{CMS}?limit=2")).await;
@@ -223,22 +223,22 @@ async fn pages_of_one_list_are_of_one_state() {
     let metadata = third.json()["metadata"].clone();
     assert_eq!(metadata, json!({ "resourceVersion": first.version() }));
 
-    // A token may be used again, with another limit, without one, with selectors.
+    // A token may be reused with another limit, without one, and with selectors.
     api.get(&format!("{CMS}?limit=3&continue={token}")).await.lists("c d e");
     api.get(&format!("{CMS}?continue={token}")).await.lists("c d e");
     api.get(&format!("{CMS}?limit=9&continue={token}&fieldSelector=metadata.name%3Dd"))
         .await
         .lists("d");
-    // At version 0 the limit does not count.
+    // At version 0 the limit is ignored.
     api.get(&format!("{CMS}?limit=1&continue={token}&resourceVersion=0")).await.lists("c d e");
-    // Exactly as many as there are: no token.
+    // The limit equals the number of objects: no token.
     let all = api.get(&format!("{CMS}?limit=6")).await;
     assert_eq!(all.lists("a b bb c e f").token(), "");
 }
 
 /// S3.13
 #[tokio::test(start_paused = true)]
-async fn a_token_continues_after_the_same_relative_key_elsewhere() {
+async fn a_continue_token_works_for_another_namespace() {
     let api = Api::start().await;
     api.config_maps(&["a", "b", "c"]).await;
     api.create("/api/v1/namespaces", &json!({ "metadata": { "name": "other" } })).await;
@@ -256,7 +256,7 @@ async fn a_token_continues_after_the_same_relative_key_elsewhere() {
 
 /// S3.11
 #[tokio::test(start_paused = true)]
-async fn with_a_selector_a_page_counts_no_rest() {
+async fn a_page_with_a_selector_has_no_remaining_count() {
     let api = Api::start().await;
     for (index, name) in ["a", "b", "c", "d", "e", "f"].into_iter().enumerate() {
         api.create(CMS, &labelled(name, &format!("odd={}", index % 2))).await;
@@ -267,7 +267,7 @@ async fn with_a_selector_a_page_counts_no_rest() {
     let second =
         api.get(&format!("{CMS}?limit=2&labelSelector=odd%3D1&continue={}", first.token())).await;
     assert_eq!(second.lists("f").token(), "");
-    // The names of one namespace are a selector too.
+    // A `metadata.name` selector counts as a selector too.
     let named = format!("{CMS}?limit=1&fieldSelector=metadata.name!%3Da");
     let answer = api.get(&named).await;
     assert!(answer.lists("b").json()["metadata"].get("remainingItemCount").is_none());
@@ -280,7 +280,7 @@ fn token(content: &Value) -> String {
 
 /// S3.12, S3.13
 #[tokio::test(start_paused = true)]
-async fn forged_tokens_are_refused() {
+async fn invalid_continue_tokens_are_rejected() {
     let api = Api::start().await;
     api.config_maps(&["a", "b"]).await;
     api.create("/api/v1/namespaces/ns/secrets", &json!({ "metadata": { "name": "s" } })).await;
@@ -316,7 +316,7 @@ async fn forged_tokens_are_refused() {
 
 /// S3.14, S6.21
 #[tokio::test(start_paused = true)]
-async fn a_token_whose_state_is_gone_comes_back_with_one_for_the_latest() {
+async fn an_expired_continue_token_is_answered_with_a_new_one() {
     let api = Api::start().await;
     api.config_maps(&["a", "b", "c", "d"]).await;
     let first = api.get(&format!("{CMS}?limit=2")).await;
@@ -337,7 +337,7 @@ async fn a_token_whose_state_is_gone_comes_back_with_one_for_the_latest() {
 
 /// S3.15, S6.21, R34
 #[tokio::test(start_paused = true)]
-async fn an_exact_read_of_a_forgotten_state_is_gone_and_a_newer_one_is_not() {
+async fn an_exact_read_of_a_compacted_version_fails_and_not_older_than_succeeds() {
     let api = Api::start().await;
     api.config_maps(&["a", "b"]).await;
     let old = api.get(CMS).await.version();
@@ -355,7 +355,7 @@ async fn an_exact_read_of_a_forgotten_state_is_gone_and_a_newer_one_is_not() {
 
 /// S1.34, S3.8, S3.20, S3.21, S3.23
 #[tokio::test(start_paused = true)]
-async fn an_empty_list_has_a_version_and_no_items() {
+async fn an_empty_list_has_a_resource_version_and_no_items() {
     let api = Api::start().await;
     for target in [CMS, "/api/v1/namespaces/nowhere/configmaps", "/api/v1/nodes"] {
         let list = api.get(target).await.is(200, "\"items\":[]").json();
@@ -368,7 +368,7 @@ async fn an_empty_list_has_a_version_and_no_items() {
 
 /// S3.21, S3.22
 #[tokio::test(start_paused = true)]
-async fn a_list_is_in_the_order_of_its_keys_and_its_items_have_no_type() {
+async fn a_list_is_in_key_order_and_its_items_have_no_type() {
     let api = Api::start().await;
     api.config_maps(&["b", "a", "a.b", "a-b", "a0", "c"]).await;
     let list = api.get(CMS).await.lists("a a-b a.b a0 b c").json();
@@ -385,7 +385,7 @@ async fn a_list_is_in_the_order_of_its_keys_and_its_items_have_no_type() {
 
 /// S3.3, S5.6, R22
 #[tokio::test(start_paused = true)]
-async fn a_list_sees_every_write_that_was_acknowledged() {
+async fn a_list_returns_every_acknowledged_write() {
     let api = Api::start().await;
     for count in 1..=20 {
         let made = api.create(CMS, &config_map(&format!("c{count:02}"))).await;
@@ -443,7 +443,7 @@ async fn label_selectors_select() {
 
 /// S3.31
 #[tokio::test(start_paused = true)]
-async fn selectors_that_do_not_parse_are_refused_by_every_verb() {
+async fn invalid_selectors_are_rejected_by_every_verb() {
     let api = Api::start().await;
     api.config_maps(&["a"]).await;
     let long = format!("a={}", "x".repeat(64));
@@ -594,7 +594,7 @@ async fn field_selectors_select_by_the_fields_of_a_kind() {
 
 /// S3.7, S3.34, S5.30
 #[tokio::test(start_paused = true)]
-async fn events_are_read_as_if_there_were_no_cache() {
+async fn events_are_read_without_the_cache() {
     let api = Api::start().await;
     let events = "/api/v1/namespaces/ns/events";
     for name in ["a", "b", "c"] {
@@ -637,11 +637,11 @@ async fn events_are_read_as_if_there_were_no_cache() {
     }
 }
 
-/// Large objects are sent from where they lie, small ones are copied: a client sees no difference.
+/// Large objects are sent without copying, small ones are copied; the response is the same.
 #[tokio::test(start_paused = true)]
-async fn large_and_small_objects_stand_beside_each_other_in_a_list() {
+async fn large_and_small_objects_appear_in_one_list() {
     let api = Api::start().await;
-    // Some chunks end with either, some have but one kind.
+    // Chunks end with either kind, or hold only one kind.
     let sizes = [0, 9_000, 1, 3_000, 70_000, 10, 2_048, 40_000, 0, 0, 30_000, 5];
     for (index, size) in sizes.iter().enumerate() {
         let mut map = config_map(&format!("m{index:02}"));

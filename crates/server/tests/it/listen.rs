@@ -36,11 +36,11 @@ mod lasting;
 
 type Body = UnsyncBoxBody<Bytes, io::Error>;
 
-/// Answers by path what a test wants to see.
+/// A handler whose response depends on the path.
 #[derive(Clone)]
 struct Scripted {
     authenticator: Authenticator,
-    /// `/held` is answered when the test adds a permit.
+    /// `/held` responds when the test adds a permit.
     gate: Arc<Semaphore>,
     /// One permit for each request to `/held` that has arrived.
     arrived: Arc<Semaphore>,
@@ -128,7 +128,7 @@ impl Started {
         self.handler.arrived.acquire().await.unwrap().forget();
     }
 
-    /// Waits for the listener to end by itself.
+    /// Waits until the listener ends.
     async fn ended(mut self) {
         self.run.join_next().await.unwrap().unwrap();
     }
@@ -151,14 +151,14 @@ fn impatient() -> Options {
     }
 }
 
-/// Patient with a request, and not with none.
+/// A long request timeout and a short idle timeout.
 fn soon_idle() -> Options {
     Options { timeout_idle: Duration::from_millis(50), ..Options::default() }
 }
 
 async fn read_to_end(stream: &mut (impl AsyncReadExt + Unpin)) -> String {
     let mut bytes = Vec::new();
-    // How it ends does not matter here: a reset is an end too.
+    // A reset counts as a close.
     let _ = stream.read_to_end(&mut bytes).await;
     String::from_utf8_lossy(&bytes).into_owned()
 }
@@ -190,7 +190,7 @@ async fn tls_connect(
     TlsConnector::from(Arc::new(config)).connect(name, socket).await.unwrap()
 }
 
-/// Who the server says is asking, over HTTP/1.1.
+/// The user that the server identified, over HTTP/1.1.
 async fn who(address: SocketAddr, trusted: &Pki, client: Option<&Pair>) -> String {
     let mut stream = tls_connect(address, trusted, client, "http/1.1").await;
     let request = b"GET /who HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
@@ -216,14 +216,14 @@ async fn a_certificate_of_another_authority_is_unauthorized() {
 }
 
 #[tokio::test]
-async fn a_serving_certificate_is_no_client_certificate() {
+async fn a_serving_certificate_is_not_a_client_certificate() {
     let pki = pki_at(&SystemClock);
     let server = Started::tls(&pki, Options::default(), Arc::new(SystemClock));
     assert_eq!(who(server.address, &pki, Some(&pki.server)).await, "401 Unauthorized");
 }
 
 #[tokio::test]
-async fn an_expired_certificate_is_unauthorized_also_where_it_was_known() {
+async fn an_expired_certificate_is_unauthorized_even_if_it_is_cached() {
     #[derive(Default)]
     struct Years(AtomicI64);
     impl Clock for Years {
@@ -243,7 +243,7 @@ async fn an_expired_certificate_is_unauthorized_also_where_it_was_known() {
 }
 
 #[tokio::test]
-async fn replaced_certificates_count_from_the_next_handshake_on() {
+async fn replaced_certificates_are_used_from_the_next_handshake_on() {
     let (first, second) = (pki_at(&SystemClock), pki_at(&SystemClock));
     let acceptor = Acceptor::new(&first, Arc::new(SystemClock)).unwrap();
     let metrics = Metrics::new();
@@ -258,7 +258,7 @@ async fn replaced_certificates_count_from_the_next_handshake_on() {
 
 /// S8.34
 #[tokio::test]
-async fn plain_http_on_the_tls_port_is_told_so() {
+async fn plain_http_on_the_tls_port_gets_an_explanation() {
     let pki = pki_at(&SystemClock);
     let server = Started::tls(&pki, Options::default(), Arc::new(SystemClock));
     let answer = server.exchange(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await;
@@ -336,7 +336,7 @@ async fn pipelined_requests_are_answered_in_order() {
 
 /// S8.33, R46
 #[tokio::test]
-async fn a_panic_costs_one_request() {
+async fn a_panic_fails_only_its_request() {
     let server = Started::plain(Options::default());
     let answer = server
         .exchange(
@@ -364,7 +364,7 @@ async fn a_stop_lets_requests_finish_and_accepts_no_more() {
     busy.write_all(b"GET /held HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
     server.held_request_arrived().await;
     server.stop.cancel();
-    // The idle connection ends although the other is still being answered.
+    // The idle connection is closed while the other request is still in progress.
     assert_eq!(read_to_end(&mut idle).await, "");
     assert!(TcpStream::connect(server.address).await.is_err());
     server.handler.gate.add_permits(1);
@@ -373,7 +373,7 @@ async fn a_stop_lets_requests_finish_and_accepts_no_more() {
 }
 
 #[tokio::test]
-async fn a_stop_cuts_what_outlasts_the_grace() {
+async fn a_stop_aborts_requests_after_the_grace_period() {
     let options = Options { shutdown_grace: Duration::from_millis(50), ..Options::default() };
     let server = Started::plain(options);
     let mut socket = server.connect().await;
@@ -385,7 +385,7 @@ async fn a_stop_cuts_what_outlasts_the_grace() {
     assert!(read_to_end(&mut socket).await.contains("begin"));
 }
 
-/// An HTTP/2 client; its connection runs in the set and ends when the server says so.
+/// An HTTP/2 client; its connection task ends when the server closes the connection.
 async fn http2(
     server: &Started,
     pki: &Pki,
@@ -398,7 +398,7 @@ async fn http2(
             .unwrap();
     let mut run = JoinSet::new();
     run.spawn(async move {
-        // An end is an end.
+        // How the connection ends does not matter.
         let _ = connection.await;
     });
     (sender, run)
@@ -460,7 +460,7 @@ fn plain_http_is_for_loopback_only() {
 }
 
 #[tokio::test]
-async fn a_taken_port_is_named_with_the_way_out() {
+async fn a_port_in_use_is_reported_with_a_remedy() {
     let server = Started::plain(Options::default());
     let taken = Listener::plain(server.address, Options::default(), Metrics::new());
     let error = taken.err().unwrap().to_string();

@@ -1,4 +1,4 @@
-//! The server: over real sockets on loopback, and asked directly.
+//! The server over real sockets on loopback, and called directly.
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
 mod api;

@@ -1,4 +1,4 @@
-//! Namespaces, and what a fresh server has (S10).
+//! Namespaces and bootstrap objects (S10).
 
 use headwater_json::{Value, json};
 use headwater_server::presence::Presence;
@@ -9,14 +9,14 @@ const NAMESPACES: &str = "/api/v1/namespaces";
 
 /// S10.1, S10.4
 #[tokio::test(start_paused = true)]
-async fn a_namespace_is_made_complete() {
+async fn a_new_namespace_gets_its_defaults() {
     let api = Api::start().await;
     let made = api.create(NAMESPACES, &json!({ "metadata": { "name": "a" } })).await;
     assert_eq!(made["spec"], json!({ "finalizers": ["kubernetes"] }));
     assert_eq!(made["status"], json!({ "phase": "Active" }));
     let label = json!({ "kubernetes.io/metadata.name": "a" });
     assert_eq!(made["metadata"]["labels"], label);
-    // The label is put back.
+    // The label is restored.
     for labels in [json!(null), json!({ "kubernetes.io/metadata.name": "other" })] {
         let patch = json!({ "metadata": { "labels": labels } });
         let after = api.merge(&format!("{NAMESPACES}/a"), &patch).await.is(200, "").json();
@@ -26,7 +26,7 @@ async fn a_namespace_is_made_complete() {
 
 /// S10.2
 #[tokio::test(start_paused = true)]
-async fn a_namespace_goes_when_nothing_holds_it() {
+async fn a_namespace_is_deleted_without_finalizers() {
     let api = Api::start().await;
     let target = &format!("{NAMESPACES}/a");
     let inside = &format!("{target}/configmaps");
@@ -46,7 +46,7 @@ async fn a_namespace_goes_when_nothing_holds_it() {
     let cause = &status["details"]["causes"][0];
     assert_eq!(cause["reason"], "NamespaceTerminating");
     assert_eq!(cause["field"], "metadata.namespace");
-    // What is there may still be changed and deleted.
+    // Existing objects may still be changed and deleted.
     let there = &format!("{inside}/there");
     api.merge(there, &json!({ "data": { "k": "v" } })).await.is(200, "");
     api.delete(there).await.is(200, "");
@@ -75,7 +75,7 @@ async fn finalizers_of_metadata_hold_a_namespace_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn finalizers_of_the_spec_change_through_their_own_door() {
+async fn finalizers_of_the_spec_change_only_through_finalize() {
     let api = Api::start().await;
     let made = api.create(NAMESPACES, &json!({ "metadata": { "name": "a" } })).await;
     let mut body = made.clone();
@@ -90,7 +90,7 @@ async fn finalizers_of_the_spec_change_through_their_own_door() {
 
 /// S10.3
 #[tokio::test(start_paused = true)]
-async fn some_namespaces_stay() {
+async fn system_namespaces_cannot_be_deleted() {
     let api = Api::start().await;
     for name in ["default", "kube-system", "kube-public"] {
         let answer = api.delete(&format!("{NAMESPACES}/{name}")).await;
@@ -104,7 +104,7 @@ async fn some_namespaces_stay() {
 
 /// S7.4, S10.20, S10.22
 #[tokio::test(start_paused = true)]
-async fn a_fresh_server_has_what_clients_look_for() {
+async fn a_new_server_has_the_bootstrap_objects() {
     let api = Api::start().await;
     let names = api.get(NAMESPACES).await.names();
     assert_eq!(names, "default kube-node-lease kube-public kube-system ns");
@@ -142,7 +142,7 @@ async fn a_fresh_server_has_what_clients_look_for() {
     assert_eq!(values, [2_000_000_000, 2_000_001_000]);
     let range = api.get("/apis/networking.k8s.io/v1/servicecidrs/kubernetes").await.json();
     assert_eq!(range["spec"]["cidrs"], json!(["10.96.0.0/12"]));
-    // Doing it again changes nothing.
+    // A second bootstrap changes nothing.
     let before = api.get(NAMESPACES).await.version();
     api.server.bootstrap().await.unwrap();
     assert_eq!(api.get(NAMESPACES).await.version(), before);
@@ -150,7 +150,7 @@ async fn a_fresh_server_has_what_clients_look_for() {
 
 /// S10.21, S10.22
 #[tokio::test(start_paused = true)]
-async fn a_server_says_where_it_is_and_whose_clients_it_knows() {
+async fn a_server_publishes_its_endpoints_and_client_ca() {
     const SERVICE: &str = "/api/v1/namespaces/default/services/kubernetes";
     const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
     const ENDPOINTS: &str = "/api/v1/namespaces/default/endpoints/kubernetes";
@@ -163,7 +163,7 @@ async fn a_server_says_where_it_is_and_whose_clients_it_knows() {
         api.server.appear(presence).await.unwrap();
         api.get(SERVICE).await.json()["spec"]["ports"][0].clone()
     };
-    // Loopback leads everybody to themselves, so nobody is sent there.
+    // Loopback addresses are not published: they mean another machine to each client.
     let port = announce("127.0.0.1:7001", "first").await;
     let expected = json!({ "name": "https", "port": 443, "protocol": "TCP", "targetPort": 7001 });
     assert_eq!(port, expected);
@@ -172,7 +172,7 @@ async fn a_server_says_where_it_is_and_whose_clients_it_knows() {
     let slice = api.get(&format!("{SLICES}/kubernetes")).await.json();
     assert_eq!(slice["endpoints"][0]["addresses"], json!(["10.1.2.3"]));
     assert_eq!(slice["metadata"]["labels"]["kubernetes.io/service-name"], "kubernetes");
-    // The next one puts right what this one said, and nothing else.
+    // The next start corrects only the entries of this server.
     let port = announce("10.1.2.4:7003", "second").await;
     assert_eq!(port["targetPort"], 7003);
     let endpoints = api.get(ENDPOINTS).await.json();
@@ -185,7 +185,7 @@ async fn a_server_says_where_it_is_and_whose_clients_it_knows() {
     let tracking = "kube-apiserver-legacy-service-account-token-tracking";
     let map = api.get(&format!("/api/v1/namespaces/kube-system/configmaps/{tracking}")).await;
     assert_eq!(map.json()["data"]["since"], &NOW[..10]);
-    // A start that finds everything as it should be writes nothing.
+    // A start without differences writes nothing.
     let before = api.get(NAMESPACES).await.version();
     assert!(!api.server.bootstrap().await.unwrap(), "it is not the first");
     announce("10.1.2.4:7003", "second").await;
@@ -197,7 +197,7 @@ fn items(list: &Value) -> impl Iterator<Item = &Value> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_doors_of_a_namespace_let_only_sense_pass() {
+async fn namespace_subresources_reject_invalid_requests() {
     let api = Api::start().await;
     let target = &format!("{NAMESPACES}/a");
     let made = api.create(NAMESPACES, &json!({ "metadata": { "name": "a" } })).await;
@@ -219,7 +219,7 @@ async fn the_doors_of_a_namespace_let_only_sense_pass() {
          neither a standard finalizer name nor is it fully qualified",
     );
     assert_eq!(status["details"]["causes"][0]["field"], "spec.finalizers[1]");
-    // The last word of a namespace may also take its labels and finalizers.
+    // A finalize request may also remove labels and finalizers.
     body["spec"] = json!({});
     body["metadata"]["labels"] = json!({ "last": "word" });
     let after = api.put(&format!("{target}/finalize"), &body).await.is(200, "").json();

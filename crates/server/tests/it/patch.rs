@@ -1,4 +1,4 @@
-//! PATCH: JSON patch, merge patch, and what each refuses (S2.18–S2.23).
+//! PATCH: JSON patch, merge patch, and their errors (S2.18–S2.23).
 
 use headwater_json::{Value, json};
 
@@ -19,7 +19,7 @@ async fn patched() -> (Api, String, Value) {
 
 /// S2.19
 #[tokio::test(start_paused = true)]
-async fn a_json_patch_is_done_step_by_step() {
+async fn a_json_patch_applies_its_operations_in_order() {
     let (api, a, _) = patched().await;
     let patch = json!([
         { "op": "test", "path": "/data/x", "value": "1" },
@@ -43,9 +43,9 @@ async fn a_json_patch_is_done_step_by_step() {
     assert!(after["metadata"].get("labels").is_none());
 }
 
-/// What was checked as one member was not checked as another: `1` is no base64.
+/// A value that is valid at its source may be invalid at its target: `1` is not base64.
 #[tokio::test(start_paused = true)]
-async fn what_a_json_patch_moves_must_fit_its_new_place() {
+async fn a_value_that_a_json_patch_moves_must_be_valid_at_its_target() {
     let (api, a, made) = patched().await;
     for op in ["copy", "move"] {
         let patch = json!([{ "op": op, "from": "/data", "path": "/binaryData" }]);
@@ -58,7 +58,7 @@ async fn what_a_json_patch_moves_must_fit_its_new_place() {
 
 /// S2.19
 #[tokio::test(start_paused = true)]
-async fn a_json_patch_that_cannot_be_done_changes_nothing() {
+async fn a_failing_json_patch_changes_nothing() {
     let (api, a, made) = patched().await;
     for step in [
         json!({ "op": "test", "path": "/data/x", "value": "nope" }),
@@ -109,7 +109,7 @@ async fn a_merge_patch_sets_deletes_and_replaces() {
 
 /// S2.22
 #[tokio::test(start_paused = true)]
-async fn a_patch_may_name_the_version_it_is_for() {
+async fn a_patch_may_carry_a_resource_version() {
     let (api, a, made) = patched().await;
     let at = version(&made);
     let patch = |v: &str| json!({ "metadata": { "resourceVersion": at }, "data": { "x": v } });
@@ -124,7 +124,7 @@ async fn a_patch_may_name_the_version_it_is_for() {
 
 /// S2.23
 #[tokio::test(start_paused = true)]
-async fn a_patch_makes_no_other_object_of_it() {
+async fn a_patch_cannot_change_the_identity_of_an_object() {
     let (api, a, made) = patched().await;
     for (patch, code, reason) in [
         (json!({ "metadata": { "name": "b" } }), 400, "BadRequest"),
@@ -148,7 +148,7 @@ async fn a_patch_makes_no_other_object_of_it() {
 
 /// S2.18
 #[tokio::test(start_paused = true)]
-async fn patches_of_other_types_are_not_taken() {
+async fn unsupported_patch_types_are_rejected() {
     let (api, a, _) = patched().await;
     for kind in ["application/json", "text/plain", "application/yaml", "x"] {
         let answer = api.patch(kind, &a, "{}").await;
@@ -159,7 +159,7 @@ async fn patches_of_other_types_are_not_taken() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_patch_is_held_to_field_validation_too() {
+async fn field_validation_applies_to_patches() {
     let (api, a, _) = patched().await;
     let patch = json!({ "bogus": 1 });
     let answer = api.merge(&a, &patch).await;
@@ -167,7 +167,7 @@ async fn a_patch_is_held_to_field_validation_too() {
     let strict = api.merge(&format!("{a}?fieldValidation=Strict"), &patch).await;
     let status = strict.fails(422, "Invalid", "");
     assert!(status["message"].as_str().unwrap().contains("unknown field \"bogus\""), "{status}");
-    // The patch itself may repeat a key.
+    // The patch itself may contain duplicate keys.
     let twice = r#"{"data":{"x":"1","x":"2"}}"#;
     let answer = api.patch(MERGE, &a, twice).await;
     assert_eq!(answer.is(200, "").header("warning"), "299 - \"duplicate field \\\"data.x\\\"\"");
@@ -200,7 +200,7 @@ async fn a_scale_can_be_applied() {
     assert_eq!(entry["operation"], "Apply");
     assert_eq!((&entry["subresource"], &entry["apiVersion"]), (&json!("scale"), &json!("apps/v1")));
     assert_eq!(entry["fieldsV1"], json!({ "f:spec": { "f:replicas": {} } }));
-    // Somebody else may not change it without force; nobody makes it negative, or another thing.
+    // Another manager needs force to change it; a negative number or another type is invalid.
     let two = format!("{target}?fieldManager=two");
     api.patch(APPLY, &two, scale(5)).await.fails(409, "Conflict", "");
     api.patch(APPLY, &two, scale(4)).await.is(200, "");

@@ -1,4 +1,4 @@
-//! Paths and methods: where things are, and what is said where nothing is (S1.1–S1.10, S1.15).
+//! Paths and methods: served paths, and errors for the others (S1.1–S1.10, S1.15).
 
 use headwater_json::json;
 
@@ -6,7 +6,7 @@ use crate::api::{Api, CMS, PODS, config_map, pod};
 
 /// S1.1, S1.3, S1.4
 #[tokio::test(start_paused = true)]
-async fn a_resource_is_found_where_kubernetes_has_it() {
+async fn resources_are_served_at_the_paths_of_kubernetes() {
     let api = Api::start().await;
     api.config_maps(&["a"]).await;
     for (target, kind) in [
@@ -36,7 +36,7 @@ async fn a_resource_is_found_where_kubernetes_has_it() {
 
 /// S1.4, S1.5
 #[tokio::test(start_paused = true)]
-async fn what_is_nowhere_is_said_to_be_nowhere() {
+async fn unknown_paths_are_not_found() {
     let api = Api::start().await;
     api.config_maps(&["a"]).await;
     for target in [
@@ -83,7 +83,7 @@ async fn what_is_nowhere_is_said_to_be_nowhere() {
 
 /// S1.6
 #[tokio::test(start_paused = true)]
-async fn a_method_a_path_does_not_have_is_not_allowed() {
+async fn unsupported_methods_are_not_allowed() {
     let api = Api::start().await;
     api.config_maps(&["a"]).await;
     let a = format!("{CMS}/a");
@@ -126,7 +126,7 @@ async fn a_method_a_path_does_not_have_is_not_allowed() {
 
 /// S3.6
 #[tokio::test(start_paused = true)]
-async fn a_name_that_cannot_be_a_key_is_refused() {
+async fn a_name_that_cannot_be_a_key_is_rejected() {
     let api = Api::start().await;
     for (target, code) in [
         (format!("{CMS}/%2e%2e"), 400),
@@ -150,7 +150,7 @@ async fn a_name_that_cannot_be_a_key_is_refused() {
 
 /// S1.15, S7.13, S8.22
 #[tokio::test(start_paused = true)]
-async fn every_answer_has_an_audit_id_and_forbids_caching() {
+async fn every_response_has_an_audit_id_and_forbids_caching() {
     let api = Api::start().await;
     let schemas = api.get("/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas/exempt").await.json();
     let levels = "/apis/flowcontrol.apiserver.k8s.io/v1/prioritylevelconfigurations/exempt";
@@ -176,7 +176,7 @@ async fn every_answer_has_an_audit_id_and_forbids_caching() {
 
 /// S7.1, S7.3
 #[tokio::test(start_paused = true)]
-async fn flow_schemas_count_as_soon_as_they_are_written() {
+async fn flow_schemas_apply_as_soon_as_they_are_written() {
     let api = Api::start().await;
     let flow = "/apis/flowcontrol.apiserver.k8s.io/v1";
     let schema = json!({
@@ -195,7 +195,7 @@ async fn flow_schemas_count_as_soon_as_they_are_written() {
     let default = api.get(&format!("{flow}/flowschemas/global-default")).await.json();
     assert_eq!(before.header(uid), default["metadata"]["uid"]);
     let made = api.create(&format!("{flow}/flowschemas"), &schema).await;
-    // Who reads at the latest state waits until the write is seen.
+    // A consistent read waits until the cache has received the write.
     api.get(&format!("{flow}/flowschemas/joe")).await.is(200, "");
     assert_eq!(joe.send("GET /version", "").await.header(uid), made["metadata"]["uid"]);
     assert_eq!(joe.send("GET /api", "").await.header(uid), default["metadata"]["uid"]);
@@ -206,7 +206,7 @@ async fn flow_schemas_count_as_soon_as_they_are_written() {
 
 /// S1.10
 #[tokio::test(start_paused = true)]
-async fn health_is_told_to_everybody() {
+async fn health_endpoints_need_no_credentials() {
     let api = Api::start().await;
     for target in ["/livez", "/readyz", "/healthz", "/livez/ping", "/readyz/ping"] {
         for method in ["GET", "POST"] {
@@ -221,7 +221,7 @@ async fn health_is_told_to_everybody() {
 
 /// S1.11, S1.14, S8.8, S8.9, R48
 #[tokio::test(start_paused = true)]
-async fn others_may_look_at_discovery_and_nothing_else() {
+async fn users_without_permissions_may_only_read_discovery() {
     let api = Api::start().await;
     api.create(CMS, &config_map("a")).await;
     let user = api.as_user("joe", &["devs"]);
@@ -285,7 +285,7 @@ const SELF: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 
 /// S8.5, S8.6
 #[tokio::test(start_paused = true)]
-async fn an_administrator_may_be_somebody_else() {
+async fn an_administrator_may_impersonate_other_users() {
     let api = Api::start().await;
     let jane = "Impersonate-User: jane\nImpersonate-Group: dev\nImpersonate-Uid: 7\n\
                 Impersonate-Extra-Scopes: view";
@@ -306,7 +306,7 @@ async fn an_administrator_may_be_somebody_else() {
 
 /// S8.6
 #[tokio::test(start_paused = true)]
-async fn nobody_else_may_and_a_wish_is_never_ignored() {
+async fn impersonation_without_permission_is_rejected_and_never_ignored() {
     let api = Api::start().await;
     let user = api.as_user("user", &["dev"]);
     let message = "users \"jane\" is forbidden: User \"user\" cannot impersonate resource \"users\" \
@@ -322,7 +322,7 @@ async fn nobody_else_may_and_a_wish_is_never_ignored() {
 
 /// S1.2
 #[tokio::test(start_paused = true)]
-async fn what_only_a_kubelet_knows_is_refused_for_the_right_reason() {
+async fn requests_that_need_a_kubelet_are_rejected_with_the_right_reason() {
     let api = Api::start().await;
     api.get(&format!("{PODS}/none/log")).await.fails(404, "NotFound", "pods \"none\" not found");
     api.create(PODS, &pod("p", "")).await;

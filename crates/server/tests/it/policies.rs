@@ -37,7 +37,7 @@ fn map_with(name: &str, key: &str) -> Value {
 const DENIED: &str = "configmaps \"a\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: ";
 
 #[tokio::test]
-async fn a_policy_refuses_what_its_expressions_refuse() {
+async fn a_policy_rejects_objects_that_fail_its_expressions() {
     let spec = json!({
         "matchConstraints": rule("", "configmaps"),
         "variables": [
@@ -82,7 +82,7 @@ async fn a_binding_may_only_warn() {
 }
 
 #[tokio::test]
-async fn bindings_and_conditions_say_where_a_policy_counts() {
+async fn bindings_and_match_conditions_restrict_a_policy() {
     let spec = json!({
         "matchConstraints": rule("", "configmaps"),
         "matchConditions": [{"name": "c", "expression": "object.metadata.name != 'free'"}],
@@ -106,7 +106,7 @@ async fn bindings_and_conditions_say_where_a_policy_counts() {
 }
 
 #[tokio::test]
-async fn expressions_that_fail_count_as_the_failure_policy_says() {
+async fn failing_expressions_follow_the_failure_policy() {
     let mut spec = json!({
         "matchConstraints": rule("", "configmaps"),
         "validations": [{"expression": "object.data.x == 'y'"}],
@@ -120,7 +120,7 @@ async fn expressions_that_fail_count_as_the_failure_policy_says() {
 }
 
 #[tokio::test]
-async fn a_policy_takes_its_parameters_from_objects() {
+async fn a_policy_reads_its_parameters_from_objects() {
     let spec = json!({
         "paramKind": {"apiVersion": "v1", "kind": "Secret"},
         "matchConstraints": rule("", "configmaps"),
@@ -172,7 +172,7 @@ async fn a_mutating_policy_changes_what_is_stored() {
 }
 
 #[tokio::test]
-async fn policies_that_cannot_work_are_refused() {
+async fn invalid_policies_are_rejected() {
     let api = Api::start().await;
     let check = async |validation: Value, expected: &str| {
         let spec = json!({"matchConstraints": rule("", "pods"), "validations": [validation]});
@@ -184,7 +184,7 @@ async fn policies_that_cannot_work_are_refused() {
     };
     check(json!({"expression": "nothing"}), "spec.validations[0].expression: Invalid value: \"nothing\": compilation failed: ERROR: <input>:1:1: undeclared reference to 'nothing'").await;
     check(json!({"expression": "1"}), "must evaluate to bool but got int").await;
-    // What nobody knows the type of is not known to be true or false.
+    // An expression of unknown type is not known to be a boolean.
     check(json!({"expression": "object.spec.on"}), "must evaluate to bool but got dyn").await;
     check(json!({"expression": "params.on == true"}), "undeclared reference to 'params'").await;
     check(json!({"expression": "request.nothing == ''"}), "undefined field 'nothing'").await;
@@ -230,7 +230,7 @@ async fn every_expression_of_a_policy_is_compiled_when_it_is_written() {
         "spec.variables[0].name: Invalid value: \"a-b\": must be a valid CEL identifier",
     )
     .await;
-    // Variables have types.
+    // Variables are typed.
     check(
         "validating",
         json!({
@@ -257,7 +257,7 @@ async fn every_expression_of_a_policy_is_compiled_when_it_is_written() {
 }
 
 #[tokio::test]
-async fn a_policy_is_held_to_the_types_of_what_it_is_about() {
+async fn policy_expressions_are_type_checked_against_matched_kinds() {
     let api = Api::start().await;
     let spec = |group: &str, version: &str, resource: &str, expression: &str| {
         json!({
@@ -292,10 +292,10 @@ async fn a_policy_is_held_to_the_types_of_what_it_is_about() {
     fine["validations"][0]["expression"] = "variables.containers.all(c, c.imag != '')".into();
     let odd = create("variable", &fine).await.to_string();
     assert!(odd.contains("undefined field 'imag'"), "{odd}");
-    // Rules that could mean anything mean nothing here.
+    // Wildcard rules are not type-checked.
     let status = create("any", &spec("*", "v1", "deployments", "object.replicas > 1")).await;
     assert_eq!(status, right);
-    // A new spec is looked at again; other changes are not.
+    // A changed spec is checked again; other changes are not.
     let target = format!("{policies}/odd");
     let patch = json!({"spec": {"validations": [{"expression": "object.spec.replicas > 1"}]}});
     let changed = api.merge(&target, &patch).await.is(200, "").json();
@@ -305,7 +305,7 @@ async fn a_policy_is_held_to_the_types_of_what_it_is_about() {
 }
 
 #[tokio::test]
-async fn a_policy_may_ask_what_the_user_may_do() {
+async fn a_policy_may_use_the_authorizer() {
     let spec = json!({
         "matchConstraints": rule("", "configmaps"),
         "matchConditions": [{"name": "c", "expression": "authorizer.requestResource.check('create').allowed()"}],
@@ -320,7 +320,7 @@ async fn a_policy_may_ask_what_the_user_may_do() {
 }
 
 #[tokio::test]
-async fn no_expression_of_a_policy_can_run_for_long() {
+async fn policy_expressions_have_a_cost_limit() {
     let spec = |expression: &str| {
         json!({
             "matchConstraints": rule("", "configmaps"),
@@ -335,7 +335,7 @@ async fn no_expression_of_a_policy_can_run_for_long() {
         "Invalid",
         &format!("{DENIED}expression '{square}' resulted in error: operation cancelled: actual cost limit exceeded"),
     );
-    // A variable has the same limit, and fails whoever needs it.
+    // A variable has the same limit, and fails the expressions that use it.
     let mut dear = spec("variables.dear");
     dear["variables"] = json!([{"name": "dear", "expression": "lists.range(1200).all(x, lists.range(1200).all(y, x + y >= 0))"}]);
     let api = with(dear, json!({"validationActions": ["Deny"]})).await;
@@ -347,7 +347,7 @@ async fn no_expression_of_a_policy_can_run_for_long() {
 }
 
 #[tokio::test]
-async fn what_policies_decide_is_counted() {
+async fn policy_decisions_are_counted_in_metrics() {
     let spec = json!({
         "matchConstraints": rule("", "configmaps"),
         "matchConditions": [{"name": "not-skipped", "expression": "object.metadata.name != 'skipped'"}],

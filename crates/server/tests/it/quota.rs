@@ -33,7 +33,7 @@ async fn used(api: &Api, name: &str) -> Value {
 }
 
 #[tokio::test]
-async fn containers_that_say_nothing_get_what_the_namespace_says() {
+async fn containers_without_requests_get_the_defaults_of_the_limit_range() {
     let api = Api::start().await;
     let limits = json!({
         "type": "Container", "default": {"cpu": "500m"}, "defaultRequest": {"cpu": "100m", "memory": "1Gi"},
@@ -55,7 +55,7 @@ async fn containers_that_say_nothing_get_what_the_namespace_says() {
 }
 
 #[tokio::test]
-async fn nobody_asks_for_less_or_more_than_the_namespace_allows() {
+async fn requests_must_be_within_the_limit_range() {
     let check = async |limits: Value, requests: Value, most: Value, expected: &str| {
         let api = Api::start().await;
         api.create(RANGES, &range(&limits)).await;
@@ -113,7 +113,7 @@ async fn nobody_asks_for_less_or_more_than_the_namespace_allows() {
 }
 
 #[tokio::test]
-async fn a_quota_counts_and_shows_what_is_used() {
+async fn a_quota_counts_usage_and_reports_it() {
     let api = Api::start().await;
     api.create(CMS, &config_map("before")).await;
     api.create(QUOTAS, &quota("q", &json!({"configmaps": "2", "count/secrets": "1"}))).await;
@@ -132,7 +132,7 @@ async fn a_quota_counts_and_shows_what_is_used() {
 }
 
 #[tokio::test]
-async fn pods_are_counted_by_what_they_ask_for_until_they_have_ended() {
+async fn pods_count_by_their_requests_until_they_finish() {
     let api = Api::start().await;
     let hard = json!({"pods": "3", "requests.cpu": "1", "limits.memory": "2Gi"});
     api.create(QUOTAS, &quota("q", &hard)).await;
@@ -155,7 +155,7 @@ async fn pods_are_counted_by_what_they_ask_for_until_they_have_ended() {
 }
 
 #[tokio::test]
-async fn a_quota_with_scopes_is_about_some_pods() {
+async fn a_quota_with_scopes_counts_only_matching_pods() {
     let api = Api::start().await;
     let mut scoped = quota("q", &json!({"pods": "1"}));
     scoped["spec"]["scopes"] = json!(["BestEffort"]);
@@ -167,7 +167,7 @@ async fn a_quota_with_scopes_is_about_some_pods() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn creates_at_the_same_time_cannot_exceed_a_quota_together() {
+async fn concurrent_creates_cannot_exceed_a_quota() {
     let api = Api::start().await;
     api.create(QUOTAS, &quota("q", &json!({"configmaps": "5"}))).await;
     let names: Vec<String> = (0..40).map(|number| format!("m{number}")).collect();
@@ -198,7 +198,7 @@ async fn servers_over_one_store_cannot_exceed_a_quota_together() {
 }
 
 #[tokio::test]
-async fn a_quota_and_what_it_counts_are_written_together() {
+async fn a_quota_and_the_counted_object_are_written_in_one_commit() {
     let api = Api::start().await;
     let made = api.create(QUOTAS, &quota("q", &json!({"configmaps": "5"}))).await;
     let after = made["metadata"]["resourceVersion"].as_str().unwrap().to_owned();

@@ -11,7 +11,7 @@ const PARTIALS: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s
 
 /// S1.30
 #[tokio::test(start_paused = true)]
-async fn the_first_acceptable_form_is_sent() {
+async fn the_first_acceptable_media_type_is_sent() {
     let api = Api::start().await;
     api.config_maps(&["a"]).await;
     let yaml = "application/yaml";
@@ -42,12 +42,12 @@ async fn the_first_acceptable_form_is_sent() {
     let message = "only the following media types are accepted: application/json, \
                    application/yaml, application/vnd.kubernetes.protobuf";
     status.fails(406, "NotAcceptable", message);
-    // Errors are in the form that was asked for, too.
+    // Errors have the requested media type too.
     let answer = api.accept(&format!("{CMS}/none"), "application/yaml").await;
     assert_eq!(answer.code, 404);
     assert_eq!(answer.header("content-type"), "application/yaml");
     assert!(answer.text().contains("reason: NotFound\n"), "{}", answer.text());
-    // A write is not done and then unanswerable.
+    // An unacceptable media type is rejected before the write.
     let request = format!("POST {CMS}\nAccept: application/xml");
     api.send(&request, config_map("b").to_string()).await.fails(406, "NotAcceptable", "");
     api.get(&format!("{CMS}/b")).await.fails(404, "NotFound", "");
@@ -116,7 +116,7 @@ async fn a_table_has_columns_and_rows() {
     assert_eq!(table["rows"][0]["object"], json!(null));
     let bad = api.accept(&format!("{CMS}?includeObject=Nope"), TABLE).await;
     bad.fails(400, "BadRequest", "");
-    // One object, an old version of the type, a fallback that is not needed, an empty list.
+    // One object, an old version of Table, an unused fallback, an empty list.
     let one = api.accept(&format!("{CMS}/a"), TABLE).await.json();
     assert_eq!(one["rows"][0]["cells"], json!(["a", 2, "0s"]));
     assert_eq!(one["metadata"]["resourceVersion"], version(&a));
@@ -126,7 +126,7 @@ async fn a_table_has_columns_and_rows() {
     let empty = api.accept(PODS, TABLE).await.json();
     assert_eq!(empty["rows"], json!([]));
     assert_eq!(empty["columnDefinitions"].as_array().unwrap().len(), 9);
-    // Errors are no tables.
+    // Errors are not sent as tables.
     api.accept(&format!("{CMS}/none"), TABLE).await.fails(404, "NotFound", "");
 }
 
@@ -137,7 +137,7 @@ async fn every_kind_has_a_table_with_a_name() {
         let list = api.get(group_version).await.json();
         for entry in list["resources"].as_array().unwrap() {
             let verbs = entry["verbs"].as_array().unwrap();
-            // Events begin with when they were seen last.
+            // The first column of events is the time they were last seen.
             if !verbs.contains(&json!("list")) || entry["name"] == "events" {
                 continue;
             }
@@ -165,7 +165,7 @@ async fn a_watched_table_defines_its_columns_once() {
     assert_eq!(events[0]["object"]["metadata"]["resourceVersion"], version(&a));
     assert_eq!(events[1]["object"]["columnDefinitions"], json!(null));
     assert_eq!(events[1]["object"]["rows"][0]["cells"][0], "b");
-    // Who wants whole objects gets whole bookmarks.
+    // With `includeObject=Object`, bookmarks hold complete objects.
     let request = request.replace("watch=true", "watch=true&includeObject=Object");
     let text = api.send(&request, "").await.text();
     let mark: headwater_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
@@ -178,7 +178,7 @@ async fn a_watched_table_defines_its_columns_once() {
 
 /// S4.52, S4.53
 #[tokio::test(start_paused = true)]
-async fn metadata_can_be_had_alone() {
+async fn objects_can_be_read_as_partial_metadata() {
     let api = Api::start().await;
     let mut body = labelled("a", "l=1");
     body["data"] = json!({ "x": "1" });
@@ -204,11 +204,11 @@ async fn metadata_can_be_had_alone() {
     assert_eq!(events[0]["object"], expected);
     assert_eq!(events[1]["type"], "BOOKMARK");
     assert_eq!(events[1]["object"]["kind"], "PartialObjectMetadata");
-    // A write may be answered so, too.
+    // Writes may return metadata too.
     let request = format!("POST {CMS}\nAccept: {PARTIAL}");
     let made = api.send(&request, config_map("b").to_string()).await.is(201, "").json();
     assert_eq!(made["kind"], "PartialObjectMetadata");
-    // Metadata controllers of Go ask for protobuf first.
+    // Go's metadata client prefers protobuf.
     let go = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,\
               application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
     assert_eq!(api.accept(CMS, go).await.json()["kind"], "PartialObjectMetadataList");
@@ -216,7 +216,7 @@ async fn metadata_can_be_had_alone() {
 
 /// S8.30
 #[tokio::test(start_paused = true)]
-async fn large_answers_are_compressed_for_those_who_ask() {
+async fn large_responses_are_compressed_on_request() {
     let api = Api::start().await;
     let mut big = config_map("big");
     big["data"] = json!({ "x": "y".repeat(200_000) });
@@ -249,10 +249,10 @@ fn unzipped(body: &[u8]) -> String {
     text
 }
 
-/// That a list is the same whether it is compressed or not, and its first and last names.
+/// Checks that a list is the same with and without compression, and its first and last names.
 async fn check_compressed_list(api: &Api, target: &str, expected: (&str, &str)) {
     let plain = api.get(target).await.text();
-    // What the first made, the second finds.
+    // The second request uses the cached result of the first.
     for _ in 0..2 {
         let answer = api.send(&format!("GET {target}\nAccept-Encoding: gzip"), "").await;
         assert_eq!(answer.header("content-encoding"), "gzip", "{target}");
@@ -283,7 +283,7 @@ async fn a_compressed_list_shows_every_change() {
     }
     check_compressed_list(&api, CMS, ("c10", "c49")).await;
     check_compressed_list(&api, &format!("{CMS}?limit=17"), ("c10", "c26")).await;
-    // In the middle, at the end, and at the beginning.
+    // A change in the middle, at the end and at the beginning.
     for name in ["c30", "c49", "c10"] {
         let changed = sized(name, "y").to_string();
         api.send(&format!("PUT {CMS}/{name}"), changed).await.is(200, "");
@@ -318,7 +318,7 @@ async fn a_body_has_limits() {
     }
     let request = format!("POST {CMS}\nContent-Length: 10000000000");
     api.send(&request, "{}").await.fails(413, "RequestEntityTooLarge", message);
-    // What fits a request and not the store.
+    // An object that fits into a request but not into the store.
     let mut big = config_map("a");
     big["metadata"]["annotations"] = json!({});
     big["data"] = json!({ "x": "y".repeat(2 * 1024 * 1024) });
@@ -327,9 +327,9 @@ async fn a_body_has_limits() {
     api.get(CMS).await.lists("");
 }
 
-/// B004, B005, R44: whoever promises a body and does not send it is told so, and sent away.
+/// B004, B005, R44: a missing body gets an error, and the connection is closed.
 #[tokio::test(start_paused = true)]
-async fn a_body_that_does_not_come_is_a_timeout() {
+async fn a_missing_request_body_times_out() {
     let api = Api::start().await;
     let a = format!("{CMS}/a");
     for request in [format!("POST {CMS}"), format!("PUT {a}"), format!("DELETE {a}")] {
@@ -343,7 +343,7 @@ async fn a_body_that_does_not_come_is_a_timeout() {
 
 /// S2.34
 #[tokio::test(start_paused = true)]
-async fn deprecated_kinds_are_said_to_be() {
+async fn deprecated_kinds_return_a_warning() {
     let api = Api::start().await;
     let text =
         "299 - \"v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice\"";
@@ -361,7 +361,7 @@ async fn deprecated_kinds_are_said_to_be() {
 
 /// R39
 #[tokio::test(start_paused = true)]
-async fn the_forms_of_a_list_agree() {
+async fn all_representations_of_a_list_agree() {
     let api = Api::start().await;
     for name in ["a", "b", "c"] {
         api.create(PODS, &pod(name, "n1")).await;

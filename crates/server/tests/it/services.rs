@@ -1,4 +1,4 @@
-//! Services: their addresses are given out once, also by several servers over one store.
+//! Service addresses: allocated once, also by several servers over one store.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ async fn two() -> [Api; 2] {
     [first, second]
 }
 
-/// Names without that of the server's own address.
+/// All names except that of the server's own address.
 async fn names(api: &Api, target: &str) -> BTreeSet<String> {
     let names = api.get(target).await.names();
     let others = names.split(' ').filter(|name| !matches!(*name, "" | "10.96.0.1"));
@@ -37,7 +37,7 @@ async fn names(api: &Api, target: &str) -> BTreeSet<String> {
 }
 
 #[tokio::test]
-async fn a_cluster_ip_is_an_address_as_long_as_its_service_is_there() {
+async fn a_cluster_ip_is_allocated_while_its_service_exists() {
     let api = Api::start().await;
     let made = api.create(SERVICES, &service("a", &json!({"clusterIP": "10.96.1.2"}))).await;
     assert_eq!(made["spec"]["clusterIPs"], json!(["10.96.1.2"]));
@@ -52,7 +52,7 @@ async fn a_cluster_ip_is_an_address_as_long_as_its_service_is_there() {
     assert_eq!(labels["ipaddress.kubernetes.io/ip-family"], "IPv4");
     let taken = api.post(SERVICES, &service("b", &json!({"clusterIP": "10.96.1.2"}))).await;
     taken.is(422, "provided IP is already allocated");
-    // What is changed by hand goes all the same.
+    // A claim that was edited by hand is deleted too.
     let mark = json!({"metadata": {"labels": {"mark": "yes"}}});
     api.merge(&format!("{ADDRESSES}/10.96.1.2"), &mark).await.is(200, "");
     api.delete(&format!("{SERVICES}/a")).await.is(200, "");
@@ -64,7 +64,7 @@ async fn a_cluster_ip_is_an_address_as_long_as_its_service_is_there() {
 }
 
 #[tokio::test]
-async fn what_a_service_gives_up_others_may_have() {
+async fn a_released_address_can_be_allocated_again() {
     let api = Api::start().await;
     let ports = |number: i64| json!({"ports": [{"port": 80, "nodePort": number}]});
     api.create(SERVICES, &service("a", &ports(30_100))).await;
@@ -82,7 +82,7 @@ async fn what_a_service_gives_up_others_may_have() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn servers_over_one_store_give_an_address_to_one_of_them() {
+async fn of_two_servers_over_one_store_one_allocates_an_address() {
     let servers = two().await;
     for round in 0..20 {
         let spec = json!({
@@ -98,7 +98,7 @@ async fn servers_over_one_store_give_an_address_to_one_of_them() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn servers_over_one_store_find_different_addresses() {
+async fn servers_over_one_store_allocate_different_addresses() {
     let servers = two().await;
     let bodies: Vec<Value> =
         (0..80).map(|number| service(&format!("s{number}"), &json!({}))).collect();
@@ -113,7 +113,7 @@ async fn servers_over_one_store_find_different_addresses() {
 }
 
 #[tokio::test]
-async fn a_start_makes_missing_claims_and_removes_those_of_nobody() {
+async fn a_start_creates_missing_claims_and_removes_stale_ones() {
     let api = Api::start().await;
     api.create(SERVICES, &service("a", &json!({"clusterIP": "10.96.1.2"}))).await;
     api.delete(&format!("{ADDRESSES}/10.96.1.2")).await.is(200, "");
@@ -130,7 +130,7 @@ async fn a_start_makes_missing_claims_and_removes_those_of_nobody() {
     let store = Arc::clone(api.server.cache().store());
     for (name, made, manager) in [
         ("10.96.1.3", "2026-01-01T00:00:00Z", "ipallocator.k8s.io"),
-        // On its way, and somebody else's.
+        // One that is being created, and one of another component.
         ("10.96.1.4", NOW, "ipallocator.k8s.io"),
         ("10.96.1.5", "2026-01-01T00:00:00Z", "somebody.example.com"),
     ] {

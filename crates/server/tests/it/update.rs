@@ -12,7 +12,7 @@ const MODIFIED: &str = "Operation cannot be fulfilled on configmaps \"a\": the o
 
 /// S1.41, S1.43, S2.10
 #[tokio::test(start_paused = true)]
-async fn a_version_that_is_not_the_newest_is_a_conflict() {
+async fn an_outdated_resource_version_is_a_conflict() {
     let api = Api::start().await;
     let a = &format!("{CMS}/a");
     let first = api.create(CMS, &config_map("a")).await;
@@ -35,7 +35,7 @@ async fn a_version_that_is_not_the_newest_is_a_conflict() {
 
 /// S2.11, S2.16
 #[tokio::test(start_paused = true)]
-async fn without_a_version_the_state_is_replaced() {
+async fn an_update_without_a_resource_version_is_unconditional() {
     let api = Api::start().await;
     let a = &format!("{CMS}/a");
     let mut body = config_map("a");
@@ -52,7 +52,7 @@ async fn without_a_version_the_state_is_replaced() {
         assert_eq!(answer["metadata"]["uid"], first["metadata"]["uid"]);
         assert_eq!(answer["metadata"]["creationTimestamp"], first["metadata"]["creationTimestamp"]);
     }
-    // Leases insist.
+    // Leases require a version.
     let leases = "/apis/coordination.k8s.io/v1/namespaces/ns/leases";
     let lease = json!({ "metadata": { "name": "l" } });
     api.create(leases, &lease).await;
@@ -82,7 +82,7 @@ async fn an_update_that_changes_nothing_writes_nothing() {
 
 /// S2.13
 #[tokio::test(start_paused = true)]
-async fn an_update_names_the_object_it_is_sent_to() {
+async fn an_update_must_match_the_object_of_its_path() {
     let api = Api::start().await;
     let a = &format!("{CMS}/a");
     let first = api.create(CMS, &config_map("a")).await;
@@ -97,7 +97,7 @@ async fn an_update_names_the_object_it_is_sent_to() {
     assert!(status["message"].as_str().unwrap().contains("UID in precondition"), "{status}");
     let answer = api.put(&format!("{CMS}/zz"), &config_map("zz")).await;
     answer.fails(404, "NotFound", "configmaps \"zz\" not found");
-    // A name is needed, a uid is not.
+    // A name is required, a UID is not.
     let message =
         "the name of the object (a based on URL) was undeterminable: name must be provided";
     let body = json!({ "data": { "v": "2" } });
@@ -116,7 +116,7 @@ async fn some_kinds_are_created_by_an_update() {
     assert_eq!(answer.is(201, "").json()["metadata"]["name"], "l");
     let mut other = json!({ "metadata": { "name": "m", "resourceVersion": "5" } });
     api.put(&format!("{leases}/m"), &other).await.is(201, "");
-    // One that is expected to be there is not created.
+    // An update with a UID does not create the object.
     other["metadata"] = json!({ "name": "n", "uid": "u" });
     api.put(&format!("{leases}/n"), &other).await.fails(409, "Conflict", "");
     let role = json!({ "metadata": { "name": "r" }, "rules": [] });
@@ -129,7 +129,7 @@ async fn some_kinds_are_created_by_an_update() {
 
 /// S2.14
 #[tokio::test(start_paused = true)]
-async fn what_the_server_keeps_does_not_change() {
+async fn server_owned_fields_do_not_change() {
     let api = Api::start().await;
     let a = &format!("{CMS}/a");
     let first = api.create(CMS, &config_map("a")).await;
@@ -184,7 +184,7 @@ async fn generations_count_changes_of_the_spec() {
 
 /// S2.51
 #[tokio::test(start_paused = true)]
-async fn status_and_the_rest_have_different_doors() {
+async fn status_and_spec_are_written_through_different_endpoints() {
     let api = Api::start().await;
     let p = &format!("{PODS}/p");
     let mut made = api.create(PODS, &pod("p", "")).await;
@@ -208,7 +208,7 @@ async fn status_and_the_rest_have_different_doors() {
 
 /// S2.22, S6.6, R6
 #[tokio::test(start_paused = true)]
-async fn of_many_writers_with_one_version_one_wins() {
+async fn of_concurrent_writers_with_one_version_one_succeeds() {
     let api = Api::start().await;
     let a = &format!("{CMS}/a");
     let first = api.create(CMS, &config_map("a")).await;
@@ -220,7 +220,7 @@ async fn of_many_writers_with_one_version_one_wins() {
     let codes = futures::future::join_all(writes).await;
     assert_eq!(codes.iter().filter(|code| **code == 200).count(), 1, "{codes:?}");
     assert_eq!(codes.iter().filter(|code| **code == 409).count(), 19, "{codes:?}");
-    // Patches without a version are tried again until they win.
+    // Patches without a version are retried until they succeed.
     let patches = (0..20).map(|writer| {
         let patch = json!({ "data": { format!("w{writer}"): "x" } });
         async { api.merge(a, &{ patch }).await.code }
@@ -231,7 +231,7 @@ async fn of_many_writers_with_one_version_one_wins() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_status_of_a_deployment_does_not_label_it_and_annotations_count() {
+async fn deployment_annotations_count_as_changes_and_status_updates_keep_labels() {
     let api = Api::start().await;
     let d = &format!("{DEPLOYMENTS}/d");
     let made = api.create(DEPLOYMENTS, &deployment("d")).await;
@@ -253,7 +253,7 @@ async fn the_status_of_a_deployment_does_not_label_it_and_annotations_count() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_node_is_not_ready_until_it_says_so() {
+async fn a_new_node_is_tainted_not_ready() {
     let api = Api::start().await;
     let taint = json!([{ "key": "node.kubernetes.io/not-ready", "effect": "NoSchedule" }]);
     let condition = |status: &str| json!({ "conditions": [{ "type": "Ready", "status": status }] });

@@ -1,4 +1,4 @@
-//! Watches: the matrix, order, ends, bookmarks, transitions, errors (S4).
+//! Watches: the option matrix, order, ends, bookmarks, selection changes, errors (S4).
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use headwater_server::{Limits, Options};
 
 use crate::api::{Api, CMS, PODS, Watch, config_map, labelled, pod, version, word};
 
-/// A namespace as the matrix wants it: `a` changed, `b` deleted and `d` created after `old`;
+/// The namespace of the matrix: `a` changed, `b` deleted and `d` created after `old`;
 /// `now` is the version of `d`.
 async fn changed() -> (Api, String, String) {
     let api = Api::start().await;
@@ -24,11 +24,11 @@ async fn changed() -> (Api, String, String) {
 
 /// S4.2, S4.3, S4.10, S11.21
 #[tokio::test(start_paused = true)]
-async fn a_watch_begins_where_its_options_say() {
+async fn a_watch_starts_according_to_its_options() {
     let initial = "ADDED/a ADDED/c ADDED/d";
     let marked = "ADDED/a ADDED/c ADDED/d MARK";
     let changes = "MODIFIED/a DELETED/b ADDED/d";
-    // version, sendInitialEvents, match, bookmarks, what comes before a new object
+    // version, sendInitialEvents, match, bookmarks, events before a new object
     for (at, initial_events, matched, bookmarks, expected) in [
         ("", "", "", "", initial),
         ("", "", "", "true", marked),
@@ -63,7 +63,7 @@ async fn a_watch_begins_where_its_options_say() {
         if initial_events != "false" {
             assert_eq!(watch.take(count).await, expected, "{target}");
         }
-        // Made after the answer: what begins now must not miss it.
+        // Created after the response started: the watch must receive it.
         api.create(CMS, &config_map("z")).await;
         if initial_events == "false" {
             assert_eq!(watch.take(count).await, expected, "{target}");
@@ -89,7 +89,7 @@ fn watch_target(at: &str, initial_events: &str, matched: &str, bookmarks: &str) 
 
 /// S1.43, S4.2, S4.32
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_asks_for_nonsense_is_refused_before_it_begins() {
+async fn a_watch_with_invalid_options_is_rejected() {
     let api = Api::start().await;
     let needs = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
     let unless = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
@@ -135,7 +135,7 @@ async fn any_word_but_false_or_0_watches() {
 
 /// S4.7
 #[tokio::test(start_paused = true)]
-async fn limit_and_continue_mean_nothing_to_a_watch() {
+async fn a_watch_ignores_limit_and_continue() {
     let api = Api::start().await;
     api.config_maps(&["a", "b"]).await;
     let mut watch = api.watch(&format!("{CMS}?watch=true&limit=1&timeoutSeconds=5")).await;
@@ -143,7 +143,7 @@ async fn limit_and_continue_mean_nothing_to_a_watch() {
     let target = format!("{CMS}?watch=true&continue=nonsense&timeoutSeconds=5");
     let mut watch = api.watch(&format!("{target}&resourceVersion=1")).await;
     assert_eq!(watch.take(2).await, "ADDED/a ADDED/b");
-    // From nowhere it asks for initial events, which a token cannot continue.
+    // Without a version it requests initial events, which a token cannot continue.
     for version in ["", "&resourceVersion=0"] {
         let answer = api.get(&format!("{target}{version}")).await;
         answer.fails(
@@ -179,7 +179,7 @@ async fn objects_are_watched_by_name_by_legacy_paths_and_by_selectors() {
         assert_eq!(watch.take(expected.len()).await, expected.join(" "), "{target}");
         assert!(watch.is_silent(Duration::from_secs(5)).await, "{target}");
     }
-    // A name that is not there yet.
+    // A name that does not exist yet.
     let mut watch = api.watch(&format!("{CMS}/later?watch=true")).await;
     let mut nowhere = api.watch("/api/v1/namespaces/nowhere/configmaps?watch=true").await;
     api.create(CMS, &config_map("later")).await;
@@ -189,7 +189,7 @@ async fn objects_are_watched_by_name_by_legacy_paths_and_by_selectors() {
 
 /// S4.4, S4.25
 #[tokio::test(start_paused = true)]
-async fn every_change_comes_once_and_in_order_to_everyone() {
+async fn every_watcher_receives_every_change_once_in_order() {
     let api = Api::start().await;
     let first = api.create(CMS, &config_map("a")).await;
     let target = format!("{CMS}?watch=true&resourceVersion={}", version(&first));
@@ -207,20 +207,20 @@ async fn every_change_comes_once_and_in_order_to_everyone() {
         }
         assert_eq!(seen, written);
     }
-    // From the middle: exactly the rest.
+    // From the middle: exactly the remainder.
     let mut resumed = api.watch(&format!("{CMS}?watch=true&resourceVersion={}", written[4])).await;
     assert_eq!(version(&resumed.next().await.unwrap()["object"]), written[5]);
 }
 
 /// S4.5
 #[tokio::test(start_paused = true)]
-async fn a_watch_goes_on_from_its_last_event_or_bookmark() {
+async fn a_watch_resumes_from_its_last_event_or_bookmark() {
     let options = Options { bookmark_every: Duration::from_secs(60), ..Options::default() };
     let api = Api::with(options, CacheOptions::default()).await;
     api.config_maps(&["a"]).await;
     let mut watch = api.watch(&format!("{CMS}?watch=true&allowWatchBookmarks=true")).await;
     assert_eq!(watch.take(2).await, "ADDED/a MARK");
-    // Somebody else's change moves the bookmark.
+    // A change of another resource advances the bookmark.
     let other = api.create(PODS, &pod("p", "")).await;
     let bookmark = watch.next().await.unwrap();
     assert_eq!(word(&bookmark), "BOOKMARK");
@@ -233,7 +233,7 @@ async fn a_watch_goes_on_from_its_last_event_or_bookmark() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watcher_that_comes_back_is_sent_large_and_small_events_as_they_were() {
+async fn a_resumed_watch_receives_large_and_small_events_unchanged() {
     let api = Api::start().await;
     let start = api.get(CMS).await.version();
     let text = |name: &str| name.repeat(if name.starts_with('l') { 3_000 } else { 3 });
@@ -261,11 +261,11 @@ async fn a_timeout_ends_a_watch_cleanly() {
     let events = watch.rest().await;
     assert_eq!(events.len(), 1);
     assert_eq!(began.elapsed().as_secs(), 20);
-    // The `timeout` of other requests does not count.
+    // The `timeout` of other requests is ignored.
     let mut watch = api.watch(&format!("{CMS}?watch=true&timeoutSeconds=20&timeout=1s")).await;
     assert_eq!(watch.rest().await.len(), 1);
     assert_eq!(began.elapsed().as_secs(), 40);
-    // Without one, and with 0, it is the server's: between one and two times its least.
+    // Without one, or with 0, the server chooses: between one and two times its minimum.
     for query in ["", "&timeoutSeconds=0"] {
         let began = tokio::time::Instant::now();
         let mut watch = api.watch(&format!("{CMS}?watch=true{query}")).await;
@@ -279,12 +279,12 @@ async fn a_timeout_ends_a_watch_cleanly() {
 
 /// S4.12
 #[tokio::test(start_paused = true)]
-async fn a_bookmark_comes_before_a_timeout_if_the_version_moved() {
+async fn a_bookmark_precedes_a_timeout_if_the_version_advanced() {
     let api = Api::start().await;
     let at = version(&api.create(CMS, &config_map("a")).await);
     let target =
         format!("{CMS}?watch=true&allowWatchBookmarks=true&timeoutSeconds=10&resourceVersion={at}");
-    // Nothing moved: nothing is said.
+    // Without a change there is no bookmark.
     assert_eq!(api.watch(&target).await.rest().await, Vec::<Value>::new());
     let began = tokio::time::Instant::now();
     let mut watch = api.watch(&target).await;
@@ -294,14 +294,14 @@ async fn a_bookmark_comes_before_a_timeout_if_the_version_moved() {
     assert_eq!(version(&bookmark["object"]), other);
     assert!(watch.next().await.is_none());
     assert_eq!(began.elapsed().as_secs(), 10);
-    // Who did not ask gets none.
+    // Without `allowWatchBookmarks` there is none.
     let target = format!("{CMS}?watch=true&timeoutSeconds=10&resourceVersion={at}");
     assert_eq!(api.watch(&target).await.rest().await, Vec::<Value>::new());
 }
 
 /// S4.12
 #[tokio::test(start_paused = true)]
-async fn bookmarks_come_about_once_a_minute_and_never_go_back() {
+async fn bookmarks_arrive_about_once_a_minute_and_never_decrease() {
     let api = Api::start().await;
     let mut watch =
         api.watch(&format!("{CMS}?watch=true&allowWatchBookmarks=true&timeoutSeconds=170")).await;
@@ -364,7 +364,7 @@ fn empty_deployment() -> Value {
 
 /// S4.20, S4.21
 #[tokio::test(start_paused = true)]
-async fn objects_enter_change_and_leave_a_selection() {
+async fn objects_that_enter_or_leave_a_selection_are_added_or_deleted() {
     let api = Api::start().await;
     let seed = api.create(CMS, &labelled("seed", "on=no")).await;
     let target =
@@ -385,7 +385,7 @@ async fn objects_enter_change_and_leave_a_selection() {
     assert_eq!((word(&event), &event["object"]), ("ADDED/a".into(), &entered.json()));
     let event = watch.next().await.unwrap();
     assert_eq!((word(&event), &event["object"]), ("MODIFIED/a".into(), &inside.json()));
-    // What leaves is shown as it was, at the version of what made it leave.
+    // An object that leaves is sent with its last state, at the version of the change.
     let event = watch.next().await.unwrap();
     let mut last = inside.json();
     last["metadata"]["resourceVersion"] = left.version().into();
@@ -400,7 +400,7 @@ async fn objects_enter_change_and_leave_a_selection() {
 
 /// S4.20
 #[tokio::test(start_paused = true)]
-async fn fields_select_as_labels_do() {
+async fn field_selectors_work_like_label_selectors() {
     let api = Api::start().await;
     let at = version(&api.create(PODS, &pod("p", "")).await);
     let target =
@@ -414,7 +414,7 @@ async fn fields_select_as_labels_do() {
 
 /// S2.47, S4.21
 #[tokio::test(start_paused = true)]
-async fn a_deletion_shows_the_last_state_at_its_own_version() {
+async fn a_deleted_event_has_the_last_state_and_its_own_version() {
     let api = Api::start().await;
     let made = api.create(CMS, &config_map("a")).await;
     let mut watch =
@@ -431,7 +431,7 @@ async fn a_deletion_shows_the_last_state_at_its_own_version() {
 
 /// S2.47, S4.22, S4.23
 #[tokio::test(start_paused = true)]
-async fn finalizers_and_grace_periods_are_seen() {
+async fn finalizers_and_grace_periods_appear_as_modifications() {
     let api = Api::start().await;
     let mut held = config_map("held");
     held["metadata"]["finalizers"] = json!(["example.com/hold"]);
@@ -482,7 +482,7 @@ async fn events_carry_the_type_of_the_path() {
 
 /// S4.30, S4.33, R41
 #[tokio::test(start_paused = true)]
-async fn a_watch_from_a_forgotten_version_is_one_error() {
+async fn a_watch_from_a_compacted_version_is_one_error() {
     let api = Api::start().await;
     let old = version(&api.create(CMS, &config_map("a")).await);
     api.config_maps(&["b", "c"]).await;
@@ -502,7 +502,7 @@ async fn a_watch_from_a_forgotten_version_is_one_error() {
         });
         assert_eq!(*status, expected);
     }
-    // The compacted revision itself may be asked for.
+    // The compacted revision itself may be requested.
     let mut watch = api.watch(&format!("{CMS}?watch=true&resourceVersion={last}")).await;
     api.config_maps(&["e"]).await;
     assert_eq!(watch.take(1).await, "ADDED/e");
@@ -513,7 +513,7 @@ const PARTIAL: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v
 
 /// S4.2, S4.31
 #[tokio::test(start_paused = true)]
-async fn a_watch_from_the_future_is_silent_until_then() {
+async fn a_watch_from_a_future_version_waits() {
     let api = Api::start().await;
     let now: u64 = api.get(CMS).await.version().parse().unwrap();
     let ahead = now + 2;
@@ -524,7 +524,7 @@ async fn a_watch_from_the_future_is_silent_until_then() {
     let mut never =
         api.watch(&format!("{CMS}?watch=true&resourceVersion=18446744073709551615")).await;
     assert!(never.is_silent(Duration::from_secs(100)).await);
-    // With initial events there is a state to wait for, and an end to waiting.
+    // With initial events the watch waits for the state, up to the timeout.
     let query = "watch=true&resourceVersionMatch=NotOlderThan&sendInitialEvents=true";
     let mut watch = api.watch(&format!("{CMS}?{query}&resourceVersion=99999999999")).await;
     let event = watch.next().await.unwrap();
@@ -537,7 +537,7 @@ async fn a_watch_from_the_future_is_silent_until_then() {
 
 /// S1.10, S4.14, S4.15
 #[tokio::test(start_paused = true)]
-async fn a_stopping_server_says_where_each_watch_was_and_ends_it() {
+async fn a_stopping_server_sends_a_bookmark_and_ends_each_watch() {
     let api = Api::start().await;
     let at = version(&api.create(CMS, &config_map("a")).await);
     let target = |more: &str| format!("{CMS}?watch=true&resourceVersion={at}{more}");
@@ -556,7 +556,7 @@ async fn a_stopping_server_says_where_each_watch_was_and_ends_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_written_before_the_end_comes_before_the_last_bookmark() {
+async fn writes_before_the_stop_precede_the_last_bookmark() {
     let api = Api::start().await;
     let at = version(&api.create(CMS, &config_map("a")).await);
     let target = format!("{CMS}?watch=true&allowWatchBookmarks=true&resourceVersion={at}");
@@ -564,7 +564,7 @@ async fn what_was_written_before_the_end_comes_before_the_last_bookmark() {
     assert!(watch.is_silent(Duration::from_millis(10)).await);
     api.config_maps(&["b", "c"]).await;
     api.create(PODS, &pod("p", "")).await;
-    // A consistent read: what was written has reached the cache, so the end is after it.
+    // A consistent read: the write has reached the cache, so the stop follows it.
     api.get(PODS).await;
     api.server.drain();
     let words: Vec<String> = watch.rest().await.iter().map(word).collect();
@@ -573,7 +573,7 @@ async fn what_was_written_before_the_end_comes_before_the_last_bookmark() {
 
 /// S4.1, S11.21
 #[tokio::test(start_paused = true)]
-async fn a_watch_is_answered_at_once_and_never_compressed() {
+async fn a_watch_responds_at_once_and_is_never_compressed() {
     let api = Api::start().await;
     for (accept, code, content_type) in [
         ("", 200, "application/json"),
@@ -605,7 +605,7 @@ fn limited(limits: Limits) -> Options {
 
 /// S4.32, R45, B280
 #[tokio::test(start_paused = true)]
-async fn a_user_with_too_many_watches_is_told_to_wait() {
+async fn a_user_with_too_many_watches_gets_429() {
     let limits = Limits { watches_per_user_max: 3, ..Limits::default() };
     let api = Api::with(limited(limits), CacheOptions::default()).await;
     let target = format!("{CMS}?watch=true");
@@ -618,7 +618,7 @@ async fn a_user_with_too_many_watches_is_told_to_wait() {
         answer.is(429, "TooManyRequests");
         assert_eq!(answer.header("retry-after"), "1");
     }
-    // Others are others, and everything else goes on.
+    // Other users and other requests are not affected.
     let other = api.as_user("other", &["system:masters"]);
     other.send(&format!("GET {target}&timeoutSeconds=1"), "").await.is(200, "");
     api.config_maps(&["a"]).await;
@@ -628,7 +628,7 @@ async fn a_user_with_too_many_watches_is_told_to_wait() {
 
 /// R31, R45, B281
 #[tokio::test(start_paused = true)]
-async fn lists_that_are_too_much_together_are_told_to_wait() {
+async fn lists_beyond_the_byte_limit_get_429() {
     let limits = Limits { list_bytes_max: 1_000, ..Limits::default() };
     let api = Api::with(limited(limits), CacheOptions::default()).await;
     for number in 0..100 {
@@ -636,7 +636,7 @@ async fn lists_that_are_too_much_together_are_told_to_wait() {
         map["data"] = json!({"x": "x".repeat(4_000)});
         api.create(CMS, &map).await;
     }
-    // One goes on, however large it is; it is not read to its end.
+    // One list may be of any size; it is not read to its end.
     let slow = api.watch(CMS).await;
     for _ in 0..64 {
         let answer = api.get(CMS).await;
@@ -651,7 +651,7 @@ async fn lists_that_are_too_much_together_are_told_to_wait() {
 
 /// S4.6
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_watched_is_not() {
+async fn resources_without_watch_reject_it() {
     let api = Api::start().await;
     api.get("/api/v1/componentstatuses?watch=true").await.fails(
         405,

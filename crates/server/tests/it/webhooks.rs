@@ -1,4 +1,5 @@
-//! Admission webhooks: a real HTTPS server that answers well, badly, slowly or not at all.
+//! Admission webhooks: a real HTTPS server that responds correctly, incorrectly, slowly or not at
+//! all.
 
 use std::sync::{Arc, Mutex};
 
@@ -26,13 +27,13 @@ const MUTATING: &str = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookcon
 pub(crate) const VALIDATING: &str =
     "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
 
-/// What a webhook sends back.
+/// The response of a webhook.
 pub(crate) enum Reply {
     /// The `response` of a review; its uid is added if it has none.
     Response(Value),
     /// These bytes with this code.
     Raw(u16, Vec<u8>),
-    /// Nothing, ever.
+    /// No response.
     Silence,
 }
 
@@ -42,7 +43,7 @@ type Behaviour = dyn Fn(&Value) -> Reply + Send + Sync;
 pub(crate) struct Hook {
     pub(crate) port: u16,
     pub(crate) authority: String,
-    /// What it shows.
+    /// The certificate that it presents.
     certificate: String,
     seen: Arc<Mutex<Vec<Value>>>,
     _serving: JoinSet<()>,
@@ -72,12 +73,12 @@ impl Hook {
         Hook { port, authority: STANDARD.encode(keys.ca), certificate, seen, _serving: serving }
     }
 
-    /// The reviews it was asked since the last time.
+    /// The reviews received since the last call.
     pub(crate) fn asked(&self) -> Vec<Value> {
         std::mem::take(&mut self.seen.lock().unwrap())
     }
 
-    /// A webhook about the creation of ConfigMaps.
+    /// A webhook for the creation of ConfigMaps.
     pub(crate) fn webhook(&self) -> Value {
         json!({
             "name": "hook.example.com", "sideEffects": "None", "admissionReviewVersions": ["v1"],
@@ -156,7 +157,7 @@ pub(crate) async fn configure(api: &Api, target: &str, name: &str, webhooks: Val
     api.create(target, &json!({"metadata": {"name": name}, "webhooks": webhooks})).await;
 }
 
-/// A server with one webhook, changed as the test wants it.
+/// A server with one webhook, whose configuration the test may change.
 async fn with(target: &str, hook: &Hook, change: impl FnOnce(&mut Value)) -> Api {
     let api = Api::start().await;
     let mut webhook = hook.webhook();
@@ -166,7 +167,7 @@ async fn with(target: &str, hook: &Hook, change: impl FnOnce(&mut Value)) -> Api
 }
 
 #[tokio::test]
-async fn a_mutating_webhook_changes_what_is_stored_and_is_told_all_about_it() {
+async fn a_mutating_webhook_receives_the_review_and_changes_the_stored_object() {
     let hook = Hook::start(|_| {
         let patch = STANDARD
             .encode(json!([{"op": "add", "path": "/data", "value": {"added": "yes"}}]).to_string());
@@ -200,7 +201,7 @@ async fn a_mutating_webhook_changes_what_is_stored_and_is_told_all_about_it() {
 }
 
 #[tokio::test]
-async fn a_validating_webhook_refuses_in_its_own_words() {
+async fn a_validating_webhook_rejects_with_its_own_message() {
     let hook = Hook::start(|review| match review["request"]["object"]["data"]["bad"].is_null() {
         true => allow(),
         false => Reply::Response(json!({
@@ -236,7 +237,7 @@ async fn a_validating_webhook_refuses_in_its_own_words() {
 }
 
 #[tokio::test]
-async fn a_deletion_can_be_refused_one_by_one_and_all_at_once() {
+async fn a_webhook_can_reject_single_and_collection_deletes() {
     let hook = Hook::start(|_| Reply::Response(json!({"allowed": false}))).await;
     let api = with(VALIDATING, &hook, |webhook| {
         webhook["rules"] = json!([rule("DELETE", "", "configmaps")]);
@@ -250,7 +251,7 @@ async fn a_deletion_can_be_refused_one_by_one_and_all_at_once() {
 }
 
 #[tokio::test]
-async fn answers_that_are_none_fail_the_request_or_are_ignored() {
+async fn invalid_webhook_responses_follow_the_failure_policy() {
     let response = |response: Value| move || Reply::Response(response.clone());
     let raw = |code: u16, text: &'static str| move || Reply::Raw(code, text.into());
     type Make = Box<dyn Fn() -> Reply + Send + Sync>;
@@ -301,7 +302,7 @@ async fn answers_that_are_none_fail_the_request_or_are_ignored() {
 }
 
 #[tokio::test]
-async fn a_webhook_that_is_dead_or_not_who_it_says_cannot_be_asked() {
+async fn an_unreachable_or_untrusted_webhook_fails_the_request() {
     let hook = Hook::start(|_| allow()).await;
     let other = Hook::start(|_| allow()).await;
     let api = with(VALIDATING, &hook, |webhook| {
@@ -318,7 +319,7 @@ async fn a_webhook_that_is_dead_or_not_who_it_says_cannot_be_asked() {
     let port = hook.port;
     drop(hook);
     let message = format!("{failed}{url}dial tcp 127.0.0.1:{port}: connect: connection refused");
-    // Until the listener is really gone, a connection may still be made.
+    // Until the listener is closed, a connection may still succeed.
     let mut answer = api.post(CMS, &config_map("a")).await;
     while !answer.text().contains("refused") {
         answer = api.post(CMS, &config_map("a")).await;
@@ -327,8 +328,8 @@ async fn a_webhook_that_is_dead_or_not_who_it_says_cannot_be_asked() {
 }
 
 #[tokio::test]
-async fn a_webhook_is_known_by_its_own_certificate_and_called_at_a_plain_path() {
-    // What envtest of controller-runtime writes: no authority in the bundle, two slashes.
+async fn a_webhook_may_be_its_own_authority_and_its_path_is_normalized() {
+    // As envtest of controller-runtime configures it: no CA in the bundle, two slashes.
     let hook = Hook::start(|_| allow()).await;
     let api = with(VALIDATING, &hook, |webhook| {
         webhook["clientConfig"] = json!({
@@ -344,7 +345,7 @@ async fn a_webhook_is_known_by_its_own_certificate_and_called_at_a_plain_path() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_webhook_that_is_slow_is_not_waited_for() {
+async fn a_slow_webhook_times_out() {
     let hook = Hook::start(|_| Reply::Silence).await;
     let api = with(VALIDATING, &hook, |webhook| webhook["timeoutSeconds"] = 1.into()).await;
     let answer = api.post(CMS, &config_map("a")).await;
@@ -354,7 +355,7 @@ async fn a_webhook_that_is_slow_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn webhooks_are_asked_about_what_their_rules_say() {
+async fn webhooks_are_called_according_to_their_rules() {
     let hook = Hook::start(|_| allow()).await;
     let check = async |change: fn(&mut Value), expected: &[&str]| {
         let api = with(VALIDATING, &hook, change).await;
@@ -416,7 +417,7 @@ async fn webhooks_are_asked_about_what_their_rules_say() {
 }
 
 #[tokio::test]
-async fn conditions_that_cannot_be_judged_count_as_the_failure_policy_says() {
+async fn failing_match_conditions_follow_the_failure_policy() {
     let hook = Hook::start(|_| allow()).await;
     let condition = json!([{"name": "c", "expression": "object.data.x == 'y'"}]);
     let api =
@@ -463,7 +464,7 @@ async fn a_rule_about_another_version_matches_the_same_objects() {
 }
 
 #[tokio::test]
-async fn a_webhook_that_wants_to_sees_what_later_ones_changed() {
+async fn a_webhook_with_reinvocation_is_called_again_after_later_changes() {
     let counts = |review: &Value| {
         let data = &review["request"]["object"]["data"];
         data.as_object().map_or(0, |data| data.len())
@@ -496,7 +497,7 @@ async fn a_webhook_that_wants_to_sees_what_later_ones_changed() {
 }
 
 #[tokio::test]
-async fn what_a_webhook_makes_must_be_valid() {
+async fn an_object_changed_by_a_webhook_must_be_valid() {
     let hook =
         Hook::start(|_| patch(json!([{"op": "replace", "path": "/spec/replicas", "value": -1}])))
             .await;
@@ -519,7 +520,7 @@ async fn what_a_webhook_makes_must_be_valid() {
 
 /// S2.4, B089
 #[tokio::test]
-async fn a_generated_name_that_is_always_taken_is_given_up() {
+async fn name_generation_gives_up_after_repeated_conflicts() {
     let hook = Hook::start(|_| {
         patch(json!([{"op": "replace", "path": "/metadata/name", "value": "taken"}]))
     })
@@ -539,7 +540,7 @@ async fn a_generated_name_that_is_always_taken_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_dry_run_is_told_as_one_and_stores_nothing() {
+async fn a_dry_run_is_marked_in_the_review_and_stores_nothing() {
     let hook = Hook::start(|_| allow()).await;
     let api = with(VALIDATING, &hook, |_| {}).await;
     api.post(&format!("{CMS}?dryRun=All"), &config_map("a")).await.is(201, "");
@@ -550,7 +551,7 @@ async fn a_dry_run_is_told_as_one_and_stores_nothing() {
 }
 
 #[tokio::test]
-async fn a_service_is_found_by_its_endpoints_or_its_other_name() {
+async fn a_webhook_service_is_resolved_by_endpoints_or_external_name() {
     let hook = Hook::start(|_| allow()).await;
     let api = with(VALIDATING, &hook, |webhook| {
         webhook["clientConfig"] = json!({
@@ -568,7 +569,7 @@ async fn a_service_is_found_by_its_endpoints_or_its_other_name() {
     api.create("/api/v1/namespaces/ns/services", &service).await;
     let answer = api.post(CMS, &config_map("a")).await;
     answer.fails(500, "InternalError", &format!("{failed}no endpoints available for service"));
-    // An address that is never called: that it was found shows in the answer.
+    // An address that is never called; the error shows that it was resolved.
     let slice = json!({
         "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
         "metadata": {"name": "hook-1", "labels": {"kubernetes.io/service-name": "hook"}},
@@ -591,7 +592,7 @@ async fn a_service_is_found_by_its_endpoints_or_its_other_name() {
 }
 
 #[tokio::test]
-async fn a_configuration_that_locks_everything_can_be_removed() {
+async fn a_configuration_that_rejects_everything_can_be_deleted() {
     let hook = Hook::start(|_| Reply::Response(json!({"allowed": false}))).await;
     let api = with(VALIDATING, &hook, |webhook| {
         webhook["rules"] = json!([rule("*", "*", "*/*")]);
@@ -604,7 +605,7 @@ async fn a_configuration_that_locks_everything_can_be_removed() {
 }
 
 #[tokio::test]
-async fn a_configuration_that_could_never_be_called_is_refused() {
+async fn an_invalid_webhook_configuration_is_rejected() {
     let api = Api::start().await;
     let webhook = json!({
         "name": "short", "clientConfig": {"url": "http://x"}, "admissionReviewVersions": ["v1"],
@@ -619,7 +620,7 @@ async fn a_configuration_that_could_never_be_called_is_refused() {
 }
 
 #[tokio::test]
-async fn a_policy_that_wants_to_sees_what_webhooks_changed() {
+async fn a_policy_with_reinvocation_sees_changes_of_webhooks() {
     let hook = Hook::start(|review| match review["request"]["object"]["data"]["hook"].is_null() {
         true => patch(json!([{"op": "add", "path": "/data/hook", "value": "1"}])),
         false => allow(),
@@ -646,7 +647,7 @@ async fn a_policy_that_wants_to_sees_what_webhooks_changed() {
         assert_eq!(made["metadata"]["labels"]["keys"], keys, "{policy}");
         assert_eq!(hook.asked().len(), asked, "{policy}");
     }
-    // A webhook that wants to sees what the policy made of it the second time.
+    // A webhook with reinvocation receives the changes of the policy.
     let api = with(MUTATING, &hook, |webhook| webhook["reinvocationPolicy"] = "IfNeeded".into());
     let api = api.await;
     policies::add(&api, "mutating", &count("IfNeeded"), &json!({})).await;
@@ -662,7 +663,7 @@ async fn a_policy_that_wants_to_sees_what_webhooks_changed() {
 }
 
 #[tokio::test]
-async fn what_a_webhook_changes_is_nobodys() {
+async fn fields_changed_by_a_webhook_have_no_manager() {
     let hook =
         Hook::start(|_| patch(json!([{"op": "add", "path": "/data/hook", "value": "1"}]))).await;
     let api = with(MUTATING, &hook, |webhook| {
@@ -696,7 +697,7 @@ async fn what_a_webhook_changes_is_nobodys() {
 }
 
 #[tokio::test]
-async fn loopback_is_called_only_where_that_is_allowed() {
+async fn loopback_webhooks_are_called_only_if_allowed() {
     let hook = Hook::start(|_| allow()).await;
     let options =
         Options { webhooks_on_loopback: headwater_server::Loopback::Refused, ..Options::default() };
@@ -713,7 +714,7 @@ async fn loopback_is_called_only_where_that_is_allowed() {
 }
 
 #[tokio::test]
-async fn what_webhooks_do_is_counted() {
+async fn webhook_calls_are_counted_in_metrics() {
     let hook = Hook::start(|review| {
         match review["request"]["object"]["metadata"]["name"].as_str().unwrap() {
             "refused" => Reply::Response(json!({"allowed": false, "status": {"code": 409}})),

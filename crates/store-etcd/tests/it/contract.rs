@@ -16,7 +16,7 @@ proptest! {
 
     #[test]
     fn any_script_agrees_with_the_model(steps in model::script(60, false)) {
-        let Some(members) = etcd::Etcd::start() else { return Ok(()) };
+        let Some(members) = etcd::EtcdCluster::start() else { return Ok(()) };
         let open = async || EtcdStore::connect(fixture::options(&members)).await.unwrap();
         contract::run(model::check(&steps, open));
     }

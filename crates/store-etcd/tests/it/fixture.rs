@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use headwater_store_etcd::{EtcdStore, Options};
-use headwater_testkit::{Keeping, etcd};
+use headwater_testkit::{OwningStore, etcd};
 
 /// A deadline that some test waits for, and that a busy machine keeps all the same.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(5);
 
 /// Options for these members: any key goes, nothing is compacted by itself.
-pub(crate) fn options(members: &etcd::Etcd) -> Options {
+pub(crate) fn options(members: &etcd::EtcdCluster) -> Options {
     Options {
         endpoints: members.endpoints(),
         prefix: "/test".into(),
@@ -21,10 +21,10 @@ pub(crate) fn options(members: &etcd::Etcd) -> Options {
 }
 
 /// An engine over one member of its own; `None` where the machine has no etcd.
-pub(crate) async fn alone() -> Option<Keeping<EtcdStore, etcd::Etcd>> {
-    let members = etcd::Etcd::start()?;
+pub(crate) async fn alone() -> Option<OwningStore<EtcdStore, etcd::EtcdCluster>> {
+    let members = etcd::EtcdCluster::start()?;
     let engine = EtcdStore::connect(options(&members)).await.unwrap();
-    Some(Keeping(engine, members))
+    Some(OwningStore(engine, members))
 }
 
 /// Waits until something is true.

@@ -47,7 +47,7 @@ fn base64(bytes: &[u8]) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_one_replica_writes_the_others_read_and_watch() {
-    let Some(members) = etcd::Etcd::start() else { return };
+    let Some(members) = etcd::EtcdCluster::start() else { return };
     let a = EtcdStore::connect(fixture::options(&members)).await.unwrap();
     let b = EtcdStore::connect(fixture::options(&members)).await.unwrap();
     let mut watch = b.watch("/", a.revision().await.unwrap()).await.unwrap();
@@ -62,7 +62,7 @@ async fn what_one_replica_writes_the_others_read_and_watch() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn writes_of_others_outside_the_prefix_are_progress_and_nothing_else() {
-    let Some(members) = etcd::Etcd::start() else { return };
+    let Some(members) = etcd::EtcdCluster::start() else { return };
     for trusts_progress in [None, Some(false)] {
         let options = Options { trusts_progress, ..fixture::options(&members) };
         let store = EtcdStore::connect(options).await.unwrap();
@@ -82,7 +82,7 @@ async fn writes_of_others_outside_the_prefix_are_progress_and_nothing_else() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_that_a_dead_replica_left_half_done_is_finished_by_the_next() {
-    let Some(members) = etcd::Etcd::start() else { return };
+    let Some(members) = etcd::EtcdCluster::start() else { return };
     let store = EtcdStore::connect(fixture::options(&members)).await.unwrap();
     let start = create(&store, "/first").await;
     // Two steps: "/second" and "/third" become "2" and "3".
@@ -109,7 +109,7 @@ async fn a_write_that_a_dead_replica_left_half_done_is_finished_by_the_next() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn writes_of_several_operations_of_two_replicas_are_whole_and_in_turn() {
-    let Some(members) = etcd::Etcd::start() else { return };
+    let Some(members) = etcd::EtcdCluster::start() else { return };
     let a = EtcdStore::connect(fixture::options(&members)).await.unwrap();
     let b = EtcdStore::connect(fixture::options(&members)).await.unwrap();
     let start = a.revision().await.unwrap();
@@ -143,7 +143,7 @@ async fn writes_of_several_operations_of_two_replicas_are_whole_and_in_turn() {
 #[tokio::test(flavor = "multi_thread")]
 async fn objects_with_a_time_to_live_share_a_lease_and_go_together() {
     const COUNT: usize = 300;
-    let Some(members) = etcd::Etcd::start() else { return };
+    let Some(members) = etcd::EtcdCluster::start() else { return };
     let options = Options { root: key::ROOT.to_owned(), ..fixture::options(&members) };
     let store = Arc::new(EtcdStore::connect(options).await.unwrap());
     let mut cacher = Cacher::new(store.clone(), CacheOptions::default());
@@ -197,7 +197,7 @@ async fn objects_with_a_time_to_live_share_a_lease_and_go_together() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_that_is_gone_is_replaced() {
-    let Some(members) = etcd::Etcd::start() else { return };
+    let Some(members) = etcd::EtcdCluster::start() else { return };
     let store = EtcdStore::connect(fixture::options(&members)).await.unwrap();
     let write = async |key: &str| {
         let action = Action::Put { value: Bytes::new(), ttl: Some(Duration::from_secs(3600)) };
@@ -212,7 +212,7 @@ async fn a_lease_that_is_gone_is_replaced() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_replica_at_a_time_compacts_and_all_of_them_know() {
-    let Some(members) = etcd::Etcd::start() else { return };
+    let Some(members) = etcd::EtcdCluster::start() else { return };
     let every = |compaction| Options { compaction, ..fixture::options(&members) };
     let soon = Some(Duration::from_millis(100));
     let a = EtcdStore::connect(every(soon)).await.unwrap();
@@ -246,7 +246,7 @@ async fn one_replica_at_a_time_compacts_and_all_of_them_know() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_compaction_by_somebody_else_is_found_out() {
-    let Some(members) = etcd::Etcd::start() else { return };
+    let Some(members) = etcd::EtcdCluster::start() else { return };
     let store = EtcdStore::connect(fixture::options(&members)).await.unwrap();
     let first = create(&store, "/a").await;
     let middle = create(&store, "/b").await;
@@ -270,7 +270,7 @@ async fn a_compaction_by_somebody_else_is_found_out() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cache_that_slept_through_a_compaction_is_filled_anew_and_its_watchers_end() {
-    let Some(members) = etcd::Etcd::start() else { return };
+    let Some(members) = etcd::EtcdCluster::start() else { return };
     let proxy = Proxy::start(members.port(0)).await;
     let root = key::ROOT.to_owned();
     let near = Options { root, ..fixture::options(&members) };
@@ -318,8 +318,8 @@ async fn a_cache_that_slept_through_a_compaction_is_filled_anew_and_its_watchers
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_cluster_in_the_same_place_is_noticed_and_its_revisions_are_not_mixed() {
-    let Some(members) = etcd::Etcd::start() else { return };
-    let Some(others) = etcd::Etcd::start() else { return };
+    let Some(members) = etcd::EtcdCluster::start() else { return };
+    let Some(others) = etcd::EtcdCluster::start() else { return };
     let proxies = [Proxy::start(members.port(0)).await, Proxy::start(others.port(0)).await];
     let other = EtcdStore::connect(fixture::options(&others)).await.unwrap();
     for n in 0..10 {
@@ -344,7 +344,7 @@ async fn another_cluster_in_the_same_place_is_noticed_and_its_revisions_are_not_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_that_dies_is_replaced_by_the_next_within_the_deadline() {
-    let Some(mut members) = etcd::Etcd::cluster(3, etcd::Options::default()) else { return };
+    let Some(mut members) = etcd::EtcdCluster::cluster(3, etcd::Options::default()) else { return };
     let store = EtcdStore::connect(fixture::options(&members)).await.unwrap();
     let start = create(&store, "/0").await;
     let mut watch = store.watch("/", start).await.unwrap();
@@ -391,7 +391,7 @@ async fn a_member_that_dies_is_replaced_by_the_next_within_the_deadline() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_that_keeps_silent_is_left() {
-    let Some(members) = etcd::Etcd::cluster(3, etcd::Options::default()) else { return };
+    let Some(members) = etcd::EtcdCluster::cluster(3, etcd::Options::default()) else { return };
     let mut proxies = Vec::new();
     for member in 0..3 {
         proxies.push(Proxy::start(members.port(member)).await);
@@ -416,7 +416,7 @@ async fn a_member_that_keeps_silent_is_left() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_value_larger_than_etcd_takes_is_refused_and_named() {
     let args = vec!["--max-request-bytes=100000".to_owned()];
-    let Some(members) = etcd::Etcd::cluster(1, etcd::Options { scheme: None, args }) else {
+    let Some(members) = etcd::EtcdCluster::cluster(1, etcd::Options { scheme: None, args }) else {
         return;
     };
     let store = EtcdStore::connect(fixture::options(&members)).await.unwrap();
@@ -429,7 +429,7 @@ async fn a_value_larger_than_etcd_takes_is_refused_and_named() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_quorum_the_trouble_lasts_and_nobody_waits_for_another() {
-    let Some(mut members) = etcd::Etcd::cluster(3, etcd::Options::default()) else { return };
+    let Some(mut members) = etcd::EtcdCluster::cluster(3, etcd::Options::default()) else { return };
     let options = Options { deadline: DEADLINE, ..fixture::options(&members) };
     let store = EtcdStore::connect(options).await.unwrap();
     create(&store, "/a").await;
@@ -454,7 +454,7 @@ async fn without_a_quorum_the_trouble_lasts_and_nobody_waits_for_another() {
 async fn what_is_too_large_for_one_message_is_put_together() {
     const COUNT: usize = 6;
     let args = vec!["--max-request-bytes=1200000".to_owned()];
-    let Some(members) = etcd::Etcd::cluster(1, etcd::Options { scheme: None, args }) else {
+    let Some(members) = etcd::EtcdCluster::cluster(1, etcd::Options { scheme: None, args }) else {
         return;
     };
     // Nothing stays in memory: watchers read from etcd.
@@ -486,7 +486,7 @@ async fn what_is_too_large_for_one_message_is_put_together() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_etcd_without_space_is_read_and_says_so() {
-    let Some(members) = etcd::Etcd::start() else { return };
+    let Some(members) = etcd::EtcdCluster::start() else { return };
     let store = EtcdStore::connect(fixture::options(&members)).await.unwrap();
     let at = create(&store, "/a").await;
     let alarm = |action: &str| {
@@ -509,7 +509,7 @@ async fn an_etcd_without_space_is_read_and_says_so() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn readers_of_history_who_do_not_read_on_hold_nobody_up() {
-    let Some(members) = etcd::Etcd::start() else { return };
+    let Some(members) = etcd::EtcdCluster::start() else { return };
     let options = Options { history_bytes_max: 3 << 20, ..fixture::options(&members) };
     let store = EtcdStore::connect(options).await.unwrap();
     let start = store.revision().await.unwrap();

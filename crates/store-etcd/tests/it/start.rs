@@ -32,14 +32,14 @@ async fn refused(options: Options, expected: &str) -> Error {
 }
 
 /// The newest revision: grows with every write by anybody.
-fn revision(members: &etcd::Etcd) -> Value {
+fn revision(members: &etcd::EtcdCluster) -> Value {
     let answer = members.post(0, "/v3/kv/range", &json!({"key": "AA=="})).unwrap();
     answer["header"]["revision"].clone()
 }
 
 #[tokio::test]
 async fn an_endpoint_where_nobody_listens_is_named() {
-    let Some(mut members) = etcd::Etcd::start() else { return };
+    let Some(mut members) = etcd::EtcdCluster::start() else { return };
     let options = fixture::options(&members);
     members.kill(0);
     let url = options.endpoints[0].clone();
@@ -65,7 +65,7 @@ async fn an_endpoint_that_is_not_etcd_is_refused() {
 
 #[tokio::test]
 async fn members_without_a_quorum_are_told_from_members_that_are_gone() {
-    let Some(mut members) = etcd::Etcd::cluster(3, etcd::Options::default()) else { return };
+    let Some(mut members) = etcd::EtcdCluster::cluster(3, etcd::Options::default()) else { return };
     members.kill(1);
     members.kill(2);
     let options = Options { deadline: fixture::DEADLINE, ..fixture::options(&members) };
@@ -75,7 +75,7 @@ async fn members_without_a_quorum_are_told_from_members_that_are_gone() {
 
 #[tokio::test]
 async fn a_prefix_with_values_of_kubernetes_is_refused_and_nothing_is_written() {
-    let Some(members) = etcd::Etcd::start() else { return };
+    let Some(members) = etcd::EtcdCluster::start() else { return };
     // "/test/pods/default/web" with a value of "k8s\0…".
     let put = json!({"key": "L3Rlc3QvcG9kcy9kZWZhdWx0L3dlYg==", "value": "azhzAAoJCgJ2MQ=="});
     members.post(0, "/v3/kv/put", &put).unwrap();
@@ -88,8 +88,8 @@ async fn a_prefix_with_values_of_kubernetes_is_refused_and_nothing_is_written() 
 }
 
 /// A member that knows two users: root, and a guest who may do nothing.
-fn with_users() -> Option<etcd::Etcd> {
-    let members = etcd::Etcd::start()?;
+fn with_users() -> Option<etcd::EtcdCluster> {
+    let members = etcd::EtcdCluster::start()?;
     let post = |path: &str, body: Value| members.post(0, path, &body).unwrap();
     post("/v3/auth/user/add", json!({"name": "root", "password": "secret"}));
     post("/v3/auth/user/add", json!({"name": "guest", "password": "guest"}));
@@ -134,7 +134,7 @@ async fn etcd_with_users_wants_one_of_them() {
 
 #[tokio::test]
 async fn a_user_where_there_are_none_is_refused() {
-    let Some(members) = etcd::Etcd::start() else { return };
+    let Some(members) = etcd::EtcdCluster::start() else { return };
     let login = Login { name: "root".into(), password: "secret".into() };
     let options = Options { login: Some(login), ..fixture::options(&members) };
     refused(options, "omit --etcd-user").await;
@@ -165,7 +165,7 @@ impl Certificates {
     }
 
     /// Members that speak TLS and want a certificate of their clients.
-    fn members(&self) -> Option<etcd::Etcd> {
+    fn members(&self) -> Option<etcd::EtcdCluster> {
         let (certificate, key) = self.issue("127.0.0.1");
         let path = |name: &str| self.dir.path().join(name);
         fs::write(path("server.pem"), certificate).unwrap();
@@ -177,7 +177,7 @@ impl Certificates {
             flag("trusted-ca-file", &path("ca.pem")),
             "--client-cert-auth".to_owned(),
         ];
-        etcd::Etcd::cluster(1, etcd::Options { scheme: Some("https"), args })
+        etcd::EtcdCluster::cluster(1, etcd::Options { scheme: Some("https"), args })
     }
 
     fn tls(&self, identity: Option<(Vec<u8>, Vec<u8>)>) -> Option<Tls> {

@@ -19,7 +19,9 @@ use futures::StreamExt;
 use headwater_api::Revision;
 use headwater_store::{ChangeKind, ChangeStream, Store, key};
 use headwater_store_etcd::{EtcdStore, Options};
-use headwater_testkit::history::{Body, Change, Ends, Seen, Start, Stream, Truth};
+use headwater_testkit::history::{
+    EndBounds, History, ObjectBody, ObjectChange, WatchItem, WatchRecord, WatchStart,
+};
 use headwater_testkit::proxy::Proxy;
 use headwater_testkit::{etcd, ledger};
 use serde_json::json;
@@ -105,14 +107,14 @@ struct Torture {
     /// Straight to etcd, for the truth.
     witness: EtcdStore,
     changes: ChangeStream,
-    truth: Truth,
+    truth: History,
     start: Revision,
-    members: etcd::Etcd,
+    members: etcd::EtcdCluster,
 }
 
 impl Torture {
     async fn start(seed: u64) -> Option<Torture> {
-        let members = etcd::Etcd::cluster(3, etcd::Options::default())?;
+        let members = etcd::EtcdCluster::cluster(3, etcd::Options::default())?;
         let mut proxies = Vec::new();
         for member in 0..3 {
             proxies.push(Proxy::start(members.port(member)).await);
@@ -147,7 +149,7 @@ impl Torture {
             }
         }
         tasks.spawn(client::read(run.clone()));
-        let (dice, truth) = (Dice(seed), Truth::default());
+        let (dice, truth) = (Dice(seed), History::default());
         Some(Torture {
             run,
             dice,
@@ -258,7 +260,7 @@ impl Torture {
         let last = run.sentinel().await;
         self.learn(last).await;
         let entries = run.ledger.lock().unwrap().clone();
-        if let Err(broken) = ledger::settle(&entries, &self.truth, self.start, &mark) {
+        if let Err(broken) = ledger::verify(&entries, &self.truth, self.start, &mark) {
             panic!("{fault:?}: {broken}");
         }
         let all_told =
@@ -266,16 +268,17 @@ impl Torture {
         until("every watcher has been told everything", all_told).await;
         let expected = self.truth.expect(Box::new(|_| true));
         let compacted = Revision(run.compacted.load(Ordering::Relaxed));
-        let ends = Ends { complete_to: last, compacted };
+        let ends = EndBounds { complete_to: last, compacted };
         let (mut told, mut sent_away) = (0, 0);
         for (n, client) in run.clients.lock().unwrap().iter_mut().enumerate() {
             match client.check(&expected, ends) {
                 Ok(count) => told += count,
                 Err(broken) => panic!("{fault:?}: watcher {n}: {broken}"),
             }
-            let errors = client.streams.iter().filter(|s| s.seen.last() == Some(&Seen::Error(410)));
+            let errors =
+                client.streams.iter().filter(|s| s.seen.last() == Some(&WatchItem::Error(410)));
             sent_away += errors.count();
-            client.streams = vec![Stream { start: Start::After(last), seen: Vec::new() }];
+            client.streams = vec![WatchRecord { start: WatchStart::After(last), seen: Vec::new() }];
         }
         for (at, found) in run.lists.lock().unwrap().drain(..) {
             let state = self.truth.state_at(at);
@@ -297,7 +300,7 @@ impl Torture {
             for change in batch.changes {
                 let key = change.key.as_str().strip_prefix(&prefix).unwrap();
                 let after = (change.kind != ChangeKind::Deleted)
-                    .then(|| Body::new(serde_json::from_slice(&change.value).unwrap()));
+                    .then(|| ObjectBody::new(serde_json::from_slice(&change.value).unwrap()));
                 self.truth.record(change.revision, key, after);
             }
             reached = batch.complete_to;
@@ -313,6 +316,6 @@ impl Torture {
 }
 
 /// The text of the writer in a change.
-fn mark(change: &Change) -> Option<String> {
+fn mark(change: &ObjectChange) -> Option<String> {
     change.after.as_ref()?.value()["data"]["text"].as_str().map(str::to_owned)
 }

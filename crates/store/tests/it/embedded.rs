@@ -12,7 +12,7 @@ use headwater_store::store::FIRST;
 use headwater_store::{
     Action, ChangeKind, Condition, Embedded, EmbeddedOptions, Error, Guard, Key, Store, Write,
 };
-use headwater_testkit::{Keeping, contract, model};
+use headwater_testkit::{OwningStore, contract, model};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
@@ -22,9 +22,9 @@ fn open(dir: &Path) -> Embedded {
     Embedded::open(dir, EmbeddedOptions::default()).unwrap()
 }
 
-fn fresh() -> Keeping<Embedded, TempDir> {
+fn fresh() -> OwningStore<Embedded, TempDir> {
     let dir = tempfile::tempdir().unwrap();
-    Keeping(open(dir.path()), dir)
+    OwningStore(open(dir.path()), dir)
 }
 
 headwater_testkit::store_contract!(fresh());
@@ -33,7 +33,7 @@ headwater_testkit::store_contract!(fresh());
 mod with_a_small_log {
     use super::*;
 
-    fn fresh() -> Keeping<Embedded, TempDir> {
+    fn fresh() -> OwningStore<Embedded, TempDir> {
         let dir = tempfile::tempdir().unwrap();
         let options = EmbeddedOptions {
             wal_bytes: 64 << 10,
@@ -41,7 +41,7 @@ mod with_a_small_log {
             large_bytes: 100,
             ..EmbeddedOptions::default()
         };
-        Keeping(Embedded::open(dir.path(), options).unwrap(), dir)
+        OwningStore(Embedded::open(dir.path(), options).unwrap(), dir)
     }
 
     headwater_testkit::store_contract!(fresh());

@@ -1,4 +1,4 @@
-//! The test server as its users have it.
+//! The test server through its public API.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 

@@ -1,4 +1,4 @@
-//! A server inside a test: asked, watched, filled and ended.
+//! A server inside a test: requests, watches, fixtures and stop.
 
 use futures::{StreamExt, TryStreamExt};
 use headwater_testing::{FixtureError, TestServer};
@@ -15,7 +15,7 @@ fn config_map(name: &str) -> ConfigMap {
 }
 
 #[tokio::test]
-async fn a_client_without_a_port_reads_what_it_wrote() {
+async fn an_in_process_client_reads_its_own_writes() {
     let server = TestServer::start().await;
     let maps = Api::<ConfigMap>::default_namespaced(server.client());
     maps.create(&PostParams::default(), &config_map("a")).await.unwrap();
@@ -26,7 +26,7 @@ async fn a_client_without_a_port_reads_what_it_wrote() {
 }
 
 #[tokio::test]
-async fn a_watch_streams_through_it_and_ends_when_the_server_stops() {
+async fn a_watch_streams_and_ends_when_the_server_stops() {
     let server = TestServer::start().await;
     let maps = Api::<ConfigMap>::default_namespaced(server.client());
     let plain = WatchParams { bookmarks: false, ..WatchParams::default() };
@@ -39,11 +39,11 @@ async fn a_watch_streams_through_it_and_ends_when_the_server_stops() {
         }
     }
     server.stop().await;
-    assert!(events.next().await.is_none(), "it ends, and cleanly");
+    assert!(events.next().await.is_none(), "the watch ends without an error");
 }
 
 #[tokio::test]
-async fn an_informer_of_kube_follows_it() {
+async fn a_kube_watcher_receives_objects() {
     let server = TestServer::start().await;
     let maps = Api::<ConfigMap>::default_namespaced(server.client());
     let seen = watcher(maps.clone(), watcher::Config::default().streaming_lists());
@@ -70,10 +70,10 @@ async fn ten_servers_in_one_process_share_nothing() {
 }
 
 #[tokio::test]
-async fn a_kubeconfig_leads_to_the_same_server_over_tls() {
+async fn a_kubeconfig_connects_to_the_same_server_over_tls() {
     let server = TestServer::start().await;
     let text = server.kubeconfig().await;
-    assert_eq!(text, server.kubeconfig().await, "it listens once");
+    assert_eq!(text, server.kubeconfig().await, "the port is opened once");
     let kubeconfig = Kubeconfig::from_yaml(&text).unwrap();
     let options = KubeConfigOptions::default();
     let config = Config::from_custom_kubeconfig(kubeconfig, &options).await.unwrap();
@@ -82,11 +82,11 @@ async fn a_kubeconfig_leads_to_the_same_server_over_tls() {
     let inside = Api::<ConfigMap>::default_namespaced(server.client());
     assert_eq!(inside.get("a").await.unwrap().name_any(), "a");
     server.stop().await;
-    outside.get("a").await.expect_err("nobody listens any more");
+    outside.get("a").await.expect_err("the port is closed");
 }
 
 #[tokio::test]
-async fn a_client_can_be_somebody_else() {
+async fn a_client_of_another_user_has_its_permissions() {
     let server = TestServer::start().await;
     let stranger = Api::<Secret>::default_namespaced(server.client_as("jane", &["dev"]));
     let error = stranger.list(&ListParams::default()).await.unwrap_err();
@@ -124,7 +124,7 @@ items:
 "#;
 
 #[tokio::test]
-async fn fixtures_are_applied_in_their_order_and_twice_is_once() {
+async fn fixtures_are_applied_in_order_and_applying_twice_changes_nothing() {
     let server = TestServer::start().await;
     for _ in 0..2 {
         let applied = server.apply_yaml(FIXTURE).await.unwrap();
@@ -138,13 +138,13 @@ async fn fixtures_are_applied_in_their_order_and_twice_is_once() {
 }
 
 #[tokio::test]
-async fn a_fixture_that_is_wrong_says_what_and_where() {
+async fn an_invalid_fixture_is_reported_with_document_and_reason() {
     let server = TestServer::start().await;
     check(&server, "a: 1\n---\na: [", "document 2: yaml: ").await;
     check(
         &server,
         "{apiVersion: v1, kind: Nothing, metadata: {name: x}}",
-        "x: no kind \"Nothing\"",
+        "x: the server does not serve kind \"Nothing\"",
     )
     .await;
     server.apply_yaml(FIXTURE).await.unwrap();
@@ -157,7 +157,7 @@ async fn a_fixture_that_is_wrong_says_what_and_where() {
 }
 
 async fn check(server: &TestServer, text: &str, begins: &str) {
-    // Where a document is wrong, those before it have been applied or refused already.
+    // Documents before an invalid one have already been applied.
     let text = text.replace("a: 1\n", "{apiVersion: v1, kind: ConfigMap, metadata: {name: x}}\n");
     let error = server.apply_yaml(&text).await.unwrap_err().to_string();
     assert!(error.starts_with(begins), "{error}");

@@ -242,7 +242,7 @@ fn compared(items: u64, length: u64, rules: usize) -> Value {
 }
 
 #[test]
-fn a_rule_that_would_cost_too_much_is_refused_with_its_definition() {
+fn a_definition_with_a_too_expensive_rule_is_rejected() {
     const ADVICE: &str = "(try simplifying the rule, or adding maxItems, maxProperties, and maxLength where arrays, maps, and strings are declared)";
     let check = |schema: Value, at: &str, factor: &str| {
         let found = faults(&json!({"type": "object", "properties": {"a": schema}}));

@@ -1,4 +1,5 @@
-//! Conversion by a real HTTPS webhook that answers well, slowly, falsely, at length or not at all.
+//! Conversion by a real HTTPS webhook that responds correctly, slowly, incorrectly, at length or
+//! not at all.
 
 use super::*;
 use crate::api::{CMS, config_map};
@@ -6,10 +7,10 @@ use crate::webhooks::{Hook, Reply, VALIDATING, allow, configure, rule};
 
 const SECOND: &str = "/apis/example.com/v2/namespaces/ns/widgets";
 
-/// What the second version calls the fields of the first.
+/// The field names of the second version, by those of the first.
 const NAMES: [(&str, &str); 3] = [("size", "height"), ("colour", "hue"), ("replicas", "count")];
 
-/// An object as another version has it.
+/// An object converted to another version.
 fn converted(object: &Value, to: &str) -> Value {
     let mut made = object.clone();
     made["apiVersion"] = to.into();
@@ -60,7 +61,7 @@ fn second() -> Value {
     })
 }
 
-/// Widgets in two versions between which this webhook converts.
+/// Widgets in two versions that this webhook converts.
 async fn world(hook: &Hook) -> World {
     World::with_widgets(|definition| {
         let mut first = version_of("v1", true);
@@ -85,14 +86,14 @@ fn second_widget(name: &str, spec: Value) -> Value {
     json!({"apiVersion": "example.com/v2", "kind": "Widget", "metadata": {"name": name}, "spec": spec})
 }
 
-/// How many objects each call was about.
+/// The number of objects in each call.
 fn calls(hook: &Hook) -> Vec<usize> {
     let asked = hook.asked();
     asked.iter().map(|review| review["request"]["objects"].as_array().unwrap().len()).collect()
 }
 
 #[tokio::test]
-async fn objects_are_read_in_every_version_and_asked_about_only_when_they_must_be() {
+async fn objects_are_read_in_every_version_and_converted_only_if_necessary() {
     let hook = honest().await;
     let world = world(&hook).await;
     let stored = world.widget("a", json!({"size": 1, "replicas": 2})).await;
@@ -129,7 +130,7 @@ async fn objects_are_read_in_every_version_and_asked_about_only_when_they_must_b
 }
 
 #[tokio::test]
-async fn writes_in_another_version_are_stored_in_the_one_and_answered_in_the_other() {
+async fn writes_are_stored_in_the_storage_version_and_returned_in_the_requested_one() {
     let hook = honest().await;
     let world = world(&hook).await;
     let body = second_widget("a", json!({"height": 3, "hue": "red", "unknown": 1}));
@@ -149,10 +150,10 @@ async fn writes_in_another_version_are_stored_in_the_one_and_answered_in_the_oth
     let mut whole = patched.clone();
     whole["spec"] = json!({"height": 5});
     world.put(&format!("{SECOND}/a"), &whole).await.is(200, r#""height":5"#);
-    // It was written without a colour, which the first version has a default for.
+    // It was written without a colour, for which the first version has a default.
     let stored = world.get(&format!("{WIDGETS}/a")).await.json();
     assert_eq!(stored["spec"], json!({"size": 5, "colour": "blue"}));
-    // What does not fit is told in the words of the version it was written in.
+    // Validation errors name the fields of the version that was written.
     world.merge(&format!("{SECOND}/a"), &json!({"spec": {"height": 500}})).await.fails(
         422,
         "Invalid",
@@ -168,7 +169,7 @@ async fn writes_in_another_version_are_stored_in_the_one_and_answered_in_the_oth
 }
 
 #[tokio::test]
-async fn a_write_that_changes_nothing_is_none_in_any_version() {
+async fn an_unchanged_write_in_any_version_stores_nothing() {
     let hook = honest().await;
     let world = world(&hook).await;
     let before = world.widget("a", json!({"size": 1})).await;
@@ -197,7 +198,7 @@ async fn subresources_are_those_of_the_version() {
 }
 
 #[tokio::test]
-async fn a_list_is_one_call_and_a_long_one_a_few() {
+async fn a_list_is_converted_in_few_calls() {
     let hook = honest().await;
     let world = world(&hook).await;
     for index in 0..600 {
@@ -211,7 +212,7 @@ async fn a_list_is_one_call_and_a_long_one_a_few() {
     let rest = world.get(&format!("{SECOND}?limit=500&continue={token}")).await.json();
     assert_eq!(rest["items"].as_array().unwrap().len(), 100);
     assert_eq!(calls(&hook), [100]);
-    // Everything at once, of a definition that has nothing converted yet.
+    // A complete list, before anything is converted.
     world.redefine(|definition| definition["spec"]["names"]["categories"] = json!(["x"])).await;
     let items = world.get(SECOND).await.json()["items"].take();
     assert_eq!(items.as_array().unwrap().len(), 600);
@@ -221,7 +222,7 @@ async fn a_list_is_one_call_and_a_long_one_a_few() {
 }
 
 #[tokio::test]
-async fn a_thousand_watchers_ask_once() {
+async fn a_thousand_watchers_share_one_conversion() {
     let hook = honest().await;
     let world = world(&hook).await;
     world.widget("a", json!({"size": 1})).await;
@@ -252,7 +253,7 @@ async fn a_thousand_watchers_ask_once() {
 }
 
 #[tokio::test]
-async fn what_leaves_a_selection_is_shown_as_it_was() {
+async fn an_object_that_leaves_a_selection_is_sent_with_its_last_state() {
     let hook = honest().await;
     let world = world(&hook).await;
     let mut body = widget("a", json!({"size": 1}));
@@ -277,7 +278,7 @@ async fn what_leaves_a_selection_is_shown_as_it_was() {
 }
 
 #[tokio::test]
-async fn webhooks_see_the_version_they_ask_for() {
+async fn admission_webhooks_receive_the_version_of_their_rule() {
     let hook = honest().await;
     let world = world(&hook).await;
     let admission = Hook::start(|_| allow()).await;
@@ -303,7 +304,7 @@ async fn webhooks_see_the_version_they_ask_for() {
 }
 
 #[tokio::test]
-async fn another_storage_version_leaves_what_was_stored_until_it_is_written() {
+async fn a_new_storage_version_applies_at_the_next_write() {
     let hook = honest().await;
     let world = world(&hook).await;
     world.widget("a", json!({"size": 1})).await;
@@ -319,7 +320,7 @@ async fn another_storage_version_leaves_what_was_stored_until_it_is_written() {
     assert_eq!(calls(&hook), [0; 0], "it is still stored as it was");
     let second = world.get(&format!("{SECOND}/a")).await.json();
     assert_eq!(second["spec"]["height"], 1);
-    // A write that changes nothing moves an object to the new version.
+    // An unchanged write stores the object in the new version.
     let written = world.put(&format!("{SECOND}/a"), &second).await.json();
     assert_ne!(version(&second), version(&written));
     let again = world.put(&format!("{SECOND}/a"), &written).await.json();
@@ -327,7 +328,7 @@ async fn another_storage_version_leaves_what_was_stored_until_it_is_written() {
     hook.asked();
     world.get(&format!("{SECOND}/a")).await.is(200, r#""height":1"#);
     assert_eq!(calls(&hook), [0; 0]);
-    // One that was moved and one that was not, in one list.
+    // One object in each version, in one list.
     let list = world.get(WIDGETS).await.json();
     assert_eq!(
         (&list["items"][0]["spec"]["size"], &list["items"][1]["spec"]["size"]),
@@ -358,7 +359,7 @@ async fn fields_are_selected_in_the_stored_version_only() {
 }
 
 #[tokio::test]
-async fn a_collection_is_deleted_only_if_it_can_be_answered() {
+async fn a_collection_is_deleted_only_if_it_can_be_converted() {
     let hook = honest().await;
     let world = world(&hook).await;
     world.widget("a", json!({"size": 1})).await;
@@ -374,7 +375,7 @@ async fn a_collection_is_deleted_only_if_it_can_be_answered() {
 }
 
 #[tokio::test]
-async fn answers_that_are_none_are_errors_that_say_so() {
+async fn invalid_conversion_responses_are_reported() {
     let lie = |change: fn(&mut Vec<Value>)| {
         move |review: &Value| {
             let mut objects = all(review);
@@ -468,7 +469,7 @@ async fn answers_that_are_none_are_errors_that_say_so() {
 }
 
 #[tokio::test]
-async fn a_webhook_that_is_gone_harms_nobody_else() {
+async fn an_unreachable_conversion_webhook_affects_only_converted_requests() {
     let hook = honest().await;
     let port = hook.port;
     let world = world(&hook).await;
@@ -480,7 +481,7 @@ async fn a_webhook_that_is_gone_harms_nobody_else() {
     world.get(&format!("{SECOND}/a")).await.fails(500, "", &message);
     let mut watch = world.watch(&format!("{SECOND}?watch=1")).await;
     assert_eq!(watch.next().await.unwrap()["type"], "ERROR");
-    // The stored version, other kinds and deletion need no webhook.
+    // The stored version, other kinds and deletes do not need the webhook.
     let mut stored = world.watch(&format!("{WIDGETS}?watch=1")).await;
     world.widget("b", json!({"size": 1})).await;
     assert_eq!(stored.next().await.unwrap()["object"]["metadata"]["name"], "a");
@@ -496,7 +497,7 @@ async fn a_webhook_that_is_gone_harms_nobody_else() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_webhook_that_does_not_answer_is_given_up() {
+async fn a_conversion_webhook_times_out() {
     let hook = Hook::start(|_| Reply::Silence).await;
     let world = world(&hook).await;
     world.widget("a", json!({"size": 1})).await;
@@ -512,7 +513,7 @@ async fn a_webhook_that_does_not_answer_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_caller_that_leaves_does_not_spoil_it_for_the_next() {
+async fn a_cancelled_caller_does_not_fail_a_shared_conversion() {
     let silent = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
     let is_silent = std::sync::Arc::clone(&silent);
     let hook =
@@ -551,7 +552,7 @@ async fn apply(world: &World, target: &str, query: &str, spec: Value) -> Answer 
     world.patch("application/apply-patch+yaml", &target, config.to_string()).await
 }
 
-/// Who owns which fields of the spec, and in which version.
+/// The manager and version of each owned field of the spec.
 fn owners(object: &Value) -> Vec<String> {
     let entries = object["metadata"]["managedFields"].as_array().unwrap();
     let mut owners: Vec<String> = entries
@@ -569,7 +570,7 @@ fn owners(object: &Value) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_field_of_another_version_is_somebodys_too() {
+async fn apply_conflicts_are_detected_across_versions() {
     let hook = honest().await;
     let world = world(&hook).await;
     apply(&world, WIDGETS, "fieldManager=one", json!({"size": 1, "replicas": 3})).await.is(201, "");
@@ -580,10 +581,10 @@ async fn a_field_of_another_version_is_somebodys_too() {
     let forced = apply(&world, SECOND, "fieldManager=two&force=true", json!({"height": 2})).await;
     forced.is(200, "");
     assert_eq!(owners(&forced.json()), ["one v1 replicas", "two v2 height"]);
-    // What two no longer wants goes; the default of the first version comes in its place.
+    // The field that `two` no longer applies is removed; the first version's default replaces it.
     let stored = world.get(&format!("{WIDGETS}/a")).await.json();
     assert_eq!(stored["spec"], json!({"size": 2, "replicas": 3, "colour": "blue"}));
-    // An update in the first version takes the field from who applied it in the second.
+    // An update in the first version takes the field from its manager in the second.
     let target = format!("{WIDGETS}/a?fieldManager=three");
     let updated = world.merge(&target, &json!({"spec": {"size": 5}})).await.json();
     assert_eq!(owners(&updated), ["one v1 replicas", "three v1 size"]);
@@ -599,19 +600,19 @@ async fn an_applier_may_move_to_another_version() {
     let moved = apply(&world, SECOND, "fieldManager=one", json!({"height": 1})).await.json();
     assert_eq!(moved["spec"], json!({"height": 1, "hue": "red"}), "the count was one's alone");
     assert_eq!(owners(&moved), ["one v2 height", "other v1 colour"]);
-    // And back, with what another one wrote meanwhile in the version it left.
+    // And back, with a field that another manager wrote meanwhile in the second version.
     let target = format!("{SECOND}/a?fieldManager=third");
     world.merge(&target, &json!({"spec": {"count": 9}})).await.is(200, "");
     let back = apply(&world, WIDGETS, "fieldManager=one", json!({"size": 1})).await.json();
     assert_eq!(back["spec"], json!({"size": 1, "colour": "red", "replicas": 9}));
     assert_eq!(owners(&back), ["one v1 size", "other v1 colour", "third v2 count"]);
-    // An apply that changes nothing changes nothing.
+    // Applying the same configuration again changes nothing.
     let again = apply(&world, WIDGETS, "fieldManager=one", json!({"size": 1})).await.json();
     assert_eq!(version(&back), version(&again));
 }
 
 #[tokio::test]
-async fn a_manager_of_a_version_that_is_gone_manages_nothing() {
+async fn managers_of_a_removed_version_are_dropped() {
     let hook = honest().await;
     let world = world(&hook).await;
     apply(&world, SECOND, "fieldManager=two", json!({"height": 2})).await.is(201, "");
@@ -627,8 +628,8 @@ async fn a_manager_of_a_version_that_is_gone_manages_nothing() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_answered_is_not_written() {
-    // It knows the way to the first version and not back.
+async fn a_write_whose_response_cannot_be_converted_is_not_stored() {
+    // It converts to the first version and not back.
     let hook = Hook::start(|review| match review["request"]["desiredAPIVersion"].as_str() {
         Some("example.com/v1") => success(all(review)),
         _ => Reply::Response(json!({"result": {"status": "Failure", "message": "no way back"}})),

@@ -1,4 +1,4 @@
-//! Definitions: accepted, refused, changed, deleted; what their watchers and objects see of it.
+//! Definitions: create, reject, update, delete; the effect on watches and objects.
 
 use headwater_store::Range;
 
@@ -6,7 +6,7 @@ use super::*;
 
 /// S1.24, S9.1, S9.5, S9.6
 #[tokio::test(start_paused = true)]
-async fn a_definition_is_served_when_its_create_is_answered() {
+async fn a_definition_is_served_when_its_create_returns() {
     let world = World::start().await;
     let made = world.define(|_| {}).await;
     assert_eq!(made["metadata"]["generation"], 1);
@@ -39,7 +39,7 @@ async fn a_definition_is_served_when_its_create_is_answered() {
 
 /// S9.2
 #[tokio::test(start_paused = true)]
-async fn what_no_server_should_serve_is_refused() {
+async fn invalid_definitions_are_rejected() {
     type Change = fn(&mut Value);
     let rows: [(Change, &str); 14] = [
         (|d| d["metadata"]["name"] = "x.example.com".into(), "must be spec.names.plural"),
@@ -94,7 +94,7 @@ async fn what_no_server_should_serve_is_refused() {
 
 /// S9.3
 #[tokio::test(start_paused = true)]
-async fn names_that_are_taken_wait_until_they_are_free() {
+async fn conflicting_names_wait_until_they_are_free() {
     let world = World::with_widgets(|_| {}).await;
     let other = |definition: &mut Value| {
         definition["metadata"]["name"] = "gadgets.example.com".into();
@@ -137,7 +137,7 @@ async fn deleting_a_definition_deletes_its_objects_and_ends_their_watches() {
     world.until(WIDGETS, 404).await.is(404, "404 page not found\n");
     world.until(&format!("{CRDS}/widgets.example.com"), 404).await;
     world.get("/apis/example.com").await.is(404, "404 page not found\n");
-    // Made anew, it begins with nothing.
+    // Created again, it has no objects.
     world.define(|_| {}).await;
     world.get(WIDGETS).await.lists("");
 }
@@ -165,7 +165,7 @@ async fn an_object_with_a_finalizer_holds_its_definition() {
         (&terminating["status"], &terminating["reason"]),
         (&json!("True"), &json!("InstanceDeletionInProgress"))
     );
-    // Reads and updates go on until the last one has gone.
+    // Reads and updates work until the last object is deleted.
     world.merge(&format!("{WIDGETS}/held"), &json!({"spec": {"size": 4}})).await.is(200, "");
     world
         .merge(&format!("{WIDGETS}/held"), &json!({"metadata": {"finalizers": null}}))
@@ -181,7 +181,7 @@ async fn a_changed_definition_ends_watches_and_they_resume_where_they_were() {
     let made = world.widget("a", json!({"size": 1})).await;
     let mut watch = world.watch(&format!("{WIDGETS}?watch=1")).await;
     assert_eq!(watch.take(1).await, "ADDED/a");
-    // A status of the definition is no change of what it defines.
+    // A status update does not change the definition.
     world
         .merge(&format!("{CRDS}/widgets.example.com"), &json!({"metadata": {"labels": {"x": "y"}}}))
         .await
@@ -236,7 +236,7 @@ async fn thousands_of_watchers_end_when_their_version_is_served_no_more() {
         assert_eq!(ends(watch).await, Vec::<String>::new());
     }
     world.get(&format!("{SECOND}?watch=1")).await.is(404, "404 page not found\n");
-    // Those of the other version come back where they were.
+    // Watches of the other version resume where they were.
     world.widget("b", json!({})).await;
     let resumed = format!("{WIDGETS}?watch=1&resourceVersion={}", version(&made));
     assert_eq!(world.watch(&resumed).await.take(1).await, "ADDED/b");
@@ -267,7 +267,7 @@ async fn no_object_outlives_its_definition_however_writers_race() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn types_that_come_and_go_leave_nothing_behind() {
+async fn deleted_definitions_leave_nothing_behind() {
     let world = World::start().await;
     let before = world.server.cache().resources().len();
     for round in 0..50 {
@@ -286,7 +286,7 @@ async fn types_that_come_and_go_leave_nothing_behind() {
         assert_eq!(ends(&mut watch).await, ["DELETED/a"]);
         world.until(&format!("{CRDS}/widgets.{group}"), 404).await;
     }
-    // What the cache kept for them goes when it next looks.
+    // The cache drops their data at its next check.
     while world.server.cache().resources().len() > before + 1 {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
@@ -307,7 +307,7 @@ async fn a_large_definition_is_accepted_and_used() {
     world.post(WIDGETS, &widget("b", json!({"f7": "toolong"}))).await.fails(422, "Invalid", "");
 }
 
-/// A schema as large operators ship them: deep, wordy, with lists of lists.
+/// A very large schema: deep, with long descriptions and nested lists.
 fn deep(levels: usize, width: usize) -> Value {
     let words = "What this is for, what it may be, and what happens when it is left out. ";
     let mut fields = json!({
@@ -331,7 +331,7 @@ fn deep(levels: usize, width: usize) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_definition_as_large_operators_ship_them_is_created_used_and_changed() {
+async fn a_very_large_definition_is_created_used_and_updated() {
     let world = World::start().await;
     let made = world
         .define(|definition| {
@@ -384,7 +384,7 @@ async fn definitions_are_served_before_the_first_request_of_a_new_server() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_one_server_defines_the_others_serve() {
+async fn a_definition_created_on_one_server_is_served_by_the_others() {
     let world = World::start().await;
     let store = std::sync::Arc::clone(world.server.cache().store());
     let other = World::following(Api::over(store).await);

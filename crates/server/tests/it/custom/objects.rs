@@ -24,7 +24,7 @@ async fn unknown_fields_are_pruned_and_defaults_set_on_the_way_in() {
 
 /// S1.42, S9.11
 #[tokio::test(start_paused = true)]
-async fn violations_are_told_together_with_their_fields() {
+async fn all_violations_are_reported_with_their_fields() {
     let world = World::with_widgets(|_| {}).await;
     let answer = world.post(WIDGETS, &widget("a", json!({"size": 1000, "colour": 5}))).await;
     let status = answer.fails(422, "Invalid", r#"Widget.example.com "a" is invalid: ["#);
@@ -53,7 +53,7 @@ async fn violations_are_told_together_with_their_fields() {
 
 /// S2.6
 #[tokio::test(start_paused = true)]
-async fn an_object_says_what_it_is() {
+async fn an_object_must_name_its_kind_and_version() {
     let world = World::with_widgets(|_| {}).await;
     let with = |key: &str, value: Value| {
         let mut body = widget("a", json!({}));
@@ -99,7 +99,7 @@ async fn an_update_needs_a_version_and_strategic_merge_is_not_served() {
 
 /// S1.5, S2.51, S9.20
 #[tokio::test(start_paused = true)]
-async fn status_has_its_own_door_and_generation_follows_the_rest() {
+async fn the_status_subresource_is_separate_and_generation_follows_the_spec() {
     let world = World::with_widgets(|definition| {
         definition["spec"]["versions"][0]["subresources"] = json!({"status": {}});
     })
@@ -140,7 +140,7 @@ async fn status_has_its_own_door_and_generation_follows_the_rest() {
 
 /// S9.20
 #[tokio::test(start_paused = true)]
-async fn without_a_door_status_is_a_field_like_others() {
+async fn without_a_status_subresource_status_is_an_ordinary_field() {
     let world = World::with_widgets(|_| {}).await;
     world.widget("a", json!({"size": 1})).await;
     let now =
@@ -158,7 +158,7 @@ async fn without_a_door_status_is_a_field_like_others() {
 
 /// S2.52, S9.21
 #[tokio::test(start_paused = true)]
-async fn scale_reads_and_writes_where_the_definition_says() {
+async fn scale_uses_the_paths_of_the_definition() {
     let world = World::with_widgets(|definition| {
         definition["spec"]["versions"][0]["subresources"] = json!({"status": {}, "scale": {
             "specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas",
@@ -240,7 +240,7 @@ async fn tables_have_the_columns_of_the_definition() {
 
 /// S9.24
 #[tokio::test(start_paused = true)]
-async fn selectable_fields_select_and_defaults_count() {
+async fn selectable_fields_work_and_include_defaults() {
     let world = World::with_widgets(|definition| {
         definition["spec"]["versions"][0]["selectableFields"] =
             json!([{"jsonPath": ".spec.colour"}, {"jsonPath": ".spec.size"}]);
@@ -275,7 +275,7 @@ async fn selectable_fields_select_and_defaults_count() {
 
 /// S9.10
 #[tokio::test(start_paused = true)]
-async fn what_is_stored_is_read_in_the_form_of_today() {
+async fn stored_objects_are_read_with_the_current_schema() {
     let world = World::with_widgets(|definition| {
         spec_fields(definition)["old"] = json!({"type": "string"});
     })
@@ -296,13 +296,13 @@ async fn what_is_stored_is_read_in_the_form_of_today() {
     assert_eq!(world.get(WIDGETS).await.json()["items"][0]["spec"], expected);
     let mut watch = world.watch(&format!("{WIDGETS}?watch=1")).await;
     assert_eq!(watch.next().await.unwrap()["object"]["spec"], expected);
-    // What was pruned from sight is still stored, and comes back with its definition.
+    // A pruned field is still stored, and reappears when the schema has it again.
     world.redefine(|definition| spec_fields(definition)["old"] = json!({"type": "string"})).await;
     assert_eq!(world.get(&format!("{WIDGETS}/a")).await.json()["spec"]["old"], "kept");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_update_that_changes_nothing_still_stores_todays_form() {
+async fn an_update_without_changes_still_stores_the_current_schema() {
     let world = World::with_widgets(|_| {}).await;
     world.widget("a", json!({"size": 1})).await;
     world.widget("b", json!({"size": 1})).await;
@@ -313,14 +313,14 @@ async fn an_update_that_changes_nothing_still_stores_todays_form() {
     let read = world.get(&target).await.json();
     let written = world.put(&target, &read).await.json();
     assert_ne!(version(&read), version(&written));
-    // And then there is nothing left to do.
+    // The second update changes nothing.
     let again = world.put(&target, &written).await.json();
     assert_eq!(version(&again), version(&written));
 }
 
 /// S9.15
 #[tokio::test(start_paused = true)]
-async fn a_stricter_schema_is_not_held_against_what_did_not_change() {
+async fn ratcheting_skips_unchanged_values_under_a_stricter_schema() {
     let world = World::with_widgets(|_| {}).await;
     world.widget("a", json!({"size": 50})).await;
     world.redefine(|definition| spec_fields(definition)["size"]["maximum"] = json!(10)).await;
@@ -332,7 +332,7 @@ async fn a_stricter_schema_is_not_held_against_what_did_not_change() {
 
 /// S1.43, S2.25, S9.16
 #[tokio::test(start_paused = true)]
-async fn apply_knows_the_lists_of_the_schema_and_owns_no_defaults() {
+async fn apply_uses_list_types_of_the_schema_and_owns_no_defaults() {
     let world = World::with_widgets(|definition| {
         spec_fields(definition)["parts"] = json!({
             "type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"],
@@ -365,7 +365,7 @@ async fn apply_knows_the_lists_of_the_schema_and_owns_no_defaults() {
 
 /// S9.13
 #[tokio::test(start_paused = true)]
-async fn sets_and_maps_refuse_repeats() {
+async fn sets_and_maps_reject_duplicates() {
     let world = World::with_widgets(|definition| {
         spec_fields(definition)["tags"] =
             json!({"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}});
@@ -380,7 +380,7 @@ async fn sets_and_maps_refuse_repeats() {
 
 /// S3.21, S9.27
 #[tokio::test(start_paused = true)]
-async fn a_list_always_says_that_it_does_not_go_on() {
+async fn a_complete_list_has_an_empty_continue_field() {
     let world = World::with_widgets(|_| {}).await;
     for name in ["a", "b", "c"] {
         world.widget(name, json!({})).await;
@@ -398,7 +398,7 @@ async fn a_list_always_says_that_it_does_not_go_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pattern_of_nested_repeats_costs_no_more_than_its_text() {
+async fn a_nested_pattern_runs_in_linear_time() {
     let world = World::with_widgets(|definition| {
         spec_fields(definition)["text"] = json!({"type": "string", "pattern": "^(a+)+$"});
     })

@@ -1,4 +1,4 @@
-//! Rules of a definition, as a client meets them (S9.12).
+//! Validation rules of a definition (S9.12).
 
 use headwater_json::json;
 
@@ -6,7 +6,7 @@ use super::{CRDS, WIDGETS, World, schema, spec_fields, widget, widgets};
 
 /// S9.12
 #[tokio::test]
-async fn a_rule_refuses_what_its_schema_lets_pass() {
+async fn a_validation_rule_rejects_values_that_the_schema_allows() {
     let world = World::with_widgets(|definition| {
         spec_fields(definition)["colour"]["x-kubernetes-validations"] =
             json!([{"rule": "self == oldSelf", "message": "the colour is fixed"}]);
@@ -32,7 +32,7 @@ async fn a_rule_refuses_what_its_schema_lets_pass() {
 
 /// S9.2, B217
 #[tokio::test]
-async fn a_rule_that_cannot_work_is_refused_with_its_definition() {
+async fn a_definition_with_an_invalid_rule_is_rejected() {
     let world = World::start().await;
     let mut definition = widgets();
     schema(&mut definition, 0)["properties"]["spec"]["x-kubernetes-validations"] =
@@ -44,7 +44,7 @@ async fn a_rule_that_cannot_work_is_refused_with_its_definition() {
 
 /// S9.2, B215
 #[tokio::test]
-async fn a_rule_that_would_cost_too_much_is_refused_with_its_definition() {
+async fn a_definition_with_a_too_expensive_rule_is_rejected() {
     let world = World::start().await;
     let mut definition = widgets();
     spec_fields(&mut definition)["names"] = json!({"type": "array", "items": {"type": "string"},
@@ -61,7 +61,7 @@ async fn a_rule_that_would_cost_too_much_is_refused_with_its_definition() {
 }
 
 #[tokio::test]
-async fn a_policy_is_held_to_the_types_of_a_custom_kind() {
+async fn policy_expressions_are_type_checked_against_custom_kinds() {
     let world = World::with_widgets(|_| {}).await;
     let policy = |name: &str, expression: &str| {
         json!({"metadata": {"name": name}, "spec": {

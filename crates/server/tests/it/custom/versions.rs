@@ -1,4 +1,4 @@
-//! Several versions over one store, scopes, and the paths that lead nowhere.
+//! Several versions over one store, scopes, and paths that are not served.
 
 use super::*;
 
@@ -35,7 +35,7 @@ async fn every_version_shows_the_same_objects() {
     world.widget("a", json!({"size": 1, "replicas": 2})).await;
     let object = world.get(&format!("{SECOND}/a")).await.json();
     assert_eq!(object["apiVersion"], "example.com/v2");
-    // The other version does not know the field, and does not lose it.
+    // The other version does not know the field, and keeps it.
     assert_eq!(object["spec"], json!({"size": 1, "colour": "blue"}));
     let list = world.get(SECOND).await.json();
     assert_eq!(
@@ -56,7 +56,7 @@ async fn every_version_shows_the_same_objects() {
 
 /// S9.4
 #[tokio::test(start_paused = true)]
-async fn another_storage_version_takes_over_what_was_stored() {
+async fn a_new_storage_version_reads_stored_objects() {
     let world = two_versions().await;
     world.widget("a", json!({"size": 1})).await;
     world
@@ -68,7 +68,7 @@ async fn another_storage_version_takes_over_what_was_stored() {
     let definition = world.get(&format!("{CRDS}/widgets.example.com")).await.json();
     assert_eq!(definition["status"]["storedVersions"], json!(["v1", "v2"]));
     assert_eq!(world.get(&format!("{SECOND}/a")).await.json()["spec"]["size"], 1);
-    // What may be stored in a version keeps the version.
+    // A version in `storedVersions` cannot be removed.
     let mut fewer = definition.clone();
     fewer["spec"]["versions"].as_array_mut().unwrap().remove(0);
     world.put(&format!("{CRDS}/widgets.example.com"), &fewer).await.fails(
@@ -76,7 +76,7 @@ async fn another_storage_version_takes_over_what_was_stored() {
         "Invalid",
         r#"CustomResourceDefinition.apiextensions.k8s.io "widgets.example.com" is invalid: status.storedVersions[0]: Invalid value: "v1": missing from spec.versions"#,
     );
-    // A write that changes nothing moves an object to the new version.
+    // An unchanged write stores the object in the new version.
     let read = world.get(&format!("{SECOND}/a")).await.json();
     let written = world.put(&format!("{SECOND}/a"), &read).await.json();
     assert_ne!(version(&read), version(&written));
@@ -84,7 +84,7 @@ async fn another_storage_version_takes_over_what_was_stored() {
 
 /// S1.5, S9.25
 #[tokio::test(start_paused = true)]
-async fn a_version_that_is_not_served_is_a_page_that_is_not_there() {
+async fn a_version_that_is_not_served_is_not_found() {
     let world = two_versions().await;
     world.redefine(|definition| definition["spec"]["versions"][1]["served"] = false.into()).await;
     for path in
@@ -170,7 +170,7 @@ async fn a_cluster_wide_kind_is_in_no_namespace() {
 
 /// S1.1, S1.7
 #[tokio::test(start_paused = true)]
-async fn verbs_that_a_custom_kind_does_not_have_are_named() {
+async fn unsupported_verbs_of_a_custom_kind_are_reported() {
     let world = World::with_widgets(|definition| {
         definition["spec"]["versions"][0]["subresources"] = json!({"status": {}});
     })

@@ -1,12 +1,12 @@
-//! Answers that go on for long over HTTP/1: sent past hyper, and ended as if by it.
+//! Streamed responses over HTTP/1: written directly to the socket, bypassing hyper.
 
 use super::*;
 
 const LASTING: &str = "GET /lasting HTTP/1.1\r\nHost: x\r\n\r\n";
 const WHO_AND_CLOSE: &str = "GET /who HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
 
-/// `one`, then `two` when the test adds a permit, then the end. When it is given up or over, one
-/// permit is added to `arrived`.
+/// Sends `one`, then `two` when the test adds a permit, then ends. Adds a permit to `arrived` when
+/// the stream is complete or dropped.
 pub(super) fn answer(handler: &Scripted) -> Response<Body> {
     struct Gone(Arc<Semaphore>);
     impl Drop for Gone {
@@ -28,7 +28,7 @@ pub(super) fn answer(handler: &Scripted) -> Response<Body> {
     }))
 }
 
-/// More than any buffer on the way takes.
+/// More than all buffers on the way hold.
 pub(super) fn large_answer() -> Response<Body> {
     lasting(stream::iter((0..LARGE_CHUNKS).map(|_| Bytes::from(vec![b'x'; LARGE_CHUNK]))))
 }
@@ -43,7 +43,7 @@ fn lasting(chunks: impl futures::Stream<Item = Bytes> + Send + 'static) -> Respo
     response
 }
 
-/// Reads until what has come ends so.
+/// Reads until the received text ends with this.
 async fn read_until(stream: &mut (impl AsyncReadExt + Unpin), end: &str) -> String {
     let mut answer = Vec::new();
     while !answer.ends_with(end.as_bytes()) {
@@ -53,7 +53,7 @@ async fn read_until(stream: &mut (impl AsyncReadExt + Unpin), end: &str) -> Stri
     String::from_utf8(answer).unwrap()
 }
 
-/// A lasting answer, and a request after it on the same connection.
+/// A streamed response, followed by a request on the same connection.
 async fn lasts_and_goes_on(server: &Started, mut stream: impl AsyncRead + AsyncWrite + Unpin) {
     for _ in 0..2 {
         stream.write_all(LASTING.as_bytes()).await.unwrap();
@@ -70,13 +70,13 @@ async fn lasts_and_goes_on(server: &Started, mut stream: impl AsyncRead + AsyncW
 }
 
 #[tokio::test]
-async fn it_ends_with_the_last_chunk_and_requests_follow() {
+async fn a_streamed_response_ends_and_the_connection_serves_more_requests() {
     let server = Started::plain(Options::default());
     lasts_and_goes_on(&server, server.connect().await).await;
 }
 
 #[tokio::test]
-async fn over_tls_too() {
+async fn a_streamed_response_works_over_tls() {
     let pki = pki_at(&SystemClock);
     let server = Started::tls(&pki, Options::default(), Arc::new(SystemClock));
     let stream = tls_connect(server.address, &pki, Some(&pki.admin), "http/1.1").await;
@@ -84,7 +84,7 @@ async fn over_tls_too() {
 }
 
 #[tokio::test]
-async fn requests_that_come_too_early_are_answered_afterwards() {
+async fn pipelined_requests_are_answered_after_the_stream() {
     let server = Started::plain(Options::default());
     server.handler.gate.add_permits(2);
     let requests = [LASTING, LASTING, WHO_AND_CLOSE].concat();
@@ -95,7 +95,7 @@ async fn requests_that_come_too_early_are_answered_afterwards() {
     let mut stream = server.connect().await;
     stream.write_all(LASTING.as_bytes()).await.unwrap();
     read_until(&mut stream, "one\n\r\n").await;
-    // More than is read ahead, so that the rest must wait in the socket.
+    // More than the server reads ahead, so that the remainder waits in the socket.
     let many = "GET /who HTTP/1.1\r\nHost: x\r\n\r\n".repeat(999) + WHO_AND_CLOSE;
     stream.write_all(many.as_bytes()).await.unwrap();
     server.handler.gate.add_permits(1);
@@ -105,20 +105,20 @@ async fn requests_that_come_too_early_are_answered_afterwards() {
 }
 
 #[tokio::test]
-async fn the_connection_is_closed_after_it_if_the_client_said_so() {
+async fn connection_close_closes_the_connection_after_the_stream() {
     let server = Started::plain(Options::default());
     server.handler.gate.add_permits(2);
     let request = LASTING.replace("\r\n\r\n", "\r\nConnection: Foo, Close\r\n\r\n");
     let answer = server.exchange(request.as_bytes()).await;
     assert!(answer.contains("connection: close\r\n"), "{answer}");
     assert!(answer.ends_with("4\r\none\n\r\n4\r\ntwo\n\r\n0\r\n\r\n"), "{answer}");
-    // Whoever knows no chunks gets none.
+    // An HTTP/1.0 client gets no chunks.
     let answer = server.exchange(LASTING.replace("1.1", "1.0").as_bytes()).await;
     assert!(answer.ends_with("\r\n\r\none\ntwo\n"), "{answer}");
 }
 
 #[tokio::test]
-async fn whoever_asks_for_its_head_gets_no_more_and_holds_nothing() {
+async fn a_head_request_gets_no_body_and_holds_no_stream() {
     let server = Started::plain(Options::default());
     let mut stream = server.connect().await;
     stream.write_all(LASTING.replace("GET", "HEAD").as_bytes()).await.unwrap();
@@ -131,7 +131,7 @@ async fn whoever_asks_for_its_head_gets_no_more_and_holds_nothing() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_ends_it() {
+async fn a_client_that_disconnects_ends_the_stream() {
     let server = Started::plain(Options::default());
     let mut stream = server.connect().await;
     stream.write_all(LASTING.as_bytes()).await.unwrap();
@@ -141,12 +141,12 @@ async fn a_client_that_leaves_ends_it() {
 }
 
 #[tokio::test]
-async fn it_is_never_idle_and_what_follows_is() {
+async fn a_stream_never_counts_as_idle_and_the_connection_does_afterwards() {
     let server = Started::plain(soon_idle());
     let mut stream = server.connect().await;
     stream.write_all(LASTING.as_bytes()).await.unwrap();
     read_until(&mut stream, "one\n\r\n").await;
-    // Longer than a connection may be idle: one that is has come and gone meanwhile.
+    // Longer than the idle timeout: an idle connection is closed meanwhile.
     let answer = server.exchange(b"GET /who HTTP/1.1\r\nHost: x\r\n\r\n").await;
     assert!(answer.ends_with("kubernetes-admin"), "{answer}");
     server.handler.gate.add_permits(1);
@@ -154,12 +154,12 @@ async fn it_is_never_idle_and_what_follows_is() {
 }
 
 #[tokio::test]
-async fn a_reader_that_comes_late_gets_everything() {
+async fn a_slow_reader_receives_the_entire_stream() {
     let pki = pki_at(&SystemClock);
     let server = Started::tls(&pki, Options::default(), Arc::new(SystemClock));
     let mut stream = tls_connect(server.address, &pki, None, "http/1.1").await;
     stream.write_all(LASTING.replace("/lasting", "/large").as_bytes()).await.unwrap();
-    // Another is served while the first reads nothing.
+    // Another connection is served while the first does not read.
     assert!(who(server.address, &pki, Some(&pki.admin)).await.starts_with("200"));
     let answer = read_until(&mut stream, "0\r\n\r\n").await;
     let (_, mut chunks) = answer.split_once("\r\n\r\n").unwrap();
@@ -172,7 +172,7 @@ async fn a_reader_that_comes_late_gets_everything() {
 }
 
 #[tokio::test]
-async fn a_stop_lets_it_end() {
+async fn a_stop_waits_for_the_stream() {
     let server = Started::plain(Options::default());
     let mut stream = server.connect().await;
     stream.write_all(LASTING.as_bytes()).await.unwrap();

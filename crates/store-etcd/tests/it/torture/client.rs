@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use headwater_api::Revision;
-use headwater_testkit::history::{Client, Seen, Start, Stream, version};
-use headwater_testkit::ledger::{Entry, Intent, Outcome};
+use headwater_testkit::history::{ClientRecord, WatchItem, WatchRecord, WatchStart, version};
+use headwater_testkit::ledger::{WriteIntent, WriteOutcome, WriteRecord};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
@@ -93,15 +93,15 @@ pub(crate) type List = (Revision, Vec<(String, Revision)>);
 pub(crate) struct Run {
     seed: u64,
     pub(crate) places: [Place; 2],
-    pub(crate) ledger: Mutex<Vec<Entry>>,
+    pub(crate) ledger: Mutex<Vec<WriteRecord>>,
     /// By the number a watcher drew when it began.
-    pub(crate) clients: Mutex<Vec<Client>>,
+    pub(crate) clients: Mutex<Vec<ClientRecord>>,
     /// Writes acknowledged by each server.
     pub(crate) acknowledged: [AtomicU64; 2],
     /// What the reader saw.
     pub(crate) lists: Mutex<Vec<List>>,
     /// Watchers see the same lines: each is read once.
-    pub(crate) parsed: Mutex<HashMap<Vec<u8>, Seen>>,
+    pub(crate) parsed: Mutex<HashMap<Vec<u8>, WatchItem>>,
     pub(crate) compacted: AtomicU64,
     /// Writers hold it while they write.
     pub(crate) writing: RwLock<()>,
@@ -128,9 +128,9 @@ impl Run {
         }
     }
 
-    fn note(&self, key: &str, intent: Intent, outcome: Outcome) {
+    fn note(&self, key: &str, intent: WriteIntent, outcome: WriteOutcome) {
         let key = format!("default/{key}");
-        self.ledger.lock().unwrap().push(Entry { key, intent, outcome });
+        self.ledger.lock().unwrap().push(WriteRecord { key, intent, outcome });
     }
 
     /// A write after all others, through whichever server takes it.
@@ -141,19 +141,19 @@ impl Run {
             let place = &self.places[usize::from(n % 2 == 1)];
             let answer = place.ask("POST", MAPS, Some(&map(&name, &name, None))).await;
             let outcome = outcome(answer.as_ref());
-            self.note(&name, Intent::Put(name.clone()), outcome);
-            if let Outcome::Done(Some(revision)) = outcome {
+            self.note(&name, WriteIntent::Put(name.clone()), outcome);
+            if let WriteOutcome::Done(Some(revision)) = outcome {
                 return revision;
             }
             tokio::time::sleep(PAUSE).await;
         }
     }
 
-    fn parse(&self, line: &[u8]) -> Option<Seen> {
+    fn parse(&self, line: &[u8]) -> Option<WatchItem> {
         if let Some(seen) = self.parsed.lock().unwrap().get(line) {
             return Some(seen.clone());
         }
-        let seen = Seen::parse(line)?;
+        let seen = WatchItem::parse(line)?;
         self.parsed.lock().unwrap().insert(line.to_vec(), seen.clone());
         Some(seen)
     }
@@ -167,11 +167,11 @@ fn map(name: &str, text: &str, version: Option<Revision>) -> Value {
     object
 }
 
-fn outcome(answer: Option<&(u16, Value)>) -> Outcome {
+fn outcome(answer: Option<&(u16, Value)>) -> WriteOutcome {
     match answer {
-        Some((200..=299, object)) => Outcome::Done(version(object)),
-        Some((404 | 409 | 429, _)) => Outcome::Refused,
-        Some((500..=599, _)) | None => Outcome::Unknown,
+        Some((200..=299, object)) => WriteOutcome::Done(version(object)),
+        Some((404 | 409 | 429, _)) => WriteOutcome::Refused,
+        Some((500..=599, _)) | None => WriteOutcome::Unknown,
         Some((code, object)) => panic!("{code} {object}"),
     }
 }
@@ -194,30 +194,30 @@ pub(crate) async fn write(run: Arc<Run>, server: usize, id: u64) {
         let (intent, answer) = match (delete, *known) {
             (Some(at), _) => {
                 let wanted = json!({"preconditions": {"resourceVersion": at.to_string()}});
-                (Intent::Delete(at), place.ask("DELETE", &path, Some(&wanted)).await)
+                (WriteIntent::Delete(at), place.ask("DELETE", &path, Some(&wanted)).await)
             }
             (None, None) => {
                 let answer = place.ask("POST", MAPS, Some(&map(&name, &text, None))).await;
-                (Intent::Put(text), answer)
+                (WriteIntent::Put(text), answer)
             }
             (None, there) => {
                 let answer = place.ask("PUT", &path, Some(&map(&name, &text, there))).await;
-                (Intent::Put(text), answer)
+                (WriteIntent::Put(text), answer)
             }
         };
         let told = match outcome(answer.as_ref()) {
             // A delete is told without its revision.
-            Outcome::Done(_) if delete.is_some() => Outcome::Done(None),
+            WriteOutcome::Done(_) if delete.is_some() => WriteOutcome::Done(None),
             told => told,
         };
         run.note(&name, intent, told);
         match told {
-            Outcome::Done(revision) => {
+            WriteOutcome::Done(revision) => {
                 *known = revision;
                 run.acknowledged[server].fetch_add(1, Ordering::Relaxed);
             }
             // Something else is there than was thought; an unknown write may still come about.
-            Outcome::Refused | Outcome::Unknown => {
+            WriteOutcome::Refused | WriteOutcome::Unknown => {
                 *known = match place.ask("GET", &path, None).await {
                     Some((200, object)) => version(&object),
                     _ => None,
@@ -231,7 +231,7 @@ pub(crate) async fn write(run: Arc<Run>, server: usize, id: u64) {
 pub(crate) async fn watch(run: Arc<Run>, home: usize, sleeps: bool) {
     let me = {
         let mut clients = run.clients.lock().unwrap();
-        clients.push(Client::default());
+        clients.push(ClientRecord::default());
         clients.len() - 1
     };
     let mut dice = Dice(run.seed ^ ((me as u64 + 1) << 16));
@@ -259,10 +259,10 @@ async fn told_to_sleep(asleep: &mut watch::Receiver<bool>) {
 async fn follow(run: &Run, place: &Place, me: usize) -> Option<()> {
     let position = run.clients.lock().unwrap()[me].position();
     let (start, query) = match position {
-        Some(after) => (Start::After(after), format!("resourceVersion={after}")),
+        Some(after) => (WatchStart::After(after), format!("resourceVersion={after}")),
         None => {
             let query = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan".to_owned();
-            (Start::Initial(Revision::ZERO), query)
+            (WatchStart::Initial(Revision::ZERO), query)
         }
     };
     let mut socket = place.connect().await?;
@@ -281,7 +281,7 @@ async fn follow(run: &Run, place: &Place, me: usize) -> Option<()> {
             return None;
         }
     }
-    run.clients.lock().unwrap()[me].streams.push(Stream { start, seen: Vec::new() });
+    run.clients.lock().unwrap()[me].streams.push(WatchRecord { start, seen: Vec::new() });
     loop {
         line.clear();
         lines.read_until(b'\n', &mut line).await.ok()?;

@@ -1,8 +1,8 @@
-//! A store whose reads and watches are answered by a cache above it: what a store promises must still
-//! be true for those who read and watch through it.
+//! A store with a cache in front of it: the store contract must also hold for reads and watches
+//! through the cache.
 //!
-//! Keys and values of the contract are plain text; here each becomes an object whose name is its key
-//! in hexadecimal, which keeps their order.
+//! Keys and values of the contract are plain text. Here each becomes an object whose name is the
+//! key in hexadecimal, which preserves the order.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -22,32 +22,34 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// A store whose reads and watches are answered by a cache above it.
-pub struct Cached {
+/// A store whose reads and watches are served by a cache.
+pub struct CachedStore {
     store: Arc<dyn Store>,
     cache: Cache,
     _feed: Mutex<JoinSet<()>>,
 }
 
-impl Cached {
-    /// Over a store that takes values twice as large, with a window of this many changes.
-    pub async fn over(store: Arc<dyn Store>, count: usize) -> Cached {
+impl CachedStore {
+    /// Over a store that accepts values twice as large, with a window of `count` changes.
+    pub async fn over(store: Arc<dyn Store>, count: usize) -> CachedStore {
         let window = Bounds { count, ..Bounds::default() };
         let wait_max = Duration::from_secs(5);
         let options = Options { window, wait_max, ..Options::default() };
         let mut cacher = Cacher::new(Arc::clone(&store), options);
-        cacher.load().await.expect("the store can be read");
+        cacher.load().await.expect("the store is readable");
         let (cache, mut feed) = (cacher.handle(), JoinSet::new());
-        feed.spawn(async { cacher.run(CancellationToken::new()).await.expect("the feed goes on") });
-        Cached { store, cache, _feed: Mutex::new(feed) }
+        feed.spawn(async {
+            cacher.run(CancellationToken::new()).await.expect("the feed continues")
+        });
+        CachedStore { store, cache, _feed: Mutex::new(feed) }
     }
 
     fn resource(&self) -> Arc<Resource> {
         self.cache.resource(&collection())
     }
 
-    async fn fresh(&self) -> Result<Revision, Error> {
-        self.cache.consistent().await.map_err(refused)
+    async fn consistent_revision(&self) -> Result<Revision, Error> {
+        self.cache.consistent().await.map_err(store_error)
     }
 }
 
@@ -62,21 +64,22 @@ fn inner(key: &Key) -> Key {
 
 fn outer(name: &str) -> Key {
     let digits =
-        |at: usize| u8::from_str_radix(&name[at..at + 2], 16).expect("only this wrote here");
+        |at: usize| u8::from_str_radix(&name[at..at + 2], 16).expect("only this store writes here");
     let bytes = (0..name.len()).step_by(2).map(digits).collect();
-    Key::new(String::from_utf8(bytes).expect("only this wrote here"))
+    Key::new(String::from_utf8(bytes).expect("only this store writes here"))
 }
 
 fn wrapped(key: &Key, value: &Bytes) -> Bytes {
     let key = inner(key);
-    let name = key.as_str().strip_prefix(&collection()).expect("only this wrote here");
-    let text = String::from_utf8(value.to_vec()).expect("only this wrote here");
+    let name = key.as_str().strip_prefix(&collection()).expect("only this store writes here");
+    let text = String::from_utf8(value.to_vec()).expect("only this store writes here");
     json!({"metadata": {"name": name}, "data": text}).to_string().into()
 }
 
 fn unwrapped(object: &Object) -> Bytes {
-    let value: Value = serde_json::from_slice(object.as_slice()).expect("only this wrote here");
-    Bytes::from(value["data"].as_str().expect("only this wrote here").to_owned())
+    let value: Value =
+        serde_json::from_slice(object.as_slice()).expect("only this store writes here");
+    Bytes::from(value["data"].as_str().expect("only this store writes here").to_owned())
 }
 
 fn record(object: &Object) -> Record {
@@ -95,7 +98,7 @@ fn change(event: &Event) -> Change {
     Change { revision, key: outer(change.object().key()), kind, value, prev }
 }
 
-fn refused(error: headwater_cache::Error) -> Error {
+fn store_error(error: headwater_cache::Error) -> Error {
     match error {
         headwater_cache::Error::Expired { asked, oldest } => Error::Compacted { asked, oldest },
         headwater_cache::Error::TooLarge { asked, current } => Error::Future { asked, current },
@@ -105,23 +108,23 @@ fn refused(error: headwater_cache::Error) -> Error {
 }
 
 #[async_trait]
-impl Store for Cached {
+impl Store for CachedStore {
     async fn revision(&self) -> Result<Revision, Error> {
-        self.fresh().await
+        self.consistent_revision().await
     }
 
     async fn get(&self, key: &Key) -> Result<Option<Record>, Error> {
-        self.fresh().await?;
+        self.consistent_revision().await?;
         let name = inner(key);
-        let name = name.as_str().strip_prefix(&collection()).expect("only this wrote here");
+        let name = name.as_str().strip_prefix(&collection()).expect("only this store writes here");
         Ok(self.cache.snapshot(&self.resource()).get(name).map(|object| record(object)))
     }
 
     async fn range(&self, range: Range) -> Result<Page, Error> {
         let snapshot = match range.at {
-            Some(at) => self.cache.snapshot_at(&self.resource(), at).await.map_err(refused)?,
+            Some(at) => self.cache.snapshot_at(&self.resource(), at).await.map_err(store_error)?,
             None => {
-                self.fresh().await?;
+                self.consistent_revision().await?;
                 self.cache.snapshot(&self.resource())
             }
         };
@@ -144,12 +147,13 @@ impl Store for Cached {
         }
         self.store.commit(write).await.map_err(|error| match error {
             Error::Conflict { key, actual } => {
-                let name = key.as_str().strip_prefix(&collection()).expect("only this wrote here");
+                let name =
+                    key.as_str().strip_prefix(&collection()).expect("only this store writes here");
                 let decode = |record: Record| {
                     let value: Value =
-                        serde_json::from_slice(&record.value).expect("only this wrote here");
+                        serde_json::from_slice(&record.value).expect("only this store writes here");
                     let value = Bytes::from(
-                        value["data"].as_str().expect("only this wrote here").to_owned(),
+                        value["data"].as_str().expect("only this store writes here").to_owned(),
                     );
                     Record { key: outer(name), value, ..record }
                 };
@@ -163,15 +167,15 @@ impl Store for Cached {
         let watcher = self.cache.watch(&self.resource(), &Filter::default(), Start::After(after));
         let compacted = self.store.condition().compacted;
         if after < compacted {
-            // The cache says so on the stream.
+            // The cache would report it on the stream.
             return Err(Error::Compacted { asked: after, oldest: compacted });
         }
-        let telling = Telling { watcher: Some(watcher), prefix: prefix.to_owned() };
-        Ok(futures::stream::unfold(telling, Telling::step).boxed())
+        let watch = CacheWatch { watcher: Some(watcher), prefix: prefix.to_owned() };
+        Ok(futures::stream::unfold(watch, CacheWatch::step).boxed())
     }
 
     async fn compact(&self, at: Revision) -> Result<(), Error> {
-        self.cache.compact(at).await.map_err(refused)
+        self.cache.compact(at).await.map_err(store_error)
     }
 
     fn condition(&self) -> Condition {
@@ -179,28 +183,28 @@ impl Store for Cached {
     }
 }
 
-struct Telling {
+struct CacheWatch {
     watcher: Option<Watcher>,
     prefix: String,
 }
 
-impl Telling {
-    async fn step(mut self) -> Option<(Result<Batch, Error>, Telling)> {
+impl CacheWatch {
+    async fn step(mut self) -> Option<(Result<Batch, Error>, CacheWatch)> {
         let watcher = self.watcher.as_mut()?;
-        let told = match watcher.next().await {
+        let result = match watcher.next().await {
             Step::Events(events) => {
                 let changes = events.iter().map(change);
                 let changes = changes.filter(|c| c.key.as_str().starts_with(&self.prefix));
                 Ok(Batch { changes: changes.collect(), complete_to: watcher.position() })
             }
             Step::Expired { asked, oldest } => Err(Error::Compacted { asked, oldest }),
-            Step::Failed(error) => Err(refused(error)),
-            Step::Initial(_) | Step::Synced(_) => panic!("it began after a revision"),
+            Step::Failed(error) => Err(store_error(error)),
+            Step::Initial(_) | Step::Synced(_) => panic!("the watch has no initial state"),
             Step::Closed => return None,
         };
-        if told.is_err() {
+        if result.is_err() {
             self.watcher = None;
         }
-        Some((told, self))
+        Some((result, self))
     }
 }

@@ -1,16 +1,16 @@
-//! A store and what must outlive it, such as the directory it is in.
+//! A store that owns a resource which must outlive it, such as its directory.
 
 use async_trait::async_trait;
 use headwater_store::{
     ChangeStream, Committed, Condition, Error, Key, Page, Range, Record, Revision, Store, Write,
 };
 
-/// A store that keeps something else; the store is dropped first.
+/// A store and a resource; the store is dropped first.
 #[derive(Debug)]
-pub struct Keeping<S, T>(pub S, pub T);
+pub struct OwningStore<S, T>(pub S, pub T);
 
 #[async_trait]
-impl<S: Store, T: Send + Sync + 'static> Store for Keeping<S, T> {
+impl<S: Store, T: Send + Sync + 'static> Store for OwningStore<S, T> {
     async fn revision(&self) -> Result<Revision, Error> {
         self.0.revision().await
     }

@@ -1,13 +1,11 @@
-//! The delta queue: what the reflector learned and the store does not know yet.
+//! The delta queue: changes that the reflector received and the store has not applied yet.
 //!
 //! River: reflector → **delta queue** → indexer.
-//! Promise: in the default mode deltas leave exactly as they entered, so the store is always equal
-//! to the server's state at one version. One consumer; producers wait when 2000 are pending, and
-//! nothing more is read from the network meanwhile.
+//! Promise: deltas leave in the order they entered and none is merged or dropped, so the store
+//! always equals the server's state at one version. There is one consumer. Producers wait while
+//! 2000 deltas are pending, and the reflector reads nothing from the network meanwhile.
 
-mod in_order;
-mod per_key;
-
+use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::Notify;
@@ -18,25 +16,9 @@ use crate::list_watch::Undecodable;
 use crate::object::Cached;
 use crate::version::ResourceVersion;
 
-use self::in_order::InOrder;
-use self::per_key::PerKey;
-
-/// How deltas are queued.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum QueueMode {
-    /// In the order of the wire; a replacement is one step.
-    #[default]
-    InOrder,
-    /// In the order of the wire; a replacement is one delta for each object, as older clients
-    /// did it.
-    InOrderPiecemeal,
-    /// Grouped by key: all deltas of an object together, as in DeltaFIFO.
-    PerKey,
-}
-
-/// One thing the store does not know yet.
+/// One change that the store has not applied yet.
 pub(crate) enum Delta<K> {
-    Set { kind: SetKind, key: Key, object: Arc<K> },
+    Set { key: Key, object: Arc<K> },
     Deleted(Gone<K>),
     ReplacedAll(Replacement<K>),
     SyncAll,
@@ -44,7 +26,7 @@ pub(crate) enum Delta<K> {
 }
 
 impl<K> Delta<K> {
-    /// The object it is about, if it is about one.
+    /// The key of the object; `None` for deltas about the entire collection.
     pub(crate) fn key(&self) -> Option<&Key> {
         match self {
             Delta::Set { key, .. } => Some(key),
@@ -54,16 +36,7 @@ impl<K> Delta<K> {
     }
 }
 
-/// Why an object is set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SetKind {
-    Added,
-    Updated,
-    Replaced,
-    Sync,
-}
-
-/// A whole state of the server.
+/// The complete state of the server at one version.
 pub(crate) struct Replacement<K> {
     pub(crate) items: Vec<(Key, Arc<K>)>,
     pub(crate) undecodable: Vec<Undecodable>,
@@ -81,136 +54,120 @@ impl<K: Cached> Replacement<K> {
     }
 }
 
-/// Deltas that are applied in one step.
+/// Deltas that the store applies in one step: changes of different objects, or one delta about the
+/// entire collection.
 pub(crate) struct Batch<K> {
     pub(crate) deltas: Vec<Delta<K>>,
-    /// Whether it belongs to the first state.
+    /// Whether it is the initial state.
     pub(crate) initial: bool,
-    /// The version of the store once it is applied, where the deltas do not say it.
-    pub(crate) version: Option<ResourceVersion>,
 }
 
-/// What the store knows, for the modes that look into it.
-pub(crate) trait Known<K>: Send + Sync {
-    fn keys(&self) -> Vec<Key>;
-    fn get(&self, key: &Key) -> Option<Arc<K>>;
-    fn contains(&self, key: &Key) -> bool;
-}
-
-/// Producers wait while so many deltas are pending.
+/// Producers wait while this many deltas are pending.
 pub(crate) const PENDING_MAX: usize = 2000;
-/// At most so many deltas are applied in one step.
+/// The maximum number of deltas in a batch.
 pub(crate) const BATCH_MAX: usize = 1000;
 
-/// Whether the first state has been processed.
+/// Progress of the initial state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Population {
-    /// Nothing was entered.
-    None,
-    /// So many deltas (or keys) of the first replacement are left.
-    Initial(usize),
+    /// Nothing was enqueued yet.
+    Empty,
+    /// The first replacement is enqueued.
+    Pending,
+    /// The first replacement was processed, or a change came first and there is none to wait for.
     Done,
 }
 
-impl Population {
-    /// A change that came before any replacement: there is no first state to wait for.
-    fn changed(&mut self) {
-        if *self == Population::None {
-            *self = Population::Done;
-        }
-    }
-
-    fn replaced(&mut self, queued: usize) {
-        if *self == Population::None {
-            *self = if queued == 0 { Population::Done } else { Population::Initial(queued) };
-        }
-    }
-
-    fn processed(&mut self, count: usize) {
-        if let Population::Initial(left) = self {
-            *left = left.saturating_sub(count);
-            if *left == 0 {
-                *self = Population::Done;
-            }
-        }
-    }
-}
-
-/// Makes a queue: the reflector's end and the consumer's, of which there is one.
-pub(crate) fn queue<K: Cached>(
-    mode: QueueMode,
-    known: Arc<dyn Known<K>>,
-) -> (Producer<K>, Consumer<K>) {
-    let core = match mode {
-        QueueMode::InOrder => Core::InOrder(InOrder::atomic()),
-        QueueMode::InOrderPiecemeal => Core::InOrder(InOrder::piecemeal(known)),
-        QueueMode::PerKey => Core::PerKey(PerKey::new(Some(known))),
-    };
-    let shared = Arc::new(Shared {
-        state: Mutex::new(State { core, closed: false, abandoned: false }),
+/// Makes a queue and returns its two ends.
+pub(crate) fn queue<K: Cached>() -> (Producer<K>, Consumer<K>) {
+    let queue = Arc::new(DeltaQueue {
+        pending: Mutex::new(Pending {
+            deltas: VecDeque::new(),
+            population: Population::Empty,
+            producer_dropped: false,
+            consumer_dropped: false,
+        }),
         filled: Notify::new(),
         space: Notify::new(),
     });
-    (Producer { shared: Arc::clone(&shared) }, Consumer { shared })
+    (Producer { queue: Arc::clone(&queue) }, Consumer { queue })
 }
 
-struct Shared<K> {
-    state: Mutex<State<K>>,
+struct DeltaQueue<K> {
+    pending: Mutex<Pending<K>>,
     filled: Notify,
     space: Notify,
 }
 
-struct State<K> {
-    core: Core<K>,
-    /// The producer is gone.
-    closed: bool,
-    /// The consumer is gone.
-    abandoned: bool,
+impl<K> DeltaQueue<K> {
+    fn lock(&self) -> MutexGuard<'_, Pending<K>> {
+        self.pending.lock().expect("no code panics while it is held")
+    }
 }
 
-/// Nobody takes deltas any more.
+struct Pending<K> {
+    deltas: VecDeque<Delta<K>>,
+    population: Population,
+    producer_dropped: bool,
+    consumer_dropped: bool,
+}
+
+impl<K: Cached> Pending<K> {
+    fn put(&mut self, delta: Delta<K>) {
+        if self.population == Population::Empty {
+            self.population = match &delta {
+                Delta::ReplacedAll(_) => Population::Pending,
+                Delta::Set { .. } | Delta::Deleted(_) => Population::Done,
+                Delta::SyncAll | Delta::Bookmark(_) => Population::Empty,
+            };
+        }
+        self.deltas.push_back(delta);
+    }
+
+    /// Takes the next batch. It contains each key at most once.
+    fn take(&mut self) -> Option<Batch<K>> {
+        let mut deltas = Vec::new();
+        let mut keys = HashSet::new();
+        while deltas.len() < BATCH_MAX {
+            let Some(key) = self.deltas.front().and_then(Delta::key) else { break };
+            if !keys.insert(key.clone()) {
+                break;
+            }
+            deltas.extend(self.deltas.pop_front());
+        }
+        if deltas.is_empty() {
+            deltas.push(self.deltas.pop_front()?);
+        }
+        // Frees the memory of a burst.
+        if self.deltas.capacity() > 8 * BATCH_MAX {
+            self.deltas.shrink_to(self.deltas.len() * 2);
+        }
+        Some(Batch { deltas, initial: self.population == Population::Pending })
+    }
+
+    fn processed(&mut self) {
+        if self.population == Population::Pending {
+            self.population = Population::Done;
+        }
+    }
+}
+
+/// The consumer was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Closed;
 
-enum Core<K> {
-    InOrder(InOrder<K>),
-    PerKey(PerKey<K>),
-}
-
-impl<K: Cached> Core<K> {
-    fn len(&self) -> usize {
-        match self {
-            Core::InOrder(queue) => queue.len(),
-            Core::PerKey(queue) => queue.len(),
-        }
-    }
-
-    fn put(&mut self, delta: Delta<K>) {
-        match self {
-            Core::InOrder(queue) => queue.put(delta),
-            Core::PerKey(queue) => queue.put(delta),
-        }
-    }
-}
-
-impl<K> Shared<K> {
-    fn lock(&self) -> MutexGuard<'_, State<K>> {
-        self.state.lock().expect("the queue's own steps do not panic")
-    }
-}
-
-/// The reflector's end. Dropping it closes the queue: what is left is handed out, then the end.
+/// The reflector's end. Dropping it closes the queue: the consumer receives the pending deltas and
+/// then the end.
 pub(crate) struct Producer<K> {
-    shared: Arc<Shared<K>>,
+    queue: Arc<DeltaQueue<K>>,
 }
 
 impl<K: Cached> Producer<K> {
-    /// Enters a delta; waits while too many are pending, an error if the consumer is gone. A delta
-    /// that waits is lost with its future, and so is the stream it came from.
+    /// Enqueues a delta; waits while too many are pending. Dropping the future drops the delta.
     pub(crate) async fn put(&self, delta: Delta<K>) -> Result<(), Closed> {
         let mut delta = Some(delta);
         loop {
-            let space = self.shared.space.notified();
+            let space = self.queue.space.notified();
             tokio::pin!(space);
             space.as_mut().enable();
             if self.try_put(&mut delta)? {
@@ -220,50 +177,50 @@ impl<K: Cached> Producer<K> {
         }
     }
 
-    /// Enters the delta if there is room; whether there was.
+    /// Enqueues the delta and returns true, or returns false if the queue is full.
     fn try_put(&self, delta: &mut Option<Delta<K>>) -> Result<bool, Closed> {
-        let mut state = self.shared.lock();
-        if state.abandoned {
+        let mut pending = self.queue.lock();
+        if pending.consumer_dropped {
             return Err(Closed);
         }
-        if state.core.len() >= PENDING_MAX {
+        if pending.deltas.len() >= PENDING_MAX {
             return Ok(false);
         }
         if let Some(delta) = delta.take() {
-            state.core.put(delta);
+            pending.put(delta);
         }
-        drop(state);
-        self.shared.filled.notify_one();
+        drop(pending);
+        self.queue.filled.notify_one();
         Ok(true)
     }
 
-    /// Reads the number of pending deltas from elsewhere; zero once the queue is gone.
+    /// A function that returns the number of pending deltas; zero once the queue is dropped.
     pub(crate) fn len_reader(&self) -> Box<dyn Fn() -> usize + Send + Sync> {
-        let shared = Arc::downgrade(&self.shared);
-        Box::new(move || shared.upgrade().map_or(0, |shared| shared.lock().core.len()))
+        let queue = Arc::downgrade(&self.queue);
+        Box::new(move || queue.upgrade().map_or(0, |queue| queue.lock().deltas.len()))
     }
 }
 
 impl<K> Drop for Producer<K> {
     fn drop(&mut self) {
-        self.shared.lock().closed = true;
-        self.shared.filled.notify_one();
+        self.queue.lock().producer_dropped = true;
+        self.queue.filled.notify_one();
     }
 }
 
-/// The consumer's end; it is not `Clone`.
+/// The store's end. It is not `Clone`: there is one consumer.
 pub(crate) struct Consumer<K> {
-    shared: Arc<Shared<K>>,
+    queue: Arc<DeltaQueue<K>>,
 }
 
 impl<K> Drop for Consumer<K> {
     fn drop(&mut self) {
-        self.shared.lock().abandoned = true;
-        self.shared.space.notify_one();
+        self.queue.lock().consumer_dropped = true;
+        self.queue.space.notify_one();
     }
 }
 
-/// What came of asking for work.
+/// The result of [`Consumer::process`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     Done,
@@ -272,41 +229,23 @@ pub(crate) enum Work {
 }
 
 impl<K: Cached> Consumer<K> {
-    /// Applies the next batch, if there is one.
+    /// Applies the next batch, if there is one. The producer may enqueue meanwhile.
     pub(crate) fn process(&mut self, apply: impl FnOnce(Batch<K>)) -> Work {
-        let mut state = self.shared.lock();
-        let batch = match &mut state.core {
-            // Producers may go on while a batch is applied.
-            Core::InOrder(queue) => queue.take(),
-            // Queue and store are one for the producers: they wait until it is applied.
-            Core::PerKey(queue) => match queue.pop() {
-                Some(batch) => {
-                    apply(batch);
-                    queue.processed();
-                    drop(state);
-                    self.shared.space.notify_one();
-                    return Work::Done;
-                }
-                None => None,
-            },
+        let mut pending = self.queue.lock();
+        let Some(batch) = pending.take() else {
+            return if pending.producer_dropped { Work::Closed } else { Work::Nothing };
         };
-        let Some(batch) = batch else {
-            return if state.closed { Work::Closed } else { Work::Nothing };
-        };
-        drop(state);
-        self.shared.space.notify_one();
-        let count = batch.deltas.len();
+        drop(pending);
+        self.queue.space.notify_one();
         apply(batch);
-        if let Core::InOrder(queue) = &mut self.shared.lock().core {
-            queue.processed(count);
-        }
+        self.queue.lock().processed();
         Work::Done
     }
 
-    /// Waits until there may be work, or the queue was closed. Cancel-safe.
+    /// Waits until a delta is pending or the producer was dropped. Cancel-safe.
     pub(crate) async fn ready(&mut self) {
         loop {
-            let filled = self.shared.filled.notified();
+            let filled = self.queue.filled.notified();
             tokio::pin!(filled);
             filled.as_mut().enable();
             if self.has_work() {
@@ -317,76 +256,46 @@ impl<K: Cached> Consumer<K> {
     }
 
     fn has_work(&self) -> bool {
-        let state = self.shared.lock();
-        state.core.len() > 0 || state.closed
+        let pending = self.queue.lock();
+        !pending.deltas.is_empty() || pending.producer_dropped
     }
 
-    /// Whether the first state has been processed.
+    /// Whether the initial state has been processed.
     pub(crate) fn has_synced(&self) -> bool {
-        match &self.shared.lock().core {
-            Core::InOrder(queue) => queue.has_synced(),
-            Core::PerKey(queue) => queue.has_synced(),
-        }
+        self.queue.lock().population == Population::Done
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.shared.lock().core.len()
+        self.queue.lock().deltas.len()
     }
 }
 
 #[cfg(test)]
-pub(crate) mod fixture {
-    //! Deltas and queues of small objects, written as text.
-
-    use std::collections::BTreeMap;
-
+mod tests {
+    use futures::FutureExt;
     use k8s_openapi::api::core::v1::ConfigMap;
-    use kube::core::ObjectMeta;
 
     use super::*;
+    use crate::object::fixture::object;
 
-    pub(crate) fn object(name: &str, version: &str) -> Arc<ConfigMap> {
-        Arc::new(ConfigMap {
-            metadata: ObjectMeta {
-                name: Some(name.to_owned()),
-                uid: Some(format!("uid-{name}")),
-                resource_version: Some(version.to_owned()),
-                ..ObjectMeta::default()
-            },
-            ..ConfigMap::default()
-        })
+    fn set(name: &str, version: &str) -> Delta<ConfigMap> {
+        Delta::Set { key: Key::cluster(name), object: object(name, version) }
     }
 
-    pub(crate) fn set(kind: SetKind, name: &str, version: &str) -> Delta<ConfigMap> {
-        Delta::Set { kind, key: Key::cluster(name), object: object(name, version) }
-    }
-
-    pub(crate) fn added(name: &str, version: &str) -> Delta<ConfigMap> {
-        set(SetKind::Added, name, version)
-    }
-
-    pub(crate) fn updated(name: &str, version: &str) -> Delta<ConfigMap> {
-        set(SetKind::Updated, name, version)
-    }
-
-    pub(crate) fn deleted(name: &str, version: &str) -> Delta<ConfigMap> {
+    fn deleted(name: &str, version: &str) -> Delta<ConfigMap> {
         Delta::Deleted(Gone::seen(Key::cluster(name), object(name, version)))
     }
 
-    pub(crate) fn replace(items: &[(&str, &str)], version: &str) -> Delta<ConfigMap> {
+    fn replace(items: &[(&str, &str)], version: &str) -> Delta<ConfigMap> {
         let objects = items.iter().map(|(name, version)| object(name, version));
         Delta::ReplacedAll(Replacement::new(objects, Vec::new(), version.into()))
     }
 
-    pub(crate) fn show(delta: &Delta<ConfigMap>) -> String {
+    fn show(delta: &Delta<ConfigMap>) -> String {
         let at = |object: &ConfigMap| object.resource_version().to_string();
         match delta {
-            Delta::Set { kind, key, object } => format!("{kind:?} {key}@{}", at(object)),
-            Delta::Deleted(gone) => {
-                let last = gone.last().map(|last| at(last)).unwrap_or_else(|| "?".into());
-                let seen = if gone.observed() { "" } else { " inferred" };
-                format!("Deleted {}@{last}{seen}", gone.key())
-            }
+            Delta::Set { key, object } => format!("Set {key}@{}", at(object)),
+            Delta::Deleted(gone) => format!("Deleted {}@{}", gone.key(), at(gone.last().unwrap())),
             Delta::ReplacedAll(all) => {
                 let names: Vec<&str> = all.items.iter().map(|(key, _)| key.as_str()).collect();
                 format!("ReplacedAll [{}]@{}", names.join(" "), all.version)
@@ -396,109 +305,136 @@ pub(crate) mod fixture {
         }
     }
 
-    pub(crate) fn shown(batch: &Batch<ConfigMap>) -> Vec<String> {
-        batch.deltas.iter().map(show).collect()
+    /// A queue that contains these deltas.
+    fn filled(deltas: Vec<Delta<ConfigMap>>) -> (Producer<ConfigMap>, Consumer<ConfigMap>) {
+        let (producer, consumer) = queue();
+        for delta in deltas {
+            producer.queue.lock().put(delta);
+        }
+        (producer, consumer)
     }
 
-    /// A store that can be given anything, also keys without objects.
-    #[derive(Default)]
-    pub(crate) struct Fake(pub(crate) Mutex<BTreeMap<Key, Option<Arc<ConfigMap>>>>);
-
-    impl Fake {
-        pub(crate) fn of(objects: &[(&str, &str)]) -> Arc<Fake> {
-            let fake = Fake::default();
-            for (name, version) in objects {
-                fake.0.lock().unwrap().insert(Key::cluster(name), Some(object(name, version)));
-            }
-            Arc::new(fake)
-        }
+    /// Processes all batches; each is preceded by `initial` if it is.
+    fn batches(consumer: &mut Consumer<ConfigMap>) -> Vec<Vec<String>> {
+        let mut batches = Vec::new();
+        let take = |batch: Batch<ConfigMap>| {
+            let initial = batch.initial.then(|| "initial".to_owned());
+            batches.push(initial.into_iter().chain(batch.deltas.iter().map(show)).collect());
+        };
+        let mut take = take;
+        while consumer.process(&mut take) == Work::Done {}
+        batches
     }
 
-    impl Known<ConfigMap> for Fake {
-        fn keys(&self) -> Vec<Key> {
-            self.0.lock().unwrap().keys().cloned().collect()
-        }
-
-        fn get(&self, key: &Key) -> Option<Arc<ConfigMap>> {
-            self.0.lock().unwrap().get(key).cloned().flatten()
-        }
-
-        fn contains(&self, key: &Key) -> bool {
-            self.0.lock().unwrap().contains_key(key)
-        }
+    #[track_caller]
+    fn check(deltas: Vec<Delta<ConfigMap>>, expected: &[&[&str]]) {
+        let (_producer, mut consumer) = filled(deltas);
+        assert_eq!(batches(&mut consumer), expected);
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use futures::FutureExt;
+    /// C9.1, C9.2
+    #[test]
+    fn deltas_leave_in_the_order_they_entered_and_none_is_merged() {
+        check(
+            vec![set("b", "1"), set("a", "2"), set("b", "3"), set("b", "4"), deleted("x", "5")],
+            &[&["Set b@1", "Set a@2"], &["Set b@3"], &["Set b@4", "Deleted x@5"]],
+        );
+    }
 
-    use super::fixture::*;
-    use super::*;
+    /// C9.3, C9.4, C9.5, C9.6
+    #[test]
+    fn replacement_resync_and_bookmark_are_one_delta_each() {
+        check(
+            vec![
+                replace(&[("b", "1"), ("a", "2")], "9"),
+                Delta::SyncAll,
+                Delta::Bookmark("12".into()),
+            ],
+            &[&["initial", "ReplacedAll [b a]@9"], &["SyncAll"], &["Bookmark@12"]],
+        );
+    }
+
+    /// C9.7
+    #[test]
+    fn a_batch_ends_before_a_repeated_key_and_before_other_kinds() {
+        let bookmark = Delta::Bookmark("3".into());
+        check(
+            vec![set("a", "1"), set("b", "2"), bookmark, set("a", "4"), set("a", "5")],
+            &[&["Set a@1", "Set b@2"], &["Bookmark@3"], &["Set a@4"], &["Set a@5"]],
+        );
+        let many = (0..2500).map(|number| set(&format!("o{number}"), "1")).collect();
+        let (_producer, mut consumer) = filled(many);
+        let sizes: Vec<usize> = batches(&mut consumer).iter().map(Vec::len).collect();
+        assert_eq!(sizes, [1000, 1000, 500]);
+    }
+
+    /// C9.8
+    #[test]
+    fn the_first_batch_is_the_initial_state_alone() {
+        check(
+            vec![replace(&[("a", "1"), ("b", "2")], "2"), set("c", "3")],
+            &[&["initial", "ReplacedAll [a b]@2"], &["Set c@3"]],
+        );
+    }
+
+    /// C9.9
+    #[test]
+    fn synced_means_that_the_initial_state_was_processed() {
+        let (producer, mut consumer) = queue();
+        assert!(!consumer.has_synced(), "nothing was enqueued");
+        producer.queue.lock().put(replace(&[("a", "1")], "1"));
+        let queue = Arc::clone(&consumer.queue);
+        consumer.process(|batch| {
+            assert!(batch.initial);
+            assert_eq!(queue.lock().population, Population::Pending, "taken is not processed");
+        });
+        assert!(consumer.has_synced());
+
+        let (_producer, consumer) = filled(vec![set("a", "1")]);
+        assert!(consumer.has_synced(), "a change came first: there is no state to wait for");
+    }
+
+    /// C9.14
+    #[test]
+    fn the_queue_frees_memory_after_a_burst() {
+        let many = (0..100_000).map(|number| set(&format!("o{number}"), "1")).collect();
+        let (_producer, mut consumer) = filled(many);
+        batches(&mut consumer);
+        let capacity = consumer.queue.lock().deltas.capacity();
+        assert!(capacity < 10_000, "{capacity}");
+    }
 
     /// C9.10, C31.9
     #[tokio::test]
     async fn producers_wait_while_two_thousand_deltas_are_pending() {
-        let (producer, mut consumer) = queue(QueueMode::InOrder, Fake::of(&[]));
+        let (producer, mut consumer) = queue();
         for number in 0..PENDING_MAX {
             let name = format!("o{number}");
-            assert!(producer.put(added(&name, "1")).now_or_never().is_some());
+            assert!(producer.put(set(&name, "1")).now_or_never().is_some());
         }
-        let mut waiting = Box::pin(producer.put(added("last", "1")));
+        let mut waiting = Box::pin(producer.put(set("last", "1")));
         assert!(waiting.as_mut().now_or_never().is_none());
-        let mut inside = false;
+        let mut enqueued = false;
         consumer.process(|batch| {
             assert_eq!(batch.deltas.len(), BATCH_MAX);
-            // The consumer works while the producer enters more.
-            inside = waiting.as_mut().now_or_never().is_some();
+            enqueued = waiting.as_mut().now_or_never().is_some();
         });
-        assert!(inside);
+        assert!(enqueued, "while the consumer applies a batch");
         assert_eq!(consumer.len(), PENDING_MAX - BATCH_MAX + 1);
     }
 
-    /// C8.17
     #[tokio::test]
-    async fn a_closed_queue_hands_out_what_is_left_and_then_the_end() {
-        for mode in [QueueMode::InOrder, QueueMode::InOrderPiecemeal, QueueMode::PerKey] {
-            let (producer, mut consumer) = queue(mode, Fake::of(&[]));
-            producer.put(added("a", "1")).await.unwrap();
-            assert_eq!(consumer.process(|_| ()), Work::Done);
-            assert_eq!(consumer.process(|_| ()), Work::Nothing);
-            producer.put(added("b", "2")).await.unwrap();
-            drop(producer);
-            consumer.ready().await;
-            let mut left = Vec::new();
-            assert_eq!(consumer.process(|batch| left = shown(&batch)), Work::Done);
-            assert_eq!(left, ["Added b@2"]);
-            consumer.ready().await;
-            assert_eq!(consumer.process(|_| panic!("nothing is left")), Work::Closed);
-        }
-    }
-
-    /// C8.18
-    #[tokio::test]
-    async fn per_key_producers_see_queue_and_store_as_one() {
-        let known = Fake::of(&[]);
-        let store = Arc::clone(&known);
-        let (producer, mut consumer) = queue(QueueMode::PerKey, known);
-        producer.put(added("a", "1")).await.unwrap();
-        std::thread::scope(|scope| {
-            let (entered, wait) = std::sync::mpsc::channel();
-            let producer = &producer;
-            scope.spawn(move || {
-                wait.recv().unwrap();
-                // Waits for the consumer's step; then the key is known, so the delete counts.
-                producer.put(deleted("a", "2")).now_or_never().unwrap().unwrap();
-            });
-            consumer.process(|_| {
-                entered.send(()).unwrap();
-                std::thread::yield_now();
-                store.0.lock().unwrap().insert(Key::cluster("a"), Some(object("a", "1")));
-            });
-        });
-        let mut next = Vec::new();
-        consumer.process(|batch| next = shown(&batch));
-        assert_eq!(next, ["Deleted a@2"]);
+    async fn a_closed_queue_returns_the_pending_deltas_and_then_the_end() {
+        let (producer, mut consumer) = queue();
+        producer.put(set("a", "1")).await.unwrap();
+        assert_eq!(consumer.process(|_| ()), Work::Done);
+        assert_eq!(consumer.process(|_| ()), Work::Nothing);
+        producer.put(set("b", "2")).await.unwrap();
+        drop(producer);
+        consumer.ready().await;
+        assert_eq!(batches(&mut consumer), [["Set b@2"]]);
+        consumer.ready().await;
+        assert_eq!(consumer.process(|_| panic!("nothing is pending")), Work::Closed);
     }
 
     /// C9.12: the consumer is one value, and `process` needs it exclusively.

@@ -46,8 +46,8 @@ pub trait Cached: sealed::Sealed + Send + Sync + Sized + 'static {
     /// The text is not JSON, or not of this type.
     fn decode(text: &str) -> Result<Self, serde_json::Error>;
 
-    /// What the object that `text` decodes to would take in memory, estimated.
-    fn measure(text: &str) -> Option<usize>;
+    /// An estimate of the memory that the object takes when it is decoded from `text`.
+    fn approx_bytes(text: &str) -> usize;
 
     /// `namespace/name`, or `name`.
     fn key(&self) -> Key {
@@ -96,13 +96,17 @@ where
     }
 
     fn decode(text: &str) -> Result<K, serde_json::Error> {
-        crate::exact::from_str(text)
+        serde_json::from_str(text)
     }
 
-    fn measure(text: &str) -> Option<usize> {
-        crate::meter::measure::<K>(text).ok().map(|cost| cost.bytes)
+    fn approx_bytes(text: &str) -> usize {
+        size_of::<K>() + TYPED_BYTES_PER_TEXT_BYTE * text.len()
     }
 }
+
+/// What the strings, vectors and maps of a typed object take for each byte of its JSON text,
+/// measured on pods.
+const TYPED_BYTES_PER_TEXT_BYTE: usize = 8;
 
 /// What is known of a resource type: how it is asked for and how it calls itself.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -149,6 +153,27 @@ impl ResourceType {
         let root = if self.group.is_empty() { "api" } else { "apis" };
         let inside = namespace.map(|name| format!("namespaces/{name}/")).unwrap_or_default();
         format!("/{root}/{}/{inside}{}", self.api_version(), self.plural)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod fixture {
+    use std::sync::Arc;
+
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::core::ObjectMeta;
+
+    /// A cluster-scoped object with this name and version.
+    pub(crate) fn object(name: &str, version: &str) -> Arc<ConfigMap> {
+        Arc::new(ConfigMap {
+            metadata: ObjectMeta {
+                name: Some(name.to_owned()),
+                uid: Some(format!("uid-{name}")),
+                resource_version: Some(version.to_owned()),
+                ..ObjectMeta::default()
+            },
+            ..ConfigMap::default()
+        })
     }
 }
 

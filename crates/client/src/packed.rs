@@ -214,8 +214,8 @@ where
         })
     }
 
-    fn measure(text: &str) -> Option<usize> {
-        Some(size_of::<Self>() + 32 + text.len())
+    fn approx_bytes(text: &str) -> usize {
+        size_of::<Self>() + 32 + text.len()
     }
 }
 

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use crate::change::Gone;
-use crate::delta_queue::{Closed, Delta, Producer, Replacement, SetKind};
+use crate::delta_queue::{Closed, Delta, Producer, Replacement};
 use crate::indexer::writer::Scope;
 use crate::informer::health::Repeats;
 use crate::informer::{InitialRead, Shared};
@@ -438,13 +438,10 @@ impl<K: Cached> Reflector<K> {
     }
 
     async fn apply(&mut self, event: Event<K>) -> Result<(), Closed> {
-        let set = |kind, object: K| {
-            let key = object.key();
-            Delta::Set { kind, key, object: Arc::new(object) }
-        };
         let delta = match event {
-            Event::Added(object) => set(SetKind::Added, object),
-            Event::Modified(object) => set(SetKind::Updated, object),
+            Event::Added(object) | Event::Modified(object) => {
+                Delta::Set { key: object.key(), object: Arc::new(object) }
+            }
             Event::Deleted(object) => Delta::Deleted(Gone::seen(object.key(), Arc::new(object))),
             Event::Bookmark { resource_version, .. } => Delta::Bookmark(resource_version),
             Event::Undecodable(bad) => {

@@ -12,7 +12,6 @@ use kube::Resource;
 use kube::core::PartialObjectMeta;
 use serde::de::DeserializeOwned;
 
-use crate::delta_queue::QueueMode;
 use crate::error::Error;
 use crate::http::{self, Http};
 use crate::informer::{
@@ -232,12 +231,6 @@ impl<K: Cached> Builder<K> {
         self
     }
 
-    /// How deltas are queued.
-    pub fn queue(mut self, mode: QueueMode) -> Self {
-        self.options.queue = mode;
-        self
-    }
-
     /// How often objects are shown again to subscribers that did not say; zero means never.
     pub fn resync(mut self, period: Duration) -> Self {
         self.options.resync = period;
@@ -348,8 +341,7 @@ impl<K: Cached> Builder<K> {
             strip: self.http.strip.clone(),
             metadata_only: self.http.metadata_only,
             reading: format!(
-                "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?}",
-                options.queue,
+                "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?}",
                 options.resync,
                 options.page_size,
                 options.initial_read,

@@ -30,30 +30,22 @@ pub(crate) struct Decoder<K> {
     pub(crate) object: PhantomData<fn() -> K>,
 }
 
-/// What objects take in memory, measured on one in many.
+/// The estimated memory of all objects that were decoded.
 #[derive(Default)]
 pub(crate) struct Sizes {
-    seen: AtomicUsize,
-    measured: AtomicUsize,
+    objects: AtomicUsize,
     bytes: AtomicUsize,
 }
 
-/// One object in so many is measured: the estimate costs little and follows the collection.
-const MEASURE_EVERY: usize = 64;
-
 impl Sizes {
-    fn sample<K: Cached>(&self, text: &str) {
-        if self.seen.fetch_add(1, Ordering::Relaxed).is_multiple_of(MEASURE_EVERY)
-            && let Some(bytes) = K::measure(text)
-        {
-            self.bytes.fetch_add(bytes, Ordering::Relaxed);
-            self.measured.fetch_add(1, Ordering::Relaxed);
-        }
+    fn add<K: Cached>(&self, text: &str) {
+        self.bytes.fetch_add(K::approx_bytes(text), Ordering::Relaxed);
+        self.objects.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn mean(&self) -> Option<usize> {
-        let measured = self.measured.load(Ordering::Relaxed);
-        self.bytes.load(Ordering::Relaxed).checked_div(measured)
+        let objects = self.objects.load(Ordering::Relaxed);
+        self.bytes.load(Ordering::Relaxed).checked_div(objects)
     }
 }
 
@@ -107,7 +99,7 @@ impl<K: Cached> Decoder<K> {
         match K::decode(kept) {
             Ok(object) if object.name().is_empty() => Ok(Decoded::Skipped(Skipped::NoMetadata)),
             Ok(object) => {
-                self.sizes.sample::<K>(kept);
+                self.sizes.add::<K>(kept);
                 Ok(self.placed(object))
             }
             Err(error) => self.isolate(text, &error),

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::change::{Change, Gone};
-use crate::delta_queue::{Batch, Delta, Known, Replacement, SetKind};
+use crate::delta_queue::{Batch, Delta, Replacement};
 use crate::key::Key;
 use crate::list_watch::Undecodable;
 use crate::object::Cached;
@@ -142,9 +142,9 @@ impl<K: Cached> Writer<K> {
 
     /// Applies a batch of one lane and publishes the new state.
     pub(crate) fn apply(&mut self, scope: &Scope, batch: Batch<K>) -> Applied<K> {
-        let Batch { deltas, initial, version } = batch;
+        let Batch { deltas, initial } = batch;
         let mut applied = Applied::new();
-        let mut reached = version;
+        let mut reached = None;
         let mut singles = Vec::with_capacity(deltas.len());
         for delta in deltas {
             match delta {
@@ -192,11 +192,9 @@ impl<K: Cached> Writer<K> {
                     drop(object);
                     applied.nameless += 1;
                 }
-                Delta::Set { kind, key, object } => {
+                Delta::Set { key, object } => {
                     let old = self.set(&key, &object);
-                    let mut notice = set_notice(&key, old.clone(), object, initial);
-                    notice.unchanged |= kind == SetKind::Sync && old.is_some();
-                    applied.notices.push(notice);
+                    applied.notices.push(set_notice(&key, old.clone(), object, initial));
                     olds.push((key, old));
                 }
                 Delta::Deleted(gone) => {
@@ -368,24 +366,4 @@ fn lowest<'a>(
         }
     }
     Some(lowest)
-}
-
-/// What the per-key queue may know of the store.
-pub(crate) struct KnownObjects<K> {
-    pub(crate) store: Store<K>,
-    pub(crate) scope: Scope,
-}
-
-impl<K: Cached> Known<K> for KnownObjects<K> {
-    fn keys(&self) -> Vec<Key> {
-        self.scope.keys(&self.store.snapshot().state)
-    }
-
-    fn get(&self, key: &Key) -> Option<Arc<K>> {
-        self.store.get(key)
-    }
-
-    fn contains(&self, key: &Key) -> bool {
-        self.store.get(key).is_some()
-    }
 }

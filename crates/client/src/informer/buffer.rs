@@ -396,7 +396,7 @@ mod tests {
     use k8s_openapi::api::core::v1::ConfigMap;
 
     use super::*;
-    use crate::delta_queue::fixture::object;
+    use crate::object::fixture::object;
 
     type Map = ConfigMap;
 

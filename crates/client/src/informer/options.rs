@@ -9,7 +9,6 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 
 use crate::backoff::Delays;
-use crate::delta_queue::QueueMode;
 use crate::list_watch;
 use crate::metrics::Metrics;
 use crate::object::ResourceType;
@@ -45,8 +44,6 @@ pub struct Options {
     pub resource: ResourceType,
     /// Which objects it asks for.
     pub selection: Selection,
-    /// How deltas are queued.
-    pub queue: QueueMode,
     /// How often objects are shown again to subscribers that did not say; zero means never.
     pub resync: Duration,
     /// Pages of this size for every list; `None` leaves it to the rules.
@@ -84,7 +81,6 @@ impl Options {
             name: name.into(),
             resource,
             selection: Selection::default(),
-            queue: QueueMode::default(),
             resync: Duration::ZERO,
             page_size: None,
             initial_read: InitialRead::default(),
@@ -109,7 +105,6 @@ impl fmt::Debug for Options {
             .field("name", &self.name)
             .field("resource", &self.resource)
             .field("selection", &self.selection)
-            .field("queue", &self.queue)
             .finish_non_exhaustive()
     }
 }

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::delta_queue::{self, Consumer, Delta, Replacement, Work};
 use crate::error::Error;
-use crate::indexer::writer::{KnownObjects, Scope};
+use crate::indexer::writer::Scope;
 use crate::key::Key;
 use crate::list_watch::ListWatch;
 use crate::object::Cached;
@@ -348,8 +348,7 @@ struct LaneParts<K: Cached> {
 impl<K: Cached> LaneParts<K> {
     async fn run(self, stop: CancellationToken) -> Scope {
         let LaneParts { shared, scope, source, saved, resync } = self;
-        let known = KnownObjects { store: shared.store.clone(), scope: scope.clone() };
-        let (producer, consumer) = delta_queue::queue(shared.options.queue, Arc::new(known));
+        let (producer, consumer) = delta_queue::queue();
         shared.lane_opened(&scope, producer.len_reader(), &source);
         let reflector =
             Reflector::new(Arc::clone(&shared), scope.clone(), source, producer, saved, resync);

@@ -1,7 +1,7 @@
 //! The shell of the reflector, where its parts are taken away.
 
 use super::*;
-use crate::delta_queue::{QueueMode, fixture::Fake, queue};
+use crate::delta_queue::queue;
 use crate::informer::Options;
 use crate::object::ResourceType;
 use crate::script::Script;
@@ -13,7 +13,7 @@ async fn a_resync_that_fails_ends_the_watch() {
     let (script, source) = Script::<ConfigMap>::new();
     let options = Options::new("maps", ResourceType::of::<ConfigMap>(&()));
     let shared = Shared::new(options);
-    let (producer, consumer) = queue(QueueMode::InOrder, Fake::of(&[]));
+    let (producer, consumer) = queue();
     let resync = Arc::new(Notify::new());
     let source = Arc::new(source);
     let mut reflector =

@@ -1,4 +1,4 @@
-//! The page's table of clauses: complete, and true.
+//! The table of clauses and their tests: complete, and every test exists.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 /// The sections of the specification at levels A and B: number, last clause, and the clauses that
 /// are of level C.
-const SECTIONS: [(u32, u32, &[u32]); 31] = [
+const SECTIONS: [(u32, u32, &[u32]); 30] = [
     (1, 21, &[17]),
     (2, 16, &[]),
     (3, 13, &[]),
@@ -14,8 +14,7 @@ const SECTIONS: [(u32, u32, &[u32]); 31] = [
     (5, 13, &[]),
     (6, 6, &[]),
     (7, 5, &[]),
-    (8, 18, &[]),
-    (9, 15, &[]),
+    (9, 14, &[]),
     (10, 12, &[]),
     (11, 24, &[23]),
     (12, 9, &[]),
@@ -48,7 +47,7 @@ fn clauses() -> BTreeSet<String> {
     numbers.collect()
 }
 
-/// The rows of the page's table: a clause and its tests.
+/// The rows of the table: a clause and its tests.
 fn table(page: &str) -> BTreeMap<String, Vec<String>> {
     let rows = page.lines().filter_map(|line| {
         let (clause, tests) = line.strip_prefix("| C")?.strip_suffix(" |")?.split_once(" | ")?;
@@ -98,7 +97,7 @@ fn function(line: &str) -> Option<&str> {
 #[test]
 fn every_clause_has_a_test() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let page = fs::read_to_string(root.join("../../docs/client.md")).unwrap();
+    let page = fs::read_to_string(root.join("../../docs/spec/client-coverage.md")).unwrap();
     let table = table(&page);
     let mut tests = BTreeSet::new();
     tests_in(&root.join("src"), &mut tests);
@@ -127,5 +126,5 @@ fn a_table_is_read_as_it_stands() {
     let mut tests = BTreeSet::new();
     tests_of("#[tokio::test(start_paused = true)]\nasync fn one() {}\nfn two() {}\n", &mut tests);
     assert_eq!(tests, BTreeSet::from(["one".to_owned()]));
-    assert_eq!(clauses().len(), 368);
+    assert_eq!(clauses().len(), 349);
 }

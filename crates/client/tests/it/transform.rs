@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use headwater_client::Cached;
-use headwater_client::delta_queue::QueueMode;
 use headwater_client::informer::Options;
 use headwater_client::object::ResourceType;
 use headwater_client::script::Script;
@@ -25,73 +24,67 @@ fn transformed<P: Cached>(
     (script, Running::start(Arc::new(source), options))
 }
 
-/// C8.15, C15.1, C15.2, C15.3, C3.4
+/// C15.1, C15.2, C15.3, C3.4
 #[tokio::test(start_paused = true)]
 async fn a_transform_is_applied_exactly_once_to_everything_that_enters() {
-    for mode in [QueueMode::InOrder, QueueMode::PerKey] {
-        let calls = Arc::new(AtomicUsize::new(0));
-        let counter = Arc::clone(&calls);
-        let transform = Transform::edit(move |map: &mut ConfigMap| {
-            counter.fetch_add(1, Ordering::Relaxed);
-            let annotations = map.metadata.annotations.get_or_insert_default();
-            assert!(annotations.insert("seen".into(), "once".into()).is_none(), "twice");
-        });
-        let mut options = options("o");
-        options.queue = mode;
-        options.resync = 60 * SECOND;
-        let (script, running) = transformed(options, transform);
-        let (told, _handler) = Told::of(&running.informer);
-        let watch = script.expect_watch_list();
-        watch.added(map("a", "1")).added(map("b", "2"));
-        quiet().await;
-        assert_eq!(calls.load(Ordering::Relaxed), 2, "as they arrive, not at the marker");
-        watch.marker("3").modified(map("a", "4")).deleted(map("b", "5"));
-        sleep(130 * SECOND).await; // two resyncs in between
-        assert_eq!(calls.load(Ordering::Relaxed), 4, "{mode:?}");
-        watch.error(410, "Expired");
-        script.expect_watch_list().refuses(400, "BadRequest");
-        script.expect_list().answers([map("a", "4"), map("c", "6")], "6");
-        script.expect_watch();
-        sleep(5 * SECOND).await;
-        assert_eq!(calls.load(Ordering::Relaxed), 6, "{mode:?}");
-        assert!(told.len() >= 5);
-        for object in running.informer.store().list() {
-            assert!(object.metadata.annotations.is_some());
-        }
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&calls);
+    let transform = Transform::edit(move |map: &mut ConfigMap| {
+        counter.fetch_add(1, Ordering::Relaxed);
+        let annotations = map.metadata.annotations.get_or_insert_default();
+        assert!(annotations.insert("seen".into(), "once".into()).is_none(), "twice");
+    });
+    let mut options = options("o");
+    options.resync = 60 * SECOND;
+    let (script, running) = transformed(options, transform);
+    let (told, _handler) = Told::of(&running.informer);
+    let watch = script.expect_watch_list();
+    watch.added(map("a", "1")).added(map("b", "2"));
+    quiet().await;
+    assert_eq!(calls.load(Ordering::Relaxed), 2, "as they arrive, not at the marker");
+    watch.marker("3").modified(map("a", "4")).deleted(map("b", "5"));
+    sleep(130 * SECOND).await; // two resyncs in between
+    assert_eq!(calls.load(Ordering::Relaxed), 4);
+    watch.error(410, "Expired");
+    script.expect_watch_list().refuses(400, "BadRequest");
+    script.expect_list().answers([map("a", "4"), map("c", "6")], "6");
+    script.expect_watch();
+    sleep(5 * SECOND).await;
+    assert_eq!(calls.load(Ordering::Relaxed), 6);
+    assert!(told.len() >= 5);
+    for object in running.informer.store().list() {
+        assert!(object.metadata.annotations.is_some());
     }
 }
 
-/// C8.16, C31.8
+/// C31.8
 #[tokio::test(start_paused = true)]
 async fn a_transform_that_fails_or_panics_leaves_out_one_object() {
-    for mode in [QueueMode::InOrder, QueueMode::PerKey] {
-        let transform = Transform::try_map(|map: ConfigMap| match map.name() {
-            "bad" => Err("no good".into()),
-            "worse" if map.resource_version() != "1".into() => panic!("even worse"),
-            _ => Ok(map),
-        });
-        let reports = Told::default();
-        let list = reports.clone();
-        let mut options = options("o");
-        options.queue = mode;
-        options.on_watch_error = Some(Arc::new(move |_, error| list.note(error.to_string())));
-        let (script, running) = transformed(options, transform);
-        let (told, _handler) = Told::of(&running.informer);
-        let watch = script.expect_watch_list();
-        watch.added(map("worse", "1")).added(map("bad", "1")).marker("1");
-        quiet().await;
-        told.take();
-        watch.modified(map("worse", "2")).added(map("bad", "3")).added(map("good", "4"));
-        quiet().await;
-        assert_eq!(told.take(), ["Added(good@4)"], "nothing is queued for the others");
-        assert_eq!(running.keys(), ["good", "worse"], "what was known stays");
-        let reports = reports.take();
-        assert_eq!(reports.len(), 3, "{reports:?}");
-        assert!(reports[1].contains("worse") && reports[1].contains("even worse"), "{reports:?}");
-        watch.deleted(map("worse", "5"));
-        quiet().await;
-        assert_eq!(running.keys(), ["good"], "gone is gone");
-    }
+    let transform = Transform::try_map(|map: ConfigMap| match map.name() {
+        "bad" => Err("no good".into()),
+        "worse" if map.resource_version() != "1".into() => panic!("even worse"),
+        _ => Ok(map),
+    });
+    let reports = Told::default();
+    let list = reports.clone();
+    let mut options = options("o");
+    options.on_watch_error = Some(Arc::new(move |_, error| list.note(error.to_string())));
+    let (script, running) = transformed(options, transform);
+    let (told, _handler) = Told::of(&running.informer);
+    let watch = script.expect_watch_list();
+    watch.added(map("worse", "1")).added(map("bad", "1")).marker("1");
+    quiet().await;
+    told.take();
+    watch.modified(map("worse", "2")).added(map("bad", "3")).added(map("good", "4"));
+    quiet().await;
+    assert_eq!(told.take(), ["Added(good@4)"], "nothing is queued for the others");
+    assert_eq!(running.keys(), ["good", "worse"], "what was known stays");
+    let reports = reports.take();
+    assert_eq!(reports.len(), 3, "{reports:?}");
+    assert!(reports[1].contains("worse") && reports[1].contains("even worse"), "{reports:?}");
+    watch.deleted(map("worse", "5"));
+    quiet().await;
+    assert_eq!(running.keys(), ["good"], "gone is gone");
 }
 
 #[derive(kube::Resource, Deserialize)]

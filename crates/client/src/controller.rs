@@ -42,7 +42,7 @@ use crate::workqueue::Limiter;
 pub use self::context::Context;
 use self::context::Listers;
 use self::finalizer::Finalizer;
-use self::inbox::{Attach, Inbox, Rewire};
+use self::inbox::{Attachment, Inbox, WatchCommand};
 pub use self::inbox::{ControllerHandle, Requests, Trigger, WatchId};
 pub use self::run::Report;
 use self::run::Worker;
@@ -202,7 +202,7 @@ pub struct Controller<K: Cached> {
     workers: usize,
     options: RunOptions,
     predicate: Option<Predicate<K>>,
-    attach: Vec<Attach<K>>,
+    attach: Vec<Attachment<K>>,
     finalizer: Option<Finalizer<K>>,
     limiter: Limiter<Key>,
     debounce: Option<(Duration, Duration)>,
@@ -212,9 +212,9 @@ pub struct Controller<K: Cached> {
     calls: Option<Calls>,
     recorder: Option<Recorder>,
     metrics: Option<Metrics>,
-    requests: (mpsc::Sender<inbox::Asked>, mpsc::Receiver<inbox::Asked>),
+    requests: (mpsc::Sender<inbox::KeyRequest>, mpsc::Receiver<inbox::KeyRequest>),
     handle: ControllerHandle<K>,
-    rewire: mpsc::Receiver<Rewire<K>>,
+    rewire: mpsc::Receiver<WatchCommand<K>>,
     streams: Vec<KeyStream>,
 }
 
@@ -557,14 +557,14 @@ impl<K: Cached> Controller<K> {
             writes: Default::default(),
             diary: Default::default(),
         };
-        let parts = run::Parts {
+        let parts = run::Inputs {
             attach: self.attach,
             requests: self.requests.1,
             rewire: self.rewire,
             streams: self.streams,
             workers: self.workers,
         };
-        let ends = run::Ends { leading: env.leading, stop: env.stop, abandon: env.abandon };
+        let ends = run::Lifecycle { leading: env.leading, stop: env.stop, abandon: env.abandon };
         run::run(Arc::new(worker), parts, ends).await
     }
 }

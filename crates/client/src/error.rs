@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::informer::Health;
+use crate::health::Health;
 use crate::key::Key;
 use crate::list_watch::{self, StatusError};
 use crate::version::ResourceVersion;

@@ -24,7 +24,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
-use crate::informer::{self, Alive, Health, Informer, Runner, Shared};
+use crate::informer::{self, HandleToken, Health, Informer, InformerInner, Runner};
 use crate::list_watch::ListWatch;
 use crate::lister::Lister;
 use crate::metrics::Metrics;
@@ -105,22 +105,22 @@ impl fmt::Debug for Defaults {
 /// ```
 #[derive(Clone)]
 pub struct Factory {
-    inner: Arc<Inner>,
+    inner: Arc<FactoryInner>,
 }
 
-struct Inner {
+struct FactoryInner {
     client: Client,
     defaults: Defaults,
     fetch_slots: Option<Arc<Semaphore>>,
-    state: Mutex<State>,
+    state: Mutex<FactoryState>,
     /// Something waits to be started.
     asked: Notify,
-    resolved: Mutex<BTreeMap<String, Resolved>>,
+    resolved: Mutex<BTreeMap<String, ResolvedResource>>,
 }
 
-struct State {
+struct FactoryState {
     phase: Phase,
-    informers: HashMap<Identity, Arc<dyn AnyInformer>>,
+    informers: HashMap<InformerIdentity, Arc<dyn AnyInformer>>,
     /// Informers that were asked for and are not running yet.
     waiting: Vec<Start>,
     names: BTreeSet<String>,
@@ -133,11 +133,11 @@ enum Phase {
     Stopped,
 }
 
-type Start = Box<dyn FnOnce(Arc<Inner>, CancellationToken) -> BoxFuture<'static, ()> + Send>;
+type Start = Box<dyn FnOnce(Arc<FactoryInner>, CancellationToken) -> BoxFuture<'static, ()> + Send>;
 
 /// What makes two informers the same.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Identity {
+pub(crate) struct InformerIdentity {
     resource: ResourceType,
     stored: TypeId,
     namespaces: Option<Vec<String>>,
@@ -161,19 +161,19 @@ trait AnyInformer: Send + Sync {
     fn as_any(&self) -> &dyn Any;
 }
 
-struct Kept<K: Cached> {
-    shared: Arc<Shared<K>>,
-    alive: Mutex<Weak<Alive>>,
+struct FactoryInformer<K: Cached> {
+    shared: Arc<InformerInner<K>>,
+    alive: Mutex<Weak<HandleToken>>,
     gone: Arc<Notify>,
     source: Arc<dyn ListWatch<Object = K>>,
 }
 
-impl<K: Cached> Kept<K> {
+impl<K: Cached> FactoryInformer<K> {
     /// A new handle.
     fn handle(&self) -> Informer<K> {
         let mut alive = self.alive.lock().expect("no code panics while it is held");
         let token = alive.upgrade().unwrap_or_else(|| {
-            let token = Arc::new(Alive::new(&self.gone));
+            let token = Arc::new(HandleToken::new(&self.gone));
             *alive = Arc::downgrade(&token);
             token
         });
@@ -181,7 +181,7 @@ impl<K: Cached> Kept<K> {
     }
 }
 
-impl<K: Cached> AnyInformer for Kept<K> {
+impl<K: Cached> AnyInformer for FactoryInformer<K> {
     fn name(&self) -> &str {
         &self.shared.options.name
     }
@@ -223,7 +223,7 @@ impl<K: Cached> AnyInformer for Kept<K> {
 
 /// A resource type that discovery found.
 #[derive(Clone, Debug)]
-pub struct Resolved {
+pub struct ResolvedResource {
     /// How it is asked for.
     pub resource: ApiResource,
     /// Whether its objects live in namespaces.
@@ -241,14 +241,14 @@ impl Factory {
     pub fn with_defaults(client: Client, defaults: Defaults) -> Factory {
         let slots =
             (defaults.fetch_limit > 0).then(|| Arc::new(Semaphore::new(defaults.fetch_limit)));
-        let state = State {
+        let state = FactoryState {
             phase: Phase::New,
             informers: HashMap::new(),
             waiting: Vec::new(),
             names: BTreeSet::new(),
         };
         Factory {
-            inner: Arc::new(Inner {
+            inner: Arc::new(FactoryInner {
                 client,
                 defaults,
                 fetch_slots: slots,
@@ -316,7 +316,7 @@ impl Factory {
         Builder::source(self.clone(), resource, source)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, FactoryState> {
         self.inner.state()
     }
 
@@ -350,14 +350,14 @@ impl Factory {
         Ok(())
     }
 
-    fn begin(&self) -> Result<Ending, Error> {
+    fn begin(&self) -> Result<StopGuard, Error> {
         let mut state = self.state();
         match state.phase {
             Phase::New => state.phase = Phase::Running,
             Phase::Running => return Err(Error::Invalid("the factory is running already".into())),
             Phase::Stopped => return Err(Error::Stopped("the factory".into())),
         }
-        Ok(Ending { inner: Arc::clone(&self.inner) })
+        Ok(StopGuard { inner: Arc::clone(&self.inner) })
     }
 
     /// Waits until every informer has synced.
@@ -431,7 +431,7 @@ impl Factory {
             .informers
             .values()
             .filter(|informer| informer.is_held())
-            .filter_map(|informer| informer.as_any().downcast_ref::<Kept<K>>());
+            .filter_map(|informer| informer.as_any().downcast_ref::<FactoryInformer<K>>());
         match (found.next(), found.next()) {
             (Some(one), None) => Ok(one.handle().lister()),
             _ => Err(Error::NoInformer(std::any::type_name::<K>().to_owned())),
@@ -457,7 +457,7 @@ impl Factory {
     ///
     /// # Errors
     /// The server does not answer, or does not serve such a type.
-    pub async fn resolve(&self, name: &str) -> Result<Resolved, Error> {
+    pub async fn resolve(&self, name: &str) -> Result<ResolvedResource, Error> {
         if let Some(known) = self.inner.resolved.lock().expect("no panics inside").get(name) {
             return Ok(known.clone());
         }
@@ -468,7 +468,7 @@ impl Factory {
         let resolved = resources
             .into_iter()
             .find(|(resource, _)| resource.plural == plural)
-            .map(|(resource, capabilities)| Resolved {
+            .map(|(resource, capabilities)| ResolvedResource {
                 resource,
                 namespaced: capabilities.scope == Scope::Namespaced,
             })
@@ -489,8 +489,8 @@ impl Factory {
     /// The informer of an identity: the one there is, or a new one.
     fn open<K: Cached>(
         &self,
-        identity: Identity,
-        make: impl FnOnce(String) -> Made<K>,
+        identity: InformerIdentity,
+        make: impl FnOnce(String) -> NewInformer<K>,
         name: &str,
     ) -> Result<Informer<K>, Error> {
         let mut state = self.state();
@@ -498,13 +498,13 @@ impl Factory {
             return Err(Error::Stopped("the factory".into()));
         }
         if let Some(known) = state.informers.get(&identity)
-            && let Some(kept) = known.as_any().downcast_ref::<Kept<K>>()
+            && let Some(kept) = known.as_any().downcast_ref::<FactoryInformer<K>>()
         {
             return Ok(kept.handle());
         }
         let name = state.free_name(name);
-        let Made { informer, runner, gone, source } = make(name);
-        let kept = Arc::new(Kept {
+        let NewInformer { informer, runner, gone, source } = make(name);
+        let kept = Arc::new(FactoryInformer {
             shared: Arc::clone(&informer.shared),
             alive: Mutex::new(Arc::downgrade(&informer.alive)),
             gone,
@@ -538,14 +538,14 @@ fn propagate(ended: Result<(), tokio::task::JoinError>) {
 }
 
 /// A new informer.
-struct Made<K: Cached> {
+struct NewInformer<K: Cached> {
     informer: Informer<K>,
     runner: Runner<K>,
     gone: Arc<Notify>,
     source: Arc<dyn ListWatch<Object = K>>,
 }
 
-impl State {
+impl FactoryState {
     /// A name that no other informer has.
     fn free_name(&mut self, wanted: &str) -> String {
         let numbered = (2..).map(|number| format!("{wanted}-{number}"));
@@ -558,13 +558,13 @@ impl State {
     }
 }
 
-impl Inner {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl FactoryInner {
+    fn state(&self) -> MutexGuard<'_, FactoryState> {
         self.state.lock().expect("no code panics while the factory's state is held")
     }
 
     /// Forgets an informer that nobody holds; whether that was so.
-    fn forget_if_unheld(&self, identity: &Identity) -> bool {
+    fn forget_if_unheld(&self, identity: &InformerIdentity) -> bool {
         let mut state = self.state();
         let held = state.informers.get(identity).is_some_and(|informer| informer.is_held());
         if !held {
@@ -573,7 +573,7 @@ impl Inner {
         !held
     }
 
-    fn remove(&self, state: &mut State, identity: &Identity) {
+    fn remove(&self, state: &mut FactoryState, identity: &InformerIdentity) {
         if let Some(informer) = state.informers.remove(identity) {
             state.names.remove(informer.name());
         }
@@ -582,9 +582,9 @@ impl Inner {
 
 /// Runs one informer until `stop`, or until nobody has held it for a while.
 async fn run_counted<K: Cached>(
-    inner: Arc<Inner>,
-    identity: Identity,
-    kept: Arc<Kept<K>>,
+    inner: Arc<FactoryInner>,
+    identity: InformerIdentity,
+    kept: Arc<FactoryInformer<K>>,
     runner: Runner<K>,
     stop: CancellationToken,
 ) {
@@ -615,11 +615,11 @@ async fn run_counted<K: Cached>(
 }
 
 /// Marks the factory as stopped, whichever way its run ends.
-struct Ending {
-    inner: Arc<Inner>,
+struct StopGuard {
+    inner: Arc<FactoryInner>,
 }
 
-impl Drop for Ending {
+impl Drop for StopGuard {
     fn drop(&mut self) {
         let mut state = self.inner.state();
         state.phase = Phase::Stopped;

@@ -265,10 +265,10 @@ impl<K: Cached> ListWatch for Http<K> {
     async fn is_served(&self) -> bool {
         #[derive(serde::Deserialize)]
         struct List {
-            resources: Vec<Named>,
+            resources: Vec<NamedKind>,
         }
         #[derive(serde::Deserialize)]
-        struct Named {
+        struct NamedKind {
             name: String,
         }
         let Ok(request) = Request::get(&self.discovery).body(Vec::new()) else { return false };
@@ -342,7 +342,7 @@ impl<K: Cached> PageReader<K> {
         Ok(())
     }
 
-    fn finish(self, head: list_body::Head) -> Page<K> {
+    fn finish(self, head: list_body::ListHead) -> Page<K> {
         let metadata = head.metadata;
         Page {
             items: self.items,
@@ -365,10 +365,10 @@ struct WatchReader<K> {
     observer: Option<SourceObserver>,
 }
 
-type Yielded<K> = Result<crate::list_watch::Event<K>, Error>;
+type StreamItem<K> = Result<crate::list_watch::Event<K>, Error>;
 
 impl<K: Cached> WatchReader<K> {
-    async fn next(mut self) -> Option<(Yielded<K>, WatchReader<K>)> {
+    async fn next(mut self) -> Option<(StreamItem<K>, WatchReader<K>)> {
         match self.read().await {
             Ok(None) => None,
             Ok(Some(event)) => Some((Ok(event), self)),

@@ -28,21 +28,21 @@ use crate::version::ResourceVersion;
 
 use self::index::AnyIndex;
 pub use self::index::{Index, Lookup};
-use self::writer::Scope;
+use self::writer::LaneScope;
 
 /// One whole state.
-pub(crate) struct State<K> {
+pub(crate) struct StoreState<K> {
     pub(crate) objects: OrdMap<Key, Arc<K>>,
     pub(crate) indexes: Vec<Arc<dyn AnyIndex<K>>>,
     pub(crate) version: Option<ResourceVersion>,
     /// The version of each namespace, if each has a watch of its own.
-    pub(crate) by_namespace: Option<Arc<BTreeMap<Scope, Option<ResourceVersion>>>>,
+    pub(crate) by_namespace: Option<Arc<BTreeMap<LaneScope, Option<ResourceVersion>>>>,
     pub(crate) epoch: u64,
 }
 
-impl<K> Clone for State<K> {
-    fn clone(&self) -> State<K> {
-        State {
+impl<K> Clone for StoreState<K> {
+    fn clone(&self) -> StoreState<K> {
+        StoreState {
             objects: self.objects.clone(),
             indexes: self.indexes.clone(),
             version: self.version.clone(),
@@ -52,9 +52,9 @@ impl<K> Clone for State<K> {
     }
 }
 
-impl<K> State<K> {
-    fn empty() -> State<K> {
-        State {
+impl<K> StoreState<K> {
+    fn empty() -> StoreState<K> {
+        StoreState {
             objects: OrdMap::new(),
             indexes: Vec::new(),
             version: None,
@@ -67,7 +67,7 @@ impl<K> State<K> {
     fn version_in(&self, namespace: Option<&str>) -> Option<&ResourceVersion> {
         match (&self.by_namespace, namespace) {
             (Some(each), Some(namespace)) => {
-                each.get(&Scope::Namespace(namespace.into()))?.as_ref()
+                each.get(&LaneScope::Namespace(namespace.into()))?.as_ref()
             }
             _ => self.version.as_ref(),
         }
@@ -83,11 +83,11 @@ impl<K> State<K> {
 
 /// The reading side of an informer's store. Cheap to clone.
 pub struct Store<K> {
-    shared: Arc<Shared<K>>,
+    shared: Arc<StoreInner<K>>,
 }
 
-struct Shared<K> {
-    state: ArcSwap<State<K>>,
+struct StoreInner<K> {
+    state: ArcSwap<StoreState<K>>,
     /// A new state was published, or the store has ended.
     changed: Notify,
     stopped: AtomicBool,
@@ -96,15 +96,15 @@ struct Shared<K> {
 impl<K: Cached> Store<K> {
     pub(crate) fn new() -> Store<K> {
         Store {
-            shared: Arc::new(Shared {
-                state: ArcSwap::from_pointee(State::empty()),
+            shared: Arc::new(StoreInner {
+                state: ArcSwap::from_pointee(StoreState::empty()),
                 changed: Notify::new(),
                 stopped: AtomicBool::new(false),
             }),
         }
     }
 
-    fn publish(&self, state: State<K>) {
+    fn publish(&self, state: StoreState<K>) {
         self.shared.state.store(Arc::new(state));
         self.shared.changed.notify_waiters();
     }
@@ -207,7 +207,7 @@ impl<K: Cached> Store<K> {
     /// Waits until a state satisfies `check`; an error when the store ends first. Cancel-safe.
     pub(crate) async fn wait_until<T>(
         &self,
-        mut check: impl FnMut(&State<K>) -> Option<T>,
+        mut check: impl FnMut(&StoreState<K>) -> Option<T>,
     ) -> Result<T, Error> {
         loop {
             let changed = self.shared.changed.notified();
@@ -239,7 +239,7 @@ impl<K> fmt::Debug for Store<K> {
 
 /// One state of a store. Every read of it sees the same objects, indexes and version.
 pub struct Snapshot<K> {
-    pub(crate) state: Arc<State<K>>,
+    pub(crate) state: Arc<StoreState<K>>,
 }
 
 impl<K: Cached> Snapshot<K> {

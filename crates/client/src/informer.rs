@@ -12,7 +12,6 @@ mod resync;
 mod join;
 pub(crate) mod subscriber;
 pub(crate) mod buffer;
-pub(crate) mod health;
 pub(crate) mod run;
 #[cfg(test)]
 mod tests;
@@ -30,18 +29,17 @@ use crate::indexer::index::ValueIndex;
 use crate::indexer::{Index, Snapshot, Store};
 use crate::key::Key;
 use crate::list_watch::{self, ListWatch, Undecodable};
-use crate::lister::Lister;
 use crate::object::{Cached, ResourceType};
 use crate::version::ResourceVersion;
 
 pub use self::buffer::Buffer;
-pub use self::health::Health;
 pub use self::options::{ConsistencyCheck, ErrorHandler, InitialRead, Options};
 pub use self::run::Runner;
-pub(crate) use self::shared::{Alive, Shared, Sources};
-use self::shared::{Command, Phase};
+use self::shared::{Command, RunPhase};
+pub(crate) use self::shared::{HandleToken, InformerInner, Sources};
 pub use self::subscriber::{EndReason, Handler, Subscribe, Subscription};
 pub use crate::backoff::Delays;
+pub use crate::health::Health;
 pub use crate::reflector::machine::NotServed;
 
 /// A handle to an informer: its store, its indexes, its subscriptions. Cheap to clone.
@@ -66,8 +64,8 @@ pub use crate::reflector::machine::NotServed;
 /// # }
 /// ```
 pub struct Informer<K: Cached> {
-    pub(crate) shared: Arc<Shared<K>>,
-    pub(crate) alive: Arc<Alive>,
+    pub(crate) shared: Arc<InformerInner<K>>,
+    pub(crate) alive: Arc<HandleToken>,
 }
 
 /// Makes an informer over a source of your own: the handle, and what drives it.
@@ -85,8 +83,8 @@ pub(crate) fn open<K: Cached>(
     options: Options,
 ) -> (Informer<K>, Runner<K>, Arc<Notify>) {
     let gone = Arc::new(Notify::new());
-    let shared = Shared::new(options);
-    let alive = Arc::new(Alive::new(&gone));
+    let shared = InformerInner::new(options);
+    let alive = Arc::new(HandleToken::new(&gone));
     let runner = Runner::new(Arc::clone(&shared), sources);
     (Informer { shared, alive }, runner, gone)
 }
@@ -110,11 +108,6 @@ impl<K: Cached> Informer<K> {
     /// The present state, for as many reads as you like.
     pub fn snapshot(&self) -> Snapshot<K> {
         self.shared.store.snapshot()
-    }
-
-    /// Reads from the store, and only from it.
-    pub fn lister(&self) -> Lister<K> {
-        Lister::new(self.clone())
     }
 
     /// Adds an index: `values` finds any number of values in an object. Objects that are there
@@ -155,7 +148,7 @@ impl<K: Cached> Informer<K> {
         };
         let index = ValueIndex::new(name, Arc::new(values));
         let mut core = self.shared.core();
-        if core.phase == Phase::Stopped {
+        if core.phase == RunPhase::Stopped {
             return Err(self.stopped());
         }
         let mut failures = Vec::new();
@@ -163,7 +156,7 @@ impl<K: Cached> Informer<K> {
         drop(core);
         self.shared.report_index_failures(&failures);
         match slot {
-            Some(slot) => Ok(Index::new(self.clone(), slot)),
+            Some(slot) => Ok(Index::new(self.store().clone(), self.alive.clone(), slot)),
             None => Err(Error::IndexExists(name.to_owned())),
         }
     }
@@ -181,7 +174,7 @@ impl<K: Cached> Informer<K> {
         handler: impl Fn(&str, &list_watch::Error) + Send + Sync + 'static,
     ) -> Result<(), Error> {
         let mut core = self.shared.core();
-        if core.phase != Phase::New {
+        if core.phase != RunPhase::New {
             return Err(Error::AlreadyStarted("the error handler"));
         }
         core.on_error = Some(Arc::new(handler));
@@ -296,7 +289,7 @@ impl<K: Cached> Informer<K> {
     }
 
     fn change_namespace(&self, command: Command<K>) -> Result<(), Error> {
-        if self.shared.core().phase == Phase::Stopped {
+        if self.shared.core().phase == RunPhase::Stopped {
             return Err(self.stopped());
         }
         self.shared.command(command);

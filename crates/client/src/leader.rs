@@ -26,7 +26,7 @@ use crate::object::Cached;
 use crate::random::Random;
 
 pub use self::machine::Timing;
-use self::machine::{Intent, JITTER, Machine, Record};
+use self::machine::{Election, Intent, JITTER, Record};
 
 /// Which lease is held, by whom, and how.
 #[derive(Clone)]
@@ -114,7 +114,7 @@ pub struct Elector {
     calls: Calls,
     lease: Lease,
     random: Random,
-    machine: Arc<Mutex<Machine>>,
+    machine: Arc<Mutex<Election>>,
     observers: Vec<Observer>,
 }
 
@@ -123,7 +123,7 @@ type Observer = Box<dyn Fn(&str) + Send + Sync>;
 /// Tells whether the holder of a lease is well. Cheap to clone.
 #[derive(Clone)]
 pub struct LeaderHealth {
-    machine: Arc<Mutex<Machine>>,
+    machine: Arc<Mutex<Election>>,
 }
 
 impl LeaderHealth {
@@ -150,7 +150,7 @@ impl fmt::Debug for LeaderHealth {
     }
 }
 
-fn lock(machine: &Mutex<Machine>) -> MutexGuard<'_, Machine> {
+fn lock(machine: &Mutex<Election>) -> MutexGuard<'_, Election> {
     machine.lock().expect("no code panics while it is held")
 }
 
@@ -179,7 +179,7 @@ impl Elector {
         if lease.identity.is_empty() {
             return Err(Error::Invalid("a candidate needs an identity".to_owned()));
         }
-        let machine = Machine::new(&lease.identity, lease.timing);
+        let machine = Election::new(&lease.identity, lease.timing);
         Ok(Elector {
             calls,
             lease,

@@ -143,6 +143,7 @@ pub mod list_watch;
 pub mod http;
 pub mod transform;
 mod backoff;
+mod health;
 mod reflector;
 pub mod change;
 mod delta_queue;

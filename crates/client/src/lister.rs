@@ -33,11 +33,14 @@ pub struct Lister<K: Cached> {
     allow_unsynced: bool,
 }
 
-impl<K: Cached> Lister<K> {
-    pub(crate) fn new(informer: Informer<K>) -> Lister<K> {
-        Lister { informer, allow_unsynced: false }
+impl<K: Cached> Informer<K> {
+    /// A lister, which reads from the store of this informer.
+    pub fn lister(&self) -> Lister<K> {
+        Lister { informer: self.clone(), allow_unsynced: false }
     }
+}
 
+impl<K: Cached> Lister<K> {
     /// The same, but it also reads before the first state is complete.
     #[must_use]
     pub fn allow_unsynced(mut self) -> Lister<K> {

@@ -54,7 +54,7 @@ pub struct Manager {
     events: Option<recorder::Options>,
     health_on: Option<SocketAddr>,
     commands: (mpsc::Sender<Command>, mpsc::Receiver<Command>),
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<ManagerState>>,
 }
 
 type StartPart =
@@ -67,7 +67,7 @@ enum Command {
 
 /// What the health page shows.
 #[derive(Default)]
-struct State {
+struct ManagerState {
     running: BTreeSet<String>,
     leader: Option<LeaderHealth>,
     address: Option<SocketAddr>,
@@ -172,7 +172,7 @@ impl Manager {
             recorder::Options { metrics, ..recorder::Options::named("manager") }
         });
         let (recorder, events) = recorder::new(calls.clone(), events);
-        let mut running = Running {
+        let mut running = RunningManager {
             factory: factory.clone(),
             calls,
             recorder,
@@ -213,7 +213,7 @@ impl Manager {
                 .map(|ended| ended.map(drop))
                 .boxed()
         });
-        let others = Others { parts: others, commands: self.commands.1, caches, idle };
+        let others = BackgroundTasks { parts: others, commands: self.commands.1, caches, idle };
         running.until(stop, election, others).await
     }
 }
@@ -228,7 +228,7 @@ impl fmt::Debug for Manager {
 #[derive(Clone)]
 pub struct ManagerHandle {
     commands: mpsc::Sender<Command>,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<ManagerState>>,
 }
 
 impl ManagerHandle {
@@ -272,7 +272,7 @@ impl fmt::Debug for ManagerHandle {
 }
 
 /// The controllers of a running manager.
-struct Running {
+struct RunningManager {
     factory: Factory,
     calls: Calls,
     recorder: Recorder,
@@ -280,7 +280,7 @@ struct Running {
     one_component: bool,
     leading: watch::Sender<bool>,
     warm: bool,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<ManagerState>>,
     controllers: JoinSet<(String, Result<(), Error>)>,
     stops: BTreeMap<String, CancellationToken>,
     work: CancellationToken,
@@ -289,7 +289,7 @@ struct Running {
 
 type Leading = Shared<BoxFuture<'static, ()>>;
 
-impl Running {
+impl RunningManager {
     fn start(&mut self, controller: Prepared) {
         let name = controller.name().to_owned();
         if self.stops.contains_key(&name) {
@@ -339,7 +339,7 @@ impl Running {
         mut self,
         stop: impl Future<Output = ()>,
         mut election: Option<BoxFuture<'static, Result<(), Error>>>,
-        mut others: Others,
+        mut others: BackgroundTasks,
     ) -> Result<(), Error> {
         tokio::pin!(stop);
         let mut result = loop {
@@ -409,7 +409,7 @@ impl Running {
 }
 
 /// What a manager runs besides its controllers.
-struct Others {
+struct BackgroundTasks {
     parts: JoinSet<Result<(), Error>>,
     commands: mpsc::Receiver<Command>,
     caches: CancellationToken,
@@ -436,7 +436,7 @@ fn unwound<T>(ended: Result<T, JoinError>) -> T {
 struct HealthPage {
     listener: TcpListener,
     factory: Factory,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<ManagerState>>,
 }
 
 /// A probe that does not say what it wants is not answered for ever.
@@ -447,7 +447,7 @@ impl HealthPage {
     async fn open(
         address: SocketAddr,
         factory: &Factory,
-        state: &Arc<Mutex<State>>,
+        state: &Arc<Mutex<ManagerState>>,
     ) -> Result<HealthPage, Error> {
         let listener = TcpListener::bind(address)
             .await

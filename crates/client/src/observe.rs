@@ -3,13 +3,13 @@
 //! River: beside it. Without a [`Metrics`] nothing here exists and nothing is counted.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::metrics::{Computed, Counter, Definition, Gauge, Histogram, Metrics};
-use crate::object::{Cached, ResourceType};
+use crate::object::ResourceType;
 
 macro_rules! definitions {
     ($($name:ident = $text:literal, $help:literal;)*) => {
@@ -220,13 +220,19 @@ impl InformerObserver {
     }
 }
 
-type Reading = Box<dyn Fn() -> f64 + Send + Sync>;
+pub(crate) type Reading = Box<dyn Fn() -> f64 + Send + Sync>;
 
 /// How to read the computed gauges of an informer.
 pub(crate) struct StoreReadings {
     pub(crate) queued: Reading,
     pub(crate) objects: Reading,
     pub(crate) bytes: Reading,
+}
+
+/// How to read the computed gauges of a subscriber.
+pub(crate) struct BacklogReadings {
+    pub(crate) len: Reading,
+    pub(crate) age_seconds: Reading,
 }
 
 /// Measures one subscriber.
@@ -238,24 +244,20 @@ pub(crate) struct SubscriberObserver {
 }
 
 impl SubscriberObserver {
-    pub(crate) fn new<K: Cached>(
+    pub(crate) fn new(
         metrics: &Metrics,
         informer: &str,
         handler: &str,
-        subscriber: &Weak<crate::informer::subscriber::Subscriber<K>>,
+        backlog: BacklogReadings,
     ) -> SubscriberObserver {
         let labels = &[("name", informer), ("handler", handler)];
-        let reading = |read: fn(&crate::informer::subscriber::Subscriber<K>) -> f64| {
-            let subscriber = Weak::clone(subscriber);
-            move || subscriber.upgrade().map_or(0.0, |subscriber| read(&subscriber))
-        };
         SubscriberObserver {
             handling: metrics.histogram(&HANDLING, labels),
             propagation: metrics.histogram(&PROPAGATION, labels),
             panics: metrics.counter(&PANICS, labels),
             _computed: [
-                metrics.computed(&BACKLOG, labels, reading(|s| s.backlog() as f64)),
-                metrics.computed(&BACKLOG_AGE, labels, reading(|s| s.oldest_age().as_secs_f64())),
+                metrics.computed(&BACKLOG, labels, backlog.len),
+                metrics.computed(&BACKLOG_AGE, labels, backlog.age_seconds),
             ],
         }
     }

@@ -35,27 +35,27 @@ use crate::version::ResourceVersion;
 /// ```
 pub struct Packed<K> {
     text: Box<str>,
-    name: Piece,
-    namespace: Piece,
-    uid: Piece,
-    labels: Piece,
+    name: TextRange,
+    namespace: TextRange,
+    uid: TextRange,
+    labels: TextRange,
     version: ResourceVersion,
     resource: PhantomData<fn() -> K>,
 }
 
 /// A part of the text; empty if there is none.
 #[derive(Clone, Copy, Default)]
-struct Piece {
+struct TextRange {
     start: u32,
     len: u32,
 }
 
-impl Piece {
+impl TextRange {
     /// Where `part`, which was borrowed from `text`, stands in it.
-    fn find(text: &str, part: &str) -> Option<Piece> {
+    fn find(text: &str, part: &str) -> Option<TextRange> {
         let start = (part.as_ptr() as usize).checked_sub(text.as_ptr() as usize)?;
         (start + part.len() <= text.len())
-            .then_some(Piece { start: start as u32, len: part.len() as u32 })
+            .then_some(TextRange { start: start as u32, len: part.len() as u32 })
     }
 
     fn of(self, text: &str) -> &str {
@@ -66,14 +66,14 @@ impl Piece {
 
 /// What is read from the text once; the rest is checked to be JSON and skipped.
 #[derive(Deserialize)]
-struct Head<'a> {
+struct PackedHead<'a> {
     #[serde(borrow)]
-    metadata: HeadMeta<'a>,
+    metadata: PackedMeta<'a>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct HeadMeta<'a> {
+struct PackedMeta<'a> {
     /// Names, namespaces and UIDs hold no character that JSON escapes, so borrowing them is no
     /// restriction; a text that escapes them all the same is refused.
     #[serde(borrow)]
@@ -117,11 +117,11 @@ fn find<'a>(bytes: &'a [u8], path: &[&str]) -> Option<&'a str> {
     for name in path {
         let mut found = None;
         scanner
-            .object::<Found>(|key, at| {
+            .object::<ScanEnd>(|key, at| {
                 if at.is(key, name) {
                     at.peek();
                     found = Some(at.offset() as u32);
-                    return Err(Found);
+                    return Err(ScanEnd);
                 }
                 at.value()?;
                 Ok(())
@@ -134,11 +134,11 @@ fn find<'a>(bytes: &'a [u8], path: &[&str]) -> Option<&'a str> {
 }
 
 /// Ends a scan: found, or not JSON.
-struct Found;
+struct ScanEnd;
 
-impl From<headwater_json::scan::Malformed> for Found {
-    fn from(_: headwater_json::scan::Malformed) -> Found {
-        Found
+impl From<headwater_json::scan::Malformed> for ScanEnd {
+    fn from(_: headwater_json::scan::Malformed) -> ScanEnd {
+        ScanEnd
     }
 }
 
@@ -196,13 +196,14 @@ where
     fn decode(text: &str) -> Result<Self, serde_json::Error> {
         // One exact allocation: a packed object never keeps a larger buffer alive.
         let text: Box<str> = text.into();
-        let HeadMeta { name, namespace, uid, resource_version, labels } =
-            serde_json::from_str::<Head<'_>>(&text)?.metadata;
+        let PackedMeta { name, namespace, uid, resource_version, labels } =
+            serde_json::from_str::<PackedHead<'_>>(&text)?.metadata;
         if name.is_empty() {
             return Err(serde_json::Error::custom("metadata.name is empty"));
         }
-        let place =
-            |part: Option<&str>| part.and_then(|part| Piece::find(&text, part)).unwrap_or_default();
+        let place = |part: Option<&str>| {
+            part.and_then(|part| TextRange::find(&text, part)).unwrap_or_default()
+        };
         Ok(Packed {
             name: place(Some(name)),
             namespace: place(namespace),

@@ -15,7 +15,7 @@ use crate::object::Cached;
 use crate::selector::Selector;
 
 /// What a predicate decides on.
-pub enum Event<'a, K> {
+pub enum ChangeEvent<'a, K> {
     /// An object is new.
     Added(&'a K),
     /// An object changed.
@@ -31,24 +31,24 @@ pub enum Event<'a, K> {
     Manual(&'a Key),
 }
 
-impl<'a, K> Event<'a, K> {
-    pub(crate) fn of(change: &'a Change<K>) -> Option<Event<'a, K>> {
+impl<'a, K> ChangeEvent<'a, K> {
+    pub(crate) fn of(change: &'a Change<K>) -> Option<ChangeEvent<'a, K>> {
         match change {
-            Change::Added { object, .. } => Some(Event::Added(object)),
-            Change::Updated { old, new } => Some(Event::Updated { old, new }),
-            Change::Deleted(gone) => Some(Event::Deleted(gone)),
+            Change::Added { object, .. } => Some(ChangeEvent::Added(object)),
+            Change::Updated { old, new } => Some(ChangeEvent::Updated { old, new }),
+            Change::Deleted(gone) => Some(ChangeEvent::Deleted(gone)),
             Change::Synced => None,
         }
     }
 }
 
-impl<K> fmt::Debug for Event<'_, K> {
+impl<K> fmt::Debug for ChangeEvent<'_, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Event::Added(_) => "Added",
-            Event::Updated { .. } => "Updated",
-            Event::Deleted(_) => "Deleted",
-            Event::Manual(_) => "Manual",
+            ChangeEvent::Added(_) => "Added",
+            ChangeEvent::Updated { .. } => "Updated",
+            ChangeEvent::Deleted(_) => "Deleted",
+            ChangeEvent::Manual(_) => "Manual",
         })
     }
 }
@@ -65,11 +65,13 @@ pub struct Predicate<K> {
     passes: Arc<Passes<K>>,
 }
 
-type Passes<K> = dyn Fn(&Event<'_, K>) -> bool + Send + Sync;
+type Passes<K> = dyn Fn(&ChangeEvent<'_, K>) -> bool + Send + Sync;
 
 impl<K: Cached> Predicate<K> {
     /// A predicate of your own.
-    pub fn new(passes: impl Fn(&Event<'_, K>) -> bool + Send + Sync + 'static) -> Predicate<K> {
+    pub fn new(
+        passes: impl Fn(&ChangeEvent<'_, K>) -> bool + Send + Sync + 'static,
+    ) -> Predicate<K> {
         Predicate { passes: Arc::new(passes) }
     }
 
@@ -94,7 +96,7 @@ impl<K: Cached> Predicate<K> {
 
     /// Whether an event passes. A predicate that panics passes: working once too often is better
     /// than once too seldom.
-    pub fn passes(&self, event: &Event<'_, K>) -> bool {
+    pub fn passes(&self, event: &ChangeEvent<'_, K>) -> bool {
         catch_unwind(AssertUnwindSafe(|| (self.passes)(event))).unwrap_or_else(|_| {
             tracing::error!(?event, "a predicate panicked; the event passes");
             true
@@ -117,7 +119,7 @@ impl<K> fmt::Debug for Predicate<K> {
 /// Passes updates for which `changed` holds, and everything that is no update.
 fn on_update<K: Cached>(changed: impl Fn(&K, &K) -> bool + Send + Sync + 'static) -> Predicate<K> {
     Predicate::new(move |event| match event {
-        Event::Updated { old, new } => changed(old, new),
+        ChangeEvent::Updated { old, new } => changed(old, new),
         _ => true,
     })
 }
@@ -150,8 +152,8 @@ pub fn resource_version_changed<K: Cached>() -> Predicate<K> {
 /// others by `or`. A controller with a finalizer does so by itself. It limits what is enqueued,
 /// not what is cached.
 pub fn deletion_started<K: Cached>() -> Predicate<K> {
-    Predicate::new(|event: &Event<'_, K>| match event {
-        Event::Updated { old, new } => {
+    Predicate::new(|event: &ChangeEvent<'_, K>| match event {
+        ChangeEvent::Updated { old, new } => {
             old.metadata().deletion_timestamp.is_none()
                 && new.metadata().deletion_timestamp.is_some()
         }
@@ -163,9 +165,11 @@ pub fn deletion_started<K: Cached>() -> Predicate<K> {
 /// is enqueued, not what is cached.
 pub fn label_selector<K: Cached>(selector: Selector) -> Predicate<K> {
     Predicate::new(move |event| match event {
-        Event::Added(object) | Event::Updated { new: object, .. } => selector.matches(*object),
-        Event::Deleted(gone) => gone.last().is_none_or(|last| selector.matches(&**last)),
-        Event::Manual(_) => true,
+        ChangeEvent::Added(object) | ChangeEvent::Updated { new: object, .. } => {
+            selector.matches(*object)
+        }
+        ChangeEvent::Deleted(gone) => gone.last().is_none_or(|last| selector.matches(&**last)),
+        ChangeEvent::Manual(_) => true,
     })
 }
 
@@ -187,15 +191,15 @@ mod tests {
     #[track_caller]
     fn check(predicate: &Predicate<ConfigMap>, change: impl Fn(&mut ConfigMap), expected: bool) {
         let (old, new) = (object(|_| ()), object(change));
-        assert_eq!(predicate.passes(&Event::Updated { old: &old, new: &new }), expected);
+        assert_eq!(predicate.passes(&ChangeEvent::Updated { old: &old, new: &new }), expected);
     }
 
     fn always_passes(predicate: &Predicate<ConfigMap>) {
         let map = object(|_| ());
         let gone = Gone::inferred(Key::cluster("a"), None);
-        assert!(predicate.passes(&Event::Added(&map)));
-        assert!(predicate.passes(&Event::Deleted(&gone)));
-        assert!(predicate.passes(&Event::Manual(&Key::cluster("a"))));
+        assert!(predicate.passes(&ChangeEvent::Added(&map)));
+        assert!(predicate.passes(&ChangeEvent::Deleted(&gone)));
+        assert!(predicate.passes(&ChangeEvent::Manual(&Key::cluster("a"))));
     }
 
     fn labels(map: &mut ConfigMap) {
@@ -247,8 +251,8 @@ mod tests {
         check(&predicate, labels, true);
         check(&predicate, |_| (), false);
         let gone = |map| Gone::inferred(Key::cluster("a"), Some(Arc::new(map)));
-        assert!(predicate.passes(&Event::Deleted(&gone(object(labels)))));
-        assert!(!predicate.passes(&Event::Deleted(&gone(object(|_| ())))));
+        assert!(predicate.passes(&ChangeEvent::Deleted(&gone(object(labels)))));
+        assert!(!predicate.passes(&ChangeEvent::Deleted(&gone(object(|_| ())))));
     }
 
     /// C23.4, C23.6
@@ -258,7 +262,10 @@ mod tests {
         check(&generation_changed().or(deletion_started()), deleting, true);
         let predicate: Predicate<ConfigMap> = deletion_started();
         let map = object(deleting);
-        assert!(!predicate.passes(&Event::Updated { old: &map, new: &map }), "only when it starts");
+        assert!(
+            !predicate.passes(&ChangeEvent::Updated { old: &map, new: &map }),
+            "only when it starts"
+        );
         for _ in 0..3 {
             check(&predicate, deleting, true); // no memory: the same event passes every time
         }

@@ -28,8 +28,8 @@ use crate::metrics::{Counter, Definition, Metrics};
 use crate::object::{Cached, ResourceType};
 use crate::random::Random;
 
-use self::correlate::{Correlator, Decision};
-use self::series::{SeriesBook, SeriesStep};
+use self::correlate::{Correlation, Correlator};
+use self::series::{SeriesMemory, SeriesWrite};
 
 /// Whether an event is good or bad news. There are no other types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -127,7 +127,7 @@ impl fmt::Debug for Options {
 /// ```
 #[derive(Clone)]
 pub struct Recorder {
-    queue: mpsc::Sender<Recorded>,
+    queue: mpsc::Sender<PendingEvent>,
     component: Arc<str>,
     dropped: Arc<AtomicU64>,
     counter: Option<Counter>,
@@ -138,7 +138,7 @@ pub struct Recorder {
 /// Writes what a [`Recorder`] recorded.
 #[must_use = "nothing is written until it is run"]
 pub struct Runner {
-    queue: mpsc::Receiver<Recorded>,
+    queue: mpsc::Receiver<PendingEvent>,
     options: Options,
     sink: Calls,
     random: Random,
@@ -146,9 +146,9 @@ pub struct Runner {
 
 /// An event before it is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Recorded {
+pub(crate) struct PendingEvent {
     pub(crate) component: Arc<str>,
-    pub(crate) about: Reference,
+    pub(crate) about: ObjectReference,
     pub(crate) event: EventType,
     pub(crate) reason: String,
     pub(crate) message: String,
@@ -157,7 +157,7 @@ pub(crate) struct Recorded {
 
 /// The object an event is about.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Reference {
+pub(crate) struct ObjectReference {
     pub(crate) api_version: String,
     pub(crate) kind: String,
     pub(crate) namespace: String,
@@ -237,9 +237,9 @@ impl Recorder {
             }
             return;
         };
-        place.send(Recorded {
+        place.send(PendingEvent {
             component: Arc::clone(&self.component),
-            about: Reference {
+            about: ObjectReference {
                 api_version: resource.api_version(),
                 kind: resource.kind.clone(),
                 namespace: about.namespace().unwrap_or_default().to_owned(),
@@ -270,8 +270,8 @@ impl Runner {
     /// Writes events until `stop`; what is queued then is written for at most five seconds.
     pub async fn run(self, stop: CancellationToken) {
         let Runner { mut queue, options, sink, random } = self;
-        let writer = Writer { sink, options, random };
-        let mut book = Book::new(writer.options.form);
+        let writer = EventWriter { sink, options, random };
+        let mut book = EventMemory::new(writer.options.form);
         loop {
             let recorded = tokio::select! {
                 biased;
@@ -316,24 +316,24 @@ impl fmt::Debug for Runner {
 }
 
 /// What is remembered of events, by their form.
-enum Book {
+enum EventMemory {
     Core(Correlator),
-    Series(SeriesBook),
+    Series(SeriesMemory),
 }
 
-impl Book {
-    fn new(form: EventForm) -> Book {
+impl EventMemory {
+    fn new(form: EventForm) -> EventMemory {
         match form {
-            EventForm::Core => Book::Core(Correlator::default()),
-            EventForm::Series => Book::Series(SeriesBook::default()),
+            EventForm::Core => EventMemory::Core(Correlator::default()),
+            EventForm::Series => EventMemory::Series(SeriesMemory::default()),
         }
     }
 
     /// The next thing a series needs by itself.
-    async fn next_step(&mut self) -> SeriesStep {
+    async fn next_step(&mut self) -> SeriesWrite {
         match self {
-            Book::Core(_) => std::future::pending().await,
-            Book::Series(series) => {
+            EventMemory::Core(_) => std::future::pending().await,
+            EventMemory::Series(series) => {
                 let Some(due) = series.next_due() else { return std::future::pending().await };
                 tokio::time::sleep_until(due).await;
                 series.due(Instant::now())
@@ -342,14 +342,14 @@ impl Book {
     }
 }
 
-struct Writer {
+struct EventWriter {
     sink: Calls,
     options: Options,
     random: Random,
 }
 
 /// What the server said.
-enum Answer {
+enum SendResult {
     Done,
     /// There is no such record to change.
     Missing,
@@ -357,26 +357,26 @@ enum Answer {
     Refused,
 }
 
-impl Writer {
-    async fn write(&self, book: &mut Book, recorded: Recorded) {
+impl EventWriter {
+    async fn write(&self, book: &mut EventMemory, recorded: PendingEvent) {
         match book {
-            Book::Core(correlator) => self.write_core(correlator, recorded).await,
-            Book::Series(series) => {
+            EventMemory::Core(correlator) => self.write_core(correlator, recorded).await,
+            EventMemory::Series(series) => {
                 let step = series.record(recorded, Instant::now());
                 self.write_series(series, step).await;
             }
         }
     }
 
-    async fn follow(&self, book: &mut Book, step: SeriesStep) {
-        if let Book::Series(series) = book {
+    async fn follow(&self, book: &mut EventMemory, step: SeriesWrite) {
+        if let EventMemory::Series(series) = book {
             self.write_series(series, step).await;
         }
     }
 
-    async fn write_core(&self, correlator: &mut Correlator, recorded: Recorded) {
+    async fn write_core(&self, correlator: &mut Correlator, recorded: PendingEvent) {
         let decision = correlator.decide(recorded, Instant::now());
-        let Decision::Write { event, key, count, known } = decision else { return };
+        let Correlation::Write { event, key, count, known } = decision else { return };
         let namespace = namespace_of(&event.about);
         let path = format!("/api/v1/namespaces/{namespace}/events");
         if let Some(name) = known {
@@ -386,20 +386,20 @@ impl Writer {
                 "message": event.message,
             });
             match self.send(Method::PATCH, &format!("{path}/{name}"), &patch).await {
-                Answer::Done | Answer::Refused => return,
-                Answer::Missing => {}
+                SendResult::Done | SendResult::Refused => return,
+                SendResult::Missing => {}
             }
         }
         let name = event_name(&event);
         let body = self.core_body(&event, namespace, &name, correlator.first(&key), count);
-        if let Answer::Done = self.send(Method::POST, &path, &body).await {
+        if let SendResult::Done = self.send(Method::POST, &path, &body).await {
             correlator.written(&key, &name);
         }
     }
 
     fn core_body(
         &self,
-        event: &Recorded,
+        event: &PendingEvent,
         namespace: &str,
         name: &str,
         first: Option<Timestamp>,
@@ -422,10 +422,10 @@ impl Writer {
         })
     }
 
-    async fn write_series(&self, book: &mut SeriesBook, step: SeriesStep) {
+    async fn write_series(&self, book: &mut SeriesMemory, step: SeriesWrite) {
         match step {
-            SeriesStep::Nothing => {}
-            SeriesStep::Create { id, event } => {
+            SeriesWrite::Nothing => {}
+            SeriesWrite::Create { id, event } => {
                 let namespace = namespace_of(&event.about);
                 let path = format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events");
                 let name = event_name(&event);
@@ -442,15 +442,15 @@ impl Writer {
                     "reportingController": *event.component,
                     "reportingInstance": self.options.instance,
                 });
-                if let Answer::Done = self.send(Method::POST, &path, &body).await {
+                if let SendResult::Done = self.send(Method::POST, &path, &body).await {
                     book.written(&id, &format!("{path}/{name}"));
                 }
             }
-            SeriesStep::Update { id, path, count, at } => {
+            SeriesWrite::Update { id, path, count, at } => {
                 let patch = json!({
                     "series": {"count": count, "lastObservedTime": clock::rfc3339_micro(at)},
                 });
-                if let Answer::Missing = self.send(Method::PATCH, &path, &patch).await {
+                if let SendResult::Missing = self.send(Method::PATCH, &path, &patch).await {
                     book.forget(&id);
                 }
             }
@@ -458,7 +458,7 @@ impl Writer {
     }
 
     /// Sends, again and again while it fails on the way; what the server answers is final.
-    async fn send(&self, method: Method, path: &str, body: &Value) -> Answer {
+    async fn send(&self, method: Method, path: &str, body: &Value) -> SendResult {
         let content_type = match method {
             Method::PATCH => "application/merge-patch+json",
             _ => "application/json",
@@ -467,12 +467,12 @@ impl Writer {
         for attempt in 0..TRIES {
             let sent = self.sink.exchange(method.clone(), path, content_type, body.clone()).await;
             match sent {
-                Ok(_) => return Answer::Done,
+                Ok(_) => return SendResult::Done,
                 Err(error) if error.is_not_found() && method == Method::PATCH => {
-                    return Answer::Missing;
+                    return SendResult::Missing;
                 }
                 Err(error) if error.status().is_some_and(is_of_an_ending_namespace) => {
-                    return Answer::Refused; // nobody will miss it
+                    return SendResult::Refused; // nobody will miss it
                 }
                 Err(error) if error.status().is_some() => {
                     let error: BoxError = error.into();
@@ -480,7 +480,7 @@ impl Writer {
                         error = &*error as &dyn std::error::Error,
                         "an event was refused"
                     );
-                    return Answer::Refused;
+                    return SendResult::Refused;
                 }
                 Err(_) if attempt + 1 < TRIES => {
                     // The first wait is random, so that many programs do not come back together.
@@ -493,7 +493,7 @@ impl Writer {
                 }
             }
         }
-        Answer::Refused
+        SendResult::Refused
     }
 }
 
@@ -501,15 +501,15 @@ fn is_of_an_ending_namespace(status: &StatusError) -> bool {
     status.causes.iter().any(|(reason, _)| reason == "NamespaceTerminating")
 }
 
-fn namespace_of(about: &Reference) -> &str {
+fn namespace_of(about: &ObjectReference) -> &str {
     if about.namespace.is_empty() { "default" } else { &about.namespace }
 }
 
-fn event_name(event: &Recorded) -> String {
+fn event_name(event: &PendingEvent) -> String {
     format!("{}.{:x}", event.about.name, event.at.as_nanosecond())
 }
 
-fn reference(about: &Reference) -> Value {
+fn reference(about: &ObjectReference) -> Value {
     let mut reference = json!({
         "apiVersion": about.api_version,
         "kind": about.kind,

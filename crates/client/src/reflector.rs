@@ -21,20 +21,22 @@ use tracing::Instrument;
 
 use crate::change::Gone;
 use crate::delta_queue::{Closed, Delta, Producer, Replacement};
-use crate::indexer::writer::Scope;
-use crate::informer::health::Repeats;
-use crate::informer::{InitialRead, Shared};
+use crate::health::FailureLog;
+use crate::indexer::writer::LaneScope;
+use crate::informer::{InformerInner, InitialRead};
 use crate::key::Key;
 use crate::list_watch::{Class, Error, Event, EventStream, ListWatch, Page, Skipped, Undecodable};
 use crate::object::Cached;
 use crate::query::{At, ListQuery, WatchQuery};
 use crate::version::ResourceVersion;
 
-use self::machine::{Action, Effect, Failure, Input, ListPlan, Machine, Seen, Settings, WatchPlan};
+use self::machine::{
+    Action, Effect, EventKind, Input, ListPlan, Machine, RequestFailure, Settings, WatchPlan,
+};
 
 pub(crate) struct Reflector<K: Cached> {
-    informer: Arc<Shared<K>>,
-    scope: Scope,
+    informer: Arc<InformerInner<K>>,
+    scope: LaneScope,
     source: Arc<dyn ListWatch<Object = K>>,
     queue: Producer<K>,
     machine: Machine,
@@ -46,7 +48,7 @@ pub(crate) struct Reflector<K: Cached> {
     collection: Collection<K>,
     /// The failure that the machine is about to decide on.
     error: Option<Error>,
-    repeats: Repeats,
+    failure_log: FailureLog,
 }
 
 struct Collection<K> {
@@ -64,8 +66,8 @@ const DISCOVERY_EVERY: Duration = Duration::from_secs(60);
 
 impl<K: Cached> Reflector<K> {
     pub(crate) fn new(
-        informer: Arc<Shared<K>>,
-        scope: Scope,
+        informer: Arc<InformerInner<K>>,
+        scope: LaneScope,
         source: Arc<dyn ListWatch<Object = K>>,
         queue: Producer<K>,
         saved: Option<Replacement<K>>,
@@ -94,7 +96,7 @@ impl<K: Cached> Reflector<K> {
             resync,
             collection: Collection::default(),
             error: None,
-            repeats: Repeats::default(),
+            failure_log: FailureLog::default(),
         }
     }
 
@@ -167,7 +169,7 @@ impl<K: Cached> Reflector<K> {
 
     fn log_failure(&mut self, error: &Error) {
         let class = error.class();
-        let Some(repeated) = self.repeats.failed(class, Instant::now()) else { return };
+        let Some(repeated) = self.failure_log.failed(class, Instant::now()) else { return };
         let name = &self.informer.options.name;
         let error = error as &dyn std::error::Error;
         match class {
@@ -178,8 +180,8 @@ impl<K: Cached> Reflector<K> {
     }
 
     /// Keeps the error for the report; answers what the machine needs of it.
-    fn failure(&mut self, error: Error) -> Failure {
-        let failure = Failure { class: error.class(), retry_after: error.retry_after() };
+    fn failure(&mut self, error: Error) -> RequestFailure {
+        let failure = RequestFailure { class: error.class(), retry_after: error.retry_after() };
         self.error = Some(error);
         failure
     }
@@ -301,7 +303,7 @@ impl<K: Cached> Reflector<K> {
     }
 
     fn established(&mut self) {
-        if self.repeats.succeeded() {
+        if self.failure_log.succeeded() {
             tracing::info!(informer = self.name(), "watching again");
         }
         self.informer.established(&self.scope);
@@ -361,13 +363,13 @@ impl<K: Cached> Reflector<K> {
     /// Takes one event; answers if it ends the stream.
     async fn event(&mut self, event: Event<K>) -> Option<Input> {
         let (seen, version) = match &event {
-            Event::Added(object) => (Seen::Added, object.resource_version()),
-            Event::Modified(object) => (Seen::Modified, object.resource_version()),
-            Event::Deleted(object) => (Seen::Deleted, object.resource_version()),
+            Event::Added(object) => (EventKind::Added, object.resource_version()),
+            Event::Modified(object) => (EventKind::Modified, object.resource_version()),
+            Event::Deleted(object) => (EventKind::Deleted, object.resource_version()),
             Event::Bookmark { resource_version, initial_events_end } => {
-                (Seen::Bookmark { marker: *initial_events_end }, resource_version.clone())
+                (EventKind::Bookmark { marker: *initial_events_end }, resource_version.clone())
             }
-            Event::Undecodable(bad) => (Seen::Modified, bad.resource_version.clone()),
+            Event::Undecodable(bad) => (EventKind::Modified, bad.resource_version.clone()),
             Event::Error(status) => {
                 let internal = status.code == 500;
                 let failure = self.failure(Error::Status(status.clone()));
@@ -555,11 +557,11 @@ fn end_name(end: &Input) -> &'static str {
     }
 }
 
-fn event_index(seen: Seen) -> usize {
+fn event_index(seen: EventKind) -> usize {
     match seen {
-        Seen::Added => 0,
-        Seen::Modified => 1,
-        Seen::Deleted => 2,
-        Seen::Bookmark { .. } => 3,
+        EventKind::Added => 0,
+        EventKind::Modified => 1,
+        EventKind::Deleted => 2,
+        EventKind::Bookmark { .. } => 3,
     }
 }

@@ -52,23 +52,23 @@ use crate::query::{At, ListQuery, WatchQuery};
 /// # });
 /// ```
 pub struct Script<K: Cached> {
-    shared: Arc<Shared<K>>,
+    shared: Arc<ScriptInner<K>>,
 }
 
 /// The source that a [`Script`] plays.
-pub struct Scripted<K: Cached> {
-    shared: Arc<Shared<K>>,
+pub struct ScriptSource<K: Cached> {
+    shared: Arc<ScriptInner<K>>,
     watch_list: bool,
 }
 
-struct Shared<K> {
-    state: Mutex<State<K>>,
+struct ScriptInner<K> {
+    state: Mutex<ScriptState<K>>,
     changed: Notify,
 }
 
-struct State<K> {
+struct ScriptState<K> {
     steps: VecDeque<Step<K>>,
-    requests: Vec<Request>,
+    requests: Vec<RecordedRequest>,
     mistakes: Vec<String>,
     served: bool,
     open_streams: usize,
@@ -76,7 +76,7 @@ struct State<K> {
 
 /// A request that was made.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Request {
+pub struct RecordedRequest {
     /// What was asked.
     pub query: Query,
     /// When.
@@ -128,9 +128,9 @@ enum Act<K> {
 
 impl<K: Cached> Script<K> {
     /// An empty script, and the source that plays it.
-    pub fn new() -> (Script<K>, Scripted<K>) {
-        let shared = Arc::new(Shared {
-            state: Mutex::new(State {
+    pub fn new() -> (Script<K>, ScriptSource<K>) {
+        let shared = Arc::new(ScriptInner {
+            state: Mutex::new(ScriptState {
                 steps: VecDeque::new(),
                 requests: Vec::new(),
                 mistakes: Vec::new(),
@@ -139,7 +139,7 @@ impl<K: Cached> Script<K> {
             }),
             changed: Notify::new(),
         });
-        (Script { shared: Arc::clone(&shared) }, Scripted { shared, watch_list: true })
+        (Script { shared: Arc::clone(&shared) }, ScriptSource { shared, watch_list: true })
     }
 
     /// Expects a list next; nothing is answered until the step says what.
@@ -170,13 +170,13 @@ impl<K: Cached> Script<K> {
     }
 
     /// The requests so far.
-    pub fn requests(&self) -> Vec<Request> {
+    pub fn requests(&self) -> Vec<RecordedRequest> {
         self.shared.lock().requests.clone()
     }
 
     /// The requests so far, as their query strings.
     pub fn queries(&self) -> Vec<String> {
-        let query = |request: &Request| match &request.query {
+        let query = |request: &RecordedRequest| match &request.query {
             Query::List(query) => query.to_query(),
             Query::Watch(query) => query.to_query(),
         };
@@ -225,8 +225,8 @@ impl<K: Cached> fmt::Debug for Script<K> {
     }
 }
 
-impl<K> Shared<K> {
-    fn lock(&self) -> MutexGuard<'_, State<K>> {
+impl<K> ScriptInner<K> {
+    fn lock(&self) -> MutexGuard<'_, ScriptState<K>> {
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
@@ -298,7 +298,7 @@ fn page<K>(items: impl IntoIterator<Item = K>, version: &str) -> Page<K> {
 /// A watch that is expected. It stays open and silent unless told otherwise, and can be appended
 /// to at any time.
 pub struct WatchStep<K: Cached> {
-    script: Arc<Shared<K>>,
+    script: Arc<ScriptInner<K>>,
     play: Arc<Play<K>>,
 }
 
@@ -405,7 +405,7 @@ impl<K: Cached> fmt::Debug for ListStep<'_, K> {
     }
 }
 
-impl<K: Cached> Scripted<K> {
+impl<K: Cached> ScriptSource<K> {
     /// The same, as a source that cannot begin a watch with the present objects.
     #[must_use]
     pub fn without_watch_list(mut self) -> Self {
@@ -416,7 +416,7 @@ impl<K: Cached> Scripted<K> {
     /// The next step, once there is one. A request that does not fit it is a mistake; it is noted
     /// and then waits for ever, so that the test sees its own failure and not a retry.
     async fn next_step(&self, query: Query) -> Step<K> {
-        let request = Request { query: query.clone(), at: Instant::now() };
+        let request = RecordedRequest { query: query.clone(), at: Instant::now() };
         self.shared.lock().requests.push(request);
         self.shared.changed.notify_waiters();
         loop {
@@ -471,7 +471,7 @@ impl<K> Step<K> {
 }
 
 #[async_trait]
-impl<K: Cached> ListWatch for Scripted<K> {
+impl<K: Cached> ListWatch for ScriptSource<K> {
     type Object = K;
 
     async fn list(&self, query: ListQuery) -> Result<Page<K>, Error> {
@@ -488,8 +488,8 @@ impl<K: Cached> ListWatch for Scripted<K> {
         if let Some(error) = play.refusal() {
             return Err(error);
         }
-        let stream = Playing { play, over: false, _open: Open::new(&self.shared) };
-        Ok(stream::unfold(stream, Playing::next).boxed())
+        let stream = PlayCursor { play, over: false, _open: OpenStream::new(&self.shared) };
+        Ok(stream::unfold(stream, PlayCursor::next).boxed())
     }
 
     fn supports_watch_list(&self) -> bool {
@@ -530,14 +530,14 @@ impl<K> Play<K> {
     }
 }
 
-struct Playing<K> {
+struct PlayCursor<K> {
     play: Arc<Play<K>>,
     over: bool,
-    _open: Open<K>,
+    _open: OpenStream<K>,
 }
 
-impl<K: Cached> Playing<K> {
-    async fn next(mut self) -> Option<(Result<Event<K>, Error>, Playing<K>)> {
+impl<K: Cached> PlayCursor<K> {
+    async fn next(mut self) -> Option<(Result<Event<K>, Error>, PlayCursor<K>)> {
         if self.over {
             return None;
         }
@@ -553,25 +553,25 @@ impl<K: Cached> Playing<K> {
 }
 
 /// Counts open streams.
-struct Open<K> {
-    shared: Arc<Shared<K>>,
+struct OpenStream<K> {
+    shared: Arc<ScriptInner<K>>,
 }
 
-impl<K> Open<K> {
-    fn new(shared: &Arc<Shared<K>>) -> Open<K> {
+impl<K> OpenStream<K> {
+    fn new(shared: &Arc<ScriptInner<K>>) -> OpenStream<K> {
         shared.lock().open_streams += 1;
-        Open { shared: Arc::clone(shared) }
+        OpenStream { shared: Arc::clone(shared) }
     }
 }
 
-impl<K> Drop for Open<K> {
+impl<K> Drop for OpenStream<K> {
     fn drop(&mut self) {
         self.shared.lock().open_streams -= 1;
     }
 }
 
-impl<K: Cached> fmt::Debug for Scripted<K> {
+impl<K: Cached> fmt::Debug for ScriptSource<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Scripted")
+        f.write_str("ScriptSource")
     }
 }

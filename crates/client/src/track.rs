@@ -20,7 +20,7 @@ use crate::version::ResourceVersion;
 
 /// One successful write.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Write {
+pub(crate) struct TrackedWrite {
     resource: Arc<ResourceType>,
     key: Key,
     effect: WriteEffect,
@@ -34,44 +34,44 @@ enum WriteEffect {
     Gone(String),
 }
 
-impl Write {
+impl TrackedWrite {
     pub(crate) fn version(
         resource: Arc<ResourceType>,
         key: Key,
         version: ResourceVersion,
-    ) -> Write {
-        Write { resource, key, effect: WriteEffect::Version(version) }
+    ) -> TrackedWrite {
+        TrackedWrite { resource, key, effect: WriteEffect::Version(version) }
     }
 
-    pub(crate) fn gone(resource: Arc<ResourceType>, key: Key, uid: &str) -> Write {
-        Write { resource, key, effect: WriteEffect::Gone(uid.to_owned()) }
+    pub(crate) fn gone(resource: Arc<ResourceType>, key: Key, uid: &str) -> TrackedWrite {
+        TrackedWrite { resource, key, effect: WriteEffect::Gone(uid.to_owned()) }
     }
 }
 
 /// Remembers the writes that were made for one key. Cheap to clone.
 #[derive(Clone, Default)]
 pub(crate) struct Tracker {
-    writes: Arc<Mutex<Vec<Write>>>,
+    writes: Arc<Mutex<Vec<TrackedWrite>>>,
 }
 
 impl Tracker {
-    fn lock(&self) -> MutexGuard<'_, Vec<Write>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<TrackedWrite>> {
         self.writes.lock().expect("no code panics while it is held")
     }
 
     /// Remembers a write; an older version of the same object is of no interest any more.
-    pub(crate) fn remember(&self, write: Write) {
+    pub(crate) fn remember(&self, write: TrackedWrite) {
         let mut writes = self.lock();
         writes.retain(|known| known.resource != write.resource || known.key != write.key);
         writes.push(write);
     }
 
-    pub(crate) fn pending(&self) -> Vec<Write> {
+    pub(crate) fn pending(&self) -> Vec<TrackedWrite> {
         self.lock().clone()
     }
 
     /// Forgets writes that were seen.
-    pub(crate) fn forget(&self, seen: &[Write]) {
+    pub(crate) fn forget(&self, seen: &[TrackedWrite]) {
         self.lock().retain(|write| !seen.contains(write));
     }
 
@@ -125,7 +125,7 @@ impl<K: Cached> AnyCache for Informer<K> {
 
 /// What came of waiting for the caches.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Caught {
+pub(crate) struct CatchUp {
     /// Whether every write was seen.
     pub(crate) up: bool,
     /// Writes that could not be waited for because their version cannot be ordered.
@@ -144,9 +144,9 @@ impl Caches {
     }
 
     /// Waits until the caches have seen what a tracker remembers; what was seen is forgotten.
-    pub(crate) async fn catch_up(&self, tracker: &Tracker, deadline: Duration) -> Caught {
+    pub(crate) async fn catch_up(&self, tracker: &Tracker, deadline: Duration) -> CatchUp {
         let end = Instant::now() + deadline;
-        let mut caught = Caught { up: true, unordered: 0 };
+        let mut caught = CatchUp { up: true, unordered: 0 };
         let mut seen = Vec::new();
         for write in tracker.pending() {
             let left = end.saturating_duration_since(Instant::now());

@@ -83,18 +83,18 @@ impl<K, P> fmt::Debug for Transform<K, P> {
 }
 
 /// A source whose objects are transformed.
-pub struct Transformed<K, P> {
+pub struct TransformedSource<K, P> {
     source: Arc<dyn ListWatch<Object = K>>,
     transform: Transform<K, P>,
 }
 
-impl<K: Cached, P: Cached> Transformed<K, P> {
+impl<K: Cached, P: Cached> TransformedSource<K, P> {
     /// Puts a transform in front of a source.
     pub fn new(
         source: Arc<dyn ListWatch<Object = K>>,
         transform: Transform<K, P>,
-    ) -> Transformed<K, P> {
-        Transformed { source, transform }
+    ) -> TransformedSource<K, P> {
+        TransformedSource { source, transform }
     }
 
     fn page(&self, page: Page<K>) -> Page<P> {
@@ -147,7 +147,7 @@ fn event<K: Cached, P: Cached>(transform: &Transform<K, P>, event: Event<K>) -> 
 }
 
 #[async_trait]
-impl<K: Cached, P: Cached> ListWatch for Transformed<K, P> {
+impl<K: Cached, P: Cached> ListWatch for TransformedSource<K, P> {
     type Object = P;
 
     async fn list(&self, query: ListQuery) -> Result<Page<P>, Error> {
@@ -173,8 +173,8 @@ impl<K: Cached, P: Cached> ListWatch for Transformed<K, P> {
     }
 }
 
-impl<K, P> fmt::Debug for Transformed<K, P> {
+impl<K, P> fmt::Debug for TransformedSource<K, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Transformed")
+        f.write_str("TransformedSource")
     }
 }

@@ -40,11 +40,11 @@ pub fn resuming_watch<K: Cached>(
         return Err(Error::Invalid(why.to_owned()));
     }
     let watch =
-        Resuming { source, selection, version, stream: None, not_before: None, over: false };
-    Ok(stream::unfold(watch, Resuming::next).boxed())
+        ResumingWatch { source, selection, version, stream: None, not_before: None, over: false };
+    Ok(stream::unfold(watch, ResumingWatch::next).boxed())
 }
 
-struct Resuming<K: Cached> {
+struct ResumingWatch<K: Cached> {
     source: Arc<dyn ListWatch<Object = K>>,
     selection: Selection,
     version: ResourceVersion,
@@ -53,10 +53,10 @@ struct Resuming<K: Cached> {
     over: bool,
 }
 
-type Yielded<K> = Result<Event<K>, list_watch::Error>;
+type StreamItem<K> = Result<Event<K>, list_watch::Error>;
 
-impl<K: Cached> Resuming<K> {
-    async fn next(mut self) -> Option<(Yielded<K>, Resuming<K>)> {
+impl<K: Cached> ResumingWatch<K> {
+    async fn next(mut self) -> Option<(StreamItem<K>, ResumingWatch<K>)> {
         if self.over {
             return None;
         }
@@ -100,7 +100,7 @@ impl<K: Cached> Resuming<K> {
     }
 
     /// Notes where an event leaves us; answers what is shown of it.
-    fn take(&mut self, event: Event<K>) -> Option<Yielded<K>> {
+    fn take(&mut self, event: Event<K>) -> Option<StreamItem<K>> {
         match &event {
             Event::Added(object) | Event::Modified(object) | Event::Deleted(object) => {
                 self.version = object.resource_version();

@@ -23,8 +23,8 @@ use tokio::time::{Instant, sleep_until};
 use crate::metrics::Metrics;
 use crate::random::Random;
 
-use self::core::{Core, Taken};
-use self::limiter::Limits;
+use self::core::{Core, NextItem};
+use self::limiter::LimiterState;
 pub use self::limiter::{CustomDelay, Limiter};
 use self::observe::Observer;
 
@@ -47,12 +47,12 @@ use self::observe::Observer;
 /// # });
 /// ```
 pub struct Queue<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<QueueInner<T>>,
 }
 
-struct Shared<T> {
+struct QueueInner<T> {
     core: Mutex<Core<T>>,
-    limits: Limits<T>,
+    limits: LimiterState<T>,
     lane: Option<Lane<T>>,
     observer: Option<Observer>,
     /// An item became ready, or the queue was shut down; for tasks.
@@ -138,9 +138,9 @@ where
 
     /// Makes the queue.
     pub fn open(self) -> Queue<T> {
-        let shared = Arc::new_cyclic(|weak| Shared {
+        let shared = Arc::new_cyclic(|weak| QueueInner {
             core: Mutex::new(Core::default()),
-            limits: Limits::new(self.limiter, self.random),
+            limits: LimiterState::new(self.limiter, self.random),
             lane: self.lane,
             observer: self
                 .name
@@ -239,10 +239,10 @@ where
             tokio::pin!(ready);
             ready.as_mut().enable();
             match self.take() {
-                Taken::Item(item) => return Some(item),
-                Taken::Closed => return None,
-                Taken::Nothing(None) => ready.await,
-                Taken::Nothing(Some(due)) => {
+                NextItem::Item(item) => return Some(item),
+                NextItem::Closed => return None,
+                NextItem::Nothing(None) => ready.await,
+                NextItem::Nothing(Some(due)) => {
                     tokio::select! {
                         biased;
                         () = ready => {}
@@ -256,8 +256,8 @@ where
     /// The next item if one is ready; needs no runtime.
     pub fn try_get(&self) -> Option<Item<T>> {
         match self.take() {
-            Taken::Item(item) => Some(item),
-            Taken::Nothing(_) | Taken::Closed => None,
+            NextItem::Item(item) => Some(item),
+            NextItem::Nothing(_) | NextItem::Closed => None,
         }
     }
 
@@ -267,9 +267,9 @@ where
             // A notification between `take` and the wait must not be lost, so the second look is
             // made under the lock that the condition variable gives up.
             match self.take() {
-                Taken::Item(item) => return Some(item),
-                Taken::Closed => return None,
-                Taken::Nothing(_) => {}
+                NextItem::Item(item) => return Some(item),
+                NextItem::Closed => return None,
+                NextItem::Nothing(_) => {}
             }
             let core = self.lock();
             if core.has_ready(Instant::now()) || core.is_over() {
@@ -282,7 +282,7 @@ where
         }
     }
 
-    fn take(&self) -> Taken<Item<T>> {
+    fn take(&self) -> NextItem<Item<T>> {
         let now = Instant::now();
         let mut core = self.lock();
         let taken = core.take(now);

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use headwater_client::controller::{Context, Controller, Failure, Next, Prepared, Reconcile};
 use headwater_client::indexer::Index;
 use headwater_client::informer::Informer;
-use headwater_client::predicate::{Event, Predicate};
+use headwater_client::predicate::{ChangeEvent, Predicate};
 use headwater_client::{Cached, Error, Key};
 use k8s_openapi::api::core::v1::{Endpoints, Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -75,8 +75,8 @@ fn endpoint_changed() -> Predicate<Pod> {
         let state = (pod.is_ready(), pod.is_deleting(), pod.is_finished());
         (pod.metadata.labels.clone(), pod.node().map(str::to_owned), addresses, state)
     }
-    Predicate::new(|event: &Event<'_, Pod>| match event {
-        Event::Updated { old, new } => facts(old) != facts(new),
+    Predicate::new(|event: &ChangeEvent<'_, Pod>| match event {
+        ChangeEvent::Updated { old, new } => facts(old) != facts(new),
         _ => true,
     })
 }

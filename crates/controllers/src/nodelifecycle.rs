@@ -19,7 +19,7 @@ use headwater_client::controller::{
     Context, Controller, Failure, Next, Prepared, Reconcile, Requests,
 };
 use headwater_client::informer::Informer;
-use headwater_client::predicate::{Event, Predicate};
+use headwater_client::predicate::{ChangeEvent, Predicate};
 use headwater_client::{Cached, Error, Key};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -64,11 +64,11 @@ pub(crate) fn prepare(cluster: &Cluster) -> Result<Prepared, Error> {
 
 /// Passes pods that were assigned to a node, or whose tolerations changed.
 fn pod_assigned() -> Predicate<Pod> {
-    Predicate::new(|event: &Event<'_, Pod>| match event {
-        Event::Updated { old, new } => {
+    Predicate::new(|event: &ChangeEvent<'_, Pod>| match event {
+        ChangeEvent::Updated { old, new } => {
             old.node() != new.node() || old.spec.tolerations != new.spec.tolerations
         }
-        Event::Deleted(_) => false,
+        ChangeEvent::Deleted(_) => false,
         _ => true,
     })
 }

@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::error::Error;
 use crate::key::Key;
 use crate::object::{Cached, ResourceType};
-use crate::track::Write;
+use crate::track::TrackedWrite;
 use crate::version::ResourceVersion;
 
 use super::{Calls, ConflictPolicy, retry_on_conflict};
@@ -300,14 +300,14 @@ where
 
     fn remember(&self, key: &Key, version: ResourceVersion) {
         if let Some(tracker) = self.calls.tracker() {
-            let write = Write::version(Arc::clone(&self.resource), key.clone(), version);
+            let write = TrackedWrite::version(Arc::clone(&self.resource), key.clone(), version);
             tracker.remember(write);
         }
     }
 
     fn remember_gone(&self, key: &Key, uid: &str) {
         if let Some(tracker) = self.calls.tracker() {
-            tracker.remember(Write::gone(Arc::clone(&self.resource), key.clone(), uid));
+            tracker.remember(TrackedWrite::gone(Arc::clone(&self.resource), key.clone(), uid));
         }
     }
 

@@ -14,7 +14,7 @@ use http::Method;
 use crate::calls::Calls;
 use crate::error::Error;
 use crate::object::{Cached, ResourceType};
-use crate::track::Write;
+use crate::track::TrackedWrite;
 use crate::version::ResourceVersion;
 
 use super::{Context, Failure, Next};
@@ -123,7 +123,7 @@ impl<K: Cached> Finalizer<K> {
         let version = answer["metadata"]["resourceVersion"].as_str().unwrap_or_default();
         if let Some(tracker) = calls.tracker() {
             let version = ResourceVersion::new(version);
-            tracker.remember(Write::version(Arc::new(resource.clone()), key, version));
+            tracker.remember(TrackedWrite::version(Arc::new(resource.clone()), key, version));
         }
         Ok(())
     }

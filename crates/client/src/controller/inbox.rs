@@ -19,7 +19,7 @@ use crate::informer::{Handler, Health, Informer, Subscribe};
 use crate::key::Key;
 use crate::metrics::Metrics;
 use crate::object::Cached;
-use crate::predicate::{Event, Predicate};
+use crate::predicate::{ChangeEvent, Predicate};
 use crate::workqueue::{Add, Limiter, Queue};
 
 use super::is_no_news;
@@ -102,11 +102,11 @@ pub(super) struct Inbox<K: Cached> {
 struct Debounce {
     quiet: Duration,
     max: Duration,
-    held: Mutex<HashMap<Key, Held>>,
+    held: Mutex<HashMap<Key, HeldKey>>,
     changed: Notify,
 }
 
-struct Held {
+struct HeldKey {
     first: Instant,
     due: Instant,
     add: Add,
@@ -176,7 +176,7 @@ impl<K: Cached> Inbox<K> {
 
     /// A change of the main kind.
     fn changed(&self, change: &Change<K>) {
-        let (Some(key), Some(event)) = (change.key(), Event::of(change)) else { return };
+        let (Some(key), Some(event)) = (change.key(), ChangeEvent::of(change)) else { return };
         if let Change::Deleted(gone) = change
             && let Some(last) = gone.last()
         {
@@ -189,13 +189,13 @@ impl<K: Cached> Inbox<K> {
     }
 
     /// A wish from outside.
-    fn asked(&self, asked: Asked) {
+    fn asked(&self, asked: KeyRequest) {
         let keys = match asked {
-            Asked::One(key) => vec![key],
-            Asked::All => self.informer.store().keys(),
+            KeyRequest::One(key) => vec![key],
+            KeyRequest::All => self.informer.store().keys(),
         };
         for key in keys {
-            let passes = |predicate: &Predicate<K>| predicate.passes(&Event::Manual(&key));
+            let passes = |predicate: &Predicate<K>| predicate.passes(&ChangeEvent::Manual(&key));
             if self.predicate.as_ref().is_none_or(passes) {
                 self.enqueue(key, Trigger::Manual, true);
             }
@@ -213,7 +213,7 @@ impl<K: Cached> Inbox<K> {
     }
 
     /// Takes wishes until nobody can make any more.
-    pub(super) async fn serve(&self, mut requests: mpsc::Receiver<Asked>) {
+    pub(super) async fn serve(&self, mut requests: mpsc::Receiver<KeyRequest>) {
         while let Some(asked) = requests.recv().await {
             self.asked(asked);
         }
@@ -240,14 +240,14 @@ impl<K: Cached> Inbox<K> {
 }
 
 impl Debounce {
-    fn held(&self) -> MutexGuard<'_, HashMap<Key, Held>> {
+    fn held(&self) -> MutexGuard<'_, HashMap<Key, HeldKey>> {
         self.held.lock().expect("no code panics while it is held")
     }
 
     fn hold(&self, key: Key, add: Add) {
         let now = Instant::now();
         let mut held = self.held();
-        let entry = held.entry(key).or_insert(Held { first: now, due: now, add });
+        let entry = held.entry(key).or_insert(HeldKey { first: now, due: now, add });
         entry.due = (now + self.quiet).min(entry.first + self.max);
         entry.add.priority = entry.add.priority.max(add.priority);
         drop(held);
@@ -266,31 +266,31 @@ impl Debounce {
 }
 
 /// One of a controller's informers, and how it is subscribed to once all are synced.
-pub(super) struct Attach<K: Cached> {
-    watched: Box<dyn Watched>,
-    subscribe: SubscribeTo<K>,
+pub(super) struct Attachment<K: Cached> {
+    watched: Box<dyn Syncable>,
+    subscribe: AttachFn<K>,
 }
 
-pub(super) type SubscribeTo<K> =
-    Box<dyn FnOnce(&Arc<Inbox<K>>) -> Result<Box<dyn Watched>, Error> + Send>;
+pub(super) type AttachFn<K> =
+    Box<dyn FnOnce(&Arc<Inbox<K>>) -> Result<Box<dyn Syncable>, Error> + Send>;
 
-impl<K: Cached> Attach<K> {
+impl<K: Cached> Attachment<K> {
     /// The informer to wait for, and how to subscribe to it then; dropping what that returns ends
     /// the subscription.
-    pub(super) fn into_parts(self) -> (Box<dyn Watched>, SubscribeTo<K>) {
+    pub(super) fn into_parts(self) -> (Box<dyn Syncable>, AttachFn<K>) {
         (self.watched, self.subscribe)
     }
 }
 
 /// An informer, or a subscription to it, of any type.
-pub(super) trait Watched: Send + Sync {
+pub(super) trait Syncable: Send + Sync {
     fn name(&self) -> &str;
     fn health(&self) -> Health;
     fn has_synced(&self) -> bool;
     fn synced(&self) -> BoxFuture<'_, Result<(), Error>>;
 }
 
-impl<R: Cached> Watched for Informer<R> {
+impl<R: Cached> Syncable for Informer<R> {
     fn name(&self) -> &str {
         Informer::name(self)
     }
@@ -308,7 +308,7 @@ impl<R: Cached> Watched for Informer<R> {
     }
 }
 
-impl<R: Cached> Watched for Handler<R> {
+impl<R: Cached> Syncable for Handler<R> {
     fn name(&self) -> &str {
         self.informer().name()
     }
@@ -327,9 +327,9 @@ impl<R: Cached> Watched for Handler<R> {
 }
 
 /// The main kind.
-pub(super) fn attach_main<K: Cached>(informer: &Informer<K>) -> Attach<K> {
+pub(super) fn attach_main<K: Cached>(informer: &Informer<K>) -> Attachment<K> {
     let main = informer.clone();
-    Attach {
+    Attachment {
         watched: Box::new(informer.clone()),
         subscribe: Box::new(move |inbox| {
             let target = Arc::clone(inbox);
@@ -347,12 +347,14 @@ pub(super) fn attach_mapped<K: Cached, R: Cached>(
     predicate: Option<Predicate<R>>,
     trigger: fn(Key) -> Trigger,
     map: impl Fn(&R) -> Vec<Key> + Send + Sync + 'static,
-) -> Attach<K> {
+) -> Attachment<K> {
     let watched = Box::new(related.clone());
-    let subscribe: SubscribeTo<K> = Box::new(move |inbox| {
+    let subscribe: AttachFn<K> = Box::new(move |inbox| {
         let target = Arc::clone(inbox);
         let handler = related.for_each(inbox.subscription(), move |change| {
-            let (Some(cause), Some(event)) = (change.key(), Event::of(&change)) else { return };
+            let (Some(cause), Some(event)) = (change.key(), ChangeEvent::of(&change)) else {
+                return;
+            };
             if predicate.as_ref().is_some_and(|predicate| !predicate.passes(&event)) {
                 return;
             }
@@ -363,13 +365,13 @@ pub(super) fn attach_mapped<K: Cached, R: Cached>(
         })?;
         Ok(Box::new(handler))
     });
-    Attach { watched, subscribe }
+    Attachment { watched, subscribe }
 }
 
 /// An informer that is only read.
-pub(super) fn attach_silent<K: Cached, R: Cached>(related: Informer<R>) -> Attach<K> {
+pub(super) fn attach_silent<K: Cached, R: Cached>(related: Informer<R>) -> Attachment<K> {
     let read = related.clone();
-    Attach { watched: Box::new(related), subscribe: Box::new(move |_| Ok(Box::new(read))) }
+    Attachment { watched: Box::new(related), subscribe: Box::new(move |_| Ok(Box::new(read))) }
 }
 
 /// The keys of both states of a change, each once. A mapper that panics finds none.
@@ -390,15 +392,15 @@ fn mapped<R: Cached>(change: &Change<R>, map: &impl Fn(&R) -> Vec<Key>) -> BTree
 }
 
 /// A change to what a running controller watches.
-pub(super) enum Rewire<K: Cached> {
-    Watch(u64, Attach<K>),
+pub(super) enum WatchCommand<K: Cached> {
+    Watch(u64, Attachment<K>),
     Unwatch(u64),
 }
 
 /// Changes what a running controller watches. Cheap to clone.
 pub struct ControllerHandle<K: Cached> {
     requests: Requests,
-    rewire: mpsc::Sender<Rewire<K>>,
+    rewire: mpsc::Sender<WatchCommand<K>>,
     next: Arc<AtomicU64>,
 }
 
@@ -407,7 +409,7 @@ pub struct ControllerHandle<K: Cached> {
 pub struct WatchId(u64);
 
 impl<K: Cached> ControllerHandle<K> {
-    pub(super) fn new(requests: Requests, rewire: mpsc::Sender<Rewire<K>>) -> Self {
+    pub(super) fn new(requests: Requests, rewire: mpsc::Sender<WatchCommand<K>>) -> Self {
         ControllerHandle { requests, rewire, next: Arc::default() }
     }
 
@@ -432,7 +434,7 @@ impl<K: Cached> ControllerHandle<K> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let map = move |object: &R| map(object).into_iter().collect();
         let attach = attach_mapped(related.clone(), None, super::inbox::related, map);
-        self.send(Rewire::Watch(id, attach)).await?;
+        self.send(WatchCommand::Watch(id, attach)).await?;
         Ok(WatchId(id))
     }
 
@@ -441,10 +443,10 @@ impl<K: Cached> ControllerHandle<K> {
     /// # Errors
     /// [`Error::Stopped`] if the controller has ended.
     pub async fn unwatch(&self, WatchId(id): WatchId) -> Result<(), Error> {
-        self.send(Rewire::Unwatch(id)).await
+        self.send(WatchCommand::Unwatch(id)).await
     }
 
-    async fn send(&self, rewire: Rewire<K>) -> Result<(), Error> {
+    async fn send(&self, rewire: WatchCommand<K>) -> Result<(), Error> {
         let sent = self.rewire.send(rewire).await;
         sent.map_err(|_| Error::Stopped("the controller".to_owned()))
     }
@@ -468,7 +470,7 @@ impl<K: Cached> fmt::Debug for ControllerHandle<K> {
 
 /// A wish for keys.
 #[derive(Debug)]
-pub(super) enum Asked {
+pub(super) enum KeyRequest {
     One(Key),
     All,
 }
@@ -476,11 +478,11 @@ pub(super) enum Asked {
 /// Asks a running controller for keys. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Requests {
-    sender: mpsc::Sender<Asked>,
+    sender: mpsc::Sender<KeyRequest>,
 }
 
 impl Requests {
-    pub(super) fn new(sender: mpsc::Sender<Asked>) -> Requests {
+    pub(super) fn new(sender: mpsc::Sender<KeyRequest>) -> Requests {
         Requests { sender }
     }
 
@@ -489,7 +491,7 @@ impl Requests {
     /// # Errors
     /// [`Error::Stopped`] if the controller has ended.
     pub async fn reconcile(&self, key: Key) -> Result<(), Error> {
-        self.send(Asked::One(key)).await
+        self.send(KeyRequest::One(key)).await
     }
 
     /// Enqueues every object of the main kind. Cancel-safe.
@@ -497,10 +499,10 @@ impl Requests {
     /// # Errors
     /// [`Error::Stopped`] if the controller has ended.
     pub async fn reconcile_all(&self) -> Result<(), Error> {
-        self.send(Asked::All).await
+        self.send(KeyRequest::All).await
     }
 
-    async fn send(&self, asked: Asked) -> Result<(), Error> {
+    async fn send(&self, asked: KeyRequest) -> Result<(), Error> {
         let sent = self.sender.send(asked).await;
         sent.map_err(|_| Error::Stopped("the controller".to_owned()))
     }

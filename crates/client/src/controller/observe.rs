@@ -113,18 +113,18 @@ impl Observer {
         });
     }
 
-    pub(super) fn failed(&self, kind: Failed) {
+    pub(super) fn failed(&self, kind: FailureKind) {
         self.with(|series| match kind {
-            Failed::Error => series.errors.inc(),
-            Failed::Terminal => {
+            FailureKind::Error => series.errors.inc(),
+            FailureKind::Terminal => {
                 series.errors.inc();
                 series.terminal.inc();
             }
-            Failed::Panic => {
+            FailureKind::Panic => {
                 series.errors.inc();
                 series.panics.inc();
             }
-            Failed::Timeout => {
+            FailureKind::Timeout => {
                 series.errors.inc();
                 series.timeouts.inc();
             }
@@ -142,7 +142,7 @@ impl Observer {
 
 /// How a reconcile failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Failed {
+pub(super) enum FailureKind {
     Error,
     Terminal,
     Panic,

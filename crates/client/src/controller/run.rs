@@ -27,13 +27,13 @@ use crate::informer::Informer;
 use crate::key::Key;
 use crate::object::Cached;
 use crate::recorder::Recorder;
-use crate::track::{Caches, Caught, Tracker};
+use crate::track::{Caches, CatchUp, Tracker};
 use crate::workqueue::Item;
 
 use super::context::{Context, Inner as ContextInner, Listers};
 use super::finalizer::{Finalizer, Stage};
-use super::inbox::{Asked, Attach, Inbox, Rewire, Trigger, Watched};
-use super::observe::{Failed, Observer};
+use super::inbox::{Attachment, Inbox, KeyRequest, Syncable, Trigger, WatchCommand};
+use super::observe::{FailureKind, Observer};
 use super::{Failure, KeyStream, Next, Reconcile, RunOptions};
 
 /// How a controller ended.
@@ -58,12 +58,12 @@ pub(super) struct Worker<K: Cached, R> {
     pub(super) observer: Option<Observer>,
     /// What each key wrote and the caches have not been seen to know.
     pub(super) writes: Mutex<HashMap<Key, Tracker>>,
-    pub(super) diary: Diary,
+    pub(super) diary: WorkerStats,
 }
 
 /// Small things a controller remembers about itself.
 #[derive(Default)]
-pub(super) struct Diary {
+pub(super) struct WorkerStats {
     /// How many reconciles there were; numbers the spans.
     reconciles: AtomicU64,
     /// When a reconciler that blocks was last reported.
@@ -71,16 +71,16 @@ pub(super) struct Diary {
 }
 
 /// What a controller is fed by.
-pub(super) struct Parts<K: Cached> {
-    pub(super) attach: Vec<Attach<K>>,
-    pub(super) requests: mpsc::Receiver<Asked>,
-    pub(super) rewire: mpsc::Receiver<Rewire<K>>,
+pub(super) struct Inputs<K: Cached> {
+    pub(super) attach: Vec<Attachment<K>>,
+    pub(super) requests: mpsc::Receiver<KeyRequest>,
+    pub(super) rewire: mpsc::Receiver<WatchCommand<K>>,
     pub(super) streams: Vec<KeyStream>,
     pub(super) workers: usize,
 }
 
 /// When a controller may begin, and when it must end.
-pub(super) struct Ends {
+pub(super) struct Lifecycle {
     pub(super) leading: BoxFuture<'static, ()>,
     pub(super) stop: CancellationToken,
     pub(super) abandon: CancellationToken,
@@ -88,11 +88,11 @@ pub(super) struct Ends {
 
 pub(super) async fn run<K: Cached, R: Reconcile<K>>(
     worker: Arc<Worker<K, R>>,
-    parts: Parts<K>,
-    ends: Ends,
+    parts: Inputs<K>,
+    ends: Lifecycle,
 ) -> Result<Report, Error> {
-    let Ends { leading, stop, abandon } = ends;
-    let Parts { attach, requests, rewire, streams, workers } = parts;
+    let Lifecycle { leading, stop, abandon } = ends;
+    let Inputs { attach, requests, rewire, streams, workers } = parts;
     let ready = async {
         let attached = worker.subscribe(attach).await?;
         leading.await;
@@ -156,10 +156,10 @@ fn resume(ended: Result<(), JoinError>) {
 impl<K: Cached, R: Reconcile<K>> Worker<K, R> {
     /// Waits for every informer, subscribes to all, and waits until the queue is filled. Mappers
     /// may read any of the informers, so none is called before all are synced.
-    async fn subscribe(&self, attach: Vec<Attach<K>>) -> Result<Vec<Box<dyn Watched>>, Error> {
+    async fn subscribe(&self, attach: Vec<Attachment<K>>) -> Result<Vec<Box<dyn Syncable>>, Error> {
         let patience = self.options.sync_timeout;
         let (informers, subscribe): (Vec<_>, Vec<_>) =
-            attach.into_iter().map(Attach::into_parts).unzip();
+            attach.into_iter().map(Attachment::into_parts).unzip();
         wait_synced(informers.iter(), patience).await?;
         let attached: Result<Vec<_>, Error> =
             subscribe.into_iter().map(|subscribe| subscribe(&self.inbox)).collect();
@@ -169,7 +169,7 @@ impl<K: Cached, R: Reconcile<K>> Worker<K, R> {
     }
 
     /// Feeds the inbox from outside; never ends.
-    async fn feed(&self, requests: mpsc::Receiver<Asked>, streams: Vec<KeyStream>) {
+    async fn feed(&self, requests: mpsc::Receiver<KeyRequest>, streams: Vec<KeyStream>) {
         let keys = async {
             let mut keys = select_all(streams);
             while let Some(key) = keys.next().await {
@@ -181,12 +181,12 @@ impl<K: Cached, R: Reconcile<K>> Worker<K, R> {
     }
 
     /// Adds and removes related informers; never ends.
-    async fn rewire(&self, mut rewire: mpsc::Receiver<Rewire<K>>) {
-        let mut watching: BTreeMap<u64, Box<dyn Watched>> = BTreeMap::new();
+    async fn rewire(&self, mut rewire: mpsc::Receiver<WatchCommand<K>>) {
+        let mut watching: BTreeMap<u64, Box<dyn Syncable>> = BTreeMap::new();
         while let Some(change) = rewire.recv().await {
             match change {
-                Rewire::Unwatch(id) => drop(watching.remove(&id)),
-                Rewire::Watch(id, attach) => match self.subscribe(vec![attach]).await {
+                WatchCommand::Unwatch(id) => drop(watching.remove(&id)),
+                WatchCommand::Watch(id, attach) => match self.subscribe(vec![attach]).await {
                     Ok(attached) => watching.extend(attached.into_iter().map(|one| (id, one))),
                     Err(error) => {
                         let error = &error as &dyn std::error::Error;
@@ -206,7 +206,7 @@ impl<K: Cached, R: Reconcile<K>> Worker<K, R> {
         hard_stop: CancellationToken,
         cancelled: Arc<AtomicUsize>,
     ) {
-        let mut waiting: FuturesUnordered<BoxFuture<'_, (Item<Key>, Caught)>> =
+        let mut waiting: FuturesUnordered<BoxFuture<'_, (Item<Key>, CatchUp)>> =
             FuturesUnordered::new();
         loop {
             let item = tokio::select! {
@@ -253,7 +253,7 @@ impl<K: Cached, R: Reconcile<K>> Worker<K, R> {
     }
 
     /// The item again if its caches have caught up; else it is put off.
-    fn caught_up(&self, item: Item<Key>, caught: &Caught) -> Option<Item<Key>> {
+    fn caught_up(&self, item: Item<Key>, caught: &CatchUp) -> Option<Item<Key>> {
         if let (Some(observer), 1..) = (&self.observer, caught.unordered) {
             observer.unordered(caught.unordered);
         }
@@ -284,7 +284,7 @@ impl<K: Cached, R: Reconcile<K>> Worker<K, R> {
             observer.started();
         }
         let started = Instant::now();
-        let mut guard = Unfinished { observer: self.observer.as_ref(), started, done: false };
+        let mut guard = CancelGuard { observer: self.observer.as_ref(), started, done: false };
         let outcome = self.attempt(&item, stop).instrument(span.clone()).await;
         let result = span.in_scope(|| self.settle(item, outcome));
         guard.done = true;
@@ -300,7 +300,7 @@ impl<K: Cached, R: Reconcile<K>> Worker<K, R> {
         let _cancel = cancelled.drop_guard();
         let running = AssertUnwindSafe(self.reconcile(key.clone(), cx)).catch_unwind();
         let running =
-            Watchful { inner: Box::pin(running), controller: &self.name, diary: &self.diary };
+            BlockDetector { inner: Box::pin(running), controller: &self.name, diary: &self.diary };
         let ended = match self.options.reconcile_timeout {
             None => running.await,
             Some(limit) => match timeout(limit, running).await {
@@ -367,7 +367,7 @@ impl<K: Cached, R: Reconcile<K>> Worker<K, R> {
     /// Says what becomes of a key; answers the word for the metric.
     fn settle(&self, item: Item<Key>, outcome: Outcome) -> &'static str {
         self.tidy(&item);
-        let failed = |kind: Failed| {
+        let failed = |kind: FailureKind| {
             if let Some(observer) = &self.observer {
                 observer.failed(kind);
             }
@@ -390,23 +390,23 @@ impl<K: Cached, R: Reconcile<K>> Worker<K, R> {
             }
             Outcome::Failed(Failure { error, terminal: true }) => {
                 tracing::error!(error = &*error as &dyn std::error::Error, "a terminal failure");
-                failed(Failed::Terminal);
+                failed(FailureKind::Terminal);
                 item.forget();
                 "error"
             }
             Outcome::Failed(Failure { error, .. }) => {
                 tracing::warn!(error = &*error as &dyn std::error::Error, "the reconcile failed");
-                failed(Failed::Error);
+                failed(FailureKind::Error);
                 self.retry(item)
             }
             Outcome::Panicked(panic) => {
                 tracing::error!(panic, "the reconciler panicked");
-                failed(Failed::Panic);
+                failed(FailureKind::Panic);
                 self.retry(item)
             }
             Outcome::TimedOut(limit) => {
                 tracing::warn!(?limit, "the reconcile took too long and was cancelled");
-                failed(Failed::Timeout);
+                failed(FailureKind::Timeout);
                 self.retry(item)
             }
         }
@@ -445,13 +445,13 @@ fn harmless(result: Result<(), Error>) -> Result<(), Failure> {
 }
 
 /// Counts a reconcile that was cancelled in the middle.
-struct Unfinished<'a> {
+struct CancelGuard<'a> {
     observer: Option<&'a Observer>,
     started: Instant,
     done: bool,
 }
 
-impl Drop for Unfinished<'_> {
+impl Drop for CancelGuard<'_> {
     fn drop(&mut self) {
         if let (Some(observer), false) = (self.observer, self.done) {
             observer.finished("cancelled", self.started.elapsed());
@@ -460,10 +460,10 @@ impl Drop for Unfinished<'_> {
 }
 
 /// Notices a reconciler that blocks its thread instead of waiting.
-struct Watchful<'a, F> {
+struct BlockDetector<'a, F> {
     inner: Pin<Box<F>>,
     controller: &'a str,
-    diary: &'a Diary,
+    diary: &'a WorkerStats,
 }
 
 /// Longer than this without yielding is blocking.
@@ -471,7 +471,7 @@ const BLOCKED: Duration = Duration::from_secs(1);
 /// It is said once in this time.
 const BLOCKED_EVERY: Duration = Duration::from_secs(60);
 
-impl<F: Future> Future for Watchful<'_, F> {
+impl<F: Future> Future for BlockDetector<'_, F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<F::Output> {
@@ -492,10 +492,10 @@ impl<F: Future> Future for Watchful<'_, F> {
 }
 
 async fn wait_synced<'a>(
-    parts: impl Iterator<Item = &'a Box<dyn Watched>>,
+    parts: impl Iterator<Item = &'a Box<dyn Syncable>>,
     patience: Duration,
 ) -> Result<(), Error> {
-    let parts: Vec<&Box<dyn Watched>> = parts.collect();
+    let parts: Vec<&Box<dyn Syncable>> = parts.collect();
     let all = futures::future::try_join_all(parts.iter().map(|part| part.synced()));
     match timeout(patience, pin!(all)).await {
         Ok(Ok(_)) => Ok(()),

@@ -23,10 +23,10 @@ use crate::observe::SourceObserver;
 use crate::packed::Packed;
 use crate::query::Shard;
 use crate::strip::Annotations;
-use crate::transform::{Transform, Transformed};
+use crate::transform::{Transform, TransformedSource};
 use crate::version::ResourceVersion;
 
-use super::{Factory, Identity, Made};
+use super::{Factory, InformerIdentity, NewInformer};
 
 /// Chooses what an informer holds and how; [`Builder::open`] gives the informer.
 ///
@@ -46,7 +46,7 @@ pub struct Builder<K: Cached> {
 }
 
 /// What a source is made from.
-struct Ask<'a> {
+struct SourceSpec<'a> {
     factory: &'a Factory,
     resource: &'a ResourceType,
     namespace: Option<&'a str>,
@@ -54,9 +54,9 @@ struct Ask<'a> {
     observer: Option<SourceObserver>,
 }
 
-type MakeSource<K> = Arc<dyn Fn(Ask<'_>) -> Arc<dyn ListWatch<Object = K>> + Send + Sync>;
+type MakeSource<K> = Arc<dyn Fn(SourceSpec<'_>) -> Arc<dyn ListWatch<Object = K>> + Send + Sync>;
 
-fn http_source<K: Cached>(ask: Ask<'_>) -> Arc<dyn ListWatch<Object = K>> {
+fn http_source<K: Cached>(ask: SourceSpec<'_>) -> Arc<dyn ListWatch<Object = K>> {
     let client = ask.factory.client().clone();
     let http = Http::new(client, ask.resource, ask.namespace, ask.http);
     Arc::new(http.observed(ask.observer))
@@ -125,7 +125,7 @@ impl<K: Cached> Builder<K> {
     ) -> Builder<K> {
         let identity = Arc::as_ptr(&source).cast::<()>() as usize;
         let mut builder =
-            Builder::new(factory, resource, Arc::new(move |_: Ask<'_>| Arc::clone(&source)));
+            Builder::new(factory, resource, Arc::new(move |_: SourceSpec<'_>| Arc::clone(&source)));
         builder.transform = Some(identity); // two sources are never the same informer
         builder
     }
@@ -157,8 +157,9 @@ impl<K: Cached> Builder<K> {
         identity: Option<usize>,
     ) -> Builder<P> {
         let (transform, inner) = (transform.clone(), Arc::clone(&self.make));
-        let make: MakeSource<P> =
-            Arc::new(move |ask: Ask<'_>| Arc::new(Transformed::new(inner(ask), transform.clone())));
+        let make: MakeSource<P> = Arc::new(move |ask: SourceSpec<'_>| {
+            Arc::new(TransformedSource::new(inner(ask), transform.clone()))
+        });
         let mut builder = self.stored_as(make);
         builder.transform = identity.or(builder.transform);
         builder
@@ -330,9 +331,9 @@ impl<K: Cached> Builder<K> {
         self
     }
 
-    fn identity(&self) -> Identity {
+    fn identity(&self) -> InformerIdentity {
         let options = &self.options;
-        Identity {
+        InformerIdentity {
             resource: self.resource.clone(),
             stored: TypeId::of::<K>(),
             namespaces: self.namespaces.as_ref().map(|set| set.iter().cloned().collect()),
@@ -370,12 +371,12 @@ impl<K: Cached> Builder<K> {
     }
 
     /// Makes a new informer under a free name.
-    fn make(self, name: String) -> Made<K> {
+    fn make(self, name: String) -> NewInformer<K> {
         let Builder { factory, resource, namespaces, http, mut options, make, saved, .. } = self;
         let observer = options.metrics.as_ref().map(|metrics| SourceObserver::new(metrics, &name));
         options.name = name;
         let open = move |namespace: Option<&str>| {
-            make(Ask {
+            make(SourceSpec {
                 factory: &factory,
                 resource: &resource,
                 namespace,
@@ -395,7 +396,7 @@ impl<K: Cached> Builder<K> {
         if let Some((objects, version)) = saved {
             runner = runner.resume_from(objects, version);
         }
-        Made { informer, runner, gone, source }
+        NewInformer { informer, runner, gone, source }
     }
 }
 

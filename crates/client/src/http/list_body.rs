@@ -12,11 +12,11 @@ use crate::version::ResourceVersion;
 
 /// Reads the body of a list.
 pub(crate) struct ListBody {
-    state: State,
+    state: ParseState,
     value: Value,
     /// The text of the value being read, as far as it came in earlier chunks.
     buffer: Vec<u8>,
-    head: Head,
+    head: ListHead,
     /// Where in the body, for messages.
     offset: usize,
     max: usize,
@@ -24,7 +24,7 @@ pub(crate) struct ListBody {
 
 /// What stands around the items.
 #[derive(Default)]
-pub(crate) struct Head {
+pub(crate) struct ListHead {
     pub(crate) kind: String,
     pub(crate) metadata: ListMeta,
     has_items: bool,
@@ -43,7 +43,7 @@ pub(crate) struct ListMeta {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ParseState {
     Start,
     FirstKey,
     NextKey,
@@ -69,10 +69,10 @@ enum Member {
 impl ListBody {
     pub(crate) fn new(max: usize) -> ListBody {
         ListBody {
-            state: State::Start,
+            state: ParseState::Start,
             value: Value::default(),
             buffer: Vec::new(),
-            head: Head::default(),
+            head: ListHead::default(),
             offset: 0,
             max,
         }
@@ -91,7 +91,9 @@ impl ListBody {
             }
             let Some(&first) = rest.first() else { break };
             rest = match self.state {
-                State::Key | State::Member(_) | State::Item => self.read_value(rest, &mut item)?,
+                ParseState::Key | ParseState::Member(_) | ParseState::Item => {
+                    self.read_value(rest, &mut item)?
+                }
                 _ => self.structure(first, rest)?,
             };
         }
@@ -102,23 +104,23 @@ impl ListBody {
     /// One structural character, or the step before a value.
     fn structure<'a>(&mut self, first: u8, rest: &'a [u8]) -> Result<&'a [u8], Error> {
         let (next, used) = match (self.state, first) {
-            (State::Start, b'{') => (State::FirstKey, 1),
-            (State::FirstKey | State::NextKey, b'"') => (State::Key, 0),
-            (State::FirstKey | State::AfterMember, b'}') => (State::End, 1),
-            (State::Colon(Member::Items), b':') => (State::Items, 1),
-            (State::Colon(member), b':') => (State::Member(member), 1),
-            (State::AfterMember, b',') => (State::NextKey, 1),
-            (State::Items, b'[') => {
+            (ParseState::Start, b'{') => (ParseState::FirstKey, 1),
+            (ParseState::FirstKey | ParseState::NextKey, b'"') => (ParseState::Key, 0),
+            (ParseState::FirstKey | ParseState::AfterMember, b'}') => (ParseState::End, 1),
+            (ParseState::Colon(Member::Items), b':') => (ParseState::Items, 1),
+            (ParseState::Colon(member), b':') => (ParseState::Member(member), 1),
+            (ParseState::AfterMember, b',') => (ParseState::NextKey, 1),
+            (ParseState::Items, b'[') => {
                 self.head.has_items = true;
-                (State::FirstItem, 1)
+                (ParseState::FirstItem, 1)
             }
-            (State::Items, b'n') => {
+            (ParseState::Items, b'n') => {
                 self.head.has_items = true; // a nil slice is written as null
-                (State::Member(Member::Other), 0)
+                (ParseState::Member(Member::Other), 0)
             }
-            (State::FirstItem | State::AfterItem, b']') => (State::AfterMember, 1),
-            (State::FirstItem, _) => (State::Item, 0),
-            (State::AfterItem, b',') => (State::Item, 1),
+            (ParseState::FirstItem | ParseState::AfterItem, b']') => (ParseState::AfterMember, 1),
+            (ParseState::FirstItem, _) => (ParseState::Item, 0),
+            (ParseState::AfterItem, b',') => (ParseState::Item, 1),
             _ => return Err(self.malformed()),
         };
         self.state = next;
@@ -131,7 +133,7 @@ impl ListBody {
         rest: &'a [u8],
         item: &mut impl FnMut(&[u8]) -> Result<(), Error>,
     ) -> Result<&'a [u8], Error> {
-        let kept = self.state != State::Member(Member::Other);
+        let kept = self.state != ParseState::Member(Member::Other);
         let fresh = !self.value.is_open();
         match self.value.read(rest) {
             None if kept => {
@@ -169,37 +171,37 @@ impl ListBody {
         item: &mut impl FnMut(&[u8]) -> Result<(), Error>,
     ) -> Result<(), Error> {
         self.state = match self.state {
-            State::Key => State::Colon(match text {
+            ParseState::Key => ParseState::Colon(match text {
                 b"\"kind\"" => Member::Kind,
                 b"\"metadata\"" => Member::Metadata,
                 b"\"items\"" => Member::Items,
                 _ => Member::Other,
             }),
-            State::Item => {
+            ParseState::Item => {
                 item(text)?;
-                State::AfterItem
+                ParseState::AfterItem
             }
-            State::Member(Member::Kind) => {
+            ParseState::Member(Member::Kind) => {
                 self.head.kind =
                     serde_json::from_slice(text).map_err(|error| unreadable(&error))?;
-                State::AfterMember
+                ParseState::AfterMember
             }
-            State::Member(Member::Metadata) => {
+            ParseState::Member(Member::Metadata) => {
                 self.head.metadata =
                     serde_json::from_slice(text).map_err(|error| unreadable(&error))?;
-                State::AfterMember
+                ParseState::AfterMember
             }
-            _ => State::AfterMember,
+            _ => ParseState::AfterMember,
         };
         Ok(())
     }
 
     /// The body ended: what stood around the items.
-    pub(crate) fn finish(self) -> Result<Head, Error> {
-        if self.state != State::End {
+    pub(crate) fn finish(self) -> Result<ListHead, Error> {
+        if self.state != ParseState::End {
             return Err(Error::Cut);
         }
-        let Head { kind, metadata, has_items } = &self.head;
+        let ListHead { kind, metadata, has_items } = &self.head;
         if !has_items || kind == "Table" {
             return Err(Error::WrongKind(if kind.is_empty() {
                 "body".into()
@@ -316,7 +318,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn read(chunks: &[&[u8]]) -> Result<(Vec<String>, Head), Error> {
+    fn read(chunks: &[&[u8]]) -> Result<(Vec<String>, ListHead), Error> {
         let mut body = ListBody::new(1000);
         let mut items = Vec::new();
         for chunk in chunks {

@@ -17,17 +17,16 @@ use std::sync::Arc;
 use imbl::{OrdMap, OrdSet};
 
 use crate::error::Error;
-use crate::informer::Informer;
 use crate::key::Key;
 use crate::object::Cached;
 
-use super::State;
+use super::{Store, StoreState};
 
 /// What an index function answers: values, or why there are none.
 pub(crate) type Values<K, V> = dyn Fn(&K) -> Result<Vec<V>, String> + Send + Sync;
 
 /// An object that changed: its state before and after.
-pub(crate) struct Moved<'a, K> {
+pub(crate) struct IndexChange<'a, K> {
     pub(crate) key: &'a Key,
     pub(crate) old: Option<&'a Arc<K>>,
     pub(crate) new: Option<&'a Arc<K>>,
@@ -46,7 +45,7 @@ pub(crate) trait AnyIndex<K>: Send + Sync + 'static {
     /// The index after some changes; `None` if they do not concern it.
     fn after(
         &self,
-        moved: &[Moved<'_, K>],
+        moved: &[IndexChange<'_, K>],
         failures: &mut Vec<IndexFailure>,
     ) -> Option<Arc<dyn AnyIndex<K>>>;
     /// The index over other objects.
@@ -123,7 +122,7 @@ where
         Ok(values)
     }
 
-    fn apply(&mut self, moved: &Moved<'_, K>, failures: &mut Vec<IndexFailure>) -> bool {
+    fn apply(&mut self, moved: &IndexChange<'_, K>, failures: &mut Vec<IndexFailure>) -> bool {
         let old = moved.old.and_then(|old| self.values_of(old).ok()).unwrap_or_default();
         let new = match moved.new.map(|new| self.values_of(new)) {
             None => Vec::new(),
@@ -189,7 +188,7 @@ where
 
     fn after(
         &self,
-        moved: &[Moved<'_, K>],
+        moved: &[IndexChange<'_, K>],
         failures: &mut Vec<IndexFailure>,
     ) -> Option<Arc<dyn AnyIndex<K>>> {
         let mut next = self.fork();
@@ -208,7 +207,7 @@ where
         let mut next = self.fork();
         next.buckets = imbl::HashMap::new();
         for (key, object) in objects {
-            next.apply(&Moved { key, old: None, new: Some(object) }, failures);
+            next.apply(&IndexChange { key, old: None, new: Some(object) }, failures);
         }
         Arc::new(next)
     }
@@ -241,8 +240,9 @@ where
 /// }
 /// ```
 pub struct Index<K: Cached, V> {
-    /// The index keeps its informer alive.
-    informer: Informer<K>,
+    store: Store<K>,
+    /// Keeps the informer running while the index exists.
+    keep_alive: Arc<dyn Any + Send + Sync>,
     slot: usize,
     value: PhantomData<fn() -> V>,
 }
@@ -252,11 +252,15 @@ where
     K: Cached,
     V: Hash + Eq + Clone + Send + Sync + 'static,
 {
-    pub(crate) fn new(informer: Informer<K>, slot: usize) -> Index<K, V> {
-        Index { informer, slot, value: PhantomData }
+    pub(crate) fn new(
+        store: Store<K>,
+        keep_alive: Arc<dyn Any + Send + Sync>,
+        slot: usize,
+    ) -> Index<K, V> {
+        Index { store, keep_alive, slot, value: PhantomData }
     }
 
-    fn in_state<'a>(&self, state: &'a State<K>) -> Option<&'a ValueIndex<K, V>> {
+    fn in_state<'a>(&self, state: &'a StoreState<K>) -> Option<&'a ValueIndex<K, V>> {
         state.indexes.get(self.slot)?.as_any().downcast_ref()
     }
 
@@ -266,10 +270,10 @@ where
         V: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.objects_in(&self.informer.snapshot().state, value)
+        self.objects_in(&self.store.snapshot().state, value)
     }
 
-    pub(crate) fn objects_in<Q>(&self, state: &State<K>, value: &Q) -> Vec<Arc<K>>
+    pub(crate) fn objects_in<Q>(&self, state: &StoreState<K>, value: &Q) -> Vec<Arc<K>>
     where
         V: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
@@ -284,14 +288,14 @@ where
         V: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let state = self.informer.snapshot().state;
+        let state = self.store.snapshot().state;
         let bucket = self.in_state(&state).and_then(|index| index.buckets.get(value));
         bucket.into_iter().flat_map(|bucket| bucket.iter().cloned()).collect()
     }
 
     /// The values that some object has.
     pub fn values(&self) -> Vec<V> {
-        let state = self.informer.snapshot().state;
+        let state = self.store.snapshot().state;
         self.in_state(&state).into_iter().flat_map(|index| index.buckets.keys().cloned()).collect()
     }
 
@@ -308,12 +312,16 @@ where
     }
 }
 
-fn objects_of<K>(state: &State<K>, bucket: Option<&Bucket>) -> Vec<Arc<K>> {
+fn objects_of<K>(state: &StoreState<K>, bucket: Option<&Bucket>) -> Vec<Arc<K>> {
     let keys = bucket.into_iter().flat_map(Bucket::iter);
     keys.filter_map(|key| state.objects.get(key).cloned()).collect()
 }
 
-pub(crate) fn by_name<K, V>(state: &State<K>, name: &str, value: &V) -> Result<Vec<Arc<K>>, Error>
+pub(crate) fn by_name<K, V>(
+    state: &StoreState<K>,
+    name: &str,
+    value: &V,
+) -> Result<Vec<Arc<K>>, Error>
 where
     K: Cached,
     V: Hash + Eq + Clone + Send + Sync + 'static,
@@ -326,7 +334,12 @@ where
 
 impl<K: Cached, V> Clone for Index<K, V> {
     fn clone(&self) -> Index<K, V> {
-        Index { informer: self.informer.clone(), slot: self.slot, value: PhantomData }
+        Index {
+            store: self.store.clone(),
+            keep_alive: Arc::clone(&self.keep_alive),
+            slot: self.slot,
+            value: PhantomData,
+        }
     }
 }
 
@@ -336,7 +349,7 @@ impl<K: Cached, V> fmt::Debug for Index<K, V> {
     }
 }
 
-type KeysIn<K> = dyn for<'a> Fn(&'a State<K>) -> Option<BTreeSet<&'a Key>> + Send + Sync;
+type KeysIn<K> = dyn for<'a> Fn(&'a StoreState<K>) -> Option<BTreeSet<&'a Key>> + Send + Sync;
 
 /// "Has this value in that index"; made by [`Index::is`].
 pub struct Lookup<K> {
@@ -344,7 +357,7 @@ pub struct Lookup<K> {
 }
 
 impl<K> Lookup<K> {
-    pub(crate) fn keys_in<'a>(&self, state: &'a State<K>) -> Option<BTreeSet<&'a Key>> {
+    pub(crate) fn keys_in<'a>(&self, state: &'a StoreState<K>) -> Option<BTreeSet<&'a Key>> {
         (self.keys)(state)
     }
 }

@@ -14,28 +14,28 @@ use crate::list_watch::Undecodable;
 use crate::object::Cached;
 use crate::version::ResourceVersion;
 
-use super::index::{AnyIndex, IndexFailure, Moved};
-use super::{State, Store};
+use super::index::{AnyIndex, IndexChange, IndexFailure};
+use super::{Store, StoreState};
 
 /// Which part of the store a lane of the informer feeds: all of it, or one namespace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Scope {
+pub(crate) enum LaneScope {
     All,
     Namespace(Arc<str>),
 }
 
-impl Scope {
+impl LaneScope {
     pub(crate) fn contains(&self, key: &Key) -> bool {
         match self {
-            Scope::All => true,
-            Scope::Namespace(namespace) => key.namespace() == Some(namespace),
+            LaneScope::All => true,
+            LaneScope::Namespace(namespace) => key.namespace() == Some(namespace),
         }
     }
 
-    fn keys<K>(&self, state: &State<K>) -> Vec<Key> {
+    fn keys<K>(&self, state: &StoreState<K>) -> Vec<Key> {
         match self {
-            Scope::All => state.objects.keys().cloned().collect(),
-            Scope::Namespace(namespace) => {
+            LaneScope::All => state.objects.keys().cloned().collect(),
+            LaneScope::Namespace(namespace) => {
                 state.in_namespace(namespace).map(|(key, _)| key.clone()).collect()
             }
         }
@@ -43,7 +43,7 @@ impl Scope {
 }
 
 /// A notification, and what it needs to be handed on.
-pub(crate) struct Notice<K> {
+pub(crate) struct Notification<K> {
     pub(crate) key: Key,
     pub(crate) change: Change<K>,
     /// The state did not change: a resync, or a list that found the same version.
@@ -51,8 +51,8 @@ pub(crate) struct Notice<K> {
 }
 
 /// What came of applying a batch.
-pub(crate) struct Applied<K> {
-    pub(crate) notices: Vec<Notice<K>>,
+pub(crate) struct ApplyOutcome<K> {
+    pub(crate) notices: Vec<Notification<K>>,
     /// The whole first state, if the batch was that and its order is the store's: subscribers
     /// can be given the store instead of one notice for each object.
     pub(crate) populated: bool,
@@ -63,9 +63,9 @@ pub(crate) struct Applied<K> {
     pub(crate) regressions: usize,
 }
 
-impl<K> Applied<K> {
-    fn new() -> Applied<K> {
-        Applied {
+impl<K> ApplyOutcome<K> {
+    fn new() -> ApplyOutcome<K> {
+        ApplyOutcome {
             notices: Vec::new(),
             populated: false,
             resync: false,
@@ -78,9 +78,9 @@ impl<K> Applied<K> {
 
 pub(crate) struct Writer<K> {
     store: Store<K>,
-    state: State<K>,
+    state: StoreState<K>,
     /// The version of each lane; the store's is the lowest of them.
-    versions: BTreeMap<Scope, Option<ResourceVersion>>,
+    versions: BTreeMap<LaneScope, Option<ResourceVersion>>,
     undecodable: BTreeMap<Key, Arc<Undecodable>>,
 }
 
@@ -88,13 +88,13 @@ impl<K: Cached> Writer<K> {
     pub(crate) fn new(store: Store<K>) -> Writer<K> {
         Writer {
             store,
-            state: State::empty(),
+            state: StoreState::empty(),
             versions: BTreeMap::new(),
             undecodable: BTreeMap::new(),
         }
     }
 
-    pub(crate) fn state(&self) -> &State<K> {
+    pub(crate) fn state(&self) -> &StoreState<K> {
         &self.state
     }
 
@@ -102,14 +102,14 @@ impl<K: Cached> Writer<K> {
         self.undecodable.values().map(|undecodable| &**undecodable)
     }
 
-    pub(crate) fn add_lane(&mut self, scope: Scope) {
+    pub(crate) fn add_lane(&mut self, scope: LaneScope) {
         self.versions.insert(scope, None);
         self.publish();
     }
 
     /// Forgets a lane and its objects.
-    pub(crate) fn remove_lane(&mut self, scope: &Scope) -> Applied<K> {
-        let mut applied = Applied::new();
+    pub(crate) fn remove_lane(&mut self, scope: &LaneScope) -> ApplyOutcome<K> {
+        let mut applied = ApplyOutcome::new();
         let gone: Vec<Delta<K>> = scope
             .keys(&self.state)
             .into_iter()
@@ -141,9 +141,9 @@ impl<K: Cached> Writer<K> {
     }
 
     /// Applies a batch of one lane and publishes the new state.
-    pub(crate) fn apply(&mut self, scope: &Scope, batch: Batch<K>) -> Applied<K> {
+    pub(crate) fn apply(&mut self, scope: &LaneScope, batch: Batch<K>) -> ApplyOutcome<K> {
         let Batch { deltas, initial } = batch;
-        let mut applied = Applied::new();
+        let mut applied = ApplyOutcome::new();
         let mut reached = None;
         let mut singles = Vec::with_capacity(deltas.len());
         for delta in deltas {
@@ -168,7 +168,12 @@ impl<K: Cached> Writer<K> {
         applied
     }
 
-    fn reach(&mut self, scope: &Scope, version: ResourceVersion, applied: &mut Applied<K>) {
+    fn reach(
+        &mut self,
+        scope: &LaneScope,
+        version: ResourceVersion,
+        applied: &mut ApplyOutcome<K>,
+    ) {
         let known = self.versions.entry(scope.clone()).or_default();
         if known.as_ref().is_some_and(|known| version.is_before(known)) {
             applied.regressions += 1;
@@ -184,7 +189,7 @@ impl<K: Cached> Writer<K> {
         self.store.publish(self.state.clone());
     }
 
-    fn apply_each(&mut self, deltas: Vec<Delta<K>>, initial: bool, applied: &mut Applied<K>) {
+    fn apply_each(&mut self, deltas: Vec<Delta<K>>, initial: bool, applied: &mut ApplyOutcome<K>) {
         let mut olds: Vec<(Key, Option<Arc<K>>)> = Vec::with_capacity(deltas.len());
         for delta in deltas {
             match delta {
@@ -206,7 +211,11 @@ impl<K: Cached> Writer<K> {
                         if gone.cause().is_some() { gone.with_last(old.clone()) } else { gone };
                     if told {
                         let change = Change::Deleted(gone);
-                        applied.notices.push(Notice { key: key.clone(), change, unchanged: false });
+                        applied.notices.push(Notification {
+                            key: key.clone(),
+                            change,
+                            unchanged: false,
+                        });
                     }
                     olds.push((key, old));
                 }
@@ -232,13 +241,17 @@ impl<K: Cached> Writer<K> {
         };
     }
 
-    fn index(&mut self, olds: &[(Key, Option<Arc<K>>)], applied: &mut Applied<K>) {
+    fn index(&mut self, olds: &[(Key, Option<Arc<K>>)], applied: &mut ApplyOutcome<K>) {
         if self.state.indexes.is_empty() {
             return;
         }
-        let moved: Vec<Moved<'_, K>> = olds
+        let moved: Vec<IndexChange<'_, K>> = olds
             .iter()
-            .map(|(key, old)| Moved { key, old: old.as_ref(), new: self.state.objects.get(key) })
+            .map(|(key, old)| IndexChange {
+                key,
+                old: old.as_ref(),
+                new: self.state.objects.get(key),
+            })
             .collect();
         for index in &mut self.state.indexes {
             if let Some(next) = index.after(&moved, &mut applied.index_failures) {
@@ -250,10 +263,10 @@ impl<K: Cached> Writer<K> {
     /// Switches to a whole new state of the lane's part of the store.
     fn replace(
         &mut self,
-        scope: &Scope,
+        scope: &LaneScope,
         all: Replacement<K>,
         initial: bool,
-        applied: &mut Applied<K>,
+        applied: &mut ApplyOutcome<K>,
     ) {
         let empty = self.state.objects.is_empty();
         let sorted = all.items.is_sorted_by(|(a, _), (b, _)| a < b);
@@ -289,10 +302,10 @@ impl<K: Cached> Writer<K> {
 
     fn remove_missing(
         &mut self,
-        scope: &Scope,
+        scope: &LaneScope,
         all: &Replacement<K>,
         olds: &mut Vec<(Key, Option<Arc<K>>)>,
-        applied: &mut Applied<K>,
+        applied: &mut ApplyOutcome<K>,
     ) {
         let listed: HashSet<&Key> = all.items.iter().map(|(key, _)| key).collect();
         let broken: HashMap<&Key, &Undecodable> =
@@ -307,13 +320,13 @@ impl<K: Cached> Writer<K> {
                 None => Gone::inferred(key.clone(), old.clone()),
             };
             let change = Change::Deleted(gone);
-            applied.notices.push(Notice { key: key.clone(), change, unchanged: false });
+            applied.notices.push(Notification { key: key.clone(), change, unchanged: false });
             olds.push((key, old));
         }
     }
 
     /// The first state: nothing was there, so there is nothing to compare.
-    fn populate(&mut self, all: Replacement<K>, applied: &mut Applied<K>) {
+    fn populate(&mut self, all: Replacement<K>, applied: &mut ApplyOutcome<K>) {
         for (key, object) in all.items {
             self.state.objects.insert(key, object);
         }
@@ -345,13 +358,18 @@ fn is_same<K: Cached>(old: &K, new: &K) -> bool {
     !version.is_empty() && old.resource_version() == version && old.uid() == new.uid()
 }
 
-fn set_notice<K: Cached>(key: &Key, old: Option<Arc<K>>, new: Arc<K>, initial: bool) -> Notice<K> {
+fn set_notice<K: Cached>(
+    key: &Key,
+    old: Option<Arc<K>>,
+    new: Arc<K>,
+    initial: bool,
+) -> Notification<K> {
     let unchanged = old.as_ref().is_some_and(|old| is_same(&**old, &*new));
     let change = match old {
         Some(old) => Change::Updated { old, new },
         None => Change::Added { object: new, initial },
     };
-    Notice { key: key.clone(), change, unchanged }
+    Notification { key: key.clone(), change, unchanged }
 }
 
 /// The lowest of several versions; `None` if one is missing or they cannot be ordered.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use crate::change::{Change, Gone};
-use crate::indexer::State;
+use crate::indexer::StoreState;
 use crate::key::Key;
 use crate::object::Cached;
 
@@ -30,14 +30,14 @@ pub enum Buffer {
 }
 
 /// One thing to tell.
-pub(crate) struct Entry<K> {
+pub(crate) struct PendingChange<K> {
     pub(crate) key: Key,
     pub(crate) change: Change<K>,
     /// When it was put in; for the age and propagation metrics.
     pub(crate) since: Instant,
 }
 
-pub(crate) struct Pending<K> {
+pub(crate) struct PendingChanges<K> {
     policy: Buffer,
     replay: Option<Replay<K>>,
     entries: Entries<K>,
@@ -50,26 +50,26 @@ pub(crate) struct Pending<K> {
 }
 
 enum Entries<K> {
-    Plain(VecDeque<Entry<K>>),
-    Merged(Merged<K>),
+    Plain(VecDeque<PendingChange<K>>),
+    Merged(MergedEntries<K>),
 }
 
 /// Entries by their place, and the newest place of each key.
-struct Merged<K> {
-    places: BTreeMap<u64, Placed<K>>,
+struct MergedEntries<K> {
+    places: BTreeMap<u64, MergedEntry<K>>,
     newest: HashMap<Key, u64>,
     next: u64,
 }
 
-struct Placed<K> {
-    entry: Entry<K>,
+struct MergedEntry<K> {
+    entry: PendingChange<K>,
     /// An older pending entry of the same key: a deletion whose name was used again.
     older: Option<u64>,
 }
 
 /// The objects of a state, handed out one by one as initial adds.
 struct Replay<K> {
-    state: Arc<State<K>>,
+    state: Arc<StoreState<K>>,
     /// Everything up to this key was handed out.
     done: Option<Key>,
     /// The next few, so that not each one is searched for.
@@ -82,15 +82,17 @@ struct Replay<K> {
 /// How many objects of a replay are looked up at once.
 const AHEAD: usize = 128;
 
-impl<K: Cached> Pending<K> {
-    pub(crate) fn new(policy: Buffer) -> Pending<K> {
+impl<K: Cached> PendingChanges<K> {
+    pub(crate) fn new(policy: Buffer) -> PendingChanges<K> {
         let entries = match policy {
-            Buffer::Coalesce => {
-                Entries::Merged(Merged { places: BTreeMap::new(), newest: HashMap::new(), next: 0 })
-            }
+            Buffer::Coalesce => Entries::Merged(MergedEntries {
+                places: BTreeMap::new(),
+                newest: HashMap::new(),
+                next: 0,
+            }),
             Buffer::Lossless | Buffer::Bounded(_) => Entries::Plain(VecDeque::new()),
         };
-        Pending {
+        PendingChanges {
             policy,
             replay: None,
             entries,
@@ -102,7 +104,7 @@ impl<K: Cached> Pending<K> {
     }
 
     /// Everything in `state` is to be told as initial, before anything else.
-    pub(crate) fn replay(&mut self, state: Arc<State<K>>, now: Instant) {
+    pub(crate) fn replay(&mut self, state: Arc<StoreState<K>>, now: Instant) {
         self.initial_left += state.objects.len();
         self.replay = Some(Replay {
             state,
@@ -128,7 +130,7 @@ impl<K: Cached> Pending<K> {
         let initial = matches!(change, Change::Added { initial: true, .. });
         match &mut self.entries {
             Entries::Plain(entries) => {
-                let entry = Entry { key: key.clone(), change: change.clone(), since: now };
+                let entry = PendingChange { key: key.clone(), change: change.clone(), since: now };
                 entries.push_back(entry);
                 self.initial_left += usize::from(initial);
                 if let Buffer::Bounded(max) = self.policy
@@ -145,7 +147,11 @@ impl<K: Cached> Pending<K> {
     }
 
     fn lag(&mut self) {
-        *self = Pending { lagged: true, populated: self.populated, ..Pending::new(self.policy) };
+        *self = PendingChanges {
+            lagged: true,
+            populated: self.populated,
+            ..PendingChanges::new(self.policy)
+        };
     }
 
     pub(crate) fn is_lagged(&self) -> bool {
@@ -172,7 +178,7 @@ impl<K: Cached> Pending<K> {
     }
 
     /// The next thing to tell.
-    pub(crate) fn take(&mut self) -> Option<Entry<K>> {
+    pub(crate) fn take(&mut self) -> Option<PendingChange<K>> {
         if let Some(replay) = &mut self.replay {
             if let Some(entry) = replay.take() {
                 self.initial_left -= 1;
@@ -183,7 +189,7 @@ impl<K: Cached> Pending<K> {
         if self.is_all_initial_out() && !self.synced_told {
             self.synced_told = true;
             let (key, change) = (Key::cluster(""), Change::Synced);
-            return Some(Entry { key, change, since: Instant::now() });
+            return Some(PendingChange { key, change, since: Instant::now() });
         }
         let entry = match &mut self.entries {
             Entries::Plain(entries) => {
@@ -253,7 +259,7 @@ impl<K: Cached> Replay<K> {
             && !matches!(self.overrides.get(key), Some(None))
     }
 
-    fn take(&mut self) -> Option<Entry<K>> {
+    fn take(&mut self) -> Option<PendingChange<K>> {
         loop {
             let (key, object) = self.next()?;
             self.done = Some(key.clone());
@@ -263,7 +269,7 @@ impl<K: Cached> Replay<K> {
                 None => object,
             };
             let change = Change::Added { object, initial: true };
-            return Some(Entry { key, change, since: self.since });
+            return Some(PendingChange { key, change, since: self.since });
         }
     }
 
@@ -286,12 +292,12 @@ impl<K: Cached> Replay<K> {
     }
 }
 
-impl<K: Cached> Merged<K> {
+impl<K: Cached> MergedEntries<K> {
     /// Puts a change in, merged with what is pending; answers by how much the number of initial
     /// adds grew.
     fn put(&mut self, key: &Key, change: &Change<K>, unchanged: bool, now: Instant) -> isize {
         let pending = self.newest.get(key).and_then(|place| self.places.get_mut(place));
-        let Some(Placed { entry, .. }) = pending else {
+        let Some(MergedEntry { entry, .. }) = pending else {
             return self.append(key, change, now);
         };
         if unchanged {
@@ -335,22 +341,22 @@ impl<K: Cached> Merged<K> {
         let place = self.next;
         self.next += 1;
         let older = self.newest.insert(key.clone(), place);
-        let entry = Entry { key: key.clone(), change: change.clone(), since: now };
-        self.places.insert(place, Placed { entry, older });
+        let entry = PendingChange { key: key.clone(), change: change.clone(), since: now };
+        self.places.insert(place, MergedEntry { entry, older });
         isize::from(matches!(change, Change::Added { initial: true, .. }))
     }
 
     fn forget_newest(&mut self, key: &Key) {
         let Some(place) = self.newest.remove(key) else { return };
-        if let Some(Placed { older: Some(older), .. }) = self.places.remove(&place)
+        if let Some(MergedEntry { older: Some(older), .. }) = self.places.remove(&place)
             && self.places.contains_key(&older)
         {
             self.newest.insert(key.clone(), older);
         }
     }
 
-    fn take(&mut self) -> Option<Entry<K>> {
-        let (place, Placed { entry, .. }) = self.places.pop_first()?;
+    fn take(&mut self) -> Option<PendingChange<K>> {
+        let (place, MergedEntry { entry, .. }) = self.places.pop_first()?;
         if self.newest.get(&entry.key) == Some(&place) {
             self.newest.remove(&entry.key);
         }
@@ -422,18 +428,18 @@ mod tests {
         Change::Deleted(Gone::seen(Key::cluster("a"), object("a", version)))
     }
 
-    fn buffer(policy: Buffer) -> Pending<Map> {
-        let mut pending = Pending::new(policy);
+    fn buffer(policy: Buffer) -> PendingChanges<Map> {
+        let mut pending = PendingChanges::new(policy);
         pending.synced_told = true;
         pending
     }
 
-    fn put(pending: &mut Pending<Map>, change: &Change<Map>) {
+    fn put(pending: &mut PendingChanges<Map>, change: &Change<Map>) {
         let key = change.key().unwrap();
         pending.put(&key, change, false, Instant::now());
     }
 
-    fn drain(pending: &mut Pending<Map>) -> Vec<String> {
+    fn drain(pending: &mut PendingChanges<Map>) -> Vec<String> {
         std::iter::from_fn(|| pending.take()).map(|entry| format!("{:?}", entry.change)).collect()
     }
 
@@ -560,14 +566,14 @@ mod tests {
     #[test]
     fn changes_during_a_replay_are_merged_into_it() {
         let objects = (0..300).map(|number| (Key::cluster(&format!("o{number:03}")), number));
-        let state = Arc::new(State {
+        let state = Arc::new(StoreState {
             objects: objects.map(|(key, _)| (key.clone(), object(key.name(), "1"))).collect(),
             indexes: Vec::new(),
             version: None,
             by_namespace: None,
             epoch: 0,
         });
-        let mut pending = Pending::<Map>::new(Buffer::Coalesce);
+        let mut pending = PendingChanges::<Map>::new(Buffer::Coalesce);
         pending.replay(state, Instant::now());
         pending.populated();
         assert_eq!(format!("{:?}", pending.take().unwrap().change), "Initial(o000@1)");

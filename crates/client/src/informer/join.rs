@@ -12,7 +12,7 @@ use crate::change::Change;
 use crate::error::Error;
 use crate::object::Cached;
 
-use super::shared::{Command, Phase};
+use super::shared::{Command, RunPhase};
 use super::subscriber::{self, Callback, Subscriber};
 use super::{Handler, Informer, Subscribe, Subscription, buffer};
 
@@ -84,7 +84,7 @@ impl<K: Cached> Informer<K> {
         let metrics = self.shared.options.metrics.as_ref();
         // Publishing and telling is one step of the core, so this is between two of them.
         let mut core = self.shared.core();
-        if core.phase == Phase::Stopped {
+        if core.phase == RunPhase::Stopped {
             return Err(self.stopped());
         }
         let period = core.resync_for(&options);

@@ -6,16 +6,16 @@
 use tokio::time::Instant;
 
 use crate::error::Error;
-use crate::indexer::writer::Scope;
+use crate::indexer::writer::LaneScope;
 use crate::list_watch;
 use crate::object::Cached;
 
 use super::Health;
-use super::shared::{Core, Shared};
+use super::shared::{Core, InformerInner};
 
-impl<K: Cached> Shared<K> {
+impl<K: Cached> InformerInner<K> {
     /// A lane has applied its first state.
-    pub(crate) fn lane_synced(&self, scope: &Scope) {
+    pub(crate) fn lane_synced(&self, scope: &LaneScope) {
         let mut core = self.core();
         if let Some(lane) = core.lanes.get_mut(scope) {
             lane.synced = true;
@@ -51,7 +51,7 @@ impl<K: Cached> Shared<K> {
     }
 
     /// A lane's watch is established.
-    pub(crate) fn established(&self, scope: &Scope) {
+    pub(crate) fn established(&self, scope: &LaneScope) {
         let mut core = self.core();
         if let Some(lane) = core.lanes.get_mut(scope) {
             lane.health = if lane.synced { Health::Synced } else { Health::Starting };
@@ -60,7 +60,7 @@ impl<K: Cached> Shared<K> {
     }
 
     /// A lane's cycle failed.
-    pub(crate) fn failed(&self, scope: &Scope, error: &list_watch::Error) {
+    pub(crate) fn failed(&self, scope: &LaneScope, error: &list_watch::Error) {
         let mut core = self.core();
         if let Some(lane) = core.lanes.get_mut(scope) {
             let reason = error.to_string();

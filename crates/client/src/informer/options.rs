@@ -68,7 +68,7 @@ pub struct Options {
     pub metrics: Option<Metrics>,
     /// What is told of each failure.
     pub on_watch_error: Option<ErrorHandler>,
-    /// Shared by informers that should not all fetch their first state at once.
+    /// InformerInner by informers that should not all fetch their first state at once.
     pub fetch_slots: Option<Arc<Semaphore>>,
     /// Draws jitter from a seed, so that a test can repeat it.
     pub seed: Option<u64>,

@@ -11,21 +11,21 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::change::Change;
-use crate::indexer::writer::{Notice, Scope};
+use crate::indexer::writer::{LaneScope, Notification};
 use crate::key::Key;
 use crate::object::Cached;
 
 use super::Subscribe;
-use super::shared::{Core, Phase, Shared};
+use super::shared::{Core, InformerInner, RunPhase};
 
 /// The shortest period of a resync.
 const RESYNC_MIN: Duration = Duration::from_secs(1);
 /// So many objects are shown again at a time; live changes are handled in between.
 const RESYNC_SLICE: usize = 1000;
 
-impl<K: Cached> Shared<K> {
+impl<K: Cached> InformerInner<K> {
     /// Shows the next objects after `after` again to those who are due; answers where to go on.
-    pub(crate) fn resync_slice(&self, scope: &Scope, after: Option<&Key>) -> Option<Key> {
+    pub(crate) fn resync_slice(&self, scope: &LaneScope, after: Option<&Key>) -> Option<Key> {
         let now = Instant::now();
         let core = self.core();
         let state = core.writer.state();
@@ -40,11 +40,11 @@ impl<K: Cached> Shared<K> {
                 continue;
             }
             if notices.len() == RESYNC_SLICE {
-                last = notices.last().map(|notice: &Notice<K>| notice.key.clone());
+                last = notices.last().map(|notice: &Notification<K>| notice.key.clone());
                 break;
             }
             let change = Change::Updated { old: Arc::clone(object), new: Arc::clone(object) };
-            notices.push(Notice { key: key.clone(), change, unchanged: true });
+            notices.push(Notification { key: key.clone(), change, unchanged: true });
         }
         for subscriber in &core.subscribers {
             subscriber.tell(&notices, now);
@@ -66,7 +66,7 @@ impl<K: Cached> Core<K> {
         let asked = options.resync.unwrap_or(self.resync);
         let raised = if asked.is_zero() { asked } else { asked.max(RESYNC_MIN) };
         match (self.phase, self.check_period) {
-            (Phase::New, _) => raised,
+            (RunPhase::New, _) => raised,
             (_, None) => {
                 if !raised.is_zero() {
                     warn_resync(&options.name, "the informer does no resync");

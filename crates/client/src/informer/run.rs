@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::delta_queue::{self, Consumer, Delta, Replacement, Work};
 use crate::error::Error;
-use crate::indexer::writer::Scope;
+use crate::indexer::writer::LaneScope;
 use crate::key::Key;
 use crate::list_watch::ListWatch;
 use crate::object::Cached;
@@ -24,13 +24,13 @@ use crate::query::{At, ListQuery};
 use crate::reflector::Reflector;
 use crate::version::ResourceVersion;
 
-use super::shared::{Command, Lane, OpenSource, Phase, Shared, Sources};
+use super::shared::{Command, InformerInner, Lane, OpenSource, RunPhase, Sources};
 use super::{Health, subscriber};
 
 /// Drives one informer. A runner is used up by running: an informer runs once.
 #[must_use = "an informer does nothing until its runner is run"]
 pub struct Runner<K: Cached> {
-    shared: Arc<Shared<K>>,
+    shared: Arc<InformerInner<K>>,
     sources: Sources<K>,
     saved: Option<Replacement<K>>,
 }
@@ -44,7 +44,7 @@ const SLOW_BATCH: Duration = Duration::from_secs(1);
 const WAITING_FEW: usize = 10;
 
 impl<K: Cached> Runner<K> {
-    pub(crate) fn new(shared: Arc<Shared<K>>, sources: Sources<K>) -> Runner<K> {
+    pub(crate) fn new(shared: Arc<InformerInner<K>>, sources: Sources<K>) -> Runner<K> {
         Runner { shared, sources, saved: None }
     }
 
@@ -67,13 +67,15 @@ impl<K: Cached> Runner<K> {
     /// [`Error::TooManyObjects`] if there are more than allowed; a source that fails this check.
     pub async fn run(self, stop: CancellationToken) -> Result<(), Error> {
         let Runner { shared, sources, mut saved } = self;
-        let ending = Ending { shared: Arc::clone(&shared) };
+        let ending = StopGuard { shared: Arc::clone(&shared) };
         let (first, open) = match sources {
-            Sources::One(source) => (vec![(Scope::All, source)], None),
+            Sources::One(source) => (vec![(LaneScope::All, source)], None),
             Sources::Each { namespaces, open } => {
                 let each = namespaces
                     .iter()
-                    .map(|namespace| (Scope::Namespace(namespace.as_str().into()), open(namespace)))
+                    .map(|namespace| {
+                        (LaneScope::Namespace(namespace.as_str().into()), open(namespace))
+                    })
                     .collect();
                 (each, Some(open))
             }
@@ -83,7 +85,7 @@ impl<K: Cached> Runner<K> {
             shared.health.send_replace(Health::Failed(error.to_string()));
             return Err(error);
         }
-        let mut running = Running {
+        let mut running = RunningInformer {
             lanes: JoinSet::new(),
             lane_stops: BTreeMap::new(),
             removed: BTreeSet::new(),
@@ -110,8 +112,8 @@ impl<K: Cached> fmt::Debug for Runner<K> {
 
 /// Asks how many objects there are before all of them are fetched.
 async fn refuse_too_many<K: Cached>(
-    shared: &Shared<K>,
-    sources: &[(Scope, Arc<dyn ListWatch<Object = K>>)],
+    shared: &InformerInner<K>,
+    sources: &[(LaneScope, Arc<dyn ListWatch<Object = K>>)],
 ) -> Result<(), Error> {
     let Some(max) = shared.options.refuse_above else { return Ok(()) };
     let mut count = 0;
@@ -145,10 +147,10 @@ pub(crate) async fn estimate<K: Cached>(
     }
 }
 
-impl<K: Cached> Shared<K> {
-    fn start(&self, scopes: impl Iterator<Item = Scope>) {
+impl<K: Cached> InformerInner<K> {
+    fn start(&self, scopes: impl Iterator<Item = LaneScope>) {
         let mut core = self.core();
-        core.phase = Phase::Running;
+        core.phase = RunPhase::Running;
         core.fix_check_period(Instant::now());
         for scope in scopes {
             core.writer.add_lane(scope.clone());
@@ -166,14 +168,14 @@ impl<K: Cached> Shared<K> {
 }
 
 /// Marks the informer as stopped, whichever way its run ends.
-struct Ending<K: Cached> {
-    shared: Arc<Shared<K>>,
+struct StopGuard<K: Cached> {
+    shared: Arc<InformerInner<K>>,
 }
 
-impl<K: Cached> Drop for Ending<K> {
+impl<K: Cached> Drop for StopGuard<K> {
     fn drop(&mut self) {
         let mut core = self.shared.core();
-        core.phase = Phase::Stopped;
+        core.phase = RunPhase::Stopped;
         for subscriber in core.subscribers.drain(..) {
             subscriber.stop();
         }
@@ -190,18 +192,18 @@ impl<K: Cached> Drop for Ending<K> {
 }
 
 /// The tasks of a running informer.
-struct Running<K: Cached> {
-    shared: Arc<Shared<K>>,
-    lanes: JoinSet<Scope>,
-    lane_stops: BTreeMap<Scope, CancellationToken>,
+struct RunningInformer<K: Cached> {
+    shared: Arc<InformerInner<K>>,
+    lanes: JoinSet<LaneScope>,
+    lane_stops: BTreeMap<LaneScope, CancellationToken>,
     /// Lanes that were told to end because their namespace was removed.
-    removed: BTreeSet<Scope>,
+    removed: BTreeSet<LaneScope>,
     resync: Arc<Notify>,
     handlers: JoinSet<()>,
     open: Option<OpenSource<K>>,
 }
 
-impl<K: Cached> Running<K> {
+impl<K: Cached> RunningInformer<K> {
     async fn until(&mut self, stop: &CancellationToken) {
         let check_period = self.shared.core().check_period;
         let mut next_check = check_period.map(|period| Instant::now() + period);
@@ -237,7 +239,7 @@ impl<K: Cached> Running<K> {
                 }
                 Command::AddNamespace(namespace) => self.add_namespace(&namespace),
                 Command::RemoveNamespace(namespace) => {
-                    let scope = Scope::Namespace(namespace.as_str().into());
+                    let scope = LaneScope::Namespace(namespace.as_str().into());
                     if let Some(stop) = self.lane_stops.get(&scope) {
                         stop.cancel();
                         self.removed.insert(scope);
@@ -249,7 +251,7 @@ impl<K: Cached> Running<K> {
 
     fn add_namespace(&mut self, namespace: &str) {
         let Some(open) = &self.open else { return };
-        let scope = Scope::Namespace(namespace.into());
+        let scope = LaneScope::Namespace(namespace.into());
         if self.lane_stops.contains_key(&scope) {
             return;
         }
@@ -263,13 +265,13 @@ impl<K: Cached> Running<K> {
 
     fn start_lane(
         &mut self,
-        scope: Scope,
+        scope: LaneScope,
         source: Arc<dyn ListWatch<Object = K>>,
         saved: Option<Replacement<K>>,
     ) {
         let stop = CancellationToken::new();
         self.lane_stops.insert(scope.clone(), stop.clone());
-        let lane = LaneParts {
+        let lane = LaneTask {
             shared: Arc::clone(&self.shared),
             scope,
             source,
@@ -280,7 +282,7 @@ impl<K: Cached> Running<K> {
     }
 
     /// A lane has ended; whether the informer ends with it.
-    fn lane_ended(&mut self, scope: &Scope) -> bool {
+    fn lane_ended(&mut self, scope: &LaneScope) -> bool {
         self.lane_stops.remove(scope);
         self.shared.queue_lens.lock().expect("no code panics while it is held").remove(scope);
         if !self.removed.remove(scope) {
@@ -337,17 +339,17 @@ fn unwound<T>(ended: Result<T, JoinError>) -> Option<T> {
 }
 
 /// One collection of the informer: what its reflector and the consumer of its queue need.
-struct LaneParts<K: Cached> {
-    shared: Arc<Shared<K>>,
-    scope: Scope,
+struct LaneTask<K: Cached> {
+    shared: Arc<InformerInner<K>>,
+    scope: LaneScope,
     source: Arc<dyn ListWatch<Object = K>>,
     saved: Option<Replacement<K>>,
     resync: Arc<Notify>,
 }
 
-impl<K: Cached> LaneParts<K> {
-    async fn run(self, stop: CancellationToken) -> Scope {
-        let LaneParts { shared, scope, source, saved, resync } = self;
+impl<K: Cached> LaneTask<K> {
+    async fn run(self, stop: CancellationToken) -> LaneScope {
+        let LaneTask { shared, scope, source, saved, resync } = self;
         let (producer, consumer) = delta_queue::queue();
         shared.lane_opened(&scope, producer.len_reader(), &source);
         let reflector =
@@ -363,9 +365,13 @@ impl<K: Cached> LaneParts<K> {
 }
 
 /// Applies deltas until the reflector is gone and nothing is left.
-async fn consume<K: Cached>(shared: &Shared<K>, scope: &Scope, mut consumer: Consumer<K>) {
+async fn consume<K: Cached>(
+    shared: &InformerInner<K>,
+    scope: &LaneScope,
+    mut consumer: Consumer<K>,
+) {
     let mut synced = false;
-    let mut resync = Resync::Idle;
+    let mut resync = ResyncProgress::Idle;
     loop {
         let waiting = consumer.len();
         let started = Instant::now();
@@ -375,7 +381,7 @@ async fn consume<K: Cached>(shared: &Shared<K>, scope: &Scope, mut consumer: Con
             first = batch.deltas.first().and_then(Delta::key).cloned();
             count = batch.deltas.len();
             if shared.apply(scope, batch) {
-                resync = Resync::After(None);
+                resync = ResyncProgress::After(None);
             }
         });
         let took = started.elapsed();
@@ -387,22 +393,22 @@ async fn consume<K: Cached>(shared: &Shared<K>, scope: &Scope, mut consumer: Con
             synced = true;
             shared.lane_synced(scope);
         }
-        if let Resync::After(key) = &resync {
+        if let ResyncProgress::After(key) = &resync {
             resync = match shared.resync_slice(scope, key.as_ref()) {
-                Some(last) => Resync::After(Some(last)),
-                None => Resync::Idle,
+                Some(last) => ResyncProgress::After(Some(last)),
+                None => ResyncProgress::Idle,
             };
         }
         match work {
             Work::Closed => return,
-            Work::Nothing if matches!(resync, Resync::Idle) => consumer.ready().await,
+            Work::Nothing if matches!(resync, ResyncProgress::Idle) => consumer.ready().await,
             Work::Nothing | Work::Done => tokio::task::coop::consume_budget().await,
         }
     }
 }
 
 /// How far a resync has come.
-enum Resync {
+enum ResyncProgress {
     Idle,
     After(Option<Key>),
 }

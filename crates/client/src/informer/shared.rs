@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::delta_queue::Batch;
 use crate::indexer::Store;
 use crate::indexer::index::IndexFailure;
-use crate::indexer::writer::{Applied, Scope, Writer};
+use crate::indexer::writer::{ApplyOutcome, LaneScope, Writer};
 use crate::key::Key;
 use crate::list_watch::{self, ListWatch};
 use crate::object::Cached;
@@ -34,23 +34,23 @@ pub(crate) enum Sources<K> {
 pub(crate) type OpenSource<K> = Arc<dyn Fn(&str) -> Arc<dyn ListWatch<Object = K>> + Send + Sync>;
 
 /// Counts the handles of an informer; tells when the last one is gone.
-pub(crate) struct Alive {
+pub(crate) struct HandleToken {
     gone: Arc<Notify>,
 }
 
-impl Alive {
-    pub(crate) fn new(gone: &Arc<Notify>) -> Alive {
-        Alive { gone: Arc::clone(gone) }
+impl HandleToken {
+    pub(crate) fn new(gone: &Arc<Notify>) -> HandleToken {
+        HandleToken { gone: Arc::clone(gone) }
     }
 }
 
-impl Drop for Alive {
+impl Drop for HandleToken {
     fn drop(&mut self) {
         self.gone.notify_one();
     }
 }
 
-pub(crate) struct Shared<K: Cached> {
+pub(crate) struct InformerInner<K: Cached> {
     pub(crate) options: Options,
     pub(crate) store: Store<K>,
     pub(super) core: Mutex<Core<K>>,
@@ -60,11 +60,11 @@ pub(crate) struct Shared<K: Cached> {
     pub(super) commanded: Notify,
     pub(super) last_frame: Mutex<Option<Instant>>,
     /// The newest version of each lane's reflector; it may run ahead of the store.
-    pub(super) last_versions: Mutex<BTreeMap<Scope, ResourceVersion>>,
+    pub(super) last_versions: Mutex<BTreeMap<LaneScope, ResourceVersion>>,
     /// What the sources know of the size of objects.
     pub(super) object_bytes: Mutex<Option<SizeReader>>,
     /// How to read the lengths of the lanes' queues.
-    pub(super) queue_lens: Mutex<BTreeMap<Scope, Box<dyn Fn() -> usize + Send + Sync>>>,
+    pub(super) queue_lens: Mutex<BTreeMap<LaneScope, Box<dyn Fn() -> usize + Send + Sync>>>,
     pub(crate) observer: Option<InformerObserver>,
     pub(crate) random: Random,
 }
@@ -72,8 +72,8 @@ pub(crate) struct Shared<K: Cached> {
 pub(super) struct Core<K> {
     pub(super) writer: Writer<K>,
     pub(super) subscribers: Vec<Arc<Subscriber<K>>>,
-    pub(super) phase: Phase,
-    pub(super) lanes: BTreeMap<Scope, Lane>,
+    pub(super) phase: RunPhase,
+    pub(super) lanes: BTreeMap<LaneScope, Lane>,
     pub(super) on_error: Option<ErrorHandler>,
     pub(super) resync: Duration,
     /// How often resyncs are checked; fixed at the start.
@@ -84,7 +84,7 @@ pub(super) struct Core<K> {
 pub(super) type SizeReader = Box<dyn Fn() -> Option<usize> + Send + Sync>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum RunPhase {
     New,
     Running,
     Stopped,
@@ -102,8 +102,8 @@ pub(crate) enum Command<K> {
     RemoveNamespace(String),
 }
 
-impl<K: Cached> Shared<K> {
-    pub(crate) fn new(options: Options) -> Arc<Shared<K>> {
+impl<K: Cached> InformerInner<K> {
+    pub(crate) fn new(options: Options) -> Arc<InformerInner<K>> {
         let store = Store::new();
         let observer = options
             .metrics
@@ -112,7 +112,7 @@ impl<K: Cached> Shared<K> {
         let core = Core {
             writer: Writer::new(store.clone()),
             subscribers: Vec::new(),
-            phase: Phase::New,
+            phase: RunPhase::New,
             lanes: BTreeMap::new(),
             on_error: options.on_watch_error.clone(),
             resync: options.resync,
@@ -120,7 +120,7 @@ impl<K: Cached> Shared<K> {
             synced: false,
         };
         let random = options.seed.map_or_else(Random::from_entropy, Random::seeded);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(InformerInner {
             options,
             store,
             core: Mutex::new(core),
@@ -141,7 +141,7 @@ impl<K: Cached> Shared<K> {
 
     pub(super) fn export_readings(self: &Arc<Self>) {
         let Some(observer) = &self.observer else { return };
-        let reading = |read: fn(&Shared<K>) -> f64| -> Box<dyn Fn() -> f64 + Send + Sync> {
+        let reading = |read: fn(&InformerInner<K>) -> f64| -> Box<dyn Fn() -> f64 + Send + Sync> {
             let shared = Arc::downgrade(self);
             Box::new(move || shared.upgrade().map_or(0.0, |shared| read(&shared)))
         };
@@ -162,7 +162,7 @@ impl<K: Cached> Shared<K> {
     }
 
     /// Applies a batch of one lane and tells the subscribers; whether a resync was asked for.
-    pub(crate) fn apply(&self, scope: &Scope, mut batch: Batch<K>) -> bool {
+    pub(crate) fn apply(&self, scope: &LaneScope, mut batch: Batch<K>) -> bool {
         let started = Instant::now();
         let mut core = self.core();
         // A namespace that was added later is not part of the first state.
@@ -181,8 +181,9 @@ impl<K: Cached> Shared<K> {
         resync
     }
 
-    pub(super) fn distribute(&self, core: &mut Core<K>, applied: Applied<K>, now: Instant) {
-        let Applied { notices, populated, index_failures, nameless, regressions, .. } = applied;
+    pub(super) fn distribute(&self, core: &mut Core<K>, applied: ApplyOutcome<K>, now: Instant) {
+        let ApplyOutcome { notices, populated, index_failures, nameless, regressions, .. } =
+            applied;
         if populated {
             let state = self.store.snapshot().state;
             for subscriber in &core.subscribers {
@@ -233,7 +234,7 @@ impl<K: Cached> Shared<K> {
     }
 
     /// A frame arrived, at this version if it has one.
-    pub(crate) fn heard(&self, scope: &Scope, version: Option<&ResourceVersion>) {
+    pub(crate) fn heard(&self, scope: &LaneScope, version: Option<&ResourceVersion>) {
         *self.last_frame.lock().expect("no code panics while it is held") = Some(Instant::now());
         if let Some(version) = version {
             let mut versions = self.last_versions.lock().expect("no code panics while it is held");
@@ -244,7 +245,7 @@ impl<K: Cached> Shared<K> {
     /// A lane is about to run: where its queue and the size of its objects can be read.
     pub(super) fn lane_opened(
         &self,
-        scope: &Scope,
+        scope: &LaneScope,
         len: Box<dyn Fn() -> usize + Send + Sync>,
         source: &Arc<dyn ListWatch<Object = K>>,
     ) {

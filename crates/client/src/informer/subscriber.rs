@@ -8,7 +8,7 @@ use std::fmt;
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -19,16 +19,16 @@ use tokio::time::Instant;
 
 use crate::change::{Change, Gone};
 use crate::error::Error;
-use crate::indexer::State;
+use crate::indexer::StoreState;
 use crate::indexer::index::panic_text;
-use crate::indexer::writer::Notice;
+use crate::indexer::writer::Notification;
 use crate::key::Key;
 use crate::metrics::Metrics;
 use crate::object::Cached;
-use crate::observe::SubscriberObserver;
+use crate::observe::{BacklogReadings, Reading, SubscriberObserver};
 
 use super::Informer;
-use super::buffer::{Buffer, Entry, Pending, filtered};
+use super::buffer::{Buffer, PendingChange, PendingChanges, filtered};
 
 /// How to subscribe; see [`Informer::subscribe`](super::Informer::subscribe).
 #[derive(Clone, Debug)]
@@ -105,9 +105,9 @@ pub enum EndReason {
 
 pub(crate) struct Subscriber<K> {
     pub(crate) options: Subscribe,
-    pending: Mutex<Pending<K>>,
-    life: Mutex<Life>,
-    resync: Mutex<Resync>,
+    pending: Mutex<PendingChanges<K>>,
+    life: Mutex<Lifecycle>,
+    resync: Mutex<ResyncTimer>,
     /// The one who takes from the buffer: something is pending, or life changed.
     taker: AtomicWaker,
     /// Those who wait for the end, or for a callback to return.
@@ -117,14 +117,14 @@ pub(crate) struct Subscriber<K> {
 }
 
 #[derive(Default)]
-struct Life {
+struct Lifecycle {
     left: bool,
     informer_stopped: bool,
     lagged: bool,
     in_callback: bool,
 }
 
-struct Resync {
+struct ResyncTimer {
     period: Duration,
     next: Instant,
     /// Whether it is due; before the first check everybody is.
@@ -138,30 +138,34 @@ impl<K: Cached> Subscriber<K> {
         now: Instant,
         metrics: Option<(&Metrics, &str)>,
     ) -> Arc<Subscriber<K>> {
-        let pending = Pending::new(options.buffer);
+        let pending = PendingChanges::new(options.buffer);
         Arc::new_cyclic(|weak| Subscriber {
             observer: metrics.map(|(metrics, informer)| {
-                SubscriberObserver::new(metrics, informer, &options.name, weak)
+                let backlog = BacklogReadings {
+                    len: reading(weak, |subscriber| subscriber.backlog() as f64),
+                    age_seconds: reading(weak, |subscriber| subscriber.oldest_age().as_secs_f64()),
+                };
+                SubscriberObserver::new(metrics, informer, &options.name, backlog)
             }),
             options,
             pending: Mutex::new(pending),
             life: Mutex::default(),
-            resync: Mutex::new(Resync { period, next: now + period, due: true }),
+            resync: Mutex::new(ResyncTimer { period, next: now + period, due: true }),
             taker: AtomicWaker::new(),
             life_changed: Notify::new(),
             synced: watch::Sender::new(false),
         })
     }
 
-    pub(crate) fn pending(&self) -> MutexGuard<'_, Pending<K>> {
+    pub(crate) fn pending(&self) -> MutexGuard<'_, PendingChanges<K>> {
         self.pending.lock().expect("the buffer's own steps do not panic")
     }
 
-    fn life(&self) -> MutexGuard<'_, Life> {
+    fn life(&self) -> MutexGuard<'_, Lifecycle> {
         self.life.lock().expect("no code panics while the life is held")
     }
 
-    fn resync_state(&self) -> MutexGuard<'_, Resync> {
+    fn resync_state(&self) -> MutexGuard<'_, ResyncTimer> {
         self.resync.lock().expect("no code panics while the resync state is held")
     }
 
@@ -191,7 +195,7 @@ impl<K: Cached> Subscriber<K> {
     }
 
     /// The whole first state, to be told object by object.
-    pub(crate) fn replay(&self, state: Arc<State<K>>, now: Instant) {
+    pub(crate) fn replay(&self, state: Arc<StoreState<K>>, now: Instant) {
         self.pending().replay(state, now);
     }
 
@@ -202,7 +206,7 @@ impl<K: Cached> Subscriber<K> {
     }
 
     /// Puts notices into the buffer; never waits.
-    pub(crate) fn tell(&self, notices: &[Notice<K>], now: Instant) {
+    pub(crate) fn tell(&self, notices: &[Notification<K>], now: Instant) {
         let (due, period) = {
             let resync = self.resync_state();
             (resync.due, resync.period)
@@ -231,7 +235,7 @@ impl<K: Cached> Subscriber<K> {
     }
 
     /// The two halves of an update that is really another object, for those who asked.
-    fn recreated(&self, notice: &Notice<K>) -> Option<(Change<K>, Change<K>)> {
+    fn recreated(&self, notice: &Notification<K>) -> Option<(Change<K>, Change<K>)> {
         let Change::Updated { old, new } = &notice.change else { return None };
         if !self.options.split_recreate || old.uid() == new.uid() {
             return None;
@@ -249,7 +253,7 @@ impl<K: Cached> Subscriber<K> {
 
     fn leave(&self) {
         self.life().left = true;
-        *self.pending() = Pending::new(self.options.buffer);
+        *self.pending() = PendingChanges::new(self.options.buffer);
         self.life_changed.notify_waiters();
         self.taker.wake();
     }
@@ -257,15 +261,15 @@ impl<K: Cached> Subscriber<K> {
     fn end_reason(&self) -> Option<EndReason> {
         let life = self.life();
         match *life {
-            Life { left: true, .. } => Some(EndReason::Unsubscribed),
-            Life { lagged: true, .. } => Some(EndReason::Lagged),
-            Life { informer_stopped: true, .. } => Some(EndReason::Stopped),
+            Lifecycle { left: true, .. } => Some(EndReason::Unsubscribed),
+            Lifecycle { lagged: true, .. } => Some(EndReason::Lagged),
+            Lifecycle { informer_stopped: true, .. } => Some(EndReason::Stopped),
             _ => None,
         }
     }
 
     /// The next entry; `None` when the subscription has ended.
-    fn poll_next(&self, cx: &Context<'_>, drain: bool) -> Poll<Option<Entry<K>>> {
+    fn poll_next(&self, cx: &Context<'_>, drain: bool) -> Poll<Option<PendingChange<K>>> {
         self.taker.register(cx.waker());
         match self.end_reason() {
             Some(EndReason::Stopped) if drain => return Poll::Ready(self.pending().take()),
@@ -280,7 +284,7 @@ impl<K: Cached> Subscriber<K> {
         Poll::Ready(Some(entry))
     }
 
-    fn handled(&self, entry: &Entry<K>, started: Instant) {
+    fn handled(&self, entry: &PendingChange<K>, started: Instant) {
         if let Some(observer) = &self.observer {
             observer.handled(entry.since, started);
         }
@@ -306,6 +310,15 @@ impl<K: Cached> Subscriber<K> {
     pub(crate) fn oldest_age(&self) -> Duration {
         self.pending().oldest().map(|oldest| oldest.elapsed()).unwrap_or_default()
     }
+}
+
+/// A gauge of a subscriber; zero once it is dropped.
+fn reading<K: Cached>(
+    subscriber: &Weak<Subscriber<K>>,
+    read: fn(&Subscriber<K>) -> f64,
+) -> Reading {
+    let subscriber = Weak::clone(subscriber);
+    Box::new(move || subscriber.upgrade().map_or(0.0, |subscriber| read(&subscriber)))
 }
 
 /// The changes of an informer as a stream: a replay of the present first, then live.
@@ -491,10 +504,10 @@ impl<K: Cached> fmt::Debug for Handler<K> {
 /// A callback that never unwinds.
 pub(crate) enum Callback<K> {
     Blocking(Box<dyn FnMut(Change<K>) -> Result<(), String> + Send>),
-    Async(Box<dyn FnMut(Change<K>) -> Ending + Send>),
+    Async(Box<dyn FnMut(Change<K>) -> CallbackFuture + Send>),
 }
 
-type Ending = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
+type CallbackFuture = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
 
 /// A callback that runs longer without yielding is reported.
 const SLOW: Duration = Duration::from_millis(100);
@@ -548,7 +561,7 @@ pub(crate) async fn drive<K: Cached>(
         if matches!(entry.change, Change::Synced) {
             continue;
         }
-        let Some(_running) = Running::start(&subscriber) else { return };
+        let Some(_running) = CallbackGuard::start(&subscriber) else { return };
         let started = Instant::now();
         let change = entry.change.clone();
         let result = match &mut callback {
@@ -564,7 +577,7 @@ pub(crate) async fn drive<K: Cached>(
     }
 }
 
-fn report_panic<K: Cached>(subscriber: &Subscriber<K>, entry: &Entry<K>, panic: &str) {
+fn report_panic<K: Cached>(subscriber: &Subscriber<K>, entry: &PendingChange<K>, panic: &str) {
     let name = &subscriber.options.name;
     tracing::error!(handler = name, key = %entry.key, panic, "a handler panicked");
     if let Some(observer) = &subscriber.observer {
@@ -576,23 +589,23 @@ fn report_panic<K: Cached>(subscriber: &Subscriber<K>, entry: &Entry<K>, panic: 
 }
 
 /// Marks that a callback runs; also cleared when the driving future is dropped.
-struct Running<'a, K: Cached> {
+struct CallbackGuard<'a, K: Cached> {
     subscriber: &'a Subscriber<K>,
 }
 
-impl<'a, K: Cached> Running<'a, K> {
+impl<'a, K: Cached> CallbackGuard<'a, K> {
     /// `None` if the subscriber left meanwhile: its callback must not run any more.
-    fn start(subscriber: &'a Subscriber<K>) -> Option<Running<'a, K>> {
+    fn start(subscriber: &'a Subscriber<K>) -> Option<CallbackGuard<'a, K>> {
         let mut life = subscriber.life();
         if life.left {
             return None;
         }
         life.in_callback = true;
-        Some(Running { subscriber })
+        Some(CallbackGuard { subscriber })
     }
 }
 
-impl<K: Cached> Drop for Running<'_, K> {
+impl<K: Cached> Drop for CallbackGuard<'_, K> {
     fn drop(&mut self) {
         self.subscriber.life().in_callback = false;
         self.subscriber.life_changed.notify_waiters();

@@ -71,7 +71,7 @@ pub(super) struct Record {
 
 /// What a candidate knows.
 #[derive(Debug)]
-pub(super) struct Machine {
+pub(super) struct Election {
     identity: String,
     timing: Timing,
     seen: Option<(Record, Instant)>,
@@ -93,9 +93,9 @@ pub(super) enum Intent {
     Wait,
 }
 
-impl Machine {
-    pub(super) fn new(identity: &str, timing: Timing) -> Machine {
-        Machine {
+impl Election {
+    pub(super) fn new(identity: &str, timing: Timing) -> Election {
+        Election {
             identity: identity.to_owned(),
             timing,
             seen: None,
@@ -223,7 +223,7 @@ mod tests {
     /// C25.2
     #[test]
     fn a_silent_holder_is_followed_only_after_its_lease_on_our_own_clock() {
-        let mut machine = Machine::new("me", Timing::default());
+        let mut machine = Election::new("me", Timing::default());
         let start = Instant::now();
         assert_eq!(machine.intent(start), Intent::Create);
         // Whatever time the record claims, what counts is when we saw it change.
@@ -244,7 +244,7 @@ mod tests {
     /// C25.4, C25.11
     #[test]
     fn a_holder_that_cannot_renew_within_its_deadline_has_lost() {
-        let mut machine = Machine::new("me", Timing::default());
+        let mut machine = Election::new("me", Timing::default());
         let start = Instant::now();
         assert!(!machine.is_leading(start));
         machine.succeeded(record("me", "1"), start);
@@ -258,7 +258,7 @@ mod tests {
     /// C25.9
     #[test]
     fn observers_learn_of_each_leader_once() {
-        let mut machine = Machine::new("me", Timing::default());
+        let mut machine = Election::new("me", Timing::default());
         let now = Instant::now();
         let mut told = Vec::new();
         for (holder, renewed) in
@@ -277,7 +277,7 @@ mod tests {
     }
 
     struct Candidate {
-        machine: Machine,
+        machine: Election,
         /// How fast its clock runs.
         rate: f64,
         /// On its own clock.
@@ -327,7 +327,7 @@ mod tests {
             let mut candidates: Vec<Candidate> = ["a", "b"]
                 .iter()
                 .map(|name| Candidate {
-                    machine: Machine::new(name, Timing::default()),
+                    machine: Election::new(name, Timing::default()),
                     rate: 0.9 + 0.2 * dice.fraction(),
                     next: 2.0 * dice.fraction(),
                     cut_until: 0.0,

@@ -11,7 +11,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::Recorded;
+use super::PendingEvent;
 
 /// From so many different messages on, similar events are combined.
 const SIMILAR: usize = 10;
@@ -25,9 +25,9 @@ const MEMORY: usize = 4096;
 
 #[derive(Default)]
 pub(super) struct Correlator {
-    similar: Recent<SimilarKey, Similar>,
-    written: Recent<EventKey, Written>,
-    buckets: Recent<(Arc<str>, super::Reference), (f64, Instant)>,
+    similar: LruMap<SimilarKey, SimilarEvents>,
+    written: LruMap<EventKey, EventRecord>,
+    buckets: LruMap<(Arc<str>, super::ObjectReference), (f64, Instant)>,
 }
 
 /// What tells events apart that are counted.
@@ -41,26 +41,26 @@ pub(super) struct EventKey {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct SimilarKey {
     component: Arc<str>,
-    about: super::Reference,
+    about: super::ObjectReference,
     event: super::EventType,
     reason: String,
 }
 
-struct Similar {
+struct SimilarEvents {
     messages: BTreeSet<String>,
     last: Instant,
 }
 
-struct Written {
+struct EventRecord {
     count: u32,
     first: Timestamp,
     name: Option<String>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Decision {
+pub(super) enum Correlation {
     Write {
-        event: Box<Recorded>,
+        event: Box<PendingEvent>,
         key: Box<EventKey>,
         count: u32,
         /// The record that exists already.
@@ -70,7 +70,7 @@ pub(super) enum Decision {
 }
 
 impl Correlator {
-    pub(super) fn decide(&mut self, event: Recorded, now: Instant) -> Decision {
+    pub(super) fn decide(&mut self, event: PendingEvent, now: Instant) -> Correlation {
         let similar = SimilarKey {
             component: Arc::clone(&event.component),
             about: without_version(&event.about),
@@ -85,14 +85,14 @@ impl Correlator {
         let key = EventKey { similar, message };
         let (count, known) = self.count(&key, event.at);
         if !self.has_room(&event, now) {
-            return Decision::Drop;
+            return Correlation::Drop;
         }
-        Decision::Write { event: Box::new(event), key: Box::new(key), count, known }
+        Correlation::Write { event: Box::new(event), key: Box::new(key), count, known }
     }
 
     /// Whether so many similar events came that they are combined from now on.
     fn is_flood(&mut self, key: &SimilarKey, message: &str, now: Instant) -> bool {
-        let fresh = || Similar { messages: BTreeSet::new(), last: now };
+        let fresh = || SimilarEvents { messages: BTreeSet::new(), last: now };
         let similar = self.similar.get_or_insert(key, fresh);
         if now.saturating_duration_since(similar.last) > WINDOW {
             similar.messages.clear();
@@ -105,13 +105,13 @@ impl Correlator {
     }
 
     fn count(&mut self, key: &EventKey, at: Timestamp) -> (u32, Option<String>) {
-        let fresh = || Written { count: 0, first: at, name: None };
+        let fresh = || EventRecord { count: 0, first: at, name: None };
         let written = self.written.get_or_insert(key, fresh);
         written.count += 1;
         (written.count, written.name.clone())
     }
 
-    fn has_room(&mut self, event: &Recorded, now: Instant) -> bool {
+    fn has_room(&mut self, event: &PendingEvent, now: Instant) -> bool {
         let key = (Arc::clone(&event.component), without_version(&event.about));
         let (left, at) = self.buckets.get_or_insert(&key, || (BUCKET, now));
         let passed = now.saturating_duration_since(*at).as_secs_f64();
@@ -138,29 +138,29 @@ impl Correlator {
 }
 
 /// An object is the same whatever its version.
-fn without_version(about: &super::Reference) -> super::Reference {
-    super::Reference { resource_version: String::new(), ..about.clone() }
+fn without_version(about: &super::ObjectReference) -> super::ObjectReference {
+    super::ObjectReference { resource_version: String::new(), ..about.clone() }
 }
 
-fn combine(mut event: Recorded) -> Recorded {
+fn combine(mut event: PendingEvent) -> PendingEvent {
     event.message = format!("(combined from similar events): {}", event.message);
     event
 }
 
 /// A map that forgets what was not used for longest.
-struct Recent<K, V> {
+struct LruMap<K, V> {
     entries: HashMap<K, (u64, V)>,
     order: BTreeMap<u64, K>,
     next: u64,
 }
 
-impl<K, V> Default for Recent<K, V> {
+impl<K, V> Default for LruMap<K, V> {
     fn default() -> Self {
-        Recent { entries: HashMap::new(), order: BTreeMap::new(), next: 0 }
+        LruMap { entries: HashMap::new(), order: BTreeMap::new(), next: 0 }
     }
 }
 
-impl<K: Hash + Eq + Clone, V> Recent<K, V> {
+impl<K: Hash + Eq + Clone, V> LruMap<K, V> {
     fn touch(&mut self, key: &K) {
         if let Some((place, _)) = self.entries.get_mut(key) {
             self.order.remove(place);
@@ -192,13 +192,13 @@ impl<K: Hash + Eq + Clone, V> Recent<K, V> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{EventType, Reference};
+    use super::super::{EventType, ObjectReference};
     use super::*;
 
-    fn event(name: &str, message: &str) -> Recorded {
-        Recorded {
+    fn event(name: &str, message: &str) -> PendingEvent {
+        PendingEvent {
             component: "me".into(),
-            about: Reference {
+            about: ObjectReference {
                 api_version: "v1".into(),
                 kind: "Pod".into(),
                 namespace: "n".into(),
@@ -215,15 +215,15 @@ mod tests {
 
     fn decide(
         correlator: &mut Correlator,
-        event: Recorded,
+        event: PendingEvent,
         now: Instant,
     ) -> Option<(u32, Option<String>, String)> {
         match correlator.decide(event, now) {
-            Decision::Write { event, key, count, known } => {
+            Correlation::Write { event, key, count, known } => {
                 correlator.written(&key, &format!("record-{count}"));
                 Some((count, known, event.message.clone()))
             }
-            Decision::Drop => None,
+            Correlation::Drop => None,
         }
     }
 

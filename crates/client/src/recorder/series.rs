@@ -11,7 +11,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::{EventType, Recorded, Reference};
+use super::{EventType, ObjectReference, PendingEvent};
 
 const REFRESH: Duration = Duration::from_secs(30 * 60);
 const FINISHED: Duration = Duration::from_secs(6 * 60);
@@ -20,7 +20,7 @@ const MEMORY: usize = 4096;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct SeriesId {
     component: Arc<str>,
-    about: Reference,
+    about: ObjectReference,
     event: EventType,
     reason: String,
     message: String,
@@ -28,18 +28,18 @@ pub(super) struct SeriesId {
 
 /// What is to be written next.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum SeriesStep {
+pub(super) enum SeriesWrite {
     Nothing,
-    Create { id: SeriesId, event: Recorded },
+    Create { id: SeriesId, event: PendingEvent },
     Update { id: SeriesId, path: String, count: u32, at: Timestamp },
 }
 
 #[derive(Default)]
-pub(super) struct SeriesBook {
-    entries: HashMap<SeriesId, Entry>,
+pub(super) struct SeriesMemory {
+    entries: HashMap<SeriesId, Series>,
 }
 
-struct Entry {
+struct Series {
     path: Option<String>,
     count: u32,
     last: Instant,
@@ -49,9 +49,9 @@ struct Entry {
     told: u32,
 }
 
-impl SeriesBook {
-    pub(super) fn record(&mut self, event: Recorded, now: Instant) -> SeriesStep {
-        let about = Reference { resource_version: String::new(), ..event.about.clone() };
+impl SeriesMemory {
+    pub(super) fn record(&mut self, event: PendingEvent, now: Instant) -> SeriesWrite {
+        let about = ObjectReference { resource_version: String::new(), ..event.about.clone() };
         let id = SeriesId {
             component: Arc::clone(&event.component),
             about,
@@ -71,13 +71,13 @@ impl SeriesBook {
                         entry.told = 2;
                         entry.refreshed = now;
                         let (path, at) = (path.clone(), event.at);
-                        SeriesStep::Update { id, path, count: 2, at }
+                        SeriesWrite::Update { id, path, count: 2, at }
                     }
-                    _ => SeriesStep::Nothing,
+                    _ => SeriesWrite::Nothing,
                 }
             }
             _ => {
-                let entry = Entry {
+                let entry = Series {
                     path: None,
                     count: 1,
                     last: now,
@@ -87,7 +87,7 @@ impl SeriesBook {
                 };
                 self.make_room();
                 self.entries.insert(id.clone(), entry);
-                SeriesStep::Create { id, event }
+                SeriesWrite::Create { id, event }
             }
         }
     }
@@ -122,24 +122,24 @@ impl SeriesBook {
     }
 
     /// What is due: a refresh, or the last count of a series that is finished.
-    pub(super) fn due(&mut self, now: Instant) -> SeriesStep {
-        let finished = |entry: &Entry| now.saturating_duration_since(entry.last) >= FINISHED;
-        let stale = |entry: &Entry| now.saturating_duration_since(entry.refreshed) >= REFRESH;
+    pub(super) fn due(&mut self, now: Instant) -> SeriesWrite {
+        let finished = |entry: &Series| now.saturating_duration_since(entry.last) >= FINISHED;
+        let stale = |entry: &Series| now.saturating_duration_since(entry.refreshed) >= REFRESH;
         let due = self.entries.iter().find(|(_, entry)| finished(entry) || stale(entry));
-        let Some(id) = due.map(|(id, _)| id.clone()) else { return SeriesStep::Nothing };
-        let Some(entry) = self.entries.get_mut(&id) else { return SeriesStep::Nothing };
+        let Some(id) = due.map(|(id, _)| id.clone()) else { return SeriesWrite::Nothing };
+        let Some(entry) = self.entries.get_mut(&id) else { return SeriesWrite::Nothing };
         let over = finished(entry);
         entry.refreshed = now;
         let news = entry.count > entry.told || (!over && entry.count > 1);
         entry.told = entry.count;
         let step = match (&entry.path, news) {
-            (Some(path), true) => SeriesStep::Update {
+            (Some(path), true) => SeriesWrite::Update {
                 id: id.clone(),
                 path: path.clone(),
                 count: entry.count,
                 at: entry.last_at,
             },
-            _ => SeriesStep::Nothing,
+            _ => SeriesWrite::Nothing,
         };
         if over {
             self.entries.remove(&id);
@@ -152,10 +152,10 @@ impl SeriesBook {
 mod tests {
     use super::*;
 
-    fn event() -> Recorded {
-        Recorded {
+    fn event() -> PendingEvent {
+        PendingEvent {
             component: "me".into(),
-            about: Reference {
+            about: ObjectReference {
                 api_version: "v1".into(),
                 kind: "Pod".into(),
                 namespace: "n".into(),
@@ -173,37 +173,40 @@ mod tests {
     /// C26.8
     #[test]
     fn repeated_events_become_a_series_that_is_refreshed_and_finished() {
-        let mut book = SeriesBook::default();
+        let mut book = SeriesMemory::default();
         let start = Instant::now();
         let minutes = |count: u64| start + Duration::from_secs(count * 60);
-        let SeriesStep::Create { id, .. } = book.record(event(), start) else { panic!() };
+        let SeriesWrite::Create { id, .. } = book.record(event(), start) else { panic!() };
         book.written(&id, "path");
         let step = book.record(event(), minutes(1));
-        assert!(matches!(step, SeriesStep::Update { count: 2, .. }), "the series begins: {step:?}");
+        assert!(
+            matches!(step, SeriesWrite::Update { count: 2, .. }),
+            "the series begins: {step:?}"
+        );
         for minute in 2..31 {
-            assert_eq!(book.record(event(), minutes(minute)), SeriesStep::Nothing);
+            assert_eq!(book.record(event(), minutes(minute)), SeriesWrite::Nothing);
         }
         assert_eq!(book.next_due(), Some(minutes(31)));
         let step = book.due(minutes(31));
-        assert!(matches!(step, SeriesStep::Update { count: 31, .. }), "refreshed: {step:?}");
-        assert_eq!(book.record(event(), minutes(32)), SeriesStep::Nothing);
+        assert!(matches!(step, SeriesWrite::Update { count: 31, .. }), "refreshed: {step:?}");
+        assert_eq!(book.record(event(), minutes(32)), SeriesWrite::Nothing);
         assert_eq!(book.next_due(), Some(minutes(38)));
         let step = book.due(minutes(38));
-        assert!(matches!(step, SeriesStep::Update { count: 32, .. }), "finished: {step:?}");
+        assert!(matches!(step, SeriesWrite::Update { count: 32, .. }), "finished: {step:?}");
         assert_eq!(book.next_due(), None);
         assert!(
-            matches!(book.record(event(), minutes(39)), SeriesStep::Create { .. }),
+            matches!(book.record(event(), minutes(39)), SeriesWrite::Create { .. }),
             "a new one"
         );
     }
 
     #[test]
     fn an_event_that_does_not_repeat_is_written_once() {
-        let mut book = SeriesBook::default();
+        let mut book = SeriesMemory::default();
         let start = Instant::now();
-        let SeriesStep::Create { id, .. } = book.record(event(), start) else { panic!() };
+        let SeriesWrite::Create { id, .. } = book.record(event(), start) else { panic!() };
         book.written(&id, "path");
-        assert_eq!(book.due(start + FINISHED), SeriesStep::Nothing);
+        assert_eq!(book.due(start + FINISHED), SeriesWrite::Nothing);
         assert_eq!(book.next_due(), None);
     }
 }

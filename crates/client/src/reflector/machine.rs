@@ -71,23 +71,23 @@ pub(crate) enum Input {
         paginated: bool,
     },
     ListFailed {
-        failure: Failure,
+        failure: RequestFailure,
         later_page: bool,
     },
     /// A watch was answered with 200.
     Opened,
-    OpenFailed(Failure),
+    OpenFailed(RequestFailure),
     Event {
-        seen: Seen,
+        seen: EventKind,
         version: ResourceVersion,
     },
     /// The server ended the stream with an ERROR event.
     StreamError {
-        failure: Failure,
+        failure: RequestFailure,
         internal: bool,
     },
     /// The stream broke, or could not be read.
-    StreamBroken(Failure),
+    StreamBroken(RequestFailure),
     StreamEnded,
     /// The deadline of the stream passed.
     Silent,
@@ -95,14 +95,14 @@ pub(crate) enum Input {
 
 /// A failure, as far as decisions need it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Failure {
+pub(crate) struct RequestFailure {
     pub(crate) class: Class,
     pub(crate) retry_after: Option<Duration>,
 }
 
 /// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Seen {
+pub(crate) enum EventKind {
     Added,
     Modified,
     Deleted,
@@ -151,7 +151,7 @@ pub(crate) struct WatchPlan {
 
 /// The answer of one step.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Step {
+pub(crate) struct Transition {
     pub(crate) action: Action,
     pub(crate) effect: Effect,
     /// Whether the input failed a cycle or a watch: reported before the delay.
@@ -223,13 +223,13 @@ pub(crate) struct Machine {
     failed_resumes: u32,
     internal_errors: Option<InternalErrors>,
     backoff: Backoff,
-    after_delay: After,
+    after_delay: AfterDelay,
     list: Option<ListAttempt>,
-    stream: Option<Stream>,
+    stream: Option<WatchState>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum After {
+enum AfterDelay {
     Cycle,
     Resume,
 }
@@ -251,10 +251,10 @@ struct InternalErrors {
 
 /// The watch that is open or being opened.
 #[derive(Debug)]
-struct Stream {
+struct WatchState {
     opened: Instant,
     timeout: Duration,
-    phase: Phase,
+    phase: WatchPhase,
     events: u64,
     last_frame: Instant,
     bookmarks: u32,
@@ -263,7 +263,7 @@ struct Stream {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum WatchPhase {
     /// Before the marker of a watch-list.
     Collecting,
     /// Synthetic ADDED events may come, in no order; versions do not count yet.
@@ -271,14 +271,14 @@ enum Phase {
     Watching,
 }
 
-impl Stream {
-    fn new(plan: &WatchPlan, now: Instant) -> Stream {
+impl WatchState {
+    fn new(plan: &WatchPlan, now: Instant) -> WatchState {
         let phase = match (&plan.at, plan.initial_events) {
-            (_, true) => Phase::Collecting,
-            (At::Unset | At::Any, false) => Phase::Unordered,
-            _ => Phase::Watching,
+            (_, true) => WatchPhase::Collecting,
+            (At::Unset | At::Any, false) => WatchPhase::Unordered,
+            _ => WatchPhase::Watching,
         };
-        Stream {
+        WatchState {
             opened: now,
             timeout: Duration::from_secs(u64::from(plan.timeout_seconds)),
             phase,
@@ -290,10 +290,10 @@ impl Stream {
         }
     }
 
-    fn frame(&mut self, now: Instant, seen: Seen) {
+    fn frame(&mut self, now: Instant, seen: EventKind) {
         self.events += 1;
         self.last_frame = now;
-        if matches!(seen, Seen::Bookmark { .. }) {
+        if matches!(seen, EventKind::Bookmark { .. }) {
             if self.bookmarks > 0 {
                 self.bookmark_distance = now.saturating_duration_since(self.last_bookmark);
             }
@@ -303,7 +303,7 @@ impl Stream {
     }
 
     fn deadline(&self) -> Instant {
-        if self.phase == Phase::Collecting {
+        if self.phase == WatchPhase::Collecting {
             return self.last_frame + WATCH_LIST_PATIENCE;
         }
         let over = (self.opened + self.timeout).max(self.last_frame) + TIMEOUT_GRACE;
@@ -328,7 +328,7 @@ impl Machine {
             failed_resumes: 0,
             internal_errors: None,
             backoff,
-            after_delay: After::Cycle,
+            after_delay: AfterDelay::Cycle,
             list: None,
             stream: None,
         }
@@ -342,30 +342,30 @@ impl Machine {
     /// Starts from a state that is known already: the first cycle resumes the watch there.
     pub(crate) fn resume_from(&mut self, version: ResourceVersion) {
         self.last_version = Some(version);
-        self.after_delay = After::Resume;
+        self.after_delay = AfterDelay::Resume;
     }
 
     /// When the open stream counts as dead, unless something comes before.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.stream.as_ref().map(Stream::deadline)
+        self.stream.as_ref().map(WatchState::deadline)
     }
 
     /// Whether the open stream is still collecting the initial state.
     pub(crate) fn is_collecting(&self) -> bool {
-        self.stream.as_ref().is_some_and(|stream| stream.phase == Phase::Collecting)
+        self.stream.as_ref().is_some_and(|stream| stream.phase == WatchPhase::Collecting)
     }
 
     /// One decision.
-    pub(crate) fn step(&mut self, now: Instant, random: &Random, input: Input) -> Step {
-        let mut turn = Turn { now, random, step: Step::new() };
+    pub(crate) fn step(&mut self, now: Instant, random: &Random, input: Input) -> Transition {
+        let mut turn = Decision { now, random, step: Transition::new() };
         turn.step.action = match input {
             Input::Start => match self.after_delay {
-                After::Cycle => self.begin_cycle(&turn),
-                After::Resume => self.resume(&turn),
+                AfterDelay::Cycle => self.begin_cycle(&turn),
+                AfterDelay::Resume => self.resume(&turn),
             },
             Input::DelayOver => match self.after_delay {
-                After::Cycle => self.begin_cycle(&turn),
-                After::Resume => self.resume(&turn),
+                AfterDelay::Cycle => self.begin_cycle(&turn),
+                AfterDelay::Resume => self.resume(&turn),
             },
             Input::Served => self.begin_cycle(&turn),
             Input::Listed { version, paginated } => self.listed(&turn, version, paginated),
@@ -388,7 +388,7 @@ impl Machine {
         turn.step
     }
 
-    fn begin_cycle(&mut self, turn: &Turn<'_>) -> Action {
+    fn begin_cycle(&mut self, turn: &Decision<'_>) -> Action {
         self.short_watches = 0;
         self.failed_resumes = 0;
         if self.may_watch_list(turn.now) { self.watch_list(turn) } else { self.first_list() }
@@ -398,7 +398,7 @@ impl Machine {
         self.settings.watch_list && self.watch_list_off_until.is_none_or(|until| now >= until)
     }
 
-    fn watch_list(&mut self, turn: &Turn<'_>) -> Action {
+    fn watch_list(&mut self, turn: &Decision<'_>) -> Action {
         let at = match &self.last_version {
             Some(version) if !self.version_unavailable => At::AtLeast(version.clone()),
             _ => At::Unset,
@@ -430,7 +430,7 @@ impl Machine {
         Action::List(plan)
     }
 
-    fn listed(&mut self, turn: &Turn<'_>, version: ResourceVersion, paginated: bool) -> Action {
+    fn listed(&mut self, turn: &Decision<'_>, version: ResourceVersion, paginated: bool) -> Action {
         let asked_any = matches!(&self.list, Some(list) if list.plan.at == At::Any);
         self.paginated |= paginated && asked_any;
         self.version_unavailable = false;
@@ -439,7 +439,12 @@ impl Machine {
         self.resume(turn)
     }
 
-    fn list_failed(&mut self, turn: &mut Turn<'_>, failure: Failure, later_page: bool) -> Action {
+    fn list_failed(
+        &mut self,
+        turn: &mut Decision<'_>,
+        failure: RequestFailure,
+        later_page: bool,
+    ) -> Action {
         let gone = matches!(failure.class, Class::Expired | Class::TooLarge);
         if let Some(list) = &mut self.list {
             if later_page && failure.class == Class::Expired && !list.retried_whole {
@@ -453,22 +458,22 @@ impl Machine {
             }
         }
         self.list = None;
-        self.fail(turn, failure, After::Cycle, Some(Relist::ListFailed))
+        self.fail(turn, failure, AfterDelay::Cycle, Some(Relist::ListFailed))
     }
 
     /// Opens a watch at the last version, or begins a cycle if there is none.
-    fn resume(&mut self, turn: &Turn<'_>) -> Action {
+    fn resume(&mut self, turn: &Decision<'_>) -> Action {
         match self.last_version.clone() {
             Some(version) => self.open(turn, At::AtLeast(version), false),
             None => self.begin_cycle(turn),
         }
     }
 
-    fn open(&mut self, turn: &Turn<'_>, at: At, initial_events: bool) -> Action {
+    fn open(&mut self, turn: &Decision<'_>, at: At, initial_events: bool) -> Action {
         let low = self.settings.watch_timeout_min.as_secs().clamp(WATCH_TIMEOUT_MIN, 1 << 30);
         let timeout_seconds = turn.random.between(low, low * 2) as u32;
         let plan = WatchPlan { at, initial_events, timeout_seconds };
-        self.stream = Some(Stream::new(&plan, turn.now));
+        self.stream = Some(WatchState::new(&plan, turn.now));
         Action::Watch(plan)
     }
 
@@ -479,27 +484,32 @@ impl Machine {
         }
     }
 
-    fn event(&mut self, turn: &mut Turn<'_>, seen: Seen, version: ResourceVersion) -> Action {
+    fn event(
+        &mut self,
+        turn: &mut Decision<'_>,
+        seen: EventKind,
+        version: ResourceVersion,
+    ) -> Action {
         let past = self.is_past(&version);
         let Some(stream) = &mut self.stream else { return Action::Read };
         stream.frame(turn.now, seen);
         turn.step.effect = match (stream.phase, seen) {
-            (Phase::Collecting, Seen::Bookmark { marker: true }) => {
-                stream.phase = Phase::Watching;
+            (WatchPhase::Collecting, EventKind::Bookmark { marker: true }) => {
+                stream.phase = WatchPhase::Watching;
                 self.version_unavailable = false;
                 self.cut_watch_lists = 0;
                 self.last_version = Some(version);
                 Effect::Replace
             }
-            (Phase::Collecting, Seen::Bookmark { marker: false }) => Effect::None,
-            (Phase::Collecting, _) => Effect::Collect,
-            (_, Seen::Bookmark { .. }) if past => Effect::Ignore,
+            (WatchPhase::Collecting, EventKind::Bookmark { marker: false }) => Effect::None,
+            (WatchPhase::Collecting, _) => Effect::Collect,
+            (_, EventKind::Bookmark { .. }) if past => Effect::Ignore,
             (phase, _) => {
-                if phase == Phase::Unordered && seen == Seen::Added {
+                if phase == WatchPhase::Unordered && seen == EventKind::Added {
                     turn.step.effect = Effect::Apply;
                     return Action::Read;
                 }
-                stream.phase = Phase::Watching;
+                stream.phase = WatchPhase::Watching;
                 self.last_version = Some(version);
                 self.short_watches = 0;
                 self.failed_resumes = 0;
@@ -513,29 +523,34 @@ impl Machine {
         self.last_version.as_ref().is_some_and(|last| version.is_before(last))
     }
 
-    fn open_failed(&mut self, turn: &mut Turn<'_>, failure: Failure) -> Action {
+    fn open_failed(&mut self, turn: &mut Decision<'_>, failure: RequestFailure) -> Action {
         if self.is_collecting() {
             return self.watch_list_failed(turn, failure);
         }
         match failure.class {
             Class::Refused | Class::TooManyRequests | Class::Unauthorized | Class::Forbidden => {
-                self.fail(turn, failure, After::Resume, None)
+                self.fail(turn, failure, AfterDelay::Resume, None)
             }
             Class::Broken | Class::TooLarge => self.failed_resume(turn, failure),
-            Class::Expired => self.fail(turn, failure, After::Cycle, Some(Relist::Expired)),
+            Class::Expired => self.fail(turn, failure, AfterDelay::Cycle, Some(Relist::Expired)),
             Class::NotServed | Class::NotUnderstood | Class::Other => {
-                self.fail(turn, failure, After::Cycle, Some(Relist::Other))
+                self.fail(turn, failure, AfterDelay::Cycle, Some(Relist::Other))
             }
         }
     }
 
-    fn stream_error(&mut self, turn: &mut Turn<'_>, failure: Failure, internal: bool) -> Action {
+    fn stream_error(
+        &mut self,
+        turn: &mut Decision<'_>,
+        failure: RequestFailure,
+        internal: bool,
+    ) -> Action {
         if self.is_collecting() {
             return self.watch_list_failed(turn, failure);
         }
         match failure.class {
-            Class::TooManyRequests => self.fail(turn, failure, After::Resume, None),
-            Class::Expired => self.fail(turn, failure, After::Cycle, Some(Relist::Expired)),
+            Class::TooManyRequests => self.fail(turn, failure, AfterDelay::Resume, None),
+            Class::Expired => self.fail(turn, failure, AfterDelay::Cycle, Some(Relist::Expired)),
             _ if internal && self.settings.internal_error_retry.is_some() => {
                 self.internal_error(turn, failure)
             }
@@ -544,7 +559,7 @@ impl Machine {
     }
 
     /// In-stream internal errors are retried at the same version for a configured time.
-    fn internal_error(&mut self, turn: &mut Turn<'_>, failure: Failure) -> Action {
+    fn internal_error(&mut self, turn: &mut Decision<'_>, failure: RequestFailure) -> Action {
         let now = turn.now;
         let patience = self.settings.internal_error_retry.unwrap_or_default();
         let window = match self.internal_errors {
@@ -555,13 +570,13 @@ impl Machine {
         };
         self.internal_errors = Some(window);
         if now.saturating_duration_since(window.first) < patience {
-            return self.fail(turn, failure, After::Resume, None);
+            return self.fail(turn, failure, AfterDelay::Resume, None);
         }
         self.internal_errors = None;
-        self.fail(turn, failure, After::Cycle, Some(Relist::Other))
+        self.fail(turn, failure, AfterDelay::Cycle, Some(Relist::Other))
     }
 
-    fn stream_broken(&mut self, turn: &mut Turn<'_>, failure: Failure) -> Action {
+    fn stream_broken(&mut self, turn: &mut Decision<'_>, failure: RequestFailure) -> Action {
         if self.is_collecting() {
             return self.watch_list_failed(turn, failure);
         }
@@ -569,45 +584,47 @@ impl Machine {
     }
 
     /// Resumes at the last version; the fifth failure in a row begins a new cycle.
-    fn failed_resume(&mut self, turn: &mut Turn<'_>, failure: Failure) -> Action {
+    fn failed_resume(&mut self, turn: &mut Decision<'_>, failure: RequestFailure) -> Action {
         let good = self.stream.as_ref().is_some_and(|stream| {
             stream.events > 0 || turn.now.saturating_duration_since(stream.opened) >= GOOD_AFTER
         });
         self.failed_resumes = if good { 1 } else { self.failed_resumes + 1 };
         if self.failed_resumes < FAILED_RESUMES_MAX {
-            return self.fail(turn, failure, After::Resume, None);
+            return self.fail(turn, failure, AfterDelay::Resume, None);
         }
-        self.fail(turn, failure, After::Cycle, Some(Relist::FailedResumes))
+        self.fail(turn, failure, AfterDelay::Cycle, Some(Relist::FailedResumes))
     }
 
-    fn watch_list_failed(&mut self, turn: &mut Turn<'_>, failure: Failure) -> Action {
+    fn watch_list_failed(&mut self, turn: &mut Decision<'_>, failure: RequestFailure) -> Action {
         match failure.class {
-            Class::Refused | Class::TooManyRequests => self.fail(turn, failure, After::Cycle, None),
+            Class::Refused | Class::TooManyRequests => {
+                self.fail(turn, failure, AfterDelay::Cycle, None)
+            }
             Class::Expired | Class::TooLarge if !self.version_unavailable => {
                 self.version_unavailable = true;
                 self.watch_list(turn)
             }
             // Even the newest version is not to be had: that is no reason to hurry.
-            Class::Expired | Class::TooLarge => self.fail(turn, failure, After::Cycle, None),
+            Class::Expired | Class::TooLarge => self.fail(turn, failure, AfterDelay::Cycle, None),
             Class::NotUnderstood => self.give_up_watch_list(turn),
             _ => self.fall_back(turn),
         }
     }
 
-    fn give_up_watch_list(&mut self, turn: &mut Turn<'_>) -> Action {
+    fn give_up_watch_list(&mut self, turn: &mut Decision<'_>) -> Action {
         self.watch_list_off_until = Some(turn.now + WATCH_LIST_OFF);
         self.cut_watch_lists = 0;
         self.fall_back(turn)
     }
 
-    fn fall_back(&mut self, turn: &mut Turn<'_>) -> Action {
+    fn fall_back(&mut self, turn: &mut Decision<'_>) -> Action {
         turn.step.fell_back = true;
         self.first_list()
     }
 
-    fn stream_ended(&mut self, turn: &mut Turn<'_>) -> Action {
+    fn stream_ended(&mut self, turn: &mut Decision<'_>) -> Action {
         let Some(stream) = self.stream.take() else { return self.resume(turn) };
-        if stream.phase == Phase::Collecting {
+        if stream.phase == WatchPhase::Collecting {
             return self.cut_watch_list(turn);
         }
         let lived = turn.now.saturating_duration_since(stream.opened);
@@ -617,42 +634,42 @@ impl Machine {
         self.short_watches = 0;
         self.failed_resumes = 0;
         if lived < stream.timeout.mul_f64(0.9) {
-            return self.wait(After::Resume, turn.random.part_of(SPREAD, 1.0));
+            return self.wait(AfterDelay::Resume, turn.random.part_of(SPREAD, 1.0));
         }
         self.resume(turn)
     }
 
-    fn cut_watch_list(&mut self, turn: &mut Turn<'_>) -> Action {
+    fn cut_watch_list(&mut self, turn: &mut Decision<'_>) -> Action {
         self.cut_watch_lists += 1;
         if self.cut_watch_lists > 1 {
             return self.give_up_watch_list(turn);
         }
-        let cut = Failure { class: Class::Broken, retry_after: None };
-        self.fail(turn, cut, After::Cycle, None)
+        let cut = RequestFailure { class: Class::Broken, retry_after: None };
+        self.fail(turn, cut, AfterDelay::Cycle, None)
     }
 
-    fn short_watch(&mut self, turn: &mut Turn<'_>) -> Action {
+    fn short_watch(&mut self, turn: &mut Decision<'_>) -> Action {
         self.short_watches += 1;
-        let short = Failure { class: Class::Broken, retry_after: None };
+        let short = RequestFailure { class: Class::Broken, retry_after: None };
         if self.short_watches < SHORT_MAX {
-            return self.fail(turn, short, After::Resume, None);
+            return self.fail(turn, short, AfterDelay::Resume, None);
         }
-        self.fail(turn, short, After::Cycle, Some(Relist::ShortWatches))
+        self.fail(turn, short, AfterDelay::Cycle, Some(Relist::ShortWatches))
     }
 
-    fn silent(&mut self, turn: &mut Turn<'_>) -> Action {
+    fn silent(&mut self, turn: &mut Decision<'_>) -> Action {
         match self.stream.take() {
-            Some(stream) if stream.phase == Phase::Collecting => self.give_up_watch_list(turn),
-            _ => self.wait(After::Resume, turn.random.part_of(SPREAD, 1.0)),
+            Some(stream) if stream.phase == WatchPhase::Collecting => self.give_up_watch_list(turn),
+            _ => self.wait(AfterDelay::Resume, turn.random.part_of(SPREAD, 1.0)),
         }
     }
 
     /// Reports the failure and waits; some failures have a policy of their own.
     fn fail(
         &mut self,
-        turn: &mut Turn<'_>,
-        failure: Failure,
-        after: After,
+        turn: &mut Decision<'_>,
+        failure: RequestFailure,
+        after: AfterDelay,
         relist: Option<Relist>,
     ) -> Action {
         turn.step.failed = true;
@@ -667,7 +684,7 @@ impl Machine {
         self.wait(after, delay)
     }
 
-    fn wait(&mut self, after: After, delay: Duration) -> Action {
+    fn wait(&mut self, after: AfterDelay, delay: Duration) -> Action {
         self.stream = None;
         self.after_delay = after;
         Action::Wait(delay)
@@ -675,15 +692,15 @@ impl Machine {
 }
 
 /// What a step has at hand, and its answer so far.
-struct Turn<'a> {
+struct Decision<'a> {
     now: Instant,
     random: &'a Random,
-    step: Step,
+    step: Transition,
 }
 
-impl Step {
-    fn new() -> Step {
-        Step {
+impl Transition {
+    fn new() -> Transition {
+        Transition {
             action: Action::Read,
             effect: Effect::None,
             failed: false,

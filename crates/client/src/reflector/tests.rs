@@ -12,12 +12,12 @@ use k8s_openapi::api::core::v1::ConfigMap;
 async fn a_resync_that_fails_ends_the_watch() {
     let (script, source) = Script::<ConfigMap>::new();
     let options = Options::new("maps", ResourceType::of::<ConfigMap>(&()));
-    let shared = Shared::new(options);
+    let shared = InformerInner::new(options);
     let (producer, consumer) = queue();
     let resync = Arc::new(Notify::new());
     let source = Arc::new(source);
     let mut reflector =
-        Reflector::new(shared, Scope::All, source, producer, None, Arc::clone(&resync));
+        Reflector::new(shared, LaneScope::All, source, producer, None, Arc::clone(&resync));
     reflector.machine.resume_from("5".into());
     let Action::Watch(plan) = reflector.decide(Input::Start) else { panic!("it resumes") };
     let open = script.expect_watch();

@@ -43,7 +43,7 @@ struct Entry {
 }
 
 /// The answer to a worker.
-pub(super) enum Taken<T> {
+pub(super) enum NextItem<T> {
     Item(T),
     /// Nothing is ready; when the next delay ends, if one is waiting.
     Nothing(Option<Instant>),
@@ -51,12 +51,12 @@ pub(super) enum Taken<T> {
     Closed,
 }
 
-impl<T> Taken<T> {
-    pub(super) fn map<U>(self, f: impl FnOnce(T) -> U) -> Taken<U> {
+impl<T> NextItem<T> {
+    pub(super) fn map<U>(self, f: impl FnOnce(T) -> U) -> NextItem<U> {
         match self {
-            Taken::Item(item) => Taken::Item(f(item)),
-            Taken::Nothing(due) => Taken::Nothing(due),
-            Taken::Closed => Taken::Closed,
+            NextItem::Item(item) => NextItem::Item(f(item)),
+            NextItem::Nothing(due) => NextItem::Nothing(due),
+            NextItem::Closed => NextItem::Closed,
         }
     }
 }
@@ -160,12 +160,12 @@ impl<T: Hash + Eq + Clone> Core<T> {
     }
 
     /// Hands out the next item, with its priority and how long it waited.
-    pub(super) fn take(&mut self, now: Instant) -> Taken<(T, i32, Duration)> {
+    pub(super) fn take(&mut self, now: Instant) -> NextItem<(T, i32, Duration)> {
         self.promote(now);
         let Some(item) = self.order.pop(now) else {
             return match self.is_over() {
-                true => Taken::Closed,
-                false => Taken::Nothing(self.next_due()),
+                true => NextItem::Closed,
+                false => NextItem::Nothing(self.next_due()),
             };
         };
         self.sequence += 1;
@@ -174,7 +174,7 @@ impl<T: Hash + Eq + Clone> Core<T> {
         entry.place = None;
         entry.processing = Some(self.sequence);
         self.running.insert(self.sequence, now);
-        Taken::Item((item, entry.priority, now.saturating_duration_since(since)))
+        NextItem::Item((item, entry.priority, now.saturating_duration_since(since)))
     }
 
     fn promote(&mut self, now: Instant) {

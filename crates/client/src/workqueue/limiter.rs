@@ -24,7 +24,7 @@ pub enum Limiter<T> {
         /// The longest delay.
         max: Duration,
     },
-    /// Shared by all items: `per_second`, after a burst.
+    /// QueueInner by all items: `per_second`, after a burst.
     Bucket {
         /// Retries per second once the burst is used up.
         per_second: f64,
@@ -107,7 +107,7 @@ impl<T> fmt::Debug for Limiter<T> {
 }
 
 /// A limiter at work: what it is, and what it remembers.
-pub(super) struct Limits<T> {
+pub(super) struct LimiterState<T> {
     limiter: Limiter<T>,
     longest: Duration,
     random: Random,
@@ -136,10 +136,10 @@ struct Tokens {
     at: Instant,
 }
 
-impl<T: Hash + Eq + Clone> Limits<T> {
-    pub(super) fn new(limiter: Limiter<T>, random: Random) -> Limits<T> {
+impl<T: Hash + Eq + Clone> LimiterState<T> {
+    pub(super) fn new(limiter: Limiter<T>, random: Random) -> LimiterState<T> {
         let memory = Memory { items: HashMap::new(), buckets: Vec::new(), next_sweep: None };
-        Limits { longest: limiter.longest(), limiter, random, memory: Mutex::new(memory) }
+        LimiterState { longest: limiter.longest(), limiter, random, memory: Mutex::new(memory) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Memory<T>> {

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::metrics::{Computed, Counter, Definition, Histogram, Metrics};
 
-use super::Shared;
+use super::QueueInner;
 use super::core::Core;
 
 const DEPTH: Definition =
@@ -53,7 +53,7 @@ pub(super) struct Observer {
 }
 
 impl Observer {
-    pub(super) fn new<T>(name: &str, metrics: &Metrics, queue: &Weak<Shared<T>>) -> Observer
+    pub(super) fn new<T>(name: &str, metrics: &Metrics, queue: &Weak<QueueInner<T>>) -> Observer
     where
         T: Hash + Eq + Clone + Send + 'static,
     {
@@ -81,7 +81,7 @@ impl Observer {
     }
 
     /// Splits the depth by priority from the first priority on.
-    pub(super) fn priority_seen<T>(&self, priority: i32, queue: &Arc<Shared<T>>)
+    pub(super) fn priority_seen<T>(&self, priority: i32, queue: &Arc<QueueInner<T>>)
     where
         T: Hash + Eq + Clone + Send + 'static,
     {
@@ -96,7 +96,7 @@ impl Observer {
         depth.insert(Some(priority), self.depth_at(priority, queue));
     }
 
-    fn depth_at<T>(&self, priority: i32, queue: &Arc<Shared<T>>) -> Computed
+    fn depth_at<T>(&self, priority: i32, queue: &Arc<QueueInner<T>>) -> Computed
     where
         T: Hash + Eq + Clone + Send + 'static,
     {
@@ -112,7 +112,7 @@ impl Observer {
 }
 
 fn reading<T>(
-    queue: &Weak<Shared<T>>,
+    queue: &Weak<QueueInner<T>>,
     read: impl Fn(&Core<T>) -> f64 + Send + Sync + 'static,
 ) -> impl Fn() -> f64 + Send + Sync + 'static
 where

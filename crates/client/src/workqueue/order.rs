@@ -19,12 +19,12 @@ pub(super) struct Order<T> {
     len: usize,
     /// Every place by age; kept only once priorities are in use, because before that the oldest
     /// is always next.
-    by_age: Option<BTreeMap<u64, Place>>,
+    by_age: Option<BTreeMap<u64, Position>>,
     handed_out: u32,
 }
 
 #[derive(Clone, Copy)]
-struct Place {
+struct Position {
     priority: i32,
     lane: u64,
     since: Instant,
@@ -32,7 +32,7 @@ struct Place {
 
 /// The items of one priority.
 struct Level<T> {
-    lanes: HashMap<u64, VecDeque<Waiting<T>>>,
+    lanes: HashMap<u64, VecDeque<DelayedItem<T>>>,
     /// Lanes with items, the next one first.
     turns: VecDeque<u64>,
     len: usize,
@@ -40,7 +40,7 @@ struct Level<T> {
     moved: HashSet<u64>,
 }
 
-struct Waiting<T> {
+struct DelayedItem<T> {
     place: u64,
     since: Instant,
     item: T,
@@ -75,18 +75,19 @@ impl<T> Order<T> {
             self.by_age = Some(self.places());
         }
         if let Some(by_age) = &mut self.by_age {
-            by_age.insert(place, Place { priority, lane, since });
+            by_age.insert(place, Position { priority, lane, since });
         }
         let level = self.levels.entry(priority).or_default();
-        level.push(lane, Waiting { place, since, item });
+        level.push(lane, DelayedItem { place, since, item });
         self.len += 1;
     }
 
-    fn places(&self) -> BTreeMap<u64, Place> {
+    fn places(&self) -> BTreeMap<u64, Position> {
         let mut places = BTreeMap::new();
         for (&priority, level) in &self.levels {
             for (&lane, waiting) in &level.lanes {
-                let of = |w: &Waiting<T>| (w.place, Place { priority, lane, since: w.since });
+                let of =
+                    |w: &DelayedItem<T>| (w.place, Position { priority, lane, since: w.since });
                 places.extend(waiting.iter().map(of));
             }
         }
@@ -99,7 +100,7 @@ impl<T> Order<T> {
             self.by_age = Some(self.places());
         }
         let by_age = self.by_age.as_mut().expect("made above");
-        if let Some(Place { priority, .. }) = by_age.remove(&place)
+        if let Some(Position { priority, .. }) = by_age.remove(&place)
             && let Some(level) = self.levels.get_mut(&priority)
         {
             level.forget(place);
@@ -116,13 +117,14 @@ impl<T> Order<T> {
             return Some(item);
         }
         let (&priority, level) = self.levels.last_key_value_mut()?;
-        let Waiting { place, item, .. } = level.pop_in_turn()?;
+        let DelayedItem { place, item, .. } = level.pop_in_turn()?;
         self.after_pop(priority, place);
         Some(item)
     }
 
     fn pop_aged(&mut self, now: Instant) -> Option<T> {
-        let (&place, &Place { priority, lane, since }) = self.by_age.as_ref()?.first_key_value()?;
+        let (&place, &Position { priority, lane, since }) =
+            self.by_age.as_ref()?.first_key_value()?;
         if now.saturating_duration_since(since) < AGED_AFTER {
             return None;
         }
@@ -164,7 +166,7 @@ impl<T> Default for Level<T> {
 }
 
 impl<T> Level<T> {
-    fn push(&mut self, lane: u64, waiting: Waiting<T>) {
+    fn push(&mut self, lane: u64, waiting: DelayedItem<T>) {
         let items = self.lanes.entry(lane).or_default();
         if items.is_empty() {
             self.turns.push_back(lane);
@@ -174,7 +176,7 @@ impl<T> Level<T> {
     }
 
     /// The next item of the next lane; that lane then goes to the end of the turns.
-    fn pop_in_turn(&mut self) -> Option<Waiting<T>> {
+    fn pop_in_turn(&mut self) -> Option<DelayedItem<T>> {
         loop {
             let lane = self.turns.pop_front()?;
             let found = self.first_of(lane);
@@ -190,7 +192,7 @@ impl<T> Level<T> {
     }
 
     /// The first item of one lane; the oldest of all items is always first in its lane.
-    fn pop_from(&mut self, lane: u64) -> Option<Waiting<T>> {
+    fn pop_from(&mut self, lane: u64) -> Option<DelayedItem<T>> {
         let found = self.first_of(lane);
         if self.lanes.get(&lane).is_none_or(VecDeque::is_empty) {
             self.lanes.remove(&lane);
@@ -199,7 +201,7 @@ impl<T> Level<T> {
         found
     }
 
-    fn first_of(&mut self, lane: u64) -> Option<Waiting<T>> {
+    fn first_of(&mut self, lane: u64) -> Option<DelayedItem<T>> {
         let items = self.lanes.get_mut(&lane)?;
         while let Some(waiting) = items.pop_front() {
             if !self.moved.remove(&waiting.place) {

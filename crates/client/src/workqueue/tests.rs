@@ -320,7 +320,7 @@ async fn rate_limited_adds_wait_and_forget_starts_over() {
 
 /// Delays of one item when each is waited for.
 fn delays(limiter: Limiter<u32>, count: usize) -> Vec<Duration> {
-    let limits = Limits::new(limiter, Random::seeded(1));
+    let limits = LimiterState::new(limiter, Random::seeded(1));
     let mut now = Instant::now();
     let mut delays = Vec::new();
     for _ in 0..count {
@@ -356,7 +356,7 @@ fn the_exponential_delay_doubles_to_its_maximum_without_overflow() {
 #[tokio::test(start_paused = true)]
 async fn the_bucket_lets_a_burst_through_and_then_ten_per_second() {
     let limiter = Limiter::Bucket { per_second: 10.0, burst: 100 };
-    let limits = Limits::new(limiter, Random::seeded(1));
+    let limits = LimiterState::new(limiter, Random::seeded(1));
     let start = Instant::now();
     let waits: Vec<Duration> = (0..120).map(|item| limits.delay(&item, start)).collect();
     assert!(waits[..100].iter().all(Duration::is_zero));
@@ -368,7 +368,7 @@ async fn the_bucket_lets_a_burst_through_and_then_ten_per_second() {
 /// C19.8
 #[test]
 fn max_of_asks_every_limiter_and_takes_the_longest() {
-    let limits = Limits::new(Limiter::default(), Random::seeded(1));
+    let limits = LimiterState::new(Limiter::default(), Random::seeded(1));
     let now = Instant::now();
     let first: Vec<Duration> = (0..100).map(|item| limits.delay(&item, now)).collect();
     check(&first, &[5; 100], 0.1); // the bucket is not empty yet: the item's own delay counts
@@ -388,7 +388,7 @@ fn fast_slow_and_capped_limiters_answer_as_told() {
 /// C19.10
 #[test]
 fn a_retry_before_its_delay_has_passed_does_not_lengthen_the_next() {
-    let limits = Limits::new(Limiter::per_item(), Random::seeded(1));
+    let limits = LimiterState::new(Limiter::per_item(), Random::seeded(1));
     let now = Instant::now();
     limits.delay(&1, now);
     for _ in 0..10 {
@@ -402,7 +402,7 @@ fn a_retry_before_its_delay_has_passed_does_not_lengthen_the_next() {
 #[test]
 fn the_limiter_forgets_items_after_twice_its_longest_delay() {
     let limiter = Limiter::Exponential { base: SECOND, max: 10 * SECOND };
-    let limits = Limits::new(limiter, Random::seeded(1));
+    let limits = LimiterState::new(limiter, Random::seeded(1));
     let start = Instant::now();
     for item in 0..1000 {
         limits.delay(&item, start);
@@ -665,7 +665,7 @@ proptest! {
                     model.promote(now);
                     let owed: HashSet<u8> = model.dirty.difference(&model.running).copied().collect();
                     match core.take(now) {
-                        Taken::Item((item, ..)) => {
+                        NextItem::Item((item, ..)) => {
                             prop_assert!(owed.contains(&item));
                             model.dirty.remove(&item);
                             model.running.insert(item);
@@ -690,7 +690,7 @@ proptest! {
         }
         now += 10 * SECOND;
         model.promote(now);
-        while let Taken::Item((item, ..)) = core.take(now) {
+        while let NextItem::Item((item, ..)) = core.take(now) {
             prop_assert!(model.dirty.remove(&item));
             core.done(&item);
         }

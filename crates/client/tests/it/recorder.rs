@@ -10,6 +10,7 @@ use headwater_client::controller::{Context, Controller, Failure, Next};
 use headwater_client::metrics::Metrics;
 use headwater_client::recorder::{self, EventForm, EventType, Options};
 use headwater_client::{Cached, Factory, Key, Manager};
+use headwater_testing::TestServer;
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Node};
 use serde_json::json;
 use tokio::task::JoinSet;
@@ -205,11 +206,11 @@ async fn events_reach_a_real_server() {
 #[tokio::test]
 async fn a_reconcilers_events_are_written_under_the_controllers_name() {
     for managed in [false, true] {
-        let api = Api::start().await;
-        let factory = Factory::new(api.client.clone());
+        let server = TestServer::start().await;
+        let factory = Factory::new(server.client());
         let maps = factory.informer::<ConfigMap>().namespace("default").open().unwrap();
         let map = json!({"metadata": {"name": "a", "namespace": "default"}});
-        let about = Calls::new(api.client.clone()).of::<ConfigMap>();
+        let about = Calls::new(server.client()).of::<ConfigMap>();
         about.create(&serde_json::from_value(map).unwrap()).await.unwrap();
         let stop = CancellationToken::new();
         let ended = stop.clone();
@@ -228,7 +229,7 @@ async fn a_reconcilers_events_are_written_under_the_controllers_name() {
                 manager.run_until(stop).await.unwrap();
             }
         }
-        let events: kube::Api<Event> = kube::Api::namespaced(api.client.clone(), "default");
+        let events: kube::Api<Event> = kube::Api::namespaced(server.client(), "default");
         let listed = events.list(&Default::default()).await.unwrap();
         let mut written: Vec<String> = listed
             .items

@@ -13,7 +13,7 @@ use headwater_client::metrics::Metrics;
 use headwater_client::object::ResourceType;
 use headwater_client::predicate::Predicate;
 use headwater_client::script::Script;
-use headwater_client::transform::{Transform, Transformed};
+use headwater_client::transform::{Transform, TransformedSource};
 use headwater_client::{Cached, Factory, Key};
 use http_body_util::Full;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
@@ -50,7 +50,7 @@ async fn user_code_may_use_the_informer_that_calls_it() {
     let (script, source) = Script::new();
     let in_transform = toucher(&touched);
     let transform = Transform::edit(move |_: &mut ConfigMap| in_transform());
-    let source = Transformed::new(Arc::new(source), transform);
+    let source = TransformedSource::new(Arc::new(source), transform);
     let mut options = options("touched");
     let on_error = toucher(&touched);
     options.on_watch_error = Some(Arc::new(move |_, _| on_error()));

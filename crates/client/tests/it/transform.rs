@@ -7,7 +7,7 @@ use headwater_client::Cached;
 use headwater_client::informer::Options;
 use headwater_client::object::ResourceType;
 use headwater_client::script::Script;
-use headwater_client::transform::{Transform, Transformed};
+use headwater_client::transform::{Transform, TransformedSource};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::core::ObjectMeta;
 use serde::Deserialize;
@@ -20,7 +20,7 @@ fn transformed<P: Cached>(
     transform: Transform<ConfigMap, P>,
 ) -> (Script<ConfigMap>, Running<P>) {
     let (script, source) = Script::new();
-    let source = Transformed::new(Arc::new(source), transform);
+    let source = TransformedSource::new(Arc::new(source), transform);
     (script, Running::start(Arc::new(source), options))
 }
 

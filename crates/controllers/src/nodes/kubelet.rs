@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use headwater_client::controller::{Context, Controller, Failure, Next, Prepared, with_gone};
-use headwater_client::predicate::{Event, Predicate};
+use headwater_client::predicate::{ChangeEvent, Predicate};
 use headwater_client::{Cached, Error, Key};
 use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
@@ -50,12 +50,12 @@ pub(crate) fn prepare(cluster: &Cluster) -> Result<Prepared, Error> {
         .with(with_gone(reconcile, gone)))
 }
 
-fn is_ours(event: &Event<'_, Pod>, count: usize) -> bool {
+fn is_ours(event: &ChangeEvent<'_, Pod>, count: usize) -> bool {
     let bound = |pod: &Pod| pod.node().is_some_and(|node| super::number(node, count).is_some());
     match event {
-        Event::Added(pod) | Event::Updated { new: pod, .. } => bound(pod),
-        Event::Deleted(gone) => gone.last().is_none_or(|last| bound(last)),
-        Event::Manual(_) => true,
+        ChangeEvent::Added(pod) | ChangeEvent::Updated { new: pod, .. } => bound(pod),
+        ChangeEvent::Deleted(gone) => gone.last().is_none_or(|last| bound(last)),
+        ChangeEvent::Manual(_) => true,
     }
 }
 
@@ -63,8 +63,10 @@ fn is_ours(event: &Event<'_, Pod>, count: usize) -> bool {
 fn node_online_changed() -> Predicate<Node> {
     Predicate::new(|event| match event {
         // A pod may be bound to a node before the node is in the cache.
-        Event::Added(node) => !super::node::is_offline(node),
-        Event::Updated { old, new } => super::node::is_offline(old) != super::node::is_offline(new),
+        ChangeEvent::Added(node) => !super::node::is_offline(node),
+        ChangeEvent::Updated { old, new } => {
+            super::node::is_offline(old) != super::node::is_offline(new)
+        }
         _ => false,
     })
 }

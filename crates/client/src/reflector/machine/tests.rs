@@ -31,7 +31,7 @@ impl Bench {
         bench
     }
 
-    fn step(&mut self, input: Input) -> Step {
+    fn step(&mut self, input: Input) -> Transition {
         self.machine.step(self.now, &self.random, input)
     }
 
@@ -41,13 +41,13 @@ impl Bench {
 
     /// Waits as told; answers the request that follows.
     #[track_caller]
-    fn after_wait(&mut self, step: &Step) -> Action {
+    fn after_wait(&mut self, step: &Transition) -> Action {
         let Action::Wait(delay) = step.action else { panic!("expected a delay, not {step:?}") };
         self.pass(delay);
         self.step(Input::DelayOver).action
     }
 
-    fn event(&mut self, seen: Seen, version: &str) -> Effect {
+    fn event(&mut self, seen: EventKind, version: &str) -> Effect {
         let step = self.step(Input::Event { seen, version: version.into() });
         assert_eq!(step.action, Action::Read);
         step.effect
@@ -62,8 +62,8 @@ fn listed(version: &str, paginated: bool) -> Input {
     Input::Listed { version: version.into(), paginated }
 }
 
-fn failure(class: Class) -> Failure {
-    Failure { class, retry_after: None }
+fn failure(class: Class) -> RequestFailure {
+    RequestFailure { class, retry_after: None }
 }
 
 fn list_failed(class: Class) -> Input {
@@ -90,7 +90,7 @@ fn assert_watch(action: &Action, at: &At, initial: bool) {
 }
 
 #[track_caller]
-fn assert_wait(step: &Step, low: f64, high: f64) {
+fn assert_wait(step: &Transition, low: f64, high: f64) {
     let Action::Wait(delay) = step.action else { panic!("expected a delay, not {step:?}") };
     assert!((low..high).contains(&delay.as_secs_f64()), "{delay:?}");
 }
@@ -162,7 +162,7 @@ fn a_cycle_begins_with_a_watch_list_if_the_source_can() {
     let mut bench = Bench::new(Settings::default());
     assert_watch(&bench.step(Input::Start).action, &At::Unset, true);
     bench.step(Input::Opened);
-    bench.event(Seen::Bookmark { marker: true }, "12");
+    bench.event(EventKind::Bookmark { marker: true }, "12");
     let step = bench.step(in_stream(Class::Expired));
     let action = bench.after_wait(&step);
     assert_watch(&action, &at_least("12"), true);
@@ -176,14 +176,14 @@ fn the_marker_replaces_everything_and_the_same_stream_goes_on() {
     let mut bench = Bench::new(Settings::default());
     bench.step(Input::Start);
     bench.step(Input::Opened);
-    assert_eq!(bench.event(Seen::Added, "7"), Effect::Collect);
-    assert_eq!(bench.event(Seen::Modified, "9"), Effect::Collect);
-    assert_eq!(bench.event(Seen::Deleted, "10"), Effect::Collect);
-    assert_eq!(bench.event(Seen::Bookmark { marker: false }, "11"), Effect::None);
+    assert_eq!(bench.event(EventKind::Added, "7"), Effect::Collect);
+    assert_eq!(bench.event(EventKind::Modified, "9"), Effect::Collect);
+    assert_eq!(bench.event(EventKind::Deleted, "10"), Effect::Collect);
+    assert_eq!(bench.event(EventKind::Bookmark { marker: false }, "11"), Effect::None);
     assert_eq!(bench.last(), "", "synthetic events do not move the position");
-    assert_eq!(bench.event(Seen::Bookmark { marker: true }, "12"), Effect::Replace);
+    assert_eq!(bench.event(EventKind::Bookmark { marker: true }, "12"), Effect::Replace);
     assert_eq!(bench.last(), "12");
-    assert_eq!(bench.event(Seen::Added, "13"), Effect::Apply);
+    assert_eq!(bench.event(EventKind::Added, "13"), Effect::Apply);
     bench.pass(600 * SECOND);
     let next = bench.step(Input::StreamEnded).action;
     assert_watch(&next, &at_least("13"), false);
@@ -206,7 +206,7 @@ fn a_failed_watch_list_waits_or_asks_for_the_newest_or_falls_back_to_a_list() {
     }
     for class in [Class::Expired, Class::TooLarge] {
         let mut bench = start();
-        bench.event(Seen::Bookmark { marker: true }, "12");
+        bench.event(EventKind::Bookmark { marker: true }, "12");
         let step = bench.step(in_stream(Class::Expired));
         bench.after_wait(&step);
         let step = bench.step(Input::OpenFailed(failure(class)));
@@ -237,7 +237,7 @@ fn a_watch_list_that_ends_without_the_marker_is_tried_once_more_and_then_left() 
     let next = bench.after_wait(&step);
     assert_watch(&next, &At::Unset, true);
     bench.step(Input::Opened);
-    bench.event(Seen::Added, "1");
+    bench.event(EventKind::Added, "1");
     assert_eq!(bench.step(Input::StreamEnded).action, list(At::Any, Some(500)));
     bench.step(listed("10", false));
 
@@ -271,7 +271,7 @@ fn a_watch_list_without_events_for_a_minute_falls_back_to_a_list() {
     let opened = bench.now;
     assert_eq!(bench.machine.deadline(), Some(opened + 60 * SECOND));
     bench.pass(59 * SECOND);
-    bench.event(Seen::Added, "1");
+    bench.event(EventKind::Added, "1");
     assert_eq!(bench.machine.deadline(), Some(opened + 119 * SECOND), "an event is a sign of life");
     bench.pass(60 * SECOND);
     let step = bench.step(Input::Silent);
@@ -288,11 +288,11 @@ fn the_watch_starts_at_the_lists_version_and_every_event_moves_the_position() {
     assert_watch(&action, &at_least("10"), false);
     bench.step(Input::Opened);
     for (seen, version) in [
-        (Seen::Added, "11"),
-        (Seen::Modified, "12"),
-        (Seen::Deleted, "13"),
-        (Seen::Bookmark { marker: false }, "15"),
-        (Seen::Bookmark { marker: true }, "16"),
+        (EventKind::Added, "11"),
+        (EventKind::Modified, "12"),
+        (EventKind::Deleted, "13"),
+        (EventKind::Bookmark { marker: false }, "15"),
+        (EventKind::Bookmark { marker: true }, "16"),
     ] {
         assert_eq!(bench.event(seen, version), Effect::Apply);
         assert_eq!(bench.last(), version);
@@ -304,12 +304,12 @@ fn the_watch_starts_at_the_lists_version_and_every_event_moves_the_position() {
 fn synthetic_events_of_a_watch_without_version_do_not_move_the_position() {
     let mut bench = Bench::watching();
     let plan = WatchPlan { at: At::Any, initial_events: false, timeout_seconds: 300 };
-    bench.machine.stream = Some(Stream::new(&plan, bench.now));
-    assert_eq!(bench.event(Seen::Added, "99"), Effect::Apply);
+    bench.machine.stream = Some(WatchState::new(&plan, bench.now));
+    assert_eq!(bench.event(EventKind::Added, "99"), Effect::Apply);
     assert_eq!(bench.last(), "10");
-    assert_eq!(bench.event(Seen::Modified, "50"), Effect::Apply);
+    assert_eq!(bench.event(EventKind::Modified, "50"), Effect::Apply);
     assert_eq!(bench.last(), "50");
-    assert_eq!(bench.event(Seen::Added, "51"), Effect::Apply);
+    assert_eq!(bench.event(EventKind::Added, "51"), Effect::Apply);
     assert_eq!(bench.last(), "51");
 }
 
@@ -317,8 +317,8 @@ fn synthetic_events_of_a_watch_without_version_do_not_move_the_position() {
 #[test]
 fn a_bookmark_from_the_past_is_ignored() {
     let mut bench = Bench::watching();
-    bench.event(Seen::Modified, "20");
-    assert_eq!(bench.event(Seen::Bookmark { marker: false }, "15"), Effect::Ignore);
+    bench.event(EventKind::Modified, "20");
+    assert_eq!(bench.event(EventKind::Bookmark { marker: false }, "15"), Effect::Ignore);
     assert_eq!(bench.last(), "20");
 }
 
@@ -337,7 +337,7 @@ fn a_stream_that_ends_normally_is_reopened_without_a_list() {
     let next = bench.after_wait(&step);
     assert_watch(&next, &at_least("10"), false);
     bench.step(Input::Opened);
-    bench.event(Seen::Modified, "11");
+    bench.event(EventKind::Modified, "11");
     let step = bench.step(Input::StreamEnded);
     assert_wait(&step, 0.0, 1.0);
     bench.after_wait(&step);
@@ -393,7 +393,7 @@ fn a_stream_that_outlives_its_timeout_in_silence_is_dropped_and_resumed() {
     let timeout = bench.machine.stream.as_ref().unwrap().timeout;
     assert_eq!(bench.machine.deadline(), Some(opened + timeout + 30 * SECOND));
     bench.pass(timeout + 10 * SECOND);
-    bench.event(Seen::Modified, "11");
+    bench.event(EventKind::Modified, "11");
     assert_eq!(bench.machine.deadline(), Some(bench.now + 30 * SECOND), "it still talks");
     bench.pass(30 * SECOND);
     let step = bench.step(Input::Silent);
@@ -407,13 +407,13 @@ fn bookmarks_that_stop_coming_are_a_sign_of_death() {
     let mut bench = Bench::watching();
     let far = bench.machine.deadline();
     bench.pass(10 * SECOND);
-    bench.event(Seen::Bookmark { marker: false }, "11");
+    bench.event(EventKind::Bookmark { marker: false }, "11");
     assert_eq!(bench.machine.deadline(), far, "one bookmark has no distance");
     bench.pass(20 * SECOND);
-    bench.event(Seen::Bookmark { marker: false }, "12");
+    bench.event(EventKind::Bookmark { marker: false }, "12");
     assert_eq!(bench.machine.deadline(), Some(bench.now + 90 * SECOND));
     bench.pass(60 * SECOND);
-    bench.event(Seen::Bookmark { marker: false }, "13");
+    bench.event(EventKind::Bookmark { marker: false }, "13");
     assert_eq!(bench.machine.deadline(), Some(bench.now + 180 * SECOND), "three times 60 s");
 }
 
@@ -484,7 +484,7 @@ fn twenty_resets_of_an_idle_stream_cause_four_lists() {
 fn a_stream_that_delivered_something_was_a_good_resume() {
     let mut bench = Bench::watching();
     for version in 11..100 {
-        bench.event(Seen::Modified, &version.to_string());
+        bench.event(EventKind::Modified, &version.to_string());
         let step = bench.step(Input::StreamBroken(failure(Class::Broken)));
         assert!(matches!(bench.after_wait(&step), Action::Watch(_)));
         bench.step(Input::Opened);
@@ -544,7 +544,7 @@ fn between_two_cycles_there_is_always_a_delay() {
 /// C5.7
 #[test]
 fn advice_of_the_server_lengthens_the_delay() {
-    let advised = Failure { class: Class::TooManyRequests, retry_after: Some(20 * SECOND) };
+    let advised = RequestFailure { class: Class::TooManyRequests, retry_after: Some(20 * SECOND) };
     let step = Bench::watching().step(Input::OpenFailed(advised));
     assert_wait(&step, 20.0, 22.01);
 }

@@ -23,7 +23,7 @@ pub struct Scripted {
 
 /// The source, before and after somebody has asked for it.
 enum Source {
-    New(Option<script::Scripted<ConfigMap>>),
+    New(Option<script::ScriptSource<ConfigMap>>),
     Given(Arc<dyn ListWatch<Object = ConfigMap>>),
 }
 

@@ -1,6 +1,6 @@
 //! How an informer is doing, for people and for readiness checks.
 //!
-//! River: beside the informer.
+//! River: next to the informer.
 
 use std::fmt;
 use std::time::Duration;
@@ -97,14 +97,14 @@ impl fmt::Display for Health {
 /// Decides which of many equal failures are logged: the first, a change of class, the end, and
 /// one in five minutes.
 #[derive(Debug, Default)]
-pub(crate) struct Repeats {
+pub(crate) struct FailureLog {
     failing: Option<(Class, Instant)>,
     suppressed: u32,
 }
 
 const LOG_EVERY: Duration = Duration::from_secs(300);
 
-impl Repeats {
+impl FailureLog {
     /// Whether to log this failure; how many like it were not logged before.
     pub(crate) fn failed(&mut self, class: Class, now: Instant) -> Option<u32> {
         let repeated = self.failing.is_some_and(|(last, at)| {
@@ -132,17 +132,17 @@ mod tests {
     /// C5.10
     #[test]
     fn a_repeating_failure_is_logged_when_it_starts_changes_ends_and_every_five_minutes() {
-        let mut repeats = Repeats::default();
+        let mut log = FailureLog::default();
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        assert_eq!(repeats.failed(Class::Refused, at(0)), Some(0));
-        assert_eq!(repeats.failed(Class::Refused, at(60)), None);
-        assert_eq!(repeats.failed(Class::Refused, at(299)), None);
-        assert_eq!(repeats.failed(Class::Refused, at(300)), Some(2));
-        assert_eq!(repeats.failed(Class::Broken, at(301)), Some(0), "another class");
-        assert!(repeats.succeeded());
-        assert!(!repeats.succeeded());
-        assert_eq!(repeats.failed(Class::Broken, at(302)), Some(0));
+        assert_eq!(log.failed(Class::Refused, at(0)), Some(0));
+        assert_eq!(log.failed(Class::Refused, at(60)), None);
+        assert_eq!(log.failed(Class::Refused, at(299)), None);
+        assert_eq!(log.failed(Class::Refused, at(300)), Some(2));
+        assert_eq!(log.failed(Class::Broken, at(301)), Some(0), "another class");
+        assert!(log.succeeded());
+        assert!(!log.succeeded());
+        assert_eq!(log.failed(Class::Broken, at(302)), Some(0));
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! The delays of a reflector after failures.
+//! Exponential backoff of a reflector.
 //!
-//! River: beside the reflector; one sequence serves its lists, watch-lists and watches.
-//! Promise: 0.8, 1.6, 3.2 ... 30, 30 seconds, each lengthened by up to its own length; it starts
-//! over only after two minutes in which no delay was taken.
+//! River: inside the reflector; lists, watch-lists and watches share one sequence.
+//! Promise: 0.8, 1.6, 3.2 ... 30, 30 seconds, each with up to 100 % jitter; the sequence restarts
+//! after two minutes without a delay.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::random::Random;
 /// How long a reflector waits after failures. The default is that of client-go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delays {
-    /// The first delay; each further one is twice as long.
+    /// The first delay; each later delay is twice as long.
     pub first: Duration,
     /// The longest delay, before jitter.
     pub longest: Duration,
@@ -25,7 +25,7 @@ impl Default for Delays {
     }
 }
 
-/// Without a delay for so long, the trouble is over.
+/// The sequence restarts after this time without a delay.
 const QUIET: Duration = Duration::from_secs(120);
 
 #[derive(Debug, Default)]
@@ -40,7 +40,7 @@ impl Backoff {
         Backoff { delays, ..Backoff::default() }
     }
 
-    /// The next delay; not shorter than what the server advised, plus a random tenth of it.
+    /// The next delay; at least the time that the server advised, plus up to 10 % jitter.
     pub(crate) fn next(
         &mut self,
         now: Instant,
@@ -58,7 +58,7 @@ impl Backoff {
         self.end(now, jittered.max(advised))
     }
 
-    /// The delay at the end of the sequence, for what will not change soon.
+    /// The longest delay, for failures that will last.
     pub(crate) fn longest(&mut self, now: Instant, random: &Random) -> Duration {
         let longest = self.delays.longest;
         self.end(now, longest + random.part_of(longest, 1.0))

@@ -1,9 +1,9 @@
-//! Calls to the server that are not lists and watches of reflectors: reads and writes of objects.
+//! Reads and writes of single objects.
 //!
 //! River: reconciler → **calls** → the next write.
-//! Promise: a call is retried only when the server says when (429 or 5xx with `Retry-After`), at
-//! most ten times, and never past its deadline; a write with an object from the cache carries its
-//! version; what was written is remembered for the key being reconciled.
+//! Promise: a call is retried only after 429 or 5xx with `Retry-After`, at most ten times, and
+//! never past its deadline; replacing an object sends its version; writes are remembered for the
+//! key being reconciled.
 
 mod collection;
 mod conflict;
@@ -57,38 +57,38 @@ pub struct Calls {
     tracker: Option<Tracker>,
 }
 
-/// A call is retried at most so often.
+/// The maximum number of retries of a call.
 const RETRIES_MAX: u32 = 10;
 
 impl Calls {
-    /// Calls through a kube client, without a limit of our own.
+    /// Calls through a kube client, without a rate limit.
     pub fn new(client: Client) -> Calls {
         Calls { client, component: "unnamed".into(), throttle: None, deadline: None, tracker: None }
     }
 
-    /// The program, for the `User-Agent` header.
+    /// The name of the program, for the `User-Agent` header.
     #[must_use]
     pub fn component(mut self, component: &str) -> Calls {
         self.component = component.into();
         self
     }
 
-    /// At most so many calls per second, after a burst. There is no limit by default: the
-    /// server's fairness and its 429 answers govern.
+    /// Limits the calls per second after a burst. There is no limit by default: the server limits
+    /// clients with 429.
     #[must_use]
     pub fn qps(mut self, per_second: f64, burst: u32) -> Calls {
         self.throttle = Some(Arc::new(Throttle::new(per_second, burst)));
         self
     }
 
-    /// Each call, with its retries, ends after this.
+    /// The deadline of each call, including retries.
     #[must_use]
     pub fn within(mut self, deadline: Duration) -> Calls {
         self.deadline = Some(deadline);
         self
     }
 
-    /// The same calls, remembered by a tracker.
+    /// The same calls, with writes recorded in a tracker.
     #[must_use]
     pub(crate) fn tracked(mut self, tracker: Tracker) -> Calls {
         self.tracker = Some(tracker);
@@ -107,12 +107,12 @@ impl Calls {
         Collection::new(self.clone(), ResourceType::of::<K>(&()))
     }
 
-    /// The objects of a type that is known at run time.
+    /// The objects of a type that is known only at run time.
     pub fn dynamic(&self, resource: &ApiResource) -> Collection<DynamicObject> {
         Collection::new(self.clone(), ResourceType::of::<DynamicObject>(resource))
     }
 
-    /// The objects of a resource type, as `K`.
+    /// The objects of a resource type, decoded as `K`.
     pub fn of_type<K>(&self, resource: ResourceType) -> Collection<K>
     where
         K: Resource + DeserializeOwned + Send + Sync + 'static,
@@ -120,8 +120,8 @@ impl Calls {
         Collection::new(self.clone(), resource)
     }
 
-    /// A kube client that is throttled and retried in the same way, for use with `kube::Api`.
-    /// Watches are passed through untouched.
+    /// A kube client with the same rate limit and retries, for `kube::Api`. Watches are passed
+    /// through.
     pub fn kube_client(&self) -> Client {
         let calls = self.clone();
         let service = tower::service_fn(move |request: Request<Body>| {
@@ -137,7 +137,7 @@ impl Calls {
         Client::new(service, self.client.default_namespace())
     }
 
-    /// Sends a request: throttled, retried where the server says when, within the deadline.
+    /// Sends a request with rate limit, retries and deadline.
     pub(crate) async fn send(&self, request: Request<Body>) -> Result<Response<Body>, Error> {
         let Some(deadline) = self.deadline else { return self.send_until(request, None).await };
         let end = Instant::now() + deadline;
@@ -160,7 +160,7 @@ impl Calls {
             if let Some(throttle) = &self.throttle {
                 throttle.turn().await;
             }
-            // A body that cannot be sent again is sent once.
+            // A body that cannot be cloned is not retried.
             let again = body.try_clone();
             let response = self.client.send(Request::from_parts(parts.clone(), body)).await?;
             tries += 1;
@@ -175,7 +175,7 @@ impl Calls {
         }
     }
 
-    /// Sends JSON and reads the answer; an answer that is no success is an error.
+    /// Sends JSON and returns the body of a 2xx response; other responses are errors.
     pub(crate) async fn exchange(
         &self,
         method: Method,
@@ -205,7 +205,7 @@ fn header<'a>(response: &'a Response<Body>, name: &str) -> Option<&'a str> {
     response.headers().get(name).and_then(|value| value.to_str().ok())
 }
 
-/// When to try again, if the answer is a refusal that says so.
+/// When to retry, if the response says so.
 fn retry_after(response: &Response<Body>) -> Option<Duration> {
     let code = response.status().as_u16();
     if code != 429 && !(500..600).contains(&code) {

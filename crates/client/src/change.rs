@@ -1,6 +1,6 @@
-//! What happened to an object: the words between queue, store and subscribers.
+//! Changes of objects, as subscribers receive them.
 //!
-//! River: delta queue → **changes** → handlers.
+//! River: store → **changes** → subscribers.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,29 +10,29 @@ use crate::list_watch::Undecodable;
 use crate::object::Cached;
 use crate::version::ResourceVersion;
 
-/// One notification to a subscriber. Objects are shared: cloning a change clones no object.
+/// A change that a subscriber receives. Cloning it does not clone the objects.
 pub enum Change<K> {
     /// An object is new to the subscriber.
     Added {
         /// The object.
         object: Arc<K>,
-        /// Whether it belongs to the first state, or to the replay for a late subscriber.
+        /// Whether it existed when the subscriber joined.
         initial: bool,
     },
-    /// An object changed, or is shown again by a resync (then old and new are the same).
+    /// An object changed. In a resync, old and new are the same.
     Updated {
         /// The state before.
         old: Arc<K>,
         /// The state now.
         new: Arc<K>,
     },
-    /// An object is gone.
+    /// An object was deleted.
     Deleted(Gone<K>),
-    /// Every object of the first state was handed over. Only streams see this.
+    /// All initial objects were delivered. Only streams receive this.
     Synced,
 }
 
-/// An object that is gone.
+/// A deleted object.
 pub struct Gone<K> {
     key: Key,
     last: Option<Arc<K>>,
@@ -41,7 +41,7 @@ pub struct Gone<K> {
 }
 
 impl<K> Gone<K> {
-    /// A deletion that a watch showed; `last` is the object of the event.
+    /// A deletion that a watch reported; `last` is the object of the event.
     pub(crate) fn seen(key: Key, last: Arc<K>) -> Gone<K> {
         Gone { key, last: Some(last), observed: true, cause: None }
     }
@@ -51,7 +51,7 @@ impl<K> Gone<K> {
         Gone { key, last, observed: false, cause: None }
     }
 
-    /// An object that left the store because its new state cannot be decoded.
+    /// An object that was removed from the store because its new state cannot be decoded.
     pub(crate) fn undecodable(cause: Undecodable) -> Gone<K> {
         let key = cause.key.clone();
         Gone { key, last: None, observed: false, cause: Some(Arc::new(cause)) }
@@ -66,17 +66,17 @@ impl<K> Gone<K> {
         self
     }
 
-    /// Which object.
+    /// The key of the object.
     pub fn key(&self) -> &Key {
         &self.key
     }
 
-    /// The last state that is known; it may be out of date if the deletion was not observed.
+    /// The last known state; it may be out of date if the deletion was not observed.
     pub fn last(&self) -> Option<&Arc<K>> {
         self.last.as_ref()
     }
 
-    /// Whether a watch showed the deletion; otherwise it was inferred from a list.
+    /// Whether a watch reported the deletion; otherwise it was inferred from a list.
     pub fn observed(&self) -> bool {
         self.observed
     }
@@ -94,7 +94,7 @@ impl<K: Cached> Gone<K> {
 }
 
 impl<K: Cached> Change<K> {
-    /// Which object it is about; `None` for [`Change::Synced`].
+    /// The key of the object; `None` for [`Change::Synced`].
     pub fn key(&self) -> Option<Key> {
         match self {
             Change::Added { object, .. } => Some(object.key()),
@@ -104,7 +104,7 @@ impl<K: Cached> Change<K> {
         }
     }
 
-    /// The object as it is now, or as it was last.
+    /// The object after the change; for a deletion, its last known state.
     pub fn object(&self) -> Option<&Arc<K>> {
         match self {
             Change::Added { object, .. } => Some(object),

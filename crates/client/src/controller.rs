@@ -1,9 +1,9 @@
-//! The controller: keys from informers into a reconciler, one worker at a time for each key.
+//! The controller: takes keys from informers and calls a reconciler, one worker at a time per key.
 //!
 //! River: subscribers → predicates → work queue → **controller** → the next write.
-//! Promise: nothing is reconciled before every informer has synced; a key is never reconciled
-//! twice at once, nor on data older than what the same key wrote; failures are retried with a
-//! delay of their own that starts over after success; stopping waits for what is running.
+//! Promise: no key is reconciled before all informers have synced, by two workers at once, or on
+//! data older than its own writes; failures are retried with a delay per key that is reset by
+//! success; stopping waits for running reconciles.
 
 mod context;
 mod finalizer;
@@ -47,30 +47,30 @@ pub use self::inbox::{ControllerHandle, Requests, Trigger, WatchId};
 pub use self::run::Report;
 use self::run::Worker;
 
-/// What to do with a key after its reconcile.
+/// When to reconcile a key again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Nothing, until something changes.
+    /// After the next change.
     Done,
-    /// Again after this time, even if nothing changes.
+    /// After this time, or after the next change.
     After(Duration),
-    /// Again, with the delay of a failure, without being one.
+    /// After the delay of a failure, without counting as one.
     Again,
 }
 
-/// Why a reconcile failed. Any error becomes one with `?`; it is retried unless it is terminal.
+/// Why a reconcile failed. `?` converts any error; it is retried unless it is terminal.
 pub struct Failure {
     error: BoxError,
     terminal: bool,
 }
 
 impl Failure {
-    /// A failure that trying again will not mend; the key waits for its next change.
+    /// A failure that a retry would repeat; the key waits for its next change.
     pub fn terminal(error: impl Into<BoxError>) -> Failure {
         Failure { error: error.into(), terminal: true }
     }
 
-    /// A failure that is retried, from a text.
+    /// A failure with this message; it is retried.
     pub fn text(text: impl Into<String>) -> Failure {
         Failure { error: text.into().into(), terminal: false }
     }
@@ -88,7 +88,7 @@ impl fmt::Debug for Failure {
     }
 }
 
-/// Brings the world closer to what one object asks for. An async function is one:
+/// Brings the cluster closer to the desired state of one object. An async function implements it:
 ///
 /// ```
 /// use headwater_client::controller::{Context, Failure, Next};
@@ -96,21 +96,21 @@ impl fmt::Debug for Failure {
 /// use std::sync::Arc;
 ///
 /// async fn reconcile(pod: Arc<Pod>, cx: Context) -> Result<Next, Failure> {
-///     // … compare what is wanted with what is there, and act …
+///     // … compare the desired state with the current state, and act …
 ///     Ok(Next::Done)
 /// }
 /// ```
 pub trait Reconcile<K: Cached>: Send + Sync + 'static {
-    /// Given the object as the cache has it now. May be cancelled at any await: by a timeout, by
-    /// the end of the grace time at stop, by the loss of leadership.
+    /// Reconciles one object, given its state in the cache. The future may be dropped at any await:
+    /// after a timeout, at the end of the grace period at stop, when leadership is lost.
     fn reconcile(
         &self,
         object: Arc<K>,
         cx: Context,
     ) -> impl Future<Output = Result<Next, Failure>> + Send;
 
-    /// Called when the object of a key is gone, with its last known state. Does nothing unless
-    /// implemented.
+    /// Called when the object of a key was deleted, with its last known state. The default does
+    /// nothing.
     fn gone(
         &self,
         key: Key,
@@ -134,13 +134,13 @@ where
     }
 }
 
-/// Adds a hook for objects that are gone to a reconciler; see [`Reconcile::gone`].
+/// A reconciler with a function for deleted objects; made by [`with_gone`].
 pub struct WithGone<R, G> {
     reconciler: R,
     gone: G,
 }
 
-/// A reconciler and what is called when an object is gone.
+/// Adds a function for deleted objects to a reconciler; see [`Reconcile::gone`].
 pub fn with_gone<R, G>(reconciler: R, gone: G) -> WithGone<R, G> {
     WithGone { reconciler, gone }
 }
@@ -168,7 +168,7 @@ where
     }
 }
 
-/// A controller before it runs: its informers, its rules, its limits.
+/// The configuration of a controller: its informers, its predicates, its limits.
 ///
 /// ```no_run
 /// use headwater_client::controller::{Context, Controller, Failure, Next};
@@ -229,11 +229,11 @@ struct RunOptions {
     abort_on_panic: bool,
 }
 
-/// Requests of users that wait to be enqueued; when full, whoever asks waits.
+/// Requested keys that wait to be enqueued; when full, the caller waits.
 const REQUESTS_MAX: usize = 1024;
 
 impl<K: Cached> Controller<K> {
-    /// A controller for the objects of an informer. The name is unique in the process.
+    /// A controller for the objects of an informer. The name must be unique in the process.
     pub fn new(name: impl Into<String>, informer: &Informer<K>) -> Controller<K> {
         let mut listers = Listers::default();
         let mut caches = Caches::default();
@@ -273,14 +273,15 @@ impl<K: Cached> Controller<K> {
         }
     }
 
-    /// Says that the main kind is cluster-scoped, for dynamic objects, whose type does not tell.
+    /// Declares that the main kind is cluster-scoped; for dynamic objects, whose type does not say
+    /// so.
     pub fn cluster_scoped(mut self) -> Self {
         self.namespaced = false;
         self
     }
 
-    /// A change of a child enqueues the owner that is its controller. For an update, the owners
-    /// of both states.
+    /// A change of a child enqueues its controlling owner; an update enqueues the owners of both
+    /// states.
     pub fn owns<C: Cached>(self, children: &Informer<C>) -> Self {
         self.owners(children, Owners::Controller)
     }
@@ -297,9 +298,9 @@ impl<K: Cached> Controller<K> {
         self.mapped(children, None, inbox::owned, map)
     }
 
-    /// A change of a related object enqueues the keys that `map` answers; for an update it is
-    /// asked with both states. `map` may use indexes and listers of other informers of this
-    /// controller: they are synced before it is first called.
+    /// A change of a related object enqueues the keys that `map` returns; for an update, it is
+    /// called with both states. `map` may use indexes and listers of other informers of this
+    /// controller: they have synced before its first call.
     pub fn watches<R, I>(
         self,
         related: &Informer<R>,
@@ -340,7 +341,7 @@ impl<K: Cached> Controller<K> {
         self
     }
 
-    /// Another informer that the reconciler reads, without being triggered by it.
+    /// Adds an informer that the reconciler reads but that triggers no reconcile.
     pub fn reads<R: Cached>(mut self, related: &Informer<R>) -> Self {
         self.listers.add(related);
         self.caches.add(related);
@@ -348,7 +349,7 @@ impl<K: Cached> Controller<K> {
         self
     }
 
-    /// Only changes of the main kind that pass enqueue a key.
+    /// Enqueues only changes of the main kind that pass the predicate.
     pub fn when(mut self, predicate: Predicate<K>) -> Self {
         self.predicate = Some(match self.predicate.take() {
             Some(known) => known.and(predicate),
@@ -357,15 +358,15 @@ impl<K: Cached> Controller<K> {
         self
     }
 
-    /// How many keys are reconciled at once; one unless set.
+    /// The number of keys that are reconciled concurrently; one by default.
     pub fn workers(mut self, workers: usize) -> Self {
         self.workers = workers.max(1);
         self
     }
 
-    /// Puts a finalizer on every object before its first reconcile, and calls `cleanup` instead
-    /// of the reconciler when the object is being deleted; when that answers [`Next::Done`] the
-    /// finalizer is removed.
+    /// Adds a finalizer to every object before its first reconcile, and calls `cleanup` instead of
+    /// the reconciler once the object is being deleted. The finalizer is removed when `cleanup`
+    /// returns [`Next::Done`].
     ///
     /// # Errors
     /// [`Error::Invalid`] if the name is not qualified, such as `example.com/dns`.
@@ -382,86 +383,87 @@ impl<K: Cached> Controller<K> {
         Ok(self)
     }
 
-    /// The delays of failures; per key from 5 ms to 1000 s unless set.
+    /// The delays after failures; per key from 5 ms to 1000 s by default.
     pub fn limiter(mut self, limiter: Limiter<Key>) -> Self {
         self.limiter = limiter;
         self
     }
 
-    /// Holds a key for `quiet` after its last change, but never longer than `max` after its first.
+    /// Delays a key until it has not changed for `quiet`, at most until `max` after its first
+    /// change.
     pub fn debounce(mut self, quiet: Duration, max: Duration) -> Self {
         self.debounce = Some((quiet, max));
         self
     }
 
-    /// Namespaces take turns, so that one with many changes does not delay the others.
+    /// Serves namespaces alternately, so that one with many changes does not delay the others.
     pub fn fair(mut self) -> Self {
         self.fair = true;
         self
     }
 
-    /// Cancels a reconcile that takes longer; the key is retried as after a failure.
+    /// Cancels a reconcile after this time and retries the key as after a failure.
     pub fn reconcile_timeout(mut self, timeout: Duration) -> Self {
         self.options.reconcile_timeout = Some(timeout);
         self
     }
 
-    /// How long the informers may take to sync; two minutes unless set.
+    /// How long the informers may take to sync; two minutes by default.
     pub fn sync_timeout(mut self, timeout: Duration) -> Self {
         self.options.sync_timeout = timeout;
         self
     }
 
-    /// How long running reconciles may take to finish at stop; 30 s unless set.
+    /// How long running reconciles may take to finish at stop; 30 s by default.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.options.grace = grace;
         self
     }
 
-    /// How long a key waits for the caches to see what it wrote; 5 s unless set, `None` for not
-    /// at all.
+    /// How long a key waits until the caches contain its own writes; 5 s by default, `None` does
+    /// not wait.
     pub fn read_own_writes(mut self, patience: Option<Duration>) -> Self {
         self.options.read_own_writes = patience;
         self
     }
 
-    /// Ends the process if the reconciler panics, instead of retrying the key.
+    /// Aborts the process if the reconciler panics, instead of retrying the key.
     pub fn abort_on_panic(mut self) -> Self {
         self.options.abort_on_panic = true;
         self
     }
 
-    /// How the reconciler writes; through the factory's client unless set.
+    /// How the reconciler calls the server; through the factory's client by default.
     pub fn calls(mut self, calls: Calls) -> Self {
         self.calls = Some(calls);
         self
     }
 
-    /// Where events about objects go; unless set, the controller's runner starts a recorder and
-    /// reports under the controller's name.
+    /// The event recorder. By default `run` starts a recorder that reports under the controller's
+    /// name.
     pub fn recorder(mut self, recorder: Recorder) -> Self {
         self.recorder = Some(recorder);
         self
     }
 
-    /// Where to count; into the factory's metrics unless set.
+    /// The metrics to count in; the factory's by default.
     pub fn metrics(mut self, metrics: &Metrics) -> Self {
         self.metrics = Some(metrics.clone());
         self
     }
 
-    /// Keys from anywhere: each is enqueued.
+    /// Enqueues the keys of a stream.
     pub fn triggered_by(mut self, keys: impl Stream<Item = Key> + Send + 'static) -> Self {
         self.streams.push(Box::pin(keys));
         self
     }
 
-    /// Asks for keys from outside while the controller runs.
+    /// A handle that enqueues keys while the controller runs.
     pub fn requests(&self) -> Requests {
         Requests::new(self.requests.0.clone())
     }
 
-    /// Changes what it watches while it runs.
+    /// A handle that adds and removes watches while the controller runs.
     pub fn handle(&self) -> ControllerHandle<K> {
         self.handle.clone()
     }
@@ -481,11 +483,11 @@ impl<K: Cached> Controller<K> {
         Prepared { name, requests, start: Box::new(start) }
     }
 
-    /// Runs the factory and the controller until `stop` completes: starts the caches, waits for
-    /// them, works, writes the recorded events, and ends everything in order.
+    /// Runs the factory and the controller until `stop` completes. At the end it stops the workers,
+    /// writes the recorded events and stops the caches, in this order.
     ///
     /// # Errors
-    /// [`Error::SyncTimeout`] if an informer does not sync; what the factory returns.
+    /// [`Error::SyncTimeout`] if an informer does not sync; the error of [`Factory::run`].
     pub async fn run(
         self,
         factory: &Factory,
@@ -526,7 +528,7 @@ impl<K: Cached> Controller<K> {
 
     async fn work(self, env: Env, reconciler: impl Reconcile<K>) -> Result<Report, Error> {
         let predicate = match (self.predicate, &self.finalizer) {
-            // A deletion that starts does not change the generation, but the cleanup must run.
+            // The start of a deletion does not change the generation, but the cleanup must run.
             (Some(predicate), Some(_)) => Some(predicate.or(deletion_started())),
             (predicate, _) => predicate,
         };
@@ -575,15 +577,17 @@ impl<K: Cached> fmt::Debug for Controller<K> {
     }
 }
 
-/// What a controller is given by whoever runs it; see [`Prepared::custom`].
+/// What [`Manager`](crate::Manager) or [`Controller::run`] passes to a controller; see
+/// [`Prepared::custom`].
 pub struct Env {
     pub(crate) calls: Calls,
     pub(crate) metrics: Option<Metrics>,
     pub(crate) recorder: Recorder,
-    /// Completes when reconciles may start; caches and queue are filled before.
+    /// Completes when reconciles may start; caches and queue are filled before that.
     pub(crate) leading: BoxFuture<'static, ()>,
     pub(crate) stop: CancellationToken,
-    /// Cancelled when leadership was lost: somebody else may work already, so nothing may finish.
+    /// Cancelled when leadership was lost: another replica may already work, so no reconcile may
+    /// finish.
     pub(crate) abandon: CancellationToken,
 }
 
@@ -601,12 +605,12 @@ impl Env {
         &self.calls
     }
 
-    /// Where events about objects go.
+    /// The event recorder.
     pub fn recorder(&self) -> &Recorder {
         &self.recorder
     }
 
-    /// Where to count, if anywhere.
+    /// The metrics to count in, if any.
     pub fn metrics(&self) -> Option<&Metrics> {
         self.metrics.as_ref()
     }
@@ -616,8 +620,8 @@ impl Env {
         &self.stop
     }
 
-    /// Waits until this replica may act; caches and queues are best filled before. Answers
-    /// whether it may: not if the end came first. Cancel-safe.
+    /// Waits until this replica leads; fill caches and queues before. Returns false if the
+    /// controller was stopped first. Cancel-safe.
     pub async fn leading(&mut self) -> bool {
         tokio::select! {
             biased;
@@ -636,9 +640,9 @@ impl fmt::Debug for Env {
 }
 
 impl Prepared {
-    /// A controller with a loop of its own, for what does not fit "one key, one reconcile": a
-    /// scheduler, a garbage collector. It waits for its informers and for [`Env::leading`]
-    /// itself, and ends after [`Env::stop`]; when leadership is lost its future is dropped.
+    /// A controller with its own loop, for work that does not fit one reconcile per key, such as a
+    /// scheduler or a garbage collector. It waits for its informers and for [`Env::leading`]
+    /// itself, and ends after [`Env::stop`]. When leadership is lost, its future is dropped.
     pub fn custom<F>(
         name: impl Into<String>,
         start: impl FnOnce(Env) -> F + Send + 'static,
@@ -657,7 +661,7 @@ impl Prepared {
                 }
             })
         };
-        // Nobody listens: a loop of its own has no keys to ask for.
+        // A custom loop has no keys, so nothing receives these requests.
         let requests = Requests::new(mpsc::channel(1).0);
         Prepared { name: name.into(), requests, start: Box::new(start) }
     }
@@ -667,7 +671,7 @@ impl Prepared {
         &self.name
     }
 
-    /// Asks for keys from outside while the controller runs.
+    /// A handle that enqueues keys while the controller runs.
     pub fn requests(&self) -> Requests {
         self.requests.clone()
     }
@@ -679,7 +683,7 @@ impl fmt::Debug for Prepared {
     }
 }
 
-/// Whether a change leaves the state as it was: the first state, a resync, an unchanged relist.
+/// Whether a change is not news: the initial state, a resync, an unchanged object of a list.
 fn is_no_news<K: Cached>(change: &Change<K>) -> bool {
     match change {
         Change::Added { initial, .. } => *initial,

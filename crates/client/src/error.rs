@@ -1,4 +1,4 @@
-//! What can go wrong, by what the caller does differently.
+//! The error type of this crate, with one variant for each reaction of a caller.
 
 use std::time::Duration;
 
@@ -11,20 +11,20 @@ use crate::version::ResourceVersion;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The cache has not seen its first state: wait for `synced`, or use `allow_unsynced`.
+    /// The cache is not complete yet: wait for `synced`, or use `allow_unsynced`.
     #[error("the informer {informer:?} has not synced yet ({health})")]
     NotSynced {
-        /// Which one.
+        /// Its name.
         informer: String,
-        /// How it is doing.
+        /// Its health.
         health: Health,
     },
     /// Some informers did not sync in time.
     #[error("not synced after {after:?}: {}", list_missing(missing))]
     SyncTimeout {
-        /// How long was waited.
+        /// The timeout.
         after: Duration,
-        /// Who is missing, and why.
+        /// The informers that have not synced, and their health.
         missing: Vec<(String, Health)>,
     },
     /// No such object.
@@ -35,77 +35,77 @@ pub enum Error {
         /// The object.
         key: Key,
     },
-    /// The deadline passed.
+    /// A deadline passed.
     #[error("{what} took longer than {after:?}")]
     Timeout {
-        /// What was waited for.
+        /// The operation.
         what: String,
-        /// How long.
+        /// The deadline.
         after: Duration,
     },
-    /// The server's versions went backwards while a version was waited for.
-    #[error("the server's resourceVersions went backwards; {0} may never come")]
+    /// The server's versions went backwards while waiting for a version.
+    #[error("the server's resourceVersions went backwards while waiting for {0}")]
     EpochChanged(ResourceVersion),
-    /// A resourceVersion that cannot be compared with others.
-    #[error("{0:?} is not a resourceVersion that can be ordered")]
+    /// A resourceVersion that cannot be ordered.
+    #[error("resourceVersion {0:?} cannot be ordered")]
     BadVersion(ResourceVersion),
     /// The informer, factory or queue has ended.
     #[error("{0} has stopped")]
     Stopped(String),
-    /// Nobody drives the factory.
-    #[error("the factory is not being run: drive `factory.run(stop)` first")]
+    /// [`Factory::run`](crate::Factory::run) is not running.
+    #[error("the factory is not running; call `factory.run(stop)` first")]
     NotRunning,
-    /// It can only be set before the start.
-    #[error("{0} can only be set before the informer runs")]
+    /// It can only be set before the informer starts.
+    #[error("{0} can only be set before the informer starts")]
     AlreadyStarted(&'static str),
-    /// An index of that name exists.
-    #[error("an index {0:?} exists already")]
+    /// An index with that name exists.
+    #[error("an index {0:?} already exists")]
     IndexExists(String),
-    /// No index of that name, or not of that type.
+    /// No index with that name and type.
     #[error("no index {0:?} with values of that type")]
     UnknownIndex(String),
     /// The subscription belongs to another informer.
     #[error("the subscription {0:?} belongs to another informer")]
     ForeignSubscription(String),
-    /// Nobody opened an informer for that type; a lister never opens one.
-    #[error("no informer for {0} was opened")]
+    /// No informer of that type was opened; a lister never opens one.
+    #[error("no informer for {0}; open one and pass it to the controller")]
     NoInformer(String),
-    /// There are more objects than the author of the program expected.
-    #[error("{resource} has about {count} objects, more than the {max} allowed here")]
+    /// There are more objects than `refuse_above` allows.
+    #[error("{resource} has about {count} objects, more than the {max} allowed by refuse_above")]
     TooManyObjects {
         /// The resource.
         resource: String,
-        /// How many there are.
+        /// The number of objects.
         count: u64,
-        /// How many were expected at most.
+        /// The maximum.
         max: u64,
     },
-    /// Options that contradict themselves.
+    /// Invalid options or arguments.
     #[error("{0}")]
     Invalid(String),
     /// A list or watch failed.
     #[error(transparent)]
     Source(#[from] list_watch::Error),
-    /// A call to the server failed on the way.
+    /// A call did not reach the server, or its response was lost.
     #[error("the call to the server failed")]
     Call(#[source] Box<kube::Error>),
     /// The server refused a call.
     #[error("the server refused: {0}")]
     Refused(StatusError),
-    /// The controller gave up.
+    /// The controller failed.
     #[error("controller {name:?}: {why}")]
     Controller {
-        /// Which one.
+        /// Its name.
         name: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// A part of a manager failed.
-    #[error("part {name:?} failed")]
+    /// A task of a manager failed.
+    #[error("task {name:?} failed")]
     Part {
-        /// Which one.
+        /// Its name.
         name: String,
-        /// How.
+        /// Its error.
         #[source]
         source: list_watch::BoxError,
     },
@@ -115,7 +115,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The status the server refused a call with.
+    /// The status with which the server refused a call.
     pub fn status(&self) -> Option<&StatusError> {
         match self {
             Error::Refused(status) => Some(status),
@@ -129,17 +129,17 @@ impl Error {
         })
     }
 
-    /// Somebody wrote first: read again and retry.
+    /// Whether the object changed since it was read: read it again and retry.
     pub fn is_conflict(&self) -> bool {
         self.is_refusal(409, "Conflict")
     }
 
-    /// An object of that name exists.
+    /// Whether an object with that name exists.
     pub fn is_exists(&self) -> bool {
         self.status().is_some_and(|status| status.reason == "AlreadyExists")
     }
 
-    /// There is no such object.
+    /// Whether the object does not exist.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Error::NotFound { .. }) || self.is_refusal(404, "NotFound")
     }

@@ -1,6 +1,6 @@
-//! How an informer is doing, for people and for readiness checks.
+//! The health of an informer, for operators and readiness checks.
 //!
-//! River: next to the informer.
+//! River: reflector → **health** → readiness checks, logs.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,40 +9,41 @@ use tokio::time::Instant;
 
 use crate::list_watch::Class;
 
-/// How an informer is doing.
+/// The health of an informer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Health {
-    /// Before the first state is complete.
+    /// The initial state is not complete yet.
     Starting,
     /// The store follows the server.
     Synced,
-    /// It was synced and now cannot follow; ends when a watch is established again.
+    /// It has synced, but lists or watches fail now; the store is out of date until a watch
+    /// succeeds.
     Lagging {
         /// What went wrong.
         reason: String,
-        /// Since when.
+        /// The time of the first failure.
         since: Instant,
     },
-    /// The server does not know who asks (401).
+    /// The server does not accept the credentials (401).
     Unauthorized,
-    /// The server does not allow it (403).
+    /// The server denies access (403).
     Forbidden,
     /// The server does not serve the resource type (404).
     NotServed,
     /// It could not start.
     Failed(String),
-    /// It has ended.
+    /// It has stopped.
     Stopped,
 }
 
 impl Health {
-    /// Whether waiting will not help: somebody has to change something first.
+    /// Whether it cannot sync unless the configuration changes.
     pub fn is_hopeless(&self) -> bool {
         matches!(self, Health::Forbidden | Health::NotServed | Health::Failed(_) | Health::Stopped)
     }
 
-    /// Whether it will never sync any more.
+    /// Whether it can never sync.
     pub(crate) fn is_over(&self) -> bool {
         matches!(self, Health::Failed(_) | Health::Stopped)
     }
@@ -61,7 +62,7 @@ impl Health {
         }
     }
 
-    /// The health of several lanes together: the worst, or the least advanced.
+    /// The health of several lanes: that of the worst lane.
     pub(crate) fn of_all<'a>(lanes: impl Iterator<Item = &'a Health>) -> Health {
         let rank = |health: &Health| match health {
             Health::Failed(_) => 7,
@@ -94,8 +95,8 @@ impl fmt::Display for Health {
     }
 }
 
-/// Decides which of many equal failures are logged: the first, a change of class, the end, and
-/// one in five minutes.
+/// Decides which of many equal failures are logged: the first, changes of the class, the end, and
+/// one every five minutes.
 #[derive(Debug, Default)]
 pub(crate) struct FailureLog {
     failing: Option<(Class, Instant)>,
@@ -105,7 +106,7 @@ pub(crate) struct FailureLog {
 const LOG_EVERY: Duration = Duration::from_secs(300);
 
 impl FailureLog {
-    /// Whether to log this failure; how many like it were not logged before.
+    /// Returns how many equal failures were not logged, or `None` if this one is not logged either.
     pub(crate) fn failed(&mut self, class: Class, now: Instant) -> Option<u32> {
         let repeated = self.failing.is_some_and(|(last, at)| {
             last == class && now.saturating_duration_since(at) < LOG_EVERY
@@ -118,7 +119,7 @@ impl FailureLog {
         Some(std::mem::take(&mut self.suppressed))
     }
 
-    /// Whether this success ends a failure.
+    /// Whether this success follows a failure.
     pub(crate) fn succeeded(&mut self) -> bool {
         self.suppressed = 0;
         self.failing.take().is_some()

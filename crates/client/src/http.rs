@@ -1,9 +1,9 @@
 //! The source over HTTP: lists and watches through a kube client.
 //!
-//! River: API server → **HTTP source** → reflector. Credentials, TLS, proxies and the base path
-//! are the kube client's; the query, the frames and the decoding are ours.
-//! Promise: the status is looked at before the body; nothing is retried here; items are decoded
-//! while the body arrives; dropping the future or stream closes the exchange.
+//! River: API server → **HTTP source** → reflector. The kube client does credentials, TLS, proxies
+//! and the base path; this module does queries, frames and decoding.
+//! Promise: the status is checked before the body; nothing is retried; items are decoded while the
+//! body arrives; dropping the future or stream closes the connection.
 
 mod decode;
 mod frames;
@@ -34,20 +34,20 @@ use self::decode::{Decoded, Decoder, Sizes};
 use self::frames::Frames;
 use self::list_body::ListBody;
 
-/// How a source asks and reads. The default suits most programs.
+/// The options of an HTTP source. The default suits most programs.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Longer frames and items end the stream with an error instead of filling the memory.
+    /// The maximum length of a frame or item; a longer one ends the stream with an error.
     pub max_frame: usize,
-    /// What is left out of every object.
+    /// The fields that are removed from every object.
     pub strip: Strip,
-    /// Ask for metadata only.
+    /// Whether to request metadata only.
     pub metadata_only: bool,
-    /// Whether watches may begin with the present objects.
+    /// Whether watches may start with all current objects.
     pub watch_list: bool,
-    /// The program, for the `User-Agent` header.
+    /// The name of the program, for the `User-Agent` header.
     pub component: String,
-    /// A list that brings nothing for so long is given up.
+    /// A list fails if no data arrives for this time.
     pub stall: Duration,
 }
 
@@ -64,7 +64,7 @@ impl Default for Options {
     }
 }
 
-/// At most this much of an error's body is read.
+/// The maximum length of an error's body; the rest is not read.
 const ERROR_BODY_MAX: usize = 1 << 20;
 
 /// A collection of an API server.
@@ -82,7 +82,7 @@ pub struct Http<K> {
 }
 
 impl<K: Cached> Http<K> {
-    /// The objects of a resource type in one namespace or in all.
+    /// A source of the objects of a resource type in one namespace, or in all.
     pub fn new(
         client: Client,
         resource: &ResourceType,
@@ -131,7 +131,7 @@ impl<K: Cached> Http<K> {
             if query.is_empty() { self.path.clone() } else { format!("{}?{query}", self.path) };
         let mut request = Request::get(uri)
             .body(Body::empty())
-            .map_err(|error| Error::Malformed(format!("the request: {error}")))?;
+            .map_err(|error| Error::Malformed(format!("invalid request: {error}")))?;
         let headers = request.headers_mut();
         headers.insert(ACCEPT, self.accept());
         if let Some(encoding) = encoding {
@@ -191,7 +191,7 @@ fn user_agent(component: &str) -> HeaderValue {
     HeaderValue::from_str(&text).unwrap_or(HeaderValue::from_static("headwater-client"))
 }
 
-/// As much of an error's body as is worth reading, and as comes in time.
+/// Reads an error's body up to the maximum length, as far as it arrives in time.
 async fn read_some(mut body: Body, patience: Duration) -> Vec<u8> {
     let mut read = Vec::new();
     while let Ok(Some(Ok(frame))) = timeout(patience, body.frame()).await {
@@ -205,7 +205,7 @@ async fn read_some(mut body: Body, patience: Duration) -> Vec<u8> {
     read
 }
 
-/// Tells "nobody listens there" from all other ways a connection can fail.
+/// Distinguishes a refused connection from other failures.
 fn transport(error: kube::Error) -> Error {
     let error: BoxError = Box::new(error);
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&*error);
@@ -240,8 +240,8 @@ impl<K: Cached> ListWatch for Http<K> {
     }
 
     async fn watch(&self, query: WatchQuery) -> Result<EventStream<K>, Error> {
-        // Servers may compress a watch as one gzip member per event, and not every decoder reads
-        // more than the first.
+        // Servers may compress each event as its own gzip member, and some decoders read only the
+        // first member.
         let request = self.request(&query.to_query(), Some("identity"))?;
         let body = self.send(request).await?.into_body();
         let reader = WatchReader {
@@ -288,13 +288,13 @@ async fn next_chunk(body: &mut Body, patience: Duration) -> Result<Option<Bytes>
             Some(Ok(frame)) => {
                 if let Ok(data) = frame.into_data() {
                     return Ok(Some(data));
-                } // trailers say nothing about objects
+                } // ignore trailers
             }
         }
     }
 }
 
-/// Measures how long decoding takes, on the clock of the machine: it is work, not waiting.
+/// Measures how long decoding takes, in real time, not in tokio's.
 struct Timer<'a> {
     observer: &'a SourceObserver,
     started: std::time::Instant,
@@ -355,9 +355,9 @@ impl<K: Cached> PageReader<K> {
     }
 }
 
-/// Reads one watch body; nothing runs unless the stream is polled.
+/// Reads the body of one watch, only while the stream is polled.
 struct WatchReader<K> {
-    /// `None` once the stream has failed: an error is the last item.
+    /// `None` after a failure: an error is the last item.
     body: Option<Body>,
     frames: Frames,
     decoder: Arc<Decoder<K>>,

@@ -1,9 +1,9 @@
-//! The store: every object by its key, and by the indexes over it.
+//! The store of an informer: objects by key and by index.
 //!
 //! River: delta queue → **store** → listers, handlers.
-//! Promise: one writer publishes whole states; a reader takes one without waiting and sees
-//! objects, indexes and version of the same moment for as long as it keeps it. Objects are shared,
-//! never copied, and nobody but the informer can change what is stored.
+//! Promise: one writer publishes complete states; readers never wait, and a snapshot shows objects,
+//! indexes and version of one state. Objects are shared, not copied, and only the informer changes
+//! the store.
 
 pub(crate) mod index;
 pub(crate) mod writer;
@@ -30,12 +30,12 @@ use self::index::AnyIndex;
 pub use self::index::{Index, Lookup};
 use self::writer::LaneScope;
 
-/// One whole state.
+/// One complete state of a store.
 pub(crate) struct StoreState<K> {
     pub(crate) objects: OrdMap<Key, Arc<K>>,
     pub(crate) indexes: Vec<Arc<dyn AnyIndex<K>>>,
     pub(crate) version: Option<ResourceVersion>,
-    /// The version of each namespace, if each has a watch of its own.
+    /// The version of each namespace, if each has its own watch.
     pub(crate) by_namespace: Option<Arc<BTreeMap<LaneScope, Option<ResourceVersion>>>>,
     pub(crate) epoch: u64,
 }
@@ -63,7 +63,7 @@ impl<K> StoreState<K> {
         }
     }
 
-    /// The version of what is known about a namespace.
+    /// The version of a namespace.
     fn version_in(&self, namespace: Option<&str>) -> Option<&ResourceVersion> {
         match (&self.by_namespace, namespace) {
             (Some(each), Some(namespace)) => {
@@ -73,22 +73,22 @@ impl<K> StoreState<K> {
         }
     }
 
-    /// The objects of one namespace, which stand together.
+    /// The objects of one namespace, which are adjacent.
     pub(crate) fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = (&Key, &Arc<K>)> {
-        // '0' follows '/', so this is every key that begins with "namespace/".
+        // '0' follows '/' in ASCII, so this is every key that starts with "namespace/".
         let (from, to) = (format!("{namespace}/"), format!("{namespace}0"));
         self.objects.range::<_, str>((Bound::Included(from.as_str()), Bound::Excluded(to.as_str())))
     }
 }
 
-/// The reading side of an informer's store. Cheap to clone.
+/// Reads the store of an informer. Cheap to clone.
 pub struct Store<K> {
     shared: Arc<StoreInner<K>>,
 }
 
 struct StoreInner<K> {
     state: ArcSwap<StoreState<K>>,
-    /// A new state was published, or the store has ended.
+    /// A new state was published, or the informer has stopped.
     changed: Notify,
     stopped: AtomicBool,
 }
@@ -114,8 +114,8 @@ impl<K: Cached> Store<K> {
         self.shared.changed.notify_waiters();
     }
 
-    /// The present state, for as many reads as you like; its cost does not depend on the number
-    /// of objects.
+    /// The current state, for any number of reads. Its cost does not depend on the number of
+    /// objects.
     pub fn snapshot(&self) -> Snapshot<K> {
         Snapshot { state: self.shared.state.load_full() }
     }
@@ -135,12 +135,12 @@ impl<K: Cached> Store<K> {
         self.shared.state.load().objects.keys().cloned().collect()
     }
 
-    /// How many objects there are.
+    /// The number of objects.
     pub fn len(&self) -> usize {
         self.shared.state.load().objects.len()
     }
 
-    /// Whether there are none.
+    /// Whether it has no objects.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -151,12 +151,12 @@ impl<K: Cached> Store<K> {
         self.shared.state.load().version.clone()
     }
 
-    /// Grows when the server's versions are found to have gone backwards.
+    /// Increases when the server's versions go backwards.
     pub fn epoch(&self) -> u64 {
         self.shared.state.load().epoch
     }
 
-    /// Waits until the store has reached a version: "has this cache seen my write?"
+    /// Waits until the store has reached a version, so that it contains a write.
     ///
     /// Cancel-safe.
     ///
@@ -172,8 +172,8 @@ impl<K: Cached> Store<K> {
         self.wait_for_rv_in(None, version, deadline).await
     }
 
-    /// As [`Store::wait_for_rv`], but only for what is known about one namespace: an informer
-    /// over a set of namespaces has a watch for each, and another may be quiet. Cancel-safe.
+    /// As [`Store::wait_for_rv`], for one namespace. An informer over a set of namespaces has a
+    /// watch per namespace, and their versions differ. Cancel-safe.
     ///
     /// # Errors
     /// As [`Store::wait_for_rv`].
@@ -192,7 +192,7 @@ impl<K: Cached> Store<K> {
                 return Some(Err(Error::EpochChanged(version.clone())));
             }
             let seen = state.version_in(namespace)?;
-            // A store whose own version cannot be ordered never answers; the deadline does.
+            // If the store's own version cannot be ordered, this waits until the deadline.
             (seen.compare(version)?.is_ge()).then_some(Ok(()))
         });
         match tokio::time::timeout(deadline, reached).await {
@@ -204,7 +204,7 @@ impl<K: Cached> Store<K> {
         }
     }
 
-    /// Waits until a state satisfies `check`; an error when the store ends first. Cancel-safe.
+    /// Waits until `check` returns a value; fails if the informer stops first. Cancel-safe.
     pub(crate) async fn wait_until<T>(
         &self,
         mut check: impl FnMut(&StoreState<K>) -> Option<T>,
@@ -237,7 +237,7 @@ impl<K> fmt::Debug for Store<K> {
     }
 }
 
-/// One state of a store. Every read of it sees the same objects, indexes and version.
+/// One state of a store: all reads return the same objects, indexes and version.
 pub struct Snapshot<K> {
     pub(crate) state: Arc<StoreState<K>>,
 }
@@ -253,7 +253,7 @@ impl<K: Cached> Snapshot<K> {
         self.state.objects.values().cloned().collect()
     }
 
-    /// Visits all objects, ordered by key, without building a list.
+    /// Iterates over all objects, ordered by key.
     pub fn iter(&self) -> impl Iterator<Item = (&Key, &Arc<K>)> {
         self.state.objects.iter()
     }
@@ -263,12 +263,12 @@ impl<K: Cached> Snapshot<K> {
         self.state.in_namespace(namespace)
     }
 
-    /// How many objects there are.
+    /// The number of objects.
     pub fn len(&self) -> usize {
         self.state.objects.len()
     }
 
-    /// Whether there are none.
+    /// Whether it has no objects.
     pub fn is_empty(&self) -> bool {
         self.state.objects.is_empty()
     }
@@ -292,7 +292,7 @@ impl<K: Cached> Snapshot<K> {
         index.objects_in(&self.state, value)
     }
 
-    /// The objects that satisfy every lookup, ordered by key. The smallest bucket is read first.
+    /// The objects that satisfy all lookups, ordered by key. It starts with the smallest bucket.
     pub fn by_all<'a>(&self, lookups: impl IntoIterator<Item = &'a Lookup<K>>) -> Vec<Arc<K>> {
         let mut buckets: Vec<BTreeSet<&Key>> = Vec::new();
         for lookup in lookups {
@@ -310,10 +310,11 @@ impl<K: Cached> Snapshot<K> {
             .collect()
     }
 
-    /// The objects that have `value` in the index of that name; `namespace` is always there.
+    /// The objects that have `value` in the index with this name. The index `namespace` always
+    /// exists.
     ///
     /// # Errors
-    /// [`Error::UnknownIndex`] if there is no such index or its values are of another type.
+    /// [`Error::UnknownIndex`] if there is no index with this name and value type.
     pub fn by_name<V>(&self, name: &str, value: &V) -> Result<Vec<Arc<K>>, Error>
     where
         V: Hash + Eq + Clone + Send + Sync + 'static,
@@ -330,7 +331,7 @@ impl<K: Cached> Snapshot<K> {
     }
 }
 
-/// The index that every store has.
+/// The index that every store has, by namespace.
 pub const NAMESPACE_INDEX: &str = "namespace";
 
 impl<K> Clone for Snapshot<K> {

@@ -1,9 +1,9 @@
-//! The shared informer: one watch, one store, many subscribers.
+//! The shared informer: one watch, one store, any number of subscribers.
 //!
 //! River: reflector → delta queue → store → **informer** → subscribers.
-//! Promise: store and indexes hold a change before anybody is told of it; no subscriber delays
-//! another or the store; a late subscriber gets the present first, without gap or repetition;
-//! after `run` has returned nothing of the informer is running.
+//! Promise: store and indexes contain a change before subscribers receive it; no subscriber delays
+//! another or the store; a late subscriber receives all current objects first, without gaps or
+//! duplicates; after `run` has returned, no task of the informer is running.
 
 mod options;
 pub(crate) mod shared;
@@ -42,9 +42,9 @@ pub use crate::backoff::Delays;
 pub use crate::health::Health;
 pub use crate::reflector::machine::NotServed;
 
-/// A handle to an informer: its store, its indexes, its subscriptions. Cheap to clone.
+/// A handle to an informer: reads its store, adds indexes and subscribers. Cheap to clone.
 ///
-/// A handle never drives anything: the [`Runner`], or the factory, does.
+/// A handle runs nothing: the [`Runner`] or the factory does.
 ///
 /// ```no_run
 /// # use headwater_client::{Factory, informer::{Informer, Subscribe}, change::Change};
@@ -56,7 +56,7 @@ pub use crate::reflector::machine::NotServed;
 ///     match change {
 ///         Change::Added { object, initial } => { /* … */ }
 ///         Change::Updated { old, new } => { /* … */ }
-///         Change::Deleted(gone) => println!("{} is gone", gone.key()),
+///         Change::Deleted(gone) => println!("{} was deleted", gone.key()),
 ///         Change::Synced => println!("{} pods on node-7", by_node.get("node-7").len()),
 ///     }
 /// }
@@ -68,7 +68,7 @@ pub struct Informer<K: Cached> {
     pub(crate) alive: Arc<HandleToken>,
 }
 
-/// Makes an informer over a source of your own: the handle, and what drives it.
+/// Makes an informer over a custom source: the handle and the runner.
 pub fn from_source<K: Cached>(
     source: Arc<dyn ListWatch<Object = K>>,
     options: Options,
@@ -77,7 +77,7 @@ pub fn from_source<K: Cached>(
     (informer, runner)
 }
 
-/// Makes an informer; the third part tells when its last handle is gone.
+/// Makes an informer; the third value is notified when the last handle is dropped.
 pub(crate) fn open<K: Cached>(
     sources: Sources<K>,
     options: Options,
@@ -95,23 +95,23 @@ impl<K: Cached> Informer<K> {
         &self.shared.options.name
     }
 
-    /// What it holds.
+    /// The resource type of its objects.
     pub fn resource(&self) -> &ResourceType {
         &self.shared.options.resource
     }
 
-    /// The store, for reading, whether it has synced or not.
+    /// The store, which can be read before the informer has synced.
     pub fn store(&self) -> &Store<K> {
         &self.shared.store
     }
 
-    /// The present state, for as many reads as you like.
+    /// The current state, for any number of reads.
     pub fn snapshot(&self) -> Snapshot<K> {
         self.shared.store.snapshot()
     }
 
-    /// Adds an index: `values` finds any number of values in an object. Objects that are there
-    /// already are indexed before this returns.
+    /// Adds an index: `values` returns any number of values for an object. Existing objects are
+    /// indexed before this returns.
     ///
     /// # Errors
     /// [`Error::IndexExists`] for a name in use, [`Error::Stopped`] on a stopped informer.
@@ -127,8 +127,8 @@ impl<K: Cached> Informer<K> {
         self.try_index(name, move |object| Ok::<I, std::convert::Infallible>(values(object)))
     }
 
-    /// As [`Informer::index`], with a function that can fail: an object it fails for is in no
-    /// bucket of this index, and is reported.
+    /// As [`Informer::index`], with a function that can fail. Objects for which it fails are logged
+    /// and are not in the index.
     ///
     /// # Errors
     /// As [`Informer::index`].
@@ -165,7 +165,8 @@ impl<K: Cached> Informer<K> {
         Error::Stopped(format!("informer {:?}", self.name()))
     }
 
-    /// Sets what is told of each failure; the last one set counts. It must return quickly.
+    /// Sets the function that is called for each failure, replacing an earlier one. It must return
+    /// quickly.
     ///
     /// # Errors
     /// [`Error::AlreadyStarted`] once the informer runs.
@@ -181,12 +182,13 @@ impl<K: Cached> Informer<K> {
         Ok(())
     }
 
-    /// Whether the first state has been applied to the store. It says nothing about subscribers.
+    /// Whether the initial state has been applied to the store. Subscribers may not have received
+    /// it yet.
     pub fn has_synced(&self) -> bool {
         self.shared.has_synced()
     }
 
-    /// Waits until the first state has been applied to the store. Cancel-safe.
+    /// Waits until the initial state has been applied to the store. Cancel-safe.
     ///
     /// # Errors
     /// [`Error::NotSynced`] if the informer stops first.
@@ -194,39 +196,38 @@ impl<K: Cached> Informer<K> {
         self.shared.synced_unless(Health::is_over).await
     }
 
-    /// As [`Informer::synced`], but gives up at once when waiting will not help, because the
-    /// server forbids it or does not serve the resource type. Cancel-safe.
+    /// As [`Informer::synced`], but fails at once if the server denies access or does not serve the
+    /// resource type. Cancel-safe.
     ///
     /// # Errors
-    /// [`Error::NotSynced`] with the health.
+    /// [`Error::NotSynced`].
     pub async fn synced_or_hopeless(&self) -> Result<(), Error> {
         self.shared.synced_unless(Health::is_hopeless).await
     }
 
-    /// How it is doing.
+    /// The current health.
     pub fn health(&self) -> Health {
         self.shared.health_now()
     }
 
-    /// Follows its health.
+    /// A receiver of changes of the health.
     pub fn watch_health(&self) -> watch::Receiver<Health> {
         self.shared.health.subscribe()
     }
 
-    /// How long ago the last frame, event or bookmark, arrived; `None` before the first.
+    /// The time since the last event or bookmark arrived; `None` before the first.
     pub fn freshness(&self) -> Option<Duration> {
         let last = *self.shared.last_frame.lock().expect("no code panics while it is held");
         last.map(|at| at.elapsed())
     }
 
-    /// Objects that are on the server but could not be decoded.
+    /// Objects on the server that could not be decoded.
     pub fn undecodable(&self) -> Vec<Undecodable> {
         self.shared.core().writer.undecodable().cloned().collect()
     }
 
-    /// The version the reflector has seen; it may run ahead of
-    /// [`Store::resource_version`](crate::indexer::Store::resource_version), which says what
-    /// readers can see.
+    /// The version that the reflector has received; the store's
+    /// ([`Store::resource_version`](crate::indexer::Store::resource_version)) may be older.
     pub fn last_rv(&self) -> Option<ResourceVersion> {
         let versions = self.shared.last_versions.lock().expect("no code panics while it is held");
         versions.values().next().cloned()
@@ -236,7 +237,7 @@ impl<K: Cached> Informer<K> {
     /// [`Store::wait_for_rv`](crate::indexer::Store::wait_for_rv). Cancel-safe.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Store::wait_for_rv`](crate::indexer::Store::wait_for_rv).
     pub async fn wait_for_rv(
         &self,
         version: &ResourceVersion,
@@ -245,9 +246,9 @@ impl<K: Cached> Informer<K> {
         self.shared.store.wait_for_rv(version, deadline).await
     }
 
-    /// Waits until the object of a key satisfies `check`, given `None` while it is absent. The
-    /// present object is looked at first, and no change between that and the waiting is missed.
-    /// Changes that follow each other very quickly may be seen as one. Cancel-safe.
+    /// Waits until the object of a key satisfies `check`, which receives `None` while the object
+    /// does not exist. The current object is checked first, and no later change is missed. Changes
+    /// in quick succession may be seen as one. Cancel-safe.
     ///
     /// # Errors
     /// [`Error::Timeout`] after `deadline`, [`Error::Stopped`] when the informer ends.
@@ -280,7 +281,7 @@ impl<K: Cached> Informer<K> {
         self.change_namespace(Command::AddNamespace(namespace.to_owned()))
     }
 
-    /// Removes a namespace; subscribers are told that its objects are gone (not observed).
+    /// Removes a namespace; subscribers receive unobserved deletions of its objects.
     ///
     /// # Errors
     /// [`Error::Stopped`] on a stopped informer.
@@ -296,7 +297,7 @@ impl<K: Cached> Informer<K> {
         Ok(())
     }
 
-    /// Its state as JSON, for people.
+    /// Its state as JSON, for debugging.
     pub fn debug_dump(&self) -> serde_json::Value {
         self.shared.debug_dump()
     }

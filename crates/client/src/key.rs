@@ -1,8 +1,8 @@
-//! The key of an object: where it is, without what it is.
+//! The key of an object: its namespace and name.
 //!
-//! River: every stage after the decoder names objects by it.
-//! Promise: text and parts convert both ways without loss; keys are ordered by their text, so the
-//! objects of a namespace stand together.
+//! River: identifies objects in every stage after the decoder.
+//! Promise: keys convert to text and back without loss; keys are ordered by their text, so the
+//! objects of a namespace are adjacent.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -35,7 +35,7 @@ pub struct Key {
 pub struct InvalidKey(String);
 
 impl Key {
-    /// The key of an object with or without a namespace. An empty namespace is none.
+    /// The key of an object with or without a namespace. An empty namespace counts as none.
     pub fn new(namespace: Option<&str>, name: &str) -> Key {
         match namespace {
             None | Some("") => Key { text: name.into(), namespace_len: 0 },

@@ -1,9 +1,9 @@
-//! Leader election on a Lease: of several replicas, one works.
+//! Leader election with a Lease: one of several replicas works.
 //!
-//! River: beside the controllers.
-//! Promise: two replicas never lead at once as long as their clocks differ in speed by less than
-//! the margin of the times; work ends before the lease is released; a standby keeps its caches
-//! warm, so that taking over needs no list.
+//! River: lease → **leader election** → manager.
+//! Promise: two replicas never lead at the same time if their clock rates differ by less than the
+//! margin of the timing; work ends before the lease is released; a standby keeps its caches filled,
+//! so that it takes over without a list.
 
 mod machine;
 
@@ -28,7 +28,7 @@ use crate::random::Random;
 pub use self::machine::Timing;
 use self::machine::{Election, Intent, JITTER, Record};
 
-/// Which lease is held, by whom, and how.
+/// A lease to hold: its name, the identity of this replica and the timing.
 #[derive(Clone)]
 pub struct Lease {
     name: String,
@@ -41,8 +41,8 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// A lease of that name in the namespace `default`. The identity is the host's name unless
-    /// set; it must differ from replica to replica.
+    /// A lease with this name in the namespace `default`. The identity is the host name by default;
+    /// it must differ between replicas.
     pub fn named(name: impl Into<String>) -> Lease {
         Lease {
             name: name.into(),
@@ -62,36 +62,36 @@ impl Lease {
         self
     }
 
-    /// Who this is; different for every replica.
+    /// The identity of this replica; it must differ between replicas.
     #[must_use]
     pub fn identity(mut self, identity: impl Into<String>) -> Lease {
         self.identity = identity.into();
         self
     }
 
-    /// The times of the election.
+    /// The timing of the election.
     #[must_use]
     pub fn timing(mut self, timing: Timing) -> Lease {
         self.timing = timing;
         self
     }
 
-    /// Whether the lease is given up at stop, so that another need not wait for it; it is, unless
-    /// set.
+    /// Whether to release the lease at stop, so that another replica need not wait; true by
+    /// default.
     #[must_use]
     pub fn release_on_stop(mut self, yes: bool) -> Lease {
         self.release_on_stop = yes;
         self
     }
 
-    /// Whether a manager's standby keeps its caches and queues filled; it does, unless set.
+    /// Whether a standby of a manager keeps its caches and queues filled; true by default.
     #[must_use]
     pub fn warm_standby(mut self, yes: bool) -> Lease {
         self.warm = yes;
         self
     }
 
-    /// Tells the time of day, for the time stamps of the record.
+    /// The clock for the time stamps of the lease.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Lease {
         self.clock = clock;
@@ -109,7 +109,7 @@ impl fmt::Debug for Lease {
     }
 }
 
-/// Stands for election.
+/// A candidate for a lease.
 pub struct Elector {
     calls: Calls,
     lease: Lease,
@@ -120,19 +120,19 @@ pub struct Elector {
 
 type Observer = Box<dyn Fn(&str) + Send + Sync>;
 
-/// Tells whether the holder of a lease is well. Cheap to clone.
+/// The health of a candidate. Cheap to clone.
 #[derive(Clone)]
 pub struct LeaderHealth {
     machine: Arc<Mutex<Election>>,
 }
 
 impl LeaderHealth {
-    /// Whether this replica leads now.
+    /// Whether this replica leads.
     pub fn is_leading(&self) -> bool {
         lock(&self.machine).is_leading(Instant::now())
     }
 
-    /// Fails when the holder could not renew for the lease and a tolerance.
+    /// Fails if this replica leads and has not renewed for the lease duration plus a tolerance.
     ///
     /// # Errors
     /// [`Error::LostLeadership`].
@@ -154,14 +154,14 @@ fn lock(machine: &Mutex<Election>) -> MutexGuard<'_, Election> {
     machine.lock().expect("no code panics while it is held")
 }
 
-/// Leadership, while it lasts.
+/// The leadership of this replica.
 #[derive(Clone, Debug)]
 pub struct Leadership {
     lost: CancellationToken,
 }
 
 impl Leadership {
-    /// Cancelled when leadership is lost, or given up at stop.
+    /// Cancelled when leadership is lost, or at stop.
     pub fn ended(&self) -> &CancellationToken {
         &self.lost
     }
@@ -171,13 +171,15 @@ impl Elector {
     /// A candidate for a lease.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the times contradict each other or there is no identity.
+    /// [`Error::Invalid`] if the timing is inconsistent or there is no identity.
     pub fn new(calls: Calls, lease: Lease) -> Result<Elector, Error> {
         if let Some(problem) = lease.timing.problem() {
             return Err(Error::Invalid(problem));
         }
         if lease.identity.is_empty() {
-            return Err(Error::Invalid("a candidate needs an identity".to_owned()));
+            return Err(Error::Invalid(
+                "the lease has no identity; set HOSTNAME or Lease::identity".to_owned(),
+            ));
         }
         let machine = Election::new(&lease.identity, lease.timing);
         Ok(Elector {
@@ -189,24 +191,25 @@ impl Elector {
         })
     }
 
-    /// Is told of each new leader once, including the first.
+    /// Calls `observer` for each new leader, including the first.
     #[must_use]
     pub fn on_new_leader(mut self, observer: impl Fn(&str) + Send + Sync + 'static) -> Elector {
         self.observers.push(Box::new(observer));
         self
     }
 
-    /// Tells whether the holder is well.
+    /// The health of this candidate.
     pub fn health(&self) -> LeaderHealth {
         LeaderHealth { machine: Arc::clone(&self.machine) }
     }
 
-    /// Waits to be elected, then runs `work` while leading. The work is cancelled when leadership
-    /// is lost. At stop its token is cancelled, the work is awaited, and only then is the lease
-    /// released.
+    /// Waits for leadership, then runs `work`. When leadership is lost, the future of `work` is
+    /// dropped. At stop, the token of [`Leadership`] is cancelled, `work` is awaited, and then the
+    /// lease is released.
     ///
     /// # Errors
-    /// [`Error::LostLeadership`] if it was lost; `None` if `stop` came before leadership did.
+    /// [`Error::LostLeadership`] if leadership was lost. The result is `None` if `stop` was
+    /// cancelled before leadership was acquired.
     pub async fn while_leading<F: Future>(
         self,
         stop: CancellationToken,
@@ -243,7 +246,7 @@ impl Elector {
         Key::namespaced(&self.lease.namespace, &self.lease.name)
     }
 
-    /// Tries until the lease is ours.
+    /// Tries until this replica holds the lease.
     async fn acquire(&self) {
         loop {
             if self.try_once().await {
@@ -254,7 +257,7 @@ impl Elector {
         }
     }
 
-    /// Renews until that fails for too long.
+    /// Renews the lease until the deadline passes without success.
     async fn keep(&self) {
         loop {
             let lost_at = lock(&self.machine).lost_at().unwrap_or_else(Instant::now);
@@ -272,7 +275,7 @@ impl Elector {
         }
     }
 
-    /// One renewal: first with the version we know; only if that fails, after a look.
+    /// Renews once: first with the known version, then after a read.
     async fn renew(&self) -> bool {
         let known = lock(&self.machine).record().cloned();
         if let Some(record) = known.filter(|record| record.holder == self.lease.identity)
@@ -283,7 +286,7 @@ impl Elector {
         self.try_once().await
     }
 
-    /// Reads the record and does what it calls for; whether the lease is ours afterwards.
+    /// Reads the lease and acts on it; returns whether this replica holds it.
     async fn try_once(&self) -> bool {
         let Ok(read) = self.calls().get(&self.key()).await else { return false };
         let record = read.as_ref().map(record_of);
@@ -323,7 +326,7 @@ impl Elector {
         self.settled(made, started)
     }
 
-    /// Writes our name, if the record is still the one we know.
+    /// Writes this replica as the holder, if the lease has not changed.
     async fn write(&self, known: &Record, transitions: u32) -> bool {
         let started = Instant::now();
         let now = clock::rfc3339_micro(self.lease.clock.now());
@@ -359,7 +362,7 @@ impl Elector {
         })
     }
 
-    /// Gives the lease up, so that another can have it at once.
+    /// Releases the lease, so that another replica can acquire it at once.
     async fn release(&self) {
         let Some(known) = lock(&self.machine).record().cloned() else { return };
         let now = clock::rfc3339_micro(self.lease.clock.now());
@@ -375,7 +378,7 @@ impl Elector {
         });
         let release = async { self.calls().merge(&self.key(), &patch).await.map(drop) };
         if !matches!(timeout(self.lease.timing.retry, release).await, Ok(Ok(()))) {
-            tracing::warn!(lease = ?self.lease, "the lease could not be released");
+            tracing::warn!(lease = ?self.lease, "cannot release the lease; other replicas wait until it expires");
         }
     }
 }

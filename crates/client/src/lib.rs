@@ -1,4 +1,6 @@
-//! The client side of List/Watch, for any Kubernetes API server: everything client-go has, in Rust.
+//! A client library for programs that follow and change the objects of a Kubernetes API server:
+//! reflector, informers, indexers, work queue, controllers, leader election, event recorder. It
+//! works with any Kubernetes API server.
 //!
 //! ```text
 //! server ─▶ source ─▶ reflector ─▶ delta queue ─▶ store and indexes ─▶ subscribers
@@ -6,13 +8,13 @@
 //!           the next write ◀─ calls ◀─ reconciler ◀─ work queue ◀──────────┘
 //! ```
 //!
-//! From left to right and back, this is the whole crate. `kube` supplies kubeconfig, credentials,
-//! TLS and transport, `k8s-openapi` the types.
+//! `kube` supplies kubeconfig, credentials, TLS and transport; `k8s-openapi` supplies the types.
 //!
-//! # A cache that follows the server
+//! # Cache
 //!
 //! A [`Factory`] connects, makes informers and runs them. An [`Informer`](informer::Informer) is
-//! one watch, one store and any number of subscribers; whoever asks for the same gets the same one.
+//! one watch, one store and any number of subscribers. Callers that open an informer with the same
+//! options share it.
 //!
 //! ```no_run
 //! use headwater_client::{Error, Factory};
@@ -27,23 +29,22 @@
 //!
 //! let stop = CancellationToken::new();
 //! let work = async {
-//!     factory.synced(Duration::from_secs(60)).await?; // the error says who is missing and why
+//!     factory.synced(Duration::from_secs(60)).await?; // the error lists the informers that failed, and why
 //!     let web = pods.lister().get("shop", "web-0")?; // Option<Arc<Pod>>, from memory
-//!     let view = pods.snapshot(); // many reads, one state
+//!     let view = pods.snapshot(); // one state for many reads
 //!     println!("{:?} {} at {:?}", web.is_some(), view.by(&by_node, "n7").len(), view.resource_version());
 //!     stop.cancel();
 //!     Ok(())
 //! };
-//! tokio::try_join!(factory.run(stop.clone()), work)?; // handles read; only `run` drives
+//! tokio::try_join!(factory.run(stop.clone()), work)?; // nothing runs until `run` does
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! What the store promises: it is always equal to the server's state at one version; reading waits
-//! for nobody and copies no object; nothing goes back in time unless the server does
-//! ([`Store::epoch`](indexer::Store::epoch)).
+//! The store always equals the server's state at one version. Reads never wait and copy no object.
+//! Versions go backwards only if the server's do ([`Store::epoch`](indexer::Store::epoch)).
 //!
-//! # Being told
+//! # Changes
 //!
 //! ```no_run
 //! use headwater_client::change::Change;
@@ -53,33 +54,34 @@
 //! let mut changes = pods.subscribe(Subscribe::named("audit"))?;
 //! while let Some(change) = changes.next().await {
 //!     match change {
-//!         Change::Added { object, initial } => { /* the present first: `initial` */ }
-//!         Change::Updated { old, new } => { /* both states, shared with the store */ }
-//!         Change::Deleted(gone) => println!("{} is gone", gone.key()),
-//!         Change::Synced => println!("that was the present; from here on it is live"),
+//!         Change::Added { object, initial } => { /* `initial`: it existed before the subscription */ }
+//!         Change::Updated { old, new } => { /* both states */ }
+//!         Change::Deleted(gone) => println!("{} was deleted", gone.key()),
+//!         Change::Synced => println!("all initial objects were delivered"),
 //!     }
 //! }
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! Or with a callback: [`Informer::for_each`](informer::Informer::for_each). A slow, blocked or
-//! panicking subscriber harms nobody; what happens to it is its [`Buffer`](informer::Buffer).
+//! [`Informer::for_each`](informer::Informer::for_each) calls a function instead. A slow, blocked
+//! or panicking subscriber affects no other; its [`Buffer`](informer::Buffer) decides what happens
+//! to it.
 //!
-//! # What is kept
+//! # Representation of objects
 //!
-//! | choice | each object is | for |
+//! | builder | stored as | for |
 //! | --- | --- | --- |
 //! | [`Factory::informer`], the default | the typed object, without managed fields | most programs |
-//! | [`Builder::packed`](factory::Builder::packed) | its bytes, decoded when read: [`Packed`] | large caches that are read in part |
-//! | a type of your own with fewer fields, see [`slim`] | what it declares | exports, indexes |
-//! | [`Builder::metadata_only`](factory::Builder::metadata_only) | metadata, also on the wire | garbage collection, ownership |
-//! | [`Factory::dynamic`] | a JSON tree | kinds known only at run time |
+//! | [`Builder::packed`](factory::Builder::packed) | its JSON text, decoded on read: [`Packed`] | large caches that are read in part |
+//! | a type of your own with fewer fields, see [`slim`] | the fields it declares | exports, indexes |
+//! | [`Builder::metadata_only`](factory::Builder::metadata_only) | metadata; the server sends nothing else | garbage collection, ownership |
+//! | [`Factory::dynamic`] | a JSON tree | kinds that are known only at run time |
 //!
 //! # Controllers
 //!
-//! A [`Controller`] turns changes into keys, keys into calls of a reconciler, and errors into
-//! delays. What a reconcile wrote, the next one of the same key sees.
+//! A [`Controller`] turns changes into keys and calls a reconciler for each key. It retries errors
+//! with a delay per key. A reconcile sees the writes of the previous reconcile of the same key.
 //!
 //! ```no_run
 //! use headwater_client::controller::{Context, Failure, Next};
@@ -112,24 +114,25 @@
 //! # }
 //! ```
 //!
-//! A [`Manager`] runs several, with leader election ([`leader`]), an event recorder ([`recorder`])
-//! and one page of health and metrics. The [`workqueue`] is usable alone.
+//! A [`Manager`] runs several controllers, with leader election ([`leader`]) and endpoints for
+//! health and metrics. Events are written by a [`recorder`]. The [`workqueue`] can be used without
+//! a controller.
 //!
 //! # Rules
 //!
-//! - Nothing is spawned that is not awaited by its owner: each part has a `run` that ends after
-//!   `stop`, and dropping its future stops it too.
-//! - Every queue has a bound and says what happens when it is full.
-//! - Every future that is meant for `select!` is cancel-safe, and says so.
-//! - Nothing from the network panics: an object that cannot be decoded is left out and reported,
-//!   and the rest goes on.
-//! - Nothing global: no recorder, no registry, no runtime. [`metrics::Metrics`] is a value.
+//! - Every task is joined by its owner: each component has a `run` that ends after `stop`, and
+//!   dropping its future stops it too.
+//! - Every queue has a limit, and its documentation says what happens when it is full.
+//! - Every future that is for `select!` is cancel-safe, and its documentation says so.
+//! - No input from the network panics: an object that cannot be decoded is reported and left out of
+//!   the store; the others are unaffected.
+//! - There are no globals: no recorder, no registry, no runtime. [`metrics::Metrics`] is a value.
 //!
 //! # Testing
 //!
-//! A [`script::Script`] plays a server request by request; time can be paused, and jitter has a
-//! seed. Examples are in the `examples` folder; `docs/client.md` in the repository is the longer
-//! page, with every clause of the specification and its test.
+//! A [`script::Script`] replaces the server by expected requests and their answers; it works with
+//! paused time, and jitter can be seeded. `docs/client.md` in the repository has an example of each
+//! component; the `examples` folder has complete programs.
 #![warn(missing_docs)]
 
 pub mod key;
@@ -180,7 +183,7 @@ pub use slim::slim;
 pub use track::Overlay;
 pub use version::ResourceVersion;
 
-/// The snippets of the page are compiled like those above.
+/// Compiles the snippets of docs/client.md as doc tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/client.md")]
 struct Page;

@@ -1,9 +1,9 @@
-//! The seam to the server: a source that can list and watch.
+//! The interface to the server: a source that lists and watches one collection.
 //!
 //! River: server → **source** → reflector. Implemented over HTTP ([`crate::http`]) and by a script
 //! for tests ([`crate::script`]).
-//! Promise: dropping a future or a stream of a source ends the exchange behind it; no layer below
-//! retries what the reflector should know of.
+//! Promise: dropping a future or stream of a source closes its connection; sources do not retry,
+//! the reflector does.
 
 use std::fmt;
 use std::time::Duration;
@@ -19,13 +19,13 @@ use crate::version::ResourceVersion;
 
 /// Lists and watches one collection.
 ///
-/// - A list is answered whole, page by page, at one resourceVersion.
+/// - The pages of a list show the collection at one resourceVersion.
 /// - A watch yields every change after its resourceVersion, in order, or an error.
-/// - Dropping what it returned closes the exchange; nothing of it survives.
+/// - Dropping the returned future or stream closes the connection.
 /// - Errors such as 429 and 503 are returned, not retried.
 #[async_trait]
 pub trait ListWatch: Send + Sync + 'static {
-    /// What it yields.
+    /// The type of its objects.
     type Object: Cached;
 
     /// One page of a list.
@@ -34,17 +34,17 @@ pub trait ListWatch: Send + Sync + 'static {
     /// Opens a watch.
     async fn watch(&self, query: WatchQuery) -> Result<EventStream<Self::Object>, Error>;
 
-    /// Whether a watch can begin with the present objects (`sendInitialEvents`).
+    /// Whether a watch can start with all current objects (`sendInitialEvents`).
     fn supports_watch_list(&self) -> bool {
         true
     }
 
-    /// Whether the server serves this resource type now; asked after it did not.
+    /// Whether the server serves this resource type; called after a 404.
     async fn is_served(&self) -> bool {
         true
     }
 
-    /// What an object takes in memory on average, if the source measures it.
+    /// The estimated memory of an object on average, if the source estimates it.
     fn mean_object_bytes(&self) -> Option<usize> {
         None
     }
@@ -58,57 +58,57 @@ pub type EventStream<K> = BoxStream<'static, Result<Event<K>, Error>>;
 pub struct Page<K> {
     /// The objects, in the server's order.
     pub items: Vec<K>,
-    /// Objects that are there but could not be decoded.
+    /// Objects that could not be decoded.
     pub undecodable: Vec<Undecodable>,
     /// Objects that were skipped because they have no metadata.
     pub skipped: usize,
-    /// The state that was listed.
+    /// The version of the list.
     pub resource_version: ResourceVersion,
-    /// Where the next page begins.
+    /// The token of the next page.
     pub continue_token: Option<String>,
-    /// How many objects follow this page, if the server says so.
+    /// The number of objects after this page, if the server reports it.
     pub remaining: Option<u64>,
 }
 
 /// One event of a watch.
 #[derive(Debug)]
 pub enum Event<K> {
-    /// An object came into the collection.
+    /// An object was added to the collection.
     Added(K),
     /// An object changed.
     Modified(K),
-    /// An object left the collection.
+    /// An object was removed from the collection.
     Deleted(K),
-    /// Nothing happened up to here.
+    /// All changes up to this version were sent.
     Bookmark {
-        /// Up to where.
+        /// The version.
         resource_version: ResourceVersion,
         /// Whether it ends the initial events of a watch-list.
         initial_events_end: bool,
     },
-    /// The server ends the stream with this.
+    /// The server ends the stream with this error.
     Error(StatusError),
     /// An object that could not be decoded.
     Undecodable(Undecodable),
-    /// An event that says nothing about this collection.
+    /// An event that does not concern this collection.
     Skipped(Skipped),
 }
 
-/// An object whose metadata could be read and whose rest could not.
+/// An object whose metadata decodes but whose other fields do not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Undecodable {
     /// Which object.
     pub key: Key,
     /// Its version.
     pub resource_version: ResourceVersion,
-    /// What is wrong with it.
+    /// The decoding error.
     pub error: String,
 }
 
 /// Why an event was skipped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Skipped {
-    /// Its object is of another kind.
+    /// Its object has another kind.
     WrongKind(String),
     /// Its object has no name or no resourceVersion.
     NoMetadata,
@@ -133,53 +133,53 @@ pub enum Error {
     /// The server refused.
     #[error("the server refused: {0}")]
     Status(StatusError),
-    /// Nobody listens there.
+    /// No process listens at the address.
     #[error("the connection was refused")]
     Refused(#[source] BoxError),
     /// The connection failed or broke.
     #[error("the connection failed")]
     Transport(#[source] BoxError),
-    /// The body ended in the middle of a frame or list.
-    #[error("the answer was cut off")]
+    /// The body ended within a frame or list.
+    #[error("the response was cut off")]
     Cut,
-    /// Nothing came for too long.
-    #[error("the server went silent")]
+    /// No data arrived for too long.
+    #[error("the server stopped sending")]
     Stalled,
-    /// The list does not say what state it shows.
+    /// The list has no version.
     #[error("the list has no metadata.resourceVersion")]
     NoResourceVersion,
-    /// Not a list of objects.
-    #[error("the server answered a {0} instead of a list of objects")]
+    /// The response is not a list of objects.
+    #[error("the server returned a {0} instead of a list of objects")]
     WrongKind(String),
-    /// A single frame or item is longer than allowed.
+    /// A frame or item exceeds the maximum length.
     #[error("a frame is longer than {max} bytes")]
     TooLong {
         /// The limit.
         max: usize,
     },
-    /// Not what the protocol says.
-    #[error("unreadable answer: {0}")]
+    /// The response violates the protocol.
+    #[error("cannot read the response: {0}")]
     Malformed(String),
-    /// The pages of one list do not fit together.
+    /// The server returns the same page again and again.
     #[error("the pages of the list never end")]
     EndlessPages,
 }
 
-/// Any error of a library below.
+/// Any error of another library.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A `Status` that a server answered, read leniently.
+/// A `Status` response of a server, decoded leniently.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StatusError {
     /// The HTTP status code.
     pub code: u16,
-    /// For programs, such as `Expired`.
+    /// The machine-readable reason, such as `Expired`.
     pub reason: String,
-    /// For people.
+    /// The human-readable message.
     pub message: String,
     /// The causes, as reason and message.
     pub causes: Vec<(String, String)>,
-    /// When to try again, from the `Retry-After` header or the details; between 0 and 60 s.
+    /// When to retry, from the `Retry-After` header or the details; at most 60 s.
     pub retry_after: Option<Duration>,
 }
 
@@ -192,7 +192,7 @@ impl fmt::Display for StatusError {
 impl std::error::Error for StatusError {}
 
 impl StatusError {
-    /// A refusal without details; for tests and sources of your own.
+    /// A status without details; for tests and custom sources.
     pub fn new(code: u16, reason: &str, message: &str) -> StatusError {
         StatusError {
             code,
@@ -202,8 +202,8 @@ impl StatusError {
         }
     }
 
-    /// Reads the body of a response that is not 200. A body that is no Status still gives an
-    /// error with the right code.
+    /// Decodes the body of a response that is not 200. A body that is not a Status gives an error
+    /// with the right code.
     pub fn from_body(code: u16, retry_after: Option<&str>, body: &[u8]) -> StatusError {
         let header = retry_after.and_then(parse_retry_after);
         let status = serde_json::from_slice::<Wire>(body).unwrap_or_else(|_| Wire {
@@ -216,7 +216,7 @@ impl StatusError {
         error
     }
 
-    /// Reads the object of an ERROR event.
+    /// Decodes the object of an ERROR event.
     pub(crate) fn from_event(object: &str) -> StatusError {
         StatusError::from_wire(serde_json::from_str(object).unwrap_or_default())
     }
@@ -234,12 +234,12 @@ impl StatusError {
         }
     }
 
-    /// Whether the history that was asked for is gone.
+    /// Whether the requested version was compacted.
     pub fn is_expired(&self) -> bool {
         self.code == 410 || matches!(self.reason.as_str(), "Expired" | "Gone")
     }
 
-    /// Whether the server has not seen the asked resourceVersion yet.
+    /// Whether the server has not reached the requested version yet.
     pub fn is_too_large(&self) -> bool {
         const OLD_MESSAGE: &str = "Too large resource version";
         let cause = |(reason, message): &(String, String)| {
@@ -251,12 +251,12 @@ impl StatusError {
     }
 }
 
-/// Only whole seconds; a date or a negative number is no advice.
+/// Accepts seconds only; a date is ignored.
 fn parse_retry_after(text: &str) -> Option<Duration> {
     text.trim().parse::<i64>().ok().map(clamp_seconds)
 }
 
-/// No server makes a client wait for more than a minute.
+/// Limits the delay to one minute.
 fn clamp_seconds(seconds: i64) -> Duration {
     Duration::from_secs(seconds.clamp(0, 60).unsigned_abs())
 }
@@ -290,7 +290,7 @@ struct WireCause {
     message: String,
 }
 
-/// What an error means for the reflector; the only place that reads status codes.
+/// The class of an error, by what the reflector does about it. Only this module reads status codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Class {
     Refused,
@@ -302,7 +302,7 @@ pub(crate) enum Class {
     Unauthorized,
     Forbidden,
     NotServed,
-    /// 500, 503, 504 and the like; a reset, broken or unreadable stream.
+    /// 5xx, or a stream that was reset or cannot be read.
     Broken,
     Other,
 }

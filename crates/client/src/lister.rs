@@ -1,8 +1,8 @@
-//! The lister: reads from the store, and only from it.
+//! The lister: reads the objects of an informer's store.
 //!
 //! River: store → **lister** → reconcilers.
-//! Promise: it never asks the server and never starts an informer; before the first state is
-//! complete it says so instead of showing half of it; lists are ordered by key.
+//! Promise: it never calls the server and never starts an informer; it returns an error until the
+//! initial state is complete; lists are ordered by key.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::object::Cached;
 use crate::selector::Selector;
 use crate::version::ResourceVersion;
 
-/// Reads one informer's objects. Cheap to clone.
+/// Reads the objects of one informer. Cheap to clone.
 ///
 /// ```no_run
 /// # use headwater_client::{Error, Selector, informer::Informer};
@@ -41,7 +41,7 @@ impl<K: Cached> Informer<K> {
 }
 
 impl<K: Cached> Lister<K> {
-    /// The same, but it also reads before the first state is complete.
+    /// The same lister, but it also reads before the initial state is complete.
     #[must_use]
     pub fn allow_unsynced(mut self) -> Lister<K> {
         self.allow_unsynced = true;
@@ -56,10 +56,10 @@ impl<K: Cached> Lister<K> {
         Err(Error::NotSynced { informer, health: self.informer.health() })
     }
 
-    /// An object of a namespace; an empty namespace asks for a cluster-scoped one.
+    /// An object of a namespace; with an empty namespace, a cluster-scoped object.
     ///
     /// # Errors
-    /// [`Error::NotSynced`] before the first state is complete.
+    /// [`Error::NotSynced`] before the initial state is complete.
     pub fn get(&self, namespace: &str, name: &str) -> Result<Option<Arc<K>>, Error> {
         self.get_key(&Key::namespaced(namespace, name))
     }
@@ -67,7 +67,7 @@ impl<K: Cached> Lister<K> {
     /// A cluster-scoped object.
     ///
     /// # Errors
-    /// [`Error::NotSynced`] before the first state is complete.
+    /// [`Error::NotSynced`] before the initial state is complete.
     pub fn get_cluster(&self, name: &str) -> Result<Option<Arc<K>>, Error> {
         self.get_key(&Key::cluster(name))
     }
@@ -75,15 +75,15 @@ impl<K: Cached> Lister<K> {
     /// The object of a key.
     ///
     /// # Errors
-    /// [`Error::NotSynced`] before the first state is complete.
+    /// [`Error::NotSynced`] before the initial state is complete.
     pub fn get_key(&self, key: &Key) -> Result<Option<Arc<K>>, Error> {
         Ok(self.snapshot()?.get(key).cloned())
     }
 
-    /// The object of a key; that there is none is an error, as the server's 404 would be.
+    /// The object of a key; an error if it does not exist.
     ///
     /// # Errors
-    /// [`Error::NotFound`], and [`Error::NotSynced`] before the first state is complete.
+    /// [`Error::NotFound`]; [`Error::NotSynced`] before the initial state is complete.
     pub fn get_required(&self, key: &Key) -> Result<Arc<K>, Error> {
         self.get_key(key)?.ok_or_else(|| Error::NotFound {
             resource: self.informer.resource().resource(),
@@ -94,7 +94,7 @@ impl<K: Cached> Lister<K> {
     /// All objects that match, ordered by key.
     ///
     /// # Errors
-    /// [`Error::NotSynced`] before the first state is complete.
+    /// [`Error::NotSynced`] before the initial state is complete.
     pub fn list(&self, selector: &Selector) -> Result<Vec<Arc<K>>, Error> {
         let snapshot = self.snapshot()?;
         if selector.is_nothing() {
@@ -107,15 +107,15 @@ impl<K: Cached> Lister<K> {
     /// All objects, ordered by key.
     ///
     /// # Errors
-    /// [`Error::NotSynced`] before the first state is complete.
+    /// [`Error::NotSynced`] before the initial state is complete.
     pub fn all(&self) -> Result<Vec<Arc<K>>, Error> {
         self.list(&Selector::everything())
     }
 
-    /// Visits every object of one state, ordered by key, without building a list.
+    /// Iterates over the objects of one state, ordered by key.
     ///
     /// # Errors
-    /// [`Error::NotSynced`] before the first state is complete.
+    /// [`Error::NotSynced`] before the initial state is complete.
     pub fn iter(&self) -> Result<impl Iterator<Item = Arc<K>> + use<K>, Error> {
         let snapshot = self.snapshot()?;
         let mut last: Option<Key> = None;
@@ -129,12 +129,12 @@ impl<K: Cached> Lister<K> {
         }))
     }
 
-    /// The same, for one namespace.
+    /// The lister of one namespace.
     pub fn in_namespace(&self, namespace: &str) -> NamespaceLister<'_, K> {
         NamespaceLister { lister: self, namespace: namespace.to_owned() }
     }
 
-    /// The same, once the store has reached a version: a read of your own write. Cancel-safe.
+    /// Waits until the store has reached a version, to read one's own write. Cancel-safe.
     ///
     /// # Errors
     /// As [`Informer::wait_for_rv`].
@@ -165,7 +165,7 @@ impl<K: Cached> NamespaceLister<'_, K> {
     /// An object of the namespace.
     ///
     /// # Errors
-    /// [`Error::NotSynced`] before the first state is complete.
+    /// [`Error::NotSynced`] before the initial state is complete.
     pub fn get(&self, name: &str) -> Result<Option<Arc<K>>, Error> {
         self.lister.get(&self.namespace, name)
     }
@@ -173,7 +173,7 @@ impl<K: Cached> NamespaceLister<'_, K> {
     /// The objects of the namespace that match, ordered by key.
     ///
     /// # Errors
-    /// [`Error::NotSynced`] before the first state is complete.
+    /// [`Error::NotSynced`] before the initial state is complete.
     pub fn list(&self, selector: &Selector) -> Result<Vec<Arc<K>>, Error> {
         let snapshot = self.lister.snapshot()?;
         if selector.is_nothing() {

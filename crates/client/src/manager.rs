@@ -1,7 +1,8 @@
-//! The manager: several controllers and other parts under one stop, one election, one health page.
+//! The manager: runs several controllers and other tasks, with one stop signal, one leader election
+//! and one health endpoint.
 //!
 //! River: around the controllers.
-//! Promise: the first part that ends with an error stops the others; controllers end before their
+//! Promise: the first task that ends with an error stops the others; controllers end before their
 //! caches; every task is joined before `run_until` returns.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +29,7 @@ use crate::leader::{Elector, LeaderHealth, Lease};
 use crate::list_watch::BoxError;
 use crate::recorder::{self, Recorder};
 
-/// Runs controllers and other parts together.
+/// Runs controllers and other tasks together.
 ///
 /// ```no_run
 /// # use headwater_client::{Factory, controller::Prepared, leader::Lease, manager::Manager};
@@ -65,7 +66,7 @@ enum Command {
     Remove(String),
 }
 
-/// What the health page shows.
+/// The state that the health endpoint and the handle read.
 #[derive(Default)]
 struct ManagerState {
     running: BTreeSet<String>,
@@ -73,9 +74,9 @@ struct ManagerState {
     address: Option<SocketAddr>,
 }
 
-/// Changes wait here when the manager is busy.
+/// Commands of a handle that wait to be executed; when full, the caller waits.
 const COMMANDS_MAX: usize = 64;
-/// How much later than its lease a holder may renew before the health check fails.
+/// How long after the end of its lease a holder may renew before the health check fails.
 const LEADER_TOLERANCE: Duration = Duration::from_secs(20);
 
 impl Manager {
@@ -95,33 +96,33 @@ impl Manager {
         }
     }
 
-    /// Controllers work only while this replica holds the lease; the caches of a standby are kept
-    /// warm unless the lease says otherwise.
+    /// Reconciles only while this replica holds the lease. A standby keeps its caches filled unless
+    /// [`Lease::warm_standby`] says otherwise.
     pub fn leader(mut self, lease: Lease) -> Self {
         self.lease = Some(lease);
         self
     }
 
-    /// How controllers and the election write.
+    /// How controllers and the election call the server.
     pub fn calls(mut self, calls: Calls) -> Self {
         self.calls = calls;
         self
     }
 
-    /// How the events of all controllers are written; unless set, each controller reports under
-    /// its own name.
+    /// How the events of all controllers are written; by default, each controller reports under its
+    /// own name.
     pub fn events(mut self, options: recorder::Options) -> Self {
         self.events = Some(options);
         self
     }
 
-    /// A controller.
+    /// Adds a controller.
     pub fn controller(mut self, controller: Prepared) -> Self {
         self.controllers.push(controller);
         self
     }
 
-    /// Any other part that should run and stop with the rest.
+    /// Adds another task that runs and stops with the controllers.
     pub fn part<F, E>(
         mut self,
         name: impl Into<String>,
@@ -137,28 +138,28 @@ impl Manager {
         self
     }
 
-    /// Answers `/healthz`, `/readyz` and `/metrics` there.
+    /// Serves `/healthz`, `/readyz` and `/metrics` at this address.
     pub fn health_on(mut self, address: SocketAddr) -> Self {
         self.health_on = Some(address);
         self
     }
 
-    /// Adds and removes controllers while it runs.
+    /// A handle that adds and removes controllers while the manager runs.
     pub fn handle(&self) -> ManagerHandle {
         ManagerHandle { commands: self.commands.0.clone(), state: Arc::clone(&self.state) }
     }
 
-    /// Runs everything until `stop` completes or a part fails; every task is joined.
+    /// Runs everything until `stop` completes or a task fails, then joins every task.
     ///
     /// # Errors
-    /// The first part's error; [`Error::LostLeadership`]; [`Error::Invalid`] for two controllers
-    /// of one name.
+    /// The first error of a task; [`Error::LostLeadership`]; [`Error::Invalid`] for two controllers
+    /// with one name.
     pub async fn run_until(self, stop: impl Future<Output = ()>) -> Result<(), Error> {
         let Manager { factory, calls, controllers, parts, lease, events, health_on, .. } = self;
         let mut names = BTreeSet::new();
         for controller in &controllers {
             if !names.insert(controller.name().to_owned()) {
-                let why = format!("two controllers are called {:?}", controller.name());
+                let why = format!("two controllers have the name {:?}", controller.name());
                 return Err(Error::Invalid(why));
             }
         }
@@ -207,7 +208,7 @@ impl Manager {
             elector
                 .while_leading(running.work.clone(), move |_| async move {
                     leading.send_replace(true);
-                    // The lease is released when the last controller has ended, not before.
+                    // The lease is released only after the last controller has ended.
                     idle.cancelled().await;
                 })
                 .map(|ended| ended.map(drop))
@@ -240,7 +241,7 @@ impl ManagerHandle {
         self.send(Command::Add(controller)).await
     }
 
-    /// Stops a controller and ends its subscriptions; the others go on. Cancel-safe.
+    /// Stops a controller and its subscriptions. Cancel-safe.
     ///
     /// # Errors
     /// [`Error::Stopped`] if the manager has ended.
@@ -253,13 +254,13 @@ impl ManagerHandle {
         sent.map_err(|_| Error::Stopped("the manager".to_owned()))
     }
 
-    /// The controllers that run now.
+    /// The names of the running controllers.
     pub fn controllers(&self) -> Vec<String> {
         let state = self.state.lock().expect("no code panics while it is held");
         state.running.iter().cloned().collect()
     }
 
-    /// Where the health page is, once it is open.
+    /// The address of the health endpoint, once it listens.
     pub fn health_address(&self) -> Option<SocketAddr> {
         self.state.lock().expect("no code panics while it is held").address
     }
@@ -271,7 +272,7 @@ impl fmt::Debug for ManagerHandle {
     }
 }
 
-/// The controllers of a running manager.
+/// A running manager and its controllers.
 struct RunningManager {
     factory: Factory,
     calls: Calls,
@@ -293,7 +294,10 @@ impl RunningManager {
     fn start(&mut self, controller: Prepared) {
         let name = controller.name().to_owned();
         if self.stops.contains_key(&name) {
-            tracing::error!(controller = name, "a controller of that name runs already");
+            tracing::error!(
+                controller = name,
+                "not started: a controller with this name is running"
+            );
             return;
         }
         let stop = self.work.child_token();
@@ -301,7 +305,7 @@ impl RunningManager {
         let mut leading = self.leading.subscribe();
         let elected: Leading =
             async move { drop(leading.wait_for(|leading| *leading).await) }.boxed().shared();
-        // A warm standby fills caches and queue and only waits with the work.
+        // A warm standby fills caches and queue, and waits before it reconciles.
         let before =
             if self.warm { futures::future::ready(()).boxed() } else { elected.clone().boxed() };
         let env = Env {
@@ -364,7 +368,7 @@ impl RunningManager {
                 }
             }
         };
-        // Controllers first; then the lease, when nothing of the work is left; then the caches.
+        // Stop the controllers, then release the lease, then stop the caches.
         self.work.cancel();
         let leading = async {
             if let Some(election) = &mut election {
@@ -408,7 +412,7 @@ impl RunningManager {
     }
 }
 
-/// What a manager runs besides its controllers.
+/// The tasks of a manager that are not controllers.
 struct BackgroundTasks {
     parts: JoinSet<Result<(), Error>>,
     commands: mpsc::Receiver<Command>,
@@ -417,7 +421,7 @@ struct BackgroundTasks {
     idle: CancellationToken,
 }
 
-/// The end of the election; never, without one.
+/// Waits for the end of the election; for ever without one.
 async fn over(election: &mut Option<BoxFuture<'static, Result<(), Error>>>) -> Result<(), Error> {
     match election {
         Some(election) => election.await,
@@ -432,14 +436,14 @@ fn unwound<T>(ended: Result<T, JoinError>) -> T {
     }
 }
 
-/// A page for probes: plain HTTP, one answer for each connection.
+/// The HTTP endpoint for probes: one response per connection.
 struct HealthPage {
     listener: TcpListener,
     factory: Factory,
     state: Arc<Mutex<ManagerState>>,
 }
 
-/// A probe that does not say what it wants is not answered for ever.
+/// How long a probe may take to send its request line.
 const PROBE_PATIENCE: Duration = Duration::from_secs(5);
 const PROBES_MAX: usize = 64;
 
@@ -520,7 +524,10 @@ impl HealthPage {
                 Some(metrics) => ("200 OK", metrics.render()),
                 None => ("200 OK", String::new()),
             },
-            _ => ("404 Not Found", "try /healthz, /readyz or /metrics\n".to_owned()),
+            _ => (
+                "404 Not Found",
+                "not found; the paths are /healthz, /readyz and /metrics\n".to_owned(),
+            ),
         }
     }
 }

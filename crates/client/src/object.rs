@@ -1,8 +1,8 @@
-//! What an informer can keep: typed objects, dynamic ones, projections, and packed bytes.
+//! The objects that an informer can store: typed, dynamic, projected and packed ones.
 //!
 //! River: decoder → **object** → delta queue, store, handlers.
-//! Promise: a type that implements kube's `Resource` and serde's `Deserialize` is enough; it need
-//! not be `Clone`, `Debug` or `Default`. Stored objects sit behind an `Arc` and nobody changes them.
+//! Promise: any type with kube's `Resource` and serde's `Deserialize` works; it need not be
+//! `Clone`, `Debug` or `Default`. Stored objects are behind an `Arc` and immutable.
 
 use std::borrow::Cow;
 
@@ -13,13 +13,13 @@ use serde::de::DeserializeOwned;
 use crate::key::Key;
 use crate::version::ResourceVersion;
 
-/// An object that an informer can keep.
+/// An object that an informer can store.
 ///
-/// It is implemented for every type with kube's [`Resource`] and serde's `Deserialize`: the types
-/// of `k8s-openapi`, derived custom resources, projections of your own, `DynamicObject`; and for
-/// [`Packed`](crate::Packed), which keeps the bytes. There is no other way to implement it.
+/// It is implemented for every type with kube's [`Resource`] and serde's `Deserialize` (the types
+/// of `k8s-openapi`, derived custom resources, your own projections, `DynamicObject`) and for
+/// [`Packed`](crate::Packed). It cannot be implemented otherwise.
 pub trait Cached: sealed::Sealed + Send + Sync + Sized + 'static {
-    /// The API type: the type itself, or what a packed object unpacks to.
+    /// The API type: the type itself, or the unpacked type of a packed object.
     type Resource: Resource;
 
     /// The name; empty if it has none.
@@ -40,7 +40,7 @@ pub trait Cached: sealed::Sealed + Send + Sync + Sized + 'static {
     /// The value of one label.
     fn label(&self, key: &str) -> Option<Cow<'_, str>>;
 
-    /// Reads an object from its JSON text.
+    /// Decodes an object from its JSON text.
     ///
     /// # Errors
     /// The text is not JSON, or not of this type.
@@ -108,7 +108,7 @@ where
 /// measured on pods.
 const TYPED_BYTES_PER_TEXT_BYTE: usize = 8;
 
-/// What is known of a resource type: how it is asked for and how it calls itself.
+/// A resource type: group, version, kind and plural name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ResourceType {
     /// API group; empty for the core group.
@@ -140,7 +140,7 @@ impl ResourceType {
         }
     }
 
-    /// `pods`, or `deployments.apps`: how messages name the resource.
+    /// `pods`, or `deployments.apps`; for messages.
     pub fn resource(&self) -> String {
         match self.group.as_str() {
             "" => self.plural.clone(),
@@ -148,7 +148,7 @@ impl ResourceType {
         }
     }
 
-    /// The URL path of the collection, of one namespace or of all.
+    /// The URL path of the collection in one namespace, or in all.
     pub fn path(&self, namespace: Option<&str>) -> String {
         let root = if self.group.is_empty() { "api" } else { "apis" };
         let inside = namespace.map(|name| format!("namespaces/{name}/")).unwrap_or_default();

@@ -1,8 +1,8 @@
-//! A packed object: its JSON text and where the interesting parts are; decoded when asked.
+//! A packed object: its JSON text with the offsets of its metadata, decoded on demand.
 //!
-//! River: decoder → **packed object** → store, for caches that are large and read in part.
-//! Promise: reading it gives the same values as the typed object; it costs its text and a little
-//! more. Text that is not valid JSON, or has no name, never gets in.
+//! River: decoder → **packed object** → store, for large caches that are read in part.
+//! Promise: it returns the same values as the typed object and takes little more memory than its
+//! text. Text that is not JSON or has no name is refused.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -18,8 +18,8 @@ use serde_json::value::RawValue;
 use crate::object::Cached;
 use crate::version::ResourceVersion;
 
-/// An object kept as its JSON text, about a quarter of the memory of a typed one and decoded many
-/// times faster into the store; [`Packed::unpack`] gives the typed object.
+/// An object stored as its JSON text. It takes about an eighth of the memory of a typed pod and
+/// enters the store much faster. [`Packed::unpack`] returns the typed object.
 ///
 /// ```
 /// use headwater_client::{Cached, Packed};
@@ -43,7 +43,7 @@ pub struct Packed<K> {
     resource: PhantomData<fn() -> K>,
 }
 
-/// A part of the text; empty if there is none.
+/// A range of the text; empty if the field is absent.
 #[derive(Clone, Copy, Default)]
 struct TextRange {
     start: u32,
@@ -51,7 +51,7 @@ struct TextRange {
 }
 
 impl TextRange {
-    /// Where `part`, which was borrowed from `text`, stands in it.
+    /// The range of `part`, a slice of `text`.
     fn find(text: &str, part: &str) -> Option<TextRange> {
         let start = (part.as_ptr() as usize).checked_sub(text.as_ptr() as usize)?;
         (start + part.len() <= text.len())
@@ -64,7 +64,7 @@ impl TextRange {
     }
 }
 
-/// What is read from the text once; the rest is checked to be JSON and skipped.
+/// The fields that are read on entry; the rest is only checked to be JSON.
 #[derive(Deserialize)]
 struct PackedHead<'a> {
     #[serde(borrow)]
@@ -74,8 +74,8 @@ struct PackedHead<'a> {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct PackedMeta<'a> {
-    /// Names, namespaces and UIDs hold no character that JSON escapes, so borrowing them is no
-    /// restriction; a text that escapes them all the same is refused.
+    /// Names, namespaces and UIDs contain no character that JSON must escape; a text that escapes
+    /// them is refused.
     #[serde(borrow)]
     name: &'a str,
     #[serde(borrow, default)]
@@ -89,13 +89,13 @@ struct PackedMeta<'a> {
 }
 
 impl<K> Packed<K> {
-    /// The whole object as JSON.
+    /// The object as JSON.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// One scalar of the object by its path, without decoding the rest: strings without quotes,
-    /// numbers and booleans as written; `None` for absent, null, objects and arrays.
+    /// The scalar at a path, without decoding the rest: strings without quotes, numbers and
+    /// booleans as written. `None` if it is absent, null, an object or an array.
     pub fn field(&self, path: &[&str]) -> Option<Cow<'_, str>> {
         let value = find(self.text.as_bytes(), path)?;
         match value.as_bytes().first()? {
@@ -105,7 +105,7 @@ impl<K> Packed<K> {
         }
     }
 
-    /// How many bytes it occupies.
+    /// The bytes it occupies.
     pub fn size(&self) -> usize {
         size_of::<Self>() + self.text.len()
     }
@@ -133,7 +133,7 @@ fn find<'a>(bytes: &'a [u8], path: &[&str]) -> Option<&'a str> {
     std::str::from_utf8(span.of(bytes)).ok()
 }
 
-/// Ends a scan: found, or not JSON.
+/// Ends a scan: the value was found, or the text is not JSON.
 struct ScanEnd;
 
 impl From<headwater_json::scan::Malformed> for ScanEnd {
@@ -178,7 +178,7 @@ where
         let metadata = find(self.text.as_bytes(), &["metadata"]);
         let decoded = metadata.and_then(|text| serde_json::from_str(text).ok());
         Cow::Owned(decoded.unwrap_or_else(|| ObjectMeta {
-            // Metadata of a wrong shape still has the parts that were read on the way in.
+            // Metadata that does not decode still has the fields that were read on entry.
             name: Some(self.name().to_owned()),
             namespace: self.namespace().map(str::to_owned),
             uid: Some(self.uid().to_owned()),
@@ -194,7 +194,7 @@ where
     }
 
     fn decode(text: &str) -> Result<Self, serde_json::Error> {
-        // One exact allocation: a packed object never keeps a larger buffer alive.
+        // A copy of exactly this size, so that the object does not keep a larger buffer alive.
         let text: Box<str> = text.into();
         let PackedMeta { name, namespace, uid, resource_version, labels } =
             serde_json::from_str::<PackedHead<'_>>(&text)?.metadata;

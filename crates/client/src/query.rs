@@ -1,42 +1,42 @@
-//! List and watch queries: what is asked, as closed types, and how it is written in a URL.
+//! List and watch queries, and their encoding as URL parameters.
 //!
 //! River: reflector → **query** → source.
-//! Promise: each value of these types has one spelling; no parameter is dropped or rewritten.
+//! Promise: each query has one encoding; no parameter is dropped or changed.
 
 use std::fmt::{self, Write as _};
 use std::ops::Range;
 
 use crate::version::ResourceVersion;
 
-/// Which state of the collection is asked for.
+/// The version of the collection to read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum At {
-    /// The newest: a consistent read.
+    /// The newest version: a consistent read.
     #[default]
     Unset,
-    /// Whatever the server has at hand (`resourceVersion=0`).
+    /// Any version, from the server's cache (`resourceVersion=0`).
     Any,
-    /// Not older than this.
+    /// This version or a newer one.
     AtLeast(ResourceVersion),
-    /// Exactly this.
+    /// Exactly this version.
     Exact(ResourceVersion),
 }
 
-/// Which objects of a collection are asked for. The default is all of them.
+/// The objects of a collection to read; all by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Selection {
     /// A label selector; empty selects everything.
     pub labels: String,
     /// A field selector; empty selects everything.
     pub fields: String,
-    /// A part of the collection by hash.
+    /// A shard of the collection.
     pub shard: Option<Shard>,
 }
 
-/// A part of a collection by the hash of each object's UID or namespace (KEP-5866).
+/// A shard of a collection, by the hash of each object's UID or namespace (KEP-5866).
 ///
-/// The server is asked to filter; the client filters as well, so that a server which does not
-/// know shards gives the same objects, only at a higher price.
+/// The client filters too, so that a server without support for shards gives the same objects, at a
+/// higher cost.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Shard {
     by: ShardBy,
@@ -47,25 +47,25 @@ pub struct Shard {
 /// What is hashed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ShardBy {
-    /// `metadata.uid`: objects spread evenly.
+    /// `metadata.uid`: distributes objects evenly.
     Uid,
-    /// `metadata.namespace`: a namespace stays together.
+    /// `metadata.namespace`: keeps the objects of a namespace together.
     Namespace,
 }
 
 impl Shard {
-    /// The objects whose hash lies in `hashes`, lower bound included, upper bound excluded.
+    /// The objects whose hash is in `hashes`.
     pub fn new(by: ShardBy, hashes: Range<u128>) -> Shard {
         Shard { by, hashes }
     }
 
-    /// Part number `index` of `count` equal parts.
+    /// Shard `index` of `count` equal shards.
     pub fn part(by: ShardBy, index: u32, count: u32) -> Shard {
         let bound = |index: u32| (1u128 << 64) * u128::from(index) / u128::from(count.max(1));
         Shard::new(by, bound(index)..bound(index + 1))
     }
 
-    /// Whether an object with this UID and namespace belongs to it.
+    /// Whether an object with this UID and namespace belongs to the shard.
     pub fn contains(&self, uid: &str, namespace: Option<&str>) -> bool {
         let value = match self.by {
             ShardBy::Uid => uid,
@@ -98,11 +98,11 @@ impl fmt::Display for Shard {
 pub struct ListQuery {
     /// Which objects.
     pub selection: Selection,
-    /// At which state; not sent with a continue token, which has its own.
+    /// The version; not sent with a continue token, which contains it.
     pub at: At,
-    /// At most this many objects in the answer.
+    /// The maximum number of objects in the response.
     pub limit: Option<u32>,
-    /// Goes on where an earlier page ended.
+    /// The token of the previous page.
     pub continue_token: Option<String>,
 }
 
@@ -111,16 +111,16 @@ pub struct ListQuery {
 pub struct WatchQuery {
     /// Which objects.
     pub selection: Selection,
-    /// After which state.
+    /// The version to start after.
     pub at: At,
-    /// Begin with the present objects and a marker: a watch-list.
+    /// Whether to start with all current objects and a marker: a watch-list.
     pub initial_events: bool,
-    /// When the server should end the stream.
+    /// After how many seconds the server should end the stream.
     pub timeout_seconds: u32,
 }
 
 impl ListQuery {
-    /// The part of the URL after the question mark.
+    /// The query string.
     pub fn to_query(&self) -> String {
         let mut pairs = Pairs::default();
         pairs.selection(&self.selection);
@@ -148,7 +148,7 @@ impl ListQuery {
 }
 
 impl WatchQuery {
-    /// The part of the URL after the question mark.
+    /// The query string.
     pub fn to_query(&self) -> String {
         let mut pairs = Pairs::default();
         pairs.push("watch", "true");

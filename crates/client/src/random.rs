@@ -1,27 +1,27 @@
-//! Random numbers that a test can seed: jitter, watch timeouts, spreading.
+//! Random numbers for jitter and watch timeouts; tests can seed them.
 //!
-//! River: beside it; every stage that waits or draws takes a [`Random`].
-//! Promise: equal seeds give equal draws. Not for secrets.
+//! River: used by every stage that waits.
+//! Promise: equal seeds give equal numbers. Not for secrets.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// A small seeded generator (SplitMix64), shared by reference.
+/// A small pseudorandom generator (SplitMix64), shared by reference.
 #[derive(Debug)]
 pub struct Random {
     state: Mutex<u64>,
 }
 
 impl Random {
-    /// Draws that repeat for the same seed.
+    /// A generator that returns the same numbers for the same seed.
     pub fn seeded(seed: u64) -> Random {
         Random { state: Mutex::new(seed) }
     }
 
-    /// Draws that differ from process to process.
+    /// A generator with a seed from the operating system.
     pub fn from_entropy() -> Random {
-        // The standard library seeds its hash maps from the system; no other crate is needed.
+        // The standard library seeds its hash maps from the operating system.
         Random::seeded(RandomState::new().hash_one(0u8))
     }
 
@@ -46,7 +46,7 @@ impl Random {
         low + (self.fraction() * width as f64) as u64
     }
 
-    /// A part of `duration`: from nothing up to `part` times it.
+    /// A random duration from zero to `part` times `duration`.
     pub fn part_of(&self, duration: Duration, part: f64) -> Duration {
         duration.mul_f64(part * self.fraction())
     }

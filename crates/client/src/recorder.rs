@@ -1,8 +1,9 @@
-//! Events about objects, for people: recorded without waiting, written in the background.
+//! The event recorder: records Events about objects without waiting and writes them in the
+//! background.
 //!
 //! River: reconciler → **recorder** → the server's events.
-//! Promise: recording never waits and never fails the caller; what repeats is counted instead of
-//! written again; what floods is dropped; memory is bounded.
+//! Promise: recording never waits and never fails; repeated events raise a count; floods are
+//! dropped; memory is bounded.
 
 mod correlate;
 mod series;
@@ -31,12 +32,12 @@ use crate::random::Random;
 use self::correlate::{Correlation, Correlator};
 use self::series::{SeriesMemory, SeriesWrite};
 
-/// Whether an event is good or bad news. There are no other types.
+/// The type of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EventType {
-    /// Things go as they should.
+    /// Normal operation.
     Normal,
-    /// Somebody may want to look.
+    /// A problem that an operator may want to look at.
     Warning,
 }
 
@@ -57,33 +58,35 @@ impl std::str::FromStr for EventType {
         match text {
             "Normal" => Ok(EventType::Normal),
             "Warning" => Ok(EventType::Warning),
-            other => Err(Error::Invalid(format!("{other:?} is no type of event"))),
+            other => Err(Error::Invalid(format!(
+                "{other:?} is not an event type; use Normal or Warning"
+            ))),
         }
     }
 }
 
-/// Which form of event is written.
+/// The API version of the events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EventForm {
-    /// `v1`: repeated events raise a count.
+    /// `v1`: repeated events raise the count.
     #[default]
     Core,
     /// `events.k8s.io/v1`: repeated events become a series.
     Series,
 }
 
-/// How events are written.
+/// The options of a recorder.
 #[derive(Clone)]
 pub struct Options {
-    /// Who records, such as `shop-operator`.
+    /// The reporting component, such as `shop-operator`.
     pub component: String,
-    /// Which replica of it; the host or pod name.
+    /// The reporting instance: the host or pod name.
     pub instance: String,
-    /// Which form is written.
+    /// The API version of the events.
     pub form: EventForm,
-    /// Tells the time of day.
+    /// The clock for the time stamps.
     pub clock: Arc<dyn Clock>,
-    /// Where to count what was dropped.
+    /// The metrics that count dropped events.
     pub metrics: Option<Metrics>,
 }
 
@@ -135,7 +138,7 @@ pub struct Recorder {
     clock: Arc<dyn Clock>,
 }
 
-/// Writes what a [`Recorder`] recorded.
+/// Writes the events of a [`Recorder`].
 #[must_use = "nothing is written until it is run"]
 pub struct Runner {
     queue: mpsc::Receiver<PendingEvent>,
@@ -144,7 +147,7 @@ pub struct Runner {
     random: Random,
 }
 
-/// An event before it is written.
+/// An event that waits to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PendingEvent {
     pub(crate) component: Arc<str>,
@@ -166,19 +169,19 @@ pub(crate) struct ObjectReference {
     pub(crate) resource_version: String,
 }
 
-/// Events that wait to be written; a full queue drops.
+/// Events that wait to be written; when full, new events are dropped.
 const QUEUE_MAX: usize = 1000;
-/// A write that fails on the way is tried so often in all.
+/// The maximum number of attempts when the connection fails.
 const TRIES: u32 = 12;
-/// So far apart.
+/// The time between two attempts.
 const TRY_EVERY: Duration = Duration::from_secs(10);
-/// At stop, what is queued is written for at most so long.
+/// How long queued events are written at stop.
 const DRAIN: Duration = Duration::from_secs(5);
 
 const DROPPED: Definition =
     Definition { name: "event_recorder_dropped_total", help: "Events that were dropped" };
 
-/// Makes a recorder, and what writes its events.
+/// Makes a recorder and the runner that writes its events.
 pub fn new(calls: Calls, options: Options) -> (Recorder, Runner) {
     let (sender, queue) = mpsc::channel(QUEUE_MAX);
     let recorder = Recorder {
@@ -209,8 +212,8 @@ impl Recorder {
         }
     }
 
-    /// Records an event about a typed object. Never waits, never fails; the message is made only
-    /// if there is room for it.
+    /// Records an event about a typed object. Never waits and never fails; the message is formatted
+    /// only if the queue has room.
     pub fn record<K>(&self, about: &K, event: EventType, reason: &str, message: &dyn fmt::Display)
     where
         K: kube::Resource<DynamicType = ()> + serde::de::DeserializeOwned + Send + Sync + 'static,
@@ -218,7 +221,7 @@ impl Recorder {
         self.record_about(&ResourceType::of::<K>(&()), about, event, reason, message);
     }
 
-    /// As [`Recorder::record`], for an object whose type is known at run time.
+    /// As [`Recorder::record`], for an object whose type is known only at run time.
     pub fn record_about<K: Cached>(
         &self,
         resource: &ResourceType,
@@ -254,7 +257,7 @@ impl Recorder {
         });
     }
 
-    /// How many events were dropped because the queue was full.
+    /// The number of events that were dropped because the queue was full.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
@@ -267,7 +270,7 @@ impl fmt::Debug for Recorder {
 }
 
 impl Runner {
-    /// Writes events until `stop`; what is queued then is written for at most five seconds.
+    /// Writes events until `stop`, then the queued events for at most five seconds.
     pub async fn run(self, stop: CancellationToken) {
         let Runner { mut queue, options, sink, random } = self;
         let writer = EventWriter { sink, options, random };
@@ -290,7 +293,7 @@ impl Runner {
                 () = &mut write => false,
             };
             if stopped {
-                // What was in hand when the end came is part of what is queued.
+                // The event that is being written counts as queued.
                 if timeout(DRAIN, write).await.is_err() {
                     tracing::warn!(unwritten = 1, "stopped before all events were written");
                 }
@@ -315,7 +318,7 @@ impl fmt::Debug for Runner {
     }
 }
 
-/// What is remembered of events, by their form.
+/// The events that were written, by API version.
 enum EventMemory {
     Core(Correlator),
     Series(SeriesMemory),
@@ -329,7 +332,7 @@ impl EventMemory {
         }
     }
 
-    /// The next thing a series needs by itself.
+    /// Waits for the next write of a series that is due without a new event.
     async fn next_step(&mut self) -> SeriesWrite {
         match self {
             EventMemory::Core(_) => std::future::pending().await,
@@ -348,12 +351,12 @@ struct EventWriter {
     random: Random,
 }
 
-/// What the server said.
+/// The result of a write.
 enum SendResult {
     Done,
-    /// There is no such record to change.
+    /// The event to patch does not exist.
     Missing,
-    /// It does not want this event.
+    /// The server refused the event, or it could not be reached.
     Refused,
 }
 
@@ -457,7 +460,7 @@ impl EventWriter {
         }
     }
 
-    /// Sends, again and again while it fails on the way; what the server answers is final.
+    /// Sends a request; retries while the connection fails. Any response is final.
     async fn send(&self, method: Method, path: &str, body: &Value) -> SendResult {
         let content_type = match method {
             Method::PATCH => "application/merge-patch+json",
@@ -472,24 +475,27 @@ impl EventWriter {
                     return SendResult::Missing;
                 }
                 Err(error) if error.status().is_some_and(is_of_an_ending_namespace) => {
-                    return SendResult::Refused; // nobody will miss it
+                    return SendResult::Refused; // the events are deleted with the namespace
                 }
                 Err(error) if error.status().is_some() => {
                     let error: BoxError = error.into();
                     tracing::warn!(
                         error = &*error as &dyn std::error::Error,
-                        "an event was refused"
+                        "the server refused an event; it is dropped"
                     );
                     return SendResult::Refused;
                 }
                 Err(_) if attempt + 1 < TRIES => {
-                    // The first wait is random, so that many programs do not come back together.
+                    // The first delay is random, so that clients do not retry at the same time.
                     let first = self.random.part_of(TRY_EVERY, 1.0);
                     sleep(if attempt == 0 { first } else { TRY_EVERY }).await;
                 }
                 Err(error) => {
                     let error: BoxError = error.into();
-                    tracing::warn!(error = &*error as &dyn std::error::Error, "an event was lost");
+                    tracing::warn!(
+                        error = &*error as &dyn std::error::Error,
+                        "cannot reach the server; an event is dropped"
+                    );
                 }
             }
         }

@@ -1,9 +1,9 @@
-//! The reflector: lists, then watches, and keeps at it.
+//! The reflector: lists a collection, then watches it, and recovers from failures.
 //!
 //! River: source → **reflector** → delta queue.
-//! Promise: what reaches the queue is the server's order; a list becomes visible as one step; a
-//! cut is resumed at the last version; a list is made again only when it must. Stopping ends it at
-//! once, whatever it is waiting for.
+//! Promise: deltas enter the queue in the server's order; a list becomes visible in one step; an
+//! interrupted watch is resumed at the last version; a new list is made only when necessary.
+//! Stopping ends it at once, in every state.
 
 pub(crate) mod machine;
 #[cfg(test)]
@@ -40,13 +40,13 @@ pub(crate) struct Reflector<K: Cached> {
     source: Arc<dyn ListWatch<Object = K>>,
     queue: Producer<K>,
     machine: Machine,
-    /// A state from an earlier life.
+    /// A saved state to start from.
     saved: Option<Replacement<K>>,
     /// A resync is due.
     resync: Arc<Notify>,
-    /// What a watch-list has delivered so far.
+    /// The objects of the current watch-list so far.
     collection: Collection<K>,
-    /// The failure that the machine is about to decide on.
+    /// The failure that the machine decides on next.
     error: Option<Error>,
     failure_log: FailureLog,
 }
@@ -56,11 +56,11 @@ struct Collection<K> {
     undecodable: BTreeMap<Key, Undecodable>,
 }
 
-/// Lists that take longer are logged.
+/// A list that takes longer is logged.
 const SLOW_LIST: Duration = Duration::from_secs(10);
-/// Silence of a watch-list is logged this often.
+/// How often a watch-list without events is logged.
 const WATCH_LIST_WARNING: Duration = Duration::from_secs(10);
-/// No collection has so many pages; a server that goes on is broken.
+/// A list with more pages is an error of the server.
 const PAGES_MAX: usize = 1_000_000;
 const DISCOVERY_EVERY: Duration = Duration::from_secs(60);
 
@@ -75,7 +75,10 @@ impl<K: Cached> Reflector<K> {
     ) -> Reflector<K> {
         let options = &informer.options;
         if options.consistency_check.is_some() {
-            tracing::warn!(informer = options.name, "the consistency check doubles every list");
+            tracing::warn!(
+                informer = options.name,
+                "the consistency check is on and doubles every list"
+            );
         }
         let machine = Machine::new(Settings {
             page_size: options.page_size,
@@ -100,7 +103,7 @@ impl<K: Cached> Reflector<K> {
         }
     }
 
-    /// Runs until `stop`, or until a policy says to end.
+    /// Runs until `stop`, or until [`NotServed::Stop`](machine::NotServed::Stop) ends it.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         tokio::select! {
             biased;
@@ -128,7 +131,7 @@ impl<K: Cached> Reflector<K> {
                 }
                 Action::AwaitDiscovery => self.await_discovery().await,
                 Action::Stop => return,
-                Action::Read => unreachable!("only the watch reads on"),
+                Action::Read => unreachable!("only `read` receives this action"),
             };
         }
     }
@@ -137,7 +140,7 @@ impl<K: Cached> Reflector<K> {
         &self.informer.options.name
     }
 
-    /// An informer that was given a saved state goes on from there.
+    /// Starts from the saved state, if there is one.
     async fn begin(&mut self) -> Input {
         if let Some(saved) = self.saved.take() {
             self.machine.resume_from(saved.version.clone());
@@ -147,7 +150,7 @@ impl<K: Cached> Reflector<K> {
         Input::Start
     }
 
-    /// One step of the machine, and what is told of it.
+    /// Makes one decision and reports its failure, if any.
     fn decide(&mut self, input: Input) -> Action {
         let step = self.machine.step(Instant::now(), &self.informer.random, input);
         let error = self.error.take();
@@ -173,13 +176,23 @@ impl<K: Cached> Reflector<K> {
         let name = &self.informer.options.name;
         let error = error as &dyn std::error::Error;
         match class {
-            Class::Expired => tracing::debug!(informer = name, repeated, error, "history is gone"),
-            Class::Broken => tracing::info!(informer = name, repeated, error, "the watch broke"),
-            _ => tracing::warn!(informer = name, repeated, error, "list or watch failed"),
+            Class::Expired => tracing::debug!(
+                informer = name,
+                repeated,
+                error,
+                "the server compacted the watch position; listing again"
+            ),
+            Class::Broken => tracing::info!(
+                informer = name,
+                repeated,
+                error,
+                "the watch was interrupted; resuming"
+            ),
+            _ => tracing::warn!(informer = name, repeated, error, "list or watch failed; retrying"),
         }
     }
 
-    /// Keeps the error for the report; answers what the machine needs of it.
+    /// Stores the error for the report and returns its class.
     fn failure(&mut self, error: Error) -> RequestFailure {
         let failure = RequestFailure { class: error.class(), retry_after: error.retry_after() };
         self.error = Some(error);
@@ -195,7 +208,7 @@ impl<K: Cached> Reflector<K> {
         }
     }
 
-    /// A place among those who fetch their first state; held only while a request is under way.
+    /// Waits for a slot to fetch the initial state; held only during a request.
     async fn fetch_slot(&self) -> Option<OwnedSemaphorePermit> {
         let slots = self.informer.options.fetch_slots.clone()?;
         slots.acquire_owned().await.ok()
@@ -232,13 +245,13 @@ impl<K: Cached> Reflector<K> {
         let total = started.elapsed();
         if total > SLOW_LIST {
             let replace = total - fetched;
-            tracing::warn!(informer = self.name(), count, ?fetched, ?replace, "a slow list");
+            tracing::warn!(informer = self.name(), count, ?fetched, ?replace, "the list was slow");
         }
         Input::Listed { version, paginated }
     }
 
-    /// All pages of a list, and whether there was more than one; an error says whether it came
-    /// with a later page.
+    /// Reads all pages of a list. Returns whether there was more than one; an error includes
+    /// whether a later page failed.
     async fn pages(&self, plan: &ListPlan) -> Result<(Replacement<K>, bool), (Error, bool)> {
         let mut query = ListQuery {
             selection: self.informer.options.selection.clone(),
@@ -304,12 +317,12 @@ impl<K: Cached> Reflector<K> {
 
     fn established(&mut self) {
         if self.failure_log.succeeded() {
-            tracing::info!(informer = self.name(), "watching again");
+            tracing::info!(informer = self.name(), "the watch works again");
         }
         self.informer.established(&self.scope);
     }
 
-    /// Reads a stream to its end; answers how it ended.
+    /// Reads a stream to its end and returns why it ended.
     async fn read(
         &mut self,
         mut stream: EventStream<K>,
@@ -338,7 +351,7 @@ impl<K: Cached> Reflector<K> {
                         return Input::Silent;
                     }
                     if self.machine.is_collecting() {
-                        tracing::warn!(informer = self.name(), "still waiting for initial events");
+                        tracing::warn!(informer = self.name(), "no initial events yet; still waiting");
                     }
                     deadline.as_mut().reset(self.wake_at());
                 }
@@ -351,7 +364,7 @@ impl<K: Cached> Reflector<K> {
         }
     }
 
-    /// When to look at the deadline again; it moves with every event, the timer does not.
+    /// When to check the deadline again; every event moves the deadline, but not the timer.
     fn wake_at(&self) -> Instant {
         let deadline = self.machine.deadline().unwrap_or_else(Instant::now);
         if self.machine.is_collecting() {
@@ -360,7 +373,7 @@ impl<K: Cached> Reflector<K> {
         deadline
     }
 
-    /// Takes one event; answers if it ends the stream.
+    /// Handles one event; returns an input if it ends the stream.
     async fn event(&mut self, event: Event<K>) -> Option<Input> {
         let (seen, version) = match &event {
             Event::Added(object) => (EventKind::Added, object.resource_version()),
@@ -376,7 +389,7 @@ impl<K: Cached> Reflector<K> {
                 return Some(Input::StreamError { failure, internal });
             }
             Event::Skipped(why) => {
-                tracing::warn!(informer = self.name(), %why, "an event was skipped");
+                tracing::warn!(informer = self.name(), %why, "skipped an event");
                 if let Skipped::Failed(why) = why {
                     self.informer.report_only(&Error::Malformed(why.clone()));
                 }
@@ -425,7 +438,7 @@ impl<K: Cached> Reflector<K> {
         }
     }
 
-    /// The marker came: what was collected is the state at its version.
+    /// Handles the marker of a watch-list: the collected objects are the state at its version.
     async fn replace(&mut self, version: ResourceVersion) -> Result<(), Closed> {
         let Collection { objects, undecodable } = std::mem::take(&mut self.collection);
         let items: Vec<(Key, Arc<K>)> = objects.into_iter().collect();
@@ -455,7 +468,7 @@ impl<K: Cached> Reflector<K> {
         self.enter(delta).await
     }
 
-    /// Enters a delta, measuring how long the queue made us wait.
+    /// Enqueues a delta and measures the wait for space in the queue.
     async fn enter(&self, delta: Delta<K>) -> Result<(), Closed> {
         let Some(observer) = &self.informer.observer else { return self.queue.put(delta).await };
         let started = Instant::now();
@@ -464,7 +477,7 @@ impl<K: Cached> Reflector<K> {
         done
     }
 
-    /// Compares what a watch-list delivered with a list at the same version.
+    /// Compares the objects of a watch-list with a list at the same version.
     async fn check_consistency(&self, items: &[(Key, Arc<K>)], version: &ResourceVersion) {
         let Some(check) = self.informer.options.consistency_check else { return };
         let text = version.text();

@@ -1,4 +1,4 @@
-//! Slim metadata, for projections: only what an informer and most reconcilers need.
+//! Slim metadata for projections: the fields that informers and most reconcilers need.
 //!
 //! River: inside the decoder of a projection.
 
@@ -8,8 +8,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use kube::core::ObjectMeta;
 use serde::{Deserialize, Deserializer};
 
-/// Decodes metadata with only name, namespace, UID, resourceVersion, generation, labels, owner
-/// references, finalizers and deletion timestamp; the rest is skipped and costs nothing.
+/// Decodes only name, namespace, UID, resourceVersion, generation, labels, owner references,
+/// finalizers and deletion timestamp of the metadata, and skips the rest.
 ///
 /// ```
 /// use headwater_client::Cached;
@@ -39,7 +39,7 @@ use serde::{Deserialize, Deserializer};
 /// ```
 ///
 /// # Errors
-/// The metadata is not of the right shape.
+/// The metadata does not decode.
 pub fn slim<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     let slim = Slim::deserialize(deserializer)?;
     Ok(ObjectMeta {

@@ -1,20 +1,19 @@
-//! Leaving parts of the metadata out while decoding: managed fields, annotations.
+//! Removes managed fields and annotations from the text of an object before it is decoded.
 //!
 //! River: frame or list item → **strip** → decoder.
-//! Promise: text without such parts is passed on as it is, not copied; what is cut is never
-//! parsed, so it costs neither time nor memory.
+//! Promise: text without such fields is not copied; removed fields are never parsed.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 
 use headwater_json::scan::{Malformed, Scanner, Span};
 
-/// What is left out of every object.
+/// The fields that are removed from every object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Strip {
     /// `metadata.managedFields`.
     pub managed_fields: bool,
-    /// Which annotations go.
+    /// Which annotations are removed.
     pub annotations: Annotations,
 }
 
@@ -24,7 +23,7 @@ pub enum Annotations {
     /// All of them.
     #[default]
     Keep,
-    /// All but `kubectl.kubernetes.io/last-applied-configuration`, which repeats the object.
+    /// All except `kubectl.kubernetes.io/last-applied-configuration`, which repeats the object.
     DropLastApplied,
     /// Only these.
     Only(BTreeSet<String>),
@@ -47,8 +46,8 @@ impl Strip {
         !self.managed_fields && self.annotations == Annotations::Keep
     }
 
-    /// The text without what is to be left out: `text` itself if there is nothing to cut or if it
-    /// is not JSON (the decoder will say so), else a copy in `scratch`.
+    /// The text without the removed fields: `text` itself if there is nothing to remove or if it is
+    /// not JSON (the decoder reports that), otherwise a copy in `scratch`.
     pub(crate) fn apply<'a>(&self, text: &'a str, scratch: &'a mut String) -> &'a str {
         if self.is_nothing() {
             return text;
@@ -73,7 +72,7 @@ impl Strip {
         let result = Scanner::new(text).object::<Done>(|key, at| {
             if at.is(key, "metadata") && at.peek() == Some(b'{') {
                 self.cut_metadata(at, &mut cuts)?;
-                return Err(Done::Found); // what follows is of no interest
+                return Err(Done::Found); // the rest need not be scanned
             }
             at.value()?;
             Ok(())

@@ -1,8 +1,8 @@
-//! Read your own writes: what was written for a key, and whether the caches have seen it.
+//! Read your own writes: tracks the writes of each key until the caches contain them.
 //!
 //! River: calls → **tracker** → the next reconcile of the same key.
-//! Promise: a reconcile never runs on data known to be older than what the same key wrote; only
-//! that key waits; what was reached is forgotten.
+//! Promise: a reconcile never runs on data known to be older than the writes of its key; only that
+//! key waits; writes that the caches contain are forgotten.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
@@ -28,9 +28,9 @@ pub(crate) struct TrackedWrite {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum WriteEffect {
-    /// The cache has seen it once it has reached this version.
+    /// The cache contains the write once it has reached this version.
     Version(ResourceVersion),
-    /// The server did not say at which version: seen once no object has this UID.
+    /// A deletion without a version: the cache contains it once no object has this UID.
     Gone(String),
 }
 
@@ -48,7 +48,7 @@ impl TrackedWrite {
     }
 }
 
-/// Remembers the writes that were made for one key. Cheap to clone.
+/// The writes of one key. Cheap to clone.
 #[derive(Clone, Default)]
 pub(crate) struct Tracker {
     writes: Arc<Mutex<Vec<TrackedWrite>>>,
@@ -59,7 +59,7 @@ impl Tracker {
         self.writes.lock().expect("no code panics while it is held")
     }
 
-    /// Remembers a write; an older version of the same object is of no interest any more.
+    /// Adds a write; it replaces an older write of the same object.
     pub(crate) fn remember(&self, write: TrackedWrite) {
         let mut writes = self.lock();
         writes.retain(|known| known.resource != write.resource || known.key != write.key);
@@ -70,7 +70,7 @@ impl Tracker {
         self.lock().clone()
     }
 
-    /// Forgets writes that were seen.
+    /// Removes writes that the caches contain.
     pub(crate) fn forget(&self, seen: &[TrackedWrite]) {
         self.lock().retain(|write| !seen.contains(write));
     }
@@ -92,7 +92,7 @@ pub(crate) struct Caches {
     by_resource: BTreeMap<(String, String), Arc<dyn AnyCache>>,
 }
 
-/// A cache that can be waited for.
+/// A cache of any type.
 trait AnyCache: Send + Sync {
     fn seen<'a>(
         &'a self,
@@ -123,12 +123,12 @@ impl<K: Cached> AnyCache for Informer<K> {
     }
 }
 
-/// What came of waiting for the caches.
+/// The result of waiting for the caches.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct CatchUp {
-    /// Whether every write was seen.
+    /// Whether the caches contain all writes.
     pub(crate) up: bool,
-    /// Writes that could not be waited for because their version cannot be ordered.
+    /// Writes that were not waited for because their version cannot be ordered.
     pub(crate) unordered: usize,
 }
 
@@ -143,7 +143,7 @@ impl Caches {
         self.by_resource.get(&(resource.group.clone(), resource.plural.clone()))
     }
 
-    /// Waits until the caches have seen what a tracker remembers; what was seen is forgotten.
+    /// Waits until the caches contain the writes of a tracker, and removes these writes from it.
     pub(crate) async fn catch_up(&self, tracker: &Tracker, deadline: Duration) -> CatchUp {
         let end = Instant::now() + deadline;
         let mut caught = CatchUp { up: true, unordered: 0 };
@@ -152,7 +152,7 @@ impl Caches {
             let left = end.saturating_duration_since(Instant::now());
             let result = match self.of(&write.resource) {
                 Some(cache) => cache.seen(&write.key, &write.effect, left).await,
-                None => Ok(()), // nobody here reads that resource
+                None => Ok(()), // the controller does not read that resource
             };
             match result {
                 Ok(()) | Err(Error::EpochChanged(_)) => seen.push(write),
@@ -174,11 +174,10 @@ impl fmt::Debug for Caches {
     }
 }
 
-/// Results of writes, preferred over a cache while they are newer; for programs without the
-/// controller runtime.
+/// Results of writes that are preferred over a cache while they are newer; for programs without a
+/// [`Controller`](crate::Controller).
 ///
-/// By default an object that is missing from the cache is not supplied from here: it may have been
-/// deleted since.
+/// By default, an object that is missing from the cache is not returned: it may have been deleted.
 pub struct Overlay<K> {
     entries: HashMap<Key, (Arc<K>, Instant)>,
     order: VecDeque<Key>,
@@ -199,14 +198,14 @@ impl<K: Cached> Overlay<K> {
         }
     }
 
-    /// Also supplies objects that the cache does not have.
+    /// Whether to return objects that are missing from the cache.
     #[must_use]
     pub fn supply_missing(mut self, yes: bool) -> Overlay<K> {
         self.supply_missing = yes;
         self
     }
 
-    /// Takes the result of a write.
+    /// Adds the result of a write.
     pub fn put(&mut self, object: Arc<K>) {
         let key = object.key();
         let entry = (object, Instant::now());
@@ -220,7 +219,7 @@ impl<K: Cached> Overlay<K> {
         }
     }
 
-    /// The newer of what the cache has and what was written.
+    /// The newer of the cached and the written object.
     pub fn prefer(&mut self, key: &Key, cached: Option<Arc<K>>) -> Option<Arc<K>> {
         let Some((written, at)) = self.entries.get(key) else { return cached };
         let expired = at.elapsed() > self.keep;
@@ -238,12 +237,12 @@ impl<K: Cached> Overlay<K> {
         cached
     }
 
-    /// How many results it holds.
+    /// The number of results.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether it holds none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

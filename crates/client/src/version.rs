@@ -1,8 +1,8 @@
-//! The resourceVersion: the server's name for a state, compared as KEP-5504 states.
+//! The resourceVersion of an object or list, compared as KEP-5504 specifies.
 //!
 //! River: on every object, list, event and bookmark.
-//! Promise: two versions are ordered only if both are plain decimal numbers without a leading
-//! zero; anything else is kept and sent back as it came, and never ordered.
+//! Promise: two versions are ordered only if both are decimal numbers without a leading zero; any
+//! other text is kept unchanged and never ordered.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -24,7 +24,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct ResourceVersion(Form);
 
-/// Well-formed versions that fit are kept as numbers: no allocation for each event.
+/// Well-formed versions that fit are stored as numbers, which saves an allocation per event.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Form {
     Number(u64),
@@ -32,7 +32,7 @@ enum Form {
 }
 
 impl ResourceVersion {
-    /// Reads a version as it stands on the wire.
+    /// Makes a version from its text on the wire.
     pub fn new(text: &str) -> ResourceVersion {
         match text.parse() {
             Ok(number) if is_well_formed(text) => ResourceVersion(Form::Number(number)),
@@ -66,12 +66,12 @@ impl ResourceVersion {
         Some(a.len().cmp(&b.len()).then_with(|| a.cmp(&b)))
     }
 
-    /// Whether it is known to be older than `other`.
+    /// Whether it is older than `other`; false if they cannot be ordered.
     pub fn is_before(&self, other: &ResourceVersion) -> bool {
         self.compare(other) == Some(Ordering::Less)
     }
 
-    /// As it stands on the wire.
+    /// Its text on the wire.
     pub fn text(&self) -> Cow<'_, str> {
         match &self.0 {
             Form::Number(number) => Cow::Owned(number.to_string()),
@@ -79,7 +79,7 @@ impl ResourceVersion {
         }
     }
 
-    /// The last 15 digits as a number, for a gauge: a float holds no more without loss.
+    /// The last 15 digits as a number, for a gauge: a float represents no more without loss.
     pub(crate) fn gauge(&self) -> f64 {
         let text = self.text();
         let tail = text.get(text.len().saturating_sub(15)..).unwrap_or_default();

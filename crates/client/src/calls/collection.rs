@@ -1,4 +1,4 @@
-//! The objects of one type, read and written one by one.
+//! Reads and writes the objects of one type.
 //!
 //! River: reconciler → **collection** → the server.
 
@@ -24,19 +24,19 @@ const JSON: &str = "application/json";
 const MERGE_PATCH: &str = "application/merge-patch+json";
 const APPLY_PATCH: &str = "application/apply-patch+yaml";
 
-/// The objects of one type. Cheap to clone.
+/// Reads and writes the objects of one type. Cheap to clone.
 pub struct Collection<K> {
     calls: Calls,
     resource: Arc<ResourceType>,
     object: PhantomData<fn() -> K>,
 }
 
-/// What became of a delete.
+/// The result of a delete.
 #[derive(Debug)]
 pub enum Deleted<K> {
-    /// The object is gone.
+    /// The object does not exist any more.
     Gone,
-    /// The object waits for its finalizers; this is its state.
+    /// The object is being deleted and waits for its finalizers.
     Pending(K),
 }
 
@@ -52,7 +52,7 @@ where
         format!("{}/{}", self.resource.path(key.namespace()), key.name())
     }
 
-    /// The object of a key, as the server has it now; `None` if there is none.
+    /// Reads an object from the server; `None` if it does not exist.
     ///
     /// # Errors
     /// The call failed or was refused.
@@ -67,7 +67,7 @@ where
     /// Creates an object.
     ///
     /// # Errors
-    /// The call failed or was refused; [`Error::is_exists`] if there is one of that name.
+    /// The call failed or was refused; [`Error::is_exists`] if an object with that name exists.
     pub async fn create(&self, object: &K) -> Result<K, Error>
     where
         K: Serialize,
@@ -76,23 +76,24 @@ where
         self.write(Method::POST, &path, JSON, &self.body(object)?).await
     }
 
-    /// Replaces an object. It must carry the version it was read at, so that nobody's change is
-    /// overwritten; see [`Collection::replace_unconditionally`].
+    /// Replaces an object. It must have the version at which it was read, so that no concurrent
+    /// change is lost; see [`Collection::replace_unconditionally`].
     ///
     /// # Errors
-    /// [`Error::Invalid`] without a version; [`Error::is_conflict`] if somebody wrote first.
+    /// [`Error::Invalid`] without a version; [`Error::is_conflict`] if the object has changed.
     pub async fn replace(&self, object: &K) -> Result<K, Error>
     where
         K: Serialize,
     {
         if object.resource_version().is_empty() {
-            let why = "an object without resourceVersion would overwrite any change";
+            let why =
+                "the object has no resourceVersion; read it first, or use replace_unconditionally";
             return Err(Error::Invalid(why.to_owned()));
         }
         self.write(Method::PUT, &self.path(&object.key()), JSON, &self.body(object)?).await
     }
 
-    /// Replaces an object whatever its present state is.
+    /// Replaces an object whatever its current version is.
     ///
     /// # Errors
     /// The call failed or was refused.
@@ -107,7 +108,7 @@ where
         self.write(Method::PUT, &self.path(&object.key()), JSON, &body).await
     }
 
-    /// Replaces the status of an object; the rest of it is ignored by the server.
+    /// Replaces the status of an object; the server ignores the other fields.
     ///
     /// # Errors
     /// As [`Collection::replace`].
@@ -119,8 +120,8 @@ where
         self.write(Method::PUT, &path, JSON, &self.body(object)?).await
     }
 
-    /// Merges a patch into an object (RFC 7386). Put a `metadata.resourceVersion` into it to make
-    /// it conditional.
+    /// Applies a JSON merge patch (RFC 7386) to an object. A `metadata.resourceVersion` in the
+    /// patch makes it conditional.
     ///
     /// # Errors
     /// The call failed or was refused.
@@ -128,7 +129,7 @@ where
         self.write(Method::PATCH, &self.path(key), MERGE_PATCH, patch).await
     }
 
-    /// Merges a patch into the status of an object.
+    /// Applies a JSON merge patch to the status of an object.
     ///
     /// # Errors
     /// The call failed or was refused.
@@ -137,8 +138,8 @@ where
         self.write(Method::PATCH, &path, MERGE_PATCH, patch).await
     }
 
-    /// Server-side apply: says what is wanted, as `manager`; no read is needed. What others own is
-    /// taken over.
+    /// Server-side apply as the field manager `manager`, with force: conflicting fields of other
+    /// managers are taken over.
     ///
     /// # Errors
     /// The call failed or was refused.
@@ -148,7 +149,7 @@ where
     {
         let mut body = self.body(wanted)?;
         if let Some(metadata) = body.get_mut("metadata").and_then(Value::as_object_mut) {
-            // What is applied is a wish, not a state.
+            // An apply must not contain these fields.
             metadata.remove("resourceVersion");
             metadata.remove("managedFields");
         }
@@ -156,9 +157,8 @@ where
         self.write(Method::PATCH, &path, APPLY_PATCH, &body).await
     }
 
-    /// Reads an object, changes it, and writes it if that changed anything; again after a
-    /// conflict. The first read may be given, from a cache; after a conflict the server is read.
-    /// `None` if there is no such object.
+    /// Reads an object, changes it, and writes it if it differs; retries after a conflict. `cached`
+    /// replaces the first read. Returns `None` if the object does not exist.
     ///
     /// # Errors
     /// The call failed or was refused; the last conflict after five attempts.
@@ -194,7 +194,7 @@ where
         .await
     }
 
-    /// Creates an object, or changes the one that is there.
+    /// Creates an object, or changes the existing one.
     ///
     /// # Errors
     /// The call failed or was refused; the last conflict after five attempts.
@@ -208,13 +208,13 @@ where
                 return Ok(updated);
             }
             match self.create(fresh).await {
-                Err(error) if error.is_exists() => {} // somebody was quicker: change theirs
+                Err(error) if error.is_exists() => {} // another client created it: change that one
                 done => return done,
             }
         }
     }
 
-    /// Deletes an object. That there is none is [`Deleted::Gone`] as well.
+    /// Deletes an object. The result is [`Deleted::Gone`] if it does not exist.
     ///
     /// # Errors
     /// The call failed or was refused.
@@ -222,16 +222,16 @@ where
         self.delete_if(key, None).await
     }
 
-    /// Deletes an object if it still has this UID and, if it has one, this version.
+    /// Deletes an object if it still has the UID of `object`.
     ///
     /// # Errors
-    /// [`Error::is_conflict`] if it is another one; else the call failed or was refused.
+    /// [`Error::is_conflict`] if it has another UID; otherwise the call failed or was refused.
     pub async fn delete_this(&self, object: &K) -> Result<Deleted<K>, Error> {
         let uid = object.uid().to_owned();
         self.delete_if(&object.key(), Some(uid)).await
     }
 
-    /// Deletes an object with options of your own: grace period, propagation, preconditions.
+    /// Deletes an object with `DeleteOptions`: grace period, propagation policy, preconditions.
     ///
     /// # Errors
     /// As [`Collection::delete_this`].
@@ -243,8 +243,7 @@ where
         }
     }
 
-    /// Sends something to a subresource, such as `binding` or `eviction`; the answer's version is
-    /// not remembered.
+    /// Posts to a subresource, such as `binding` or `eviction`. The write is not remembered.
     ///
     /// # Errors
     /// The call failed or was refused.

@@ -1,6 +1,6 @@
-//! What a reconciler has at hand: caches to read, calls to write, events to record.
+//! The context of a reconcile: caches to read, calls to write, events to record.
 //!
-//! River: beside the reconciler.
+//! River: worker → **context** → reconciler.
 
 use std::any::{Any, TypeId, type_name};
 use std::collections::HashMap;
@@ -22,9 +22,9 @@ use crate::object::Cached;
 use crate::recorder::{EventType, Recorder};
 use crate::track::Caches;
 
-/// What a reconciler has at hand. Cheap to clone.
+/// What a reconciler reads and writes with. Cheap to clone.
 ///
-/// Everything written through it is remembered: the next reconcile of the same key sees it.
+/// It remembers all writes made through it, so that the next reconcile of the same key sees them.
 #[derive(Clone)]
 pub struct Context {
     inner: Arc<Inner>,
@@ -60,18 +60,17 @@ impl Context {
     /// The lister of one of the controller's informers.
     ///
     /// # Errors
-    /// [`Error::NoInformer`] if the controller was not given an informer of that type: a lister
-    /// never opens one.
+    /// [`Error::NoInformer`] if the controller has no informer of that type.
     pub fn lister<K: Cached>(&self) -> Result<Lister<K>, Error> {
         self.inner.listers.get()
     }
 
-    /// Reads and writes, remembered for this key.
+    /// Reads and writes objects; writes are remembered for this key.
     pub fn calls(&self) -> &Calls {
         &self.inner.calls
     }
 
-    /// Reads and writes of one type, remembered for this key.
+    /// Reads and writes objects of one type; writes are remembered for this key.
     pub fn of<K>(&self) -> Collection<K>
     where
         K: Resource<DynamicType = ()> + DeserializeOwned + Send + Sync + 'static,
@@ -90,11 +89,11 @@ impl Context {
         self.of::<K>().apply(wanted, manager).await
     }
 
-    /// An object that is at least as new as what this key wrote: from the cache once that has seen
-    /// it, else from the server.
+    /// An object that is at least as new as the writes of this key: from the cache if it contains
+    /// them in time, else from the server.
     ///
     /// # Errors
-    /// [`Error::NoInformer`] without an informer of that type; else the call failed.
+    /// [`Error::NoInformer`] without an informer of that type; otherwise the call failed.
     pub async fn read<K>(&self, key: &Key) -> Result<Option<Arc<K>>, Error>
     where
         K: Resource<DynamicType = ()> + DeserializeOwned + Send + Sync + 'static,
@@ -110,8 +109,8 @@ impl Context {
         Ok(self.of::<K>().get(key).await?.map(Arc::new))
     }
 
-    /// Triggered by stop, by a timeout and by the loss of leadership; the reconcile is cancelled a
-    /// little later.
+    /// Cancelled at stop, after a timeout and when leadership is lost; the reconcile is dropped
+    /// soon after.
     pub fn cancelled(&self) -> &CancellationToken {
         &self.inner.cancelled
     }
@@ -153,7 +152,7 @@ impl fmt::Debug for Context {
     }
 }
 
-/// The informers of a controller, by the type they hold.
+/// The informers of a controller, by the type of their objects.
 #[derive(Default)]
 pub(super) struct Listers {
     by_type: HashMap<TypeId, (Arc<dyn Any + Send + Sync>, crate::object::ResourceType)>,

@@ -1,8 +1,8 @@
-//! Finalizers: cleaning up before an object goes.
+//! The finalizer of a controller: runs a cleanup before an object is deleted.
 //!
 //! River: worker → **finalizer** → the reconciler or its cleanup.
-//! Promise: an object has the finalizer before its first reconcile; it keeps it until its cleanup
-//! has succeeded; adding and removing touch no other finalizer and lose no change of others.
+//! Promise: an object has the finalizer before its first reconcile and until its cleanup has
+//! succeeded; adding and removing it changes no other finalizer and loses no concurrent change.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -27,13 +27,13 @@ pub(super) struct Finalizer<K> {
 type Cleanup<K> =
     dyn Fn(Arc<K>, Context) -> BoxFuture<'static, Result<Next, Failure>> + Send + Sync;
 
-/// What is to be done with an object that has, or should have, the finalizer.
+/// What the finalizer of an object requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     Add,
     Reconcile,
     CleanUp,
-    /// It is being deleted and the finalizer is not there: none of our business any more.
+    /// It is being deleted without the finalizer: nothing to do.
     LeaveAlone,
 }
 
@@ -47,7 +47,7 @@ impl<K: Cached> Finalizer<K> {
         E: Into<Failure>,
     {
         if !name::qualified(name).is_empty() || !name.contains('/') {
-            let why = format!("{name:?} is no finalizer: expected a name such as example.com/dns");
+            let why = format!("{name:?} is not a finalizer name; use one such as example.com/dns");
             return Err(Error::Invalid(why));
         }
         let cleanup = Box::new(move |object: Arc<K>, cx: Context| {
@@ -77,7 +77,7 @@ impl<K: Cached> Finalizer<K> {
         (self.cleanup)(object, cx)
     }
 
-    /// Adds the finalizer, if the object is still as it was read.
+    /// Adds the finalizer, if the object has not changed since it was read.
     pub(super) async fn add(
         &self,
         resource: &ResourceType,
@@ -87,7 +87,7 @@ impl<K: Cached> Finalizer<K> {
         self.set(resource, object, calls, |names| names.push(self.name.clone())).await
     }
 
-    /// Removes the finalizer, if the object is still as it was read.
+    /// Removes the finalizer, if the object has not changed since it was read.
     pub(super) async fn remove(
         &self,
         resource: &ResourceType,
@@ -106,7 +106,7 @@ impl<K: Cached> Finalizer<K> {
     ) -> Result<(), Error> {
         let mut names = object.metadata().finalizers.clone().unwrap_or_default();
         change(&mut names);
-        // The version makes the server refuse if anybody changed the list meanwhile.
+        // With a resourceVersion the server refuses the patch if the object changed meanwhile.
         let patch = serde_json::json!({
             "metadata": {
                 "finalizers": names,
@@ -119,7 +119,7 @@ impl<K: Cached> Finalizer<K> {
         let content_type = "application/merge-patch+json";
         let answer = calls.exchange(Method::PATCH, &path, content_type, body).await?;
         let answer: serde_json::Value = serde_json::from_slice(&answer)
-            .map_err(|error| Error::Invalid(format!("the answer cannot be decoded: {error}")))?;
+            .map_err(|error| Error::Invalid(format!("cannot decode the response: {error}")))?;
         let version = answer["metadata"]["resourceVersion"].as_str().unwrap_or_default();
         if let Some(tracker) = calls.tracker() {
             let version = ResourceVersion::new(version);

@@ -1,4 +1,4 @@
-//! The inbox of a controller: how changes of informers and wishes of users become keys in a queue.
+//! The inbox of a controller: turns changes of informers and requests into keys in the work queue.
 //!
 //! River: subscribers → **inbox** → workers.
 
@@ -24,8 +24,8 @@ use crate::workqueue::{Add, Limiter, Queue};
 
 use super::is_no_news;
 
-/// Why a key is reconciled; for spans and metrics. The reconciler does not get it: it decides by
-/// what is there, not by what happened.
+/// Why a key is reconciled; for spans and metrics. The reconciler does not receive it: it must
+/// decide by the current state, not by the change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trigger {
     /// The object itself changed.
@@ -34,18 +34,18 @@ pub enum Trigger {
     Owned(Key),
     /// A related object changed.
     Related(Key),
-    /// The reconciler asked for it, by [`Next::After`](super::Next::After).
+    /// The reconciler returned [`Next::After`](super::Next::After).
     Requested,
     /// The last reconcile failed.
     Retry,
-    /// Nothing changed; the object was shown again.
+    /// A resync; nothing changed.
     Resync,
-    /// Somebody asked from outside.
+    /// [`Requests`] or a stream enqueued it.
     Manual,
 }
 
 impl Trigger {
-    /// The word for it.
+    /// The label of the metric.
     pub fn as_str(&self) -> &'static str {
         match self {
             Trigger::Object => "object",
@@ -76,7 +76,7 @@ pub(super) fn related(key: Key) -> Trigger {
     Trigger::Related(key)
 }
 
-/// What is not urgent leaves the queue after what is: first states and resyncs.
+/// The priority of initial objects and resyncs: changes overtake them.
 const LOW_PRIORITY: i32 = -100;
 
 pub(super) struct Options<K> {
@@ -93,12 +93,13 @@ pub(super) struct Inbox<K: Cached> {
     predicate: Option<Predicate<K>>,
     pub(super) queue: Queue<Key>,
     triggers: Mutex<HashMap<Key, Trigger>>,
-    /// The last states of objects that are gone, until their hook has run.
+    /// The last states of deleted objects, until [`Reconcile::gone`](super::Reconcile::gone) has
+    /// returned.
     last: Mutex<HashMap<Key, Arc<K>>>,
     debounce: Option<Debounce>,
 }
 
-/// Keys that are held back because they are still changing.
+/// Keys that are delayed because they are still changing.
 struct Debounce {
     quiet: Duration,
     max: Duration,
@@ -141,7 +142,7 @@ impl<K: Cached> Inbox<K> {
         self.triggers.lock().expect("no code panics while it is held")
     }
 
-    /// Why a key was enqueued; forgotten once asked.
+    /// Removes and returns why a key was enqueued.
     pub(super) fn take_trigger(&self, key: &Key) -> Trigger {
         self.triggers().remove(key).unwrap_or(Trigger::Retry)
     }
@@ -163,7 +164,7 @@ impl<K: Cached> Inbox<K> {
         let priority = if urgent { 0 } else { LOW_PRIORITY };
         let mut triggers = self.triggers();
         match triggers.get(&key) {
-            Some(_) if !urgent => {} // something of substance is known already
+            Some(_) if !urgent => {} // keep the reason that is already there
             _ => drop(triggers.insert(key.clone(), trigger)),
         }
         drop(triggers);
@@ -188,7 +189,7 @@ impl<K: Cached> Inbox<K> {
         }
     }
 
-    /// A wish from outside.
+    /// Enqueues requested keys.
     fn asked(&self, asked: KeyRequest) {
         let keys = match asked {
             KeyRequest::One(key) => vec![key],
@@ -212,7 +213,7 @@ impl<K: Cached> Inbox<K> {
             .suppress_unchanged(true)
     }
 
-    /// Takes wishes until nobody can make any more.
+    /// Enqueues requested keys; never ends.
     pub(super) async fn serve(&self, mut requests: mpsc::Receiver<KeyRequest>) {
         while let Some(asked) = requests.recv().await {
             self.asked(asked);
@@ -220,7 +221,7 @@ impl<K: Cached> Inbox<K> {
         std::future::pending().await
     }
 
-    /// Lets go of held keys when they are quiet.
+    /// Enqueues delayed keys that have stopped changing; never ends.
     pub(super) async fn release(&self) {
         let Some(debounce) = &self.debounce else { return std::future::pending().await };
         loop {
@@ -265,7 +266,7 @@ impl Debounce {
     }
 }
 
-/// One of a controller's informers, and how it is subscribed to once all are synced.
+/// One of a controller's informers, and how to subscribe to it once all have synced.
 pub(super) struct Attachment<K: Cached> {
     watched: Box<dyn Syncable>,
     subscribe: AttachFn<K>,
@@ -275,7 +276,7 @@ pub(super) type AttachFn<K> =
     Box<dyn FnOnce(&Arc<Inbox<K>>) -> Result<Box<dyn Syncable>, Error> + Send>;
 
 impl<K: Cached> Attachment<K> {
-    /// The informer to wait for, and how to subscribe to it then; dropping what that returns ends
+    /// The informer to wait for, and the function that subscribes to it; dropping its result ends
     /// the subscription.
     pub(super) fn into_parts(self) -> (Box<dyn Syncable>, AttachFn<K>) {
         (self.watched, self.subscribe)
@@ -341,7 +342,7 @@ pub(super) fn attach_main<K: Cached>(informer: &Informer<K>) -> Attachment<K> {
     }
 }
 
-/// A change of a related object enqueues the keys that `map` finds in its states.
+/// A change of a related object enqueues the keys that `map` returns for its states.
 pub(super) fn attach_mapped<K: Cached, R: Cached>(
     related: Informer<R>,
     predicate: Option<Predicate<R>>,
@@ -368,13 +369,13 @@ pub(super) fn attach_mapped<K: Cached, R: Cached>(
     Attachment { watched, subscribe }
 }
 
-/// An informer that is only read.
+/// An informer that triggers nothing.
 pub(super) fn attach_silent<K: Cached, R: Cached>(related: Informer<R>) -> Attachment<K> {
     let read = related.clone();
     Attachment { watched: Box::new(related), subscribe: Box::new(move |_| Ok(Box::new(read))) }
 }
 
-/// The keys of both states of a change, each once. A mapper that panics finds none.
+/// The keys of both states of a change, each once; none if the mapper panics.
 fn mapped<R: Cached>(change: &Change<R>, map: &impl Fn(&R) -> Vec<Key>) -> BTreeSet<Key> {
     let states: Vec<&Arc<R>> = match change {
         Change::Added { object, .. } => vec![object],
@@ -384,20 +385,20 @@ fn mapped<R: Cached>(change: &Change<R>, map: &impl Fn(&R) -> Vec<Key>) -> BTree
     };
     let found = states.into_iter().map(|state| {
         catch_unwind(AssertUnwindSafe(|| map(state))).unwrap_or_else(|_| {
-            tracing::error!(key = %state.key(), "a mapper panicked");
+            tracing::error!(key = %state.key(), "the mapper panicked; no key is enqueued for this change");
             Vec::new()
         })
     });
     found.flatten().collect()
 }
 
-/// A change to what a running controller watches.
+/// A command of [`ControllerHandle`].
 pub(super) enum WatchCommand<K: Cached> {
     Watch(u64, Attachment<K>),
     Unwatch(u64),
 }
 
-/// Changes what a running controller watches. Cheap to clone.
+/// Adds and removes watches of a running controller. Cheap to clone.
 pub struct ControllerHandle<K: Cached> {
     requests: Requests,
     rewire: mpsc::Sender<WatchCommand<K>>,
@@ -413,12 +414,12 @@ impl<K: Cached> ControllerHandle<K> {
         ControllerHandle { requests, rewire, next: Arc::default() }
     }
 
-    /// Asks for keys.
+    /// The handle that enqueues keys.
     pub fn requests(&self) -> &Requests {
         &self.requests
     }
 
-    /// From now on, a change of a related object enqueues the keys that `map` answers. Cancel-safe.
+    /// From now on, a change of a related object enqueues the keys that `map` returns. Cancel-safe.
     ///
     /// # Errors
     /// [`Error::Stopped`] if the controller has ended.
@@ -438,7 +439,7 @@ impl<K: Cached> ControllerHandle<K> {
         Ok(WatchId(id))
     }
 
-    /// Ends what [`ControllerHandle::watch`] began. Cancel-safe.
+    /// Ends a watch of [`ControllerHandle::watch`]. Cancel-safe.
     ///
     /// # Errors
     /// [`Error::Stopped`] if the controller has ended.
@@ -468,14 +469,14 @@ impl<K: Cached> fmt::Debug for ControllerHandle<K> {
     }
 }
 
-/// A wish for keys.
+/// A request to enqueue keys.
 #[derive(Debug)]
 pub(super) enum KeyRequest {
     One(Key),
     All,
 }
 
-/// Asks a running controller for keys. Cheap to clone.
+/// Enqueues keys of a running controller. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Requests {
     sender: mpsc::Sender<KeyRequest>,
@@ -486,7 +487,7 @@ impl Requests {
         Requests { sender }
     }
 
-    /// Enqueues a key; waits while too many wishes are pending. Cancel-safe.
+    /// Enqueues a key; waits while 1024 requests are pending. Cancel-safe.
     ///
     /// # Errors
     /// [`Error::Stopped`] if the controller has ended.

@@ -1,6 +1,6 @@
-//! What a controller tells: the metrics that dashboards of controllers know.
+//! The metrics of a controller, with the names that controller-runtime uses.
 //!
-//! River: beside the controller.
+//! River: controller → **metrics**.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -30,7 +30,7 @@ definitions! {
     TRIGGERS = "controller_triggers_total", "Reconciles by what caused them";
 }
 
-/// Counts what one controller does.
+/// Updates the metrics of one controller.
 pub(super) struct Observer {
     metrics: Metrics,
     counters: Mutex<BTreeMap<(&'static str, &'static str), Counter>>,
@@ -56,7 +56,7 @@ impl Observer {
         Observer { metrics: metrics.clone(), counters: Mutex::default(), series: Mutex::default() }
     }
 
-    /// The controller begins; its series exist from now on.
+    /// Creates the series of the controller.
     pub(super) fn start(&self, name: &str, workers: usize) {
         let labels = &[("controller", name)];
         let counter = |definition: &Definition| self.metrics.counter(definition, labels);

@@ -1,4 +1,4 @@
-//! The workers of a controller, and how they start and stop.
+//! The workers of a controller: how they start, reconcile and stop.
 //!
 //! River: work queue → **workers** → reconciler.
 
@@ -39,11 +39,11 @@ use super::{Failure, KeyStream, Next, Reconcile, RunOptions};
 /// How a controller ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Reconciles that did not finish in the grace time and were cancelled.
+    /// Reconciles that did not finish within the grace period and were cancelled.
     pub cancelled: usize,
 }
 
-/// What all workers share.
+/// The state that all workers of a controller share.
 pub(super) struct Worker<K: Cached, R> {
     pub(super) name: Arc<str>,
     pub(super) informer: Informer<K>,
@@ -56,21 +56,21 @@ pub(super) struct Worker<K: Cached, R> {
     pub(super) calls: Calls,
     pub(super) recorder: Recorder,
     pub(super) observer: Option<Observer>,
-    /// What each key wrote and the caches have not been seen to know.
+    /// The writes of each key that the caches may not contain yet.
     pub(super) writes: Mutex<HashMap<Key, Tracker>>,
     pub(super) diary: WorkerStats,
 }
 
-/// Small things a controller remembers about itself.
+/// Statistics of the workers, for logs.
 #[derive(Default)]
 pub(super) struct WorkerStats {
-    /// How many reconciles there were; numbers the spans.
+    /// The number of reconciles so far; numbers the spans.
     reconciles: AtomicU64,
-    /// When a reconciler that blocks was last reported.
+    /// When a blocking reconciler was last logged.
     blocked: Mutex<Option<std::time::Instant>>,
 }
 
-/// What a controller is fed by.
+/// The sources of keys, and the number of workers.
 pub(super) struct Inputs<K: Cached> {
     pub(super) attach: Vec<Attachment<K>>,
     pub(super) requests: mpsc::Receiver<KeyRequest>,
@@ -79,7 +79,7 @@ pub(super) struct Inputs<K: Cached> {
     pub(super) workers: usize,
 }
 
-/// When a controller may begin, and when it must end.
+/// When a controller may start and when it must stop.
 pub(super) struct Lifecycle {
     pub(super) leading: BoxFuture<'static, ()>,
     pub(super) stop: CancellationToken,
@@ -154,8 +154,8 @@ fn resume(ended: Result<(), JoinError>) {
 }
 
 impl<K: Cached, R: Reconcile<K>> Worker<K, R> {
-    /// Waits for every informer, subscribes to all, and waits until the queue is filled. Mappers
-    /// may read any of the informers, so none is called before all are synced.
+    /// Waits until all informers have synced, subscribes to them, and waits until the queue is
+    /// filled. Mappers may read any informer, so none is called before all have synced.
     async fn subscribe(&self, attach: Vec<Attachment<K>>) -> Result<Vec<Box<dyn Syncable>>, Error> {
         let patience = self.options.sync_timeout;
         let (informers, subscribe): (Vec<_>, Vec<_>) =
@@ -168,7 +168,7 @@ impl<K: Cached, R: Reconcile<K>> Worker<K, R> {
         Ok(attached)
     }
 
-    /// Feeds the inbox from outside; never ends.
+    /// Enqueues requested keys, debounced keys and keys of streams; never ends.
     async fn feed(&self, requests: mpsc::Receiver<KeyRequest>, streams: Vec<KeyStream>) {
         let keys = async {
             let mut keys = select_all(streams);
@@ -180,7 +180,7 @@ impl<K: Cached, R: Reconcile<K>> Worker<K, R> {
         tokio::join!(self.inbox.serve(requests), self.inbox.release(), keys);
     }
 
-    /// Adds and removes related informers; never ends.
+    /// Executes the commands of [`ControllerHandle`](super::ControllerHandle); never ends.
     async fn rewire(&self, mut rewire: mpsc::Receiver<WatchCommand<K>>) {
         let mut watching: BTreeMap<u64, Box<dyn Syncable>> = BTreeMap::new();
         while let Some(change) = rewire.recv().await {
@@ -190,7 +190,11 @@ impl<K: Cached, R: Reconcile<K>> Worker<K, R> {
                     Ok(attached) => watching.extend(attached.into_iter().map(|one| (id, one))),
                     Err(error) => {
                         let error = &error as &dyn std::error::Error;
-                        tracing::error!(controller = &*self.name, error, "cannot watch");
+                        tracing::error!(
+                            controller = &*self.name,
+                            error,
+                            "cannot watch a related informer; its changes enqueue nothing"
+                        );
                     }
                 },
             }
@@ -198,8 +202,8 @@ impl<K: Cached, R: Reconcile<K>> Worker<K, R> {
         std::future::pending().await
     }
 
-    /// One worker: takes keys until the end. Keys whose writes the caches have not seen yet wait
-    /// aside, without keeping the worker from others.
+    /// One worker: processes keys until the queue ends. Keys whose writes the caches do not contain
+    /// yet wait without blocking the worker.
     async fn work(
         &self,
         stop: CancellationToken,
@@ -252,7 +256,7 @@ impl<K: Cached, R: Reconcile<K>> Worker<K, R> {
         Some((tracker.clone(), patience))
     }
 
-    /// The item again if its caches have caught up; else it is put off.
+    /// Returns the item if the caches contain its writes; otherwise schedules a retry.
     fn caught_up(&self, item: Item<Key>, caught: &CatchUp) -> Option<Item<Key>> {
         if let (Some(observer), 1..) = (&self.observer, caught.unordered) {
             observer.unordered(caught.unordered);
@@ -263,7 +267,7 @@ impl<K: Cached, R: Reconcile<K>> Worker<K, R> {
         if let Some(observer) = &self.observer {
             observer.stale();
         }
-        tracing::warn!(controller = &*self.name, key = %*item, "the caches lag behind own writes");
+        tracing::warn!(controller = &*self.name, key = %*item, "the caches do not contain the key's own writes yet; retrying");
         self.inbox.note(&item, Trigger::Retry);
         item.retry();
         None
@@ -293,7 +297,7 @@ impl<K: Cached, R: Reconcile<K>> Worker<K, R> {
         }
     }
 
-    /// Reconciles once: contained, watched and bounded in time.
+    /// Reconciles once; catches panics and enforces the timeout.
     async fn attempt(&self, key: &Key, stop: &CancellationToken) -> Outcome {
         let cancelled = stop.child_token();
         let cx = self.context(key, cancelled.clone());
@@ -335,7 +339,8 @@ impl<K: Cached, R: Reconcile<K>> Worker<K, R> {
         })
     }
 
-    /// What a key needs now: the reconciler, its finalizer, or a farewell.
+    /// Calls what the state of the object requires: the reconciler, the finalizer or the function
+    /// for deleted objects.
     async fn reconcile(&self, key: Key, cx: Context) -> Result<Next, Failure> {
         let Some(object) = self.informer.store().get(&key) else {
             let last = self.inbox.last(&key);
@@ -352,7 +357,7 @@ impl<K: Cached, R: Reconcile<K>> Worker<K, R> {
             Stage::LeaveAlone => Ok(Next::Done),
             Stage::Add => {
                 harmless(finalizer.add(resource, &object, cx.calls()).await)?;
-                Ok(Next::After(Duration::ZERO)) // once the cache shows it
+                Ok(Next::After(Duration::ZERO)) // once the cache contains the finalizer
             }
             Stage::CleanUp => {
                 let next = finalizer.clean_up(Arc::clone(&object), cx.clone()).await?;
@@ -364,7 +369,7 @@ impl<K: Cached, R: Reconcile<K>> Worker<K, R> {
         }
     }
 
-    /// Says what becomes of a key; answers the word for the metric.
+    /// Schedules the next reconcile of a key; returns the result label of the metric.
     fn settle(&self, item: Item<Key>, outcome: Outcome) -> &'static str {
         self.tidy(&item);
         let failed = |kind: FailureKind| {
@@ -389,13 +394,19 @@ impl<K: Cached, R: Reconcile<K>> Worker<K, R> {
                 "requeue"
             }
             Outcome::Failed(Failure { error, terminal: true }) => {
-                tracing::error!(error = &*error as &dyn std::error::Error, "a terminal failure");
+                tracing::error!(
+                    error = &*error as &dyn std::error::Error,
+                    "the reconcile failed and is not retried"
+                );
                 failed(FailureKind::Terminal);
                 item.forget();
                 "error"
             }
             Outcome::Failed(Failure { error, .. }) => {
-                tracing::warn!(error = &*error as &dyn std::error::Error, "the reconcile failed");
+                tracing::warn!(
+                    error = &*error as &dyn std::error::Error,
+                    "the reconcile failed; retrying"
+                );
                 failed(FailureKind::Error);
                 self.retry(item)
             }
@@ -405,7 +416,7 @@ impl<K: Cached, R: Reconcile<K>> Worker<K, R> {
                 self.retry(item)
             }
             Outcome::TimedOut(limit) => {
-                tracing::warn!(?limit, "the reconcile took too long and was cancelled");
+                tracing::warn!(?limit, "the reconcile timed out and was cancelled; retrying");
                 failed(FailureKind::Timeout);
                 self.retry(item)
             }
@@ -418,7 +429,7 @@ impl<K: Cached, R: Reconcile<K>> Worker<K, R> {
         "error"
     }
 
-    /// Forgets what need not be remembered: a key without writes, or without an object.
+    /// Forgets the writes of a key if there are none, or if the object was deleted.
     fn tidy(&self, key: &Key) {
         let mut writes = self.writes.lock().expect("no code panics while it is held");
         let gone = self.informer.store().get(key).is_none();
@@ -436,7 +447,7 @@ enum Outcome {
     TimedOut(Duration),
 }
 
-/// Somebody else changed the object, or it is gone: look again.
+/// Ignores conflicts and missing objects: the change that caused them triggers a reconcile.
 fn harmless(result: Result<(), Error>) -> Result<(), Failure> {
     match result {
         Err(error) if error.is_conflict() || error.is_not_found() => Ok(()),
@@ -444,7 +455,7 @@ fn harmless(result: Result<(), Error>) -> Result<(), Failure> {
     }
 }
 
-/// Counts a reconcile that was cancelled in the middle.
+/// Counts a reconcile whose future was dropped.
 struct CancelGuard<'a> {
     observer: Option<&'a Observer>,
     started: Instant,
@@ -459,23 +470,23 @@ impl Drop for CancelGuard<'_> {
     }
 }
 
-/// Notices a reconciler that blocks its thread instead of waiting.
+/// Logs a reconciler that blocks its thread.
 struct BlockDetector<'a, F> {
     inner: Pin<Box<F>>,
     controller: &'a str,
     diary: &'a WorkerStats,
 }
 
-/// Longer than this without yielding is blocking.
+/// A poll that takes longer than this is blocking.
 const BLOCKED: Duration = Duration::from_secs(1);
-/// It is said once in this time.
+/// Blocking is logged once in this time.
 const BLOCKED_EVERY: Duration = Duration::from_secs(60);
 
 impl<F: Future> Future for BlockDetector<'_, F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<F::Output> {
-        // Real time on purpose: a blocked thread is blocked on the clock of the machine.
+        // Real time, not tokio's: paused time does not pass while a thread is blocked.
         let started = std::time::Instant::now();
         let polled = self.inner.as_mut().poll(cx);
         let took = started.elapsed();
@@ -484,7 +495,11 @@ impl<F: Future> Future for BlockDetector<'_, F> {
             if reported.is_none_or(|at| at.elapsed() >= BLOCKED_EVERY) {
                 *reported = Some(std::time::Instant::now());
                 let controller = self.controller;
-                tracing::warn!(controller, ?took, "a reconciler blocks its thread");
+                tracing::warn!(
+                    controller,
+                    ?took,
+                    "the reconciler blocks its thread; use tokio::task::spawn_blocking"
+                );
             }
         }
         polled

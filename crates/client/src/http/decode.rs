@@ -1,8 +1,8 @@
-//! From text to events: one frame or list item in, one decoded object out.
+//! The decoder of watch frames and list items.
 //!
 //! River: frames and list items → **decoder** → reflector.
-//! Promise: text is parsed where it lies and only once; an object that does not decode is told
-//! apart from a stream that cannot be read; no input panics.
+//! Promise: text is parsed once and in place; an object that does not decode is distinguished from
+//! a stream that cannot be read; no input panics.
 
 use std::borrow::Cow;
 use std::marker::PhantomData;
@@ -23,7 +23,7 @@ use crate::version::ResourceVersion;
 pub(crate) struct Decoder<K> {
     pub(crate) strip: Strip,
     pub(crate) shard: Option<Shard>,
-    /// What objects must call themselves, where they do.
+    /// The kind and apiVersion of the objects, if they contain them.
     pub(crate) kind: String,
     pub(crate) api_version: String,
     pub(crate) sizes: Arc<Sizes>,
@@ -49,12 +49,12 @@ impl Sizes {
     }
 }
 
-/// What became of one object's text.
+/// The result of decoding one object.
 pub(crate) enum Decoded<K> {
     Object(K),
     Undecodable(Undecodable),
     Skipped(Skipped),
-    /// Outside of the shard: only its version counts.
+    /// An object outside the shard: only its version is used.
     Elsewhere(ResourceVersion),
 }
 
@@ -115,10 +115,10 @@ impl<K: Cached> Decoder<K> {
         }
     }
 
-    /// Tells a bad object from a bad stream; only objects that did not decode come here.
+    /// Distinguishes a bad object from a bad stream; called for objects that did not decode.
     fn isolate(&self, text: &str, error: &serde_json::Error) -> Result<Decoded<K>, Error> {
         let Ok(Bare { metadata: Some(metadata) }) = serde_json::from_str::<Bare>(text) else {
-            // JSON without metadata is an object to skip; anything else is no object at all.
+            // JSON without metadata is skipped; other text is not an object.
             return match serde_json::from_str::<Bare>(text) {
                 Ok(_) => Ok(Decoded::Skipped(Skipped::NoMetadata)),
                 Err(_) => Err(Error::Malformed(error.to_string())),
@@ -143,7 +143,7 @@ impl<K: Cached> Decoder<K> {
         }))
     }
 
-    /// What an object calls itself, if that is not what it should.
+    /// The kind of an object, if it is not the expected one.
     fn wrong_kind(&self, object: &str) -> Option<String> {
         let (kind, api_version) = kind_of(object);
         let wrong = kind.as_ref().is_some_and(|kind| *kind != self.kind)
@@ -156,7 +156,7 @@ fn malformed(text: &str) -> Error {
     Error::Malformed(text.to_owned())
 }
 
-/// The two parts of a frame, in whichever order they came.
+/// The two members of a frame, which may be in either order.
 struct Envelope<'a> {
     event: Cow<'a, str>,
     object: &'a str,
@@ -191,8 +191,7 @@ impl<'a> Envelope<'a> {
     }
 }
 
-/// `kind` and `apiVersion` of an object; they are its first members on every server we know, so
-/// little is read.
+/// `kind` and `apiVersion` of an object. Known servers send them first, so little is read.
 fn kind_of(object: &str) -> (Option<Cow<'_, str>>, Option<Cow<'_, str>>) {
     enum Stop {
         Enough,
@@ -223,11 +222,11 @@ fn kind_of(object: &str) -> (Option<Cow<'_, str>>, Option<Cow<'_, str>>) {
     });
     match read {
         Ok(()) | Err(Stop::Enough) => (kind, api_version),
-        Err(Stop::Malformed) => (None, None), // the decoder will say so
+        Err(Stop::Malformed) => (None, None), // the decoder reports it
     }
 }
 
-/// An object of which only the metadata is wanted.
+/// The metadata of an object.
 #[derive(Deserialize)]
 struct Bare {
     #[serde(default)]

@@ -1,9 +1,9 @@
-//! Indexes: objects by values that a function finds in them.
+//! Indexes: objects by the values that a function returns for them.
 //!
-//! River: inside the store, changed together with the objects.
-//! Promise: a lookup equals a filter over the objects; a bucket that becomes empty disappears; an
-//! update that keeps a value does not touch its bucket; a function that fails or panics for an
-//! object leaves that object out of that index and harms nothing else.
+//! River: inside the store, updated together with the objects.
+//! Promise: a lookup equals a filter over the objects; empty buckets are removed; an update that
+//! keeps a value does not touch its bucket; an object for which the function fails or panics is
+//! missing from that index only.
 
 use std::any::Any;
 use std::borrow::Borrow;
@@ -22,33 +22,33 @@ use crate::object::Cached;
 
 use super::{Store, StoreState};
 
-/// What an index function answers: values, or why there are none.
+/// An index function: returns the values of an object, or an error.
 pub(crate) type Values<K, V> = dyn Fn(&K) -> Result<Vec<V>, String> + Send + Sync;
 
-/// An object that changed: its state before and after.
+/// The states of an object before and after a change.
 pub(crate) struct IndexChange<'a, K> {
     pub(crate) key: &'a Key,
     pub(crate) old: Option<&'a Arc<K>>,
     pub(crate) new: Option<&'a Arc<K>>,
 }
 
-/// An index function that failed for an object.
+/// A failure of an index function.
 pub(crate) struct IndexFailure {
     pub(crate) index: String,
     pub(crate) key: Key,
     pub(crate) why: String,
 }
 
-/// One index, whatever its values are.
+/// An index with values of any type.
 pub(crate) trait AnyIndex<K>: Send + Sync + 'static {
     fn name(&self) -> &str;
-    /// The index after some changes; `None` if they do not concern it.
+    /// The index after these changes; `None` if it does not change.
     fn after(
         &self,
         moved: &[IndexChange<'_, K>],
         failures: &mut Vec<IndexFailure>,
     ) -> Option<Arc<dyn AnyIndex<K>>>;
-    /// The index over other objects.
+    /// The same index over other objects.
     fn over(
         &self,
         objects: &OrdMap<Key, Arc<K>>,
@@ -58,14 +58,14 @@ pub(crate) trait AnyIndex<K>: Send + Sync + 'static {
     fn approx_bytes(&self) -> usize;
 }
 
-/// An index over values of one type.
+/// An index with values of one type.
 pub(crate) struct ValueIndex<K, V> {
     name: Arc<str>,
     values: Arc<Values<K, V>>,
     buckets: imbl::HashMap<V, Bucket>,
 }
 
-/// The keys that have a value. Most values of a fine index have one, so that is a case of its own.
+/// The keys of one value. Many indexes have one key per value, so that case takes less memory.
 #[derive(Clone)]
 enum Bucket {
     One(Key),
@@ -92,7 +92,7 @@ impl Bucket {
         }
     }
 
-    /// Takes a key out; whether the bucket is empty then.
+    /// Removes a key; returns whether the bucket is empty.
     fn remove(&mut self, key: &Key) -> bool {
         match self {
             Bucket::One(only) => only == key,
@@ -113,7 +113,7 @@ where
         ValueIndex { name: name.into(), values, buckets: imbl::HashMap::new() }
     }
 
-    /// The values of an object, each once; none if the function fails or panics.
+    /// The values of an object, each once; an error if the function fails or panics.
     fn values_of(&self, object: &K) -> Result<Vec<V>, String> {
         let answer = catch_unwind(AssertUnwindSafe(|| (self.values)(object)));
         let mut values = answer.unwrap_or_else(|panic| Err(panic_text(&*panic)))?;
@@ -217,7 +217,7 @@ where
     }
 
     fn approx_bytes(&self) -> usize {
-        // Keys are shared with the store; a node of either tree is about half full.
+        // Keys are shared with the store; tree nodes are about half full.
         let keys: usize = self
             .buckets
             .values()
@@ -230,7 +230,7 @@ where
     }
 }
 
-/// A handle to an index: proof that it exists, with the types of its objects and values.
+/// A handle to an index, with the types of its objects and values.
 ///
 /// ```
 /// # use headwater_client::{indexer::Index, Cached};
@@ -293,7 +293,7 @@ where
         bucket.into_iter().flat_map(|bucket| bucket.iter().cloned()).collect()
     }
 
-    /// The values that some object has.
+    /// All values that occur.
     pub fn values(&self) -> Vec<V> {
         let state = self.store.snapshot().state;
         self.in_state(&state).into_iter().flat_map(|index| index.buckets.keys().cloned()).collect()
@@ -351,7 +351,7 @@ impl<K: Cached, V> fmt::Debug for Index<K, V> {
 
 type KeysIn<K> = dyn for<'a> Fn(&'a StoreState<K>) -> Option<BTreeSet<&'a Key>> + Send + Sync;
 
-/// "Has this value in that index"; made by [`Index::is`].
+/// The condition that an object has a value in an index; made by [`Index::is`].
 pub struct Lookup<K> {
     keys: Box<KeysIn<K>>,
 }

@@ -1,8 +1,9 @@
-//! The one writer of a store: applies deltas, publishes states, says what to tell subscribers.
+//! The only writer of a store: applies deltas, publishes states, and returns the notifications for
+//! subscribers.
 //!
 //! River: delta queue → **writer** → store and subscribers.
-//! Promise: a batch or replacement becomes visible as one step, before anybody is told of it;
-//! applying a delta costs nothing that grows with the number of stored objects.
+//! Promise: a batch becomes visible in one step, before its notifications are sent; the cost of a
+//! delta does not grow with the number of stored objects.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use crate::version::ResourceVersion;
 use super::index::{AnyIndex, IndexChange, IndexFailure};
 use super::{Store, StoreState};
 
-/// Which part of the store a lane of the informer feeds: all of it, or one namespace.
+/// The part of the store that a lane of the informer fills: all of it, or one namespace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum LaneScope {
     All,
@@ -42,23 +43,23 @@ impl LaneScope {
     }
 }
 
-/// A notification, and what it needs to be handed on.
+/// A change to deliver to subscribers.
 pub(crate) struct Notification<K> {
     pub(crate) key: Key,
     pub(crate) change: Change<K>,
-    /// The state did not change: a resync, or a list that found the same version.
+    /// The object did not change: a resync, or a list with the same version.
     pub(crate) unchanged: bool,
 }
 
-/// What came of applying a batch.
+/// The result of applying a batch.
 pub(crate) struct ApplyOutcome<K> {
     pub(crate) notices: Vec<Notification<K>>,
-    /// The whole first state, if the batch was that and its order is the store's: subscribers
-    /// can be given the store instead of one notice for each object.
+    /// Whether the batch was the initial state in key order: subscribers are given the store
+    /// instead of a notification per object.
     pub(crate) populated: bool,
     pub(crate) resync: bool,
     pub(crate) index_failures: Vec<IndexFailure>,
-    /// Objects without a usable key.
+    /// Objects without a name.
     pub(crate) nameless: usize,
     pub(crate) regressions: usize,
 }
@@ -79,7 +80,7 @@ impl<K> ApplyOutcome<K> {
 pub(crate) struct Writer<K> {
     store: Store<K>,
     state: StoreState<K>,
-    /// The version of each lane; the store's is the lowest of them.
+    /// The version of each lane; the version of the store is the lowest of them.
     versions: BTreeMap<LaneScope, Option<ResourceVersion>>,
     undecodable: BTreeMap<Key, Arc<Undecodable>>,
 }
@@ -107,7 +108,7 @@ impl<K: Cached> Writer<K> {
         self.publish();
     }
 
-    /// Forgets a lane and its objects.
+    /// Removes a lane and its objects.
     pub(crate) fn remove_lane(&mut self, scope: &LaneScope) -> ApplyOutcome<K> {
         let mut applied = ApplyOutcome::new();
         let gone: Vec<Delta<K>> = scope
@@ -125,7 +126,7 @@ impl<K: Cached> Writer<K> {
         applied
     }
 
-    /// The slot of a new index, or `None` if the name is taken.
+    /// Adds an index; returns its slot, or `None` if the name is in use.
     pub(crate) fn add_index(
         &mut self,
         index: &dyn AnyIndex<K>,
@@ -225,7 +226,7 @@ impl<K: Cached> Writer<K> {
         self.index(&olds, applied);
     }
 
-    /// Stores an object; answers what was there.
+    /// Stores an object; returns the previous one.
     fn set(&mut self, key: &Key, object: &Arc<K>) -> Option<Arc<K>> {
         self.undecodable.remove(key);
         match self.state.objects.get_mut(key) {
@@ -260,7 +261,7 @@ impl<K: Cached> Writer<K> {
         }
     }
 
-    /// Switches to a whole new state of the lane's part of the store.
+    /// Replaces the lane's part of the store.
     fn replace(
         &mut self,
         scope: &LaneScope,
@@ -292,7 +293,7 @@ impl<K: Cached> Writer<K> {
         self.index(&olds, applied);
     }
 
-    /// An object that did not change keeps the allocation it has.
+    /// The stored object if it is unchanged, so that its allocation is kept.
     fn same_or(&self, key: &Key, object: Arc<K>) -> Arc<K> {
         match self.state.objects.get(key) {
             Some(old) if is_same(&**old, &*object) => Arc::clone(old),
@@ -325,7 +326,7 @@ impl<K: Cached> Writer<K> {
         }
     }
 
-    /// The first state: nothing was there, so there is nothing to compare.
+    /// Applies the initial state: the store is empty, so nothing is compared.
     fn populate(&mut self, all: Replacement<K>, applied: &mut ApplyOutcome<K>) {
         for (key, object) in all.items {
             self.state.objects.insert(key, object);

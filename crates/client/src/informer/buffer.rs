@@ -1,9 +1,9 @@
-//! The buffer of one subscriber: what it has not been told yet.
+//! The buffer of one subscriber: changes that it has not received yet.
 //!
 //! River: store → **subscriber buffer** → handler or stream.
-//! Promise: putting something in never waits, so a slow subscriber delays nobody; the default
-//! policy merges what is pending for one object, so memory is bounded by the number of objects;
-//! memory is given back after a burst.
+//! Promise: adding a change never waits, so a slow subscriber delays nothing; the default policy
+//! merges the pending changes of an object, so memory is bounded by the number of objects; memory
+//! is freed after a burst.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Bound;
@@ -16,24 +16,24 @@ use crate::indexer::StoreState;
 use crate::key::Key;
 use crate::object::Cached;
 
-/// What a subscriber's buffer does when the subscriber is slower than the changes.
+/// What a buffer does when its subscriber is slower than the changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Buffer {
-    /// Merge what is pending for the same object. A subscriber that keeps up sees everything.
+    /// Merge the pending changes of an object. A subscriber that keeps up receives every change.
     #[default]
     Coalesce,
-    /// Keep everything. There is no bound: watch the backlog metric.
+    /// Keep every change. Memory is unbounded; watch the backlog metric.
     Lossless,
-    /// End the subscription with [`EndReason::Lagged`](super::EndReason::Lagged) when so many are
-    /// pending.
+    /// End the subscription with [`EndReason::Lagged`](super::EndReason::Lagged) when more changes
+    /// are pending.
     Bounded(usize),
 }
 
-/// One thing to tell.
+/// A change that waits to be delivered.
 pub(crate) struct PendingChange<K> {
     pub(crate) key: Key,
     pub(crate) change: Change<K>,
-    /// When it was put in; for the age and propagation metrics.
+    /// When it was added; for the age and propagation metrics.
     pub(crate) since: Instant,
 }
 
@@ -41,9 +41,9 @@ pub(crate) struct PendingChanges<K> {
     policy: Buffer,
     replay: Option<Replay<K>>,
     entries: Entries<K>,
-    /// Initial adds that are in here and not handed out yet.
+    /// The number of initial adds that were not delivered yet.
     initial_left: usize,
-    /// Whether the first state is complete in here.
+    /// Whether the initial state is complete.
     populated: bool,
     synced_told: bool,
     lagged: bool,
@@ -54,7 +54,7 @@ enum Entries<K> {
     Merged(MergedEntries<K>),
 }
 
-/// Entries by their place, and the newest place of each key.
+/// Entries by sequence number, and the newest number of each key.
 struct MergedEntries<K> {
     places: BTreeMap<u64, MergedEntry<K>>,
     newest: HashMap<Key, u64>,
@@ -63,23 +63,23 @@ struct MergedEntries<K> {
 
 struct MergedEntry<K> {
     entry: PendingChange<K>,
-    /// An older pending entry of the same key: a deletion whose name was used again.
+    /// An older pending entry of the same key: a deletion before a recreation.
     older: Option<u64>,
 }
 
-/// The objects of a state, handed out one by one as initial adds.
+/// The objects of a state, delivered one by one as initial adds.
 struct Replay<K> {
     state: Arc<StoreState<K>>,
-    /// Everything up to this key was handed out.
+    /// All objects up to this key were delivered.
     done: Option<Key>,
-    /// The next few, so that not each one is searched for.
+    /// The next objects, fetched together.
     ahead: VecDeque<(Key, Arc<K>)>,
-    /// What became of objects that are still to be handed out: newer, or gone.
+    /// Newer states of objects that were not delivered yet; `None` if deleted.
     overrides: HashMap<Key, Option<Arc<K>>>,
     since: Instant,
 }
 
-/// How many objects of a replay are looked up at once.
+/// How many objects of a replay are fetched together.
 const AHEAD: usize = 128;
 
 impl<K: Cached> PendingChanges<K> {
@@ -103,7 +103,7 @@ impl<K: Cached> PendingChanges<K> {
         }
     }
 
-    /// Everything in `state` is to be told as initial, before anything else.
+    /// Delivers all objects of `state` as initial adds, before anything else.
     pub(crate) fn replay(&mut self, state: Arc<StoreState<K>>, now: Instant) {
         self.initial_left += state.objects.len();
         self.replay = Some(Replay {
@@ -115,7 +115,8 @@ impl<K: Cached> PendingChanges<K> {
         });
     }
 
-    /// The first state is complete: after what is in here, the subscriber is synced.
+    /// The initial state is complete: once all pending initial adds are delivered, the subscriber
+    /// has synced.
     pub(crate) fn populated(&mut self) {
         self.populated = true;
     }
@@ -158,7 +159,7 @@ impl<K: Cached> PendingChanges<K> {
         self.lagged
     }
 
-    /// A change of an object that the replay has not handed out yet is merged into the replay.
+    /// Merges a change of an object that the replay has not delivered yet into the replay.
     fn override_replay(&mut self, key: &Key, change: &Change<K>) -> bool {
         let Some(replay) = &mut self.replay else { return false };
         if !replay.is_ahead(key) {
@@ -177,7 +178,7 @@ impl<K: Cached> PendingChanges<K> {
         true
     }
 
-    /// The next thing to tell.
+    /// The next change to deliver.
     pub(crate) fn take(&mut self) -> Option<PendingChange<K>> {
         if let Some(replay) = &mut self.replay {
             if let Some(entry) = replay.take() {
@@ -206,7 +207,7 @@ impl<K: Cached> PendingChanges<K> {
         Some(entry)
     }
 
-    /// Whether every initial add was handed out.
+    /// Whether all initial adds were delivered.
     pub(crate) fn is_all_initial_out(&self) -> bool {
         self.populated && self.initial_left == 0
     }
@@ -252,7 +253,7 @@ impl<K: Cached> PendingChanges<K> {
 }
 
 impl<K: Cached> Replay<K> {
-    /// Whether an object is still to be handed out.
+    /// Whether the replay has not delivered the object yet.
     fn is_ahead(&self, key: &Key) -> bool {
         self.done.as_ref().is_none_or(|done| key > done)
             && self.state.objects.contains_key(key)
@@ -264,7 +265,7 @@ impl<K: Cached> Replay<K> {
             let (key, object) = self.next()?;
             self.done = Some(key.clone());
             let object = match self.overrides.remove(&key) {
-                Some(None) => continue, // it is gone before it was told
+                Some(None) => continue, // deleted before it was delivered
                 Some(Some(newer)) => newer,
                 None => object,
             };
@@ -287,21 +288,21 @@ impl<K: Cached> Replay<K> {
     }
 
     fn len(&self) -> usize {
-        // Close enough for a metric: counting what is behind `done` would cost a walk.
+        // An upper bound, for a metric: an exact count would iterate over the objects.
         self.state.objects.len()
     }
 }
 
 impl<K: Cached> MergedEntries<K> {
-    /// Puts a change in, merged with what is pending; answers by how much the number of initial
-    /// adds grew.
+    /// Adds a change, merged with the pending changes of its object; returns the change in the
+    /// number of initial adds.
     fn put(&mut self, key: &Key, change: &Change<K>, unchanged: bool, now: Instant) -> isize {
         let pending = self.newest.get(key).and_then(|place| self.places.get_mut(place));
         let Some(MergedEntry { entry, .. }) = pending else {
             return self.append(key, change, now);
         };
         if unchanged {
-            return 0; // what is pending says more
+            return 0; // the pending change already contains it
         }
         match (&mut entry.change, change) {
             (Change::Added { object, .. }, Change::Updated { new, .. }) => {
@@ -374,7 +375,7 @@ fn same_object<K: Cached>(deleted: &Change<K>, object: &Arc<K>) -> Option<Arc<K>
     (!last.uid().is_empty() && last.uid() == object.uid()).then(|| Arc::clone(last))
 }
 
-/// Turns a change into what a filtered subscriber sees of it.
+/// The change that a subscriber with a filter receives.
 pub(crate) fn filtered<K: Cached>(
     change: Change<K>,
     matches: &mut dyn FnMut(&K) -> bool,

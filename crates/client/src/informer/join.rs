@@ -1,7 +1,9 @@
-//! The ways to be told of changes: as a stream, by a callback, all of them or some.
+//! Subscribes to the changes of an informer: as a stream or with a callback, with or without a
+//! filter.
 //!
-//! River: store → **joining** → subscriber.
-//! Promise: whoever joins gets the present first and then every change, without gap or repetition.
+//! River: store → **subscribing** → subscriber.
+//! Promise: a new subscriber receives all current objects and then every change, without gaps or
+//! duplicates.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -17,8 +19,8 @@ use super::subscriber::{self, Callback, Subscriber};
 use super::{Handler, Informer, Subscribe, Subscription, buffer};
 
 impl<K: Cached> Informer<K> {
-    /// The changes as a stream: an add for each present object first, then everything that
-    /// happens, without gap or repetition between the two.
+    /// A stream of changes: first an add for each current object, then every change, without gaps
+    /// or duplicates.
     ///
     /// # Errors
     /// [`Error::Stopped`] on a stopped informer.
@@ -26,8 +28,8 @@ impl<K: Cached> Informer<K> {
         Ok(Subscription::new(self.join(options)?, self.clone()))
     }
 
-    /// Calls `handler` for each change, one after the other, on a task of the informer. A handler
-    /// that panics is reported and called again for the next change.
+    /// Calls `handler` for each change, one after the other, on a task of the informer. A panic is
+    /// logged, and the handler is called for the next change.
     ///
     /// # Errors
     /// [`Error::Stopped`] on a stopped informer.
@@ -55,8 +57,8 @@ impl<K: Cached> Informer<K> {
         self.handle(options, subscriber::asynchronous(handler))
     }
 
-    /// As [`Informer::for_each`], but only objects that `matches`: an update that enters the
-    /// selection is an add, one that leaves it a deletion.
+    /// As [`Informer::for_each`], for objects that `matches`. An object that starts to match is
+    /// added, one that stops matching is deleted.
     ///
     /// # Errors
     /// [`Error::Stopped`] on a stopped informer.
@@ -82,7 +84,7 @@ impl<K: Cached> Informer<K> {
     fn join(&self, options: Subscribe) -> Result<Arc<Subscriber<K>>, Error> {
         let now = Instant::now();
         let metrics = self.shared.options.metrics.as_ref();
-        // Publishing and telling is one step of the core, so this is between two of them.
+        // Batches are applied and delivered under this lock, so this is between two batches.
         let mut core = self.shared.core();
         if core.phase == RunPhase::Stopped {
             return Err(self.stopped());
@@ -99,7 +101,7 @@ impl<K: Cached> Informer<K> {
         Ok(subscriber)
     }
 
-    /// Removes a handler; doing so again does nothing.
+    /// Removes a handler; has no effect the second time.
     ///
     /// # Errors
     /// [`Error::ForeignSubscription`] if it belongs to another informer.

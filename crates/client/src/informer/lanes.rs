@@ -1,7 +1,7 @@
-//! The lanes of an informer: one for each collection it follows; how they are doing together.
+//! The lanes of an informer, one per collection it watches, and their combined health.
 //!
-//! River: beside the shared state.
-//! Promise: the informer has synced when all its lanes have; the worst lane speaks for its health.
+//! River: reflectors → **lanes** → health of the informer.
+//! Promise: the informer has synced when all lanes have; its health is that of the worst lane.
 
 use tokio::time::Instant;
 
@@ -14,7 +14,7 @@ use super::Health;
 use super::shared::{Core, InformerInner};
 
 impl<K: Cached> InformerInner<K> {
-    /// A lane has applied its first state.
+    /// A lane has applied its initial state.
     pub(crate) fn lane_synced(&self, scope: &LaneScope) {
         let mut core = self.core();
         if let Some(lane) = core.lanes.get_mut(scope) {

@@ -1,4 +1,4 @@
-//! What can be chosen for an informer.
+//! The options of an informer.
 //!
 //! River: before the informer.
 
@@ -15,62 +15,62 @@ use crate::object::ResourceType;
 use crate::query::Selection;
 use crate::reflector::machine::NotServed;
 
-/// Where the first list may come from.
+/// How current the initial list must be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum InitialRead {
-    /// A cache of the server will do.
+    /// It may come from the server's cache.
     #[default]
     CacheOk,
-    /// It must be the newest state.
+    /// It must be the newest version.
     Consistent,
 }
 
-/// Compares what watch-lists delivered with lists; for tests and continuous integration.
+/// Compares the result of each watch-list with a list; for tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConsistencyCheck {
-    /// Panic on a difference instead of reporting it.
+    /// Whether to panic on a difference instead of logging it.
     pub strict: bool,
 }
 
-/// What is told of each failure: the informer's name and the error.
+/// A function that is called for each failure with the informer's name and the error.
 pub type ErrorHandler = Arc<dyn Fn(&str, &list_watch::Error) + Send + Sync>;
 
-/// How an informer works. The default suits most programs.
+/// The options of an informer. The defaults suit most programs.
 #[derive(Clone)]
 pub struct Options {
-    /// For logs, metrics and errors.
+    /// The name in logs, metrics and errors.
     pub name: String,
-    /// What it holds; for metrics and errors.
+    /// The resource type, for metrics and errors.
     pub resource: ResourceType,
-    /// Which objects it asks for.
+    /// The objects to read.
     pub selection: Selection,
-    /// How often objects are shown again to subscribers that did not say; zero means never.
+    /// The resync period of subscribers that set none; zero disables resyncs.
     pub resync: Duration,
-    /// Pages of this size for every list; `None` leaves it to the rules.
+    /// The page size of all lists; `None` uses the defaults of client-go.
     pub page_size: Option<u32>,
-    /// Where the first list may come from.
+    /// How current the initial list must be.
     pub initial_read: InitialRead,
-    /// Watches last from this to twice this, if it is above 300 s.
+    /// The minimum duration of a watch, if above 300 s; the maximum is twice as long.
     pub watch_timeout_min: Duration,
-    /// How long in-stream internal errors are retried at the same version.
+    /// How long internal errors in a stream are retried at the same version.
     pub internal_error_retry: Option<Duration>,
     /// What to do when the resource type is not served.
     pub not_served: NotServed,
-    /// How long the reflector waits after failures.
+    /// The delays of the reflector after failures.
     pub delays: Delays,
-    /// Compare watch-lists with lists.
+    /// Whether to compare watch-lists with lists.
     pub consistency_check: Option<ConsistencyCheck>,
-    /// At stop, let subscribers handle what is pending for at most so long.
+    /// How long subscribers may handle pending changes at stop.
     pub drain: Option<Duration>,
-    /// Fail to start if there are more objects.
+    /// The maximum number of objects; the informer fails to start if there are more.
     pub refuse_above: Option<u64>,
-    /// Where to count.
+    /// The metrics to count in.
     pub metrics: Option<Metrics>,
-    /// What is told of each failure.
+    /// The function that is called for each failure.
     pub on_watch_error: Option<ErrorHandler>,
-    /// InformerInner by informers that should not all fetch their first state at once.
+    /// Limits how many informers fetch their initial state at the same time.
     pub fetch_slots: Option<Arc<Semaphore>>,
-    /// Draws jitter from a seed, so that a test can repeat it.
+    /// The seed of the jitter, for reproducible tests.
     pub seed: Option<u64>,
 }
 

@@ -1,8 +1,8 @@
-//! Resync: showing objects again to those who asked for it.
+//! Resyncs: periodic updates of unchanged objects for subscribers that request them.
 //!
-//! River: beside the subscribers.
-//! Promise: nobody is shown more than they asked for; a resync is told in slices, and live changes
-//! come in between.
+//! River: store → **resync** → subscribers.
+//! Promise: a subscriber receives only the resyncs it requested; a resync is delivered in slices,
+//! with live changes between them.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -18,13 +18,14 @@ use crate::object::Cached;
 use super::Subscribe;
 use super::shared::{Core, InformerInner, RunPhase};
 
-/// The shortest period of a resync.
+/// The minimum resync period.
 const RESYNC_MIN: Duration = Duration::from_secs(1);
-/// So many objects are shown again at a time; live changes are handled in between.
+/// The objects of one slice; live changes are handled between slices.
 const RESYNC_SLICE: usize = 1000;
 
 impl<K: Cached> InformerInner<K> {
-    /// Shows the next objects after `after` again to those who are due; answers where to go on.
+    /// Delivers the objects after `after` to the subscribers that are due; returns the key to
+    /// continue after.
     pub(crate) fn resync_slice(&self, scope: &LaneScope, after: Option<&Key>) -> Option<Key> {
         let now = Instant::now();
         let core = self.core();
@@ -55,7 +56,7 @@ impl<K: Cached> InformerInner<K> {
     /// Whether any subscriber is due for a resync now.
     pub(crate) fn should_resync(&self, now: Instant) -> bool {
         let core = self.core();
-        // Every subscriber is asked: being asked sets its next time.
+        // Checks every subscriber, because the check sets its next time.
         core.subscribers.iter().filter(|subscriber| subscriber.check_resync(now)).count() > 0
     }
 }
@@ -69,24 +70,33 @@ impl<K: Cached> Core<K> {
             (RunPhase::New, _) => raised,
             (_, None) => {
                 if !raised.is_zero() {
-                    warn_resync(&options.name, "the informer does no resync");
+                    warn_resync(
+                        &options.name,
+                        "ignored, because the informer has no resync period",
+                    );
                 }
                 Duration::ZERO
             }
             (_, Some(check)) if !raised.is_zero() && raised < check => {
-                warn_resync(&options.name, "a period shorter than the informer's is raised to it");
+                warn_resync(
+                    &options.name,
+                    "a period shorter than the informer's check period is raised to it",
+                );
                 check
             }
             _ => raised,
         }
     }
 
-    /// Fixes how often resyncs are checked: the shortest period anybody asked for so far.
+    /// Sets how often resyncs are checked: the shortest period that was requested.
     pub(super) fn fix_check_period(&mut self, now: Instant) {
         if self.resync.is_zero() {
             for subscriber in &self.subscribers {
                 if !subscriber.resync_period().is_zero() {
-                    warn_resync(&subscriber.options.name, "the informer does no resync");
+                    warn_resync(
+                        &subscriber.options.name,
+                        "ignored, because the informer has no resync period",
+                    );
                     subscriber.set_resync(Duration::ZERO, now);
                 }
             }

@@ -1,8 +1,8 @@
-//! What drives an informer: its lanes, its handlers, its resync timer, its end.
+//! The runner of an informer: its lanes, handlers, resync timer and shutdown.
 //!
 //! River: around the informer.
 //! Promise: it runs once; stopping ends reflectors, then queues, then subscribers; when `run` has
-//! returned, or its future was dropped, no task of the informer is alive.
+//! returned or its future was dropped, no task of the informer is running.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -27,7 +27,7 @@ use crate::version::ResourceVersion;
 use super::shared::{Command, InformerInner, Lane, OpenSource, RunPhase, Sources};
 use super::{Health, subscriber};
 
-/// Drives one informer. A runner is used up by running: an informer runs once.
+/// Runs one informer, once.
 #[must_use = "an informer does nothing until its runner is run"]
 pub struct Runner<K: Cached> {
     shared: Arc<InformerInner<K>>,
@@ -35,12 +35,12 @@ pub struct Runner<K: Cached> {
     saved: Option<Replacement<K>>,
 }
 
-/// How long handlers may take to return at stop, unless draining was asked for.
+/// How long handlers may take to return at stop, unless `drain` is set.
 const HANDLER_GRACE: Duration = Duration::from_secs(5);
 
-/// No batch may take longer while others wait, however many deltas it has.
+/// A batch that takes longer while others wait is slow, however many deltas it has.
 const SLOW_BATCH: Duration = Duration::from_secs(1);
-/// So few waiting deltas are no sign of trouble.
+/// With this many waiting deltas or fewer, a batch is never slow.
 const WAITING_FEW: usize = 10;
 
 impl<K: Cached> Runner<K> {
@@ -48,9 +48,8 @@ impl<K: Cached> Runner<K> {
         Runner { shared, sources, saved: None }
     }
 
-    /// Starts from a state that was saved earlier instead of asking for all objects: the watch
-    /// resumes at its version. If the server has forgotten that version, a list follows as usual.
-    /// For informers over one collection.
+    /// Starts from a saved state instead of a list: the watch resumes at its version. If the server
+    /// has compacted that version, a list follows. For informers over one collection.
     pub fn resume_from(
         mut self,
         objects: impl IntoIterator<Item = K>,
@@ -64,7 +63,8 @@ impl<K: Cached> Runner<K> {
     /// Runs the informer until `stop`. Dropping the future stops it as well.
     ///
     /// # Errors
-    /// [`Error::TooManyObjects`] if there are more than allowed; a source that fails this check.
+    /// [`Error::TooManyObjects`] if there are more than allowed; the error of the list that counts
+    /// them.
     pub async fn run(self, stop: CancellationToken) -> Result<(), Error> {
         let Runner { shared, sources, mut saved } = self;
         let ending = StopGuard { shared: Arc::clone(&shared) };
@@ -110,7 +110,7 @@ impl<K: Cached> fmt::Debug for Runner<K> {
     }
 }
 
-/// Asks how many objects there are before all of them are fetched.
+/// Fails if there are more objects than allowed, before they are fetched.
 async fn refuse_too_many<K: Cached>(
     shared: &InformerInner<K>,
     sources: &[(LaneScope, Arc<dyn ListWatch<Object = K>>)],
@@ -126,8 +126,7 @@ async fn refuse_too_many<K: Cached>(
     Err(Error::TooManyObjects { resource: shared.options.resource.resource(), count, max })
 }
 
-/// How many objects a source has; `None` if the server does not say, which it does only without
-/// selectors.
+/// The number of objects of a source; `None` if the server does not report it, as with selectors.
 pub(crate) async fn estimate<K: Cached>(
     source: &dyn ListWatch<Object = K>,
     selection: &crate::query::Selection,
@@ -158,7 +157,7 @@ impl<K: Cached> InformerInner<K> {
         }
         let mut core = core;
         if core.lanes.is_empty() {
-            self.update_synced(&mut core); // a set of namespaces may be empty
+            self.update_synced(&mut core); // an empty set of namespaces has synced
         }
     }
 
@@ -167,7 +166,7 @@ impl<K: Cached> InformerInner<K> {
     }
 }
 
-/// Marks the informer as stopped, whichever way its run ends.
+/// Marks the informer as stopped when it is dropped.
 struct StopGuard<K: Cached> {
     shared: Arc<InformerInner<K>>,
 }
@@ -196,7 +195,7 @@ struct RunningInformer<K: Cached> {
     shared: Arc<InformerInner<K>>,
     lanes: JoinSet<LaneScope>,
     lane_stops: BTreeMap<LaneScope, CancellationToken>,
-    /// Lanes that were told to end because their namespace was removed.
+    /// Lanes that are stopping because their namespace was removed.
     removed: BTreeSet<LaneScope>,
     resync: Arc<Notify>,
     handlers: JoinSet<()>,
@@ -281,7 +280,7 @@ impl<K: Cached> RunningInformer<K> {
         self.lanes.spawn(lane.run(stop));
     }
 
-    /// A lane has ended; whether the informer ends with it.
+    /// Handles the end of a lane; returns whether the informer ends.
     fn lane_ended(&mut self, scope: &LaneScope) -> bool {
         self.lane_stops.remove(scope);
         self.shared.queue_lens.lock().expect("no code panics while it is held").remove(scope);
@@ -304,7 +303,7 @@ impl<K: Cached> RunningInformer<K> {
         while let Some(ended) = self.lanes.join_next().await {
             unwound(ended);
         }
-        self.obey(); // handlers that were added in the last moment get their end too
+        self.obey(); // also start and stop handlers that were just added
         for subscriber in &self.shared.core().subscribers {
             subscriber.stop();
         }
@@ -315,7 +314,10 @@ impl<K: Cached> RunningInformer<K> {
             }
         };
         if timeout(grace, all).await.is_err() {
-            tracing::warn!(informer = self.shared.options.name, "handlers were cancelled at stop");
+            tracing::warn!(
+                informer = self.shared.options.name,
+                "handlers did not return within the grace period and were cancelled"
+            );
             self.handlers.shutdown().await;
         }
     }
@@ -328,8 +330,7 @@ async fn until(at: Option<Instant>) {
     }
 }
 
-/// A task's panic is the panic of whoever owns it. A task that was cancelled, because the runtime
-/// ends, has nothing to say.
+/// Resumes a task's panic; `None` if the task was cancelled because the runtime shuts down.
 fn unwound<T>(ended: Result<T, JoinError>) -> Option<T> {
     match ended.map_err(JoinError::try_into_panic) {
         Ok(value) => Some(value),
@@ -338,7 +339,7 @@ fn unwound<T>(ended: Result<T, JoinError>) -> Option<T> {
     }
 }
 
-/// One collection of the informer: what its reflector and the consumer of its queue need.
+/// One lane: its reflector and the consumer of its queue.
 struct LaneTask<K: Cached> {
     shared: Arc<InformerInner<K>>,
     scope: LaneScope,
@@ -364,7 +365,7 @@ impl<K: Cached> LaneTask<K> {
     }
 }
 
-/// Applies deltas until the reflector is gone and nothing is left.
+/// Applies deltas until the reflector has ended and the queue is empty.
 async fn consume<K: Cached>(
     shared: &InformerInner<K>,
     scope: &LaneScope,
@@ -407,13 +408,13 @@ async fn consume<K: Cached>(
     }
 }
 
-/// How far a resync has come.
+/// The progress of a resync.
 enum ResyncProgress {
     Idle,
     After(Option<Key>),
 }
 
-/// Whether so many deltas took too long while others waited.
+/// Whether a batch took too long while other deltas waited.
 pub(super) fn is_slow(waiting: usize, count: usize, took: Duration) -> bool {
     let each = Duration::from_millis(100);
     let limit = each.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX)).min(SLOW_BATCH);

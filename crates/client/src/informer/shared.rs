@@ -1,8 +1,8 @@
-//! What the handles, the runner and the reflectors of an informer share.
+//! The state that the handles, the runner and the reflectors of an informer share.
 //!
 //! River: reflector → delta queue → **shared state** → subscribers.
-//! Promise: applying a batch and telling it is one step of the core, so whoever joins comes between
-//! two of them; no user code runs while the core is held, except index functions in that step.
+//! Promise: a batch is applied and delivered to subscribers under one lock, so a new subscriber
+//! joins between two batches; while the lock is held, no user code runs except index functions.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -25,7 +25,7 @@ use crate::version::ResourceVersion;
 use super::subscriber::{Callback, Subscriber};
 use super::{ErrorHandler, Health, Options};
 
-/// Where the objects come from: one collection, or one for each namespace.
+/// The sources of the objects: one collection, or one per namespace.
 pub(crate) enum Sources<K> {
     One(Arc<dyn ListWatch<Object = K>>),
     Each { namespaces: Vec<String>, open: OpenSource<K> },
@@ -33,7 +33,7 @@ pub(crate) enum Sources<K> {
 
 pub(crate) type OpenSource<K> = Arc<dyn Fn(&str) -> Arc<dyn ListWatch<Object = K>> + Send + Sync>;
 
-/// Counts the handles of an informer; tells when the last one is gone.
+/// Notifies the factory when the last handle of an informer is dropped.
 pub(crate) struct HandleToken {
     gone: Arc<Notify>,
 }
@@ -59,11 +59,11 @@ pub(crate) struct InformerInner<K: Cached> {
     pub(super) commands: Mutex<Vec<Command<K>>>,
     pub(super) commanded: Notify,
     pub(super) last_frame: Mutex<Option<Instant>>,
-    /// The newest version of each lane's reflector; it may run ahead of the store.
+    /// The newest version that each lane's reflector received; the store may be older.
     pub(super) last_versions: Mutex<BTreeMap<LaneScope, ResourceVersion>>,
-    /// What the sources know of the size of objects.
+    /// The average size of objects, from the sources.
     pub(super) object_bytes: Mutex<Option<SizeReader>>,
-    /// How to read the lengths of the lanes' queues.
+    /// The lengths of the lanes' queues.
     pub(super) queue_lens: Mutex<BTreeMap<LaneScope, Box<dyn Fn() -> usize + Send + Sync>>>,
     pub(crate) observer: Option<InformerObserver>,
     pub(crate) random: Random,
@@ -76,7 +76,7 @@ pub(super) struct Core<K> {
     pub(super) lanes: BTreeMap<LaneScope, Lane>,
     pub(super) on_error: Option<ErrorHandler>,
     pub(super) resync: Duration,
-    /// How often resyncs are checked; fixed at the start.
+    /// How often resyncs are checked; set at the start.
     pub(super) check_period: Option<Duration>,
     pub(super) synced: bool,
 }
@@ -95,7 +95,7 @@ pub(super) struct Lane {
     pub(super) synced: bool,
 }
 
-/// What a handle asks of the runner. Bounded by the number of handles that ask.
+/// A command of a handle to the runner.
 pub(crate) enum Command<K> {
     Drive(Arc<Subscriber<K>>, Callback<K>),
     AddNamespace(String),
@@ -161,11 +161,12 @@ impl<K: Cached> InformerInner<K> {
         lens.values().map(|len| len()).sum()
     }
 
-    /// Applies a batch of one lane and tells the subscribers; whether a resync was asked for.
+    /// Applies a batch of one lane and notifies the subscribers. Returns whether the batch requests
+    /// a resync.
     pub(crate) fn apply(&self, scope: &LaneScope, mut batch: Batch<K>) -> bool {
         let started = Instant::now();
         let mut core = self.core();
-        // A namespace that was added later is not part of the first state.
+        // A namespace that was added later is not part of the initial state.
         batch.initial &= !core.synced;
         let applied = core.writer.apply(scope, batch);
         let resync = applied.resync;
@@ -198,7 +199,11 @@ impl<K: Cached> InformerInner<K> {
         }
         self.report_index_failures(&index_failures);
         if nameless > 0 {
-            tracing::error!(informer = self.options.name, nameless, "objects without a name");
+            tracing::error!(
+                informer = self.options.name,
+                nameless,
+                "objects without a name are ignored"
+            );
         }
         if regressions > 0 {
             tracing::warn!(informer = self.options.name, "the server's versions went backwards");
@@ -210,14 +215,14 @@ impl<K: Cached> InformerInner<K> {
 
     pub(super) fn report_index_failures(&self, failures: &[IndexFailure]) {
         for IndexFailure { index, key, why } in failures {
-            tracing::error!(informer = self.options.name, index, %key, why, "an index function failed");
+            tracing::error!(informer = self.options.name, index, %key, why, "the index function failed; the object is missing from the index");
             if let Some(observer) = &self.observer {
                 observer.index_failures.inc();
             }
         }
     }
 
-    /// Tells the error handler without touching health.
+    /// Calls the error handler without changing the health.
     pub(crate) fn report_only(&self, error: &list_watch::Error) {
         let handler = self.core().on_error.clone();
         self.report(handler, error);
@@ -225,7 +230,7 @@ impl<K: Cached> InformerInner<K> {
 
     pub(super) fn report(&self, handler: Option<ErrorHandler>, error: &list_watch::Error) {
         if let Some(handler) = handler {
-            // It is the user's; a panic in it is no reason to stop following the server.
+            // A panic of the user's handler must not stop the informer.
             let told = std::panic::AssertUnwindSafe(|| handler(&self.options.name, error));
             if std::panic::catch_unwind(told).is_err() {
                 tracing::error!(informer = self.options.name, "the error handler panicked");
@@ -233,7 +238,7 @@ impl<K: Cached> InformerInner<K> {
         }
     }
 
-    /// A frame arrived, at this version if it has one.
+    /// Records that a frame arrived, and its version.
     pub(crate) fn heard(&self, scope: &LaneScope, version: Option<&ResourceVersion>) {
         *self.last_frame.lock().expect("no code panics while it is held") = Some(Instant::now());
         if let Some(version) = version {
@@ -242,7 +247,7 @@ impl<K: Cached> InformerInner<K> {
         }
     }
 
-    /// A lane is about to run: where its queue and the size of its objects can be read.
+    /// Registers the queue length and the object size of a lane that starts.
     pub(super) fn lane_opened(
         &self,
         scope: &LaneScope,

@@ -1,8 +1,9 @@
-//! A subscriber: its buffer, its resync times, its life; and the two ways to be one.
+//! A subscriber of an informer: its buffer, resync timer and lifecycle, as a stream or with a
+//! callback.
 //!
 //! River: store → **subscriber** → the user's callback or stream.
-//! Promise: notifications to one subscriber come one after the other; a callback that panics is
-//! reported and the next notification follows; after `unsubscribe` no callback runs any more.
+//! Promise: a subscriber receives changes one after the other; a panic of a callback is logged and
+//! the next change follows; after `unsubscribe` has returned, no callback runs.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -30,7 +31,7 @@ use crate::observe::{BacklogReadings, Reading, SubscriberObserver};
 use super::Informer;
 use super::buffer::{Buffer, PendingChange, PendingChanges, filtered};
 
-/// How to subscribe; see [`Informer::subscribe`](super::Informer::subscribe).
+/// The options of a subscriber; see [`Informer::subscribe`](super::Informer::subscribe).
 #[derive(Clone, Debug)]
 pub struct Subscribe {
     pub(crate) name: String,
@@ -42,7 +43,7 @@ pub struct Subscribe {
 }
 
 impl Subscribe {
-    /// A subscriber that logs and metrics know by `name`.
+    /// Options with a name for logs and metrics.
     pub fn named(name: impl Into<String>) -> Subscribe {
         Subscribe {
             name: name.into(),
@@ -54,37 +55,36 @@ impl Subscribe {
         }
     }
 
-    /// What happens when the subscriber is slower than the changes.
+    /// What to do when the subscriber is slower than the changes.
     #[must_use]
     pub fn buffer(mut self, buffer: Buffer) -> Subscribe {
         self.buffer = buffer;
         self
     }
 
-    /// Show every object again in this period; zero means never. The informer's own period must
-    /// be set too, it is what checks.
+    /// The resync period; zero disables resyncs. The informer needs a resync period too.
     #[must_use]
     pub fn resync(mut self, period: Duration) -> Subscribe {
         self.resync = Some(period);
         self
     }
 
-    /// Tell an object that was deleted and created again under the same name as a deletion and an
-    /// add, not as one update whose UIDs differ.
+    /// Whether to deliver an object that was deleted and created again under the same name as a
+    /// deletion and an add, instead of one update whose UIDs differ.
     #[must_use]
     pub fn split_recreate(mut self, yes: bool) -> Subscribe {
         self.split_recreate = yes;
         self
     }
 
-    /// Do not tell objects that a new list found unchanged, unless a resync period is set.
+    /// Whether to skip objects that a new list shows unchanged, unless a resync period is set.
     #[must_use]
     pub fn suppress_unchanged(mut self, yes: bool) -> Subscribe {
         self.suppress_unchanged = yes;
         self
     }
 
-    /// End the process if the callback panics, instead of going on with the next notification.
+    /// Whether to abort the process if the callback panics.
     #[must_use]
     pub fn abort_on_panic(mut self, yes: bool) -> Subscribe {
         self.abort_on_panic = yes;
@@ -95,9 +95,9 @@ impl Subscribe {
 /// Why a subscription has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndReason {
-    /// The subscriber left.
+    /// It was unsubscribed.
     Unsubscribed,
-    /// Its bounded buffer was full: subscribe again for a replay.
+    /// Its bounded buffer was full: subscribe again to receive all objects again.
     Lagged,
     /// The informer stopped.
     Stopped,
@@ -108,9 +108,9 @@ pub(crate) struct Subscriber<K> {
     pending: Mutex<PendingChanges<K>>,
     life: Mutex<Lifecycle>,
     resync: Mutex<ResyncTimer>,
-    /// The one who takes from the buffer: something is pending, or life changed.
+    /// Wakes the reader: a change is pending, or the lifecycle changed.
     taker: AtomicWaker,
-    /// Those who wait for the end, or for a callback to return.
+    /// Wakes tasks that wait for the end, or for a callback to return.
     life_changed: Notify,
     synced: watch::Sender<bool>,
     observer: Option<SubscriberObserver>,
@@ -127,7 +127,7 @@ struct Lifecycle {
 struct ResyncTimer {
     period: Duration,
     next: Instant,
-    /// Whether it is due; before the first check everybody is.
+    /// Whether a resync is due; true before the first check.
     due: bool,
 }
 
@@ -174,7 +174,7 @@ impl<K: Cached> Subscriber<K> {
         life.left || life.lagged
     }
 
-    /// Whether it is due at a check; its next time is then one period later.
+    /// Whether a resync is due; if so, the next one is a period later.
     pub(crate) fn check_resync(&self, now: Instant) -> bool {
         let mut resync = self.resync_state();
         resync.due = !resync.period.is_zero() && now >= resync.next;
@@ -194,18 +194,18 @@ impl<K: Cached> Subscriber<K> {
         self.resync_state().period
     }
 
-    /// The whole first state, to be told object by object.
+    /// Delivers all objects of a state as initial adds.
     pub(crate) fn replay(&self, state: Arc<StoreState<K>>, now: Instant) {
         self.pending().replay(state, now);
     }
 
-    /// The first state is complete.
+    /// The initial state is complete.
     pub(crate) fn populated(&self) {
         self.pending().populated();
         self.taker.wake();
     }
 
-    /// Puts notices into the buffer; never waits.
+    /// Puts notifications into the buffer; never waits.
     pub(crate) fn tell(&self, notices: &[Notification<K>], now: Instant) {
         let (due, period) = {
             let resync = self.resync_state();
@@ -234,7 +234,7 @@ impl<K: Cached> Subscriber<K> {
         self.taker.wake();
     }
 
-    /// The two halves of an update that is really another object, for those who asked.
+    /// The deletion and the add of a recreated object, with `split_recreate`.
     fn recreated(&self, notice: &Notification<K>) -> Option<(Change<K>, Change<K>)> {
         let Change::Updated { old, new } = &notice.change else { return None };
         if !self.options.split_recreate || old.uid() == new.uid() {
@@ -278,7 +278,7 @@ impl<K: Cached> Subscriber<K> {
         }
         let Some(entry) = self.pending().take() else { return Poll::Pending };
         if matches!(entry.change, Change::Synced) {
-            // Whoever asks for the next has handled every one before.
+            // The reader has handled all changes before this one.
             self.synced.send_replace(true);
         }
         Poll::Ready(Some(entry))
@@ -321,14 +321,14 @@ fn reading<K: Cached>(
     Box::new(move || subscriber.upgrade().map_or(0.0, |subscriber| read(&subscriber)))
 }
 
-/// The changes of an informer as a stream: a replay of the present first, then live.
+/// The changes of an informer as a stream: all current objects first, then every change.
 ///
-/// Dropping it unsubscribes. It is never a brake: whoever stops polling falls behind by the rules
-/// of its [`Buffer`] and delays nobody.
+/// Dropping it unsubscribes. A stream that is not polled delays no other subscriber; its [`Buffer`]
+/// decides what happens to its changes.
 pub struct Subscription<K: Cached> {
     subscriber: Arc<Subscriber<K>>,
     filter: Option<Filter<K>>,
-    /// A subscription keeps its informer alive.
+    /// Keeps the informer running while the subscription exists.
     _informer: Informer<K>,
 }
 
@@ -339,8 +339,8 @@ impl<K: Cached> Subscription<K> {
         Subscription { subscriber, filter: None, _informer: informer }
     }
 
-    /// The same, but only objects that `matches`: an update that enters the selection is an add,
-    /// one that leaves it a deletion.
+    /// Delivers only objects that `matches`. An object that starts to match is added, one that
+    /// stops matching is deleted.
     #[must_use]
     pub fn filtered(mut self, matches: impl FnMut(&K) -> bool + Send + 'static) -> Self {
         self.filter = Some(Box::new(matches));
@@ -352,8 +352,8 @@ impl<K: Cached> Subscription<K> {
         poll_fn(|cx| self.poll(cx)).await
     }
 
-    /// Waits until every object of the first state was handed over and handled. Cancel-safe. The
-    /// stream must be polled meanwhile, or be polled to its `Synced` item before.
+    /// Waits until all initial objects were delivered and handled. Cancel-safe. Another task must
+    /// poll the stream meanwhile, unless it has already returned `Synced`.
     pub async fn synced(&self) {
         self.subscriber.synced.subscribe().wait_for(|synced| *synced).await.ok();
     }
@@ -435,7 +435,7 @@ impl<K: Cached> Handler<K> {
         &self.subscriber
     }
 
-    /// Waits until the callback has returned for every object of the first state. Cancel-safe.
+    /// Waits until the callback has returned for all initial objects. Cancel-safe.
     ///
     /// # Errors
     /// [`Error::Stopped`] if the subscription ends first.
@@ -457,7 +457,7 @@ impl<K: Cached> Handler<K> {
         }
     }
 
-    /// Whether the callback has returned for every object of the first state.
+    /// Whether the callback has returned for all initial objects.
     pub fn has_synced(&self) -> bool {
         *self.subscriber.synced.borrow()
     }
@@ -467,15 +467,15 @@ impl<K: Cached> Handler<K> {
         self.subscriber.end_reason()
     }
 
-    /// How many notifications wait.
+    /// The number of pending changes.
     pub fn backlog(&self) -> usize {
         self.subscriber.backlog()
     }
 
-    /// Unsubscribes and waits for a callback that is running: none follows after this returns.
-    /// Calling it again does nothing. It must not be awaited inside the callback itself.
+    /// Unsubscribes and waits for a running callback: none runs after this returns. It has no
+    /// effect the second time. Do not await it inside the callback.
     ///
-    /// Cancel-safe: it is unsubscribed at once, only the waiting is given up.
+    /// Cancel-safe: it unsubscribes at once; only the waiting is cancelled.
     pub async fn unsubscribe(&self) {
         self.subscriber.leave();
         loop {
@@ -501,7 +501,7 @@ impl<K: Cached> fmt::Debug for Handler<K> {
     }
 }
 
-/// A callback that never unwinds.
+/// A callback whose panics are caught.
 pub(crate) enum Callback<K> {
     Blocking(Box<dyn FnMut(Change<K>) -> Result<(), String> + Send>),
     Async(Box<dyn FnMut(Change<K>) -> CallbackFuture + Send>),
@@ -509,7 +509,7 @@ pub(crate) enum Callback<K> {
 
 type CallbackFuture = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
 
-/// A callback that runs longer without yielding is reported.
+/// A callback that blocks its thread longer than this is logged.
 const SLOW: Duration = Duration::from_millis(100);
 
 /// Wraps a synchronous callback.
@@ -525,7 +525,11 @@ pub(crate) fn blocking<K: Cached>(
         let is_news = reported.is_none_or(|at| started - at >= Duration::from_secs(60));
         if took > SLOW && is_news {
             reported = Some(started);
-            tracing::warn!(handler = name, ?took, "a synchronous handler blocks its thread");
+            tracing::warn!(
+                handler = name,
+                ?took,
+                "a synchronous handler blocks its thread; use for_each_async or spawn_blocking"
+            );
         }
         result.map_err(|panic| panic_text(&*panic))
     }))
@@ -551,7 +555,7 @@ where
     }))
 }
 
-/// Drives one callback subscriber until it leaves or the informer stops.
+/// Calls the callback until it is unsubscribed or the informer stops.
 pub(crate) async fn drive<K: Cached>(
     subscriber: Arc<Subscriber<K>>,
     mut callback: Callback<K>,
@@ -572,14 +576,14 @@ pub(crate) async fn drive<K: Cached>(
             report_panic(&subscriber, &entry, &panic);
         }
         subscriber.handled(&entry, started);
-        // One that always has something pending must not keep the thread for itself.
+        // A subscriber that always has pending changes must yield to other tasks.
         tokio::task::coop::consume_budget().await;
     }
 }
 
 fn report_panic<K: Cached>(subscriber: &Subscriber<K>, entry: &PendingChange<K>, panic: &str) {
     let name = &subscriber.options.name;
-    tracing::error!(handler = name, key = %entry.key, panic, "a handler panicked");
+    tracing::error!(handler = name, key = %entry.key, panic, "a handler panicked; continuing with the next change");
     if let Some(observer) = &subscriber.observer {
         observer.panics.inc();
     }
@@ -588,13 +592,13 @@ fn report_panic<K: Cached>(subscriber: &Subscriber<K>, entry: &PendingChange<K>,
     }
 }
 
-/// Marks that a callback runs; also cleared when the driving future is dropped.
+/// Marks that a callback is running, until it is dropped.
 struct CallbackGuard<'a, K: Cached> {
     subscriber: &'a Subscriber<K>,
 }
 
 impl<'a, K: Cached> CallbackGuard<'a, K> {
-    /// `None` if the subscriber left meanwhile: its callback must not run any more.
+    /// `None` if it was unsubscribed: its callback must not run.
     fn start(subscriber: &'a Subscriber<K>) -> Option<CallbackGuard<'a, K>> {
         let mut life = subscriber.life();
         if life.left {

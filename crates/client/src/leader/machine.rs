@@ -1,22 +1,22 @@
-//! The decisions of a candidate: one function of state and input, without waiting.
+//! The state machine of a candidate: pure functions of state, input and time.
 //!
 //! River: inside leader election.
-//! Promise: a candidate takes over only after it has seen the record unchanged for the lease's
-//! duration on its own clock; times in the record are never compared with a clock; a holder that
-//! could not renew within its deadline stops leading before anybody else can begin.
+//! Promise: a candidate takes over only after the lease was unchanged for its duration on the
+//! candidate's own clock; time stamps in the lease are never compared with a clock; a holder that
+//! cannot renew within the deadline stops leading before another replica can start.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How leadership is held. Times are those of client-go unless set.
+/// The timing of an election; the defaults are those of client-go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// How long others wait for a holder that is silent.
+    /// How long other replicas wait for a holder that does not renew.
     pub lease: Duration,
-    /// A holder that could not renew for so long gives up.
+    /// A holder that cannot renew for this time stops leading.
     pub renew_deadline: Duration,
-    /// How often is tried.
+    /// The time between two attempts.
     pub retry: Duration,
 }
 
@@ -30,66 +30,70 @@ impl Default for Timing {
     }
 }
 
-/// What a standby adds to the pause between two attempts at most, in parts of it.
+/// The maximum jitter of a standby, as a fraction of the retry period.
 pub(super) const JITTER: f64 = 1.2;
 
 impl Timing {
-    /// The longest pause between two attempts of a standby: it is lengthened at random, so that
-    /// many of them do not ask at once.
+    /// The maximum time between two attempts of a standby, with jitter.
     pub fn retry_max(&self) -> Duration {
         self.retry + self.retry.mul_f64(JITTER)
     }
 
-    /// What is wrong with it, if anything.
+    /// Why the timing is invalid, if it is.
     pub(super) fn problem(&self) -> Option<String> {
         let Timing { lease, renew_deadline, retry } = *self;
         if retry.is_zero() || renew_deadline.is_zero() || lease < Duration::from_secs(1) {
-            return Some("all times of an election must be positive".to_owned());
+            return Some(
+                "lease, renew_deadline and retry must be positive, and lease at least 1 s"
+                    .to_owned(),
+            );
         }
         if lease <= renew_deadline {
-            return Some(format!("the lease {lease:?} must be longer than {renew_deadline:?}"));
+            return Some(format!(
+                "lease ({lease:?}) must be longer than renew_deadline ({renew_deadline:?})"
+            ));
         }
         if renew_deadline <= retry.mul_f64(JITTER) {
-            let why = "the renew deadline must be longer than 1.2 times the retry period";
+            let why = "renew_deadline must be longer than 1.2 times retry";
             return Some(why.to_owned());
         }
         None
     }
 }
 
-/// The record of a lease, as far as decisions need it.
+/// The fields of a lease that decisions depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) holder: String,
     pub(super) lease_seconds: u32,
     pub(super) transitions: u32,
-    /// Opaque: only whether they changed counts.
+    /// Opaque: only compared for equality.
     pub(super) acquired: String,
     pub(super) renewed: String,
     pub(super) version: String,
 }
 
-/// What a candidate knows.
+/// The state of a candidate.
 #[derive(Debug)]
 pub(super) struct Election {
     identity: String,
     timing: Timing,
     seen: Option<(Record, Instant)>,
-    /// Since when the last renewal that succeeded was under way.
+    /// When the last successful renewal was sent.
     renewed: Option<Instant>,
     told_leader: Option<String>,
 }
 
-/// What to do about a record.
+/// What to do about the lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Intent {
-    /// There is no record: make one.
+    /// The lease does not exist: create it.
     Create,
-    /// Nobody holds it, or the holder was silent for too long.
+    /// It has no holder, or the holder did not renew in time.
     TakeOver { transitions: u32 },
-    /// It is ours.
+    /// This replica holds it.
     Renew,
-    /// Somebody else holds it.
+    /// Another replica holds it.
     Wait,
 }
 
@@ -104,7 +108,7 @@ impl Election {
         }
     }
 
-    /// Looks at a record, or at its absence.
+    /// Records the lease that was read; `None` if it does not exist.
     pub(super) fn observe(&mut self, record: Option<Record>, now: Instant) {
         self.seen = match (self.seen.take(), record) {
             (Some((known, since)), Some(record)) if is_unchanged(&known, &record) => {
@@ -115,7 +119,7 @@ impl Election {
         };
     }
 
-    /// The record that was seen last.
+    /// The lease as it was last read or written.
     pub(super) fn record(&self) -> Option<&Record> {
         self.seen.as_ref().map(|(record, _)| record)
     }
@@ -133,8 +137,8 @@ impl Election {
         Intent::Wait
     }
 
-    /// A write of ours succeeded; `started` is when it was sent, since the server may have taken
-    /// it at any moment after that.
+    /// A write succeeded. `started` is when it was sent: the server may have applied it at any time
+    /// since.
     pub(super) fn succeeded(&mut self, record: Record, started: Instant) {
         self.seen = Some((record, started));
         self.renewed = Some(started);
@@ -144,7 +148,7 @@ impl Election {
         self.renewed.is_some() && !self.is_lost(now)
     }
 
-    /// Whether no renewal succeeded within the deadline.
+    /// Whether the renewal deadline has passed.
     pub(super) fn is_lost(&self, now: Instant) -> bool {
         self.renewed
             .is_some_and(|at| now.saturating_duration_since(at) >= self.timing.renew_deadline)
@@ -159,13 +163,13 @@ impl Election {
         self.renewed = None;
     }
 
-    /// Whether a renewal has not succeeded for the lease and a tolerance.
+    /// Whether the last renewal is older than the lease duration plus a tolerance.
     pub(super) fn is_overdue(&self, now: Instant, tolerance: Duration) -> bool {
         self.renewed
             .is_some_and(|at| now.saturating_duration_since(at) > self.timing.lease + tolerance)
     }
 
-    /// A leader that observers have not been told of.
+    /// The holder, if observers have not been notified of it.
     pub(super) fn new_leader(&mut self) -> Option<String> {
         let holder = self.record().map(|record| record.holder.clone())?;
         if holder.is_empty() || self.told_leader.as_ref() == Some(&holder) {
@@ -176,7 +180,7 @@ impl Election {
     }
 }
 
-/// Whether a record says the same; its version may change without that.
+/// Whether two records are equal except for their versions.
 fn is_unchanged(known: &Record, record: &Record) -> bool {
     known.holder == record.holder
         && known.renewed == record.renewed

@@ -1,7 +1,7 @@
-//! Which events are written, counted or dropped.
+//! Decides which events are written, counted or dropped.
 //!
 //! River: inside the recorder; no clock, no waiting.
-//! Promise: at most 4096 entries of each memory; the least recently used leaves.
+//! Promise: each cache has at most 4096 entries; the least recently used entry is evicted.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
@@ -13,13 +13,13 @@ use tokio::time::Instant;
 
 use super::PendingEvent;
 
-/// From so many different messages on, similar events are combined.
+/// Similar events with this many different messages are combined.
 const SIMILAR: usize = 10;
-/// Within this time.
+/// The time window for similar events.
 const WINDOW: Duration = Duration::from_secs(600);
-/// Per source and object, so many events may be written at once.
+/// The burst of events per component and object.
 const BUCKET: f64 = 25.0;
-/// One more in this time.
+/// The time in which one more event is allowed.
 const REFILL: Duration = Duration::from_secs(300);
 const MEMORY: usize = 4096;
 
@@ -30,7 +30,7 @@ pub(super) struct Correlator {
     buckets: LruMap<(Arc<str>, super::ObjectReference), (f64, Instant)>,
 }
 
-/// What tells events apart that are counted.
+/// The key of events that share one count.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct EventKey {
     similar: SimilarKey,
@@ -63,7 +63,7 @@ pub(super) enum Correlation {
         event: Box<PendingEvent>,
         key: Box<EventKey>,
         count: u32,
-        /// The record that exists already.
+        /// The name of the Event that exists already.
         known: Option<String>,
     },
     Drop,
@@ -90,7 +90,7 @@ impl Correlator {
         Correlation::Write { event: Box::new(event), key: Box::new(key), count, known }
     }
 
-    /// Whether so many similar events came that they are combined from now on.
+    /// Whether there are so many similar events that they are combined.
     fn is_flood(&mut self, key: &SimilarKey, message: &str, now: Instant) -> bool {
         let fresh = || SimilarEvents { messages: BTreeSet::new(), last: now };
         let similar = self.similar.get_or_insert(key, fresh);
@@ -124,12 +124,12 @@ impl Correlator {
         true
     }
 
-    /// When the first of a counted event happened.
+    /// The time of the first event with this key.
     pub(super) fn first(&mut self, key: &EventKey) -> Option<Timestamp> {
         self.written.get(key).map(|written| written.first)
     }
 
-    /// The record of an event is known from now on.
+    /// Remembers the name of the Event that was written.
     pub(super) fn written(&mut self, key: &EventKey, name: &str) {
         if let Some(written) = self.written.get(key) {
             written.name = Some(name.to_owned());
@@ -137,7 +137,7 @@ impl Correlator {
     }
 }
 
-/// An object is the same whatever its version.
+/// Events about different versions of an object are about the same object.
 fn without_version(about: &super::ObjectReference) -> super::ObjectReference {
     super::ObjectReference { resource_version: String::new(), ..about.clone() }
 }
@@ -147,7 +147,7 @@ fn combine(mut event: PendingEvent) -> PendingEvent {
     event
 }
 
-/// A map that forgets what was not used for longest.
+/// A map with a maximum size that evicts the least recently used entry.
 struct LruMap<K, V> {
     entries: HashMap<K, (u64, V)>,
     order: BTreeMap<u64, K>,

@@ -1,8 +1,8 @@
-//! Series of repeated events, the form of `events.k8s.io/v1`.
+//! Series of repeated events, for `events.k8s.io/v1`.
 //!
 //! River: inside the recorder; no clock, no waiting.
-//! Promise: the first repetition opens a series; an active series is refreshed every thirty
-//! minutes; one that was quiet for six minutes is finished.
+//! Promise: the first repetition starts a series; an active series is updated every thirty minutes;
+//! a series without events for six minutes is finished.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub(super) struct SeriesId {
     message: String,
 }
 
-/// What is to be written next.
+/// The next write.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum SeriesWrite {
     Nothing,
@@ -45,8 +45,8 @@ struct Series {
     last: Instant,
     last_at: Timestamp,
     refreshed: Instant,
-    /// Whether the last count was written.
-    told: u32,
+    /// The count that was written last.
+    written_count: u32,
 }
 
 impl SeriesMemory {
@@ -66,9 +66,9 @@ impl SeriesMemory {
                 entry.last = now;
                 entry.last_at = event.at;
                 match (&entry.path, entry.count) {
-                    // The first repetition says that there is a series; refreshing does the rest.
+                    // The first repetition starts the series; later ones are written by updates.
                     (Some(path), 2) => {
-                        entry.told = 2;
+                        entry.written_count = 2;
                         entry.refreshed = now;
                         let (path, at) = (path.clone(), event.at);
                         SeriesWrite::Update { id, path, count: 2, at }
@@ -83,7 +83,7 @@ impl SeriesMemory {
                     last: now,
                     last_at: event.at,
                     refreshed: now,
-                    told: 1,
+                    written_count: 1,
                 };
                 self.make_room();
                 self.entries.insert(id.clone(), entry);
@@ -92,7 +92,7 @@ impl SeriesMemory {
         }
     }
 
-    /// What was quiet for longest leaves.
+    /// Evicts the series that had no event for the longest time.
     fn make_room(&mut self) {
         if self.entries.len() < MEMORY {
             return;
@@ -113,7 +113,7 @@ impl SeriesMemory {
         self.entries.remove(id);
     }
 
-    /// When something is due without a new event.
+    /// When the next write is due without a new event.
     pub(super) fn next_due(&self) -> Option<Instant> {
         self.entries
             .values()
@@ -121,7 +121,7 @@ impl SeriesMemory {
             .min()
     }
 
-    /// What is due: a refresh, or the last count of a series that is finished.
+    /// The write that is due: an update, or the final count of a finished series.
     pub(super) fn due(&mut self, now: Instant) -> SeriesWrite {
         let finished = |entry: &Series| now.saturating_duration_since(entry.last) >= FINISHED;
         let stale = |entry: &Series| now.saturating_duration_since(entry.refreshed) >= REFRESH;
@@ -130,8 +130,8 @@ impl SeriesMemory {
         let Some(entry) = self.entries.get_mut(&id) else { return SeriesWrite::Nothing };
         let over = finished(entry);
         entry.refreshed = now;
-        let news = entry.count > entry.told || (!over && entry.count > 1);
-        entry.told = entry.count;
+        let news = entry.count > entry.written_count || (!over && entry.count > 1);
+        entry.written_count = entry.count;
         let step = match (&entry.path, news) {
             (Some(path), true) => SeriesWrite::Update {
                 id: id.clone(),

@@ -1,9 +1,9 @@
-//! The decisions of a reflector: one function of state and input, without waiting.
+//! The state machine of a reflector: a pure function from state and input to the next action.
 //!
-//! River: inside the reflector. The shell carries out what is decided here and reports back.
-//! Promise: a list is made only when there is no version, when the server said that history is
-//! gone, or after counted failures; between two cycles there is always a delay; whatever the
-//! server answers, requests stay under the ceiling of the delays.
+//! River: inside the reflector, which executes the actions and reports the results.
+//! Promise: a list is made only without a version, after the server compacted the version, or after
+//! a number of failures; two cycles are always separated by a delay; the backoff limits the request
+//! rate whatever the server returns.
 
 use std::time::Duration;
 
@@ -15,18 +15,18 @@ use crate::query::At;
 use crate::random::Random;
 use crate::version::ResourceVersion;
 
-/// What the user may set.
+/// The options that affect decisions.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// Pages of this size for every list; `None` leaves it to the rules.
+    /// The page size of all lists; `None` uses the defaults of client-go.
     pub(crate) page_size: Option<u32>,
-    /// Whether the source can begin a watch with the present objects.
+    /// Whether the source supports watch-lists.
     pub(crate) watch_list: bool,
-    /// Whether the first list must not come from a cache.
+    /// Whether the first list must be consistent.
     pub(crate) consistent_start: bool,
-    /// Watches last from this to twice this, if it is above 300 s.
+    /// The minimum duration of a watch, if above 300 s; the maximum is twice as long.
     pub(crate) watch_timeout_min: Duration,
-    /// How long in-stream internal errors are retried at the same version.
+    /// How long internal errors in a stream are retried at the same version.
     pub(crate) internal_error_retry: Option<Duration>,
     pub(crate) not_served: NotServed,
     pub(crate) delays: Delays,
@@ -50,21 +50,21 @@ impl Default for Settings {
 /// definition was deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NotServed {
-    /// Try again at the longest delay.
+    /// Retry with the longest delay.
     #[default]
     Retry,
-    /// End the informer.
+    /// Stop the informer.
     Stop,
-    /// Ask discovery once a minute and start over when the type is served.
+    /// Check discovery once a minute and restart when the type is served.
     AwaitDiscovery,
 }
 
-/// What happened.
+/// An input of the state machine.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Input {
     Start,
     DelayOver,
-    /// Discovery knows the type again.
+    /// Discovery lists the type again.
     Served,
     Listed {
         version: ResourceVersion,
@@ -74,7 +74,7 @@ pub(crate) enum Input {
         failure: RequestFailure,
         later_page: bool,
     },
-    /// A watch was answered with 200.
+    /// The response of a watch has status 200.
     Opened,
     OpenFailed(RequestFailure),
     Event {
@@ -86,14 +86,14 @@ pub(crate) enum Input {
         failure: RequestFailure,
         internal: bool,
     },
-    /// The stream broke, or could not be read.
+    /// The stream was interrupted, or could not be read.
     StreamBroken(RequestFailure),
     StreamEnded,
     /// The deadline of the stream passed.
     Silent,
 }
 
-/// A failure, as far as decisions need it.
+/// The properties of a failure that decisions depend on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct RequestFailure {
     pub(crate) class: Class,
@@ -109,30 +109,30 @@ pub(crate) enum EventKind {
     Bookmark { marker: bool },
 }
 
-/// What to do next.
+/// The next action.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Action {
     List(ListPlan),
     Watch(WatchPlan),
-    /// Read on in the stream that is open.
+    /// Continue to read the open stream.
     Read,
     Wait(Duration),
     AwaitDiscovery,
     Stop,
 }
 
-/// What to do with the event that was the input.
+/// What to do with the event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Effect {
     #[default]
     None,
-    /// It belongs to the initial state that is being collected.
+    /// Add it to the collected initial state.
     Collect,
-    /// The collection is complete: it replaces everything.
+    /// Replace the store by the collected state.
     Replace,
-    /// It goes on the queue.
+    /// Enqueue it.
     Apply,
-    /// A bookmark from the past.
+    /// Ignore a bookmark with an old version.
     Ignore,
 }
 
@@ -149,20 +149,20 @@ pub(crate) struct WatchPlan {
     pub(crate) timeout_seconds: u32,
 }
 
-/// The answer of one step.
+/// The result of one decision.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Transition {
     pub(crate) action: Action,
     pub(crate) effect: Effect,
-    /// Whether the input failed a cycle or a watch: reported before the delay.
+    /// Whether a list or watch failed; reported before the delay.
     pub(crate) failed: bool,
-    /// Why a new cycle was decided; for the metric.
+    /// Why a new cycle starts; for the metric.
     pub(crate) relist: Option<Relist>,
-    /// A watch-list was given up for a list.
+    /// Whether a list replaces a watch-list.
     pub(crate) fell_back: bool,
 }
 
-/// Why initial state is fetched again.
+/// Why the complete state is fetched again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Relist {
     Expired,
@@ -184,27 +184,28 @@ impl Relist {
     }
 }
 
-/// The first list and every list without a known version come in pages of this size.
+/// The page size of lists without a known version.
 const PAGE_SIZE: u32 = 500;
-/// A watch that ends sooner, without an event, is suspicious.
+/// A watch that ends sooner without an event is a short watch.
 const SHORT: Duration = Duration::from_secs(1);
-/// So many suspicious ones in a row lead to a new cycle.
+/// This many short watches in a row start a new cycle.
 const SHORT_MAX: u32 = 3;
-/// So many failed resumes in a row lead to a new cycle.
+/// This many failed resumes in a row start a new cycle.
 const FAILED_RESUMES_MAX: u32 = 5;
-/// A stream that lived so long was a good one even if nothing happened on it.
+/// A stream that lasted this long counts as successful even without an event.
 const GOOD_AFTER: Duration = Duration::from_secs(60);
-/// A server that sent no marker for so long will not send one.
+/// A watch-list without a frame for this time is given up.
 const WATCH_LIST_PATIENCE: Duration = Duration::from_secs(60);
-/// How long watch-lists are not tried after a server could not do them.
+/// How long watch-lists are disabled after the server failed to serve one.
 const WATCH_LIST_OFF: Duration = Duration::from_secs(600);
-/// How long after its own timeout a silent stream counts as dead.
+/// A stream without frames is dropped this long after its timeout.
 const TIMEOUT_GRACE: Duration = Duration::from_secs(30);
-/// With bookmarks seen, silence longer than this, or three times their distance, is death.
+/// A stream with bookmarks is dropped after this time without frames, or after three bookmark
+/// intervals.
 const BOOKMARK_SILENCE: Duration = Duration::from_secs(90);
-/// Ends that come early may come to many at once; they are spread over this time.
+/// Early ends may affect many clients at once; reconnects are spread over this time.
 const SPREAD: Duration = Duration::from_secs(1);
-/// The window of internal errors restarts after so long without one.
+/// The window of internal errors restarts after this time without one.
 const INTERNAL_ERROR_QUIET: Duration = Duration::from_secs(60);
 const WATCH_TIMEOUT_MIN: u64 = 300;
 
@@ -212,12 +213,12 @@ const WATCH_TIMEOUT_MIN: u64 = 300;
 pub(crate) struct Machine {
     settings: Settings,
     last_version: Option<ResourceVersion>,
-    /// The server did not have the version we know: ask for the newest until that works.
+    /// The server does not have the last version: request the newest until that succeeds.
     version_unavailable: bool,
-    /// The server pages even when it answers from its cache.
+    /// The server paginates lists from its cache.
     paginated: bool,
     watch_list_off_until: Option<Instant>,
-    /// Watch-lists in a row that ended without the marker.
+    /// Consecutive watch-lists that ended without the marker.
     cut_watch_lists: u32,
     short_watches: u32,
     failed_resumes: u32,
@@ -237,9 +238,9 @@ enum AfterDelay {
 #[derive(Clone, Debug)]
 struct ListAttempt {
     plan: ListPlan,
-    /// The one immediate repetition with the newest version was used.
+    /// Whether the list was already repeated with the newest version.
     retried_newest: bool,
-    /// The one repetition without pages was used.
+    /// Whether the list was already repeated without pages.
     retried_whole: bool,
 }
 
@@ -249,7 +250,7 @@ struct InternalErrors {
     last: Instant,
 }
 
-/// The watch that is open or being opened.
+/// The watch that is open or is being opened.
 #[derive(Debug)]
 struct WatchState {
     opened: Instant,
@@ -266,7 +267,7 @@ struct WatchState {
 enum WatchPhase {
     /// Before the marker of a watch-list.
     Collecting,
-    /// Synthetic ADDED events may come, in no order; versions do not count yet.
+    /// The server may send unordered ADDED events; their versions are not used.
     Unordered,
     Watching,
 }
@@ -339,23 +340,23 @@ impl Machine {
         self.last_version.as_ref()
     }
 
-    /// Starts from a state that is known already: the first cycle resumes the watch there.
+    /// Starts from a known version: the first action resumes the watch there.
     pub(crate) fn resume_from(&mut self, version: ResourceVersion) {
         self.last_version = Some(version);
         self.after_delay = AfterDelay::Resume;
     }
 
-    /// When the open stream counts as dead, unless something comes before.
+    /// When the open stream is dropped unless a frame arrives.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.stream.as_ref().map(WatchState::deadline)
     }
 
-    /// Whether the open stream is still collecting the initial state.
+    /// Whether the open stream is a watch-list before its marker.
     pub(crate) fn is_collecting(&self) -> bool {
         self.stream.as_ref().is_some_and(|stream| stream.phase == WatchPhase::Collecting)
     }
 
-    /// One decision.
+    /// Makes one decision.
     pub(crate) fn step(&mut self, now: Instant, random: &Random, input: Input) -> Transition {
         let mut turn = Decision { now, random, step: Transition::new() };
         turn.step.action = match input {
@@ -415,7 +416,7 @@ impl Machine {
         };
         let limit = match (&at, self.settings.page_size) {
             (_, Some(size)) => Some(size),
-            // A watch cache answers a list without a limit; with one it may have to ask storage.
+            // The server's cache serves a list without a limit; with one, the server may read etcd.
             (At::AtLeast(_), None) if !self.paginated => None,
             _ => Some(PAGE_SIZE),
         };
@@ -461,7 +462,7 @@ impl Machine {
         self.fail(turn, failure, AfterDelay::Cycle, Some(Relist::ListFailed))
     }
 
-    /// Opens a watch at the last version, or begins a cycle if there is none.
+    /// Opens a watch at the last version, or starts a cycle without one.
     fn resume(&mut self, turn: &Decision<'_>) -> Action {
         match self.last_version.clone() {
             Some(version) => self.open(turn, At::AtLeast(version), false),
@@ -558,7 +559,7 @@ impl Machine {
         }
     }
 
-    /// In-stream internal errors are retried at the same version for a configured time.
+    /// Retries internal errors at the same version for the configured time.
     fn internal_error(&mut self, turn: &mut Decision<'_>, failure: RequestFailure) -> Action {
         let now = turn.now;
         let patience = self.settings.internal_error_retry.unwrap_or_default();
@@ -583,7 +584,7 @@ impl Machine {
         self.failed_resume(turn, failure)
     }
 
-    /// Resumes at the last version; the fifth failure in a row begins a new cycle.
+    /// Resumes at the last version; the fifth failure in a row starts a new cycle.
     fn failed_resume(&mut self, turn: &mut Decision<'_>, failure: RequestFailure) -> Action {
         let good = self.stream.as_ref().is_some_and(|stream| {
             stream.events > 0 || turn.now.saturating_duration_since(stream.opened) >= GOOD_AFTER
@@ -604,7 +605,7 @@ impl Machine {
                 self.version_unavailable = true;
                 self.watch_list(turn)
             }
-            // Even the newest version is not to be had: that is no reason to hurry.
+            // Not even the newest version is available: wait.
             Class::Expired | Class::TooLarge => self.fail(turn, failure, AfterDelay::Cycle, None),
             Class::NotUnderstood => self.give_up_watch_list(turn),
             _ => self.fall_back(turn),
@@ -664,7 +665,7 @@ impl Machine {
         }
     }
 
-    /// Reports the failure and waits; some failures have a policy of their own.
+    /// Reports the failure and waits; `not_served` decides about 404.
     fn fail(
         &mut self,
         turn: &mut Decision<'_>,
@@ -691,7 +692,7 @@ impl Machine {
     }
 }
 
-/// What a step has at hand, and its answer so far.
+/// The inputs of a decision and its result so far.
 struct Decision<'a> {
     now: Instant,
     random: &'a Random,

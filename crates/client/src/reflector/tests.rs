@@ -1,4 +1,4 @@
-//! The shell of the reflector, where its parts are taken away.
+//! Tests of the reflector with parts of it dropped.
 
 use super::*;
 use crate::delta_queue::queue;
@@ -7,7 +7,7 @@ use crate::object::ResourceType;
 use crate::script::Script;
 use k8s_openapi::api::core::v1::ConfigMap;
 
-/// C6.5: a queue that cannot take a resync is a queue that nobody empties any more.
+/// C6.5: the queue refuses a resync only if its consumer was dropped.
 #[tokio::test(start_paused = true)]
 async fn a_resync_that_fails_ends_the_watch() {
     let (script, source) = Script::<ConfigMap>::new();

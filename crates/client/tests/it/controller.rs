@@ -348,7 +348,7 @@ async fn a_reconciler_that_blocks_its_thread_is_reported_once_a_minute() {
         done.notified().await;
     }
     stage.stopped().await.unwrap();
-    assert_eq!(logs.lines("a reconciler blocks its thread").len(), 1);
+    assert_eq!(logs.lines("the reconciler blocks its thread").len(), 1);
 }
 
 /// C22.12, C22.13, C22.14

@@ -980,7 +980,7 @@ async fn lists_and_watches_run_in_spans() {
         headwater_client::list_watch::Skipped::NoMetadata,
     ));
     quiet().await;
-    let lines = logs.lines("an event was skipped");
+    let lines = logs.lines("skipped an event");
     assert!(lines[0].contains("watch{informer=\"spanned\"}"), "{lines:?}");
 }
 

@@ -1,9 +1,9 @@
-//! The factory: one informer for each distinct set of options, shared by everybody who asks.
+//! The factory: makes and runs informers, one per distinct set of options.
 //!
-//! River: around the informers of a program.
-//! Promise: asking twice for the same gives the same; asking for something else never silently
-//! gives somebody else's filters; an informer nobody holds any more is stopped and freed; when
-//! `run` has returned, or its future was dropped, nothing of the factory is running.
+//! River: client → **factory** → informers.
+//! Promise: equal options give the same informer, different options never do; an informer without
+//! handles is stopped and freed; when `run` has returned or its future was dropped, no task of the
+//! factory is running.
 
 mod builder;
 
@@ -34,26 +34,26 @@ use crate::strip::Strip;
 
 pub use self::builder::Builder;
 
-/// What all informers of a factory begin with.
+/// The default options of all informers of a factory.
 #[derive(Clone)]
 pub struct Defaults {
-    /// The program, for the `User-Agent` header.
+    /// The name of the program, for the `User-Agent` header.
     pub component: String,
-    /// What is left out of every object. Managed fields are, by default: they are half of an
-    /// object, hardly any program reads them, and servers keep them when an object without them
-    /// is written.
+    /// The fields that are removed from every object; by default managed fields. They are half of
+    /// an object, few programs read them, and servers keep them when an object without them is
+    /// written.
     pub strip: Strip,
-    /// Changes the metadata of every typed object on its way in.
+    /// Changes the metadata of every typed object before it is stored.
     pub edit_metadata: Option<EditMetadata>,
-    /// Pages of this size for every list; `None` leaves it to the rules.
+    /// The page size of all lists; `None` uses the defaults of client-go.
     pub page_size: Option<u32>,
-    /// How many informers fetch their first state at once; zero means no limit.
+    /// How many informers may fetch their initial state at the same time; zero means no limit.
     pub fetch_limit: usize,
-    /// How often objects are shown again to subscribers that did not say; zero means never.
+    /// The resync period of subscribers that set none; zero disables resyncs.
     pub resync: Duration,
-    /// How long an informer without handles is kept.
+    /// How long an informer without handles keeps running.
     pub grace: Duration,
-    /// Where to count.
+    /// The metrics to count in.
     pub metrics: Option<Metrics>,
 }
 
@@ -94,7 +94,7 @@ impl fmt::Debug for Defaults {
 /// let pods = factory.informer::<Pod>().labels("tier=web").open()?;
 /// let stop = CancellationToken::new();
 /// let work = async {
-///     factory.synced(Duration::from_secs(60)).await?; // the error says who is missing and why
+///     factory.synced(Duration::from_secs(60)).await?; // the error lists the informers that failed, and why
 ///     println!("{} pods", pods.store().len());
 ///     stop.cancel();
 ///     Ok(())
@@ -113,7 +113,7 @@ struct FactoryInner {
     defaults: Defaults,
     fetch_slots: Option<Arc<Semaphore>>,
     state: Mutex<FactoryState>,
-    /// Something waits to be started.
+    /// Notified when an informer waits to be started.
     asked: Notify,
     resolved: Mutex<BTreeMap<String, ResolvedResource>>,
 }
@@ -121,7 +121,7 @@ struct FactoryInner {
 struct FactoryState {
     phase: Phase,
     informers: HashMap<InformerIdentity, Arc<dyn AnyInformer>>,
-    /// Informers that were asked for and are not running yet.
+    /// Informers that were opened and are not running yet.
     waiting: Vec<Start>,
     names: BTreeSet<String>,
 }
@@ -135,7 +135,7 @@ enum Phase {
 
 type Start = Box<dyn FnOnce(Arc<FactoryInner>, CancellationToken) -> BoxFuture<'static, ()> + Send>;
 
-/// What makes two informers the same.
+/// The options of an informer; equal identities share one informer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct InformerIdentity {
     resource: ResourceType,
@@ -145,11 +145,11 @@ pub(crate) struct InformerIdentity {
     transform: Option<usize>,
     strip: Strip,
     metadata_only: bool,
-    /// Everything else that changes what is read or told, as text.
+    /// All other options that affect the informer, as text.
     reading: String,
 }
 
-/// An informer of any type, as the factory keeps it.
+/// An informer of any type.
 trait AnyInformer: Send + Sync {
     fn name(&self) -> &str;
     fn health(&self) -> Health;
@@ -221,23 +221,23 @@ impl<K: Cached> AnyInformer for FactoryInformer<K> {
     }
 }
 
-/// A resource type that discovery found.
+/// A resource type from discovery.
 #[derive(Clone, Debug)]
 pub struct ResolvedResource {
-    /// How it is asked for.
+    /// Group, version, kind and plural.
     pub resource: ApiResource,
-    /// Whether its objects live in namespaces.
+    /// Whether its objects are namespaced.
     pub namespaced: bool,
 }
 
 impl Factory {
-    /// A factory on a kube client. The client should not retry by itself
-    /// (`Config::default_retry`): the reflector decides about that.
+    /// A factory with a kube client. The client should not retry (`Config::default_retry`): the
+    /// reflector does.
     pub fn new(client: Client) -> Factory {
         Factory::with_defaults(client, Defaults::default())
     }
 
-    /// A factory whose informers begin with `defaults`.
+    /// A factory with default options for its informers.
     pub fn with_defaults(client: Client, defaults: Defaults) -> Factory {
         let slots =
             (defaults.fetch_limit > 0).then(|| Arc::new(Semaphore::new(defaults.fetch_limit)));
@@ -259,34 +259,34 @@ impl Factory {
         }
     }
 
-    /// A factory for the server of the kubeconfig, or of the cluster this program runs in.
+    /// Connects to the server of the kubeconfig, or of the cluster in which the program runs.
     ///
     /// # Errors
-    /// No configuration was found, or it is not usable.
+    /// No valid configuration was found.
     pub async fn connect() -> Result<Factory, Error> {
         Factory::connect_with(Defaults::default()).await
     }
 
-    /// As [`Factory::connect`], with defaults.
+    /// As [`Factory::connect`], with default options for its informers.
     ///
     /// # Errors
-    /// No configuration was found, or it is not usable.
+    /// No valid configuration was found.
     pub async fn connect_with(defaults: Defaults) -> Result<Factory, Error> {
         let config = Config::infer().await.map_err(kube::Error::InferConfig)?;
         Ok(Factory::with_defaults(client_of(config)?, defaults))
     }
 
-    /// The client it was made with.
+    /// The kube client.
     pub fn client(&self) -> &Client {
         &self.inner.client
     }
 
-    /// Where it counts, if it does.
+    /// The metrics, if any.
     pub fn metrics(&self) -> Option<&Metrics> {
         self.inner.defaults.metrics.as_ref()
     }
 
-    /// An informer of typed objects; see [`Builder`] for what can be chosen.
+    /// An informer of typed objects; [`Builder`] sets its options.
     pub fn informer<K>(&self) -> Builder<K>
     where
         K: Resource<DynamicType = ()> + DeserializeOwned + Send + Sync + 'static,
@@ -299,7 +299,7 @@ impl Factory {
         self.informer_of(ResourceType::of::<DynamicObject>(resource))
     }
 
-    /// An informer of typed objects of a resource type that is known at run time.
+    /// An informer of typed objects whose resource type is known only at run time.
     pub fn informer_of<K>(&self, resource: ResourceType) -> Builder<K>
     where
         K: Resource + DeserializeOwned + Send + Sync + 'static,
@@ -307,7 +307,7 @@ impl Factory {
         Builder::http(self.clone(), resource)
     }
 
-    /// An informer over a source of your own.
+    /// An informer over a custom source.
     pub fn informer_from<K: Cached>(
         &self,
         resource: ResourceType,
@@ -320,8 +320,8 @@ impl Factory {
         self.inner.state()
     }
 
-    /// Runs every informer that was or will be asked for, until `stop`. Dropping the future stops
-    /// everything as well.
+    /// Runs all informers, including those opened later, until `stop`. Dropping the future stops
+    /// them too.
     ///
     /// # Errors
     /// [`Error::Invalid`] if it is run a second time.
@@ -329,7 +329,7 @@ impl Factory {
         let _ending = self.begin()?;
         let mut running = JoinSet::new();
         let informers = stop.child_token();
-        // Dropping this future must stop the informers even where they are asked to end politely.
+        // Dropping this future must stop the informers too.
         let _cancel = informers.clone().drop_guard();
         loop {
             let waiting = std::mem::take(&mut self.state().waiting);
@@ -365,14 +365,14 @@ impl Factory {
     /// Cancel-safe.
     ///
     /// # Errors
-    /// [`Error::SyncTimeout`] names those that did not, and why; [`Error::NotRunning`] if nobody
-    /// drives [`Factory::run`].
+    /// [`Error::SyncTimeout`] lists the informers that did not, and why; [`Error::NotRunning`] if
+    /// [`Factory::run`] is not running.
     pub async fn synced(&self, deadline: Duration) -> Result<(), Error> {
         self.wait_synced(deadline, false).await
     }
 
-    /// As [`Factory::synced`], but gives up at once when waiting will not help, because a server
-    /// forbids it or does not serve a resource type. Cancel-safe.
+    /// As [`Factory::synced`], but fails at once if the server denies access or does not serve a
+    /// resource type. Cancel-safe.
     ///
     /// # Errors
     /// As [`Factory::synced`].
@@ -381,7 +381,7 @@ impl Factory {
     }
 
     async fn wait_synced(&self, deadline: Duration, or_hopeless: bool) -> Result<(), Error> {
-        // Whoever runs the factory beside this call may get its turn first.
+        // `run` may be polled after this call in the same task: yield to it first.
         tokio::task::yield_now().await;
         let (phase, informers) = {
             let state = self.state();
@@ -407,24 +407,24 @@ impl Factory {
         }
     }
 
-    /// Each informer by name, and whether it has synced.
+    /// Whether each informer has synced, by name.
     pub fn sync_state(&self) -> BTreeMap<String, bool> {
         let state = self.state();
         let each = state.informers.values();
         each.map(|informer| (informer.name().to_owned(), informer.has_synced())).collect()
     }
 
-    /// Each informer by name, and how it is doing.
+    /// The health of each informer, by name.
     pub fn health(&self) -> BTreeMap<String, Health> {
         let state = self.state();
         let each = state.informers.values();
         each.map(|informer| (informer.name().to_owned(), informer.health())).collect()
     }
 
-    /// The lister of an informer that was opened; it never opens one.
+    /// The lister of an open informer.
     ///
     /// # Errors
-    /// [`Error::NoInformer`] if there is none for that type, or more than one.
+    /// [`Error::NoInformer`] if there is no informer of that type, or more than one.
     pub fn lister<K: Cached>(&self) -> Result<Lister<K>, Error> {
         let state = self.state();
         let mut found = state
@@ -438,11 +438,11 @@ impl Factory {
         }
     }
 
-    /// Asks the server how many objects each informer will hold; `None` where it does not say,
-    /// which it does only without selectors.
+    /// Requests the number of objects of each informer from the server; `None` if the server does
+    /// not report it, as with selectors.
     ///
     /// # Errors
-    /// A server that does not answer.
+    /// A list failed.
     pub async fn estimate(&self) -> Result<BTreeMap<String, Option<u64>>, Error> {
         let informers: Vec<_> = self.state().informers.values().cloned().collect();
         let mut counts = BTreeMap::new();
@@ -452,11 +452,11 @@ impl Factory {
         Ok(counts)
     }
 
-    /// Finds a resource type by `plural.group`, such as `widgets.example.com` or `pods`; the
-    /// answer is remembered.
+    /// Finds a resource type by `plural.group`, such as `widgets.example.com` or `pods`; the result
+    /// is cached.
     ///
     /// # Errors
-    /// The server does not answer, or does not serve such a type.
+    /// Discovery failed, or the server does not serve the type.
     pub async fn resolve(&self, name: &str) -> Result<ResolvedResource, Error> {
         if let Some(known) = self.inner.resolved.lock().expect("no panics inside").get(name) {
             return Ok(known.clone());
@@ -478,7 +478,7 @@ impl Factory {
         Ok(resolved)
     }
 
-    /// The state of every informer as JSON, for people.
+    /// The state of all informers as JSON, for debugging.
     pub fn debug_dump(&self) -> serde_json::Value {
         let state = self.state();
         let mut dumps: Vec<_> = state.informers.values().map(|informer| informer.dump()).collect();
@@ -486,7 +486,7 @@ impl Factory {
         serde_json::Value::Array(dumps)
     }
 
-    /// The informer of an identity: the one there is, or a new one.
+    /// The informer with this identity: the existing one, or a new one.
     fn open<K: Cached>(
         &self,
         identity: InformerIdentity,
@@ -520,10 +520,10 @@ impl Factory {
     }
 }
 
-/// A client that leaves retries to the reflector.
+/// Makes a kube client without retries of its own; the reflector retries.
 ///
 /// # Errors
-/// The configuration is not usable.
+/// The configuration is invalid.
 pub fn client_of(mut config: Config) -> Result<Client, Error> {
     config.default_retry = false;
     Ok(Client::try_from(config)?)
@@ -537,7 +537,7 @@ fn propagate(ended: Result<(), tokio::task::JoinError>) {
     }
 }
 
-/// A new informer.
+/// A new informer and what the factory needs to run it.
 struct NewInformer<K: Cached> {
     informer: Informer<K>,
     runner: Runner<K>,
@@ -563,7 +563,7 @@ impl FactoryInner {
         self.state.lock().expect("no code panics while the factory's state is held")
     }
 
-    /// Forgets an informer that nobody holds; whether that was so.
+    /// Removes an informer if it has no handles; returns whether it did.
     fn forget_if_unheld(&self, identity: &InformerIdentity) -> bool {
         let mut state = self.state();
         let held = state.informers.get(identity).is_some_and(|informer| informer.is_held());
@@ -580,7 +580,7 @@ impl FactoryInner {
     }
 }
 
-/// Runs one informer until `stop`, or until nobody has held it for a while.
+/// Runs one informer until `stop`, or until it has had no handles for the grace period.
 async fn run_counted<K: Cached>(
     inner: Arc<FactoryInner>,
     identity: InformerIdentity,
@@ -610,11 +610,11 @@ async fn run_counted<K: Cached>(
     };
     if let Err(error) = result {
         let error = &error as &dyn std::error::Error;
-        tracing::error!(informer = kept.name(), error, "the informer could not run");
+        tracing::error!(informer = kept.name(), error, "the informer failed");
     }
 }
 
-/// Marks the factory as stopped, whichever way its run ends.
+/// Marks the factory as stopped when it is dropped.
 struct StopGuard {
     inner: Arc<FactoryInner>,
 }

@@ -1,9 +1,9 @@
-//! Metrics: counters, gauges and histograms that belong to a value, not to the process.
+//! A registry of metrics: counters, gauges and histograms.
 //!
-//! River: beside it; every stage counts into the [`Metrics`] it was given.
-//! Promise: no global registry, so two factories in one process never mix; the number of series
-//! depends on how many informers, subscribers, queues and controllers there are and on nothing
-//! else; a series is gone when the part that wrote it is gone.
+//! River: every stage → **metrics** → `/metrics`.
+//! Promise: there is no global registry; the number of series depends only on the number of
+//! informers, subscribers, queues and controllers; a series is removed with the component that
+//! updates it.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-/// A set of metrics, printed as Prometheus text. Cheap to clone; clones are the same set.
+/// A registry of metrics in the Prometheus text format. Cheap to clone; clones are the same
+/// registry.
 ///
 /// ```
 /// use headwater_client::metrics::Metrics;
@@ -29,7 +30,7 @@ pub struct Metrics {
     families: Arc<Mutex<BTreeMap<&'static str, Family>>>,
 }
 
-/// What a metric is called and how it is printed.
+/// The name and help text of a metric.
 #[derive(Debug)]
 pub(crate) struct Definition {
     pub(crate) name: &'static str,
@@ -48,16 +49,16 @@ enum Series {
     Read(Weak<dyn Fn() -> f64 + Send + Sync>),
 }
 
-/// Labels of one series, in the order they are printed.
+/// The labels of one series, in the order they are rendered.
 pub(crate) type Labels<'a> = &'a [(&'static str, &'a str)];
 
 impl Metrics {
-    /// An empty set.
+    /// An empty registry.
     pub fn new() -> Metrics {
         Metrics::default()
     }
 
-    /// Everything that is alive now, in the Prometheus text format.
+    /// All series in the Prometheus text format.
     pub fn render(&self) -> String {
         let mut families = self.families.lock().expect("metrics code does not panic");
         let mut out = String::new();
@@ -72,8 +73,8 @@ impl Metrics {
         out
     }
 
-    /// The value of one series by its printed name, such as `workqueue_depth{name="a"}`; for
-    /// tests and health checks.
+    /// The value of one series by its rendered name, such as `workqueue_depth{name="a"}`; for tests
+    /// and health checks.
     pub fn value(&self, series: &str) -> Option<f64> {
         let text = self.render();
         text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())
@@ -101,7 +102,7 @@ impl Metrics {
         Histogram(buckets)
     }
 
-    /// A gauge that is computed when it is printed, as long as the returned guard lives.
+    /// A gauge that is computed when it is rendered, until the returned guard is dropped.
     pub(crate) fn computed(
         &self,
         definition: &Definition,
@@ -220,7 +221,7 @@ fn add_to(number: &AtomicU64, amount: f64) {
     number.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).ok();
 }
 
-/// A number that only grows.
+/// A number that only increases.
 #[derive(Clone, Debug)]
 pub(crate) struct Counter(Arc<AtomicU64>);
 
@@ -234,7 +235,7 @@ impl Counter {
     }
 }
 
-/// A number that goes up and down.
+/// A number that increases and decreases.
 #[derive(Clone, Debug)]
 pub(crate) struct Gauge(Arc<AtomicU64>);
 
@@ -248,7 +249,7 @@ impl Gauge {
     }
 }
 
-/// Keeps a computed gauge alive.
+/// Removes a computed gauge when it is dropped.
 pub(crate) struct Computed {
     _read: Arc<dyn Fn() -> f64 + Send + Sync>,
 }
@@ -259,7 +260,7 @@ impl fmt::Debug for Computed {
     }
 }
 
-/// Upper bounds in seconds; Kubernetes uses powers of ten from 10 ns for its work queues.
+/// Upper bounds in seconds, as for the work queues of Kubernetes: powers of ten from 10 ns.
 const BOUNDS: [f64; 12] = [1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1e3];
 
 #[derive(Default)]
@@ -269,7 +270,7 @@ struct Buckets {
     nanos: AtomicU64,
 }
 
-/// How long things take.
+/// A histogram of durations.
 #[derive(Clone)]
 pub(crate) struct Histogram(Arc<Buckets>);
 

@@ -1,6 +1,6 @@
-//! What the informer stack tells about itself: the metric names, and who counts into them.
+//! The metrics of sources, informers and subscribers.
 //!
-//! River: beside it. Without a [`Metrics`] nothing here exists and nothing is counted.
+//! River: every stage → **metrics**. Without a [`Metrics`] nothing is counted.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -52,7 +52,7 @@ definitions! {
     PANICS = "informer_subscriber_panics_total", "Handlers that panicked";
 }
 
-/// Counters that differ in one label, made when they are first needed.
+/// Counters that differ in one label, created on first use.
 #[derive(Clone)]
 struct Family {
     metrics: Metrics,
@@ -77,7 +77,7 @@ impl Family {
     }
 }
 
-/// Counts what a source receives.
+/// The metrics of a source.
 #[derive(Clone)]
 pub(crate) struct SourceObserver {
     pub(crate) bytes: Counter,
@@ -106,7 +106,7 @@ impl SourceObserver {
     }
 }
 
-/// Counts what an informer does.
+/// The metrics of an informer.
 pub(crate) struct InformerObserver {
     metrics: Metrics,
     labels: Arc<Vec<(&'static str, String)>>,
@@ -128,7 +128,7 @@ pub(crate) struct InformerObserver {
     computed: Mutex<Vec<Computed>>,
 }
 
-/// The types of events, as they are counted.
+/// The values of the `type` label of events.
 pub(crate) const EVENT_TYPES: [&str; 4] = ["ADDED", "MODIFIED", "DELETED", "BOOKMARK"];
 
 impl InformerObserver {
@@ -208,7 +208,7 @@ impl InformerObserver {
         self.relists.inc(reason);
     }
 
-    /// Gauges that are read from the informer when they are printed.
+    /// Adds gauges that are read when the metrics are rendered.
     pub(crate) fn watch_store(&self, readings: StoreReadings) {
         let labels = self.labels_and(&[]);
         let computed = [
@@ -222,20 +222,20 @@ impl InformerObserver {
 
 pub(crate) type Reading = Box<dyn Fn() -> f64 + Send + Sync>;
 
-/// How to read the computed gauges of an informer.
+/// The functions of the computed gauges of an informer.
 pub(crate) struct StoreReadings {
     pub(crate) queued: Reading,
     pub(crate) objects: Reading,
     pub(crate) bytes: Reading,
 }
 
-/// How to read the computed gauges of a subscriber.
+/// The functions of the computed gauges of a subscriber.
 pub(crate) struct BacklogReadings {
     pub(crate) len: Reading,
     pub(crate) age_seconds: Reading,
 }
 
-/// Measures one subscriber.
+/// The metrics of a subscriber.
 pub(crate) struct SubscriberObserver {
     handling: Histogram,
     propagation: Histogram,

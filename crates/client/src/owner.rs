@@ -1,7 +1,7 @@
-//! Owners: who an object belongs to.
+//! Owner references: sets them on children, and finds the owners of a child.
 //!
-//! River: reconciler → **owner references** → the object that is written; and back from a child's
-//! change to its owner's key.
+//! River: reconciler → **owner references** → the next write; change of a child → owner's key →
+//! work queue.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Resource;
@@ -11,12 +11,12 @@ use crate::error::Error;
 use crate::key::Key;
 use crate::object::ResourceType;
 
-/// Makes `owner` the controller of `child`: when the owner goes, so does the child, and the
-/// owner's controller is told of the child's changes.
+/// Makes `owner` the controller of `child`: the child is deleted with its owner, and changes of the
+/// child trigger the owner's controller.
 ///
 /// # Errors
-/// [`Error::Invalid`] if the child has another controller, if the owner is in another namespace,
-/// if a namespaced owner is to own a cluster-scoped child, or if the owner has no UID yet.
+/// [`Error::Invalid`] if the child has another controller, the owner is in another namespace or has
+/// no UID, or the owner is namespaced and the child is not.
 pub fn set_controller<O, C>(owner: &O, child: &mut C) -> Result<(), Error>
 where
     O: Resource<DynamicType = ()>,
@@ -25,7 +25,7 @@ where
     set_controller_of(&ResourceType::of::<O>(&()), owner.meta(), child)
 }
 
-/// As [`set_controller`], for an owner whose type is known at run time.
+/// As [`set_controller`], for an owner whose type is known only at run time.
 ///
 /// # Errors
 /// As [`set_controller`].
@@ -35,7 +35,7 @@ pub fn set_controller_of<C: Resource>(
     child: &mut C,
 ) -> Result<(), Error> {
     let (Some(name), Some(uid)) = (&owner.name, &owner.uid) else {
-        return Err(Error::Invalid("an owner needs a name and a UID".to_owned()));
+        return Err(Error::Invalid("the owner has no name or UID; create it first".to_owned()));
     };
     let meta = child.meta_mut();
     match (&owner.namespace, &meta.namespace) {
@@ -52,7 +52,7 @@ pub fn set_controller_of<C: Resource>(
     let references = meta.owner_references.get_or_insert_default();
     let other = references.iter().find(|other| other.controller == Some(true) && other.uid != *uid);
     if let Some(other) = other {
-        let why = format!("the object is controlled by {} {:?} already", other.kind, other.name);
+        let why = format!("the object is already controlled by {} {:?}", other.kind, other.name);
         return Err(Error::Invalid(why));
     }
     references.retain(|known| known.uid != *uid);
@@ -67,15 +67,15 @@ pub fn set_controller_of<C: Resource>(
     Ok(())
 }
 
-/// Which owners count.
+/// Which owners to return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owners {
-    /// The one that is marked as controller.
+    /// The owner that is the controller.
     Controller,
     All,
 }
 
-/// The keys of a child's owners of a type, by kind and group; the version does not matter.
+/// The keys of a child's owners with a given kind and group, in any version.
 pub(crate) fn owner_keys(
     child: &ObjectMeta,
     owner_type: &ResourceType,

@@ -1,9 +1,9 @@
 //! Predicates: which changes enqueue a key.
 //!
 //! River: subscriber → **predicate** → work queue.
-//! Promise: they look at the two states of a change and keep no memory of their own, so nothing is
-//! forgotten after a time. They limit what is enqueued, not what is cached: to hold less, use
-//! selectors and projections of the informer.
+//! Promise: predicates compare the two states of a change and have no state of their own. They
+//! limit what is enqueued, not what is cached: to cache less, use selectors and projections of the
+//! informer.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,9 +14,9 @@ use crate::key::Key;
 use crate::object::Cached;
 use crate::selector::Selector;
 
-/// What a predicate decides on.
+/// The input of a predicate.
 pub enum ChangeEvent<'a, K> {
-    /// An object is new.
+    /// An object was added.
     Added(&'a K),
     /// An object changed.
     Updated {
@@ -25,9 +25,9 @@ pub enum ChangeEvent<'a, K> {
         /// The state now.
         new: &'a K,
     },
-    /// An object is gone.
+    /// An object was deleted.
     Deleted(&'a Gone<K>),
-    /// Somebody asked for a key.
+    /// [`Requests`](crate::controller::Requests) enqueues a key.
     Manual(&'a Key),
 }
 
@@ -68,37 +68,37 @@ pub struct Predicate<K> {
 type Passes<K> = dyn Fn(&ChangeEvent<'_, K>) -> bool + Send + Sync;
 
 impl<K: Cached> Predicate<K> {
-    /// A predicate of your own.
+    /// A predicate from a function.
     pub fn new(
         passes: impl Fn(&ChangeEvent<'_, K>) -> bool + Send + Sync + 'static,
     ) -> Predicate<K> {
         Predicate { passes: Arc::new(passes) }
     }
 
-    /// Passes what both pass.
+    /// Passes events that both pass.
     #[must_use]
     pub fn and(self, other: Predicate<K>) -> Predicate<K> {
         Predicate::new(move |event| (self.passes)(event) && (other.passes)(event))
     }
 
-    /// Passes what either passes.
+    /// Passes events that either passes.
     #[must_use]
     pub fn or(self, other: Predicate<K>) -> Predicate<K> {
         Predicate::new(move |event| (self.passes)(event) || (other.passes)(event))
     }
 
-    /// Passes what this does not.
+    /// Passes events that this does not pass.
     #[must_use]
-    #[expect(clippy::should_implement_trait, reason = "it stands beside `and` and `or`")]
+    #[expect(clippy::should_implement_trait, reason = "it belongs to `and` and `or`")]
     pub fn not(self) -> Predicate<K> {
         Predicate::new(move |event| !(self.passes)(event))
     }
 
-    /// Whether an event passes. A predicate that panics passes: working once too often is better
-    /// than once too seldom.
+    /// Whether an event passes. If the predicate panics, the event passes: an unnecessary reconcile
+    /// is better than a missing one.
     pub fn passes(&self, event: &ChangeEvent<'_, K>) -> bool {
         catch_unwind(AssertUnwindSafe(|| (self.passes)(event))).unwrap_or_else(|_| {
-            tracing::error!(?event, "a predicate panicked; the event passes");
+            tracing::error!(?event, "the predicate panicked; the event passes");
             true
         })
     }
@@ -116,7 +116,7 @@ impl<K> fmt::Debug for Predicate<K> {
     }
 }
 
-/// Passes updates for which `changed` holds, and everything that is no update.
+/// Passes updates for which `changed` returns true, and all other events.
 fn on_update<K: Cached>(changed: impl Fn(&K, &K) -> bool + Send + Sync + 'static) -> Predicate<K> {
     Predicate::new(move |event| match event {
         ChangeEvent::Updated { old, new } => changed(old, new),
@@ -142,15 +142,14 @@ pub fn annotations_changed<K: Cached>() -> Predicate<K> {
     on_update(|old: &K, new: &K| old.metadata().annotations != new.metadata().annotations)
 }
 
-/// Passes updates that changed anything: not resyncs. Adds and deletions always pass. It limits
+/// Passes updates with a new version, but not resyncs. Adds and deletions always pass. It limits
 /// what is enqueued, not what is cached.
 pub fn resource_version_changed<K: Cached>() -> Predicate<K> {
     on_update(|old: &K, new: &K| old.resource_version() != new.resource_version())
 }
 
-/// Passes updates that set the deletion timestamp, and nothing else: made to be combined with
-/// others by `or`. A controller with a finalizer does so by itself. It limits what is enqueued,
-/// not what is cached.
+/// Passes only updates that set the deletion timestamp; for use with `or`. A controller with a
+/// finalizer adds it by itself. It limits what is enqueued, not what is cached.
 pub fn deletion_started<K: Cached>() -> Predicate<K> {
     Predicate::new(|event: &ChangeEvent<'_, K>| match event {
         ChangeEvent::Updated { old, new } => {
@@ -161,8 +160,8 @@ pub fn deletion_started<K: Cached>() -> Predicate<K> {
     })
 }
 
-/// Passes events whose object, as it is now or was last, matches a label selector. It limits what
-/// is enqueued, not what is cached.
+/// Passes events whose object matches a label selector; for a deletion, its last known state. It
+/// limits what is enqueued, not what is cached.
 pub fn label_selector<K: Cached>(selector: Selector) -> Predicate<K> {
     Predicate::new(move |event| match event {
         ChangeEvent::Added(object) | ChangeEvent::Updated { new: object, .. } => {

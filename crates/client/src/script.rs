@@ -1,8 +1,8 @@
-//! A scripted source: a test writes down which requests it expects and what is answered.
+//! A scripted source for tests: a list of expected requests and their responses.
 //!
-//! River: in place of a server, for tests of anything that stands on informers.
-//! Promise: requests are answered in the order of the script; a request that was not expected, or
-//! with other parameters, fails the test with both written out.
+//! River: replaces the server in tests of informers and controllers.
+//! Promise: requests are answered in the order of the script; an unexpected request fails the test
+//! with the expected and the actual request.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -19,10 +19,10 @@ use crate::list_watch::{Error, Event, EventStream, ListWatch, Page, StatusError,
 use crate::object::Cached;
 use crate::query::{At, ListQuery, WatchQuery};
 
-/// What a scripted server will be asked, and what it answers.
+/// The expected requests and their responses.
 ///
-/// A request for which the script has no step yet waits until it gets one. Dropping the script
-/// checks that every request was expected.
+/// A request without a step waits until the script has one. Dropping the script checks that all
+/// requests were expected.
 ///
 /// ```
 /// # use headwater_client::{informer, object::ResourceType, script::Script};
@@ -55,7 +55,7 @@ pub struct Script<K: Cached> {
     shared: Arc<ScriptInner<K>>,
 }
 
-/// The source that a [`Script`] plays.
+/// The source that a [`Script`] controls.
 pub struct ScriptSource<K: Cached> {
     shared: Arc<ScriptInner<K>>,
     watch_list: bool,
@@ -74,12 +74,12 @@ struct ScriptState<K> {
     open_streams: usize,
 }
 
-/// A request that was made.
+/// A request that the source received.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecordedRequest {
-    /// What was asked.
+    /// The query.
     pub query: Query,
-    /// When.
+    /// The time.
     pub at: Instant,
 }
 
@@ -112,7 +112,7 @@ struct ExpectedWatch {
     at: Option<At>,
 }
 
-/// One watch of the script; it can be appended to while it is open.
+/// One watch of the script; events can be added while it is open.
 struct Play<K> {
     acts: Mutex<VecDeque<Act<K>>>,
     changed: Notify,
@@ -127,7 +127,7 @@ enum Act<K> {
 }
 
 impl<K: Cached> Script<K> {
-    /// An empty script, and the source that plays it.
+    /// An empty script and its source.
     pub fn new() -> (Script<K>, ScriptSource<K>) {
         let shared = Arc::new(ScriptInner {
             state: Mutex::new(ScriptState {
@@ -142,7 +142,7 @@ impl<K: Cached> Script<K> {
         (Script { shared: Arc::clone(&shared) }, ScriptSource { shared, watch_list: true })
     }
 
-    /// Expects a list next; nothing is answered until the step says what.
+    /// Expects a list next; the step sets the response.
     pub fn expect_list(&self) -> ListStep<'_, K> {
         ListStep { script: self, expected: ExpectedList::default() }
     }
@@ -174,7 +174,7 @@ impl<K: Cached> Script<K> {
         self.shared.lock().requests.clone()
     }
 
-    /// The requests so far, as their query strings.
+    /// The query strings of the requests so far.
     pub fn queries(&self) -> Vec<String> {
         let query = |request: &RecordedRequest| match &request.query {
             Query::List(query) => query.to_query(),
@@ -183,7 +183,7 @@ impl<K: Cached> Script<K> {
         self.shared.lock().requests.iter().map(query).collect()
     }
 
-    /// Waits until so many requests were made. Cancel-safe.
+    /// Waits until this many requests were made. Cancel-safe.
     pub async fn requested(&self, count: usize) {
         loop {
             let changed = self.shared.changed.notified();
@@ -196,17 +196,17 @@ impl<K: Cached> Script<K> {
         }
     }
 
-    /// Whether discovery shows the resource type.
+    /// Sets whether discovery lists the resource type.
     pub fn set_served(&self, served: bool) {
         self.shared.lock().served = served;
     }
 
-    /// How many streams are open now.
+    /// The number of open streams.
     pub fn open_streams(&self) -> usize {
         self.shared.lock().open_streams
     }
 
-    /// Steps that were not asked for yet.
+    /// The number of steps that were not requested yet.
     pub fn steps_left(&self) -> usize {
         self.shared.lock().steps.len()
     }
@@ -231,7 +231,7 @@ impl<K> ScriptInner<K> {
     }
 }
 
-/// A list that is expected; say what is answered.
+/// An expected list; its last method sets the response.
 #[must_use = "say what the list answers"]
 pub struct ListStep<'a, K: Cached> {
     script: &'a Script<K>,
@@ -239,36 +239,36 @@ pub struct ListStep<'a, K: Cached> {
 }
 
 impl<K: Cached> ListStep<'_, K> {
-    /// It must ask for this state.
+    /// Requires this version.
     pub fn at(mut self, at: At) -> Self {
         self.expected.at = Some(at);
         self
     }
 
-    /// It must ask for pages of this size.
+    /// Requires this limit.
     pub fn limit(mut self, limit: Option<u32>) -> Self {
         self.expected.limit = Some(limit);
         self
     }
 
-    /// It must go on from this token.
+    /// Requires this continue token.
     pub fn continues(mut self, token: &str) -> Self {
         self.expected.continue_token = Some(Some(token.to_owned()));
         self
     }
 
-    /// Answers these objects at this version, as the last page.
+    /// Returns these objects at this version, as the last page.
     pub fn answers(self, items: impl IntoIterator<Item = K>, version: &str) {
         self.answers_page(page(items, version));
     }
 
-    /// Answers these objects at this version, with a token for the next page.
+    /// Returns these objects at this version, with a token for the next page.
     pub fn answers_part(self, items: impl IntoIterator<Item = K>, version: &str, token: &str) {
         let page = Page { continue_token: Some(token.to_owned()), ..page(items, version) };
         self.answers_page(page);
     }
 
-    /// Answers this page.
+    /// Returns this page.
     pub fn answers_page(self, page: Page<K>) {
         self.script.push(Step::List { expected: self.expected, answer: Ok(page) });
     }
@@ -295,15 +295,14 @@ fn page<K>(items: impl IntoIterator<Item = K>, version: &str) -> Page<K> {
     }
 }
 
-/// A watch that is expected. It stays open and silent unless told otherwise, and can be appended
-/// to at any time.
+/// An expected watch. It stays open, and events can be added at any time.
 pub struct WatchStep<K: Cached> {
     script: Arc<ScriptInner<K>>,
     play: Arc<Play<K>>,
 }
 
 impl<K: Cached> WatchStep<K> {
-    /// It must ask for this state.
+    /// Requires this version.
     pub fn at(self, at: impl Into<At>) -> Self {
         let at = at.into();
         let mut state = self.script.lock();
@@ -382,12 +381,12 @@ impl<K: Cached> WatchStep<K> {
         self.act(Act::Refuse(error));
     }
 
-    /// Cuts the stream.
+    /// Breaks the stream.
     pub fn breaks(&self) {
         self.act(Act::Break(Error::Cut));
     }
 
-    /// Ends the stream as a server does whose time is up.
+    /// Ends the stream, as a server does after the timeout.
     pub fn ends(&self) {
         self.act(Act::End);
     }
@@ -406,15 +405,15 @@ impl<K: Cached> fmt::Debug for ListStep<'_, K> {
 }
 
 impl<K: Cached> ScriptSource<K> {
-    /// The same, as a source that cannot begin a watch with the present objects.
+    /// The same source without support for watch-lists.
     #[must_use]
     pub fn without_watch_list(mut self) -> Self {
         self.watch_list = false;
         self
     }
 
-    /// The next step, once there is one. A request that does not fit it is a mistake; it is noted
-    /// and then waits for ever, so that the test sees its own failure and not a retry.
+    /// Waits for the next step. A request that does not match it is recorded and then waits for
+    /// ever, so that the test fails because of the mismatch and not because of a retry.
     async fn next_step(&self, query: Query) -> Step<K> {
         let request = RecordedRequest { query: query.clone(), at: Instant::now() };
         self.shared.lock().requests.push(request);

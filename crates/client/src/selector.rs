@@ -1,7 +1,7 @@
-//! Label selectors as listers and predicates use them.
+//! Label selectors for listers and predicates.
 //!
-//! River: beside the lister. The server's own selector, from `api`, with everything and nothing
-//! told apart so that neither looks at labels.
+//! River: used by listers and predicates. It wraps the selector of the server, from `api`;
+//! selectors that match everything or nothing do not read labels.
 
 use std::cell::Cell;
 use std::fmt;
@@ -63,8 +63,8 @@ impl Selector {
 }
 
 fn labels_match<K: Cached>(selector: &label::Selector, object: &K) -> bool {
-    // A packed object lends its labels unless one is written with escapes, which no API server
-    // does; then all metadata is decoded instead.
+    // A packed object returns borrowed labels unless they contain escapes, which no API server
+    // writes; then all metadata is decoded.
     let escaped = Cell::new(false);
     let matched = selector.matches(|key| match object.label(key)? {
         std::borrow::Cow::Borrowed(value) => Some(value),
@@ -85,7 +85,7 @@ impl std::str::FromStr for Selector {
 
     fn from_str(text: &str) -> Result<Selector, Error> {
         let parsed = label::Selector::parse(text).map_err(|status| {
-            Error::Invalid(format!("label selector {text:?}: {}", status.message))
+            Error::Invalid(format!("invalid label selector {text:?}: {}", status.message))
         })?;
         let form = if parsed.is_empty() { Form::Everything } else { Form::Labels(parsed) };
         Ok(Selector { form })

@@ -1,10 +1,10 @@
-//! Transforms: every object is changed, or turned into another type, once, on its way in.
+//! Transforms: change every object, or convert it to another type, before it is stored.
 //!
-//! River: source → **transform** → reflector. A transform is a source around a source, so store,
-//! queue and handlers never see an object that was not transformed.
-//! Promise: it is applied exactly once to every object that enters, by list, watch-list, watch or
-//! deletion; it owns the object, so no reader can see it half changed; if it fails or panics for
-//! an object, the rest goes on.
+//! River: source → **transform** → reflector. A transform wraps a source, so queue, store and
+//! handlers only see transformed objects.
+//! Promise: it is applied exactly once to every object of a list, watch-list, watch or deletion; it
+//! owns the object, so no reader sees a partial change; if it fails or panics for one object,
+//! others are unaffected.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,8 +20,8 @@ use crate::list_watch::{
 use crate::object::Cached;
 use crate::query::{ListQuery, WatchQuery};
 
-/// Turns objects of one type into objects of another, or of the same. Cheap to clone; clones are
-/// the same transform, which matters to a factory that shares informers.
+/// Converts objects to another type, or changes them. Cheap to clone; a factory shares informers
+/// that use clones of one transform.
 ///
 /// ```
 /// use headwater_client::transform::Transform;
@@ -34,20 +34,20 @@ pub struct Transform<K, P> {
 }
 
 impl<K, P> Transform<K, P> {
-    /// Turns an object into another type.
+    /// Converts objects with a function.
     pub fn map(apply: impl Fn(K) -> P + Send + Sync + 'static) -> Transform<K, P> {
         Transform { apply: Arc::new(move |object| Ok(apply(object))) }
     }
 
-    /// The same with a function that can fail. A changed object it fails for is left out and
-    /// reported, what was known of it stays; in a list it counts as undecodable.
+    /// Converts objects with a function that can fail. If it fails for an event, the error is
+    /// reported and the stored object stays; in a list, the object counts as undecodable.
     pub fn try_map(
         apply: impl Fn(K) -> Result<P, BoxError> + Send + Sync + 'static,
     ) -> Transform<K, P> {
         Transform { apply: Arc::new(apply) }
     }
 
-    /// What tells two transforms apart.
+    /// Identifies the transform; equal for clones.
     pub(crate) fn identity(&self) -> usize {
         Arc::as_ptr(&self.apply).cast::<()>() as usize
     }
@@ -82,14 +82,14 @@ impl<K, P> fmt::Debug for Transform<K, P> {
     }
 }
 
-/// A source whose objects are transformed.
+/// A source that transforms the objects of another source.
 pub struct TransformedSource<K, P> {
     source: Arc<dyn ListWatch<Object = K>>,
     transform: Transform<K, P>,
 }
 
 impl<K: Cached, P: Cached> TransformedSource<K, P> {
-    /// Puts a transform in front of a source.
+    /// Wraps a source.
     pub fn new(
         source: Arc<dyn ListWatch<Object = K>>,
         transform: Transform<K, P>,
@@ -117,7 +117,7 @@ impl<K: Cached, P: Cached> TransformedSource<K, P> {
     }
 }
 
-/// Transforms an object; a failure names it.
+/// Transforms an object; an error includes its key.
 fn isolated<K: Cached, P>(transform: &Transform<K, P>, object: K) -> Result<P, Undecodable> {
     let (key, resource_version) = (object.key(), object.resource_version());
     let failed =
@@ -133,7 +133,7 @@ fn event<K: Cached, P: Cached>(transform: &Transform<K, P>, event: Event<K>) -> 
         Event::Modified(object) => {
             isolated(transform, object).map_or_else(skipped, Event::Modified)
         }
-        // It is gone, whether its last state can be shown or not.
+        // The object was deleted even if its last state cannot be transformed.
         Event::Deleted(object) => {
             isolated(transform, object).map_or_else(Event::Undecodable, Event::Deleted)
         }
@@ -169,7 +169,7 @@ impl<K: Cached, P: Cached> ListWatch for TransformedSource<K, P> {
     }
 
     fn mean_object_bytes(&self) -> Option<usize> {
-        None // what is stored is not what was decoded
+        None // the stored objects are not the decoded ones
     }
 }
 

@@ -1,7 +1,7 @@
-//! Waiting for something to become true, without a controller.
+//! Waits for conditions on objects, for programs without a controller.
 //!
 //! River: source or informer → **wait** → scripts and tests.
-//! Promise: no change between looking and waiting is missed.
+//! Promise: no change between the first check and the wait is missed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,25 +18,25 @@ use crate::object::Cached;
 use crate::query::{At, Selection, WatchQuery};
 use crate::version::ResourceVersion;
 
-/// At least so long between two openings of a resuming watch.
+/// The minimum time between two connections of a resuming watch.
 const REOPEN: Duration = Duration::from_secs(1);
 const TIMEOUT_SECONDS: u32 = 300;
 
-/// A watch that reopens itself at the last version. Bookmarks are used and not shown. It ends with
-/// the error when history is gone (410) or access is refused (401, 403); everything else is
-/// retried.
+/// A watch that reconnects at the last version. It does not return bookmarks. It ends with an error
+/// when the server has compacted the version (410) or denies access (401, 403), and retries after
+/// all other failures.
 ///
-/// Nothing runs unless the stream is polled; dropping it ends the watch.
+/// It runs only while the stream is polled; dropping it ends the watch.
 ///
 /// # Errors
-/// [`Error::Invalid`] without a version, or with `0`: there would be nothing to resume from.
+/// [`Error::Invalid`] if the version is empty or `0`.
 pub fn resuming_watch<K: Cached>(
     source: Arc<dyn ListWatch<Object = K>>,
     selection: Selection,
     version: ResourceVersion,
 ) -> Result<BoxStream<'static, Result<Event<K>, list_watch::Error>>, Error> {
     if version.is_empty() || version.text() == "0" {
-        let why = "a resuming watch needs the resourceVersion of a list or object to start from";
+        let why = "a resuming watch needs the resourceVersion of a list or object";
         return Err(Error::Invalid(why.to_owned()));
     }
     let watch =
@@ -99,7 +99,7 @@ impl<K: Cached> ResumingWatch<K> {
         Ok(self.stream.as_mut().expect("it was just opened"))
     }
 
-    /// Notes where an event leaves us; answers what is shown of it.
+    /// Stores the version of an event; returns the event if the caller should receive it.
     fn take(&mut self, event: Event<K>) -> Option<StreamItem<K>> {
         match &event {
             Event::Added(object) | Event::Modified(object) | Event::Deleted(object) => {
@@ -134,16 +134,16 @@ impl<K: Cached> ResumingWatch<K> {
     }
 }
 
-/// Trying again will not help.
+/// Whether a retry would fail again.
 fn is_final(class: Class) -> bool {
     matches!(class, Class::Expired | Class::Forbidden | Class::Unauthorized)
 }
 
-/// A condition on events: `Ok(true)` when it is met.
+/// A condition on events; returns `Ok(true)` when it is met.
 pub type EventCondition<'a, K> = Box<dyn FnMut(&Event<K>) -> Result<bool, Error> + Send + 'a>;
 
-/// Waits until the conditions are met one after the other; a later condition is first tried
-/// against the event that met the one before. Answers the last event.
+/// Waits until the conditions are met one after the other; each is first checked against the event
+/// that met the previous one. Returns the last event.
 ///
 /// # Errors
 /// The watch ended, a condition failed, or the deadline passed.
@@ -180,12 +180,12 @@ pub async fn until<K: Cached>(
     }
 }
 
-/// Waits on an informer, which survives expired history: once it is synced, `precondition` is
-/// checked against the store and ends the waiting if it holds or fails; then `condition` is asked
+/// Waits for a condition on the store of an informer. After the informer has synced, `precondition`
+/// is checked once and ends the wait if it returns a value or an error; then `condition` is checked
 /// after each change of the store.
 ///
 /// # Errors
-/// What `precondition` returned; the informer stopped; the deadline passed.
+/// The error of `precondition`; the informer stopped; the deadline passed.
 pub async fn until_synced<K: Cached, T>(
     informer: &Informer<K>,
     precondition: impl FnOnce(&crate::indexer::Snapshot<K>) -> Result<Option<T>, Error>,
@@ -206,17 +206,18 @@ pub async fn until_synced<K: Cached, T>(
     }
 }
 
-/// Whether the object is there.
+/// Whether the object exists.
 pub fn exists<K>(object: Option<&K>) -> bool {
     object.is_some()
 }
 
-/// Whether the object of this UID is gone; another of the same name does not count.
+/// Whether the object with this UID was deleted; another object with the same name may exist.
 pub fn deleted<K: Cached>(uid: &str) -> impl Fn(Option<&K>) -> bool + use<'_, K> {
     move |object| object.is_none_or(|object| object.uid() != uid)
 }
 
-/// Whether a condition of this type is true; `conditions` finds them in the object.
+/// Whether the object has a condition of this type with status `True`; `conditions` returns its
+/// conditions.
 pub fn condition_true<'a, K: Cached>(
     kind: &'a str,
     conditions: impl Fn(&K) -> Vec<Condition> + 'a,
@@ -228,7 +229,7 @@ pub fn condition_true<'a, K: Cached>(
     }
 }
 
-/// Whether the controller of the object has seen its present generation; `observed` finds
+/// Whether the object's controller has observed the current generation; `observed` returns
 /// `status.observedGeneration`.
 pub fn generation_observed<'a, K: Cached>(
     observed: impl Fn(&K) -> Option<i64> + 'a,

@@ -1,8 +1,9 @@
-//! The work queue: keys that need work, each once, never to two workers at a time.
+//! The work queue: items that need work, each at most once, and never given to two workers at the
+//! same time.
 //!
-//! River: handlers → **work queue** → reconcilers. Usable alone, with or without a runtime.
-//! Promise: after `add` there is a later `get`, unless the queue was shut down; any number of adds
-//! of a waiting item are one hand-out; a worker that panics or is cancelled gives its item back.
+//! River: handlers → **work queue** → reconcilers. It can be used alone, with or without a runtime.
+//! Promise: every `add` is followed by a `get`, unless the queue is shut down; any number of adds
+//! of a waiting item is one `get`; an item is released when its worker panics or is cancelled.
 
 mod core;
 mod limiter;
@@ -36,14 +37,14 @@ use self::observe::Observer;
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
 /// let queue = Queue::new();
 /// queue.add("a");
-/// queue.add("a"); // already waiting: still one hand-out
+/// queue.add("a"); // already queued: no effect
 /// queue.shut_down();
 /// while let Some(item) = queue.get().await {
 ///     match work(&item).await {
-///         Ok(()) => item.forget(), // start from the shortest delay next time
-///         Err(()) => item.retry(), // again, after the limiter's delay
+///         Ok(()) => item.forget(), // the next failure has the shortest delay
+///         Err(()) => item.retry(), // retry after the limiter's delay
 ///     }
-/// } // dropping the guard says that the work is done
+/// } // dropping the guard ends the work on the item
 /// # });
 /// ```
 pub struct Queue<T> {
@@ -55,17 +56,17 @@ struct QueueInner<T> {
     limits: LimiterState<T>,
     lane: Option<Lane<T>>,
     observer: Option<Observer>,
-    /// An item became ready, or the queue was shut down; for tasks.
+    /// Wakes tasks: an item became ready, or the queue was shut down.
     ready: Notify,
-    /// The same for threads.
+    /// Wakes threads, for the same reasons.
     ready_blocking: Condvar,
-    /// Nothing is queued and nothing is being worked on, or a plain shutdown ended the waiting.
+    /// Wakes draining shutdowns: the queue is idle, or a plain shutdown was called.
     idle: Notify,
 }
 
 type Lane<T> = Box<dyn Fn(&T) -> u64 + Send + Sync>;
 
-/// What a queue is made of; see [`Queue::named`].
+/// The options of a queue; see [`Queue::named`].
 pub struct Options<T> {
     name: Option<String>,
     limiter: Limiter<T>,
@@ -74,21 +75,21 @@ pub struct Options<T> {
     random: Random,
 }
 
-/// How an item is added; the default is a plain add.
+/// The options of an add.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Add {
-    /// Higher leaves first.
+    /// Items with a higher priority leave first.
     pub priority: i32,
-    /// Not before this has passed.
+    /// The delay.
     pub after: Duration,
 }
 
-/// What a draining shutdown left behind.
+/// The result of a draining shutdown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drained {
-    /// Items still queued or being worked on when the deadline came.
+    /// Items that were queued or being processed at the deadline.
     pub left: usize,
-    /// Items that were waiting for a delay; they were dropped at once.
+    /// Delayed items that were dropped.
     pub discarded: usize,
 }
 
@@ -106,15 +107,15 @@ where
         }
     }
 
-    /// Decides the delays of [`Item::retry`] and [`Queue::add_rate_limited`].
+    /// The limiter for [`Item::retry`] and [`Queue::add_rate_limited`].
     #[must_use]
     pub fn limiter(mut self, limiter: Limiter<T>) -> Self {
         self.limiter = limiter;
         self
     }
 
-    /// Puts items into lanes by what `lane` answers; lanes of equal priority take turns, so that
-    /// one busy lane delays an item of another by at most one item per worker.
+    /// Assigns items to lanes. Lanes of equal priority are served alternately, so that a busy lane
+    /// delays an item of another lane by at most one item per worker.
     #[must_use]
     pub fn fair_by<L: Hash>(mut self, lane: impl Fn(&T) -> L + Send + Sync + 'static) -> Self {
         let hasher = BuildHasherDefault::<DefaultHasher>::default();
@@ -129,7 +130,7 @@ where
         self
     }
 
-    /// Draws jitter from a seed, so that a test can repeat it.
+    /// The seed of the jitter, for reproducible tests.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.random = Random::seeded(seed);
@@ -164,7 +165,7 @@ where
         Options::new(None).open()
     }
 
-    /// Options for a queue that metrics know by `name`.
+    /// Options for a queue with a name for metrics.
     pub fn named(name: impl Into<String>) -> Options<T> {
         Options::new(Some(name.into()))
     }
@@ -174,18 +175,18 @@ where
         Options::new(None)
     }
 
-    /// Makes an item ready. An item that is waiting already stays where it is; one that waits for
-    /// a delay becomes ready now; one that is being worked on is handed out once more afterwards.
+    /// Makes an item ready. A queued item keeps its position; a delayed item becomes ready now; an
+    /// item that is being processed becomes ready again afterwards.
     pub fn add(&self, item: T) {
         self.add_with(item, Add::default());
     }
 
-    /// Makes an item ready after a delay; the earlier of two delays counts.
+    /// Makes an item ready after a delay; of two delays the earlier counts.
     pub fn add_after(&self, item: T, after: Duration) {
         self.add_with(item, Add { after, ..Add::default() });
     }
 
-    /// Makes an item ready after the delay that the limiter answers.
+    /// Makes an item ready after the limiter's delay.
     pub fn add_rate_limited(&self, item: T) {
         self.retry_with(item, 0);
     }
@@ -220,17 +221,17 @@ where
         self.add_with(item, Add { priority, after });
     }
 
-    /// Clears what the limiter remembers of an item.
+    /// Clears the limiter's history of an item.
     pub fn forget(&self, item: &T) {
         self.shared.limits.forget(item);
     }
 
-    /// How often an item was rate-limited since it was last forgotten.
+    /// How often an item was rate-limited since the last `forget`.
     pub fn requeues(&self, item: &T) -> u32 {
         self.shared.limits.requeues(item)
     }
 
-    /// Waits for the next item; `None` after a shutdown, once nothing is queued.
+    /// Waits for the next item; `None` after a shutdown, once the queue is empty.
     ///
     /// Cancel-safe: dropping the future loses no item.
     pub async fn get(&self) -> Option<Item<T>> {
@@ -253,7 +254,7 @@ where
         }
     }
 
-    /// The next item if one is ready; needs no runtime.
+    /// The next item, if one is ready; needs no runtime.
     pub fn try_get(&self) -> Option<Item<T>> {
         match self.take() {
             NextItem::Item(item) => Some(item),
@@ -261,11 +262,11 @@ where
         }
     }
 
-    /// As [`Queue::get`], for a thread without a runtime; it blocks.
+    /// As [`Queue::get`], but blocks the thread; needs no runtime.
     pub fn get_blocking(&self) -> Option<Item<T>> {
         loop {
-            // A notification between `take` and the wait must not be lost, so the second look is
-            // made under the lock that the condition variable gives up.
+            // A notification between `take` and the wait must not be lost, so the second check is
+            // made under the lock that the condition variable releases.
             match self.take() {
                 NextItem::Item(item) => return Some(item),
                 NextItem::Closed => return None,
@@ -299,7 +300,7 @@ where
         })
     }
 
-    /// Ready items; those being worked on or waiting for a delay do not count.
+    /// The number of ready items, without items that are being processed or delayed.
     pub fn len(&self) -> usize {
         self.lock().ready_len()
     }
@@ -309,13 +310,13 @@ where
         self.len() == 0
     }
 
-    /// Whether the queue was told to end.
+    /// Whether the queue was shut down.
     pub fn is_shutting_down(&self) -> bool {
         self.lock().is_shutting_down()
     }
 
-    /// Ends the queue: adds are ignored from now on, workers are given what is queued and then
-    /// `None`. Items that wait for a delay are dropped; their number is returned.
+    /// Shuts the queue down: later adds are ignored, and workers receive the queued items and then
+    /// `None`. Delayed items are dropped; returns their number.
     pub fn shut_down(&self) -> usize {
         let discarded = self.lock().close();
         self.wake_all();
@@ -323,8 +324,8 @@ where
         discarded
     }
 
-    /// As [`Queue::shut_down`], and waits until nothing is queued and nothing is being worked on,
-    /// or the deadline has passed. A plain shutdown ends the waiting.
+    /// As [`Queue::shut_down`], and waits until no item is queued or being processed, or until the
+    /// deadline. A plain shutdown ends the wait.
     ///
     /// Cancel-safe: the queue stays shut down.
     pub async fn shut_down_draining(&self, deadline: Duration) -> Drained {
@@ -341,7 +342,7 @@ where
                 idle.await;
             }
         };
-        // Whether it ended by itself or by the deadline is told by what is left.
+        // The result shows whether the deadline passed.
         tokio::time::timeout(deadline, drained).await.ok();
         Drained { left: self.lock().unfinished(), discarded }
     }
@@ -381,7 +382,7 @@ impl<T> Queue<T>
 where
     T: Hash + Eq + Clone + Send + fmt::Debug + 'static,
 {
-    /// The state of the queue as JSON, for people: depths, and the first 100 ready items.
+    /// The state of the queue as JSON, for debugging: depths, and the first 100 ready items.
     pub fn debug_dump(&self) -> serde_json::Value {
         let core = self.lock();
         let pending: Vec<String> =
@@ -408,14 +409,14 @@ impl<T> fmt::Debug for Queue<T> {
     }
 }
 
-/// Instants end; delays of centuries are as good as for ever.
+/// Adds a delay to an instant; limits it to 100 years, since instants can overflow.
 fn far_from(now: Instant, after: Duration) -> Instant {
     const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
     now.checked_add(after.min(FOREVER)).unwrap_or(now)
 }
 
-/// An item that was handed out. Dropping it, also by panic or cancellation, says that the work is
-/// done; until then nobody else is given the item.
+/// An item that a worker processes. Dropping it, also by panic or cancellation, ends the work;
+/// until then no other worker receives the item.
 pub struct Item<T>
 where
     T: Hash + Eq + Clone + Send + 'static,
@@ -430,27 +431,27 @@ impl<T> Item<T>
 where
     T: Hash + Eq + Clone + Send + 'static,
 {
-    /// The priority it was handed out with.
+    /// Its priority.
     pub fn priority(&self) -> i32 {
         self.priority
     }
 
-    /// How often it was rate-limited since it was last forgotten.
+    /// How often it was rate-limited since the last `forget`.
     pub fn requeues(&self) -> u32 {
         self.queue.requeues(&self.item)
     }
 
-    /// The work succeeded: the next failure starts from the shortest delay.
+    /// The work succeeded: the next failure has the shortest delay.
     pub fn forget(self) {
         self.queue.forget(&self.item);
     }
 
-    /// The work failed: again after the limiter's delay, with the same priority.
+    /// The work failed: retries after the limiter's delay, with the same priority.
     pub fn retry(self) {
         self.queue.retry_with(self.item.clone(), self.priority);
     }
 
-    /// Again after `delay`, with the same priority.
+    /// Retries after `delay`, with the same priority.
     pub fn retry_after(self, delay: Duration) {
         let add = Add { priority: self.priority, after: delay };
         self.queue.add_with(self.item.clone(), add);

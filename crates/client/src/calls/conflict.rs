@@ -1,4 +1,4 @@
-//! Trying again after a conflict: somebody else wrote first.
+//! Retries after a conflict (409).
 //!
 //! River: inside the calls.
 
@@ -10,40 +10,39 @@ use tokio::time::sleep;
 use crate::error::Error;
 use crate::random::Random;
 
-/// How often and how quickly a conflict is retried.
+/// The number and timing of retries after a conflict.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ConflictPolicy {
-    /// How often it is tried in all.
+    /// The maximum number of attempts.
     pub attempts: u32,
-    /// The first pause.
+    /// The first delay.
     pub pause: Duration,
-    /// What each pause is multiplied by for the next.
+    /// The factor between two delays.
     pub factor: f64,
-    /// The random part added to each pause.
+    /// The maximum jitter of each delay, as a fraction.
     pub jitter: f64,
 }
 
 impl Default for ConflictPolicy {
-    /// Five attempts, 10 ms apart, 10 % random: for objects that several programs change.
+    /// Five attempts, 10 ms apart, with 10 % jitter: for objects that several programs change.
     fn default() -> ConflictPolicy {
         ConflictPolicy { attempts: 5, pause: Duration::from_millis(10), factor: 1.0, jitter: 0.1 }
     }
 }
 
 impl ConflictPolicy {
-    /// Four attempts, the first pause 10 ms, each five times the one before: for objects that
-    /// many programs change at once.
+    /// Four attempts, 10 ms apart, each delay five times the previous one: for objects that many
+    /// programs change at the same time.
     pub fn growing() -> ConflictPolicy {
         ConflictPolicy { attempts: 4, factor: 5.0, ..ConflictPolicy::default() }
     }
 }
 
-/// Runs `attempt` until it does not end in a conflict (409), at most as often as the policy says.
-/// Other errors are returned at once; after the last attempt its conflict is. Cancel-safe as far
-/// as `attempt` is.
+/// Runs `attempt` until it succeeds or fails with an error other than a conflict (409), at most as
+/// often as the policy allows. Cancel-safe if `attempt` is.
 ///
 /// # Errors
-/// What the last attempt returned.
+/// The error of the last attempt.
 pub async fn retry_on_conflict<T, F>(
     policy: ConflictPolicy,
     mut attempt: impl FnMut() -> F,

@@ -1,13 +1,13 @@
-//! A limit on how many calls are made per second.
+//! A rate limit for calls.
 //!
-//! River: inside the calls; off unless asked for.
+//! River: inside the calls; off by default.
 
 use std::sync::Mutex;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// A bucket of turns.
+/// A token bucket.
 pub(crate) struct Throttle {
     per_second: f64,
     burst: f64,
@@ -19,7 +19,7 @@ impl Throttle {
         Throttle { per_second, burst: f64::from(burst), state: Mutex::new(None) }
     }
 
-    /// Waits for a turn. A turn that was taken and not used is lost, as the burst allows.
+    /// Waits for a token. Dropping the future may lose a token.
     pub(crate) async fn turn(&self) {
         sleep_until(self.reserve(Instant::now())).await;
     }

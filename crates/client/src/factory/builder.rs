@@ -1,4 +1,4 @@
-//! What can be chosen for an informer of a factory.
+//! The builder of an informer: sets its options.
 //!
 //! River: before the informer.
 
@@ -28,10 +28,9 @@ use crate::version::ResourceVersion;
 
 use super::{Factory, InformerIdentity, NewInformer};
 
-/// Chooses what an informer holds and how; [`Builder::open`] gives the informer.
+/// Sets the options of an informer; [`Builder::open`] returns the informer.
 ///
-/// Everything chosen here is part of what makes two informers the same: a factory shares one
-/// informer among all who chose the same, and never gives anybody somebody else's choice.
+/// A factory shares one informer among all callers that set the same options.
 #[must_use = "nothing happens before `open`"]
 pub struct Builder<K: Cached> {
     factory: Factory,
@@ -45,7 +44,7 @@ pub struct Builder<K: Cached> {
     saved: Option<(Vec<K>, ResourceVersion)>,
 }
 
-/// What a source is made from.
+/// The arguments of a source.
 struct SourceSpec<'a> {
     factory: &'a Factory,
     resource: &'a ResourceType,
@@ -73,19 +72,20 @@ where
         match edit {
             Some(edit) => {
                 let edit = Transform::edit(move |object: &mut K| edit(object.meta_mut()));
-                builder.transform_as(&edit, None) // the same for all, so no part of the identity
+                builder.transform_as(&edit, None) // equal for all informers of the factory, so not part of the identity
             }
             None => builder,
         }
     }
 
-    /// Keeps the bytes and decodes when asked: a quarter of the memory, and much less work while
-    /// syncing. For large caches that are read in part. Replaces transforms chosen before.
+    /// Stores the JSON text and decodes it on demand: about an eighth of the memory of typed pods,
+    /// and less CPU while syncing. For large caches that are read in part. Removes earlier
+    /// transforms.
     pub fn packed(self) -> Builder<Packed<K>> {
         self.stored_as(Arc::new(http_source::<Packed<K>>))
     }
 
-    /// Asks for metadata only. Replaces transforms chosen before.
+    /// Requests metadata only. Removes earlier transforms.
     pub fn metadata_only(mut self) -> Builder<PartialObjectMeta<K>> {
         self.http.metadata_only = true;
         self.stored_as(Arc::new(http_source::<PartialObjectMeta<K>>))
@@ -126,7 +126,7 @@ impl<K: Cached> Builder<K> {
         let identity = Arc::as_ptr(&source).cast::<()>() as usize;
         let mut builder =
             Builder::new(factory, resource, Arc::new(move |_: SourceSpec<'_>| Arc::clone(&source)));
-        builder.transform = Some(identity); // two sources are never the same informer
+        builder.transform = Some(identity); // different sources never share an informer
         builder
     }
 
@@ -144,8 +144,8 @@ impl<K: Cached> Builder<K> {
         }
     }
 
-    /// Applies a transform to every object on its way in; the informer holds what it makes.
-    /// Informers are shared among those who choose clones of the same transform.
+    /// Applies a transform to every object before it is stored. Informers with clones of the same
+    /// transform are shared.
     pub fn transform<P: Cached>(self, transform: &Transform<K, P>) -> Builder<P> {
         let identity = Some(transform.identity());
         self.transform_as(transform, identity)
@@ -165,13 +165,13 @@ impl<K: Cached> Builder<K> {
         builder
     }
 
-    /// Its name in logs, metrics and errors; the default is the resource's.
+    /// The name in logs, metrics and errors; by default that of the resource.
     pub fn named(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// Only these namespaces, with a watch each; more can be added and removed later.
+    /// Only these namespaces, with one watch each. Namespaces can be added and removed later.
     pub fn namespaces<S: Into<String>>(mut self, namespaces: impl IntoIterator<Item = S>) -> Self {
         self.namespaces = Some(namespaces.into_iter().map(Into::into).collect());
         self
@@ -200,14 +200,14 @@ impl<K: Cached> Builder<K> {
         self
     }
 
-    /// Only a part of the objects by hash, for programs that share the work.
+    /// Only one shard of the objects, for programs that share the work.
     pub fn shard(mut self, shard: Shard) -> Self {
         self.options.selection.shard = Some(shard);
         self
     }
 
-    /// Leaves `metadata.managedFields` out, on the wire if the server can, else while decoding;
-    /// the default of a factory.
+    /// Removes `metadata.managedFields`: on the server if it supports that, otherwise while
+    /// decoding. The default.
     pub fn drop_managed_fields(mut self) -> Self {
         self.http.strip.managed_fields = true;
         self
@@ -219,7 +219,7 @@ impl<K: Cached> Builder<K> {
         self
     }
 
-    /// Leaves out the annotation in which `kubectl apply` repeats the object.
+    /// Removes the annotation in which `kubectl apply` stores the object.
     pub fn drop_last_applied(mut self) -> Self {
         self.http.strip.annotations = Annotations::DropLastApplied;
         self
@@ -232,37 +232,37 @@ impl<K: Cached> Builder<K> {
         self
     }
 
-    /// How often objects are shown again to subscribers that did not say; zero means never.
+    /// The resync period of subscribers that set none; zero disables resyncs.
     pub fn resync(mut self, period: Duration) -> Self {
         self.options.resync = period;
         self
     }
 
-    /// Pages of this size for every list.
+    /// The page size of all lists.
     pub fn page_size(mut self, size: u32) -> Self {
         self.options.page_size = Some(size);
         self
     }
 
-    /// Where the first list may come from.
+    /// How current the initial list must be.
     pub fn initial_read(mut self, read: InitialRead) -> Self {
         self.options.initial_read = read;
         self
     }
 
-    /// Begin with lists, never with watch-lists.
+    /// Starts with lists instead of watch-lists.
     pub fn without_watch_list(mut self) -> Self {
         self.http.watch_list = false;
         self
     }
 
-    /// Watches last from this to twice this, if it is above 300 s.
+    /// The minimum duration of a watch, if above 300 s; the maximum is twice as long.
     pub fn watch_timeout_min(mut self, timeout: Duration) -> Self {
         self.options.watch_timeout_min = timeout;
         self
     }
 
-    /// How long in-stream internal errors are retried at the same version.
+    /// How long internal errors in a stream are retried at the same version.
     pub fn max_internal_error_retry(mut self, patience: Duration) -> Self {
         self.options.internal_error_retry = Some(patience);
         self
@@ -274,31 +274,31 @@ impl<K: Cached> Builder<K> {
         self
     }
 
-    /// Compares watch-lists with lists; for tests.
+    /// Compares the result of each watch-list with a list; for tests.
     pub fn consistency_check(mut self, check: ConsistencyCheck) -> Self {
         self.options.consistency_check = Some(check);
         self
     }
 
-    /// At stop, lets subscribers handle what is pending for at most so long.
+    /// How long subscribers may handle pending changes at stop.
     pub fn drain(mut self, deadline: Duration) -> Self {
         self.options.drain = Some(deadline);
         self
     }
 
-    /// Fails to start if there are more objects than this.
+    /// The maximum number of objects; the informer fails to start if there are more.
     pub fn refuse_above(mut self, count: u64) -> Self {
         self.options.refuse_above = Some(count);
         self
     }
 
-    /// Longer frames and items end a stream with an error.
+    /// The maximum length of a frame or item; a longer one ends the stream with an error.
     pub fn max_frame(mut self, bytes: usize) -> Self {
         self.http.max_frame = bytes;
         self
     }
 
-    /// What is told of each failure of a new informer; it must return quickly.
+    /// The function that is called for each failure of a new informer; it must return quickly.
     pub fn on_watch_error(
         mut self,
         handler: impl Fn(&str, &list_watch::Error) + Send + Sync + 'static,
@@ -308,7 +308,7 @@ impl<K: Cached> Builder<K> {
         self
     }
 
-    /// Starts a new informer from a state that was saved earlier; see
+    /// Starts a new informer from a saved state; see
     /// [`Runner::resume_from`](crate::informer::Runner::resume_from).
     pub fn resume_from(
         mut self,
@@ -319,13 +319,13 @@ impl<K: Cached> Builder<K> {
         self
     }
 
-    /// Any other option of an informer.
+    /// Changes any option of the informer.
     pub fn configure(mut self, change: impl FnOnce(&mut informer::Options)) -> Self {
         change(&mut self.options);
         self
     }
 
-    /// Any other option of the HTTP source.
+    /// Changes any option of the HTTP source.
     pub fn configure_http(mut self, change: impl FnOnce(&mut http::Options)) -> Self {
         change(&mut self.http);
         self
@@ -358,8 +358,8 @@ impl<K: Cached> Builder<K> {
         }
     }
 
-    /// The informer of these choices: the one the factory has, or a new one. It runs as soon as
-    /// the factory does.
+    /// The informer with these options: an existing one, or a new one. It runs while the factory
+    /// runs.
     ///
     /// # Errors
     /// [`Error::Stopped`] if the factory has stopped.
@@ -370,7 +370,7 @@ impl<K: Cached> Builder<K> {
         factory.open(identity, move |name| self.make(name), &wanted)
     }
 
-    /// Makes a new informer under a free name.
+    /// Makes a new informer with a free name.
     fn make(self, name: String) -> NewInformer<K> {
         let Builder { factory, resource, namespaces, http, mut options, make, saved, .. } = self;
         let observer = options.metrics.as_ref().map(|metrics| SourceObserver::new(metrics, &name));

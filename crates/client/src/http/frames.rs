@@ -1,17 +1,17 @@
-//! Frames: a watch body cut at its newlines, whatever the chunks it arrives in.
+//! Splits the body of a watch into frames, one per line.
 //!
 //! River: response body → **frames** → event decoder.
-//! Promise: a frame inside one chunk is not copied; no frame grows beyond the limit.
+//! Promise: a frame within one chunk is not copied; no frame exceeds the maximum length.
 
 use bytes::{Buf, Bytes};
 use memchr::memchr;
 
 use crate::list_watch::Error;
 
-/// Cuts a body into frames.
+/// Splits a body into frames.
 pub(crate) struct Frames {
     chunk: Bytes,
-    /// The beginning of a frame whose end has not arrived.
+    /// The beginning of an incomplete frame.
     partial: Vec<u8>,
     max: usize,
 }
@@ -21,13 +21,13 @@ impl Frames {
         Frames { chunk: Bytes::new(), partial: Vec::new(), max }
     }
 
-    /// Takes the next chunk; the one before must have been used up.
+    /// Adds the next chunk; all frames of the previous chunk must have been read.
     pub(crate) fn feed(&mut self, chunk: Bytes) {
         debug_assert!(self.chunk.is_empty(), "frames are taken before the next chunk");
         self.chunk = chunk;
     }
 
-    /// The next frame that is complete, without its newline. Empty lines are no frames.
+    /// The next complete frame, without its newline. Empty lines are ignored.
     pub(crate) fn next(&mut self) -> Result<Option<Bytes>, Error> {
         while let Some(end) = memchr(b'\n', &self.chunk) {
             if self.partial.len() + end > self.max {
@@ -51,7 +51,7 @@ impl Frames {
         Ok(None)
     }
 
-    /// The body ended; an error if it did so inside a frame.
+    /// Ends the body; an error if a frame is incomplete.
     pub(crate) fn finish(&self) -> Result<(), Error> {
         if self.partial.trim_ascii().is_empty() { Ok(()) } else { Err(Error::Cut) }
     }

@@ -1,8 +1,8 @@
-//! The body of a list, read while it arrives: each item is handed over as soon as it is whole.
+//! An incremental parser for the body of a list: passes on each item as soon as it is complete.
 //!
 //! River: response body → **list body** → object decoder.
-//! Promise: beyond the decoded items it holds at most one item's text; an item inside one chunk is
-//! not copied; nothing is taken for a list that is none.
+//! Promise: it buffers at most one item; an item within one chunk is not copied; a body that is not
+//! a list is refused.
 
 use memchr::memchr2;
 use serde::Deserialize;
@@ -10,19 +10,19 @@ use serde::Deserialize;
 use crate::list_watch::Error;
 use crate::version::ResourceVersion;
 
-/// Reads the body of a list.
+/// Parses the body of a list.
 pub(crate) struct ListBody {
     state: ParseState,
     value: Value,
-    /// The text of the value being read, as far as it came in earlier chunks.
+    /// The text of the current value from earlier chunks.
     buffer: Vec<u8>,
     head: ListHead,
-    /// Where in the body, for messages.
+    /// The offset in the body, for messages.
     offset: usize,
     max: usize,
 }
 
-/// What stands around the items.
+/// The members of a list except its items.
 #[derive(Default)]
 pub(crate) struct ListHead {
     pub(crate) kind: String,
@@ -78,7 +78,7 @@ impl ListBody {
         }
     }
 
-    /// Takes the next chunk and hands over each item that it completes.
+    /// Parses the next chunk and passes on each item that it completes.
     pub(crate) fn feed(
         &mut self,
         chunk: &[u8],
@@ -101,7 +101,7 @@ impl ListBody {
         Ok(())
     }
 
-    /// One structural character, or the step before a value.
+    /// Parses one structural character, or prepares for a value.
     fn structure<'a>(&mut self, first: u8, rest: &'a [u8]) -> Result<&'a [u8], Error> {
         let (next, used) = match (self.state, first) {
             (ParseState::Start, b'{') => (ParseState::FirstKey, 1),
@@ -127,7 +127,7 @@ impl ListBody {
         Ok(&rest[used..])
     }
 
-    /// Reads on in a value; hands it over when it is whole.
+    /// Continues a value; passes it on when it is complete.
     fn read_value<'a>(
         &mut self,
         rest: &'a [u8],
@@ -196,7 +196,7 @@ impl ListBody {
         Ok(())
     }
 
-    /// The body ended: what stood around the items.
+    /// Ends the body and returns the members except the items.
     pub(crate) fn finish(self) -> Result<ListHead, Error> {
         if self.state != ParseState::End {
             return Err(Error::Cut);
@@ -216,7 +216,10 @@ impl ListBody {
     }
 
     fn malformed(&self) -> Error {
-        Error::Malformed(format!("not a list, near byte {}", self.offset))
+        Error::Malformed(format!(
+            "the response is not a list of objects, near byte {}",
+            self.offset
+        ))
     }
 }
 
@@ -224,8 +227,8 @@ fn unreadable(error: &serde_json::Error) -> Error {
     Error::Malformed(error.to_string())
 }
 
-/// Finds the end of one JSON value across chunks. It counts brackets outside of strings; whether
-/// what is between them is JSON is the decoder's question.
+/// Finds the end of a JSON value across chunks by counting brackets outside strings. The decoder
+/// checks whether it is JSON.
 #[derive(Default)]
 struct Value {
     kind: Option<ValueKind>,
@@ -246,8 +249,8 @@ impl Value {
         self.kind.is_some()
     }
 
-    /// How many bytes of `bytes` belong to the value, if it ends in them; zero for a new
-    /// value means that none can begin here.
+    /// The number of bytes that belong to the value, if it ends within `bytes`; zero if no value
+    /// can start here.
     fn read(&mut self, bytes: &[u8]) -> Option<usize> {
         let &first = bytes.first()?;
         let kind = *self.kind.get_or_insert(match first {
@@ -292,7 +295,7 @@ impl Value {
         None
     }
 
-    /// Reads on inside a string; answers where it ended.
+    /// Continues a string; returns where it ends.
     fn read_string(&mut self, bytes: &[u8], mut at: usize) -> Option<usize> {
         if self.escaped {
             self.escaped = false;

@@ -1,4 +1,4 @@
-//! The informer where only its own parts can see it.
+//! Tests of the private parts of the informer.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::run::is_slow;
 use super::*;
 use crate::script::Script;
 
-/// C30.7: without metrics there is nothing on an event's way that could cost anything.
+/// C30.7: without metrics, nothing is measured.
 #[test]
 fn an_informer_without_metrics_has_no_instruments() {
     let (_script, source) = Script::<ConfigMap>::new();

@@ -1,7 +1,7 @@
-//! The state of a work queue: which items are dirty, which are being worked on, which wait.
+//! The state of a work queue: which items are dirty, processing or delayed.
 //!
 //! River: inside the work queue; no clock, no waiting, no user code.
-//! Promise: an item has an entry exactly while it is dirty, being worked on, or waiting for a time.
+//! Promise: an item has an entry exactly while it is dirty, processing or delayed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
@@ -14,9 +14,9 @@ use super::order::Order;
 pub(super) struct Core<T> {
     entries: HashMap<T, Entry>,
     order: Order<T>,
-    /// Items that wait for a time, earliest first; the number tells equal times apart.
+    /// Delayed items, earliest first; the number distinguishes equal times.
     delayed: BTreeMap<(Instant, u64), T>,
-    /// When the items being worked on were handed out.
+    /// When each item that is being processed was taken.
     running: BTreeMap<u64, Instant>,
     sequence: u64,
     phase: Phase,
@@ -32,22 +32,22 @@ enum Phase {
 struct Entry {
     priority: i32,
     lane: u64,
-    /// Needs work; since when.
+    /// Since when it needs work.
     dirty: Option<Instant>,
-    /// The number of its place in the order, while it has one.
+    /// Its number in `order`, while it is ready.
     place: Option<u64>,
-    /// Handed out; the number in `running`.
+    /// Its number in `running`, while it is being processed.
     processing: Option<u64>,
-    /// Its place in `delayed`.
+    /// Its key in `delayed`.
     waiting: Option<(Instant, u64)>,
 }
 
-/// The answer to a worker.
+/// The result of a `take`.
 pub(super) enum NextItem<T> {
     Item(T),
-    /// Nothing is ready; when the next delay ends, if one is waiting.
+    /// No item is ready; when the next delay ends, if an item is delayed.
     Nothing(Option<Instant>),
-    /// Nothing is queued and nothing will come.
+    /// The queue is shut down and empty.
     Closed,
 }
 
@@ -85,7 +85,7 @@ impl Entry {
 }
 
 impl<T: Hash + Eq + Clone> Core<T> {
-    /// Marks an item dirty; whether that was news.
+    /// Marks an item dirty; returns false if it was dirty already.
     pub(super) fn add(&mut self, item: T, lane: u64, priority: i32, now: Instant) -> bool {
         if self.phase != Phase::Open {
             return false;
@@ -106,7 +106,7 @@ impl<T: Hash + Eq + Clone> Core<T> {
         true
     }
 
-    /// Marks an item dirty at a later time; whether that was news.
+    /// Marks an item dirty at a later time; returns false if that changes nothing.
     pub(super) fn add_after(&mut self, item: T, lane: u64, priority: i32, due: Instant) -> bool {
         if self.phase != Phase::Open {
             return false;
@@ -132,8 +132,7 @@ impl<T: Hash + Eq + Clone> Core<T> {
         true
     }
 
-    /// A dirty item keeps the higher of two priorities; a raised one goes to the end of its new
-    /// level.
+    /// Raises the priority of a dirty item; it moves to the end of its new level.
     fn raise(&mut self, item: T, priority: i32) {
         let Some(entry) = self.entries.get_mut(&item) else { return };
         if priority <= entry.priority {
@@ -159,7 +158,7 @@ impl<T: Hash + Eq + Clone> Core<T> {
         }
     }
 
-    /// Hands out the next item, with its priority and how long it waited.
+    /// Takes the next item, with its priority and how long it waited.
     pub(super) fn take(&mut self, now: Instant) -> NextItem<(T, i32, Duration)> {
         self.promote(now);
         let Some(item) = self.order.pop(now) else {
@@ -191,7 +190,7 @@ impl<T: Hash + Eq + Clone> Core<T> {
         }
     }
 
-    /// The work on an item ended; whether it is ready again.
+    /// Ends the work on an item; returns whether it is ready again.
     pub(super) fn done(&mut self, item: &T) -> bool {
         let Some(entry) = self.entries.get_mut(item) else { return false };
         if let Some(run) = entry.processing.take() {
@@ -211,13 +210,13 @@ impl<T: Hash + Eq + Clone> Core<T> {
         }
     }
 
-    /// Ends the queue and any draining; how many delayed items were dropped.
+    /// Shuts the queue down and ends draining; returns the number of dropped delayed items.
     pub(super) fn close(&mut self) -> usize {
         self.phase = Phase::Closed;
         self.discard_delayed()
     }
 
-    /// Ends the queue; how many delayed items were dropped.
+    /// Shuts the queue down; returns the number of dropped delayed items.
     pub(super) fn drain(&mut self) -> usize {
         if self.phase == Phase::Open {
             self.phase = Phase::Draining;
@@ -238,7 +237,7 @@ impl<T: Hash + Eq + Clone> Core<T> {
         delayed.len()
     }
 
-    /// Whether an item could be handed out at `now`.
+    /// Whether an item is ready at `now`.
     pub(super) fn has_ready(&self, now: Instant) -> bool {
         self.order.len() > 0 || self.next_due().is_some_and(|due| due <= now)
     }
@@ -263,7 +262,7 @@ impl<T> Core<T> {
         self.phase != Phase::Open
     }
 
-    /// Queued or being worked on.
+    /// The number of items that are ready or being processed.
     pub(super) fn unfinished(&self) -> usize {
         self.order.len() + self.running.len()
     }
@@ -288,7 +287,7 @@ impl<T> Core<T> {
         self.running.len()
     }
 
-    /// How long each item being worked on has been running.
+    /// How long each item has been processing.
     pub(super) fn running(&self, now: Instant) -> impl Iterator<Item = Duration> {
         self.running.values().map(move |since| now.saturating_duration_since(*since))
     }

@@ -1,8 +1,8 @@
-//! Rate limits: how long an item waits before it is tried again.
+//! Rate limiters: the delay before an item is retried.
 //!
-//! River: inside the work queue; asked by `retry` and `add_rate_limited`.
-//! Promise: delays are bounded and free of overflow whatever the number of failures; what is
-//! remembered of an item is forgotten after twice the longest delay.
+//! River: inside the work queue; used by `retry` and `add_rate_limited`.
+//! Promise: delays are bounded and do not overflow; the history of an item is dropped after twice
+//! the longest delay.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,21 +14,21 @@ use tokio::time::Instant;
 
 use crate::random::Random;
 
-/// Decides the delay of a retry. A closed set; [`Limiter::Custom`] is the door.
+/// Decides the delay of a retry; [`Limiter::Custom`] calls a function.
 #[non_exhaustive]
 pub enum Limiter<T> {
-    /// Per item: `base` doubled with each earlier failure, at most `max`.
+    /// Per item: `base`, doubled with each failure, at most `max`.
     Exponential {
         /// The delay of the first retry.
         base: Duration,
         /// The longest delay.
         max: Duration,
     },
-    /// QueueInner by all items: `per_second`, after a burst.
+    /// For all items together: a token bucket.
     Bucket {
         /// Retries per second once the burst is used up.
         per_second: f64,
-        /// Retries that need not wait.
+        /// Retries without a delay.
         burst: u32,
     },
     /// Per item: a few quick retries, then slow ones.
@@ -37,32 +37,32 @@ pub enum Limiter<T> {
         fast: Duration,
         /// The delay afterwards.
         slow: Duration,
-        /// How many are fast.
+        /// The number of fast retries.
         fast_retries: u32,
     },
     /// Another limiter, but never longer than `max`.
     Capped {
-        /// The limiter that is asked.
+        /// The limiter.
         inner: Box<Limiter<T>>,
         /// The longest delay.
         max: Duration,
     },
-    /// The longest delay of several limiters; each of them is asked.
+    /// The longest delay of several limiters.
     MaxOf(Vec<Limiter<T>>),
-    /// Your own: given the item and how often it failed before.
+    /// A function of the item and the number of earlier failures.
     Custom(Box<CustomDelay<T>>),
 }
 
-/// A limiter of the user's own; see [`Limiter::Custom`].
+/// A function that returns a delay; see [`Limiter::Custom`].
 pub type CustomDelay<T> = dyn Fn(&T, u32) -> Duration + Send + Sync;
 
 const BASE: Duration = Duration::from_millis(5);
 const MAX: Duration = Duration::from_secs(1000);
-/// Items that failed together should not be retried together.
+/// The jitter, so that items that failed together are not retried together.
 const SPREAD: f64 = 0.1;
 
 impl<T> Limiter<T> {
-    /// Per item from 5 ms to 1000 s: what controllers use.
+    /// Per item from 5 ms to 1000 s; the limiter of controllers.
     pub fn per_item() -> Limiter<T> {
         Limiter::Exponential { base: BASE, max: MAX }
     }
@@ -106,7 +106,7 @@ impl<T> fmt::Debug for Limiter<T> {
     }
 }
 
-/// A limiter at work: what it is, and what it remembers.
+/// A limiter and its state.
 pub(super) struct LimiterState<T> {
     limiter: Limiter<T>,
     longest: Duration,
@@ -116,7 +116,7 @@ pub(super) struct LimiterState<T> {
 
 struct Memory<T> {
     items: HashMap<T, History>,
-    /// Tokens of each bucket in the limiter, in the order they are met.
+    /// The tokens of each bucket in the limiter, in depth-first order.
     buckets: Vec<Tokens>,
     next_sweep: Option<Instant>,
 }
@@ -124,7 +124,7 @@ struct Memory<T> {
 struct History {
     /// Failures that count for the delay.
     failures: u32,
-    /// All of them.
+    /// All retries.
     limited: u32,
     /// When the last delay ends.
     due: Instant,
@@ -149,7 +149,7 @@ impl<T: Hash + Eq + Clone> LimiterState<T> {
     /// The delay of the next retry of `item`.
     pub(super) fn delay(&self, item: &T, now: Instant) -> Duration {
         let earlier = self.count(item, now);
-        // The user's closure may run in here, so nothing is held.
+        // This may call a function of the user, so no lock is held.
         let delay = self.ask(&self.limiter, item, earlier, now, &mut 0);
         if let Some(history) = self.lock().items.get_mut(item) {
             history.due = now.checked_add(delay).unwrap_or(now);
@@ -157,8 +157,8 @@ impl<T: Hash + Eq + Clone> LimiterState<T> {
         delay
     }
 
-    /// Counts one more retry; answers how many failures came before it. A retry that came before
-    /// the previous delay had passed was caused by something else and does not count as another.
+    /// Counts a retry; returns the number of earlier failures. A retry before the end of the
+    /// previous delay has another cause and does not count as a failure.
     fn count(&self, item: &T, now: Instant) -> u32 {
         let mut memory = self.lock();
         self.sweep(&mut memory, now);

@@ -1,6 +1,6 @@
-//! What a named work queue tells: the metrics that Kubernetes dashboards know.
+//! The metrics of a named work queue, with the names that Kubernetes uses.
 //!
-//! River: beside the work queue. A queue without a name has none of this.
+//! River: work queue → **metrics**. A queue without a name has none.
 
 use std::collections::BTreeMap;
 use std::hash::Hash;
@@ -46,9 +46,9 @@ pub(super) struct Observer {
     pub(super) retries: Counter,
     pub(super) queue_duration: Histogram,
     pub(super) work_duration: Histogram,
-    /// One gauge without a priority until priorities are used, then one for each.
+    /// One gauge without a priority label until priorities are used, then one per priority.
     depth: Mutex<BTreeMap<Option<i32>, Computed>>,
-    /// Computed when they are printed, so they are never older than the question.
+    /// Gauges that are computed when the metrics are rendered.
     _running: [Computed; 2],
 }
 
@@ -80,7 +80,7 @@ impl Observer {
         }
     }
 
-    /// Splits the depth by priority from the first priority on.
+    /// Splits the depth by priority once a priority is used.
     pub(super) fn priority_seen<T>(&self, priority: i32, queue: &Arc<QueueInner<T>>)
     where
         T: Hash + Eq + Clone + Send + 'static,

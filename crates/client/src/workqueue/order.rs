@@ -1,24 +1,24 @@
-//! The order in which ready items leave: by priority, then by lanes in turn, then by age.
+//! The order of ready items: by priority, then alternately by lane, then by age.
 //!
 //! River: inside the work queue.
-//! Promise: with one priority and one lane it is first in, first out; with priorities, at least
-//! one in four hand-outs goes to the item that has been ready longest, once that is 30 s.
+//! Promise: with one priority and one lane it is first in, first out; with priorities, every fourth
+//! item is the one that has been ready longest, if that is more than 30 s.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// An item ready for longer than this may overtake higher priorities...
+/// An item that is ready for longer may overtake higher priorities...
 const AGED_AFTER: Duration = Duration::from_secs(30);
-/// ... on every fourth hand-out.
+/// ... every fourth time.
 const AGED_TURN: u32 = 4;
 
 pub(super) struct Order<T> {
     levels: BTreeMap<i32, Level<T>>,
     len: usize,
-    /// Every place by age; kept only once priorities are in use, because before that the oldest
-    /// is always next.
+    /// All positions by age; kept only once priorities are used, because before that the oldest
+    /// item is always next.
     by_age: Option<BTreeMap<u64, Position>>,
     handed_out: u32,
 }
@@ -36,7 +36,7 @@ struct Level<T> {
     /// Lanes with items, the next one first.
     turns: VecDeque<u64>,
     len: usize,
-    /// Items that moved to another level but whose place here was not cleared yet.
+    /// Items that moved to another level and are still in a lane of this one.
     moved: HashSet<u64>,
 }
 
@@ -69,7 +69,7 @@ impl<T> Order<T> {
         })
     }
 
-    /// Places grow with every push.
+    /// Adds an item; `place` must increase with every push.
     pub(super) fn push(&mut self, place: u64, priority: i32, lane: u64, since: Instant, item: T) {
         if priority != 0 && self.by_age.is_none() {
             self.by_age = Some(self.places());
@@ -94,7 +94,7 @@ impl<T> Order<T> {
         places
     }
 
-    /// Takes an item out of the middle, because it moves to a higher level.
+    /// Removes an item that moves to a higher level.
     pub(super) fn remove(&mut self, place: u64) {
         if self.by_age.is_none() {
             self.by_age = Some(self.places());
@@ -148,7 +148,7 @@ impl<T> Order<T> {
     }
 }
 
-/// `BTreeMap` hands out its last value mutably only through an entry.
+/// `BTreeMap` returns its last value mutably only through an entry.
 trait LastMut<K, V> {
     fn last_key_value_mut(&mut self) -> Option<(&K, &mut V)>;
 }
@@ -175,7 +175,7 @@ impl<T> Level<T> {
         self.len += 1;
     }
 
-    /// The next item of the next lane; that lane then goes to the end of the turns.
+    /// The next item of the next lane; that lane moves to the end.
     fn pop_in_turn(&mut self) -> Option<DelayedItem<T>> {
         loop {
             let lane = self.turns.pop_front()?;
@@ -191,7 +191,7 @@ impl<T> Level<T> {
         }
     }
 
-    /// The first item of one lane; the oldest of all items is always first in its lane.
+    /// The first item of one lane; the oldest item of all is the first of its lane.
     fn pop_from(&mut self, lane: u64) -> Option<DelayedItem<T>> {
         let found = self.first_of(lane);
         if self.lanes.get(&lane).is_none_or(VecDeque::is_empty) {
@@ -212,7 +212,7 @@ impl<T> Level<T> {
         None
     }
 
-    /// Marks a place as empty; cleared for good once half of the level is.
+    /// Marks a position as empty; a level is compacted once half of it is empty.
     fn forget(&mut self, place: u64) {
         self.moved.insert(place);
         self.len -= 1;

@@ -100,6 +100,7 @@ mod tests {
         assert!(fed <= 1500);
     }
 
+    /// C15.7
     #[test]
     fn a_frame_inside_a_chunk_shares_its_memory() {
         let chunk = Bytes::from_static(b"{\"a\":1}\n{\"b\":2}\n");

@@ -22,4 +22,3 @@ mod store;
 mod informer;
 mod rules;
 mod examples;
-mod clauses;

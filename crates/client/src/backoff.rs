@@ -79,7 +79,7 @@ mod tests {
 
     /// C5.3
     #[test]
-    fn delays_double_to_thirty_seconds_and_are_lengthened_by_up_to_their_own_length() {
+    fn delays_double_to_thirty_seconds_with_up_to_100_percent_jitter() {
         let random = Random::seeded(3);
         let mut backoff = Backoff::default();
         let mut now = Instant::now();
@@ -96,7 +96,7 @@ mod tests {
 
     /// C5.4
     #[test]
-    fn the_sequence_starts_over_only_after_two_quiet_minutes() {
+    fn the_sequence_restarts_only_after_two_minutes_without_a_delay() {
         let random = Random::seeded(3);
         let mut backoff = Backoff::default();
         let mut now = Instant::now();
@@ -110,7 +110,7 @@ mod tests {
 
     /// C5.7
     #[test]
-    fn the_advice_of_the_server_is_the_least() {
+    fn the_servers_advice_is_the_minimum_delay() {
         let random = Random::seeded(3);
         let mut backoff = Backoff::default();
         let advice = Duration::from_secs(10);

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_lane_speaks_for_all() {
+    fn the_health_is_that_of_the_worst_lane() {
         let lanes = [Health::Synced, Health::Starting];
         assert_eq!(Health::of_all(lanes.iter()), Health::Starting);
         let lanes = [Health::Synced, Health::Forbidden, Health::Starting];

@@ -373,7 +373,7 @@ mod tests {
 
     /// C2.6
     #[test]
-    fn too_large_is_known_by_its_cause_and_by_the_words_of_old_servers() {
+    fn too_large_is_detected_by_cause_and_by_the_message_of_old_servers() {
         check(504, "Timeout", "x", &[("ResourceVersionTooLarge", "")], true);
         check(504, "Timeout", "x", &[("", "Too large resource version: 9, current: 3")], true);
         check(504, "Timeout", "Timeout: Too large resource version: 9", &[], true);
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_become_classes() {
+    fn status_codes_have_a_class() {
         for (code, class) in [
             (410, Class::Expired),
             (429, Class::TooManyRequests),

@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_labels_are_one_series_and_it_dies_with_its_last_owner() {
+    fn equal_labels_are_one_series_that_is_removed_with_its_last_owner() {
         let metrics = Metrics::new();
         let (a, b) = (metrics.counter(&THINGS, &[]), metrics.counter(&THINGS, &[]));
         a.inc();
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_computed_gauge_is_read_when_it_is_printed() {
+    fn a_computed_gauge_is_read_when_it_is_rendered() {
         let metrics = Metrics::new();
         let number = Arc::new(AtomicU64::new(3));
         let read = Arc::clone(&number);

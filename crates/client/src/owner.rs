@@ -114,7 +114,7 @@ mod tests {
 
     /// C24.6
     #[test]
-    fn a_controller_reference_is_written_once_and_refused_where_it_makes_no_sense() {
+    fn a_controller_reference_is_set_once_and_refused_for_invalid_owners() {
         let owner = Deployment { metadata: meta(Some("a"), "web"), ..Deployment::default() };
         let mut child = ReplicaSet { metadata: meta(Some("a"), "web-1"), ..ReplicaSet::default() };
         set_controller(&owner, &mut child).unwrap();

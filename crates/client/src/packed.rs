@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_not_json_or_has_no_name_never_gets_in() {
+    fn text_that_is_not_json_or_has_no_name_is_refused() {
         for bad in [
             "",
             "{",

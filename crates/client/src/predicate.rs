@@ -211,7 +211,7 @@ mod tests {
 
     /// C23.1, C23.2
     #[test]
-    fn ready_made_predicates_compare_two_states_and_let_adds_and_deletions_pass() {
+    fn built_in_predicates_compare_two_states_and_let_adds_and_deletions_pass() {
         for predicate in [
             generation_changed(),
             labels_changed(),
@@ -256,7 +256,7 @@ mod tests {
 
     /// C23.4, C23.6
     #[test]
-    fn a_started_deletion_passes_where_the_generation_does_not_tell_it() {
+    fn the_start_of_a_deletion_passes_although_the_generation_is_unchanged() {
         check(&generation_changed(), deleting, false);
         check(&generation_changed().or(deletion_started()), deleting, true);
         let predicate: Predicate<ConfigMap> = deletion_started();
@@ -278,7 +278,7 @@ mod tests {
 
     /// C23.5
     #[test]
-    fn every_ready_made_predicate_says_that_it_does_not_limit_the_cache() {
+    fn every_built_in_predicate_documents_that_it_does_not_limit_the_cache() {
         let source = include_str!("predicate.rs");
         for function in source.split("\npub fn ").skip(1) {
             let name = function.split('<').next().unwrap();

@@ -225,7 +225,7 @@ mod tests {
 
     /// C1.1, C1.2
     #[test]
-    fn every_list_query_has_one_spelling_and_drops_nothing() {
+    fn every_list_query_has_one_encoding_without_losses() {
         list(At::Unset, None, None, "");
         list(At::Unset, Some(500), None, "limit=500");
         list(At::Any, None, None, "resourceVersion=0");
@@ -257,7 +257,7 @@ mod tests {
 
     /// C1.1, C1.5, C1.6, C1.7
     #[test]
-    fn every_watch_query_has_one_spelling() {
+    fn every_watch_query_has_one_encoding() {
         watch(At::Unset, false, 300, "");
         watch(At::Any, false, 300, "&resourceVersion=0");
         watch(At::AtLeast("12".into()), false, 599, "&resourceVersion=12");
@@ -269,7 +269,7 @@ mod tests {
 
     /// C1.20
     #[test]
-    fn shards_are_written_as_servers_read_them_and_share_out_every_object() {
+    fn shards_are_encoded_for_servers_and_cover_every_object_once() {
         let shard = Shard::part(ShardBy::Uid, 1, 2);
         let text = "shardRange(object.metadata.uid, '0x8000000000000000', '0x10000000000000000')";
         assert_eq!(shard.to_string(), text);

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_seeds_draw_equal_numbers_inside_the_asked_range() {
+    fn equal_seeds_give_equal_numbers_within_the_range() {
         let (a, b) = (Random::seeded(7), Random::seeded(7));
         for _ in 0..1000 {
             let drawn = a.between(300, 600);

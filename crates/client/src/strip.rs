@@ -185,7 +185,7 @@ mod tests {
 
     /// C1.19, C15.5
     #[test]
-    fn managed_fields_and_annotations_are_cut_wherever_they_stand() {
+    fn managed_fields_and_annotations_are_removed_wherever_they_are() {
         let all = everything();
         check(
             &all,
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn text_without_such_parts_is_not_copied() {
+    fn text_without_removed_fields_is_not_copied() {
         let text = r#"{"metadata":{"name":"x","annotations":{"a":"b"}},"spec":{}}"#;
         let mut scratch = String::new();
         assert!(std::ptr::eq(everything().apply(text, &mut scratch), text));
@@ -228,7 +228,7 @@ mod tests {
     proptest! {
         /// Members in any order: the cut text is the object without them.
         #[test]
-        fn the_cut_text_is_the_object_without_the_parts(
+        fn the_stripped_text_is_the_object_without_the_fields(
             order in Just(vec!["a", "managedFields", "annotations", "z"]).prop_shuffle(),
             names in prop::collection::vec(prop_oneof![Just(LAST_APPLIED), Just("x"), Just("y")], 0..4),
         ) {
@@ -255,7 +255,7 @@ mod tests {
 
         /// C31.11
         #[test]
-        fn any_text_is_survived(text in r#"[\[\]{}:,"\\a0 ]{0,40}|.*"#) {
+        fn any_text_is_read_without_panic(text in r#"[\[\]{}:,"\\a0 ]{0,40}|.*"#) {
             everything().apply(&text, &mut String::new());
         }
     }

@@ -169,7 +169,7 @@ mod tests {
     proptest! {
         /// C31.11
         #[test]
-        fn any_text_is_kept_as_it_came(text in ".*") {
+        fn any_text_is_kept_unchanged(text in ".*") {
             prop_assert_eq!(ResourceVersion::new(&text).to_string(), text);
         }
     }

@@ -355,7 +355,7 @@ mod tests {
 
     /// C15.9, C2.13
     #[test]
-    fn an_object_that_does_not_decode_is_told_with_its_key() {
+    fn an_object_that_does_not_decode_is_reported_with_its_key() {
         let bad = r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","namespace":"n","resourceVersion":"5"},"spec":{"containers":"none"}}"#;
         let Ok(Event::Undecodable(undecodable)) =
             event(&format!(r#"{{"type":"ADDED","object":{bad}}}"#))
@@ -371,7 +371,7 @@ mod tests {
 
     /// B240, B242
     #[test]
-    fn what_is_no_event_breaks_the_stream() {
+    fn input_that_is_not_an_event_breaks_the_stream() {
         for bad in [
             "garbage",
             "{}",
@@ -411,13 +411,13 @@ mod tests {
     proptest! {
         /// C31.11
         #[test]
-        fn any_frame_is_survived(frame in prop::collection::vec(any::<u8>(), 0..80)) {
+        fn any_frame_is_read_without_panic(frame in prop::collection::vec(any::<u8>(), 0..80)) {
             let _ = decoder::<Pod>().event(&frame, &mut String::new());
             let _ = decoder::<Packed<Pod>>().item(&frame, &mut String::new());
         }
 
         #[test]
-        fn any_object_in_a_frame_is_survived(object in r#"[\[\]{}:,"\\a0tn ]{0,30}"#) {
+        fn any_object_in_a_frame_is_read_without_panic(object in r#"[\[\]{}:,"\\a0tn ]{0,30}"#) {
             let frame = format!(r#"{{"type":"ADDED","object":{object}}}"#);
             let _ = decoder::<Pod>().event(frame.as_bytes(), &mut String::new());
             let _ = decoder::<Packed<Pod>>().event(frame.as_bytes(), &mut String::new());

@@ -337,7 +337,7 @@ mod tests {
 
     /// C2.11
     #[test]
-    fn items_are_handed_over_whatever_the_chunks() {
+    fn items_are_passed_on_whatever_the_chunks() {
         let whole = read(&[BODY.as_bytes()]).unwrap();
         assert_eq!(whole.0, [r#"{"a":"}\"]\\"}"#, r#"{"b":[{},{"c":1}]}"#]);
         assert_eq!(whole.1.kind, "PodList");
@@ -368,7 +368,7 @@ mod tests {
 
     /// C1.12, B250
     #[test]
-    fn what_is_not_a_list_is_refused_by_name() {
+    fn a_response_that_is_not_a_list_is_refused_with_its_kind() {
         let table = r#"{"kind":"Table","metadata":{"resourceVersion":"1"},"columnDefinitions":[],"rows":[{}]}"#;
         assert!(
             matches!(read(&[table.as_bytes()]), Err(Error::WrongKind(kind)) if kind == "Table")
@@ -404,7 +404,7 @@ mod tests {
     proptest! {
         /// C31.11
         #[test]
-        fn any_bytes_are_survived(body in prop::collection::vec(any::<u8>(), 0..100)) {
+        fn any_bytes_are_read_without_panic(body in prop::collection::vec(any::<u8>(), 0..100)) {
             let _ = read(&[&body]);
             let mut list = br#"{"items":["#.to_vec();
             list.extend_from_slice(&body);
@@ -412,7 +412,7 @@ mod tests {
         }
 
         #[test]
-        fn any_items_survive_any_cut(
+        fn any_items_are_read_across_any_chunks(
             texts in prop::collection::vec(r#"[a-z"\\{}\[\],:\n]{0,12}"#, 0..6),
             size in 1..30usize,
         ) {

@@ -488,7 +488,7 @@ mod tests {
 
     /// C13.12
     #[test]
-    fn an_entry_keeps_the_place_of_its_first_notification() {
+    fn an_entry_keeps_the_position_of_its_first_notification() {
         let mut pending = buffer(Buffer::Coalesce);
         put(&mut pending, &added("1"));
         put(&mut pending, &Change::Added { object: object("b", "2"), initial: false });
@@ -498,7 +498,7 @@ mod tests {
 
     /// C13.12, C13.6
     #[test]
-    fn an_initial_add_that_is_deleted_before_it_was_told_counts_as_finished() {
+    fn an_initial_add_that_is_deleted_before_its_delivery_counts_as_delivered() {
         let mut pending = buffer(Buffer::Coalesce);
         put(&mut pending, &initial("1"));
         pending.populated();
@@ -551,7 +551,7 @@ mod tests {
 
     /// C13.15
     #[test]
-    fn a_buffer_gives_memory_back_once_it_is_drained() {
+    fn a_drained_buffer_frees_its_memory() {
         for policy in [Buffer::Coalesce, Buffer::Lossless] {
             let mut pending = buffer(policy);
             for number in 0..100_000 {

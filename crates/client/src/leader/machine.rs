@@ -209,7 +209,7 @@ mod tests {
 
     /// C25.1
     #[test]
-    fn times_that_contradict_each_other_are_refused() {
+    fn inconsistent_timings_are_refused() {
         let ok = Timing::default();
         assert_eq!(ok.problem(), None);
         for bad in [
@@ -226,7 +226,7 @@ mod tests {
 
     /// C25.2
     #[test]
-    fn a_silent_holder_is_followed_only_after_its_lease_on_our_own_clock() {
+    fn a_candidate_takes_over_only_after_the_lease_has_passed_on_its_own_clock() {
         let mut machine = Election::new("me", Timing::default());
         let start = Instant::now();
         assert_eq!(machine.intent(start), Intent::Create);
@@ -261,7 +261,7 @@ mod tests {
 
     /// C25.9
     #[test]
-    fn observers_learn_of_each_leader_once() {
+    fn observers_are_called_once_per_leader() {
         let mut machine = Election::new("me", Timing::default());
         let now = Instant::now();
         let mut told = Vec::new();

@@ -229,7 +229,7 @@ mod tests {
 
     /// C26.3
     #[test]
-    fn an_equal_event_raises_the_count_of_the_record_there_is() {
+    fn an_equal_event_raises_the_count_of_the_existing_record() {
         let mut correlator = Correlator::default();
         let now = Instant::now();
         assert_eq!(decide(&mut correlator, event("a", "m"), now), Some((1, None, "m".into())));
@@ -280,7 +280,7 @@ mod tests {
 
     /// C26.6
     #[test]
-    fn memory_is_bounded_and_the_least_recently_used_leaves() {
+    fn memory_is_bounded_and_the_least_recently_used_entry_is_evicted() {
         let mut correlator = Correlator::default();
         let now = Instant::now();
         decide(&mut correlator, event("first", "m"), now);

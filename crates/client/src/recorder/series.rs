@@ -172,7 +172,7 @@ mod tests {
 
     /// C26.8
     #[test]
-    fn repeated_events_become_a_series_that_is_refreshed_and_finished() {
+    fn repeated_events_become_a_series_that_is_updated_and_finished() {
         let mut book = SeriesMemory::default();
         let start = Instant::now();
         let minutes = |count: u64| start + Duration::from_secs(count * 60);

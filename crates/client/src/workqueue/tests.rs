@@ -18,7 +18,7 @@ fn take<T: Hash + Eq + Clone + Send + fmt::Debug + 'static>(queue: &Queue<T>) ->
 
 /// C18.1
 #[test]
-fn an_item_added_twice_while_waiting_is_handed_out_once() {
+fn an_item_added_twice_while_waiting_is_returned_once() {
     let queue = Queue::new();
     for item in ["a", "b", "a", "a", "b"] {
         queue.add(item);
@@ -28,7 +28,7 @@ fn an_item_added_twice_while_waiting_is_handed_out_once() {
 
 /// C18.2
 #[test]
-fn dirty_and_processing_items_are_told_apart() {
+fn dirty_and_processing_items_are_distinguished() {
     let queue = Queue::new();
     queue.add("a");
     let held = queue.try_get().unwrap();
@@ -43,7 +43,7 @@ fn dirty_and_processing_items_are_told_apart() {
 
 /// C18.3, R82
 #[test]
-fn an_item_added_while_processing_comes_once_more_after_done() {
+fn an_item_added_while_processing_is_returned_again_after_done() {
     let queue = Queue::new();
     queue.add(1);
     let held = queue.try_get().unwrap();
@@ -117,7 +117,7 @@ async fn get_waits_for_an_item_and_for_the_shutdown() {
 
 /// C18.7
 #[tokio::test]
-async fn a_worker_that_panics_or_is_cancelled_gives_its_item_back() {
+async fn a_worker_that_panics_or_is_cancelled_releases_its_item() {
     let queue = Queue::new();
     queue.add(1);
     let mut workers = tokio::task::JoinSet::new();
@@ -160,7 +160,7 @@ async fn dropping_a_waiting_get_loses_no_item() {
 
 /// C18.9
 #[test]
-fn after_a_shutdown_adds_are_ignored_and_the_queued_is_handed_out() {
+fn after_a_shutdown_adds_are_ignored_and_queued_items_are_returned() {
     let queue = Queue::new();
     queue.add("queued");
     queue.add("running");
@@ -199,7 +199,7 @@ async fn draining_waits_for_queued_and_running_items_up_to_the_deadline() {
 
 /// C18.11
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_drops_delayed_items_and_tells_how_many() {
+async fn a_shutdown_drops_delayed_items_and_returns_their_number() {
     let queue = Queue::new();
     queue.add_after(1, 60 * SECOND);
     queue.add_after(2, 600 * SECOND);
@@ -236,7 +236,7 @@ async fn len_counts_ready_items_only() {
 
 /// C18.14
 #[test]
-fn a_million_adds_of_a_thousand_items_are_a_thousand_hand_outs() {
+fn a_million_adds_of_a_thousand_items_are_a_thousand_gets() {
     let queue = Queue::new();
     for add in 0..1_000_000 {
         queue.add(add % 1000);
@@ -367,7 +367,7 @@ async fn the_bucket_lets_a_burst_through_and_then_ten_per_second() {
 
 /// C19.8
 #[test]
-fn max_of_asks_every_limiter_and_takes_the_longest() {
+fn max_of_calls_every_limiter_and_uses_the_longest_delay() {
     let limits = LimiterState::new(Limiter::default(), Random::seeded(1));
     let now = Instant::now();
     let first: Vec<Duration> = (0..100).map(|item| limits.delay(&item, now)).collect();
@@ -378,7 +378,7 @@ fn max_of_asks_every_limiter_and_takes_the_longest() {
 
 /// C19.9
 #[test]
-fn fast_slow_and_capped_limiters_answer_as_told() {
+fn fast_slow_and_capped_limiters_return_their_delays() {
     let fast_slow = || Limiter::FastSlow { fast: 10 * MS, slow: SECOND, fast_retries: 3 };
     check(&delays(fast_slow(), 5), &[10, 10, 10, 1000, 1000], 0.1);
     check(&delays(fast_slow().capped(200 * MS), 5), &[10, 10, 10, 200, 200], 0.1);
@@ -466,7 +466,7 @@ fn many_raised_items_leave_once_each() {
 
 /// C20.4, R86
 #[tokio::test(start_paused = true)]
-async fn a_low_priority_is_served_although_higher_ones_never_end() {
+async fn low_priorities_are_served_even_if_higher_ones_never_end() {
     let queue = Queue::new();
     for item in 0..300 {
         queue.add_with(item, Add { priority: -100, ..Add::default() });
@@ -508,7 +508,7 @@ fn a_busy_lane_delays_another_by_one_item() {
 
 /// C21.1
 #[tokio::test(start_paused = true)]
-async fn a_named_queue_exports_the_metrics_dashboards_know() {
+async fn a_named_queue_exports_the_metrics_of_kubernetes() {
     let metrics = Metrics::new();
     let queue = Queue::named("images").metrics(&metrics).open();
     queue.add(1);

@@ -137,7 +137,7 @@ async fn an_update_that_changes_nothing_makes_no_request() {
 
 /// C29.1
 #[tokio::test(start_paused = true)]
-async fn calls_are_not_limited_unless_asked_for() {
+async fn calls_are_not_limited_by_default() {
     let (_fake, client) = Fake::client(|_| refused(404, "NotFound"));
     let key = Key::namespaced("a", "b");
     let before = Instant::now();
@@ -173,7 +173,7 @@ async fn watches_are_never_throttled() {
 
 /// C29.3
 #[tokio::test(start_paused = true)]
-async fn a_refusal_is_retried_only_when_the_server_says_when() {
+async fn a_refused_call_is_retried_only_with_retry_after() {
     let key = Key::namespaced("a", "b");
     for (code, advice, tries) in [
         (429, Some("2"), 11),

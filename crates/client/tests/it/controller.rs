@@ -109,7 +109,7 @@ fn noting(
 
 /// C22.2, C22.4
 #[tokio::test(start_paused = true)]
-async fn one_worker_reconciles_the_present_state_of_each_key() {
+async fn one_worker_reconciles_the_current_state_of_each_key() {
     let mut stage = Stage::new(nobody());
     let (script, maps) = stage.maps();
     let busy = Arc::new(AtomicBool::new(false));
@@ -175,7 +175,7 @@ async fn many_workers_never_take_the_same_key_at_once() {
 
 /// C22.3
 #[tokio::test(start_paused = true)]
-async fn nothing_is_reconciled_before_all_is_synced_and_the_error_says_who_is_missing() {
+async fn no_key_is_reconciled_before_all_informers_have_synced() {
     let mut stage = Stage::new(nobody());
     let (script, maps) = stage.maps();
     let (_secrets_script, secrets) = stage.secrets();
@@ -194,7 +194,7 @@ async fn nothing_is_reconciled_before_all_is_synced_and_the_error_says_who_is_mi
 
 /// C22.5
 #[tokio::test(start_paused = true)]
-async fn an_object_that_is_gone_is_no_error_and_its_hook_gets_the_last_state() {
+async fn a_deleted_object_is_not_an_error_and_gone_receives_its_last_state() {
     let mut stage = Stage::new(nobody());
     let (script, maps) = stage.maps();
     let told = Told::default();
@@ -217,7 +217,7 @@ async fn an_object_that_is_gone_is_no_error_and_its_hook_gets_the_last_state() {
 
 /// C22.6, C22.7, C22.8, C22.22
 #[tokio::test(start_paused = true)]
-async fn outcomes_decide_when_a_key_comes_again() {
+async fn outcomes_decide_when_a_key_is_reconciled_again() {
     let mut stage = Stage::new(nobody());
     let (script, maps) = stage.maps();
     let tries: Arc<Mutex<Vec<(String, Instant)>>> = Arc::default();
@@ -332,7 +332,7 @@ fn scopeguard(run: impl FnMut()) -> impl Drop {
 
 /// C22.11
 #[tokio::test]
-async fn a_reconciler_that_blocks_its_thread_is_reported_once_a_minute() {
+async fn a_reconciler_that_blocks_its_thread_is_logged_once_a_minute() {
     let (logs, _guard) = Logs::capture();
     let mut stage = Stage::new(nobody());
     let (script, maps) = stage.maps();
@@ -421,7 +421,7 @@ async fn a_mapper_may_read_every_informer_of_the_controller() {
 
 /// C22.17
 #[tokio::test(start_paused = true)]
-async fn keys_can_be_asked_for_from_outside() {
+async fn keys_can_be_enqueued_from_outside() {
     let mut stage = Stage::new(nobody());
     let (script, maps) = stage.maps();
     let told = Told::default();
@@ -513,7 +513,7 @@ async fn the_trigger_is_in_the_span_and_the_metrics() {
 
 /// C22.20, C22.21
 #[tokio::test(start_paused = true)]
-async fn stopping_starts_nothing_new_and_waits_for_what_runs() {
+async fn stopping_starts_no_reconcile_and_waits_for_running_ones() {
     for (takes, cancelled, after) in [(10, 0, 10), (100, 1, 30)] {
         let mut stage = Stage::new(nobody());
         let (script, maps) = stage.maps();
@@ -547,7 +547,7 @@ async fn stopping_starts_nothing_new_and_waits_for_what_runs() {
 
 /// C20.3
 #[tokio::test(start_paused = true)]
-async fn first_states_and_resyncs_wait_for_what_is_urgent() {
+async fn initial_objects_and_resyncs_have_low_priority() {
     let mut stage = Stage::new(nobody());
     let (script, source) = Script::<ConfigMap>::new();
     let resource = ResourceType::of::<ConfigMap>(&());
@@ -585,7 +585,7 @@ async fn first_states_and_resyncs_wait_for_what_is_urgent() {
 
 /// C22.23
 #[tokio::test(start_paused = true)]
-async fn a_key_is_held_while_it_changes_but_not_for_ever() {
+async fn a_key_is_delayed_while_it_changes_up_to_a_maximum() {
     let mut stage = Stage::new(nobody());
     let (script, maps) = stage.maps();
     let told = Told::default();
@@ -700,7 +700,7 @@ async fn a_finalizer_needs_a_qualified_name() {
 
 /// C24.6, C22.12 on a real server
 #[tokio::test]
-async fn an_owned_object_brings_its_owner_back() {
+async fn a_change_of_an_owned_object_reconciles_its_owner() {
     let api = Api::start().await;
     let mut stage = Stage::new(api.client.clone());
     let maps = stage
@@ -774,7 +774,7 @@ fn writing() -> (Fake, kube::Client) {
 
 /// C27.7, C27.8, C27.9, C27.12, C27.13, C27.15
 #[tokio::test(start_paused = true)]
-async fn a_key_waits_until_the_caches_have_seen_what_it_wrote() {
+async fn a_key_waits_until_the_caches_contain_its_writes() {
     let (fake, client) = writing();
     let mut stage = Stage::new(client);
     let (script, maps) = stage.maps();

@@ -93,7 +93,7 @@ async fn delete_pod(api: &Api, name: &str) {
 }
 
 #[tokio::test]
-async fn the_table_shows_every_pod_and_follows_it() {
+async fn the_table_shows_every_pod_and_its_changes() {
     let api = Api::start().await;
     pod(&api, "web-0", "web", "node-1").await;
     let screen = Screen::default();
@@ -126,7 +126,7 @@ async fn the_index_query_finds_the_busiest_node() {
 }
 
 #[tokio::test]
-async fn the_operator_keeps_what_it_owns_and_cleans_up_what_it_does_not() {
+async fn the_operator_restores_owned_objects_and_cleans_up_others() {
     let api = Api::start().await;
     let factory = Factory::new(api.client.clone());
     let maps = factory.informer::<ConfigMap>().open().unwrap();
@@ -186,7 +186,7 @@ async fn the_operator_keeps_what_it_owns_and_cleans_up_what_it_does_not() {
 }
 
 #[tokio::test]
-async fn the_export_goes_on_where_it_stopped_without_a_list() {
+async fn the_export_resumes_without_a_list() {
     let api = Api::start().await;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("pods.json");

@@ -57,7 +57,7 @@ impl Run {
 
 /// C17.1, C17.2, C15.6
 #[tokio::test(start_paused = true)]
-async fn the_same_choice_gives_the_same_informer_and_any_other_another() {
+async fn equal_options_share_an_informer_and_different_options_do_not() {
     let factory = Factory::new(nobody());
     let same = |a: &Informer<ConfigMap>, b: &Informer<ConfigMap>| {
         std::ptr::eq(a.store() as *const _, b.store() as *const _)
@@ -121,7 +121,7 @@ async fn informers_start_with_the_factory_or_by_themselves_later() {
 
 /// C17.5, C13.8
 #[tokio::test(start_paused = true)]
-async fn the_error_of_a_missing_sync_says_who_and_why() {
+async fn a_sync_timeout_lists_the_informers_and_the_reasons() {
     let factory = Factory::new(nobody());
     let (good_script, good) = scripted();
     let (bad_script, bad) = scripted();
@@ -181,7 +181,7 @@ async fn a_stopped_factory_starts_nothing_and_leaves_nothing() {
 
 /// C17.8
 #[tokio::test(start_paused = true)]
-async fn an_informer_nobody_holds_ends_after_a_while_and_a_new_one_starts_fresh() {
+async fn an_informer_without_handles_ends_after_a_while_and_a_new_one_starts_empty() {
     let metrics = Metrics::new();
     let defaults = Defaults { metrics: Some(metrics.clone()), ..Defaults::default() };
     let run = Run::start(Factory::with_defaults(nobody(), defaults));
@@ -319,7 +319,7 @@ async fn a_set_of_namespaces_is_one_informer_that_can_grow_and_shrink() {
 
 /// C17.10, C17.11
 #[tokio::test]
-async fn typed_dynamic_packed_and_metadata_informers_live_together() {
+async fn typed_dynamic_packed_and_metadata_informers_coexist() {
     let api = Api::start().await;
     namespace(&api.client, "a").await;
     let made = create(&api.client, "a", "one").await;

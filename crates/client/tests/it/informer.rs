@@ -53,7 +53,7 @@ async fn an_event_of_a_known_key_is_an_update_and_of_an_unknown_one_an_add() {
 
 /// C10.2
 #[tokio::test(start_paused = true)]
-async fn a_deletion_is_told_even_if_the_store_did_not_have_the_object() {
+async fn a_deletion_is_delivered_even_if_the_store_did_not_have_the_object() {
     let (_script, watch, running) = synced(options("o"), [map("a", "1")]).await;
     let mut changes = running.informer.subscribe(Subscribe::named("s")).unwrap();
     for _ in 0..2 {
@@ -98,7 +98,7 @@ async fn handlers_find_store_and_indexes_up_to_date() {
 
 /// C10.4, C10.5, R63
 #[tokio::test(start_paused = true)]
-async fn a_replacement_tells_deletions_first_and_then_the_rest_in_list_order() {
+async fn a_replacement_delivers_deletions_first_and_then_objects_in_list_order() {
     let (script, watch, running) =
         synced(options("o"), [map("a", "1"), map("b", "1"), map("c", "1")]).await;
     let store = running.informer.store().clone();
@@ -233,7 +233,7 @@ async fn notifications_to_one_subscriber_never_overlap_and_keep_their_order() {
 
 /// C13.4, C13.5
 #[tokio::test(start_paused = true)]
-async fn a_late_subscriber_gets_the_present_first_and_then_every_change() {
+async fn a_late_subscriber_receives_all_objects_and_then_every_change() {
     let (script, running) = listing(options("o"));
     let (early, _e) = Told::of(&running.informer);
     script.expect_list().answers([map("a", "1"), map("b", "1")], "1");
@@ -250,7 +250,7 @@ async fn a_late_subscriber_gets_the_present_first_and_then_every_change() {
 
 /// C13.4: no gap and no repetition, whenever a subscriber joins.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn subscribers_that_join_at_any_moment_add_up_to_the_store() {
+async fn subscribers_that_join_at_any_time_converge_to_the_store() {
     let (script, running) = listing(options("o"));
     script.expect_list().answers((0..100).map(|n| map(&format!("o{n}"), "1")), "1");
     let watch = script.expect_watch();
@@ -328,7 +328,7 @@ async fn a_subscriber_is_synced_when_its_last_initial_add_has_returned() {
 
 /// C13.8, C31.5
 #[tokio::test(start_paused = true)]
-async fn waiting_for_sync_can_be_given_up_and_taken_up_again() {
+async fn waiting_for_sync_can_be_cancelled_and_repeated() {
     let (script, mut running) = listing(options("o"));
     for _ in 0..3 {
         assert!(running.informer.synced().now_or_never().is_none());
@@ -353,7 +353,7 @@ async fn waiting_for_sync_can_be_given_up_and_taken_up_again() {
 
 /// C13.9
 #[tokio::test(start_paused = true)]
-async fn a_stream_sees_where_the_first_state_ends() {
+async fn a_stream_receives_a_marker_after_the_initial_state() {
     let (script, running) = listing(options("o"));
     let changes = running.informer.subscribe(Subscribe::named("s")).unwrap();
     script.expect_list().answers([map("a", "1"), map("b", "1")], "1");
@@ -373,7 +373,7 @@ async fn a_stream_sees_where_the_first_state_ends() {
 
 /// C13.10, R68
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_subscriber_that_never_returns_delays_nobody() {
+async fn a_subscriber_that_never_returns_delays_no_other() {
     let (script, running) = listing(options("o"));
     script.expect_list().answers([], "1");
     let watch = script.expect_watch();
@@ -400,7 +400,7 @@ async fn a_subscriber_that_never_returns_delays_nobody() {
 
 /// C13.12: a slow subscriber with 100,000 pending changes holds one entry for each object.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_slow_subscriber_with_a_hundred_thousand_changes_holds_one_for_each_object() {
+async fn a_slow_subscriber_with_a_hundred_thousand_changes_stores_one_per_object() {
     let (script, running) = listing(options("o"));
     script.expect_list().answers([], "1");
     let watch = script.expect_watch();
@@ -421,7 +421,7 @@ async fn a_slow_subscriber_with_a_hundred_thousand_changes_holds_one_for_each_ob
 
 /// C13.13
 #[tokio::test(start_paused = true)]
-async fn a_bounded_subscriber_that_lags_ends_and_may_come_back() {
+async fn a_bounded_subscriber_that_lags_ends_and_may_subscribe_again() {
     let (_script, watch, running) =
         synced(options("o"), (0..10).map(|n| map(&format!("o{n}"), "1"))).await;
     let bounded = || Subscribe::named("b").buffer(Buffer::Bounded(5));
@@ -538,7 +538,7 @@ async fn subscribing_to_a_stopped_informer_is_an_error() {
 
 /// C13.19, C31.8, R68
 #[tokio::test(start_paused = true)]
-async fn a_handler_that_panics_is_reported_and_goes_on() {
+async fn a_handler_that_panics_is_logged_and_called_again() {
     let (logs, _guard) = Logs::capture();
     let (options, metrics) = measured("o");
     let (_script, watch, running) = synced(options, []).await;
@@ -657,7 +657,7 @@ async fn a_period_below_a_second_is_a_second() {
 
 /// C14.3, C14.4
 #[tokio::test(start_paused = true)]
-async fn the_shortest_period_before_the_start_is_the_shortest_of_all() {
+async fn later_resync_periods_are_at_least_the_shortest_before_the_start() {
     let (logs, _guard) = Logs::capture();
     let mut options = options("o");
     options.resync = 60 * SECOND;
@@ -680,7 +680,7 @@ async fn the_shortest_period_before_the_start_is_the_shortest_of_all() {
 
 /// C14.6, C14.7
 #[tokio::test(start_paused = true)]
-async fn a_relist_that_finds_nothing_new_is_told_only_to_those_who_are_due() {
+async fn an_unchanged_relist_is_delivered_only_to_subscribers_that_are_due() {
     let mut options = options("o");
     options.resync = 100 * SECOND;
     let (script, running) = listing(options);
@@ -730,7 +730,7 @@ async fn a_live_change_waits_for_at_most_one_slice_of_a_resync() {
 
 /// C15.9
 #[tokio::test(start_paused = true)]
-async fn an_undecodable_object_leaves_the_store_and_comes_back_healed() {
+async fn an_undecodable_object_is_removed_and_added_again_once_it_decodes() {
     let (options, metrics) = measured("o");
     let (_script, watch, running) = synced(options, [map("a", "1"), map("b", "1")]).await;
     let (told, _handler) = Told::of(&running.informer);
@@ -801,7 +801,7 @@ async fn an_informer_makes_progress_only_while_it_is_run() {
 
 /// C16.4, C31.2
 #[tokio::test(start_paused = true)]
-async fn after_run_has_returned_no_task_is_alive() {
+async fn after_run_has_returned_no_task_is_running() {
     let before = tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let (script, watch, mut running) = synced(options("o"), [map("a", "1")]).await;
     let (told, handler) = Told::of(&running.informer);
@@ -817,7 +817,7 @@ async fn after_run_has_returned_no_task_is_alive() {
 
 /// C16.4: dropping the future is stopping, too.
 #[tokio::test(start_paused = true)]
-async fn dropping_the_run_future_leaves_nothing_behind() {
+async fn dropping_the_run_future_stops_all_tasks() {
     let (script, source) = Script::<ConfigMap>::new();
     let (informer, runner) =
         informer::from_source(Arc::new(source.without_watch_list()), options("o"));
@@ -840,7 +840,7 @@ async fn dropping_the_run_future_leaves_nothing_behind() {
 
 /// C16.5
 #[tokio::test(start_paused = true)]
-async fn health_tells_how_the_informer_is_doing() {
+async fn health_shows_the_state_of_the_informer() {
     let (script, mut running) = listing(options("o"));
     let health = |running: &Running<ConfigMap>| running.informer.health();
     assert_eq!(health(&running), Health::Starting);
@@ -874,7 +874,7 @@ async fn health_tells_how_the_informer_is_doing() {
 
 /// C16.7
 #[tokio::test(start_paused = true)]
-async fn waiting_for_sync_can_give_up_when_it_is_hopeless() {
+async fn waiting_for_sync_can_fail_early_if_it_cannot_succeed() {
     for (code, expected) in [(403, Health::Forbidden), (404, Health::NotServed)] {
         let (script, running) = listing(options("o"));
         script.expect_list().refuses(code, "x");
@@ -897,7 +897,7 @@ async fn freshness_is_the_time_since_the_last_frame() {
 
 /// C16.9, C16.10
 #[tokio::test(start_paused = true)]
-async fn what_is_pending_at_stop_is_dropped_unless_draining_was_asked_for() {
+async fn pending_changes_are_dropped_at_stop_unless_drain_is_set() {
     for (drain, expected) in [(None, 1), (Some(60 * SECOND), 5), (Some(5 * SECOND / 2), 2)] {
         let mut options = options("o");
         options.drain = drain;
@@ -925,7 +925,7 @@ async fn what_is_pending_at_stop_is_dropped_unless_draining_was_asked_for() {
 
 /// C30.1, C30.2, C30.3
 #[tokio::test(start_paused = true)]
-async fn an_informer_exports_what_it_does_until_it_is_gone() {
+async fn an_informer_exports_metrics_until_it_is_dropped() {
     let (options, metrics) = measured("o");
     let (script, watch, mut running) = synced(options, [map("a", "1")]).await;
     watch.modified(map("a", "2")).bookmark("123456789012345678");
@@ -957,7 +957,7 @@ async fn an_informer_exports_what_it_does_until_it_is_gone() {
 
 /// C30.4
 #[tokio::test(start_paused = true)]
-async fn an_informer_can_print_its_state() {
+async fn an_informer_dumps_its_state_as_json() {
     let (_script, _watch, running) = synced(options("o"), [map("a", "1")]).await;
     let (_told, _handler) = Told::of(&running.informer);
     let dump = running.informer.debug_dump();
@@ -986,7 +986,7 @@ async fn lists_and_watches_run_in_spans() {
 
 /// C28.4
 #[tokio::test(start_paused = true)]
-async fn waiting_for_an_object_looks_first_and_misses_no_change() {
+async fn waiting_for_an_object_checks_first_and_misses_no_change() {
     let (_script, watch, running) = synced(options("o"), [map("a", "1")]).await;
     let key = Key::cluster("a");
     let found = running.informer.wait_for(&key, |map| map.is_some(), SECOND).await.unwrap();

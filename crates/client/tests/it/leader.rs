@@ -95,7 +95,7 @@ async fn a_candidate_with_bad_times_or_without_identity_is_refused() {
 
 /// C25.3, C25.4, C25.5, C25.6, C25.9
 #[tokio::test(start_paused = true)]
-async fn a_standby_takes_over_when_the_holder_falls_silent() {
+async fn a_standby_takes_over_when_the_holder_stops_renewing() {
     const OBSERVED: Duration = Duration::from_secs(60);
     const LOOK: Duration = Duration::from_millis(100);
     let Timing { lease: lease_time, retry, .. } = Timing::default();

@@ -52,7 +52,7 @@ fn run(manager: Manager) -> (CancellationToken, JoinSet<Result<(), Error>>) {
 
 /// C22.1, C22.24
 #[tokio::test(start_paused = true)]
-async fn the_first_part_that_fails_stops_the_others_and_all_is_joined() {
+async fn the_first_task_that_fails_stops_the_others_and_all_are_joined() {
     let factory = Factory::new(nobody());
     let (script, maps) = informer(&factory, "maps");
     let told = Told::default();
@@ -90,7 +90,7 @@ async fn the_first_part_that_fails_stops_the_others_and_all_is_joined() {
 
 /// C22.25
 #[tokio::test(start_paused = true)]
-async fn controllers_come_and_go_while_the_manager_runs() {
+async fn controllers_are_added_and_removed_while_the_manager_runs() {
     let factory = Factory::new(nobody());
     let (script, maps) = informer(&factory, "maps");
     let told = Told::default();
@@ -215,7 +215,7 @@ async fn a_lost_lease_cancels_reconciles_without_grace() {
 
 /// C22.24: one health page.
 #[tokio::test]
-async fn the_health_page_tells_whether_the_caches_are_synced() {
+async fn the_health_endpoint_reports_whether_the_caches_have_synced() {
     let defaults = Defaults { metrics: Some(Metrics::new()), ..Defaults::default() };
     let factory = Factory::with_defaults(nobody(), defaults);
     let (script, maps) = informer(&factory, "maps");

@@ -35,7 +35,7 @@ impl fmt::Display for Counted<'_> {
 
 /// C26.1, C26.10
 #[tokio::test(start_paused = true)]
-async fn recording_never_waits_and_a_full_queue_drops_without_making_the_message() {
+async fn recording_never_waits_and_a_full_queue_drops_events_without_formatting_them() {
     let metrics = Metrics::new();
     let mut options = Options::new("op", "op-0");
     options.metrics = Some(metrics.clone());
@@ -129,7 +129,7 @@ async fn a_broken_connection_is_retried_a_refusal_is_final_and_a_missing_record_
 
 /// C26.8
 #[tokio::test(start_paused = true)]
-async fn the_newer_form_writes_series() {
+async fn the_newer_api_version_writes_series() {
     let (fake, client) = answering();
     let mut options = Options::new("op", "op-0");
     options.form = EventForm::Series;
@@ -153,7 +153,7 @@ async fn the_newer_form_writes_series() {
 
 /// C26.9
 #[tokio::test(start_paused = true)]
-async fn at_stop_what_is_queued_is_written_for_at_most_five_seconds() {
+async fn at_stop_queued_events_are_written_for_at_most_five_seconds() {
     for down in [false, true] {
         let (fake, client) =
             Fake::client(move |call| if down { Err(()) } else { ok(call.body.clone()) });

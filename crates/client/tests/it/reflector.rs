@@ -97,7 +97,7 @@ async fn an_item_that_cannot_be_decoded_does_not_fail_the_list() {
 
 /// C2.15
 #[tokio::test(start_paused = true)]
-async fn only_so_many_informers_fetch_their_first_state_at_once() {
+async fn the_number_of_informers_that_fetch_initial_state_is_limited() {
     let slots = Arc::new(Semaphore::new(2));
     let mut all = Vec::new();
     for number in 0..4 {
@@ -150,7 +150,7 @@ async fn a_consistent_start_asks_for_the_newest_state() {
 
 /// C3.1, C3.3, C3.6
 #[tokio::test(start_paused = true)]
-async fn a_watch_list_is_collected_until_the_marker_and_then_goes_on_as_the_watch() {
+async fn a_watch_list_is_collected_until_the_marker_and_continues_as_the_watch() {
     let (script, running) = watch_listing(options("o"));
     let (told, _handler) = Told::of(&running.informer);
     let watch = script.expect_watch_list().at(At::Unset);
@@ -202,7 +202,7 @@ async fn readers_keep_the_previous_state_while_a_later_watch_list_is_in_progress
 
 /// C3.10
 #[tokio::test(start_paused = true)]
-async fn a_watch_list_without_marker_is_warned_of_every_ten_seconds_and_left_after_sixty() {
+async fn a_watch_list_without_marker_is_logged_every_ten_seconds_and_given_up_after_sixty() {
     let (logs, _guard) = Logs::capture();
     let (script, running) = watch_listing(options("o"));
     script.expect_watch_list();
@@ -435,7 +435,7 @@ async fn resets_are_resumed_at_the_last_version_without_a_list() {
 
 /// C5.10, C16.2
 #[tokio::test(start_paused = true)]
-async fn failures_are_logged_by_class_and_not_over_and_over() {
+async fn failures_are_logged_by_class_and_not_repeatedly() {
     let (logs, _guard) = Logs::capture();
     let (script, _running) = listing(options("o"));
     for _ in 0..10 {
@@ -458,7 +458,7 @@ async fn failures_are_logged_by_class_and_not_over_and_over() {
 
 /// C6.1, C6.6
 #[tokio::test(start_paused = true)]
-async fn without_a_period_nothing_is_shown_again() {
+async fn without_a_resync_period_nothing_is_delivered_again() {
     let (script, running) = listing(options("o"));
     let (told, _handler) =
         Told::with(&running.informer, Subscribe::named("asks").resync(10 * SECOND));
@@ -472,7 +472,7 @@ async fn without_a_period_nothing_is_shown_again() {
 
 /// C6.2, C6.3, C10.6
 #[tokio::test(start_paused = true)]
-async fn a_resync_shows_every_object_again_and_asks_the_server_nothing() {
+async fn a_resync_delivers_every_object_again_without_a_request() {
     let mut options = options("o");
     options.resync = 60 * SECOND;
     let (script, running) = listing(options);
@@ -509,7 +509,7 @@ async fn short_cycles_do_not_pile_up_timers() {
 
 /// C7.1, C7.2, C7.3, C7.4
 #[tokio::test(start_paused = true)]
-async fn the_consistency_check_lists_at_the_marker_and_reports_what_differs() {
+async fn the_consistency_check_lists_at_the_marker_and_reports_differences() {
     let reports = Told::default();
     let list = reports.clone();
     let mut options = options("o");

@@ -216,7 +216,7 @@ fn pod_informer(count: usize, metrics: Option<Metrics>) -> Running<Pod> {
 
 /// C15.8, C31.12
 #[test]
-fn the_first_state_is_the_same_on_one_thread_and_on_many() {
+fn the_initial_state_is_the_same_on_one_thread_and_on_many() {
     let read = |runtime: tokio::runtime::Runtime| -> BTreeMap<Key, String> {
         runtime.block_on(async {
             let running = pod_informer(250, None);

@@ -55,33 +55,33 @@ macro_rules! scenarios {
 
 scenarios! {
     compared: {
-        the_present_comes_first_and_then_every_change_once,
+        all_objects_come_first_and_then_every_change_once,
         a_list_in_pages_is_the_same_first_state,
         a_late_subscriber_hears_the_present_and_then_the_same_changes,
-        writes_that_were_missed_are_all_told_without_a_list,
+        missed_writes_are_delivered_without_a_list,
         an_object_recreated_in_a_gap_is_one_update,
         indexes_and_listers_follow_what_was_written,
-        a_saved_state_goes_on_without_a_list,
+        a_saved_state_needs_no_list,
         a_cut_between_frames_is_resumed,
         a_cut_in_the_middle_of_a_frame_is_resumed,
         a_restart_of_the_server_is_resumed,
-        a_410_in_the_stream_lists_what_is_left,
-        a_410_as_a_status_lists_what_is_left,
-        a_429_is_obeyed,
+        a_410_in_the_stream_causes_a_list,
+        a_410_as_a_status_causes_a_list,
+        a_429_is_retried_after_the_advised_time,
         a_version_that_is_too_large_for_a_watch_list_asks_for_the_newest,
         a_version_that_is_too_large_for_a_list_asks_for_the_newest,
-        a_half_open_connection_is_left,
+        a_half_open_connection_is_dropped,
         a_frame_of_ten_megabytes_arrives,
-        garbage_in_the_stream_is_left_behind,
+        garbage_in_the_stream_is_dropped,
     }
     // A hundred thousand writes; once in each world is enough.
     alone: {
-        a_slow_subscriber_with_a_hundred_thousand_changes_holds_up_nobody,
+        a_slow_subscriber_with_a_hundred_thousand_changes_delays_no_other,
     }
 }
 
 #[tokio::test]
-async fn the_list_of_what_differs_between_script_and_server_is_empty() {
+async fn no_scenario_differs_between_script_and_server() {
     assert_eq!(differing().await, DIFFERENCES);
 }
 
@@ -189,7 +189,7 @@ fn pending(running: &Running<ConfigMap>, name: &str) -> u64 {
 }
 
 /// C4.1, C4.2, C13.4, C13.5
-async fn the_present_comes_first_and_then_every_change_once<W: World>() -> Story {
+async fn all_objects_come_first_and_then_every_change_once<W: World>() -> Story {
     let mut stage = Stage::<W>::open(&["a", "b"]).await;
     stage.world.put("a", "second").await;
     stage.world.put("c", "first").await;
@@ -238,7 +238,7 @@ async fn a_late_subscriber_hears_the_present_and_then_the_same_changes<W: World>
 }
 
 /// C5.2, C4.3
-async fn writes_that_were_missed_are_all_told_without_a_list<W: World>() -> Story {
+async fn missed_writes_are_delivered_without_a_list<W: World>() -> Story {
     let mut stage = Stage::<W>::open(&["a", "b"]).await;
     let before = stage.asked_after(0).len();
     stage.world.down();
@@ -286,7 +286,7 @@ async fn indexes_and_listers_follow_what_was_written<W: World>() -> Story {
 }
 
 /// C3.12: what was saved is the first state, and the watch goes on from its version.
-async fn a_saved_state_goes_on_without_a_list<W: World>() -> Story {
+async fn a_saved_state_needs_no_list<W: World>() -> Story {
     let mut stage = Stage::<W>::open(&["a", "b"]).await;
     let saved = stage.running.informer.snapshot();
     stage.running.stopped().await.unwrap();
@@ -355,7 +355,7 @@ async fn write_in_a_gap<W: World>(world: &mut W) {
 const GAP: [&str; 5] = ["initial a 1", "initial b 2", "gone unseen b", "updated a 3", "added c 4"];
 
 /// C5.1, C5.6, C10.4
-async fn a_410_in_the_stream_lists_what_is_left<W: World>() -> Story {
+async fn a_410_in_the_stream_causes_a_list<W: World>() -> Story {
     let mut stage = Stage::<W>::open(&["a", "b"]).await;
     let before = stage.asked_after(0).len();
     stage.world.down();
@@ -370,7 +370,7 @@ async fn a_410_in_the_stream_lists_what_is_left<W: World>() -> Story {
 }
 
 /// C5.1
-async fn a_410_as_a_status_lists_what_is_left<W: World>() -> Story {
+async fn a_410_as_a_status_causes_a_list<W: World>() -> Story {
     let mut stage = Stage::<W>::open(&["a", "b"]).await;
     stage.world.down();
     write_in_a_gap(&mut stage.world).await;
@@ -382,7 +382,7 @@ async fn a_410_as_a_status_lists_what_is_left<W: World>() -> Story {
 }
 
 /// C5.1, C5.7
-async fn a_429_is_obeyed<W: World>() -> Story {
+async fn a_429_is_retried_after_the_advised_time<W: World>() -> Story {
     let mut stage = Stage::<W>::open(&["a"]).await;
     let before = stage.asked_after(0).len();
     stage.world.refuse(Kind::Watch, TOO_MANY);
@@ -424,7 +424,7 @@ async fn too_large<W: World>(begin: Begin, kind: Kind) -> Story {
 }
 
 /// C4.10
-async fn a_half_open_connection_is_left<W: World>() -> Story {
+async fn a_half_open_connection_is_dropped<W: World>() -> Story {
     let mut stage = Stage::<W>::open(&["a", "b"]).await;
     let before = stage.asked_after(0).len();
     stage.world.silence();
@@ -451,7 +451,7 @@ async fn a_frame_of_ten_megabytes_arrives<W: World>() -> Story {
 }
 
 /// C5.1
-async fn garbage_in_the_stream_is_left_behind<W: World>() -> Story {
+async fn garbage_in_the_stream_is_dropped<W: World>() -> Story {
     let mut stage = Stage::<W>::open(&["a"]).await;
     let before = stage.asked_after(0).len();
     stage.world.garbage();
@@ -464,7 +464,7 @@ async fn garbage_in_the_stream_is_left_behind<W: World>() -> Story {
 }
 
 /// C13.10 to C13.13, C31.9
-async fn a_slow_subscriber_with_a_hundred_thousand_changes_holds_up_nobody<W: World>() -> Story {
+async fn a_slow_subscriber_with_a_hundred_thousand_changes_delays_no_other<W: World>() -> Story {
     const CHANGES: usize = 100_000;
     let names: Vec<String> = (0..50).map(|number| format!("map-{number:02}")).collect();
     let first: Vec<&str> = names.iter().map(String::as_str).collect();

@@ -89,7 +89,7 @@ async fn an_index_holds_every_value_of_an_object_once() {
 
 /// C11.8
 #[tokio::test(start_paused = true)]
-async fn a_bucket_that_becomes_empty_disappears() {
+async fn an_empty_bucket_is_removed() {
     let (_script, watch, running) = synced([]).await;
     let index = running
         .informer
@@ -218,7 +218,7 @@ async fn several_indexes_are_intersected_in_one_state() {
 
 /// C11.16, C12.2
 #[tokio::test(start_paused = true)]
-async fn the_namespace_index_is_always_there() {
+async fn the_namespace_index_always_exists() {
     let objects = [map("a/1", "1"), map("a-b/1", "1"), map("ab/1", "1"), map("a/2", "1")];
     let (_script, _watch, running) = synced(objects).await;
     let snapshot = running.informer.snapshot();
@@ -265,7 +265,7 @@ fn handles_can_be_shared_and_offer_no_way_to_write() {
 
 /// C11.19: readers hold a snapshot each, which nobody waits for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn readers_that_never_let_go_do_not_stop_the_writer() {
+async fn readers_that_keep_snapshots_do_not_stop_the_writer() {
     let (script, running) = listing(options("o"));
     script.expect_list().answers((0..2000).map(|n| map(&format!("o{n:04}"), "1")), "1");
     let watch = script.expect_watch();
@@ -331,7 +331,7 @@ async fn waiting_for_a_version_ends_with_an_event_a_bookmark_or_the_deadline() {
 
 /// C12.1
 #[tokio::test(start_paused = true)]
-async fn a_lister_gets_objects_and_says_what_is_missing() {
+async fn a_lister_returns_objects_and_reports_missing_ones() {
     let (_script, _watch, running) = synced([map("ns/a", "1"), map("b", "1")]).await;
     let lister = running.informer.lister();
     assert!(lister.get("ns", "a").unwrap().is_some());
@@ -370,7 +370,7 @@ async fn selectors_select_as_the_server_does() {
 
 /// C12.5
 #[tokio::test(start_paused = true)]
-async fn a_visit_sees_one_state_while_the_store_moves_on() {
+async fn an_iteration_sees_one_state_while_the_store_changes() {
     let (_script, watch, running) = synced((0..10).map(|n| map(&format!("o{n}"), "1"))).await;
     let mut visit = running.informer.lister().iter().unwrap();
     assert_eq!(visit.next().unwrap().name(), "o0");
@@ -383,7 +383,7 @@ async fn a_visit_sees_one_state_while_the_store_moves_on() {
 
 /// C12.6
 #[tokio::test(start_paused = true)]
-async fn a_lister_refuses_to_read_before_the_first_state_is_complete() {
+async fn a_lister_refuses_to_read_before_the_initial_state_is_complete() {
     let (script, running) = listing(options("slow"));
     let lister = running.informer.lister();
     let early = lister.all();

@@ -26,7 +26,7 @@ fn transformed<P: Cached>(
 
 /// C15.1, C15.2, C15.3, C3.4
 #[tokio::test(start_paused = true)]
-async fn a_transform_is_applied_exactly_once_to_everything_that_enters() {
+async fn a_transform_is_applied_exactly_once_to_every_object() {
     let calls = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&calls);
     let transform = Transform::edit(move |map: &mut ConfigMap| {

@@ -92,7 +92,7 @@ async fn conditions_are_met_one_after_the_other_starting_with_the_same_event() {
 
 /// C28.3
 #[tokio::test(start_paused = true)]
-async fn waiting_on_an_informer_survives_expired_history() {
+async fn waiting_on_an_informer_survives_compaction() {
     let (script, running) = listing(options("o"));
     script.expect_list().answers([map("a", "1")], "1");
     let watch = script.expect_watch();
@@ -125,7 +125,7 @@ async fn waiting_on_an_informer_survives_expired_history() {
 
 /// C28.5
 #[tokio::test(start_paused = true)]
-async fn ready_made_conditions_look_at_what_they_say() {
+async fn built_in_conditions_check_the_documented_fields() {
     let object = map("a", "1");
     assert!(exists(Some(&object)) && !exists::<ConfigMap>(None));
     assert!(deleted::<ConfigMap>("uid-a")(None));

@@ -234,7 +234,7 @@ async fn requests_go_through_the_kube_client_with_our_query_and_headers() {
 
 /// C1.19, C15.5
 #[tokio::test]
-async fn the_server_is_asked_to_leave_managed_fields_out_and_they_go_anyway() {
+async fn managed_fields_are_removed_by_the_server_or_by_the_client() {
     for (strip, accept, kept) in [
         (true, "application/json;drop=metadata.managedFields,application/json", false),
         (false, "application/json", true),
@@ -262,7 +262,7 @@ async fn the_server_is_asked_to_leave_managed_fields_out_and_they_go_anyway() {
 
 /// C15.5, C15.6
 #[tokio::test]
-async fn metadata_only_asks_for_partial_objects() {
+async fn metadata_only_requests_partial_objects() {
     let raw = Raw::start().await;
     let options = http::Options { metadata_only: true, ..http::Options::default() };
     let source = raw.source::<PartialObjectMeta<ConfigMap>>(options);
@@ -278,7 +278,7 @@ async fn metadata_only_asks_for_partial_objects() {
 
 /// C1.8, C1.11
 #[tokio::test]
-async fn the_status_is_looked_at_before_the_body_and_nothing_is_retried() {
+async fn the_status_is_checked_before_the_body_and_nothing_is_retried() {
     let raw = Raw::start().await;
     let source = raw.source::<ConfigMap>(http::Options::default());
     let status = r#"{"kind":"Status","status":"Failure","reason":"TooManyRequests","message":"m","details":{"retryAfterSeconds":9},"code":429}"#;
@@ -319,7 +319,7 @@ async fn at_most_a_mebibyte_of_an_error_is_read() {
 
 /// C1.14
 #[tokio::test]
-async fn dropping_a_list_or_a_watch_closes_the_exchange() {
+async fn dropping_a_list_or_a_watch_closes_the_connection() {
     let raw = Raw::start().await;
     let source = raw.source::<ConfigMap>(http::Options::default());
     raw.reply(200, "", vec![bytes(r#"{"items":["#), Piece::Hold]);
@@ -391,7 +391,7 @@ async fn a_stream_that_cannot_be_read_ends_with_an_error_after_its_good_events()
 
 /// C1.20
 #[tokio::test]
-async fn a_server_that_does_not_know_shards_gives_the_same_objects() {
+async fn a_server_without_support_for_shards_gives_the_same_objects() {
     let raw = Raw::start().await;
     let source = raw.source::<ConfigMap>(http::Options::default());
     let uid = |n: u64| format!("{:016x}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -419,7 +419,7 @@ async fn a_server_that_does_not_know_shards_gives_the_same_objects() {
 
 /// C1.10, C1.12, B250
 #[tokio::test]
-async fn an_answer_that_is_no_list_of_objects_gives_no_objects() {
+async fn a_response_that_is_not_a_list_of_objects_gives_no_objects() {
     let raw = Raw::start().await;
     let source = raw.source::<ConfigMap>(http::Options::default());
     for body in [

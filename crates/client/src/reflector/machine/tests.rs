@@ -122,7 +122,7 @@ fn later_lists_ask_for_at_least_the_last_version_and_page_only_where_the_server_
 
 /// C2.4, C2.5
 #[test]
-fn a_list_at_a_version_that_is_not_to_be_had_is_repeated_once_at_the_newest() {
+fn a_list_at_an_unavailable_version_is_repeated_once_at_the_newest() {
     for class in [Class::Expired, Class::TooLarge] {
         let mut bench = Bench::watching();
         let step = bench.step(in_stream(Class::Expired));
@@ -158,7 +158,7 @@ fn a_consistent_start_lists_the_newest() {
 
 /// C3.1, C3.2, C1.13
 #[test]
-fn a_cycle_begins_with_a_watch_list_if_the_source_can() {
+fn a_cycle_starts_with_a_watch_list_if_the_source_supports_it() {
     let mut bench = Bench::new(Settings::default());
     assert_watch(&bench.step(Input::Start).action, &At::Unset, true);
     bench.step(Input::Opened);
@@ -172,7 +172,7 @@ fn a_cycle_begins_with_a_watch_list_if_the_source_can() {
 
 /// C3.3, C3.5, C3.6, C3.12, R66
 #[test]
-fn the_marker_replaces_everything_and_the_same_stream_goes_on() {
+fn the_marker_replaces_everything_and_the_stream_continues() {
     let mut bench = Bench::new(Settings::default());
     bench.step(Input::Start);
     bench.step(Input::Opened);
@@ -229,7 +229,7 @@ fn a_failed_watch_list_waits_or_asks_for_the_newest_or_falls_back_to_a_list() {
 
 /// C3.8, C3.9
 #[test]
-fn a_watch_list_that_ends_without_the_marker_is_tried_once_more_and_then_left() {
+fn a_watch_list_that_ends_without_the_marker_is_retried_once_and_then_given_up() {
     let mut bench = Bench::new(Settings::default());
     bench.step(Input::Start);
     bench.step(Input::Opened);
@@ -363,7 +363,7 @@ fn the_third_very_short_watch_in_a_row_begins_a_new_cycle() {
 
 /// C4.9
 #[test]
-fn watch_timeouts_are_drawn_between_a_minimum_and_its_double() {
+fn watch_timeouts_are_random_between_a_minimum_and_twice_that() {
     for (min, low, high) in [(0, 300, 600), (60, 300, 600), (900, 900, 1800)] {
         let settings = Settings {
             watch_list: false,
@@ -387,7 +387,7 @@ fn watch_timeouts_are_drawn_between_a_minimum_and_its_double() {
 
 /// C4.10
 #[test]
-fn a_stream_that_outlives_its_timeout_in_silence_is_dropped_and_resumed() {
+fn a_stream_without_events_after_its_timeout_is_dropped_and_resumed() {
     let mut bench = Bench::watching();
     let opened = bench.now;
     let timeout = bench.machine.stream.as_ref().unwrap().timeout;
@@ -403,7 +403,7 @@ fn a_stream_that_outlives_its_timeout_in_silence_is_dropped_and_resumed() {
 
 /// C4.11
 #[test]
-fn bookmarks_that_stop_coming_are_a_sign_of_death() {
+fn a_stream_whose_bookmarks_stop_is_dropped() {
     let mut bench = Bench::watching();
     let far = bench.machine.deadline();
     bench.pass(10 * SECOND);
@@ -419,7 +419,7 @@ fn bookmarks_that_stop_coming_are_a_sign_of_death() {
 
 /// C5.1, C31.4, R65
 #[test]
-fn every_failure_of_a_watch_has_its_next_step() {
+fn every_failure_of_a_watch_has_a_next_action() {
     use Class::*;
     let resumes = |input: Input| {
         let mut bench = Bench::watching();
@@ -452,7 +452,7 @@ fn every_failure_of_a_watch_has_its_next_step() {
 
 /// C5.1
 #[test]
-fn every_failure_of_a_list_has_its_next_step() {
+fn every_failure_of_a_list_has_a_next_action() {
     use Class::*;
     for class in [Refused, TooManyRequests, Unauthorized, Forbidden, NotServed, Broken, Other] {
         let mut bench = Bench::listing();
@@ -481,7 +481,7 @@ fn twenty_resets_of_an_idle_stream_cause_four_lists() {
 
 /// C5.2
 #[test]
-fn a_stream_that_delivered_something_was_a_good_resume() {
+fn a_stream_that_delivered_an_event_counts_as_a_successful_resume() {
     let mut bench = Bench::watching();
     for version in 11..100 {
         bench.event(EventKind::Modified, &version.to_string());
@@ -543,7 +543,7 @@ fn between_two_cycles_there_is_always_a_delay() {
 
 /// C5.7
 #[test]
-fn advice_of_the_server_lengthens_the_delay() {
+fn the_servers_advice_lengthens_the_delay() {
     let advised = RequestFailure { class: Class::TooManyRequests, retry_after: Some(20 * SECOND) };
     let step = Bench::watching().step(Input::OpenFailed(advised));
     assert_wait(&step, 20.0, 22.01);
@@ -624,7 +624,7 @@ fn two_hundred_reflectors_do_not_reconnect_at_once() {
 
 /// R72, B247: no mix of answers makes the machine hurry.
 #[test]
-fn no_mix_of_answers_makes_a_hot_loop() {
+fn no_sequence_of_responses_causes_a_hot_loop() {
     use Class::*;
     let classes = [
         Refused,

@@ -76,7 +76,7 @@ const ELSEWHERE: &[(u16, u16, Where)] = &[
         242,
         242,
         Tests(&[
-            "an_undecodable_object_leaves_the_store_and_comes_back_healed",
+            "an_undecodable_object_is_removed_and_added_again_once_it_decodes",
             "an_object_without_a_name_is_left_out_and_the_others_are_applied",
         ]),
     ),
@@ -85,15 +85,17 @@ const ELSEWHERE: &[(u16, u16, Where)] = &[
     (246, 246, Tests(&["the_pages_of_a_list_are_one_replacement_at_the_first_pages_version"])),
     (247, 247, Tests(&["an_informer_survives_every_fault_and_ends_converged"])),
     (248, 248, Tests(&["retry_after_is_between_zero_and_a_minute_whatever_it_says"])),
-    (249, 249, Tests(&["the_status_is_looked_at_before_the_body_and_nothing_is_retried"])),
-    (250, 250, Tests(&["an_answer_that_is_no_list_of_objects_gives_no_objects"])),
+    (249, 249, Tests(&["the_status_is_checked_before_the_body_and_nothing_is_retried"])),
+    (250, 250, Tests(&["a_response_that_is_not_a_list_of_objects_gives_no_objects"])),
     (251, 251, Reason("the client asks for no compression")),
     (252, 252, Reason("certificates are the business of kube's client and of rustls")),
     (253, 253, Tests(&["short_cycles_do_not_pile_up_timers"])),
     (
         254,
         254,
-        Tests(&["a_watch_list_without_marker_is_warned_of_every_ten_seconds_and_left_after_sixty"]),
+        Tests(&[
+            "a_watch_list_without_marker_is_logged_every_ten_seconds_and_given_up_after_sixty",
+        ]),
     ),
     (255, 259, Unused),
     (

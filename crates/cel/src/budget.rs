@@ -1,6 +1,6 @@
-//! The budget of an evaluation, and why an evaluation has no result.
+//! The budget and the errors of an evaluation.
 
-/// What evaluations may still cost.
+/// The remaining cost of evaluations.
 #[derive(Debug)]
 pub struct Budget {
     left: u64,
@@ -8,12 +8,12 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// So much.
+    /// A budget of this cost.
     pub fn new(limit: u64) -> Budget {
         Budget { left: limit, spent: 0 }
     }
 
-    /// Spends on something that may not cost more than `limit` by itself.
+    /// Charges a step that may cost at most `limit` by itself.
     pub fn part<T>(
         &mut self,
         limit: u64,
@@ -25,7 +25,7 @@ impl Budget {
         found
     }
 
-    /// What was spent so far.
+    /// The cost so far.
     pub fn spent(&self) -> u64 {
         self.spent
     }
@@ -45,19 +45,19 @@ impl Budget {
     }
 }
 
-/// Why an evaluation has no result.
+/// Why an evaluation failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// A field or key that is not there.
+    /// A field or key does not exist.
     #[error("no such key: {0}")]
     NoSuchKey(String),
-    /// Types that do not go together.
+    /// No overload accepts these types.
     #[error("no such overload")]
     NoSuchOverload,
-    /// It would take too long.
+    /// The budget is exhausted.
     #[error("operation cancelled: actual cost limit exceeded")]
     CostExceeded,
-    /// Anything else, in the words of the reference.
+    /// Any other error, with Kubernetes' text.
     #[error("{0}")]
     Other(String),
 }

@@ -1,7 +1,6 @@
-//! The check of an expression before it ever runs: are its names known, do its fields exist, do
-//! its types go together?
+//! The type check of an expression: names, fields and types.
 //!
-//! What cannot be told from the shapes alone is `dyn` and passes; the evaluation finds out.
+//! A value whose type the declarations do not determine is `dyn`; the evaluation checks it.
 
 use super::declarations::{self, Meaningless};
 use super::known::Known;
@@ -10,12 +9,12 @@ use super::types::{BOOL, INT, ORDERED, STRING, Ty};
 use super::typing::{binary, either, element_of, field_of, folded};
 use super::{Fault, time};
 
-/// Checks an expression and answers the type of its result.
+/// Checks an expression and returns the type of its result.
 pub(super) fn ty<'s>(root: &Expr, known: &Known<'s>) -> Result<Ty<'s>, Fault> {
     Checker { known, mixes: false }.ty(root, None)
 }
 
-/// A name that a macro bound, and those around it.
+/// A name bound by a macro, and the enclosing ones.
 pub(super) struct Scope<'o, 's> {
     pub(super) name: &'o str,
     pub(super) ty: Ty<'s>,
@@ -26,7 +25,7 @@ type Outer<'o, 's> = Option<&'o Scope<'o, 's>>;
 
 struct Checker<'k, 's> {
     known: &'k Known<'s>,
-    /// Whether the elements of a list may be of different types: in what is formatted they may.
+    /// Whether the elements of a list may have different types, as in the arguments of `format`.
     mixes: bool,
 }
 
@@ -136,7 +135,7 @@ impl<'s> Checker<'_, 's> {
         self.known.ty(name).ok_or_else(|| undeclared(at, name))
     }
 
-    /// `variables.field`, unless a macro calls something else `variables`.
+    /// `variables.field`, unless a macro binds the name `variables`.
     fn variable(
         &self,
         of: &Expr,
@@ -155,7 +154,7 @@ impl<'s> Checker<'_, 's> {
         self.known.variable(field)
     }
 
-    /// What must be true or false.
+    /// Checks that an expression is a boolean.
     fn condition(&self, expr: &Expr, scope: Outer<'_, 's>) -> Result<(), Fault> {
         let ty = self.ty(expr, scope)?;
         match ty.may_be("bool") {
@@ -164,7 +163,7 @@ impl<'s> Checker<'_, 's> {
         }
     }
 
-    /// The type that all elements of a list or map have.
+    /// The common type of the elements of a list or map.
     fn joined<'e>(
         &self,
         elements: impl Iterator<Item = (&'e Expr, bool)>,
@@ -264,7 +263,7 @@ impl<'s> Checker<'_, 's> {
     }
 }
 
-/// Times and spans that are written out must be some.
+/// Checks literal timestamps and durations.
 fn literals(name: &str, args: &[Expr]) -> Result<(), Fault> {
     let [Expr { at, node }] = args else { return Ok(()) };
     let fits = match (name, node) {

@@ -1,6 +1,6 @@
 //! Macros over lists and maps: `all`, `exists`, `map`, `filter` and their kin.
 //!
-//! Promise: every step is paid for; what a quantifier finds decides, whatever fails beside it.
+//! Promise: every step is charged; a deciding element of a quantifier hides the errors of others.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -32,7 +32,7 @@ impl<'a> Machine<'a, '_> {
         }
     }
 
-    /// What the names of a macro stand for, step by step.
+    /// The values of a macro's variables, step by step.
     fn steps(&mut self, fold: &'a Fold, scope: Outer<'_, 'a>) -> Result<Vec<Step<'a>>, Error> {
         let range = self.eval(&fold.range, scope)?;
         let is_pair = fold.second.is_some();
@@ -57,7 +57,7 @@ impl<'a> Machine<'a, '_> {
         }
     }
 
-    /// Evaluates an expression with the names of a macro bound.
+    /// Evaluates an expression with the macro's variables bound.
     fn within(
         &mut self,
         fold: &'a Fold,

@@ -1,11 +1,9 @@
-//! What an expression may cost at most, before there is an object: a refusal when the definition
-//! is written is better than one for every object later.
+//! Cost estimation: the maximum cost of an expression for any object of a schema.
 //!
-//! The figures are those of Kubernetes, to the unit, because they decide which definitions are
-//! accepted. Sizes come from the schema (`maxItems`, `maxProperties`, `maxLength`, `enum`,
-//! formats), else from what fits into a request. What they come from is followed along the path
-//! of a value through the schema, as the reference does; where a value has no path, its size is
-//! that of what it was made from, or unknown, and then as large as a number can be.
+//! The estimates equal those of Kubernetes exactly, because they decide which definitions are
+//! accepted. Sizes come from the schema (`maxItems`, `maxProperties`, `maxLength`, `enum`, formats) or
+//! from the maximum request size. As in Kubernetes, a value is followed along its path through the
+//! schema; a value without a path has the size of its source, or an unknown, unbounded size.
 
 mod calls;
 mod fold;
@@ -18,20 +16,20 @@ use super::tree::{Expr, Node, Op};
 use super::types::{BOOL, INT, STRING, Ty};
 use super::typing;
 
-/// The most an evaluation costs.
+/// The maximum cost of an evaluation.
 pub(super) fn of(root: &Expr, known: &Known<'_>) -> u64 {
     Estimate { known }.of(root, None).cost
 }
 
-/// What making a list, a map or an object costs, apart from its parts.
+/// The cost of constructing a list, a map or an object, without its parts.
 const LIST: u64 = 10;
 const MAP: u64 = 30;
 const STRUCT: u64 = 40;
 
-/// What looking at a text costs: a tenth of its length.
+/// The cost factor of traversing a string: a tenth of its length.
 const TRAVERSAL: f64 = 0.1;
 
-/// What is known of a value.
+/// The estimate of a value.
 struct Found<'s> {
     cost: u64,
     size: Option<Size>,
@@ -59,26 +57,26 @@ impl<'s> Found<'s> {
         Found { size: Some(size), ..self }
     }
 
-    /// The same somewhere in the schema, which then tells its size.
+    /// The same at a path in the schema, which determines its size.
     fn placed(self, place: Place<'s>) -> Found<'s> {
         let size = place.size().or(self.size);
         Found { place, size, ..self }
     }
 }
 
-/// Where in the schema a value is.
+/// The path of a value in the schema.
 #[derive(Clone, Copy)]
 enum Place<'s> {
-    /// It was computed.
+    /// The value is computed.
     None,
     At(&'s Shape),
-    /// The keys of a map, of whose length no schema says anything.
+    /// The keys of a map, whose length no schema limits.
     Key,
-    /// Somewhere the schema does not tell.
+    /// An unknown path.
     Lost,
 }
 
-/// A step from a place to one inside it.
+/// One element of a path.
 enum Step<'f> {
     Field(&'f str),
     Value,
@@ -87,8 +85,8 @@ enum Step<'f> {
 }
 
 impl<'s> Place<'s> {
-    /// A path has a first element, and whatever it is, it means the root: so does the first step
-    /// from nowhere.
+    /// The first element of a path always means the root, and so does the first step from an unknown
+    /// path.
     fn then(self, step: &Step<'_>, root: &'s Shape) -> Place<'s> {
         match (self, step) {
             (Place::None, _) => Place::At(root),
@@ -111,7 +109,7 @@ impl<'s> Place<'s> {
     }
 }
 
-/// A name that a macro bound, and those around it.
+/// A name bound by a macro, and the enclosing ones.
 struct Scope<'o, 's> {
     name: &'o str,
     found: Found<'s>,
@@ -237,7 +235,7 @@ impl<'s> Estimate<'_, 's> {
         let own = match op {
             Op::Equal => calls::equality(&left, &right).unwrap_or_else(compared),
             Op::NotEqual => compared(),
-            // What may be anything may be texts, and may be numbers.
+            // A value of unknown type may be a string or a number.
             Op::Less | Op::LessEqual | Op::Greater | Op::GreaterEqual => {
                 let is_text = both("string") || both("bytes");
                 if is_text { compared().max(u64::from(unknown)) } else { 1 }
@@ -295,7 +293,7 @@ fn literal_list<'s>(elements: &[Found<'s>]) -> Found<'s> {
     }
 }
 
-/// Numbers are added for one; texts and bytes are copied.
+/// The cost of `+`: one for numbers; strings and bytes are copied.
 fn add<'s>(left: &Found<'s>, right: &Found<'s>, ty: Ty<'s>, cost: u64) -> Found<'s> {
     let both = |name: &str| left.ty.may_be(name) && right.ty.may_be(name);
     let size = left.size().plus(right.size());

@@ -1,28 +1,28 @@
-//! Which functions there are, and which of them a call means.
+//! The function table and overload resolution.
 //!
-//! The table is `functions.txt`. A call whose arguments are not all known may mean several
-//! overloads; the evaluation then finds out which.
+//! The table is `functions.txt`. A call with arguments of unknown type may match several overloads; the
+//! evaluation then selects one.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use super::types::{DURATION, ORDERED, SUMMABLE, TIMESTAMP, Ty};
 
-/// One way to call a function.
+/// An overload of a function.
 struct Overload {
     is_method: bool,
     arguments: Vec<Pattern>,
     answer: Pattern,
 }
 
-/// A type with holes in it.
+/// A type with type parameters.
 enum Pattern {
     Dyn,
     Basic(&'static str),
     List(Box<Pattern>),
     Map(Box<[Pattern; 2]>),
     Optional(Box<Pattern>),
-    /// Any type, the same wherever the letter stands.
+    /// A type parameter.
     Any(char),
 }
 
@@ -40,15 +40,15 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| {
     table
 });
 
-/// What stands before a function's name without being its receiver.
+/// The namespaces of functions, which are not receivers.
 const NAMESPACES: [&str; 7] = ["optional", "lists", "sets", "strings", "ip", "format", "jsonpatch"];
 
-/// Whether a name with a dot is that of a function.
+/// Whether a dotted name is a function.
 pub(super) fn is_qualified(name: &str) -> bool {
     name.contains('.') && TABLE.contains_key(name)
 }
 
-/// A name that stands for a type.
+/// The type that a name denotes.
 pub(super) fn type_named(name: &str) -> Option<&'static str> {
     #[rustfmt::skip]
     const TYPES: [&str; 24] = [
@@ -62,13 +62,13 @@ pub(super) fn type_named(name: &str) -> Option<&'static str> {
     TYPES.into_iter().find(|known| *known == name)
 }
 
-/// Why a call means nothing.
+/// Why a call cannot be resolved.
 pub(super) enum Meaningless {
     NoSuchFunction,
     NoSuchOverload,
 }
 
-/// The type of what a call answers.
+/// The result type of a call.
 pub(super) fn answer<'s>(
     name: &str,
     is_method: bool,
@@ -95,7 +95,7 @@ pub(super) fn answer<'s>(
     found.ok_or(Meaningless::NoSuchOverload)
 }
 
-/// What the letters of an overload stand for in one call.
+/// The bindings of type parameters in one call.
 #[derive(Default)]
 struct Bound<'s>(Vec<(char, Ty<'s>)>);
 
@@ -172,7 +172,7 @@ fn read(line: &'static str) -> Option<(&'static str, Overload)> {
     Some((name, Overload { is_method: receiver.is_some(), arguments, answer: pattern(answer)? }))
 }
 
-/// Where the parenthesis opens that would be closed at the end.
+/// The position of the parenthesis that the last character closes.
 fn matching(text: &str) -> Option<usize> {
     let mut depth = 1;
     text.char_indices().rev().find_map(|(at, c)| {
@@ -185,7 +185,7 @@ fn matching(text: &str) -> Option<usize> {
     })
 }
 
-/// At commas outside of parentheses.
+/// Splits at commas outside of parentheses.
 fn split(text: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0;
     let parts = text.split(move |c| {
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_answers_what_its_arguments_say() {
+    fn the_arguments_determine_the_result_type() {
         let text = Ty::list(Ty::Basic("string"));
         #[rustfmt::skip]
         let rows: [(&str, bool, Vec<Ty<'_>>, Option<&str>); 9] = [

@@ -1,7 +1,7 @@
-//! Evaluation: the tree walked once, every step paid for.
+//! Evaluation: one walk over the tree, within a budget.
 //!
-//! Promise: it ends within its budget. Each node costs one; what takes time or memory in
-//! proportion to a size costs in proportion to it, before it is done.
+//! Promise: it ends within its budget. Each node costs one; work proportional to a size is charged in
+//! proportion, before it is done.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,14 +18,14 @@ pub struct Variables<'a> {
 }
 
 impl<'a> Variables<'a> {
-    /// The same and one more.
+    /// Adds a variable.
     #[must_use]
     pub fn with(mut self, name: &'a str, value: Value<'a>) -> Variables<'a> {
         self.roots.push((name, Ok(value)));
         self
     }
 
-    /// The same and a piece of JSON of this shape.
+    /// Adds a JSON value of this type.
     #[must_use]
     pub fn with_json(
         self,
@@ -36,7 +36,7 @@ impl<'a> Variables<'a> {
         self.with(name, Value::read(json, shape))
     }
 
-    /// Adds what an expression came to: if it failed, whoever asks for it fails the same way.
+    /// Adds the result of an expression; using a failed one is the same error.
     pub fn add(&mut self, name: &'a str, value: Result<Value<'a>, Error>) {
         self.roots.push((name, value));
     }
@@ -46,7 +46,7 @@ impl<'a> Variables<'a> {
     }
 }
 
-/// A name that a macro bound, and those around it.
+/// A name bound by a macro, and the enclosing ones.
 pub(super) struct Scope<'s, 'a> {
     pub(super) name: &'a str,
     pub(super) value: Value<'a>,
@@ -147,7 +147,7 @@ impl<'a> Machine<'a, '_> {
                 (None, true) => Ok(Value::NONE),
                 (None, false) => Err(self.missing(whose, field)),
             },
-            // Whatever is looked for in an optional is optional.
+            // Accessing an optional yields an optional.
             Value::Optional(None) => Ok(Value::NONE),
             Value::Optional(Some(inner)) => match &*inner {
                 Value::Map(map) => Ok(map.field(field).map_or(Value::NONE, Value::some)),
@@ -159,7 +159,7 @@ impl<'a> Machine<'a, '_> {
         }
     }
 
-    /// Why a field is not there: one of `variables` may have failed.
+    /// The error of a missing field: one of `variables` may have failed.
     fn missing(&self, of: &Expr, field: &str) -> Error {
         let failed = match &of.node {
             Node::Name(name) => self.variables.get(&format!("{name}.{field}")),
@@ -199,7 +199,7 @@ impl<'a> Machine<'a, '_> {
         }
     }
 
-    /// `&&` and `||`: a term that decides, decides, whatever fails beside it.
+    /// `&&` and `||`: a deciding term hides the errors of others.
     fn junction(&mut self, terms: &'a [Expr], decides: bool, scope: Outer<'_, 'a>) -> Found<'a> {
         let mut failed = None;
         for term in terms {
@@ -217,7 +217,7 @@ impl<'a> Machine<'a, '_> {
         }
     }
 
-    /// A value, unless it is marked optional and not there.
+    /// A value, or `None` if it is marked optional and absent.
     fn given(
         &mut self,
         expr: &'a Expr,
@@ -275,7 +275,7 @@ impl<'a> Machine<'a, '_> {
         args: &'a [Expr],
         scope: Outer<'_, 'a>,
     ) -> Found<'a> {
-        // `or` and `orValue` look at their argument only if they need it.
+        // `or` and `orValue` evaluate their argument only if needed.
         if let (Some(of), "or" | "orValue", [other]) = (of, name, args) {
             return match self.eval(of, scope)? {
                 Value::Optional(Some(inner)) if name == "or" => Ok(Value::Optional(Some(inner))),
@@ -311,7 +311,7 @@ impl<'a> Machine<'a, '_> {
     }
 }
 
-/// What `of[key]` is.
+/// The value of `of[key]`.
 fn at<'a>(of: &Value<'a>, key: &Value<'_>) -> Found<'a> {
     match of {
         Value::Map(map) => map.get(key).ok_or_else(|| match key.key() {

@@ -1,24 +1,23 @@
-//! Formats: what some strings and numbers look like. Formats that Kubernetes does not know are
-//! ignored, as it ignores them.
+//! String and number formats of schemas. Unknown formats are ignored, as in Kubernetes.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::LazyLock;
 
 use regex::Regex;
 
-/// A format that is enforced, under the name the schema gives it.
+/// An enforced format, with its name in the schema.
 pub struct Format {
     name: Box<str>,
     accepts: fn(&str) -> bool,
 }
 
 impl Format {
-    /// A format of strings by its name, if it is one that is enforced.
+    /// The string format with this name, if it is enforced.
     pub fn of(name: &str) -> Option<Format> {
         Some(Format { name: name.into(), accepts: accepts(name)? })
     }
 
-    /// A format of numbers, which accepts any text.
+    /// A number format, which accepts any text.
     pub fn of_number(name: &str) -> Format {
         Format { name: name.into(), accepts: |_| true }
     }
@@ -27,7 +26,7 @@ impl Format {
         &self.name
     }
 
-    /// Whether a text has the format; formats of numbers say nothing about texts.
+    /// Whether a text has the format; number formats accept any text.
     pub fn accepts(&self, text: &str) -> bool {
         (self.accepts)(text)
     }
@@ -104,7 +103,7 @@ fn is_hex(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// A path, or a scheme and something behind it; nothing that is no character of a URI.
+/// A path, or a scheme with a rest; only characters that a URI allows.
 fn is_uri(text: &str) -> bool {
     let printable = !text.contains(|c: char| c.is_control() || c == ' ');
     let escapes = text.split('%').skip(1).all(|rest| {
@@ -141,7 +140,7 @@ fn is_hostname(text: &str) -> bool {
     text.len() <= 255 && HOST.is_match(text) && text.split('.').all(|part| part.len() <= 63)
 }
 
-/// As Go once did, leading zeros are forgiven.
+/// Accepts leading zeros, as older versions of Go did.
 fn is_ipv4(text: &str) -> bool {
     let octet = |part: &str| {
         !part.is_empty()
@@ -163,7 +162,7 @@ fn is_cidr(text: &str) -> bool {
         }
 }
 
-/// 6, 8 or 20 bytes in pairs or fours of digits.
+/// 6, 8 or 20 bytes as groups of two or four hexadecimal digits.
 fn is_mac(text: &str) -> bool {
     let (separator, width) = match text {
         text if text.contains('.') => ('.', 4),
@@ -232,7 +231,7 @@ fn is_date_time(text: &str) -> bool {
     text.split_once(['t', 'T']).is_some_and(|(date, time)| is_date(date) && is_time(time))
 }
 
-/// `23:59:59`, perhaps a fraction, then `Z` or an offset.
+/// `23:59:59`, an optional fraction, then `Z` or an offset.
 fn is_time(text: &str) -> bool {
     let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     let below = |text: &str, max: &str| text.len() == 2 && digits(text) && text <= max;
@@ -254,7 +253,7 @@ fn is_time(text: &str) -> bool {
     clock(time) && fraction_fits && zone_fits
 }
 
-/// As Go writes durations, or numbers with a unit in words somewhere in the text.
+/// A Go duration, or numbers with units in words.
 fn is_duration(text: &str) -> bool {
     is_go_duration(text)
         || PERIOD.captures_iter(text).any(|found| {
@@ -311,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn formats_tell_good_from_bad() {
+    fn formats_accept_valid_and_reject_invalid_values() {
         check(
             "date-time",
             &["2024-02-29T23:59:59Z", "2024-01-01t00:00:00.5+02:00"],

@@ -1,6 +1,6 @@
-//! Functions: what a call comes to. `functions.txt` says which there are.
+//! The evaluation of function calls; `functions.txt` lists the functions.
 //!
-//! Promise: what takes time or memory in proportion to a size is paid for before it is done.
+//! Promise: work proportional to a size is charged to the budget before it is done.
 
 pub(super) mod authorizer;
 pub(super) mod convert;
@@ -54,7 +54,7 @@ fn other<'a>(value: Other) -> Value<'a> {
     Value::Other(Arc::new(value))
 }
 
-/// What is not about texts and lists.
+/// Functions other than those of strings and lists.
 fn general<'a>(machine: &mut Machine<'a, '_>, name: &str, args: &[Value<'a>]) -> Found<'a> {
     Ok(match (name, args) {
         ("size", [Value::Bytes(bytes)]) => return size(bytes.len()),

@@ -1,13 +1,13 @@
-//! Words of an expression.
+//! The lexer.
 
 use std::sync::Arc;
 
 use super::Fault;
 
-/// The longest expression: what the reference's parser takes.
+/// The maximum length of an expression (Kubernetes' limit).
 const TEXT_MAX: usize = 100_000;
 
-/// A word, and where it begins.
+/// A token and its position.
 #[derive(Clone, Debug)]
 pub(super) struct Token {
     pub(super) at: usize,
@@ -17,7 +17,7 @@ pub(super) struct Token {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Word {
     Name(Box<str>),
-    /// Without its sign.
+    /// A number without its sign.
     Int(u64),
     Uint(u64),
     Double(f64),
@@ -27,14 +27,14 @@ pub(super) enum Word {
     End,
 }
 
-/// Signs, longer ones first.
+/// Operators and punctuation, longer ones first.
 #[rustfmt::skip]
 const SIGNS: [&str; 28] = [
     "[?", "{?", ".?", "==", "!=", "<=", ">=", "&&", "||", "(", ")", "[", "]", "{", "}", ".", ",",
     ":", "?", "+", "-", "*", "/", "%", "<", ">", "!", "=",
 ];
 
-/// Cuts a text into words.
+/// Splits a text into tokens.
 pub(super) fn words(text: &str) -> Result<Vec<Token>, Fault> {
     if text.len() > TEXT_MAX {
         return Err(Fault::new(
@@ -114,7 +114,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// A name in back quotes: a field whose name is no identifier.
+    /// A name in backquotes: a field whose name is not an identifier.
     fn back_quoted(&mut self) -> Result<Word, Fault> {
         let start = self.at;
         self.at += 1;
@@ -133,7 +133,7 @@ impl<'a> Lexer<'a> {
         &rest[..end]
     }
 
-    /// Whether a quotation begins here: raw or not, bytes or not, and how long its prefix is.
+    /// The kind of string literal that starts here (raw, bytes) and the length of its prefix.
     fn quoted(&self) -> Option<(bool, bool, usize)> {
         let rest = self.rest();
         let (mut raw, mut bytes) = (false, false);

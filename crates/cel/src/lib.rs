@@ -1,12 +1,10 @@
 //! CEL: the expressions of rules, match conditions and policies, evaluated within a budget.
 //!
 //! River: text → [`Program`], once; then objects → **cel** → a verdict, for every write.
-//! Promise: an expression ends. Text, nesting and every step of an evaluation are bounded, memory
-//! is paid for before it is taken, patterns match in linear time, and objects are read where they
-//! are: nothing is copied to look at it.
+//! Promise: an evaluation ends. Text length, nesting and evaluation steps are bounded, memory is charged
+//! before it is allocated, patterns match in linear time, and objects are read without copying.
 //!
-//! The language is ours rather than a library's for that promise: none of the interpreters at hand
-//! can be told when to stop.
+//! This is our own implementation because none of the available interpreters supports a budget.
 
 pub mod pattern;
 pub mod format;
@@ -42,17 +40,17 @@ pub use shape::{Field, Shape, TEXT_MAX, escape};
 pub use value::authorizer::{Access, Authority, Decision, Resource};
 pub use value::{Key, Value};
 
-/// The most one expression may cost (Kubernetes' limit).
+/// The maximum cost of one expression (Kubernetes' limit).
 pub const EXPRESSION_COST_MAX: u64 = 1_000_000;
 
-/// The most all rules of one object may cost (Kubernetes' limit).
+/// The maximum cost of all rules of one object (Kubernetes' limit).
 pub const OBJECT_COST_MAX: u64 = 10_000_000;
 
 /// A compiled expression.
 pub struct Program {
     text: Box<str>,
     root: tree::Expr,
-    /// Patterns that are written out, compiled.
+    /// The compiled literal patterns.
     patterns: HashMap<Arc<str>, Pattern>,
     result: &'static str,
     shown: Box<str>,

@@ -1,9 +1,9 @@
-//! What a name and its arguments mean: a field, a function, a type, or a macro.
+//! The resolution of names and calls to fields, functions, types and macros.
 
 use super::tree::{Expr, Fold, FoldKind, Node};
 use super::{Fault, declarations};
 
-/// A field, or the name of a type that has dots in it.
+/// A field, or a type name with dots.
 pub(super) fn select(of: Expr, field: Box<str>, at: usize) -> Expr {
     let start = of.at;
     let made = Expr { at, node: Node::Select { of: Box::new(of), field, optional: false } };
@@ -13,7 +13,7 @@ pub(super) fn select(of: Expr, field: Box<str>, at: usize) -> Expr {
     }
 }
 
-/// `Object.spec.containers`, if it is nothing but names.
+/// A dotted name such as `Object.spec.containers`, if the expression is one.
 pub(super) fn type_name(expr: &Expr) -> Option<String> {
     match &expr.node {
         Node::Name(name) => Some(name.to_string()),
@@ -43,7 +43,7 @@ fn variable(expr: Expr) -> Result<Box<str>, Fault> {
     }
 }
 
-/// A method, or a macro that looks like one.
+/// A method call or a macro in method form.
 pub(super) fn method(of: Expr, name: Box<str>, args: Vec<Expr>, at: usize) -> Result<Expr, Fault> {
     let kind = match (&*name, args.len()) {
         ("all", 2 | 3) => FoldKind::All,
@@ -60,7 +60,7 @@ pub(super) fn method(of: Expr, name: Box<str>, args: Vec<Expr>, at: usize) -> Re
             return Ok(Expr { at, node: Node::Call { name, of, args } });
         }
     };
-    // Which of the arguments are names, and whether there is a filter, is told by their number.
+    // The number of arguments determines which are names and whether there is a filter.
     let has_two = match kind {
         FoldKind::All | FoldKind::Exists | FoldKind::ExistsOne => args.len() == 3,
         FoldKind::Map => &*name == "transformList",

@@ -1,4 +1,4 @@
-//! Operators: comparing and computing.
+//! Operators: comparison and arithmetic.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub(super) fn binary<'a>(
 ) -> Found<'a> {
     let ordered = |is: fn(Ordering) -> bool| match compare(left, right) {
         Some(order) => Ok(Value::Bool(is(order))),
-        // Not a number is neither more nor less than anything.
+        // NaN is not ordered.
         None if is_number(left) && is_number(right) => Ok(Value::Bool(false)),
         None => Err(Error::NoSuchOverload),
     };
@@ -59,12 +59,12 @@ fn is_number(value: &Value<'_>) -> bool {
     matches!(value, Value::Int(_) | Value::Uint(_) | Value::Double(_))
 }
 
-/// What a text costs to look at: a tenth of its length.
+/// The cost of traversing a string: a tenth of its length.
 pub(super) fn text_cost(len: usize) -> u64 {
     len as u64 / 10 + 1
 }
 
-/// Whether two values are the same. Values of different types are different.
+/// Whether two values are equal. Values of different types are not.
 pub(super) fn equal(a: &Value<'_>, b: &Value<'_>, budget: &mut Budget) -> Result<bool, Error> {
     budget.spend(1)?;
     Ok(match (a, b) {
@@ -148,7 +148,7 @@ fn equal_maps(a: &Map<'_>, b: &Map<'_>, budget: &mut Budget) -> Result<bool, Err
     Ok(true)
 }
 
-/// Which of two values comes first, if they can be ordered.
+/// Compares two values, if they are ordered.
 pub(super) fn compare(a: &Value<'_>, b: &Value<'_>) -> Option<Ordering> {
     match (a, b) {
         (Value::Bool(a), Value::Bool(b)) => Some(a.cmp(b)),
@@ -214,7 +214,7 @@ fn time<'a>(made: Option<Timestamp>) -> Found<'a> {
     made.map(Value::Timestamp).ok_or_else(|| overflow_of("timestamp"))
 }
 
-/// Lists in a row; sets and maps of a schema are united, the right one winning.
+/// Concatenates lists; set and map lists of a schema are merged, and the right one wins.
 fn join<'a>(a: &List<'a>, b: &List<'a>, budget: &mut Budget) -> Found<'a> {
     budget.spend((a.len() + b.len()) as u64)?;
     let mut made: Vec<Value<'a>> = a.iter().collect();

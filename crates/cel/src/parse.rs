@@ -1,16 +1,16 @@
-//! From words to a tree, by recursive descent.
+//! The parser: recursive descent from tokens to a tree.
 //!
-//! Promise: no tree is deeper than [`DEPTH_MAX`] and what one level adds, at any moment.
+//! Promise: no tree is ever deeper than [`DEPTH_MAX`] plus one level.
 
 use super::lex::{Token, Word, words};
 use super::macros::{function, method, select, type_name};
 use super::tree::{Expr, Node, Op};
 use super::{Fault, declarations};
 
-/// How deep a tree may be: evaluation recurses as deep as the tree, on the stack of a worker.
+/// The maximum depth of a tree: evaluation recurses to this depth on the stack of a worker.
 const DEPTH_MAX: usize = 120;
 
-/// Reads an expression.
+/// Parses an expression.
 pub(super) fn parse(text: &str) -> Result<Expr, Fault> {
     let mut parser = Parser { words: words(text)?, next: 0, depth: 0 };
     let root = parser.expression()?;
@@ -35,7 +35,7 @@ impl Parser {
 
     fn advance(&mut self) -> Word {
         let word = self.words[self.next].word.clone();
-        // The last word is the end, and stays.
+        // The last token is the end and is not consumed.
         self.next = (self.next + 1).min(self.words.len() - 1);
         word
     }
@@ -70,8 +70,8 @@ impl Parser {
         Fault::new(self.at(), format!("Syntax error: mismatched input '{found}' {wanted}"))
     }
 
-    /// Refuses a tree that is too deep before it is part of a deeper one: whoever walks a tree, or
-    /// drops it, does so on the stack.
+    /// Rejects a tree that is too deep before it becomes part of a deeper one: walking and dropping
+    /// a tree use the stack.
     fn bounded(&self, made: Expr) -> Result<Expr, Fault> {
         match made.depth() > DEPTH_MAX {
             true => Err(self.too_deep()),
@@ -83,7 +83,7 @@ impl Parser {
         Fault::new(self.at(), format!("expression recursion limit exceeded: {DEPTH_MAX}"))
     }
 
-    /// Guards the parser's own recursion.
+    /// Limits the parser's own recursion.
     fn deeper<T>(
         &mut self,
         read: impl FnOnce(&mut Parser) -> Result<T, Fault>,
@@ -210,7 +210,7 @@ impl Parser {
         self.member(primary)
     }
 
-    /// Everything that may follow a value: fields, indices, calls, braces.
+    /// The suffixes of a value: fields, indexes, calls, braces.
     fn member(&mut self, mut of: Expr) -> Result<Expr, Fault> {
         loop {
             let at = self.at();
@@ -261,7 +261,7 @@ impl Parser {
 
     fn name(&mut self) -> Result<Box<str>, Fault> {
         match self.peek().clone() {
-            // Words of the language itself name nothing.
+            // Reserved words are not names.
             Word::Name(name) if !matches!(&*name, "true" | "false" | "null" | "in") => {
                 self.advance();
                 Ok(name)
@@ -349,7 +349,7 @@ impl Parser {
         Ok(Expr { at, node: Node::Map(entries) })
     }
 
-    /// A word: a constant, a variable, or a function.
+    /// An identifier: a constant, a variable or a function.
     fn named(&mut self, at: usize) -> Result<Expr, Fault> {
         let constant = match self.peek() {
             Word::Name(name) => match &**name {

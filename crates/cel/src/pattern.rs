@@ -1,23 +1,23 @@
-//! Patterns: regular expressions of schemas, in the dialect of Go (RE2).
+//! Regular expressions in Go's dialect (RE2).
 //!
-//! Promise: a pattern matches in time linear in the text, and compiles to a bounded size: repeats
-//! are limited as Go limits them, and all patterns of one schema share a budget.
+//! Promise: a pattern matches in time linear in the text and compiles to a bounded size: repeat counts
+//! have Go's limit, and all patterns of one schema share a budget.
 
 use regex::{Regex, RegexBuilder};
 
-/// A compiled pattern and how it was written.
+/// A compiled pattern and its source.
 pub struct Pattern {
     text: Box<str>,
     regex: Regex,
 }
 
-/// Most times a part may be repeated, repeats inside repeats multiplied: Go's limit.
+/// The maximum repeat count, nested repeats multiplied (Go's limit).
 const REPEAT_MAX: u64 = 1000;
 
-/// Sizes that are tried for a compiled pattern. What a pattern needs is taken from the budget.
+/// The size limits tried for a compiled pattern. The one it needs is charged to the budget.
 const SIZES: [usize; 4] = [16 << 10, 64 << 10, 256 << 10, 1 << 20];
 
-/// What the patterns of one schema may take together.
+/// The memory budget of the patterns of one schema.
 pub struct Budget(usize);
 
 impl Default for Budget {
@@ -27,20 +27,20 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// For the patterns of one expression that shares with no other.
+    /// The budget of a single expression.
     pub fn of_expression() -> Budget {
         Budget(4 << 20)
     }
 }
 
 impl Pattern {
-    /// Compiles a pattern, or says why not.
+    /// Compiles a pattern, or returns the error message.
     pub fn compile(text: &str, budget: &mut Budget) -> Result<Pattern, String> {
         Pattern::compile_in(text, &SIZES, budget)
     }
 
-    /// Compiles a pattern that an evaluation has made: only a small one, because it is compiled for
-    /// every object anew.
+    /// Compiles a pattern computed by an evaluation: only a small one, because it is compiled again
+    /// for every object.
     pub fn compile_small(text: &str) -> Result<Pattern, String> {
         Pattern::compile_in(text, &SIZES[..2], &mut Budget::of_expression())
     }
@@ -78,30 +78,30 @@ impl Pattern {
     }
 }
 
-/// The last line of a message that draws the pattern first.
+/// The last line of an error message; earlier lines show the pattern.
 fn short(message: &str) -> String {
     message.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned()
 }
 
-/// Rewrites a pattern of Go so that it means the same here.
+/// Rewrites a Go pattern to the syntax of the `regex` crate.
 struct Translator<'a> {
     rest: std::iter::Peekable<std::str::Chars<'a>>,
     out: String,
-    /// How often the last part of each open group is repeated.
+    /// The repeat count of the last part of each open group.
     groups: Vec<Group>,
-    /// The repetition that was just read: another may not follow.
+    /// Whether a repetition was just read: another must not follow.
     repetition: String,
 }
 
 #[derive(Clone, Copy, Default)]
 struct Group {
-    /// The most any part so far is repeated.
+    /// The largest repeat count so far.
     most: u64,
-    /// How often the part that was just read is repeated inside itself.
+    /// The repeat count inside the part that was just read.
     last: u64,
 }
 
-/// Classes that are ASCII in Go and Unicode here.
+/// Classes that are ASCII in Go and Unicode in the `regex` crate.
 const CLASSES: [(char, &str); 6] = [
     ('d', "[0-9]"),
     ('D', "[^0-9]"),
@@ -145,7 +145,7 @@ impl<'a> Translator<'a> {
         Ok(self.out)
     }
 
-    /// An operator, and what makes it lazy. Go knows none of two in a row.
+    /// A repetition operator with its lazy suffix. Go allows no two in a row.
     fn repetition(&mut self, operator: &str) -> Result<(), String> {
         let before = std::mem::take(&mut self.repetition);
         let lazy = if self.rest.next_if_eq(&'?').is_some() { "?" } else { "" };
@@ -168,7 +168,7 @@ impl<'a> Translator<'a> {
 
     fn close(&mut self) {
         self.out.push(')');
-        // One group too many to close is told by the compiler.
+        // The compiler reports an unmatched closing parenthesis.
         if self.groups.len() > 1
             && let Some(group) = self.groups.pop()
         {
@@ -200,7 +200,7 @@ impl<'a> Translator<'a> {
         }
     }
 
-    /// `\Q…\E`: what is in between stands for itself.
+    /// `\Q…\E`: the text in between is literal.
     fn quoted(&mut self) {
         let mut text = String::new();
         while let Some(next) = self.rest.next() {
@@ -213,8 +213,7 @@ impl<'a> Translator<'a> {
         self.out.push_str(&regex::escape(&text));
     }
 
-    /// `[…]`: brackets and doubled signs have no meaning of their own inside, other than names in
-    /// `[:…:]`.
+    /// `[…]`: brackets and doubled signs are literal inside, except names in `[:…:]`.
     fn class(&mut self) -> Result<(), String> {
         self.part(1);
         self.out.push('[');
@@ -257,7 +256,7 @@ impl<'a> Translator<'a> {
         }
     }
 
-    /// `{n}`, `{n,}` or `{n,m}`; any other brace is a brace.
+    /// `{n}`, `{n,}` or `{n,m}`; any other brace is literal.
     fn repeat(&mut self) -> Result<(), String> {
         let mut ahead = self.rest.clone();
         let inside: String = ahead.by_ref().take_while(|c| *c != '}').collect();
@@ -281,7 +280,7 @@ impl<'a> Translator<'a> {
     }
 }
 
-/// The largest number of a repeat; none if it is not one.
+/// The largest number of a repeat; `None` if it is not a repeat.
 fn repeats(inside: &str) -> Option<u64> {
     let number = |text: &str| match text.bytes().all(|byte| byte.is_ascii_digit()) {
         true if !text.is_empty() => Some(text.parse().unwrap_or(u64::MAX)),
@@ -309,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_mean_what_they_mean_to_go() {
+    fn patterns_match_as_in_go() {
         check("^[a-z]+$", "abc", true);
         check("^[a-z]+$", "abC", false);
         check("b", "abc", true);
@@ -320,7 +319,7 @@ mod tests {
         check(r"^[\w.]+$", "a.b", true);
         check(r"^[^\d]$", "1", false);
         check(r"\bé", "é", false);
-        // Braces and brackets that mean nothing stand for themselves.
+        // Braces and brackets without a meaning are literal.
         check("^a{,2}$", "a{,2}", true);
         check("^{{x}}$", "{{x}}", true);
         check("^[[a]$", "[", true);
@@ -334,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_that_go_refuses_are_refused() {
+    fn patterns_that_go_rejects_are_rejected() {
         for bad in [
             "(",
             ")",

@@ -1,40 +1,40 @@
-//! Shapes: what a schema says about an object, as far as expressions care.
+//! The declared types of objects, derived from schemas.
 //!
-//! A shape decides how a piece of JSON is read (a number as int or double, a text as a time) and
-//! which fields there are, under the names that expressions use for them.
+//! A declared type decides how JSON is read (a number as int or double, a string as a time) and which
+//! fields exist, with their names in expressions.
 
 use headwater_json::Value;
 
-/// What is known of a place in an object.
+/// The declared type of a value in an object.
 #[derive(Debug)]
 pub enum Shape {
-    /// Nothing: it is read as it is.
+    /// Unknown: the type of the JSON value.
     Dyn,
-    /// `true` or `false`.
+    /// A boolean.
     Bool,
-    /// A whole number.
+    /// An integer.
     Int,
     /// Any number.
     Double,
-    /// A text of at most this many bytes.
+    /// A string of at most this many bytes.
     Text(u64),
-    /// A whole number, or a text of at most this many bytes.
+    /// An integer, or a string of at most this many bytes.
     IntOrString(u64),
-    /// Base64, read as this many bytes at most.
+    /// Base64, decoded to at most this many bytes.
     Bytes(u64),
     /// A date.
     Date,
     /// A date and time.
     Timestamp,
-    /// A span of time.
+    /// A duration.
     Duration,
-    /// A type of the language that no JSON has.
+    /// A CEL type that JSON cannot represent.
     Known(&'static str),
     /// A list.
     List(Box<List>),
-    /// An object whose keys are free.
+    /// An object with arbitrary keys.
     Map(Box<Map>),
-    /// An object whose fields are listed.
+    /// An object with declared fields.
     Object(Box<[Field]>),
 }
 
@@ -46,14 +46,14 @@ pub struct List {
     pub(super) max: u64,
 }
 
-/// An object whose keys are free.
+/// An object with arbitrary keys.
 #[derive(Debug)]
 pub struct Map {
     pub(super) values: Shape,
     pub(super) max: u64,
 }
 
-/// What makes two lists the same.
+/// The equality of lists.
 #[derive(Debug)]
 pub(super) enum Same {
     Atomic,
@@ -66,37 +66,37 @@ pub(super) enum Same {
 /// A field of an object.
 #[derive(Debug)]
 pub struct Field {
-    /// As expressions write it.
+    /// The name in expressions.
     pub(super) name: Box<str>,
-    /// As objects write it.
+    /// The key in objects.
     pub(super) key: Box<str>,
     pub(super) shape: Shape,
-    /// Every object has it.
+    /// Whether every object has it.
     required: bool,
 }
 
 impl Field {
-    /// An optional field: its name in expressions, its key in objects, its shape.
+    /// An optional field: its name in expressions, its key in objects, its type.
     pub fn new(name: &str, key: &str, shape: Shape) -> Field {
         Field { name: name.into(), key: key.into(), shape, required: false }
     }
 }
 
-/// The largest request: what bounds sizes that nothing else bounds.
+/// The maximum request size, which limits otherwise unlimited sizes.
 const REQUEST_MAX: u64 = 3 * 1024 * 1024;
 
-/// What of it is left for a text between its quotes, or for a list between its brackets.
+/// The maximum size of a string or list in a request, without its delimiters.
 pub const TEXT_MAX: u64 = REQUEST_MAX - 2;
 
 pub(super) static DYN: Shape = Shape::Dyn;
 
 impl Shape {
-    /// The shape of a structural schema; `is_resource` if it is that of a whole object.
+    /// The type of a structural schema; `is_resource` if it is the root of an object.
     pub fn of(schema: &Value, is_resource: bool) -> Shape {
         known(schema, is_resource).unwrap_or(Shape::Dyn)
     }
 
-    /// The shape of a schema whose fields are written as they are called.
+    /// The type of a schema whose field names need no escaping.
     pub fn of_plain(schema: &Value) -> Shape {
         let mut shape = Shape::of(schema, false);
         shape.call_plainly();
@@ -108,7 +108,7 @@ impl Shape {
         Shape::List(Box::new(List { items, same: Same::Atomic, max: TEXT_MAX }))
     }
 
-    /// An object of any size whose keys are free.
+    /// An object of any size with arbitrary keys.
     pub fn map(values: Shape) -> Shape {
         Shape::Map(Box::new(Map { values, max: TEXT_MAX }))
     }
@@ -119,8 +119,7 @@ impl Shape {
         Shape::Object(fields.into())
     }
 
-    /// The same shape with these fields in place of those with the same keys; unchanged if it is
-    /// not an object.
+    /// Replaces the fields with the same keys; unchanged if the type is not an object.
     #[must_use]
     pub fn with_fields(self, new: Vec<Field>) -> Shape {
         let Shape::Object(fields) = self else { return self };
@@ -145,7 +144,7 @@ impl Shape {
         }
     }
 
-    /// The shape of a field, by the name that objects use.
+    /// The type of a field, by its key.
     pub fn field(&self, key: &str) -> Option<&Shape> {
         match self {
             Shape::Object(fields) => {
@@ -156,7 +155,7 @@ impl Shape {
         }
     }
 
-    /// The shape of elements.
+    /// The element type.
     pub fn items(&self) -> Option<&Shape> {
         match self {
             Shape::List(list) => Some(&list.items),
@@ -170,7 +169,7 @@ impl Shape {
         found.ok().map(|at| &fields[at])
     }
 
-    /// The least bytes a value takes in JSON: how many fit a request follows from it.
+    /// The minimum size of a value in JSON, from which the maximum count in a request follows.
     fn bytes_min(&self) -> u64 {
         match self {
             Shape::Dyn | Shape::Known(_) | Shape::IntOrString(_) | Shape::Int | Shape::Double => 1,
@@ -188,7 +187,7 @@ impl Shape {
         }
     }
 
-    /// How many characters, bytes, elements or entries a value may have.
+    /// The maximum number of characters, bytes, elements or entries of a value.
     pub(super) fn elements_max(&self) -> u64 {
         match self {
             Shape::Text(max) | Shape::IntOrString(max) | Shape::Bytes(max) => *max,
@@ -201,13 +200,13 @@ impl Shape {
         }
     }
 
-    /// How many such values an object may hold, if nothing but the size of a request says.
+    /// The maximum number of such values in an object of the maximum request size.
     pub fn cardinality_max(&self) -> u64 {
         REQUEST_MAX / (self.bytes_min() + 1)
     }
 }
 
-/// A place whose type nobody knows is not visible to expressions.
+/// A value of unknown type is not visible to expressions.
 fn known(schema: &Value, is_resource: bool) -> Option<Shape> {
     if schema["x-kubernetes-int-or-string"] == true {
         return Some(Shape::IntOrString(longest(schema).unwrap_or(TEXT_MAX)));
@@ -267,7 +266,7 @@ fn object(schema: &Value, is_resource: bool) -> Shape {
         }
     }
     if own {
-        // Of the metadata, expressions see the name (the rest is not theirs to judge).
+        // Of the metadata, expressions see only names.
         let name = |key: &str, required| field(key, Shape::Text(TEXT_MAX), required);
         fields.extend(["apiVersion", "kind"].map(|key| name(key, required(key))));
         let metadata = [name("generateName", false), name("name", false)];
@@ -277,7 +276,7 @@ fn object(schema: &Value, is_resource: bool) -> Shape {
     Shape::Object(fields.into())
 }
 
-/// Whether a schema says itself all that expressions see of metadata.
+/// Whether a schema declares the metadata fields that expressions see.
 fn tells_metadata(properties: &Value) -> bool {
     let inner = &properties["metadata"]["properties"];
     let texts = [&properties["kind"], &properties["apiVersion"], &inner["name"]];
@@ -289,7 +288,7 @@ fn field(key: &str, shape: Shape, required: bool) -> Field {
     Field { name: key.into(), key: key.into(), shape, required }
 }
 
-/// Lengths are told in characters, and a character has up to four bytes.
+/// The bytes of a length in characters: up to four per character.
 fn longest(schema: &Value) -> Option<u64> {
     schema["maxLength"].as_u64().map(|max| max.saturating_mul(4))
 }
@@ -306,14 +305,14 @@ fn texts(list: &Value) -> Box<[Box<str>]> {
     list.as_array().into_iter().flatten().filter_map(Value::as_str).map(Into::into).collect()
 }
 
-/// Words that cannot be field names in an expression.
+/// Reserved words, which cannot be field names in an expression.
 #[rustfmt::skip]
 const RESERVED: [&str; 21] = [
     "true", "false", "null", "in", "as", "break", "const", "continue", "else", "for", "function",
     "if", "import", "let", "loop", "package", "namespace", "return", "var", "void", "while",
 ];
 
-/// The name an expression uses for a field, if there is one.
+/// The escaped name of a field in expressions, if it has one.
 pub fn escape(key: &str) -> Option<String> {
     if RESERVED.contains(&key) {
         return Some(format!("__{key}__"));
@@ -338,7 +337,7 @@ pub fn escape(key: &str) -> Option<String> {
     Some(name)
 }
 
-/// The field that an expression means, where nobody knows the fields.
+/// The unescaped key of a field name.
 pub(super) fn unescape(name: &str) -> Option<String> {
     if !name.contains("__") {
         return None;
@@ -356,7 +355,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_have_a_name_that_an_expression_can_write() {
+    fn field_names_are_escaped_for_expressions() {
         for (key, name) in [
             ("size", Some("size")),
             ("namespace", Some("__namespace__")),

@@ -36,7 +36,7 @@ fn fails(text: &str, expected: &str) {
 }
 
 #[test]
-fn operators_bind_as_they_should() {
+fn operators_have_their_precedence() {
     is("1 + 2 * 3", "7");
     is("(1 + 2) * 3", "9");
     is("-3 + 5", "2");
@@ -60,7 +60,7 @@ fn operators_bind_as_they_should() {
 }
 
 #[test]
-fn texts_are_written_in_many_ways() {
+fn string_literals_have_many_forms() {
     is(r"'a\'b'", "\"a'b\"");
     is(r#"r'a\b'"#, "\"a\\\\b\"");
     is(r"'\x41\u00e9\101'", "\"AéA\"");
@@ -72,7 +72,7 @@ fn texts_are_written_in_many_ways() {
 }
 
 #[test]
-fn fields_and_elements_are_found_or_missed() {
+fn missing_fields_and_elements_are_errors() {
     is("self.name", "\"web\"");
     is("self['name']", "\"web\"");
     is("self.ports[1].port", "53");
@@ -92,7 +92,7 @@ fn fields_and_elements_are_found_or_missed() {
 }
 
 #[test]
-fn what_decides_decides_whatever_fails_beside_it() {
+fn a_deciding_term_hides_errors_of_others() {
     is("true || self.other", "true");
     is("self.other || true", "true");
     is("self.other && false", "false");
@@ -127,7 +127,7 @@ fn macros_walk_lists_and_maps() {
 }
 
 #[test]
-fn what_may_be_missing_is_optional() {
+fn optional_fields_yield_optionals() {
     is("self.?other.orValue('x')", "\"x\"");
     is("self.?name.orValue('x')", "\"web\"");
     is("self.?other.?deep.hasValue()", "false");
@@ -142,7 +142,7 @@ fn what_may_be_missing_is_optional() {
 }
 
 #[test]
-fn functions_of_the_language_answer() {
+fn standard_functions_return_their_values() {
     is("'hello'.substring(1, 3)", "\"el\"");
     is("'hello'.charAt(1)", "\"e\"");
     is("'a,b,c'.split(',')", r#"["a","b","c"]"#);
@@ -178,7 +178,7 @@ fn functions_of_the_language_answer() {
 }
 
 #[test]
-fn functions_of_kubernetes_answer() {
+fn functions_of_kubernetes_return_their_values() {
     is("quantity('1Gi').isGreaterThan(quantity('1G'))", "true");
     is("quantity('500m').add(quantity('1')).compareTo(quantity('1.5'))", "0");
     is("isQuantity('1x') || quantity('2k').asInteger() == 2000", "true");
@@ -198,7 +198,7 @@ fn functions_of_kubernetes_answer() {
 }
 
 #[test]
-fn types_that_do_not_go_together_are_found_before_anything_runs() {
+fn type_errors_are_found_at_compile_time() {
     let schema = json!({"type": "object", "properties": {
         "count": {"type": "integer"}, "name": {"type": "string"},
         "tags": {"type": "array", "items": {"type": "string"}},
@@ -246,7 +246,7 @@ fn an_evaluation_ends() {
         text = format!("{nested}.all({name}, {text})");
     }
     fails(&text, "actual cost limit exceeded");
-    // Doubling a text again and again.
+    // Repeated doubling of a string.
     let first = "['aaaaaaaaaa'].map(x0, BODY)".to_owned();
     let doubling = (1..50).fold(first, |text, level| {
         let inner = format!("[x{0} + x{0}].map(x{level}, BODY)", level - 1);
@@ -256,14 +256,14 @@ fn an_evaluation_ends() {
     fails("lists.range(100000000).size() > 0", "actual cost limit exceeded");
     fails(&format!("{}1{}", "(".repeat(500), ")".repeat(500)), "recursion limit");
     fails(&format!("1{}", " + 1".repeat(500)), "recursion limit");
-    // Far deeper than the stack: refused before there is a tree to walk, or to drop.
+    // Deeper than the stack allows: rejected before a tree exists that would be walked or dropped.
     fails(&format!("self{}", ".a".repeat(40_000)), "recursion limit");
     fails(&format!("1{}", "+1".repeat(40_000)), "recursion limit");
     let steps = (0..100).fold("self".to_owned(), |text, _| format!("({text}{})", ".a".repeat(100)));
     fails(&steps, "recursion limit");
     is(&format!("true{}", " && true".repeat(5000)), "true");
     fails(&"a".repeat(200_000), "exceeds limit");
-    // As deep as it may be, on the stack of a test, which is that of a worker.
+    // The maximum depth, on the stack of a test, which has the size of a worker's.
     is(&format!("{}true", "!".repeat(110)), "true");
     let deep = (0..50).fold("true".to_owned(), |text, _| format!("[1].all(x, {text})"));
     is(&deep, "true");
@@ -274,7 +274,7 @@ fn the_patterns_of_several_expressions_share_a_budget() {
     let known = Known::default();
     let mut budget = pattern::Budget::of_expression();
     let compile = |number: usize| {
-        // Each takes most of a megabyte, of four.
+        // Each needs almost one of four megabytes.
         let text = format!("'x'.matches('^[^{number}]{{900}}$')");
         Program::compile_within(&text, &known, &mut budget).map_err(|error| error.to_string())
     };
@@ -284,7 +284,7 @@ fn the_patterns_of_several_expressions_share_a_budget() {
 }
 
 #[test]
-fn numbers_of_different_types_are_compared_and_never_mixed() {
+fn numbers_of_different_types_compare_but_do_not_mix() {
     is("1 < 1.5 && 2u > 1 && 1.0 <= 1u", "true");
     is("dyn(9007199254740993) > 9007199254740992", "true");
     is("dyn(18446744073709551615u) > 9223372036854775807", "true");
@@ -300,7 +300,7 @@ fn numbers_of_different_types_are_compared_and_never_mixed() {
 }
 
 #[test]
-fn what_does_not_fit_its_type_is_told() {
+fn overflow_is_an_error() {
     fails("9223372036854775807 + 1", "integer overflow");
     fails("-9223372036854775807 - 2", "integer overflow");
     fails("9223372036854775807 * 2", "integer overflow");
@@ -365,7 +365,7 @@ fn values_are_printed_as_kubernetes_prints_them() {
 }
 
 #[test]
-fn there_are_no_other_functions_than_those_of_kubernetes() {
+fn only_functions_of_kubernetes_exist() {
     for text in
         ["math.abs(-1)", "base64.encode(b'x')", "cel.bind(x, 1, x)", "uuid()", "'a'.title()"]
     {
@@ -393,7 +393,7 @@ impl Authority for Everyone {
 }
 
 #[test]
-fn an_expression_asks_what_somebody_may_do() {
+fn an_expression_can_check_authorization() {
     let request =
         Resource { group: "apps".into(), resource: "deployments".into(), ..Resource::default() };
     let ask = |text: &str| {
@@ -427,7 +427,7 @@ fn an_expression_asks_what_somebody_may_do() {
         "authorizer.serviceAccount('a', 'B_').path('/').check('get').allowed()",
         "Invalid service account name",
     );
-    // Two questions an expression; a third is one too many.
+    // An expression may make two checks; a third exceeds the budget.
     let one = "authorizer.path('/a').check('get').allowed()";
     is(&format!("{one} && {one}"), "true");
     fails(&format!("{one} && {one} && {one}"), "actual cost limit exceeded");

@@ -1,4 +1,4 @@
-//! Times and spans of time, in the notations of CEL and Go.
+//! Timestamps and durations, in the notations of CEL and Go.
 
 use jiff::civil::Date;
 use jiff::tz::{Offset, TimeZone};
@@ -35,7 +35,7 @@ pub(super) fn parse_duration(text: &str) -> Option<SignedDuration> {
         rest = tail;
     }
     let nanos = if negative { -nanos } else { nanos };
-    // What Go can hold.
+    // Go's range.
     i64::try_from(nanos).ok().map(SignedDuration::from_nanos)
 }
 
@@ -67,29 +67,29 @@ pub(super) fn show_duration(span: SignedDuration) -> String {
     format!("{sign}{seconds}.{}s", fraction.trim_end_matches('0'))
 }
 
-/// A time of the years 1 to 9999; the language knows no other.
+/// A timestamp of the years 1 to 9999, CEL's range.
 pub(super) fn in_range(time: Timestamp) -> Option<Timestamp> {
     (-62_135_596_800..=253_402_300_799).contains(&time.as_second()).then_some(time)
 }
 
-/// So long after 1970.
+/// The timestamp at this duration after 1970.
 pub(super) fn from_seconds(seconds: i64) -> Option<Timestamp> {
     Timestamp::from_second(seconds).ok().and_then(in_range)
 }
 
-/// A span that Go can hold.
+/// A duration within Go's range.
 pub(super) fn span_in_range(span: SignedDuration) -> Option<SignedDuration> {
     i64::try_from(span.as_nanos()).is_ok().then_some(span)
 }
 
 /// RFC 3339.
 pub(super) fn parse_timestamp(text: &str) -> Option<Timestamp> {
-    // The library takes more than the standard does; a time of the standard has a `T`.
+    // The library accepts more than RFC 3339, which requires a `T`.
     let is_standard = text.len() >= 20 && matches!(text.as_bytes()[10], b'T' | b't');
     is_standard.then(|| text.parse().ok())?.and_then(in_range)
 }
 
-/// A date is its first moment.
+/// The start of a date.
 pub(super) fn parse_timestamp_or_date(text: &str) -> Option<Timestamp> {
     parse_timestamp(text).or_else(|| {
         let date: Date = (text.len() == 10).then(|| text.parse().ok())??;
@@ -101,7 +101,7 @@ pub(super) fn show_timestamp(time: Timestamp) -> String {
     time.to_string()
 }
 
-/// A part of a time, by the name of the function that asks for it; in UTC if no zone is named.
+/// A part of a timestamp, by the name of its function; in UTC if no zone is given.
 pub(super) fn part(name: &str, time: Timestamp, zone: Option<&str>) -> Option<i64> {
     let zone = match zone {
         None | Some("UTC" | "") => TimeZone::UTC,
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_are_read_and_shown() {
+    fn durations_parse_and_print() {
         for (text, shown) in [
             ("1h30m", Some("5400s")),
             ("1.5s", Some("1.5s")),

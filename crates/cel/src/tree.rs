@@ -1,9 +1,8 @@
-//! The tree of an expression. Macros are nodes of their own, so that an evaluation needs no
-//! accumulators.
+//! The syntax tree. Macros are nodes of their own, so that evaluation needs no accumulators.
 
 use std::sync::Arc;
 
-/// An expression and where it stands.
+/// An expression and its position.
 #[derive(Debug)]
 pub(super) struct Expr {
     pub(super) at: usize,
@@ -42,7 +41,7 @@ pub(super) enum Node {
     All(Vec<Expr>),
     Any(Vec<Expr>),
     If(Box<[Expr; 3]>),
-    /// Elements; those marked are left out if they are optional and empty.
+    /// Elements; marked ones are omitted if they are empty optionals.
     List(Vec<(Expr, bool)>),
     Map(Vec<(Expr, Expr, bool)>),
     /// `Object.spec{field: value}`.
@@ -105,7 +104,7 @@ pub(super) enum Op {
 }
 
 impl Op {
-    /// As the reference calls it in messages.
+    /// The name in Kubernetes' messages.
     pub(super) fn name(self) -> &'static str {
         match self {
             Op::Equal => "_==_",
@@ -125,7 +124,7 @@ impl Op {
 }
 
 impl Expr {
-    /// Every expression inside, itself first.
+    /// All expressions of the tree, itself first.
     pub(super) fn visit<'a>(&'a self, look: &mut dyn FnMut(&'a Expr)) {
         look(self);
         self.children(&mut |inner| inner.visit(look));

@@ -1,16 +1,17 @@
-//! Types, as far as they are known before anything runs, and which go together.
+//! Static types and their compatibility.
 
 use std::rc::Rc;
 
 use super::Shape;
 
-/// A type. What nobody knows is `Dyn`, goes with everything, and is found out by the evaluation.
+/// A static type. An unknown type is `Dyn`, which is compatible with everything and is checked at
+/// evaluation.
 #[derive(Clone, Debug)]
 pub(super) enum Ty<'s> {
     Dyn,
     Basic(&'static str),
     List(Rc<Ty<'s>>),
-    /// Of keys and values.
+    /// A map with key and value types.
     Map(Rc<[Ty<'s>; 2]>),
     Optional(Rc<Ty<'s>>),
     /// A list, a map or an object of a schema.
@@ -27,7 +28,7 @@ pub(super) const DURATION: &str = "google.protobuf.Duration";
 pub(super) const ORDERED: [&str; 8] =
     ["int", "uint", "double", "bool", DURATION, TIMESTAMP, "string", "bytes"];
 
-/// Types that can be summed.
+/// Types with a sum.
 pub(super) const SUMMABLE: [&str; 4] = ["int", "uint", "double", DURATION];
 
 impl<'s> Ty<'s> {
@@ -58,7 +59,7 @@ impl<'s> Ty<'s> {
         Ty::Optional(Rc::new(of))
     }
 
-    /// The name of the type, without its parts.
+    /// The name of the type, without parameters.
     pub(super) fn name(&self) -> &'static str {
         match self {
             Ty::Dyn => "dyn",
@@ -73,17 +74,17 @@ impl<'s> Ty<'s> {
         matches!(self, Ty::Dyn)
     }
 
-    /// Whether a value of it may turn out to be of the type with this name.
+    /// Whether a value may have the type with this name at evaluation.
     pub(super) fn may_be(&self, name: &str) -> bool {
         self.is_dyn() || self.name() == name
     }
 
-    /// Whether it is an object whose fields are listed.
+    /// Whether it is an object with declared fields.
     pub(super) fn is_object(&self) -> bool {
         matches!(self, Ty::Shape(Shape::Object(_)))
     }
 
-    /// Whether its values are all of one size: numbers, truth, times.
+    /// Whether its values have a fixed size: numbers, booleans, times.
     pub(super) fn is_scalar(&self) -> bool {
         match self {
             Ty::Basic(name) => {
@@ -94,7 +95,7 @@ impl<'s> Ty<'s> {
         }
     }
 
-    /// With its parts, for messages.
+    /// The name with parameters, for messages.
     pub(super) fn show(&self) -> String {
         match self {
             Ty::List(inner) => format!("list({})", inner.show()),
@@ -117,7 +118,7 @@ impl<'s> Ty<'s> {
         }
     }
 
-    /// What a list or map holds.
+    /// The element type of a list or map.
     pub(super) fn values(&self) -> Ty<'s> {
         match self {
             Ty::List(inner) => (**inner).clone(),
@@ -128,7 +129,7 @@ impl<'s> Ty<'s> {
         }
     }
 
-    /// What a macro's names stand for when it walks this: one name, or two.
+    /// The types of a macro's one or two variables over this type.
     pub(super) fn steps(&self, is_pair: bool) -> (Ty<'s>, Option<Ty<'s>>) {
         let is_list = self.name() == "list";
         match (is_list, is_pair) {
@@ -139,7 +140,7 @@ impl<'s> Ty<'s> {
         }
     }
 
-    /// Whether a value of one type can stand where one of the other is asked for.
+    /// Whether a value of one type is assignable to the other.
     pub(super) fn goes_with(&self, other: &Ty<'s>) -> bool {
         match (self, other) {
             (Ty::Dyn, _) | (_, Ty::Dyn) => true,
@@ -158,7 +159,7 @@ impl<'s> Ty<'s> {
         }
     }
 
-    /// Whether it can be compared with null: objects can, and what stands for one.
+    /// Whether it can be compared with null: objects and wrappers can.
     fn is_nullable(&self) -> bool {
         match self {
             Ty::Basic(name) => {

@@ -1,11 +1,11 @@
-//! What type a field, an element, an operator or a macro makes of the types it is given. The check
-//! of an expression asks, and so does the estimate of its cost.
+//! Type rules: the result types of fields, elements, operators and macros, for the type check and the
+//! cost estimate.
 
 use super::Shape;
 use super::tree::{Fold, FoldKind, Op};
 use super::types::{BOOL, DURATION, ORDERED, TIMESTAMP, Ty};
 
-/// The type of what a macro makes.
+/// The result type of a macro.
 pub(super) fn folded<'s>(fold: &Fold, range: &Ty<'s>, body: Ty<'s>) -> Ty<'s> {
     match fold.kind {
         FoldKind::All | FoldKind::Exists | FoldKind::ExistsOne => BOOL,
@@ -17,7 +17,7 @@ pub(super) fn folded<'s>(fold: &Fold, range: &Ty<'s>, body: Ty<'s>) -> Ty<'s> {
     }
 }
 
-/// The more general of two types that go together.
+/// The more general of two compatible types.
 pub(super) fn either<'s>(yes: Ty<'s>, no: Ty<'s>) -> Ty<'s> {
     match (&yes, &no) {
         (_, Ty::Dyn) | (Ty::Basic("null_type"), _) => no,
@@ -25,7 +25,7 @@ pub(super) fn either<'s>(yes: Ty<'s>, no: Ty<'s>) -> Ty<'s> {
     }
 }
 
-/// The type of `of.field`, or why there is none.
+/// The type of `of.field`, or the error.
 pub(super) fn field_of<'s>(of: &Ty<'s>, field: &str, optional: bool) -> Result<Ty<'s>, String> {
     let found = match of {
         Ty::Dyn => Ty::Dyn,
@@ -64,7 +64,7 @@ pub(super) fn element_of<'s>(of: &Ty<'s>, key: &Ty<'s>, optional: bool) -> Optio
     Some(if optional { Ty::optional(found) } else { found })
 }
 
-/// The type of what an operator makes, if it takes such sides.
+/// The result type of an operator, if it accepts these operands.
 pub(super) fn binary<'s>(op: Op, left: &Ty<'s>, right: &Ty<'s>) -> Option<Ty<'s>> {
     let (a, b) = (left.name(), right.name());
     let either_dyn = left.is_dyn() || right.is_dyn();
@@ -107,7 +107,7 @@ fn sum<'s>(
         (Op::Subtract, TIMESTAMP, TIMESTAMP) => Some(Ty::Basic(DURATION)),
         (Op::Subtract, TIMESTAMP, DURATION) => Some(Ty::Basic(TIMESTAMP)),
         (_, "dyn", "dyn") => Some(Ty::Dyn),
-        // A time may be added to a span, and the other way round.
+        // A timestamp and a duration may be added in either order.
         (_, TIMESTAMP | DURATION, "dyn") | (_, "dyn", TIMESTAMP | DURATION) => {
             (time(left) && time(right)).then_some(Ty::Dyn)
         }

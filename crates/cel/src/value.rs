@@ -1,4 +1,4 @@
-//! Values: what expressions compute with. JSON is read where it is, when it is looked at.
+//! The values of expressions; JSON is read in place, on demand.
 
 pub(crate) mod authorizer;
 pub(crate) mod semver;
@@ -37,7 +37,7 @@ pub enum Value<'a> {
     Other(Arc<Other>),
 }
 
-/// A text.
+/// A string.
 #[derive(Clone, Debug)]
 #[allow(missing_docs, reason = "where it is")]
 pub enum Text<'a> {
@@ -49,7 +49,7 @@ pub enum Text<'a> {
 #[derive(Clone, Debug)]
 #[allow(missing_docs, reason = "where it is")]
 pub enum List<'a> {
-    /// The elements, and the shape of the list.
+    /// The elements and the type of the list.
     Json(&'a [Json], &'a Shape),
     Made(Arc<Vec<Value<'a>>>),
 }
@@ -58,7 +58,7 @@ pub enum List<'a> {
 #[derive(Clone, Debug)]
 #[allow(missing_docs, reason = "where it is")]
 pub enum Map<'a> {
-    /// The members, and the shape of the object.
+    /// The members and the type of the object.
     Json(&'a JsonMap, &'a Shape),
     Made(Arc<BTreeMap<Key, Value<'a>>>),
 }
@@ -72,11 +72,11 @@ pub enum Key {
     Text(Arc<str>),
 }
 
-/// Types of the Kubernetes libraries.
+/// Values of the Kubernetes libraries.
 #[derive(Debug)]
 #[allow(missing_docs, reason = "the types of the libraries")]
 pub enum Other {
-    /// In thousand-millionths.
+    /// In nanounits.
     Quantity(i128),
     Url(url::Url),
     Ip(IpAddr),
@@ -137,7 +137,7 @@ impl<'a> From<BTreeMap<Key, Value<'a>>> for Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// A piece of JSON, read as its shape says.
+    /// A JSON value, read by its type.
     pub fn read(json: &'a Json, shape: &'a Shape) -> Value<'a> {
         match json {
             Json::Null => Value::Null,
@@ -149,17 +149,17 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// A piece of JSON of which nothing is known.
+    /// A JSON value of unknown type.
     pub fn json(json: &'a Json) -> Value<'a> {
         Value::read(json, &shape::DYN)
     }
 
-    /// An optional with this in it.
+    /// An optional with a value.
     pub fn some(value: Value<'a>) -> Value<'a> {
         Value::Optional(Some(Arc::new(value)))
     }
 
-    /// An optional with nothing in it.
+    /// An empty optional.
     pub const NONE: Value<'static> = Value::Optional(None);
 
     /// The name of its type.
@@ -182,7 +182,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// As a text, if it is one.
+    /// The string, if it is one.
     pub fn as_text(&self) -> Option<&str> {
         match self {
             Value::Text(text) => Some(text),
@@ -190,7 +190,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// As a key of a map, if it can be one.
+    /// The map key, if it can be one.
     pub(super) fn key(&self) -> Option<Key> {
         match self {
             Value::Bool(value) => Some(Key::Bool(*value)),
@@ -202,7 +202,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// As JSON, where it has a form there.
+    /// The value as JSON, if JSON can represent it.
     pub fn to_json(&self) -> Option<Json> {
         Some(match self {
             Value::Null | Value::Optional(None) => Json::Null,
@@ -246,7 +246,7 @@ fn read_text<'a>(text: &'a str, shape: &Shape) -> Value<'a> {
         Shape::Bytes(_) => STANDARD.decode(text).ok().map(|bytes| Value::Bytes(bytes.into())),
         _ => None,
     };
-    // What does not have its format was refused before any rule was asked.
+    // Validation has rejected values of another format before any rule runs.
     read.unwrap_or(Value::Text(Text::Borrowed(text)))
 }
 
@@ -275,7 +275,7 @@ impl Other {
 }
 
 impl Key {
-    /// As JSON writes it.
+    /// The key as JSON writes it.
     pub(super) fn text(&self) -> String {
         match self {
             Key::Bool(value) => value.to_string(),
@@ -317,7 +317,7 @@ impl<'a> List<'a> {
         (0..self.len()).filter_map(|at| self.get(at))
     }
 
-    /// The shape of its elements, where a schema says.
+    /// The type of the elements, if a schema defines it.
     pub(super) fn items(&self) -> Option<&'a Shape> {
         match self {
             List::Json(_, shape) => shape.items(),
@@ -341,12 +341,12 @@ impl<'a> Map<'a> {
         }
     }
 
-    /// What `map.name` is.
+    /// The value of `map.name`.
     pub(super) fn field(&self, name: &str) -> Option<Value<'a>> {
         match self {
             Map::Json(members, shape @ Shape::Object(_)) => {
                 let field = shape.named(name)?;
-                // A field that is null is not there; a value of a map is.
+                // A null field counts as absent; a null value of a map does not.
                 let found = members.get(&field.key).filter(|json| !json.is_null());
                 found.map(|json| Value::read(json, &field.shape))
             }
@@ -362,7 +362,7 @@ impl<'a> Map<'a> {
         }
     }
 
-    /// What `map[key]` is.
+    /// The value of `map[key]`.
     pub(super) fn get(&self, key: &Value<'_>) -> Option<Value<'a>> {
         match (self, key) {
             (Map::Json(members, shape), Value::Text(key)) => {
@@ -385,7 +385,7 @@ impl<'a> Map<'a> {
     }
 }
 
-/// Which of two numbers is larger, whatever their types. `None` for what is no number.
+/// Compares two numbers of any types. `None` if one is not a number.
 pub(super) fn compare_numbers(a: &Value<'_>, b: &Value<'_>) -> Option<Ordering> {
     let whole = |value: &Value<'_>| match value {
         Value::Int(value) => Some(i128::from(*value)),

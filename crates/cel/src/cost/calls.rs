@@ -1,4 +1,4 @@
-//! What functions cost, and how large their answers are.
+//! The cost of functions and the size of their results.
 
 use super::size::{Size, UNKNOWN, scaled};
 use super::{Found, LIST, Place, STRUCT, TRAVERSAL};
@@ -7,17 +7,17 @@ use crate::declarations;
 use crate::tree::{Expr, Node};
 use crate::types::Ty;
 
-/// What a pattern costs: a quarter of its length, for each tenth of a text.
+/// The cost factor of a pattern: a quarter of its length, for each tenth of the text.
 const PATTERN: f64 = 0.25;
 
-/// The longest pattern of a named format, and the longest name of one.
+/// The maximum length of the pattern and of the name of a named format.
 const FORMAT_PATTERN: f64 = 128.0;
 const FORMAT_NAME: u64 = 64;
 
-/// Asking what somebody may do: two such questions are as much as an expression may cost.
+/// The cost of an authorization check: an expression can afford two.
 const CHECK: u64 = 350_000;
 
-/// A call, of what is known of its arguments.
+/// A call with the estimates of its arguments.
 pub(super) fn call<'s>(
     name: &str,
     of: Option<&Found<'s>>,
@@ -42,7 +42,7 @@ pub(super) fn call<'s>(
     }
 }
 
-/// What a call itself adds.
+/// The cost and result size of a call.
 struct Own {
     cost: u64,
     size: Option<Size>,
@@ -57,13 +57,13 @@ impl Own {
         Own { cost, size: Some(size) }
     }
 
-    /// A list is made, for so much an element.
+    /// The cost of creating a list, per element.
     fn list(size: Size, factor: f64) -> Own {
         Own::sized(scaled(size.max, factor).saturating_add(1 + LIST), size)
     }
 }
 
-/// Looking at a text once.
+/// The cost of one traversal of a string.
 fn read(size: Size) -> u64 {
     scaled(size.max, TRAVERSAL)
 }
@@ -148,7 +148,7 @@ fn method(name: &str, of: &Found<'_>, args: &[Found<'_>], written: &[Expr]) -> O
     }
 }
 
-/// An address that is still a text is read first.
+/// The cost of parsing an address that is a string.
 fn parsed(args: &[Found<'_>]) -> u64 {
     match args {
         [arg] if arg.ty.may_be("string") => read(arg.size()),
@@ -156,19 +156,19 @@ fn parsed(args: &[Found<'_>]) -> u64 {
     }
 }
 
-/// A requirement has at least two characters, and is an object with a list.
+/// The cost of a selector requirement: at least two characters, an object and a list.
 fn selector(size: Size) -> u64 {
     let requirements = scaled(size.max, 0.5).saturating_mul(LIST + STRUCT);
     LIST.saturating_add(read(size)).saturating_add(requirements)
 }
 
-/// The empty text costs as much as one character: patterns are tried on it too.
+/// The cost of matching; an empty text costs as much as one character.
 fn pattern(text: Size, pattern: Size) -> u64 {
     let text = read(text.plus(Size::exactly(1)));
     text.saturating_mul(scaled(pattern.max, PATTERN))
 }
 
-/// What is found in the list, one by one; texts are compared.
+/// The cost of searching a list; strings are compared.
 fn each(of: &Found<'_>) -> u64 {
     if of.ty.name() != "list" {
         return read(of.size());
@@ -181,7 +181,7 @@ fn each(of: &Found<'_>) -> u64 {
     of.size().max.saturating_mul(one)
 }
 
-/// How large the elements of a list are, as far as its place in the schema says.
+/// The size of the elements of a list, from its path in the schema.
 fn elements(of: &Found<'_>) -> Size {
     match of.place {
         Place::At(Shape::List(list)) => Size { min: 0, max: list.items.elements_max() },
@@ -200,7 +200,7 @@ fn joined(of: &Found<'_>, args: &[Found<'_>]) -> Size {
     texts.plus(between.size().times(gaps))
 }
 
-/// The least and the most that is left when parts of a text are replaced.
+/// The minimum and maximum size after a replacement.
 fn replaced(text: Size, from: Size, to: Size) -> Size {
     let most = if from.min == 0 {
         // Before and after every character.
@@ -220,7 +220,7 @@ fn replaced(text: Size, from: Size, to: Size) -> Size {
     Size { min: least, max: most }
 }
 
-/// A number that is written out.
+/// A literal number.
 fn number(expr: Option<&Expr>, default: u64) -> u64 {
     match expr.map(|expr| &expr.node) {
         Some(Node::Int(value)) => u64::try_from(*value).unwrap_or(0),
@@ -228,7 +228,7 @@ fn number(expr: Option<&Expr>, default: u64) -> u64 {
     }
 }
 
-/// What comparing two values of Kubernetes' own types costs.
+/// The cost of comparing two values of Kubernetes' types.
 pub(super) fn equality(left: &Found<'_>, right: &Found<'_>) -> Option<u64> {
     let (Ty::Basic(a), Ty::Basic(b)) = (&left.ty, &right.ty) else { return None };
     if a != b {

@@ -1,12 +1,11 @@
-//! What macros cost: for each element, the body and the bookkeeping that the reference does with
-//! an accumulator.
+//! The cost of macros: for each element, the body and the accumulator of Kubernetes' expansion.
 
 use super::size::{Entry, ONE, Size, scaled};
 use super::{Estimate, Found, LIST, MAP, Outer, Place, Scope, Step, TRAVERSAL};
 use crate::tree::{Expr, Fold, FoldKind};
 use crate::typing;
 
-/// Looking at the accumulator.
+/// The cost of reading the accumulator.
 const LOOK: u64 = 1;
 
 impl<'s> Estimate<'_, 's> {
@@ -18,15 +17,15 @@ impl<'s> Estimate<'_, 's> {
         let (filter, body) = self.parts(fold, &range, scope);
         let filtered =
             |cost: u64| filter.map_or(cost, |filter| filter.saturating_add(cost.max(LOOK)));
-        // What begins the walk, what each step costs, and what ends it.
+        // The cost of the start, of each step and of the end.
         let (first, each, last) = match fold.kind {
             // While not strictly false: the accumulator and the body.
             FoldKind::All => (0, body.cost.saturating_add(3), LOOK),
             // The same, turned around twice.
             FoldKind::Exists => (0, body.cost.saturating_add(4), LOOK),
-            // One is added, or not; at the end there must be one.
+            // A step adds one or nothing; at the end the count must be one.
             FoldKind::ExistsOne => (0, body.cost.saturating_add(2), 2),
-            // A list of one is made and added.
+            // A step creates a list of one element and appends it.
             FoldKind::Map => (LIST, filtered(body.cost.saturating_add(LIST + 2)), LOOK),
             FoldKind::Filter => (LIST, body.cost.saturating_add(LIST + 3), LOOK),
             FoldKind::TransformMap => (MAP, filtered(body.cost.saturating_add(3)), LOOK),
@@ -69,7 +68,7 @@ impl<'s> Estimate<'_, 's> {
         (fold.filter.as_ref().map(cost), self.of(&fold.body, scope))
     }
 
-    /// What the names of a macro stand for.
+    /// The estimates of a macro's variables.
     fn bound(&self, fold: &Fold, range: &Found<'s>) -> (Found<'s>, Option<Found<'s>>) {
         let is_pair = fold.second.is_some();
         let (first, second) = range.ty.steps(is_pair);
@@ -92,7 +91,7 @@ impl<'s> Estimate<'_, 's> {
         (first, second.map(|ty| named(ty, value, step(Step::Value))))
     }
 
-    /// The keys are made by a walk, then the list is sorted by comparing all with all.
+    /// The cost of `sortBy`: one pass for the keys, then a comparison of all pairs.
     fn sort_by(&self, fold: &Fold, range: Found<'s>, scope: Outer<'_, 's>) -> Found<'s> {
         let (cost, ty, count) = (range.cost, range.ty.clone(), range.size());
         let input = Found { cost: 1, ..range };

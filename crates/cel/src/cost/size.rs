@@ -1,6 +1,6 @@
-//! Sizes: between which bounds they are. Nothing overflows; the largest number means "no bound".
+//! Size ranges with saturating arithmetic; the largest number means "unlimited".
 
-/// How many characters, bytes, elements or entries a value has at least and at most.
+/// The minimum and maximum number of characters, bytes, elements or entries of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Size {
     pub(super) min: u64,
@@ -17,7 +17,7 @@ impl Size {
         Size { min: size, max: size }
     }
 
-    /// That of either.
+    /// The range that covers both.
     pub(super) fn or(self, other: Size) -> Size {
         Size { min: self.min.min(other.min), max: self.max.max(other.max) }
     }
@@ -33,7 +33,7 @@ impl Size {
     }
 }
 
-/// What the keys and values of something that was made are like.
+/// The sizes of the keys and values of a constructed value.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     pub(super) is_list: bool,
@@ -42,14 +42,14 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// That of either.
+    /// The range that covers both.
     pub(super) fn or(self, other: Entry) -> Entry {
         let (key, value) = (self.key.or(other.key), self.value.or(other.value));
         Entry { is_list: self.is_list, key, value }
     }
 }
 
-/// So much of a size, rounded up. Converting a float saturates.
+/// A fraction of a size, rounded up; saturating.
 pub(super) fn scaled(size: u64, factor: f64) -> u64 {
     (size as f64 * factor).ceil() as u64
 }

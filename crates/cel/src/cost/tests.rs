@@ -4,7 +4,7 @@ use headwater_json::{Value, json};
 
 use crate::{Known, Program, Shape};
 
-/// What a rule of a schema costs at most.
+/// The maximum cost of a rule of a schema.
 fn cost(schema: &Value, rule: &str) -> u64 {
     let shape = Shape::of(schema, false);
     let known = Known::default().with("self", &shape).with("oldSelf", &shape);
@@ -39,7 +39,7 @@ fn bounded(mut schema: Value, key: &str, max: Option<u64>) -> Value {
     schema
 }
 
-/// A schema without a bound, then with one.
+/// A schema without and with a limit.
 #[track_caller]
 fn check(schema: impl Fn(Option<u64>) -> Value, rule: &str, open: u64, max: u64, closed: u64) {
     assert_eq!(cost(&schema(None), rule), open, "{rule}, without a bound");
@@ -47,7 +47,7 @@ fn check(schema: impl Fn(Option<u64>) -> Value, rule: &str, open: u64, max: u64,
 }
 
 #[test]
-fn lists_are_as_long_as_a_request_or_their_bound_allows() {
+fn the_request_size_or_max_items_limits_lists() {
     for (kind, open, max, closed) in [
         ("number", 4_718_591, 10, 32),
         ("string", 3_145_727, 20, 62),
@@ -73,7 +73,7 @@ fn lists_are_as_long_as_a_request_or_their_bound_allows() {
 }
 
 #[test]
-fn what_elements_need_decides_how_many_fit() {
+fn the_minimum_element_size_limits_the_count() {
     let object = || {
         let text = json!({"type": "string"});
         json!({"type": "object", "required": ["required"],
@@ -109,7 +109,7 @@ fn what_elements_need_decides_how_many_fit() {
 }
 
 #[test]
-fn texts_cost_a_tenth_of_their_length() {
+fn strings_cost_a_tenth_of_their_length() {
     check(text, "self.contains('test')", 314_574, 10, 5);
     check(text, "self.startsWith('test')", 2, 15, 2);
     check(text, "self.endsWith('test')", 2, 30, 2);
@@ -171,7 +171,7 @@ fn loops_multiply() {
 }
 
 #[test]
-fn functions_pass_sizes_on() {
+fn functions_propagate_sizes() {
     let texts = |max| bounded(json!({"type": "array", "items": text(max)}), "maxItems", max);
     check(texts, "self.join(' ') == 'aa bb'", 329_853_068_905, 10, 43);
     check(texts, "self.isSorted() == true", 329_854_432_052, 10, 52);
@@ -193,7 +193,7 @@ fn functions_pass_sizes_on() {
 }
 
 #[test]
-fn macros_cost_what_their_expansions_do() {
+fn macros_cost_as_much_as_their_expansions() {
     let numbers = list("integer", Some(10));
     for (rule, expected) in [
         // The list, each step, the accumulator.

@@ -1,4 +1,4 @@
-//! What somebody may do: the variable `authorizer`, asked step by step until `check` has an answer.
+//! Functions of `authorizer`: they build an authorization check step by step.
 
 use std::sync::Arc;
 
@@ -9,11 +9,11 @@ use crate::value::authorizer::{Access, Authority, Authorizer, Decision, Question
 use crate::value::{Other, Value};
 use headwater_api::name;
 
-/// What a check is dear for: two of them are as much as an expression may cost.
+/// The cost of a check: an expression can afford two.
 const CHECK_COST: u64 = 350_000;
 
 impl<'a> Value<'a> {
-    /// The user of a request that is about this resource.
+    /// The user of a request for this resource.
     pub fn authorizer(authority: Arc<dyn Authority>, request: Resource) -> Value<'a> {
         other(Other::Authorizer(Authorizer { authority, account: None, request }))
     }

@@ -1,4 +1,4 @@
-//! From one type to another, and the parts of times and spans.
+//! Type conversions, and the parts of timestamps and durations.
 
 use jiff::SignedDuration;
 
@@ -7,7 +7,7 @@ use crate::budget::Error;
 use crate::time;
 use crate::value::Value;
 
-/// A text that does not read as the type it is asked to be.
+/// The error of a string that cannot be converted.
 fn conversion(to: &str) -> Error {
     Error::other(format!("type conversion error from 'string' to '{to}'"))
 }
@@ -17,7 +17,7 @@ pub(super) fn int<'a>(value: &Value<'_>) -> Found<'a> {
     match value {
         Value::Int(value) => Ok(Value::Int(*value)),
         Value::Uint(value) => i64::try_from(*value).map(Value::Int).map_err(|_| range()),
-        // The largest int is no double; what rounds to one beyond it is too large.
+        // The largest int is not exact as a double; a double that rounds above it is out of range.
         Value::Double(value) if -TWO_TO_63 < *value && *value < TWO_TO_63 => {
             Ok(Value::Int(*value as i64))
         }
@@ -120,7 +120,7 @@ pub(super) fn string<'a>(value: &Value<'a>) -> Found<'a> {
     })
 }
 
-/// A whole span in other units.
+/// A duration in other units.
 pub(super) fn part_of<'a>(name: &str, span: SignedDuration) -> Found<'a> {
     Ok(Value::Int(match name {
         "getHours" => span.as_secs() / 3600,

@@ -1,4 +1,4 @@
-//! Named formats: what names, labels and the like may look like.
+//! Named formats, such as DNS labels.
 
 use crate::format::Format;
 use crate::value::Value;
@@ -14,9 +14,9 @@ pub(super) fn named(name: &str) -> Option<&'static str> {
     FORMATS.into_iter().find(|known| *known == name)
 }
 
-/// Nothing if the text has the format, else what is wrong with it.
+/// The errors of a text; empty if it has the format.
 pub(super) fn validate<'a>(format: &str, text: &str) -> Value<'a> {
-    // A prefix of a name may end where a name may not.
+    // A name prefix may end with characters that a name may not.
     let whole = text.strip_suffix('-').map_or_else(|| text.to_owned(), |rest| format!("{rest}a"));
     let problems = match format {
         "dns1123Label" => name::label(text),

@@ -1,4 +1,4 @@
-//! What Kubernetes adds to the language: quantities, addresses, URLs, versions, named formats.
+//! Functions that Kubernetes adds: quantities, addresses, URLs, versions, named formats.
 
 use super::{Found, authorizer, formats, net, other, quantity, semver, url};
 use crate::budget::Error;
@@ -97,7 +97,7 @@ fn of_text<'a>(name: &str, text: &str, rest: &[Value<'_>]) -> Found<'a> {
     })
 }
 
-/// As `string()` shows it.
+/// The text of `string()`.
 pub(super) fn show(value: &Other) -> Option<String> {
     Some(match value {
         Other::Ip(ip) => ip.to_string(),

@@ -1,4 +1,4 @@
-//! What is asked of lists and sets.
+//! Functions of lists and sets.
 
 use std::cmp::Ordering;
 
@@ -12,7 +12,7 @@ use crate::operators::{self, compare, contains, equal, text_cost};
 use crate::tree::Op;
 use crate::value::{List, Value};
 
-/// What is asked of a list.
+/// Evaluates a function of a list.
 pub(super) fn call<'a>(
     machine: &mut Machine<'a, '_>,
     name: &str,
@@ -138,7 +138,7 @@ fn slice<'a>(list: &List<'a>, start: i64, end: i64) -> Found<'a> {
     Err(Error::other(format!("cannot slice({start}, {end}), {why}")))
 }
 
-/// What the optionals of a list hold.
+/// The values of the non-empty optionals of a list.
 fn unwrap<'a>(list: &List<'a>) -> Found<'a> {
     let mut made = Vec::new();
     for element in list.iter() {
@@ -154,7 +154,7 @@ fn unwrap<'a>(list: &List<'a>) -> Found<'a> {
 fn sum<'a>(machine: &mut Machine<'a, '_>, list: &List<'a>) -> Found<'a> {
     let mut elements = list.iter();
     let Some(mut total) = elements.next() else {
-        // Nothing is nothing of what the schema says it would be.
+        // The sum of an empty list has the declared element type.
         return Ok(match list.items() {
             Some(Shape::Duration) => Value::Duration(SignedDuration::ZERO),
             Some(Shape::Double) => Value::Double(0.0),

@@ -1,4 +1,4 @@
-//! Addresses and blocks of them.
+//! Functions of IP addresses and CIDRs.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -7,7 +7,7 @@ use crate::budget::Error;
 use crate::value::{Other, Value};
 
 pub(super) fn parse_ip(text: &str) -> Option<IpAddr> {
-    // IPv4 inside IPv6 has two spellings, and Kubernetes takes neither.
+    // Kubernetes accepts neither notation of IPv4-mapped IPv6 addresses.
     let ip: IpAddr = text.parse().ok()?;
     match ip {
         IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some() => None,

@@ -1,4 +1,4 @@
-//! Values as text: `format`, `quote`, numbers.
+//! The printing of values: `format`, `quote`, numbers.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use crate::eval::Machine;
 use crate::operators::text_cost;
 use crate::value::{List, Map, Value};
 
-/// The shortest text that reads back as the number.
+/// The shortest text that parses as the same number.
 pub(super) fn show_double(value: f64) -> String {
     if value.is_infinite() {
         return if value > 0.0 { "+Inf".into() } else { "-Inf".into() };
@@ -29,7 +29,7 @@ pub(super) fn show_double(value: f64) -> String {
     }
 }
 
-/// A text in quotes.
+/// A quoted string.
 pub(super) fn quote(text: &str) -> String {
     let mut quoted = String::from('"');
     for c in text.chars() {
@@ -119,7 +119,7 @@ fn write_verb(
     written.map_err(|_| Error::other("the text cannot be formatted"))
 }
 
-/// What a verb cannot print, in the reference's words.
+/// The error of a verb that cannot print a value, with Kubernetes' text.
 fn unprintable(verb: char, value: &Value<'_>) -> Error {
     let what = match verb {
         'd' => "decimal clause can only be used on integers",
@@ -136,7 +136,7 @@ fn unprintable(verb: char, value: &Value<'_>) -> Error {
     Error::other(format!("{what}, was given {}", value.type_name()))
 }
 
-/// In another base: the digits of what is left of a negative number, after its sign.
+/// A number in another base: the sign, then the digits of its absolute value.
 fn radix(value: i64, show: impl FnOnce(u64) -> String) -> String {
     let sign = if value < 0 { "-" } else { "" };
     format!("{sign}{}", show(value.unsigned_abs()))
@@ -149,7 +149,7 @@ fn write_hex(made: &mut String, verb: char, bytes: &[u8]) -> std::fmt::Result {
     })
 }
 
-/// With thousands set apart, as English does.
+/// Adds thousands separators, as in English.
 fn fixed(value: f64, digits: usize) -> String {
     let Some(text) = special(value) else {
         let text = format!("{:.digits$}", value.abs());
@@ -192,10 +192,10 @@ fn special(value: f64) -> Option<&'static str> {
     }
 }
 
-/// How deep nested lists are printed.
+/// The maximum depth of printed lists.
 const NESTED_MAX: usize = 20;
 
-/// A value as it is; inside of lists and maps, as the language writes it.
+/// Prints a value; values inside of lists and maps are printed as literals.
 fn write_plain(made: &mut String, value: &Value<'_>, depth: usize) -> Result<(), Error> {
     if depth > NESTED_MAX {
         return Err(Error::other("the value is nested too deeply to be printed"));

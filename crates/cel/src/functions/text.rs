@@ -1,4 +1,4 @@
-//! What is asked of texts.
+//! Functions of strings.
 
 use super::{Found, print};
 use crate::budget::Error;
@@ -7,7 +7,7 @@ use crate::operators::text_cost;
 use crate::pattern::Pattern;
 use crate::value::Value;
 
-/// What is asked of a text.
+/// Evaluates a function of a string.
 pub(super) fn call<'a>(
     machine: &mut Machine<'a, '_>,
     name: &str,
@@ -68,20 +68,20 @@ pub(super) fn call<'a>(
     })
 }
 
-/// Matches a text with a pattern: one of the program's, or one that was computed.
+/// Matches a string with a pattern: a literal one or a computed one.
 fn with_pattern<'a>(
     machine: &mut Machine<'a, '_>,
     text: &str,
     subject: &str,
     look: impl FnOnce(&regex::Regex) -> Value<'a>,
 ) -> Found<'a> {
-    // The cost is that of the reference: a tenth of the text times a quarter of the pattern.
+    // Kubernetes' cost: a tenth of the text times a quarter of the pattern.
     let cost = (text.len() as u64).div_ceil(4) * text_cost(subject.len());
     machine.budget.spend(cost)?;
     if let Some(known) = machine.program.patterns.get(text) {
         return Ok(look(known.regex()));
     }
-    // Compiling is far dearer than matching.
+    // Compiling costs far more than matching.
     machine.budget.spend(5000 + 50 * text.len() as u64)?;
     let compiled = Pattern::compile_small(text);
     let compiled = compiled.map_err(|why| Error::other(format!("error parsing regexp: {why}")))?;

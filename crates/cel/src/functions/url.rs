@@ -19,7 +19,7 @@ fn query<'a>(url: &Url) -> Value<'a> {
     found.into()
 }
 
-/// Undoes the escapes of a query.
+/// Unescapes a query.
 fn decode(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

@@ -1,34 +1,34 @@
-//! The variable `authorizer`: who asks, and the question on its way to `check`.
+//! The values behind the variable `authorizer`: the user, and a check under construction.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Who knows what somebody may do.
+/// Decides authorization checks.
 pub trait Authority: fmt::Debug + Send + Sync {
-    /// Whether the user of the request, or this service account (namespace and name), may do this.
+    /// Decides for the user of the request, or for a service account (namespace and name).
     fn decide(&self, account: Option<(&str, &str)>, access: &Access) -> Decision;
 }
 
-/// What is to be done.
+/// The access to check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Something with a path that is no resource.
+    /// Access to a non-resource path.
     Path {
-        /// Such as `/healthz`.
+        /// The path, such as `/healthz`.
         path: String,
-        /// The method, in small letters.
+        /// The method in lower case.
         verb: String,
     },
-    /// Something with objects.
+    /// Access to a resource.
     Resource {
-        /// Which.
+        /// The resource.
         resource: Resource,
-        /// Such as `get`.
+        /// The verb, such as `get`.
         verb: String,
     },
 }
 
-/// Objects that something is to be done with.
+/// The resource of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the words of an access review")]
 pub struct Resource {
@@ -41,33 +41,33 @@ pub struct Resource {
     pub label_selector: String,
 }
 
-/// What was decided.
+/// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
-    /// It may be done.
+    /// Whether the access is allowed.
     pub allowed: bool,
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// That nobody could tell, and why.
+    /// The error, if the check failed.
     pub error: Option<String>,
 }
 
-/// Somebody who may or may not.
+/// The user whose access is checked.
 #[derive(Clone, Debug)]
 pub struct Authorizer {
     pub(crate) authority: Arc<dyn Authority>,
     pub(crate) account: Option<(String, String)>,
-    /// What the request itself is about.
+    /// The resource of the admission request.
     pub(crate) request: Resource,
 }
 
-/// A question on its way.
+/// A check under construction.
 #[derive(Clone, Debug)]
 pub enum Question {
-    /// The group is told, the resource is not.
+    /// The group is set, the resource is not.
     Group(String),
-    /// All but the verb is told.
+    /// Everything but the verb is set.
     Path(String),
-    /// All but the verb is told.
+    /// Everything but the verb is set.
     Resource(Resource),
 }

@@ -1,6 +1,6 @@
 //! URLs.
 
-/// The parts of a URL that expressions can ask for.
+/// The parts of a URL that expressions can access.
 #[derive(Debug)]
 pub struct Url {
     pub(crate) text: String,
@@ -60,7 +60,7 @@ impl Url {
     }
 }
 
-/// A path in which everything that may not stand in one is escaped.
+/// Escapes the invalid characters of a path.
 fn escape(path: &str) -> String {
     let mut escaped = String::with_capacity(path.len());
     for byte in path.bytes() {

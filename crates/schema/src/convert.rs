@@ -1,15 +1,15 @@
-//! The same object in another version: the two built-in kinds that have two forms.
+//! Conversion of the two built-in kinds that have two versions.
 //!
-//! River: request body in the version of the path → **convert** → the stored version, and back
-//! again for whoever reads the other version.
-//! Promise: going there and back loses nothing that the version in question can say.
+//! River: request body in the version of the path → **convert** → the stored version, and back for
+//! readers of the other version.
+//! Promise: a round trip preserves every field that the version can represent.
 
 use headwater_json::{Map, Value, json};
 
 use headwater_api::Kind;
 
-/// Turns an object of version `from` into version `to` of the same kind. Kinds with one form, and
-/// custom kinds without a webhook, only change `apiVersion`.
+/// Converts an object from version `from` to version `to` of its kind. For kinds with one schema, and
+/// custom kinds without a webhook, only `apiVersion` changes.
 pub fn convert(value: &mut Value, from: &Kind, to: &Kind) {
     let Some(object) = value.as_object_mut() else { return };
     object.insert("apiVersion".into(), to.api_version().into());
@@ -49,13 +49,13 @@ fn rename_back(object: &mut Map, names: &[(&str, &str)]) {
     }
 }
 
-/// Annotations in which `autoscaling/v1` keeps what it has no field for.
+/// Annotations in which `autoscaling/v1` keeps values without a field.
 const METRICS: &str = "autoscaling.alpha.kubernetes.io/metrics";
 const CURRENT_METRICS: &str = "autoscaling.alpha.kubernetes.io/current-metrics";
 const CONDITIONS: &str = "autoscaling.alpha.kubernetes.io/conditions";
 const BEHAVIOR: &str = "autoscaling.alpha.kubernetes.io/behavior";
 
-/// What `autoscaling/v1` aims at when it says nothing.
+/// The default target of `autoscaling/v1`.
 const DEFAULT_CPU_UTILIZATION: i64 = 80;
 
 /// Members of a metric: its type, the name in the v1 annotation, the path in v2.
@@ -123,7 +123,7 @@ fn autoscaler_v1(object: &mut Map) {
     if !conditions.is_empty() {
         annotate(object, CONDITIONS, &Value::Array(conditions));
     }
-    // Two numbers are always shown in v1; v2 leaves one of them out when it is zero.
+    // v1 always shows two numbers; v2 omits one of them if it is zero.
     if !status.is_empty() {
         status.entry("currentReplicas").or_insert_with(|| 0.into());
         status.entry("desiredReplicas").or_insert_with(|| 0.into());
@@ -175,7 +175,7 @@ fn cpu_metric(percent: &Value) -> Value {
     }})
 }
 
-/// The average CPU utilization that a v2 metric asks for or reports.
+/// The target or current average CPU utilization of a v2 metric.
 fn cpu(metric: &Value, side: &str) -> Option<Value> {
     let resource = metric.get("resource")?;
     let is_cpu = metric.get("type")? == "Resource" && resource.get("name")? == "cpu";
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_reads_the_same_after_there_and_back() {
+    fn an_event_survives_a_round_trip() {
         let (core, new) = (row("", "v1", "Event"), row("events.k8s.io", "v1", "Event"));
         let event = json!({"apiVersion": "v1", "kind": "Event", "metadata": {"name": "e"},
             "involvedObject": {"kind": "Pod"}, "message": "m", "count": 2, "reason": "r",
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_v1_autoscaler_without_a_target_aims_at_eighty_percent() {
+    fn a_v1_autoscaler_without_a_target_gets_eighty_percent() {
         let v1 = row("autoscaling", "v1", "HorizontalPodAutoscaler");
         let v2 = row("autoscaling", "v2", "HorizontalPodAutoscaler");
         let new = converted(json!({"spec": {"maxReplicas": 1}}), &v1, &v2);

@@ -1,11 +1,11 @@
-//! Request bodies become values of the right shape.
+//! Decoding of request bodies to values of their type.
 //!
 //! River: HTTP body → **decode** → defaults and validation. Bytes are parsed once ([`json`],
-//! [`yaml`], protobuf), then the value is fitted to the type of its kind: unknown fields go,
-//! wrong types are refused, times and quantities get their one spelling, and what Kubernetes
-//! leaves out or always shows is left out or shown.
-//! Promise: no input panics, overflows the stack or takes more than linear time; what comes out
-//! holds every key once.
+//! [`yaml`], protobuf), then the value is fitted to the type of its kind: unknown fields are removed,
+//! wrong types are rejected, times and quantities get their canonical text, and empty fields are
+//! omitted or shown as in Kubernetes.
+//! Promise: no input panics, overflows the stack or takes more than linear time; the result contains
+//! every key once.
 
 use std::fmt;
 
@@ -30,7 +30,7 @@ pub enum Format {
     Protobuf,
 }
 
-/// The longest body whose problems are told in the order of its fields.
+/// The maximum size of a body whose problems are reported in the order of its fields.
 const ORDERED_BYTES_MAX: usize = 64 * 1024;
 
 /// A decoded object.
@@ -40,17 +40,17 @@ pub struct Decoded {
     pub value: Value,
     /// Paths of fields that its type does not have; they are not in `value`.
     pub unknown: Vec<String>,
-    /// Paths of repeated keys; `value` has the last.
+    /// Paths of repeated keys; `value` has the last one.
     pub duplicates: Vec<String>,
-    /// Paths of all fields as they were written; empty if nobody has to know.
+    /// Paths of all fields in the order of the body; empty if not needed.
     order: Vec<String>,
 }
 
 impl Decoded {
-    /// One text for each field that strict validation refuses and ordinary validation warns of, in
-    /// the order they were written.
+    /// One message for each field that strict validation rejects and ordinary validation warns about,
+    /// in the order of the body.
     pub fn problems(&self) -> impl Iterator<Item = String> {
-        // A repeated key is noticed when it comes again.
+        // A repeated key counts at its second occurrence.
         let at = |path: &String, nth: usize| {
             let mut places = self.order.iter().enumerate().filter(|(_, written)| *written == path);
             places.nth(nth).map_or(usize::MAX, |(place, _)| place)
@@ -62,8 +62,8 @@ impl Decoded {
         problems.into_iter().map(|(_, what, path)| format!("{what} field {path:?}"))
     }
 
-    /// Remembers the order of fields, if there is something to put in order. Long documents are
-    /// not written by people, and their order is not worth a second look.
+    /// Records the order of fields, if there are problems to sort. The order of long documents is not
+    /// recorded: people do not write them.
     fn ordered(mut self, format: Format, body: &[u8]) -> Decoded {
         let many = self.unknown.len() + self.duplicates.len() > 1;
         if many && format == Format::Json && body.len() <= ORDERED_BYTES_MAX {
@@ -72,7 +72,7 @@ impl Decoded {
         self
     }
 
-    /// Why strict validation refuses it, if it does.
+    /// The error of strict validation, if any.
     pub fn strict_error(&self, target: Target<'_>) -> Option<Error> {
         let problems: Vec<String> = self.problems().collect();
         if problems.is_empty() {
@@ -82,7 +82,7 @@ impl Decoded {
     }
 }
 
-/// What a body should be.
+/// The expected type of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target<'a> {
     /// API group; empty for the core group.
@@ -99,29 +99,29 @@ impl<'a> From<&'a Kind> for Target<'a> {
     }
 }
 
-/// Why a body is not what it should be. (400)
+/// Why a body cannot be decoded. (400)
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// Not a document, or one that does not say what it is.
+    /// Not a document, or one without a kind.
     #[error("the object provided is unrecognized (must be of type {kind}): {why} ({summary})")]
     Unrecognized {
-        /// What it should be.
+        /// The expected type.
         kind: String,
-        /// What is wrong.
+        /// The problem.
         why: String,
-        /// How the body begins.
+        /// The beginning of the body.
         summary: String,
     },
     /// A document that does not fit the type.
     #[error("{found} in version {version:?} cannot be handled as a {kind}: {why}")]
     Unhandled {
-        /// The kind it says it is.
+        /// The kind in the body.
         found: String,
-        /// The version it says it is.
+        /// The version in the body.
         version: String,
-        /// What it should be.
+        /// The expected type.
         kind: String,
-        /// What is wrong.
+        /// The problem.
         why: String,
     },
     /// A known version, but not that of the request.
@@ -129,15 +129,15 @@ pub enum Error {
         "the API version in the data ({found}) does not match the expected API version ({expected})"
     )]
     Version {
-        /// Of the body.
+        /// The version of the body.
         found: String,
-        /// Of the request.
+        /// The version of the request.
         expected: String,
     },
 }
 
 impl Error {
-    /// What is wrong, without the frame around it: for patches, which have another frame.
+    /// The problem without its prefix, for patches, which use another prefix.
     pub fn why(&self) -> String {
         match self {
             Error::Unrecognized { why, .. } | Error::Unhandled { why, .. } => why.clone(),
@@ -161,8 +161,8 @@ pub fn object<'a>(
     Ok(Decoded { duplicates, ..decoded }.ordered(format, body))
 }
 
-/// Decodes an object of a custom kind: only `metadata` is fitted, the rest is for its own schema.
-/// Unlike built-in kinds it must say what it is.
+/// Decodes an object of a custom kind: only `metadata` is fitted; its schema covers the rest. Unlike
+/// built-in kinds it must have `apiVersion` and `kind`.
 pub fn custom(kind: &Kind, format: Format, body: &[u8]) -> Result<Decoded, Error> {
     let target = Target::from(kind);
     let Parsed { mut value, duplicates } = document(target, format, body)?;
@@ -189,8 +189,7 @@ pub fn recustom(kind: &Kind, mut value: Value) -> Result<Decoded, Error> {
     Ok(Decoded { value, unknown, duplicates: Vec::new(), order: Vec::new() })
 }
 
-/// Fits metadata that is inside another object; answers the paths of unknown fields, which begin
-/// with `metadata`.
+/// Fits embedded metadata; returns the paths of unknown fields, relative to its parent.
 pub(crate) fn metadata(metadata: &mut Value) -> Result<Vec<String>, String> {
     let mut object = Map::new();
     object.insert("metadata".into(), metadata.take());
@@ -205,7 +204,7 @@ pub fn refit<'a>(target: impl Into<Target<'a>>, value: Value) -> Result<Decoded,
     fit(target, value, |why| target.unhandled(why))
 }
 
-/// Decodes the body of a DELETE (S2.42): any version will do.
+/// Decodes the body of a DELETE (S2.42), in any version.
 pub fn delete_options(format: Format, body: &[u8]) -> Result<Decoded, Error> {
     let target = Target { group: "meta.k8s.io", version: "v1", kind: "DeleteOptions" };
     if format == Format::Protobuf {
@@ -245,7 +244,7 @@ fn document(target: Target<'_>, format: Format, body: &[u8]) -> Result<Parsed, E
     })
 }
 
-/// Decodes a message; `version` says which version to hold it to, none if any will do.
+/// Decodes a message; `version` is the required version, `None` allows any.
 fn protobuf(
     target: Target<'_>,
     body: &[u8],
@@ -260,7 +259,7 @@ fn protobuf(
     fit(target, value, |why| target.unhandled(why))
 }
 
-/// Fits a parsed document; `unreadable` frames the error of one that does not say what it is.
+/// Fits a parsed document; `unreadable` builds the error of one without a kind.
 fn fit(
     target: Target<'_>,
     value: Value,
@@ -268,7 +267,7 @@ fn fit(
 ) -> Result<Decoded, Error> {
     let mut object = match value {
         Value::Object(object) => object,
-        // As in Kubernetes, `null` is an object with nothing in it.
+        // As in Kubernetes, `null` is an empty object.
         Value::Null => Map::new(),
         other => {
             return Err(unreadable(format!(
@@ -292,7 +291,7 @@ fn fit(
     Ok(Decoded { value: Value::Object(object), unknown, duplicates, order })
 }
 
-/// How Go prints the type with which Kubernetes looks for the kind.
+/// Go's text for the type from which Kubernetes reads the kind.
 const FIND_KIND: &str = r#"struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }"#;
 
 fn text<'a>(object: &'a Map, key: &str) -> Result<&'a str, String> {
@@ -306,7 +305,7 @@ fn text<'a>(object: &'a Map, key: &str) -> Result<&'a str, String> {
     }
 }
 
-/// What a body says it is; empty where it says nothing.
+/// The `apiVersion` and `kind` of a body; empty if absent.
 struct Found<'a> {
     api_version: &'a str,
     kind: &'a str,
@@ -320,7 +319,7 @@ impl Target<'_> {
         }
     }
 
-    /// Refuses a body that says it is something else (S2.6).
+    /// Rejects a body of another type (S2.6).
     fn accepts(&self, found: &Found<'_>) -> Result<(), Error> {
         let expected = self.api_version();
         let api_version = if found.api_version.is_empty() { &expected } else { found.api_version };
@@ -366,7 +365,7 @@ impl Target<'_> {
     }
 }
 
-/// How a body begins, for error messages.
+/// The beginning of a body, for error messages.
 struct Summary<'a>(&'a [u8]);
 
 impl fmt::Display for Summary<'_> {

@@ -1,8 +1,7 @@
-//! Defaults: what Kubernetes writes into an object where its author wrote nothing.
+//! Defaults of built-in kinds.
 //!
-//! River: decoded object → **defaults** → validation → store, so that stored objects look as users
-//! know them. The facts are in `defaults/table.txt`, by type; what does not fit a table is a small
-//! rule here.
+//! River: decoded object → **defaults** → validation → store. The defaults are in `defaults/table.txt`,
+//! by type; those that do not fit a table are small rules here.
 //! Promise: applying them twice changes nothing.
 
 use std::sync::LazyLock;
@@ -29,7 +28,7 @@ pub fn apply(kind: &Kind, object: &mut Value) {
 
 static PLAN: LazyLock<Plan> = LazyLock::new(|| Plan::read(include_str!("defaults/table.txt")));
 
-/// The table, ready to be applied.
+/// The parsed table.
 struct Plan {
     /// Rules by index of type.
     rules: Vec<Vec<Rule>>,
@@ -65,7 +64,7 @@ impl Plan {
         Plan { rules, reach }
     }
 
-    /// What is around comes first, what is inside after it, as in Kubernetes.
+    /// Applies the defaults of an object before those of its members, as Kubernetes does.
     fn object(&self, of: &Type, object: &mut Object) {
         for rule in &self.rules[of.id.index()] {
             rule.apply(object);
@@ -77,7 +76,7 @@ impl Plan {
 
     fn value(&self, shape: &Shape, value: &mut Value) {
         match (shape, value) {
-            // It was given them when it was stored.
+            // The member was defaulted when it was stored.
             (_, Value::Object(object)) if object.is_kept() => {}
             (Shape::Struct(id), Value::Object(object)) => {
                 self.object(Types::builtin().get(*id), object);
@@ -94,7 +93,7 @@ impl Plan {
 }
 
 impl Rule {
-    /// Whether it is about a part of an object that was given its defaults before.
+    /// Whether the rule applies to a part that was defaulted before.
     fn is_done(&self, object: &Object) -> bool {
         match &self.action {
             Action::Set(to, _) | Action::SetZero(to, _) | Action::Copy(to, _) => {
@@ -144,12 +143,12 @@ impl Rule {
     }
 }
 
-/// Whether a member is as it is stored: then it was given its defaults before.
+/// Whether a member is unchanged since it was stored: then it was defaulted before.
 fn is_kept(object: &Object, member: &str) -> bool {
     matches!(object.get(member), Some(Value::Object(members)) if members.is_kept())
 }
 
-/// Objects on the way are made; anything else on the way is left alone.
+/// Creates missing objects on the path; does nothing if another value is in the way.
 fn set(object: &mut Object, path: &[&str], value: Value) {
     match path {
         [] => {}
@@ -211,7 +210,7 @@ fn items<'a>(object: &'a mut Object, path: &[&str]) -> impl Iterator<Item = &'a 
     list.into_iter().flatten().filter_map(Value::as_object_mut)
 }
 
-/// Claims inside a StatefulSet say what they are.
+/// Sets `apiVersion` and `kind` of the claim templates of a StatefulSet.
 fn claim_templates(spec: &mut Object) {
     for claim in items(spec, &["volumeClaimTemplates"]) {
         claim.insert("apiVersion".into(), "v1".into());
@@ -230,7 +229,7 @@ fn custom_names(spec: &mut Object) {
     }
 }
 
-/// On the host's network a container's ports are the host's.
+/// With host networking, sets the host port of each container port.
 fn host_ports(pod: &mut Object) {
     if is_kept(pod, "spec") || get(pod, &["spec", "hostNetwork"]) != Some(&Value::Bool(true)) {
         return;
@@ -254,7 +253,7 @@ fn image_pull_policy(container: &mut Object) {
     }
 }
 
-/// An image that may change under its name is pulled always.
+/// Sets the pull policy `Always` for images with a mutable tag.
 fn pull_policy(image: &str) -> &'static str {
     let name = image.rsplit('/').next().unwrap_or_default();
     let named = !image.is_empty() && !image.contains(|letter: char| letter.is_whitespace());
@@ -274,7 +273,7 @@ fn limit_range(item: &mut Object) {
     fill(item, "defaultRequest", "min");
 }
 
-/// Adds to one map what only another one has.
+/// Adds the missing entries of another map.
 fn fill(object: &mut Object, to: &str, from: &str) {
     let Some(Value::Object(from)) = object.get(from).cloned() else { return };
     let to = object.entry(to).or_insert_with(|| Value::Object(Object::new()));
@@ -285,7 +284,7 @@ fn fill(object: &mut Object, to: &str, from: &str) {
     }
 }
 
-/// Every namespace can be selected by its name (S10.1).
+/// Labels a namespace with its name (S10.1).
 fn namespace_label(namespace: &mut Object) {
     let name = get(namespace, &["metadata", "name"]).and_then(Value::as_str).unwrap_or_default();
     if !name.is_empty() {
@@ -310,7 +309,7 @@ fn pod_ips(status: &mut Object) {
     }
 }
 
-/// Only pods, not templates: who limits a resource and requests nothing requests the limit.
+/// Sets missing requests of a pod, not of a template, to the limits.
 fn requests_from_limits(pod: &mut Object) {
     if is_kept(pod, "spec") {
         return;
@@ -329,7 +328,7 @@ fn requests_from_limits(pod: &mut Object) {
     }
 }
 
-/// Scaling rules are filled in only if there is a behavior at all.
+/// Sets the scaling rules, if there is a behavior.
 fn scaling_behavior(spec: &mut Object) {
     let Some(Value::Object(behavior)) = spec.get_mut("behavior") else { return };
     let up = json!({"stabilizationWindowSeconds": 0, "selectPolicy": "Max", "policies": [
@@ -346,7 +345,7 @@ fn scaling_behavior(spec: &mut Object) {
     behavior.remove("default");
 }
 
-/// The old name of `serviceAccountName` is still shown.
+/// Copies `serviceAccountName` to its deprecated alias.
 fn service_account(spec: &mut Object) {
     let name = match text(spec, "serviceAccountName") {
         "" => text(spec, "serviceAccount"),
@@ -359,7 +358,7 @@ fn service_account(spec: &mut Object) {
     }
 }
 
-/// What can be said about addresses before one is allocated; IPv4 is the only family.
+/// The address fields that do not depend on allocation; IPv4 is the only family.
 fn service_addresses(spec: &mut Object) {
     if text(spec, "type") == "ExternalName" {
         return;
@@ -368,7 +367,7 @@ fn service_addresses(spec: &mut Object) {
     if !ip.is_empty() && is_absent(spec.get("clusterIPs")) {
         spec.insert("clusterIPs".into(), json!([ip]));
     }
-    // Without a selector nobody knows which families the endpoints will have.
+    // Without a selector the families of the endpoints are unknown.
     let open = ip == "None" && is_absent(spec.get("selector"));
     let (families, policy) = match ip.contains(':') {
         _ if open => (json!(["IPv4", "IPv6"]), "RequireDualStack"),
@@ -396,7 +395,7 @@ fn session_affinity(spec: &mut Object) {
     }
 }
 
-/// Plain text in a Secret is for writing only (S2.16).
+/// Moves the write-only plain text of a Secret to `data` (S2.16).
 fn string_data(secret: &mut Object) {
     if let Some(Value::Object(texts)) = secret.remove("stringData") {
         for (key, value) in &texts {

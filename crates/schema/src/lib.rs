@@ -1,4 +1,4 @@
-//! How a Kubernetes object may look and how it changes.
+//! The schema of Kubernetes objects: decoding, defaults, validation, patches and apply.
 //!
 //! River: HTTP body → [`decode`] → [`defaults`], [`validate`], [`managed`] → stored bytes.
 //!

@@ -2,9 +2,9 @@
 //! objects.
 //!
 //! River: PATCH body → **patch** → the object as it would be stored.
-//! Promise: a patch costs what it is worth. Operations, copied bytes and depth are limited step by
-//! step, so no patch of a few kilobytes makes an object of gigabytes. On an error the object is
-//! in an unspecified state: callers patch a copy.
+//! Promise: the number of operations, copied bytes and the depth are limited at each step, so no small
+//! patch creates a huge object. After an error the object is in an unspecified state: callers patch a
+//! copy.
 
 mod strategic;
 
@@ -17,13 +17,13 @@ use headwater_api::status::{Details, Status};
 
 pub use strategic::strategic;
 
-/// Most operations of a JSON patch.
+/// The maximum number of operations of a JSON patch.
 const OPERATIONS_MAX: usize = 10_000;
 
-/// Most bytes that the `copy` operations of one patch may produce, as JSON.
+/// The maximum number of JSON bytes that the `copy` operations of one patch may produce.
 const COPIED_BYTES_MAX: usize = 3 * 1024 * 1024;
 
-/// Deepest nesting of a patched object.
+/// The maximum depth of a patched object.
 const DEPTH_MAX: usize = 512;
 
 /// Most values looked at to check the depth of what `move` operations carry about. Moving is

@@ -1,6 +1,6 @@
 //! Protobuf request bodies: Go clients send them for built-in kinds (S1.32).
 //!
-//! River: HTTP body → **protobuf** → a JSON value → [`crate::decode`] fits it like any other.
+//! River: HTTP body → **protobuf** → a JSON value → [`crate::decode`].
 //! Field numbers come from [`crate::types`]; nothing here knows a kind by name.
 //! Promise: no bytes panic, overflow the stack or read outside the body.
 
@@ -11,13 +11,13 @@ use headwater_json::{Map, Number, Value};
 use crate::types::{Shape, Type, TypeId, Types};
 use headwater_json::{DEPTH_MAX, NESTED_MAX, parse as json};
 
-/// The bytes that every body begins with.
+/// The magic bytes at the start of every body.
 pub const MAGIC: [u8; 4] = *b"k8s\0";
 
-/// Why a body is not a message.
+/// Why a body cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// Nothing at all.
+    /// The body is empty.
     #[error("empty data")]
     Empty,
     /// Nothing after the magic bytes.
@@ -28,25 +28,25 @@ pub enum Error {
         "provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]"
     )]
     NoMagic,
-    /// A length or a number goes beyond the end.
+    /// A length or a number exceeds the body.
     #[error("unexpected EOF")]
     Truncated,
-    /// A wire type that does not exist, or not for this field.
+    /// An invalid wire type, or a wrong one for the field.
     #[error("proto: illegal wireType {0}")]
     WireType(u8),
-    /// Text that is not Unicode.
+    /// A string is not valid UTF-8.
     #[error("proto: invalid UTF-8 in string field")]
     Text,
     /// Nested too deeply.
     #[error("proto: exceeded max depth")]
     Depth,
-    /// More messages than any object has.
+    /// Too many messages.
     #[error("proto: exceeded max number of messages")]
     Messages,
     /// JSON inside the message is malformed.
     #[error("{0}")]
     Json(String),
-    /// A time that no calendar has.
+    /// An invalid time.
     #[error("proto: time out of range")]
     Time,
     /// No such type.
@@ -65,7 +65,7 @@ pub struct Envelope<'a> {
     pub raw: &'a [u8],
 }
 
-/// Opens the envelope of a body.
+/// Decodes the envelope of a body.
 pub fn envelope(body: &[u8]) -> Result<Envelope<'_>, Error> {
     if body.is_empty() {
         return Err(Error::Empty);
@@ -95,7 +95,7 @@ pub fn envelope(body: &[u8]) -> Result<Envelope<'_>, Error> {
     Ok(envelope)
 }
 
-/// Reads the message of a built-in kind, or of what a subresource speaks.
+/// Decodes the message of a built-in kind or of a subresource's type.
 pub fn object(group: &str, version: &str, kind: &str, raw: &[u8]) -> Result<Value, Error> {
     let types = Types::builtin();
     let of = types.find(group, version, kind).ok_or_else(|| Error::Unknown(kind.to_owned()))?;
@@ -104,7 +104,7 @@ pub fn object(group: &str, version: &str, kind: &str, raw: &[u8]) -> Result<Valu
     Ok(Value::Object(object))
 }
 
-/// What follows a field's number.
+/// The wire type of a field.
 #[derive(Clone, Copy)]
 enum Item<'a> {
     Varint(u64),
@@ -136,7 +136,7 @@ impl<'a> Item<'a> {
     }
 }
 
-/// Reads fields one after the other.
+/// A reader of fields.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -240,7 +240,7 @@ impl Decoder {
                 }
             }
             Shape::Struct(id) => {
-                // A message that is split over several fields adds up.
+                // Repeated occurrences of a message field are merged.
                 let inner = object.entry(name).or_insert_with(|| Value::Object(Map::new()));
                 if let Value::Object(inner) = inner {
                     self.message(self.types.get(*id), item.bytes()?, inner)?;
@@ -253,7 +253,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// One element, or many numbers packed together.
+    /// One element, or packed numbers.
     fn append(
         &mut self,
         shape: &Shape,
@@ -283,7 +283,7 @@ impl Decoder {
                 _ => {}
             }
         }
-        // Some writers leave out a value that is empty.
+        // Some writers omit empty values.
         Ok((key.to_owned(), value.unwrap_or_else(|| self.types.empty(shape))))
     }
 
@@ -329,7 +329,7 @@ impl Decoder {
         Ok(Value::Object(object))
     }
 
-    /// A JSON schema, or something else that `shape` says.
+    /// A JSON schema or its alternative in `shape`.
     fn schema_or(&mut self, shape: &Shape, id: TypeId, bytes: &[u8]) -> Result<Value, Error> {
         let (mut schema, mut truth, mut items) = (None, false, Vec::new());
         let mut reader = Reader(bytes);
@@ -352,7 +352,7 @@ impl Decoder {
     }
 }
 
-/// A time as seconds and nanoseconds; nothing at all is no time.
+/// A time as seconds and nanoseconds; an empty message is `None`.
 fn time(bytes: &[u8], format: &str) -> Result<Value, Error> {
     if bytes.is_empty() {
         return Ok(Value::Null);

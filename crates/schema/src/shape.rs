@@ -1,4 +1,4 @@
-//! The shapes of built-in kinds, for expressions that are checked against them.
+//! The declared CEL types of built-in and custom kinds.
 
 use headwater_api::kind::Kind;
 use headwater_cel::{Field, Shape, TEXT_MAX, escape};
@@ -6,13 +6,13 @@ use headwater_json::Value;
 
 use crate::types::{self, TypeId, Types};
 
-/// The shape of a built-in kind; none if there is no such kind.
+/// The declared type of a built-in kind; `None` if it does not exist.
 pub fn of_kind(kind: &Kind) -> Option<Shape> {
     let types = Types::builtin();
     Some(object(types, types.of(kind)?.id, &mut Vec::new()))
 }
 
-/// The shape of a custom kind: its schema, with the metadata that all objects have.
+/// The declared type of a custom kind: its schema with standard metadata.
 pub fn of_custom_kind(schema: &Value) -> Shape {
     let types = Types::builtin();
     let shape = Shape::of(schema, false);
@@ -27,7 +27,7 @@ pub fn of_custom_kind(schema: &Value) -> Shape {
 
 const METADATA: &str = "meta/v1.ObjectMeta";
 
-/// The shape of a type; a type inside itself may be anything.
+/// The declared type of a type; recursive references are untyped.
 fn object(types: &Types, id: TypeId, above: &mut Vec<TypeId>) -> Shape {
     if above.contains(&id) {
         return Shape::Dyn;
@@ -37,7 +37,7 @@ fn object(types: &Types, id: TypeId, above: &mut Vec<TypeId>) -> Shape {
     for field in &types.get(id).fields {
         let named = |name: &str, shape| Field::new(name, field.name, shape);
         let Some(name) = escape(field.name) else { continue };
-        // An object of unknown shape accepts the unescaped name, so this one does too.
+        // An untyped object accepts the unescaped name, so this one does too.
         if name != field.name {
             fields.push(named(field.name, value(types, &field.shape, above)));
         }
@@ -60,7 +60,7 @@ fn value(types: &Types, shape: &types::Shape, above: &mut Vec<TypeId>) -> Shape 
         Built::Struct(id) => object(types, *id, above),
         Built::List(inner) | Built::Wrapped(inner) => Shape::list(value(types, inner, above)),
         Built::Map(inner) => Shape::map(value(types, inner, above)),
-        // A quantity is a text or a number; schemas and other free documents have no fixed type.
+        // A quantity is a string or a number; schemas and free-form documents have no fixed type.
         _ => Shape::Dyn,
     }
 }

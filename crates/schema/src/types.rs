@@ -1,8 +1,7 @@
-//! The types of built-in kinds, as data: what fields there are and what shape they have.
+//! The type table of built-in kinds: fields and their types.
 //!
-//! River: request body → [`crate::decode`] asks **schema** → a value of the right shape. Protobuf,
-//! strategic patches and apply ask it too. The facts are in `types/types.txt`; nothing here knows
-//! a kind by name.
+//! River: [`crate::decode`], protobuf, strategic patches, apply and OpenAPI read **types**. The table is
+//! `types/types.txt`; no code here names a kind.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -25,7 +24,7 @@ pub struct Types {
     names: HashMap<&'static str, TypeId>,
 }
 
-/// Which type of [`Types`].
+/// The index of a type in [`Types`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TypeId(u32);
 
@@ -39,21 +38,21 @@ impl TypeId {
 /// A type with fields.
 #[derive(Debug)]
 pub struct Type {
-    /// Which one it is.
+    /// Its index.
     pub id: TypeId,
-    /// Such as `core/v1.PodSpec`.
+    /// The name, such as `core/v1.PodSpec`.
     pub name: &'static str,
-    /// Apply owns it as one.
+    /// Whether apply treats it as atomic.
     pub atomic: bool,
-    /// As JSON has them, sorted by name; fields of inlined types stand among them.
+    /// The JSON fields sorted by name, including those of inlined types.
     pub fields: Vec<Field>,
-    /// As protobuf has them, sorted by number.
+    /// The protobuf fields sorted by number.
     pub wire: Vec<Wire>,
-    /// How each of `fields` begins: what looks fields up compares numbers, not texts.
+    /// The first bytes of each of `fields` as a number, for fast lookup.
     begins: Vec<u64>,
-    /// Where each of `fields` is.
+    /// The index of `fields` by name.
     slots: Slots,
-    /// Indexes of the fields that are there even if nobody wrote them.
+    /// Indexes of the fields that are always present.
     always: Vec<u32>,
 }
 
@@ -62,11 +61,11 @@ pub struct Type {
 pub struct Field {
     /// The key.
     pub name: &'static str,
-    /// What its value must look like.
+    /// The type of its value.
     pub shape: Shape,
-    /// What becomes of absent and empty values.
+    /// The handling of absent and empty values.
     pub zero: Zero,
-    /// Documented as required.
+    /// Whether it is documented as required.
     pub required: bool,
     /// How a strategic merge patch treats it.
     pub patch: Patch,
@@ -79,13 +78,13 @@ pub struct Field {
 pub struct Wire {
     /// Field number.
     pub number: u32,
-    /// The key in JSON; `None` for a message whose fields stand among those around it.
+    /// The key in JSON; `None` for an inlined message.
     pub name: Option<&'static str>,
-    /// What its value looks like.
+    /// The type of its value.
     pub shape: Shape,
 }
 
-/// What a value looks like.
+/// The type of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// A string.
@@ -96,7 +95,7 @@ pub enum Shape {
     Int64,
     /// Any number.
     Float,
-    /// `true` or `false`.
+    /// A boolean.
     Bool,
     /// Base64.
     Bytes,
@@ -104,7 +103,7 @@ pub enum Shape {
     Time,
     /// RFC 3339, six decimals.
     MicroTime,
-    /// Such as `100m` or `1Gi`.
+    /// A quantity such as `100m` or `1Gi`.
     Quantity,
     /// A number, or a string such as `25%`.
     IntOrString,
@@ -116,7 +115,7 @@ pub enum Shape {
     List(Box<Shape>),
     /// A list that is a message of its own in protobuf.
     Wrapped(Box<Shape>),
-    /// An object with free keys.
+    /// An object with arbitrary keys.
     Map(Box<Shape>),
     /// A JSON schema or a list of them.
     SchemaOrList(TypeId),
@@ -126,14 +125,14 @@ pub enum Shape {
     SchemaOrTexts(TypeId),
 }
 
-/// What becomes of a field that is absent or empty.
+/// The handling of a field that is absent or empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Zero {
-    /// Left out: empty and absent are the same.
+    /// Omitted: empty and absent are the same.
     Dropped,
-    /// As given: `0` and absent differ.
+    /// Kept: `0` and absent differ.
     Kept,
-    /// Always there.
+    /// Always present.
     Filled,
     /// `null` when absent.
     Null,
@@ -146,21 +145,21 @@ pub struct Patch {
     pub merge: bool,
     /// `retainKeys`: keys that the patch does not name are removed.
     pub retain_keys: bool,
-    /// What tells elements apart.
+    /// The merge key.
     pub key: Option<&'static str>,
 }
 
 /// How apply treats a field.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Merge {
-    /// Lists as one, objects and maps key by key.
+    /// Lists are atomic, objects and maps are merged by key.
     #[default]
     Ordinary,
-    /// As one.
+    /// Atomic.
     Atomic,
-    /// A list whose elements are their own keys.
+    /// A set.
     Set,
-    /// A list whose elements are told apart by these keys.
+    /// A list map with these keys.
     Keyed(Vec<&'static str>),
 }
 
@@ -199,18 +198,18 @@ impl Types {
         &self.types[id.index()]
     }
 
-    /// How many there are.
+    /// The number of types.
     #[expect(clippy::len_without_is_empty, reason = "there are always types")]
     pub fn len(&self) -> usize {
         self.types.len()
     }
 
-    /// All of them.
+    /// All types.
     pub fn iter(&self) -> impl Iterator<Item = &Type> {
         self.types.iter()
     }
 
-    /// What a value of that shape looks like when nothing was ever set in it.
+    /// The zero value of a type.
     pub fn empty(&self, shape: &Shape) -> Value {
         match shape {
             Shape::Text | Shape::Bytes => "".into(),
@@ -229,7 +228,7 @@ impl Types {
         }
     }
 
-    /// What stands in the place of a field that nobody wrote but that is always there.
+    /// The value of an absent field that is always present.
     pub fn absent(&self, field: &Field) -> Value {
         match field.zero {
             Zero::Filled => self.empty(&field.shape),
@@ -255,7 +254,7 @@ impl Types {
 }
 
 impl Shape {
-    /// The type at its heart, if there is one: of a list of pods, Pod.
+    /// The innermost object type, if any: for a list of pods, Pod.
     pub fn heart(&self) -> Option<TypeId> {
         match self {
             Shape::Struct(id)
@@ -275,8 +274,8 @@ impl Type {
         found.find(|field| field.name == name)
     }
 
-    /// The same while keys are walked in order: `from` is where the key before ended up, and is
-    /// moved on.
+    /// The field of the next key in sorted order: `from` is the position of the previous key and is
+    /// advanced.
     pub(crate) fn next_field(&self, from: &mut usize, key: &Key) -> Option<&Field> {
         loop {
             match key.order(*self.begins.get(*from)?, self.fields[*from].name) {
@@ -287,7 +286,7 @@ impl Type {
         }
     }
 
-    /// The fields that are there even if nobody wrote them.
+    /// The fields that are always present.
     pub fn always(&self) -> impl Iterator<Item = &Field> {
         self.always.iter().map(|at| &self.fields[*at as usize])
     }
@@ -303,11 +302,11 @@ impl Type {
     }
 }
 
-/// A table of places by name, half empty, that never changes.
+/// An immutable hash table of field indexes by name, half empty.
 #[derive(Clone, Debug)]
 struct Slots {
     places: Box<[u16]>,
-    /// What is left of a number of 64 bits is an index.
+    /// The shift from a 64-bit hash to an index.
     shift: u32,
 }
 
@@ -328,7 +327,7 @@ impl Slots {
         slots
     }
 
-    /// Where something of that name may be, if it is anywhere.
+    /// The only possible index of a name.
     fn places(&self, name: &str) -> impl Iterator<Item = usize> {
         let mut at = self.first(name);
         std::iter::from_fn(move || {
@@ -349,7 +348,7 @@ impl Slots {
     }
 }
 
-/// A type while the table is read.
+/// A type while the table is parsed.
 struct Block {
     name: &'static str,
     package: &'static str,

@@ -1,8 +1,8 @@
-//! Warnings: what Kubernetes accepts and advises against, in its words (S2.34).
+//! Warnings about accepted but inadvisable fields, with Kubernetes' messages (S2.34).
 //!
-//! River: a write that passed validation → **warnings** → `Warning` headers. They are about pods,
-//! in whatever they are wrapped, and about the names that pods will have.
-//! Promise: it only looks; a warning never refuses anything.
+//! River: a write that passed validation → **warnings** → `Warning` headers. They concern pods, pod
+//! templates and the names of future pods.
+//! Promise: a warning never rejects a write.
 
 use std::collections::HashMap;
 use std::fmt::{self, Display};
@@ -15,7 +15,7 @@ use headwater_api::quantity::Quantity;
 
 type Object = Map;
 
-/// What to say about an object that is created.
+/// The warnings about a new object.
 pub fn on_create(kind: &Kind, object: &Value) -> Vec<String> {
     let Some(template) = template(kind) else { return Vec::new() };
     let mut warnings = Vec::new();
@@ -33,8 +33,7 @@ pub fn on_create(kind: &Kind, object: &Value) -> Vec<String> {
     warnings
 }
 
-/// What to say about an object that is changed. Pods change too often for it, and a template is
-/// looked at when something about it changes.
+/// The warnings about a changed object. Updates of pods are not checked, templates only if they change.
 pub fn on_update(kind: &Kind, new: &Value, old: &Value) -> Vec<String> {
     let mut warnings = Vec::new();
     match template(kind) {
@@ -46,7 +45,7 @@ pub fn on_update(kind: &Kind, new: &Value, old: &Value) -> Vec<String> {
     warnings
 }
 
-/// Where a kind has a pod, or the template of one.
+/// The path of the pod or pod template in a kind.
 fn template(kind: &Kind) -> Option<&'static [&'static str]> {
     Some(match (&*kind.group, &*kind.kind) {
         ("", "Pod") => &[],
@@ -101,7 +100,7 @@ fn pod(warnings: &mut Vec<String>, pod: &Value, path: &[&str]) {
     }
     let prefix = format!("{prefix}spec");
     for (index, volume) in objects(spec, "volumes") {
-        // A volume has few members, and most have no source of these.
+        // A volume has few members, and most sources are not deprecated.
         let known = |key: &Key| VOLUMES.iter().find(|(source, _)| key == source);
         for (source, why) in volume.keys().filter_map(known) {
             let source = if *source == "storageos" { "storageOS" } else { source };
@@ -121,7 +120,7 @@ fn pod(warnings: &mut Vec<String>, pod: &Value, path: &[&str]) {
         fractions(warnings, container, place);
         hidden_variables(warnings, container, place);
     }
-    // One port cannot be in the way of another.
+    // A single port cannot conflict.
     if containers.iter().map(|(container, _)| members(container, "ports").count()).sum::<usize>()
         > 1
     {
@@ -134,7 +133,7 @@ fn pod(warnings: &mut Vec<String>, pod: &Value, path: &[&str]) {
     }
 }
 
-/// Where something is, spelled only if there is something to say about it.
+/// A path that is formatted only if there is a warning.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     above: &'a dyn Display,
@@ -149,7 +148,7 @@ impl Display for Place<'_> {
     }
 }
 
-/// A container, with its place.
+/// A container and its path.
 type Container<'a> = (&'a Object, Place<'a>);
 
 fn containers<'a>(spec: &'a Value, prefix: &'a String) -> Vec<Container<'a>> {
@@ -170,7 +169,7 @@ fn repeats(warnings: &mut Vec<String>, spec: &Value, prefix: &str, list: &str, k
     }
 }
 
-/// Bytes come whole.
+/// Warns about fractional bytes.
 fn fractions(warnings: &mut Vec<String>, container: &Object, place: &Place<'_>) {
     let Some(all) = container.get("resources") else { return };
     for (kind, resource) in [
@@ -187,7 +186,7 @@ fn fractions(warnings: &mut Vec<String>, container: &Object, place: &Place<'_>) 
     }
 }
 
-/// A variable that is set twice, unless the second one builds on the first.
+/// Warns about a variable that is set twice, unless the second refers to the first.
 fn hidden_variables(warnings: &mut Vec<String>, container: &Object, place: &Place<'_>) {
     let mut names: Vec<&str> = Vec::new();
     for (index, variable) in members(container, "env") {
@@ -290,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_make_bad_hostnames_are_advised_against() {
+    fn names_that_are_invalid_host_names_get_a_warning() {
         let named = |name: &str| json!({"metadata": {"name": name}});
         check("Pod", &named("a"), &[]);
         check(
@@ -311,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_hides_overlaps_or_is_dead_is_told_with_its_place() {
+    fn warnings_name_the_path_of_the_field() {
         let spec = json!({
             "terminationGracePeriodSeconds": -1,
             "volumes": [{"name": "v", "gitRepo": {}}],

@@ -1,4 +1,4 @@
-//! YAML, read and printed as Kubernetes does.
+//! YAML, parsed and printed as Kubernetes does.
 
 mod print;
 mod read;

@@ -1,4 +1,4 @@
-//! Bodies as clients send them, answers as the reference gives them.
+//! Bodies as clients send them, and Kubernetes' responses.
 
 use headwater_json::json;
 use proptest::prelude::*;
@@ -51,7 +51,7 @@ fn malformed_bodies_are_unrecognized() {
 }
 
 #[test]
-fn a_body_of_another_kind_or_version_is_refused() {
+fn a_body_of_another_kind_or_version_is_rejected() {
     check_error(
         "ConfigMap",
         r#"{"apiVersion":"v1","kind":"Secret","metadata":{"name":"a"}}"#,
@@ -78,7 +78,7 @@ fn kind_and_version_may_be_left_out() {
 }
 
 #[test]
-fn unknown_and_repeated_fields_are_named_as_the_reference_names_them() {
+fn unknown_and_repeated_fields_are_reported_as_in_kubernetes() {
     let body = r#"{"apiVersion":"v1","bogus":1,"kind":"ConfigMap","metadata":{"name":"a","x":{}}}"#;
     let decoded = decode("ConfigMap", body).unwrap();
     assert_eq!(decoded.value["metadata"], json!({"name": "a"}));
@@ -100,7 +100,7 @@ fn unknown_and_repeated_fields_are_named_as_the_reference_names_them() {
 }
 
 #[test]
-fn wrong_types_are_refused_with_the_words_of_the_reference() {
+fn wrong_types_are_rejected_with_kubernetes_messages() {
     let rest = |kind: &str| format!("{kind} in version \"v1\" cannot be handled as a {kind}: ");
     let check = |kind: &str, body: &str, why: &str| {
         check_error(kind, body, &format!("{}{why}", rest(kind)));
@@ -154,7 +154,7 @@ fn wrong_types_are_refused_with_the_words_of_the_reference() {
 }
 
 #[test]
-fn what_kubernetes_leaves_out_or_always_shows_is_left_out_or_shown() {
+fn empty_fields_are_omitted_or_shown_as_in_kubernetes() {
     check_value(
         "Service",
         &json!({"metadata": {"name": "s", "labels": {}, "annotations": null},
@@ -185,7 +185,7 @@ fn what_kubernetes_leaves_out_or_always_shows_is_left_out_or_shown() {
 }
 
 #[test]
-fn amounts_and_times_get_their_one_spelling() {
+fn quantities_and_times_get_their_canonical_text() {
     let decoded = decode(
         "Pod",
         r#"{"metadata":{"deletionTimestamp":"2024-01-01T01:00:00.5+01:00"},
@@ -202,7 +202,7 @@ fn amounts_and_times_get_their_one_spelling() {
 }
 
 #[test]
-fn schemas_of_custom_kinds_may_take_their_three_forms() {
+fn json_schemas_accept_their_three_forms() {
     let schema = json!({"type": "object", "items": [{"type": "string"}],
         "additionalProperties": false, "properties": {"a": {"additionalProperties":
             {"type": "string"}, "default": {"any": [null, 1.5]}, "maximum": 2.5}},
@@ -236,7 +236,7 @@ fn delete_options_come_in_any_version() {
 }
 
 #[test]
-fn custom_objects_must_say_what_they_are_and_have_ordinary_metadata() {
+fn custom_objects_need_a_kind_and_standard_metadata() {
     let widget = Kind {
         group: "example.com".into(),
         version: "v1".into(),
@@ -287,7 +287,7 @@ proptest! {
     }
 }
 
-/// Objects that look a little like pods.
+/// Objects similar to pods.
 fn pods() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(json!(null)),
@@ -328,10 +328,9 @@ fn pods() -> impl Strategy<Value = Value> {
     })
 }
 
-/// A JSON patch can copy one member of a stored object over another: what it was checked as before
-/// does not count there.
+/// A JSON patch can copy one member of a stored object over another, where it must be checked again.
 #[test]
-fn what_is_stored_is_fitted_again_where_a_patch_has_moved_it() {
+fn a_stored_member_that_a_patch_moves_is_fitted_again() {
     let pods = builtin().into_iter().find(|kind| kind.kind == "Pod").unwrap();
     let stored = super::stored(
         br#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"p"},"spec":{"nodeName":"n"},"status":{"conditions":[],"phase":"Pending"}}"#,

@@ -1,15 +1,15 @@
-//! Times in the one spelling that is stored: UTC, seconds or exactly six decimals (S1.34).
+//! The canonical text of times: UTC, with seconds or exactly six decimals (S1.34).
 
 use jiff::civil::DateTime;
 
-/// How precise a field is.
+/// The precision of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Precision {
     Seconds,
     Micros,
 }
 
-/// The stored spelling of an RFC 3339 time; `None` if that is how it is written already.
+/// The canonical text of an RFC 3339 time; `None` if it is canonical already.
 pub(super) fn canonical(text: &str, precision: Precision) -> Result<Option<String>, String> {
     let mut reader = Reader { text, rest: text, precision };
     let civil = reader.civil()?;
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_refused() {
+    fn other_texts_are_rejected() {
         seconds(
             "",
             Err(

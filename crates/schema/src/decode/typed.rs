@@ -1,4 +1,4 @@
-//! Fits a value to its type, in place.
+//! Fitting of a value to its type, in place.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -9,7 +9,7 @@ use crate::types::{Shape, Type, Types, Zero};
 use headwater_api::quantity::Quantity;
 use headwater_json::path::Path;
 
-/// Fits an object; answers the paths of fields that its type does not have.
+/// Fits an object; returns the paths of unknown fields.
 pub(super) fn object(of: &Type, object: &mut Map) -> Result<Vec<String>, String> {
     let mut fit = Fit { types: Types::builtin(), unknown: Vec::new() };
     fit.object(of, object, &Path::Root)?;
@@ -35,7 +35,7 @@ pub(super) fn metadata(object: &mut Map) -> Result<Vec<String>, String> {
     Ok(fit.unknown)
 }
 
-/// What Go calls the type of a JSON value.
+/// Go's name for the type of a JSON value.
 pub(super) fn json_type(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -52,7 +52,7 @@ struct Fit<'t> {
     unknown: Vec<String>,
 }
 
-/// Where a value stands: its path, and the type whose field it is or is below.
+/// The position of a value: its path, and the type of the enclosing object.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     path: &'a Path<'a>,
@@ -61,7 +61,7 @@ struct Place<'a> {
 
 impl Fit<'_> {
     fn object(&mut self, of: &Type, object: &mut Map, path: &Path<'_>) -> Result<(), String> {
-        // Keys and fields are both sorted: one walk over both finds every pair.
+        // Keys and fields are both sorted: one pass over both finds every pair.
         let mut at = 0;
         let mut removed = false;
         for (key, value) in object.iter_mut() {
@@ -72,7 +72,7 @@ impl Fit<'_> {
                     *value = Value::Null;
                 }
                 Some(_) if value.is_null() => {}
-                // It was fitted when it was stored.
+                // The member was fitted when it was stored.
                 Some(_) if matches!(path, Path::Root) && is_kept_as(value, key) => {}
                 Some(field) => {
                     self.value(&field.shape, value, Place { path: &here, within: of })?;
@@ -149,7 +149,7 @@ impl Fit<'_> {
         Ok(())
     }
 
-    /// An element of a list or map; as in Go, `null` is the empty one.
+    /// An element of a list or map; as in Go, `null` is the zero value.
     fn element(&mut self, shape: &Shape, value: &mut Value, at: Place<'_>) -> Result<(), String> {
         if value.is_null() {
             *value = self.types.empty(shape);
@@ -158,7 +158,7 @@ impl Fit<'_> {
         self.value(shape, value, at)
     }
 
-    /// How Go prints the type.
+    /// Go's text for the type.
     fn go_type(&self, shape: &Shape) -> String {
         match shape {
             Shape::Text => "string".into(),
@@ -213,7 +213,7 @@ fn check_integer(value: &Value, bits: u32, at: Place<'_>) -> Result<(), String> 
     if fits { Ok(()) } else { Err(at.wrong(&format!("number {value}"), &format!("int{bits}"))) }
 }
 
-/// Base64 as Go reads it: line breaks are allowed, but not kept.
+/// Base64 as Go decodes it: line breaks are allowed and removed.
 fn check_base64(text: &mut Text) -> Result<(), String> {
     if text.contains(['\r', '\n']) {
         text.retain(|letter| !matches!(letter, '\r' | '\n'));

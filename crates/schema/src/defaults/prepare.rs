@@ -1,6 +1,6 @@
-//! What a write may not decide: the parts of an object that the server fills in or puts back.
+//! Preparation of an object for a write: fields that the server sets or restores.
 //!
-//! River: defaulted object → **prepare** → validation. Names and uids are already given out.
+//! River: defaulted object → **prepare** → validation. Name and uid are already set.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,13 @@ use crate::types::{Types, get, is_absent};
 use headwater_api::kind::Kind;
 use headwater_api::quantity::Quantity;
 
-/// Where `apps/v1` keeps a counter of old DaemonSets.
+/// The annotation of a generation counter of old DaemonSets.
 const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
 
-/// Prepares an object that is about to be created: status begins empty, and the kind's own
-/// bookkeeping begins.
+/// Prepares an object for creation: clears the status and initializes the kind's bookkeeping.
 pub fn prepare_for_create(kind: &Kind, object: &mut Value) {
     let Value::Object(object) = object else { return };
-    // Nodes register together with their status.
+    // Nodes are created with their status.
     if kind.has_status() && !kind.custom && kind.kind != "Node" {
         reset_status(kind, object);
     }
@@ -39,8 +38,8 @@ pub fn prepare_for_create(kind: &Kind, object: &mut Value) {
     }
 }
 
-/// Prepares an object that is about to replace `old` through the main resource: status and what
-/// else such writes cannot change is put back.
+/// Prepares an object that replaces `old` through the main resource: restores the status and other
+/// fields that such writes cannot change.
 pub fn prepare_for_update(kind: &Kind, object: &mut Value, old: &Value) {
     let (Value::Object(object), Value::Object(old)) = (object, old) else { return };
     if kind.has_status() {
@@ -64,7 +63,7 @@ fn reset_status(kind: &Kind, object: &mut Object) {
     }
 }
 
-/// Makes a field what it was.
+/// Restores a field.
 fn put_back(object: &mut Object, old: &Object, path: &[&str]) {
     match get(old, path) {
         Some(value) => set(object, path, value.clone()),
@@ -100,7 +99,7 @@ fn pod(pod: &mut Object) {
     }
 }
 
-/// A pod written again from its manifest keeps what was filled in when it was created.
+/// Keeps the fields that were set at the creation of a pod and are missing in an update.
 fn pod_again(pod: &mut Object, old: &Object) {
     if let (Some(Value::Object(spec)), Some(Value::Object(before))) =
         (pod.get_mut("spec"), old.get("spec"))
@@ -111,7 +110,7 @@ fn pod_again(pod: &mut Object, old: &Object) {
     }
 }
 
-/// Pods stay on an unreachable node for five minutes unless they say how long.
+/// Adds the default tolerations of five minutes for unreachable nodes.
 fn eviction_tolerations(spec: &mut Object) {
     for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
         let covers = |toleration: &mut Object| {
@@ -141,7 +140,7 @@ fn namespace(namespace: &mut Object) {
     }
 }
 
-/// A job's pods are told apart by its uid, unless the author sees to that.
+/// Sets the selector and labels of a job from its uid, unless `manualSelector` is set.
 fn job(job: &mut Object) {
     if get(job, &["spec", "manualSelector"]) == Some(&Value::Bool(true)) {
         return;
@@ -175,7 +174,7 @@ fn template_generation(object: &mut Object, old: &Object) {
     set(object, &path, now.to_string().into());
 }
 
-/// What was given out to a service stays with it unless the author says otherwise.
+/// Keeps the allocated addresses of a Service unless the update changes them.
 fn service(service: &mut Object, old: &Object) {
     let (Some(Value::Object(spec)), Some(Value::Object(before))) =
         (service.get_mut("spec"), old.get("spec"))
@@ -235,7 +234,7 @@ fn node_ports(spec: &Object) -> Vec<Value> {
     ports.map(|port| port.get("nodePort").cloned().unwrap_or_default()).collect()
 }
 
-/// Ports are recognised by number and protocol.
+/// Matches ports by number and protocol.
 fn keep_node_ports(spec: &mut Object, before: &Object) {
     let key = |port: &Object| {
         (port.get("port").and_then(Value::as_i64), text(port, "protocol").to_owned())

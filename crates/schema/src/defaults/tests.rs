@@ -1,4 +1,4 @@
-//! Objects as users write them, and as they find them again.
+//! Objects as users write them and as they are stored.
 
 use headwater_json::json;
 
@@ -29,7 +29,7 @@ fn check(group: &str, name: &str, body: &Value, path: &str, expected: &Value) {
 }
 
 #[test]
-fn a_service_gets_what_the_reference_gives_it() {
+fn a_service_gets_the_defaults_of_kubernetes() {
     let body = json!({"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}], "selector": {"a": "b"}}});
     check(
         "",
@@ -51,7 +51,7 @@ fn a_service_gets_what_the_reference_gives_it() {
 }
 
 #[test]
-fn a_pod_gets_what_the_reference_gives_it() {
+fn a_pod_gets_the_defaults_of_kubernetes() {
     let body = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "img",
         "ports": [{"containerPort": 80}], "resources": {"limits": {"cpu": "1"}},
         "livenessProbe": {"httpGet": {"port": 80}}}], "volumes": [{"name": "v"}]}});
@@ -75,7 +75,7 @@ fn a_pod_gets_what_the_reference_gives_it() {
 }
 
 #[test]
-fn a_deployment_gets_what_the_reference_gives_it() {
+fn a_deployment_gets_the_defaults_of_kubernetes() {
     let body = json!({"spec": {"selector": {"matchLabels": {"a": "b"}}, "template":
         {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i:1",
             "resources": {"limits": {"cpu": "1"}}}]}}}});
@@ -102,7 +102,7 @@ fn a_deployment_gets_what_the_reference_gives_it() {
 }
 
 #[test]
-fn other_kinds_get_theirs() {
+fn other_kinds_get_their_defaults() {
     let strategy = json!({"type": "RollingUpdate", "rollingUpdate": {"partition": 0}});
     check("apps", "StatefulSet", &json!({}), "/spec/updateStrategy", &strategy);
     let strategy = json!({"spec": {"updateStrategy": {"type": "RollingUpdate"}}});
@@ -201,7 +201,7 @@ fn images_that_may_change_are_always_pulled() {
 }
 
 #[test]
-fn on_creation_status_begins_empty_and_bookkeeping_begins() {
+fn creation_clears_the_status_and_starts_bookkeeping() {
     let prepared = |group: &str, name: &str, body: &Value| {
         let kind = kind(group, name);
         let mut value = defaulted(&kind, body);
@@ -240,7 +240,7 @@ fn on_creation_status_begins_empty_and_bookkeeping_begins() {
 }
 
 #[test]
-fn on_update_status_and_what_was_given_out_stay() {
+fn an_update_keeps_status_and_allocated_values() {
     let kind = kind("", "Service");
     let old = json!({"spec": {"clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1"], "type": "NodePort",
         "ports": [{"port": 80, "protocol": "TCP", "nodePort": 30080}]}, "status": {"loadBalancer": {}}});
@@ -259,7 +259,7 @@ fn on_update_status_and_what_was_given_out_stay() {
 }
 
 #[test]
-fn pods_are_classed_by_their_resources() {
+fn the_qos_class_follows_from_the_resources() {
     let class = |resources: &Value| {
         quality_of_service(
             &json!({"containers": [{"resources": resources}, {"resources": resources}]}),

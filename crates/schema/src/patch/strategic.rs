@@ -184,7 +184,7 @@ fn order_lists(original: &mut Map, patch: &mut Map, level: Level) -> Result<(), 
         let added = match patch.remove(key) {
             None => None,
             Some(Value::Array(elements)) => Some(elements),
-            // A list that is removed has no order.
+            // A removed list has no order.
             Some(Value::Null) => {
                 original.remove(key);
                 continue;
@@ -206,7 +206,7 @@ fn order_lists(original: &mut Map, patch: &mut Map, level: Level) -> Result<(), 
     Ok(())
 }
 
-/// The order must name all that the list adds, in the same order; an empty one says nothing.
+/// Checks that the order directive names all added elements, in the same order; empty is allowed.
 fn check_order(added: &[Value], order: &[Value], key: Option<&str>) -> Result<(), Error> {
     if order.is_empty() {
         return Ok(());
@@ -255,7 +255,7 @@ fn merge_list(
     let before = original.clone();
     let mut places: BTreeMap<String, usize> = BTreeMap::new();
     for (at, element) in original.iter().enumerate() {
-        // The first of several with one key is the one that is patched.
+        // Of several elements with the same key, the first is patched.
         if let Ok(identity) = identity(element, Some(key)) {
             places.entry(identity).or_insert(at);
         }
@@ -274,8 +274,7 @@ fn merge_list(
     ordered(original, &patch, &before, Some(key))
 }
 
-/// Carries out the directives among the elements of a list, and answers the others; none if they
-/// replace the list.
+/// Executes the directives in a list and returns the other elements; `None` if they replace the list.
 fn take_directives(
     original: &mut Vec<Value>,
     patch: Vec<Value>,
@@ -305,7 +304,7 @@ fn take_directives(
     Ok(Some(plain))
 }
 
-/// Whether the elements are all maps, or all scalars.
+/// Whether the elements are all maps or all scalars.
 fn check_elements<'a>(elements: impl Iterator<Item = &'a Value>) -> Result<bool, Error> {
     let mut maps = None;
     for element in elements {
@@ -319,7 +318,7 @@ fn check_elements<'a>(elements: impl Iterator<Item = &'a Value>) -> Result<bool,
     Ok(maps.unwrap_or(false))
 }
 
-/// What tells an element apart: the value of its key, or all of it.
+/// The identity of an element: the value of its merge key, or the element itself.
 fn identity(element: &Value, key: Option<&str>) -> Result<String, Error> {
     let Some(key) = key else { return Ok(element.to_string()) };
     match element.get(key) {
@@ -328,8 +327,8 @@ fn identity(element: &Value, key: Option<&str>) -> Result<String, Error> {
     }
 }
 
-/// Puts a merged list into order: what the patch names in the order of the patch, all else in
-/// the order it had; where both orders are silent, what the patch names comes first.
+/// Sorts a merged list: elements of the patch in the order of the patch, others in their old order;
+/// where neither order decides, elements of the patch come first.
 fn ordered(
     merged: Vec<Value>,
     patch_order: &[Value],
@@ -375,7 +374,7 @@ fn positions(elements: &[Value], key: Option<&str>) -> BTreeMap<String, usize> {
     positions
 }
 
-/// A directive's value, for a message: no more of it than a word.
+/// A directive's value for a message, cut to one word.
 fn shown(value: &Value) -> String {
     value.as_str().unwrap_or("not a word").chars().take(40).collect()
 }
@@ -445,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_a_list_may_be_given() {
+    fn a_directive_sets_the_order_of_a_list() {
         let order =
             |names: &[&str]| names.iter().map(|name| json!({"name": name})).collect::<Vec<_>>();
         check_names(
@@ -468,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_scalars_are_sets_where_the_type_says_so() {
+    fn scalar_lists_are_sets_if_the_type_says_so() {
         let object = json!({"finalizers": ["a", "b"]});
         let of = "meta/v1.ObjectMeta";
         check(
@@ -493,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_merge_unless_told_otherwise() {
+    fn maps_merge_unless_a_directive_replaces_them() {
         let object = json!({"labels": {"a": "1", "b": "2"}});
         let of = "meta/v1.ObjectMeta";
         check(
@@ -535,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_directives_are_rejected() {
         for patch in [
             json!({"containers": [{"name": "a", "$patch": "jump"}]}),
             json!({"containers": [{"image": "x"}]}),

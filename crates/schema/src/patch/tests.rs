@@ -79,7 +79,7 @@ fn a_json_patch_that_does_not_fit_is_unprocessable() {
 }
 
 #[test]
-fn what_is_no_json_patch_is_malformed() {
+fn an_invalid_json_patch_is_malformed() {
     for (patch, message) in [
         (
             json!({"op": "x"}),
@@ -167,7 +167,7 @@ fn merge_patches_apply() {
 }
 
 #[test]
-fn what_is_no_merge_patch_is_malformed() {
+fn an_invalid_merge_patch_is_malformed() {
     let status = Status::from(merge(&mut json!({}), json!([1])).unwrap_err());
     assert_eq!(status.code, 400);
     assert_eq!(
@@ -207,8 +207,8 @@ fn tree() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// The library is the model: whatever it accepts, we do likewise. Its own undoing of failed
-    /// patches can panic, so it is left out.
+    /// The library is the model: every patch that it accepts has the same result here. Its rollback of
+    /// failed patches can panic, so failing patches are skipped.
     #[test]
     fn json_patches_agree_with_the_library(
         object in prop::collection::btree_map("[ab]", tree(), 0..3),

@@ -1,4 +1,4 @@
-//! Messages written by hand; `tests/it/protobuf.rs` has those that a Go client would write.
+//! Hand-written messages; `tests/it/protobuf.rs` has messages as Go clients write them.
 
 use headwater_json::json;
 use proptest::prelude::*;
@@ -16,7 +16,7 @@ fn body(parts: &[Vec<u8>]) -> Vec<u8> {
 }
 
 #[test]
-fn the_envelope_names_what_is_inside() {
+fn the_envelope_names_its_content() {
     let type_meta = [field(1, b"v1"), field(2, b"ConfigMap")].concat();
     let body = body(&[field(1, &type_meta), field(2, b"xyz"), field(4, b"application/json")]);
     let expected = Envelope { api_version: "v1", kind: "ConfigMap", raw: b"xyz" };
@@ -24,7 +24,7 @@ fn the_envelope_names_what_is_inside() {
 }
 
 #[test]
-fn bodies_without_an_envelope_are_refused_as_the_reference_refuses_them() {
+fn bodies_without_an_envelope_are_rejected_as_in_kubernetes() {
     assert_eq!(envelope(b""), Err(Error::Empty));
     assert_eq!(envelope(b"k8s\0"), Err(Error::EmptyBody));
     assert_eq!(envelope(b"k8s\0\x0a\xff"), Err(Error::Truncated));
@@ -35,7 +35,7 @@ fn bodies_without_an_envelope_are_refused_as_the_reference_refuses_them() {
 }
 
 #[test]
-fn a_config_map_is_read() {
+fn a_config_map_is_decoded() {
     let metadata = field(1, b"p");
     let entry = [field(1, b"k"), field(2, b"v")].concat();
     let empty = field(1, b"e");
@@ -75,7 +75,7 @@ fn nesting_has_a_limit_and_is_safe_there() {
 }
 
 #[test]
-fn small_messages_cannot_become_large_memory() {
+fn a_small_message_cannot_use_much_memory() {
     let containers = field(2, b"").repeat(NESTED_MAX);
     let mut reader = Decoder { types: Types::builtin(), depth: 0, messages: 0 };
     let spec = reader.types.named("core/v1.PodSpec").unwrap();

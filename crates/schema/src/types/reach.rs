@@ -1,4 +1,4 @@
-//! Which fields lead to types that somebody cares about: the others need no walk.
+//! Reachability of types, so that a walk skips fields without wanted types below them.
 
 use std::cmp::Ordering;
 
@@ -11,12 +11,12 @@ pub(crate) struct Reach {
 }
 
 impl Reach {
-    /// `wanted` answers for each type whether somebody cares about it.
+    /// `wanted` tells for each type whether it is wanted.
     pub(crate) fn new(types: &Types, wanted: impl Fn(TypeId) -> bool) -> Reach {
         let mut reaches: Vec<bool> = types.iter().map(|of| wanted(of.id)).collect();
         let leads =
             |reaches: &[bool], shape: &Shape| shape.heart().is_some_and(|id| reaches[id.index()]);
-        // Types refer to each other in circles, so this goes on until nothing is new.
+        // Types are recursive, so this repeats until nothing changes.
         loop {
             let mut news = false;
             for of in types.iter().filter(|of| !reaches[of.id.index()]).collect::<Vec<_>>() {
@@ -36,8 +36,8 @@ impl Reach {
         Reach { fields: types.iter().map(of_type).collect() }
     }
 
-    /// The members of an object of that type that are worth a look. Fields and members are both
-    /// sorted, and most objects lack most fields.
+    /// The members of an object of that type that may contain a wanted type. Fields and members are
+    /// both sorted, and most objects lack most fields.
     pub(crate) fn members<'t, V>(
         &self,
         of: &'t Type,

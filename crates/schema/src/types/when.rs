@@ -1,4 +1,4 @@
-//! Conditions in the tables of defaults and rules, and the paths they name.
+//! Conditions in the tables of defaults and validation rules.
 
 use headwater_json::{Map, Value};
 
@@ -8,9 +8,9 @@ pub(crate) type Steps = Vec<&'static str>;
 /// When a line of a table applies.
 pub(crate) enum When {
     Always,
-    /// `path`: the field is there.
+    /// `path`: the field is present.
     Present(Steps),
-    /// `!path`: it is not.
+    /// `!path`: the field is absent.
     Absent(Steps),
     /// `path=a|b`: it has one of these values.
     OneOf(Steps, Vec<&'static str>),

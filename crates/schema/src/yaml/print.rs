@@ -1,15 +1,14 @@
-//! YAML answers: a value written the way Kubernetes writes it.
+//! The YAML printer, with the format of Kubernetes.
 //!
-//! River: value → **yaml** → HTTP body, for clients that ask for `application/yaml`.
-//! Promise: the text reads back as the same value, and long lines are folded where the reference
-//! folds them, so that two servers print the same document.
+//! River: value → **yaml** → HTTP body, for clients that accept `application/yaml`.
+//! Promise: the text parses as the same value, and long lines are folded where Kubernetes folds them.
 
 use headwater_json::Value;
 
-/// A scalar may pass this column before it is folded at the next space.
+/// The column from which a scalar is folded at the next space.
 const WIDTH: usize = 80;
 
-/// Writes a document: keys sorted, two spaces a level, lists not indented below their key.
+/// Prints a document: keys sorted, two spaces per level, lists not indented below their key.
 pub fn to_string(value: &Value) -> String {
     let mut text = String::new();
     match value {
@@ -27,7 +26,7 @@ fn indent(text: &mut String, level: usize) {
     (0..level).for_each(|_| text.push_str("  "));
 }
 
-/// `started` is true when the first key stands on a line that has begun (after a `- `).
+/// `started` is true if the first key continues a line (after `- `).
 fn mapping(text: &mut String, value: &Value, level: usize, mut started: bool) {
     for (key, value) in value.as_object().into_iter().flatten() {
         if !std::mem::take(&mut started) {
@@ -98,7 +97,7 @@ fn string(text: &mut String, content: &str, level: usize, folds: bool) {
     }
 }
 
-/// Several lines, as they are.
+/// A literal block of several lines.
 fn literal(text: &mut String, content: &str, level: usize) {
     let body = content.trim_end_matches('\n');
     text.push_str(match content.len() - body.len() {
@@ -115,7 +114,7 @@ fn literal(text: &mut String, content: &str, level: usize) {
     }
 }
 
-/// Breaks at single spaces once the line is long.
+/// Folds long lines at single spaces.
 fn folded(text: &mut String, content: &str, level: usize, folds: bool) {
     let start = text.rfind('\n').map_or(0, |at| at + 1);
     let mut column = text[start..].chars().count();
@@ -164,7 +163,7 @@ fn is_printable(content: &str) -> bool {
     content.chars().all(|letter| letter == '\n' || !letter.is_control() && letter != '\u{feff}')
 }
 
-/// Whether the bare word would be read as something that is no string.
+/// Whether the plain scalar would parse as another type than a string.
 fn is_other_type(content: &str) -> bool {
     const WORDS: &[&str] = &[
         "", "~", "null", "true", "false", "y", "n", "yes", "no", "on", "off", ".nan", ".inf",
@@ -198,7 +197,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_status_looks_as_the_reference_prints_it() {
+    fn a_status_prints_as_in_kubernetes() {
         let status = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "message": "only the following media types are accepted: application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch",
@@ -209,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_lists_and_odd_strings_are_written_as_people_know_them() {
+    fn objects_lists_and_special_strings_print_as_usual() {
         let value = json!({
             "metadata": {
                 "creationTimestamp": "2026-11-15T10:00:00Z", "finalizers": ["a/b", "true", "1"],

@@ -1,4 +1,4 @@
-//! YAML documents, as Kubernetes reads them: YAML 1.1 words, one document, bounded expansion.
+//! The YAML parser: YAML 1.1 words, one document, bounded alias expansion.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -8,16 +8,16 @@ use headwater_json::{DEPTH_MAX, Key, Malformed, Map, Number, Parsed, Text, Value
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::options::{DuplicateKeyPolicy, NonFiniteFloatPolicy};
 
-/// Most nodes of a document with its aliases spelled out.
+/// The maximum number of nodes of a document with aliases expanded.
 const NODES_MAX: usize = 100_000;
 
-/// Enough for [`DEPTH_MAX`] levels of the YAML library in debug builds, where each takes 30 KiB.
-/// Only what is used is ever backed by memory.
+/// Stack for [`DEPTH_MAX`] levels of the YAML library in debug builds, 30 KiB each. Unused pages take
+/// no memory.
 const STACK_BYTES: usize = 32 * 1024 * 1024;
 
 /// Parses a YAML document.
 pub fn parse(body: &[u8]) -> Result<Parsed, Malformed> {
-    // JSON is YAML, and by far the most common: it needs none of what follows.
+    // Most YAML bodies are JSON, which needs none of the following.
     if body.first() == Some(&b'{')
         && let Ok(parsed) = json(body)
     {
@@ -26,8 +26,8 @@ pub fn parse(body: &[u8]) -> Result<Parsed, Malformed> {
     let text = std::str::from_utf8(body).map_err(|error| {
         Malformed::new(format!("yaml: invalid UTF-8 at byte {}", error.valid_up_to()))
     })?;
-    // The library recurses with large frames, and a worker's stack would not last: it gets its own.
-    // YAML that is not JSON is rare (kubectl sends JSON), so a thread each is affordable.
+    // The library recurses with large stack frames, so it gets a thread with a larger stack. YAML that is
+    // not JSON is rare (kubectl sends JSON), so the thread is affordable.
     std::thread::scope(|scope| {
         let reader = std::thread::Builder::new().stack_size(STACK_BYTES);
         let reader = reader.spawn_scoped(scope, || read(text));
@@ -49,7 +49,7 @@ fn read(text: &str) -> Result<Parsed, Malformed> {
     Ok(Parsed { value, duplicates: state.duplicates.into_inner() })
 }
 
-/// The library stops after the first document. What follows would be lost without a word.
+/// Rejects further documents: the library silently ignores them.
 fn has_second_document(text: &str) -> bool {
     let mut lines = text.lines().skip_while(|line| line.is_empty() || line.starts_with(['#', '%']));
     lines.next();
@@ -78,13 +78,13 @@ fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or_default()
 }
 
-/// What is counted while a document is read.
+/// Counters of a document while it is parsed.
 struct State {
     nodes: RefCell<usize>,
     duplicates: RefCell<Vec<String>>,
 }
 
-/// Reads one node into a value.
+/// Converts one node to a value.
 #[derive(Clone, Copy)]
 struct Node<'a> {
     path: &'a Path<'a>,
@@ -186,7 +186,7 @@ impl<'de> Visitor<'de> for Node<'_> {
     }
 }
 
-/// A key as JSON has it: text, whatever scalar it was.
+/// A scalar key as a JSON string.
 fn key_text(key: Value) -> Option<Text> {
     match key {
         Value::String(text) => Some(text),
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn bombs_and_loops_and_depths_are_refused() {
+    fn alias_bombs_loops_and_deep_documents_are_rejected() {
         let mut bomb = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
         for level in 1..10 {
             let above = format!("*a{}, ", level - 1).repeat(10);

@@ -296,6 +296,18 @@ async fn delays_of_years_neither_panic_nor_fire() {
     assert_eq!(queue.shut_down(), 2);
 }
 
+/// R87
+#[tokio::test(start_paused = true)]
+async fn ten_thousand_delays_need_no_task() {
+    let queue = Queue::new();
+    for item in 0..10_000 {
+        queue.add_after(item, SECOND);
+    }
+    assert_eq!(queue.lock().delayed_len(), 10_000);
+    assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 0);
+    assert!(queue.get().await.is_some());
+}
+
 /// C19.5
 #[tokio::test(start_paused = true)]
 async fn rate_limited_adds_wait_and_forget_starts_over() {

@@ -294,3 +294,42 @@ async fn jobs_and_replication_controllers_orphan_their_pods_by_default() {
     let marked = api.delete(&format!("{controllers}/a")).await.is(200, "").json();
     assert_eq!(marked["metadata"]["finalizers"], json!(["orphan"]));
 }
+
+/// S2.54
+#[tokio::test(start_paused = true)]
+async fn a_pod_is_evicted_if_its_budget_allows_it() {
+    const BUDGETS: &str = "/apis/policy/v1/namespaces/ns/poddisruptionbudgets";
+    let api = Api::start().await;
+    let evict = async |name: &str| {
+        let metadata = json!({ "name": name });
+        let body = json!({ "apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata });
+        api.post(&format!("{PODS}/{name}/eviction"), &body).await
+    };
+    evict("none").await.fails(404, "NotFound", "pods \"none\" not found");
+    for name in ["a", "b"] {
+        let mut body = pod(name, "n1");
+        body["metadata"]["labels"] = json!({ "app": "web" });
+        api.create(PODS, &body).await;
+        let running = json!({ "status": { "phase": "Running" } });
+        api.merge(&format!("{PODS}/{name}/status"), &running).await.is(200, "");
+    }
+    let selector = json!({ "matchLabels": { "app": "web" } });
+    let budget = json!({
+        "metadata": { "name": "web" }, "spec": { "minAvailable": 1, "selector": selector },
+    });
+    api.create(BUDGETS, &budget).await;
+    let status = json!({ "status": {
+        "disruptionsAllowed": 1, "currentHealthy": 2, "desiredHealthy": 1, "expectedPods": 2,
+        "observedGeneration": 1,
+    }});
+    api.merge(&format!("{BUDGETS}/web/status"), &status).await.is(200, "");
+    let evicted = evict("a").await.is(201, "").json();
+    assert_eq!((&evicted["status"], &evicted["code"]), (&json!("Success"), &json!(201)));
+    let marked = api.get(&format!("{PODS}/a")).await.json();
+    assert!(marked["metadata"]["deletionTimestamp"].is_string());
+    let message = "Cannot evict pod as it would violate the pod's disruption budget.";
+    let refused = evict("b").await.fails(429, "TooManyRequests", message);
+    assert_eq!(refused["details"]["causes"][0]["reason"], "DisruptionBudget");
+    let kept = api.get(&format!("{PODS}/b")).await.json();
+    assert!(kept["metadata"].get("deletionTimestamp").is_none());
+}

@@ -220,3 +220,28 @@ async fn the_openapi_v2_document_is_available_as_protobuf() {
         assert!(answer.body.windows(name.len()).any(|window| window == name), "{accept}");
     }
 }
+
+/// S1.12, S9.5
+#[tokio::test(start_paused = true)]
+async fn an_openapi_document_is_found_by_its_hash() {
+    let api = Api::start().await;
+    let index = api.get("/openapi/v3").await;
+    assert_eq!(index.header("content-type"), "text/plain; charset=utf-8");
+    let url = index.json()["paths"]["apis/apps/v1"]["serverRelativeURL"].clone();
+    let url = url.as_str().unwrap();
+    let (path, hash) = url.split_once("?hash=").unwrap();
+    assert_eq!(path, "/openapi/v3/apis/apps/v1");
+    let document = api.get(url).await;
+    assert_eq!(document.is(200, "").header("cache-control"), "public, immutable");
+    assert_eq!(document.header("vary"), "Accept");
+    assert_eq!(document.json()["openapi"], "3.0.0");
+    for key in ["components", "info", "paths"] {
+        assert!(document.json()[key].is_object(), "{key}");
+    }
+    let tag = document.header("etag");
+    assert_eq!(tag, format!("\"{hash}\""));
+    let again = api.send(&format!("GET {path}\nIf-None-Match: {tag}"), "").await;
+    assert_eq!((again.code, again.body.len()), (304, 0));
+    let moved = api.get(&format!("{path}?hash=old")).await;
+    assert_eq!((moved.code, moved.header("location")), (301, url));
+}

@@ -343,3 +343,75 @@ async fn requests_that_need_a_kubelet_are_rejected_with_the_right_reason() {
     let message = "log needs a running container; this server runs none";
     api.get(&format!("{PODS}/q/log?container=c")).await.fails(501, "NotImplemented", message);
 }
+
+/// S8.13
+#[tokio::test(start_paused = true)]
+async fn reviews_report_what_a_user_may_do() {
+    const REVIEWS: &str = "/apis/authorization.k8s.io/v1";
+    let api = Api::start().await;
+    let get = json!({ "verb": "get", "resource": "configmaps", "namespace": "ns" });
+    let version = json!({ "nonResourceAttributes": { "verb": "get", "path": "/version" } });
+    let spec = |user: &str, groups: &[&str]| json!({ "spec": { "user": user, "groups": groups, "resourceAttributes": get } });
+    let local = format!("{REVIEWS}/namespaces/ns/localsubjectaccessreviews");
+    let subject = format!("{REVIEWS}/subjectaccessreviews");
+    for target in [&subject, &local] {
+        for (groups, allowed) in [(&["devs"][..], false), (&["system:masters"], true)] {
+            let review = api.create(target, &spec("joe", groups)).await;
+            assert_eq!(review["status"]["allowed"], allowed, "{target} {groups:?}");
+            assert!(review["metadata"].get("name").is_none(), "nothing is stored");
+        }
+    }
+    let mut elsewhere = spec("joe", &[]);
+    elsewhere["spec"]["resourceAttributes"]["namespace"] = "other".into();
+    api.post(&local, &elsewhere).await.fails(400, "BadRequest", "");
+    let joe = api.as_user("joe", &["devs"]);
+    for (spec, allowed) in [(json!({ "resourceAttributes": get }), false), (version, true)] {
+        let request = format!("POST {REVIEWS}/selfsubjectaccessreviews");
+        let review = joe.send(&request, json!({ "spec": spec }).to_string()).await;
+        assert_eq!(review.is(201, "").json()["status"]["allowed"], allowed, "{spec}");
+    }
+    let rules = json!({ "spec": { "namespace": "ns" } });
+    let rules = api.create(&format!("{REVIEWS}/selfsubjectrulesreviews"), &rules).await;
+    assert_eq!(rules["status"]["resourceRules"][0]["verbs"], json!(["*"]));
+    assert_eq!(rules["status"]["incomplete"], false);
+}
+
+/// S2.35, R48
+#[tokio::test(start_paused = true)]
+async fn the_steps_of_a_write_are_taken_in_order() {
+    let api = Api::start().await;
+    let large = "x".repeat(4 * 1024 * 1024);
+    let target = "POST /api/v1/namespaces/nowhere/configmaps";
+    // Each request has the fault of its row and all faults below it.
+    let anonymous = api.as_anonymous();
+    let wrong = format!("{target}\nAuthorization: Bearer wrong\nImpersonate-Group: g");
+    anonymous.send(&wrong, large.clone()).await.fails(401, "Unauthorized", "");
+    let joe = api.as_user("joe", &[]);
+    let unnamed = format!("{target}\nImpersonate-Group: g");
+    joe.send(&unnamed, large.clone()).await.fails(400, "BadRequest", "requested ");
+    joe.send(target, large.clone()).await.fails(403, "Forbidden", "");
+    api.send(target, large).await.fails(413, "RequestEntityTooLarge", "");
+    api.send(target, "{").await.fails(400, "BadRequest", "");
+    let invalid = json!({ "metadata": { "name": "Bad Name" } }).to_string();
+    api.send(target, invalid.clone()).await.fails(404, "NotFound", "namespaces \"nowhere\"");
+    api.send(&format!("POST {CMS}"), invalid).await.fails(422, "Invalid", "");
+    api.get(CMS).await.lists("");
+}
+
+/// S8.25, S8.26
+#[tokio::test(start_paused = true)]
+async fn a_request_that_takes_too_long_is_a_timeout() {
+    let options = headwater_server::Options {
+        request_timeout: std::time::Duration::from_secs(2),
+        ..headwater_server::Options::default()
+    };
+    let api = Api::with(options, headwater_cache::Options::default()).await;
+    // A list of the future waits for three seconds.
+    for (query, seconds) in [("", 2), ("&timeout=1s", 1), ("&timeout=1h", 2)] {
+        let began = tokio::time::Instant::now();
+        let answer = api.get(&format!("{CMS}?resourceVersion=999999999{query}")).await;
+        let message = "Timeout: request did not complete within the allotted timeout";
+        answer.fails(504, "Timeout", message);
+        assert_eq!(began.elapsed().as_secs(), seconds, "{query}");
+    }
+}

@@ -272,3 +272,34 @@ async fn a_new_node_is_tainted_not_ready() {
     let free = api.merge("/api/v1/nodes/a", &free).await.is(200, "").json();
     assert_eq!(free["spec"]["taints"], json!(null));
 }
+
+/// S2.53
+#[tokio::test(start_paused = true)]
+async fn a_pod_is_bound_to_a_node_once() {
+    let api = Api::start().await;
+    api.create(PODS, &pod("p", "")).await;
+    let binding = |node: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "Binding",
+            "metadata": { "name": "p", "annotations": { "by": "scheduler" } },
+            "target": { "kind": "Node", "name": node },
+        })
+    };
+    let target = format!("{PODS}/p/binding");
+    let bound = api.post(&target, &binding("n1")).await.is(201, "").json();
+    assert_eq!((&bound["status"], &bound["code"]), (&json!("Success"), &json!(201)));
+    let now = api.get(&format!("{PODS}/p")).await.json();
+    assert_eq!(now["spec"]["nodeName"], "n1");
+    assert_eq!(now["metadata"]["annotations"]["by"], "scheduler");
+    let condition = &now["status"]["conditions"][0];
+    assert_eq!(
+        (&condition["type"], &condition["status"]),
+        (&json!("PodScheduled"), &json!("True"))
+    );
+    for target in [target.as_str(), "/api/v1/namespaces/ns/bindings"] {
+        let message = "Operation cannot be fulfilled on pods/binding \"p\": pod p is already \
+                       assigned to node \"n1\"";
+        let again = api.post(target, &binding("n2")).await.fails(409, "Conflict", message);
+        assert_eq!(again["details"]["kind"], "pods/binding", "{target}");
+    }
+}

@@ -46,16 +46,22 @@ fn handshakes(suite: &mut Suite) {
     });
 }
 
-/// A watch that has switched protocols.
-fn open(suite: &Suite) -> TcpStream {
-    let mut socket = suite.connect();
-    socket.write_all(request(&[KEY, VERSION, ORIGIN]).as_bytes()).unwrap();
+/// The head of a response.
+fn head(socket: &mut TcpStream) -> Vec<u8> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         let mut byte = [0];
         socket.read_exact(&mut byte).unwrap();
         head.push(byte[0]);
     }
+    head
+}
+
+/// A watch that has switched protocols.
+fn open(suite: &Suite) -> TcpStream {
+    let mut socket = suite.connect();
+    socket.write_all(request(&[KEY, VERSION, ORIGIN]).as_bytes()).unwrap();
+    let head = head(&mut socket);
     assert!(head.starts_with(b"HTTP/1.1 101 "), "{}", String::from_utf8_lossy(&head));
     socket
 }
@@ -153,30 +159,32 @@ fn frames(suite: &mut Suite) {
 #[test]
 fn a_websocket_carries_one_event_in_each_message() {
     let server = crate::process::Process::serve(&["--memory"]);
-    let target =
-        "/api/v1/namespaces?watch=1&fieldSelector=metadata.name%3Ddefault&timeoutSeconds=1";
-    let exchange = |protocols: &str| {
+    let query = "watch=1&fieldSelector=metadata.name%3Ddefault&timeoutSeconds=1";
+    let open = |connection: &str, protocols: &str| {
         let mut socket = server.connect();
         let request = format!(
-            "GET {target} HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
-             {KEY}\r\n{VERSION}\r\n{ORIGIN}\r\nSec-WebSocket-Protocol: {protocols}\r\n\r\n"
+            "GET /api/v1/namespaces?{query} HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\n\
+             Connection: {connection}\r\n{KEY}\r\n{VERSION}\r\n{ORIGIN}\r\n\
+             Sec-WebSocket-Protocol: {protocols}\r\n\r\n"
         );
         socket.write_all(request.as_bytes()).unwrap();
-        let answer = super::suite::read_to_end(&mut socket);
-        let end = answer.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
-        let head = String::from_utf8(answer[..end].to_vec()).unwrap().to_lowercase();
-        (head, answer[end..].to_vec())
+        let head = String::from_utf8(head(&mut socket)).unwrap().to_lowercase();
+        (head, socket)
     };
     let token = "base64url.bearer.authorization.k8s.io.eA";
-    let (head, frames) = exchange(&format!("binary.k8s.io, {token}"));
+    let (head, mut socket) = open("Upgrade", &format!("binary.k8s.io, {token}"));
     assert!(head.starts_with("http/1.1 101 "), "{head}");
     assert!(head.contains("sec-websocket-protocol: binary.k8s.io\r\n"), "{head}");
-    // A text message of up to 64 KiB, then the close with code 1000.
-    let [0x81, 126, high, low, rest @ ..] = frames.as_slice() else { panic!("{frames:x?}") };
-    let (event, close) = rest.split_at(usize::from(u16::from_be_bytes([*high, *low])));
+    // One text message, then the close with code 1000.
+    let mut start = [0; 4];
+    socket.read_exact(&mut start).unwrap();
+    assert_eq!(start[..2], [0x81, 126]);
+    let mut event = vec![0; usize::from(u16::from_be_bytes([start[2], start[3]]))];
+    socket.read_exact(&mut event).unwrap();
     assert!(event.starts_with(b"{\"type\":\"ADDED\",\"object\":{\"kind\":\"Namespace\""));
     assert!(event.ends_with(b"}\n"));
-    assert_eq!(close[..4], [0x88, 2, 0x03, 0xe8], "{close:x?}");
-    let (head, _) = exchange("binary.k8s.io, base64.binary.k8s.io");
+    socket.read_exact(&mut start).unwrap();
+    assert_eq!(start, [0x88, 2, 0x03, 0xe8]);
+    let (head, _) = open("Upgrade, close", "binary.k8s.io, base64.binary.k8s.io");
     assert!(head.starts_with("http/1.1 400 "), "{head}");
 }

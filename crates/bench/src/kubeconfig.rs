@@ -278,6 +278,7 @@ mod tests {
         assert!(found.tls.is_none());
     }
 
+    /// B261
     #[test]
     fn what_is_missing_is_named() {
         let why = |text: &str| format!("{:#}", parse(text, Path::new(".")).err().unwrap());

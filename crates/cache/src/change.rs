@@ -268,6 +268,7 @@ mod tests {
         Arc::new(Change::decode(&stored, value, None, &[]).unwrap())
     }
 
+    /// S5.14
     #[test]
     fn events_are_joined_once_for_each_representation() {
         let event = |revision| Event { change: change(revision), turn: Turn::Natural };

@@ -238,6 +238,7 @@ fn type_errors_are_found_at_compile_time() {
     );
 }
 
+/// B216
 #[test]
 fn an_evaluation_ends() {
     let nested = "[0,1,2,3,4,5,6,7,8,9]";

@@ -301,6 +301,7 @@ mod tests {
         value
     }
 
+    /// S10.12
     #[test]
     fn an_event_survives_a_round_trip() {
         let (core, new) = (row("", "v1", "Event"), row("events.k8s.io", "v1", "Event"));

@@ -167,6 +167,7 @@ mod tests {
     use super::*;
     use headwater_json::json;
 
+    /// S6.2
     #[test]
     fn stored_bytes_begin_with_the_type_and_have_no_version() {
         let value = json!({

@@ -145,6 +145,7 @@ mod tests {
         }
     }
 
+    /// R42
     #[test]
     fn only_a_failed_connection_proves_that_a_call_was_not_executed() {
         let refused = tonic::ConnectError("refused".into());

@@ -155,6 +155,7 @@ mod tests {
         }
     }
 
+    /// S6.4
     #[test]
     fn keys_survive_a_round_trip() {
         let space = keyspace();

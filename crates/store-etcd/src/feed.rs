@@ -3,7 +3,7 @@
 //! River: etcd → **feed** → recent changes, or one cursor that is far behind.
 //! Promise: yields every change of our keys after its start, once and in order, all changes of a
 //! revision together; or the reason why it ended. It does not trust the stream blindly: it drops
-//! events at or below its position, and gives up a member that is silent or lags (reliability 2.7).
+//! events at or below its position, and gives up a member that is silent or lags.
 
 use std::sync::Arc;
 use std::time::Duration;

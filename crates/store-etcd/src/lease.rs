@@ -54,6 +54,7 @@ fn shared_for(ttl: Duration) -> Duration {
 mod tests {
     use super::*;
 
+    /// S6.8
     #[test]
     fn objects_with_one_time_to_live_share_a_lease_and_live_long_enough() {
         let (hour, now) = (Duration::from_secs(3600), Instant::now());
@@ -66,6 +67,7 @@ mod tests {
         assert_eq!(Lease::seconds(Duration::from_millis(200)), 2);
     }
 
+    /// S6.8
     #[test]
     fn a_lease_has_a_maximum_number_of_objects() {
         let (hour, now) = (Duration::from_secs(3600), Instant::now());

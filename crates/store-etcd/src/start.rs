@@ -60,7 +60,7 @@ pub enum Error {
 /// The oldest supported version.
 const OLDEST: EtcdVersion = EtcdVersion(3, 5, 0);
 
-/// The first version that sends progress notifications in order with events (reliability 2.7).
+/// The first version that sends progress notifications in order with events (S5.10).
 const TRUSTED: EtcdVersion = EtcdVersion(3, 5, 13);
 
 /// The first versions without known defects of watches during compaction and of reads after a pause.

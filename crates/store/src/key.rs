@@ -66,12 +66,14 @@ pub fn is_segment(text: &str) -> bool {
 mod tests {
     use super::*;
 
+    /// S6.1
     #[test]
     fn collections_are_separate_even_when_one_name_begins_with_another() {
         assert_eq!(collection("", "pods"), "/registry/core/pods/");
         assert!(!collection("", "podsx").starts_with(&collection("", "pods")));
     }
 
+    /// S6.1
     #[test]
     fn segments_cannot_climb() {
         for bad in ["", ".", "..", "a/b", "a\0", "a%2f"] {

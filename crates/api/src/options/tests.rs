@@ -298,6 +298,7 @@ fn write_options_are_read_and_checked() {
     assert!(status.message.ends_with("invalid character U+0007 (at position 1)"), "{status}");
 }
 
+/// S2.26
 #[test]
 fn the_manager_is_named_or_taken_from_the_agent() {
     assert_eq!(manager_name("m", "kubectl/1.36"), "m");

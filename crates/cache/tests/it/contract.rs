@@ -28,6 +28,7 @@ mod from_disk {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(100) })]
 
+    /// S5.2, R20
     #[test]
     fn any_script_agrees_with_the_model(steps in model::script(80, false), window in 0..4_usize) {
         contract::run(model::check(&steps, async || cached(window).await));

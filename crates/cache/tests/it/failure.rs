@@ -99,6 +99,7 @@ impl Store for Troubled {
     }
 }
 
+/// R33
 #[tokio::test(start_paused = true)]
 async fn a_feed_that_waits_for_the_store_can_be_stopped() {
     let store = Troubled::new();
@@ -126,6 +127,7 @@ async fn a_store_watch_that_ends_is_opened_again_without_a_hot_loop() {
     assert_eq!(events(&mut watcher).await, [format!("ADDED ns/b@{b}")], "nobody noticed");
 }
 
+/// S5.9, R26
 #[tokio::test(start_paused = true)]
 async fn a_cache_that_must_list_again_ends_its_watchers_and_is_right_afterwards() {
     let store = Troubled::new();
@@ -148,6 +150,7 @@ async fn a_cache_that_must_list_again_ends_its_watchers_and_is_right_afterwards(
     assert_eq!(events(&mut resumed).await, [format!("ADDED ns/d@{d}")]);
 }
 
+/// R37
 #[tokio::test(start_paused = true)]
 async fn a_store_that_went_back_is_noticed_and_no_mix_is_served() {
     let store = Troubled::new();
@@ -173,6 +176,7 @@ async fn a_store_that_went_back_is_noticed_and_no_mix_is_served() {
     assert_eq!(pond.cache.applied(), at);
 }
 
+/// R26
 #[tokio::test(start_paused = true)]
 async fn a_hole_in_the_feed_is_noticed_and_healed() {
     let store = Troubled::new();
@@ -216,6 +220,7 @@ async fn watchers_end_when_the_feed_fails() {
     assert!(matches!(ended, Ok(Step::Closed)), "the watcher hangs");
 }
 
+/// S5.7
 #[tokio::test(start_paused = true)]
 async fn a_read_of_the_future_waits_and_then_says_so() {
     let pond = Pond::new(window(10)).await;

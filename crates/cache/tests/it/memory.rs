@@ -27,6 +27,7 @@ impl Versions {
     }
 }
 
+/// S5.11, R31
 #[tokio::test(start_paused = true)]
 async fn what_the_window_dropped_is_not_kept_for_a_watcher_that_does_not_read() {
     let pond = Pond::new(window(4)).await;
@@ -49,6 +50,7 @@ async fn a_quiet_view_drops_what_the_window_dropped() {
     assert_eq!(versions.held(), 1, "only the newest is current");
 }
 
+/// S5.3
 #[tokio::test(start_paused = true)]
 async fn the_window_is_bounded_by_age() {
     let bounds = Bounds { age: Duration::from_secs(10), ..Bounds::default() };
@@ -60,6 +62,7 @@ async fn the_window_is_bounded_by_age() {
     assert_eq!(versions.held(), 1);
 }
 
+/// S5.3
 /// Objects that shrink leave their large past in the window: that is what must be counted.
 #[tokio::test(start_paused = true)]
 async fn the_window_is_bounded_by_the_bytes_it_alone_holds() {

@@ -106,6 +106,7 @@ fn bounds() -> impl Strategy<Value = Bounds> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases()) })]
 
+    /// S5.20, R17
     #[test]
     fn any_script_is_told_ordered_unique_reliable_resumable_bookmarkable_and_filter_true(
         acts in vec(act(), 20..120),

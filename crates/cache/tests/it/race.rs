@@ -14,6 +14,7 @@ use crate::fixture::{Pond, all, pod, pods, ready, window};
 /// Generous: only a hang reaches it.
 const HANG: Duration = Duration::from_secs(60);
 
+/// R33
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_watcher_sleeps_through_the_end_of_its_resource() {
     let pond = Arc::new(Pond::new(window(10)).await);
@@ -35,6 +36,7 @@ async fn no_watcher_sleeps_through_the_end_of_its_resource() {
     redefining.join().unwrap();
 }
 
+/// R21
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_saw_an_event_finds_it_in_the_state() {
     let pond = Arc::new(Pond::new(window(10_000)).await);

@@ -69,6 +69,7 @@ async fn the_first_of_a_burst_comes_at_once_and_the_others_together() {
     }
 }
 
+/// R33
 #[tokio::test(start_paused = true)]
 async fn a_feed_that_ends_leaves_nobody_waiting() {
     let mut pond = Pond::new(window(100)).await;

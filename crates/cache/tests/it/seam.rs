@@ -5,6 +5,7 @@ use headwater_cache::{Start, Step};
 
 use crate::fixture::{Pond, all, events, filter, pod, ready, told, told_now, window};
 
+/// S5.13, R24
 #[tokio::test(start_paused = true)]
 async fn an_initial_state_is_followed_by_exactly_the_changes_after_it() {
     let pond = Pond::new(window(100)).await;
@@ -54,6 +55,7 @@ async fn a_watch_from_the_future_skips_what_comes_before_it_and_claims_no_progre
     assert_eq!(events(&mut watcher).await, [format!("ADDED ns/d@{d}")]);
 }
 
+/// S5.4, S5.12, R30
 #[tokio::test(start_paused = true)]
 async fn a_watcher_that_fell_out_of_the_window_goes_on_from_disk_and_comes_back() {
     let pond = Pond::new(window(2)).await;
@@ -75,6 +77,7 @@ async fn a_watcher_that_fell_out_of_the_window_goes_on_from_disk_and_comes_back(
     assert_eq!(told_now(&mut watcher), [format!("ADDED ns/b@{next}")]);
 }
 
+/// S5.4, R25
 #[tokio::test(start_paused = true)]
 async fn the_edge_is_exact_also_when_nothing_was_written_since_the_load() {
     let pond = Pond::new(window(100)).await;
@@ -104,6 +107,7 @@ async fn below_the_compaction_is_gone_even_if_memory_could_still_tell() {
     assert!(matches!(watcher.next().await, Step::Closed));
 }
 
+/// S6.21
 #[tokio::test(start_paused = true)]
 async fn a_compaction_does_not_disturb_a_running_watcher_that_lags() {
     let pond = Pond::new(window(100)).await;
@@ -118,6 +122,7 @@ async fn a_compaction_does_not_disturb_a_running_watcher_that_lags() {
     assert_eq!(quiet.progress(), Some(b));
 }
 
+/// S5.12, R30
 #[tokio::test(start_paused = true)]
 async fn a_lagging_watcher_whose_history_is_gone_is_told_so() {
     let pond = Pond::new(window(1)).await;
@@ -182,6 +187,7 @@ async fn a_redefined_resource_selects_by_its_new_fields() {
     assert_eq!(told(&step), format!("initial ns/a@{a}"));
 }
 
+/// S5.5
 #[tokio::test(start_paused = true)]
 async fn a_past_state_is_what_it_was() {
     let pond = Pond::new(window(3)).await;

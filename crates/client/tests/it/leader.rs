@@ -230,6 +230,7 @@ async fn the_lease_is_released_only_after_the_work_has_ended() {
     assert_eq!(before.elapsed(), Duration::ZERO, "another need not wait");
 }
 
+/// S11.22
 /// C25.6 over HTTP
 #[tokio::test]
 async fn a_lease_is_held_and_released_on_a_real_server() {

@@ -20,7 +20,7 @@ fn refused() -> Error {
     Error::Refused("scripted".into())
 }
 
-/// C2.8, C2.10, C1.4
+/// C2.8, C2.10, C1.4, B246
 #[tokio::test(start_paused = true)]
 async fn the_pages_of_a_list_are_one_replacement_at_the_first_pages_version() {
     let (script, running) = listing(options("o"));
@@ -314,7 +314,7 @@ async fn stopping_ends_a_silent_watch_and_a_delay_at_once() {
     assert_eq!(before.elapsed(), Duration::ZERO);
 }
 
-/// C4.13, C11.24
+/// C4.13, C11.24, R64, B243
 #[tokio::test(start_paused = true)]
 async fn versions_that_go_backwards_are_applied_counted_and_start_an_epoch() {
     let metrics = Metrics::new();

@@ -276,7 +276,7 @@ async fn metadata_only_requests_partial_objects() {
     assert!(raw.requests()[0].contains("as=PartialObjectMetadata;g=meta.k8s.io;v=v1"));
 }
 
-/// C1.8, C1.11
+/// C1.8, C1.11, B249
 #[tokio::test]
 async fn the_status_is_checked_before_the_body_and_nothing_is_retried() {
     let raw = Raw::start().await;

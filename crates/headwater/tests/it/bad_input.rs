@@ -18,6 +18,7 @@ mod write;
 
 use suite::Suite;
 
+/// R46, R47
 #[test]
 fn bad_inputs_are_answered_and_leave_nothing_behind() {
     let mut suite = Suite::start();

@@ -20,6 +20,7 @@ fn the_last_line_says_where_it_is_ready_and_what_to_type() {
     assert!(answer.starts_with("HTTP/1.1 200 OK") && answer.ends_with("ok"), "{answer}");
 }
 
+/// B262
 #[test]
 fn the_kubeconfig_is_for_its_owner_and_names_the_port_that_was_taken() {
     let dir = tempfile::tempdir().unwrap();
@@ -43,6 +44,7 @@ fn a_server_in_memory_leaves_nothing_behind() {
     assert!(!fs::exists(&kubeconfig).unwrap());
 }
 
+/// S4.15, R43
 #[test]
 fn terminate_and_interrupt_end_it_with_success() {
     for signal in ["TERM", "INT"] {
@@ -63,6 +65,7 @@ fn an_open_watch_does_not_delay_the_end() {
     assert_eq!(server.wait().code(), Some(0));
 }
 
+/// R43
 #[test]
 fn a_second_signal_ends_it_at_once() {
     let mut server = Process::serve(&["--memory", "--shutdown-grace", "1h"]);
@@ -123,6 +126,7 @@ fn plain_http_is_refused_off_loopback() {
     );
 }
 
+/// B260
 #[test]
 fn a_token_file_others_may_read_is_refused_with_the_fix() {
     let dir = tempfile::tempdir().unwrap();
@@ -134,6 +138,7 @@ fn a_token_file_others_may_read_is_refused_with_the_fix() {
     check_refused(&args, &["chmod 600", "--allow-loose-permissions"]);
 }
 
+/// B260
 #[test]
 fn a_data_directory_others_may_read_is_refused_with_the_fix() {
     let dir = tempfile::tempdir().unwrap();
@@ -143,6 +148,7 @@ fn a_data_directory_others_may_read_is_refused_with_the_fix() {
     check_refused(&args, &["chmod 700", "--allow-loose-permissions"]);
 }
 
+/// B264
 #[test]
 fn a_data_directory_in_use_is_refused_with_the_way_out() {
     let dir = tempfile::tempdir().unwrap();

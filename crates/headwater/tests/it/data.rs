@@ -47,6 +47,7 @@ fn uid(server: &Process) -> String {
     rest.split('"').next().unwrap().to_owned()
 }
 
+/// R94
 #[test]
 fn a_backup_taken_while_serving_restores_elsewhere() {
     let case = Case::new();
@@ -69,6 +70,7 @@ fn a_backup_replaces_nothing() {
     assert_eq!(fs::read_to_string(&backup).unwrap(), "mine");
 }
 
+/// B267
 #[test]
 fn a_damaged_backup_is_refused_before_anything_is_written() {
     let case = Case::new();

@@ -29,6 +29,7 @@ const WATCHERS: usize = 4;
 const KEYS: u64 = 3;
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
+/// R1, R2, R4, R42
 #[test]
 fn whatever_was_acknowledged_survives_every_kill() {
     let seed = setting("HEADWATER_KILL_SEED").unwrap_or_else(|| std::process::id().into());

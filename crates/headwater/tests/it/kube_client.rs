@@ -95,11 +95,13 @@ async fn reflect(config: watcher::Config) {
     tokio::time::timeout(LIMIT, run).await.unwrap();
 }
 
+/// S11.23
 #[tokio::test]
 async fn a_reflector_follows_by_list_and_watch() {
     reflect(watcher::Config::default()).await;
 }
 
+/// S11.23
 #[tokio::test]
 async fn a_reflector_follows_by_a_streaming_list() {
     reflect(watcher::Config::default().streaming_lists()).await;

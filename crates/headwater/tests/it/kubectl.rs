@@ -65,6 +65,7 @@ impl Kubectl {
     }
 }
 
+/// S11.20
 #[test]
 fn kubectl_reads_and_writes() {
     let Some(kubectl) = Kubectl::start() else { return };
@@ -98,6 +99,7 @@ fn kubectl_learns_what_is_served() {
     kubectl.says("version", &["Server Version: v1.36."]);
 }
 
+/// S11.20
 #[test]
 fn kubectl_waits_and_watches() {
     let Some(kubectl) = Kubectl::start() else { return };

@@ -5,6 +5,7 @@
 
 use crate::transcript::Terminal;
 
+/// S1.32, S11.20
 #[test]
 fn every_generator_creates_what_it_says() {
     let Some(terminal) = Terminal::open() else { return };
@@ -549,6 +550,7 @@ error: failed to create configmap: configmaps "late" is forbidden: unable to cre
     );
 }
 
+/// S11.20
 #[test]
 fn explain_knows_every_field() {
     let Some(terminal) = Terminal::open() else { return };

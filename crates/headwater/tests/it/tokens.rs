@@ -102,6 +102,7 @@ fn pod(account: &str) -> Value {
     })
 }
 
+/// S2.55, S8.2
 #[test]
 fn a_token_speaks_for_its_account_until_the_account_is_gone() {
     let api = Api::start();
@@ -147,6 +148,7 @@ fn a_token_speaks_for_its_account_until_the_account_is_gone() {
     assert!(api.user(&api.token("robot", &json!({}))).is_some());
 }
 
+/// S8.2
 #[test]
 fn a_bound_token_ends_with_its_object() {
     let api = Api::start();
@@ -178,6 +180,7 @@ fn a_bound_token_ends_with_its_object() {
     }
 }
 
+/// S8.14, B072
 #[test]
 fn a_token_for_others_is_theirs_alone() {
     let api = Api::start();
@@ -197,6 +200,7 @@ fn a_token_for_others_is_theirs_alone() {
     assert_eq!((&own["authenticated"], &own["audiences"]), (&json!(true), &json!([ISSUER])));
 }
 
+/// B072
 #[test]
 fn a_forged_token_is_nobody() {
     let api = Api::start();
@@ -221,6 +225,7 @@ fn a_forged_token_is_nobody() {
     assert!(api.user(&token).is_some());
 }
 
+/// S2.55
 #[test]
 fn a_request_that_cannot_be_met_says_why() {
     let api = Api::start();
@@ -327,6 +332,7 @@ fn a_pod_gets_an_account_and_the_priority_of_its_class() {
     );
 }
 
+/// S1.13
 #[test]
 fn the_issuer_publishes_its_key() {
     let api = Api::start();

@@ -39,6 +39,7 @@ fn selection(index: usize) -> (&'static str, Selection) {
     (path, Box::new(matches))
 }
 
+/// R91, B282
 #[test]
 fn a_thousand_watchers_are_told_exactly_what_happened() {
     // Each watcher has two descriptors here.

@@ -101,6 +101,7 @@ fn a_deployment_gets_the_defaults_of_kubernetes() {
     check("apps", "Deployment", &recreate, "/spec/strategy", &json!({"type": "Recreate"}));
 }
 
+/// S7.2
 #[test]
 fn other_kinds_get_their_defaults() {
     let strategy = json!({"type": "RollingUpdate", "rollingUpdate": {"partition": 0}});

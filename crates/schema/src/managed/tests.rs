@@ -140,6 +140,7 @@ impl Types {
     }
 }
 
+/// S2.27
 #[test]
 fn a_pod_s_lists_are_owned_element_by_element() {
     let pod = json!({
@@ -170,6 +171,7 @@ fn a_pod_s_lists_are_owned_element_by_element() {
     );
 }
 
+/// S2.26
 #[test]
 fn an_update_takes_the_fields_it_changes() {
     let kind = config_maps();
@@ -202,6 +204,7 @@ fn an_update_takes_the_fields_it_changes() {
     assert_eq!(names, ["m1"], "a manager without fields is gone, and removing owns nothing");
 }
 
+/// S2.28
 #[test]
 fn writes_through_a_subresource_are_entries_of_their_own() {
     let kind = kind("", "Namespace");
@@ -215,6 +218,7 @@ fn writes_through_a_subresource_are_entries_of_their_own() {
     assert_eq!(entry["fieldsV1"], json!({"f:status": {"f:phase": {}}}));
 }
 
+/// S2.28
 #[test]
 fn too_many_updaters_become_ancient() {
     let kind = config_maps();
@@ -237,6 +241,7 @@ fn too_many_updaters_become_ancient() {
     assert_eq!(found[9].0, "m14");
 }
 
+/// S2.28
 #[test]
 fn sent_entries_are_taken_unless_they_are_broken() {
     let kind = config_maps();
@@ -268,6 +273,7 @@ fn sent_entries_are_taken_unless_they_are_broken() {
     assert_eq!(fields, json!({"f:metadata": {"f:ownerReferences": {"k:{\"uid\":\"u\"}": {}}}}));
 }
 
+/// S2.24
 #[test]
 fn applies_create_give_up_conflict_and_force() {
     let kind = config_maps();
@@ -303,6 +309,7 @@ fn applies_create_give_up_conflict_and_force() {
     );
 }
 
+/// S2.26
 #[test]
 fn an_apply_that_changes_nothing_leaves_the_time() {
     let kind = config_maps();
@@ -337,6 +344,7 @@ fn conflicts_are_listed_by_manager() {
     );
 }
 
+/// S2.28
 #[test]
 fn what_was_there_before_the_first_apply_has_a_manager_of_its_own() {
     let kind = config_maps();
@@ -506,6 +514,7 @@ fn a_configuration_must_fit_its_type() {
     );
 }
 
+/// S2.27
 #[test]
 fn ignored_members_are_nobody_s() {
     let kind = kind("apps", "Deployment");

@@ -415,6 +415,7 @@ mod tests {
         assert_eq!(names, expected);
     }
 
+    /// S2.21
     #[test]
     fn keyed_lists_merge_by_key() {
         check(
@@ -443,6 +444,7 @@ mod tests {
         );
     }
 
+    /// S2.21
     #[test]
     fn a_directive_sets_the_order_of_a_list() {
         let order =
@@ -466,6 +468,7 @@ mod tests {
         assert_eq!(Status::from(error.unwrap_err()).code, 400);
     }
 
+    /// S2.21
     #[test]
     fn scalar_lists_are_sets_if_the_type_says_so() {
         let object = json!({"finalizers": ["a", "b"]});
@@ -518,6 +521,7 @@ mod tests {
         check(of, &json!({}), json!({"labels": {"$patch": "delete"}}), &json!({}));
     }
 
+    /// S2.21
     #[test]
     fn keys_may_be_retained() {
         let of = "apps/v1.DeploymentSpec";

@@ -216,6 +216,7 @@ mod tests {
         assert_eq!(found.as_deref(), expected);
     }
 
+    /// S8.3
     #[test]
     fn a_wrong_credential_is_never_anonymous() {
         let tls = || Transport::Tls(ClientCertificate::Absent);

@@ -305,6 +305,7 @@ mod tests {
         identity(params.self_signed(&key).unwrap().der())
     }
 
+    /// S8.1
     #[test]
     fn a_certificate_names_user_group_and_uid() {
         let uid = DnType::CustomDnType(vec![1, 3, 6, 1, 4, 1, 57683, 2]);
@@ -340,6 +341,7 @@ mod tests {
         assert_eq!(suites.len(), provider::default_provider().cipher_suites.len());
     }
 
+    /// S8.1
     #[test]
     fn a_certificate_without_a_name_has_no_identity() {
         assert_eq!(subject(&[(DnType::OrganizationName, "system:masters")]), None);

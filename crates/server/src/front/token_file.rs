@@ -226,6 +226,7 @@ mod tests {
         assert_eq!(held, groups);
     }
 
+    /// S8.2
     #[test]
     fn lines_are_csv() {
         const ALL: &str = "system:authenticated";

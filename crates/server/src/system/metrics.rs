@@ -306,6 +306,7 @@ impl Default for Metrics {
 mod tests {
     use super::*;
 
+    /// S11.1
     #[test]
     fn a_request_is_printed_under_the_name_dashboards_query() {
         let metrics = Metrics::new();

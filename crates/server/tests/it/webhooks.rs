@@ -166,6 +166,7 @@ async fn with(target: &str, hook: &Hook, change: impl FnOnce(&mut Value)) -> Api
     api
 }
 
+/// S2.36
 #[tokio::test]
 async fn a_mutating_webhook_receives_the_review_and_changes_the_stored_object() {
     let hook = Hook::start(|_| {
@@ -200,6 +201,7 @@ async fn a_mutating_webhook_receives_the_review_and_changes_the_stored_object() 
     assert_eq!(request["oldObject"], Value::Null);
 }
 
+/// S2.36
 #[tokio::test]
 async fn a_validating_webhook_rejects_with_its_own_message() {
     let hook = Hook::start(|review| match review["request"]["object"]["data"]["bad"].is_null() {
@@ -463,6 +465,7 @@ async fn a_rule_about_another_version_matches_the_same_objects() {
     assert!(hook.asked().is_empty());
 }
 
+/// S2.36
 #[tokio::test]
 async fn a_webhook_with_reinvocation_is_called_again_after_later_changes() {
     let counts = |review: &Value| {

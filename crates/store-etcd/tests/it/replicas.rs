@@ -45,6 +45,7 @@ fn base64(bytes: &[u8]) -> String {
     letters.collect()
 }
 
+/// B269
 #[tokio::test(flavor = "multi_thread")]
 async fn what_one_replica_writes_the_others_read_and_watch() {
     let Some(members) = etcd::EtcdCluster::start() else { return };
@@ -60,6 +61,7 @@ async fn what_one_replica_writes_the_others_read_and_watch() {
     }
 }
 
+/// S5.10, S6.12
 #[tokio::test(flavor = "multi_thread")]
 async fn writes_of_others_outside_the_prefix_are_progress_and_nothing_else() {
     let Some(members) = etcd::EtcdCluster::start() else { return };
@@ -210,6 +212,7 @@ async fn a_lease_that_is_gone_is_replaced() {
     assert_eq!(keys(&store).await, ["/b"]);
 }
 
+/// S6.20
 #[tokio::test(flavor = "multi_thread")]
 async fn one_replica_at_a_time_compacts_and_all_of_them_know() {
     let Some(members) = etcd::EtcdCluster::start() else { return };
@@ -316,6 +319,7 @@ async fn a_cache_that_slept_through_a_compaction_is_filled_anew_and_its_watchers
     assert_eq!((events.len(), events[0].revision()), (1, next));
 }
 
+/// R37, B270
 #[tokio::test(flavor = "multi_thread")]
 async fn another_cluster_in_the_same_place_is_noticed_and_its_revisions_are_not_mixed() {
     let Some(members) = etcd::EtcdCluster::start() else { return };
@@ -413,6 +417,7 @@ async fn a_member_that_keeps_silent_is_left() {
     assert_eq!(batch.changes.last().map(|change| change.revision), at);
 }
 
+/// S6.25
 #[tokio::test(flavor = "multi_thread")]
 async fn a_value_larger_than_etcd_takes_is_refused_and_named() {
     let args = vec!["--max-request-bytes=100000".to_owned()];

@@ -99,6 +99,7 @@ fn with_users() -> Option<etcd::EtcdCluster> {
     Some(members)
 }
 
+/// B271
 #[tokio::test(flavor = "multi_thread")]
 async fn a_login_that_etcd_forgot_is_made_again() {
     let Some(mut members) = with_users() else { return };
@@ -185,6 +186,7 @@ impl Certificates {
     }
 }
 
+/// B271
 #[tokio::test]
 async fn certificates_are_checked_by_both_sides() {
     let (certificates, others) = (Certificates::new(), Certificates::new());

@@ -61,6 +61,7 @@ const FAULTS: [Fault; 7] = [
     Fault::ServerRestarts,
 ];
 
+/// R22, R26, R35, R90, R92, R93
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whatever_fails_everyone_is_told_everything_once_and_nothing_is_lost() {
     let setting = |name| std::env::var(name).ok().and_then(|text: String| text.parse().ok());

@@ -96,6 +96,7 @@ mod tests {
         assert_eq!(expiries.next(), None);
     }
 
+    /// R16, R96
     #[test]
     fn what_is_overdue_goes_in_rounds_and_not_as_a_crowd() {
         let start = Instant::now();

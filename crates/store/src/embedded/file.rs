@@ -429,6 +429,7 @@ mod tests {
         }
     }
 
+    /// R13
     #[test]
     fn no_sync_succeeds_after_pages_were_lost() {
         let backend =

@@ -512,6 +512,7 @@ mod tests {
         assert_eq!(decoded, Ok(Entry::Elsewhere(pointer())));
     }
 
+    /// R14
     #[test]
     fn any_changed_bit_and_any_cut_is_found() {
         let mut whole = Vec::new();

@@ -47,6 +47,7 @@ async fn all(store: &Embedded, at: Option<Revision>) -> Page {
     store.range(Range { at, ..Range::default() }).await.unwrap()
 }
 
+/// R94
 #[test]
 fn a_backup_under_load_restores_to_the_state_at_its_revision() {
     contract::run(async {

@@ -146,6 +146,7 @@ async fn check_history(store: &Embedded, model: &Model, after: Revision, to: Rev
     assert_eq!(seen, expected.cloned().collect::<Vec<_>>(), "the history after {after}");
 }
 
+/// R1, R2
 #[test]
 fn every_crash_leaves_what_was_acknowledged() {
     let mut run = Run::new();
@@ -263,6 +264,7 @@ async fn check_shown(left: &TestDisk, shown: &Shown) {
     assert!(compacted >= shown.compacted, "{} was forgotten, {compacted} is", shown.compacted);
 }
 
+/// R1, R2
 #[test]
 fn an_append_that_is_cut_at_any_byte_is_not_there() {
     let mut run = Run::new();

@@ -70,6 +70,7 @@ async fn read_write_read(disk: &TestDisk) -> Result<[Page; 2], Error> {
     Ok([before, read(disk).await?])
 }
 
+/// R14
 #[test]
 fn a_changed_bit_is_refused_or_does_not_matter() {
     contract::run(async {
@@ -93,6 +94,7 @@ fn a_changed_bit_is_refused_or_does_not_matter() {
     });
 }
 
+/// R14, B263
 #[test]
 fn a_file_that_is_cut_or_missing_is_refused_or_does_not_matter() {
     contract::run(async {
@@ -139,6 +141,7 @@ fn frames(log: &[u8]) -> Vec<usize> {
     marks.map(|(at, _)| at).chain([used(log)]).collect()
 }
 
+/// R14
 #[test]
 fn a_changed_bit_or_a_cut_in_the_log_is_refused() {
     contract::run(async {
@@ -213,6 +216,7 @@ fn a_log_of_another_store_is_refused() {
     });
 }
 
+/// B263
 #[test]
 fn a_data_file_of_another_store_is_refused() {
     contract::run(async {

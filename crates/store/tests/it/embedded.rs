@@ -64,6 +64,7 @@ proptest! {
     }
 }
 
+/// R15
 #[test]
 fn a_second_owner_is_refused_and_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -91,6 +92,7 @@ fn only_its_owner_may_look_into_the_directory() {
     drop(store);
 }
 
+/// R95, B263
 #[test]
 fn a_newer_format_is_refused_and_not_touched() {
     let dir = tempfile::tempdir().unwrap();
@@ -105,6 +107,7 @@ fn a_newer_format_is_refused_and_not_touched() {
     assert_eq!(contents(dir.path()), before);
 }
 
+/// R95
 #[test]
 fn a_directory_of_an_older_format_is_taken_over() {
     for format in [1, 2] {

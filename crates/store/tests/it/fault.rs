@@ -86,6 +86,7 @@ async fn check(disk: &TestDisk, acknowledged: &BTreeMap<Key, Revision>) {
     assert_eq!(newest.0 - FIRST.0, there.len() as u64, "one revision for each write");
 }
 
+/// R1, R13, B265
 #[test]
 fn whichever_operation_fails_nothing_acknowledged_is_lost() {
     contract::run(async {
@@ -147,6 +148,7 @@ fn a_crash_while_the_file_is_written_anew_loses_nothing() {
     });
 }
 
+/// R13
 #[test]
 fn a_process_that_starts_after_a_failed_sync_does_not_trust_what_the_system_shows() {
     contract::run(async {
@@ -207,6 +209,7 @@ fn a_store_goes_on_after_one_failure_and_shows_that_it_was_in_trouble() {
     });
 }
 
+/// R13
 #[test]
 fn a_disk_that_keeps_failing_stops_the_writes_and_says_why() {
     contract::run(async {

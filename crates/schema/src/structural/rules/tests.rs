@@ -305,6 +305,7 @@ fn messages_that_would_cost_too_much_are_refused() {
     }
 }
 
+/// B216
 #[test]
 fn an_object_cannot_make_its_rules_run_for_long() {
     let schema = spec(

@@ -118,6 +118,7 @@ fn a_certificate_of_another_authority_is_replaced() {
     assert_ne!(open(&ours, &[], &clock).server.certificate, foreign.server.certificate);
 }
 
+/// B260
 #[test]
 fn a_key_that_others_may_read_fails_the_start() {
     let dir = tempfile::tempdir().unwrap();
@@ -129,6 +130,7 @@ fn a_key_that_others_may_read_fails_the_start() {
     Pki::open(&path, &loopback(&[]), OthersMayRead::Allow, &clock).unwrap();
 }
 
+/// R96, B266
 #[test]
 fn a_clock_before_1970_or_in_2200_still_starts() {
     for time in ["1965-01-01T00:00:00Z", "2200-01-01T00:00:00Z"] {

@@ -56,6 +56,7 @@ fn the_claims_have_the_names_of_the_standard() {
     assert_eq!(value, expected);
 }
 
+/// B072
 #[test]
 fn a_token_never_chooses_its_algorithm_or_its_key() {
     let issuer = issuer();

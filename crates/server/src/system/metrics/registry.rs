@@ -355,6 +355,7 @@ mod tests {
         );
     }
 
+    /// S11.2
     #[test]
     fn a_family_without_a_sample_is_not_there() {
         let registry = Registry::default();

@@ -36,6 +36,7 @@ mod outgoing;
 pub mod system;
 mod object;
 mod random;
+mod lock;
 pub mod answer;
 
 pub use answer::body::{Body, Response};

@@ -34,6 +34,8 @@ use dial::dial;
 use resolve::resolve;
 use trust::Trust;
 
+use crate::lock::lock;
+
 /// The maximum size of a response.
 const ANSWER_MAX: usize = 3 * 1024 * 1024;
 
@@ -249,7 +251,7 @@ impl Caller {
     }
 
     fn take(&self, place: &Place) -> Option<SendRequest<Full<Bytes>>> {
-        let mut idle = self.idle.lock().expect("the map is never left half-changed");
+        let mut idle = lock(&self.idle);
         let senders = idle.get_mut(place)?;
         while let Some(sender) = senders.pop() {
             if sender.is_ready() && !sender.is_closed() {
@@ -260,7 +262,7 @@ impl Caller {
     }
 
     fn keep(&self, place: &Place, sender: SendRequest<Full<Bytes>>) {
-        let mut idle = self.idle.lock().expect("the map is never left half-changed");
+        let mut idle = lock(&self.idle);
         if idle.len() >= PLACES_MAX {
             idle.clear();
         }
@@ -286,7 +288,7 @@ impl Caller {
         let (sender, connection) = http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|error| fail(error.to_string()))?;
-        let mut connections = self.connections.lock().expect("the set is never left half-changed");
+        let mut connections = lock(&self.connections);
         while connections.try_join_next().is_some() {}
         connections.spawn(async move {
             // An error is reported by the call that used the connection.

@@ -21,14 +21,14 @@ use crate::answer::body::{self, Finish, Response};
 use crate::answer::status;
 use crate::front::identity::{Identity, Peer};
 use crate::front::listen;
-use crate::kinds::custom;
 use crate::random;
 use crate::request::authorize::{self, Attributes};
 use crate::request::call::Call;
 use crate::request::impersonate;
-use crate::request::observe::Seen;
-use crate::request::route::{Lost, Resource, Route, Target, http_verb, route};
+use crate::request::observe::RequestMetrics;
+use crate::request::route::{Resource, Route, RouteError, Target, Verb, route};
 use crate::server::Server;
+use crate::upkeep::after_write::AFTER_WRITE;
 use crate::verbs::{delete, discovery, encode, patch, read, subresource, watch, write};
 
 static AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
@@ -80,9 +80,9 @@ impl Server {
         let found = route(&self.registry(), &parts.method, &path, &query);
         let attributes = match &found {
             Ok(found) => Attributes::of(found, &path),
-            Err(_) => Attributes::Path { verb: http_verb(&parts.method), path: &path },
+            Err(_) => Attributes::Path { verb: Verb::of_path(&parts.method).as_str(), path: &path },
         };
-        let is_watch = found.as_ref().is_ok_and(|found| found.verb == "watch");
+        let is_watch = found.as_ref().is_ok_and(|found| found.verb == Verb::Watch);
         if let (false, Err(status)) = (is_watch, query.timeout()) {
             return status::response(&status);
         }
@@ -101,7 +101,7 @@ impl Server {
         &self,
         peer: &Peer,
         identity: Arc<Identity>,
-        found: Result<Route, Lost>,
+        found: Result<Route, RouteError>,
         query: Query,
         mut parts: http::request::Parts,
         body: B,
@@ -114,20 +114,20 @@ impl Server {
         // Whoever may not ask is not told what is there (R48).
         let attributes = match &found {
             Ok(found) => Attributes::of(found, &path),
-            Err(_) => Attributes::Path { verb: http_verb(&parts.method), path: &path },
+            Err(_) => Attributes::Path { verb: Verb::of_path(&parts.method).as_str(), path: &path },
         };
         if let Err(status) = authorize::authorize(&identity, &attributes) {
             return refused(&status);
         }
         let found = match found {
             Ok(found) => found,
-            Err(Lost::Page) => return body::page_not_found(),
-            Err(Lost::Status(status)) => return status::response(&status),
+            Err(RouteError::Page) => return body::page_not_found(),
+            Err(RouteError::Status(status)) => return status::response(&status),
         };
         let upgrade = parts.extensions.remove::<hyper::upgrade::OnUpgrade>();
         let agent = parts.headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok());
         let finish = Finish::of(&parts.headers, query.pretty(agent.unwrap_or_default()));
-        let seen = Seen::new(self.metrics(), &found, &query);
+        let observed = RequestMetrics::new(self.metrics(), &found, &query);
         let mut call = Call {
             identity,
             method: parts.method,
@@ -141,12 +141,12 @@ impl Server {
             reading: AtomicBool::new(false),
         };
         if let Err(status) = call.negotiate(&found) {
-            return seen.answered(encode::status(&call, &status));
+            return observed.answered(encode::status(&call, &status));
         }
-        if let (Target::Resource(resource), "watch") = (&found.target, found.verb) {
+        if let (Target::Resource(resource), Verb::Watch) = (&found.target, found.verb) {
             let started = watch::start(self, &call, resource, upgrade, peer).await;
             let response = started.unwrap_or_else(|status| encode::status(&call, &status));
-            return seen.answered(call.with_warnings(response));
+            return observed.answered(call.with_warnings(response));
         }
         let answered = self.within_deadline(&call, found, body).await;
         let mut response = answered.unwrap_or_else(|status| encode::status(&call, &status));
@@ -154,7 +154,7 @@ impl Server {
             // What comes now would be taken for the next request.
             response.extensions_mut().insert(listen::HangUp);
         }
-        seen.answered(call.with_warnings(response))
+        observed.answered(call.with_warnings(response))
     }
 
     async fn within_deadline<B>(
@@ -189,12 +189,12 @@ impl Server {
             Target::Missing { status: None, .. } => Ok(body::page_not_found()),
             Target::Missing { status: Some(status), .. } => Err(status),
             Target::Resource(resource) => {
-                let response = self.resource(call, &resource, body).await?;
-                if custom::is_definition(&resource.kind) && call.method != Method::GET {
-                    self.after_definition().await;
+                let response = self.resource(call, found.verb, &resource, body).await?;
+                if found.verb.is_read() {
+                    return Ok(response);
                 }
-                if !resource.namespace.is_empty() && call.method != Method::GET {
-                    self.admission().quotas.settle(self, &resource.kind, &resource.namespace).await;
+                for step in AFTER_WRITE.iter().filter(|step| (step.applies)(self, &resource)) {
+                    (step.run)(self, &resource).await;
                 }
                 Ok(response)
             }
@@ -204,6 +204,7 @@ impl Server {
     async fn resource<B>(
         &self,
         call: &Call,
+        verb: Verb,
         resource: &Resource,
         body: B,
     ) -> Result<Response, Status>
@@ -211,64 +212,57 @@ impl Server {
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        if is_out_of_scope(call, resource) {
+        if is_out_of_scope(verb, resource) {
             return Ok(body::page_not_found());
         }
-        let verb = self.verb(call, resource)?;
+        check_verb(call, verb, resource)?;
         call.warn(resource.kind.deprecation.as_ref().map(ToString::to_string));
-        if matches!(verb, "get" | "list") {
-            return match (verb, resource.subresource.as_str()) {
-                ("list", _) => read::list(self, call, resource).await,
-                (_, name) if subresource::is_a_door(name) => read::get(self, call, resource).await,
-                _ => subresource::get(self, call, resource).await,
-            };
+        let writes_parent = subresource::writes_parent(&resource.subresource);
+        match verb {
+            Verb::List => return read::list(self, call, resource).await,
+            Verb::Get if writes_parent => return read::get(self, call, resource).await,
+            Verb::Get => return subresource::get(self, call, resource).await,
+            _ => {}
         }
         call.reading.store(true, Relaxed);
         let bytes = body::read(&call.headers, body).await?;
         call.reading.store(false, Relaxed);
-        let is_door = subresource::is_a_door(&resource.subresource);
-        if !is_door || subresource::is_transient(&resource.kind) {
+        if !writes_parent || subresource::is_transient(&resource.kind) {
             return subresource::write(self, call, resource, bytes).await;
         }
         let written = match verb {
-            "create" => write::create(self, call, resource, bytes).await?,
-            "update" => write::update(self, call, resource, bytes).await?,
-            "patch" => patch::patch(self, call, resource, bytes).await?,
-            "delete" => return delete::one(self, call, resource, &bytes).await,
+            Verb::Create => write::create(self, call, resource, bytes).await?,
+            Verb::Update => write::update(self, call, resource, bytes).await?,
+            Verb::Patch => patch::patch(self, call, resource, bytes).await?,
+            Verb::Delete => return delete::one(self, call, resource, &bytes).await,
             _ => return delete::collection(self, call, resource, &bytes).await,
         };
         encode::written(self, call, &resource.kind, &written)
     }
+}
 
-    /// The verb of a method on a collection, an object or a subresource, if there is one (S1.6).
-    fn verb(&self, call: &Call, resource: &Resource) -> Result<&'static str, Status> {
-        let on_object = !resource.name.is_empty();
-        let verb = match (call.method.as_str(), on_object, resource.subresource.as_str()) {
-            ("GET", false, _) => "list",
-            ("GET", true, _) => "get",
-            ("POST", false, "") => "create",
-            ("POST", true, subresource) if !subresource.is_empty() => "create",
-            ("PUT", true, _) => "update",
-            ("PATCH", true, _) => "patch",
-            ("DELETE", true, "") => "delete",
-            ("DELETE", false, "") => "deletecollection",
-            _ if resource.kind.custom => return Err(no_such_verb(call, resource)),
-            _ => return Err(status::method_not_allowed()),
-        };
-        let kind = &resource.kind;
-        let allowed = match kind.subresource(&resource.subresource) {
-            Some(subresource) => subresource.verbs.iter().any(|allowed| allowed == verb),
-            None => kind.allows(verb),
-        };
-        let across = kind.namespaced && resource.namespace.is_empty();
-        if !allowed || (across && verb != "list") {
-            return Err(match kind.custom {
-                true => status::verb_not_supported(kind, verb),
-                false => status::method_not_allowed(),
-            });
-        }
-        Ok(verb)
+/// Refuses a verb that the kind or the subresource does not have (S1.6).
+fn check_verb(call: &Call, verb: Verb, resource: &Resource) -> Result<(), Status> {
+    let kind = &resource.kind;
+    if !verb.is_served(resource, &call.method) {
+        return Err(match kind.custom {
+            true => no_such_verb(call, resource),
+            false => status::method_not_allowed(),
+        });
     }
+    let word = verb.as_str();
+    let allowed = match kind.subresource(&resource.subresource) {
+        Some(subresource) => subresource.verbs.iter().any(|allowed| allowed == word),
+        None => kind.allows(word),
+    };
+    let across = kind.namespaced && resource.namespace.is_empty();
+    if !allowed || (across && verb != Verb::List) {
+        return Err(match kind.custom {
+            true => status::verb_not_supported(kind, word),
+            false => status::method_not_allowed(),
+        });
+    }
+    Ok(())
 }
 
 impl listen::Handle for Server {
@@ -305,12 +299,9 @@ fn panicked() -> Response {
 
 /// Whether a request is about a custom kind across all namespaces and does not only read: a path
 /// that is not there (S1.5).
-fn is_out_of_scope(call: &Call, resource: &Resource) -> bool {
+fn is_out_of_scope(verb: Verb, resource: &Resource) -> bool {
     let kind = &resource.kind;
-    kind.custom
-        && kind.namespaced
-        && resource.namespace.is_empty()
-        && !matches!(call.method, Method::GET | Method::HEAD)
+    kind.custom && kind.namespaced && resource.namespace.is_empty() && !verb.is_read()
 }
 
 /// A method that means nothing here, in the words for custom kinds (S1.7).

@@ -1,10 +1,11 @@
 //! Objects that the server itself writes.
 //!
 //! Reading order: `bootstrap` creates the objects that every cluster has; `presence` keeps the
-//! endpoints of the `kubernetes` Service; `definitions` reconciles custom resource definitions;
-//! `cleanup` deletes the objects of deleted definitions.
+//! endpoints of the `kubernetes` service; `after_write` lists what follows a write; `definitions`
+//! settles custom resource definitions; `cleanup` deletes the objects of deleted definitions.
 
 pub(crate) mod bootstrap;
 pub mod presence;
+pub(crate) mod after_write;
 mod definitions;
 mod cleanup;

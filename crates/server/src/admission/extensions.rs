@@ -11,6 +11,7 @@ use headwater_cache::{Cache, Resource};
 
 use super::policy::Bound;
 use super::webhook::Hook;
+use crate::lock::lock;
 
 const GROUP: &str = "/registry/admissionregistration.k8s.io/";
 
@@ -78,7 +79,7 @@ impl Extensions {
     }
 
     fn compile(&self) -> Arc<Compiled> {
-        let _compiling = self.compiling.lock().expect("nothing panics while compiling");
+        let _compiling = lock(&self.compiling);
         // Read before the snapshots, so that a concurrent change is detected later.
         let at = self.changed();
         if let Some(known) = self.current.load_full().filter(|known| known.at == at) {

@@ -22,6 +22,7 @@ use crate::answer::status;
 use crate::backend::Backend;
 use crate::commit::{CommitOutcome, commit};
 use crate::kinds::registry::{Registry, Served};
+use crate::lock::lock;
 use crate::object::{Current, canonical, is_deleting, meta, tree};
 
 mod usage;
@@ -99,7 +100,7 @@ impl Quotas {
 
     async fn turn(&self, namespace: &str) -> OwnedMutexGuard<Counted> {
         let turn = {
-            let mut turns = self.turns.lock().expect("the map is never left half-changed");
+            let mut turns = lock(&self.turns);
             if turns.len() >= NAMESPACES_MAX {
                 turns.retain(|_, turn| Arc::strong_count(turn) > 1);
             }
@@ -156,13 +157,15 @@ impl Quotas {
         !self.of(backend.cache(), namespace).is_empty()
     }
 
-    /// Brings the status of the quotas of a namespace up to date after a write there to an object
-    /// of this kind.
-    pub(crate) async fn settle(&self, backend: &Backend, kind: &Served, namespace: &str) {
-        // A quota that was just written may not be in the cache yet.
-        if kind.prefix != PREFIX && self.of(backend.cache(), namespace).is_empty() {
-            return;
-        }
+    /// Whether a write to an object of this kind may change the status of a quota.
+    pub(crate) fn concern(&self, backend: &Backend, kind: &Served, namespace: &str) -> bool {
+        // The cache may not have a quota that was written a moment ago.
+        let writes_quota = kind.prefix == PREFIX && !namespace.is_empty();
+        writes_quota || self.limit(backend, namespace)
+    }
+
+    /// Updates the status of the quotas of a namespace.
+    pub(crate) async fn settle(&self, backend: &Backend, namespace: &str) {
         if let Err(status) = self.settle_all(backend, namespace).await {
             tracing::warn!(namespace, "cannot update the status of ResourceQuotas: {status}");
         }

@@ -4,11 +4,13 @@
 //! bound.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use bytes::Bytes;
 use flate2::Crc;
 use headwater_api::Object;
+
+use crate::lock::lock;
 
 /// What is kept of blocks that were made.
 const KEPT_MAX: usize = 32 << 20;
@@ -56,7 +58,7 @@ fn place(objects: &[Arc<Object>], is_first: bool) -> BlockKey {
 impl Blocks {
     pub(crate) fn find(&self, objects: &[Arc<Object>], is_first: bool) -> Option<Arc<Block>> {
         let place = place(objects, is_first);
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = lock(&self.0);
         if let Some(block) = kept.young.get(&place) {
             return block.is_of(objects).then(|| block.clone());
         }
@@ -66,7 +68,7 @@ impl Blocks {
     }
 
     pub(crate) fn keep(&self, objects: &[Arc<Object>], is_first: bool, block: Arc<Block>) {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = lock(&self.0);
         kept.keep(place(objects, is_first), block);
     }
 }

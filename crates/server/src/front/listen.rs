@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
@@ -21,6 +21,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::front::identity::{ClientCertificate, Peer, Transport};
 use crate::front::tls::Acceptor;
+use crate::lock::lock;
 use crate::system::metrics::Metrics;
 
 mod connection;
@@ -338,7 +339,7 @@ impl ConnectionLimits {
 
     /// Admits a connection, or returns the limit that is reached.
     fn take(&self, address: IpAddr) -> Result<ConnectionPermit, &'static str> {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = lock(&self.0);
         if counts.total >= counts.total_max {
             return Err("total");
         }
@@ -361,7 +362,7 @@ struct ConnectionPermit {
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        let mut counts = self.limits.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = lock(&self.limits.0);
         counts.total -= 1;
         if let Some(here) = counts.by_address.get_mut(&self.address) {
             *here -= 1;

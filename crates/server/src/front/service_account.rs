@@ -11,7 +11,7 @@ mod openid;
 mod verified;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -26,6 +26,7 @@ use ring::signature::{
 use serde::Deserialize;
 
 use crate::front::pki::Secret;
+use crate::lock::lock;
 
 pub(crate) use accounts::{AuthenticatedToken, ServiceAccounts, account, groups, parts};
 use claims::Claims;
@@ -109,7 +110,7 @@ impl Issuer {
     }
 
     fn remembered(&self) -> std::sync::MutexGuard<'_, VerifiedTokens> {
-        self.verified.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.verified)
     }
 
     fn read(&self, token: &str) -> Option<Claims> {

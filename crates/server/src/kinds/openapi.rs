@@ -15,6 +15,7 @@ use headwater_cache::Cache;
 use headwater_json::{Value, json};
 
 use crate::kinds::registry::{Registry, Served};
+use crate::lock::lock;
 use crate::object::tree;
 
 pub(crate) mod paths;
@@ -95,7 +96,7 @@ impl Documents {
             return Arc::new(Document::new(&self.build(cache, &rows)));
         }
         let key = (group.to_owned(), version.to_owned());
-        let mut known = self.builtin.lock().expect("maps are never left half-changed");
+        let mut known = lock(&self.builtin);
         let made = || Arc::new(Document::new(&self.build(cache, &rows)));
         Arc::clone(known.entry(key).or_insert_with(made))
     }

@@ -40,9 +40,9 @@ impl<'a> Attributes<'a> {
     /// What a request wants to do.
     pub(crate) fn of(route: &'a Route, path: &'a str) -> Attributes<'a> {
         match &route.target {
-            Target::Path(_) => Attributes::Path { verb: route.verb, path },
+            Target::Path(_) => Attributes::Path { verb: route.verb.as_str(), path },
             Target::Resource(resource) => Attributes::Resource {
-                verb: route.verb,
+                verb: route.verb.as_str(),
                 group: &resource.kind.group,
                 resource: &resource.kind.plural,
                 subresource: &resource.subresource,
@@ -50,7 +50,7 @@ impl<'a> Attributes<'a> {
                 name: &resource.name,
             },
             Target::Missing { group, resource, .. } => Attributes::Resource {
-                verb: route.verb,
+                verb: route.verb.as_str(),
                 group,
                 resource,
                 subresource: "",

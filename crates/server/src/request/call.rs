@@ -1,7 +1,7 @@
 //! One request as handlers see it: everything but its target and its body.
 
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use headwater_api::Status;
 use headwater_api::accept::{Endpoint, Representation};
@@ -11,7 +11,8 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
 use crate::answer::body::{Finish, Response};
 use crate::front::identity::Identity;
-use crate::request::route::{Route, Target};
+use crate::lock::lock;
+use crate::request::route::{Route, Target, Verb};
 
 /// What a handler knows of a request besides its target and body.
 pub(crate) struct Call {
@@ -38,7 +39,7 @@ impl Call {
 
     /// Notes what the client is to be told beside the answer, each thing once.
     pub(crate) fn warn<T: Into<String>>(&self, texts: impl IntoIterator<Item = T>) {
-        let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut warnings = lock(&self.warnings);
         for text in texts.into_iter().map(Into::into) {
             if !warnings.contains(&text) {
                 warnings.push(text);
@@ -48,7 +49,7 @@ impl Call {
 
     /// The answer, with everything that was noted.
     pub(crate) fn with_warnings(&self, mut response: Response) -> Response {
-        let warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        let warnings = lock(&self.warnings);
         warn(&mut response, &warnings);
         response
     }
@@ -58,8 +59,8 @@ impl Call {
     pub(crate) fn negotiate(&mut self, found: &Route) -> Result<(), Status> {
         let Target::Resource(resource) = &found.target else { return Ok(()) };
         let endpoint = match found.verb {
-            "watch" => Endpoint::Watch,
-            "list" | "deletecollection" => Endpoint::List,
+            Verb::Watch => Endpoint::Watch,
+            Verb::List | Verb::DeleteCollection => Endpoint::List,
             _ => Endpoint::Object,
         };
         let accept = self.header(header::ACCEPT);

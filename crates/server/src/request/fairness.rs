@@ -6,13 +6,14 @@
 //! however large it is.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use headwater_api::Status;
 use headwater_cache::Snapshot;
 
 use crate::answer::status;
 use crate::front::identity::Identity;
+use crate::lock::lock;
 use crate::system::metrics::Metrics;
 use crate::system::metrics::registry::{Counter, Gauge};
 
@@ -110,7 +111,7 @@ impl Fairness {
     }
 
     fn open(&self) -> std::sync::MutexGuard<'_, Open> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.open)
     }
 }
 

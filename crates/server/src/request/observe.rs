@@ -13,15 +13,15 @@ use tokio::time::Instant;
 use crate::answer::body::Response;
 use crate::kinds::registry::Served;
 use crate::request::fairness::WatchPlace;
-use crate::request::route::{Route, Target};
+use crate::request::route::{Route, Target, Verb};
 use crate::system::metrics::Metrics;
 use crate::system::metrics::registry::{Counter, Desc, Gauge, Held};
 
-/// One request, from when it is understood until it is answered.
-pub(crate) struct Seen {
+/// One request, from its route to its response.
+pub(crate) struct RequestMetrics {
     metrics: Metrics,
     began: Instant,
-    verb: &'static str,
+    verb: Verb,
     group: String,
     version: String,
     resource: String,
@@ -31,8 +31,8 @@ pub(crate) struct Seen {
     _in_flight: Option<Held>,
 }
 
-impl Seen {
-    pub(crate) fn new(metrics: &Metrics, route: &Route, query: &Query) -> Seen {
+impl RequestMetrics {
+    pub(crate) fn new(metrics: &Metrics, route: &Route, query: &Query) -> RequestMetrics {
         let (group, version, resource, subresource, scope) = match &route.target {
             Target::Resource(found) => (
                 found.kind.group.to_string(),
@@ -43,10 +43,10 @@ impl Seen {
             ),
             _ => Default::default(),
         };
-        let verb = verb(route.verb);
-        let kind = if is_read(verb) { "readOnly" } else { "mutating" };
-        let in_flight = (verb != "WATCH").then(|| metrics.in_flight.with(&[kind]).hold());
-        Seen {
+        let verb = route.verb;
+        let kind = if verb.is_read() { "readOnly" } else { "mutating" };
+        let in_flight = (verb != Verb::Watch).then(|| metrics.in_flight.with(&[kind]).hold());
+        RequestMetrics {
             metrics: metrics.clone(),
             began: Instant::now(),
             verb,
@@ -63,11 +63,12 @@ impl Seen {
     /// Counts the answer. A watch is counted when it begins.
     pub(crate) fn answered(self, response: Response) -> Response {
         let code = response.status();
-        let Seen { verb, group, version, resource, subresource, scope, dry_run, .. } = &self;
+        let RequestMetrics { verb, group, version, resource, subresource, scope, dry_run, .. } =
+            &self;
         let metrics = &self.metrics;
         let component = "apiserver";
         let labels = [
-            verb,
+            verb.label(),
             *dry_run,
             group,
             version,
@@ -78,10 +79,10 @@ impl Seen {
             code.as_str(),
         ];
         metrics.requests.with(&labels).inc();
-        if *verb != "WATCH" {
+        if *verb != Verb::Watch {
             metrics.request_duration.with(&labels[..8]).observe_time(self.began.elapsed());
         }
-        if *verb == "LIST" && code.is_success() {
+        if *verb == Verb::List && code.is_success() {
             metrics.cache_lists.with(&[group, resource, ""]).inc();
         }
         response
@@ -96,44 +97,25 @@ fn scope(namespace: &str, name: &str) -> &'static str {
     }
 }
 
-fn is_read(verb: &str) -> bool {
-    matches!(verb, "GET" | "LIST" | "WATCH")
-}
-
-/// The verbs of dashboards are the methods, except where one method means several things.
-fn verb(verb: &str) -> &'static str {
-    match verb {
-        "get" | "head" => "GET",
-        "list" => "LIST",
-        "watch" => "WATCH",
-        "create" | "post" => "POST",
-        "update" | "put" => "PUT",
-        "patch" => "PATCH",
-        "delete" => "DELETE",
-        "deletecollection" => "DELETECOLLECTION",
-        _ => "OTHER",
-    }
-}
-
-/// One watch: it is counted while it is open, and so are its events.
-pub(crate) struct Watched {
+/// One open watch and its events.
+pub(crate) struct WatchMetrics {
     events: Arc<Counter>,
     _open: Held,
     _place: WatchPlace,
 }
 
-impl Watched {
+impl WatchMetrics {
     pub(crate) fn new(
         metrics: &Metrics,
         kind: &Served,
         namespace: &str,
         name: &str,
         place: WatchPlace,
-    ) -> Watched {
+    ) -> WatchMetrics {
         let (group, version, resource) = (&*kind.group, &*kind.version, &*kind.plural);
         let labels = ["WATCH", group, version, resource, "", scope(namespace, name), "apiserver"];
         let open: Arc<Gauge> = metrics.long_running.with(&labels);
-        Watched {
+        WatchMetrics {
             events: metrics.watch_events.with(&[group, version, resource]),
             _open: open.hold(),
             _place: place,

@@ -18,8 +18,132 @@ use crate::object::object_key;
 pub struct Route {
     /// What it is aimed at.
     pub target: Target,
-    /// What it wants done, in the words of authorization.
-    pub verb: &'static str,
+    /// What it wants done.
+    pub verb: Verb,
+}
+
+/// What a request wants done. Authorization, flow control, metrics and dispatch all read this value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Read one object, or a path that is no resource.
+    Get,
+    /// Read a collection.
+    List,
+    /// Follow the changes of a collection or an object.
+    Watch,
+    /// Create an object, or write a subresource that is created.
+    Create,
+    /// Replace an object.
+    Update,
+    /// Change an object in part.
+    Patch,
+    /// Delete an object.
+    Delete,
+    /// Delete every object of a collection.
+    DeleteCollection,
+    /// HEAD on a path that is no resource.
+    Head,
+    /// POST on a path that is no resource.
+    Post,
+    /// PUT on a path that is no resource.
+    Put,
+    /// OPTIONS on a path that is no resource.
+    Options,
+    /// A method that means nothing here.
+    Unknown,
+}
+
+impl Verb {
+    /// The verb of a method on objects of a kind.
+    fn of_resource(resource: &Resource, method: &Method, query: &Query) -> Verb {
+        let watches = resource.legacy_watch || query.is_set("watch");
+        match (method.as_str(), resource.name.as_str(), resource.subresource.as_str()) {
+            ("GET", _, "") if watches => Verb::Watch,
+            ("GET" | "HEAD", "", _) => Verb::List,
+            ("DELETE", "", _) => Verb::DeleteCollection,
+            _ => Verb::of_missing(method),
+        }
+    }
+
+    /// The verb of a method on a resource that is not served.
+    fn of_missing(method: &Method) -> Verb {
+        match method.as_str() {
+            "POST" => Verb::Create,
+            "PUT" => Verb::Update,
+            "PATCH" => Verb::Patch,
+            "DELETE" => Verb::Delete,
+            "GET" | "HEAD" => Verb::Get,
+            _ => Verb::Unknown,
+        }
+    }
+
+    /// The verb of a method on a path that is no resource.
+    pub(crate) fn of_path(method: &Method) -> Verb {
+        match method.as_str() {
+            "GET" => Verb::Get,
+            "HEAD" => Verb::Head,
+            "POST" => Verb::Post,
+            "PUT" => Verb::Put,
+            "PATCH" => Verb::Patch,
+            "DELETE" => Verb::Delete,
+            "OPTIONS" => Verb::Options,
+            _ => Verb::Unknown,
+        }
+    }
+
+    /// The word for it in rules, discovery and messages.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Verb::Get => "get",
+            Verb::List => "list",
+            Verb::Watch => "watch",
+            Verb::Create => "create",
+            Verb::Update => "update",
+            Verb::Patch => "patch",
+            Verb::Delete => "delete",
+            Verb::DeleteCollection => "deletecollection",
+            Verb::Head => "head",
+            Verb::Post => "post",
+            Verb::Put => "put",
+            Verb::Options => "options",
+            Verb::Unknown => "",
+        }
+    }
+
+    /// The value of the `verb` label of metrics: the method, except where one method means several
+    /// things.
+    pub fn label(self) -> &'static str {
+        match self {
+            Verb::Get | Verb::Head => "GET",
+            Verb::List => "LIST",
+            Verb::Watch => "WATCH",
+            Verb::Create | Verb::Post => "POST",
+            Verb::Update | Verb::Put => "PUT",
+            Verb::Patch => "PATCH",
+            Verb::Delete => "DELETE",
+            Verb::DeleteCollection => "DELETECOLLECTION",
+            Verb::Options | Verb::Unknown => "OTHER",
+        }
+    }
+
+    /// Whether it changes nothing.
+    pub fn is_read(self) -> bool {
+        matches!(self, Verb::Get | Verb::List | Verb::Watch | Verb::Head)
+    }
+
+    /// Whether a method means this verb on objects of a kind: HEAD reads paths only, and not every
+    /// verb exists on every part of a resource (S1.6).
+    pub(crate) fn is_served(self, resource: &Resource, method: &Method) -> bool {
+        let is_object = !resource.name.is_empty();
+        let is_subresource = !resource.subresource.is_empty();
+        match self {
+            Verb::Get | Verb::List | Verb::Watch => method == Method::GET,
+            Verb::Create => is_object == is_subresource,
+            Verb::Update | Verb::Patch => is_object,
+            Verb::Delete | Verb::DeleteCollection => !is_subresource,
+            Verb::Head | Verb::Post | Verb::Put | Verb::Options | Verb::Unknown => false,
+        }
+    }
 }
 
 /// What a request is aimed at.
@@ -63,9 +187,9 @@ impl Resource {
     }
 }
 
-/// Why a path leads nowhere.
+/// The answer to a path that has no route.
 #[derive(Debug)]
-pub enum Lost {
+pub enum RouteError {
     /// Answer with a Status.
     Status(Status),
     /// Answer with the plain text 404.
@@ -78,21 +202,21 @@ pub fn route(
     method: &Method,
     path: &str,
     query: &Query,
-) -> Result<Route, Lost> {
+) -> Result<Route, RouteError> {
     let segments = segments(registry, path)?;
     let target = target(registry, segments)?;
     let verb = match &target {
-        Target::Resource(resource) => verb(resource, method, query),
-        Target::Path(_) => http_verb(method),
-        Target::Missing { .. } => collection_verb(method),
+        Target::Resource(resource) => Verb::of_resource(resource, method, query),
+        Target::Path(_) => Verb::of_path(method),
+        Target::Missing { .. } => Verb::of_missing(method),
     };
     Ok(Route { target, verb })
 }
 
 /// Splits and decodes a path. A doubled slash is a path nobody has; one at the end is dropped.
-fn segments(registry: &Registry, path: &str) -> Result<Vec<String>, Lost> {
-    let decoded = decode(path).ok_or(Lost::Page)?;
-    let trimmed = decoded.strip_prefix('/').ok_or(Lost::Page)?;
+fn segments(registry: &Registry, path: &str) -> Result<Vec<String>, RouteError> {
+    let decoded = decode(path).ok_or(RouteError::Page)?;
+    let trimmed = decoded.strip_prefix('/').ok_or(RouteError::Page)?;
     let trimmed = trimmed.strip_suffix('/').unwrap_or(trimmed);
     if trimmed.is_empty() {
         return Ok(Vec::new());
@@ -108,8 +232,8 @@ fn segments(registry: &Registry, path: &str) -> Result<Vec<String>, Lost> {
             _ => false,
         };
         return Err(match is_known {
-            true => Lost::Status(status::no_such_resource()),
-            false => Lost::Page,
+            true => RouteError::Status(status::no_such_resource()),
+            false => RouteError::Page,
         });
     }
     Ok(segments)
@@ -131,7 +255,7 @@ fn decode(path: &str) -> Option<String> {
     String::from_utf8(bytes).ok().filter(|text| !text.contains('\0'))
 }
 
-fn target(registry: &Registry, segments: Vec<String>) -> Result<Target, Lost> {
+fn target(registry: &Registry, segments: Vec<String>) -> Result<Target, RouteError> {
     let words: Vec<&str> = segments.iter().map(String::as_str).collect();
     let (group, version, rest) = match words.as_slice() {
         ["api", version, rest @ ..] if !rest.is_empty() => ("", *version, rest),
@@ -189,48 +313,12 @@ fn target(registry: &Registry, segments: Vec<String>) -> Result<Target, Lost> {
 }
 
 /// Names that cannot be part of a key are refused before anything looks at them (S3.6).
-fn check_segment(what: &str, segment: &str) -> Result<(), Lost> {
+fn check_segment(what: &str, segment: &str) -> Result<(), RouteError> {
     let why = match segment {
         "." | ".." => format!("may not be '{segment}'"),
         segment if segment.contains('%') => "may not contain '%'".to_owned(),
         _ => return Ok(()),
     };
     let message = format!("{what} parameter invalid: \"{segment}\": {why}");
-    Err(Lost::Status(status::bad_request(message)))
-}
-
-fn verb(resource: &Resource, method: &Method, query: &Query) -> &'static str {
-    let watches = resource.legacy_watch || query.is_set("watch");
-    match (method.as_str(), resource.name.as_str(), resource.subresource.as_str()) {
-        ("GET", _, "") if watches => "watch",
-        ("GET" | "HEAD", "", _) => "list",
-        ("GET" | "HEAD", _, _) => "get",
-        ("DELETE", "", _) => "deletecollection",
-        _ => collection_verb(method),
-    }
-}
-
-fn collection_verb(method: &Method) -> &'static str {
-    match method.as_str() {
-        "POST" => "create",
-        "PUT" => "update",
-        "PATCH" => "patch",
-        "DELETE" => "delete",
-        "GET" | "HEAD" => "get",
-        _ => "",
-    }
-}
-
-/// The verb of a path that is no resource.
-pub(crate) fn http_verb(method: &Method) -> &'static str {
-    match method.as_str() {
-        "GET" => "get",
-        "HEAD" => "head",
-        "POST" => "post",
-        "PUT" => "put",
-        "PATCH" => "patch",
-        "DELETE" => "delete",
-        "OPTIONS" => "options",
-        _ => "",
-    }
+    Err(RouteError::Status(status::bad_request(message)))
 }

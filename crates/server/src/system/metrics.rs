@@ -3,9 +3,51 @@
 //! River: every stage counts; `GET /metrics` prints. Names and labels are those that Kubernetes
 //! dashboards query (S11.1); Headwater's own begin with `headwater_`.
 
+/// Declares a struct of metric families and its constructor from one table: the field, its type with
+/// the bounds of a histogram, the name of the metric with its labels, and its help text.
+macro_rules! families {
+    (
+        $(#[$meta:meta])*
+        $visibility:vis struct $Families:ident {
+            $($(#[$note:meta])* $field:ident: $Kind:ident $(($bounds:ident))? =
+                $name:ident($($label:ident),*), $help:literal;)*
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug)]
+        $visibility struct $Families {
+            $(
+                #[doc = $help]
+                $(#[$note])*
+                $visibility $field: Family<$Kind>,
+            )*
+        }
+
+        impl $Families {
+            /// Registers every family, empty.
+            pub(super) fn new(registry: &Registry) -> $Families {
+                $Families {
+                    $($field: families!(@$Kind registry, Desc {
+                        name: stringify!($name),
+                        help: $help,
+                        labels: &[$(stringify!($label)),*],
+                    } $(, $bounds)?),)*
+                }
+            }
+        }
+    };
+    (@Counter $registry:ident, $desc:expr) => { $registry.counters($desc) };
+    (@Gauge $registry:ident, $desc:expr) => { $registry.gauges($desc) };
+    (@Histogram $registry:ident, $desc:expr, $bounds:ident) => {
+        $registry.histograms($desc, $bounds)
+    };
+}
+
 pub mod admission;
 mod process;
 pub mod registry;
+
+use std::ops::Deref;
 
 use admission::{Admission, Conversions};
 use registry::{Counter, Desc, Family, Gauge, Histogram, Registry};
@@ -33,264 +75,133 @@ const BODY_SIZES: &[f64] = &[
     2.55e6, 3.05e6,
 ];
 
-/// All metric families of the server. Cheap to clone.
-#[derive(Clone, Debug)]
-pub struct Metrics {
-    /// The registry that prints them; other parts add families.
-    pub registry: Registry,
-
-    /// verb, dry_run, group, version, resource, subresource, scope, component, code
-    pub requests: Family<Counter>,
-    /// verb, dry_run, group, version, resource, subresource, scope, component
-    pub request_duration: Family<Histogram>,
-    /// verb, group, version, resource, subresource, scope, component
-    pub request_sli_duration: Family<Histogram>,
-    /// verb, group, version, resource, subresource, scope, component
-    pub response_sizes: Family<Histogram>,
-    /// resource, verb
-    pub request_body_sizes: Family<Histogram>,
-    /// verb, group, version, resource, subresource, scope, component
-    pub long_running: Family<Gauge>,
-    /// request_kind: `mutating` or `readOnly`
-    pub in_flight: Family<Gauge>,
-    /// verb, group, version, resource, subresource, scope, component, code
-    pub terminations: Family<Counter>,
-    /// request_kind
-    pub dropped: Family<Counter>,
-    /// group, version, resource, subresource, removed_release
-    pub deprecated: Family<Gauge>,
-
-    /// group, version, resource
-    pub watch_events: Family<Counter>,
-    /// group, version, resource
-    pub watch_event_sizes: Family<Histogram>,
-    /// group, version, resource, scope
-    pub watch_list_duration: Family<Histogram>,
-
-    /// group, resource
-    pub cache_initializations: Family<Counter>,
-    /// group, resource
-    pub cache_read_wait: Family<Histogram>,
-    /// group, resource, success, fallback
-    pub cache_consistent_reads: Family<Counter>,
-    /// group, resource, index
-    pub cache_lists: Family<Counter>,
-    /// group, resource, index
-    pub cache_list_fetched: Family<Counter>,
-    /// group, resource
-    pub cache_list_returned: Family<Counter>,
-
-    /// priority_level, flow_schema
-    pub flow_dispatched: Family<Counter>,
-    /// priority_level, flow_schema, reason
-    pub flow_rejected: Family<Counter>,
-
-    /// result: `success`, `failure` or `error`
-    pub authentication_attempts: Family<Counter>,
-    /// result: `allowed`, `denied`, `no-opinion` or `error`
-    pub authorization_attempts: Family<Counter>,
-
-    /// Webhooks and policies that objects pass.
-    pub admission: Admission,
-    /// Webhooks that convert objects.
-    pub conversions: Conversions,
-
-    /// No labels.
-    pub tls_handshake_errors: Family<Counter>,
-    /// No labels.
-    pub list_bytes: Family<Gauge>,
-    /// No labels.
-    pub connections: Family<Gauge>,
-    /// reason: `total` or `address`
-    pub connections_refused: Family<Counter>,
-    /// No labels.
-    pub panics: Family<Counter>,
+families! {
+    /// The families of the server itself.
+    pub struct Families {
+        requests: Counter = apiserver_request_total(
+            verb, dry_run, group, version, resource, subresource, scope, component, code
+        ),
+            "Requests answered.";
+        request_duration: Histogram(DURATIONS) = apiserver_request_duration_seconds(
+            verb, dry_run, group, version, resource, subresource, scope, component
+        ),
+            "Time from a request's headers to the end of its answer.";
+        request_sli_duration: Histogram(SLI_DURATIONS) = apiserver_request_sli_duration_seconds(
+            verb, group, version, resource, subresource, scope, component
+        ),
+            "The same without waiting in queues.";
+        response_sizes: Histogram(RESPONSE_SIZES) = apiserver_response_sizes(
+            verb, group, version, resource, subresource, scope, component
+        ),
+            "Bytes of answers.";
+        request_body_sizes: Histogram(BODY_SIZES) = apiserver_request_body_size_bytes(
+            resource, verb
+        ),
+            "Bytes of request bodies.";
+        long_running: Gauge = apiserver_longrunning_requests(
+            verb, group, version, resource, subresource, scope, component
+        ),
+            "Watches and other requests without a deadline, open now.";
+        /// `request_kind` is `mutating` or `readOnly`.
+        in_flight: Gauge = apiserver_current_inflight_requests(request_kind),
+            "Requests being answered now.";
+        terminations: Counter = apiserver_request_terminations_total(
+            verb, group, version, resource, subresource, scope, component, code
+        ),
+            "Requests ended by the server in self-defence.";
+        dropped: Counter = apiserver_dropped_requests_total(request_kind),
+            "Requests turned away with 429.";
+        deprecated: Gauge = apiserver_requested_deprecated_apis(
+            group, version, resource, subresource, removed_release
+        ),
+            "Deprecated versions that were asked for.";
+        watch_events: Counter = apiserver_watch_events_total(group, version, resource),
+            "Events sent to watchers.";
+        watch_event_sizes: Histogram(EVENT_SIZES) = apiserver_watch_events_sizes(
+            group, version, resource
+        ),
+            "Bytes of events sent to watchers.";
+        watch_list_duration: Histogram(WATCH_LIST_DURATIONS) = apiserver_watch_list_duration_seconds(
+            group, version, resource, scope
+        ),
+            "Time until a streaming list has sent its mark.";
+        cache_initializations: Counter = apiserver_watch_cache_initializations_total(
+            group, resource
+        ),
+            "Times a cache was filled from the store.";
+        cache_read_wait: Histogram(READ_WAITS) = apiserver_watch_cache_read_wait_seconds(
+            group, resource
+        ),
+            "Time reads waited for a cache to be fresh enough.";
+        cache_consistent_reads: Counter = apiserver_watch_cache_consistent_read_total(
+            group, resource, success, fallback
+        ),
+            "Consistent reads answered from a cache.";
+        cache_lists: Counter = apiserver_cache_list_total(group, resource, index),
+            "Lists answered from a cache.";
+        cache_list_fetched: Counter = apiserver_cache_list_fetched_objects_total(
+            group, resource, index
+        ),
+            "Objects looked at for lists.";
+        cache_list_returned: Counter = apiserver_cache_list_returned_objects_total(group, resource),
+            "Objects returned in lists.";
+        flow_dispatched: Counter = apiserver_flowcontrol_dispatched_requests_total(
+            priority_level, flow_schema
+        ),
+            "Requests that were let in.";
+        flow_rejected: Counter = apiserver_flowcontrol_rejected_requests_total(
+            priority_level, flow_schema, reason
+        ),
+            "Requests that were turned away.";
+        /// `result` is `success`, `failure` or `error`.
+        authentication_attempts: Counter = authentication_attempts(result),
+            "Requests by how their credential was judged.";
+        /// `result` is `allowed`, `denied`, `no-opinion` or `error`.
+        authorization_attempts: Counter = authorization_attempts_total(result),
+            "Requests by whether they were allowed.";
+        tls_handshake_errors: Counter = apiserver_tls_handshake_errors_total(),
+            "Connections that ended before TLS was agreed.";
+        list_bytes: Gauge = headwater_list_bytes(),
+            "Bytes of lists that are being sent now, as estimated.";
+        connections: Gauge = headwater_connections(),
+            "Connections open now.";
+        /// `reason` is `total` or `address`.
+        connections_refused: Counter = headwater_connections_refused_total(reason),
+            "Connections closed at once because there were too many.";
+        panics: Counter = headwater_panics_total(),
+            "Requests answered with 500 because their handler panicked.";
+    }
 }
 
-const REQUEST: &[&str] =
-    &["verb", "group", "version", "resource", "subresource", "scope", "component"];
-const GVR: &[&str] = &["group", "version", "resource"];
-const GR: &[&str] = &["group", "resource"];
+/// All metrics of the server. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    /// Prints all families, and takes more.
+    pub registry: Registry,
+    /// Webhooks and policies of admission.
+    pub admission: Admission,
+    /// Conversion webhooks.
+    pub conversions: Conversions,
+    families: Families,
+}
+
+impl Deref for Metrics {
+    type Target = Families;
+
+    fn deref(&self) -> &Families {
+        &self.families
+    }
+}
 
 impl Metrics {
     /// Everything at zero.
     pub fn new() -> Metrics {
         let registry = Registry::default();
         process::observe(&registry);
-        let counters = |name, help, labels| registry.counters(Desc { name, help, labels });
-        let gauges = |name, help, labels| registry.gauges(Desc { name, help, labels });
-        let histograms =
-            |name, help, labels, bounds| registry.histograms(Desc { name, help, labels }, bounds);
         Metrics {
-            requests: counters(
-                "apiserver_request_total",
-                "Requests answered.",
-                &[
-                    "verb",
-                    "dry_run",
-                    "group",
-                    "version",
-                    "resource",
-                    "subresource",
-                    "scope",
-                    "component",
-                    "code",
-                ],
-            ),
-            request_duration: histograms(
-                "apiserver_request_duration_seconds",
-                "Time from a request's headers to the end of its answer.",
-                &[
-                    "verb",
-                    "dry_run",
-                    "group",
-                    "version",
-                    "resource",
-                    "subresource",
-                    "scope",
-                    "component",
-                ],
-                DURATIONS,
-            ),
-            request_sli_duration: histograms(
-                "apiserver_request_sli_duration_seconds",
-                "The same without waiting in queues.",
-                REQUEST,
-                SLI_DURATIONS,
-            ),
-            response_sizes: histograms(
-                "apiserver_response_sizes",
-                "Bytes of answers.",
-                REQUEST,
-                RESPONSE_SIZES,
-            ),
-            request_body_sizes: histograms(
-                "apiserver_request_body_size_bytes",
-                "Bytes of request bodies.",
-                &["resource", "verb"],
-                BODY_SIZES,
-            ),
-            long_running: gauges(
-                "apiserver_longrunning_requests",
-                "Watches and other requests without a deadline, open now.",
-                REQUEST,
-            ),
-            in_flight: gauges(
-                "apiserver_current_inflight_requests",
-                "Requests being answered now.",
-                &["request_kind"],
-            ),
-            terminations: counters(
-                "apiserver_request_terminations_total",
-                "Requests ended by the server in self-defence.",
-                &[
-                    "verb",
-                    "group",
-                    "version",
-                    "resource",
-                    "subresource",
-                    "scope",
-                    "component",
-                    "code",
-                ],
-            ),
-            dropped: counters(
-                "apiserver_dropped_requests_total",
-                "Requests turned away with 429.",
-                &["request_kind"],
-            ),
-            deprecated: gauges(
-                "apiserver_requested_deprecated_apis",
-                "Deprecated versions that were asked for.",
-                &["group", "version", "resource", "subresource", "removed_release"],
-            ),
-            watch_events: counters("apiserver_watch_events_total", "Events sent to watchers.", GVR),
-            watch_event_sizes: histograms(
-                "apiserver_watch_events_sizes",
-                "Bytes of events sent to watchers.",
-                GVR,
-                EVENT_SIZES,
-            ),
-            watch_list_duration: histograms(
-                "apiserver_watch_list_duration_seconds",
-                "Time until a streaming list has sent its mark.",
-                &["group", "version", "resource", "scope"],
-                WATCH_LIST_DURATIONS,
-            ),
-            cache_initializations: counters(
-                "apiserver_watch_cache_initializations_total",
-                "Times a cache was filled from the store.",
-                GR,
-            ),
-            cache_read_wait: histograms(
-                "apiserver_watch_cache_read_wait_seconds",
-                "Time reads waited for a cache to be fresh enough.",
-                GR,
-                READ_WAITS,
-            ),
-            cache_consistent_reads: counters(
-                "apiserver_watch_cache_consistent_read_total",
-                "Consistent reads answered from a cache.",
-                &["group", "resource", "success", "fallback"],
-            ),
-            cache_lists: counters(
-                "apiserver_cache_list_total",
-                "Lists answered from a cache.",
-                &["group", "resource", "index"],
-            ),
-            cache_list_fetched: counters(
-                "apiserver_cache_list_fetched_objects_total",
-                "Objects looked at for lists.",
-                &["group", "resource", "index"],
-            ),
-            cache_list_returned: counters(
-                "apiserver_cache_list_returned_objects_total",
-                "Objects returned in lists.",
-                GR,
-            ),
-            flow_dispatched: counters(
-                "apiserver_flowcontrol_dispatched_requests_total",
-                "Requests that were let in.",
-                &["priority_level", "flow_schema"],
-            ),
-            flow_rejected: counters(
-                "apiserver_flowcontrol_rejected_requests_total",
-                "Requests that were turned away.",
-                &["priority_level", "flow_schema", "reason"],
-            ),
-            authentication_attempts: counters(
-                "authentication_attempts",
-                "Requests by how their credential was judged.",
-                &["result"],
-            ),
-            authorization_attempts: counters(
-                "authorization_attempts_total",
-                "Requests by whether they were allowed.",
-                &["result"],
-            ),
+            families: Families::new(&registry),
             admission: Admission::new(&registry),
             conversions: Conversions::new(&registry),
-            tls_handshake_errors: counters(
-                "apiserver_tls_handshake_errors_total",
-                "Connections that ended before TLS was agreed.",
-                &[],
-            ),
-            list_bytes: gauges(
-                "headwater_list_bytes",
-                "Bytes of lists that are being sent now, as estimated.",
-                &[],
-            ),
-            connections: gauges("headwater_connections", "Connections open now.", &[]),
-            connections_refused: counters(
-                "headwater_connections_refused_total",
-                "Connections closed at once because there were too many.",
-                &["reason"],
-            ),
-            panics: counters(
-                "headwater_panics_total",
-                "Requests answered with 500 because their handler panicked.",
-                &[],
-            ),
             registry,
         }
     }

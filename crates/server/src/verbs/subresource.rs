@@ -17,8 +17,8 @@ use crate::verbs::review;
 use crate::verbs::scale;
 use crate::verbs::token_request;
 
-/// Whether a subresource is written as its own object is: PUT and PATCH of the same type.
-pub(crate) fn is_a_door(name: &str) -> bool {
+/// Whether a subresource has the type of its parent: PUT and PATCH write a part of the parent.
+pub(crate) fn writes_parent(name: &str) -> bool {
     matches!(name, "" | "status" | "finalize" | "ephemeralcontainers" | "resize" | "approval")
 }
 

@@ -24,7 +24,7 @@ use crate::front::listen;
 use crate::kinds::versions;
 use crate::random;
 use crate::request::call::Call;
-use crate::request::observe::Watched;
+use crate::request::observe::WatchMetrics;
 use crate::request::route::Resource;
 use crate::server::Server;
 use crate::verbs::encode::{Frames, error_frame};
@@ -64,7 +64,8 @@ pub(crate) async fn start(
         columns_sent: false,
     };
     let place = server.fairness().watch(&call.identity)?;
-    let watched = Watched::new(server.metrics(), kind, &resource.namespace, &resource.name, place);
+    let watched =
+        WatchMetrics::new(server.metrics(), kind, &resource.namespace, &resource.name, place);
     // A stream must not outlive the credential that opened it.
     let credential = call.identity.expires.map(|expires| {
         Duration::try_from(expires.duration_since(server.now())).unwrap_or_default()
@@ -91,7 +92,7 @@ pub(crate) struct Streaming {
     asked: Asked,
     bookmarks: bool,
     frames: Frames,
-    watched: Watched,
+    watched: WatchMetrics,
     ends: Instant,
     /// Fires when a bookmark is due or the stream ends. It lives as long as the stream, so that an
     /// event costs no registration with the clock.
@@ -117,7 +118,7 @@ impl Streaming {
         filter: Filter,
         options: &WatchOptions,
         frames: Frames,
-        watched: Watched,
+        watched: WatchMetrics,
         credential: Option<Duration>,
     ) -> Streaming {
         let now = Instant::now();

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::Options;
 use super::head::Head;
+use crate::lock::lock;
 
 /// The activity of a connection, shared by the connection, its requests and its deadline.
 pub(super) struct Activity {
@@ -86,7 +87,7 @@ impl Activities {
     }
 
     fn state(&self) -> MutexGuard<'_, RegistryState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

@@ -7,7 +7,7 @@ use std::convert::Infallible;
 use std::io;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -21,6 +21,7 @@ use hyper::body::Incoming;
 use super::activity::Activity;
 use super::{HEADERS_MAX, Handle, ListenerState, Part};
 use crate::front::identity::Peer;
+use crate::lock::lock;
 
 /// Marks a response after which the connection is closed. A 401 always closes it (S8.4).
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +57,7 @@ impl<H: Handle> Gate<H> {
     /// Takes the detached body once hyper has sent its head.
     pub(super) fn take_detached(&self) -> Option<DetachedBody<H::Body>> {
         self.activity.head_is_taken();
-        self.detached.lock().unwrap_or_else(PoisonError::into_inner).take()
+        lock(&self.detached).take()
     }
 
     pub(super) async fn answer(
@@ -93,7 +94,7 @@ impl<H: Handle> Gate<H> {
 
     /// Detaches a body from hyper, which gets a body that never yields data instead.
     fn detach(&self, detached: DetachedBody<H::Body>) -> TrackedBody<H::Body> {
-        *self.detached.lock().unwrap_or_else(PoisonError::into_inner) = Some(detached);
+        *lock(&self.detached) = Some(detached);
         TrackedBody { inner: Inner::Detached(self.activity.clone()), _end_guard: None }
     }
 

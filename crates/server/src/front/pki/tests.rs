@@ -102,7 +102,7 @@ fn an_authority_without_its_key_is_not_silently_replaced() {
     open(&path, &[], &clock);
     fs::remove_file(path.join("ca.key")).unwrap();
     let error = Pki::open(&path, &loopback(&[]), OthersMayRead::Refuse, &clock).unwrap_err();
-    assert!(error.to_string().contains("restore the key"), "{error}");
+    assert!(error.to_string().contains("restore it"), "{error}");
 }
 
 #[test]

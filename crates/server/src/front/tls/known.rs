@@ -7,13 +7,14 @@
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use ring::digest::{Context, SHA256, SHA256_OUTPUT_LEN};
 use rustls::pki_types::CertificateDer;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::front::identity::Identity;
+use crate::lock::lock;
 
 /// The cache is cleared when it has this many entries.
 const KNOWN_MAX: usize = 1024;
@@ -70,7 +71,7 @@ impl CertificateCache {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Fingerprint, Client>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

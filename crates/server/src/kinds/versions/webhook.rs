@@ -15,6 +15,7 @@ use headwater_json::Value;
 use super::Converter;
 use super::form::Stored;
 use crate::answer::status;
+use crate::lock::lock;
 use crate::object::{canonical, packed_tree, wire};
 use crate::outgoing::Place;
 use crate::random;
@@ -155,7 +156,7 @@ impl Conversion {
                 .zip(&objects)
                 .map(|(made, object)| wire(&canonical(made), object.revision()).map(Arc::new));
             let made = made.collect::<Result<Arc<[Arc<Object>]>, Status>>()?;
-            let mut known = conversion.made.lock().expect("the map is never left half-changed");
+            let mut known = lock(&conversion.made);
             for (object, made) in objects.iter().zip(&*made) {
                 known.keep(Key::of(object, &to), Arc::clone(made));
             }
@@ -194,7 +195,7 @@ impl Conversion {
         wanted: Vec<usize>,
         seen: &mut [Arc<Object>],
     ) -> Vec<Joined> {
-        let mut known = self.made.lock().expect("the map is never left half-changed");
+        let mut known = lock(&self.made);
         let mut joined: Vec<Joined> = Vec::new();
         let mut rest = Vec::new();
         for at in wanted {

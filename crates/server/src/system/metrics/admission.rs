@@ -17,29 +17,48 @@ const DEFINITION_DURATIONS: &[f64] = &[
 /// The largest status code with a label value of its own.
 const CODE_MAX: u16 = 600;
 
-/// Families about admission.
-#[derive(Clone, Debug)]
-pub struct Admission {
-    /// type, operation, rejected
-    steps: Family<Histogram>,
-    /// name, type, operation, rejected
-    controllers: Family<Histogram>,
-    /// name, type, operation, rejected
-    webhooks: Family<Histogram>,
-    /// name, type, operation, code, rejected
-    requests: Family<Counter>,
-    /// name, type, operation, error_type, rejection_code
-    rejections: Family<Counter>,
-    /// name, type
-    fail_open: Family<Counter>,
-    /// name, kind, type, operation
-    condition_errors: Family<Counter>,
-    /// name, kind, type, operation
-    condition_exclusions: Family<Counter>,
-    /// policy, policy_binding, error_type, enforcement_action
-    policy_checks: Family<Counter>,
-    /// policy, policy_binding, error_type, enforcement_action
-    policy_durations: Family<Histogram>,
+families! {
+    /// Families about admission.
+    pub struct Admission {
+        steps: Histogram(STEP_DURATIONS) = apiserver_admission_step_admission_duration_seconds(
+            type, operation, rejected
+        ),
+            "Time that the mutating and the validating half of admission took.";
+        controllers: Histogram(STEP_DURATIONS) = apiserver_admission_controller_admission_duration_seconds(
+            name, type, operation, rejected
+        ),
+            "Time that parts of admission took that depend on what is configured.";
+        webhooks: Histogram(WEBHOOK_DURATIONS) = apiserver_admission_webhook_admission_duration_seconds(
+            name, type, operation, rejected
+        ),
+            "Time that calls of admission webhooks took.";
+        requests: Counter = apiserver_admission_webhook_request_total(
+            name, type, operation, code, rejected
+        ),
+            "Calls of admission webhooks.";
+        rejections: Counter = apiserver_admission_webhook_rejection_count(
+            name, type, operation, error_type, rejection_code
+        ),
+            "Requests that failed by an admission webhook.";
+        fail_open: Counter = apiserver_admission_webhook_fail_open_count(name, type),
+            "Failed calls of admission webhooks that were ignored.";
+        condition_errors: Counter = apiserver_admission_match_condition_evaluation_errors_total(
+            name, kind, type, operation
+        ),
+            "Match conditions that could not be judged.";
+        condition_exclusions: Counter = apiserver_admission_match_condition_exclusions_total(
+            name, kind, type, operation
+        ),
+            "Requests that match conditions left out.";
+        policy_checks: Counter = apiserver_validating_admission_policy_check_total(
+            policy, policy_binding, error_type, enforcement_action
+        ),
+            "Expressions of validating policies that were judged.";
+        policy_durations: Histogram(EXPRESSION_DURATIONS) = apiserver_validating_admission_policy_check_duration_seconds(
+            policy, policy_binding, error_type, enforcement_action
+        ),
+            "Time that expressions of validating policies took.";
+    }
 }
 
 /// The labels of an observation: the phase of admission and the operation.
@@ -63,71 +82,6 @@ pub(crate) enum Called {
 }
 
 impl Admission {
-    pub(super) fn new(registry: &Registry) -> Admission {
-        let counters = |name, help, labels| registry.counters(Desc { name, help, labels });
-        let histograms =
-            |name, help, labels, bounds| registry.histograms(Desc { name, help, labels }, bounds);
-        let named = &["name", "type", "operation", "rejected"];
-        let condition = &["name", "kind", "type", "operation"];
-        let check = &["policy", "policy_binding", "error_type", "enforcement_action"];
-        Admission {
-            steps: histograms(
-                "apiserver_admission_step_admission_duration_seconds",
-                "Time that the mutating and the validating half of admission took.",
-                &["type", "operation", "rejected"],
-                STEP_DURATIONS,
-            ),
-            controllers: histograms(
-                "apiserver_admission_controller_admission_duration_seconds",
-                "Time that parts of admission took that depend on what is configured.",
-                named,
-                STEP_DURATIONS,
-            ),
-            webhooks: histograms(
-                "apiserver_admission_webhook_admission_duration_seconds",
-                "Time that calls of admission webhooks took.",
-                named,
-                WEBHOOK_DURATIONS,
-            ),
-            requests: counters(
-                "apiserver_admission_webhook_request_total",
-                "Calls of admission webhooks.",
-                &["name", "type", "operation", "code", "rejected"],
-            ),
-            rejections: counters(
-                "apiserver_admission_webhook_rejection_count",
-                "Requests that failed by an admission webhook.",
-                &["name", "type", "operation", "error_type", "rejection_code"],
-            ),
-            fail_open: counters(
-                "apiserver_admission_webhook_fail_open_count",
-                "Failed calls of admission webhooks that were ignored.",
-                &["name", "type"],
-            ),
-            condition_errors: counters(
-                "apiserver_admission_match_condition_evaluation_errors_total",
-                "Match conditions that could not be judged.",
-                condition,
-            ),
-            condition_exclusions: counters(
-                "apiserver_admission_match_condition_exclusions_total",
-                "Requests that match conditions left out.",
-                condition,
-            ),
-            policy_checks: counters(
-                "apiserver_validating_admission_policy_check_total",
-                "Expressions of validating policies that were judged.",
-                check,
-            ),
-            policy_durations: histograms(
-                "apiserver_validating_admission_policy_check_duration_seconds",
-                "Time that expressions of validating policies took.",
-                check,
-                EXPRESSION_DURATIONS,
-            ),
-        }
-    }
-
     /// Counts one phase of admission.
     pub(crate) fn step(&self, labels: Labels, is_rejected: bool, took: Duration) {
         let labels = [labels.step, labels.operation, truth(is_rejected)];
@@ -189,43 +143,23 @@ fn truth(is: bool) -> &'static str {
     if is { "true" } else { "false" }
 }
 
-/// Families about conversion webhooks.
-#[derive(Clone, Debug)]
-pub struct Conversions {
-    /// result: `success` or `failure`, failure_type
-    requests: Family<Counter>,
-    /// result, failure_type
-    durations: Family<Histogram>,
-    /// crd_name, from_version, to_version, succeeded
-    by_definition: Family<Histogram>,
+families! {
+    /// Families about conversion webhooks.
+    pub struct Conversions {
+        requests: Counter = apiserver_conversion_webhook_request_total(result, failure_type),
+            "Calls of conversion webhooks.";
+        durations: Histogram(CONVERSION_DURATIONS) = apiserver_conversion_webhook_duration_seconds(
+            result, failure_type
+        ),
+            "Time that calls of conversion webhooks took.";
+        by_definition: Histogram(DEFINITION_DURATIONS) = apiserver_crd_conversion_webhook_duration_seconds(
+            crd_name, from_version, to_version, succeeded
+        ),
+            "Time that calls of conversion webhooks took, by definition.";
+    }
 }
 
 impl Conversions {
-    pub(super) fn new(registry: &Registry) -> Conversions {
-        let histograms =
-            |name, help, labels, bounds| registry.histograms(Desc { name, help, labels }, bounds);
-        let labels = &["result", "failure_type"];
-        Conversions {
-            requests: registry.counters(Desc {
-                name: "apiserver_conversion_webhook_request_total",
-                help: "Calls of conversion webhooks.",
-                labels,
-            }),
-            durations: histograms(
-                "apiserver_conversion_webhook_duration_seconds",
-                "Time that calls of conversion webhooks took.",
-                labels,
-                CONVERSION_DURATIONS,
-            ),
-            by_definition: histograms(
-                "apiserver_crd_conversion_webhook_duration_seconds",
-                "Time that calls of conversion webhooks took, by definition.",
-                &["crd_name", "from_version", "to_version", "succeeded"],
-                DEFINITION_DURATIONS,
-            ),
-        }
-    }
-
     /// Counts a call. `versions` are the source and the target version; no `trouble` is success.
     pub(crate) fn called(
         &self,

@@ -9,6 +9,8 @@ use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+use crate::lock::lock;
+
 /// What a scrape prints.
 #[derive(Clone, Default)]
 pub struct Registry(Arc<Mutex<Vec<Box<dyn Collect>>>>);
@@ -81,7 +83,7 @@ impl Registry {
     }
 
     fn families(&self) -> std::sync::MutexGuard<'_, Vec<Box<dyn Collect>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

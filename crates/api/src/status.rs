@@ -294,6 +294,7 @@ pub fn invalid(group: &str, kind: &str, name: &str, errors: &[FieldError]) -> St
 mod tests {
     use super::*;
 
+    /// S1.42
     #[test]
     fn several_field_errors_share_one_message_without_repeats() {
         let error = FieldError::required("metadata.name", "name or generateName is required");

@@ -274,6 +274,7 @@ mod tests {
         );
     }
 
+    /// S2.15
     #[test]
     fn exactly_these_kinds_are_created_by_put() {
         let mut created: Vec<String> = builtin()

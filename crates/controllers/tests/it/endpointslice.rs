@@ -41,6 +41,7 @@ fn older(endpoints: Option<&Endpoints>) -> usize {
     subsets.iter().map(|subset| subset.addresses.as_ref().map_or(0, Vec::len)).sum()
 }
 
+/// S10.11
 #[tokio::test]
 async fn endpoints_follow_the_pods_of_a_service() {
     let world = World::with("replicaset,endpointslice,garbage").await;

@@ -261,6 +261,7 @@ fn a_request_that_cannot_be_met_says_why() {
     check("somebody", bound("Pod", "p", "x"), 409, "does not match the UID in record");
 }
 
+/// S10.23
 #[test]
 fn a_pod_gets_an_account_and_the_priority_of_its_class() {
     let api = Api::start();

@@ -221,7 +221,7 @@ async fn the_openapi_v2_document_is_available_as_protobuf() {
     }
 }
 
-/// S1.12, S9.5
+/// S1.12
 #[tokio::test(start_paused = true)]
 async fn an_openapi_document_is_found_by_its_hash() {
     let api = Api::start().await;

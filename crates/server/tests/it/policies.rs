@@ -36,6 +36,7 @@ fn map_with(name: &str, key: &str) -> Value {
 
 const DENIED: &str = "configmaps \"a\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: ";
 
+/// S10.23
 #[tokio::test]
 async fn a_policy_rejects_objects_that_fail_its_expressions() {
     let spec = json!({
@@ -144,6 +145,7 @@ async fn a_policy_reads_its_parameters_from_objects() {
     with(spec, binding).await.create(CMS, &config_map("a")).await;
 }
 
+/// S10.23
 #[tokio::test]
 async fn a_mutating_policy_changes_what_is_stored() {
     let api = Api::start().await;

@@ -32,6 +32,7 @@ async fn used(api: &Api, name: &str) -> Value {
     api.get(&format!("{QUOTAS}/{name}")).await.json()["status"]["used"].clone()
 }
 
+/// S10.23
 #[tokio::test]
 async fn containers_without_requests_get_the_defaults_of_the_limit_range() {
     let api = Api::start().await;
@@ -112,6 +113,7 @@ async fn requests_must_be_within_the_limit_range() {
     );
 }
 
+/// S10.23
 #[tokio::test]
 async fn a_quota_counts_usage_and_reports_it() {
     let api = Api::start().await;

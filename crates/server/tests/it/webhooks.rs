@@ -542,6 +542,7 @@ async fn name_generation_gives_up_after_repeated_conflicts() {
     assert_eq!(hook.asked().len(), 8, "so many tries and no more");
 }
 
+/// S2.36
 #[tokio::test]
 async fn a_dry_run_is_marked_in_the_review_and_stores_nothing() {
     let hook = Hook::start(|_| allow()).await;

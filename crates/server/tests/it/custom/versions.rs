@@ -114,7 +114,7 @@ async fn a_deprecated_version_warns() {
     assert_eq!(world.get(WIDGETS).await.header("warning"), "");
 }
 
-/// S1.22, S1.23
+/// S1.22, S1.23, S1.24
 #[tokio::test(start_paused = true)]
 async fn discovery_shows_verbs_and_versions_in_their_order() {
     let world = World::with_widgets(|definition| {

@@ -192,6 +192,7 @@ fn a_conversion_webhook_can_be_called() {
     );
 }
 
+/// S9.4
 #[test]
 fn what_keys_are_made_of_cannot_change() {
     let mut old = good();
@@ -205,6 +206,7 @@ fn what_keys_are_made_of_cannot_change() {
     assert_eq!(fields, ["spec.scope", "spec.names.kind", "spec.group"]);
 }
 
+/// S9.4
 #[test]
 fn a_stored_version_cannot_go() {
     check_starts(

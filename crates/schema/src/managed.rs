@@ -1,9 +1,9 @@
-//! Server-side apply, and who manages which field (S2.24 to S2.28).
+//! Server-side apply and `managedFields` (S2.24 to S2.28).
 //!
 //! River: a decoded write → **managed** → the object that is stored, with its `managedFields`.
-//! Promise: every field that a write changes has that writer as its manager; an apply never
-//! changes a field of another manager without being told to, and removes only what its own
-//! manager owned alone. Broken `managedFields` are never an error (B196).
+//! Promise: the manager of a write owns every field that it changes; an apply changes a field of
+//! another manager only with `force`, and removes only fields that its manager alone owned. Invalid
+//! `managedFields` are never an error (B196).
 
 mod apply;
 mod compare;
@@ -34,7 +34,7 @@ use created::fields_of_creator;
 use entry::Entries;
 use versions::Elsewhere;
 
-/// Who writes what, when.
+/// A write, as field management sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Write<'a> {
     /// Name of the manager; see [`headwater_api::options::manager_name`].
@@ -45,12 +45,11 @@ pub struct Write<'a> {
     pub api_version: &'a str,
     /// The time of the write.
     pub now: Timestamp,
-    /// Members of the object that this write cannot change, such as `status`: nobody comes to own
-    /// them by it.
+    /// Members of the object that this write cannot change, such as `status`: it does not own them.
     pub ignored: &'a [&'a str],
 }
 
-/// Why an apply was refused.
+/// Why an apply was rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The body does not fit the type. (400)
@@ -59,7 +58,7 @@ pub enum Error {
     /// Other managers own fields that it would change. (409)
     #[error("{}", conflict_message(.0))]
     Conflicts(Vec<Conflict>),
-    /// A manager wrote in another version, and how this object looks there is not known yet.
+    /// A manager wrote in another version, to which the object must be converted first.
     #[error("an object has to be converted to {to} first")]
     Unconverted {
         /// The object.
@@ -72,9 +71,9 @@ pub enum Error {
 /// A field of another manager that an apply would change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
-    /// As messages name it: `"m"`, perhaps with subresource and version.
+    /// The manager as messages name it: `"m"`, with subresource and version if needed.
     pub manager: String,
-    /// Such as `.spec.containers[name="c"].image`.
+    /// The path, such as `.spec.containers[name="c"].image`.
     pub field: String,
 }
 
@@ -118,10 +117,9 @@ fn conflict_message(conflicts: &[Conflict]) -> String {
     format!("Apply failed with {} conflicts: {}", conflicts.len(), lines.join("\n"))
 }
 
-/// Turns the entries of an object from the one string that writes keep them as into the list that
-/// the wire has. All functions here take either; what they make is the string. It stands for what
-/// it says as it is, so an object that is written and read again and again never has them parsed
-/// into a tree.
+/// Replaces the entries of an object, which writes keep as one string, by the list of the wire format.
+/// All functions here accept both and produce the string. It contains the JSON text of the entries, so
+/// an object that is written repeatedly never has them parsed into a tree.
 pub fn unpack(object: &mut Value) {
     let Some(Value::String(_)) = managed_of(object) else { return };
     if let Some(Value::String(text)) = take(object)
@@ -131,9 +129,9 @@ pub fn unpack(object: &mut Value) {
     }
 }
 
-/// Brings `managedFields` of a created, updated or patched object up to date. `new` is what would
-/// be stored, after defaults; `old` what is stored now. Only a kind whose versions are not alike
-/// can fail; then `new` has lost its entries.
+/// Updates `managedFields` of a created, updated or patched object. `new` is the object to store, after
+/// defaults; `old` is the stored one. Only a kind whose versions differ can fail; then `new` has lost
+/// its entries.
 pub fn track_update<V: Versions>(
     old: Option<&Value>,
     new: &mut Value,
@@ -166,17 +164,16 @@ struct Update<'a> {
     write: &'a Write<'a>,
 }
 
-/// The entries to go on from.
+/// The entries to start from.
 enum Known<'a> {
-    /// As they are stored.
+    /// The stored text.
     Stored(Cow<'a, str>),
-    /// As they were sent.
+    /// The entries that the client sent.
     Sent(Entries<'a>),
 }
 
 impl<'a> Known<'a> {
-    /// Those that were sent, if they can be read; else those stored. `[]` and `[{}]` ask for a new
-    /// start.
+    /// The entries of the client, if they are valid; else the stored ones. `[]` and `[{}]` reset them.
     fn of(old: Option<&'a Value>, sent: Option<&'a Value>, write: &Write<'_>) -> Known<'a> {
         let stored = || Known::Stored(stored_text(old.and_then(managed_of)));
         let sent = match sent {
@@ -191,7 +188,7 @@ impl<'a> Known<'a> {
         if reset {
             return Known::Sent(Entries::default());
         }
-        // Clients mostly send back what they read.
+        // Clients usually send back the entries that they read.
         let stored_entries = stored_text(old.and_then(managed_of));
         if !stored_entries.is_empty() && json_text(sent) == stored_entries.as_bytes() {
             return Known::Stored(stored_entries);
@@ -209,8 +206,7 @@ impl<'a> Known<'a> {
         }
     }
 
-    /// What is stored after an update. An object that was never tracked stays so until it is first
-    /// applied to.
+    /// The entries after an update. An object without entries stays untracked until its first apply.
     fn updated<V: Versions>(
         self,
         update: &Update<'_>,
@@ -252,7 +248,7 @@ fn json_text(entries: &[Value]) -> Vec<u8> {
     text
 }
 
-/// Entries as they are stored, as text; empty if there are none.
+/// The stored entries as text; empty if there are none.
 fn stored_text(managed: Option<&Value>) -> Cow<'_, str> {
     match managed {
         Some(Value::String(text)) => Cow::Borrowed(text),
@@ -261,9 +257,9 @@ fn stored_text(managed: Option<&Value>) -> Cow<'_, str> {
     }
 }
 
-/// Puts the times of entries back if nothing but times has changed: such a write is none (S2.12).
-/// An apply may write elements of an atomic list as its configuration has them, without defaults,
-/// and only the defaulted object shows that they are the same.
+/// Restores the times of entries if only times changed: such a write is a no-op (S2.12). An apply may
+/// contain elements of an atomic list without defaults, and only the defaulted object shows that they
+/// are equal.
 pub fn keep_times(old: &Value, new: &mut Value) {
     if !are_alike(old, new) {
         return;
@@ -278,7 +274,7 @@ pub fn keep_times(old: &Value, new: &mut Value) {
     }
 }
 
-/// Whether two objects are the same but for their entries.
+/// Whether two objects are equal except for their entries.
 fn are_alike(one: &Value, other: &Value) -> bool {
     let (Value::Object(one), Value::Object(other)) = (one, other) else { return false };
     zip(one, other).all(|(key, one, other)| match (one, other) {
@@ -289,7 +285,7 @@ fn are_alike(one: &Value, other: &Value) -> bool {
     })
 }
 
-/// Fields that are nobody's: what the object is, and what the server sets.
+/// Fields without a manager: the identity of the object, and fields that the server sets.
 const SYSTEM_METADATA: [&str; 9] = [
     "name",
     "namespace",
@@ -306,7 +302,7 @@ fn managed_of(object: &Value) -> Option<&Value> {
     object.get("metadata")?.get("managedFields")
 }
 
-/// Takes the entries out of an object.
+/// Removes the entries from an object.
 pub fn take(object: &mut Value) -> Option<Value> {
     object.get_mut("metadata")?.as_object_mut()?.remove("managedFields")
 }

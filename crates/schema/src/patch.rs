@@ -26,11 +26,11 @@ const COPIED_BYTES_MAX: usize = 3 * 1024 * 1024;
 /// The maximum depth of a patched object.
 const DEPTH_MAX: usize = 512;
 
-/// Most values looked at to check the depth of what `move` operations carry about. Moving is
-/// cheap but checking is not, and ten thousand moves of a large object would take seconds.
+/// The maximum number of values visited to check the depth of moved values. A move is cheap but the
+/// check is not: ten thousand moves of a large object would take seconds.
 const MOVED_VALUES_MAX: usize = 10_000_000;
 
-/// What a PATCH body is.
+/// The type of a PATCH body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PatchType {
     /// `application/json-patch+json`.
@@ -44,7 +44,7 @@ pub enum PatchType {
 }
 
 impl PatchType {
-    /// Reads the Content-Type of a PATCH; parameters are ignored (S2.18).
+    /// Parses the Content-Type of a PATCH; parameters are ignored (S2.18).
     pub fn parse(content_type: &str, kind: &Kind) -> Result<PatchType, Status> {
         match content_type.split(';').next().unwrap_or_default().trim() {
             "application/json-patch+json" => Ok(PatchType::Json),
@@ -68,10 +68,10 @@ fn unsupported_type(kind: &Kind) -> Status {
     refuse("415: Unsupported Media Type").with_details(Details::default())
 }
 
-/// Why a patch was refused.
+/// Why a patch was rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// It is not a patch at all. (400)
+    /// The body is not a patch. (400)
     #[error("{0}")]
     Malformed(String),
     /// It has too many operations. (413)
@@ -90,7 +90,7 @@ impl From<Error> for Status {
                 let message = format!("Request entity too large: {error}");
                 Status::failure(413, "RequestEntityTooLarge", message)
             }
-            // The reference keeps the reason to itself.
+            // Kubernetes does not return the reason.
             Error::Unprocessable(_) => {
                 let message = "the server rejected our request due to an error in our request";
                 Status::failure(422, "Invalid", message).with_details(Details::default())
@@ -103,7 +103,7 @@ fn unprocessable<T>(why: impl Into<String>) -> Result<T, Error> {
     Err(Error::Unprocessable(why.into()))
 }
 
-/// What the reference's decoder says about a value of the wrong JSON type.
+/// Kubernetes' message about a value of the wrong JSON type.
 fn cannot_decode(value: &Value, into: &str) -> Error {
     let found = match value {
         Value::Null => "null",
@@ -165,13 +165,13 @@ pub fn json(object: &mut Value, patch: Value) -> Result<(), Error> {
     Ok(())
 }
 
-/// What is left of the limits of one patch.
+/// The remaining limits of one patch.
 struct Budget {
     copied: usize,
     moved: usize,
 }
 
-/// One step of a JSON patch, its members checked for type only.
+/// An operation of a JSON patch, with the types of its members checked.
 struct Operation {
     op: Text,
     path: Option<Text>,
@@ -237,7 +237,7 @@ fn required(value: Option<Value>) -> Result<Value, Error> {
 }
 
 impl Budget {
-    /// Pays for a copy before it is made.
+    /// Charges a copy before it is made.
     fn take_copy(&mut self, value: &Value) -> Result<(), Error> {
         let mut counter = Counter { left: self.copied };
         match serde_json::to_writer(&mut counter, value) {
@@ -250,7 +250,7 @@ impl Budget {
     }
 }
 
-/// Counts what is written and fails when it is too much.
+/// A writer that counts bytes and fails above a limit.
 struct Counter {
     left: usize,
 }
@@ -266,7 +266,7 @@ impl io::Write for Counter {
     }
 }
 
-/// A place in an object: the way to a container, and the last step into it.
+/// A location in an object: the path to a container, and the last element.
 struct Pointer {
     parents: Vec<String>,
     last: String,
@@ -306,7 +306,7 @@ impl Pointer {
         Ok(())
     }
 
-    /// A member that is not there is added, as in the reference.
+    /// Adds a missing member, as Kubernetes does.
     fn replace(&self, object: &mut Value, value: Value) -> Result<(), Error> {
         match self.container(object)? {
             Value::Object(members) => {
@@ -328,7 +328,7 @@ impl Pointer {
         removed.map_or_else(|| unprocessable(format!("nothing at {}", self.last)), Ok)
     }
 
-    /// Something that is not there equals null, as in the reference.
+    /// A missing value equals null, as in Kubernetes.
     fn test(&self, object: &mut Value, expected: &Value) -> Result<(), Error> {
         let container = self.container(object)?;
         let equal = match child(container, &self.last) {
@@ -338,7 +338,7 @@ impl Pointer {
         if equal { Ok(()) } else { unprocessable(format!("{} is another value", self.last)) }
     }
 
-    /// Whether a value may go here without making the object too deep.
+    /// Whether a value fits here without exceeding the maximum depth.
     fn check_depth(&self, value: &Value, budget: &mut usize) -> Result<(), Error> {
         let above = self.parents.len() + 1;
         if above < DEPTH_MAX && fits(value, DEPTH_MAX - above, budget) {
@@ -348,7 +348,7 @@ impl Pointer {
     }
 }
 
-/// Whether a value has at most so many levels, and `budget` lasts until that is known.
+/// Whether a value has at most this many levels; visits at most `budget` values.
 fn fits(value: &Value, levels: usize, budget: &mut usize) -> bool {
     if *budget == 0 {
         return false;
@@ -374,14 +374,14 @@ fn child<'a>(value: &'a mut Value, step: &str) -> Result<&'a mut Value, Error> {
     found.map_or_else(|| unprocessable(format!("nothing at {step}")), Ok)
 }
 
-/// An index as a path writes it: no sign, no leading zero.
+/// An index in a path: no sign, no leading zero.
 fn index(step: &str) -> Option<usize> {
     let plain = step.bytes().all(|byte| byte.is_ascii_digit())
         && (step.len() == 1 || !step.starts_with('0'));
     if plain { step.parse().ok() } else { None }
 }
 
-/// Equality by value: 1 and 1.0 are the same number.
+/// Equality by value: 1 equals 1.0.
 fn equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => a == b || a.as_f64() == b.as_f64(),

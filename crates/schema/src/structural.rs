@@ -1,9 +1,9 @@
-//! Structural schemas: what a CustomResourceDefinition says about its objects.
+//! Structural schemas of CustomResourceDefinitions.
 //!
 //! River: definition → [`check`] → [`Schema`], once; then every custom object passes prune,
 //! default and validate on its way to the store, and prune and default on its way out of it.
-//! Promise: a schema that was checked is compiled into a tree that is walked once for each step;
-//! patterns match in linear time, and no step recurses deeper than the object it is given.
+//! Promise: a checked schema compiles to a tree that each step walks once; patterns match in linear
+//! time, and no step recurses deeper than its object.
 
 use std::fmt;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub struct Schema {
     root: Node,
 }
 
-/// Why a schema cannot be compiled. A schema that was checked can.
+/// Why a schema cannot be compiled. A checked schema always compiles.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Uncompilable(String);
@@ -44,23 +44,23 @@ impl Schema {
         Ok(Schema { root: compile::Compiler::default().root(schema)? })
     }
 
-    /// Removes the fields that the schema does not know, and answers their paths, sorted.
+    /// Removes unknown fields and returns their paths, sorted.
     pub fn prune(&self, object: &mut Value) -> Vec<String> {
         prune::object(&self.root, object)
     }
 
-    /// Sets defaults where nothing is said, and drops nulls that mean nothing.
+    /// Sets defaults and removes nulls of non-nullable fields.
     pub fn default(&self, object: &mut Value) {
         default::value(&self.root, object);
     }
 
-    /// Whether pruning and defaulting would change nothing. Reads the bytes without a tree.
+    /// Whether pruning and defaulting would change nothing. Scans the bytes without a tree.
     pub fn is_settled(&self, object: &[u8]) -> bool {
         settled::is_settled(&self.root, object)
     }
 
-    /// What is wrong with an object. Parts that are as they were in `old` are not held against a
-    /// schema that has become stricter (S9.15).
+    /// The validation errors of an object. Errors in parts that are unchanged since `old` are tolerated:
+    /// the schema may have become stricter (S9.15).
     pub fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
         let mut errors = validate::value(&self.root, object, old, "");
         errors.extend(embedded::check(&self.root, object));
@@ -69,7 +69,7 @@ impl Schema {
         errors
     }
 
-    /// What is wrong with the status of an object that is written through its own door.
+    /// The validation errors of a write to the status subresource.
     pub fn validate_status(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
         let mut errors = Vec::new();
         if let (Some(node), Some(status)) = (self.root.property("status"), object.get("status")) {
@@ -81,7 +81,7 @@ impl Schema {
         errors
     }
 
-    /// Repeated elements of sets and maps, if the object had none before.
+    /// Duplicate elements of sets and maps, if the old object had none.
     fn duplicates(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
         match old {
             Some(old) if !lists::check(&self.root, old).is_empty() => Vec::new(),
@@ -96,17 +96,17 @@ impl fmt::Debug for Schema {
     }
 }
 
-/// What is said about one place in an object.
+/// The schema of one value.
 #[derive(Default)]
 struct Node {
-    /// Which JSON types are allowed; none of them is all of them.
+    /// The allowed JSON types; empty allows all.
     types: Types,
     nullable: bool,
-    /// Fields that the schema does not know stay.
+    /// Whether unknown fields are preserved.
     preserve: bool,
     /// An object with `apiVersion`, `kind` and `metadata` of its own.
     embedded: bool,
-    /// Changed only as a whole: its parts cannot be told apart before and after.
+    /// Whether it is atomic: its parts have no counterpart in the old object.
     atomic: bool,
     /// By name.
     properties: Box<[(Box<str>, Node)]>,
@@ -119,14 +119,14 @@ struct Node {
     below: Below,
 }
 
-/// What is somewhere in the tree below a node, itself included: walks leave out the rest.
+/// The features in the tree of a node, itself included: walks skip subtrees without them.
 #[derive(Clone, Copy, Default)]
 struct Below {
     embedded: bool,
     /// Lists that are sets or maps.
     keyed: bool,
     defaults: bool,
-    /// Rules that are expressions.
+    /// CEL rules.
     expressions: bool,
 }
 
@@ -141,14 +141,14 @@ impl Below {
     }
 }
 
-/// What is said about fields that are not listed.
+/// The schema of undeclared fields.
 enum Additional {
     Denied,
     Any,
     Of(Box<Node>),
 }
 
-/// What makes an element of a list the same element.
+/// The identity of list elements.
 #[derive(Default)]
 enum List {
     #[default]
@@ -158,7 +158,7 @@ enum List {
     Map(Box<[Box<str>]>),
 }
 
-/// What is said about a value beyond its type.
+/// The validations of a value beyond its type.
 #[derive(Default)]
 struct Rules {
     enumeration: Vec<Value>,
@@ -177,14 +177,14 @@ struct Rules {
     not: Option<Node>,
 }
 
-/// The largest or smallest number.
+/// A maximum or minimum.
 #[derive(Clone, Copy)]
 struct Limit {
     value: f64,
     exclusive: bool,
 }
 
-/// How many.
+/// Limits of a count.
 #[derive(Clone, Copy, Default)]
 struct Bounds {
     min: Option<u64>,
@@ -192,13 +192,13 @@ struct Bounds {
 }
 
 impl Node {
-    /// The node of a listed field.
+    /// The node of a declared field.
     fn property(&self, name: &str) -> Option<&Node> {
         let found = self.properties.binary_search_by(|(known, _)| (**known).cmp(name));
         found.ok().map(|at| &self.properties[at].1)
     }
 
-    /// The node of a field, listed or not.
+    /// The node of a field, declared or not.
     fn field(&self, name: &str) -> Option<&Node> {
         match (self.property(name), &self.additional) {
             (Some(node), _) => Some(node),
@@ -208,7 +208,7 @@ impl Node {
     }
 }
 
-/// Fields that every resource has; the schema says nothing about them.
+/// Fields that every resource has, whatever the schema.
 const META_FIELDS: [&str; 3] = ["apiVersion", "kind", "metadata"];
 
 /// A set of JSON types.
@@ -259,7 +259,7 @@ impl Types {
         self.0 == 0
     }
 
-    /// A format by its name, if it is one that values of these types are held to.
+    /// A format by its name, if it is enforced for these types.
     fn format(self, name: &str) -> Option<Format> {
         let numbers: &[&str] = match self.single() {
             Some(Type::String) | None => return Format::of(name),

@@ -1,9 +1,9 @@
-//! Validation: what Kubernetes refuses, with its field paths, reasons and words.
+//! Validation of built-in kinds, with Kubernetes' field paths, reasons and messages.
 //!
 //! River: defaulted object → **validate** → 422 or the store. The rules are in
-//! `validate/table.txt`, by type; what does not fit a table is a small rule in the files beside
-//! it. Metadata has its own rules, for all kinds, in [`headwater_api::name`].
-//! Promise: it only looks; no object that was decoded and defaulted makes it panic.
+//! `validate/table.txt`, by type; rules that do not fit a table are in the submodules. Metadata has its
+//! own rules, for all kinds, in [`headwater_api::name`].
+//! Promise: no decoded and defaulted object makes it panic.
 
 use std::fmt;
 use std::sync::LazyLock;
@@ -28,13 +28,13 @@ use rule::Rule;
 
 type Object = Map;
 
-/// Checks an object of a built-in kind that is about to be created, metadata aside. It is in the
-/// version it is stored in, defaulted and prepared.
+/// Validates a new object of a built-in kind, without its metadata. It is in the storage version,
+/// defaulted and prepared.
 pub fn create(kind: &Kind, object: &Value) -> Vec<FieldError> {
     check(kind, object, None)
 }
 
-/// Checks an object that is about to replace `old`, metadata aside.
+/// Validates an object that replaces `old`, without its metadata.
 pub fn update(kind: &Kind, object: &Value, old: &Value) -> Vec<FieldError> {
     check(kind, object, old.as_object())
 }
@@ -52,7 +52,7 @@ fn check(kind: &Kind, object: &Value, old: Option<&Object>) -> Vec<FieldError> {
     check.errors
 }
 
-/// One check of one object.
+/// The validation of one object.
 struct Check<'a> {
     kind: &'a Kind,
     root: &'a Object,
@@ -72,8 +72,8 @@ impl Check<'_> {
         }
     }
 
-    /// Whether an update leaves a member of the object as it is. That was checked when it was
-    /// written, and what was allowed then must not keep others from changing the rest.
+    /// Whether an update does not change a member. It was validated when it was written, and must not
+    /// prevent changes of other members even if it is invalid now.
     fn is_unchanged(&self, path: &Path<'_>, name: &str, value: &Value) -> bool {
         let is_member = matches!(path, Path::Root);
         is_member && self.old.is_some_and(|old| old.get(name) == Some(value))
@@ -124,7 +124,7 @@ impl Check<'_> {
         self.errors.push(FieldError::duplicate(field.to_string(), value));
     }
 
-    /// Refuses a text for each of its problems.
+    /// Adds an error for each problem of a string.
     fn problems(&mut self, field: impl fmt::Display, text: &str, problems: Vec<String>) {
         for problem in problems {
             self.invalid(&field, &text.into(), &problem);
@@ -134,11 +134,11 @@ impl Check<'_> {
 
 static PLAN: LazyLock<Plan> = LazyLock::new(|| Plan::read(include_str!("validate/table.txt")));
 
-/// The table, ready to be used.
+/// The parsed table.
 struct Plan {
     /// Lines by index of type.
     lines: Vec<Vec<Line>>,
-    /// Paths that stay as they are, by index of type.
+    /// Immutable paths by index of type.
     immutable: Vec<Vec<Steps>>,
     reach: Reach,
 }
@@ -208,7 +208,7 @@ impl Line {
     }
 }
 
-/// Goes down to the values that rules are for. Below something absent there is nothing to check.
+/// Walks to the values of rules. Children of absent values are not checked.
 fn follow(
     check: &mut Check<'_>,
     rules: &[Rule],
@@ -220,7 +220,7 @@ fn follow(
     match (walk, value) {
         ([], value) => {
             for rule in rules {
-                // What is missing needs no further remark.
+                // A missing value needs no further errors.
                 if !rule.check(check, value, path) {
                     return;
                 }
@@ -302,7 +302,7 @@ fn own(name: &str) -> Own {
     }
 }
 
-/// Where in an object: a chain on the stack, spelled out only when something is wrong there.
+/// A path in an object: a chain on the stack that is formatted only for errors.
 #[derive(Clone, Copy)]
 enum Path<'a> {
     Root,
@@ -373,12 +373,12 @@ fn has(object: &Object, name: &str) -> bool {
     object.get(name).is_some_and(|value| !value.is_null())
 }
 
-/// A field as error messages show it.
+/// A field in error messages.
 fn shown(object: &Object, name: &str) -> Value {
     object.get(name).cloned().unwrap_or_default()
 }
 
-/// An absent text is shown as an empty one.
+/// A string in error messages; absent is empty.
 fn shown_text(object: &Object, name: &str) -> Value {
     text(object, name).into()
 }

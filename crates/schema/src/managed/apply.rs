@@ -1,7 +1,7 @@
-//! Apply: what a configuration makes of an object, and who then manages what.
+//! Apply: the merge of a configuration into an object, and the resulting field managers.
 //!
-//! Promise: a field of another manager is changed only by force; what a manager no longer wants
-//! goes if nobody else owns it, in whichever version they wrote.
+//! Promise: a field of another manager is changed only with `force`; a field that a manager no longer
+//! applies is removed if no other manager owns it, in whichever version they wrote.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -18,9 +18,9 @@ use headwater_api::clock::rfc3339;
 use headwater_api::kind::Kind;
 use headwater_json::{Map, Value};
 
-/// Applies a configuration: all that its manager wants to own. `live` is what is stored now, if
-/// anything. The answer is what would be stored, before defaults; members that the apply removed
-/// are gone, so built-in kinds want [`crate::decode::refit`].
+/// Applies a configuration: all fields that its manager wants to own. `live` is the stored object, if
+/// any. Returns the object to store, before defaults; the apply may have removed members, so callers
+/// use [`crate::decode::refit`] for built-in kinds.
 pub fn apply<V: Versions>(
     live: Option<&Value>,
     config: &Value,
@@ -49,7 +49,7 @@ pub fn apply<V: Versions>(
     Ok(object)
 }
 
-/// One try at an apply.
+/// One attempt to apply.
 struct Apply<'a, V: Versions> {
     current: &'a Value,
     config: &'a Value,
@@ -60,8 +60,8 @@ struct Apply<'a, V: Versions> {
 }
 
 impl<'a, V: Versions> Apply<'a, V> {
-    /// `kubectl apply --server-side` may take over what `kubectl apply` wrote: conflicts in
-    /// fields that the last-applied annotation names, and that are as it says, do not count.
+    /// `kubectl apply --server-side` may take over fields of `kubectl apply`: fields that still have
+    /// their value in the last-applied annotation do not conflict.
     fn run_for(&self, entries: Entries<'a>, force: bool) -> Result<(Value, Option<String>), Error> {
         if force || self.write.manager != "kubectl" {
             return self.run(entries, force);
@@ -76,7 +76,7 @@ impl<'a, V: Versions> Apply<'a, V> {
         if left.is_empty() { self.run(entries, true) } else { Err(Error::Conflicts(left)) }
     }
 
-    /// The object that is stored, and its entries.
+    /// The stored object and its entries.
     fn run(&self, entries: Entries<'a>, force: bool) -> Result<(Value, Option<String>), Error> {
         let id = Entry::id(self.write, Operation::Apply);
         let owned = fields_of_applier(self.config, self.write.ignored, self.structure);
@@ -87,7 +87,7 @@ impl<'a, V: Versions> Apply<'a, V> {
             Some(last) if self.is_told_elsewhere(last, &entries) => {
                 self.prune_across(merged, last, &self.wanted(), &entries)?
             }
-            // Mostly all of it is wanted again.
+            // Usually all of it is applied again.
             Some(last) if last.fields.is_stored_as(&owned) => merged,
             Some(last) => match self.wanted() {
                 set if last.fields.is_within(&set) => merged,
@@ -115,7 +115,7 @@ impl<'a, V: Versions> Apply<'a, V> {
         Ok((object, entries.encode()))
     }
 
-    /// All that the configuration has.
+    /// The fields of the configuration.
     fn wanted(&self) -> Fields<'a> {
         let mut set = compare::fields_of_object(self.config, self.structure);
         for member in self.write.ignored {
@@ -124,7 +124,7 @@ impl<'a, V: Versions> Apply<'a, V> {
         set
     }
 
-    /// Removes what this manager owned before, wants no more, and no one else owns.
+    /// Removes fields that this manager owned, no longer applies, and no other manager owns.
     fn prune(
         &self,
         merged: &Value,
@@ -140,26 +140,26 @@ impl<'a, V: Versions> Apply<'a, V> {
         let last = last.with_named(structure);
         let all = compare::fields_of_object(merged, structure).with_named(structure);
         let kept = merge::remove(merged, &last, structure);
-        // All that is there, less what survives the removal, less what somebody owns.
+        // All fields, minus those that survive the removal, minus owned ones.
         let mut unowned = all.clone();
         self.take_out(&mut unowned, kept.as_ref());
         unowned.subtract(&owned.with_named(structure));
         let kept = merge::remove(merged, &unowned, structure);
-        // What fell with its parent but was never this manager's comes back.
+        // Restores fields that were removed with their parent but did not belong to this manager.
         let mut gone = all;
         self.take_out(&mut gone, kept.as_ref());
         let gone = gone.intersect(&last);
         merge::remove(merged, &gone, structure).unwrap_or_else(|| Value::Object(Map::new()))
     }
 
-    /// Whether anybody owns fields of another version, in which they may be called otherwise.
+    /// Whether a manager owns fields in another version, where names may differ.
     fn is_told_elsewhere(&self, last: &Entry<'a>, others: &Entries<'a>) -> bool {
         let mut versions = others.versions().chain([last.version()]);
         !self.versions.are_alike() && versions.any(|version| version != self.write.api_version)
     }
 
-    /// The same where managers wrote in several versions: what the last apply of this manager
-    /// owned goes, in its version; then what others own comes back, in each of theirs.
+    /// The same for managers in several versions: removes the fields of this manager's last apply, in
+    /// its version, then restores the fields of others, in each of their versions.
     fn prune_across(
         &self,
         merged: Value,
@@ -174,7 +174,7 @@ impl<'a, V: Versions> Apply<'a, V> {
         let mut pruned = merge::remove(&before, &owned, structure).unwrap_or_default();
         let mut at = last.version().to_owned();
         let mut versions: BTreeSet<&str> = others.versions().chain([own]).collect();
-        // First in the version it is in: a conversion may need what others own.
+        // First in the current version: a conversion may need fields of others.
         let first = versions.take(last.version());
         for version in first.into_iter().chain(versions) {
             let Some(structure) = self.versions.structure(version) else { continue };
@@ -201,7 +201,7 @@ impl<'a, V: Versions> Apply<'a, V> {
         }
     }
 
-    /// Takes all fields of an object out of a set.
+    /// Removes all fields of an object from a set.
     fn take_out(&self, set: &mut Fields<'_>, object: Option<&Value>) {
         if let Some(object) = object {
             let fields = compare::fields_of_object(object, self.structure);
@@ -210,7 +210,7 @@ impl<'a, V: Versions> Apply<'a, V> {
     }
 }
 
-/// What was pruned, with what somebody owns put back from what it was before.
+/// Restores owned fields of a pruned object from its previous state.
 fn put_back<S: Structure>(
     whole: &Value,
     pruned: &Value,
@@ -225,7 +225,7 @@ fn put_back<S: Structure>(
 
 pub(super) const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// The paths of what `kubectl apply` wrote and nobody has changed since.
+/// The paths of fields that `kubectl apply` wrote and that have not changed since.
 fn last_applied_paths<S: Structure>(
     current: &Value,
     write: &Write<'_>,
@@ -245,7 +245,7 @@ fn last_applied_paths<S: Structure>(
     fields.paths().into_iter().collect()
 }
 
-/// Keeps the annotation of client-side apply true, where it is used.
+/// Updates the annotation of client-side apply, if present.
 fn refresh_last_applied(object: &mut Value, config: &Value) {
     let annotations = object.get_mut("metadata").and_then(|m| m.get_mut("annotations"));
     let Some(Value::Object(annotations)) = annotations else { return };
@@ -261,7 +261,7 @@ fn refresh_last_applied(object: &mut Value, config: &Value) {
     annotations.insert(LAST_APPLIED.into(), format!("{config}\n").into());
 }
 
-/// A configuration that does not claim managers. Null claims none.
+/// Rejects a configuration with `managedFields`; null is allowed.
 fn unclaimed(config: &Value) -> Result<Cow<'_, Value>, Error> {
     match managed_of(config) {
         None => Ok(Cow::Borrowed(config)),
@@ -274,7 +274,7 @@ fn unclaimed(config: &Value) -> Result<Cow<'_, Value>, Error> {
     }
 }
 
-/// A configuration must say what it is, must not claim managers, and must fit its type.
+/// Checks that a configuration has a kind, has no `managedFields`, and fits its type.
 fn checked_config<'a, S: Structure>(
     config: &'a Value,
     kind: &Kind,

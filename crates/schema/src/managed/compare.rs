@@ -1,4 +1,4 @@
-//! Which fields two objects differ in, and which fields one has.
+//! The fields of an object, and the fields in which two objects differ.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use super::SYSTEM_METADATA;
 use super::fields::{Fields, Node, Step};
 use super::structure::{Form, Structure};
 
-/// How one object differs from another. No field is in two of the sets.
+/// The difference of two objects. The sets are disjoint.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Changes<'a> {
     pub(super) added: Fields<'a>,
@@ -25,7 +25,7 @@ impl Changes<'_> {
     }
 }
 
-/// Compares two objects. What the server sets is left out, and so are `ignored` members.
+/// Compares two objects, without fields that the server sets and without `ignored` members.
 pub(super) fn compare_objects<'a, S: Structure>(
     old: &'a Value,
     new: &'a Value,
@@ -63,13 +63,13 @@ fn compare_metadata<'a, S: Structure>(
     found
 }
 
-/// The members of an object; none of anything else.
+/// The members of an object; empty for other values.
 pub(super) fn members(value: Option<&Value>) -> &Map {
     static EMPTY: LazyLock<Map> = LazyLock::new(Map::new);
     value.and_then(Value::as_object).unwrap_or(&EMPTY)
 }
 
-/// What was found at a place and below it.
+/// The differences at a node and below it.
 #[derive(Default)]
 struct Found<'a> {
     added: Option<Node<'a>>,
@@ -78,7 +78,7 @@ struct Found<'a> {
 }
 
 impl<'a> Found<'a> {
-    /// Puts what was found below a step; the step is only spelled if there is something.
+    /// Adds differences below a path element, which is formatted only if there are any.
     fn attach(&mut self, step: impl Fn() -> Step<'a>, found: Found<'a>) {
         for (ours, theirs) in [
             (&mut self.added, found.added),
@@ -91,7 +91,7 @@ impl<'a> Found<'a> {
         }
     }
 
-    /// Says of this place itself what became of it.
+    /// Marks the node itself.
     fn mark(&mut self, old: Option<&Value>, new: Option<&Value>) {
         match (old, new) {
             (None, Some(_)) => self.added.get_or_insert_default().member = true,
@@ -117,7 +117,7 @@ fn compare<'a, S: Structure>(
     new: Option<&'a Value>,
     structure: S,
 ) -> Found<'a> {
-    // Most of an object does not change, and plain equality is much cheaper than the walk below.
+    // Most of an object does not change, and equality is much cheaper than the walk below.
     match (old, new) {
         (None, None) => return Found::default(),
         (None, Some(new)) => {
@@ -139,7 +139,7 @@ fn compare<'a, S: Structure>(
     }
 }
 
-/// All there is at a place that the other object does not have.
+/// All fields of a node that the other object lacks.
 fn whole<S: Structure>(value: &Value, structure: S) -> Node<'_> {
     match (structure.form(), value) {
         (Form::Map | Form::Deduced, Value::Object(members)) => {
@@ -224,8 +224,7 @@ fn compare_lists<'a, S: Structure>(
     found
 }
 
-/// Elements with one key. There should be one on either side; where there are more they count
-/// as one unit.
+/// Compares elements with the same key. More than one per side count as one unit.
 fn compare_elements<'a, S: Structure>(
     old: &[&'a Value],
     new: &[&'a Value],
@@ -269,7 +268,7 @@ impl<S: Structure> Names<S> {
         }
     }
 
-    /// The name of an element; none if it has none.
+    /// The name of an element; `None` if it lacks a key.
     pub(super) fn name<'a>(&self, element: &Value) -> Option<Step<'a>> {
         let mut name = Vec::with_capacity(64);
         self.push_name(element, &mut name)?;
@@ -280,7 +279,7 @@ impl<S: Structure> Names<S> {
         })
     }
 
-    /// Writes the name of an element as JSON; none if it has none.
+    /// Writes the name of an element as JSON; `None` if it lacks a key.
     pub(super) fn push_name(&self, element: &Value, out: &mut Vec<u8>) -> Option<()> {
         let (keys, inner) = match self {
             Names::Keys(keys, inner) => (keys, inner),
@@ -311,8 +310,8 @@ impl<S: Structure> Names<S> {
     }
 }
 
-/// Writes a value as JSON, with no more escapes than it needs. Names are made for every element of
-/// every list of every write, and nearly all are plain words, which need none.
+/// Writes a value as JSON with minimal escaping. Every write names every element of every list, and
+/// nearly all names need no escapes.
 fn push_json(out: &mut Vec<u8>, value: &Value) {
     match value {
         Value::String(word) => push_text(out, word),
@@ -332,12 +331,12 @@ fn push_text(out: &mut Vec<u8>, word: &str) {
     }
 }
 
-/// The fields that an object has, as one who applies it owns them.
+/// The fields of an object, as its applier owns them.
 pub(super) fn fields_of_object<S: Structure>(object: &Value, structure: S) -> Fields<'_> {
     fields_of(object, structure)
 }
 
-/// What is below a place that is owned field by field.
+/// The fields below a node that is owned field by field.
 fn fields_of<S: Structure>(value: &Value, structure: S) -> Fields<'_> {
     match (structure.form(), value) {
         (Form::Map | Form::Deduced, Value::Object(members)) => {
@@ -373,7 +372,7 @@ fn fields_of<S: Structure>(value: &Value, structure: S) -> Fields<'_> {
     }
 }
 
-/// Whether a value is owned as one.
+/// Whether a value is atomic.
 pub(super) fn is_leaf<S: Structure>(value: &Value, structure: S) -> bool {
     match structure.form() {
         Form::Map => !value.is_object() && !value.is_null(),

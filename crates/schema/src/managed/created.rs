@@ -1,8 +1,7 @@
-//! What the one who creates or applies an object owns, as text.
+//! The fields of a creator or applier, written directly as text.
 //!
-//! Such a set is mostly not looked at before it is stored: what [`super::compare`] finds against an
-//! empty object, or in a configuration, is written as it is found. Promise: the text is the one of
-//! that set (property tests compare them).
+//! Such a set is usually stored without being used, so it is written while the object is walked.
+//! Promise: the text equals that of the set that [`super::compare`] computes (property tests).
 
 use std::ops::Range;
 
@@ -12,8 +11,8 @@ use super::SYSTEM_METADATA;
 use super::compare::{Names, elements, is_leaf, members};
 use super::structure::{Form, Structure};
 
-/// The fields in which an object differs from the empty one of its kind, but for `ignored` members
-/// and what the server sets.
+/// The fields in which an object differs from the empty object of its kind, without `ignored` members
+/// and fields that the server sets.
 pub(super) fn fields_of_creator<S: Structure>(
     empty: &Value,
     object: &Value,
@@ -40,8 +39,8 @@ pub(super) fn fields_of_creator<S: Structure>(
     set.finish()
 }
 
-/// The fields that a configuration has, but for `ignored` members and what the server sets: those are
-/// its manager's. It fits its type, so each element of a list has a name of its own.
+/// The fields of a configuration, without `ignored` members and fields that the server sets. It fits
+/// its type, so each element of a list has a unique name.
 pub(super) fn fields_of_applier<S: Structure>(
     config: &Value,
     ignored: &[&str],
@@ -79,8 +78,7 @@ impl Set {
         }
     }
 
-    /// A place: itself, if it belongs to the set, and what is below. One that says nothing is not
-    /// written.
+    /// Writes a node: itself, if it belongs to the set, and its children. An empty node is omitted.
     fn node(&mut self, is_member: bool, below: impl FnOnce(&mut Set)) {
         let start = self.out.len();
         self.out.extend_from_slice(if is_member { br#"{".":{}"# } else { b"{" });
@@ -101,7 +99,7 @@ impl Set {
         self.out.extend_from_slice(b"{}");
     }
 
-    /// What is below a step of a place that is being written.
+    /// Writes the children of a path element.
     fn step(&mut self, by: &[u8; 2], name: &str, below: impl FnOnce(&mut Set)) {
         let start = self.out.len();
         if !self.out.ends_with(b"{") {
@@ -132,7 +130,7 @@ impl Set {
         });
     }
 
-    /// A place that an empty object may have.
+    /// A node that an empty object may have.
     fn differing<S: Structure>(&mut self, empty: Option<&Value>, value: &Value, structure: S) {
         let Some(empty) = empty else { return self.whole(value, structure) };
         if empty == value {
@@ -158,7 +156,7 @@ impl Set {
         }
     }
 
-    /// All there is at a place that the empty object does not have.
+    /// All fields of a node that the empty object lacks.
     fn whole<S: Structure>(&mut self, value: &Value, structure: S) {
         match (structure.form(), value) {
             (Form::Map | Form::Deduced, Value::Object(_)) => {
@@ -184,8 +182,7 @@ impl Set {
         }
     }
 
-    /// The elements of a list that the empty object does not have; the list as one if an element has
-    /// no name.
+    /// The elements of a list that the empty object lacks; the list as a unit if an element has no name.
     fn elements<S: Structure>(&mut self, is_member: bool, elements: &[Value], structure: S) {
         let (Some(inner), Some(named)) = (structure.element(), Named::of(elements, structure))
         else {
@@ -195,7 +192,7 @@ impl Set {
             named.each(|name, alike| {
                 set.step(named.by, name, |set| match alike {
                     [(_, element)] => set.whole(element, inner),
-                    // An element that is there twice is one unit.
+                    // A duplicate element is one unit.
                     _ => set.leaf(),
                 });
             });
@@ -250,15 +247,15 @@ impl Set {
 
 /// The elements of a list by their names, in order.
 struct Named<'a> {
-    /// All names, one after the other.
+    /// All names, concatenated.
     text: Vec<u8>,
-    /// Where the name of each is.
+    /// The range of each name.
     all: Vec<(Range<usize>, &'a Value)>,
     by: &'static [u8; 2],
 }
 
 impl<'a> Named<'a> {
-    /// None if an element has no name.
+    /// `None` if an element has no name.
     fn of<S: Structure>(elements: &'a [Value], structure: S) -> Option<Named<'a>> {
         let names = Names::of(structure);
         let mut text = Vec::with_capacity(64 * elements.len().min(64));

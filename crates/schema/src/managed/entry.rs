@@ -1,7 +1,7 @@
 //! The entries of `managedFields`: one for each manager, operation and subresource.
 //!
-//! Between two writes they are text: an object as a tree holds all of them as one string, which is
-//! written out as it is (see [`super::unpack`]). A write that changes nothing never looks inside.
+//! Between two writes they are text: a tree holds all of them as one string, which is written out
+//! unchanged (see [`super::unpack`]). A write that changes nothing never parses them.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,13 +18,13 @@ use headwater_api::query::quote;
 use headwater_json::push_string;
 use headwater_json::scan::{Malformed, Scanner};
 
-/// Entries of updates before the oldest are folded into one (S2.28).
+/// The maximum number of update entries before the oldest are merged (S2.28).
 const UPDATES_MAX: usize = 10;
 
-/// Most entries that are read; objects with more are reset.
+/// The maximum number of entries; objects with more are reset.
 const ENTRIES_MAX: usize = 1_000;
 
-/// How a manager came by its fields. Apply comes first in lists.
+/// The operation of an entry. Apply sorts first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Operation {
     Apply,
@@ -40,7 +40,7 @@ impl Operation {
     }
 }
 
-/// What tells entries apart. An applier is the same in all versions, so it has none here.
+/// The identity of an entry. An applier is the same in all versions, so it has no version here.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Id<'a> {
     manager: Cow<'a, str>,
@@ -49,12 +49,12 @@ pub(super) struct Id<'a> {
     subresource: Cow<'a, str>,
 }
 
-/// What one manager owns.
+/// The entry of one manager.
 #[derive(Clone, Debug)]
 pub(super) struct Entry<'a> {
     id: Id<'a>,
     api_version: Cow<'a, str>,
-    /// When the set last changed; an apply that changed nothing leaves none.
+    /// When the set last changed; an apply without changes sets none.
     pub(super) time: Option<Cow<'a, str>>,
     pub(super) fields: Owned<'a>,
 }
@@ -65,7 +65,7 @@ pub(super) struct Entries<'a> {
     entries: BTreeMap<Id<'a>, Entry<'a>>,
 }
 
-/// An entry as it stands on the wire.
+/// An entry in wire format.
 #[derive(Default)]
 struct Wire<'a> {
     manager: Cow<'a, str>,
@@ -136,7 +136,7 @@ impl<'a> Entry<'a> {
         Entry { id, api_version: Cow::Borrowed(api_version), time, fields }
     }
 
-    /// Reads an entry that we wrote; `Ok(None)` if it says nothing we know.
+    /// Parses a stored entry; `Ok(None)` if its operation is unknown.
     fn scan(text: &'a str, scanner: &mut Scanner<'a>) -> Result<Option<Entry<'a>>, Malformed> {
         let mut wire = Wire::default();
         let mut fields = Owned::Stored("{}".into());
@@ -188,12 +188,12 @@ impl<'a> Entry<'a> {
         out.push(b'}');
     }
 
-    /// The version that its manager wrote in.
+    /// The version of the write.
     pub(super) fn version(&self) -> &str {
         &self.api_version
     }
 
-    /// As messages name its manager.
+    /// The manager as messages name it.
     fn shown(&self) -> String {
         let mut shown = quote(&self.id.manager);
         if !self.id.subresource.is_empty() {
@@ -207,7 +207,7 @@ impl<'a> Entry<'a> {
 }
 
 impl<'a> Entries<'a> {
-    /// The entries of a new object: what its creator owns, as text.
+    /// The entries of a new object: the fields of its creator, as text.
     pub(super) fn of_creator(write: &Write<'a>, owned: String) -> Entries<'a> {
         let mut entries = Entries::default();
         let time = Some(rfc3339(write.now).into());
@@ -216,7 +216,7 @@ impl<'a> Entries<'a> {
         entries
     }
 
-    /// Reads entries that a client sent; none if any of them is broken.
+    /// Parses entries of a client; `None` if one of them is invalid.
     pub(super) fn sent(values: &'a [Value]) -> Option<Entries<'a>> {
         if values.len() > ENTRIES_MAX {
             return None;
@@ -232,11 +232,11 @@ impl<'a> Entries<'a> {
         Some(entries)
     }
 
-    /// Reads entries that we wrote: they have their one spelling already.
+    /// Parses stored entries, which are canonical.
     pub(super) fn stored(text: &'a str) -> Entries<'a> {
         let mut entries = Entries::default();
         let mut scanner = Scanner::new(text.as_bytes());
-        // What we did not write is nothing: an object that was never tracked.
+        // Anything else counts as an untracked object.
         let _ = scanner.array::<Malformed>(|at| {
             if let Some(entry) = Entry::scan(text, at)? {
                 entries.insert(entry);
@@ -246,7 +246,7 @@ impl<'a> Entries<'a> {
         entries
     }
 
-    /// As `managedFields`; none if there is nothing to say.
+    /// The value of `managedFields`; `None` if there are no entries.
     pub(super) fn encode(self) -> Option<String> {
         if self.entries.is_empty() {
             return None;
@@ -265,7 +265,7 @@ impl<'a> Entries<'a> {
         Some(String::from_utf8(out).expect("text and braces are text"))
     }
 
-    /// Whether the same managers own the same fields, some since another time.
+    /// Whether the same managers own the same fields, ignoring times.
     pub(super) fn differ_in_times(&self, other: &Entries<'_>) -> bool {
         let same = |a: &Entry<'_>, b: &Entry<'_>| {
             a.id == b.id && a.api_version == b.api_version && a.fields == b.fields
@@ -282,12 +282,12 @@ impl<'a> Entries<'a> {
         self.entries.values()
     }
 
-    /// The versions that managers wrote in; some more than once.
+    /// The versions of the entries, with repeats.
     pub(super) fn versions(&self) -> impl Iterator<Item = &str> {
         self.iter().map(Entry::version)
     }
 
-    /// What managers own that wrote in a version.
+    /// The fields of all managers that wrote in a version.
     pub(super) fn owned_in(&self, version: &str) -> Fields<'a> {
         let mut owned = Fields::default();
         for entry in self.iter().filter(|entry| entry.version() == version) {
@@ -300,7 +300,7 @@ impl<'a> Entries<'a> {
         self.entries.remove(id)
     }
 
-    /// Entries that own nothing do not exist.
+    /// Removes empty entries.
     pub(super) fn insert(&mut self, entry: Entry<'a>) {
         if !entry.fields.is_empty() {
             self.entries.insert(entry.id.clone(), entry);
@@ -321,7 +321,7 @@ impl<'a> Entries<'a> {
         let mut taken = modified;
         taken.union(added);
         let is_taken = !taken.is_empty();
-        // Mostly a manager changes what it owns already.
+        // Usually a manager changes fields that it owns.
         let (time, owned) = match previous {
             Some(Entry { time, mut fields, .. }) => {
                 fields.subtract(&removed);
@@ -336,7 +336,7 @@ impl<'a> Entries<'a> {
         }
     }
 
-    /// Takes changed and removed fields from all entries.
+    /// Removes changed and removed fields from all entries.
     pub(super) fn lose(&mut self, changes: &Changes<'_>, elsewhere: &Different<'_>) {
         self.entries.retain(|_, entry| !elsewhere.is_gone(&entry.api_version));
         for entry in self.entries.values_mut() {
@@ -348,7 +348,7 @@ impl<'a> Entries<'a> {
         self.entries.retain(|_, entry| !entry.fields.is_empty());
     }
 
-    /// The fields that others own and that would change.
+    /// The fields of others that would change.
     pub(super) fn conflicts(
         &self,
         changes: &Changes<'_>,
@@ -376,7 +376,7 @@ impl<'a> Entries<'a> {
         conflicts
     }
 
-    /// Keeps the number of updaters small: the oldest become one, for each version.
+    /// Limits the number of updaters: merges the oldest into one per version.
     fn fold_oldest(&mut self) {
         let mut updaters: Vec<Id<'a>> =
             self.entries.keys().filter(|id| id.operation == Operation::Update).cloned().collect();
@@ -401,7 +401,7 @@ impl<'a> Entries<'a> {
         }
     }
 
-    /// Folds an entry into the bucket of its version, which begins as the `first` folded one.
+    /// Merges an entry into the bucket of its version, which starts as the `first` merged one.
     fn fold(&mut self, first: &Id<'a>, id: &Id<'a>) {
         let bucket = Id {
             manager: "ancient-changes".into(),

@@ -1,10 +1,10 @@
-//! Sets of fields: what `fieldsV1` says, as sorted lists that borrow their text.
+//! Sets of fields (`fieldsV1`) as sorted lists that borrow their text.
 //!
-//! On the wire a set is an object of nodes, and a node is an object too: its members are what is
-//! below it, and `.` says that the node itself belongs to the set. A node with nothing below it
-//! needs no `.`. Here a set is a list of steps in the order of the wire, so that reading, comparing
-//! and writing one are single passes; names come from the object or from the stored text and are
-//! rarely copied. Every write reads and writes all sets of its object, so this must be cheap.
+//! On the wire a set is an object of nodes. A node is an object of its children, and the member `.`
+//! means that the node itself belongs to the set; a node without children needs no `.`. Here a set is a
+//! list of path elements in wire order, so that parsing, comparing and writing are single passes; names
+//! are borrowed from the object or the stored text. Every write reads and writes all sets of its object,
+//! so this must be cheap.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -15,14 +15,14 @@ use super::structure::Structure;
 use headwater_api::query::quote;
 use headwater_json::push_text;
 
-/// A set of fields, or what is below a node of one: sorted, each step once.
+/// A set of fields, or the children of a node: sorted and unique.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Fields<'a>(pub(super) Vec<(Step<'a>, Node<'a>)>);
 
-/// A place. Invariant: it belongs to the set, or something below it does.
+/// A node. Invariant: it or a descendant belongs to the set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Node<'a> {
-    /// Whether the place itself belongs to the set.
+    /// Whether the node itself belongs to the set.
     pub(super) member: bool,
     pub(super) below: Fields<'a>,
 }
@@ -32,13 +32,13 @@ impl<'a> Node<'a> {
         Node { member: true, below: Fields::default() }
     }
 
-    /// A node with what is below it; none if it says nothing.
+    /// A node with its children; `None` if it is empty.
     pub(super) fn some(self) -> Option<Node<'a>> {
         (self.member || !self.below.is_empty()).then_some(self)
     }
 }
 
-/// How a place is reached from the one above it. The order is that of the wire.
+/// A path element from a node to its child, in wire order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Step<'a> {
     by: By,
@@ -89,7 +89,7 @@ impl<'a> Step<'a> {
         (self.by == By::Field).then_some(&*self.text)
     }
 
-    /// From the wire: none if it is no step, `Some(None)` if it is of a kind we do not know.
+    /// Parses the wire format: `None` if it is invalid, `Some(None)` if its kind is unknown.
     pub(super) fn read(key: Cow<'a, str>) -> Option<Option<Step<'a>>> {
         let by = match key.split_at_checked(2)?.0 {
             "f:" => By::Field,
@@ -106,7 +106,7 @@ impl<'a> Step<'a> {
         Some(Some(Step { by, text }))
     }
 
-    /// The same in the one spelling of its JSON.
+    /// The same with canonical JSON.
     fn settled(self) -> Option<Step<'a>> {
         if matches!(self.by, By::Field | By::Index) {
             return Some(self);
@@ -119,7 +119,7 @@ impl<'a> Step<'a> {
     }
 }
 
-/// One step of a path, for people.
+/// A path element in messages.
 impl std::fmt::Display for Step<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let shown = |value: &Value| match value {
@@ -149,18 +149,18 @@ impl<'a> Fields<'a> {
         self.0.is_empty()
     }
 
-    /// An empty set with room for some steps.
+    /// An empty set with a capacity.
     pub(super) fn with_capacity(steps: usize) -> Fields<'a> {
         Fields(Vec::with_capacity(steps))
     }
 
-    /// Adds a step that comes after all that are there.
+    /// Appends a path element that sorts last.
     pub(super) fn push(&mut self, step: Step<'a>, node: Node<'a>) {
         debug_assert!(self.0.last().is_none_or(|(last, _)| *last < step), "steps come in order");
         self.0.push((step, node));
     }
 
-    /// A set of the elements of a list, in any order. An element that is there twice is one unit.
+    /// A set of the elements of a list, in any order. Duplicate elements are one unit.
     pub(super) fn of_elements(mut elements: Vec<(Step<'a>, Node<'a>)>) -> Fields<'a> {
         elements.sort_by(|a, b| a.0.cmp(&b.0));
         elements.dedup_by(|later, kept| {
@@ -177,7 +177,7 @@ impl<'a> Fields<'a> {
         self.0.binary_search_by(|(found, _)| found.cmp(step))
     }
 
-    /// What is said of a step.
+    /// The node of a path element.
     pub(super) fn get(&self, step: &Step<'_>) -> Option<&Node<'a>> {
         self.find(step).ok().map(|at| &self.0[at].1)
     }
@@ -186,12 +186,12 @@ impl<'a> Fields<'a> {
         self.find(step).ok().map(|at| &mut self.0[at].1)
     }
 
-    /// Takes a field with all that is below it out of the set.
+    /// Removes a field with its descendants.
     pub(super) fn remove_field(&mut self, name: &str) {
         self.0.retain(|(step, _)| step.name() != Some(name));
     }
 
-    /// Adds a set to this one.
+    /// The union with another set.
     pub(super) fn union(&mut self, other: Fields<'a>) {
         if self.is_empty() {
             *self = other;
@@ -216,7 +216,7 @@ impl<'a> Fields<'a> {
         self.0.extend(theirs);
     }
 
-    /// Takes a set out of this one.
+    /// Removes the fields of another set.
     pub(super) fn subtract(&mut self, other: &Fields<'_>) {
         if self.is_empty() {
             return;
@@ -233,7 +233,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// What two sets have in common.
+    /// The intersection of two sets.
     pub(super) fn intersect(&self, other: &Fields<'_>) -> Fields<'a> {
         let mut common = Fields::default();
         let mut theirs = other.0.iter().peekable();
@@ -249,7 +249,7 @@ impl<'a> Fields<'a> {
         common
     }
 
-    /// Whether all of this set is in another.
+    /// Whether this set is a subset of another.
     pub(super) fn is_subset(&self, other: &Fields<'_>) -> bool {
         self.0.iter().all(|(step, ours)| {
             other.get(step).is_some_and(|theirs| {
@@ -258,8 +258,8 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// The set with all named fields that have something below them: ownership of what is in a
-    /// struct's field implies that the field is there.
+    /// Adds all named fields that have descendants in the set: owning a field of a struct implies the
+    /// existence of the struct.
     pub(super) fn with_named<S: Structure>(&self, structure: S) -> Fields<'a> {
         let with_named = |(step, node): &(Step<'a>, Node<'a>)| {
             let named = step.name().and_then(|name| structure.field(name));
@@ -272,7 +272,7 @@ impl<'a> Fields<'a> {
         Fields(self.0.iter().map(with_named).collect())
     }
 
-    /// The paths of all members, for people: `.spec.containers[name="c"].image`.
+    /// The paths of all members as messages show them: `.spec.containers[name="c"].image`.
     pub(super) fn paths(&self) -> Vec<String> {
         let mut paths = Vec::new();
         self.collect_paths("", &mut paths);
@@ -287,7 +287,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// The set with text of its own.
+    /// The set with owned text.
     pub(super) fn into_owned(self) -> Fields<'static> {
         let own = |(step, node): (Step<'a>, Node<'a>)| {
             let step = Step { by: step.by, text: Cow::Owned(step.text.into_owned()) };
@@ -296,8 +296,8 @@ impl<'a> Fields<'a> {
         Fields(self.0.into_iter().map(own).collect())
     }
 
-    /// A set that came from outside, in its one spelling; none if it is not a set. Steps of a kind
-    /// we do not know are left out.
+    /// Parses a set of a client to its canonical form; `None` if it is invalid. Path elements of an
+    /// unknown kind are dropped.
     pub(super) fn read(value: &'a Value) -> Option<Fields<'a>> {
         let mut fields = Vec::new();
         for (key, value) in value.as_object()?.iter().filter(|(key, _)| *key != ".") {

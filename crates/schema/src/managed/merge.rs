@@ -1,4 +1,4 @@
-//! Putting a configuration into an object, and taking fields out of one.
+//! Merging a configuration into an object, and removing fields from an object.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use super::structure::{Form, Structure};
 use super::within::is_within;
 use headwater_api::query::quote;
 
-/// The current object with a configuration put into it.
+/// Merges a configuration into the current object.
 pub(super) fn merge_objects<S: Structure>(current: &Value, config: &Value, structure: S) -> Value {
     merge(Some(current), Some(config), structure).unwrap_or_else(|| Value::Object(Map::new()))
 }
@@ -21,13 +21,13 @@ fn merge<S: Structure>(
     structure: S,
 ) -> Option<Value> {
     let (Some(current), Some(wanted)) = (ours, theirs) else { return theirs.or(ours).cloned() };
-    // What stays as it is stored is the same value, and need not be read.
+    // An unchanged stored member is shared and need not be parsed.
     if let Some(stored) = current.as_object().and_then(Map::stored_text)
         && is_within(wanted, stored, structure)
     {
         return Some(current.clone());
     }
-    // What is wanted is mostly what is there, and plain equality is much cheaper than the walk below.
+    // Usually the values are equal, and equality is much cheaper than the walk below.
     if current == wanted {
         return Some(wanted.clone());
     }
@@ -38,7 +38,7 @@ fn merge<S: Structure>(
         (Form::Set | Form::KeyedList, Value::Array(ours), Value::Array(theirs)) => {
             Value::Array(merge_lists(ours, theirs, structure))
         }
-        // Null is nothing to put into a map or list, and takes nothing out either.
+        // Null neither adds to nor removes from a map or list.
         (Form::Map | Form::Deduced, Value::Object(members), Value::Null) if !members.is_empty() => {
             current.clone()
         }
@@ -62,8 +62,8 @@ fn merge_maps<S: Structure>(ours: &Map, theirs: &Map, structure: S) -> Map {
     merged.collect()
 }
 
-/// Elements of the configuration in its order, with the elements it does not name where they
-/// were: before the shared element that they stood before.
+/// Merges lists: elements of the configuration in its order; other elements stay before the shared
+/// element that they preceded.
 fn merge_lists<S: Structure>(ours: &[Value], theirs: &[Value], structure: S) -> Vec<Value> {
     let Some(inner) = structure.element() else { return theirs.to_vec() };
     let (Some(our_keys), Some(their_keys)) = (keys(ours, structure), keys(theirs, structure))
@@ -77,7 +77,7 @@ fn merge_lists<S: Structure>(ours: &[Value], theirs: &[Value], structure: S) -> 
     let wanted: BTreeSet<&Step<'_>> = their_keys.iter().collect();
     let mut by_key: BTreeMap<&Step<'_>, Option<&Value>> = BTreeMap::new();
     for (key, element) in our_keys.iter().zip(ours) {
-        // Elements that are there twice are replaced, not merged into.
+        // Duplicate elements are replaced, not merged.
         by_key.entry(key).and_modify(|found| *found = None).or_insert(Some(element));
     }
     let take = |at: usize| {
@@ -128,19 +128,19 @@ fn merge_lists<S: Structure>(ours: &[Value], theirs: &[Value], structure: S) -> 
     merged
 }
 
-/// The names of all elements of a list; none if one of them has none.
+/// The names of all elements of a list; `None` if one has no name.
 fn keys<S: Structure>(list: &[Value], structure: S) -> Option<Vec<Step<'static>>> {
     let names = Names::of(structure);
     list.iter().map(|element| names.name(element)).collect()
 }
 
-/// Whether a list is so short, and each of its elements there once, that this can be seen at once.
+/// Whether a list is short and its elements are evidently unique.
 fn are_few_and_distinct(keys: &[Step<'_>]) -> bool {
     const FEW: usize = 8;
     keys.len() <= FEW && (1..keys.len()).all(|at| !keys[..at].contains(&keys[at]))
 }
 
-/// The object without the fields of a set; none if nothing is left.
+/// Removes the fields of a set from an object; `None` if nothing remains.
 pub(super) fn remove<S: Structure>(value: &Value, set: &Fields<'_>, structure: S) -> Option<Value> {
     match (structure.form(), value) {
         (Form::Map | Form::Deduced, Value::Object(members)) => {
@@ -175,13 +175,13 @@ pub(super) fn remove<S: Structure>(value: &Value, set: &Fields<'_>, structure: S
             }
             (!kept.is_empty()).then_some(Value::Array(kept))
         }
-        // Something below a unit is to go, so the unit goes.
+        // Removing a part of an atomic value removes the value.
         (Form::AtomicMap | Form::AtomicList, Value::Object(_) | Value::Array(_)) => None,
         _ => Some(value.clone()),
     }
 }
 
-/// Whether a configuration fits its type; the first thing that does not, if not.
+/// Checks that a configuration fits its type; returns the first error.
 pub(super) fn validate<S: Structure>(value: &Value, structure: S) -> Result<(), String> {
     if value.is_null() {
         return Ok(());
@@ -202,7 +202,7 @@ pub(super) fn validate<S: Structure>(value: &Value, structure: S) -> Result<(), 
     .map_err(|why| why.strip_prefix(": ").map_or(why.clone(), str::to_owned))
 }
 
-/// A step of a path before what is wrong there.
+/// Prepends a path element to an error.
 fn at(step: &str, why: &str) -> String {
     if why.starts_with(['.', '[']) { format!("{step}{why}") } else { format!("{step}: {why}") }
 }

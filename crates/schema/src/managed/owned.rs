@@ -1,8 +1,8 @@
-//! What an entry owns: the text that is stored, until somebody has to change it.
+//! The fields of an entry: stored text, parsed only when it changes.
 //!
-//! A set is as long as the object it speaks of, and most writes change a field or two. Whether they
-//! concern a set at all is found by walking its text along what changed; everything else is stepped
-//! over. A set that does not change is written back as the text it was.
+//! A set is about as long as its object, and most writes change one or two fields. A walk over the text
+//! along the changed paths tells whether they concern the set; everything else is skipped. An unchanged
+//! set is written back as its text.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ use super::stored::Meeting;
 /// The fields of an entry.
 #[derive(Clone, Debug)]
 pub(super) enum Owned<'a> {
-    /// As they are stored.
+    /// The stored text.
     Stored(Cow<'a, str>),
     Set(Fields<'a>),
 }
@@ -25,7 +25,7 @@ impl<'a> Owned<'a> {
         }
     }
 
-    /// Whether it is stored as this text.
+    /// Whether its stored text is this one.
     pub(super) fn is_stored_as(&self, other: &str) -> bool {
         matches!(self, Owned::Stored(text) if text == other)
     }
@@ -38,7 +38,7 @@ impl<'a> Owned<'a> {
         }
     }
 
-    /// The set, by itself.
+    /// The owned set.
     pub(super) fn into_set(self) -> Fields<'a> {
         match self {
             Owned::Stored(Cow::Borrowed(text)) => read(text),
@@ -47,7 +47,7 @@ impl<'a> Owned<'a> {
         }
     }
 
-    /// Whether it has something in common with another set.
+    /// Whether it intersects another set.
     pub(super) fn touches(&self, other: &Fields<'_>) -> bool {
         !other.is_empty()
             && match self.meet(other) {
@@ -56,7 +56,7 @@ impl<'a> Owned<'a> {
             }
     }
 
-    /// Whether all of another set is in it.
+    /// Whether it is a superset of another set.
     fn covers(&self, other: &Fields<'_>) -> bool {
         match self.meet(other) {
             Some(meeting) => meeting.covers,
@@ -64,7 +64,7 @@ impl<'a> Owned<'a> {
         }
     }
 
-    /// Whether all of it is in another set.
+    /// Whether it is a subset of another set.
     pub(super) fn is_within(&self, other: &Fields<'_>) -> bool {
         match self.meet(other) {
             Some(meeting) => meeting.within,
@@ -79,7 +79,7 @@ impl<'a> Owned<'a> {
         }
     }
 
-    /// Takes a set out of it.
+    /// Removes the fields of a set.
     pub(super) fn subtract(&mut self, other: &Fields<'_>) {
         if other.is_empty() {
             return;
@@ -96,7 +96,7 @@ impl<'a> Owned<'a> {
         }
     }
 
-    /// Adds a set to it.
+    /// Adds the fields of a set.
     pub(super) fn union(self, other: Fields<'a>) -> Owned<'a> {
         if self.covers(&other) {
             return self;
@@ -118,14 +118,14 @@ impl<'a> Owned<'a> {
 impl PartialEq for Owned<'_> {
     fn eq(&self, other: &Owned<'_>) -> bool {
         match (self, other) {
-            // A set has one spelling.
+            // The text of a set is canonical.
             (Owned::Stored(one), Owned::Stored(other)) => one == other,
             _ => self.set() == other.set(),
         }
     }
 }
 
-/// The set that a text says. Text that is none says nothing.
+/// Parses a set; invalid text is an empty set.
 fn read(text: &str) -> Fields<'_> {
     Fields::stored(text).unwrap_or_default()
 }

@@ -1,8 +1,7 @@
-//! Sets as they are stored: the text that [`Fields::write`] writes, read whole or only walked along
-//! what somebody asks about.
+//! Stored sets: parsing the text of [`Fields::write`], and walks over it along given paths.
 //!
-//! Promise: text is never taken for granted. Where it is not as we write it, a walk says so and the set
-//! is read; what cannot be read says nothing.
+//! Promise: the text is not trusted. If a walk meets unexpected text, the set is parsed instead; text
+//! that cannot be parsed is an empty set.
 
 use std::borrow::Cow;
 
@@ -11,23 +10,21 @@ use headwater_json::scan::{container_end, unescape};
 use headwater_json::wide;
 
 impl<'a> Fields<'a> {
-    /// A set that we wrote: it is sorted and has its one spelling. Not even that is taken for
-    /// granted, but what is not so is nothing.
+    /// Parses a stored set, which is sorted and canonical. Anything else is an empty set.
     pub(super) fn stored(text: &'a str) -> Option<Fields<'a>> {
         let mut reader = Reader { text, at: 0 };
         let node = reader.node()?;
         (reader.at == text.len()).then_some(node.below)
     }
 
-    /// How a set that we wrote stands to another one; none if it has to be read to know.
+    /// The relation of a stored set to another one; `None` if it must be parsed to know.
     pub(super) fn meet_stored(text: &str, other: &Fields<'_>) -> Option<Meeting> {
         let mut reader = Reader { text, at: 0 };
         let (_, meeting) = reader.meet(other)?;
         (reader.at == text.len()).then_some(meeting)
     }
 
-    /// A set that we wrote without what is in another one, as we write it; none if it has to be read
-    /// to know.
+    /// The text of a stored set without the fields of another one; `None` if it must be parsed to know.
     pub(super) fn subtract_stored(text: &str, other: &Fields<'_>) -> Option<String> {
         let mut reader = Reader { text, at: 0 };
         let mut left = String::with_capacity(text.len());
@@ -39,20 +36,20 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// How one set stands to another.
+/// The relation of two sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Meeting {
-    /// They have something in common.
+    /// They intersect.
     pub(super) touches: bool,
-    /// All of the other is in the one.
+    /// The first is a superset of the second.
     pub(super) covers: bool,
-    /// All of the one is in the other.
+    /// The first is a subset of the second.
     pub(super) within: bool,
 }
 
 impl Meeting {
-    /// Takes note of a place that both have something to say about: whether it is in the one set,
-    /// and how the two stand below it; whether it is in the other.
+    /// Adds a node that both sets have: whether it is in the first set, the relation of the
+    /// descendants, and whether it is in the second set.
     fn add(&mut self, (ours, below): (bool, Meeting), theirs: bool) {
         self.touches |= below.touches || (ours && theirs);
         self.covers &= below.covers && (ours || !theirs);
@@ -60,7 +57,7 @@ impl Meeting {
     }
 }
 
-/// Reads a set in the form in which [`Fields::write`] writes it: nothing but keys and braces.
+/// A reader of the text of [`Fields::write`], which has only keys and braces.
 struct Reader<'a> {
     text: &'a str,
     at: usize,
@@ -92,9 +89,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Walks a node along what another set has below the same place: whether the node itself
-    /// belongs to its set, and how the two stand to each other below it. None if the text is not as
-    /// we write it where it was looked at.
+    /// Walks a node along the same node of another set. Returns whether the node itself belongs to its
+    /// set, and the relation of the descendants; `None` if the text is not canonical.
     fn meet(&mut self, other: &Fields<'_>) -> Option<(bool, Meeting)> {
         let mut meeting = Meeting { touches: false, covers: true, within: true };
         self.take(b'{')?;
@@ -134,8 +130,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Copies a node without what another set has below the same place, and without itself if that
-    /// `takes` it. Whether anything is left; if not, nothing was copied.
+    /// Copies a node without the descendants that another set has, and without itself if the other set
+    /// `takes` it. Returns whether anything remains; if not, nothing was copied.
     fn less(&mut self, other: &Fields<'_>, takes: bool, out: &mut String) -> Option<bool> {
         let start = out.len();
         out.push('{');
@@ -197,7 +193,7 @@ impl<'a> Reader<'a> {
         Some(any || member)
     }
 
-    /// Steps over a node.
+    /// Skips a node.
     fn skip(&mut self) -> Option<()> {
         self.at = container_end(self.text.as_bytes(), self.at)?;
         Some(())
@@ -227,7 +223,7 @@ impl<'a> Reader<'a> {
         if !escaped {
             return Some(Cow::Borrowed(raw));
         }
-        // Quotes are all that is escaped in the keys of nearly every element.
+        // In nearly every key only quotes are escaped.
         let plain = raw.replace("\\\"", "\"");
         if plain.contains('\\') {
             return unescape(raw.as_bytes()).map(|text| Cow::Owned(text.into_owned()));

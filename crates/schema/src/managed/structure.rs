@@ -1,34 +1,34 @@
-//! What kinds look like to apply: which lists are sets or maps, which values are one unit.
+//! The merge structure of kinds: which lists are sets or maps, which values are atomic.
 
 use headwater_json::{Map, Value};
 
 use crate::types::{Merge, Shape, Type, Types, Zero};
 use headwater_api::kind::Kind;
 
-/// A place in the type of a kind. Built-in kinds have [`Builtin`]; custom kinds bring their own
-/// over their schema.
+/// A node in the type of a kind. Built-in kinds use [`Builtin`]; custom kinds implement it over their
+/// schema.
 pub trait Structure: Copy {
-    /// What a value here looks like.
+    /// The form of a value here.
     fn form(self) -> Form;
 
     /// The named field of that key, if there is one.
     fn field(self, key: &str) -> Option<Self>;
 
-    /// What elements of a list, or members of a map that are not named fields, look like. None
-    /// where only named fields are allowed.
+    /// The node of list elements, or of map members that are not named fields. `None` if only named
+    /// fields are allowed.
     fn element(self) -> Option<Self>;
 
-    /// The keys that tell elements of a [`Form::KeyedList`] apart, sorted.
+    /// The keys of the elements of a [`Form::KeyedList`], sorted.
     fn keys(self) -> Vec<String>;
 
-    /// What an element counts as having for a key that it does not have.
+    /// The default of a missing key of an element.
     fn key_default(self, key: &str) -> Option<Value>;
 
-    /// An object of the kind that nobody has written to yet.
+    /// The empty object of the kind.
     fn empty(self) -> Value;
 }
 
-/// What a value looks like to apply.
+/// The form of a value for apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// A string.
@@ -41,19 +41,19 @@ pub enum Form {
     Scalar,
     /// An object, owned member by member.
     Map,
-    /// An object, owned as one.
+    /// An atomic object.
     AtomicMap,
-    /// A list, owned as one.
+    /// An atomic list.
     AtomicList,
     /// A list of scalars, owned element by element.
     Set,
     /// A list of objects, owned element by element.
     KeyedList,
-    /// Anything: objects are owned member by member, all else as one.
+    /// Anything: objects are owned member by member, other values are atomic.
     Deduced,
 }
 
-/// A place in the type of a built-in kind.
+/// A node in the type of a built-in kind.
 #[derive(Clone, Copy, Debug)]
 pub struct Builtin {
     place: Place,
@@ -147,7 +147,7 @@ impl Structure for Builtin {
     }
 
     fn key_default(self, key: &str) -> Option<Value> {
-        // The one default among the keys of built-in lists: ports of containers and services.
+        // The only default key of built-in lists: the protocol of container and service ports.
         (key == "protocol").then(|| "TCP".into())
     }
 
@@ -156,7 +156,7 @@ impl Structure for Builtin {
     }
 }
 
-/// What is there although nobody wrote it.
+/// The members that are always present.
 fn empty(of: &'static Type) -> Map {
     of.always()
         .map(|field| {

@@ -30,7 +30,7 @@ fn structure(kind: &Kind) -> Builtin {
     Builtin::of(kind).unwrap()
 }
 
-/// What is stored after a write: server-set fields are there.
+/// The stored object after a write, with server-set fields.
 fn stored(mut object: Value) -> Value {
     object["metadata"]["uid"] = "u".into();
     object["metadata"]["creationTimestamp"] = "2024-01-02T03:04:05Z".into();
@@ -66,7 +66,7 @@ fn applied(
     apply(live, &config, write, force, kind, structure(kind)).map(stored)
 }
 
-/// The entries as `manager operation time fields`, time relative to the beginning.
+/// The entries as `manager operation time fields`, with relative times.
 fn entries(object: &Value) -> Vec<(String, String, Option<i64>, Value)> {
     let mut object = object.clone();
     unpack(&mut object);
@@ -115,7 +115,7 @@ fn a_create_owns_what_it_sets() {
 }
 
 #[test]
-fn structs_that_are_always_there_are_nobody_s() {
+fn structs_that_are_always_present_have_no_manager() {
     let kind = Types::review();
     let write = Write { api_version: "authorization.k8s.io/v1", ..by("probe", 0) };
     let mut object = json!({
@@ -142,7 +142,7 @@ impl Types {
 
 /// S2.27
 #[test]
-fn a_pod_s_lists_are_owned_element_by_element() {
+fn lists_of_a_pod_are_owned_element_by_element() {
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "finalizers": ["x.io/f"]},
         "spec": {
@@ -243,7 +243,7 @@ fn too_many_updaters_become_ancient() {
 
 /// S2.28
 #[test]
-fn sent_entries_are_taken_unless_they_are_broken() {
+fn entries_of_a_client_are_used_unless_they_are_invalid() {
     let kind = config_maps();
     let first = created(&kind, config_map(json!({"x": "1"})), &by("m1", 0));
     let send = |managed: Value| {
@@ -311,7 +311,7 @@ fn applies_create_give_up_conflict_and_force() {
 
 /// S2.26
 #[test]
-fn an_apply_that_changes_nothing_leaves_the_time() {
+fn an_apply_without_changes_keeps_the_time() {
     let kind = config_maps();
     let config = || config_map(json!({"x": "1"}));
     let first = applied(&kind, None, config(), &by("m1", 0), false).unwrap();
@@ -346,7 +346,7 @@ fn conflicts_are_listed_by_manager() {
 
 /// S2.28
 #[test]
-fn what_was_there_before_the_first_apply_has_a_manager_of_its_own() {
+fn fields_before_the_first_apply_get_their_own_manager() {
     let kind = config_maps();
     let live = stored(config_map(json!({"x": "1", "y": "1"})));
     let same = applied(&kind, Some(&live), config_map(json!({"x": "1"})), &by("m", 5), false);
@@ -392,7 +392,7 @@ fn keyed_lists_merge_element_by_element() {
     let config =
         deployment(json!([{"name": "c", "image": "c:1", "ports": [{"containerPort": 80}]}]));
     let first = applied(&kind, None, config.clone(), &apps("m1", 0), false).unwrap();
-    // Defaulting fills the protocol in; nobody owns it, and it is still the same port.
+    // The defaulted protocol has no manager, and it is still the same port.
     let mut first = first;
     let port = "/spec/template/spec/containers/0/ports/0/protocol";
     first["spec"]["template"]["spec"]["containers"][0]["ports"][0]["protocol"] = "TCP".into();
@@ -447,7 +447,7 @@ fn sets_are_owned_value_by_value() {
 }
 
 #[test]
-fn nobody_owns_a_default_of_a_custom_kind() {
+fn a_default_of_a_custom_kind_has_no_manager() {
     let kind = Kind {
         group: "example.com".into(),
         version: "v1".into(),
@@ -516,7 +516,7 @@ fn a_configuration_must_fit_its_type() {
 
 /// S2.27
 #[test]
-fn ignored_members_are_nobody_s() {
+fn ignored_members_have_no_manager() {
     let kind = kind("apps", "Deployment");
     let write = Write { api_version: "apps/v1", ignored: &["status"], ..by("m", 0) };
     let mut config = deployment(json!([{"name": "c"}]));
@@ -526,7 +526,7 @@ fn ignored_members_are_nobody_s() {
 }
 
 #[test]
-fn kubectl_may_take_over_what_it_applied_on_the_client_side() {
+fn kubectl_may_take_over_fields_of_client_side_apply() {
     let kind = config_maps();
     let last = config_map(json!({"x": "1"})).to_string();
     let mut object = config_map(json!({"x": "1"}));
@@ -544,7 +544,7 @@ fn kubectl_may_take_over_what_it_applied_on_the_client_side() {
     assert!(matches!(error, Error::Conflicts(_)), "somebody changed it since");
 }
 
-/// A set as the plainest thing it could be: the paths of its members.
+/// A set in its simplest form: the paths of its members.
 fn model(set: &Fields<'_>) -> BTreeSet<String> {
     set.paths().into_iter().collect()
 }
@@ -595,8 +595,8 @@ fn value() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Pods, most of them well-formed: lists with and without keys, elements twice and out of order,
-/// texts that need escapes, and members that nobody knows.
+/// Pods, most of them valid: lists with and without keys, duplicate and unsorted elements, strings
+/// that need escapes, and unknown members.
 fn pod() -> impl Strategy<Value = Value> {
     let text = "[a-c\"\\\\é<]{0,3}";
     let texts = prop::collection::btree_map(text, text, 0..4);
@@ -632,7 +632,7 @@ fn pod() -> impl Strategy<Value = Value> {
         })
 }
 
-/// What the one who creates an object owns, by comparing it with an empty one.
+/// The fields of an object's creator, by comparison with an empty object.
 fn compared<S: Structure>(object: &Value, ignored: &[&str], structure: S) -> String {
     let empty = structure.empty();
     let changes = compare_objects(&empty, object, ignored, structure);
@@ -643,7 +643,7 @@ fn compared<S: Structure>(object: &Value, ignored: &[&str], structure: S) -> Str
     String::from_utf8(text).unwrap()
 }
 
-/// What the manager of a configuration owns, by the set of its fields.
+/// The fields of a configuration's manager.
 fn set_of<S: Structure>(config: &Value, ignored: &[&str], structure: S) -> String {
     let mut text = Vec::new();
     compare::fields_of_object(config, structure).write(&mut text);
@@ -675,7 +675,7 @@ proptest! {
         let ignored: &[&str] = if with_status { &[] } else { &["status"] };
         for kind in [kind("", "Pod"), kind("apps", "Deployment")] {
             let structure = Builtin::of(&kind).unwrap();
-            // Such as elements that are there twice: an apply of that is refused before.
+            // For example duplicate elements, which an apply rejects earlier.
             if merge::validate(&config, structure).is_ok() {
                 let found = fields_of_applier(&config, ignored, structure);
                 prop_assert_eq!(found, set_of(&config, ignored, structure));

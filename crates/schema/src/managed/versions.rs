@@ -1,7 +1,7 @@
-//! Managers that wrote in other versions: what they own is said in the fields of theirs.
+//! Managers that wrote in other versions, whose fields have the names of those versions.
 //!
-//! Most kinds call a field the same in all their versions, and a set is as good in one as in the
-//! other. Where a webhook converts, objects are compared in the version of each manager.
+//! Most kinds have the same field names in all versions, so sets are interchangeable. With a conversion
+//! webhook, objects are compared in the version of each manager.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,26 +11,26 @@ use super::compare::{Changes, compare_objects};
 use super::entry::Entries;
 use super::{Error, Structure, Write};
 
-/// How the objects of a kind look in its versions.
+/// The versions of a kind.
 pub trait Versions: Copy {
-    /// What fields look like.
+    /// The structure of a version.
     type Structure: Structure;
 
-    /// What fields look like in the version of the write.
+    /// The structure of the version of the write.
     fn own(self) -> Self::Structure;
 
-    /// Whether fields are called the same in all versions.
+    /// Whether field names are the same in all versions.
     fn are_alike(self) -> bool;
 
-    /// What fields look like in a version; none if there is no such version any more.
+    /// The structure of a version; `None` if the version no longer exists.
     fn structure(self, api_version: &str) -> Option<Self::Structure>;
 
-    /// An object in another version. [`Error::Unconverted`] asks the caller to find it out, and
-    /// to come again.
+    /// Converts an object to another version. On [`Error::Unconverted`] the caller converts it and
+    /// retries.
     fn convert(self, object: &Value, to: &str) -> Result<Value, Error>;
 }
 
-/// One structure is that of all versions.
+/// The same structure for all versions.
 impl<S: Structure> Versions for S {
     type Structure = S;
 
@@ -55,7 +55,7 @@ impl<S: Structure> Versions for S {
 #[derive(Default)]
 pub(super) struct Elsewhere {
     states: BTreeMap<String, (Value, Value)>,
-    /// Versions that are no more: whoever managed in one manages nothing.
+    /// Versions that no longer exist: their managers own nothing.
     gone: BTreeSet<String>,
 }
 
@@ -82,7 +82,7 @@ impl Elsewhere {
         Ok(elsewhere)
     }
 
-    /// How the states differ, in each version.
+    /// The difference of the states in each version.
     pub(super) fn changes<V: Versions>(&self, versions: V, write: &Write<'_>) -> Different<'_> {
         let compared = self.states.iter().filter_map(|(version, (old, new))| {
             let structure = versions.structure(version)?;
@@ -92,14 +92,14 @@ impl Elsewhere {
     }
 }
 
-/// What changed, as each version tells it.
+/// The changes in each version.
 pub(super) struct Different<'a> {
     changes: BTreeMap<&'a str, Changes<'a>>,
     gone: &'a BTreeSet<String>,
 }
 
 impl<'a> Different<'a> {
-    /// The changes in a version; none if they are called there as in the version of the write.
+    /// The changes in a version; `None` if they are the same as in the version of the write.
     pub(super) fn at(&self, version: &str) -> Option<&Changes<'a>> {
         self.changes.get(version)
     }

@@ -1,19 +1,19 @@
-//! Whether a configuration wants nothing that is not stored already, by the text that is stored.
+//! A check on stored text: whether a configuration is already contained in it.
 //!
-//! Most applies change little: what stays as it is need not be read into a tree to find that out.
+//! Most applies change little; unchanged members need not be parsed to find that out.
 
 use headwater_json::scan::{Malformed, Scanner};
 use headwater_json::{Value, printed_at};
 
 use super::structure::{Form, Structure};
 
-/// Whether merging a configuration, which fits its type, into what is stored makes what is stored. It
-/// may say no where it does not look closely.
+/// Whether merging a configuration, which fits its type, leaves the stored value unchanged. It may
+/// return a false negative.
 pub(super) fn is_within<S: Structure>(wanted: &Value, stored: &str, structure: S) -> bool {
     within(&mut Scanner::new(stored.as_bytes()), wanted, structure).is_ok()
 }
 
-/// Something is wanted that is not there.
+/// The stored value lacks something.
 struct Differs;
 
 impl From<Malformed> for Differs {
@@ -22,7 +22,7 @@ impl From<Malformed> for Differs {
     }
 }
 
-/// Moves past the value that begins here, if what is wanted is within it.
+/// Skips the value that starts here, if it contains the wanted one.
 fn within<S: Structure>(at: &mut Scanner<'_>, wanted: &Value, structure: S) -> Result<(), Differs> {
     match (structure.form(), wanted) {
         (Form::Map | Form::Deduced, Value::Object(wanted)) => {
@@ -60,14 +60,14 @@ fn all_found(mut wanted: impl Iterator) -> Result<(), Differs> {
     wanted.next().map_or(Ok(()), |_| Err(Differs))
 }
 
-/// Moves past the value that begins here, if it is this one.
+/// Skips the value that starts here, if it equals this one.
 fn same(at: &mut Scanner<'_>, wanted: &Value) -> Result<(), Differs> {
     at.skip(printed_at(at.rest(), wanted).ok_or(Differs)?);
     Ok(())
 }
 
-/// A key that an element is wanted without must not be there with another value than its default: it
-/// would be another element.
+/// Checks that a key absent from the wanted element has its default in the stored one: otherwise it is
+/// another element.
 fn unless_default(mut at: Scanner<'_>, key: &str, default: Option<&Value>) -> Result<(), Differs> {
     at.object(|name, at| match at.is(name, key) {
         true => same(at, default.ok_or(Differs)?),
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn part_of_what_is_stored_is_within_it() {
+    fn a_part_of_the_stored_value_is_contained() {
         check(&json!({}), true);
         check(&json!({"priority": 7}), true);
         check(&json!({"overhead": {"c": "d"}, "priority": 7}), true);
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_new_or_otherwise_is_not() {
+    fn new_or_different_values_are_not_contained() {
         check(&json!({"priority": 8}), false);
         check(&json!({"priority": null}), false);
         check(&json!({"hostname": "h"}), false);
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_left_out_is_its_default() {
+    fn an_absent_key_has_its_default() {
         let with = |ports: Value| json!({"containers": [{"name": "app", "ports": ports}, {"name": "proxy"}]});
         check(&with(json!([{"containerPort": 1}, {"containerPort": 2, "protocol": "UDP"}])), true);
         check(&with(json!([{"containerPort": 1}, {"containerPort": 2}])), false);

@@ -35,13 +35,13 @@ fn malformed<T>(why: impl Into<String>) -> Result<T, Error> {
     Err(Error::Malformed(why.into()))
 }
 
-/// Where in the kind's type the merge is.
+/// The position of the merge in the kind's type.
 #[derive(Clone, Copy)]
 enum Level {
     Struct(&'static Type),
-    /// A map with free keys, and what its values look like.
+    /// A map with arbitrary keys, and the type of its values.
     Map(&'static Shape),
-    /// Nothing is known here: maps merge, lists are replaced.
+    /// An untyped value: maps merge, lists are replaced.
     Unknown,
 }
 
@@ -55,7 +55,7 @@ impl Level {
         }
     }
 
-    /// What is below a key, and how it merges.
+    /// The type of a member, and how it merges.
     fn below(self, key: &str) -> (Level, Patch) {
         match self {
             Level::Struct(of) => match of.field(key) {
@@ -116,8 +116,7 @@ fn merge_member(original: &mut Map, key: Key, patch: Value, level: Level) -> Res
     Ok(())
 }
 
-/// A value for a place that held nothing like it: directives have nothing to act on, and nulls
-/// nothing to remove.
+/// A value for an empty location: directives have nothing to act on, and nulls nothing to remove.
 fn without_directives(value: Value) -> Option<Value> {
     Some(match value {
         Value::Object(members) if members.contains_key(DIRECTIVE) => return None,
@@ -131,7 +130,7 @@ fn without_directives(value: Value) -> Option<Value> {
     })
 }
 
-/// `$retainKeys`: all other keys go; the patch itself must name no others.
+/// `$retainKeys`: removes all other keys; the patch must not have others.
 fn retain_keys(original: &mut Map, patch: &mut Map) -> Result<(), Error> {
     const WRONG: &str = "invalid patch format of retainKeys";
     let Some(keys) = patch.remove(RETAIN_KEYS) else { return Ok(()) };
@@ -150,7 +149,7 @@ fn retain_keys(original: &mut Map, patch: &mut Map) -> Result<(), Error> {
     Ok(())
 }
 
-/// `$deleteFromPrimitiveList/field`: these elements go.
+/// `$deleteFromPrimitiveList/field`: removes these elements.
 fn delete_from(original: &mut Map, rest: &str, unwanted: Value) -> Result<(), Error> {
     const WRONG: &str = "invalid patch format of primitive list";
     let Some(key) = rest.strip_prefix('/') else { return malformed(WRONG) };
@@ -166,7 +165,7 @@ fn delete_from(original: &mut Map, rest: &str, unwanted: Value) -> Result<(), Er
     Ok(())
 }
 
-/// `$setElementOrder/field`: merges the lists that have an order given, and puts them into it.
+/// `$setElementOrder/field`: merges lists and sorts them by the given order.
 fn order_lists(original: &mut Map, patch: &mut Map, level: Level) -> Result<(), Error> {
     const WRONG: &str = "invalid patch format of setElementOrder list";
     let directives: Vec<Key> = patch.keys().filter(|key| key.starts_with(ORDER)).cloned().collect();

@@ -1,8 +1,7 @@
-//! The check of a schema, before it is accepted (S9.2): is it one that objects can be held to?
+//! Validation of a schema in a definition (S9.2).
 //!
-//! Three parts, as in the reference and with its words: what OpenAPI has and Kubernetes does not
-//! allow (here), what makes a schema structural ([`structural`]), and whether its defaults fit
-//! ([`defaults`]).
+//! Three parts, as in Kubernetes and with its messages: OpenAPI features that Kubernetes forbids (here),
+//! the rules of structural schemas ([`structural`]), and the validity of defaults ([`defaults`]).
 
 use headwater_json::{Key, Map, Value, json};
 
@@ -13,16 +12,16 @@ use headwater_json::path::Path;
 mod defaults;
 mod structural;
 
-/// Where a schema stands.
+/// The location of a schema.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
     /// The path of the schema in its definition.
     pub path: &'a str,
-    /// Whether status is written through its own door: then the schema of status must be apart.
+    /// Whether status is a subresource: then the schema of status must be separate.
     pub has_status: bool,
 }
 
-/// What is wrong with an `openAPIV3Schema`.
+/// The validation errors of an `openAPIV3Schema`.
 pub fn check(schema: &Value, place: Place<'_>) -> Vec<FieldError> {
     let mut errors = root(schema, place);
     let unstructured = match structural::unsupported(schema) {
@@ -30,7 +29,7 @@ pub fn check(schema: &Value, place: Place<'_>) -> Vec<FieldError> {
         None => {
             let found = structural::check(schema, place.path);
             if found.is_empty() {
-                // What cannot be compiled is told below.
+                // Compile errors are reported below.
                 let compiled = Schema::compile(schema).ok();
                 errors
                     .extend(compiled.iter().flat_map(|schema| defaults::check(schema, place.path)));
@@ -52,13 +51,13 @@ pub fn check(schema: &Value, place: Place<'_>) -> Vec<FieldError> {
         errors.push(FieldError::invalid(place.path, &"".into(), why));
     }
     if errors.is_empty() {
-        // Expressions are understood only where the schema is.
+        // Expressions can be compiled only if the schema can.
         errors.extend(rules::errors(schema, place));
     }
     errors
 }
 
-/// Formats that a schema names and nobody enforces.
+/// The formats of a schema that are not enforced.
 pub fn unrecognized_formats(schema: &Value) -> Vec<String> {
     let mut found = Vec::new();
     visit(schema, &mut |schema| {
@@ -79,7 +78,7 @@ fn visit<'a>(schema: &'a Value, look: &mut impl FnMut(&'a Value)) {
     }
 }
 
-/// The schemas inside a schema: under which key, under which name or index there, and what.
+/// The schemas inside a schema: the key, the name or index, and the schema.
 fn children(schema: &Value) -> Vec<(&'static str, Step<'_>, &Value)> {
     let mut found = Vec::new();
     for key in ["items", "additionalProperties", "not"] {
@@ -105,7 +104,7 @@ enum Step<'a> {
     Index(usize),
 }
 
-/// What may stand at the root beside a status of its own.
+/// The allowed root fields of a schema with a status subresource.
 const BESIDE_STATUS: [&str; 22] = [
     "description",
     "type",
@@ -156,7 +155,7 @@ fn root(schema: &Value, place: Place<'_>) -> Vec<FieldError> {
     errors
 }
 
-/// What surrounds a schema.
+/// The context of a schema.
 #[derive(Clone, Copy, Default)]
 struct Inside {
     is_root: bool,
@@ -232,7 +231,7 @@ impl Walk<'_> {
         }
     }
 
-    /// What OpenAPI has and Kubernetes does not allow.
+    /// Rejects OpenAPI features that Kubernetes forbids.
     fn openapi(&mut self, schema: &Value, path: &Path<'_>, inside: Inside) {
         let has = |key: &str| schema.get(key).is_some_and(|value| !value.is_null());
         let kind = schema["type"].as_str().unwrap_or_default();
@@ -310,7 +309,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether an extension stands with the type it is for.
+    /// Checks that an extension is used with its type.
     fn only_for(&mut self, schema: &Value, path: &Path<'_>, kind: &str, key: &str) -> bool {
         let why = format!("must be {kind} if {key} is specified");
         match schema["type"].as_str().unwrap_or_default() {
@@ -321,7 +320,7 @@ impl Walk<'_> {
         false
     }
 
-    /// Elements of a set are one value each.
+    /// Checks that the elements of a set are scalar or atomic.
     fn set_items(&mut self, items: &Value, path: &Path<'_>) {
         let why = "must be atomic as item of a list with x-kubernetes-list-type=set";
         let at = Path::Field(path, "items");
@@ -337,7 +336,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Elements of a map are objects with scalar keys.
+    /// Checks that the elements of a map list are objects with scalar keys.
     fn map_list(&mut self, schema: &Value, path: &Path<'_>) {
         let keys = &schema["x-kubernetes-list-map-keys"];
         let names: Vec<&str> =
@@ -375,7 +374,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Elements and their keys are always there.
+    /// Checks that elements and their keys are required or defaulted.
     fn keyed_items(&mut self, schema: &Value, path: &Path<'_>) {
         let items = &schema["items"];
         let list = schema["x-kubernetes-list-type"].as_str().unwrap_or_default();
@@ -405,7 +404,7 @@ impl Walk<'_> {
         }
     }
 
-    /// What is said beside a rule's expression; the expressions come last.
+    /// Checks the fields of rules other than the expression.
     fn rules(&mut self, schema: &Value, path: &Path<'_>) {
         let rules = schema["x-kubernetes-validations"].as_array();
         for (index, rule) in rules.into_iter().flatten().enumerate() {
@@ -447,7 +446,7 @@ impl Walk<'_> {
     }
 }
 
-/// What a rule's error may be.
+/// The allowed error reasons of a rule.
 const REASONS: [&str; 4] =
     ["FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired"];
 
@@ -468,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn what_kubernetes_does_not_allow_is_told_in_its_words() {
+    fn forbidden_features_have_kubernetes_messages() {
         let a = "schema.properties[a]";
         check_one(
             json!({"type": "strange"}),
@@ -523,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_beside_a_status_of_its_own_is_only_an_object() {
+    fn a_schema_with_a_status_subresource_must_be_an_object() {
         let place = Place { path: "schema", has_status: true };
         let schema = json!({"type": "object", "properties": {}, "oneOf": [{"required": ["a"]}]});
         assert!(!check(&schema, place).is_empty());
@@ -532,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn formats_nobody_enforces_are_found() {
+    fn formats_that_are_not_enforced_are_found() {
         let schema = json!({"type": "object", "properties": {
             "a": {"type": "string", "format": "semver"},
             "b": {"type": "integer", "format": "int32"},

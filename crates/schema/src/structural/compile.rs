@@ -1,4 +1,4 @@
-//! From the JSON of a schema to the tree that is walked.
+//! Compilation of a schema to its tree.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use headwater_json::Value;
 use super::{Additional, Below, Bounds, Limit, List, Node, Pattern, Rules, Type, Types};
 use super::{Uncompilable, rules};
 
-/// Where a schema says something beyond types.
+/// The validation keywords beyond types.
 #[rustfmt::skip]
 const RULES: [&str; 17] = [
     "enum", "format", "pattern", "maximum", "minimum", "multipleOf", "maxLength", "minLength",
@@ -22,12 +22,12 @@ const RULES: [&str; 17] = [
 pub(super) struct Compiler<'a> {
     patterns: HashMap<&'a str, Arc<Pattern>>,
     budget: pattern::Budget,
-    /// The next node is that of the whole object.
+    /// Whether the next node is the root of the object.
     at_root: bool,
 }
 
 impl<'a> Compiler<'a> {
-    /// The node of a whole object.
+    /// The root node of an object.
     pub(super) fn root(&mut self, schema: &'a Value) -> Result<Node, Uncompilable> {
         self.at_root = true;
         self.node(schema)
@@ -92,7 +92,7 @@ impl<'a> Compiler<'a> {
     }
 
     fn rules(&mut self, schema: &'a Value) -> Result<Option<Box<Rules>>, Uncompilable> {
-        // Most nodes say nothing beyond their type; they should cost nothing either.
+        // Most nodes have no validations and should need no memory for them.
         if !RULES.iter().any(|key| schema.get(key).is_some()) {
             return Ok(None);
         }
@@ -123,7 +123,7 @@ impl<'a> Compiler<'a> {
         })))
     }
 
-    /// What is said in addition says nothing about types: its rules see what the schema sees.
+    /// Alternatives have no types of their own: their rules see the types of the schema.
     fn all_of(&mut self, schema: &'a Value) -> Result<Vec<Node>, Uncompilable> {
         let mut nodes = self.nodes(&schema["allOf"])?;
         for (node, inner) in nodes.iter_mut().zip(schema["allOf"].as_array().into_iter().flatten())

@@ -1,10 +1,10 @@
-//! Defaulting: what the schema says where the object says nothing (S9.10, S9.13).
+//! Defaulting by a schema (S9.10, S9.13).
 
 use headwater_json::{Map, Value};
 
 use super::{Additional, Node};
 
-/// Sets defaults below a place.
+/// Sets defaults in a value.
 pub(super) fn value(node: &Node, value: &mut Value) {
     match value {
         Value::Object(members) => object(node, members),
@@ -22,7 +22,7 @@ pub(super) fn value(node: &Node, value: &mut Value) {
 }
 
 fn object(node: &Node, members: &mut Map) {
-    // A null that may not be one means the same as nothing at all.
+    // A null in a non-nullable field counts as absent.
     members.retain(|name, value| {
         !node.field(name).is_some_and(|node| is_void(value, node) && node.default.is_none())
     });
@@ -48,7 +48,7 @@ fn object(node: &Node, members: &mut Map) {
     }
 }
 
-/// A null where none is allowed.
+/// Whether a value is a null that is not allowed.
 fn is_void(value: &Value, node: &Node) -> bool {
     value.is_null() && !node.nullable
 }

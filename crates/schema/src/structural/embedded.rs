@@ -8,7 +8,7 @@ use headwater_api::name;
 use headwater_api::status::FieldError;
 use headwater_json::path::Path;
 
-/// What is wrong with the type and metadata of embedded resources.
+/// The errors in the type and metadata of embedded resources.
 pub(super) fn check(root: &Node, object: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     value(root, object, &Path::Root, &mut errors);
@@ -79,7 +79,7 @@ fn resource(members: &Map, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// Metadata that may leave out its name, at another place than usual.
+/// Validates embedded metadata, which may lack a name.
 fn check_metadata(metadata: &Value, place: &str) -> Vec<FieldError> {
     if let Err(why) = crate::decode::metadata(&mut metadata.clone()) {
         return vec![FieldError::invalid(place, metadata, why)];

@@ -1,4 +1,4 @@
-//! Lists that are sets or maps: no element twice (S9.13).
+//! Uniqueness of the elements of set and map lists (S9.13).
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use super::{Additional, List, Node, number};
 use headwater_api::status::{FieldError, FieldErrorKind};
 use headwater_json::path::Path;
 
-/// Elements that are there twice. Each is named once, where it first comes back.
+/// The errors of duplicate elements, each reported once, at its second occurrence.
 pub(super) fn check(root: &Node, object: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     value(root, object, &Path::Root, &mut errors);
@@ -75,7 +75,7 @@ fn map(keys: &[Box<str>], elements: &[Value], path: &Path<'_>, errors: &mut Vec<
     }
 }
 
-/// The fields that tell an element from others.
+/// The key fields of an element.
 pub(super) fn key(keys: &[Box<str>], element: &Value) -> Value {
     let fields = keys.iter().filter_map(|key| {
         let value = element.get(&**key)?;
@@ -84,10 +84,10 @@ pub(super) fn key(keys: &[Box<str>], element: &Value) -> Value {
     Value::Object(fields.collect::<Map>())
 }
 
-/// Lists up to this long are compared element by element, which needs no memory.
+/// Lists up to this length are compared pairwise, which needs no memory.
 const PAIRWISE_MAX: usize = 16;
 
-/// Where something comes for the second time.
+/// The positions of duplicates.
 fn repeated(
     elements: &[Value],
     same: impl Fn(&Value, &Value) -> bool,

@@ -1,8 +1,8 @@
-//! Numbers as the reference compares and prints them.
+//! Comparison and printing of numbers as in Kubernetes.
 
 use headwater_json::{Number, Value};
 
-/// A number of a document: whole numbers that fit stay whole.
+/// A number of a document: integers that fit stay integers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Numeric {
     Int(i64),
@@ -17,7 +17,7 @@ impl Numeric {
         }
     }
 
-    /// How it compares with a limit. Whole numbers are not rounded on the way.
+    /// Compares with a limit, without rounding integers.
     pub(super) fn compare(self, limit: f64) -> std::cmp::Ordering {
         use std::cmp::Ordering;
         const WHOLE_MAX: f64 = 9.2e18;
@@ -48,7 +48,7 @@ fn quotient(value: f64, factor: f64) -> f64 {
     if factor < 1.0 { 1.0 / factor * value } else { value / factor }
 }
 
-/// Whether a float is a whole number that JSON can carry, rounding errors aside.
+/// Whether a float is an integer that JSON can represent, up to rounding errors.
 pub(super) fn is_whole(float: f64) -> bool {
     const WHOLE_MAX: f64 = 9_007_199_254_740_991.0;
     const EPSILON: f64 = 1e-9;
@@ -59,7 +59,7 @@ pub(super) fn is_whole(float: f64) -> bool {
     float == whole || (float - whole).abs() / (float.abs() + whole.abs()) < EPSILON
 }
 
-/// Whether two values are equal, taking 1 and 1.0 for the same number.
+/// Whether two values are equal; 1 equals 1.0.
 pub(super) fn equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => match (Numeric::of(a), Numeric::of(b)) {
@@ -73,8 +73,7 @@ pub(super) fn equal(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// A float as Go prints it: no fraction where there is none, an exponent where it is very large or
-/// very small.
+/// A float in Go's format: no empty fraction, an exponent for very large and very small numbers.
 pub(super) fn show(float: f64) -> String {
     let size = float.abs();
     if size != 0.0 && !(1e-4..1e21).contains(&size) {
@@ -91,7 +90,7 @@ pub(super) fn show(float: f64) -> String {
     format!("{float}")
 }
 
-/// A value as error messages show it.
+/// A value in error messages.
 pub(super) fn show_value(value: &Value) -> String {
     match value {
         Value::Number(number) => match Numeric::of(number) {
@@ -107,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn floats_look_as_go_prints_them() {
+    fn floats_print_as_in_go() {
         for (float, text) in [
             (100.0, "100"),
             (0.5, "0.5"),
@@ -121,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn multiples_forgive_rounding_and_nothing_else() {
+    fn multiples_tolerate_only_rounding() {
         assert!(Numeric::Float(0.3).is_multiple_of(0.1));
         assert!(!Numeric::Float(0.35).is_multiple_of(0.1));
         assert!(Numeric::Int(i64::MAX).is_multiple_of(1.0));

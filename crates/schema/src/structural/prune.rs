@@ -1,11 +1,11 @@
-//! Pruning: fields that the schema does not know are removed (S9.10).
+//! Pruning of unknown fields (S9.10).
 
 use headwater_json::{Map, Value};
 
 use super::{Additional, META_FIELDS, Node};
 use headwater_json::path::Path;
 
-/// Prunes an object and answers the paths of what was removed, sorted.
+/// Prunes an object and returns the removed paths, sorted.
 pub(super) fn object(root: &Node, object: &mut Value) -> Vec<String> {
     let mut pruner = Pruner { unknown: Vec::new() };
     if let Value::Object(members) = object {
@@ -16,7 +16,7 @@ pub(super) fn object(root: &Node, object: &mut Value) -> Vec<String> {
     pruner.unknown
 }
 
-/// Prunes a value that is not a whole object.
+/// Prunes a value inside an object.
 pub(super) fn value(node: &Node, value: &mut Value) -> Vec<String> {
     let mut pruner = Pruner { unknown: Vec::new() };
     pruner.value(Some(node), value, &Path::Root);
@@ -27,7 +27,7 @@ struct Pruner {
     unknown: Vec<String>,
 }
 
-/// What becomes of fields that are not listed.
+/// The handling of undeclared fields.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unlisted {
     Go,
@@ -35,7 +35,7 @@ enum Unlisted {
 }
 
 impl Pruner {
-    /// `None` is a place about which nothing is said: nothing in it is known.
+    /// `None` is a value without a schema: all its fields are unknown.
     fn value(&mut self, node: Option<&Node>, value: &mut Value, path: &Path<'_>) {
         let preserve = node.is_some_and(|node| node.preserve);
         let unlisted = if preserve { Unlisted::Stay } else { Unlisted::Go };
@@ -60,7 +60,7 @@ impl Pruner {
                     let path = Path::Index(path, index);
                     match unlisted {
                         Unlisted::Go => self.value(items, element, &path),
-                        // The elements of a list that keeps everything keep everything too.
+                        // The elements of a list that preserves unknown fields do so too.
                         Unlisted::Stay => self.below(items, element, unlisted, &path),
                     }
                 }
@@ -69,8 +69,8 @@ impl Pruner {
         }
     }
 
-    /// The metadata of an embedded resource has the fields that all metadata has. What cannot be
-    /// metadata at all is left for validation to refuse.
+    /// Prunes the metadata of an embedded resource to the standard fields. Validation rejects values
+    /// that are no metadata.
     fn metadata(&mut self, metadata: &mut Value, path: &Path<'_>) {
         if let Ok(unknown) = crate::decode::metadata(metadata) {
             self.unknown.extend(unknown.iter().map(|field| format!("{path}.{field}")));

@@ -1,10 +1,8 @@
-//! Rules: expressions that a schema holds its values to (`x-kubernetes-validations`, S9.12).
+//! CEL rules of schemas (`x-kubernetes-validations`, S9.12).
 //!
-//! River: a value that fits its schema → **rules** → store. A rule that speaks of `oldSelf` judges
-//! a change, and only where the value before can be told; the others judge the value, and forgive
-//! what did not change (S9.15).
-//! Promise: the rules of one object together stay within a budget; when it is used up the object
-//! is refused, not the server slowed.
+//! River: a value that fits its schema → **rules** → store. A rule with `oldSelf` is a transition rule
+//! and runs only if the old value is known; other rules tolerate unchanged values (S9.15).
+//! Promise: the rules of one object share a budget; an object that exhausts it is rejected.
 
 use headwater_json::Value;
 
@@ -19,13 +17,13 @@ mod check;
 
 pub(super) use check::errors;
 
-/// The longest message that an expression may make.
+/// The maximum length of a message expression's result.
 const MESSAGE_MAX: usize = 5 * 1024;
 
-/// The rules of one place, and what they know of it.
+/// The rules of one node and its declared type.
 pub(super) struct Expressions {
     shape: Shape,
-    /// The type that the schema says; part of some messages.
+    /// The type of the schema, for messages.
     kind: Box<str>,
     rules: Box<[Rule]>,
 }
@@ -39,11 +37,11 @@ struct Rule {
     message: Box<str>,
     message_expression: Option<Program>,
     reason: FieldErrorKind,
-    /// A field below, for the error.
+    /// The field path of the error.
     field: Box<str>,
 }
 
-/// The names of a rule.
+/// The variables of a rule.
 fn known(shape: &Shape, optional_old: bool) -> Known<'_> {
     let known = Known::default().with("self", shape);
     match optional_old {
@@ -52,8 +50,8 @@ fn known(shape: &Shape, optional_old: bool) -> Known<'_> {
     }
 }
 
-/// Compiles the rules of `schema` for values that look as `typed` says. The patterns of all rules
-/// of a schema share a budget with its own.
+/// Compiles the rules of `schema` for values of type `typed`. The patterns of all rules share the
+/// budget of the schema's own patterns.
 pub(super) fn compile(
     schema: &Value,
     typed: &Value,
@@ -93,13 +91,13 @@ impl Rule {
         }
     }
 
-    /// What messages call it.
+    /// The name in messages.
     fn shown(&self) -> &str {
         if self.message.is_empty() { &self.text } else { &self.message }
     }
 }
 
-/// What is wrong by the rules, after what was found already.
+/// Adds the errors of rules to the errors so far.
 pub(super) fn check(
     root: &Node,
     object: &Value,
@@ -114,33 +112,33 @@ pub(super) fn check(
         matches!(error.kind, Required | TooLong | TooMany | TypeInvalid)
     };
     if errors.iter().any(blocks) {
-        // A rule may rely on what is not so.
+        // Rules assume a valid value.
         let why = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
         errors.push(FieldError::invalid("<nil>", &Value::Null, why));
         return;
     }
     let mut walk = Walk { left: OBJECT_COST_MAX, errors };
-    // A budget that is used up ends the walk; it has been told.
+    // An exhausted budget ends the walk and is already reported.
     let _ = walk.value(root, object, Before { old, nearest: None }, &Path::Root);
 }
 
-/// What was there before.
+/// The old value.
 #[derive(Clone, Copy)]
 struct Before<'a> {
-    /// The value that this one replaces, where that can be told.
+    /// The value that this one replaces, if known.
     old: Option<&'a Value>,
-    /// The nearest value around it of which that can be told, now and before.
+    /// The nearest enclosing value with a known old value, and that old value.
     nearest: Option<(&'a Value, &'a Value)>,
 }
 
 impl<'a> Before<'a> {
-    /// The same one level down.
+    /// The old value of a child.
     fn below(self, value: &'a Value, old: Option<&'a Value>) -> Before<'a> {
         let nearest = self.old.map(|old| (value, old)).or(self.nearest);
         Before { old, nearest }
     }
 
-    /// Whether nothing has changed as far as can be told.
+    /// Whether the value is known to be unchanged.
     fn is_unchanged(self, value: &Value) -> bool {
         match (self.old, self.nearest) {
             (Some(old), _) => old == value,
@@ -150,7 +148,7 @@ impl<'a> Before<'a> {
     }
 }
 
-/// The budget is used up.
+/// The budget is exhausted.
 struct Exhausted;
 
 struct Walk<'e> {
@@ -199,7 +197,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// The rules of this very place.
+    /// Runs the rules of this node.
     fn own<'a>(
         &mut self,
         node: &Node,
@@ -277,7 +275,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// A rule says no.
+    /// Reports a violated rule.
     fn refuse(&mut self, one: &Judged<'_>, at: &Path<'_>) -> Result<(), Exhausted> {
         let rule = one.rule;
         if !rule.uses_old && one.before.is_unchanged(one.value) {
@@ -303,7 +301,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// What the rule's own expression says about it; nothing if that cannot be used.
+    /// The result of the rule's message expression; `None` if it is unusable.
     fn message(
         &mut self,
         program: &Program,
@@ -343,7 +341,7 @@ impl Walk<'_> {
     }
 }
 
-/// One rule and what it judges.
+/// A rule and its value.
 struct Judged<'a> {
     rule: &'a Rule,
     expressions: &'a Expressions,
@@ -374,14 +372,14 @@ fn place(at: &Path<'_>, below: &str) -> String {
     }
 }
 
-/// The element that this one replaces: lists are compared by their keys, or not at all.
+/// The old element: only keyed lists have a correspondence.
 fn correlated<'a>(node: &Node, element: &Value, old: Option<&'a Value>) -> Option<&'a Value> {
     let (List::Map(keys), Some(Value::Array(old))) = (&node.list, old) else { return None };
     let key = lists::key(keys, element);
     old.iter().find(|old| lists::key(keys, old) == key)
 }
 
-/// A `fieldPath` such as `.spec.ports['http']` as errors write it, if the schema has such a place.
+/// A `fieldPath` such as `.spec.ports['http']` in the notation of errors, if the schema has that field.
 pub(super) fn field_path(path: &str, schema: &Value) -> Option<String> {
     let (mut shown, mut schema, mut rest) = (String::new(), schema, path);
     if rest.is_empty() {

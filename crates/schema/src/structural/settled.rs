@@ -1,12 +1,12 @@
 //! Whether stored bytes are already pruned and defaulted, read without building a tree.
 //!
-//! Almost every object is: it was written under the schema it is read under. This look is what
-//! lets the cache keep the bytes as they are.
+//! This is true for almost every object, because it was written under the same schema. The check lets
+//! the cache keep the bytes unchanged.
 
 use super::{Additional, META_FIELDS, Node};
 use headwater_json::scan::{Malformed, Scanner};
 
-/// Found something to do, or bytes that are not JSON; both need a closer look.
+/// The object needs a change, or the bytes are not JSON.
 struct Unsettled;
 
 impl From<Malformed> for Unsettled {
@@ -21,7 +21,7 @@ pub(super) fn is_settled(root: &Node, bytes: &[u8]) -> bool {
 
 fn value(node: Option<&Node>, at: &mut Scanner<'_>) -> Result<(), Unsettled> {
     let Some(node) = node else {
-        // Nothing is known below: only what has no fields is settled.
+        // Without a schema only a value without fields needs no change.
         return match at.peek() {
             Some(b'{' | b'[') => Err(Unsettled),
             _ => Ok(at.value().map(drop)?),

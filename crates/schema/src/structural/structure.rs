@@ -1,11 +1,11 @@
-//! What a custom kind looks like to apply: its schema says which lists are sets or maps (S9.16).
+//! The merge structure of custom kinds, from their schema (S9.16).
 
 use headwater_json::{Value, json};
 
 use super::{Additional, List, Node, Schema, Type};
 use crate::managed::{Builtin, Form, Structure};
 
-/// A place in the schema of a custom kind.
+/// A node in the schema of a custom kind.
 #[derive(Clone, Copy)]
 pub struct Structured<'a>(Place<'a>);
 
@@ -17,7 +17,7 @@ enum Place<'a> {
     Text,
     /// Inside `metadata`.
     Metadata(Builtin),
-    /// Where the schema says that anything goes.
+    /// A value without a schema.
     Anything,
 }
 

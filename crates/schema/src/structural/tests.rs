@@ -1,4 +1,4 @@
-//! Tests of the whole: prune, default and validate as objects meet them.
+//! Tests of pruning, defaulting and validation together.
 
 use headwater_json::{Map, Value, json};
 use proptest::prelude::*;
@@ -21,7 +21,7 @@ fn check_pruned(properties: Value, before: Value, after: Value, unknown: &[&str]
 }
 
 #[test]
-fn unknown_fields_are_pruned_and_named() {
+fn unknown_fields_are_pruned_and_reported() {
     let spec = json!({"spec": object(json!({"a": {"type": "string"}}))});
     check_pruned(
         spec,
@@ -46,7 +46,7 @@ fn unknown_fields_are_pruned_and_named() {
 }
 
 #[test]
-fn what_preserves_unknown_fields_keeps_them_and_prunes_below_what_it_lists() {
+fn preserved_unknown_fields_stay_and_declared_fields_are_pruned() {
     let kept = json!({"p": {
         "type": "object", "x-kubernetes-preserve-unknown-fields": true,
         "properties": {"listed": object(json!({"a": {"type": "string"}}))},
@@ -84,7 +84,7 @@ fn check_defaulted(properties: Value, before: Value, after: Value) {
 }
 
 #[test]
-fn defaults_are_set_where_nothing_is_said() {
+fn defaults_are_set_in_absent_fields() {
     let colour = json!({"type": "string", "default": "blue"});
     let spec = json!({"spec": object(json!({"colour": colour}))});
     check_defaulted(spec.clone(), json!({"spec": {}}), json!({"spec": {"colour": "blue"}}));
@@ -98,7 +98,7 @@ fn defaults_are_set_where_nothing_is_said() {
         json!({"spec": {"colour": "red"}}),
         json!({"spec": {"colour": "red"}}),
     );
-    // Nothing is made to hold a default.
+    // No object is created to contain a default.
     check_defaulted(spec, json!({}), json!({}));
     let nested = json!({"spec": {
         "type": "object", "default": {}, "properties": {"colour": colour},
@@ -112,7 +112,7 @@ fn defaults_are_set_where_nothing_is_said() {
 }
 
 #[test]
-fn nulls_stay_only_where_they_may() {
+fn nulls_stay_only_in_nullable_fields() {
     let fields = json!({
         "plain": {"type": "string"},
         "nullable": {"type": "string", "nullable": true},
@@ -138,7 +138,7 @@ fn check_field(schema: Value, value: Value, expected: &[&str]) {
 }
 
 #[test]
-fn types_are_told_in_the_words_of_the_reference() {
+fn type_errors_have_kubernetes_messages() {
     check_field(
         json!({"type": "integer"}),
         json!("x"),
@@ -175,7 +175,7 @@ fn types_are_told_in_the_words_of_the_reference() {
 }
 
 #[test]
-fn fractions_and_huge_numbers_are_no_integers() {
+fn fractions_and_huge_numbers_are_not_integers() {
     check_field(
         json!({"type": "integer"}),
         json!(1.5),
@@ -199,7 +199,7 @@ fn fractions_and_huge_numbers_are_no_integers() {
 }
 
 #[test]
-fn limits_are_told_in_the_words_of_the_reference() {
+fn limit_errors_have_kubernetes_messages() {
     check_field(
         json!({"type": "integer", "maximum": 100}),
         json!(1000),
@@ -268,7 +268,7 @@ fn limits_are_told_in_the_words_of_the_reference() {
 }
 
 #[test]
-fn everything_that_is_wrong_is_told_at_once() {
+fn all_errors_are_reported_at_once() {
     let schema = object(json!({
         "a": {"type": "string"}, "b": {"type": "integer", "maximum": 1},
         "c": {"type": "array", "items": {"type": "string"}},
@@ -277,7 +277,7 @@ fn everything_that_is_wrong_is_told_at_once() {
 }
 
 #[test]
-fn alternatives_tell_the_failure_that_came_furthest() {
+fn of_failed_alternatives_the_best_match_is_reported() {
     let any = json!({"type": "integer", "anyOf": [{"maximum": 1}, {"minimum": 10}]});
     check_field(
         any,
@@ -312,7 +312,7 @@ fn alternatives_tell_the_failure_that_came_furthest() {
 }
 
 #[test]
-fn sets_and_maps_hold_nothing_twice() {
+fn sets_and_maps_have_no_duplicates() {
     let set =
         json!({"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}});
     check_field(set, json!(["a", "b", "a", "a"]), &["spec.f[2]: Duplicate value: \"a\""]);
@@ -328,7 +328,7 @@ fn sets_and_maps_hold_nothing_twice() {
 }
 
 #[test]
-fn embedded_resources_need_a_type_and_good_metadata() {
+fn embedded_resources_need_a_type_and_valid_metadata() {
     let embedded = json!({
         "type": "object", "x-kubernetes-embedded-resource": true,
         "x-kubernetes-preserve-unknown-fields": true,
@@ -349,7 +349,7 @@ fn embedded_resources_need_a_type_and_good_metadata() {
 }
 
 #[test]
-fn what_did_not_change_is_not_held_against_a_stricter_schema() {
+fn unchanged_values_are_tolerated_by_a_stricter_schema() {
     let schema = compile(&object(json!({"spec": object(json!({
         "old": {"type": "string", "maxLength": 1}, "new": {"type": "integer"},
         "list": {
@@ -372,7 +372,7 @@ fn what_did_not_change_is_not_held_against_a_stricter_schema() {
     };
     check(&|new| new["spec"]["new"] = json!(2), &[]);
     check(&|new| new["spec"]["old"] = json!("longer"), &["spec.old"]);
-    // Elements of a keyed list are known by their key, wherever they stand.
+    // Elements of a keyed list correspond by key, in any order.
     check(&|new| new["spec"]["list"] = json!([{"k": "b", "v": 1}, {"k": "a", "v": 5}]), &[]);
     check(&|new| new["spec"]["list"][0]["v"] = json!(6), &["spec.list[0].v"]);
     // Those of other lists are not.
@@ -381,7 +381,7 @@ fn what_did_not_change_is_not_held_against_a_stricter_schema() {
 }
 
 #[test]
-fn status_is_judged_alone_when_it_is_written_alone() {
+fn a_status_write_validates_only_the_status() {
     let schema = compile(&object(json!({
         "spec": object(json!({"a": {"type": "integer"}})),
         "status": object(json!({"b": {"type": "integer"}})),
@@ -395,7 +395,7 @@ fn status_is_judged_alone_when_it_is_written_alone() {
     );
 }
 
-/// A validator that is too simple to be wrong: it answers whether, not what.
+/// A simple reference validator: it returns only whether a value is valid.
 fn is_valid(schema: &Value, value: &Value) -> bool {
     let all = |key: &str, fits: &dyn Fn(&Value) -> bool| {
         schema[key].as_array().into_iter().flatten().filter(|inner| fits(inner)).count()
@@ -490,7 +490,7 @@ fn any_value() -> impl Strategy<Value = Value> {
     })
 }
 
-/// What narrows a value of any type.
+/// Validation keywords for values of any type.
 fn any_rule() -> impl Strategy<Value = Value> {
     prop_oneof![
         Just(json!({})),

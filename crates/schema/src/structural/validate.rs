@@ -1,7 +1,7 @@
-//! Validation: does a value fit its schema? The words are those of the reference (S9.11).
+//! Validation of a value against its schema, with Kubernetes' messages (S9.11).
 //!
-//! Everything that is wrong is told at once. Where a value is as it was before, what is wrong with
-//! it is forgiven: the schema may have become stricter since (S9.15).
+//! All errors are reported at once. Errors in unchanged values are tolerated: the schema may have become
+//! stricter (S9.15).
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -13,8 +13,7 @@ use super::{Additional, Limit, List, Node, Rules, Type, lists};
 use headwater_api::status::{FieldError, FieldErrorKind};
 use headwater_json::path::Path;
 
-/// What is wrong with a value. Fields are named below `base`; messages name them relative to it,
-/// as the reference does.
+/// The errors of a value. Fields are below `base`; messages name them relative to it, as in Kubernetes.
 pub(super) fn value(
     node: &Node,
     value: &Value,
@@ -26,19 +25,19 @@ pub(super) fn value(
         found.value(node, value, old, &Path::Root);
         found.errors
     };
-    // Most values are fine, and need no look at what was before.
+    // Most values are valid and need no comparison with the old ones.
     match judge(None) {
         errors if errors.is_empty() || old.is_none() => errors,
         _ => judge(old),
     }
 }
 
-/// What was found so far.
+/// The errors so far.
 struct Findings<'a> {
     base: &'a str,
     errors: Vec<FieldError>,
-    /// Checks that passed: of several alternatives that all fail, the one that came furthest is
-    /// the one whose errors are told.
+    /// The number of passed checks: of several failed alternatives, the errors of the one with the most
+    /// are reported.
     matched: u32,
 }
 
@@ -49,7 +48,7 @@ impl<'a> Findings<'a> {
         if let (Some(rules), false) = (&node.rules, value.is_null()) {
             self.junctors(rules, value, old, at);
         }
-        // The figures are those by which the reference ranks failures.
+        // The weights are Kubernetes'.
         self.matched += match value {
             Value::Null => 0,
             Value::Bool(_) => 4,
@@ -69,7 +68,7 @@ impl<'a> Findings<'a> {
         }
     }
 
-    /// The same place judged by another node, apart from what was found so far.
+    /// Validates the same value by another node, with separate errors.
     fn alternative(
         &self,
         node: &Node,
@@ -119,7 +118,7 @@ impl<'a> Findings<'a> {
 
     fn text(&mut self, node: &Node, text: &str, at: &Path<'_>) {
         let Some(rules) = &node.rules else { return };
-        // Of what is wrong with the text itself, the first is told.
+        // Only the first error of the string itself is reported.
         let shown = || Value::from(text).to_string();
         let length = match (rules.length.min, rules.length.max) {
             (None, None) => 0,
@@ -258,7 +257,7 @@ impl<'a> Findings<'a> {
         let Some(rules) = node.rules.as_ref().filter(|rules| !rules.enumeration.is_empty()) else {
             return;
         };
-        // As in the reference, null is in no enumeration.
+        // As in Kubernetes, null is in no enumeration.
         let known = rules.enumeration.iter().any(|known| number::equal(known, value));
         if known && !value.is_null() {
             return;
@@ -374,14 +373,14 @@ impl<'a> Findings<'a> {
         self.add(FieldError { kind, field, detail });
     }
 
-    /// Something about a value that the reference reports without naming a field.
+    /// An error that Kubernetes reports without a field.
     fn nowhere(&mut self, why: &str) {
         let field = if self.base.is_empty() { "<nil>" } else { self.base }.to_owned();
         let detail = format!("\"\": {why}");
         self.add(FieldError { kind: FieldErrorKind::Invalid, field, detail });
     }
 
-    /// Alternatives may find the same thing twice.
+    /// Adds an error unless an alternative has already found it.
     fn add(&mut self, error: FieldError) {
         if !self.errors.contains(&error) {
             self.errors.push(error);
@@ -389,7 +388,7 @@ impl<'a> Findings<'a> {
     }
 }
 
-/// The elements that a list had before, where elements can be told apart.
+/// The old elements of a keyed list.
 struct Before<'a> {
     keys: &'a [Box<str>],
     elements: HashMap<String, &'a Value>,

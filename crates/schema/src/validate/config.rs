@@ -10,7 +10,7 @@ use headwater_api::name;
 use headwater_api::quantity::Quantity;
 use headwater_api::status::{FieldError, FieldErrorKind};
 
-/// Most bytes in a ConfigMap or Secret.
+/// The maximum number of bytes in a ConfigMap or Secret.
 const DATA_BYTES_MAX: usize = 1024 * 1024;
 
 pub(super) fn config_map(check: &mut Check<'_>, config: &Object, path: &Path<'_>) {
@@ -28,7 +28,7 @@ pub(super) fn config_map(check: &mut Check<'_>, config: &Object, path: &Path<'_>
         }
     }
     if bytes > DATA_BYTES_MAX {
-        // The reference names a field without a name.
+        // Kubernetes reports an empty field name.
         too_long(check, "[]");
     }
 }
@@ -238,7 +238,7 @@ pub(super) fn limit_range(check: &mut Check<'_>, limit: &Object, path: &Path<'_>
     limit_order(check, limit, path);
 }
 
-/// Least, default request, default and most, in this order.
+/// Checks the order of minimum, default request, default and maximum.
 fn limit_order(check: &mut Check<'_>, limit: &Object, path: &Path<'_>) {
     const ORDER: [(&str, &str, &str, &str, &str); 5] = [
         ("min", "max", "min", "min value", "max value"),
@@ -318,7 +318,7 @@ pub(super) fn cluster_subjects(check: &mut Check<'_>, binding: &Object, path: &P
     }
 }
 
-/// The highest priority that is not the system's.
+/// The highest priority of user classes.
 const PRIORITY_MAX: i64 = 1_000_000_000;
 
 pub(super) fn priority_class(check: &mut Check<'_>, class: &Object, path: &Path<'_>) {
@@ -377,7 +377,7 @@ pub(super) fn priority_level(check: &mut Check<'_>, level: &Object, path: &Path<
     }
 }
 
-/// An event is about something in its own namespace.
+/// Checks that an event is in the namespace of its object.
 pub(super) fn event(check: &mut Check<'_>, event: &Object, path: &Path<'_>) {
     let namespace = map(event, "metadata").map_or("", |metadata| text(metadata, "namespace"));
     let about = map(event, "involvedObject").map_or("", |object| text(object, "namespace"));

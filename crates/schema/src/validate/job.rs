@@ -1,4 +1,4 @@
-//! When a Job has failed, and when it has succeeded: the policies that say so.
+//! Rules of the failure and success policies of Jobs.
 
 use headwater_json::Value;
 
@@ -56,7 +56,7 @@ fn failure_rule(
         (false, true) => "specifying one of OnExitCodes and OnPodConditions is required",
         _ => return,
     };
-    // The whole rule would say no more than the words do.
+    // Kubernetes does not show the value of the rule.
     check.errors.push(FieldError {
         kind: FieldErrorKind::Invalid,
         field: path.to_string(),
@@ -157,7 +157,7 @@ fn success_rule(check: &mut Check<'_>, rule: &Object, completions: i64, path: &P
     }
 }
 
-/// How many indexes `1,3-5` names.
+/// The number of indexes in a list such as `1,3-5`.
 fn count_indexes(text: &str, completions: i64) -> Result<i64, String> {
     let (mut total, mut last) = (0, None);
     for interval in text.split(',').filter(|_| !text.is_empty()) {
@@ -196,7 +196,7 @@ fn interval_of(interval: &str, completions: i64) -> Result<(i64, i64), String> {
     }
 }
 
-/// A word that must be there and be one of these.
+/// A required word from a list.
 fn one_of(check: &mut Check<'_>, word: &str, words: &[&str], path: &Path<'_>) {
     if word.is_empty() {
         let quoted: Vec<String> = words.iter().map(|word| format!("{word:?}")).collect();

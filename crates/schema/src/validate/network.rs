@@ -1,4 +1,4 @@
-//! Rules of services, their endpoints, and what guards the way to them.
+//! Rules of Services, endpoints, Ingresses and network policies.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -160,7 +160,7 @@ fn address_of_family(
     usable_ip(check, address, at);
 }
 
-/// An address that traffic can be sent to from another machine.
+/// Checks that an address is reachable from other machines.
 fn usable_ip(check: &mut Check<'_>, text: &str, at: &Path<'_>) {
     let Ok(ip) = text.parse::<IpAddr>() else {
         if text.is_empty() {
@@ -321,7 +321,7 @@ pub(super) fn network_port(check: &mut Check<'_>, port: &Object, path: &Path<'_>
     }
 }
 
-/// Exceptions lie within the block.
+/// Checks that exceptions are within the block.
 pub(super) fn ip_block(check: &mut Check<'_>, block: &Object, path: &Path<'_>) {
     let Some(whole) = network(text(block, "cidr")) else { return };
     let at = path.field("except");
@@ -349,7 +349,7 @@ fn is_strictly_within(part: (u128, u32, bool), whole: (u128, u32, bool)) -> bool
     part.2 == whole.2 && part.1 > whole.1 && prefix(part.0) == prefix(whole.0)
 }
 
-/// What a service may not change once it has it.
+/// The immutable fields of a Service.
 pub(super) fn service_update(check: &mut Check<'_>, spec: &Object, old: &Object) {
     let external = |spec: &Object| text(spec, "type") == "ExternalName";
     let headless = |spec: &Object| text(spec, "clusterIP") == "None";

@@ -1,4 +1,4 @@
-//! Rules of pods, and of everything with a pod template.
+//! Rules of pods and pod templates.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use headwater_api::name;
 use headwater_api::quantity::Quantity;
 use headwater_api::status::{FieldError, FieldErrorKind};
 
-/// What only pods themselves are checked for.
+/// The rules of pods only, not of templates.
 pub(super) fn pod(check: &mut Check<'_>, pod: &Object, path: &Path<'_>) {
     if check.old.is_some_and(|old| old.get("spec") == pod.get("spec")) {
         return;
@@ -41,7 +41,7 @@ pub(super) fn pod(check: &mut Check<'_>, pod: &Object, path: &Path<'_>) {
     }
 }
 
-/// What concerns several parts of a pod's spec at once.
+/// The rules that involve several parts of a pod's spec.
 pub(super) fn pod_spec(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
     container_names(check, spec, path);
     volume_mounts(check, spec, path);
@@ -72,7 +72,8 @@ pub(super) fn pod_spec(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
     }
 }
 
-/// Liveness and start-up probes succeed once; readiness probes have no grace period.
+/// Checks that liveness and startup probes have a success threshold of one, and readiness probes no
+/// grace period.
 fn probe_limits(check: &mut Check<'_>, probe: &Object, path: &Path<'_>, once: bool) {
     let threshold = number(probe, "successThreshold").unwrap_or(1);
     if once && threshold != 1 {
@@ -85,7 +86,7 @@ fn probe_limits(check: &mut Check<'_>, probe: &Object, path: &Path<'_>, once: bo
     }
 }
 
-/// Init containers share their names with the others.
+/// Checks that names are unique among init containers and containers.
 fn container_names(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
     let mut names = Seen::default();
     for (_, container) in objects(spec, "containers") {
@@ -102,7 +103,7 @@ fn container_names(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
     }
 }
 
-/// What is mounted must be there, and at one place once.
+/// Checks that mounted volumes exist and mount paths are unique.
 fn volume_mounts(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
     let mut volumes = Seen::default();
     for (_, volume) in objects(spec, "volumes") {
@@ -239,7 +240,7 @@ pub(super) fn env_from(check: &mut Check<'_>, source: &Object, path: &Path<'_>) 
     }
 }
 
-/// Exactly one way to probe, or to react.
+/// Checks that there is exactly one probe or lifecycle action.
 pub(super) fn handler(check: &mut Check<'_>, handler: &Object, path: &Path<'_>) {
     let kinds = ["exec", "httpGet", "tcpSocket", "grpc", "sleep"];
     let mut given = kinds.into_iter().filter(|name| has(handler, name));
@@ -320,7 +321,7 @@ pub(super) fn node_requirement(check: &mut Check<'_>, requirement: &Object, path
     }
 }
 
-/// Resources that a container may ask for by a bare name.
+/// Resources of containers without a domain.
 const CONTAINER_RESOURCES: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 
 pub(super) fn resources(check: &mut Check<'_>, resources: &Object, path: &Path<'_>) {
@@ -371,7 +372,7 @@ pub(super) fn resource_name(check: &mut Check<'_>, name: &str, at: &Path<'_>) {
     }
 }
 
-/// Amounts are never negative, and some are counted in ones.
+/// Checks that amounts are not negative and, for some resources, integers.
 pub(super) fn resource_amount(check: &mut Check<'_>, name: &str, value: &Value, at: &Path<'_>) {
     let Some(amount) = value.as_str().and_then(|text| Quantity::parse(text).ok()) else { return };
     if amount.is_negative() {
@@ -386,7 +387,7 @@ fn is_huge_pages(name: &str) -> bool {
     name.starts_with("hugepages-")
 }
 
-/// Resources with bare names that something other than a container has.
+/// Resources without a domain that only other objects have.
 pub(super) fn is_standard(name: &str) -> bool {
     const NAMES: [&str; 21] = [
         "pods",
@@ -417,7 +418,7 @@ pub(super) fn is_standard(name: &str) -> bool {
         || name.starts_with("limits.hugepages-")
 }
 
-/// Objects, and resources that vendors add.
+/// Whether a resource is an object count or an extended resource.
 fn counted_in_ones(name: &str) -> bool {
     const NAMES: [&str; 9] = [
         "pods",
@@ -433,7 +434,7 @@ fn counted_in_ones(name: &str) -> bool {
     NAMES.contains(&name) || !may_overcommit(name) && !is_huge_pages(name)
 }
 
-/// Only what Kubernetes itself names can be promised twice, huge pages excepted.
+/// Whether overcommit is allowed: for native resources other than huge pages.
 fn may_overcommit(name: &str) -> bool {
     let native = !name.contains('/') || name.contains("kubernetes.io/");
     native && !is_huge_pages(name)

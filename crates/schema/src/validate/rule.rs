@@ -1,4 +1,4 @@
-//! The rules that lines of the table are made of.
+//! The rules of the validation table.
 
 use std::collections::HashSet;
 
@@ -33,7 +33,7 @@ pub(super) enum Rule {
     Many(usize),
 }
 
-/// Ports, and the words for what is none.
+/// The port rule and its messages.
 pub(super) const PORT: &str = "must be between 1 and 65535, inclusive";
 
 impl Rule {
@@ -81,7 +81,7 @@ impl Rule {
         }
     }
 
-    /// Checks a value; `false` if nothing else need be said about it.
+    /// Checks a value; returns `false` if no further rules apply.
     pub(super) fn check(
         &self,
         check: &mut Check<'_>,
@@ -199,7 +199,7 @@ fn count(check: &mut Check<'_>, value: &Value, path: &Path<'_>) {
     }
 }
 
-/// The number of a percentage; none if it is not one.
+/// The number of a percentage; `None` if it is not one.
 pub(super) fn percent(value: &Value) -> Option<i64> {
     let text = value.as_str()?;
     if !name::percent(text).is_empty() {
@@ -232,7 +232,7 @@ fn unique(check: &mut Check<'_>, items: &[Value], key: Option<&str>, path: &Path
     }
 }
 
-/// What was there before. Most lists are short and a look at each is cheapest; the long ones must
+/// The old value. Most lists are short and a look at each is cheapest; the long ones must
 /// not cost the square of their length.
 #[derive(Default)]
 pub(super) struct Seen<'a> {
@@ -241,7 +241,7 @@ pub(super) struct Seen<'a> {
 }
 
 impl<'a> Seen<'a> {
-    /// Adds a text; `false` if it was there.
+    /// Adds a string; returns `false` if it was present.
     pub(super) fn insert(&mut self, text: &'a str) -> bool {
         const FEW: usize = 16;
         if self.few.contains(&text) {
@@ -292,5 +292,5 @@ fn no_dots(path: &str) -> Problems {
     Vec::new()
 }
 
-/// The longest name from which a controller can still make the names of pods.
+/// The maximum length of a name from which a controller derives pod names.
 pub(super) const CRON_JOB_NAME_BYTES_MAX: usize = LABEL_BYTES_MAX - 11;

@@ -1,4 +1,4 @@
-//! What confines a container, and who is vouched for: profiles, certificates.
+//! Rules of security profiles and certificates.
 
 use std::collections::HashSet;
 
@@ -11,9 +11,9 @@ use headwater_api::status::{FieldError, FieldErrorKind};
 
 const PROFILES: &[&str] = &["Localhost", "RuntimeDefault", "Unconfined"];
 
-/// The longest path of an AppArmor profile.
+/// The maximum length of an AppArmor profile path.
 const PROFILE_BYTES_MAX: usize = 4095;
-/// The longest domain of a signer, and the longest signer.
+/// The maximum length of a signer's domain and of a signer's name.
 const DOMAIN_BYTES_MAX: usize = 253;
 const SIGNER_BYTES_MAX: usize = DOMAIN_BYTES_MAX + 1 + (253 + 63 + 1);
 const EXPIRATION_SECONDS_MIN: i64 = 600;
@@ -64,7 +64,7 @@ pub(super) fn seccomp(check: &mut Check<'_>, profile: &Object, path: &Path<'_>) 
     }
 }
 
-/// A path that goes down from where it begins.
+/// A relative path without `..`.
 fn descending(check: &mut Check<'_>, target: &str, path: &Path<'_>) {
     if target.starts_with('/') {
         check.invalid(path, &target.into(), "must be a relative path");
@@ -123,8 +123,8 @@ pub(super) fn signing_request(check: &mut Check<'_>, spec: &Object, path: &Path<
     }
 }
 
-/// Whether a field holds, in base64, a certificate request in PEM: a block of that name around one
-/// whole DER sequence. Whose key has signed it is for the signer to find out.
+/// Whether a field contains a base64-encoded PEM certificate request: a block of that type with one
+/// DER sequence. The signer verifies the signature.
 fn pem(encoded: &str) -> Result<(), &'static str> {
     let wrong = "PEM block type must be CERTIFICATE REQUEST";
     let bytes = STANDARD.decode(encoded).map_err(|_| wrong)?;

@@ -1,4 +1,4 @@
-//! Objects that people get wrong, and what they are told.
+//! Invalid objects and their error messages.
 
 use headwater_json::json;
 use proptest::prelude::*;
@@ -12,7 +12,7 @@ fn kind(group: &str, name: &str) -> Kind {
     kinds.find(|kind| kind.group == group && kind.kind == name).unwrap()
 }
 
-/// As the server has it when validation begins.
+/// The object as validation sees it: decoded, defaulted and prepared.
 fn prepared(kind: &Kind, body: &Value) -> Value {
     let mut object = decode::refit(kind, body.clone()).unwrap().value;
     defaults::apply(kind, &mut object);
@@ -24,7 +24,7 @@ fn texts(errors: &[FieldError]) -> Vec<String> {
     errors.iter().map(FieldError::to_string).collect()
 }
 
-/// The errors of a creation, each of which begins with an expected text.
+/// Checks the errors of a create, each by its beginning.
 #[track_caller]
 fn refused(group: &str, name: &str, body: &Value, expected: &[&str]) {
     let kind = kind(group, name);
@@ -86,7 +86,7 @@ fn workload_with(change: &Value) -> Value {
 }
 
 #[test]
-fn ordinary_objects_pass() {
+fn valid_objects_pass() {
     let accept = |group: &str, name: &str, body: &Value| refused(group, name, body, &[]);
     accept("", "Pod", &pod());
     for name in ["Deployment", "ReplicaSet", "StatefulSet", "DaemonSet"] {
@@ -204,7 +204,7 @@ fn ordinary_objects_pass() {
 }
 
 #[test]
-fn pods_are_refused_with_the_words_of_the_reference() {
+fn invalid_pods_have_kubernetes_messages() {
     let check = |change: &Value, expected: &[&str]| refused("", "Pod", &pod_with(change), expected);
     check(&json!({"spec": {"containers": []}}), &["spec.containers: Required value"]);
     check(
@@ -272,7 +272,7 @@ fn pods_are_refused_with_the_words_of_the_reference() {
 }
 
 #[test]
-fn workloads_are_refused_with_the_words_of_the_reference() {
+fn invalid_workloads_have_kubernetes_messages() {
     let check = |name: &str, change: &Value, expected: &[&str]| {
         refused("apps", name, &workload_with(change), expected);
     };
@@ -336,7 +336,7 @@ fn workloads_are_refused_with_the_words_of_the_reference() {
 }
 
 #[test]
-fn services_and_their_kin_are_refused_with_the_words_of_the_reference() {
+fn invalid_services_and_network_objects_have_kubernetes_messages() {
     refused("", "Service", &json!({}), &["spec.ports: Required value"]);
     refused(
         "",
@@ -403,7 +403,7 @@ fn services_and_their_kin_are_refused_with_the_words_of_the_reference() {
 }
 
 #[test]
-fn configuration_is_refused_with_the_words_of_the_reference() {
+fn invalid_configuration_has_kubernetes_messages() {
     refused(
         "",
         "ConfigMap",
@@ -604,7 +604,7 @@ fn configuration_is_refused_with_the_words_of_the_reference() {
 }
 
 #[test]
-fn what_is_immutable_stays() {
+fn immutable_fields_cannot_change() {
     let secret = json!({"type": "a/b", "data": {"a": "YQ=="}});
     refused_change(
         "",
@@ -690,7 +690,7 @@ fn what_is_immutable_stays() {
 }
 
 #[test]
-fn of_a_pod_only_a_little_may_change() {
+fn only_few_fields_of_a_pod_may_change() {
     let check =
         |change: &Value, expected: &[&str]| refused_change("", "Pod", &pod(), change, expected);
     check(&json!({"metadata": {"labels": {"a": "b"}}}), &[]);
@@ -713,7 +713,7 @@ fn of_a_pod_only_a_little_may_change() {
 }
 
 #[test]
-fn schedules_are_read_as_cron_reads_them() {
+fn schedules_parse_as_cron_expressions() {
     for good in ["* * * * *", "0 0 1 1 0", "@hourly", "@every 1h", "*/15 0-5,7 ? JAN-mar Sun"] {
         refused_schedule(good, None);
     }
@@ -734,7 +734,7 @@ fn refused_schedule(schedule: &str, why: Option<&str>) {
 }
 
 proptest! {
-    /// Fields with values of the right shape but any content, in any kind.
+    /// Fields with values of the right type but arbitrary content, in any kind.
     #[test]
     fn no_decodable_object_makes_it_panic(
         pick in any::<prop::sample::Index>(),
@@ -811,7 +811,7 @@ impl Filler<'_> {
 }
 
 #[test]
-fn profiles_name_what_they_need_and_nothing_else() {
+fn security_profiles_need_exactly_their_fields() {
     let seccomp = |profile: Value, expected: &[&str]| {
         let pod = json!({"spec": {
             "securityContext": {"seccompProfile": profile},
@@ -873,7 +873,7 @@ fn profiles_name_what_they_need_and_nothing_else() {
 }
 
 #[test]
-fn a_job_says_exactly_when_it_has_failed_and_when_it_has_succeeded() {
+fn invalid_job_policies_are_rejected() {
     let job = |extra: Value| {
         let mut job = json!({
             "metadata": {"name": "j", "uid": "u"},
@@ -973,7 +973,7 @@ fn a_job_says_exactly_when_it_has_failed_and_when_it_has_succeeded() {
 }
 
 #[test]
-fn a_signing_request_is_one_for_somebody_who_signs() {
+fn invalid_certificate_signing_requests_are_rejected() {
     use base64::Engine;
     let encode = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
     let block = |name: &str, body: &str| {
@@ -1034,7 +1034,7 @@ fn a_signing_request_is_one_for_somebody_who_signs() {
 }
 
 #[test]
-fn a_selector_that_cannot_be_read_is_told_as_a_whole_too() {
+fn an_invalid_selector_is_also_reported_as_a_unit() {
     let deployment = |kind: &str, selector: Value, expected: &[&str]| {
         let body = json!({"metadata": {"name": "d"}, "spec": {
             "selector": selector,

@@ -1,4 +1,4 @@
-//! Rules of changes: what stays as it was.
+//! Rules of updates: immutable fields.
 
 use headwater_json::{Key, Map, Value, json};
 
@@ -8,7 +8,7 @@ use super::{
 use crate::types::get;
 use headwater_api::quantity::Quantity;
 
-/// A field that stays as it is.
+/// Checks an immutable field.
 pub(super) fn immutable(check: &mut Check<'_>, old: &Object, path: &[&str]) {
     let (now, before) = (get(check.root, path), get(old, path));
     let absent = Value::Null;
@@ -18,7 +18,7 @@ pub(super) fn immutable(check: &mut Check<'_>, old: &Object, path: &[&str]) {
     }
 }
 
-/// The rules that are more than that.
+/// Update rules that do not fit the table.
 pub(super) fn by_kind(check: &mut Check<'_>, old: &Object) {
     let new = check.root;
     let none = Map::new();
@@ -47,7 +47,7 @@ pub(super) fn by_kind(check: &mut Check<'_>, old: &Object) {
     }
 }
 
-/// Whoever set `immutable` meant it.
+/// Checks that an immutable ConfigMap or Secret does not change.
 fn frozen(check: &mut Check<'_>, old: &Object, fields: &[&str]) {
     if !is_true(old, "immutable") {
         return;
@@ -63,11 +63,11 @@ fn frozen(check: &mut Check<'_>, old: &Object, fields: &[&str]) {
     }
 }
 
-/// What of a pod's spec may change.
+/// Checks that only the mutable fields of a pod's spec change.
 const POD_MUTABLE: &str = "`spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
 
 fn pod(check: &mut Check<'_>, spec: &Object, old: &Object) {
-    // Most updates are of labels and annotations, and looking is cheaper than telling what differs.
+    // Most updates change labels and annotations, and equality is cheaper than a diff.
     if spec == old {
         return;
     }
@@ -113,7 +113,7 @@ fn deadline(check: &mut Check<'_>, spec: &Object, old: &Object) {
     }
 }
 
-/// Tolerations may be added; of those there, only how long they last may change.
+/// Checks that tolerations are only added, or change only in `tolerationSeconds`.
 fn tolerations(check: &mut Check<'_>, spec: &Object, old: &Object) {
     let timeless = |toleration: &Value| {
         let mut toleration = toleration.clone();
@@ -129,7 +129,7 @@ fn tolerations(check: &mut Check<'_>, spec: &Object, old: &Object) {
     }
 }
 
-/// The new spec with everything that may change as it was.
+/// The new spec with the mutable fields of the old one.
 fn munged(spec: &Object, old: &Object, gated: bool) -> Object {
     let mut spec = spec.clone();
     let mut fields = vec!["activeDeadlineSeconds", "tolerations", "schedulingGates"];
@@ -168,7 +168,7 @@ fn differing(new: &Object, old: &Object) -> Vec<String> {
     changed.map(line).collect()
 }
 
-/// What of a StatefulSet's spec may change.
+/// Checks that only the mutable fields of a StatefulSet's spec change.
 const STATEFUL_SET_MUTABLE: [&str; 7] = [
     "replicas",
     "ordinals",

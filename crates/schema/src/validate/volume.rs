@@ -1,11 +1,11 @@
-//! PersistentVolumes: where they are, said once and completely.
+//! Rules of PersistentVolumes and their sources.
 
 use super::{Check, Object, Path, has, list, map, number, shown, text};
 use headwater_api::name;
 use headwater_api::quantity::Quantity;
 use headwater_api::status::{FieldError, FieldErrorKind};
 
-/// The sources of a volume, in the order the reference looks at them: the first one counts.
+/// The sources of a volume in Kubernetes' order: the first one is used.
 const SOURCES: [&str; 22] = [
     "hostPath",
     "gcePersistentDisk",
@@ -70,7 +70,7 @@ fn sources_of(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
         check.required(path, "must specify a volume type");
     }
     for name in given {
-        // Spelled as the reference spells it.
+        // The spelling is Kubernetes'.
         let name = if name == "cephfs" { "cephFS" } else { name };
         check.forbidden(path.field(name), "may not specify more than 1 volume type");
     }
@@ -84,12 +84,12 @@ fn sources_of(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
     }
 }
 
-/// Whether a path is `/` however it is written.
+/// Whether a path is equivalent to `/`.
 fn is_root(path: &str) -> bool {
     path.starts_with('/') && path.split('/').all(|part| matches!(part, "" | "." | ".."))
 }
 
-/// The fields of a volume's spec that say where it is.
+/// The source fields of a volume's spec.
 pub(super) fn sources(spec: &Object) -> impl Iterator<Item = &'static str> {
     SOURCES.into_iter().filter(|name| has(spec, name))
 }

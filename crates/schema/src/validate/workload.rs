@@ -1,4 +1,4 @@
-//! Rules of what runs pods: deployments, sets, jobs, and what scales or protects them.
+//! Rules of workloads, autoscalers and disruption budgets.
 
 use headwater_json::Value;
 
@@ -41,7 +41,7 @@ pub(super) fn deployment(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) 
     }
 }
 
-/// Neither one pod less nor one more: nothing could ever be replaced.
+/// Rejects a rollout that allows neither surge nor unavailable pods.
 fn stands_still(rolling: &Object) -> bool {
     count_of(rolling, "maxUnavailable") == 0 && count_of(rolling, "maxSurge") == 0
 }
@@ -113,7 +113,7 @@ pub(super) fn replication_controller(check: &mut Check<'_>, spec: &Object, path:
     restarting_template(check, template, &path.field("template"), matched, "ReplicationController");
 }
 
-/// A selector that selects something, and a template that it selects.
+/// Checks that a selector is not empty and matches the template.
 fn selected_template(
     check: &mut Check<'_>,
     spec: &Object,
@@ -138,7 +138,7 @@ fn selected_template(
     restarting_template(check, template, &path.field("template"), matched, runner);
 }
 
-/// Whether a label selector can be read at all; what is wrong with it is told by its own type.
+/// Whether a label selector is valid; its own rules report the errors.
 fn is_selector(selector: &Object) -> bool {
     let labels = map(selector, "matchLabels").into_iter().flatten();
     let value = |value: &Value| name::label_value(value.as_str().unwrap_or_default()).is_empty();
@@ -221,7 +221,7 @@ pub(super) fn revision_data(check: &mut Check<'_>, revision: &Object, path: &Pat
     }
 }
 
-/// A job's pods must be told apart from all others.
+/// Checks the selector and labels of a job.
 pub(super) fn job(check: &mut Check<'_>, job: &Object, path: &Path<'_>) {
     let Some(spec) = map(job, "spec") else { return };
     let spec_path = path.field("spec");
@@ -314,7 +314,7 @@ pub(super) fn cron_job(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
     }
 }
 
-/// The fields of a schedule: their range, and the names that stand for numbers.
+/// The fields of a schedule: their range and the names of numbers.
 const CRON: [(u32, u32, &[&str]); 5] = [
     (0, 59, &[]),
     (0, 23, &[]),
@@ -402,7 +402,7 @@ pub(super) fn autoscaler(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) 
     }
 }
 
-/// A metric has the source that its type says, and no other.
+/// Checks that a metric has exactly the source of its type.
 pub(super) fn metric(check: &mut Check<'_>, metric: &Object, path: &Path<'_>) {
     const SOURCES: [(&str, &str); 5] = [
         ("Object", "object"),

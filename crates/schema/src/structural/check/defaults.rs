@@ -1,9 +1,9 @@
-//! Defaults must be values that their own schema accepts, and that pruning leaves alone.
+//! Validation of defaults: their own schema must accept and not prune them.
 
 use super::{FieldError, META_FIELDS, Path};
 use crate::structural::{Node, Schema, embedded, lists, prune, validate};
 
-/// What is wrong with the defaults of a compiled schema.
+/// The errors in the defaults of a compiled schema.
 pub(super) fn check(schema: &Schema, base: &str) -> Vec<FieldError> {
     let mut walk = Walk { base, errors: Vec::new() };
     walk.node(&schema.root, &Path::Root, true);
@@ -23,7 +23,7 @@ impl Walk<'_> {
         }
         let properties = Path::Field(path, "properties");
         for (name, inner) in &node.properties {
-            // Fields that every resource has are judged with their resource, when there is one.
+            // The standard fields of a resource are validated with the resource.
             if is_resource && META_FIELDS.contains(&&**name) {
                 continue;
             }
@@ -59,7 +59,7 @@ mod tests {
     use super::super::tests::texts;
 
     #[test]
-    fn a_default_is_held_to_its_own_schema() {
+    fn a_default_must_match_its_own_schema() {
         let schema = json!({"type": "object", "properties": {
             "size": {"type": "integer", "maximum": 10, "default": 11},
             "name": {"type": "string", "default": 5},

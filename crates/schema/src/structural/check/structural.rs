@@ -1,11 +1,11 @@
-//! Structural: every field has a type, said once, apart from what is only validation.
+//! The rules of structural schemas: every field has one type, separate from validation.
 
 use headwater_json::{Value, json};
 
 use super::{FieldError, Path};
 use headwater_cel::pattern::{Budget, Pattern};
 
-/// What no structural schema can hold, if it is there.
+/// Keywords that no structural schema allows.
 pub(super) fn unsupported(schema: &Value) -> Option<String> {
     if schema["items"].is_array() {
         return Some("OpenAPIV3Schema 'items' must be a schema, but is an array".into());
@@ -28,7 +28,7 @@ pub(super) fn unsupported(schema: &Value) -> Option<String> {
     super::children(schema).into_iter().find_map(|(_, _, inner)| unsupported(inner))
 }
 
-/// What makes a schema not structural, sorted.
+/// The violations of structural rules, sorted.
 pub(super) fn check(schema: &Value, base: &str) -> Vec<FieldError> {
     let mut walk = Walk { base, errors: Vec::new(), budget: Budget::default() };
     walk.invariants(schema, Level::Root, &Path::Root);
@@ -50,7 +50,7 @@ struct Walk<'a> {
     budget: Budget,
 }
 
-/// The two ways to say "a number or a string" in plain OpenAPI.
+/// The two forms of "a number or a string" in OpenAPI.
 fn is_int_or_string(any_of: &Value) -> bool {
     *any_of == json!([{ "type": "integer" }, { "type": "string" }])
 }
@@ -147,7 +147,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Of the fields that every resource has, a schema may only narrow the name.
+    /// A schema may restrict only the name among the standard fields of a resource.
     fn resource(&mut self, schema: &Value, level: Level, path: &Path<'_>) {
         let embedded = schema["x-kubernetes-embedded-resource"] == true;
         let is_resource = embedded || level == Level::Root;
@@ -184,7 +184,7 @@ impl Walk<'_> {
         }
     }
 
-    /// What only validates: patterns, and alternatives that may not define anything.
+    /// Checks the validation-only parts: patterns, and alternatives that must not define structure.
     fn validations(&mut self, schema: &Value, skip: Skip, path: &Path<'_>) {
         for (key, skipped) in [("anyOf", skip.any_of), ("allOf", false), ("oneOf", false)] {
             let list = Path::Field(path, key);
@@ -242,7 +242,7 @@ impl Walk<'_> {
         }
     }
 
-    /// What is validated must be defined: `outer` is the structure, `inner` what narrows it.
+    /// Checks that validated fields are defined: `outer` is the structure, `inner` the validation.
     fn completeness(&mut self, inner: &Value, outer: &Value, at: &Path<'_>, from: &Path<'_>) {
         for (key, step, schema) in super::children(inner) {
             let list = Path::Field(from, key);
@@ -279,7 +279,7 @@ impl Walk<'_> {
     }
 }
 
-/// Alternatives that say "a number or a string" may name types.
+/// Whether alternatives mean "a number or a string", which may name types.
 #[derive(Clone, Copy, Default)]
 struct Skip {
     any_of: bool,
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_is_needed_everywhere() {
+    fn every_field_needs_a_type() {
         check_one(&json!({}), "schema.type: Required value: must not be empty at the root");
         check_one(
             &json!({"type": "string"}),
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn alternatives_define_nothing() {
+    fn alternatives_cannot_define_structure() {
         check_one(
             &with(json!({"a": {"type": "integer", "anyOf": [{"type": "integer"}]}})),
             "schema.properties[a].anyOf[0].type: Forbidden: must be empty to be structural",
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_may_only_narrow_the_name() {
+    fn metadata_may_restrict_only_the_name() {
         let name =
             json!({"type": "object", "properties": {"name": {"type": "string", "maxLength": 5}}});
         assert_eq!(texts(&with(json!({"metadata": name}))), Vec::<String>::new());

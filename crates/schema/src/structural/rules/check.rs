@@ -1,8 +1,7 @@
-//! The rules of a schema before it is accepted: do they compile, may they speak of what was, and
-//! what would they cost at most?
+//! Validation of the rules of a schema: compilation, use of `oldSelf`, and estimated cost.
 //!
-//! Promise: a rule that is accepted is bounded by what its schema bounds. Its estimate is that of
-//! Kubernetes, multiplied by how often its place can occur in one object.
+//! Promise: the cost of an accepted rule is limited by its schema. The estimate is Kubernetes',
+//! multiplied by the maximum number of occurrences in one object.
 
 use headwater_json::Value;
 
@@ -11,13 +10,13 @@ use crate::structural::Place;
 use headwater_api::status::{FieldError, FieldErrorKind};
 use headwater_cel::{Program, Shape, pattern};
 
-/// What one rule may cost at most, by the estimate (Kubernetes' limit).
+/// The maximum estimated cost of one rule (Kubernetes' limit).
 const RULE_COST_MAX: u64 = 10_000_000;
 
-/// What all rules of one schema may cost at most, by the estimate (Kubernetes' limit).
+/// The maximum estimated cost of all rules of one schema (Kubernetes' limit).
 const SCHEMA_COST_MAX: u64 = 100_000_000;
 
-/// What is wrong with the rules of a schema; `below` is its path.
+/// The errors in the rules of a schema; `below` is its path.
 pub(crate) fn errors(schema: &Value, place: Place<'_>) -> Vec<FieldError> {
     let mut check = Check::default();
     let inside = Inside { cardinality: Some(1), uncorrelated: None, is_root: true };
@@ -26,12 +25,12 @@ pub(crate) fn errors(schema: &Value, place: Place<'_>) -> Vec<FieldError> {
     check.errors
 }
 
-/// What surrounds a schema.
+/// The context of a schema.
 #[derive(Clone)]
 struct Inside {
-    /// How many values of this place an object may have, if that is bounded.
+    /// The maximum number of occurrences in an object, if limited.
     cardinality: Option<u64>,
-    /// The path above which values before and after cannot be told apart.
+    /// The path of the nearest ancestor without a correspondence to the old object.
     uncorrelated: Option<String>,
     is_root: bool,
 }
@@ -146,7 +145,7 @@ impl Check {
         }
     }
 
-    /// Refuses what would cost too much, and remembers what all rules cost together.
+    /// Rejects a rule that costs too much, and adds to the total.
     fn cost(&mut self, what: &str, field: String, cost: u64) {
         if cost > RULE_COST_MAX {
             let why = exceeds(what, cost, RULE_COST_MAX);
@@ -156,7 +155,7 @@ impl Check {
     }
 }
 
-/// What all rules of a schema may cost, and the dearest of them.
+/// The total cost of the rules of a schema, and the most expensive ones.
 #[derive(Default)]
 struct Total {
     cost: u64,
@@ -164,12 +163,12 @@ struct Total {
 }
 
 impl Total {
-    /// How many rules are named when all together cost too much.
+    /// The number of rules that are named if the total is too high.
     const NAMED_MAX: usize = 4;
 
     fn add(&mut self, field: String, cost: u64) {
         self.cost = self.cost.saturating_add(cost);
-        // What is less than a hundredth of the limit is not to blame.
+        // Rules below one percent of the limit are not named.
         if cost < SCHEMA_COST_MAX / 100 {
             return;
         }
@@ -202,7 +201,7 @@ fn exceeds(what: &str, cost: u64, limit: u64) -> String {
     )
 }
 
-/// A rule as the reference prints it: its own fields, under their names in Go.
+/// A rule in Kubernetes' format: its fields under their Go names.
 fn shown(rule: &Value) -> String {
     let text = |key: &str| Value::from(rule[key].as_str().unwrap_or_default());
     format!(

@@ -29,7 +29,7 @@ fn refused(schema: &Value, new: Value, expected: &[&str]) {
 }
 
 #[test]
-fn a_rule_judges_at_its_level() {
+fn a_rule_applies_at_its_level() {
     let properties = json!({
         "min": {"type": "integer"}, "max": {"type": "integer"},
         "name": {"type": "string", "x-kubernetes-validations": [{"rule": "self.startsWith('w-')"}]},
@@ -79,7 +79,7 @@ fn a_rule_at_the_root_sees_the_name() {
 }
 
 #[test]
-fn the_error_is_what_the_rule_says_it_is() {
+fn the_error_has_the_reason_and_message_of_the_rule() {
     let check = |mut rule: Value, expected: &str| {
         rule["rule"] = "self.a > self.b".into();
         let properties = json!({"a": {"type": "integer"}, "b": {"type": "integer"}});
@@ -102,7 +102,7 @@ fn the_error_is_what_the_rule_says_it_is() {
 }
 
 #[test]
-fn a_rule_about_a_change_needs_one() {
+fn a_transition_rule_runs_only_on_updates() {
     let schema = spec(
         json!({
             "fixed": {"type": "string", "x-kubernetes-validations": [
@@ -131,7 +131,7 @@ fn a_rule_about_a_change_needs_one() {
 }
 
 #[test]
-fn an_old_value_that_is_optional_is_asked_for_on_creates_too() {
+fn a_rule_with_optional_old_self_runs_on_creates_too() {
     let schema = spec(
         json!({"a": {"type": "integer", "x-kubernetes-validations": [{
             "rule": "oldSelf.hasValue() ? self >= oldSelf.value() : self == 0",
@@ -147,7 +147,7 @@ fn an_old_value_that_is_optional_is_asked_for_on_creates_too() {
 }
 
 #[test]
-fn what_did_not_change_is_forgiven() {
+fn unchanged_values_are_tolerated() {
     let properties = json!({"a": {"type": "integer"}, "tags": {"type": "array", "maxItems": 9, "items": {
         "type": "string", "maxLength": 9, "x-kubernetes-validations": [{"rule": "self != 'bad'"}],
     }}});
@@ -200,7 +200,7 @@ fn values_have_the_types_of_their_schema() {
 }
 
 #[test]
-fn rules_that_cannot_work_are_refused_with_the_definition() {
+fn invalid_rules_are_rejected_with_the_definition() {
     let check = |rule: Value, expected: &str| {
         let properties = json!({"a": {"type": "integer"}, "list": {"type": "array", "items": {
             "type": "string"}}});
@@ -234,7 +234,7 @@ fn rules_that_cannot_work_are_refused_with_the_definition() {
     );
 }
 
-/// A list of so many texts of so many characters, with a rule that compares all with all.
+/// A list with limits on its length and its strings, and a rule that compares all pairs.
 fn compared(items: u64, length: u64, rules: usize) -> Value {
     let rule = json!({"rule": "self.all(x, self.all(y, x == y))"});
     json!({"type": "array", "maxItems": items, "items": {"type": "string", "maxLength": length},
@@ -256,7 +256,7 @@ fn a_definition_with_a_too_expensive_rule_is_rejected() {
     check(compared(1000, 10, 1), rule, "");
     check(compared(1000, 20, 1), rule, "1.300500x");
     check(compared(1200, 20, 1), rule, "1.9x");
-    // As often as the lists and maps around it allow.
+    // Multiplied by the limits of the enclosing lists and maps.
     let around =
         |schema: Value, max: u64| json!({"type": "array", "maxItems": max, "items": schema});
     check(around(compared(100, 20, 1), 70), ".items.x-kubernetes-validations[0]", "");
@@ -264,7 +264,7 @@ fn a_definition_with_a_too_expensive_rule_is_rejected() {
     let values = json!({"type": "object", "maxProperties": 20,
         "additionalProperties": around(compared(100, 20, 1), 10)});
     check(values, ".additionalProperties.items.x-kubernetes-validations[0]", "2.6x");
-    // Or as often as fits into a request.
+    // Or by the number that fits into a request.
     let open = json!({"type": "array", "items": compared(2, 2, 1)});
     check(open, ".items.x-kubernetes-validations[0]", "3.8x");
 }
@@ -284,14 +284,14 @@ fn all_rules_of_a_definition_together_have_a_limit_too() {
 }
 
 #[test]
-fn messages_that_would_cost_too_much_are_refused() {
+fn message_expressions_that_cost_too_much_are_rejected() {
     let rule = |message: &str| {
         let properties = json!({"a": {"type": "string"}, "b": {"type": "string", "maxLength": 10}});
         faults(&spec(properties, json!([{"rule": "true", "messageExpression": message}])))
     };
     assert_eq!(rule("self.b + ' is odd'"), Vec::<String>::new());
     assert_eq!(rule("'%s is odd'.format([self.a])"), Vec::<String>::new());
-    // Nobody knows how long a text is that was made of something else.
+    // The length of a computed string is unknown.
     let found = rule("string(self.a) + string(self.b)");
     let at = "schema.properties[spec].x-kubernetes-validations[0].messageExpression: Forbidden: ";
     let starts = [
@@ -333,8 +333,8 @@ fn an_object_cannot_make_its_rules_run_for_long() {
 }
 
 #[test]
-fn patterns_that_objects_bring_are_small_and_few() {
-    // Of those that objects bring only small ones are compiled, and each costs.
+fn patterns_from_objects_must_be_small_and_few() {
+    // Only small patterns from objects are compiled, and each is charged.
     let schema = spec(
         json!({"a": {"type": "array", "maxItems": 1000, "items": {"type": "string", "maxLength": 100}}}),
         json!([{"rule": "self.a.all(p, 'x'.matches(p))"}]),
@@ -352,7 +352,7 @@ fn patterns_that_objects_bring_are_small_and_few() {
 }
 
 #[test]
-fn rules_are_not_asked_about_what_does_not_fit_its_schema() {
+fn rules_do_not_run_on_values_that_violate_the_schema() {
     let schema = spec(json!({"a": {"type": "integer"}}), json!([{"rule": "self.a < 5"}]));
     let found = judge(&schema, json!({"spec": {"a": "x"}}), None);
     assert_eq!(found.len(), 2);

@@ -6,9 +6,11 @@
 
 pub mod field;
 pub mod label;
+mod structured;
 
 pub use field::Selector as FieldSelector;
 pub use label::Selector as LabelSelector;
+pub use structured::{LabelExpression, StructuredSelector};
 
 use crate::query::bad_request;
 use crate::status::Status;

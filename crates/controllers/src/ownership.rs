@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use headwater_api::selector::{LabelExpression, StructuredSelector};
 use headwater_client::controller::{Context, Failure, Next};
 use headwater_client::object::ResourceType;
 use headwater_client::{Cached, Error, Key, Selector};
@@ -33,21 +34,20 @@ pub(crate) fn controller_reference<O: Resource<DynamicType = ()>>(owner: &O) -> 
     }
 }
 
-/// A selector as objects carry it. One that is not there selects nothing; one that nobody can
-/// parse is an error of whoever wrote it.
+/// The selector of an object. An absent one matches nothing; an invalid one is an error.
 pub(crate) fn selector(wanted: Option<&LabelSelector>) -> Result<Selector, Error> {
     let Some(wanted) = wanted else { return Ok(Selector::nothing()) };
-    let equal = wanted.match_labels.iter().flatten().map(|(key, value)| format!("{key}={value}"));
-    let others = wanted.match_expressions.iter().flatten().map(|rule| {
-        let (key, values) = (&rule.key, rule.values.as_deref().unwrap_or_default().join(","));
-        match rule.operator.as_str() {
-            "In" => format!("{key} in ({values})"),
-            "NotIn" => format!("{key} notin ({values})"),
-            "Exists" => key.clone(),
-            _ => format!("!{key}"),
-        }
-    });
-    equal.chain(others).collect::<Vec<_>>().join(",").parse()
+    let labels = wanted.match_labels.iter().flatten();
+    let expressions = wanted.match_expressions.iter().flatten();
+    let selector = StructuredSelector::new(
+        labels.map(|(key, value)| (key.as_str(), value.as_str())),
+        expressions.map(|expression| LabelExpression {
+            key: &expression.key,
+            operator: &expression.operator,
+            values: expression.values.iter().flatten().map(String::as_str).collect(),
+        }),
+    );
+    selector.map_err(Error::Invalid)?.to_string().parse()
 }
 
 /// The result after a failed write: requeue after a conflict or a 404, because the cache is about
@@ -240,6 +240,11 @@ mod tests {
         assert!(!matches(&[("app", "web"), ("tier", "a"), ("x", ""), ("env", "dev")]));
         assert!(!matches(&[("app", "web"), ("tier", "a"), ("x", ""), ("y", "")]));
         assert!(super::selector(None).unwrap().is_nothing());
+        let unknown = LabelSelector {
+            match_expressions: Some(vec![rule("x", "Near", &[])]),
+            ..LabelSelector::default()
+        };
+        assert!(super::selector(Some(&unknown)).is_err());
         assert!(super::selector(Some(&LabelSelector::default())).unwrap().is_everything());
     }
 }

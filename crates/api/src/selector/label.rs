@@ -36,13 +36,13 @@ pub struct Selector {
 /// One condition on one label.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Requirement {
-    key: Box<str>,
-    condition: Condition,
+    pub(super) key: Box<str>,
+    pub(super) condition: Condition,
 }
 
 /// What a label must be like. `=` is a set of one, `!=` the opposite.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum Condition {
+pub(super) enum Condition {
     Exists,
     Absent,
     In(Values),
@@ -52,7 +52,7 @@ enum Condition {
 }
 
 /// Sorted, without repeats, never empty.
-type Values = Arc<[Box<str>]>;
+pub(super) type Values = Arc<[Box<str>]>;
 
 impl Selector {
     /// Selects everything.
@@ -68,7 +68,7 @@ impl Selector {
         Ok(Selector::from_requirements(requirements))
     }
 
-    fn from_requirements(mut requirements: Vec<Requirement>) -> Selector {
+    pub(super) fn from_requirements(mut requirements: Vec<Requirement>) -> Selector {
         requirements.sort_unstable();
         requirements.dedup();
         let mut marks = Marks::default();
@@ -360,7 +360,7 @@ impl<'a> Parser<'a> {
 }
 
 /// Sorted values, all of which could be label values.
-fn checked(key: &str, mut values: Vec<&str>) -> Result<Values, String> {
+pub(super) fn checked(key: &str, mut values: Vec<&str>) -> Result<Values, String> {
     values.sort_unstable();
     values.dedup();
     aggregate(&value_errors(key, &values))?;

@@ -11,6 +11,7 @@ use jiff::Timestamp;
 
 use super::age::{human_duration, seconds_between};
 use super::{Source, find, list, text};
+use crate::selector::StructuredSelector;
 
 pub(super) use event::*;
 pub(super) use pod::*;
@@ -68,29 +69,9 @@ fn labels(members: Option<&Value>) -> String {
 /// A structured selector in the syntax of label selectors.
 fn selector(value: Option<&Value>) -> String {
     let Some(value) = value else { return NONE.to_owned() };
-    let mut terms: Vec<(String, String)> = Vec::new();
-    if let Some(members) = value.get("matchLabels").and_then(Value::as_object) {
-        terms.extend(members.iter().map(|(key, value)| {
-            (key.to_string(), format!("{key}={}", value.as_str().unwrap_or_default()))
-        }));
-    }
-    for expression in list(value, "matchExpressions") {
-        let key = text(expression, "key");
-        let mut values: Vec<&str> =
-            list(expression, "values").iter().filter_map(Value::as_str).collect();
-        values.sort_unstable();
-        let values = values.join(",");
-        let term = match text(expression, "operator") {
-            "In" => format!("{key} in ({values})"),
-            "NotIn" => format!("{key} notin ({values})"),
-            "Exists" => key.to_owned(),
-            "DoesNotExist" => format!("!{key}"),
-            _ => return "<error>".to_owned(),
-        };
-        terms.push((key.to_owned(), term));
-    }
-    terms.sort_by(|a, b| a.0.cmp(&b.0));
-    or(join(terms.iter().map(|(_, term)| term.as_str()), ","), NONE)
+    let Some(members) = value.as_object() else { return NONE.to_owned() };
+    StructuredSelector::of(members)
+        .map_or_else(|_| "<error>".to_owned(), |selector| or(selector.to_string(), NONE))
 }
 
 pub(in crate::table) fn label_selector(source: &Source<'_>) -> Value {

@@ -4,10 +4,8 @@ use headwater_json::Value;
 
 use super::job;
 use super::rule::{CRON_JOB_NAME_BYTES_MAX, percent};
-use super::{
-    Check, Object, Path, has, is_true, list, map, number, objects, shown, shown_text, text,
-};
-use headwater_api::name;
+use super::{Check, Object, Path, has, is_true, list, map, number, shown, shown_text, text};
+use headwater_api::selector::StructuredSelector;
 
 pub(super) fn deployment(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
     selected_template(check, spec, path, "deployment", "ReplicaSet");
@@ -127,32 +125,13 @@ fn selected_template(
         let why = format!("empty selector is invalid for {what}");
         check.invalid(path.field("selector"), &shown(spec, "selector"), &why);
     }
-    let mut matched = selects(selector, template_labels(template));
-    if !is_selector(selector) {
-        matched = true; // nobody can tell
-        if runner == "ReplicaSet" {
-            let why = "invalid label selector";
-            check.invalid(path.field("selector"), &shown(spec, "selector"), why);
-        }
+    let matched = selects(selector, template_labels(template));
+    if matched.is_none() && runner == "ReplicaSet" {
+        let why = "invalid label selector";
+        check.invalid(path.field("selector"), &shown(spec, "selector"), why);
     }
+    let matched = matched.unwrap_or(true);
     restarting_template(check, template, &path.field("template"), matched, runner);
-}
-
-/// Whether a label selector is valid; its own rules report the errors.
-fn is_selector(selector: &Object) -> bool {
-    let labels = map(selector, "matchLabels").into_iter().flatten();
-    let value = |value: &Value| name::label_value(value.as_str().unwrap_or_default()).is_empty();
-    let mut labels = labels.map(|(key, text)| name::qualified(key).is_empty() && value(text));
-    let mut requirements = objects(selector, "matchExpressions").map(|(_, requirement)| {
-        let values = list(requirement, "values");
-        let fits = match text(requirement, "operator") {
-            "In" | "NotIn" => !values.is_empty() && values.iter().all(value),
-            "Exists" | "DoesNotExist" => values.is_empty(),
-            _ => false,
-        };
-        fits && name::qualified(text(requirement, "key")).is_empty()
-    });
-    labels.all(|good| good) && requirements.all(|good| good)
 }
 
 fn restarting_template(
@@ -196,21 +175,11 @@ fn is_empty_selector(selector: &Object) -> bool {
         && list(selector, "matchExpressions").is_empty()
 }
 
-/// Whether a LabelSelector selects an object with these labels.
-fn selects(selector: &Object, labels: &Object) -> bool {
-    let mut equal = map(selector, "matchLabels").into_iter().flatten();
-    equal.all(|(key, value)| labels.get(key) == Some(value))
-        && objects(selector, "matchExpressions").all(|(_, requirement)| {
-            let value = labels.get(text(requirement, "key"));
-            let among = value.is_some_and(|value| list(requirement, "values").contains(value));
-            match text(requirement, "operator") {
-                "In" => among,
-                "NotIn" => !among,
-                "Exists" => value.is_some(),
-                "DoesNotExist" => value.is_none(),
-                _ => true,
-            }
-        })
+/// Whether a LabelSelector matches these labels; `None` if it is invalid, which the validation of
+/// its own type reports.
+fn selects(selector: &Object, labels: &Object) -> Option<bool> {
+    let selector = StructuredSelector::of(selector).ok()?.selector();
+    Some(selector.matches(|key| labels.get(key)?.as_str()))
 }
 
 pub(super) fn revision_data(check: &mut Check<'_>, revision: &Object, path: &Path<'_>) {
@@ -228,7 +197,7 @@ pub(super) fn job(check: &mut Check<'_>, job: &Object, path: &Path<'_>) {
     let (Some(template), Some(selector)) = (map(spec, "template"), map(spec, "selector")) else {
         return;
     };
-    if !selects(selector, template_labels(template)) {
+    if selects(selector, template_labels(template)) == Some(false) {
         unmatched(check, template, &spec_path.field("template"));
     }
     if !is_true(spec, "manualSelector") && check.old.is_none() {

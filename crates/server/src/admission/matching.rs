@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use headwater_api::selector::LabelSelector as Selector;
+use headwater_api::selector::{LabelSelector as Selector, StructuredSelector};
 use headwater_cache::Cache;
 use headwater_cel::{Budget, EXPRESSION_COST_MAX, Known, Program, Value as Cel, Variables};
 use headwater_json::Value;
@@ -192,27 +192,10 @@ fn in_namespaces(
 
 /// Parses a LabelSelector; an absent one matches everything.
 pub(crate) fn selector(value: &Value) -> Result<Selector, String> {
-    let mut terms = Vec::new();
-    for (key, value) in value["matchLabels"].as_object().into_iter().flatten() {
-        terms.push(format!("{key}={}", value.as_str().unwrap_or_default()));
+    match value.as_object() {
+        Some(members) => Ok(StructuredSelector::of(members)?.selector()),
+        None => Ok(Selector::everything()),
     }
-    for term in value["matchExpressions"].as_array().into_iter().flatten() {
-        let key = term["key"].as_str().unwrap_or_default();
-        let values = words(&term["values"]).join(",");
-        terms.push(match term["operator"].as_str() {
-            Some("In") => format!("{key} in ({values})"),
-            Some("NotIn") => format!("{key} notin ({values})"),
-            Some("Exists") => key.to_owned(),
-            Some("DoesNotExist") => format!("!{key}"),
-            other => {
-                return Err(format!(
-                    "{:?} is not a valid label selector operator",
-                    other.unwrap_or_default()
-                ));
-            }
-        });
-    }
-    Selector::parse(&terms.join(",")).map_err(|status| status.message)
 }
 
 /// Match conditions; all must be true.

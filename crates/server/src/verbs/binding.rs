@@ -5,7 +5,7 @@
 use bytes::Bytes;
 use headwater_api::clock::rfc3339;
 use headwater_api::options::{DeleteOptions, Freshness, WriteOptions};
-use headwater_api::selector::LabelSelector;
+use headwater_api::selector::StructuredSelector;
 use headwater_api::status::{Cause, Details};
 use headwater_api::{Object, Status};
 use headwater_json::{Value, json};
@@ -240,8 +240,6 @@ impl Spend<'_> {
 
 /// Whether a selector in the form of specs selects an object. An empty one selects all.
 fn selects(selector: &Value, object: &Object) -> bool {
-    let text = crate::verbs::scale::selector(selector);
-    selector.is_object()
-        && LabelSelector::parse(&text)
-            .is_ok_and(|selector| selector.matches(|key| object.label(key)))
+    let Some(members) = selector.as_object() else { return false };
+    StructuredSelector::of(members).is_ok_and(|selector| selector.selector().matches_object(object))
 }

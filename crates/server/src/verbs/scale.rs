@@ -4,6 +4,7 @@
 
 use bytes::Bytes;
 use headwater_api::options::{Freshness, GetOptions, WriteOptions};
+use headwater_api::selector::StructuredSelector;
 use headwater_api::status::{FieldError, invalid};
 use headwater_api::{Object, Status};
 use headwater_json::{Map, Value, json};
@@ -290,35 +291,15 @@ fn of(resource: &Resource, object: &Value, missing: Missing) -> Result<Value, St
 }
 
 /// A label selector as one string: the form that autoscalers read.
-pub(crate) fn selector(selector: &Value) -> String {
+fn selector(selector: &Value) -> String {
     let Some(members) = selector.as_object() else { return String::new() };
     let is_plain =
         !members.contains_key("matchLabels") && !members.contains_key("matchExpressions");
-    let labels = if is_plain { Some(members) } else { selector["matchLabels"].as_object() };
-    let mut terms: Vec<String> = labels
-        .into_iter()
-        .flatten()
-        .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
-        .collect();
-    for expression in selector["matchExpressions"].as_array().into_iter().flatten() {
-        let key = expression["key"].as_str().unwrap_or_default();
-        let mut values: Vec<&str> = expression["values"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(Value::as_str)
-            .collect();
-        values.sort_unstable();
-        let values = values.join(",");
-        terms.push(match expression["operator"].as_str().unwrap_or_default() {
-            "In" => format!("{key} in ({values})"),
-            "NotIn" => format!("{key} notin ({values})"),
-            "Exists" => key.to_owned(),
-            _ => format!("!{key}"),
-        });
-    }
-    terms.sort();
-    terms.join(",")
+    let read = match is_plain {
+        true => StructuredSelector::of_labels(members),
+        false => StructuredSelector::of(members),
+    };
+    read.map_or_else(|_| String::new(), |selector| selector.to_string())
 }
 
 #[cfg(test)]
@@ -334,7 +315,7 @@ mod tests {
                 {"key": "d", "operator": "DoesNotExist"},
             ],
         }));
-        assert_eq!(text, "!d,a=1,b=2,c in (x,y)");
+        assert_eq!(text, "a=1,b=2,c in (x,y),!d");
         assert_eq!(selector(&json!({"app": "web"})), "app=web");
         assert_eq!(selector(&Value::Null), "");
     }

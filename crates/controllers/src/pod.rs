@@ -21,17 +21,17 @@ pub struct Pod {
     pub metadata: ObjectMeta,
     /// The desired state.
     #[serde(default)]
-    pub spec: Spec,
+    pub spec: PodSpec,
     /// The observed state.
     #[serde(default)]
-    pub status: Status,
+    pub status: PodStatus,
 }
 
 /// The fields of a pod's spec that controllers read.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[allow(missing_docs, reason = "the names are those of the API")]
-pub struct Spec {
+pub struct PodSpec {
     pub node_name: Option<String>,
     pub scheduler_name: Option<String>,
     pub restart_policy: Option<String>,
@@ -71,14 +71,14 @@ pub struct Container {
     #[serde(default, deserialize_with = "list")]
     pub ports: Vec<core::ContainerPort>,
     #[serde(default, deserialize_with = "nullable")]
-    pub resources: Resources,
+    pub resources: ContainerResources,
 }
 
 /// The resources of a container.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[allow(missing_docs, reason = "the names are those of the API")]
-pub struct Resources {
+pub struct ContainerResources {
     #[serde(default, deserialize_with = "nullable")]
     pub requests: BTreeMap<String, Quantity>,
     #[serde(default, deserialize_with = "nullable")]
@@ -89,7 +89,7 @@ pub struct Resources {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[allow(missing_docs, reason = "the names are those of the API")]
-pub struct Status {
+pub struct PodStatus {
     pub phase: Option<String>,
     pub reason: Option<String>,
     #[serde(rename = "podIP")]
@@ -101,7 +101,7 @@ pub struct Status {
     pub nominated_node_name: Option<String>,
     pub start_time: Option<Time>,
     #[serde(default, deserialize_with = "list")]
-    pub conditions: Vec<Condition>,
+    pub conditions: Vec<PodCondition>,
     #[serde(default, deserialize_with = "list")]
     pub container_statuses: Vec<ContainerStatus>,
     #[serde(default, deserialize_with = "list")]
@@ -112,7 +112,7 @@ pub struct Status {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[allow(missing_docs, reason = "the names are those of the API")]
-pub struct Condition {
+pub struct PodCondition {
     #[serde(rename = "type")]
     pub type_: String,
     pub status: String,
@@ -140,15 +140,15 @@ pub struct ContainerStatus {
 #[serde(rename_all = "camelCase")]
 #[allow(missing_docs, reason = "the names are those of the API")]
 pub struct ContainerState {
-    pub waiting: Option<Waiting>,
-    pub running: Option<Running>,
-    pub terminated: Option<Terminated>,
+    pub waiting: Option<ContainerStateWaiting>,
+    pub running: Option<ContainerStateRunning>,
+    pub terminated: Option<ContainerStateTerminated>,
 }
 
 /// Why a container is waiting.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[allow(missing_docs, reason = "the names are those of the API")]
-pub struct Waiting {
+pub struct ContainerStateWaiting {
     pub reason: Option<String>,
 }
 
@@ -156,7 +156,7 @@ pub struct Waiting {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[allow(missing_docs, reason = "the names are those of the API")]
-pub struct Running {
+pub struct ContainerStateRunning {
     pub started_at: Option<Time>,
 }
 
@@ -164,7 +164,7 @@ pub struct Running {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[allow(missing_docs, reason = "the names are those of the API")]
-pub struct Terminated {
+pub struct ContainerStateTerminated {
     pub exit_code: i32,
     pub reason: Option<String>,
     pub finished_at: Option<Time>,
@@ -197,7 +197,7 @@ impl Pod {
     }
 
     /// The condition of this type.
-    pub fn condition(&self, type_: &str) -> Option<&Condition> {
+    pub fn condition(&self, type_: &str) -> Option<&PodCondition> {
         self.status.conditions.iter().find(|condition| condition.type_ == type_)
     }
 
@@ -225,10 +225,23 @@ impl Pod {
         owners.filter(|owner| owner.controller == Some(true)).map(|owner| owner.uid.as_str()).next()
     }
 
+    /// Whether the pod has all of these labels.
+    pub(crate) fn has_labels(&self, wanted: &BTreeMap<String, String>) -> bool {
+        contains_all(self.metadata.labels.as_ref(), wanted)
+    }
+
     /// The value of an annotation.
     pub fn annotation(&self, name: &str) -> Option<&str> {
         self.metadata.annotations.as_ref()?.get(name).map(String::as_str)
     }
+}
+
+/// Whether labels or annotations contain all of these entries.
+pub(crate) fn contains_all(
+    actual: Option<&BTreeMap<String, String>>,
+    wanted: &BTreeMap<String, String>,
+) -> bool {
+    wanted.iter().all(|(key, value)| actual.and_then(|all| all.get(key)) == Some(value))
 }
 
 /// Deserializes `null` as the default value.

@@ -11,6 +11,8 @@ use std::sync::Arc;
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentSpec, ReplicaSet};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
+use crate::int_or_percent::resolve;
+
 use super::sets::{
     DESIRED_REPLICAS, MAX_REPLICAS, ReplicaLimits, ReplicaSets, annotation, annotations_for,
     available, counts, new_replica_set, replicas, revision, spec,
@@ -307,12 +309,8 @@ fn fenceposts(spec: &DeploymentSpec) -> (i32, i32) {
 
 /// An absolute number, or a percentage of `of`; 25 % by default.
 fn pods(wanted: Option<&IntOrString>, of: i32, round: fn(f64) -> f64) -> i32 {
-    let percent = |percent: f64| round(f64::from(of) * percent / 100.0) as i32;
-    match wanted {
-        None => percent(25.0),
-        Some(IntOrString::Int(number)) => *number,
-        Some(IntOrString::String(text)) => text.trim_end_matches('%').parse().map_or(0, percent),
-    }
+    let quarter = || round(f64::from(of) / 4.0) as i32;
+    wanted.map_or_else(quarter, |wanted| resolve(wanted, of, round).unwrap_or(0))
 }
 
 #[cfg(test)]

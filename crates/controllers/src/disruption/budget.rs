@@ -11,6 +11,7 @@ use k8s_openapi::api::policy::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
+use crate::int_or_percent::resolve;
 use crate::ownership::controller_of;
 use crate::pod::Pod;
 use crate::time;
@@ -94,14 +95,17 @@ fn expected_pods(
     let count = i32::try_from(pods.len()).unwrap_or(i32::MAX);
     if let Some(most) = &spec.max_unavailable {
         let pods = scale(pods, scales)?;
-        return Ok(ExpectedPods { pods, healthy: pods.saturating_sub(part(most, pods)?).max(0) });
+        return Ok(ExpectedPods {
+            pods,
+            healthy: pods.saturating_sub(resolve(most, pods, f64::ceil)?).max(0),
+        });
     }
     match &spec.min_available {
         None => Ok(ExpectedPods { pods: 0, healthy: 0 }),
         Some(IntOrString::Int(least)) => Ok(ExpectedPods { pods: count, healthy: *least }),
         Some(least) => {
             let pods = scale(pods, scales)?;
-            Ok(ExpectedPods { pods, healthy: part(least, pods)? })
+            Ok(ExpectedPods { pods, healthy: resolve(least, pods, f64::ceil)? })
         }
     }
 }
@@ -117,19 +121,6 @@ fn scale(pods: &[&Pod], scales: &BTreeMap<String, ControllerScale>) -> Result<i3
         owners.insert(&scale.uid, scale.replicas);
     }
     Ok(owners.values().fold(0, |sum: i32, replicas| sum.saturating_add(*replicas)))
-}
-
-/// An absolute number, or a percentage of `of` rounded up.
-fn part(wanted: &IntOrString, of: i32) -> Result<i32, String> {
-    match wanted {
-        IntOrString::Int(number) => Ok(*number),
-        IntOrString::String(text) => {
-            let percent = text.strip_suffix('%').and_then(|number| number.parse::<i32>().ok());
-            let percent =
-                percent.ok_or_else(|| format!("invalid value for IntOrString: {text}"))?;
-            Ok((f64::from(of) * f64::from(percent) / 100.0).ceil() as i32)
-        }
-    }
 }
 
 /// Evicted pods that are not being deleted yet, and when the first of them times out.

@@ -28,11 +28,7 @@ pub(super) fn has_selector(service: &Service) -> bool {
 /// Whether a Service's selector matches a pod.
 pub(super) fn selects(service: &Service, pod: &Pod) -> bool {
     let wanted = service.spec.as_ref().and_then(|spec| spec.selector.as_ref());
-    let labels = pod.metadata.labels.as_ref();
-    has_selector(service)
-        && wanted.into_iter().flatten().all(|(key, value)| {
-            labels.and_then(|labels| labels.get(key)).is_some_and(|label| label == value)
-        })
+    has_selector(service) && wanted.is_some_and(|wanted| pod.has_labels(wanted))
 }
 
 /// Whether a Service has no cluster IP, so that clients connect to pods directly.

@@ -6,7 +6,7 @@ use headwater_api::clock::rfc3339;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::pod::{Condition, Container, Pod};
+use crate::pod::{Container, Pod, PodCondition};
 
 use super::pod_lifecycle::Transition;
 
@@ -213,7 +213,7 @@ fn conditions(pod: &Pod, now: &str, set: &[(&str, &str, Option<&str>)]) -> Vec<V
         let known = pod.condition(type_).filter(|known| known.status == *status);
         let since = known.and_then(|known| known.last_transition_time.as_ref());
         conditions.push(condition(
-            &Condition {
+            &PodCondition {
                 type_: (*type_).to_owned(),
                 status: (*status).to_owned(),
                 reason: reason.map(str::to_owned),
@@ -229,7 +229,7 @@ fn conditions(pod: &Pod, now: &str, set: &[(&str, &str, Option<&str>)]) -> Vec<V
     conditions
 }
 
-fn condition(one: &Condition, now: &str) -> Value {
+fn condition(one: &PodCondition, now: &str) -> Value {
     let since = one.last_transition_time.as_ref();
     let since = since.map_or_else(|| now.to_owned(), |since| rfc3339(since.0));
     let mut value = json!({

@@ -9,7 +9,7 @@ use std::time::Duration;
 use jiff::SignedDuration;
 use serde::{Deserialize, Deserializer};
 
-use crate::pod::Pod;
+use crate::pod::{Pod, contains_all};
 
 /// The pod annotation with the time after which its containers succeed.
 pub const COMPLETE_AFTER: &str = "headwater.dev/complete-after";
@@ -246,18 +246,11 @@ fn owner(pod: &Pod) -> Option<&str> {
 impl Match {
     fn fits(&self, pod: &Pod) -> bool {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-        contains_all(&self.labels, pod.metadata.labels.as_ref())
-            && contains_all(&self.annotations, pod.metadata.annotations.as_ref())
+        pod.has_labels(&self.labels)
+            && contains_all(pod.metadata.annotations.as_ref(), &self.annotations)
             && (self.namespaces.is_empty() || self.namespaces.iter().any(|name| name == namespace))
             && self.owner.as_deref().is_none_or(|kind| owner(pod) == Some(kind))
     }
-}
-
-fn contains_all(
-    wanted: &BTreeMap<String, String>,
-    there: Option<&BTreeMap<String, String>>,
-) -> bool {
-    wanted.iter().all(|(key, value)| there.is_some_and(|there| there.get(key) == Some(value)))
 }
 
 impl StageDelay {

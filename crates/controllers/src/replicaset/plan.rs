@@ -72,7 +72,12 @@ pub(super) fn status(
     let before = set.status.clone().unwrap_or_default();
     let status = ReplicaSetStatus {
         replicas: i32::try_from(active.len()).unwrap_or(i32::MAX),
-        fully_labeled_replicas: count(active.iter().filter(|pod| has_all(pod, template)).count()),
+        fully_labeled_replicas: count(
+            active
+                .iter()
+                .filter(|pod| template.is_none_or(|labels| pod.has_labels(labels)))
+                .count(),
+        ),
         ready_replicas: count(ready.len()),
         available_replicas: count(waits.iter().filter(|wait| wait.is_zero()).count()),
         terminating_replicas: i32::try_from(terminating).ok(),
@@ -80,13 +85,6 @@ pub(super) fn status(
         conditions: conditions(before.conditions.unwrap_or_default(), failure, now),
     };
     (status, waits.into_iter().filter(|wait| !wait.is_zero()).min())
-}
-
-/// Whether a pod has every label of the set's template.
-fn has_all(pod: &Pod, wanted: Option<&BTreeMap<String, String>>) -> bool {
-    let labels = pod.metadata.labels.as_ref();
-    let mut wanted = wanted.into_iter().flatten();
-    wanted.all(|(key, value)| labels.and_then(|labels| labels.get(key)) == Some(value))
 }
 
 /// How long a ready pod must stay ready until it is available.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use headwater_api::quantity::Quantity as Parsed;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-use crate::pod::{Container, Spec};
+use crate::pod::{Container, PodSpec};
 
 /// Amounts by resource: CPU in millicores, everything else in units.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -84,7 +84,7 @@ impl ResourceAmounts {
 
 /// The most a pod needs at any time: its containers and sidecars together, or, while it starts,
 /// the largest init container together with the sidecars started before it.
-pub(crate) fn requests(spec: &Spec) -> ResourceAmounts {
+pub(crate) fn requests(spec: &PodSpec) -> ResourceAmounts {
     let of = |container: &Container| ResourceAmounts::of(&container.resources.requests);
     let mut sidecars = ResourceAmounts::default();
     let mut start = ResourceAmounts::default();
@@ -112,7 +112,7 @@ mod tests {
 
     #[track_caller]
     fn check(spec: Value, cpu: i64, memory: i64) {
-        let spec: Spec = serde_json::from_value(spec).unwrap();
+        let spec: PodSpec = serde_json::from_value(spec).unwrap();
         let needed = requests(&spec);
         assert_eq!((needed.cpu, needed.memory), (cpu, memory));
     }

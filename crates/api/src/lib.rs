@@ -18,6 +18,9 @@ pub mod selector;
 pub mod options;
 pub mod accept;
 pub mod table;
+pub mod random;
+pub mod backoff;
+pub mod metrics;
 
 pub use clock::{Clock, SystemClock};
 pub use kind::Kind;

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use headwater_api::backoff::Backoff;
 use tokio::time::Instant;
 
 use crate::random::Random;
@@ -28,16 +29,16 @@ impl Default for Delays {
 /// The sequence restarts after this time without a delay.
 const QUIET: Duration = Duration::from_secs(120);
 
-#[derive(Debug, Default)]
-pub(crate) struct Backoff {
-    delays: Delays,
-    taken: u32,
+/// The backoff of a reflector.
+#[derive(Debug)]
+pub(crate) struct ReflectorBackoff {
+    delays: Backoff,
     last_ended: Option<Instant>,
 }
 
-impl Backoff {
-    pub(crate) fn new(delays: Delays) -> Backoff {
-        Backoff { delays, ..Backoff::default() }
+impl ReflectorBackoff {
+    pub(crate) fn new(Delays { first, longest }: Delays) -> ReflectorBackoff {
+        ReflectorBackoff { delays: Backoff::new(first, longest, 1.0..2.0), last_ended: None }
     }
 
     /// The next delay; at least the time that the server advised, plus up to 10 % jitter.
@@ -48,20 +49,17 @@ impl Backoff {
         advised: Option<Duration>,
     ) -> Duration {
         if self.last_ended.is_some_and(|end| now.saturating_duration_since(end) >= QUIET) {
-            self.taken = 0;
+            self.delays.reset();
         }
-        let Delays { first, longest } = self.delays;
-        let base = first.saturating_mul(1 << self.taken.min(16)).min(longest);
-        self.taken = self.taken.saturating_add(1);
-        let jittered = base + random.part_of(base, 1.0);
+        let delay = self.delays.next(random);
         let advised = advised.map(|least| least + random.part_of(least, 0.1)).unwrap_or_default();
-        self.end(now, jittered.max(advised))
+        self.end(now, delay.max(advised))
     }
 
     /// The longest delay, for failures that will last.
     pub(crate) fn longest(&mut self, now: Instant, random: &Random) -> Duration {
-        let longest = self.delays.longest;
-        self.end(now, longest + random.part_of(longest, 1.0))
+        let delay = self.delays.longest(random);
+        self.end(now, delay)
     }
 
     fn end(&mut self, now: Instant, delay: Duration) -> Duration {
@@ -81,7 +79,7 @@ mod tests {
     #[test]
     fn delays_double_to_thirty_seconds_with_up_to_100_percent_jitter() {
         let random = Random::seeded(3);
-        let mut backoff = Backoff::default();
+        let mut backoff = ReflectorBackoff::new(Delays::default());
         let mut now = Instant::now();
         for base in [0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0, 30.0] {
             let delay = backoff.next(now, &random, None);
@@ -98,7 +96,7 @@ mod tests {
     #[test]
     fn the_sequence_restarts_only_after_two_minutes_without_a_delay() {
         let random = Random::seeded(3);
-        let mut backoff = Backoff::default();
+        let mut backoff = ReflectorBackoff::new(Delays::default());
         let mut now = Instant::now();
         for _ in 0..20 {
             now += backoff.next(now, &random, None) + Duration::from_secs(119);
@@ -112,10 +110,14 @@ mod tests {
     #[test]
     fn the_servers_advice_is_the_minimum_delay() {
         let random = Random::seeded(3);
-        let mut backoff = Backoff::default();
+        let mut backoff = ReflectorBackoff::new(Delays::default());
         let advice = Duration::from_secs(10);
         for _ in 0..100 {
-            let delay = Backoff::default().next(Instant::now(), &random, Some(advice));
+            let delay = ReflectorBackoff::new(Delays::default()).next(
+                Instant::now(),
+                &random,
+                Some(advice),
+            );
             assert!(delay >= advice && delay <= advice.mul_f64(1.1), "{delay:?}");
         }
         assert!(backoff.next(Instant::now(), &random, Some(Duration::ZERO)) >= FIRST);

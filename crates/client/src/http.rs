@@ -308,7 +308,7 @@ impl<'a> Timer<'a> {
 
 impl Drop for Timer<'_> {
     fn drop(&mut self) {
-        self.observer.decode.observe(self.started.elapsed());
+        self.observer.decode.observe_time(self.started.elapsed());
     }
 }
 

@@ -168,7 +168,6 @@ pub mod wait;
 pub mod script;
 pub mod metrics;
 mod observe;
-pub mod random;
 pub mod error;
 
 pub use controller::Controller;
@@ -182,6 +181,8 @@ pub use selector::Selector;
 pub use slim::slim;
 pub use track::Overlay;
 pub use version::ResourceVersion;
+
+pub use headwater_api::random;
 
 /// Compiles the snippets of docs/client.md as doc tests.
 #[cfg(doctest)]

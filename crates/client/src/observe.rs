@@ -195,7 +195,7 @@ impl InformerObserver {
         let histogram = ends.entry(cause).or_insert_with(|| {
             self.metrics.histogram(&WATCH_DURATION, &self.labels_and(&[("end", cause)]))
         });
-        histogram.observe(lasted);
+        histogram.observe_time(lasted);
     }
 
     pub(crate) fn event(&self, kind: usize) {
@@ -264,7 +264,7 @@ impl SubscriberObserver {
 
     pub(crate) fn handled(&self, since: Instant, started: Instant) {
         let now = Instant::now();
-        self.handling.observe(now.saturating_duration_since(started));
-        self.propagation.observe(now.saturating_duration_since(since));
+        self.handling.observe_time(now.saturating_duration_since(started));
+        self.propagation.observe_time(now.saturating_duration_since(since));
     }
 }

@@ -224,7 +224,7 @@ impl<K: Cached> Reflector<K> {
         let outcome = if listed.is_ok() { "ok" } else { "error" };
         if let Some(observer) = &self.informer.observer {
             observer.listed(outcome, at);
-            observer.list_duration.observe(fetched);
+            observer.list_duration.observe_time(fetched);
         }
         let (replacement, paginated) = match listed {
             Ok(listed) => listed,
@@ -236,7 +236,7 @@ impl<K: Cached> Reflector<K> {
         let version = replacement.version.clone();
         self.report_undecodable(&replacement.undecodable);
         if let Some(observer) = &self.informer.observer {
-            observer.list_items.set(count as f64);
+            observer.list_items.set(count as i64);
         }
         if self.queue.put(Delta::ReplacedAll(replacement)).await.is_err() {
             return Input::ListFailed { failure: self.failure(Error::Cut), later_page: false };
@@ -446,7 +446,7 @@ impl<K: Cached> Reflector<K> {
         self.report_undecodable(&undecodable);
         self.check_consistency(&items, &version).await;
         if let Some(observer) = &self.informer.observer {
-            observer.list_items.set(items.len() as f64);
+            observer.list_items.set(items.len() as i64);
         }
         self.established();
         self.enter(Delta::ReplacedAll(Replacement { items, undecodable, version })).await
@@ -473,7 +473,7 @@ impl<K: Cached> Reflector<K> {
         let Some(observer) = &self.informer.observer else { return self.queue.put(delta).await };
         let started = Instant::now();
         let done = self.queue.put(delta).await;
-        observer.queue_wait.observe(started.elapsed());
+        observer.queue_wait.observe_time(started.elapsed());
         done
     }
 

@@ -80,10 +80,10 @@ impl ResourceVersion {
     }
 
     /// The last 15 digits as a number, for a gauge: a float represents no more without loss.
-    pub(crate) fn gauge(&self) -> f64 {
+    pub(crate) fn gauge(&self) -> i64 {
         let text = self.text();
         let tail = text.get(text.len().saturating_sub(15)..).unwrap_or_default();
-        tail.parse().unwrap_or(0.0)
+        tail.parse().unwrap_or(0)
     }
 }
 
@@ -161,9 +161,9 @@ mod tests {
 
     #[test]
     fn the_gauge_shows_the_last_fifteen_digits() {
-        assert_eq!(ResourceVersion::new("12345678901234567890").gauge(), 678901234567890.0);
-        assert_eq!(ResourceVersion::new("42").gauge(), 42.0);
-        assert_eq!(ResourceVersion::new("ä").gauge(), 0.0);
+        assert_eq!(ResourceVersion::new("12345678901234567890").gauge(), 678_901_234_567_890);
+        assert_eq!(ResourceVersion::new("42").gauge(), 42);
+        assert_eq!(ResourceVersion::new("ä").gauge(), 0);
     }
 
     proptest! {

@@ -294,7 +294,7 @@ where
         }
         taken.map(|(item, priority, waited)| {
             if let Some(observer) = &self.shared.observer {
-                observer.queue_duration.observe(waited);
+                observer.queue_duration.observe_time(waited);
             }
             Item { queue: self.clone(), item, priority, since: now }
         })
@@ -349,7 +349,7 @@ where
 
     fn done(&self, item: &T, since: Instant) {
         if let Some(observer) = &self.shared.observer {
-            observer.work_duration.observe(since.elapsed());
+            observer.work_duration.observe_time(since.elapsed());
         }
         let mut core = self.lock();
         let ready = core.done(item);

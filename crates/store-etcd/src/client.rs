@@ -11,13 +11,14 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use headwater_api::Revision;
+use headwater_api::backoff::Backoff;
+use headwater_api::random::Random;
 use headwater_store::lock::lock;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
 use tonic::codec::Streaming;
 use tonic::metadata::{AsciiMetadataValue, MetadataMap};
 
-use crate::backoff::Backoff;
 use crate::call_error::{CallError, call_error};
 use crate::convert::revision;
 use crate::member::{Member, Tls, WatchPurpose};
@@ -48,6 +49,12 @@ pub(crate) enum Retry {
     Always,
     /// Only if the call certainly was not sent.
     IfUnsent,
+}
+
+/// The delays between attempts. The jitter keeps replicas that lost the same member from
+/// reconnecting at the same time.
+pub(crate) fn backoff() -> Backoff {
+    Backoff::new(Duration::from_millis(20), Duration::from_secs(2), 0.5..1.0)
 }
 
 /// A client of all members of a cluster.
@@ -192,7 +199,7 @@ impl Client {
             Retry::Always if self.members.len() > 1 => self.deadline / 2,
             _ => self.deadline,
         };
-        let (mut backoff, mut renewed) = (Backoff::default(), false);
+        let (mut backoff, mut renewed) = (backoff(), false);
         loop {
             let member = self.current();
             let left = until.saturating_duration_since(Instant::now()).min(patience);
@@ -212,7 +219,7 @@ impl Client {
                 }
                 _ => false,
             };
-            let pause = backoff.next();
+            let pause = backoff.next(&Random::from_entropy());
             if !again || Instant::now() + pause >= until {
                 return Err(failure);
             }

@@ -7,7 +7,6 @@
 
 mod proto;
 mod convert;
-mod backoff;
 mod call_error;
 mod member;
 mod client;

@@ -8,19 +8,20 @@
 use std::sync::{Arc, Weak};
 
 use headwater_api::Revision;
+use headwater_api::backoff::Backoff;
+use headwater_api::random::Random;
 use headwater_store::recent::RecentChanges;
 use headwater_store::{Batch, Error};
 use tokio::sync::watch;
 
-use crate::backoff::Backoff;
-use crate::client::EpochRevision;
+use crate::client::{EpochRevision, backoff};
 use crate::feed::{Feed, FeedEnd};
 use crate::member::WatchPurpose;
 use crate::session::Session;
 
 /// Copies changes from etcd into the recent changes, until the engine is dropped.
 pub(crate) async fn follow(session: Arc<Session>) {
-    let (mut member, mut backoff) = (session.client.current(), Backoff::default());
+    let (mut member, mut backoff) = (session.client.current(), backoff());
     loop {
         let end = match copy(&session, member, &mut backoff).await {
             Err(end) => end,
@@ -44,10 +45,10 @@ pub(crate) async fn follow(session: Arc<Session>) {
                     "the watch on etcd failed; trying the next member"
                 );
                 member = (member + 1) % session.client.members();
-                if backoff.is_lasting() {
+                if backoff.failures() > 1 {
                     session.set_watch_trouble(Some(why));
                 }
-                tokio::time::sleep(backoff.next()).await;
+                tokio::time::sleep(backoff.next(&Random::from_entropy())).await;
             }
         }
     }
@@ -92,7 +93,7 @@ async fn restart(session: &Arc<Session>, backoff: &mut Backoff) -> Revision {
             }
             Err(error) => {
                 session.set_watch_trouble(Some(error.to_string()));
-                tokio::time::sleep(backoff.next()).await;
+                tokio::time::sleep(backoff.next(&Random::from_entropy())).await;
             }
         }
     }
@@ -126,7 +127,7 @@ impl Cursor {
             epoch,
             history: None,
             tries: 0,
-            backoff: Backoff::default(),
+            backoff: backoff(),
         }
     }
 
@@ -203,7 +204,7 @@ impl Cursor {
             FeedEnd::Broken(why) if self.tries == TRIES_MAX => Err(Error::Unavailable(why)),
             FeedEnd::Broken(_) => {
                 self.tries += 1;
-                tokio::time::sleep(self.backoff.next()).await;
+                tokio::time::sleep(self.backoff.next(&Random::from_entropy())).await;
                 Ok(None)
             }
         })

@@ -61,7 +61,7 @@ impl Observer {
         let labels = &[("controller", name)];
         let counter = |definition: &Definition| self.metrics.counter(definition, labels);
         let all = self.metrics.gauge(&WORKERS, labels);
-        all.set(workers as f64);
+        all.set(workers as i64);
         let series = Series {
             name: name.to_owned(),
             errors: counter(&ERRORS),
@@ -102,14 +102,14 @@ impl Observer {
     }
 
     pub(super) fn started(&self) {
-        self.with(|series| series.active.add(1.0));
+        self.with(|series| series.active.add(1));
     }
 
     pub(super) fn finished(&self, result: &'static str, took: std::time::Duration) {
         self.labelled("result", result);
         self.with(|series| {
-            series.active.add(-1.0);
-            series.time.observe(took);
+            series.active.add(-1);
+            series.time.observe_time(took);
         });
     }
 

@@ -174,7 +174,7 @@ impl<K: Cached> InformerInner<K> {
         let version = core.writer.state().version.clone();
         drop(core);
         if let Some(observer) = &self.observer {
-            observer.latency.observe(started.elapsed());
+            observer.latency.observe_time(started.elapsed());
             if let Some(version) = version {
                 observer.store_version.set(version.gauge());
             }

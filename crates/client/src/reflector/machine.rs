@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::backoff::{Backoff, Delays};
+use crate::backoff::{Delays, ReflectorBackoff};
 use crate::list_watch::Class;
 use crate::query::At;
 use crate::random::Random;
@@ -223,7 +223,7 @@ pub(crate) struct Machine {
     short_watches: u32,
     failed_resumes: u32,
     internal_errors: Option<InternalErrors>,
-    backoff: Backoff,
+    backoff: ReflectorBackoff,
     after_delay: AfterDelay,
     list: Option<ListAttempt>,
     stream: Option<WatchState>,
@@ -317,7 +317,7 @@ impl WatchState {
 
 impl Machine {
     pub(crate) fn new(settings: Settings) -> Machine {
-        let backoff = Backoff::new(settings.delays);
+        let backoff = ReflectorBackoff::new(settings.delays);
         Machine {
             settings,
             last_version: None,

@@ -15,7 +15,7 @@ use crate::answer::status;
 use crate::front::identity::Identity;
 use crate::lock::lock;
 use crate::system::metrics::Metrics;
-use crate::system::metrics::registry::{Counter, Gauge};
+use headwater_api::metrics::{Counter, Gauge};
 
 /// How much may be open at a time.
 #[derive(Clone, Copy, Debug)]

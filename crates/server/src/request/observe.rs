@@ -15,7 +15,7 @@ use crate::kinds::registry::Served;
 use crate::request::fairness::WatchPlace;
 use crate::request::route::{Route, Target, Verb};
 use crate::system::metrics::Metrics;
-use crate::system::metrics::registry::{Counter, Desc, Gauge, Held};
+use headwater_api::metrics::{Counter, Desc, Gauge, GaugeGuard};
 
 /// One request, from its route to its response.
 pub(crate) struct RequestMetrics {
@@ -28,7 +28,7 @@ pub(crate) struct RequestMetrics {
     subresource: String,
     scope: &'static str,
     dry_run: &'static str,
-    _in_flight: Option<Held>,
+    _in_flight: Option<GaugeGuard>,
 }
 
 impl RequestMetrics {
@@ -100,7 +100,7 @@ fn scope(namespace: &str, name: &str) -> &'static str {
 /// One open watch and its events.
 pub(crate) struct WatchMetrics {
     events: Arc<Counter>,
-    _open: Held,
+    _open: GaugeGuard,
     _place: WatchPlace,
 }
 

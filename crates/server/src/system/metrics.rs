@@ -45,12 +45,11 @@ macro_rules! families {
 
 pub mod admission;
 mod process;
-pub mod registry;
 
 use std::ops::Deref;
 
 use admission::{Admission, Conversions};
-use registry::{Counter, Desc, Family, Gauge, Histogram, Registry};
+use headwater_api::metrics::{Counter, Desc, Family, Gauge, Histogram, Registry};
 
 /// The content type of the text form.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::registry::{Counter, Desc, Family, Histogram, Registry};
+use headwater_api::metrics::{Counter, Desc, Family, Histogram, Registry};
 
 const STEP_DURATIONS: &[f64] = &[0.005, 0.025, 0.1, 0.5, 1.0, 2.5];
 const WEBHOOK_DURATIONS: &[f64] = &[0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 25.0];

@@ -6,7 +6,7 @@ use std::fs;
 
 use rustix::process::{Resource, getrlimit};
 
-use super::registry::{Desc, Registry, Samples};
+use headwater_api::metrics::{Desc, Registry, Samples};
 
 /// The unit of CPU times in `/proc`: hundredths of a second.
 const TICKS_PER_SECOND: f64 = 100.0;

@@ -1,17 +1,17 @@
-//! Counters, gauges and histograms, and their text form.
+//! A registry of metrics and its Prometheus text format, for the server and for the client.
 //!
-//! Promise: the registry is a value, so ten servers live in one process; names are printed exactly
-//! as given; a family without a sample is not printed (S11.2); a sample handle, once looked up,
-//! costs one atomic addition.
+//! River: every stage → **metrics** → `GET /metrics`.
+//! Promise: a registry is a value, so several servers or clients in one process never mix; names
+//! are rendered exactly as given; a family without a sample is not rendered (S11.2); updating a
+//! sample costs one atomic operation; a sample of a scoped family is removed with its last handle.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use crate::lock::lock;
-
-/// What a scrape prints.
+/// A set of metric families. Cheap to clone; clones are the same registry.
 #[derive(Clone, Default)]
 pub struct Registry(Arc<Mutex<Vec<Box<dyn Collect>>>>);
 
@@ -21,53 +21,112 @@ impl fmt::Debug for Registry {
     }
 }
 
-/// Something a scrape can print.
-trait Collect: Send + Sync {
+/// A family of any type.
+trait Collect: Any + Send + Sync {
+    fn name(&self) -> &'static str;
     fn collect(&self, text: &mut String);
 }
 
-/// Name, explanation and label names of a family.
+/// The name, help text and label names of a family.
 #[derive(Clone, Copy, Debug)]
 pub struct Desc {
-    /// As dashboards query it.
+    /// The name.
     pub name: &'static str,
     /// One sentence.
     pub help: &'static str,
-    /// In the order in which values are given.
+    /// The label names, in the order of their values.
     pub labels: &'static [&'static str],
 }
 
 impl Registry {
     /// A family of counters.
     pub fn counters(&self, desc: Desc) -> Family<Counter> {
-        self.add(Family::new(desc, "counter", Counter::default))
+        self.add(Family::new(desc, "counter", false, Counter::default))
     }
 
     /// A family of gauges.
     pub fn gauges(&self, desc: Desc) -> Family<Gauge> {
-        self.add(Family::new(desc, "gauge", Gauge::default))
+        self.add(Family::new(desc, "gauge", false, Gauge::default))
     }
 
     /// A family of histograms with these upper bounds.
     pub fn histograms(&self, desc: Desc, bounds: &'static [f64]) -> Family<Histogram> {
-        self.add(Family::new(desc, "histogram", move || Histogram::new(bounds)))
+        self.add(Family::new(desc, "histogram", false, move || Histogram::new(bounds)))
     }
 
-    /// Gauges that are only known by asking: `read` is called at each scrape and gives label
-    /// values and a number for every sample.
+    /// The scoped family of counters with this name; registered by the first call.
+    pub fn scoped_counters(&self, desc: Desc) -> Family<Counter> {
+        self.scoped(desc, "counter", Counter::default)
+    }
+
+    /// The scoped family of gauges with this name; registered by the first call.
+    pub fn scoped_gauges(&self, desc: Desc) -> Family<Gauge> {
+        self.scoped(desc, "gauge", Gauge::default)
+    }
+
+    /// The scoped family of histograms with this name; registered by the first call.
+    pub fn scoped_histograms(&self, desc: Desc, bounds: &'static [f64]) -> Family<Histogram> {
+        self.scoped(desc, "histogram", move || Histogram::new(bounds))
+    }
+
+    /// A gauge that is computed when it is rendered, until the returned handle is dropped.
+    pub fn computed(
+        &self,
+        desc: Desc,
+        labels: &[(&str, &str)],
+        read: impl Fn() -> f64 + Send + Sync + 'static,
+    ) -> Arc<ComputedGauge> {
+        let family = self.scoped(desc, "gauge", || ComputedGauge(Box::new(|| 0.0)));
+        let gauge = Arc::new(ComputedGauge(Box::new(read)));
+        let mut samples = family.0.samples.write().unwrap_or_else(PoisonError::into_inner);
+        samples.insert(label_text(labels.iter().copied()).into(), Arc::clone(&gauge));
+        drop(samples);
+        gauge
+    }
+
+    fn scoped<M: Sample>(
+        &self,
+        desc: Desc,
+        kind: &'static str,
+        new: impl Fn() -> M + Send + Sync + 'static,
+    ) -> Family<M> {
+        let mut families = self.families();
+        let known = families.iter().find(|family| family.name() == desc.name);
+        let known = known.and_then(|family| (&**family as &dyn Any).downcast_ref::<Family<M>>());
+        if let Some(family) = known {
+            return family.clone();
+        }
+        let family = Family::new(desc, kind, true, new);
+        families.push(Box::new(family.clone()));
+        family
+    }
+
+    /// A family of gauges that `read` computes at each scrape: it adds label values and a number
+    /// for every sample.
     pub fn observed(&self, desc: Desc, read: impl Fn(&mut Samples) + Send + Sync + 'static) {
-        self.push(Box::new(Observed { desc, kind: "gauge", read: Box::new(read) }));
+        self.push(Box::new(ObservedFamily { desc, kind: "gauge", read: Box::new(read) }));
     }
 
-    /// Counters that are only known by asking.
+    /// As [`Registry::observed`], for counters.
     pub fn observed_total(&self, desc: Desc, read: impl Fn(&mut Samples) + Send + Sync + 'static) {
-        self.push(Box::new(Observed { desc, kind: "counter", read: Box::new(read) }));
+        self.push(Box::new(ObservedFamily { desc, kind: "counter", read: Box::new(read) }));
     }
 
-    /// Everything, in the Prometheus text format.
+    /// All families in the Prometheus text format, in the order of registration.
     pub fn text(&self) -> String {
         let mut text = String::with_capacity(16 * 1024);
         for family in self.families().iter() {
+            family.collect(&mut text);
+        }
+        text
+    }
+
+    /// All families in the Prometheus text format, ordered by name.
+    pub fn text_by_name(&self) -> String {
+        let mut families = self.families();
+        families.sort_by_key(|family| family.name());
+        let mut text = String::new();
+        for family in families.iter() {
             family.collect(&mut text);
         }
         text
@@ -83,18 +142,20 @@ impl Registry {
     }
 
     fn families(&self) -> std::sync::MutexGuard<'_, Vec<Box<dyn Collect>>> {
-        lock(&self.0)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// All samples that share a name. Cheap to clone; clones are the same family.
-pub struct Family<M>(Arc<Inner<M>>);
+/// All samples with one name. Cheap to clone; clones are the same family.
+pub struct Family<M>(Arc<FamilyInner<M>>);
 
-struct Inner<M> {
+struct FamilyInner<M> {
     desc: Desc,
     kind: &'static str,
+    /// Whether a sample is removed with its last handle.
+    scoped: bool,
     new: Box<dyn Fn() -> M + Send + Sync>,
-    /// By printed labels, which is also the order of printing.
+    /// By the text of their labels, which is also the order of rendering.
     samples: RwLock<BTreeMap<Box<str>, Arc<M>>>,
 }
 
@@ -114,61 +175,80 @@ impl<M: Sample> Family<M> {
     fn new(
         desc: Desc,
         kind: &'static str,
+        scoped: bool,
         new: impl Fn() -> M + Send + Sync + 'static,
     ) -> Family<M> {
         let samples = RwLock::new(BTreeMap::new());
-        Family(Arc::new(Inner { desc, kind, new: Box::new(new), samples }))
+        Family(Arc::new(FamilyInner { desc, kind, scoped, new: Box::new(new), samples }))
     }
 
-    /// The sample with these label values, in the order of the label names. Keep it where it is
-    /// used often.
+    /// The sample with these label values, in the order of the label names. Keep the handle if it
+    /// is used often.
     pub fn with(&self, values: &[&str]) -> Arc<M> {
-        let labels = labels(self.0.desc.labels, values);
+        self.sample(labels(self.0.desc.labels, values))
+    }
+
+    /// The sample with these labels; for families whose label names differ between samples.
+    pub fn with_labels(&self, labels: &[(&str, &str)]) -> Arc<M> {
+        self.sample(label_text(labels.iter().copied()))
+    }
+
+    fn sample(&self, labels: String) -> Arc<M> {
         let samples = self.0.samples.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(sample) = samples.get(labels.as_str()) {
+        if let Some(sample) = samples.get(labels.as_str()).filter(|sample| self.is_used(sample)) {
             return sample.clone();
         }
         drop(samples);
         let mut samples = self.0.samples.write().unwrap_or_else(PoisonError::into_inner);
+        samples.retain(|_, sample| self.is_used(sample));
         samples.entry(labels.into()).or_insert_with(|| Arc::new((self.0.new)())).clone()
+    }
+
+    fn is_used(&self, sample: &Arc<M>) -> bool {
+        !self.0.scoped || Arc::strong_count(sample) > 1
     }
 }
 
 impl<M: Sample> Collect for Family<M> {
+    fn name(&self) -> &'static str {
+        self.0.desc.name
+    }
+
     fn collect(&self, text: &mut String) {
         let samples = self.0.samples.read().unwrap_or_else(PoisonError::into_inner);
-        if samples.is_empty() {
+        let mut used = samples.iter().filter(|(_, sample)| self.is_used(sample)).peekable();
+        if used.peek().is_none() {
             return;
         }
         head(text, self.0.desc, self.0.kind);
-        for (labels, sample) in samples.iter() {
+        for (labels, sample) in used {
             sample.print(text, self.0.desc.name, labels);
         }
     }
 }
 
-/// One printed number, or a histogram's worth of them.
+/// A number, or the numbers of a histogram.
 pub trait Sample: Send + Sync + 'static {
     /// Appends the lines of this sample.
     fn print(&self, text: &mut String, name: &str, labels: &str);
 }
 
-/// A number that only grows.
+/// A number that only increases.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// One more.
+    /// Adds one.
     pub fn inc(&self) {
         self.add(1);
     }
 
-    /// Some more.
+    /// Adds a number.
     pub fn add(&self, more: u64) {
         self.0.fetch_add(more, Relaxed);
     }
 
-    /// How many.
+    /// The number.
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
@@ -180,38 +260,38 @@ impl Sample for Counter {
     }
 }
 
-/// A number that goes up and down.
+/// A number that increases and decreases.
 #[derive(Debug, Default)]
 pub struct Gauge(AtomicI64);
 
 impl Gauge {
-    /// One more, until the guard is dropped.
-    pub fn hold(self: &Arc<Gauge>) -> Held {
+    /// Adds one until the guard is dropped.
+    pub fn hold(self: &Arc<Gauge>) -> GaugeGuard {
         self.add(1);
-        Held(self.clone())
+        GaugeGuard(self.clone())
     }
 
-    /// More, or less.
+    /// Adds a number, which may be negative.
     pub fn add(&self, change: i64) {
         self.0.fetch_add(change, Relaxed);
     }
 
-    /// Exactly this.
+    /// Sets the number.
     pub fn set(&self, value: i64) {
         self.0.store(value, Relaxed);
     }
 
-    /// How much.
+    /// The number.
     pub fn get(&self) -> i64 {
         self.0.load(Relaxed)
     }
 }
 
-/// Counts one in a gauge while it lives.
+/// Subtracts one from a gauge when it is dropped.
 #[derive(Debug)]
-pub struct Held(Arc<Gauge>);
+pub struct GaugeGuard(Arc<Gauge>);
 
-impl Drop for Held {
+impl Drop for GaugeGuard {
     fn drop(&mut self) {
         self.0.add(-1);
     }
@@ -223,11 +303,11 @@ impl Sample for Gauge {
     }
 }
 
-/// How many observations fell below each bound.
+/// The number of observations up to each bound.
 #[derive(Debug)]
 pub struct Histogram {
     bounds: &'static [f64],
-    /// One for each bound and one for what is above all of them.
+    /// One per bound, and one for greater values.
     buckets: Box<[AtomicU64]>,
     /// The bits of an `f64`.
     sum: AtomicU64,
@@ -269,13 +349,28 @@ impl Sample for Histogram {
     }
 }
 
-struct Observed {
+/// A gauge that is computed when it is rendered; made by [`Registry::computed`].
+pub struct ComputedGauge(Box<dyn Fn() -> f64 + Send + Sync>);
+
+impl Sample for ComputedGauge {
+    fn print(&self, text: &mut String, name: &str, labels: &str) {
+        line(text, name, labels, &(self.0)());
+    }
+}
+
+impl fmt::Debug for ComputedGauge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ComputedGauge")
+    }
+}
+
+struct ObservedFamily {
     desc: Desc,
     kind: &'static str,
     read: Box<dyn Fn(&mut Samples) + Send + Sync>,
 }
 
-/// Where an observed family puts its numbers.
+/// Receives the samples of an observed family.
 #[derive(Debug)]
 pub struct Samples {
     desc: Desc,
@@ -283,14 +378,18 @@ pub struct Samples {
 }
 
 impl Samples {
-    /// One sample.
+    /// Adds a sample.
     pub fn push(&mut self, values: &[&str], value: f64) {
         let labels = labels(self.desc.labels, values);
         line(&mut self.lines, self.desc.name, &labels, &value);
     }
 }
 
-impl Collect for Observed {
+impl Collect for ObservedFamily {
+    fn name(&self) -> &'static str {
+        self.desc.name
+    }
+
     fn collect(&self, text: &mut String) {
         let mut samples = Samples { desc: self.desc, lines: String::new() };
         (self.read)(&mut samples);
@@ -315,8 +414,12 @@ fn line(text: &mut String, name: &str, labels: &str, value: &dyn fmt::Display) {
 
 fn labels(names: &[&str], values: &[&str]) -> String {
     assert_eq!(names.len(), values.len(), "a value for each of {names:?}");
-    let mut text = String::with_capacity(names.len() * 24);
-    for (name, value) in names.iter().zip(values) {
+    label_text(names.iter().copied().zip(values.iter().copied()))
+}
+
+fn label_text<'a>(labels: impl ExactSizeIterator<Item = (&'a str, &'a str)>) -> String {
+    let mut text = String::with_capacity(labels.len() * 24);
+    for (name, value) in labels {
         if !text.is_empty() {
             text.push(',');
         }
@@ -359,7 +462,7 @@ mod tests {
 
     /// S11.2
     #[test]
-    fn a_family_without_a_sample_is_not_there() {
+    fn a_family_without_a_sample_is_not_rendered() {
         let registry = Registry::default();
         let _reads = registry.counters(DESC);
         registry.observed(DESC, |_| ());
@@ -383,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gauge_counts_what_is_held() {
+    fn a_gauge_counts_its_guards() {
         let gauge = Registry::default().gauges(DESC).with(&["watch", ""]);
         let held = gauge.hold();
         assert_eq!(gauge.get(), 1);
@@ -392,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn observed_numbers_are_read_at_each_scrape() {
+    fn observed_samples_are_read_at_each_scrape() {
         let registry = Registry::default();
         let calls = Arc::new(AtomicU64::new(0));
         let counted = calls;
@@ -402,5 +505,30 @@ mod tests {
         });
         assert!(registry.text().ends_with("objects{resource=\"pods\"} 0\n"));
         assert!(registry.text().ends_with("objects{resource=\"pods\"} 1\n"));
+    }
+
+    #[test]
+    fn a_sample_of_a_scoped_family_is_removed_with_its_last_handle() {
+        let registry = Registry::default();
+        let reads = |labels: &[(&str, &str)]| registry.scoped_counters(DESC).with_labels(labels);
+        let (first, second) = (reads(&[("verb", "get")]), reads(&[("verb", "get")]));
+        first.inc();
+        second.inc();
+        assert!(registry.text().ends_with("reads_total{verb=\"get\"} 2\n"));
+        drop((first, second));
+        assert_eq!(registry.text(), "");
+        assert_eq!(reads(&[("verb", "get")]).get(), 0, "a new sample");
+    }
+
+    #[test]
+    fn a_computed_gauge_is_read_when_it_is_rendered() {
+        let registry = Registry::default();
+        let number = Arc::new(AtomicU64::new(3));
+        let read = Arc::clone(&number);
+        let handle = registry.computed(DESC, &[], move || read.load(Relaxed) as f64);
+        number.store(5, Relaxed);
+        assert!(registry.text_by_name().ends_with("reads_total 5\n"));
+        drop(handle);
+        assert_eq!(registry.text_by_name(), "");
     }
 }

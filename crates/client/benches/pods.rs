@@ -1,6 +1,6 @@
-//! Realistic pods as JSON: about 6 KB each, with the managed fields a real cluster has.
+//! Realistic pods as JSON: about 6 KB each, with managed fields.
 
-/// One pod of a Deployment, as an API server answers it.
+/// One pod of a Deployment, as an API server returns it.
 pub fn pod(index: usize, version: u64) -> String {
     let namespace = format!("team-{:03}", index % 100);
     let node = format!("node-{:04}", index % 1000);

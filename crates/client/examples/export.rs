@@ -1,7 +1,7 @@
-//! An export that goes on where it stopped: `cargo run -p headwater-client --example export FILE`
+//! An export that resumes where it stopped: `cargo run -p headwater-client --example export FILE`
 //!
-//! The file holds which pod is where, and the version of that state. The next run loads it and
-//! watches from there: no list, however many pods there are, unless the server has forgotten.
+//! The file contains the node of each pod and the version of that state. The next run loads it and
+//! watches from that version: it needs no list unless the server has compacted the version.
 
 use std::{fs, path::Path};
 
@@ -12,7 +12,7 @@ use kube::core::ObjectMeta;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-/// A pod with only what the other system wants; the rest is never decoded.
+/// The fields of a pod that the export needs; the others are not decoded.
 #[derive(kube::Resource, Serialize, Deserialize)]
 #[resource(inherit = Pod)]
 pub struct Item {
@@ -44,12 +44,12 @@ pub async fn export(factory: &Factory, file: &Path) -> Result<(), BoxError> {
     let save = async {
         pods.synced_or_hopeless().await?;
         while changes.next().await.is_some() {
-            while let Some(Some(_)) = changes.next().now_or_never() {} // many changes, one write
-            let view = pods.snapshot(); // one state, and the version it has
+            while let Some(Some(_)) = changes.next().now_or_never() {} // write once for many changes
+            let view = pods.snapshot(); // one state with its version
             let items: Vec<&Item> = view.iter().map(|(_, item)| &**item).collect();
             let next = file.with_extension("next");
             fs::write(&next, serde_json::to_vec(&(view.resource_version(), items))?)?;
-            fs::rename(next, file)?; // the file is always whole
+            fs::rename(next, file)?; // the file is always complete
         }
         Ok(())
     };

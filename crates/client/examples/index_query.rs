@@ -1,4 +1,4 @@
-//! Questions to indexes: `cargo run -p headwater-client --example index_query`
+//! Index queries: `cargo run -p headwater-client --example index_query`
 //!
 //! Which node has the most pods, which pods are they, and which of them belong to one app?
 
@@ -18,8 +18,7 @@ async fn main() -> Result<(), BoxError> {
 /// Prints the pods of the busiest node.
 pub async fn busiest(factory: &Factory, mut out: impl Write) -> Result<(), BoxError> {
     let pods = factory.informer::<Pod>().open()?;
-    // An index is a function to any number of values. The handle knows their types, so nothing
-    // can be asked under a wrong name.
+    // An index function returns any number of values. The handle has their type.
     let by_node = pods.index("node", |pod: &Pod| pod.spec.as_ref()?.node_name.clone())?;
     let by_app = pods.index("app", |pod: &Pod| {
         let app = pod.metadata.labels.as_ref()?.get("app")?;
@@ -27,9 +26,9 @@ pub async fn busiest(factory: &Factory, mut out: impl Write) -> Result<(), BoxEr
     })?;
     let stop = CancellationToken::new();
     let ask = async {
-        let _end = stop.clone().drop_guard(); // with the last answer, the informer ends
+        let _end = stop.clone().drop_guard(); // stops the informer at the end
         factory.synced_or_hopeless(Duration::from_secs(60)).await?;
-        let view = pods.snapshot(); // all that follows is about one state
+        let view = pods.snapshot(); // all queries read one state
         let nodes = by_node.values();
         let Some(node) = nodes.iter().max_by_key(|node| view.by(&by_node, *node).len()) else {
             writeln!(out, "no pod has a node")?;
@@ -39,7 +38,7 @@ pub async fn busiest(factory: &Factory, mut out: impl Write) -> Result<(), BoxEr
         for pod in view.by(&by_node, node) {
             let label = pod.label("app").unwrap_or_default().into_owned();
             let app = (pod.namespace().unwrap_or_default().to_owned(), label);
-            // Both conditions at once; the smaller bucket decides the cost.
+            // Both conditions; the cost depends on the smaller bucket.
             let siblings = view.by_all(&[by_node.is(node.clone()), by_app.is(app)]).len();
             writeln!(out, "  {} ({siblings} of its app here)", pod.key())?;
         }

@@ -43,14 +43,14 @@ async fn reconcile(app: Arc<WebApp>, cx: Context) -> Result<Next, Failure> {
             {"metadata": {"labels": labels}, "spec": {"containers": [container]}}},
     }))?;
     owner::set_controller(&*app, &mut wanted)?;
-    cx.apply(&wanted, "webapp").await?; // remembered: the next reconcile sees this write
+    cx.apply(&wanted, "webapp").await?; // the next reconcile sees this write
     cx.apply(&directory(&app, &json!({name: app.spec.image}))?, name).await?;
-    Ok(Next::Done) // an error instead would be retried, with a delay for this object alone
+    Ok(Next::Done) // an error is retried, with a delay for this object only
 }
 
 async fn forget(app: Arc<WebApp>, cx: Context) -> Result<Next, Failure> {
     cx.apply(&directory(&app, &json!({}))?, app.name()).await?;
-    Ok(Next::Done) // the finalizer goes now, and the WebApp with it
+    Ok(Next::Done) // now the finalizer is removed and the WebApp deleted
 }
 
 fn directory(app: &WebApp, data: &Value) -> serde_json::Result<ConfigMap> {

@@ -1,6 +1,6 @@
 //! Pods as a live table: `cargo run -p headwater-client --example pods_table`
 //!
-//! Works with any cluster of the default kubeconfig; `headwater dev` is a quick one to have.
+//! Uses the cluster of the default kubeconfig, for example `headwater dev`.
 
 use std::io::{self, Write};
 
@@ -16,18 +16,18 @@ async fn main() -> Result<(), BoxError> {
     let factory = Factory::connect().await?;
     tokio::select! {
         shown = show(&factory, io::stdout()) => shown,
-        _ = tokio::signal::ctrl_c() => Ok(()), // dropping `show` ends everything it started
+        _ = tokio::signal::ctrl_c() => Ok(()), // dropping `show` stops everything it started
     }
 }
 
-/// Draws the table, and again whenever a pod changes.
+/// Draws the table after every change of a pod.
 pub async fn show(factory: &Factory, mut out: impl Write) -> Result<(), BoxError> {
     let pods = factory.informer::<Pod>().open()?;
     let mut changes = pods.subscribe(Subscribe::named("table"))?;
     let draw = async {
-        pods.synced_or_hopeless().await?; // says so if pods may not be listed
+        pods.synced_or_hopeless().await?; // fails if listing pods is forbidden
         while changes.next().await.is_some() {
-            while let Some(Some(_)) = changes.next().now_or_never() {} // many changes, one drawing
+            while let Some(Some(_)) = changes.next().now_or_never() {} // draw once for many changes
             writeln!(out, "\x1b[2J\x1b[H{}", row("NAMESPACE", "NAME", "PHASE", "NODE"))?;
             for (key, pod) in pods.snapshot().iter() {
                 let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());

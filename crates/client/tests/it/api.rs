@@ -23,18 +23,18 @@ use tokio_util::sync::CancellationToken;
 use crate::proxy::Proxy;
 use crate::world::{NAMESPACE, Written};
 
-/// A server and the proxy before it; everything ends when this is dropped.
+/// A server and its proxy; dropping it stops both.
 pub struct Api {
-    /// Straight to the server.
+    /// Connected without the proxy.
     pub client: Client,
     pub address: SocketAddr,
-    /// The way to the server that can be broken.
+    /// The faulty proxy.
     pub proxy: Proxy,
     store: Arc<Memory>,
     running: Running,
 }
 
-/// The parts of one server process.
+/// The tasks of one server.
 struct Running {
     stop: CancellationToken,
     parts: JoinSet<()>,
@@ -49,7 +49,7 @@ impl Api {
         Api { client: client(address), address, proxy, store, running }
     }
 
-    /// Ends the server and starts another on the same data, as an upgrade does.
+    /// Stops the server and starts another with the same data, as an upgrade does.
     pub async fn restart(&mut self) {
         self.running.stop.cancel();
         while self.running.parts.join_next().await.is_some() {}
@@ -60,13 +60,13 @@ impl Api {
         self.proxy.forward_to(address);
     }
 
-    /// Forgets all history.
+    /// Compacts all history.
     pub async fn compact(&self) {
         let now = self.store.revision().await.unwrap();
         self.store.compact(now).await.unwrap();
     }
 
-    /// Sets the data of a config map that exists to a text no request may be long enough for.
+    /// Sets the data of an existing config map to a text that is too long for a request.
     pub async fn put_large(&self, name: &str, value: &str) -> String {
         let key = key(name);
         let record = self.store.get(&key).await.unwrap().expect("it exists");
@@ -77,7 +77,7 @@ impl Api {
         self.store.commit(write).await.unwrap().last.to_string()
     }
 
-    /// Writes straight to the store, so that a test can have more writes than time.
+    /// Writes to the store without the server, which is faster.
     pub async fn churn(&self, names: &[String], count: usize) -> Vec<Written> {
         let mut records = Vec::new();
         for name in names {
@@ -92,7 +92,7 @@ impl Api {
             record.revision = self.store.commit(write).await.unwrap().last;
             written.push(Written::put(&names[at], &record.revision.to_string()));
             if turn % 256 == 0 {
-                tokio::task::yield_now().await; // the server and the informer live here too
+                tokio::task::yield_now().await; // the server and the informer run on this thread too
             }
         }
         written

@@ -1,4 +1,4 @@
-//! The controller runtime: scripted informers on a paused clock, and a real server for writes.
+//! Controllers: with scripted informers on a paused clock, and with a real server for writes.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use crate::api::Api;
 use crate::support::*;
 
-/// A factory over scripts, and what runs.
+/// A factory over scripts, and its running controllers.
 struct Stage {
     factory: Factory,
     metrics: Metrics,
@@ -96,13 +96,13 @@ fn secret(key: &str, version: &str, owner: Option<(&str, bool)>) -> Secret {
     secret
 }
 
-/// A reconciler that notes the keys and versions it is given.
+/// A reconciler that records keys and versions.
 fn noting(
-    told: &Told,
+    journal: &Journal,
 ) -> impl Fn(Arc<ConfigMap>, Context) -> std::future::Ready<Result<Next, Failure>> + use<> {
-    let told = told.clone();
+    let journal = journal.clone();
     move |map, _| {
-        told.note(format!("{}@{}", map.key(), map.resource_version()));
+        journal.note(format!("{}@{}", map.key(), map.resource_version()));
         std::future::ready(Ok(Next::Done))
     }
 }
@@ -114,8 +114,8 @@ async fn one_worker_reconciles_the_current_state_of_each_key() {
     let (script, maps) = stage.maps();
     let busy = Arc::new(AtomicBool::new(false));
     let gate = Arc::new(Notify::new());
-    let told = Told::default();
-    let (guard, hold, list) = (Arc::clone(&busy), Arc::clone(&gate), told.clone());
+    let journal = Journal::default();
+    let (guard, hold, list) = (Arc::clone(&busy), Arc::clone(&gate), journal.clone());
     stage.run(Controller::new("c", &maps), move |map: Arc<ConfigMap>, _: Context| {
         let (guard, hold, list) = (Arc::clone(&guard), Arc::clone(&hold), list.clone());
         async move {
@@ -128,7 +128,8 @@ async fn one_worker_reconciles_the_current_state_of_each_key() {
     });
     let watch = sync(&script, [map("a", "1"), map("b", "1")]);
     quiet().await;
-    // While a is reconciled, both change twice: once more each, with the newest state.
+    // While a is reconciled, both change twice: each is reconciled once more, with the newest
+    // state.
     for version in 2..6 {
         watch.modified(map(if version % 2 == 0 { "a" } else { "b" }, &version.to_string()));
     }
@@ -137,7 +138,7 @@ async fn one_worker_reconciles_the_current_state_of_each_key() {
         gate.notify_one();
         quiet().await;
     }
-    assert_eq!(told.take(), ["a@1", "b@5", "a@4"]);
+    assert_eq!(journal.take(), ["a@1", "b@5", "a@4"]);
     assert_eq!(
         stage.value("controller_runtime_max_concurrent_reconciles{controller=\"c\"}"),
         Some(1.0)
@@ -179,17 +180,17 @@ async fn no_key_is_reconciled_before_all_informers_have_synced() {
     let mut stage = Stage::new(nobody());
     let (script, maps) = stage.maps();
     let (_secrets_script, secrets) = stage.secrets();
-    let told = Told::default();
-    stage.run(Controller::new("c", &maps).owns(&secrets), noting(&told));
+    let journal = Journal::default();
+    stage.run(Controller::new("c", &maps).owns(&secrets), noting(&journal));
     sync(&script, [map("a", "1")]);
     sleep(119 * SECOND).await;
-    assert_eq!(told.len(), 0);
+    assert_eq!(journal.len(), 0);
     sleep(2 * SECOND).await;
     let ended = stage.parts.join_next().await.unwrap().unwrap();
     let Err(Error::SyncTimeout { missing, .. }) = ended else { panic!("{ended:?}") };
     assert_eq!(missing.len(), 1);
     assert_eq!(missing[0].0, "secrets");
-    assert_eq!(told.len(), 0);
+    assert_eq!(journal.len(), 0);
 }
 
 /// C22.5
@@ -197,18 +198,18 @@ async fn no_key_is_reconciled_before_all_informers_have_synced() {
 async fn a_deleted_object_is_not_an_error_and_gone_receives_its_last_state() {
     let mut stage = Stage::new(nobody());
     let (script, maps) = stage.maps();
-    let told = Told::default();
-    let list = told.clone();
+    let journal = Journal::default();
+    let list = journal.clone();
     let gone = move |key: Key, last: Option<Arc<ConfigMap>>, _: Context| {
         list.note(format!("gone {key}@{}", last.unwrap().resource_version()));
         std::future::ready(Ok::<_, Failure>(Next::Done))
     };
-    stage.run(Controller::new("c", &maps), with_gone(noting(&told), gone));
+    stage.run(Controller::new("c", &maps), with_gone(noting(&journal), gone));
     let watch = sync(&script, [map("a", "1")]);
     quiet().await;
     watch.deleted(map("a", "2"));
     quiet().await;
-    assert_eq!(told.take(), ["a@1", "gone a@2"]);
+    assert_eq!(journal.take(), ["a@1", "gone a@2"]);
     assert_eq!(
         stage.value("controller_runtime_reconcile_errors_total{controller=\"c\"}"),
         Some(0.0)
@@ -253,7 +254,7 @@ async fn outcomes_decide_when_a_key_is_reconciled_again() {
         let delay = (pair[1] - pair[0]).as_millis() as u64;
         assert!((base..=base + base / 10 + 2).contains(&delay), "{delay} for {base}");
     }
-    // After a success the delay starts from the base again.
+    // After a success the delay is the first one again.
     tries.lock().unwrap().retain(|(name, _)| name != "fails");
     watch.modified(map("fails", "2"));
     sleep(SECOND).await;
@@ -280,8 +281,8 @@ async fn outcomes_decide_when_a_key_is_reconciled_again() {
 async fn a_panic_or_a_timeout_is_counted_and_retried() {
     let mut stage = Stage::new(nobody());
     let (script, maps) = stage.maps();
-    let told = Told::default();
-    let list = told.clone();
+    let journal = Journal::default();
+    let list = journal.clone();
     let cancelled = Arc::new(AtomicUsize::new(0));
     let noticed = Arc::clone(&cancelled);
     let controller = Controller::new("c", &maps).reconcile_timeout(10 * SECOND);
@@ -305,7 +306,7 @@ async fn a_panic_or_a_timeout_is_counted_and_retried() {
     });
     let watch = sync(&script, [map("panics", "1")]);
     sleep(SECOND).await;
-    assert_eq!(told.take(), ["panics", "panics"]);
+    assert_eq!(journal.take(), ["panics", "panics"]);
     let value = |name: &str| stage.value(&format!("controller_runtime_{name}{{controller=\"c\"}}"));
     assert_eq!(value("reconcile_panics_total"), Some(1.0));
     watch.added(map("hangs", "1"));
@@ -363,29 +364,29 @@ async fn a_change_of_a_child_enqueues_its_owners_old_and_new() {
         let open = stage.factory.informer_from(ResourceType::of::<Secret>(&()), source);
         (script, open.named("any").open().unwrap())
     };
-    let told = Told::default();
-    stage.run(Controller::new("c", &maps).owns(&secrets).owns_any(&any), noting(&told));
+    let journal = Journal::default();
+    stage.run(Controller::new("c", &maps).owns(&secrets).owns_any(&any), noting(&journal));
     sync(&script, ["a", "b", "c"].map(|name| map(&format!("n/{name}"), "1")));
     let watch = sync(&children, []);
     let any_watch = sync(&any_children, []);
     quiet().await;
-    told.take();
+    journal.take();
     watch.added(secret("n/s", "2", Some(("a", true))));
     watch.added(secret("n/t", "3", Some(("c", false)))); // not its controller
     quiet().await;
-    assert_eq!(told.take(), ["n/a@1"]);
+    assert_eq!(journal.take(), ["n/a@1"]);
     watch.modified(secret("n/s", "4", Some(("b", true))));
     quiet().await;
-    assert_eq!(told.take(), ["n/a@1", "n/b@1"], "the owner it had and the one it has");
+    assert_eq!(journal.take(), ["n/a@1", "n/b@1"], "the owner it had and the one it has");
     watch.modified(secret("n/s", "5", Some(("b", true))));
     quiet().await;
-    assert_eq!(told.take(), ["n/b@1"], "once");
+    assert_eq!(journal.take(), ["n/b@1"], "once");
     watch.deleted(secret("n/s", "6", Some(("b", true))));
     quiet().await;
-    assert_eq!(told.take(), ["n/b@1"]);
+    assert_eq!(journal.take(), ["n/b@1"]);
     any_watch.added(secret("n/t", "7", Some(("c", false))));
     quiet().await;
-    assert_eq!(told.take(), ["n/c@1"], "any owner");
+    assert_eq!(journal.take(), ["n/c@1"], "any owner");
 }
 
 /// C22.15, C22.16, C31.8
@@ -397,14 +398,14 @@ async fn a_mapper_may_read_every_informer_of_the_controller() {
     let by_label =
         maps.index("wants", |map: &ConfigMap| map.label("wants").map(|v| v.into_owned())).unwrap();
     let reader = maps.clone();
-    let told = Told::default();
+    let journal = Journal::default();
     let controller = Controller::new("c", &maps).watches(&secrets, move |secret: &Secret| {
         assert!(reader.has_synced(), "called before the others were synced");
         assert!(secret.name() != "bad", "a mapper's bug");
         let keys = by_label.keys(secret.name());
         [keys.clone(), keys].concat()
     });
-    stage.run(controller, noting(&told));
+    stage.run(controller, noting(&journal));
     let watch = sync(&related, [secret("n/s", "1", None)]);
     quiet().await;
     let _main = sync(
@@ -412,11 +413,11 @@ async fn a_mapper_may_read_every_informer_of_the_controller() {
         [labelled("n/a", "1", "wants=s"), labelled("n/b", "1", "wants=s"), map("n/c", "1")],
     );
     quiet().await;
-    assert_eq!(told.take().len(), 3, "the first state of both");
+    assert_eq!(journal.take().len(), 3, "the first state of both");
     watch.added(secret("n/bad", "2", None));
     watch.modified(secret("n/s", "3", None));
     quiet().await;
-    assert_eq!(told.take(), ["n/a@1", "n/b@1"], "each once");
+    assert_eq!(journal.take(), ["n/a@1", "n/b@1"], "each once");
 }
 
 /// C22.17
@@ -424,26 +425,26 @@ async fn a_mapper_may_read_every_informer_of_the_controller() {
 async fn keys_can_be_enqueued_from_outside() {
     let mut stage = Stage::new(nobody());
     let (script, maps) = stage.maps();
-    let told = Told::default();
+    let journal = Journal::default();
     let (sender, receiver) = tokio::sync::mpsc::channel(4);
     let stream = futures::stream::unfold(receiver, |mut receiver| async move {
         receiver.recv().await.map(|key| (key, receiver))
     });
     let controller = Controller::new("c", &maps).triggered_by(stream);
     let requests = controller.requests();
-    stage.run(controller, noting(&told));
+    stage.run(controller, noting(&journal));
     let _watch = sync(&script, [map("a", "1"), map("b", "1")]);
     quiet().await;
-    told.take();
+    journal.take();
     requests.reconcile(Key::cluster("b")).await.unwrap();
     quiet().await;
-    assert_eq!(told.take(), ["b@1"]);
+    assert_eq!(journal.take(), ["b@1"]);
     sender.send(Key::cluster("a")).await.unwrap();
     quiet().await;
-    assert_eq!(told.take(), ["a@1"]);
+    assert_eq!(journal.take(), ["a@1"]);
     requests.reconcile_all().await.unwrap();
     quiet().await;
-    assert_eq!(told.take(), ["a@1", "b@1"]);
+    assert_eq!(journal.take(), ["a@1", "b@1"]);
     let triggers = stage.value("controller_triggers_total{controller=\"c\",trigger=\"manual\"}");
     assert_eq!(triggers, Some(4.0));
     stage.stopped().await.unwrap();
@@ -461,7 +462,7 @@ async fn two_controllers_share_one_informer() {
         let resource = ResourceType::of::<ConfigMap>(&());
         stage.factory.informer_from(resource, Arc::clone(&source)).open().unwrap()
     };
-    let (told_a, told_b) = (Told::default(), Told::default());
+    let (told_a, told_b) = (Journal::default(), Journal::default());
     let manager = headwater_client::Manager::new(stage.factory.clone())
         .controller(Controller::new("a", &open()).with(noting(&told_a)))
         .controller(Controller::new("b", &open()).with(noting(&told_b)));
@@ -517,14 +518,14 @@ async fn stopping_starts_no_reconcile_and_waits_for_running_ones() {
     for (takes, cancelled, after) in [(10, 0, 10), (100, 1, 30)] {
         let mut stage = Stage::new(nobody());
         let (script, maps) = stage.maps();
-        let told = Told::default();
-        let list = told.clone();
+        let journal = Journal::default();
+        let list = journal.clone();
         stage.run(Controller::new("c", &maps), move |map: Arc<ConfigMap>, cx: Context| {
             let list = list.clone();
             async move {
                 list.note(format!("start {}", map.name()));
                 cx.cancelled().cancelled().await;
-                list.note("told to end");
+                list.note("journal to end");
                 sleep(takes * SECOND).await;
                 list.note("end");
                 Ok::<_, Failure>(Next::Done)
@@ -532,14 +533,14 @@ async fn stopping_starts_no_reconcile_and_waits_for_running_ones() {
         });
         let _watch = sync(&script, [map("a", "1"), map("b", "1")]);
         quiet().await;
-        assert_eq!(told.take(), ["start a"]);
+        assert_eq!(journal.take(), ["start a"]);
         let before = Instant::now();
         let report = stage.stopped().await.unwrap();
         assert_eq!(report, Report { cancelled });
         assert_eq!(before.elapsed().as_secs(), after);
         let expected: &[&str] =
-            if cancelled == 0 { &["told to end", "end"] } else { &["told to end"] };
-        assert_eq!(told.take(), expected, "b was never started");
+            if cancelled == 0 { &["journal to end", "end"] } else { &["journal to end"] };
+        assert_eq!(journal.take(), expected, "b was never started");
         assert_eq!(script.open_streams(), 0, "the informers ended too");
         assert!(stage.parts.is_empty());
     }
@@ -554,8 +555,8 @@ async fn initial_objects_and_resyncs_have_low_priority() {
     let open = stage.factory.informer_from(resource, Arc::new(source.without_watch_list()));
     let maps = open.resync(60 * SECOND).open().unwrap();
     let gate = Arc::new(Notify::new());
-    let (hold, told) = (Arc::clone(&gate), Told::default());
-    let list = told.clone();
+    let (hold, journal) = (Arc::clone(&gate), Journal::default());
+    let list = journal.clone();
     stage.run(Controller::new("c", &maps), move |map: Arc<ConfigMap>, _: Context| {
         let (hold, list) = (Arc::clone(&hold), list.clone());
         async move {
@@ -578,9 +579,9 @@ async fn initial_objects_and_resyncs_have_low_priority() {
         gate.notify_one();
         sleep(Duration::from_millis(10)).await;
     }
-    let told = told.take();
-    assert_eq!(told[..2], ["o0", "urgent"], "{told:?}");
-    assert_eq!(told.last().unwrap(), "o0", "a retry keeps its priority");
+    let journal = journal.take();
+    assert_eq!(journal[..2], ["o0", "urgent"], "{journal:?}");
+    assert_eq!(journal.last().unwrap(), "o0", "a retry keeps its priority");
 }
 
 /// C22.23
@@ -588,22 +589,22 @@ async fn initial_objects_and_resyncs_have_low_priority() {
 async fn a_key_is_delayed_while_it_changes_up_to_a_maximum() {
     let mut stage = Stage::new(nobody());
     let (script, maps) = stage.maps();
-    let told = Told::default();
-    stage.run(Controller::new("c", &maps).debounce(5 * SECOND, 20 * SECOND), noting(&told));
+    let journal = Journal::default();
+    stage.run(Controller::new("c", &maps).debounce(5 * SECOND, 20 * SECOND), noting(&journal));
     let watch = sync(&script, []);
     quiet().await;
     watch.added(map("quiet", "2"));
     sleep(4 * SECOND).await;
     watch.modified(map("quiet", "3"));
     sleep(4 * SECOND).await;
-    assert_eq!(told.len(), 0);
+    assert_eq!(journal.len(), 0);
     sleep(2 * SECOND).await;
-    assert_eq!(told.take(), ["quiet@3"]);
+    assert_eq!(journal.take(), ["quiet@3"]);
     for version in 4..34 {
         watch.modified(map("busy", &version.to_string()));
         sleep(SECOND).await;
     }
-    let times = told.take();
+    let times = journal.take();
     assert_eq!(times.len(), 1, "once in twenty seconds: {times:?}");
 }
 
@@ -620,8 +621,8 @@ async fn a_finalizer_is_added_first_and_removed_after_a_successful_cleanup() {
         .labels("managed=yes")
         .open()
         .unwrap();
-    let told = Told::default();
-    let (list, cleanups) = (told.clone(), told.clone());
+    let journal = Journal::default();
+    let (list, cleanups) = (journal.clone(), journal.clone());
     let failures = Arc::new(AtomicUsize::new(2));
     let controller = Controller::new("c", &maps)
         .when(predicate::generation_changed())
@@ -657,7 +658,7 @@ async fn a_finalizer_is_added_first_and_removed_after_a_successful_cleanup() {
         while !seen.iter().any(|line: &String| line == text) {
             assert!(std::time::Instant::now() < end, "waiting for {text:?}: {seen:?}");
             tokio::task::yield_now().await;
-            seen.extend(told.take());
+            seen.extend(journal.take());
         }
         seen
     };
@@ -679,7 +680,7 @@ async fn a_finalizer_is_added_first_and_removed_after_a_successful_cleanup() {
     maps.wait_for(&key, removed, PATIENCE).await.unwrap();
     tokio::task::yield_now().await;
     assert_eq!(
-        told.take(),
+        journal.take(),
         Vec::<String>::new(),
         "being deleted without our finalizer: left alone"
     );
@@ -747,14 +748,14 @@ async fn a_change_of_an_owned_object_reconciles_its_owner() {
     calls.of::<Secret>().delete(&key).await.unwrap();
     let again = |secret: Option<&Secret>| secret.is_some_and(|secret| secret.uid() != first.uid());
     secrets.wait_for(&key, again, PATIENCE).await.unwrap();
-    // The watch may be quicker than the answer to the write.
+    // The watch may be faster than the response to the write.
     while repaired.load(Ordering::Relaxed) < 2 {
         tokio::task::yield_now().await;
     }
     assert_eq!(repaired.load(Ordering::Relaxed), 2);
 }
 
-/// A server that answers every write with the next version, without any watch showing it.
+/// A server that returns the next version for each write, and sends no watch event.
 fn writing() -> (Fake, kube::Client) {
     let version = AtomicUsize::new(100);
     Fake::client(move |call| {
@@ -779,8 +780,8 @@ async fn a_key_waits_until_the_caches_contain_its_writes() {
     let mut stage = Stage::new(client);
     let (script, maps) = stage.maps();
     let (children, secrets) = stage.secrets();
-    let told = Told::default();
-    let list = told.clone();
+    let journal = Journal::default();
+    let list = journal.clone();
     let controller = Controller::new("c", &maps).owns(&secrets);
     stage.run(controller, move |map: Arc<ConfigMap>, cx: Context| {
         let list = list.clone();
@@ -797,31 +798,31 @@ async fn a_key_waits_until_the_caches_contain_its_writes() {
     let watch = sync(&script, [map("n/other", "1"), map("n/writer", "1")]);
     let child = sync(&children, []);
     quiet().await;
-    assert_eq!(told.take(), ["other@1", "writer@1"]);
+    assert_eq!(journal.take(), ["other@1", "writer@1"]);
     assert_eq!(fake.calls().len(), 1);
     // The write is at 101; the cache of secrets is at 1.
     watch.modified(map("n/writer", "2")).modified(map("n/other", "3"));
     quiet().await;
-    assert_eq!(told.take(), ["other@3"], "only the key that wrote waits");
+    assert_eq!(journal.take(), ["other@3"], "only the key that wrote waits");
     sleep(2 * SECOND).await;
-    assert_eq!(told.take(), Vec::<String>::new());
+    assert_eq!(journal.take(), Vec::<String>::new());
     child.bookmark("101");
     quiet().await;
-    assert_eq!(told.take(), ["writer@2"], "as soon as it is reached");
-    // That wrote again, at 102; this time the cache never catches up.
+    assert_eq!(journal.take(), ["writer@2"], "as soon as it is reached");
+    // That reconcile wrote again, at 102; this time the cache never catches up.
     watch.modified(map("n/writer", "4"));
     sleep(4 * SECOND).await;
     assert_eq!(stage.value("stale_reconciles_total{controller=\"c\"}"), Some(0.0));
     sleep(2 * SECOND).await;
-    assert_eq!(told.take(), Vec::<String>::new(), "not on data known to be old");
+    assert_eq!(journal.take(), Vec::<String>::new(), "not on data known to be old");
     assert_eq!(stage.value("stale_reconciles_total{controller=\"c\"}"), Some(1.0));
     child.added(secret("n/child", "102", None));
     sleep(20 * SECOND).await;
-    assert_eq!(told.take(), ["writer@4"]);
+    assert_eq!(journal.take(), ["writer@4"]);
     watch.modified(map("n/writer", "5"));
     watch.deleted(map("n/writer", "6"));
     sleep(SECOND).await;
-    assert_eq!(told.take(), Vec::<String>::new());
+    assert_eq!(journal.take(), Vec::<String>::new());
 }
 
 /// C27.12, C27.13
@@ -837,8 +838,8 @@ async fn versions_that_cannot_be_ordered_never_block_and_waiting_can_be_switched
         let mut stage = Stage::new(client);
         let (script, maps) = stage.maps();
         let (children, secrets) = stage.secrets();
-        let told = Told::default();
-        let list = told.clone();
+        let journal = Journal::default();
+        let list = journal.clone();
         let controller =
             Controller::new("c", &maps).owns(&secrets).read_own_writes(read_own_writes);
         stage.run(controller, move |map: Arc<ConfigMap>, cx: Context| {
@@ -854,7 +855,7 @@ async fn versions_that_cannot_be_ordered_never_block_and_waiting_can_be_switched
         quiet().await;
         watch.modified(map("n/a", "2"));
         quiet().await;
-        assert_eq!(told.take(), ["1", "2"]);
+        assert_eq!(journal.take(), ["1", "2"]);
         let unordered = stage.value("unordered_write_versions_total{controller=\"c\"}");
         assert_eq!(unordered, Some(if read_own_writes.is_some() { 1.0 } else { 0.0 }));
     }
@@ -867,8 +868,8 @@ async fn a_delete_without_a_version_is_waited_for_by_uid() {
     let mut stage = Stage::new(client);
     let (script, maps) = stage.maps();
     let (children, secrets) = stage.secrets();
-    let told = Told::default();
-    let list = told.clone();
+    let journal = Journal::default();
+    let list = journal.clone();
     stage.run(
         Controller::new("c", &maps).owns(&secrets),
         move |map: Arc<ConfigMap>, cx: Context| {
@@ -887,15 +888,15 @@ async fn a_delete_without_a_version_is_waited_for_by_uid() {
     quiet().await;
     watch.modified(map("n/a", "2"));
     sleep(2 * SECOND).await;
-    assert_eq!(told.take(), ["1"]);
+    assert_eq!(journal.take(), ["1"]);
     child.bookmark("50");
     sleep(SECOND).await;
-    assert_eq!(told.take(), Vec::<String>::new(), "it is still there");
+    assert_eq!(journal.take(), Vec::<String>::new(), "it is still there");
     let mut other = secret("n/child", "51", None);
     other.metadata.uid = Some("another".into());
     child.modified(other);
     quiet().await;
-    assert_eq!(told.take(), ["2"], "another of that name does not count");
+    assert_eq!(journal.take(), ["2"], "another of that name does not count");
 }
 
 /// C27.11
@@ -908,8 +909,8 @@ async fn a_read_after_a_write_shows_the_write_or_something_newer() {
     let mut stage = Stage::new(client);
     let (script, maps) = stage.maps();
     let (children, secrets) = stage.secrets();
-    let told = Told::default();
-    let list = told.clone();
+    let journal = Journal::default();
+    let list = journal.clone();
     stage.run(
         Controller::new("c", &maps).reads(&secrets),
         move |map: Arc<ConfigMap>, cx: Context| {
@@ -928,38 +929,38 @@ async fn a_read_after_a_write_shows_the_write_or_something_newer() {
     quiet().await;
     child.modified(secret("n/child", "200", None));
     quiet().await;
-    assert_eq!(told.take(), ["a 200"], "from the cache, once that has it");
+    assert_eq!(journal.take(), ["a 200"], "from the cache, once that has it");
     children.requested(2).await;
     child.error(500, "InternalError");
     watch.added(map("n/b", "2"));
     quiet().await;
-    assert_eq!(told.take(), ["b 200"]);
+    assert_eq!(journal.take(), ["b 200"]);
     advance(10 * SECOND).await;
 }
 
-/// C22.25: what is watched can change while the controller runs.
+/// C22.25
 #[tokio::test(start_paused = true)]
 async fn related_informers_can_be_added_and_removed_while_running() {
     let mut stage = Stage::new(nobody());
     let (script, maps) = stage.maps();
-    let told = Told::default();
+    let journal = Journal::default();
     let controller = Controller::new("c", &maps);
     let handle = controller.handle();
-    stage.run(controller, noting(&told));
+    stage.run(controller, noting(&journal));
     let _watch = sync(&script, [map("n/a", "1")]);
     quiet().await;
-    told.take();
+    journal.take();
     let (children, secrets) = stage.secrets();
     let id = handle.watch(&secrets, |_: &Secret| [Key::namespaced("n", "a")]).await.unwrap();
     let child = sync(&children, []);
     quiet().await;
     child.added(secret("n/s", "2", None));
     quiet().await;
-    assert_eq!(told.take(), ["n/a@1"]);
+    assert_eq!(journal.take(), ["n/a@1"]);
     handle.unwatch(id).await.unwrap();
     quiet().await;
     child.modified(secret("n/s", "3", None));
     quiet().await;
-    assert_eq!(told.take(), Vec::<String>::new());
+    assert_eq!(journal.take(), Vec::<String>::new());
     assert_eq!(secrets.debug_dump()["subscribers"].as_array().unwrap().len(), 0);
 }

@@ -1,4 +1,4 @@
-//! The examples, driven against a real server.
+//! The examples, run against a real server.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -44,7 +44,7 @@ fn an_example_fits_on_a_screen() {
     }
 }
 
-/// What an example prints, for a test that waits for it.
+/// The output of an example, for a test that waits for it.
 #[derive(Clone, Default)]
 struct Screen(Arc<watch::Sender<String>>);
 
@@ -61,7 +61,7 @@ impl Write for Screen {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(bytes);
         self.0.send_modify(|screen| {
-            // Clearing the screen begins a new one.
+            // Clearing the screen starts a new one.
             match text.rsplit_once("\x1b[H") {
                 Some((_, fresh)) => *screen = fresh.to_owned(),
                 None => screen.push_str(&text),
@@ -162,7 +162,7 @@ async fn the_operator_restores_owned_objects_and_cleans_up_others() {
     };
     maps.wait_for(&key("directory"), lists("shop:1"), PATIENCE).await.unwrap();
 
-    // Somebody changes what it owns; the WebApp changes; the WebApp goes.
+    // An owned object changes; the WebApp changes; the WebApp is deleted.
     let calls = Calls::new(api.client.clone());
     calls.of::<Deployment>().delete(&key("shop")).await.unwrap();
     let again = |deployment: Option<&Deployment>| {
@@ -206,7 +206,7 @@ async fn the_export_resumes_without_a_list() {
     assert_eq!(kinds, [Kind::Watch], "it goes on from the version in the file");
 }
 
-/// The export, through the proxy, which notes what it asks for.
+/// The export, through the proxy, which records its requests.
 fn exporting(api: &Api, file: &Path) -> JoinSet<()> {
     let factory = Factory::new(client(api.proxy.address));
     let file = file.to_owned();
@@ -226,7 +226,7 @@ async fn holds(file: &Path, names: &[&str]) {
     eventually(read).await;
 }
 
-/// Tries until it works.
+/// Retries until it succeeds.
 async fn eventually<T, E, F>(attempt: impl Fn() -> F) -> T
 where
     F: Future<Output = Result<T, E>>,

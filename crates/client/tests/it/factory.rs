@@ -1,5 +1,4 @@
-//! The factory: sharing, starting, stopping, namespaces, discovery. Scripted where time matters,
-//! against a real server where the server does.
+//! The factory: sharing, starting, stopping, namespaces, discovery; with scripts or a real server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,7 +32,7 @@ fn scripted() -> (Script<ConfigMap>, Arc<dyn ListWatch<Object = ConfigMap>>) {
     (script, Arc::new(source.without_watch_list()))
 }
 
-/// A factory that is being run.
+/// A running factory.
 struct Run {
     factory: Factory,
     stop: CancellationToken,
@@ -296,23 +295,23 @@ async fn a_set_of_namespaces_is_one_informer_that_can_grow_and_shrink() {
         by_name.keys("one").iter().map(|key| key.to_string()).collect::<Vec<_>>(),
         ["a/one", "b/one"]
     );
-    let (told, handler) = Told::of(&maps);
+    let (journal, handler) = Journal::of(&maps);
     handler.synced().await.unwrap();
-    assert_eq!(told.take().len(), 2);
+    assert_eq!(journal.take().len(), 2);
     maps.add_namespace("c").unwrap();
     maps.wait_for(&"c/one".parse().unwrap(), |map| map.is_some(), PATIENCE).await.unwrap();
     maps.remove_namespace("a").unwrap();
     maps.wait_for(&"a/one".parse().unwrap(), |map| map.is_none(), PATIENCE).await.unwrap();
-    while told.len() < 2 {
+    while journal.len() < 2 {
         tokio::task::yield_now().await;
     }
-    let told = told.take();
-    assert!(told[0].starts_with("Added(c/one@"), "{told:?}");
-    assert_eq!(told[1], "Gone(a/one, observed: false)");
+    let journal = journal.take();
+    assert!(journal[0].starts_with("Added(c/one@"), "{journal:?}");
+    assert_eq!(journal[1], "Gone(a/one, observed: false)");
     assert_eq!(by_name.keys("one").len(), 2);
     let made = create(&api.client, "b", "two").await;
     let store = maps.store();
-    // The namespace c may be quiet for a minute; what happens in b is seen at once.
+    // Namespace c has no changes for a minute; changes in b arrive at once.
     store.wait_for_rv_in(Some("b"), &made.resource_version(), PATIENCE).await.unwrap();
     assert_eq!(maps.store().len(), 3);
 }
@@ -374,7 +373,7 @@ async fn an_informer_with_more_objects_than_expected_refuses_to_start() {
     assert_eq!(estimate["configmaps-2"], Some(large.store().len() as u64));
 }
 
-/// C30.2: what a factory's sources count.
+/// C30.2
 #[tokio::test]
 async fn a_factory_counts_requests_and_bytes() {
     let api = Api::start().await;
@@ -412,10 +411,10 @@ async fn a_saved_state_is_resumed_without_a_list() {
     let objects = saved.iter().map(|text| Packed::<ConfigMap>::decode(text).unwrap());
     let maps =
         run.factory.informer::<ConfigMap>().packed().resume_from(objects, version).open().unwrap();
-    let (told, _handler) = Told::of(&maps);
+    let (journal, _handler) = Journal::of(&maps);
     maps.wait_for(&two.key(), |map| map.is_some(), PATIENCE).await.unwrap();
     maps.wait_for(&"a/one".parse().unwrap(), |map| map.is_none(), PATIENCE).await.unwrap();
-    while !told.take().iter().any(|text| text == "Gone(a/one, observed: true)") {
+    while !journal.take().iter().any(|text| text == "Gone(a/one, observed: true)") {
         tokio::task::yield_now().await;
     }
     let labels = "name=\"configmaps\",group=\"\",version=\"v1\",resource=\"configmaps\"";

@@ -1,4 +1,4 @@
-//! Shared informers: subscribers, resync, health, life and end.
+//! Shared informers: subscribers, resync, health, start and stop.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -43,12 +43,12 @@ const LABELS: &str = "{name=\"o\",group=\"\",version=\"v1\",resource=\"configmap
 #[tokio::test(start_paused = true)]
 async fn an_event_of_a_known_key_is_an_update_and_of_an_unknown_one_an_add() {
     let (_script, watch, running) = synced(options("o"), [map("a", "1")]).await;
-    let (told, _handler) = Told::of(&running.informer);
+    let (journal, _handler) = Journal::of(&running.informer);
     quiet().await;
-    told.take();
-    watch.added(map("a", "2")).modified(map("b", "3")); // B245: the words of the wire do not count
+    journal.take();
+    watch.added(map("a", "2")).modified(map("b", "3")); // B245: the event type is ignored
     quiet().await;
-    assert_eq!(told.take(), ["Updated(a@2 from 1)", "Added(b@3)"]);
+    assert_eq!(journal.take(), ["Updated(a@2 from 1)", "Added(b@3)"]);
 }
 
 /// C10.2
@@ -76,7 +76,7 @@ async fn handlers_find_store_and_indexes_up_to_date() {
         .index("rv", |map: &ConfigMap| Some(map.resource_version().to_string()))
         .unwrap();
     let store = running.informer.store().clone();
-    let seen = Told::default();
+    let seen = Journal::default();
     let list = seen.clone();
     let _handler = running
         .informer
@@ -102,8 +102,8 @@ async fn a_replacement_delivers_deletions_first_and_then_objects_in_list_order()
     let (script, watch, running) =
         synced(options("o"), [map("a", "1"), map("b", "1"), map("c", "1")]).await;
     let store = running.informer.store().clone();
-    let told = Told::default();
-    let list = told.clone();
+    let journal = Journal::default();
+    let list = journal.clone();
     let options = Subscribe::named("s").buffer(Buffer::Lossless);
     let _handler = running
         .informer
@@ -113,13 +113,13 @@ async fn a_replacement_delivers_deletions_first_and_then_objects_in_list_order()
         })
         .unwrap();
     quiet().await;
-    told.take();
+    journal.take();
     watch.error(410, "Expired");
     script.expect_list().answers([map("z", "5"), map("b", "4"), map("d", "5")], "5");
     script.expect_watch();
     sleep(5 * SECOND).await;
     assert_eq!(
-        told.take(),
+        journal.take(),
         [
             "Gone(a, observed: false) bdz",
             "Gone(c, observed: false) bdz",
@@ -135,8 +135,8 @@ async fn a_replacement_delivers_deletions_first_and_then_objects_in_list_order()
 async fn a_batch_becomes_visible_as_one_step() {
     let (_script, watch, running) = synced(options("o"), []).await;
     let store = running.informer.store().clone();
-    let told = Told::default();
-    let list = told.clone();
+    let journal = Journal::default();
+    let list = journal.clone();
     let _handler = running
         .informer
         .for_each(Subscribe::named("s").buffer(Buffer::Lossless), move |change| {
@@ -151,7 +151,7 @@ async fn a_batch_becomes_visible_as_one_step() {
         watch.added(map(&format!("o{version}"), &version.to_string()));
     }
     quiet().await;
-    let last = told.take().pop().unwrap();
+    let last = journal.take().pop().unwrap();
     assert_eq!(last, "Added(o4@4) of 3 @4");
 }
 
@@ -175,8 +175,9 @@ async fn an_object_without_a_name_is_left_out_and_the_others_are_applied() {
 #[tokio::test(start_paused = true)]
 async fn an_object_that_was_recreated_in_a_gap_is_one_update_or_two_changes() {
     let (script, watch, running) = synced(options("o"), [with_uid("a", "1", "first")]).await;
-    let (whole, _w) = Told::with(&running.informer, Subscribe::named("whole"));
-    let (split, _s) = Told::with(&running.informer, Subscribe::named("split").split_recreate(true));
+    let (whole, _w) = Journal::with(&running.informer, Subscribe::named("whole"));
+    let (split, _s) =
+        Journal::with(&running.informer, Subscribe::named("split").split_recreate(true));
     quiet().await;
     whole.take();
     split.take();
@@ -192,11 +193,11 @@ async fn an_object_that_was_recreated_in_a_gap_is_one_update_or_two_changes() {
 #[tokio::test(start_paused = true)]
 async fn many_subscribers_share_one_watch() {
     let (script, watch, running) = synced(options("o"), [map("a", "1")]).await;
-    let all: Vec<_> = (0..10).map(|_| Told::of(&running.informer)).collect();
+    let all: Vec<_> = (0..10).map(|_| Journal::of(&running.informer)).collect();
     watch.modified(map("a", "2"));
     quiet().await;
-    for (told, _handler) in &all {
-        assert_eq!(told.take(), ["Initial(a@1)", "Updated(a@2 from 1)"]);
+    for (journal, _handler) in &all {
+        assert_eq!(journal.take(), ["Initial(a@1)", "Updated(a@2 from 1)"]);
     }
     assert_eq!(script.requests().len(), 2);
 }
@@ -235,20 +236,20 @@ async fn notifications_to_one_subscriber_never_overlap_and_keep_their_order() {
 #[tokio::test(start_paused = true)]
 async fn a_late_subscriber_receives_all_objects_and_then_every_change() {
     let (script, running) = listing(options("o"));
-    let (early, _e) = Told::of(&running.informer);
+    let (early, _e) = Journal::of(&running.informer);
     script.expect_list().answers([map("a", "1"), map("b", "1")], "1");
     let watch = script.expect_watch();
     watch.modified(map("a", "2"));
     quiet().await;
     assert_eq!(early.take(), ["Initial(a@1)", "Initial(b@1)", "Updated(a@2 from 1)"]);
-    let (late, _l) = Told::of(&running.informer);
+    let (late, _l) = Journal::of(&running.informer);
     watch.added(map("c", "3"));
     quiet().await;
     assert_eq!(late.take(), ["Initial(a@2)", "Initial(b@1)", "Added(c@3)"]);
     assert_eq!(early.take(), ["Added(c@3)"]);
 }
 
-/// C13.4: no gap and no repetition, whenever a subscriber joins.
+/// C13.4: without gaps or duplicates, whenever a subscriber joins.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn subscribers_that_join_at_any_time_converge_to_the_store() {
     let (script, running) = listing(options("o"));
@@ -270,7 +271,7 @@ async fn subscribers_that_join_at_any_time_converge_to_the_store() {
                 match change {
                     Change::Added { object, .. } => {
                         let before = folded.insert(object.key(), object.resource_version());
-                        assert!(before.is_none(), "told twice: {object:?}");
+                        assert!(before.is_none(), "journal twice: {object:?}");
                     }
                     Change::Updated { new, .. } => {
                         assert!(folded.insert(new.key(), new.resource_version()).is_some());
@@ -293,7 +294,7 @@ async fn subscribers_that_join_at_any_time_converge_to_the_store() {
         loop {
             let state: Vec<_> = folded.lock().unwrap().clone().into_iter().collect();
             if state == expected {
-                break; // the last callback may still have been running
+                break; // the last callback may still be running
             }
             tokio::task::yield_now().await;
         }
@@ -337,14 +338,14 @@ async fn waiting_for_sync_can_be_cancelled_and_repeated() {
     script.expect_list().answers([], "1");
     script.expect_watch();
     informer.synced().await.unwrap();
-    let (_told, handler) = Told::of(&informer);
+    let (_told, handler) = Journal::of(&informer);
     handler.synced().await.unwrap();
     running.stopped().await.unwrap();
     informer.synced().await.unwrap();
 
     let (_script, mut never) = listing(options("never"));
     let informer = never.informer.clone();
-    let (_told, handler) = Told::of(&informer);
+    let (_told, handler) = Journal::of(&informer);
     let (synced, handled, _) =
         tokio::join!(informer.synced(), handler.synced(), async { never.stopped().await });
     assert!(matches!(synced, Err(Error::NotSynced { informer, .. }) if informer == "never"));
@@ -360,9 +361,9 @@ async fn a_stream_receives_a_marker_after_the_initial_state() {
     let watch = script.expect_watch();
     watch.modified(map("a", "2")).added(map("c", "3"));
     quiet().await;
-    let told: Vec<String> = changes.take(4).map(|change| format!("{change:?}")).collect().await;
+    let journal: Vec<String> = changes.take(4).map(|change| format!("{change:?}")).collect().await;
     // The update was merged into the add that was still pending.
-    assert_eq!(told, ["Initial(a@2)", "Initial(b@1)", "Synced", "Added(c@3)"]);
+    assert_eq!(journal, ["Initial(a@2)", "Initial(b@1)", "Synced", "Added(c@3)"]);
     let (script, empty) = listing(options("empty"));
     let mut changes = empty.informer.subscribe(Subscribe::named("s")).unwrap();
     script.expect_list().answers([], "1");
@@ -398,7 +399,7 @@ async fn a_subscriber_that_never_returns_delays_no_other() {
     }
 }
 
-/// C13.12: a slow subscriber with 100,000 pending changes holds one entry for each object.
+/// C13.12: 100,000 pending changes are one entry per object.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_slow_subscriber_with_a_hundred_thousand_changes_stores_one_per_object() {
     let (script, running) = listing(options("o"));
@@ -476,7 +477,7 @@ async fn the_backlog_of_a_subscriber_is_exported_under_its_name() {
 async fn a_handler_is_removed_once_and_only_by_its_own_informer() {
     let (_script, watch, running) = synced(options("o"), []).await;
     let (_other_script, _other_watch, other) = synced(options("other"), []).await;
-    let (told, handler) = Told::of(&running.informer);
+    let (journal, handler) = Journal::of(&running.informer);
     let foreign = other.informer.unsubscribe(&handler).await;
     assert!(matches!(foreign, Err(Error::ForeignSubscription(_))));
     running.informer.unsubscribe(&handler).await.unwrap();
@@ -484,7 +485,7 @@ async fn a_handler_is_removed_once_and_only_by_its_own_informer() {
     handler.unsubscribe().await;
     watch.added(map("a", "2"));
     quiet().await;
-    assert_eq!(told.take(), Vec::<String>::new());
+    assert_eq!(journal.take(), Vec::<String>::new());
 }
 
 /// C13.17, C31.3
@@ -513,11 +514,11 @@ async fn unsubscribing_waits_for_the_running_callback_and_none_follows() {
     gate.notify_one();
     leaving.await;
     quiet().await;
-    assert_eq!(calls.load(Ordering::Relaxed), 1, "b was never told");
+    assert_eq!(calls.load(Ordering::Relaxed), 1, "b was never journal");
     let dropped = start();
     quiet().await;
     let before = calls.load(Ordering::Relaxed);
-    drop(dropped); // at once, although its callback hangs
+    drop(dropped); // returns at once, although its callback hangs
     gate.notify_waiters();
     watch.added(map("c", "4"));
     quiet().await;
@@ -542,8 +543,8 @@ async fn a_handler_that_panics_is_logged_and_called_again() {
     let (logs, _guard) = Logs::capture();
     let (options, metrics) = measured("o");
     let (_script, watch, running) = synced(options, []).await;
-    let told = Told::default();
-    let (list, asynchronous) = (told.clone(), told.clone());
+    let journal = Journal::default();
+    let (list, asynchronous) = (journal.clone(), journal.clone());
     let _blocking = running
         .informer
         .for_each(Subscribe::named("b").buffer(Buffer::Lossless), move |change| {
@@ -563,7 +564,7 @@ async fn a_handler_that_panics_is_logged_and_called_again() {
         .unwrap();
     watch.added(map("bad", "2")).added(map("good", "3"));
     quiet().await;
-    assert_eq!(told.take(), ["Added(good@3)", "Added(good@3)"]);
+    assert_eq!(journal.take(), ["Added(good@3)", "Added(good@3)"]);
     let lines = logs.lines("a handler panicked");
     assert_eq!(lines.len(), 2);
     assert!(lines.iter().all(|line| line.contains("key=bad")), "{lines:?}");
@@ -578,8 +579,8 @@ async fn a_handler_that_panics_is_logged_and_called_again() {
 async fn a_filtered_subscriber_sees_objects_enter_and_leave() {
     let (_script, watch, running) =
         synced(options("o"), [labelled("a", "1", "app=web"), map("b", "1")]).await;
-    let told = Told::default();
-    let list = told.clone();
+    let journal = Journal::default();
+    let list = journal.clone();
     let web = |map: &ConfigMap| map.label("app").is_some();
     let options = Subscribe::named("f").buffer(Buffer::Lossless);
     let _handler =
@@ -590,7 +591,7 @@ async fn a_filtered_subscriber_sees_objects_enter_and_leave() {
     watch.modified(labelled("b", "2", "app=db")).modified(map("a", "3"));
     quiet().await;
     let expected = ["Initial(a@1)", "Added(b@2)", "Gone(a, observed: true)"];
-    assert_eq!(told.take(), expected);
+    assert_eq!(journal.take(), expected);
     let seen: Vec<String> = stream.take(4).map(|change| format!("{change:?}")).collect().await;
     assert_eq!(seen, [expected[0], "Synced", expected[1], expected[2]]);
 }
@@ -605,7 +606,7 @@ async fn a_synchronous_handler_that_blocks_is_logged_once_a_minute() {
     let _handler = running
         .informer
         .for_each(Subscribe::named("blocks"), move |_| {
-            advance(Duration::from_millis(120)).now_or_never(); // the clock moves meanwhile
+            advance(Duration::from_millis(120)).now_or_never(); // the clock advances meanwhile
             signal.notify_one();
         })
         .unwrap();
@@ -623,15 +624,15 @@ async fn each_subscriber_is_resynced_in_its_own_period() {
     let mut options = options("o");
     options.resync = 10 * SECOND;
     let (script, running) = listing(options);
-    let (default, _d) = Told::with(&running.informer, Subscribe::named("default"));
-    let (slow, _s) = Told::with(&running.informer, Subscribe::named("slow").resync(30 * SECOND));
+    let (default, _d) = Journal::with(&running.informer, Subscribe::named("default"));
+    let (slow, _s) = Journal::with(&running.informer, Subscribe::named("slow").resync(30 * SECOND));
     let (never, _n) =
-        Told::with(&running.informer, Subscribe::named("never").resync(Duration::ZERO));
+        Journal::with(&running.informer, Subscribe::named("never").resync(Duration::ZERO));
     script.expect_list().answers([map("a", "1")], "1");
     script.expect_watch();
     sleep(5 * SECOND).await;
-    for told in [&default, &slow, &never] {
-        assert_eq!(told.take(), ["Initial(a@1)"]);
+    for journal in [&default, &slow, &never] {
+        assert_eq!(journal.take(), ["Initial(a@1)"]);
     }
     sleep(60 * SECOND).await;
     let counts = [default.len(), slow.len(), never.len()];
@@ -645,14 +646,14 @@ async fn a_period_below_a_second_is_a_second() {
     let mut options = options("o");
     options.resync = Duration::from_millis(1);
     let (script, running) = listing(options);
-    let (told, _handler) =
-        Told::with(&running.informer, Subscribe::named("t").resync(Duration::from_millis(1)));
+    let (journal, _handler) =
+        Journal::with(&running.informer, Subscribe::named("t").resync(Duration::from_millis(1)));
     script.expect_list().answers([map("a", "1")], "1");
     script.expect_watch();
     quiet().await;
-    told.take();
+    journal.take();
     sleep(10 * SECOND).await;
-    assert!((9..=11).contains(&told.len()), "{}", told.len());
+    assert!((9..=11).contains(&journal.len()), "{}", journal.len());
 }
 
 /// C14.3, C14.4
@@ -663,12 +664,12 @@ async fn later_resync_periods_are_at_least_the_shortest_before_the_start() {
     options.resync = 60 * SECOND;
     let (script, source) = Script::new();
     let (informer, runner) = informer::from_source(Arc::new(source.without_watch_list()), options);
-    let (early, _e) = Told::with(&informer, Subscribe::named("early").resync(20 * SECOND));
+    let (early, _e) = Journal::with(&informer, Subscribe::named("early").resync(20 * SECOND));
     let running = Running::drive(informer, runner);
     script.expect_list().answers([map("a", "1")], "1");
     script.expect_watch();
     quiet().await;
-    let (late, _l) = Told::with(&running.informer, Subscribe::named("late").resync(5 * SECOND));
+    let (late, _l) = Journal::with(&running.informer, Subscribe::named("late").resync(5 * SECOND));
     quiet().await;
     early.take();
     late.take();
@@ -685,8 +686,8 @@ async fn an_unchanged_relist_is_delivered_only_to_subscribers_that_are_due() {
     options.resync = 100 * SECOND;
     let (script, running) = listing(options);
     let never = || Subscribe::named("never").resync(Duration::ZERO);
-    let (first, _f) = Told::with(&running.informer, never());
-    let (quiet_one, _q) = Told::with(&running.informer, never().suppress_unchanged(true));
+    let (first, _f) = Journal::with(&running.informer, never());
+    let (quiet_one, _q) = Journal::with(&running.informer, never().suppress_unchanged(true));
     script.expect_list().answers([map("a", "1")], "1");
     let watch = script.expect_watch();
     quiet().await;
@@ -715,14 +716,14 @@ async fn a_live_change_waits_for_at_most_one_slice_of_a_resync() {
     script.expect_list().answers((0..10_000).map(|n| map(&format!("o{n:05}"), "1")), "1");
     let watch = script.expect_watch();
     running.informer.synced().await.unwrap();
-    let (told, handler) = Told::of(&running.informer);
+    let (journal, handler) = Journal::of(&running.informer);
     handler.synced().await.unwrap();
-    told.take();
-    // The change is there when the resync begins.
+    journal.take();
+    // The change is pending when the resync starts.
     sleep(60 * SECOND - Duration::from_millis(1)).await;
     watch.modified(map("o09999", "2"));
     sleep(SECOND).await;
-    let all = told.take();
+    let all = journal.take();
     let place = all.iter().position(|text| text == "Updated(o09999@2 from 1)").unwrap();
     assert!(place <= 1000, "after {place} objects");
     assert!(all.len() >= 10_000);
@@ -733,12 +734,12 @@ async fn a_live_change_waits_for_at_most_one_slice_of_a_resync() {
 async fn an_undecodable_object_is_removed_and_added_again_once_it_decodes() {
     let (options, metrics) = measured("o");
     let (_script, watch, running) = synced(options, [map("a", "1"), map("b", "1")]).await;
-    let (told, _handler) = Told::of(&running.informer);
+    let (journal, _handler) = Journal::of(&running.informer);
     quiet().await;
-    told.take();
+    journal.take();
     watch.undecodable("a", "2").undecodable("unknown", "3").modified(map("b", "4"));
     quiet().await;
-    assert_eq!(told.take(), ["Gone(a, observed: false)", "Updated(b@4 from 1)"]);
+    assert_eq!(journal.take(), ["Gone(a, observed: false)", "Updated(b@4 from 1)"]);
     assert_eq!(running.keys(), ["b"]);
     let keys: Vec<String> =
         running.informer.undecodable().iter().map(|bad| bad.key.to_string()).collect();
@@ -747,7 +748,7 @@ async fn an_undecodable_object_is_removed_and_added_again_once_it_decodes() {
     assert_eq!(metrics.value(&format!("informer_undecodable_objects_total{LABELS}")), Some(2.0));
     watch.modified(map("a", "5")).deleted(map("unknown", "6"));
     quiet().await;
-    assert_eq!(told.take(), ["Added(a@5)", "Gone(unknown, observed: true)"]);
+    assert_eq!(journal.take(), ["Added(a@5)", "Gone(unknown, observed: true)"]);
     assert_eq!(running.informer.undecodable().len(), 0);
 }
 
@@ -769,15 +770,15 @@ async fn the_error_handler_is_set_before_the_start_and_the_last_one_wins() {
     let (script, source) = Script::<ConfigMap>::new();
     let (informer, runner) =
         informer::from_source(Arc::new(source.without_watch_list()), options("o"));
-    let told = Told::default();
+    let journal = Journal::default();
     for name in ["first", "second"] {
-        let list = told.clone();
+        let list = journal.clone();
         informer.on_watch_error(move |_, _| list.note(name)).unwrap();
     }
     let running = Running::drive(informer, runner);
     script.expect_list().refuses(500, "InternalError");
     quiet().await;
-    assert_eq!(told.take(), ["second"]);
+    assert_eq!(journal.take(), ["second"]);
     let late = running.informer.on_watch_error(|_, _| ());
     assert!(matches!(late, Err(Error::AlreadyStarted(_))));
 }
@@ -804,7 +805,7 @@ async fn an_informer_makes_progress_only_while_it_is_run() {
 async fn after_run_has_returned_no_task_is_running() {
     let before = tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let (script, watch, mut running) = synced(options("o"), [map("a", "1")]).await;
-    let (told, handler) = Told::of(&running.informer);
+    let (journal, handler) = Journal::of(&running.informer);
     watch.added(map("b", "2"));
     quiet().await;
     let during = tokio::runtime::Handle::current().metrics().num_alive_tasks();
@@ -812,10 +813,10 @@ async fn after_run_has_returned_no_task_is_running() {
     running.stopped().await.unwrap();
     assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), before);
     assert_eq!(script.open_streams(), 0);
-    assert_eq!((told.len(), handler.end_reason()), (2, Some(EndReason::Stopped)));
+    assert_eq!((journal.len(), handler.end_reason()), (2, Some(EndReason::Stopped)));
 }
 
-/// C16.4: dropping the future is stopping, too.
+/// C16.4: dropping the future stops it too.
 #[tokio::test(start_paused = true)]
 async fn dropping_the_run_future_stops_all_tasks() {
     let (script, source) = Script::<ConfigMap>::new();
@@ -823,7 +824,7 @@ async fn dropping_the_run_future_stops_all_tasks() {
         informer::from_source(Arc::new(source.without_watch_list()), options("o"));
     script.expect_list().answers([map("a", "1")], "1");
     script.expect_watch();
-    let (_told, _handler) = Told::of(&informer);
+    let (_told, _handler) = Journal::of(&informer);
     let mut run = Box::pin(runner.run(CancellationToken::new()));
     let synced = tokio::select! {
         biased;
@@ -902,8 +903,8 @@ async fn pending_changes_are_dropped_at_stop_unless_drain_is_set() {
         let mut options = options("o");
         options.drain = drain;
         let (_script, watch, mut running) = synced(options, []).await;
-        let told = Told::default();
-        let list = told.clone();
+        let journal = Journal::default();
+        let list = journal.clone();
         let _handler = running
             .informer
             .for_each_async(Subscribe::named("slow").buffer(Buffer::Lossless), move |change| {
@@ -919,7 +920,7 @@ async fn pending_changes_are_dropped_at_stop_unless_drain_is_set() {
         }
         quiet().await;
         running.stopped().await.unwrap();
-        assert_eq!(told.len(), expected, "{drain:?}");
+        assert_eq!(journal.len(), expected, "{drain:?}");
     }
 }
 
@@ -959,12 +960,12 @@ async fn an_informer_exports_metrics_until_it_is_dropped() {
 #[tokio::test(start_paused = true)]
 async fn an_informer_dumps_its_state_as_json() {
     let (_script, _watch, running) = synced(options("o"), [map("a", "1")]).await;
-    let (_told, _handler) = Told::of(&running.informer);
+    let (_told, _handler) = Journal::of(&running.informer);
     let dump = running.informer.debug_dump();
     assert_eq!(dump["objects"], 1);
     assert_eq!(dump["resourceVersion"], "1");
     assert_eq!(dump["health"], "synced");
-    assert_eq!(dump["subscribers"][0]["name"], "told");
+    assert_eq!(dump["subscribers"][0]["name"], "journal");
     assert!(dump["options"].as_str().unwrap().contains("configmaps"));
 }
 
@@ -1010,7 +1011,7 @@ async fn waiting_for_an_object_checks_first_and_misses_no_change() {
     assert_eq!(before.elapsed(), 7 * SECOND);
 }
 
-/// C5.7 through the shell: the advice of a 429.
+/// C5.7: the advice of a 429, with a running reflector.
 #[tokio::test(start_paused = true)]
 async fn a_429_is_retried_at_the_same_version_after_the_advised_time() {
     let (script, _watch, _running) = {

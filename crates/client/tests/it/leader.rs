@@ -1,4 +1,4 @@
-//! Leader election on a Lease, over a fake server on a paused clock and over a real one.
+//! Leader election, with a fake server on a paused clock and with a real server.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::api::Api;
 use crate::support::*;
 
-/// A server with one lease; it can be told to fail.
+/// A server with one lease that can be made to fail.
 #[derive(Clone, Default)]
 struct Server {
     lease: Arc<Mutex<Option<Value>>>,
@@ -73,7 +73,7 @@ fn lease(identity: &str) -> Lease {
     Lease::named("op").namespace("n").identity(identity).clock(Arc::new(Ticking))
 }
 
-/// A time of day that is never the same twice, however coarse the clock of the machine is.
+/// A clock that never returns the same time twice.
 struct Ticking;
 
 impl Clock for Ticking {
@@ -105,15 +105,15 @@ async fn a_standby_takes_over_when_the_holder_stops_renewing() {
     let (second_calls, second_client) = server.client();
     let first =
         Elector::new(Calls::new(first_client), lease("first").release_on_stop(false)).unwrap();
-    let leaders = Told::default();
+    let leaders = Journal::default();
     let list = leaders.clone();
     let second = Elector::new(Calls::new(second_client), lease("second"))
         .unwrap()
         .on_new_leader(move |name| list.note(name));
     let (stop_first, stop_second) = (CancellationToken::new(), CancellationToken::new());
     let mut parts = JoinSet::new();
-    let told = Told::default();
-    let (a, b) = (told.clone(), told.clone());
+    let journal = Journal::default();
+    let (a, b) = (journal.clone(), journal.clone());
     let stop = stop_first.clone();
     parts.spawn(async move {
         let work = |leadership: headwater_client::leader::Leadership| async move {
@@ -134,7 +134,7 @@ async fn a_standby_takes_over_when_the_holder_stops_renewing() {
         second.while_leading(stop, work).await.map(drop)
     });
     sleep(OBSERVED).await;
-    assert_eq!(told.take(), ["first leads"]);
+    assert_eq!(journal.take(), ["first leads"]);
     assert_eq!(server.spec("acquireTime"), acquired, "renewing keeps it");
     let renewals = first_calls.calls();
     let patches = renewals.iter().filter(|call| call.method == "PATCH").count();
@@ -143,19 +143,19 @@ async fn a_standby_takes_over_when_the_holder_stops_renewing() {
         renewals.iter().filter(|call| call.method == "GET").count() <= 1,
         "no read before a write"
     );
-    // The first at once, the others as far apart as chance will have it.
+    // The first immediately, the others with random delays.
     let attempts = second_calls.calls().len() as u128 - 1;
     let (few, many) = (OBSERVED.as_millis() / retry_max.as_millis(), patches as u128);
     assert!((few..=many).contains(&attempts), "{retry:?} to {retry_max:?} apart: {attempts}");
     stop_first.cancel();
     let before = Instant::now();
-    while told.len() == 0 {
+    while journal.len() == 0 {
         sleep(LOOK).await;
     }
     let silence = before.elapsed();
-    // The last renewal may be one period old when the holder stops. The standby sees it up to one
-    // pause after it was made, waits for the lease from then on, and may have just begun a pause
-    // when that is over; timers round up to milliseconds, and we look once in a while.
+    // When the holder stops, its last renewal may be one retry period old. The standby reads it up
+    // to one retry period later, waits for the lease duration, and may have just started another
+    // retry period then. Timers round up to milliseconds, and the test polls.
     let shortest = lease_time - retry;
     let longest = lease_time + 2 * retry_max + LOOK + Duration::from_millis(10);
     assert!((shortest..=longest).contains(&silence), "{silence:?}: {shortest:?} to {longest:?}");

@@ -1,4 +1,4 @@
-//! A ledger: one subscriber that believes nothing and notes every change it should not have got.
+//! A ledger: a subscriber that checks every change and records those it should not have received.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,17 +17,17 @@ pub struct Ledger {
     _handler: Handler<ConfigMap>,
 }
 
-/// What was told, and what it adds up to.
+/// The received changes and the resulting state.
 #[derive(Clone, Default)]
 pub struct Book {
     /// Every object that should exist, with UID and version.
     present: BTreeMap<String, (String, String)>,
-    told: Vec<Told>,
+    journal: Vec<Journal>,
     pub mistakes: Vec<String>,
 }
 
 #[derive(Clone)]
-struct Told {
+struct Journal {
     what: &'static str,
     name: String,
     version: Option<String>,
@@ -37,7 +37,7 @@ impl Ledger {
     pub fn of(informer: &Informer<ConfigMap>, name: &str) -> Ledger {
         let book = Arc::new(watch::Sender::new(Book::default()));
         let writer = Arc::clone(&book);
-        // Unchanged objects of a relist are not news; anything else that repeats is a mistake.
+        // Unchanged objects of a relist may repeat; any other repetition is a mistake.
         let subscribe = Subscribe::named(name).buffer(Buffer::Lossless).suppress_unchanged(true);
         let note = move |change| writer.send_modify(|book| book.note(&change));
         Ledger { book, _handler: informer.for_each(subscribe, note).unwrap() }
@@ -47,7 +47,12 @@ impl Ledger {
         let mut book = self.book.subscribe();
         let reached = tokio::time::timeout(PATIENCE, book.wait_for(condition)).await.is_ok();
         let book = self.book.borrow();
-        assert!(reached, "still {:?} after {:?}", book.present, book.told.last().map(|t| t.what));
+        assert!(
+            reached,
+            "still {:?} after {:?}",
+            book.present,
+            book.journal.last().map(|t| t.what)
+        );
     }
 
     pub fn book(&self) -> Book {
@@ -93,34 +98,34 @@ impl Book {
 
     fn tell(&mut self, what: &'static str, name: &str, version: Option<&str>) {
         let (name, version) = (name.to_owned(), version.map(str::to_owned));
-        self.told.push(Told { what, name, version });
+        self.journal.push(Journal { what, name, version });
     }
 
-    /// Whether exactly these should exist, by name and version.
+    /// Whether exactly these objects should exist, by name and version.
     pub fn is(&self, truth: &BTreeMap<String, String>) -> bool {
         let known = self.present.iter().map(|(name, (_, version))| (name, version));
         self.present.len() == truth.len() && known.eq(truth)
     }
 
-    /// The changes after the first state, as the writes they must have come from.
+    /// The changes after the initial state, as the writes that caused them.
     pub fn changes(&self) -> Vec<Written> {
-        let live = self.told.iter().filter(|told| told.what != "initial");
-        live.map(|told| Written { name: told.name.clone(), version: told.version.clone() })
+        let live = self.journal.iter().filter(|journal| journal.what != "initial");
+        live.map(|journal| Written { name: journal.name.clone(), version: journal.version.clone() })
             .collect()
     }
 
-    /// What was told, with versions counted from one, so that two worlds can be compared.
+    /// The received changes with versions counted from one, so that two worlds can be compared.
     pub fn story(&self) -> Vec<String> {
         let parse = |version: &String| version.parse::<u64>().unwrap();
         let versions: BTreeSet<u64> =
-            self.told.iter().filter_map(|told| told.version.as_ref().map(parse)).collect();
+            self.journal.iter().filter_map(|journal| journal.version.as_ref().map(parse)).collect();
         let versions: Vec<u64> = versions.into_iter().collect();
         let rank = |version: &String| versions.partition_point(|one| *one <= parse(version));
-        let line = |told: &Told| match &told.version {
-            Some(version) => format!("{} {} {}", told.what, told.name, rank(version)),
-            None => format!("{} {}", told.what, told.name),
+        let line = |journal: &Journal| match &journal.version {
+            Some(version) => format!("{} {} {}", journal.what, journal.name, rank(version)),
+            None => format!("{} {}", journal.what, journal.name),
         };
-        self.told.iter().map(line).collect()
+        self.journal.iter().map(line).collect()
     }
 }
 

@@ -1,6 +1,6 @@
-//! The informer stack from the outside: scripted servers, HTTP servers, real ones.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
-#![allow(unreachable_pub, reason = "what one module of tests shows to the others")]
+//! Tests of the public API: with scripted sources, with HTTP servers and with a real server.
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue should report where")]
+#![allow(unreachable_pub, reason = "shared by the modules of the tests")]
 
 mod support;
 mod proxy;

@@ -1,4 +1,4 @@
-//! The manager: several controllers under one stop, one election, one health page.
+//! The manager: several controllers with one stop signal, one election and one health endpoint.
 
 use std::sync::Arc;
 
@@ -33,12 +33,12 @@ fn sync(script: &Script<ConfigMap>, names: &[&str]) -> WatchStep<ConfigMap> {
 }
 
 fn noting(
-    told: &Told,
+    journal: &Journal,
     prefix: &'static str,
 ) -> impl Fn(Arc<ConfigMap>, Context) -> std::future::Ready<Result<Next, Failure>> + use<> {
-    let told = told.clone();
+    let journal = journal.clone();
     move |map, _| {
-        told.note(format!("{prefix} {}", map.name()));
+        journal.note(format!("{prefix} {}", map.name()));
         std::future::ready(Ok(Next::Done))
     }
 }
@@ -55,10 +55,10 @@ fn run(manager: Manager) -> (CancellationToken, JoinSet<Result<(), Error>>) {
 async fn the_first_task_that_fails_stops_the_others_and_all_are_joined() {
     let factory = Factory::new(nobody());
     let (script, maps) = informer(&factory, "maps");
-    let told = Told::default();
-    let (ends, fails) = (told.clone(), told.clone());
+    let journal = Journal::default();
+    let (ends, fails) = (journal.clone(), journal.clone());
     let manager = Manager::new(factory.clone())
-        .controller(Controller::new("c", &maps).with(noting(&told, "c")))
+        .controller(Controller::new("c", &maps).with(noting(&journal, "c")))
         .part("patient", move |stop| async move {
             stop.cancelled().await;
             ends.note("patient ended");
@@ -75,15 +75,15 @@ async fn the_first_task_that_fails_stops_the_others_and_all_are_joined() {
     let ended = parts.join_next().await.unwrap().unwrap();
     let Err(Error::Part { name, source }) = ended else { panic!("{ended:?}") };
     assert_eq!((name.as_str(), source.to_string().as_str()), ("fragile", "out of luck"));
-    assert_eq!(told.take(), ["c a", "fragile failed", "patient ended"]);
+    assert_eq!(journal.take(), ["c a", "fragile failed", "patient ended"]);
     assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), tasks);
     assert_eq!(script.open_streams(), 0);
 
     let factory = Factory::new(nobody());
     let (_script, maps) = informer(&factory, "maps");
     let twice = Manager::new(factory)
-        .controller(Controller::new("same", &maps).with(noting(&told, "1")))
-        .controller(Controller::new("same", &maps).with(noting(&told, "2")));
+        .controller(Controller::new("same", &maps).with(noting(&journal, "1")))
+        .controller(Controller::new("same", &maps).with(noting(&journal, "2")));
     let refused = twice.run_until(std::future::pending()).await;
     assert!(matches!(refused, Err(Error::Invalid(why)) if why.contains("same")));
 }
@@ -93,17 +93,17 @@ async fn the_first_task_that_fails_stops_the_others_and_all_are_joined() {
 async fn controllers_are_added_and_removed_while_the_manager_runs() {
     let factory = Factory::new(nobody());
     let (script, maps) = informer(&factory, "maps");
-    let told = Told::default();
+    let journal = Journal::default();
     let manager = Manager::new(factory.clone())
-        .controller(Controller::new("first", &maps).with(noting(&told, "first")));
+        .controller(Controller::new("first", &maps).with(noting(&journal, "first")));
     let handle = manager.handle();
     let (stop, mut parts) = run(manager);
     let watch = sync(&script, &["a"]);
     quiet().await;
-    assert_eq!(told.take(), ["first a"]);
-    handle.add(Controller::new("second", &maps).with(noting(&told, "second"))).await.unwrap();
+    assert_eq!(journal.take(), ["first a"]);
+    handle.add(Controller::new("second", &maps).with(noting(&journal, "second"))).await.unwrap();
     quiet().await;
-    assert_eq!(told.take(), ["second a"]);
+    assert_eq!(journal.take(), ["second a"]);
     assert_eq!(handle.controllers(), ["first", "second"]);
     handle.remove("first").await.unwrap();
     quiet().await;
@@ -115,7 +115,7 @@ async fn controllers_are_added_and_removed_while_the_manager_runs() {
     );
     watch.modified(map("a", "2"));
     quiet().await;
-    assert_eq!(told.take(), ["second a"]);
+    assert_eq!(journal.take(), ["second a"]);
     stop.cancel();
     parts.join_next().await.unwrap().unwrap().unwrap();
     assert!(handle.remove("second").await.is_err());
@@ -133,7 +133,7 @@ async fn a_standby_is_warm_and_works_only_once_it_leads() {
     };
     create("a").await;
     let lease = |identity: &str| {
-        // The first gives its lease up; no machine is so slow that it loses it before.
+        // The first releases its lease; these times are too long to lose it before that.
         let timing = headwater_client::leader::Timing {
             lease: 2 * PATIENCE,
             renew_deadline: PATIENCE,
@@ -141,30 +141,30 @@ async fn a_standby_is_warm_and_works_only_once_it_leads() {
         };
         Lease::named("op").identity(identity).timing(timing)
     };
-    let start = |identity: &'static str, told: &Told| {
+    let start = |identity: &'static str, journal: &Journal| {
         let factory = Factory::new(api.client.clone());
         let maps =
             factory.informer::<ConfigMap>().namespace("default").labels("app=x").open().unwrap();
-        let controller = Controller::new("c", &maps).with(noting(told, identity));
+        let controller = Controller::new("c", &maps).with(noting(journal, identity));
         (run(Manager::new(factory).leader(lease(identity)).controller(controller)), maps)
     };
-    let told = Told::default();
-    let ((stop_first, mut first), _first_maps) = start("first", &told);
-    while told.len() == 0 {
+    let journal = Journal::default();
+    let ((stop_first, mut first), _first_maps) = start("first", &journal);
+    while journal.len() == 0 {
         tokio::task::yield_now().await;
     }
-    let ((stop_second, mut second), second_maps) = start("second", &told);
+    let ((stop_second, mut second), second_maps) = start("second", &journal);
     second_maps.synced().await.unwrap();
     while second_maps.debug_dump()["subscribers"].as_array().unwrap().is_empty() {
-        tokio::task::yield_now().await; // its queue is being filled
+        tokio::task::yield_now().await; // until its queue is being filled
     }
-    assert_eq!(told.take(), ["first a"], "the standby does not work");
+    assert_eq!(journal.take(), ["first a"], "the standby does not work");
     stop_first.cancel();
     first.join_next().await.unwrap().unwrap().unwrap();
-    while told.len() == 0 {
+    while journal.len() == 0 {
         tokio::task::yield_now().await;
     }
-    assert_eq!(told.take(), ["second a"]);
+    assert_eq!(journal.take(), ["second a"]);
     stop_second.cancel();
     second.join_next().await.unwrap().unwrap().unwrap();
 }
@@ -186,14 +186,14 @@ async fn a_lost_lease_cancels_reconciles_without_grace() {
     });
     let factory = Factory::new(client);
     let (script, maps) = informer(&factory, "maps");
-    let told = Told::default();
-    let list = told.clone();
+    let journal = Journal::default();
+    let list = journal.clone();
     let controller = Controller::new("c", &maps).with(move |_: Arc<ConfigMap>, cx: Context| {
         let list = list.clone();
         async move {
             list.note("starts");
             cx.cancelled().cancelled().await;
-            list.note("told to end");
+            list.note("cancelled");
             sleep(20 * SECOND).await;
             list.note("finished");
             Ok::<_, Failure>(Next::Done)
@@ -206,22 +206,22 @@ async fn a_lost_lease_cancels_reconciles_without_grace() {
     let ended = parts.join_next().await.unwrap().unwrap();
     assert!(matches!(ended, Err(Error::LostLeadership)), "{ended:?}");
     assert_eq!(before.elapsed().as_secs(), 10, "at once when the deadline passed");
-    let told = told.take();
+    let journal = journal.take();
     assert!(
-        told.starts_with(&["starts".to_owned()]) && !told.contains(&"finished".to_owned()),
-        "{told:?}"
+        journal.starts_with(&["starts".to_owned()]) && !journal.contains(&"finished".to_owned()),
+        "{journal:?}"
     );
 }
 
-/// C22.24: one health page.
+/// C22.24
 #[tokio::test]
 async fn the_health_endpoint_reports_whether_the_caches_have_synced() {
     let defaults = Defaults { metrics: Some(Metrics::new()), ..Defaults::default() };
     let factory = Factory::with_defaults(nobody(), defaults);
     let (script, maps) = informer(&factory, "maps");
-    let told = Told::default();
+    let journal = Journal::default();
     let manager = Manager::new(factory.clone())
-        .controller(Controller::new("c", &maps).with(noting(&told, "c")))
+        .controller(Controller::new("c", &maps).with(noting(&journal, "c")))
         .health_on("127.0.0.1:0".parse().unwrap());
     let handle = manager.handle();
     let (stop, mut parts) = run(manager);
@@ -251,5 +251,5 @@ async fn the_health_endpoint_reports_whether_the_caches_have_synced() {
     assert!(get("/other").await.starts_with("HTTP/1.1 404"));
     stop.cancel();
     parts.join_next().await.unwrap().unwrap().unwrap();
-    assert!(maps.name() == "maps" && told.len() <= 1);
+    assert!(maps.name() == "maps" && journal.len() <= 1);
 }

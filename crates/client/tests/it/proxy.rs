@@ -1,7 +1,7 @@
-//! A proxy that misbehaves: it carries one request for each connection, and breaks what it is told
-//! to break.
+//! A faulty proxy: it forwards one request per connection and breaks connections on command.
 //!
-//! It understands just enough of HTTP for that: requests have no body, answers are not looked at.
+//! It understands only the HTTP that is needed for that: requests have no body, responses are not
+//! parsed.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,7 +29,7 @@ struct Shared {
     cut_in_next_frame: AtomicBool,
 }
 
-/// What the line does. Each number is one of connections: what is older than it is concerned.
+/// The faults. Each number is that of a connection: older connections are affected.
 #[derive(Clone, Copy, Default)]
 struct Line {
     opened: u32,
@@ -121,7 +121,7 @@ async fn exchange(mut client: TcpStream, number: u32, shared: &Shared) {
     }
     let target = *shared.target.lock().unwrap();
     let Ok(mut server) = TcpStream::connect(target).await else { return };
-    // The server closes after its answer, so nobody has to look for the end of it.
+    // The server closes the connection after its response, so its end need not be parsed.
     let head = head.replacen("\r\n\r\n", "\r\nconnection: close\r\n\r\n", 1);
     if server.write_all(head.as_bytes()).await.is_ok() {
         carry_answer(client, server, number, shared).await;
@@ -144,7 +144,7 @@ async fn carry_answer(mut client: TcpStream, mut server: TcpStream, number: u32,
                     return hold(client).await;
                 }
                 if number < now.garbage_before && !std::mem::replace(&mut littered, true) {
-                    // A whole chunk, since the stream is quiet: the garbage is in the body.
+                    // A complete chunk, because the stream is idle: the garbage is in the body.
                     client.write_all(b"a\r\n\x00\x01garbage\n\r\n").await.ok();
                 }
             }
@@ -162,7 +162,7 @@ async fn carry_answer(mut client: TcpStream, mut server: TcpStream, number: u32,
     }
 }
 
-/// Says nothing until the other side gives up.
+/// Sends nothing until the peer disconnects.
 async fn hold(mut client: TcpStream) {
     client.read_u8().await.ok();
 }

@@ -202,7 +202,7 @@ async fn events_reach_a_real_server() {
     );
 }
 
-/// C26.1, C26.9: the events of a controller that runs on its own, and of one under a manager.
+/// C26.1, C26.9: with `Controller::run`, and with a manager.
 #[tokio::test]
 async fn a_reconcilers_events_are_written_under_the_controllers_name() {
     for managed in [false, true] {
@@ -217,7 +217,7 @@ async fn a_reconcilers_events_are_written_under_the_controllers_name() {
         let reconcile = move |map: Arc<ConfigMap>, cx: Context| {
             cx.normal(&*map, "Started", "one");
             cx.warning(&*map, "Finished", format_args!("two of {}", map.name()));
-            ended.cancel(); // the events are still queued: the end must write them
+            ended.cancel(); // the events are still queued and must be written at the end
             std::future::ready(Ok::<_, Failure>(Next::Done))
         };
         let controller = Controller::new("webapp", &maps);

@@ -24,7 +24,7 @@ fn refused() -> Error {
 #[tokio::test(start_paused = true)]
 async fn the_pages_of_a_list_are_one_replacement_at_the_first_pages_version() {
     let (script, running) = listing(options("o"));
-    let (told, _handler) = Told::of(&running.informer);
+    let (journal, _handler) = Journal::of(&running.informer);
     script.expect_list().at(At::Any).limit(Some(500)).answers_part([map("a", "1")], "10", "t1");
     script.expect_list().continues("t1").limit(Some(500)).answers_part([map("b", "2")], "11", "t2");
     script.expect_list().continues("t2").answers([map("c", "3")], "12");
@@ -33,7 +33,7 @@ async fn the_pages_of_a_list_are_one_replacement_at_the_first_pages_version() {
     assert_eq!(running.keys(), ["a", "b", "c"]);
     assert_eq!(running.informer.store().resource_version(), Some("10".into()));
     assert_eq!(running.informer.last_rv(), Some("10".into()));
-    assert_eq!(told.take(), ["Initial(a@1)", "Initial(b@2)", "Initial(c@3)"]);
+    assert_eq!(journal.take(), ["Initial(a@1)", "Initial(b@2)", "Initial(c@3)"]);
 }
 
 /// C2.2
@@ -53,22 +53,22 @@ async fn a_server_that_pages_cache_reads_is_paged_later_too() {
 #[tokio::test(start_paused = true)]
 async fn nothing_of_a_list_is_seen_before_its_last_page() {
     let (script, running) = listing(options("o"));
-    let (told, _handler) = Told::of(&running.informer);
+    let (journal, _handler) = Journal::of(&running.informer);
     script.expect_list().answers([map("old", "1")], "1");
     script.expect_watch().refuses(410, "Expired");
     quiet().await;
-    told.take();
+    journal.take();
     script.expect_list().answers_part([map("a", "2")], "2", "t");
     script.expect_list().continues("t").refuses(500, "InternalError");
     sleep(2 * SECOND).await;
-    assert_eq!((running.keys(), told.take()), (vec!["old".to_owned()], vec![]));
+    assert_eq!((running.keys(), journal.take()), (vec!["old".to_owned()], vec![]));
     script.expect_list().answers_part([map("a", "3")], "3", "t");
     script.expect_list().continues("t").refuses(410, "Expired");
     script.expect_list().at(At::AtLeast("1".into())).limit(None).answers([map("b", "4")], "4");
     script.expect_watch().at(At::AtLeast("4".into()));
     sleep(10 * SECOND).await;
     assert_eq!(running.keys(), ["b"], "the pages gathered before the expiry are dropped");
-    assert_eq!(told.take(), ["Gone(old, observed: false)", "Added(b@4)"]);
+    assert_eq!(journal.take(), ["Gone(old, observed: false)", "Added(b@4)"]);
 }
 
 /// C2.13, C15.9
@@ -110,11 +110,11 @@ async fn the_number_of_informers_that_fetch_initial_state_is_limited() {
         all[number].0.requests().len()
     };
     assert_eq!([0, 1, 2, 3].map(|n| asked(n, &all)), [1, 1, 0, 0]);
-    // A failure gives the place back during its delay.
+    // A failure releases the slot during its delay.
     all[0].0.expect_watch_list().fails(refused());
     quiet().await;
     assert_eq!([0, 1, 2, 3].map(|n| asked(n, &all)), [1, 1, 1, 0], "in order of their start");
-    // Success gives it back at the marker, although the stream goes on.
+    // The marker releases it, although the stream continues.
     all[1].0.expect_watch_list().marker("1");
     quiet().await;
     assert_eq!([1, 2, 3].map(|n| asked(n, &all)), [1, 1, 1]);
@@ -152,7 +152,7 @@ async fn a_consistent_start_asks_for_the_newest_state() {
 #[tokio::test(start_paused = true)]
 async fn a_watch_list_is_collected_until_the_marker_and_continues_as_the_watch() {
     let (script, running) = watch_listing(options("o"));
-    let (told, _handler) = Told::of(&running.informer);
+    let (journal, _handler) = Journal::of(&running.informer);
     let watch = script.expect_watch_list().at(At::Unset);
     watch.added(map("a", "1")).added(map("b", "2")).added(map("c", "3"));
     watch.modified(map("b", "4")).deleted(map("c", "5")).bookmark("6");
@@ -162,10 +162,10 @@ async fn a_watch_list_is_collected_until_the_marker_and_continues_as_the_watch()
     watch.marker("7");
     quiet().await;
     assert_eq!(running.keys(), ["a", "b"]);
-    assert_eq!(told.take(), ["Initial(a@1)", "Initial(b@4)"]);
+    assert_eq!(journal.take(), ["Initial(a@1)", "Initial(b@4)"]);
     watch.added(map("d", "8"));
     quiet().await;
-    assert_eq!(told.take(), ["Added(d@8)"]);
+    assert_eq!(journal.take(), ["Added(d@8)"]);
     assert_eq!(script.requests().len(), 1, "no second request");
 }
 
@@ -173,14 +173,14 @@ async fn a_watch_list_is_collected_until_the_marker_and_continues_as_the_watch()
 #[tokio::test(start_paused = true)]
 async fn an_object_of_an_abandoned_attempt_never_appears() {
     let (script, running) = watch_listing(options("o"));
-    let (told, _handler) = Told::of(&running.informer);
+    let (journal, _handler) = Journal::of(&running.informer);
     let first = script.expect_watch_list();
     first.added(map("a", "1")).added(map("b", "2"));
     first.error(429, "TooManyRequests");
     script.expect_watch_list().added(map("a", "1")).marker("12");
     sleep(5 * SECOND).await;
     assert_eq!(running.keys(), ["a"]);
-    assert_eq!(told.take(), ["Initial(a@1)"]);
+    assert_eq!(journal.take(), ["Initial(a@1)"]);
 }
 
 /// C3.13
@@ -233,14 +233,14 @@ async fn a_source_without_watch_lists_is_never_asked_for_one() {
 #[tokio::test(start_paused = true)]
 async fn events_reach_handlers_in_the_order_of_the_wire() {
     let (script, running) = listing(options("o"));
-    let (told, _handler) = Told::of(&running.informer);
+    let (journal, _handler) = Journal::of(&running.informer);
     script.expect_list().answers([map("a", "1")], "1");
     let watch = script.expect_watch();
     watch.added(map("b", "2")).modified(map("a", "3")).deleted(map("b", "4"));
     watch.added(map("b", "5")).modified(map("b", "6"));
     quiet().await;
     assert_eq!(
-        told.take(),
+        journal.take(),
         [
             "Initial(a@1)",
             "Added(b@2)",
@@ -257,7 +257,7 @@ async fn events_reach_handlers_in_the_order_of_the_wire() {
 async fn a_bookmark_moves_the_stores_version_and_reaches_no_handler() {
     let (script, running) = listing(options("o"));
     assert_eq!(running.informer.store().resource_version(), None, "before the first state");
-    let (told, _handler) = Told::of(&running.informer);
+    let (journal, _handler) = Journal::of(&running.informer);
     script.expect_list().answers([], "1");
     let watch = script.expect_watch();
     quiet().await;
@@ -271,7 +271,7 @@ async fn a_bookmark_moves_the_stores_version_and_reaches_no_handler() {
     watch.deleted(map("a", "7"));
     quiet().await;
     assert_eq!(running.informer.store().resource_version(), Some("7".into()));
-    assert_eq!(told.take(), ["Added(a@6)", "Gone(a, observed: true)"]);
+    assert_eq!(journal.take(), ["Added(a@6)", "Gone(a, observed: true)"]);
 }
 
 /// C4.6, C1.12
@@ -330,7 +330,7 @@ async fn versions_that_go_backwards_are_applied_counted_and_start_an_epoch() {
     let waiting = store.wait_for_rv(&target, 60 * SECOND);
     let restored = async {
         quiet().await;
-        watch.modified(map("a", "7")); // the server's storage was restored from a backup
+        watch.modified(map("a", "7")); // as after a restore from a backup
         quiet().await;
     };
     let (waited, ()) = tokio::join!(waiting, restored);
@@ -361,8 +361,8 @@ async fn the_reflector_runs_ahead_of_the_store_until_the_queue_is_full() {
     for number in 3..5000 {
         watch.added(map(&format!("o{number}"), &number.to_string()));
     }
-    // The store is stuck at its first state; the reflector goes on until the queue is full, and
-    // one more that waits for room.
+    // The store is blocked at its initial state; the reflector continues until the queue is full,
+    // plus one delta that waits.
     let ahead = || running.informer.last_rv().map_or(0, |rv| rv.text().parse::<usize>().unwrap());
     while ahead() < 2000 || running.informer.store().resource_version().is_none() {
         tokio::task::yield_now().await;
@@ -416,7 +416,7 @@ async fn an_expired_watch_lists_at_least_the_last_version_and_falls_back_to_the_
     assert_eq!(running.informer.health(), Health::Synced);
 }
 
-/// C5.2: the same through the shell.
+/// C5.2: with a running reflector.
 #[tokio::test(start_paused = true)]
 async fn resets_are_resumed_at_the_last_version_without_a_list() {
     let (script, running) = listing(options("o"));
@@ -460,14 +460,14 @@ async fn failures_are_logged_by_class_and_not_repeatedly() {
 #[tokio::test(start_paused = true)]
 async fn without_a_resync_period_nothing_is_delivered_again() {
     let (script, running) = listing(options("o"));
-    let (told, _handler) =
-        Told::with(&running.informer, Subscribe::named("asks").resync(10 * SECOND));
+    let (journal, _handler) =
+        Journal::with(&running.informer, Subscribe::named("asks").resync(10 * SECOND));
     script.expect_list().answers([map("a", "1")], "1");
     script.expect_watch();
     quiet().await;
-    told.take();
+    journal.take();
     sleep(200 * SECOND).await;
-    assert_eq!(told.take(), Vec::<String>::new());
+    assert_eq!(journal.take(), Vec::<String>::new());
 }
 
 /// C6.2, C6.3, C10.6
@@ -476,14 +476,14 @@ async fn a_resync_delivers_every_object_again_without_a_request() {
     let mut options = options("o");
     options.resync = 60 * SECOND;
     let (script, running) = listing(options);
-    let (told, _handler) = Told::of(&running.informer);
+    let (journal, _handler) = Journal::of(&running.informer);
     script.expect_list().answers([map("a", "1"), map("b", "2")], "2");
     script.expect_watch();
     quiet().await;
-    told.take();
+    journal.take();
     for _ in 0..3 {
         sleep(60 * SECOND).await;
-        assert_eq!(told.take(), ["Updated(a@1 from 1)", "Updated(b@2 from 2)"]);
+        assert_eq!(journal.take(), ["Updated(a@1 from 1)", "Updated(b@2 from 2)"]);
     }
     assert_eq!(script.requests().len(), 2);
 }
@@ -494,7 +494,7 @@ async fn short_cycles_do_not_pile_up_timers() {
     let mut options = options("o");
     options.resync = 100 * SECOND;
     let (script, running) = listing(options);
-    let (told, _handler) = Told::of(&running.informer);
+    let (journal, _handler) = Journal::of(&running.informer);
     script.expect_list().answers([map("a", "1")], "1");
     for _ in 0..20 {
         script.expect_watch().bookmark("2").ends();
@@ -502,15 +502,15 @@ async fn short_cycles_do_not_pile_up_timers() {
     script.expect_watch();
     sleep(50 * SECOND).await;
     assert_eq!(script.steps_left(), 0);
-    told.take();
+    journal.take();
     sleep(100 * SECOND).await;
-    assert_eq!(told.take().len(), 1, "one timer, one resync");
+    assert_eq!(journal.take().len(), 1, "one timer, one resync");
 }
 
 /// C7.1, C7.2, C7.3, C7.4
 #[tokio::test(start_paused = true)]
 async fn the_consistency_check_lists_at_the_marker_and_reports_differences() {
-    let reports = Told::default();
+    let reports = Journal::default();
     let list = reports.clone();
     let mut options = options("o");
     options.consistency_check = Some(ConsistencyCheck { strict: false });
@@ -524,9 +524,9 @@ async fn the_consistency_check_lists_at_the_marker_and_reports_differences() {
     sleep(SECOND).await;
     quiet().await;
     assert_eq!(script.requests()[2].at - script.requests()[1].at, SECOND);
-    let told = reports.take();
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert!(told[0].contains("differ at 7: a, c"), "{told:?}");
+    let journal = reports.take();
+    assert_eq!(journal.len(), 1, "{journal:?}");
+    assert!(journal[0].contains("differ at 7: a, c"), "{journal:?}");
 
     watch.error(410, "Expired");
     script.expect_watch_list().added(map("z", "1")).marker("0");

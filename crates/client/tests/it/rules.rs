@@ -1,4 +1,4 @@
-//! Rules that cut across the parts: locks and user code, threads, memory, slowness.
+//! Rules for all components: locks and user code, threads, memory, slow processing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::support::*;
 
-/// Does everything with an informer that needs one of its locks.
+/// Calls everything of an informer that takes one of its locks.
 fn touch(informer: &Informer<ConfigMap>, touched: &AtomicUsize) {
     informer.debug_dump();
     informer.health();
@@ -38,7 +38,7 @@ fn touch(informer: &Informer<ConfigMap>, touched: &AtomicUsize) {
     touched.fetch_add(1, Ordering::Relaxed);
 }
 
-/// C31.7: whoever held a lock while calling out would wait here for itself.
+/// C31.7: a component that held a lock while it called user code would deadlock here.
 #[tokio::test(start_paused = true)]
 async fn user_code_may_use_the_informer_that_calls_it() {
     let touched = Arc::new(AtomicUsize::new(0));
@@ -76,7 +76,7 @@ async fn user_code_may_use_the_informer_that_calls_it() {
     watch.modified(map("a", "3")).breaks();
     script.expect_watch();
     quiet().await;
-    // Two transforms, two changes and the sync to each of two handlers, two filters, one error.
+    // Two transforms, two changes and the sync for each of two handlers, two filters, one error.
     assert!(touched.load(Ordering::Relaxed) >= 10, "{touched:?}");
 }
 
@@ -88,13 +88,13 @@ async fn predicates_and_mappers_may_use_the_informers_they_serve() {
     let source = Arc::new(source.without_watch_list());
     let maps = factory.informer_from(ResourceType::of::<ConfigMap>(&()), source).open().unwrap();
     let touched = Arc::new(AtomicUsize::new(0));
-    let (asked, told) = ((maps.clone(), Arc::clone(&touched)), Told::default());
+    let (asked, journal) = ((maps.clone(), Arc::clone(&touched)), Journal::default());
     let predicate = Predicate::new(move |_| {
         touch(&asked.0, &asked.1);
         true
     });
     let mapped = (maps.clone(), Arc::clone(&touched));
-    let note = told.clone();
+    let note = journal.clone();
     let controller = Controller::new("touching", &maps).when(predicate).watches(
         &maps,
         move |map: &ConfigMap| {
@@ -116,7 +116,7 @@ async fn predicates_and_mappers_may_use_the_informers_they_serve() {
     stop.cancel();
     parts.join_next().await.unwrap().unwrap().unwrap();
     assert!(touched.load(Ordering::Relaxed) >= 2, "{touched:?}");
-    assert!(told.len() > 0);
+    assert!(journal.len() > 0);
 }
 
 /// C9.13
@@ -127,7 +127,7 @@ async fn slow_processing_is_logged_with_key_and_depth_while_others_wait() {
     let watch = script.expect_watch_list();
     watch.marker("1");
     quiet().await;
-    // The clock moves while the store is being written.
+    // The clock advances while the store is written.
     running
         .informer
         .index("slow", |map: &ConfigMap| {
@@ -179,7 +179,7 @@ fn pod(number: usize) -> String {
     .to_string()
 }
 
-/// A client to a server with so many pods, which it lists in pages and never changes.
+/// A client of a server with `count` pods, which it lists in pages and never changes.
 fn pods(count: usize) -> kube::Client {
     let service = tower::service_fn(move |request: ::http::Request<Body>| async move {
         let query = request.uri().query().unwrap_or_default().to_owned();
@@ -233,7 +233,7 @@ fn the_initial_state_is_the_same_on_one_thread_and_on_many() {
     assert!(one == many, "the states differ");
 }
 
-/// C11.22: the truth is what the process grew by, so it is measured in a process of its own.
+/// C11.22: compares with the growth of the process, so it runs in its own process.
 #[cfg(target_os = "linux")]
 #[test]
 fn the_estimate_of_memory_is_within_a_factor_of_two() {
@@ -249,7 +249,7 @@ fn the_estimate_of_memory_is_within_a_factor_of_two() {
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        // A small one first, for everything that is allocated once.
+        // A small one first, for one-time allocations.
         pod_informer(200, None).informer.synced().await.unwrap();
         let before = resident();
         let metrics = Metrics::new();
@@ -269,7 +269,7 @@ fn the_estimate_of_memory_is_within_a_factor_of_two() {
     });
 }
 
-/// The memory of this process, in bytes: in RAM, and what a machine short of it has put elsewhere.
+/// The memory of this process in bytes: resident and swapped.
 #[cfg(target_os = "linux")]
 fn resident() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();

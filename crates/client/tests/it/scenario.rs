@@ -1,8 +1,8 @@
-//! The scenarios: what an informer does, whatever it stands on and whatever goes wrong.
+//! Scenarios: the behaviour of an informer under all faults, with any source.
 //!
-//! Each runs on a scripted source and against a real server over HTTP. Each ends converged: store,
-//! subscribers and server agree, no change was lost or told twice, and nothing stays buffered.
-//! The story each tells is the same in both worlds; [`DIFFERENCES`] is where it would not be.
+//! Each runs with a scripted source and with a real server over HTTP. Each ends converged: store,
+//! subscribers and server agree, no change was lost or delivered twice, and no buffer is filled.
+//! The changes are the same in both worlds; [`DIFFERENCES`] lists exceptions.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ use crate::world::{
     Asked, Begin, EXPIRED, Kind, NAMESPACE, OverHttp, Scripted, TOO_LARGE, TOO_MANY, World,
 };
 
-/// What one world tells and the other does not. There is nothing.
+/// The scenarios in which the two worlds deliver different changes: none.
 const DIFFERENCES: [&str; 0] = [];
 
-/// What a scenario's subscriber was told.
+/// The changes that a scenario's subscriber received.
 type Story = Vec<String>;
 
 macro_rules! scenarios {
@@ -38,7 +38,7 @@ macro_rules! scenarios {
         scenarios!(in scripted of Scripted: $($name,)* $($alone,)*);
         scenarios!(in over_http of OverHttp: $($name,)* $($alone,)*);
 
-        /// The scenarios that tell two stories.
+        /// The scenarios with different changes.
         async fn differing() -> Vec<&'static str> {
             let mut differing = Vec::new();
             $(
@@ -74,7 +74,7 @@ scenarios! {
         a_frame_of_ten_megabytes_arrives,
         garbage_in_the_stream_is_dropped,
     }
-    // A hundred thousand writes; once in each world is enough.
+    // A hundred thousand writes: run once per world.
     alone: {
         a_slow_subscriber_with_a_hundred_thousand_changes_delays_no_other,
     }
@@ -85,18 +85,18 @@ async fn no_scenario_differs_between_script_and_server() {
     assert_eq!(differing().await, DIFFERENCES);
 }
 
-/// An informer in a world, and a subscriber that checks every change.
+/// An informer in a world and a subscriber that checks every change.
 struct Stage<W> {
     world: W,
     running: Running<ConfigMap>,
     ledger: Ledger,
     asked: watch::Receiver<Vec<Asked>>,
-    /// Writes before this one are in the first state.
+    /// The number of writes in the initial state.
     first: usize,
 }
 
 impl<W: World> Stage<W> {
-    /// A world with these objects, known to the informer.
+    /// A world with these objects, and an informer that has synced.
     async fn open(names: &[&str]) -> Stage<W> {
         Stage::begin(Begin::WatchList, names, |_| {}).await
     }
@@ -121,7 +121,8 @@ impl<W: World> Stage<W> {
         stage
     }
 
-    /// Waits until subscriber and store are where the server is; then nothing may be buffered.
+    /// Waits until subscriber and store have reached the server's version; then no buffer may be
+    /// filled.
     async fn settle(&mut self) {
         let truth = self.world.truth().await;
         self.ledger.until(|book| book.is(&truth)).await;
@@ -137,7 +138,7 @@ impl<W: World> Stage<W> {
         assert_eq!(pending(&self.running, "ledger"), 0, "{dump}");
     }
 
-    /// Settles, and every write since the first state was told, once and in order.
+    /// Waits until converged; every write since the initial state was delivered once and in order.
     async fn settle_exactly(&mut self) -> Story {
         self.settle().await;
         let book = self.ledger.book();
@@ -150,12 +151,12 @@ impl<W: World> Stage<W> {
         self.ledger.book().story()
     }
 
-    /// The requests after the first so many.
+    /// The requests after the first `count`.
     fn asked_after(&self, count: usize) -> Vec<Kind> {
         self.asked.borrow()[count..].iter().map(|asked| asked.kind).collect()
     }
 
-    /// Waits until the informer has failed for this reason and is about to wait.
+    /// Waits until the informer has failed for this reason and starts its delay.
     async fn failed_with(&self, reason: &str) {
         let mut health = self.running.informer.watch_health();
         let failed = |health: &Health| match health {
@@ -166,21 +167,21 @@ impl<W: World> Stage<W> {
     }
 }
 
-/// Delays that a test can wait for.
+/// Delays that are short enough for a test.
 fn quick() -> informer::Options {
     let mut options = options("scenario");
     options.delays = Delays { first: Duration::from_millis(1), longest: Duration::from_millis(8) };
     options
 }
 
-/// Moves the clock; nothing that happens in between takes any time.
+/// Advances the clock.
 async fn jump(time: Duration) {
     tokio::time::pause();
     tokio::time::advance(time).await;
     tokio::time::resume();
 }
 
-/// How much a subscriber has not taken yet.
+/// The backlog of a subscriber.
 fn pending(running: &Running<ConfigMap>, name: &str) -> u64 {
     let dump = running.informer.debug_dump();
     let subscribers = dump["subscribers"].as_array().unwrap();
@@ -208,7 +209,7 @@ async fn a_list_in_pages_is_the_same_first_state<W: World>() -> Story {
     let names = ["a", "b", "c", "d", "e"];
     let mut stage = Stage::<W>::begin(Begin::List, &names, |options| {
         options.page_size = Some(2);
-        // A cache answers whole lists whatever the limit.
+        // A cache returns complete lists whatever the limit.
         options.initial_read = InitialRead::Consistent;
     })
     .await;
@@ -285,7 +286,7 @@ async fn indexes_and_listers_follow_what_was_written<W: World>() -> Story {
     stage.settle_exactly().await
 }
 
-/// C3.12: what was saved is the first state, and the watch goes on from its version.
+/// C3.12: the saved state is the initial state, and the watch resumes at its version.
 async fn a_saved_state_needs_no_list<W: World>() -> Story {
     let mut stage = Stage::<W>::open(&["a", "b"]).await;
     let saved = stage.running.informer.snapshot();
@@ -343,7 +344,7 @@ async fn a_restart_of_the_server_is_resumed<W: World>() -> Story {
     story
 }
 
-/// What happens while the server is away, in the scenarios of lost history.
+/// The writes while the server is down, in the scenarios of compacted history.
 async fn write_in_a_gap<W: World>(world: &mut W) {
     world.put("a", "second").await;
     world.put("a", "third").await;
@@ -351,7 +352,7 @@ async fn write_in_a_gap<W: World>(world: &mut W) {
     world.put("c", "first").await;
 }
 
-/// What a subscriber must hear of it when only the outcome is known.
+/// The changes that a subscriber must receive when only the result is known.
 const GAP: [&str; 5] = ["initial a 1", "initial b 2", "gone unseen b", "updated a 3", "added c 4"];
 
 /// C5.1, C5.6, C10.4
@@ -430,7 +431,7 @@ async fn a_half_open_connection_is_dropped<W: World>() -> Story {
     stage.world.silence();
     stage.world.put("a", "second").await;
     stage.world.delete("b").await;
-    // Longer than the longest watch and its grace.
+    // Longer than the longest watch and its grace period.
     jump(700 * SECOND).await;
     let story = stage.settle_exactly().await;
     assert!(stage.asked_after(before).iter().all(|kind| *kind == Kind::Watch), "no list");
@@ -482,7 +483,7 @@ async fn a_slow_subscriber_with_a_hundred_thousand_changes_delays_no_other<W: Wo
     }
 
     stage.world.churn(&names, CHANGES).await;
-    // The ledger keeps up: it is told all of them although three others take nothing.
+    // The ledger keeps up: it receives all changes although three others read nothing.
     let story = stage.settle_exactly().await;
     assert_eq!(pending(&stage.running, "merging"), names.len() as u64, "one for each object");
     assert_eq!(pending(&stage.running, "lossless"), CHANGES as u64, "as it was asked to");

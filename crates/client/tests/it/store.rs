@@ -242,7 +242,7 @@ async fn two_reads_of_an_unchanged_object_are_the_same_allocation() {
     quiet().await;
     assert!(Arc::ptr_eq(&first, &store.get(&key).unwrap()));
     assert!(Arc::ptr_eq(&first, &store.list()[0]));
-    // A relist that finds it unchanged keeps it too.
+    // A relist with the same version keeps it too.
     watch.error(410, "Expired");
     script.expect_list().answers([map("a", "1"), map("b", "3")], "3");
     script.expect_watch();
@@ -250,7 +250,7 @@ async fn two_reads_of_an_unchanged_object_are_the_same_allocation() {
     assert!(Arc::ptr_eq(&first, &store.get(&key).unwrap()));
 }
 
-/// C11.18, C31.6: there is no way to write, and every handle can be shared.
+/// C11.18, C31.6
 #[test]
 fn handles_can_be_shared_and_offer_no_way_to_write() {
     fn shared<T: Send + Sync + Clone>() {}
@@ -263,7 +263,7 @@ fn handles_can_be_shared_and_offer_no_way_to_write() {
     shared::<Metrics>();
 }
 
-/// C11.19: readers hold a snapshot each, which nobody waits for.
+/// C11.19: each reader holds a snapshot.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn readers_that_keep_snapshots_do_not_stop_the_writer() {
     let (script, running) = listing(options("o"));
@@ -414,8 +414,8 @@ fn op() -> impl Strategy<Value = Op> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// R70, R60, R62: an index is a filter, the store is the model, and what a handler was told
-    /// adds up to the store.
+    /// R70, R60, R62: an index equals a filter, the store equals the model, and the received
+    /// changes add up to the store.
     #[test]
     fn any_history_leaves_store_indexes_and_handlers_equal_to_the_model(ops in prop::collection::vec(op(), 1..40)) {
         let runtime = tokio::runtime::Builder::new_current_thread()

@@ -1,4 +1,4 @@
-//! What the tests share: small objects, a running informer, a list of what a handler was told.
+//! Helpers of the tests: small objects, a running informer, a journal of received changes.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,10 +16,10 @@ use tokio_util::sync::CancellationToken;
 
 pub const SECOND: Duration = Duration::from_secs(1);
 
-/// Longer than anything real takes on the slowest machine: only what never comes gets there.
+/// A timeout that is reached only by what never happens, even on the slowest machine.
 pub const PATIENCE: Duration = Duration::from_secs(600);
 
-/// A ConfigMap by its key; its UID follows from the key.
+/// A ConfigMap with this key and a UID derived from it.
 pub fn map(key: &str, version: &str) -> ConfigMap {
     with_uid(key, version, &format!("uid-{key}"))
 }
@@ -38,7 +38,7 @@ pub fn with_uid(key: &str, version: &str, uid: &str) -> ConfigMap {
     }
 }
 
-/// The same with labels, written as `a=1,b=2`.
+/// As [`map`], with labels such as `a=1,b=2`.
 pub fn labelled(key: &str, version: &str, labels: &str) -> ConfigMap {
     let mut map = map(key, version);
     let pairs = labels.split(',').map(|pair| pair.split_once('=').unwrap());
@@ -92,39 +92,38 @@ impl<K: Cached> Running<K> {
     }
 }
 
-/// A scripted informer that begins with lists.
+/// A scripted informer that starts with lists.
 pub fn listing(options: Options) -> (Script<ConfigMap>, Running<ConfigMap>) {
     let (script, source) = Script::new();
     (script, Running::start(Arc::new(source.without_watch_list()), options))
 }
 
-/// A scripted informer that begins with watch-lists.
+/// A scripted informer that starts with watch-lists.
 pub fn watch_listing(options: Options) -> (Script<ConfigMap>, Running<ConfigMap>) {
     let (script, source) = Script::new();
     (script, Running::start(Arc::new(source), options))
 }
 
-/// Lets everything that can happen now happen: under paused time the clock moves only when no
-/// task can.
+/// Waits until all tasks are idle: paused time advances only then.
 pub async fn quiet() {
     tokio::time::sleep(Duration::from_millis(1)).await;
 }
 
-/// What a handler was told, as text.
+/// The changes that a handler received, as text.
 #[derive(Clone, Default)]
-pub struct Told(Arc<Mutex<Vec<String>>>);
+pub struct Journal(Arc<Mutex<Vec<String>>>);
 
-impl Told {
-    /// Subscribes losslessly, so that everything is seen.
-    pub fn of<K: Cached>(informer: &Informer<K>) -> (Told, Handler<K>) {
-        Told::with(informer, Subscribe::named("told").buffer(Buffer::Lossless))
+impl Journal {
+    /// Subscribes with a lossless buffer.
+    pub fn of<K: Cached>(informer: &Informer<K>) -> (Journal, Handler<K>) {
+        Journal::with(informer, Subscribe::named("journal").buffer(Buffer::Lossless))
     }
 
-    pub fn with<K: Cached>(informer: &Informer<K>, options: Subscribe) -> (Told, Handler<K>) {
-        let told = Told::default();
-        let list = told.clone();
+    pub fn with<K: Cached>(informer: &Informer<K>, options: Subscribe) -> (Journal, Handler<K>) {
+        let journal = Journal::default();
+        let list = journal.clone();
         let handler = informer.for_each(options, move |change| list.push(&change)).unwrap();
-        (told, handler)
+        (journal, handler)
     }
 
     pub fn push<K: Cached>(&self, change: &Change<K>) {
@@ -135,7 +134,7 @@ impl Told {
         self.0.lock().unwrap().push(text.into());
     }
 
-    /// What was told since the last time this was asked.
+    /// Removes and returns all entries.
     pub fn take(&self) -> Vec<String> {
         std::mem::take(&mut self.0.lock().unwrap())
     }
@@ -145,7 +144,7 @@ impl Told {
     }
 }
 
-/// What was logged on this thread while the guard lives.
+/// The log of this thread until the guard is dropped.
 #[derive(Clone, Default)]
 pub struct Logs(Arc<Mutex<Vec<u8>>>);
 
@@ -181,7 +180,7 @@ impl std::io::Write for Logs {
     }
 }
 
-/// One call that a [`Fake`] server got.
+/// A call that a [`Fake`] server received.
 #[derive(Clone, Debug)]
 pub struct Call {
     pub method: String,
@@ -190,13 +189,13 @@ pub struct Call {
     pub agent: String,
 }
 
-/// A server that answers calls by a function and remembers them.
+/// A server that answers calls with a function and records them.
 #[derive(Clone, Default)]
 pub struct Fake {
     calls: Arc<Mutex<Vec<Call>>>,
 }
 
-/// Status, headers and body of an answer; `Err` breaks the connection.
+/// Status, headers and body of a response; `Err` breaks the connection.
 pub type Answer = Result<(u16, Vec<(&'static str, String)>, serde_json::Value), ()>;
 
 impl Fake {
@@ -253,7 +252,7 @@ pub fn refused(code: u16, reason: &str) -> Answer {
     Ok((code, Vec::new(), body))
 }
 
-/// A client that never answers; for factories over scripts.
+/// A client without responses; for factories over scripts.
 pub fn nobody() -> kube::Client {
     let service = tower::service_fn(|_: http::Request<kube::client::Body>| {
         std::future::pending::<

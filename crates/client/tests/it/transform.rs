@@ -37,13 +37,13 @@ async fn a_transform_is_applied_exactly_once_to_every_object() {
     let mut options = options("o");
     options.resync = 60 * SECOND;
     let (script, running) = transformed(options, transform);
-    let (told, _handler) = Told::of(&running.informer);
+    let (journal, _handler) = Journal::of(&running.informer);
     let watch = script.expect_watch_list();
     watch.added(map("a", "1")).added(map("b", "2"));
     quiet().await;
     assert_eq!(calls.load(Ordering::Relaxed), 2, "as they arrive, not at the marker");
     watch.marker("3").modified(map("a", "4")).deleted(map("b", "5"));
-    sleep(130 * SECOND).await; // two resyncs in between
+    sleep(130 * SECOND).await; // two resyncs meanwhile
     assert_eq!(calls.load(Ordering::Relaxed), 4);
     watch.error(410, "Expired");
     script.expect_watch_list().refuses(400, "BadRequest");
@@ -51,7 +51,7 @@ async fn a_transform_is_applied_exactly_once_to_every_object() {
     script.expect_watch();
     sleep(5 * SECOND).await;
     assert_eq!(calls.load(Ordering::Relaxed), 6);
-    assert!(told.len() >= 5);
+    assert!(journal.len() >= 5);
     for object in running.informer.store().list() {
         assert!(object.metadata.annotations.is_some());
     }
@@ -65,19 +65,19 @@ async fn a_transform_that_fails_or_panics_leaves_out_one_object() {
         "worse" if map.resource_version() != "1".into() => panic!("even worse"),
         _ => Ok(map),
     });
-    let reports = Told::default();
+    let reports = Journal::default();
     let list = reports.clone();
     let mut options = options("o");
     options.on_watch_error = Some(Arc::new(move |_, error| list.note(error.to_string())));
     let (script, running) = transformed(options, transform);
-    let (told, _handler) = Told::of(&running.informer);
+    let (journal, _handler) = Journal::of(&running.informer);
     let watch = script.expect_watch_list();
     watch.added(map("worse", "1")).added(map("bad", "1")).marker("1");
     quiet().await;
-    told.take();
+    journal.take();
     watch.modified(map("worse", "2")).added(map("bad", "3")).added(map("good", "4"));
     quiet().await;
-    assert_eq!(told.take(), ["Added(good@4)"], "nothing is queued for the others");
+    assert_eq!(journal.take(), ["Added(good@4)"], "nothing is queued for the others");
     assert_eq!(running.keys(), ["good", "worse"], "what was known stays");
     let reports = reports.take();
     assert_eq!(reports.len(), 3, "{reports:?}");

@@ -1,5 +1,5 @@
-//! The HTTP source against servers that answer byte by byte: what is asked, and every way in which
-//! an answer can be wrong.
+//! The HTTP source against servers that send scripted bytes: its requests, and all kinds of invalid
+//! responses.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -26,7 +26,7 @@ use tokio::task::JoinSet;
 use crate::api::client;
 use crate::support::*;
 
-/// A server that answers what the test says, byte by byte.
+/// A server that sends the bytes of a test.
 struct Raw {
     address: std::net::SocketAddr,
     shared: Arc<Shared>,
@@ -40,7 +40,7 @@ struct Shared {
     changed: Notify,
 }
 
-/// One answer.
+/// One response.
 struct Reply {
     head: String,
     body: Vec<Piece>,
@@ -48,11 +48,11 @@ struct Reply {
 
 enum Piece {
     Bytes(Vec<u8>),
-    /// Ends the body as HTTP says.
+    /// Ends the body properly.
     End,
-    /// Closes the connection in the middle.
+    /// Closes the connection within the body.
     Cut,
-    /// Keeps the connection open and says nothing.
+    /// Keeps the connection open without sending.
     Hold,
 }
 
@@ -137,7 +137,7 @@ async fn answer(mut stream: TcpStream, shared: Arc<Shared>) {
                 Piece::End => stream.write_all(b"0\r\n\r\n").await,
                 Piece::Cut => return,
                 Piece::Hold => {
-                    // Until the other side closes.
+                    // Until the peer closes the connection.
                     let mut byte = [0];
                     let _ = stream.read(&mut byte).await;
                     return;
@@ -184,7 +184,7 @@ fn watch_query(version: &str) -> WatchQuery {
     WatchQuery { at: At::AtLeast(version.into()), timeout_seconds: 300, ..WatchQuery::default() }
 }
 
-/// A client whose requests are seen and answered by a function.
+/// A client whose requests are answered by a function.
 fn mock(
     answer: impl Fn(::http::Request<Body>) -> ::http::Response<String> + Send + Sync + 'static,
 ) -> Client {
@@ -334,7 +334,7 @@ async fn dropping_a_list_or_a_watch_closes_the_connection() {
     assert!(matches!(events.next().await, Some(Ok(Event::Bookmark { .. }))));
     assert!(events.next().now_or_never().is_none());
     drop(events);
-    // The raw server sees the end of both connections: its tasks finish only then.
+    // The tasks of the raw server finish only after both connections are closed.
 }
 
 /// C1.15: a frame of 10 MB, and one above the limit.
@@ -362,7 +362,7 @@ async fn large_frames_arrive_and_endless_ones_end_the_stream() {
     assert!(events.next().await.is_none(), "an error is the last item");
 }
 
-/// C1.15, B240: a connection that is cut in the middle of a frame, garbage, and no UTF-8.
+/// C1.15, B240: a connection that is cut within a frame, garbage, and invalid UTF-8.
 #[tokio::test]
 async fn a_stream_that_cannot_be_read_ends_with_an_error_after_its_good_events() {
     let good = frame("ADDED", "a/b", "2");
@@ -440,8 +440,8 @@ fn quick(name: &str) -> Options {
     options
 }
 
-/// C1.11, C5.1, R60, R65: every fault of the issue in a row; the informer ends converged, and no
-/// event is lost or doubled.
+/// C1.11, C5.1, R60, R65: all faults in a row; the informer ends converged, and no event is lost or
+/// duplicated.
 #[tokio::test]
 async fn an_informer_survives_every_fault_and_ends_converged() {
     let raw = Raw::start().await;
@@ -451,7 +451,7 @@ async fn an_informer_survives_every_fault_and_ends_converged() {
     let mut options = quick("faults");
     options.metrics = Some(metrics.clone());
     let running = Running::start(Arc::new(source), options);
-    let (told, _handler) = Told::of(&running.informer);
+    let (journal, _handler) = Journal::of(&running.informer);
     let status = |code: u16, reason: &str| {
         format!(
             r#"{{"kind":"Status","status":"Failure","reason":"{reason}","message":"m","code":{code}}}"#
@@ -463,7 +463,7 @@ async fn an_informer_survives_every_fault_and_ends_converged() {
     // 429 on the first list, then the list.
     raw.reply(429, "retry-after: 0\r\n", vec![bytes(status(429, "TooManyRequests")), Piece::End]);
     raw.ok(&list(&[text("n/a", "1")], "10"));
-    // Cut in the middle of a frame.
+    // Cut within a frame.
     let half = frame("ADDED", "n/c", "12");
     raw.reply(
         200,
@@ -479,7 +479,7 @@ async fn an_informer_survives_every_fault_and_ends_converged() {
         "",
         vec![bytes(frame("MODIFIED", "n/a", "13")), bytes(error(500, "InternalError")), Piece::End],
     );
-    // 410 in the stream; the list at that version is too large for a server that lags behind.
+    // 410 in the stream; the version of the list is too large for a server that lags behind.
     raw.reply(200, "", vec![bytes(error(410, "Expired")), Piece::End]);
     let too_large = r#"{"kind":"Status","status":"Failure","reason":"Timeout","message":"m","details":{"causes":[{"reason":"ResourceVersionTooLarge","message":"m"}],"retryAfterSeconds":1},"code":504}"#;
     raw.reply(504, "", vec![bytes(too_large), Piece::End]);
@@ -489,12 +489,12 @@ async fn an_informer_survives_every_fault_and_ends_converged() {
     raw.ok(&list(&[text("n/d", "21")], "21"));
     raw.reply(200, "", vec![bytes(frame("ADDED", "n/e", "22")), Piece::Hold]);
     running.informer.wait_for_rv(&"22".into(), PATIENCE).await.unwrap();
-    while told.len() < 11 {
+    while journal.len() < 11 {
         tokio::task::yield_now().await;
     }
     assert_eq!(running.keys(), ["n/d", "n/e"]);
     assert_eq!(
-        told.take(),
+        journal.take(),
         [
             "Initial(n/a@1)",
             "Added(n/b@11)",
@@ -533,7 +533,7 @@ async fn an_informer_survives_every_fault_and_ends_converged() {
     assert_eq!(requests, None, "this source counts nothing; a factory's does");
 }
 
-/// C2.12: what is kept of a page does not keep the page.
+/// C2.12: stored objects do not keep the page in memory.
 #[tokio::test]
 async fn packed_objects_own_exactly_their_text() {
     let raw = Raw::start().await;

@@ -1,7 +1,7 @@
-//! A world: somewhere to list and watch, where a test writes objects and breaks things.
+//! A world: a server on which a test writes objects and causes faults.
 //!
-//! There are two, [`Scripted`] and [`OverHttp`]. A scenario is written once and sees only the trait,
-//! so whatever it asserts holds for the scripted source and for a real server over HTTP.
+//! There are two, [`Scripted`] and [`OverHttp`]. Scenarios use only the trait, so they run against
+//! the scripted source and against a real server over HTTP.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,14 +18,14 @@ mod scripted;
 pub use self::http::OverHttp;
 pub use self::scripted::Scripted;
 
-/// Where every object of a world lives.
+/// The namespace of all objects.
 pub const NAMESPACE: &str = "default";
 
-/// A server's state and its way to the informer, both under the control of a test.
+/// A server and its connection to the informer, both controlled by a test.
 pub trait World: Sized {
     async fn open() -> Self;
 
-    /// What the informer under test lists and watches.
+    /// The source of the informer under test.
     fn source(&self, begin: Begin) -> Arc<dyn ListWatch<Object = ConfigMap>>;
 
     /// Creates or updates an object of [`NAMESPACE`].
@@ -33,31 +33,31 @@ pub trait World: Sized {
 
     async fn delete(&mut self, name: &str);
 
-    /// Updates objects that exist, one after the other and over again, so many times in all.
+    /// Updates existing objects alternately, `count` times in total.
     async fn churn(&mut self, names: &[String], count: usize);
 
-    /// Every object there is, with its version.
+    /// All objects and their versions.
     async fn truth(&mut self) -> BTreeMap<String, String>;
 
-    /// Every write so far.
+    /// All writes so far.
     fn written(&self) -> &[Written];
 
-    /// Every request of the informer so far.
+    /// All requests of the informer so far.
     fn asked(&self) -> watch::Receiver<Vec<Asked>>;
 
-    /// Breaks every connection.
+    /// Breaks all connections.
     fn cut(&self);
 
     /// Breaks the connection in the middle of the next frame.
     fn cut_in_next_frame(&self);
 
-    /// Puts bytes on the open watch that are no frame.
+    /// Sends bytes that are not a frame on the open watch.
     fn garbage(&self);
 
-    /// The open connections carry nothing any more and are not closed; new ones work.
+    /// Open connections transfer nothing and are not closed; new ones work.
     fn silence(&self);
 
-    /// Breaks every connection and answers nobody until [`World::up`].
+    /// Breaks all connections and refuses new ones until [`World::up`].
     fn down(&self);
 
     fn up(&self);
@@ -65,14 +65,15 @@ pub trait World: Sized {
     /// Refuses the next request of a kind.
     fn refuse(&self, kind: Kind, refusal: Refusal);
 
-    /// Ends the server as an upgrade does; another one goes on with the same data.
+    /// Stops the server and starts another with the same data, as an upgrade does.
     async fn restart(&mut self);
 
-    /// As [`World::restart`], and the history is gone: whoever resumes is told 410 in the stream.
+    /// As [`World::restart`], and compacts the history: a watch that resumes receives 410 in the
+    /// stream.
     async fn forget(&mut self);
 }
 
-/// How the informer gets its first state.
+/// How the informer reads its initial state.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Begin {
     WatchList,
@@ -111,7 +112,7 @@ pub enum Kind {
     Watch,
 }
 
-/// A refusal as servers write it.
+/// A status with which a server refuses a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Refusal {
     pub code: u16,
@@ -138,7 +139,7 @@ pub const TOO_LARGE: Refusal = Refusal {
     retry_after: Some(Duration::from_secs(1)),
 };
 
-/// Takes the refusal that waits for a request of this kind.
+/// Removes the refusal for a request of this kind.
 pub fn take_refusal(refusals: &mut Vec<(Kind, Refusal)>, kind: Kind) -> Option<Refusal> {
     let at = refusals.iter().position(|(wanted, _)| *wanted == kind)?;
     Some(refusals.remove(at).1)

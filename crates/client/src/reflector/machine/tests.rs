@@ -622,7 +622,7 @@ fn two_hundred_reflectors_do_not_reconnect_at_once() {
     }
 }
 
-/// R72, B247: no mix of answers makes the machine hurry.
+/// R72, B247: no sequence of responses removes the delays.
 #[test]
 fn no_sequence_of_responses_causes_a_hot_loop() {
     use Class::*;

@@ -1,4 +1,4 @@
-//! The world over HTTP: a real server, and a proxy that misbehaves between it and the informer.
+//! The world over HTTP: a real server, with a faulty proxy between it and the informer.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ pub struct OverHttp {
 }
 
 impl OverHttp {
-    /// Straight to the server, so that only the informer's requests meet the proxy; by a connection
-    /// of its own, because a jump of the clock makes the server close those that are idle.
+    /// Connected without the proxy, so that only the informer uses the proxy; each request has its
+    /// own connection, because a jump of the clock makes the server close idle ones.
     fn maps(&self) -> kube::Api<ConfigMap> {
         kube::Api::namespaced(client(self.server.address), NAMESPACE)
     }

@@ -1,4 +1,4 @@
-//! The scripted world: a model of a server that answers the requests a [`Script`] notes.
+//! The scripted world: a model of a server that answers the requests of a [`Script`].
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -21,13 +21,13 @@ pub struct Scripted {
     _player: JoinSet<()>,
 }
 
-/// The source, before and after somebody has asked for it.
+/// The source, before and after it was taken.
 enum Source {
     New(Option<script::ScriptSource<ConfigMap>>),
     Given(Arc<dyn ListWatch<Object = ConfigMap>>),
 }
 
-/// What the script's player and the test share.
+/// The state that the player of the script and the test share.
 struct Model {
     state: Mutex<State>,
     down: watch::Sender<bool>,
@@ -39,7 +39,7 @@ struct State {
     version: u64,
     objects: BTreeMap<String, ConfigMap>,
     history: Vec<Past>,
-    /// History up to here is gone.
+    /// History up to here was compacted.
     forgotten: u64,
     streams: Vec<WatchStep<ConfigMap>>,
     refusals: Vec<(Kind, Refusal)>,
@@ -145,7 +145,7 @@ impl World for Scripted {
     }
 
     fn silence(&self) {
-        // Nobody holds the other end any more, and nobody says so.
+        // The other end is dropped without closing the connection.
         self.model.state().streams.clear();
     }
 
@@ -220,7 +220,7 @@ impl State {
 
     fn answer_list(&self, script: &Script<ConfigMap>, query: &ListQuery) {
         let skip = query.continue_token.as_ref().map_or(0, |token| token.parse().unwrap());
-        // A cache that may answer with what it has answers with all of it.
+        // A cache that may return any version ignores the limit.
         let limit = query.limit.filter(|_| query.at != At::Any);
         let limit = limit.map_or(usize::MAX, |limit| limit as usize);
         let items: Vec<_> = self.objects.values().skip(skip).take(limit).cloned().collect();
@@ -254,7 +254,7 @@ impl State {
     }
 }
 
-/// Answers each request in turn, once the server is up.
+/// Answers requests one after the other while the server is up.
 async fn play(script: Script<ConfigMap>, model: Arc<Model>) {
     let mut down = model.down.subscribe();
     for number in 0.. {

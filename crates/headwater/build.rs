@@ -1,7 +1,7 @@
-//! Gathers what built-in types and fields are for, as sentences, from the schemas of `k8s-openapi`.
+//! Collects the descriptions of built-in types and fields from the schemas of `k8s-openapi`.
 //!
-//! They are text for people (`kubectl explain`) and nothing else: shapes and rules come from the
-//! tables of `headwater-api`. The result is compressed and becomes part of the binary.
+//! Only `kubectl explain` uses them: schemas and rules come from our own tables. The result is compressed
+//! and embedded in the binary.
 
 use std::env;
 use std::fs::File;

@@ -1,8 +1,8 @@
-//! The floor: what this machine could at best do, with no product in it.
+//! The bare server as a client sees it: hyper and rustls sending ready-made bytes, the floor for any
+//! server on this machine.
 //!
-//! A bare server that streams ready-made bytes is read by the same watchers as a real one, beside each
-//! case, run by run; and the kernel is asked for what every server needs: bytes through TLS, writes to
-//! sockets, syncs of a disk.
+//! The same watchers and clients that load the measured server load the bare server with similar work,
+//! alternately, run by run.
 
 use std::ops::Range;
 use std::process::{Child, Command};
@@ -25,26 +25,25 @@ use crate::target::{ScratchDir, TargetServer, end, ready};
 
 pub(crate) mod server;
 
-/// WriteRequest of the bare server.
+/// Work for the bare server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BareWork {
-    /// Answers a list.
+    /// A list.
     List { objects: usize },
-    /// Streams events as fast as they are read.
+    /// Events to every watcher, as fast as possible.
     FanOut { watchers: usize, events: usize, protocol: Protocol },
-    /// Streams one event after the other, by the clock.
+    /// Events to every watcher, paced.
     Paced { watchers: usize, events: usize, per_second: u32 },
-    /// Takes a pod and answers one.
+    /// Requests with a pod, each answered with a pod.
     Write { clients: usize, writes: usize },
-    /// The same for one client, and what was sent is on the disk before the answer.
+    /// The same from one client, each synced to disk before the response.
     Synced { writes: usize },
-    /// Takes pods, each of which is an event for one of the watchers; what that costs beyond the
-    /// taking.
+    /// Writes that are each an event for one of the watchers; the cost is the extra cost of the event.
     One { watchers: usize, writes: usize },
 }
 
 impl BareWork {
-    /// What is most like so many units of a case.
+    /// The work most similar to this many units of a case.
     pub(crate) fn of(case: &Case, units: usize) -> Option<BareWork> {
         let size = case.size;
         let events = units.checked_div(size).unwrap_or_default();
@@ -209,16 +208,16 @@ pub(crate) async fn memory(bare: &TargetServer, watchers: usize) -> Result<Figur
     Ok(Figures::default().memory(each))
 }
 
-/// Lets the bare server send.
+/// Starts the next round of events.
 async fn go(connection: &mut Connection) -> Result<()> {
     drain(connection, "/go").await
 }
 
-/// The bare server, in a process of its own.
+/// A process that runs the bare server.
 pub(crate) struct BareServer {
     child: Child,
     pub(crate) target: TargetServer,
-    /// Removed after the process has ended.
+    /// Removed after the process has exited.
     _home: ScratchDir,
 }
 
@@ -251,7 +250,7 @@ mod tests {
     use crate::report::goals::GOALS;
 
     #[test]
-    fn whatever_is_scaled_by_the_floor_has_one_beside_it() {
+    fn every_goal_that_scales_with_the_floor_has_similar_bare_work() {
         for goal in GOALS.iter().filter(|goal| goal.reference_floor.is_some()) {
             let (scenario, mode) = goal.key.split_once('/').unwrap();
             let case = Case::new(scenario, mode, "units").sized("size", goal.size);
@@ -260,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bare_server_does_as_much_as_the_case() {
+    fn bare_work_has_the_size_of_its_case() {
         let of = |mode, size, units| {
             let case = Case::new("fan-out", mode, "events").sized("watchers", size);
             BareWork::of(&case, units)

@@ -1,4 +1,4 @@
-//! A plain HTTP/1.1 client, for our own commands.
+//! A minimal HTTP/1.1 client: the load of the bench, and the commands `backup` and `compact`.
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
@@ -14,7 +14,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::kubeconfig::Endpoint;
 
-/// The most that is read of an answer meant for people.
+/// Maximum bytes read of an error response.
 const MESSAGE_MAX: usize = 64 * 1024;
 
 /// One connection to a server.
@@ -22,15 +22,16 @@ pub struct Connection {
     sender: SendRequest<Full<Bytes>>,
     host: HeaderValue,
     authorization: Option<HeaderValue>,
-    /// Moves the bytes; ends with the connection.
+    /// Drives the connection; aborted when it is dropped.
     _run: JoinSet<()>,
 }
 
 impl Connection {
+    /// Connects, over TLS if the endpoint has it.
     pub async fn open(endpoint: &Endpoint) -> Result<Connection> {
         let authority = &endpoint.authority;
         let socket = TcpStream::connect(authority).await.with_context(|| {
-            format!("no server at {authority}; start one with \"headwater serve\"")
+            format!("cannot connect to {authority}; is the server running? (\"headwater serve\")")
         })?;
         socket.set_nodelay(true)?;
         let mut run = JoinSet::new();
@@ -49,7 +50,7 @@ impl Connection {
         Ok(Connection { sender, host: HeaderValue::from_str(authority)?, authorization, _run: run })
     }
 
-    /// Sends a request and waits for the head of its answer.
+    /// Sends a request and waits for the head of the response.
     pub async fn send(&mut self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>> {
         let mut request = request;
         request.headers_mut().insert(HOST, self.host.clone());
@@ -57,7 +58,7 @@ impl Connection {
             request.headers_mut().insert(AUTHORIZATION, authorization.clone());
         }
         self.sender.ready().await.context("the server closed the connection")?;
-        self.sender.send_request(request).await.context("the server did not answer")
+        self.sender.send_request(request).await.context("no response from the server")
     }
 }
 
@@ -74,13 +75,13 @@ where
     Ok(sender)
 }
 
-/// The answer if it is good; otherwise what the server says is wrong.
+/// Returns a successful response; for any other, fails with the server's message.
 pub async fn successful(response: Response<Incoming>) -> Result<Response<Incoming>> {
     if response.status().is_success() {
         return Ok(response);
     }
     let status = response.status();
-    bail!("the server answered {}: {}", status.as_u16(), message(status, response).await)
+    bail!("the server returned {}: {}", status.as_u16(), message(status, response).await)
 }
 
 async fn message(status: StatusCode, response: Response<Incoming>) -> String {
@@ -88,6 +89,6 @@ async fn message(status: StatusCode, response: Response<Incoming>) -> String {
     let bytes = body.map(http_body_util::Collected::to_bytes).unwrap_or_default();
     match serde_json::from_slice::<headwater_api::Status>(&bytes) {
         Ok(found) if !found.message.is_empty() => found.message,
-        _ => status.canonical_reason().unwrap_or("an error").to_owned(),
+        _ => status.canonical_reason().unwrap_or("unknown error").to_owned(),
     }
 }

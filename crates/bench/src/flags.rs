@@ -1,4 +1,4 @@
-//! What can be typed after `headwater bench`.
+//! The command line of `headwater bench`.
 
 use std::path::PathBuf;
 
@@ -22,94 +22,94 @@ pub struct Flags {
 
 const EXAMPLES: &str = "\
 Examples:
-  headwater bench targets --runs 3 --html report.html    every line of docs/performance.md
-  headwater bench list --objects 1000,10000,100000       does a list grow straight?
+  headwater bench targets --runs 3 --html report.html    all goals of docs/performance.md
+  headwater bench list --objects 1000,10000,100000       does the cost grow in proportion?
   headwater bench fan-out --watchers 10,100,1000,10000
-  headwater bench write --against other.kubeconfig       the same work on two servers in turn
-  headwater bench list --kubeconfig cluster.kubeconfig   a server that runs already
-  headwater bench fan-out --floor                        beside what the machine allows
+  headwater bench write --against other.kubeconfig       compare two servers, alternately
+  headwater bench list --kubeconfig cluster.kubeconfig   measure a running server
+  headwater bench fan-out --floor                        compare with the limits of this machine
 
-Without --kubeconfig a server is started for the purpose, with its data in a directory beside
-this one. Every stream is checked while it is measured: a gap, a double or a swap ends the run
-with a sentence and exit code 1. docs/performance.md says how to read the figures.";
+Without --kubeconfig, the bench starts a server and keeps its data in a temporary directory inside
+the current one. Every stream is checked while it is measured: a missing, duplicate or out-of-order
+event ends the run with exit code 1. docs/performance.md explains the figures.";
 
-/// What all scenarios have in common.
+/// Flags of all scenarios.
 #[derive(Debug, Args)]
 pub(crate) struct CommonFlags {
-    /// Measure this server instead of one started for the purpose; it must have no pods of others
+    /// Measure this running server instead of starting one; it must have no other pods
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
 
-    /// Process to read CPU and memory of, with --kubeconfig; may be repeated. Without it the
-    /// server's /metrics are asked
+    /// Process of the server, to read CPU and memory from; may be repeated [default: read the
+    /// server's /metrics]
     #[arg(long, global = true, value_name = "PID", requires = "kubeconfig")]
     pub(crate) pid: Vec<u32>,
 
-    /// A second server: the same work is done on both in turn, and ratios are told
+    /// Run the same work alternately on this second server and report ratios
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) against: Option<PathBuf>,
 
-    /// Process to read CPU and memory of the second server; may be repeated
+    /// Process of the second server, to read CPU and memory from; may be repeated
     #[arg(long, global = true, value_name = "PID", requires = "against")]
     pub(crate) against_pid: Vec<u32>,
 
-    /// Start the server with --memory instead of a directory beside this one
+    /// Start the server with --memory instead of a data directory
     #[arg(long, global = true, conflicts_with = "kubeconfig")]
     pub(crate) memory: bool,
 
-    /// Times everything is done; medians are told
+    /// Number of runs; reports medians
     #[arg(long, global = true, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) runs: u16,
 
-    /// Measure what the machine allows, too: beside each case, run by run
+    /// Also measure a bare server with similar work, alternately with each case
     #[arg(long, global = true)]
     pub(crate) floor: bool,
 
-    /// Print JSON, one object a line
+    /// Print JSON, one object per line
     #[arg(long, global = true)]
     pub(crate) json: bool,
 
-    /// Write a page with tables and plots
+    /// Write an HTML page with tables and plots
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
 
-    /// Write each plot as a file of its own
+    /// Write each plot as an SVG file
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) svg: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Scenario {
-    /// All lines Headwater is held to: reference, target, measured, verdict
+    /// All goals of Headwater: reference, target, measurement, verdict
     #[command(visible_alias = "all")]
     Targets(TargetsFlags),
-    /// Empty store to ready, and a restart with data to the first list
+    /// Time to start an empty server, and to restart one with data until its first list
     #[command(after_long_help = START)]
     Start(StartFlags),
-    /// Creates, updates, applies and deletes, with one client and with many
+    /// Create, update, apply, patch and delete, with one client and with many
     #[command(after_long_help = WRITE)]
     Write(WriteFlags),
-    /// Lists: whole, in pages, by label, field, namespace, many at once, as a stream
+    /// Lists: complete, in pages, by label, field or namespace, concurrent, and as a watch
     #[command(after_long_help = LIST)]
     List(ListFlags),
-    /// Every event to every watcher, flat out or by the clock
+    /// Every event to every watcher, as fast as possible or paced
     #[command(after_long_help = FAN_OUT)]
     FanOut(FanOutFlags),
     /// Every event to one watcher of many
     #[command(after_long_help = SELECTIVE)]
     Selective(SelectiveFlags),
-    /// Watchers that come back all at once
+    /// Many watchers that reconnect at once
     Herd(HerdFlags),
-    /// Watchers that only wait: their memory and the CPU of a minute
+    /// Watchers without events: their memory, and the CPU of one minute
     Idle(IdleFlags),
-    /// A client's cache of many pods: CPU and memory, kept in several ways and by kube-runtime
+    /// CPU and memory of a client's cache, in several representations and with kube-runtime
     Client(ClientFlags),
-    /// From nothing to many pods running on many simulated nodes, with all controllers
+    /// From an empty server to pods running on simulated nodes, with all controllers
     Cluster(ClusterFlags),
-    /// What this machine could at best do: TLS, sockets, syncs, a bare server
+    /// The limits of this machine: TLS, sockets, disk syncs, a bare server
     Floor(FloorFlags),
-    /// One of the processes of `bench client`
+    /// A helper process of `bench client`
     #[command(hide = true)]
     Follow(FollowFlags),
     /// The bare server of `bench floor`
@@ -120,11 +120,11 @@ pub(crate) enum Scenario {
 /// Flags of `bench targets`.
 #[derive(Debug, Args)]
 pub(crate) struct TargetsFlags {
-    /// A hundredth of the objects and watchers: to see that it works, not how fast it is
+    /// Use 1 % of the objects and watchers, to check that the bench works
     #[arg(long)]
     pub(crate) quick: bool,
 
-    /// Seconds that idleness is looked at
+    /// Seconds to measure idle watchers
     #[arg(long, value_name = "N", default_value_t = 60)]
     pub(crate) idle_seconds: u64,
 }
@@ -137,7 +137,7 @@ Examples:
 /// Flags of `bench start`.
 #[derive(Debug, Args)]
 pub(crate) struct StartFlags {
-    /// Pods to restart with; several make a sweep
+    /// Pods to restart with; a list runs each size
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "10000")]
     pub(crate) objects: Vec<usize>,
 }
@@ -146,20 +146,20 @@ const WRITE: &str = "\
 Examples:
   headwater bench write
   headwater bench write --clients 1,4,16,64 --verb create-pod
-  headwater bench write --memory                         without a disk";
+  headwater bench write --memory                         in memory";
 
 /// Flags of `bench write`.
 #[derive(Debug, Args)]
 pub(crate) struct WriteFlags {
-    /// Clients at once; several make a sweep
+    /// Concurrent clients; a list runs each number
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,16,64")]
     pub(crate) clients: Vec<usize>,
 
-    /// Objects of each case; a tenth of them with one client
+    /// Objects per case; a tenth of them with one client
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub(crate) objects: usize,
 
-    /// What is written; all, one after the other, unless given
+    /// Writes to measure [default: all]
     #[arg(long, value_enum, value_name = "VERB", value_delimiter = ',')]
     pub(crate) verb: Vec<WriteVerb>,
 }
@@ -173,20 +173,20 @@ Examples:
 /// Flags of `bench list`.
 #[derive(Debug, Args)]
 pub(crate) struct ListFlags {
-    /// Pods to list; several make a sweep
+    /// Pods to list; a list runs each size
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "10000")]
     pub(crate) objects: Vec<usize>,
 
-    /// What is listed; everything unless given. Each is asked plain and gzip, for the newest state
-    /// and for any (resourceVersion=0)
+    /// Lists to measure, each plain and gzip, for the newest state and for any (resourceVersion=0)
+    /// [default: all]
     #[arg(long, value_enum, value_name = "MODE", value_delimiter = ',')]
     pub(crate) mode: Vec<ListMode>,
 
-    /// Times each list is repeated [default: as often as is useful]
+    /// Repetitions of each list [default: by size]
     #[arg(long, value_name = "N")]
     pub(crate) rounds: Option<usize>,
 
-    /// Only plain and only the newest state
+    /// Measure only plain lists of the newest state
     #[arg(long)]
     pub(crate) plain: bool,
 }
@@ -201,19 +201,19 @@ Examples:
 /// Flags of `bench fan-out`.
 #[derive(Debug, Args)]
 pub(crate) struct FanOutFlags {
-    /// Watchers; several make a sweep
+    /// Watchers; a list runs each number
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1000")]
     pub(crate) watchers: Vec<usize>,
 
-    /// Writes, each sent to all watchers
+    /// Writes; each is an event for all watchers
     #[arg(long, value_name = "N", default_value_t = 500)]
     pub(crate) writes: usize,
 
-    /// Write by the clock instead of flat out, and tell how long events take
+    /// Write at this rate instead of as fast as possible, and report the latency of events
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) writes_per_second: Option<u32>,
 
-    /// Watch over HTTP/2, a connection each
+    /// Watch over HTTP/2, with a connection per watcher
     #[arg(long)]
     pub(crate) http2: bool,
 }
@@ -226,27 +226,27 @@ Examples:
 /// Flags of `bench selective`.
 #[derive(Debug, Args)]
 pub(crate) struct SelectiveFlags {
-    /// Watchers; several make a sweep
+    /// Watchers; a list runs each number
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1000")]
     pub(crate) watchers: Vec<usize>,
 
-    /// Writes, each for one watcher
+    /// Writes; each is an event for one watcher
     #[arg(long, value_name = "N", default_value_t = 2000)]
     pub(crate) writes: usize,
 
-    /// What a watcher selects its pod by; all unless given
-    #[arg(long, value_enum, value_name = "WHAT", value_delimiter = ',')]
+    /// How a watcher selects its pod [default: all]
+    #[arg(long, value_enum, value_name = "HOW", value_delimiter = ',')]
     pub(crate) by: Vec<SelectBy>,
 }
 
 /// Flags of `bench herd`.
 #[derive(Debug, Args)]
 pub(crate) struct HerdFlags {
-    /// Watchers; several make a sweep
+    /// Watchers; a list runs each number
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1000")]
     pub(crate) watchers: Vec<usize>,
 
-    /// Events each has missed
+    /// Events that each watcher has missed
     #[arg(long, value_name = "N", default_value_t = 200)]
     pub(crate) missed: usize,
 }
@@ -254,15 +254,15 @@ pub(crate) struct HerdFlags {
 /// Flags of `bench idle`.
 #[derive(Debug, Args)]
 pub(crate) struct IdleFlags {
-    /// Watchers; several make a sweep
+    /// Watchers; a list runs each number
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1000,5000")]
     pub(crate) watchers: Vec<usize>,
 
-    /// Pods that are there in the minute
+    /// Pods that exist in the measured minute
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub(crate) objects: usize,
 
-    /// Seconds that the servers are looked at
+    /// Seconds to measure
     #[arg(long, value_name = "N", default_value_t = 60)]
     pub(crate) idle_seconds: u64,
 }
@@ -270,16 +270,16 @@ pub(crate) struct IdleFlags {
 /// Flags of `bench client`.
 #[derive(Debug, Args)]
 pub(crate) struct ClientFlags {
-    /// Pods to keep; several make a sweep
+    /// Pods to cache; a list runs each size
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "10000,100000")]
     pub(crate) objects: Vec<usize>,
 
-    /// Updates to handle after the sync
+    /// Updates to receive after the first sync
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     pub(crate) updates: usize,
 
-    /// Ways to keep them; all unless given
-    #[arg(long, value_enum, value_name = "WAY", value_delimiter = ',')]
+    /// How the cache keeps pods [default: all]
+    #[arg(long, value_enum, value_name = "HOW", value_delimiter = ',')]
     pub(crate) keep: Vec<KeepMode>,
 }
 

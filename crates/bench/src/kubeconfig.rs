@@ -1,4 +1,4 @@
-//! Reading a kubeconfig: where the server is and who we are there.
+//! Reads a kubeconfig: the address of the server and the credentials of the user.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -17,13 +17,13 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use serde::Deserialize;
 
-/// A kubeconfig larger than this is not one.
+/// Maximum size of a kubeconfig.
 const SIZE_MAX: u64 = 4 * 1024 * 1024;
 
-/// A server and a credential for it.
+/// A server and credentials for it.
 #[derive(Clone)]
 pub struct Endpoint {
-    /// `host:port`, for the Host header and for connecting.
+    /// `host:port`, to connect to and for the Host header.
     pub authority: String,
     pub tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
     pub token: Option<String>,
@@ -84,15 +84,15 @@ impl Endpoint {
     /// The server and user of a kubeconfig's current context.
     pub fn read(path: &Path) -> Result<Endpoint> {
         let text = read(path)?;
-        let beside = path.parent().unwrap_or(Path::new("."));
-        parse(&text, beside).with_context(|| format!("{} cannot be used", path.display()))
+        let directory = path.parent().unwrap_or(Path::new("."));
+        parse(&text, directory).with_context(|| format!("cannot use kubeconfig {}", path.display()))
     }
 }
 
-/// A client of kube for the server and user of a kubeconfig.
+/// A kube client for the current context of a kubeconfig.
 pub(crate) async fn kube_client(path: &Path) -> Result<kube::Client> {
     let file = Kubeconfig::read_from(path)
-        .with_context(|| format!("{} is not a kubeconfig", path.display()))?;
+        .with_context(|| format!("cannot read kubeconfig {}", path.display()))?;
     let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
     Ok(client_of(config)?)
 }
@@ -100,31 +100,34 @@ pub(crate) async fn kube_client(path: &Path) -> Result<kube::Client> {
 fn read(path: &Path) -> Result<String> {
     let file = std::fs::File::open(path).with_context(|| {
         let path = path.display();
-        format!("no kubeconfig at {path}; name one with --kubeconfig, or start \"headwater serve\"")
+        format!(
+            "cannot read kubeconfig {path}; pass --kubeconfig FILE, or start a server with \"headwater serve\""
+        )
     })?;
     let mut text = String::new();
     file.take(SIZE_MAX + 1).read_to_string(&mut text)?;
     if text.len() as u64 > SIZE_MAX {
-        bail!("{} is too large to be a kubeconfig", path.display());
+        bail!("{} is larger than 4 MiB and cannot be a kubeconfig", path.display());
     }
     Ok(text)
 }
 
-fn parse(text: &str, beside: &Path) -> Result<Endpoint> {
-    let file: KubeconfigFile = serde_saphyr::from_str(text).context("it is not a kubeconfig")?;
+fn parse(text: &str, directory: &Path) -> Result<Endpoint> {
+    let file: KubeconfigFile = serde_saphyr::from_str(text).context("not a kubeconfig")?;
     let current = &file.current_context;
     let context = find(&file.contexts, current)
         .and_then(|entry| entry.context.as_ref())
-        .ok_or_else(|| anyhow!("there is no context {current:?}"))?;
+        .ok_or_else(|| anyhow!("no context {current:?}"))?;
     let cluster = find(&file.clusters, &context.cluster)
         .and_then(|entry| entry.cluster.as_ref())
-        .ok_or_else(|| anyhow!("there is no cluster {:?}", context.cluster))?;
-    let nobody = User::default();
-    let user =
-        find(&file.users, &context.user).and_then(|entry| entry.user.as_ref()).unwrap_or(&nobody);
+        .ok_or_else(|| anyhow!("no cluster {:?}", context.cluster))?;
+    let anonymous = User::default();
+    let user = find(&file.users, &context.user)
+        .and_then(|entry| entry.user.as_ref())
+        .unwrap_or(&anonymous);
     let (authority, is_tls) = authority(&cluster.server)?;
     let tls = match is_tls {
-        true => Some((Arc::new(tls(cluster, user, beside)?), server_name(cluster, &authority)?)),
+        true => Some((Arc::new(tls(cluster, user, directory)?), server_name(cluster, &authority)?)),
         false => None,
     };
     Ok(Endpoint { authority, tls, token: user.token.clone() })
@@ -134,27 +137,29 @@ fn find<'a>(entries: &'a [NamedEntry], name: &str) -> Option<&'a NamedEntry> {
     entries.iter().find(|entry| entry.name == name)
 }
 
-/// `host:port` and whether it is TLS.
+/// `host:port`, and whether the URL is https.
 fn authority(server: &str) -> Result<(String, bool)> {
-    let uri: http::Uri = server.parse().context("the server is not a URL")?;
+    let uri: http::Uri =
+        server.parse().with_context(|| format!("server {server:?} is not a URL"))?;
     let is_tls = match uri.scheme_str() {
         Some("https") => true,
         Some("http") => false,
-        _ => bail!("the server must be an http or https URL"),
+        _ => bail!("server {server:?} is not an http or https URL"),
     };
-    let authority = uri.authority().context("the server has no host")?;
+    let authority = uri.authority().context("the server URL has no host")?;
     let port = authority.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
     Ok((format!("{}:{port}", authority.host()), is_tls))
 }
 
 fn server_name(cluster: &Cluster, authority: &str) -> Result<ServerName<'static>> {
-    let (host, _) = authority.rsplit_once(':').context("the server has no port")?;
+    let (host, _) = authority.rsplit_once(':').context("the server URL has no port")?;
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let name = cluster.tls_server_name.as_deref().unwrap_or(host);
-    ServerName::try_from(name.to_owned()).context("the server's name is not one")
+    ServerName::try_from(name.to_owned())
+        .with_context(|| format!("{name:?} is not a valid TLS server name"))
 }
 
-fn tls(cluster: &Cluster, user: &User, beside: &Path) -> Result<ClientConfig> {
+fn tls(cluster: &Cluster, user: &User, directory: &Path) -> Result<ClientConfig> {
     let provider = Arc::new(provider::default_provider());
     let config = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()?;
@@ -164,9 +169,9 @@ fn tls(cluster: &Cluster, user: &User, beside: &Path) -> Result<ClientConfig> {
         let pem = material(
             cluster.certificate_authority_data.as_deref(),
             cluster.certificate_authority.as_deref(),
-            beside,
+            directory,
         )?
-        .context("the cluster has no certificate authority")?;
+        .context("the cluster has no certificate-authority")?;
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(&pem) {
             roots.add(certificate?)?;
@@ -176,9 +181,9 @@ fn tls(cluster: &Cluster, user: &User, beside: &Path) -> Result<ClientConfig> {
     let certificate = material(
         user.client_certificate_data.as_deref(),
         user.client_certificate.as_deref(),
-        beside,
+        directory,
     )?;
-    let key = material(user.client_key_data.as_deref(), user.client_key.as_deref(), beside)?;
+    let key = material(user.client_key_data.as_deref(), user.client_key.as_deref(), directory)?;
     Ok(match (certificate, key) {
         (Some(certificate), Some(key)) => {
             let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&certificate).collect();
@@ -189,11 +194,15 @@ fn tls(cluster: &Cluster, user: &User, beside: &Path) -> Result<ClientConfig> {
 }
 
 /// Embedded data, or a file named relative to the kubeconfig.
-fn material(data: Option<&str>, file: Option<&Path>, beside: &Path) -> Result<Option<Vec<u8>>> {
+fn material(data: Option<&str>, file: Option<&Path>, directory: &Path) -> Result<Option<Vec<u8>>> {
     match (data, file) {
-        (Some(data), _) => Ok(Some(STANDARD.decode(data).context("embedded data is not base64")?)),
+        (Some(data), _) => Ok(Some(
+            STANDARD
+                .decode(data)
+                .context("a certificate or key in the kubeconfig is not base64")?,
+        )),
         (None, Some(file)) => {
-            let path = beside.join(file);
+            let path = directory.join(file);
             let read = std::fs::read(&path);
             Ok(Some(read.with_context(|| format!("cannot read {}", path.display()))?))
         }
@@ -201,7 +210,7 @@ fn material(data: Option<&str>, file: Option<&Path>, beside: &Path) -> Result<Op
     }
 }
 
-/// For `insecure-skip-tls-verify`, which the kubeconfig's owner asked for.
+/// Accepts any certificate, for `insecure-skip-tls-verify`.
 #[derive(Debug)]
 struct TrustAll(Arc<CryptoProvider>);
 
@@ -260,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_may_leave_out_its_port() {
+    fn the_port_of_a_url_is_optional() {
         let skip = "insecure-skip-tls-verify: true";
         let at = |url: &str| {
             read(&format!("server: \"{url}\", {skip}"), "").map(|found| found.authority)
@@ -272,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_taken_along() {
+    fn a_token_is_read() {
         let found = read("server: \"http://x:1\"", "token: secret").unwrap();
         assert_eq!(found.token.as_deref(), Some("secret"));
         assert!(found.tls.is_none());
@@ -280,7 +289,7 @@ mod tests {
 
     /// B261
     #[test]
-    fn what_is_missing_is_named() {
+    fn errors_name_what_is_missing() {
         let why = |text: &str| format!("{:#}", parse(text, Path::new(".")).err().unwrap());
         assert!(why("current-context: x").contains("no context \"x\""));
         assert!(why("- 1").contains("not a kubeconfig"));
@@ -289,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_kubeconfig_is_understood() {
+    fn the_kubeconfig_that_a_server_writes_is_readable() {
         use headwater_server::pki::{Pki, kubeconfig, names};
         let names = names("127.0.0.1".parse().unwrap(), &[]);
         let pki = Pki::in_memory(&names, &headwater_api::SystemClock).unwrap();

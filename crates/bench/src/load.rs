@@ -1,4 +1,4 @@
-//! Many clients, each with a connection, sharing one list of work.
+//! Load: concurrent clients, one connection each, that share a queue of write requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -25,7 +25,7 @@ pub(crate) mod watchers;
 use crate::connect::{Connection, successful};
 use crate::kubeconfig::Endpoint;
 
-/// One request of the load.
+/// One write.
 pub(crate) struct WriteRequest {
     pub(crate) method: Method,
     pub(crate) path: String,
@@ -37,7 +37,7 @@ pub(crate) const JSON: &str = "application/json";
 pub(crate) const APPLY: &str = "application/apply-patch+yaml";
 pub(crate) const STRATEGIC: &str = "application/strategic-merge-patch+json";
 
-/// What became of it.
+/// The outcome of a load.
 pub(crate) struct LoadResult {
     pub(crate) micros: Histogram<u64>,
     /// The resourceVersion of every write and when it was acknowledged.
@@ -54,7 +54,7 @@ impl LoadResult {
     }
 }
 
-/// Sends the `0..count`-th piece of work through `clients` connections.
+/// Sends the requests `0..count` over `clients` connections.
 pub(crate) async fn load(
     endpoint: &Endpoint,
     clients: usize,
@@ -91,12 +91,12 @@ pub(crate) async fn load(
     Ok(all)
 }
 
-/// Microseconds up to a minute, three digits exact.
+/// A histogram of microseconds up to a minute, with three significant digits.
 pub(crate) fn histogram() -> Result<Histogram<u64>> {
     Ok(Histogram::new_with_bounds(1, 60_000_000, 3)?)
 }
 
-/// Sends one write and returns the resourceVersion it got.
+/// Sends one write and returns its resourceVersion.
 pub(crate) async fn send(connection: &mut Connection, work: WriteRequest) -> Result<u64> {
     let request = Request::builder()
         .method(work.method)
@@ -106,5 +106,5 @@ pub(crate) async fn send(connection: &mut Connection, work: WriteRequest) -> Res
     let response = successful(connection.send(request).await?).await?;
     let body = response.into_body().collect().await?.to_bytes();
     let revision = string_at(&body, &["metadata", "resourceVersion"]);
-    Ok(revision.context("an answer without a resourceVersion")?.parse()?)
+    Ok(revision.context("the response to a write has no resourceVersion")?.parse()?)
 }

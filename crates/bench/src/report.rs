@@ -1,6 +1,6 @@
-//! What was measured: a line at a time while it runs, and all of it at the end.
+//! The report: prints each row when it is measured, and writes tables and plots at the end.
 //!
-//! Promise: data goes to stdout, a table for people or JSON for programs; all else to stderr.
+//! Promise: figures go to stdout, as a table or as JSON; notes go to stderr.
 
 use std::path::{Path, PathBuf};
 
@@ -19,16 +19,16 @@ pub(crate) mod progress;
 use goals::{GOALS, Goal, GoalVerdict};
 pub(crate) use row::{Case, Growth, Row};
 
-/// Where lines go: the program that runs the bench prints them.
+/// The functions that print lines; the program that runs the bench provides them.
 #[derive(Clone, Copy, Debug)]
 pub struct Printer {
-    /// Prints a line of figures.
+    /// Prints a line to stdout.
     pub data: fn(&str),
-    /// Prints a line for the person who waits.
+    /// Prints a line to stderr.
     pub note: fn(&str),
 }
 
-/// Where figures go besides stdout.
+/// The formats and files of the report.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outputs {
     pub(crate) json: bool,
@@ -39,7 +39,7 @@ pub(crate) struct Outputs {
 pub(crate) struct Report {
     outputs: Outputs,
     printer: Printer,
-    /// Goals are for this many times more than was measured.
+    /// The factor by which a quick run reduces sizes.
     pub(crate) shrink: usize,
     /// The server whose figures are compared with the goals.
     subject: String,
@@ -60,10 +60,10 @@ impl Report {
         self.rows.push(row);
     }
 
-    /// What this machine could at best do.
+    /// Adds a row of the floor.
     pub(crate) fn floor(&mut self, row: Row) {
         if self.floors.is_empty() {
-            self.text(&format!("\nthe floor of this machine\n{}", table::head()));
+            self.text(&format!("\nfloor of this machine\n{}", table::head()));
         }
         self.tell(&row);
         self.floors.push(row);
@@ -82,12 +82,12 @@ impl Report {
         }
     }
 
-    /// What is going on, for people who wait.
+    /// Prints a note for the user.
     pub(crate) fn note(&self, text: &str) {
         (self.printer.note)(text);
     }
 
-    /// Every goal with what was measured.
+    /// Prints every goal with its measurement.
     pub(crate) fn goals(&self) {
         self.text("");
         for (goal, row) in self.answers() {
@@ -99,7 +99,7 @@ impl Report {
         self.text(&format!("\n{}", self.sum()));
     }
 
-    /// How many goals are met.
+    /// The number of goals that are met.
     pub(crate) fn sum(&self) -> String {
         let count =
             |wanted| self.answers().filter(|(goal, row)| verdict(goal, *row) == wanted).count();
@@ -108,8 +108,8 @@ impl Report {
         match to_scale {
             0 => sum,
             more => format!(
-                "{sum} as they are, {} to scale: {more} more keep within the target times what the \
-                 bare server took longer beside them than where the targets are from",
+                "{sum} directly, {} to scale ({more} more meet the target × the bare server here ÷ the bare \
+                 server on the reference machine)",
                 met + more
             ),
         }
@@ -133,7 +133,7 @@ impl Report {
         &self.floors
     }
 
-    /// Writes the page and the plots that were asked for.
+    /// Writes the HTML page and the plots.
     pub(crate) fn finish(&self) -> Result<()> {
         if let Some(path) = &self.outputs.html {
             write(path, &html::page(self))?;
@@ -204,7 +204,7 @@ mod tests {
     use crate::report::figures::{Figure, Figures};
 
     #[test]
-    fn a_goal_is_answered_by_the_server_it_is_about() {
+    fn goals_are_for_the_first_server_only() {
         let mut report =
             Report::new(Outputs { json: true, ..Outputs::default() }, SILENT, "a".into());
         for (server, cpu) in [("b", 1.0), ("a", 2.0)] {
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_says_what_how_many_and_where_it_stands() {
+    fn a_row_has_its_case_its_size_its_verdict_and_ratios() {
         let case = Case::new("list", "full", "objects").sized("objects", 10_000);
         assert_eq!(case.name(), "list: full, 10,000 objects");
         assert_eq!(case.clone().sized("objects", 1).name(), "list: full, 1 object");

@@ -29,13 +29,13 @@ pub async fn run(flags: Flags, printer: Printer, stop: impl Future<Output = ()>)
         // Dropping the run ends the servers it started and removes their directories.
         (scenario, _) => tokio::select! {
             biased;
-            () = stop => bail!("stopped before it was done"),
+            () = stop => bail!("interrupted before the bench was complete"),
             done = Box::pin(measure(scenario, common, printer)) => done,
         },
     }
 }
 
-/// A process that a bench started: to be stopped is its usual end.
+/// A helper process that a bench started: it runs until the bench stops it.
 async fn helper(
     work: impl Future<Output = Result<()>>,
     stop: impl Future<Output = ()>,
@@ -80,7 +80,7 @@ async fn dispatch(session: &mut Session, scenario: Scenario, memory: bool) -> Re
     match scenario {
         Scenario::Targets(flags) => run_targets(session, &flags).await,
         Scenario::Start(flags) => {
-            refuse_others(session, "start")?;
+            refuse_running_servers(session, "start")?;
             start::run(session, &ascending(flags.objects)?).await
         }
         Scenario::Write(flags) => run_writes(session, flags).await,
@@ -97,17 +97,17 @@ async fn dispatch(session: &mut Session, scenario: Scenario, memory: bool) -> Re
         Scenario::Idle(flags) => run_idle(session, flags).await,
         Scenario::Client(flags) => {
             let (objects, updates) = (ascending(flags.objects)?, flags.updates);
-            let size = client::ClientSizes { objects, updates, keep: all_unless_given(flags.keep) };
+            let size = client::ClientSizes { objects, updates, keep: all_if_empty(flags.keep) };
             client::run(session, &size).await
         }
         Scenario::Cluster(flags) => {
-            refuse_others(session, "cluster")?;
+            refuse_running_servers(session, "cluster")?;
             let size = cluster::ClusterSize { nodes: flags.nodes, pods: flags.pods };
             Box::pin(cluster::run(session, &size, memory)).await
         }
         Scenario::Floor(flags) => Box::pin(floor::run(session, flags.watchers)).await,
         Scenario::Follow(_) | Scenario::FloorServer => {
-            bail!("this is a part of another bench and needs --kubeconfig")
+            bail!("this is a helper process of other benches; it needs --kubeconfig")
         }
     }
 }
@@ -122,7 +122,7 @@ async fn run_targets(session: &mut Session, flags: &flags::TargetsFlags) -> Resu
 
 async fn run_writes(session: &mut Session, flags: flags::WriteFlags) -> Result<()> {
     write::prepare(session).await?;
-    let verbs = all_unless_given(flags.verb);
+    let verbs = all_if_empty(flags.verb);
     let mut first = 0;
     for clients in ascending(flags.clients)? {
         let objects = if clients == 1 { (flags.objects / 10).max(1) } else { flags.objects };
@@ -135,14 +135,14 @@ async fn run_writes(session: &mut Session, flags: flags::WriteFlags) -> Result<(
 
 async fn run_lists(session: &mut Session, flags: flags::ListFlags) -> Result<()> {
     session.fresh().await?;
-    let modes = all_unless_given(flags.mode);
+    let modes = all_if_empty(flags.mode);
     let mut made = 0;
     for objects in ascending(flags.objects)? {
         list::prepare(session, made, objects).await?;
         made = objects;
-        for way in list::ways(objects, &modes, flags.rounds) {
-            if !flags.plain || way.is_plain() {
-                way.run(session).await?;
+        for case in list::cases(objects, &modes, flags.rounds) {
+            if !flags.plain || case.is_plain() {
+                case.run(session).await?;
             }
         }
     }
@@ -162,7 +162,7 @@ async fn run_fan_outs(session: &mut Session, flags: flags::FanOutFlags) -> Resul
 
 async fn run_selective(session: &mut Session, flags: flags::SelectiveFlags) -> Result<()> {
     let watchers = ascending(flags.watchers)?;
-    for by in all_unless_given(flags.by) {
+    for by in all_if_empty(flags.by) {
         for &watchers in &watchers {
             selective::SelectiveCase { by, watchers, writes: flags.writes }.run(session).await?;
         }
@@ -171,38 +171,38 @@ async fn run_selective(session: &mut Session, flags: flags::SelectiveFlags) -> R
 }
 
 async fn run_idle(session: &mut Session, flags: flags::IdleFlags) -> Result<()> {
-    let looked_at = Duration::from_secs(flags.idle_seconds);
+    let measured_for = Duration::from_secs(flags.idle_seconds);
     for watchers in ascending(flags.watchers)? {
         idle::memory(session, watchers).await?;
         if flags.idle_seconds > 0 {
-            idle::IdleCase { objects: flags.objects, watchers, looked_at }.run(session).await?;
+            idle::IdleCase { objects: flags.objects, watchers, measured_for }.run(session).await?;
         }
     }
     Ok(())
 }
 
-/// Some scenarios stop and start what they measure.
-fn refuse_others(session: &Session, name: &str) -> Result<()> {
+/// Fails if a scenario that stops and starts its server was given a running one.
+fn refuse_running_servers(session: &Session, name: &str) -> Result<()> {
     let is_alone = session.is_own() && !session.is_compared();
     ensure!(
         is_alone,
-        "bench {name} starts a server of its own; leave out --kubeconfig and --against"
+        "bench {name} starts and stops its own server; remove --kubeconfig and --against"
     );
     Ok(())
 }
 
-fn all_unless_given<T: ValueEnum + Clone>(given: Vec<T>) -> Vec<T> {
+fn all_if_empty<T: ValueEnum + Clone>(given: Vec<T>) -> Vec<T> {
     match given.as_slice() {
         [] => T::value_variants().to_vec(),
         _ => given,
     }
 }
 
-/// Sizes of a sweep, each once: what a smaller one needs, a larger one uses on.
+/// The sizes of a sweep, sorted and without duplicates: a larger size reuses the objects of a smaller one.
 fn ascending(mut sizes: Vec<usize>) -> Result<Vec<usize>> {
     sizes.sort_unstable();
     sizes.dedup();
-    let least = sizes.first().context("at least one size is needed")?;
-    ensure!(*least > 0, "0 of something cannot be measured");
+    let minimum = sizes.first().context("give at least one size")?;
+    ensure!(*minimum > 0, "sizes must be at least 1");
     Ok(sizes)
 }

@@ -1,7 +1,7 @@
-//! One bench: the servers, how often each thing is done, and where the figures go.
+//! A session: the servers of a bench, the number of runs, and the report.
 //!
-//! Promise: with two servers, every piece of work is done on both in turn, run by run, so that
-//! what the machine does meanwhile hits both. So it is with the bare server, where the floor is asked for.
+//! Promise: with two servers, or with the bare server, every case runs on both alternately, so that other
+//! load on the machine affects both.
 
 use anyhow::{Context, Result};
 
@@ -24,29 +24,29 @@ impl Session {
         Session { sources, servers: Vec::new(), runs, bare: None, report }
     }
 
-    /// From here on the bare server does what is like each case, beside it.
+    /// Starts the bare server: each case then also measures it with similar work.
     pub(crate) fn with_floor(&mut self) -> Result<()> {
         self.bare = Some(BareServer::start()?);
         Ok(())
     }
 
-    /// Every server with nothing of ours in it. Those of the scenario before end first.
+    /// Opens every server without objects of the bench. Stops those of the previous scenario first.
     pub(crate) async fn fresh(&mut self) -> Result<()> {
         self.servers.clear();
         for source in &self.sources {
             let name = source.name();
-            let server = open(source).await.with_context(|| format!("{name} cannot be used"))?;
+            let server = open(source).await.with_context(|| format!("cannot use server {name}"))?;
             self.servers.push(server);
         }
         Ok(())
     }
 
-    /// Whether the server that is held to the goals may be stopped and started.
+    /// Whether the bench started the first server, and so may stop it.
     pub(crate) fn is_own(&self) -> bool {
         matches!(self.sources.first(), Some(ServerSource::Own { .. }))
     }
 
-    /// Another server like the first, with nothing in it, if that is one of our own.
+    /// A second, empty server like the first, if the bench starts it.
     pub(crate) fn twin(&self) -> Result<Option<TargetServer>> {
         match self.sources.first() {
             Some(source @ ServerSource::Own { .. }) => source.open().map(Some),
@@ -63,12 +63,12 @@ impl Session {
         self.runs
     }
 
-    /// The server that is held to the goals.
+    /// The server that the goals are for.
     pub(crate) fn first(&self) -> Result<&TargetServer> {
-        self.servers.first().context("a scenario begins with fresh servers")
+        self.servers.first().context("no server is open")
     }
 
-    /// Does on every server what is not measured.
+    /// Runs `work` on every server without measuring it.
     pub(crate) async fn each(&self, work: impl AsyncFn(&TargetServer) -> Result<()>) -> Result<()> {
         for server in &self.servers {
             work(server).await.with_context(|| format!("on {}", server.name))?;
@@ -76,8 +76,8 @@ impl Session {
         Ok(())
     }
 
-    /// Does a piece of work on every server in turn, as often as asked, and reports the medians.
-    /// The work is told which run it is.
+    /// Runs `work` on every server alternately, once per run, and reports the medians. Passes the
+    /// number of the run.
     pub(crate) async fn measure(
         &mut self,
         case: Case,
@@ -96,11 +96,11 @@ impl Session {
                 floors.push(ready.once(&bare.target).await.context("on the bare server")?);
             }
         }
-        self.tell(&case, &runs, &floors);
+        self.report(&case, &runs, &floors);
         Ok(())
     }
 
-    /// The same, each run on servers that have just started: what is measured stays with a server.
+    /// The same with fresh servers for each run, for work that leaves traces in a server.
     pub(crate) async fn measure_fresh(
         &mut self,
         case: Case,
@@ -114,12 +114,12 @@ impl Session {
                 figures.push(done.with_context(|| failed(&case, server))?);
             }
         }
-        self.tell(&case, &runs, &[]);
+        self.report(&case, &runs, &[]);
         Ok(())
     }
 
-    /// Tells the medians of each server.
-    fn tell(&mut self, case: &Case, runs: &[Vec<Figures>], floors: &[Figures]) {
+    /// Reports the medians of each server.
+    fn report(&mut self, case: &Case, runs: &[Vec<Figures>], floors: &[Figures]) {
         let medians: Vec<Figures> = runs.iter().map(|runs| Figures::median(runs)).collect();
         for (index, (server, figures)) in self.servers.iter().zip(&medians).enumerate() {
             let other = self.servers.get(1).zip(medians.get(1)).filter(|_| index == 0);
@@ -138,15 +138,15 @@ impl Session {
     }
 }
 
-/// Opens a server. One that was running before may have objects of an earlier bench: removes them.
+/// Opens a server. Deletes the objects that earlier runs left in a running one.
 async fn open(source: &ServerSource) -> Result<TargetServer> {
     let target = source.open()?;
     if let ServerSource::Running { .. } = source {
-        clean::remove_what_is_ours(&target.endpoint).await?;
+        clean::delete_leftovers(&target.endpoint).await?;
     }
     Ok(target)
 }
 
 fn failed(case: &Case, server: &TargetServer) -> String {
-    format!("{} on {} went wrong", case.name(), server.name)
+    format!("{} failed on {}", case.name(), server.name)
 }

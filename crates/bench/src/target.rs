@@ -1,4 +1,4 @@
-//! The servers under test: one started here and removed afterwards, or one that runs already.
+//! The measured servers: a process that the bench starts and removes, or a running server.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -16,14 +16,14 @@ pub(crate) mod measure;
 /// Where a server comes from.
 #[derive(Clone, Debug)]
 pub(crate) enum ServerSource {
-    /// A process of this same binary, with an empty store each time.
+    /// A process of this program with an empty store.
     Own { memory: bool },
-    /// One that runs; what earlier runs left there is removed.
+    /// A running server.
     Running { kubeconfig: PathBuf, pids: Vec<u32> },
 }
 
 impl ServerSource {
-    /// What its figures are told under.
+    /// Its name in the report.
     pub(crate) fn name(&self) -> String {
         match self {
             ServerSource::Own { .. } => "headwater".into(),
@@ -33,7 +33,7 @@ impl ServerSource {
         }
     }
 
-    /// The server, with nothing of ours in it.
+    /// Starts or connects to the server.
     pub(crate) fn open(&self) -> Result<TargetServer> {
         match self {
             ServerSource::Own { memory } => {
@@ -53,13 +53,13 @@ pub(crate) struct TargetServer {
     pub(crate) name: String,
     pub(crate) endpoint: Endpoint,
     pub(crate) kubeconfig: PathBuf,
-    /// Processes whose CPU and memory are the server's; without any, it is asked itself.
+    /// The processes of the server; if empty, CPU and memory come from its `/metrics`.
     pub(crate) pids: Vec<u32>,
     started: Option<ServerProcess>,
 }
 
 impl TargetServer {
-    /// A server that was started, and how long that took.
+    /// A started server, and the time from start to ready.
     pub(crate) fn of(started: ServerProcess) -> Result<(TargetServer, Duration)> {
         let kubeconfig = started.kubeconfig();
         let endpoint = Endpoint::read(&kubeconfig)?;
@@ -68,25 +68,25 @@ impl TargetServer {
         Ok((TargetServer { name, endpoint, kubeconfig, pids, started: Some(started) }, took))
     }
 
-    /// A process that somebody else looks after.
+    /// A process that the caller started and stops.
     pub(crate) fn process(name: &str, kubeconfig: &Path, pid: u32) -> Result<TargetServer> {
         let endpoint = Endpoint::read(kubeconfig)?;
         let (name, kubeconfig) = (name.to_owned(), kubeconfig.to_owned());
         Ok(TargetServer { name, endpoint, kubeconfig, pids: vec![pid], started: None })
     }
 
-    /// Whether it was started for the purpose.
+    /// Whether the bench started it.
     pub(crate) fn is_own(&self) -> bool {
         self.started.is_some()
     }
 
-    /// Ends the server that was started for the purpose and keeps its data.
+    /// Stops the server and keeps its data.
     pub(crate) fn stop(self) -> Result<ScratchDir> {
-        self.started.context("this server is not ours to stop")?.stop()
+        self.started.context("the bench did not start this server and cannot stop it")?.stop()
     }
 }
 
-/// A directory for a server's data: beside us, so that it is on a real disk.
+/// A temporary directory for a server's data, in the current directory so that it is on a disk.
 pub(crate) struct ScratchDir(PathBuf);
 
 impl ScratchDir {
@@ -94,7 +94,8 @@ impl ScratchDir {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let (process, number) = (std::process::id(), NEXT.fetch_add(1, Relaxed));
         let path = PathBuf::from(format!(".headwater-bench-{process}-{number}"));
-        std::fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        std::fs::create_dir(&path)
+            .with_context(|| format!("cannot create directory {}", path.display()))?;
         Ok(ScratchDir(path))
     }
 
@@ -105,17 +106,17 @@ impl ScratchDir {
 
 impl Drop for ScratchDir {
     fn drop(&mut self) {
-        // What cannot be removed is left for its owner to see.
+        // If it cannot be removed, it stays for the user to find.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-/// A server process of this same binary.
+/// A server process of this program.
 pub(crate) struct ServerProcess {
     child: Child,
-    /// From its start to the line that says it is ready.
+    /// The time from its start to the line "ready".
     took: Duration,
-    /// Removed after the process has ended.
+    /// Removed after the process has exited.
     home: Option<ScratchDir>,
 }
 
@@ -125,7 +126,7 @@ impl ServerProcess {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["serve", "--bind", "127.0.0.1:0", "--kubeconfig-out"]);
         command.arg(home.0.join("kubeconfig"));
-        // One user asks for everything here.
+        // All requests come from one user.
         command.args(["--max-watches", "10000000", "--max-watches-per-user", "10000000"]);
         command.args(["--max-list-bytes", "1024GiB"]);
         match memory {
@@ -133,7 +134,7 @@ impl ServerProcess {
             false => command.arg("--data-dir").arg(&data),
         };
         let began = Instant::now();
-        let child = ready(&mut command).context("the server to measure did not start")?;
+        let child = ready(&mut command).context("cannot start a server to measure")?;
         Ok(ServerProcess { child, took: began.elapsed(), home: Some(home) })
     }
 
@@ -141,12 +142,12 @@ impl ServerProcess {
         self.home.as_ref().map(|home| home.0.join("kubeconfig")).unwrap_or_default()
     }
 
-    /// Ends the process as an operator would and keeps its data.
+    /// Stops the process with SIGTERM and keeps its data.
     fn stop(mut self) -> Result<ScratchDir> {
         let pid = Pid::from_child(&self.child);
         rustix::process::kill_process(pid, Signal::TERM)?;
         self.child.wait()?;
-        self.home.take().context("a server is stopped once")
+        self.home.take().context("the server was stopped before")
     }
 }
 
@@ -156,25 +157,24 @@ impl Drop for ServerProcess {
     }
 }
 
-/// Starts a process and waits for the line that says it is ready.
+/// Starts a process and waits until it prints "ready".
 pub(crate) fn ready(command: &mut Command) -> Result<Child> {
     let mut child = command.stdout(Stdio::piped()).spawn()?;
-    let stdout = child.stdout.take().context("a pipe was asked for")?;
+    let stdout = child.stdout.take().context("the output is not a pipe")?;
     let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
     if !lines.any(|line| line.starts_with("ready")) {
         end(&mut child);
-        bail!("it ended before it was ready");
+        bail!("the process exited before it was ready");
     }
     Ok(child)
 }
 
-/// How long a process may take to end when it is asked to.
+/// Maximum time from SIGTERM to the exit of a process.
 const END_MAX: Duration = Duration::from_secs(5);
 
 const END_POLL: Duration = Duration::from_millis(5);
 
-/// Ends a process, if it has not ended by itself: as an operator would, and when it takes too long, at
-/// once.
+/// Stops a process with SIGTERM, and with SIGKILL if it does not exit within [`END_MAX`].
 pub(crate) fn end(child: &mut Child) {
     let _ = rustix::process::kill_process(Pid::from_child(child), Signal::TERM);
     let asked = Instant::now();

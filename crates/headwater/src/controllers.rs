@@ -1,7 +1,7 @@
-//! Controllers in this process: beside a server, or alone against one elsewhere.
+//! Controllers in this process, alongside a server or against a remote one.
 //!
-//! Promise: they talk to the server as any client does, over TLS with a kubeconfig; nothing of the
-//! server is shared with them.
+//! Promise: controllers use the server like any other client, over TLS with a kubeconfig. They share no
+//! state with it.
 
 use std::future::Future;
 use std::io::Read;
@@ -19,25 +19,25 @@ use headwater_controllers::{Cluster, ControllerSelection, Options, run as run_co
 use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
-use crate::flags::{Controllers, Controlling};
+use crate::flags::{ControllerFlags, ControllersFlags};
 use crate::signals::Signals;
 use crate::{limits, print};
 
-/// The lease that copies of `headwater controllers` compete for.
+/// The lease for leader election between copies of `headwater controllers`.
 const LEASE: &str = "headwater-controllers";
-/// Where it is.
+/// The namespace of the lease.
 const LEASE_NAMESPACE: &str = "kube-system";
 
-/// `headwater controllers`: runs until a signal says otherwise, or until another copy took over.
-pub(crate) async fn controllers(flags: Controllers) -> Result<()> {
+/// `headwater controllers`: runs until a signal, or until another copy becomes the leader.
+pub(crate) async fn controllers(flags: ControllersFlags) -> Result<()> {
     limits::raise();
     let mut signals = Signals::new()?;
-    let Controlling { controllers, nodes, .. } = &flags.controlling;
+    let ControllerFlags { controllers, nodes, .. } = &flags.controller_flags;
     let selected = controllers.clone().unwrap_or_else(ControllerSelection::all);
-    let nodes = nodes::Options { count: *nodes, rules: stages(&flags.controlling)? };
+    let nodes = nodes::Options { count: *nodes, rules: stages(&flags.controller_flags)? };
     let identity = flags.identity.clone().unwrap_or_else(identity);
     let cluster = open(&flags.remote.kubeconfig).await?.with_nodes(nodes);
-    let cluster = cluster.with_node_grace(flags.controlling.node_grace);
+    let cluster = cluster.with_node_grace(flags.controller_flags.node_grace);
     let lease = (!flags.no_leader_election).then(|| lease(&flags, &identity));
     print::data(&format!("controllers as {identity}: {selected}"));
     let mut options = Options::new(selected);
@@ -48,14 +48,14 @@ pub(crate) async fn controllers(flags: Controllers) -> Result<()> {
     Ok(run_controllers(cluster, options, signals.next()).await?)
 }
 
-fn lease(flags: &Controllers, identity: &str) -> Lease {
-    // The parts of the usual times, whatever the whole is.
+fn lease(flags: &ControllersFlags, identity: &str) -> Lease {
+    // The same proportions as client-go's defaults of 15, 10 and 2 seconds.
     let lease = flags.lease_duration;
     let timing = Timing { lease, renew_deadline: lease * 2 / 3, retry: lease * 2 / 15 };
     Lease::named(LEASE).namespace(LEASE_NAMESPACE).identity(identity).timing(timing)
 }
 
-/// A name that no other copy has: two on one machine differ by their process.
+/// The default identity: host name and process id, unique per copy.
 fn identity() -> String {
     let mut host = String::new();
     let read = std::fs::File::open("/proc/sys/kernel/hostname")
@@ -64,25 +64,26 @@ fn identity() -> String {
     format!("{host}_{}", std::process::id())
 }
 
-/// What `--stages` says.
-pub(crate) fn stages(flags: &Controlling) -> Result<Rules> {
+/// The rules of `--stages`.
+pub(crate) fn stages(flags: &ControllerFlags) -> Result<Rules> {
     let Some(path) = &flags.stages else { return Ok(Rules::default()) };
     let text = std::fs::read_to_string(path)
-        .with_context(|| format!("cannot read the stages in {}", path.display()))?;
-    text.parse().with_context(|| path.display().to_string())
+        .with_context(|| format!("cannot read the --stages file {}", path.display()))?;
+    text.parse().with_context(|| format!("invalid --stages file {}", path.display()))
 }
 
-/// The cluster of a kubeconfig.
+/// Connects to the cluster of a kubeconfig.
 async fn open(path: &Path) -> Result<Cluster> {
-    let kubeconfig = Kubeconfig::read_from(path)
-        .with_context(|| format!("{} is not a kubeconfig", path.display()))?;
+    let kubeconfig = Kubeconfig::read_from(path).with_context(|| {
+        format!("cannot read kubeconfig {}; pass --kubeconfig FILE", path.display())
+    })?;
     connect(kubeconfig).await
 }
 
 async fn connect(kubeconfig: Kubeconfig) -> Result<Cluster> {
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
         .await
-        .context("the kubeconfig is not usable")?;
+        .context("cannot use the kubeconfig")?;
     let defaults = Defaults { component: LEASE.to_owned(), ..Defaults::default() };
     let certificate = root_ca(&config);
     let cluster = Cluster::new(Factory::with_defaults(factory::client_of(config)?, defaults));
@@ -92,7 +93,7 @@ async fn connect(kubeconfig: Kubeconfig) -> Result<Cluster> {
     })
 }
 
-/// The certificates by which we know the server, for pods to know it by.
+/// The certificate authorities of the server as PEM, which pods receive.
 fn root_ca(config: &Config) -> Option<String> {
     let certificates = config.root_cert.as_ref().filter(|all| !all.is_empty())?;
     let each = certificates.iter().map(|der| {
@@ -104,36 +105,37 @@ fn root_ca(config: &Config) -> Option<String> {
     Some(each.collect())
 }
 
-/// Controllers beside a server.
-pub(crate) struct Controlled {
+/// The controllers that run alongside a server.
+pub(crate) struct LocalControllers {
     selected: ControllerSelection,
     nodes: nodes::Options,
     node_grace: Duration,
 }
 
-impl Controlled {
-    /// `None` if none are wanted.
-    pub(crate) fn new(flags: &Controlling, rules: Rules) -> Option<Controlled> {
+impl LocalControllers {
+    /// `None` if no controller is selected.
+    pub(crate) fn new(flags: &ControllerFlags, rules: Rules) -> Option<LocalControllers> {
         let selected = flags.controllers.clone().unwrap_or_default();
         let nodes = nodes::Options { count: flags.nodes, rules };
         let node_grace = flags.node_grace;
-        (!selected.is_empty()).then_some(Controlled { selected, nodes, node_grace })
+        (!selected.is_empty()).then_some(LocalControllers { selected, nodes, node_grace })
     }
 
-    /// They run until `stop`, on the server of a kubeconfig.
+    /// Returns a future that runs them against the server of a kubeconfig until `stop`.
     pub(crate) fn run(
         &self,
         kubeconfig: &str,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> Result<impl Future<Output = Result<()>> + Send + 'static> {
-        let kubeconfig = Kubeconfig::from_yaml(kubeconfig)
-            .map_err(|error| anyhow!("our own kubeconfig: {error}"))?;
+        let kubeconfig = Kubeconfig::from_yaml(kubeconfig).map_err(|error| {
+            anyhow!("internal error: cannot parse the generated kubeconfig: {error}")
+        })?;
         let (selected, nodes) = (self.selected.clone(), self.nodes.clone());
         let grace = self.node_grace;
         Ok(async move {
             let cluster = connect(kubeconfig).await?.with_nodes(nodes).with_node_grace(grace);
             let ran = run_controllers(cluster, Options::new(selected), stop).await;
-            ran.context("the controllers ended")
+            ran.context("the controllers failed")
         })
     }
 
@@ -144,8 +146,8 @@ impl Controlled {
         }
     }
 
-    /// What to type next.
-    pub(crate) fn next(&self) -> &'static str {
+    /// A command for the user to try.
+    pub(crate) fn example(&self) -> &'static str {
         match self.selected.has("deployment") && self.selected.has("simulated-nodes") {
             true => "kubectl create deployment web --image=nginx --replicas=3; kubectl get pods -w",
             false => "kubectl get nodes",

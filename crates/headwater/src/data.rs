@@ -1,4 +1,4 @@
-//! Commands about stored data: compact, back up, restore, verify.
+//! The commands `compact`, `backup`, `restore` and `verify`.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -12,58 +12,58 @@ use http::Request;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 
-use crate::flags::{Backup, Compact, Remote, Restore, Verify};
+use crate::flags::{BackupFlags, CompactFlags, RemoteFlags, RestoreFlags, VerifyFlags};
 use crate::print;
 use headwater_bench::connect::{Connection, successful};
 use headwater_bench::kubeconfig::Endpoint;
 
 /// Asks a running server to forget history before a revision.
-pub(crate) async fn compact(flags: &Compact) -> Result<()> {
+pub(crate) async fn compact(flags: &CompactFlags) -> Result<()> {
     let target = format!("/debug/headwater/compact?revision={}", flags.revision);
     let request = Request::post(target).body(Full::default())?;
-    let (_connection, _) = ask(&flags.remote, request).await?;
-    print::note(&format!("history before revision {} is gone", flags.revision));
+    let (_connection, _) = call(&flags.remote, request).await?;
+    print::note(&format!("deleted the history before revision {}", flags.revision));
     Ok(())
 }
 
-/// Copies what a running server holds into a file. The file appears when it is complete.
-pub(crate) async fn backup(flags: &Backup) -> Result<()> {
+/// Backs up a running server to a file. The file appears only when it is complete.
+pub(crate) async fn backup(flags: &BackupFlags) -> Result<()> {
     let file = &flags.file;
     if file.exists() {
-        bail!("{} exists; choose another name or remove it", file.display());
+        bail!("{} exists; choose another file name or delete it", file.display());
     }
     let request = Request::get("/debug/headwater/backup").body(Full::default())?;
-    let (_connection, body) = ask(&flags.remote, request).await?;
-    let beside = beside(file);
-    let taken = take(body, &beside, file).await;
-    // Complete or not, only the name that was asked for stays.
-    let _ = fs::remove_file(&beside);
-    let manifest = taken.with_context(|| format!("no backup in {}", file.display()))?;
-    print::note(&format!("{} in {}", contents(&manifest), file.display()));
+    let (_connection, body) = call(&flags.remote, request).await?;
+    let temporary = temporary(file);
+    let taken = take(body, &temporary, file).await;
+    // On success the backup also has its final name.
+    let _ = fs::remove_file(&temporary);
+    let manifest = taken.with_context(|| format!("cannot back up to {}", file.display()))?;
+    print::note(&format!("backed up {} to {}", contents(&manifest), file.display()));
     Ok(())
 }
 
-/// Writes a backup beside its place, checks it from end to end, and puts it there.
-async fn take(body: Incoming, beside: &Path, file: &Path) -> Result<Manifest> {
-    write(beside, body).await?;
-    let manifest = embedded::verify_backup(beside)?;
-    // A link, unlike a rename, does not replace what came there meanwhile.
-    fs::hard_link(beside, file)?;
+/// Writes a backup to a temporary file, checks it, and links it to its final name.
+async fn take(body: Incoming, temporary: &Path, file: &Path) -> Result<Manifest> {
+    write(temporary, body).await?;
+    let manifest = embedded::verify_backup(temporary)?;
+    // Unlike a rename, a link does not replace a file that was created in the meantime.
+    fs::hard_link(temporary, file)?;
     sync_directory(file)?;
     Ok(manifest)
 }
 
-/// Fills a new directory from a backup.
-pub(crate) fn restore(flags: &Restore) -> Result<()> {
+/// Creates a data directory from a backup.
+pub(crate) fn restore(flags: &RestoreFlags) -> Result<()> {
     let (file, data) = (flags.file.display(), flags.data_dir.display());
     embedded::restore(&flags.file, &flags.data_dir)
-        .with_context(|| format!("{file} was not restored"))?;
-    print::note(&format!("{file} is restored; try: headwater serve --data-dir {data}"));
+        .with_context(|| format!("cannot restore {file}"))?;
+    print::note(&format!("restored {file}; to serve it: headwater serve --data-dir {data}"));
     Ok(())
 }
 
-/// Checks a backup, or a data directory that nobody has open.
-pub(crate) fn verify(flags: &Verify) -> Result<()> {
+/// Checks a backup, or the data directory of a stopped server.
+pub(crate) fn verify(flags: &VerifyFlags) -> Result<()> {
     let path = &flags.path;
     let found = if path.is_dir() {
         let found = embedded::verify_dir(path, flags.deep);
@@ -71,8 +71,8 @@ pub(crate) fn verify(flags: &Verify) -> Result<()> {
     } else {
         embedded::verify_backup(path).map(|manifest| contents(&manifest))
     };
-    let found = found.with_context(|| format!("{} is not good", path.display()))?;
-    print::note(&format!("{} is good: {found}", path.display()));
+    let found = found.with_context(|| format!("verification of {} failed", path.display()))?;
+    print::note(&format!("{} is intact: {found}", path.display()));
     Ok(())
 }
 
@@ -80,13 +80,16 @@ fn contents(manifest: &Manifest) -> String {
     format!("{} objects at revision {}", manifest.objects, manifest.revision)
 }
 
-async fn ask(remote: &Remote, request: Request<Full<Bytes>>) -> Result<(Connection, Incoming)> {
+async fn call(
+    remote: &RemoteFlags,
+    request: Request<Full<Bytes>>,
+) -> Result<(Connection, Incoming)> {
     let mut connection = Connection::open(&Endpoint::read(&remote.kubeconfig)?).await?;
     let response = successful(connection.send(request).await?).await?;
     Ok((connection, response.into_body()))
 }
 
-fn beside(file: &Path) -> PathBuf {
+fn temporary(file: &Path) -> PathBuf {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     file.with_file_name(format!(".{name}.{}", std::process::id()))
 }
@@ -94,7 +97,7 @@ fn beside(file: &Path) -> PathBuf {
 async fn write(path: &Path, mut body: Incoming) -> Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     while let Some(frame) = body.frame().await {
-        if let Ok(data) = frame.context("the backup broke off")?.into_data() {
+        if let Ok(data) = frame.context("the connection failed during the backup")?.into_data() {
             file.write_all(&data)?;
         }
     }

@@ -1,4 +1,4 @@
-//! Which engine keeps the objects: the only place that names them.
+//! The storage engine that the flags select. No other module of the program names one.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,9 +12,9 @@ use headwater_store::embedded::disk::Directory;
 use headwater_store::{Embedded, EmbeddedOptions, Memory, Store};
 use headwater_store_etcd::{EtcdStore, Login, Options as EtcdOptions, Tls};
 
-use crate::flags::{self, Serve, StoreKind};
+use crate::flags::{self, ServeFlags, StoreKind};
 
-/// Where objects are kept.
+/// An open storage engine.
 pub(crate) enum Engine {
     Memory(Arc<Memory>),
     Embedded(Arc<Embedded>, PathBuf),
@@ -22,9 +22,9 @@ pub(crate) enum Engine {
 }
 
 impl Engine {
-    /// Opens what the flags ask for; without a directory everything is in memory.
+    /// Opens the engine that the flags select; without a data directory, one in memory.
     pub(crate) async fn open(
-        flags: &Serve,
+        flags: &ServeFlags,
         data: Option<&Path>,
         clock: Arc<dyn Clock>,
     ) -> Result<Engine> {
@@ -44,21 +44,21 @@ impl Engine {
         }
     }
 
-    /// Where that is, in words.
-    pub(crate) fn place(&self) -> String {
+    /// A description for the user.
+    pub(crate) fn description(&self) -> String {
         match self {
-            Engine::Memory(_) => "memory and gone when the server stops".to_owned(),
+            Engine::Memory(_) => "memory only; it is lost when the server stops".to_owned(),
             Engine::Embedded(_, data) => data.display().to_string(),
-            Engine::Etcd(_, place) => place.clone(),
+            Engine::Etcd(_, description) => description.clone(),
         }
     }
 
-    /// How backups are made, if the engine makes any: etcd has its own.
+    /// How the server makes backups. With etcd it refuses, because etcd has its own.
     pub(crate) fn backup(&self) -> Backup {
         match self {
             Engine::Memory(_) => Backup::default(),
             Engine::Etcd(..) => {
-                Backup::refused("data is kept in etcd: back that up with \"etcdctl snapshot save\"")
+                Backup::refused("the data is in etcd; back it up with \"etcdctl snapshot save\"")
             }
             Engine::Embedded(embedded, _) => {
                 let embedded = embedded.clone();
@@ -67,7 +67,7 @@ impl Engine {
         }
     }
 
-    /// Returns when the last write is on disk and the file is closed.
+    /// Closes the engine after the last write is on disk.
     pub(crate) async fn close(self) -> Result<()> {
         match self {
             Engine::Memory(_) | Engine::Etcd(..) => Ok(()),
@@ -78,10 +78,10 @@ impl Engine {
     }
 }
 
-async fn open(flags: &Serve, data: &Path, clock: Arc<dyn Clock>) -> Result<Engine> {
+async fn open(flags: &ServeFlags, data: &Path, clock: Arc<dyn Clock>) -> Result<Engine> {
     let directory = Directory::lock(data).map_err(|error| match error.kind() {
         io::ErrorKind::ResourceBusy => {
-            anyhow!("{error}; stop it, or choose another directory with --data-dir")
+            anyhow!("{error}; stop that process, or choose another directory with --data-dir")
         }
         _ => anyhow!(error),
     })?;
@@ -89,10 +89,13 @@ async fn open(flags: &Serve, data: &Path, clock: Arc<dyn Clock>) -> Result<Engin
     let options = EmbeddedOptions { retention, clock, ..EmbeddedOptions::default() };
     let opened = move || Embedded::open_on(Arc::new(directory), options);
     let store = tokio::task::spawn_blocking(opened).await?;
-    Ok(Engine::Embedded(Arc::new(store.context("cannot open the data")?), data.to_owned()))
+    Ok(Engine::Embedded(
+        Arc::new(store.with_context(|| format!("cannot open the data in {}", data.display()))?),
+        data.to_owned(),
+    ))
 }
 
-async fn connect(flags: &flags::Etcd) -> Result<Engine> {
+async fn connect(flags: &flags::EtcdFlags) -> Result<Engine> {
     let login = flags.etcd_user.clone();
     let interval = flags.etcd_compaction_interval;
     let options = EtcdOptions {
@@ -104,12 +107,12 @@ async fn connect(flags: &flags::Etcd) -> Result<Engine> {
         deadline: flags.etcd_timeout,
         ..EtcdOptions::default()
     };
-    let place = format!("etcd at {}, under {}", options.endpoints.join(","), options.prefix);
-    let etcd = EtcdStore::connect(options).await.context("cannot use etcd")?;
-    Ok(Engine::Etcd(Arc::new(etcd), place))
+    let description = format!("etcd at {}, under {}", options.endpoints.join(","), options.prefix);
+    let etcd = EtcdStore::connect(options).await.context("cannot connect to etcd")?;
+    Ok(Engine::Etcd(Arc::new(etcd), description))
 }
 
-fn tls(flags: &flags::Etcd) -> Result<Option<Tls>> {
+fn tls(flags: &flags::EtcdFlags) -> Result<Option<Tls>> {
     let read = |path: &PathBuf| {
         std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
     };

@@ -1,9 +1,9 @@
-//! `headwater envtest DIR`: stand-ins for the binaries that envtest of controller-runtime starts.
+//! `headwater envtest DIR`: replacements for the programs that controller-runtime's envtest starts.
 //!
-//! River: `KUBEBUILDER_ASSETS=DIR go test` → **envtest** → serve. DIR gets links to this very
-//! binary, named `kube-apiserver`, `etcd` and `kubectl`; it looks at the name it was called by.
-//! Promise: the flags and files of envtest work as they are. What a flag asks for and this server
-//! does not have (a range for service addresses, plug-ins) is accepted and ignored.
+//! River: `KUBEBUILDER_ASSETS=DIR go test` → **envtest** → serve. DIR receives links to this program,
+//! named `kube-apiserver`, `etcd` and `kubectl`; the program acts by the name it was started with.
+//! Promise: the flags and files of envtest work unchanged. Flags without an equivalent (service address
+//! ranges, plug-ins) are accepted and ignored.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -20,49 +20,49 @@ use headwater_api::{Clock, SystemClock};
 use headwater_server::pki::{self, Pair, Pki, Secret};
 use headwater_server::service_account::Issuer;
 
-use crate::flags::{Command, Envtest, Flags, Serve};
+use crate::flags::{Command, EnvtestFlags, Flags, ServeFlags};
 use crate::print;
 
 mod etcd;
 
-/// What an open request may take when the server is told to end: envtest waits 20 s in all.
+/// Time for open requests after SIGTERM: envtest waits 20 s in total.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// The names that envtest looks for.
+/// The programs that envtest starts.
 const NAMES: [&str; 3] = ["kube-apiserver", "etcd", "kubectl"];
 
-/// Links the stand-ins.
-pub(crate) fn link(flags: &Envtest) -> Result<()> {
-    let own = std::env::current_exe().context("cannot tell where this program is")?;
+/// Creates the links.
+pub(crate) fn link(flags: &EnvtestFlags) -> Result<()> {
+    let own = std::env::current_exe().context("cannot find the path of this program")?;
     let directory = &flags.directory;
     std::fs::create_dir_all(directory)
-        .with_context(|| format!("cannot make {}", directory.display()))?;
+        .with_context(|| format!("cannot create directory {}", directory.display()))?;
     for name in NAMES {
         let path = directory.join(name);
         if path.symlink_metadata().is_ok_and(|known| !known.is_symlink()) {
-            bail!("{} is a file; choose another directory", path.display());
+            bail!("{} exists and is not a link; choose another directory", path.display());
         }
-        // It may not be there; anything else shows below.
+        // It may not exist; any other error recurs below.
         let _ = std::fs::remove_file(&path);
-        symlink(&own, &path).with_context(|| format!("cannot link {}", path.display()))?;
+        symlink(&own, &path).with_context(|| format!("cannot create link {}", path.display()))?;
     }
     let directory = directory.canonicalize()?;
     print::data(&format!("export KUBEBUILDER_ASSETS={}", print::shell_word(&directory)));
     Ok(())
 }
 
-/// Which stand-in this process is, by the name it was called by.
-pub(crate) fn called_as(program: Option<&OsStr>) -> Option<&'static str> {
+/// The program that this process replaces, by the name it was started with.
+pub(crate) fn replaced_program(program: Option<&OsStr>) -> Option<&'static str> {
     let name = Path::new(program?).file_name()?;
     NAMES.into_iter().find(|known| name == *known)
 }
 
-/// Runs as a stand-in until it ends.
-pub(crate) fn stand_in(name: &str, arguments: Vec<OsString>) -> Result<()> {
+/// Runs as a replacement for a program.
+pub(crate) fn run_as(name: &str, arguments: Vec<OsString>) -> Result<()> {
     if name == "kubectl" {
         return kubectl(arguments);
     }
-    let given = Given::read(arguments)?;
+    let given = GoFlags::read(arguments)?;
     if given.has("help") || given.has("h") {
         print::data(help(name));
         return Ok(());
@@ -88,47 +88,48 @@ fn help(name: &str) -> &'static str {
     }
 }
 
-// envtest looks here for the flags it may use.
+// envtest reads this text to find the supported flags.
 const API_SERVER_HELP: &str = "\
-A stand-in for kube-apiserver, for envtest of controller-runtime. Data is kept in memory.
+A replacement for kube-apiserver in controller-runtime's envtest. Data is kept in memory.
 
-Flags that count:
+Supported flags:
       --bind-address ip                         address to serve on
       --secure-port int                         port to serve on
-      --cert-dir string                         where apiserver.crt and apiserver.key are
-      --tls-cert-file string                    the serving certificate, if it is elsewhere
-      --tls-private-key-file string             its key
-      --client-ca-file string                   who signs the certificates of clients
-      --token-auth-file string                  users known by a token
-      --service-account-signing-key-file string signs the tokens of service accounts (EC P-256)
+      --cert-dir string                         directory of apiserver.crt and apiserver.key
+      --tls-cert-file string                    serving certificate, if not in --cert-dir
+      --tls-private-key-file string             key of the serving certificate
+      --client-ca-file string                   certificate authority of clients
+      --token-auth-file string                  file of bearer tokens
+      --service-account-signing-key-file string key for service account tokens (EC P-256)
 
 All others are accepted and ignored.";
 
 const ETCD_HELP: &str = "\
-A stand-in for etcd, for envtest of controller-runtime: it answers health checks and keeps nothing,
-because the stand-in for kube-apiserver keeps its data itself.
+A replacement for etcd in controller-runtime's envtest. It answers health checks and stores nothing,
+because the replacement for kube-apiserver keeps its data in memory.
 
-Flags that count:
-      --listen-client-urls string  where to listen
+Supported flags:
+      --listen-client-urls string  address to listen on
 
 All others are accepted and ignored.";
 
-/// Flags as Go writes them.
-struct Given(BTreeMap<String, String>);
+/// Flags in Go's syntax.
+struct GoFlags(BTreeMap<String, String>);
 
-impl Given {
-    fn read(arguments: Vec<OsString>) -> Result<Given> {
+impl GoFlags {
+    fn read(arguments: Vec<OsString>) -> Result<GoFlags> {
         let mut given = BTreeMap::new();
         let mut arguments = arguments.into_iter().peekable();
         while let Some(argument) = arguments.next() {
-            let text = argument.into_string().map_err(|text| anyhow!("{text:?} is not text"))?;
+            let text =
+                argument.into_string().map_err(|text| anyhow!("argument {text:?} is not UTF-8"))?;
             let Some(flag) = text.strip_prefix('-') else {
-                bail!("{text:?} is no flag");
+                bail!("argument {text:?} is not a flag");
             };
             let flag = flag.strip_prefix('-').unwrap_or(flag);
             let (name, value) = match flag.split_once('=') {
                 Some((name, value)) => (name, value.to_owned()),
-                // The value may be the next word; what begins with a dash is the next flag.
+                // The value may be the next argument, unless that is a flag.
                 None => {
                     let next = arguments.next_if(|next| !next.as_encoded_bytes().starts_with(b"-"));
                     let value = next.and_then(|next| next.into_string().ok());
@@ -137,7 +138,7 @@ impl Given {
             };
             given.insert(name.to_owned(), value);
         }
-        Ok(Given(given))
+        Ok(GoFlags(given))
     }
 
     fn has(&self, name: &str) -> bool {
@@ -153,20 +154,22 @@ impl Given {
     }
 }
 
-/// The flags of `serve` that do what the flags of kube-apiserver ask for.
-fn api_server(given: &Given) -> Result<Serve> {
+/// The flags of `serve` that are equivalent to flags of kube-apiserver.
+fn api_server(given: &GoFlags) -> Result<ServeFlags> {
     let address = match given.text("bind-address") {
         "" => "127.0.0.1",
         address => address,
     };
-    let address = address.parse().with_context(|| format!("--bind-address={address}"))?;
+    let address = address.parse().with_context(|| format!("invalid --bind-address={address}"))?;
     let port = match given.text("secure-port") {
         "" => 6443,
-        port => port.parse().with_context(|| format!("--secure-port={port}"))?,
+        port => port.parse().with_context(|| format!("invalid --secure-port={port}"))?,
     };
     let bind = SocketAddr::new(address, port);
     let flags = Flags::try_parse_from(["headwater", "serve", "--memory"])?;
-    let Command::Serve(mut serve) = flags.command else { bail!("serve is a command") };
+    let Command::Serve(mut serve) = flags.command else {
+        bail!("internal error: serve is not a command")
+    };
     serve.bind = bind;
     serve.token_auth_file = given.file("token-auth-file");
     // envtest writes its files so that its group can read them.
@@ -176,7 +179,7 @@ fn api_server(given: &Given) -> Result<Serve> {
     Ok(*serve)
 }
 
-fn certificates(given: &Given, bind: SocketAddr) -> Result<Pki> {
+fn certificates(given: &GoFlags, bind: SocketAddr) -> Result<Pki> {
     let clock: &dyn Clock = &SystemClock;
     let mut pki = Pki::in_memory(&pki::names(bind.ip(), &[]), clock)?;
     let read = |path: &Path| {
@@ -196,16 +199,16 @@ fn certificates(given: &Given, bind: SocketAddr) -> Result<Pki> {
         let key = Secret::new(read(&path)?);
         match Issuer::new(&key) {
             Ok(_) => pki.service_account_key = key,
-            // Tokens are checked by nobody but this server, so a key of its own does as well.
+            // Only this server checks the tokens, so a generated key works as well.
             Err(error) => {
-                tracing::warn!(%error, "{} cannot sign; a key of our own does", path.display())
+                tracing::warn!(%error, "cannot use the key in {}; signing service account tokens with a generated key", path.display())
             }
         }
     }
     Ok(pki)
 }
 
-/// Becomes the next kubectl on the PATH.
+/// Replaces this process with the next kubectl on the PATH.
 fn kubectl(arguments: Vec<OsString>) -> Result<()> {
     let own = std::env::current_exe()?.canonicalize()?;
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -213,9 +216,9 @@ fn kubectl(arguments: Vec<OsString>) -> Result<()> {
         .map(|directory| directory.join("kubectl"))
         .find(|path| path.canonicalize().is_ok_and(|path| path.is_file() && path != own));
     let Some(found) = found else {
-        bail!("this is a stand-in for kubectl, and there is no other on the PATH; install one");
+        bail!("no kubectl found on the PATH; install kubectl");
     };
-    // It does not come back if it works.
+    // `exec` returns only on failure.
     let error = Process::new(&found).args(arguments).exec();
     Err(error).with_context(|| format!("cannot run {}", found.display()))
 }
@@ -224,8 +227,8 @@ fn kubectl(arguments: Vec<OsString>) -> Result<()> {
 mod tests {
     use super::*;
 
-    fn given(arguments: &[&str]) -> Given {
-        Given::read(arguments.iter().map(OsString::from).collect()).unwrap()
+    fn given(arguments: &[&str]) -> GoFlags {
+        GoFlags::read(arguments.iter().map(OsString::from).collect()).unwrap()
     }
 
     #[test]
@@ -235,11 +238,11 @@ mod tests {
             assert_eq!(given.text(name), value, "{name}");
         }
         assert!(given.file("e").is_none() && !given.has("f"));
-        assert!(Given::read(vec!["word".into()]).is_err());
+        assert!(GoFlags::read(vec!["word".into()]).is_err());
     }
 
     #[test]
-    fn a_stand_in_is_known_by_its_name() {
+    fn the_name_selects_the_replaced_program() {
         for (program, name) in [
             ("/x/kube-apiserver", Some("kube-apiserver")),
             ("etcd", Some("etcd")),
@@ -247,19 +250,19 @@ mod tests {
             ("/usr/bin/headwater", None),
             ("", None),
         ] {
-            assert_eq!(called_as(Some(OsStr::new(program))), name, "{program}");
+            assert_eq!(replaced_program(Some(OsStr::new(program))), name, "{program}");
         }
-        assert_eq!(called_as(None), None);
+        assert_eq!(replaced_program(None), None);
     }
 
     #[test]
-    fn the_help_has_no_flag_that_envtest_must_not_use() {
+    fn the_help_names_no_flag_that_envtest_must_not_use() {
         assert!(!API_SERVER_HELP.contains("--insecure-port"));
         assert!(!ETCD_HELP.contains("--unsafe-no-fsync"));
     }
 
     #[test]
-    fn the_api_server_serves_where_it_is_told_to() {
+    fn the_api_server_listens_on_the_given_address() {
         let flags = ["--secure-port=7001", "--bind-address=127.0.0.1", "--authorization-mode=RBAC"];
         let serve = api_server(&given(&flags)).unwrap();
         assert_eq!(serve.bind.to_string(), "127.0.0.1:7001");

@@ -1,4 +1,4 @@
-//! The command line: what can be typed, and the typed values it becomes.
+//! The command line and its typed values.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -12,9 +12,9 @@ mod controllers;
 mod etcd;
 mod quantity;
 
-pub(crate) use controllers::{Controllers, Controlling};
-pub(crate) use etcd::{Etcd, StoreKind};
-pub(crate) use quantity::{Bytes, parse_bytes, parse_duration};
+pub(crate) use controllers::{ControllerFlags, ControllersFlags};
+pub(crate) use etcd::{EtcdFlags, StoreKind};
+pub(crate) use quantity::{ByteSize, parse_bytes, parse_duration};
 
 /// A Kubernetes-compatible List/Watch control plane in one binary.
 #[derive(Debug, Parser)]
@@ -30,7 +30,7 @@ pub(crate) struct Flags {
     #[command(subcommand)]
     pub(crate) command: Command,
 
-    /// What to log on stderr: error, warn, info, debug, or a filter such as
+    /// Log level on stderr: error, warn, info, debug, or a filter such as
     /// "info,headwater_cache=debug"
     #[arg(
         long,
@@ -44,34 +44,34 @@ pub(crate) struct Flags {
 
 const EXAMPLES: &str = "\
 Examples:
-  headwater dev                                a small cluster: server, controllers, three nodes
-  headwater serve                              serve https://127.0.0.1:6443, keep data in ./.headwater
-  headwater serve --memory --bind 127.0.0.1:0  nothing on disk, any free port
+  headwater dev                                a local cluster with simulated nodes
+  headwater serve                              serve 127.0.0.1:6443, data in ./.headwater
+  headwater serve --memory --bind 127.0.0.1:0  in memory, on any free port
   export KUBECONFIG=.headwater/admin.kubeconfig; kubectl get namespaces
-  headwater backup today.hwb                   while it serves
-  headwater restore today.hwb --data-dir new   into an empty directory
-  headwater bench list                         how fast is it here?";
+  headwater backup today.hwb                   back up the running server
+  headwater restore today.hwb --data-dir new   restore into an empty directory
+  headwater bench list                         measure lists on this machine";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Serve the API with all controllers and simulated nodes: a cluster to try things on
+    /// Run a local cluster: the API server, all controllers and simulated nodes
     #[command(after_long_help = DEV_EXAMPLES)]
-    Dev(Box<Serve>),
-    /// Serve the API
+    Dev(Box<ServeFlags>),
+    /// Run the API server
     #[command(after_long_help = SERVE_EXAMPLES)]
-    Serve(Box<Serve>),
-    /// Run controllers against a server elsewhere; of several copies, one acts
-    Controllers(Box<Controllers>),
-    /// Forget history before a revision, on a running server
-    Compact(Compact),
-    /// Copy everything a running server holds into a file
-    Backup(Backup),
-    /// Fill a new data directory from a backup
-    Restore(Restore),
-    /// Read a backup or a data directory from end to end and check it
-    Verify(Verify),
-    /// Link stand-ins for kube-apiserver, etcd and kubectl, for envtest of controller-runtime
-    Envtest(Envtest),
+    Serve(Box<ServeFlags>),
+    /// Run controllers against a remote server, with leader election
+    Controllers(Box<ControllersFlags>),
+    /// Delete the history before a revision on a running server
+    Compact(CompactFlags),
+    /// Back up a running server to a file
+    Backup(BackupFlags),
+    /// Create a data directory from a backup
+    Restore(RestoreFlags),
+    /// Check all of a backup or a data directory
+    Verify(VerifyFlags),
+    /// Create links that replace kube-apiserver, etcd and kubectl in controller-runtime's envtest
+    Envtest(EnvtestFlags),
     /// Measure a server: writes, lists, watches, starting
     Bench(headwater_bench::Flags),
 }
@@ -80,132 +80,132 @@ const DEV_EXAMPLES: &str = "\
 Examples:
   headwater dev
   headwater dev --nodes 100 --memory
-  headwater dev --controllers=*,-scheduler          # bring your own scheduler
-  headwater dev --stages stages.yaml                # how pods behave; see docs/dev.md";
+  headwater dev --controllers=*,-scheduler          # run your own scheduler
+  headwater dev --stages stages.yaml                # rules for simulated pods; see docs/dev.md";
 
 const SERVE_EXAMPLES: &str = "\
 Examples:
   headwater serve
   headwater serve --data-dir /var/lib/headwater --bind 0.0.0.0:6443 --tls-san api.example.org
   headwater serve --memory --bind 127.0.0.1:0 --kubeconfig-out /tmp/kubeconfig
-  headwater serve --token-auth-file tokens.csv      # lines of: token,user,uid,\"group1,group2\"
+  headwater serve --token-auth-file tokens.csv      # lines of token,user,uid,\"group1,group2\"
   headwater serve --watch-cache-sizes pods=5000,deployments.apps=500
   headwater serve --store etcd --etcd-endpoints http://a:2379,http://b:2379,http://c:2379";
 
 /// Flags of `serve` and `dev`.
 #[derive(Debug, Args)]
-pub(crate) struct Serve {
-    /// Where data, certificates and the admin's kubeconfig are kept
+pub(crate) struct ServeFlags {
+    /// Directory for data, certificates and the admin kubeconfig
     #[arg(long, value_name = "DIR", default_value = "./.headwater", conflicts_with = "memory")]
     pub(crate) data_dir: PathBuf,
 
-    /// Keep everything in memory; it is gone when the server stops
+    /// Keep all data in memory; it is lost when the server stops
     #[arg(long)]
     pub(crate) memory: bool,
 
-    /// Where objects are kept; with etcd, any number of servers may share them (see --help)
+    /// Storage engine; several servers can share an etcd cluster
     #[arg(long, value_name = "ENGINE", default_value = "embedded", conflicts_with = "memory")]
     pub(crate) store: StoreKind,
 
-    /// Address to serve HTTPS on; port 0 takes any free one
+    /// Address to serve HTTPS on; port 0 selects a free port
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6443")]
     pub(crate) bind: SocketAddr,
 
-    /// Loopback address to serve plain HTTP on; everyone there is the administrator
+    /// Loopback address to serve plain HTTP on, where every client is the administrator
     #[arg(long, value_name = "ADDR")]
     pub(crate) insecure_bind: Option<SocketAddr>,
 
-    /// Let webhooks be on this machine's loopback even if --bind is not
+    /// Allow webhooks on loopback addresses even if --bind is not a loopback address
     #[arg(long)]
     pub(crate) webhooks_on_loopback: bool,
 
-    /// Where the authority and the key of service accounts are kept, which all servers over one etcd
-    /// must have in common [default: DIR/pki]
+    /// Directory for the certificate authority and the service account key; servers that share an
+    /// etcd cluster must use the same files [default: DIR/pki]
     #[arg(long, value_name = "DIR", hide_short_help = true)]
     pub(crate) pki_dir: Option<PathBuf>,
 
-    /// Another name or address for the serving certificate; may be repeated
+    /// Additional name or address for the serving certificate; may be repeated
     #[arg(long, value_name = "NAME")]
     pub(crate) tls_san: Vec<String>,
 
-    /// Users known by a token: lines of token,user,uid,"group1,group2"
+    /// File of bearer tokens, with lines of token,user,uid,"group1,group2"
     #[arg(long, value_name = "FILE")]
     pub(crate) token_auth_file: Option<PathBuf>,
 
-    /// Where to write the admin's kubeconfig [default: DIR/admin.kubeconfig]
+    /// Path of the admin kubeconfig to write [default: DIR/admin.kubeconfig]
     #[arg(long, value_name = "FILE")]
     pub(crate) kubeconfig_out: Option<PathBuf>,
 
-    /// Start although keys, tokens or the data directory can be read by other users
+    /// Start even if other users can read keys, tokens or the data directory
     #[arg(long)]
     pub(crate) allow_loose_permissions: bool,
 
-    /// Changes kept in memory for each resource, for watches that resume
+    /// Recent changes kept in memory per resource, for watches that resume
     #[arg(long, value_name = "N")]
     pub(crate) default_watch_cache_size: Option<usize>,
 
-    /// The same for some resources: pods=1000,deployments.apps=500
+    /// The same for single resources: pods=1000,deployments.apps=500
     #[arg(long, value_name = "RESOURCE=N", value_delimiter = ',', value_parser = quantity::parse_size)]
     pub(crate) watch_cache_sizes: Vec<(String, usize)>,
 
-    /// How long history stays on disk, for watches and lists in the past
+    /// How long history is kept on disk, for watches and lists of past revisions
     #[arg(long, value_name = "TIME", default_value = "6h", value_parser = parse_duration)]
     pub(crate) history_age: Duration,
 
-    /// How much history stays on disk
+    /// Maximum size of the history on disk
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_bytes)]
-    pub(crate) history_bytes: Bytes,
+    pub(crate) history_bytes: ByteSize,
 
-    /// Streams one HTTP/2 connection may have open
+    /// Maximum concurrent streams per HTTP/2 connection
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub(crate) http2_max_streams_per_connection: u32,
 
-    /// Watches that may be open at a time
+    /// Maximum open watches
     #[arg(long, value_name = "N", default_value_t = Limits::default().watches_max, hide_short_help = true)]
     pub(crate) max_watches: usize,
 
-    /// Watches that one user may have open at a time
+    /// Maximum open watches per user
     #[arg(long, value_name = "N", default_value_t = Limits::default().watches_per_user_max, hide_short_help = true)]
     pub(crate) max_watches_per_user: usize,
 
-    /// Bytes of lists that may be on their way at a time, as far as can be told beforehand
+    /// Maximum estimated bytes of list responses in flight
     #[arg(long, value_name = "SIZE", default_value = "4GiB", value_parser = parse_bytes, hide_short_help = true)]
-    pub(crate) max_list_bytes: Bytes,
+    pub(crate) max_list_bytes: ByteSize,
 
-    /// What open requests may take after SIGTERM
+    /// Time for open requests to complete after SIGTERM
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
     pub(crate) shutdown_grace: Duration,
 
     #[command(flatten)]
-    pub(crate) etcd: Etcd,
+    pub(crate) etcd: EtcdFlags,
 
     #[command(flatten)]
-    pub(crate) controlling: Controlling,
+    pub(crate) controller_flags: ControllerFlags,
 
-    /// Certificates that are not our own to make; no flag gives them.
+    /// Certificates to use instead of generated ones; set by `envtest`, not by a flag.
     #[arg(skip)]
     pub(crate) certificates: Option<Pki>,
 }
 
-impl Serve {
-    /// Whether webhooks on this machine may be called. Who serves on loopback is at a desk, and so
-    /// are the webhooks; a server for others leaves alone what this machine keeps to itself.
+impl ServeFlags {
+    /// Whether the server may call webhooks on loopback addresses. A server that only serves loopback is
+    /// for local development; one that serves a network must not reach services local to its machine.
     pub(crate) fn may_call_loopback(&self) -> bool {
         self.bind.ip().is_loopback() || self.webhooks_on_loopback
     }
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Envtest {
-    /// The directory to put them in; use it as KUBEBUILDER_ASSETS
+pub(crate) struct EnvtestFlags {
+    /// Directory for the links; set KUBEBUILDER_ASSETS to it
     #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,
 }
 
-/// Which server to talk to.
+/// The server that a command connects to.
 #[derive(Debug, Args)]
-pub(crate) struct Remote {
-    /// The server's admin kubeconfig
+pub(crate) struct RemoteFlags {
+    /// Kubeconfig of an administrator of the server
     #[arg(
         long,
         value_name = "FILE",
@@ -216,40 +216,40 @@ pub(crate) struct Remote {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Compact {
-    /// The oldest revision that can still be read afterwards
+pub(crate) struct CompactFlags {
+    /// Oldest revision to keep readable
     #[arg(long, value_name = "N")]
     pub(crate) revision: u64,
 
     #[command(flatten)]
-    pub(crate) remote: Remote,
+    pub(crate) remote: RemoteFlags,
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Backup {
-    /// Where to write it; an existing file is not touched
+pub(crate) struct BackupFlags {
+    /// File to write; must not exist
     pub(crate) file: PathBuf,
 
     #[command(flatten)]
-    pub(crate) remote: Remote,
+    pub(crate) remote: RemoteFlags,
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Restore {
-    /// The backup
+pub(crate) struct RestoreFlags {
+    /// Backup file
     pub(crate) file: PathBuf,
 
-    /// The directory to make; it must not exist or be empty
+    /// Data directory to create; must be new or empty
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: PathBuf,
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Verify {
-    /// A backup file, or a data directory that no server has open
+pub(crate) struct VerifyFlags {
+    /// Backup file, or data directory of a stopped server
     pub(crate) path: PathBuf,
 
-    /// In a data directory, check every row too
+    /// Also check every row of a data directory
     #[arg(long)]
     pub(crate) deep: bool,
 }
@@ -260,7 +260,7 @@ mod tests {
 
     use super::*;
 
-    fn serve(args: &[&str]) -> Result<Box<Serve>, String> {
+    fn serve(args: &[&str]) -> Result<Box<ServeFlags>, String> {
         let all = ["headwater", "serve"].iter().chain(args);
         match Flags::try_parse_from(all).map_err(|error| error.to_string())?.command {
             Command::Serve(serve) => Ok(serve),
@@ -269,12 +269,12 @@ mod tests {
     }
 
     #[test]
-    fn the_flags_fit_together() {
+    fn the_flags_are_consistent() {
         Flags::command().debug_assert();
     }
 
     #[test]
-    fn webhooks_are_on_loopback_where_the_server_is() {
+    fn webhooks_on_loopback_are_allowed_if_the_server_is_on_loopback() {
         for (flags, expected) in [
             (&[][..], true),
             (&["--bind", "[::1]:0"], true),
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn cache_sizes_are_written_either_way() {
+    fn cache_sizes_use_an_equals_sign_or_a_hash() {
         let sizes = |text| serve(&["--watch-cache-sizes", text]).map(|s| s.watch_cache_sizes);
         let pods = |n| ("pods".to_owned(), n);
         assert_eq!(sizes("pods=1000").unwrap(), [pods(1000)]);

@@ -1,4 +1,4 @@
-//! The binary: flags, wiring, terminal output.
+//! The `headwater` program: command line, wiring, output.
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -20,11 +20,11 @@ mod envtest;
 use flags::{Command, Flags};
 use signals::Signals;
 
-/// Many threads allocate and free each other's memory here; mimalloc is made for that.
+/// Threads often free memory that other threads allocated, which mimalloc handles well.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// What the process says when it ends. Wrong flags are 2, as clap has it.
+/// The exit code. Invalid flags exit with 2, from clap.
 #[derive(Clone, Copy)]
 enum Exit {
     Done = 0,
@@ -33,20 +33,31 @@ enum Exit {
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os();
-    let ended = match envtest::called_as(arguments.next().as_deref()) {
+    let ended = match envtest::replaced_program(arguments.next().as_deref()) {
         Some(name) => {
-            log_to_stderr("warn").and_then(|()| envtest::stand_in(name, arguments.collect()))
+            log_to_stderr("warn").and_then(|()| envtest::run_as(name, arguments.collect()))
         }
         None => run(Flags::parse()),
     };
     let exit = match ended {
         Ok(()) => Exit::Done,
         Err(error) => {
-            print::note(&format!("headwater: {error:#}"));
+            print::note(&format!("headwater: {}", describe(&error)));
             Exit::Failed
         }
     };
     ExitCode::from(exit as u8)
+}
+
+/// The error and its causes in one sentence. Some errors include their cause already.
+fn describe(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.ends_with(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 fn run(flags: Flags) -> Result<()> {
@@ -76,7 +87,7 @@ async fn bench(flags: headwater_bench::Flags) -> Result<()> {
 
 fn log_to_stderr(filter: &str) -> Result<()> {
     let filter = EnvFilter::try_new(filter)
-        .with_context(|| format!("{filter:?} is not a log filter; try --log info"))?;
+        .with_context(|| format!("invalid --log filter {filter:?}; try --log info"))?;
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

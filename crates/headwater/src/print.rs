@@ -1,25 +1,25 @@
-//! The terminal: the only place that prints.
+//! Output: the only module that prints.
 //!
-//! Data goes to stdout, all else to stderr. A reader that went away is no error.
+//! Data goes to stdout, everything else to stderr. A closed pipe is not an error.
 
 use std::io::{self, Write};
 
-/// One line of data.
+/// Prints a line to stdout.
 pub(crate) fn data(line: &str) {
     line_to(&mut io::stdout().lock(), line);
 }
 
-/// One line for the person at the terminal.
+/// Prints a line to stderr.
 pub(crate) fn note(line: &str) {
     line_to(&mut io::stderr().lock(), line);
 }
 
 fn line_to(target: &mut impl Write, line: &str) {
-    // A closed pipe is success; nothing else can be told about a failed terminal either.
+    // A closed pipe is not an error, and no other failure could be reported.
     let _ = writeln!(target, "{line}").and_then(|()| target.flush());
 }
 
-/// A path as it can be typed into a shell.
+/// A path, quoted for a shell if necessary.
 pub(crate) fn shell_word(path: &std::path::Path) -> String {
     let text = path.display().to_string();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:@%".contains(c);
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_can_be_pasted_into_a_shell() {
+    fn paths_are_quoted_for_a_shell() {
         for (path, word) in [
             ("./.headwater/admin.kubeconfig", "./.headwater/admin.kubeconfig"),
             ("/my data/x", "'/my data/x'"),

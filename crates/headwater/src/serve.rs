@@ -26,9 +26,9 @@ use headwater_server::{self as server, Server};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::controllers::{self, Controlled};
+use crate::controllers::{self, LocalControllers};
 use crate::engine::Engine;
-use crate::flags::Serve;
+use crate::flags::ServeFlags;
 use crate::signals::Signals;
 use crate::{limits, print};
 
@@ -36,14 +36,14 @@ use crate::{limits, print};
 const RENEW_EVERY: Duration = Duration::from_secs(86_400);
 
 /// Serves with all controllers, unless some were chosen.
-pub(crate) async fn dev(mut flags: Serve) -> Result<()> {
-    flags.controlling.controllers.get_or_insert_with(ControllerSelection::all);
+pub(crate) async fn dev(mut flags: ServeFlags) -> Result<()> {
+    flags.controller_flags.controllers.get_or_insert_with(ControllerSelection::all);
     serve(flags).await
 }
 
 /// Serves until a signal says otherwise.
-pub(crate) async fn serve(mut flags: Serve) -> Result<()> {
-    let stages = controllers::stages(&flags.controlling)?;
+pub(crate) async fn serve(mut flags: ServeFlags) -> Result<()> {
+    let stages = controllers::stages(&flags.controller_flags)?;
     let began = Instant::now();
     limits::raise();
     let signals = Signals::new()?;
@@ -69,7 +69,7 @@ pub(crate) async fn serve(mut flags: Serve) -> Result<()> {
 
     let mut cacher = Cacher::new(engine.store(), cache_options(&flags));
     Server::prepare(&cacher.handle())?;
-    cacher.load().await.context("cannot load the data")?;
+    cacher.load().await.context("cannot load the data into the cache")?;
     let server = Server::new(server::Parts {
         cache: cacher.handle(),
         authenticator: Authenticator::new(tokens),
@@ -85,7 +85,7 @@ pub(crate) async fn serve(mut flags: Serve) -> Result<()> {
     let is_first = server
         .bootstrap()
         .await
-        .map_err(|status| anyhow!("cannot make the first objects: {status}"))?;
+        .map_err(|status| anyhow!("cannot create the initial objects: {status}"))?;
     let appearing = appear(server.clone(), https.address(), certificates.pki.ca.clone());
     match is_first {
         true => appearing.await,
@@ -96,7 +96,7 @@ pub(crate) async fn serve(mut flags: Serve) -> Result<()> {
     let kubeconfig_path = home.write_kubeconfig(&certificates.pki, &url, https.address())?;
     let plain = http.as_ref().map(Listener::address);
 
-    let controllers = Controlled::new(&flags.controlling, stages);
+    let controllers = LocalControllers::new(&flags.controller_flags, stages);
     if let Some(controllers) = &controllers {
         parts.control(controllers, &kubeconfig::admin(&certificates.pki, &url))?;
     }
@@ -116,7 +116,7 @@ pub(crate) async fn serve(mut flags: Serve) -> Result<()> {
 async fn appear(server: Server, address: SocketAddr, client_authority: String) {
     let presence = Presence { address, client_authority: &client_authority };
     if let Err(error) = server.appear(presence).await {
-        tracing::warn!(%error, "cannot write down where this server is");
+        tracing::warn!(%error, "cannot update the endpoints of default/kubernetes");
     }
 }
 
@@ -138,7 +138,7 @@ struct Parts {
 const CONTROLLERS_GRACE: Duration = Duration::from_secs(5);
 
 impl Parts {
-    fn tokens(&mut self, flags: &Serve, others: OthersMayRead) -> Result<Tokens> {
+    fn tokens(&mut self, flags: &ServeFlags, others: OthersMayRead) -> Result<Tokens> {
         let Some(path) = &flags.token_auth_file else { return Ok(Tokens::default()) };
         let file = TokenFile::open(path, others)?;
         let tokens = file.tokens();
@@ -162,7 +162,7 @@ impl Parts {
 
     fn follow(&mut self, cacher: Cacher) {
         let stop = self.stop.clone();
-        self.others.spawn(async move { cacher.run(stop).await.context("the cache failed") });
+        self.others.spawn(async move { cacher.run(stop).await.context("the watch cache failed") });
     }
 
     fn follow_definitions(&mut self, server: &Server) {
@@ -173,7 +173,7 @@ impl Parts {
         });
     }
 
-    fn control(&mut self, controllers: &Controlled, kubeconfig: &str) -> Result<()> {
+    fn control(&mut self, controllers: &LocalControllers, kubeconfig: &str) -> Result<()> {
         let stop = self.stop_controlling.clone().cancelled_owned();
         self.controllers.spawn(controllers.run(kubeconfig, stop)?);
         Ok(())
@@ -243,7 +243,7 @@ struct Home {
 }
 
 impl Home {
-    fn new(flags: &Serve) -> Result<Home> {
+    fn new(flags: &ServeFlags) -> Result<Home> {
         let others = match flags.allow_loose_permissions {
             true => OthersMayRead::Allow,
             false => OthersMayRead::Refuse,
@@ -289,7 +289,7 @@ struct Certificates {
 impl Certificates {
     /// Those that were given, else our own.
     fn open(
-        flags: &Serve,
+        flags: &ServeFlags,
         given: Option<Pki>,
         home: &Home,
         clock: Arc<dyn Clock>,
@@ -318,7 +318,7 @@ impl Certificates {
             let renewed = load(Some(directory), &self.names, self.others, &*self.clock)
                 .and_then(|pki| Ok(self.acceptor.replace(&pki)?));
             if let Err(error) = renewed {
-                tracing::error!(%error, "certificates could not be renewed; the old ones stay");
+                tracing::error!(%error, "cannot renew the certificates; the server keeps the old ones");
             }
         }
     }
@@ -336,7 +336,7 @@ fn load(
     })
 }
 
-fn listen_options(flags: &Serve) -> listen::Options {
+fn listen_options(flags: &ServeFlags) -> listen::Options {
     listen::Options {
         shutdown_grace: flags.shutdown_grace,
         http2_streams_max: flags.http2_max_streams_per_connection,
@@ -344,7 +344,7 @@ fn listen_options(flags: &Serve) -> listen::Options {
     }
 }
 
-fn server_options(flags: &Serve) -> server::Options {
+fn server_options(flags: &ServeFlags) -> server::Options {
     let webhooks_on_loopback = match flags.may_call_loopback() {
         true => server::Loopback::Callable,
         false => server::Loopback::Refused,
@@ -357,7 +357,7 @@ fn server_options(flags: &Serve) -> server::Options {
     server::Options { webhooks_on_loopback, limits, ..server::Options::default() }
 }
 
-fn cache_options(flags: &Serve) -> CacheOptions {
+fn cache_options(flags: &ServeFlags) -> CacheOptions {
     let mut options = CacheOptions::default();
     if let Some(size) = flags.default_watch_cache_size {
         options.window.count = size;
@@ -382,17 +382,17 @@ fn reachable(address: SocketAddr) -> SocketAddr {
 }
 
 fn announce_data(plain: Option<SocketAddr>, engine: &Engine) {
-    print::data(&format!("data is kept in {}", engine.place()));
+    print::data(&format!("data is kept in {}", engine.description()));
     if let Some(address) = plain {
         print::data(&format!(
-            "plain HTTP at http://{address}: everyone there is the administrator"
+            "plain HTTP at http://{address}: every client there is the administrator"
         ));
     }
 }
 
-fn announce(url: &str, kubeconfig: &Path, took: Duration, controllers: Option<&Controlled>) {
+fn announce(url: &str, kubeconfig: &Path, took: Duration, controllers: Option<&LocalControllers>) {
     let kubeconfig = print::shell_word(kubeconfig);
-    let next = controllers.map_or("kubectl get namespaces", Controlled::next);
+    let next = controllers.map_or("kubectl get namespaces", LocalControllers::example);
     print::data(&format!(
         "ready at {url} after {} ms; try: export KUBECONFIG={kubeconfig}; {next}",
         took.as_millis()

@@ -1,13 +1,13 @@
-//! The baseline: how many instructions each piece took when it was last looked at, and where.
+//! The baseline: the recorded instruction counts, with their compiler and processor.
 
 use std::fmt;
 use std::path::Path;
 use std::process::Command;
 
-/// More than this share above the baseline is a regression.
+/// A higher count by more than this share is a regression.
 const TOLERANCE: f64 = 0.10;
 
-/// What counts depend on besides the code.
+/// The compiler and processor, which counts depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Toolchain {
     compiler: String,
@@ -26,7 +26,7 @@ impl Toolchain {
     }
 }
 
-/// Code that looks for wide registers takes another path without them.
+/// The processor family: code that detects wide registers takes another path without them.
 fn processor() -> String {
     #[cfg(target_arch = "x86_64")]
     let wide = if std::arch::is_x86_feature_detected!("avx2") { "avx2" } else { "sse2" };
@@ -38,7 +38,7 @@ fn processor() -> String {
 impl fmt::Display for Toolchain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.compiler.as_str() {
-            "" => write!(f, "nothing yet"),
+            "" => write!(f, "an unknown compiler"),
             compiler => write!(f, "{compiler} on {}", self.processor),
         }
     }
@@ -49,7 +49,7 @@ pub(crate) struct Baseline {
     pub(crate) counts: Vec<(String, u64)>,
 }
 
-/// How a count compares.
+/// A count compared with the baseline.
 pub(crate) enum CountVerdict {
     Same { percent: f64 },
     Less { percent: f64 },
@@ -62,7 +62,7 @@ impl fmt::Display for CountVerdict {
         match self {
             CountVerdict::Same { percent } => write!(f, "{percent:+.1} %"),
             CountVerdict::Less { percent } => {
-                write!(f, "{percent:+.1} %: better; refresh the baseline")
+                write!(f, "{percent:+.1} %: better; update the baseline")
             }
             CountVerdict::More { percent } => write!(f, "{percent:+.1} %: WORSE"),
             CountVerdict::Unknown => write!(f, "not in the baseline"),
@@ -71,7 +71,7 @@ impl fmt::Display for CountVerdict {
 }
 
 impl Baseline {
-    /// What is in the file: lines of `name = value`. A missing file is an empty baseline.
+    /// Reads lines of `name = value`. A missing file is an empty baseline.
     pub(crate) fn read(path: &Path) -> Baseline {
         let text = std::fs::read_to_string(path).unwrap_or_default();
         let mut baseline = Baseline { machine: Toolchain::default(), counts: Vec::new() };
@@ -90,7 +90,7 @@ impl Baseline {
     pub(crate) fn write(&self, path: &Path) -> std::io::Result<()> {
         let Toolchain { compiler, processor } = &self.machine;
         let mut text = format!(
-            "# Instructions of each piece. To refresh: cargo bench -p headwater-bench -- --count --update\n\
+            "# Instruction counts of the micro-benchmarks. To update: cargo bench -p headwater-bench -- --count --update\n\
              compiler = {compiler}\nprocessor = {processor}\n"
         );
         for (name, count) in &self.counts {

@@ -1,4 +1,4 @@
-//! What a change passes in the watch cache: the snapshot, the window, the views.
+//! The stages of a change in the watch cache: snapshot, window, views.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use crate::piece::{NamedPiece, OFTEN, Piece};
 use crate::pod::{kind, objects, stored, stored_as};
 
 const TIMES: usize = 100;
-/// Objects that are there.
+/// Existing objects.
 const THERE: usize = 2000;
 /// Views that select by a label.
 const VIEWS: usize = 1000;
-/// Events a watcher reads at once.
+/// Events that a watcher reads at once.
 const READ: usize = 200;
 
 pub(crate) const PIECES: &[NamedPiece] = &[
@@ -30,7 +30,7 @@ pub(crate) const PIECES: &[NamedPiece] = &[
     ("views: offer to 1 of 1,000 by label", offered),
 ];
 
-/// As in the feed: somebody still reads the state before, so what changes is copied.
+/// As in the feed: a reader holds the previous state, so changed nodes are copied.
 fn inserted(name: &'static str) -> Piece {
     let all = objects(2 * THERE);
     let state = State::of(all.iter().step_by(2));
@@ -71,8 +71,8 @@ fn changes(count: usize) -> Vec<Change> {
     (0..count).map(change).collect()
 }
 
-/// The same change again and again, which a window takes at one revision. The window is full, as
-/// it is in a server: one that grows would count how the allocator finds its new place.
+/// Appends the same change repeatedly, which a window accepts at one revision. The window is full, as in
+/// a server: a growing one would count reallocations.
 fn appended(name: &'static str) -> Piece {
     let mut window = Changes::new(THERE);
     let change = Changes::decode(&changes(1)[0], &kind().fields);
@@ -96,7 +96,7 @@ fn offered(name: &'static str) -> Piece {
         let labels = labels.expect("it is a selector");
         views.watch(&Filter { labels, ..Filter::default() });
     }
-    // A view takes a change once, so every second run has others.
+    // A view accepts a change once, so alternate runs use different changes.
     let decode = || changes(TIMES).iter().map(|c| Changes::decode(c, &fields)).collect();
     let (sets, mut run): ([Vec<_>; 2], usize) = ([decode(), decode()], 0);
     Piece::new(name, TIMES, move |turn| {

@@ -1,4 +1,4 @@
-//! Counting instructions: this program again for each piece, under valgrind's callgrind.
+//! Counts instructions: runs this program once per piece under valgrind's callgrind.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -6,22 +6,22 @@ use std::process::{Command, ExitCode, Stdio};
 use crate::baseline::{Baseline, CountVerdict, Toolchain};
 use crate::pieces;
 
-const REFRESH: &str = "cargo bench -p headwater-bench -- --count --update";
+const UPDATE: &str = "cargo bench -p headwater-bench -- --count --update";
 
 pub(crate) fn count(update: bool) -> ExitCode {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("baseline.txt");
     let machine = Toolchain::here();
     let known = Baseline::read(&path);
     if !update && known.machine != machine {
-        println!("not compared: the baseline is of {}, this is {machine}", known.machine);
-        println!("to make one for this compiler: {REFRESH}");
+        println!("not compared: the baseline is for {}, this is {machine}", known.machine);
+        println!("to record a baseline for this compiler: {UPDATE}");
         return ExitCode::SUCCESS;
     }
     let mut found = Baseline { machine, counts: Vec::new() };
     let mut is_good = true;
     for (name, _) in pieces() {
         let Some(instructions) = instructions(name) else {
-            println!("{name}: valgrind could not count; is it installed?");
+            println!("{name}: valgrind failed; is it installed?");
             return ExitCode::FAILURE;
         };
         found.counts.push((name.to_owned(), instructions));
@@ -39,13 +39,13 @@ pub(crate) fn count(update: bool) -> ExitCode {
         };
     }
     if !is_good {
-        println!("if that is meant, refresh the baseline: {REFRESH}");
+        println!("if this is intended, update the baseline: {UPDATE}");
         return ExitCode::FAILURE;
     }
     ExitCode::SUCCESS
 }
 
-/// What one measured run of a piece executes, everything it calls included.
+/// The instructions of one measured run of a piece, including its callees.
 fn instructions(name: &str) -> Option<u64> {
     let out: PathBuf = std::env::temp_dir().join(format!("headwater-bench-{}", std::process::id()));
     let status = Command::new("valgrind")
@@ -58,7 +58,7 @@ fn instructions(name: &str) -> Option<u64> {
         .status()
         .ok()?;
     let text = std::fs::read_to_string(&out).ok();
-    // Nothing is lost if it stays.
+    // A leftover file does no harm.
     let _ = std::fs::remove_file(&out);
     let text = text.filter(|_| status.success())?;
     let total = text.lines().find_map(|line| line.strip_prefix("summary: "))?;

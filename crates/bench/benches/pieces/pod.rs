@@ -1,4 +1,4 @@
-//! The pod that all pieces work on: 3 KB on its way in, 6 KB when it is stored.
+//! The pod that all pieces use: 3 KB as sent, 6 KB as stored.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub(crate) fn write() -> Write<'static> {
     }
 }
 
-/// As it is stored: with defaults, and with who manages which field.
+/// As it is stored: with defaults and managed fields.
 pub(crate) fn stored() -> Vec<u8> {
     let kind = kind();
     let mut value = decode::object(&kind, Format::Json, BODY).expect("it is a pod").value;
@@ -39,8 +39,8 @@ pub(crate) fn stored() -> Vec<u8> {
     bytes
 }
 
-/// The same for the `index`-th pod, which differs in its name and in its first label: stored keys are
-/// in order.
+/// The stored bytes of the `index`-th pod, which has its own name and first label (stored keys are
+/// sorted).
 pub(crate) fn stored_as(stored: &[u8], index: usize) -> Vec<u8> {
     let text = std::str::from_utf8(stored).expect("JSON is text");
     let text = text.replacen("\"name\":\"web-frontend-7d4b9c6f58-", "\"name\":\"pod-", 1);
@@ -49,7 +49,7 @@ pub(crate) fn stored_as(stored: &[u8], index: usize) -> Vec<u8> {
     text.replacen("\"labels\":{", &label, 1).into_bytes()
 }
 
-/// So many pods in order of their names.
+/// Pods in order of their names.
 pub(crate) fn objects(count: usize) -> Vec<Arc<Object>> {
     let (stored, kind) = (stored(), kind());
     let object = |index| {

@@ -1,4 +1,4 @@
-//! What reading an object takes: its head, its frames, whether a selector wants it.
+//! Reading an object: its head, its watch frames, selectors.
 
 use std::hint::black_box;
 
@@ -12,10 +12,10 @@ const TIMES: usize = 100;
 
 pub(crate) const PIECES: &[NamedPiece] = &[
     ("head: scan a stored pod", scanned),
-    ("frame: the event of its own write", natural),
-    ("frame: an event of another type", other),
-    ("selector: a label that matches", label_matches),
-    ("selector: a label that does not", label_differs),
+    ("frame: event as stored", natural),
+    ("frame: event of another type", other),
+    ("selector: matching label", label_matches),
+    ("selector: other label", label_differs),
     ("selector: spec.nodeName", field),
 ];
 

@@ -1,4 +1,4 @@
-//! The stages of a write, from its body to the bytes that are stored.
+//! The stages of a write, from the request body to the stored bytes.
 
 use std::hint::black_box;
 
@@ -14,13 +14,13 @@ use crate::pod::{BODY, kind, stored, write};
 const TIMES: usize = 20;
 
 pub(crate) const PIECES: &[NamedPiece] = &[
-    ("write: parse and fit a pod", decoded),
+    ("write: decode a pod", decoded),
     ("write: defaults", defaulted),
     ("write: validate", validated),
-    ("write: who manages which field", tracked),
+    ("write: track managed fields", tracked),
     ("write: print JSON", printed),
-    ("write: an update of an annotation", updated),
-    ("write: an apply of an annotation", applied),
+    ("write: update an annotation", updated),
+    ("write: apply an annotation", applied),
 ];
 
 fn decoded(name: &'static str) -> Piece {
@@ -72,7 +72,7 @@ fn printed(name: &'static str) -> Piece {
     })
 }
 
-/// From the bytes that are stored to those that replace them, without reading the body and checks.
+/// From the stored bytes to the new bytes, without decoding the body and without validation.
 fn updated(name: &'static str) -> Piece {
     let (kind, stored) = (kind(), stored());
     let new = changed(headwater_json::parse(&stored).expect("it is JSON").value);
@@ -87,7 +87,7 @@ fn updated(name: &'static str) -> Piece {
     })
 }
 
-/// From the bytes that are stored and a configuration to the bytes that replace them.
+/// From the stored bytes and an applied configuration to the new bytes.
 fn applied(name: &'static str) -> Piece {
     let (kind, stored) = (kind(), stored());
     let config = changed(headwater_json::parse(BODY).expect("it is JSON").value);

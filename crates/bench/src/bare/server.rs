@@ -1,9 +1,13 @@
-//! The bare server: hyper and rustls, and bytes that were made before anybody asked.
+//! The bare server: hyper and rustls serving bytes that were prepared in advance.
 //!
-//! `/list/N` answers N objects; `/watch/N` streams N events once somebody has asked for `/go`,
-//! `/each/N` one event for each time that somebody has. What is posted is answered with an object: to
-//! `/write`, to `/write/W`, which is one event for `/one/W/N`, or to `/sync`, which writes and syncs
-//! as much before.
+//! | request | response |
+//! | --- | --- |
+//! | `GET /list/N` | N objects |
+//! | `GET /watch/N` | N events after the next `GET /go` |
+//! | `GET /each/N` | one event per `GET /go`, up to N |
+//! | `GET /one/W/N` | one event per `POST /write/W`, up to N |
+//! | `POST /write`, `POST /write/W` | an object |
+//! | `POST /sync` | an object, after one was written and synced |
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -32,14 +36,14 @@ use tokio::task::JoinSet;
 use crate::load::object::pod;
 use crate::report::Printer;
 
-/// Bytes handed to hyper at once.
+/// Bytes passed to hyper in one frame.
 const PIECE: usize = 64 * 1024;
-/// Bytes of an object as it is stored.
+/// Bytes of a stored object.
 const OBJECT: usize = 6 * 1024;
-/// The same with the newline of a stream.
+/// Bytes of an event: an object and a newline.
 const EVENT: usize = OBJECT + 1;
 
-/// Serves until it is killed.
+/// Serves until its future is dropped.
 pub(crate) async fn serve(kubeconfig_out: &Path, printer: Printer) -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
@@ -75,22 +79,22 @@ async fn connection(socket: TcpStream, acceptor: Acceptor, content: Arc<Content>
     });
     let served = Builder::new(TokioExecutor::new());
     let served = served.serve_connection(TokioIo::new(stream), service).await;
-    served.map_err(|error| anyhow::anyhow!(error)).context("serving")
+    served.map_err(|error| anyhow::anyhow!(error)).context("cannot serve the connection")
 }
 
 type Body = BoxBody<Bytes, Infallible>;
 
-/// Everything that is ever sent.
+/// The prepared bytes, and the rounds that release them.
 struct Content {
-    /// Objects of a list, one after the other.
+    /// Consecutive objects of a list.
     objects: Bytes,
-    /// How often somebody has said go.
+    /// The number of `/go` requests.
     rounds: watch::Sender<u64>,
-    /// How often something was written for each watcher.
+    /// The number of writes for each watcher.
     own_rounds: Mutex<HashMap<usize, watch::Sender<u64>>>,
-    /// Events of a watch, by how many there are.
+    /// The last prepared events, with their number.
     events: Mutex<Option<(usize, Bytes)>>,
-    /// What is synced.
+    /// The file that `/sync` writes to.
     disk: Arc<Mutex<File>>,
 }
 
@@ -126,7 +130,7 @@ impl Content {
         Ok(Response::new(BodyExt::boxed(Full::new(object))))
     }
 
-    /// What is written for one watcher.
+    /// The rounds of one watcher.
     fn own_rounds(&self, watcher: usize) -> watch::Sender<u64> {
         locked(&self.own_rounds).entry(watcher).or_insert_with(|| watch::Sender::new(0)).clone()
     }
@@ -158,7 +162,7 @@ impl Content {
         BodyExt::boxed(StreamBody::new(pieces))
     }
 
-    /// Sends everything, as much at once as a piece holds, after the next go.
+    /// Sends all events after the next round, in frames of [`PIECE`] bytes.
     fn watch(&self, count: usize) -> Body {
         let events = self.events(count);
         let waiting = self.rounds.subscribe();
@@ -179,7 +183,7 @@ impl Content {
         BodyExt::boxed(StreamBody::new(pieces))
     }
 
-    /// Sends the next event in each round, up to so many.
+    /// Sends one event per round, up to `count`.
     fn each(&self, waiting: watch::Receiver<u64>, count: usize) -> Body {
         let events = self.events(count);
         let first = *waiting.borrow();
@@ -216,13 +220,13 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The first part of a path, and the number behind it.
+/// The first segment of a path, and the number in the second.
 fn parts(path: &str) -> (&str, Option<usize>) {
     let mut parts = path.split('/').skip(1);
     (parts.next().unwrap_or_default(), parts.next().and_then(|number| number.parse().ok()))
 }
 
-/// An object of the size it has when it is stored.
+/// An object of the size of a stored pod.
 fn object(revision: usize) -> Vec<u8> {
     let start = format!("{{\"metadata\":{{\"resourceVersion\":\"{revision}\"}},\"object\":");
     let mut object = start.into_bytes();
@@ -244,7 +248,7 @@ mod tests {
     use crate::load::stream::revision;
 
     #[test]
-    fn events_have_the_size_of_stored_pods_and_tell_their_revision() {
+    fn an_event_has_the_size_of_a_stored_pod_and_its_revision() {
         let event = event(417);
         assert_eq!(event.len(), EVENT);
         assert_eq!(revision(&event).unwrap(), 417);
@@ -255,7 +259,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_go_is_one_event() {
+    async fn each_go_releases_one_event() {
         let content = content();
         let mut body = content.answer("/each/2").into_body();
         for turn in 1..=2 {
@@ -266,7 +270,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_written_for_one_watcher_is_told_to_it_alone() {
+    async fn a_write_for_one_watcher_is_an_event_for_it_alone() {
         let content = content();
         let (mut first, mut second) = (content.answer("/one/0/5"), content.answer("/one/1/5"));
         content.own_rounds(1).send_modify(|round| *round += 1);
@@ -276,7 +280,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_list_has_so_many_objects() {
+    async fn a_list_has_the_requested_number_of_objects() {
         for objects in [0, 1, 25] {
             let body = content().list(objects).collect().await.unwrap().to_bytes();
             assert_eq!(body.len(), objects * OBJECT);

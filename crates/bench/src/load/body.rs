@@ -1,4 +1,4 @@
-//! The body of a list: counted while it comes, or read object by object.
+//! Bodies of lists: counts objects while they arrive, or checks them one by one.
 
 use std::io::Read as _;
 
@@ -21,25 +21,25 @@ pub(crate) enum Encoding {
     Gzip,
 }
 
-/// Every object has one.
+/// Appears once in every object.
 const MARK: &[u8] = b"\"uid\":\"";
 
-/// A list that was read but not kept.
+/// The size of a list that was read.
 pub(crate) struct ListSize {
     pub(crate) bytes: usize,
     objects: usize,
 }
 
 impl ListSize {
-    /// Fails if there were other than so many objects. What is compressed was counted once.
+    /// Fails unless the list had this many objects. Compressed bodies are not counted.
     pub(crate) fn expect(&self, encoding: Encoding, objects: usize) -> Result<()> {
         let is_right = encoding == Encoding::Gzip || self.objects == objects;
-        ensure!(is_right, "a list had {} objects instead of {objects}", self.objects);
+        ensure!(is_right, "a list had {} objects, expected {objects}", self.objects);
         Ok(())
     }
 }
 
-/// Asks and returns the body to come.
+/// Sends a GET and returns the body of the response.
 pub(crate) async fn get(
     connection: &mut Connection,
     path: &str,
@@ -52,16 +52,16 @@ pub(crate) async fn get(
     let response = successful(connection.send(request.body(Full::default())?).await?).await?;
     let found = response.headers().get(CONTENT_ENCODING).map(HeaderValue::as_bytes);
     if encoding == Encoding::Plain && found.is_some() {
-        bail!("{path} was compressed though nobody asked for it");
+        bail!("the response to {path} is compressed, but the request did not accept compression");
     }
     Ok(response.into_body())
 }
 
-pub(crate) async fn whole(body: Incoming) -> Result<Bytes> {
+pub(crate) async fn read_all(body: Incoming) -> Result<Bytes> {
     Ok(body.collect().await?.to_bytes())
 }
 
-/// Reads a list, page after page, and keeps nothing of it.
+/// Reads all pages of a list and discards them.
 pub(crate) async fn read(
     connection: &mut Connection,
     path: &str,
@@ -84,13 +84,13 @@ pub(crate) async fn read(
     }
 }
 
-/// Counts objects in pieces of a body, and keeps its beginning, where the metadata of the list is.
+/// Counts objects in the chunks of a body and keeps its beginning, which has the list metadata.
 #[derive(Default)]
 struct Counter {
     bytes: usize,
     marks: usize,
     head: Vec<u8>,
-    /// The end of the last piece: a mark may begin there.
+    /// The end of the last chunk, where a mark may begin.
     tail: Vec<u8>,
 }
 
@@ -115,11 +115,11 @@ impl Counter {
     }
 }
 
-/// The token of the next page, from the beginning of a body.
+/// The continue token, from the beginning of a body.
 fn token(head: &[u8], encoding: Encoding) -> Result<Option<String>> {
     let mut plain = Vec::new();
     if encoding == Encoding::Gzip && head.starts_with(&[0x1f, 0x8b]) {
-        // It breaks off; what came before is enough.
+        // The input is truncated; the decoded part is enough.
         let _ = flate2::read::MultiGzDecoder::new(head).take(HEAD as u64).read_to_end(&mut plain);
     } else {
         plain.extend_from_slice(head);
@@ -128,13 +128,13 @@ fn token(head: &[u8], encoding: Encoding) -> Result<Option<String>> {
     const KEY: &[u8] = b"\"continue\":\"";
     let Some(start) = memmem::find(&plain[..end], KEY) else { return Ok(None) };
     let rest = &plain[start + KEY.len()..end];
-    let length = memchr::memchr(b'"', rest).context("a token that breaks off")?;
+    let length = memchr::memchr(b'"', rest).context("truncated continue token")?;
     let token = std::str::from_utf8(&rest[..length])?;
     Ok(Some(token.to_owned()).filter(|token| !token.is_empty()))
 }
 
-/// Reads a list object by object: each of these pods must be there once, and no other. Returns the
-/// bytes of all bodies as they came.
+/// Reads all pages of a list. It must contain exactly the expected pods, each once. Returns the bytes on
+/// the wire.
 pub(crate) async fn check(
     connection: &mut Connection,
     path: &str,
@@ -144,7 +144,7 @@ pub(crate) async fn check(
     let (mut bytes, mut found) = (0, Vec::new());
     let mut next = path.to_owned();
     loop {
-        let body = whole(get(connection, &next, encoding).await?).await?;
+        let body = read_all(get(connection, &next, encoding).await?).await?;
         bytes += body.len();
         let body = plain(body)?;
         pods(&body, &mut found)?;
@@ -155,7 +155,7 @@ pub(crate) async fn check(
             _ => break,
         }
     }
-    same(found, expected).with_context(|| format!("{path} answered a wrong list"))?;
+    same(found, expected).with_context(|| format!("incorrect list from {path}"))?;
     Ok(bytes)
 }
 
@@ -168,12 +168,12 @@ fn plain(body: Bytes) -> Result<Bytes> {
     Ok(plain.into())
 }
 
-/// The numbers of all pods in a body.
+/// Appends the index of every pod in a body.
 fn pods(body: &[u8], found: &mut Vec<usize>) -> Result<()> {
     let key = format!("\"name\":\"{POD_PREFIX}");
     for start in memmem::find_iter(body, &key) {
         let rest = &body[start + key.len()..];
-        let end = memchr::memchr(b'"', rest).context("a name that breaks off")?;
+        let end = memchr::memchr(b'"', rest).context("truncated name")?;
         found.push(std::str::from_utf8(&rest[..end])?.parse()?);
     }
     Ok(())
@@ -182,13 +182,13 @@ fn pods(body: &[u8], found: &mut Vec<usize>) -> Result<()> {
 fn same(mut found: Vec<usize>, expected: &[usize]) -> Result<()> {
     found.sort_unstable();
     if let Some(pair) = found.windows(2).find(|pair| pair[0] == pair[1]) {
-        bail!("pod {} is there twice", pair[0]);
+        bail!("pod {} appears twice", pair[0]);
     }
     if let Some(missing) = expected.iter().find(|index| found.binary_search(index).is_err()) {
         bail!("pod {missing} is missing");
     }
     if let Some(other) = found.iter().find(|index| expected.binary_search(index).is_err()) {
-        bail!("pod {other} does not belong there");
+        bail!("pod {other} is unexpected");
     }
     Ok(())
 }
@@ -204,7 +204,7 @@ fn escaped(token: &str) -> String {
     text
 }
 
-/// Reads an answer and keeps nothing of it.
+/// Reads a response and discards it.
 pub(crate) async fn drain(connection: &mut Connection, path: &str) -> Result<()> {
     read(connection, path, Encoding::Plain).await.map(drop)
 }
@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn objects_are_counted_however_the_body_is_cut() {
+    fn objects_are_counted_for_any_chunk_size() {
         let body = br#"{"items":[{"uid":"a"},{"uid":"b"},{"x":"uid"},{"uid":"c"}]}"#;
         for size in 1..body.len() {
             let mut counter = Counter::default();
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_page_is_found_at_the_beginning() {
+    fn the_continue_token_is_read_from_the_list_metadata_only() {
         let head = br#"{"kind":"PodList","metadata":{"continue":"a+b","x":"1"},"items":["#;
         assert_eq!(token(head, Encoding::Plain).unwrap().as_deref(), Some("a+b"));
         assert_eq!(escaped("a+b"), "a%2Bb");
@@ -233,16 +233,16 @@ mod tests {
     }
 
     #[test]
-    fn a_list_with_a_hole_a_double_or_a_stranger_is_wrong() {
+    fn missing_duplicate_and_unexpected_pods_are_errors() {
         let why = |found: &[usize]| same(found.to_vec(), &[1, 2, 3]).unwrap_err().to_string();
         assert!(same(vec![3, 1, 2], &[1, 2, 3]).is_ok());
         assert_eq!(why(&[1, 3]), "pod 2 is missing");
-        assert_eq!(why(&[1, 2, 2, 3]), "pod 2 is there twice");
-        assert_eq!(why(&[1, 2, 3, 9]), "pod 9 does not belong there");
+        assert_eq!(why(&[1, 2, 2, 3]), "pod 2 appears twice");
+        assert_eq!(why(&[1, 2, 3, 9]), "pod 9 is unexpected");
     }
 
     #[test]
-    fn pods_are_told_by_their_names() {
+    fn pods_are_identified_by_name() {
         let body = format!(r#"{{"name":"{POD_PREFIX}00017"}},{{"name":"app"}}"#);
         let mut found = Vec::new();
         pods(body.as_bytes(), &mut found).unwrap();

@@ -1,15 +1,15 @@
-//! The checker: what a watcher saw against what was written.
+//! The checker: compares the events of a watcher with the acknowledged writes.
 //!
-//! Promise: an event that is missing, comes twice, comes out of order or was never written is
-//! found, and the sentence says which.
+//! Promise: it finds every missing, duplicate, out-of-order or unexpected event, and the error names its
+//! revision.
 
 use std::fmt;
 
-/// The revisions a watcher has seen, in the order they came.
+/// The revisions that a watcher received, in order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EventLog(Vec<u64>);
 
-/// What is wrong with a stream.
+/// A violation of the watch guarantees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StreamError {
     Duplicate { revision: u64 },
@@ -21,15 +21,15 @@ pub(crate) enum StreamError {
 impl fmt::Display for StreamError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            StreamError::Duplicate { revision } => write!(f, "revision {revision} came twice"),
+            StreamError::Duplicate { revision } => write!(f, "revision {revision} arrived twice"),
             StreamError::OutOfOrder { revision, after } => {
-                write!(f, "revision {revision} came after {after}")
+                write!(f, "revision {revision} arrived after {after}")
             }
             StreamError::Missing { revision } => {
-                write!(f, "revision {revision} was acknowledged and never came")
+                write!(f, "revision {revision} was acknowledged but did not arrive")
             }
             StreamError::Unexpected { revision } => {
-                write!(f, "revision {revision} came and is none of those it should see")
+                write!(f, "revision {revision} arrived but is not for this watcher")
             }
         }
     }
@@ -38,7 +38,7 @@ impl fmt::Display for StreamError {
 impl std::error::Error for StreamError {}
 
 impl EventLog {
-    /// Takes the next revision, which must be newer than all before.
+    /// Appends a revision, which must be newer than all before.
     pub(crate) fn push(&mut self, revision: u64) -> Result<(), StreamError> {
         match self.0.last() {
             Some(last) if revision <= *last => Err(self.misplaced(revision, *last)),
@@ -61,13 +61,12 @@ impl EventLog {
     }
 }
 
-/// What a watcher should see.
+/// The revisions that a watcher must receive.
 #[derive(Clone, Debug)]
 pub(crate) struct ExpectedEvents(Vec<u64>);
 
 impl ExpectedEvents {
-    /// Every revision that was acknowledged; clients that write at once acknowledge in any order,
-    /// but no two writes share a revision.
+    /// From acknowledged revisions in any order. Fails if two writes share one.
     pub(crate) fn of(mut acknowledged: Vec<u64>) -> Result<ExpectedEvents, StreamError> {
         acknowledged.sort_unstable();
         match acknowledged.windows(2).find(|pair| pair[0] == pair[1]) {
@@ -78,7 +77,7 @@ impl ExpectedEvents {
 
     pub(crate) fn check(&self, EventLog(seen): &EventLog) -> Result<(), StreamError> {
         let differing = self.0.iter().zip(seen).find(|(wanted, found)| wanted != found);
-        // Where one ends, the other must.
+        // The first element that only one of them has.
         let beyond = (self.0.get(seen.len()), seen.get(self.0.len()));
         match (differing, beyond) {
             (Some((&revision, found)), _) if revision < *found => {
@@ -103,12 +102,12 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_with_every_revision_once_and_in_order_is_right() {
+    fn every_revision_once_and_in_order_is_correct() {
         assert_eq!(verdict(&[3, 5, 7]), Ok(()));
     }
 
     #[test]
-    fn gaps_doubles_swaps_and_strangers_are_named() {
+    fn missing_duplicate_out_of_order_and_unexpected_events_are_named() {
         for (seen, wrong) in [
             (&[3, 7][..], StreamError::Missing { revision: 5 }),
             (&[5, 7], StreamError::Missing { revision: 3 }),
@@ -126,14 +125,14 @@ mod tests {
     }
 
     #[test]
-    fn two_writes_that_share_a_revision_are_no_order() {
+    fn two_writes_with_the_same_revision_are_an_error() {
         let shared = ExpectedEvents::of(vec![4, 2, 4]).map(|_| ());
         assert_eq!(shared, Err(StreamError::Duplicate { revision: 4 }));
     }
 
     #[test]
-    fn what_is_wrong_is_a_sentence() {
+    fn errors_name_the_revision() {
         let wrong = StreamError::OutOfOrder { revision: 5, after: 7 };
-        assert_eq!(wrong.to_string(), "revision 5 came after 7");
+        assert_eq!(wrong.to_string(), "revision 5 arrived after 7");
     }
 }

@@ -1,7 +1,7 @@
-//! Removing what earlier runs left on a server that runs already.
+//! Deletes the objects of earlier runs from a running server.
 //!
-//! Promise: only pods, config maps and widgets in namespaces with our own prefixes are touched. The
-//! namespaces stay: without controllers nobody would end them.
+//! Promise: only pods, config maps and widgets in namespaces with the prefixes of the bench are deleted.
+//! The namespaces stay: without controllers their deletion would not complete.
 
 use anyhow::{Result, bail};
 use bytes::Bytes;
@@ -30,7 +30,7 @@ struct Metadata {
     name: String,
 }
 
-pub(crate) async fn remove_what_is_ours(endpoint: &Endpoint) -> Result<()> {
+pub(crate) async fn delete_leftovers(endpoint: &Endpoint) -> Result<()> {
     let mut connection = Connection::open(endpoint).await?;
     let mut resources = vec![("/api/v1", "pods"), ("/api/v1", "configmaps")];
     if serves_widgets(&mut connection).await? {
@@ -45,7 +45,7 @@ pub(crate) async fn remove_what_is_ours(endpoint: &Endpoint) -> Result<()> {
     let pods = call(&mut connection, Method::GET, "/api/v1/pods?limit=1").await?;
     let others = serde_json::from_slice::<List>(&pods)?.items.len();
     if others > 0 {
-        bail!("the server has pods of others, which lists would count; use an empty one");
+        bail!("the server has other pods, which lists would include; use a server without pods");
     }
     Ok(())
 }

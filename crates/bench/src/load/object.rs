@@ -1,16 +1,16 @@
-//! The objects of the bench: pods and config maps of the size real clusters have.
+//! The objects of the bench: pods, config maps and custom resources of realistic size.
 
 use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-/// Objects are spread over so many namespaces and as many labels, so each selects 1 %.
+/// Namespaces, and values of a label, that objects are spread over: each selects 1 %.
 pub(crate) const SPREAD: usize = 100;
 
-/// What the names of our namespaces begin with.
+/// The prefixes of the names of our namespaces.
 pub(crate) const PREFIXES: [&str; 2] = ["bench-", "own-"];
 
-/// Nodes that pods are said to be on, so a node has one in a thousand.
+/// Nodes that pods are spread over: each selects 0.1 %.
 pub(crate) const NODES: usize = 1000;
 
 /// The namespace of the `index`-th object.
@@ -18,7 +18,7 @@ pub(crate) fn namespace(index: usize) -> String {
     format!("bench-{}", index % SPREAD)
 }
 
-/// A namespace that one watcher has for itself.
+/// The namespace of one watcher.
 pub(crate) fn own_namespace(watcher: usize) -> String {
     format!("own-{watcher}")
 }
@@ -28,7 +28,7 @@ pub(crate) fn node(index: usize) -> String {
     format!("node-{:04}", index % NODES)
 }
 
-/// What every pod's name begins with.
+/// The prefix of every pod's name.
 pub(crate) const POD_PREFIX: &str = "web-frontend-7d4b9c6f58-";
 
 /// The name of the `index`-th pod.
@@ -36,14 +36,12 @@ pub(crate) fn pod_name(index: usize) -> String {
     format!("{POD_PREFIX}{index:05}")
 }
 
-/// A pod that is about 3 KB on its way in and 6 KB when it is stored: the server adds defaults and
-/// who manages which field. `mark` is what an update changes.
+/// A pod of about 3 KB, or 6 KB when stored with defaults and managed fields. An update changes `mark`.
 pub(crate) fn pod(index: usize, namespace: &str, mark: usize) -> Vec<u8> {
     pod_value(index, namespace, mark).to_string().into_bytes()
 }
 
-/// A pod that only one watcher selects: by a label, by its node, and by its namespace if it has one
-/// of its own.
+/// A pod that only one watcher selects, by label, by node, or by namespace if it has its own.
 pub(crate) fn own_pod(watcher: usize, index: usize, namespace: &str, mark: usize) -> Vec<u8> {
     let mut pod = pod_value(index, namespace, mark);
     pod["metadata"]["labels"]["watcher"] = format!("w{watcher}").into();
@@ -51,7 +49,7 @@ pub(crate) fn own_pod(watcher: usize, index: usize, namespace: &str, mark: usize
     pod.to_string().into_bytes()
 }
 
-/// A node that only one watcher's pod is on.
+/// The node of one watcher's pod.
 pub(crate) fn own_node(watcher: usize) -> String {
     format!("own-node-{watcher}")
 }
@@ -144,10 +142,10 @@ pub(crate) fn config_map(index: usize, namespace: &str) -> Vec<u8> {
     map.to_string().into_bytes()
 }
 
-/// Where our custom resources are.
+/// The API path of our custom resources.
 pub(crate) const WIDGETS: &str = "/apis/bench.example.org/v1";
 
-/// What they are: a schema with defaults, bounds and a rule, as operators have them.
+/// Their definition: a schema with defaults, bounds and a validation rule, as operators have them.
 pub(crate) const DEFINITION: &str = r#"{
   "apiVersion": "apiextensions.k8s.io/v1",
   "kind": "CustomResourceDefinition",
@@ -218,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn objects_have_the_size_they_are_said_to_have() {
+    fn objects_have_the_documented_size() {
         let pod = pod(7, "bench-7", 0).len();
         assert!((2_700..3_300).contains(&pod), "{pod}");
         let map = config_map(7, "bench-7").len();

@@ -1,4 +1,4 @@
-//! The writes of the bench: what is asked of a server for each object.
+//! The requests of the bench, and the objects that scenarios need before they measure.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
@@ -14,13 +14,13 @@ use super::{APPLY, JSON, STRATEGIC, WriteRequest, load};
 use crate::connect::{Connection, successful};
 use crate::target::TargetServer;
 
-/// Clients that make what a scenario needs before it measures.
+/// Clients that create the objects a scenario needs.
 const MAKERS: usize = 16;
 
-/// How long to wait before asking for a new resource again.
+/// Poll interval until a new resource is served.
 const SERVED_POLL: Duration = Duration::from_millis(20);
 
-/// The namespaces everything is spread over.
+/// Creates the namespaces that objects are spread over.
 pub(crate) async fn make_namespaces(target: &TargetServer) -> Result<()> {
     make_missing(target, "/api/v1/namespaces", SPREAD, |index| namespaced(&namespace(index)))
         .await?;
@@ -33,13 +33,13 @@ pub(crate) async fn make_namespaces(target: &TargetServer) -> Result<()> {
     Ok(())
 }
 
-/// A namespace for each of so many watchers.
+/// Creates a namespace for each watcher.
 pub(crate) async fn make_own_namespaces(target: &TargetServer, watchers: usize) -> Result<()> {
     let body = |watcher: usize| namespaced(&own_namespace(watcher));
     make_missing(target, "/api/v1/namespaces", watchers, body).await
 }
 
-/// The definition of our custom resource; a server may need a moment to serve it.
+/// Creates the definition of our custom resource and waits until it is served.
 pub(crate) async fn make_definition(target: &TargetServer) -> Result<()> {
     let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
     make_missing(target, definitions, 1, |_| DEFINITION.to_owned()).await?;
@@ -50,7 +50,7 @@ pub(crate) async fn make_definition(target: &TargetServer) -> Result<()> {
     Ok(())
 }
 
-/// Whether there is such a resource.
+/// Whether the server serves our custom resource.
 pub(crate) async fn serves_widgets(connection: &mut Connection) -> Result<bool> {
     let request = Request::get(format!("{WIDGETS}/widgets?limit=1")).body(Full::default())?;
     let response = connection.send(request).await?;
@@ -66,7 +66,7 @@ fn namespaced(name: &str) -> String {
     format!(r#"{{"apiVersion":"v1","kind":"Namespace","metadata":{{"name":"{name}"}}}}"#)
 }
 
-/// Creates what may be there from an earlier run.
+/// Creates objects; those of an earlier run may exist.
 async fn make_missing(
     target: &TargetServer,
     path: &str,
@@ -86,7 +86,7 @@ async fn make_missing(
     Ok(())
 }
 
-/// Makes the pods that are missing for `count`, of which there are `made`.
+/// Creates pods until there are `count`; there are `made` already.
 pub(crate) async fn make_pods(target: &TargetServer, made: usize, count: usize) -> Result<()> {
     let missing = count.saturating_sub(made);
     load(&target.endpoint, MAKERS, missing, move |index| create_pod(made + index)).await.map(drop)
@@ -102,7 +102,7 @@ pub(crate) fn create_pod(index: usize) -> WriteRequest {
     }
 }
 
-/// A write that differs from every other: one that changes nothing makes no event.
+/// An update that differs from every other: one without a change would cause no event.
 pub(crate) fn update_pod(index: usize) -> WriteRequest {
     let namespace = namespace(index);
     WriteRequest {
@@ -138,7 +138,7 @@ pub(crate) fn apply_pod(index: usize) -> WriteRequest {
     }
 }
 
-/// At once: nobody is there to end the pod on its node.
+/// Without a grace period: no kubelet exists to end the pod.
 pub(crate) fn delete_pod(index: usize) -> WriteRequest {
     let body = br#"{"gracePeriodSeconds":0}"#.to_vec();
     WriteRequest { method: Method::DELETE, path: pod_path(index), content_type: JSON, body }
@@ -154,7 +154,7 @@ pub(crate) fn create_config_map(index: usize) -> WriteRequest {
     }
 }
 
-/// A custom resource; [`make_definition`] comes first.
+/// A custom resource; needs [`make_definition`].
 pub(crate) fn create_widget(index: usize) -> WriteRequest {
     let namespace = namespace(index);
     WriteRequest {
@@ -169,7 +169,7 @@ fn pod_path(index: usize) -> String {
     format!("/api/v1/namespaces/{}/pods/{}", namespace(index), pod_name(index))
 }
 
-/// Marks are never used twice in a run of the program.
+/// A number that this process has not used before.
 pub(crate) fn unused_mark() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(1);
     NEXT.fetch_add(1, Relaxed)

@@ -1,5 +1,4 @@
-//! A watch stream, read with as little work as a client can have: the bench shares the machine
-//! with the server it measures.
+//! A watch stream that is cheap to read, because the bench shares the machine with the server it measures.
 
 use std::sync::LazyLock;
 
@@ -15,7 +14,7 @@ mod http2;
 use http1::Http1Stream;
 use http2::Http2Stream;
 
-/// What a watch is carried by; each has a connection of its own.
+/// The protocol of a watch. Each watch has its own connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
     Http1,
@@ -29,7 +28,7 @@ pub(crate) enum WatchStream {
 }
 
 impl WatchStream {
-    /// Opens a watch and waits for the head of its answer.
+    /// Opens a watch and waits for the head of the response.
     pub(crate) async fn open(
         endpoint: &Endpoint,
         path: &str,
@@ -43,7 +42,7 @@ impl WatchStream {
         })
     }
 
-    /// A watch whose answer is these bytes.
+    /// A watch that receives these bytes.
     #[cfg(test)]
     pub(crate) async fn answering(wire: &'static [u8]) -> WatchStream {
         WatchStream::Http1(Http1Stream::answering(wire).await)
@@ -58,7 +57,8 @@ impl WatchStream {
     }
 }
 
-/// Moves bytes up to and with the next newline to `line`: how many, and whether it is whole.
+/// Appends the bytes up to and including the next newline to `line`. Returns their number, and whether
+/// the line is complete.
 fn take_line(there: &[u8], line: &mut Vec<u8>) -> (usize, bool) {
     let (taken, is_whole) = match memchr(b'\n', there) {
         Some(end) => (end + 1, true),
@@ -70,11 +70,11 @@ fn take_line(there: &[u8], line: &mut Vec<u8>) -> (usize, bool) {
 
 /// The resourceVersion in an event.
 pub(crate) fn revision(event: &[u8]) -> Result<u64> {
-    // Made ready once, not for each of millions of events.
+    // Prepared once for millions of events.
     static KEY: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new("\"resourceVersion\":\""));
-    let start = KEY.find(event).context("an event without a resourceVersion")?;
+    let start = KEY.find(event).context("event without resourceVersion")?;
     let rest = &event[start + KEY.needle().len()..];
-    let end = memchr(b'"', rest).context("an event that breaks off")?;
+    let end = memchr(b'"', rest).context("truncated event")?;
     Ok(std::str::from_utf8(&rest[..end])?.parse()?)
 }
 

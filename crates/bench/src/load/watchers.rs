@@ -1,6 +1,6 @@
-//! Many watchers: opened a few at a time, read all at once, each checked on its own.
+//! Many watchers: opens them in batches, reads them concurrently and checks each stream.
 //!
-//! Promise: a watcher that does not see what it must, or sees anything else, fails the run.
+//! Promise: a missing or unexpected event on any stream fails the run.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,15 +15,15 @@ use super::stream::{Protocol, WatchStream, revision};
 use crate::kubeconfig::Endpoint;
 use crate::report::progress::Progress;
 
-/// How long after the last write its events may take.
+/// Maximum time from the last write to its events.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
-/// Handshakes at the same time.
+/// Concurrent handshakes.
 const OPENING: usize = 64;
 
-/// Watches of all pods.
+/// The path of a watch of all pods.
 pub(crate) const ALL_PODS: &str = "/api/v1/pods?watch=true";
 
-/// Opens watches a few at a time; the result is in order.
+/// Opens watches, [`OPENING`] at a time. The result is in order of the index.
 pub(crate) async fn open(
     endpoint: &Endpoint,
     count: usize,
@@ -53,10 +53,10 @@ pub(crate) async fn open(
     Ok(open.into_iter().map(|(_, stream)| stream).collect())
 }
 
-/// When an event came.
+/// The revision of an event, and when it arrived.
 pub(crate) type Arrival = (u64, Instant);
 
-/// What one watcher read.
+/// The events of one watcher.
 pub(crate) struct WatcherLog {
     pub(crate) watcher: usize,
     pub(crate) seen: EventLog,
@@ -85,18 +85,18 @@ pub(crate) async fn read(
 }
 
 fn broken(watcher: usize, seen: &EventLog, count: usize) -> String {
-    format!("watcher {watcher} was cut off after {} of {count} events", seen.count())
+    format!("the stream of watcher {watcher} ended after {} of {count} events", seen.count())
 }
 
 pub(crate) fn wrong(watcher: usize) -> String {
-    format!("the stream of watcher {watcher} is wrong")
+    format!("incorrect stream of watcher {watcher}")
 }
 
-/// Watchers that read while others write.
+/// Watchers that read concurrently with writes.
 pub(crate) struct Readers(JoinSet<Result<WatcherLog>>);
 
 impl Readers {
-    /// Each reads as many events as `count` says for it.
+    /// Starts the watchers; each reads `count(index)` events.
     pub(crate) fn start(
         streams: Vec<WatchStream>,
         timed: bool,
@@ -109,7 +109,7 @@ impl Readers {
         Readers(readers)
     }
 
-    /// Waits for all of them and checks each against what it must have seen.
+    /// Waits for all watchers and checks the events of each.
     pub(crate) async fn finish<'a>(
         mut self,
         expected: impl Fn(usize) -> &'a ExpectedEvents,
@@ -126,25 +126,25 @@ impl Readers {
             Ok(finished)
         };
         let all = tokio::time::timeout(PATIENCE, all).await;
-        all.context("an event that was acknowledged did not come in two minutes")?
+        all.context("the event of an acknowledged write did not arrive within two minutes")?
     }
 }
 
-/// Watchers that have seen what they must.
+/// Watchers that received all expected events.
 pub(crate) struct CheckedWatchers {
     arrivals: Vec<Arrival>,
     streams: Vec<(usize, WatchStream)>,
 }
 
 impl CheckedWatchers {
-    /// The next event of each must be that of one more write: nothing came twice at the end.
+    /// Checks that the next event of each watcher has revision `last`: no extra event is in between.
     pub(crate) async fn expect_only(self, last: u64) -> Result<()> {
         let mut readers = JoinSet::new();
         for (watcher, mut stream) in self.streams {
             readers.spawn(async move {
                 let found = revision(stream.next().await?)?;
                 if found != last {
-                    bail!("watcher {watcher} saw revision {found} where {last} was written");
+                    bail!("watcher {watcher} received revision {found} instead of {last}");
                 }
                 Ok(())
             });
@@ -156,15 +156,16 @@ impl CheckedWatchers {
             Ok(())
         };
         let all = tokio::time::timeout(PATIENCE, all).await;
-        all.context("the last event did not come in two minutes")?
+        all.context("the last event did not arrive within two minutes")?
     }
 
-    /// From the acknowledgement of a write to each of its events. An event may well come first.
+    /// The delays from the acknowledgement of a write to its events; 1 µs if the event arrives first.
     pub(crate) fn delays(&self, acknowledged: &[Arrival]) -> Result<Histogram<u64>> {
         let mut micros = histogram()?;
         for (revision, at) in &self.arrivals {
             let found = acknowledged.binary_search_by_key(revision, |(revision, _)| *revision);
-            let index = found.ok().context("an event of a write that was not ours")?;
+            let index =
+                found.ok().context("an event belongs to a write that the bench did not send")?;
             let delay = at.saturating_duration_since(acknowledged[index].1);
             micros.saturating_record(delay.as_micros().max(1) as u64);
         }
@@ -172,7 +173,7 @@ impl CheckedWatchers {
     }
 }
 
-/// The path of a watch of all pods from a revision on.
+/// The path of a watch of all pods after a revision.
 pub(crate) fn all_pods_from(revision: u64) -> Arc<str> {
     format!("{ALL_PODS}&resourceVersion={revision}").into()
 }
@@ -201,21 +202,24 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn watchers_that_see_what_was_written_are_right() {
+    async fn watchers_that_receive_all_writes_pass() {
         verdict(&[3, 5, 7]).await.unwrap();
     }
 
     #[tokio::test]
-    async fn one_wrong_stream_among_others_fails_the_run_with_a_sentence() {
+    async fn one_incorrect_stream_fails_the_run_and_is_named() {
         for (revisions, sentence) in [
-            (&[3, 3, 5, 7][..], "the stream of watcher 1 is wrong: revision 3 came twice"),
-            (&[5, 3, 7], "the stream of watcher 1 is wrong: revision 3 came after 5"),
+            (&[3, 3, 5, 7][..], "incorrect stream of watcher 1: revision 3 arrived twice"),
+            (&[5, 3, 7], "incorrect stream of watcher 1: revision 3 arrived after 5"),
             (
                 &[3, 7],
-                "the stream of watcher 1 is wrong: revision 5 was acknowledged and never came",
+                "incorrect stream of watcher 1: revision 5 was acknowledged but did not arrive",
             ),
-            (&[3], "watcher 1 was cut off after 1 of 2 events: the server closed a watch"),
-            (&[3, 5, 5, 7], "watcher 1 saw revision 5 where 7 was written"),
+            (
+                &[3],
+                "the stream of watcher 1 ended after 1 of 2 events: the server closed the connection",
+            ),
+            (&[3, 5, 5, 7], "watcher 1 received revision 5 instead of 7"),
         ] {
             let wrong = verdict(revisions).await.unwrap_err();
             assert_eq!(format!("{wrong:#}"), sentence);
@@ -223,7 +227,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn delays_are_counted_from_the_acknowledgement() {
+    async fn delays_start_at_the_acknowledgement() {
         let (began, streams) = (Instant::now(), vec![stream(&[3, 5]).await]);
         let expected = ExpectedEvents::of(vec![3, 5]).unwrap();
         let finished = Readers::start(streams, true, |_| 2).finish(|_| &expected).await.unwrap();

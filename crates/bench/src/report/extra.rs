@@ -1,4 +1,4 @@
-//! The extra cost of writes: CPU with something beyond them, less the CPU without.
+//! The extra cost of a write: its CPU with an additional effect, minus its CPU without.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use anyhow::{Context, Result};
 use super::figures::Figures;
 use crate::target::measure::Usage;
 
-/// Writes that are done on one server before it is the other's turn.
+/// Writes in a batch before the servers alternate.
 pub(crate) const BATCH: usize = 20;
 
-/// What the same writes cost with something beyond them, and without, a few at a time in turn.
+/// The differences in CPU between batches with and without the effect.
 #[derive(Default)]
 pub(crate) struct ExtraCost {
-    /// Seconds of CPU for one write.
+    /// Seconds of CPU per write, one for each pair of batches.
     differences: Vec<f64>,
     writes: usize,
     wall: Duration,
@@ -21,7 +21,7 @@ pub(crate) struct ExtraCost {
 
 impl ExtraCost {
     pub(crate) fn add(&mut self, writes: usize, without: Usage, with: Usage) -> Result<()> {
-        let cpu = |used: Usage| used.cpu.context("both are processes of ours");
+        let cpu = |used: Usage| used.cpu.context("the CPU of the server cannot be measured");
         let difference = cpu(with)?.as_secs_f64() - cpu(without)?.as_secs_f64();
         self.differences.push(difference / writes as f64);
         self.writes += writes;
@@ -29,7 +29,7 @@ impl ExtraCost {
         Ok(())
     }
 
-    /// The median of the differences.
+    /// The figures from the median difference.
     pub(crate) fn figures(self) -> Figures {
         let each = Duration::from_secs_f64(median(self.differences).max(0.0));
         let used = Usage { wall: self.wall, cpu: Some(each * self.writes as u32) };

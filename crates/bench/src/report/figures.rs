@@ -1,32 +1,32 @@
-//! Figures: what a piece of work cost, as numbers that can be compared.
+//! Figures: the measured numbers of a piece of work.
 //!
-//! Promise: medians and ratios are taken figure by figure, and one that was not measured stays so.
+//! Promise: medians and ratios are computed figure by figure; a figure that was not measured stays absent.
 
 use hdrhistogram::Histogram;
 use serde_json::{Map, Value};
 
 use crate::target::measure::Usage;
 
-/// What can be measured of a piece of work.
+/// The kinds of figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Figure {
-    /// Units of work done.
+    /// Completed units of work.
     Count,
     /// Seconds from beginning to end.
     Wall,
-    /// Units a second.
+    /// Units per second.
     Rate,
-    /// Microseconds on a processor for one unit: the server's, or the client's where that is measured.
+    /// Microseconds of CPU per unit, of the server or of the client under test.
     Cpu,
-    /// Microseconds that half of the answers or events took at most.
+    /// Median latency of responses or events, in microseconds.
     P50,
-    /// The same for 99 in 100.
+    /// 99th percentile of the latency, in microseconds.
     P99,
-    /// Bytes of the bodies of one unit.
+    /// Bytes of the response bodies of one unit.
     Wire,
-    /// Bytes of memory: of a process, or for each object or watcher where the case says so.
+    /// Bytes of memory, per process, object or watcher.
     Memory,
-    /// The most memory meanwhile.
+    /// Peak memory in bytes.
     Peak,
 }
 
@@ -58,7 +58,7 @@ impl Figure {
         }
     }
 
-    /// A value with its unit, for people.
+    /// A value with its unit.
     pub(crate) fn text(self, value: f64) -> String {
         match self {
             Figure::Count | Figure::Rate => grouped(value),
@@ -74,7 +74,7 @@ impl Figure {
 pub(crate) struct Figures([Option<f64>; Figure::ALL.len()]);
 
 impl Figures {
-    /// So many were done, for so much.
+    /// The figures of `count` units that took `used`.
     pub(crate) fn per_unit(count: usize, used: Usage) -> Figures {
         let wall = used.wall.as_secs_f64();
         let mut figures = Figures::default();
@@ -113,7 +113,7 @@ impl Figures {
         self.0[figure as usize] = Some(value);
     }
 
-    /// The middle of several runs, each figure for itself.
+    /// The median of several runs, figure by figure.
     pub(crate) fn median(runs: &[Figures]) -> Figures {
         let mut median = Figures::default();
         for figure in Figure::ALL {
@@ -123,7 +123,7 @@ impl Figures {
         median
     }
 
-    /// Each figure as a part of another's; both did the same number of things.
+    /// Each figure divided by that of `other`, for the same amount of work.
     pub(crate) fn over(&self, other: &Figures) -> Figures {
         let mut ratios = Figures::default();
         for figure in Figure::ALL.into_iter().filter(|figure| *figure != Figure::Count) {
@@ -142,7 +142,7 @@ impl Figures {
     }
 }
 
-/// Counts are whole.
+/// Counts are integers.
 fn number(figure: Figure, value: f64) -> Value {
     match figure {
         Figure::Count => (value as u64).into(),
@@ -177,7 +177,7 @@ pub(crate) fn size(bytes: f64) -> String {
     }
 }
 
-/// A number with commas, as people write it.
+/// A number with thousands separators.
 pub(crate) fn grouped(value: f64) -> String {
     if value < 100.0 && value.fract() != 0.0 {
         return format!("{value:.1}");
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_printed_for_people() {
+    fn numbers_have_units_and_separators() {
         for (text, expected) in [
             (grouped(1_234_567.4), "1,234,567"),
             (grouped(99.94), "99.9"),
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_median_is_taken_of_each_figure_that_was_measured() {
+    fn the_median_of_each_figure_ignores_runs_without_it() {
         let run = |cpu, rate| Figures::default().with(Figure::Cpu, cpu).maybe(Figure::Rate, rate);
         let median = Figures::median(&[run(9.0, None), run(1.0, Some(8.0)), run(2.0, Some(4.0))]);
         assert_eq!(median.get(Figure::Cpu), Some(2.0));
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn work_is_told_for_one_unit_and_as_a_part_of_anothers() {
+    fn cpu_is_per_unit_and_ratios_are_per_figure() {
         let used =
             |cpu| Usage { wall: Duration::from_secs(2), cpu: Some(Duration::from_micros(cpu)) };
         let (ours, theirs) =

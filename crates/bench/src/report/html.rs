@@ -1,4 +1,4 @@
-//! The page: all figures and plots of a run in one file that needs nothing else.
+//! The HTML report: all figures and plots of a run in one self-contained file.
 
 use std::fmt::Write;
 
@@ -21,9 +21,9 @@ th:first-child,td:first-child{text-align:left;white-space:normal}th{color:var(--
 ";
 
 const COLUMNS: [(Figure, &str); 8] = [
-    (Figure::Count, "done"),
+    (Figure::Count, "count"),
     (Figure::Wall, "time"),
-    (Figure::Rate, "a second"),
+    (Figure::Rate, "per second"),
     (Figure::Cpu, "CPU each"),
     (Figure::P50, "p50"),
     (Figure::P99, "p99"),
@@ -37,18 +37,18 @@ pub(crate) fn page(report: &Report) -> String {
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
          <title>headwater bench</title><style>{STYLE}</style></head><body>\n\
          <h1>headwater bench</h1>\n<p>{}. Figures are medians of the runs; every stream was \
-         checked for gaps, doubles and order.</p>\n",
+         checked for gaps, duplicates and order.</p>\n",
         escaped(&machine())
     );
     goals(&mut page, report);
     drawings(&mut page, report.rows());
     table(&mut page, "All figures", report.rows());
-    table(&mut page, "The floor: what this machine could at best do", report.floors());
+    table(&mut page, "Floor of this machine", report.floors());
     page.push_str("</body></html>\n");
     page
 }
 
-/// What the figures were measured on.
+/// The machine of the run.
 fn machine() -> String {
     let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
     let model = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -65,7 +65,7 @@ fn goals(page: &mut String, report: &Report) {
         return;
     }
     page.push_str("<h2>Targets</h2>\n<div class=\"wide\"><table>");
-    let heads = ["line", "reference", "floor", "target", "measured", "floor beside it", ""];
+    let heads = ["line", "reference", "floor", "target", "measured", "floor here", ""];
     head(page, &heads);
     for (goal, row) in measured {
         let verdict = goal.verdict(row);
@@ -94,8 +94,8 @@ fn drawings(page: &mut String, rows: &[Row]) {
         return;
     }
     page.push_str(
-        "<h2>Growth</h2>\n<p>Both axes are logarithmic. The dashed line is what the cost would be \
-         if it grew exactly as it should from its first point on.</p>\n<div class=\"plots\">\n",
+        "<h2>Growth</h2>\n<p>Both axes are logarithmic. The dashed line is the expected growth \
+         from the first point.</p>\n<div class=\"plots\">\n",
     );
     for plot in plots {
         page.push_str(&plot.svg());
@@ -121,7 +121,7 @@ fn table(page: &mut String, title: &str, rows: &[Row]) {
         page.push_str("</tr>\n");
         if let Some(floor) = &row.floor {
             page.push_str("<tr>");
-            cell(page, "soft", "the bare server beside it");
+            cell(page, "soft", "bare server, alternately");
             cell(page, "", "");
             cell(page, "", "");
             figures(page, floor, Figure::text);
@@ -129,7 +129,7 @@ fn table(page: &mut String, title: &str, rows: &[Row]) {
         }
         if let Some((other, ratios)) = &row.against {
             page.push_str("<tr>");
-            cell(page, "soft", "as parts of the other's");
+            cell(page, "soft", "divided by");
             cell(page, "soft", other);
             cell(page, "", "");
             figures(page, ratios, |_, value| format!("{value:.3}"));
@@ -167,7 +167,7 @@ mod tests {
     use crate::report::{Case, Outputs, SILENT};
 
     #[test]
-    fn a_page_has_goals_plots_and_figures_and_asks_for_nothing() {
+    fn a_page_has_goals_plots_and_figures_and_loads_nothing() {
         let mut report =
             Report::new(Outputs { json: true, ..Outputs::default() }, SILENT, "x".into());
         for (size, cpu) in [(1000, 3.0), (10_000, 9.0)] {

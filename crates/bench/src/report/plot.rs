@@ -1,7 +1,7 @@
-//! Plots: cost against size, drawn as SVG that any browser shows, in light and dark.
+//! Plots of cost against size, as SVG for light and dark pages.
 //!
-//! Promise: both axes are logarithmic, so a straight growth is a straight line; the dashed line is
-//! what the cost would be if it grew exactly as it should from its first point on.
+//! Promise: both axes are logarithmic, so growth in proportion is a straight line; the dashed line is the
+//! expected growth from the first point.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -15,18 +15,18 @@ const LEFT: f64 = 76.0;
 const RIGHT: f64 = 164.0;
 const TOP: f64 = 44.0;
 const BOTTOM: f64 = 48.0;
-/// Colours that can be told apart on white and on black, also by people who see few of them.
+/// Colours that are distinct on white and on black, also for colour-blind readers.
 const COLOURS: [&str; 8] =
     ["#2b8cc4", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#7f7f7f", "#8a63d2"];
 
-/// Written into every plot, so that it can stand alone.
+/// Part of every plot, so that each file is self-contained.
 const STYLE: &str = "<style>\
     svg{font:12px system-ui,sans-serif}\
     .ink{fill:#1a1a1a}.soft{fill:#666}.grid{stroke:#ddd}.paper{fill:#fff}\
     @media(prefers-color-scheme:dark){\
     .ink{fill:#eee}.soft{fill:#aaa}.grid{stroke:#3a3a3a}.paper{fill:#16181d}}</style>";
 
-/// A size, and what was measured at it.
+/// A size and the figure at that size.
 type Point = (f64, f64);
 
 /// One plot: a figure of several cases against their size.
@@ -40,7 +40,7 @@ pub(crate) struct Plot {
     series: Vec<(String, Vec<Point>)>,
 }
 
-/// All plots that some rows are good for: cases measured at two sizes or more.
+/// The plots of all cases that were measured at two sizes or more.
 pub(crate) fn plots(rows: &[Row]) -> Vec<Plot> {
     let mut plots: BTreeMap<(String, &str, &str), Plot> = BTreeMap::new();
     for row in rows.iter().filter(|row| row.case.size > 0) {
@@ -65,7 +65,7 @@ pub(crate) fn plots(rows: &[Row]) -> Vec<Plot> {
     plots
 }
 
-/// The figure that a case is about.
+/// The figure to plot for a case.
 fn shown(row: &Row) -> Option<Figure> {
     match row.case.key.as_str() {
         "start/memory" | "idle/memory" | "list/at once" => Some(Figure::Memory),
@@ -104,7 +104,7 @@ impl Plot {
         }
     }
 
-    /// A name for a file.
+    /// The file name without extension.
     pub(crate) fn slug(&self) -> String {
         format!("{}-{}-{}", self.scenario, self.unit, self.figure.name()).replace([' ', '_'], "-")
     }
@@ -144,7 +144,7 @@ impl Plot {
         svg
     }
 
-    /// From where to where the cost would go if it grew as it should.
+    /// The ends of the line of expected growth.
     fn reference(&self, points: &[Point]) -> Option<(Point, Point)> {
         let (first, last) = (points.first()?, points.last()?);
         let end = match self.growth {
@@ -227,7 +227,7 @@ fn draw_reference(svg: &mut String, frame: &Frame, first: Point, last: Point, co
     );
 }
 
-/// The values that fit into a plot.
+/// The ranges of values in a plot.
 struct Frame {
     x: (f64, f64),
     y: (f64, f64),
@@ -236,11 +236,11 @@ struct Frame {
 impl Frame {
     fn around(points: &[Point]) -> Frame {
         let over = |pick: fn(&Point) -> f64| {
-            let least = points.iter().map(pick).fold(f64::INFINITY, f64::min);
-            (least, points.iter().map(pick).fold(0.0, f64::max))
+            let minimum = points.iter().map(pick).fold(f64::INFINITY, f64::min);
+            (minimum, points.iter().map(pick).fold(0.0, f64::max))
         };
         let (low, high) = over(|point| point.1);
-        // Room above and below, and never less than one decade, so that flat looks flat.
+        // Margins above and below, and at least one decade, so that small differences look small.
         let high = (high * 1.6).max(low * 10.0 / 2.5);
         Frame { x: over(|point| point.0), y: (low / 2.5, high) }
     }
@@ -262,7 +262,7 @@ impl Frame {
     }
 }
 
-/// Where a value is between two others, on a logarithmic scale.
+/// The position of a value between two others on a logarithmic scale, from 0 to 1.
 fn share((low, high): (f64, f64), value: f64) -> f64 {
     match high > low {
         true => (value / low).ln() / (high / low).ln(),
@@ -282,7 +282,7 @@ fn ticks((low, high): (f64, f64), steps: &[f64]) -> Vec<f64> {
     ticks
 }
 
-/// Text that cannot end what it is in.
+/// Text escaped for HTML and SVG.
 pub(crate) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_at_one_size_only_is_not_drawn() {
+    fn a_case_with_one_size_has_no_plot() {
         let rows = [row("full", 1000, 3.0), row("full", 100, 4.0), row("pages", 1000, 5.0)];
         let plots = plots(&rows);
         assert_eq!(plots.len(), 1);
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_straight_growth_is_a_straight_line() {
+    fn growth_in_proportion_is_a_straight_line() {
         let frame = Frame { x: (10.0, 1000.0), y: (1.0, 100.0) };
         let slope = |from: f64, to: f64| {
             (frame.y(to / 10.0) - frame.y(from / 10.0)) / (frame.x(to) - frame.x(from))
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn names_cannot_break_out_of_the_picture() {
+    fn names_are_escaped() {
         let rows = [row("<a&b>", 10, 1.0), row("<a&b>", 100, 1.0)];
         let svg = plots(&rows)[0].svg();
         assert!(svg.contains("&lt;a&amp;b&gt;") && !svg.contains("<a&b>"), "{svg}");

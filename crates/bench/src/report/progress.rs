@@ -1,4 +1,4 @@
-//! How far something long is, on a terminal; silent anywhere else.
+//! A progress bar on a terminal; prints nothing elsewhere.
 
 use std::io::{IsTerminal, Write};
 use std::sync::Mutex;
@@ -10,12 +10,12 @@ use super::figures::grouped;
 const WIDTH: usize = 30;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A bar on stderr that goes away when it is dropped.
+/// A bar on stderr, erased when dropped.
 pub(crate) struct Progress {
     what: String,
     total: usize,
     done: AtomicUsize,
-    /// When it was last drawn; `None` where there is no terminal.
+    /// When it was last drawn; `None` without a terminal.
     drawn: Option<Mutex<Instant>>,
 }
 
@@ -28,7 +28,7 @@ impl Progress {
     pub(crate) fn step(&self) {
         let done = self.done.fetch_add(1, Relaxed) + 1;
         let Some(drawn) = &self.drawn else { return };
-        // Somebody else is drawing: that will do.
+        // Another task is drawing.
         let Ok(mut drawn) = drawn.try_lock() else { return };
         if drawn.elapsed() >= PAUSE {
             *drawn = Instant::now();
@@ -45,10 +45,10 @@ impl Drop for Progress {
     }
 }
 
-/// Replaces the line the cursor is on.
+/// Replaces the current line.
 fn draw(line: &str) {
     let mut stderr = std::io::stderr().lock();
-    // Nothing can be told about a terminal that has gone.
+    // A failed write to the terminal has nowhere to be reported.
     let _ = write!(stderr, "\r\x1b[K{line}").and_then(|()| stderr.flush());
 }
 
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bar_is_as_full_as_the_work_is_done() {
+    fn a_bar_is_filled_in_proportion_to_the_work() {
         let filled = |done, total| bar("x", done, total).matches('█').count();
         assert_eq!(filled(0, 10), 0);
         assert_eq!(filled(5, 10), WIDTH / 2);

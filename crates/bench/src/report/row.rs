@@ -1,26 +1,26 @@
-//! A row of the report: one case that was measured, and its figures.
+//! A row of the report: a measured case and its figures.
 
 use super::figures::{Figures, grouped};
 
-/// One thing that is measured, at one size.
+/// One measurement at one size.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     /// `scenario/mode`, the same for all sizes.
     pub(crate) key: String,
-    /// What is counted.
+    /// The unit of work.
     pub(crate) unit: &'static str,
-    /// What there are `size` of.
+    /// The name of what `size` counts.
     pub(crate) axis: &'static str,
     pub(crate) size: usize,
     pub(crate) growth: Growth,
 }
 
-/// How the cost of one unit should change with the size.
+/// How the cost of one unit is expected to change with the size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Growth {
     /// Not at all.
     Flat,
-    /// In proportion: the unit is larger, too.
+    /// In proportion, because the unit grows with the size.
     Straight,
 }
 
@@ -56,21 +56,21 @@ impl Case {
     }
 }
 
-/// The figures of one case on one server: medians, if it ran several times.
+/// The median figures of one case on one server.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     pub(crate) case: Case,
     pub(crate) server: String,
     pub(crate) runs: usize,
     pub(crate) figures: Figures,
-    /// The same work done by another, whose name this is, and our figures as parts of theirs.
+    /// The name of another server that did the same work, and our figures divided by its figures.
     pub(crate) against: Option<(String, Figures)>,
-    /// What the bare server took for something like it, run by run beside it.
+    /// The figures of the bare server for similar work, measured alternately.
     pub(crate) floor: Option<Figures>,
 }
 
 impl Row {
-    /// Figures that nothing was done beside.
+    /// A row without comparison.
     pub(crate) fn alone(case: Case, server: &str, runs: usize, figures: Figures) -> Row {
         Row { case, server: server.to_owned(), runs, figures, against: None, floor: None }
     }

@@ -1,4 +1,4 @@
-//! The table for people: one line a case, columns under their heads.
+//! The text table: a line per case, aligned in columns.
 
 use std::fmt::Write;
 
@@ -6,10 +6,10 @@ use super::Row;
 use super::figures::{Figure, Figures};
 use super::goals::{Goal, GoalVerdict};
 
-/// The columns: what they show, their head, their width.
+/// The columns: figure, heading, width.
 const COLUMNS: [(Figure, &str, usize); 7] = [
     (Figure::Wall, "time", 10),
-    (Figure::Rate, "a second", 11),
+    (Figure::Rate, "per second", 11),
     (Figure::Cpu, "CPU each", 10),
     (Figure::P50, "p50", 10),
     (Figure::P99, "p99", 10),
@@ -40,11 +40,11 @@ pub(crate) fn row(row: &Row, shrink: usize) -> String {
         let _ = write!(text, "  {verdict}: {}", goal.target);
     }
     if let Some(floor) = &row.floor {
-        let _ = write!(text, "\n{:<NAME$}", "  the bare server beside it");
+        let _ = write!(text, "\n{:<NAME$}", "  bare server, alternately");
         columns(&mut text, floor, shown);
     }
     if let Some((name, ratios)) = &row.against {
-        let _ = write!(text, "\n{:<NAME$}", format!("  as parts of {name}"));
+        let _ = write!(text, "\n{:<NAME$}", format!("  divided by {name}"));
         columns(&mut text, ratios, |_, value| format!("{value:.3}"));
     }
     text
@@ -57,7 +57,7 @@ fn columns(text: &mut String, figures: &Figures, show: impl Fn(Figure, f64) -> S
     }
 }
 
-/// One goal, what was measured, and whether it is met.
+/// A goal, its measurement and its verdict.
 pub(crate) fn goal(goal: &Goal, row: Option<&Row>) -> String {
     let (verdict, found, beside) = match row {
         Some(row) => (goal.verdict(row), goal.measured(&row.figures), goal.floor_ratio(row)),
@@ -78,13 +78,13 @@ mod tests {
     use crate::report::Case;
 
     #[test]
-    fn figures_are_under_their_heads() {
+    fn figures_are_aligned_with_their_headings() {
         let figures = Figures::default().with(Figure::Cpu, 3.0).with(Figure::Wall, 2.0);
         let case = Case::new("list", "full", "objects").sized("objects", 7);
         let line = Row::alone(case, "x", 1, figures);
         let (head, line) = (head(), row(&line, 1));
         assert!(line.starts_with("list: full, 7 objects [x]"), "{line}");
-        // Both end where their column ends; the sign of micro is one character.
+        // Columns are right-aligned, counted in characters: µ is two bytes.
         let end = |text: &str, part: &str| {
             text.split_once(part).unwrap().0.chars().count() + part.chars().count()
         };

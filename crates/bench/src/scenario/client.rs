@@ -1,7 +1,7 @@
-//! The client library: what a cache of many pods costs the program that has it.
+//! `bench client`: the CPU and memory of a client that caches many pods.
 //!
-//! Each way to keep pods runs in a process of its own, against a server in another, so CPU and
-//! memory are its own; kube-runtime's reflector does the same work in the same run, for the ratios.
+//! Each representation of a pod runs in its own process, so CPU and memory are those of the client
+//! alone. kube-runtime's reflector does the same work in the same run, for the ratios.
 
 use std::io::{BufRead, BufReader, Lines};
 use std::path::Path;
@@ -24,18 +24,18 @@ pub(crate) mod follow;
 
 use follow::FollowPhase;
 
-/// How pods are kept.
+/// How pods are kept in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum KeepMode {
     /// kube-runtime's reflector, for comparison
     KubeRuntime,
-    /// Typed objects, the default of an informer
+    /// Typed objects without managed fields, the default of an informer
     Typed,
     /// Typed objects with their managed fields
     TypedWhole,
-    /// The bytes, decoded when read
+    /// JSON bytes, decoded when read
     Packed,
-    /// Five fields of a type of one's own
+    /// A custom type with five fields
     Projected,
 }
 
@@ -45,7 +45,7 @@ impl KeepMode {
     }
 }
 
-/// What is measured.
+/// The sizes to measure.
 pub(crate) struct ClientSizes {
     pub(crate) objects: Vec<usize>,
     pub(crate) updates: usize,
@@ -71,24 +71,24 @@ pub(crate) async fn run(session: &mut Session, size: &ClientSizes) -> Result<()>
     Ok(())
 }
 
-/// One way to keep so many pods.
+/// One representation and one number of pods.
 struct KeepCase {
     keep: KeepMode,
     objects: usize,
     updates: usize,
 }
 
-/// The figures of each phase: medians, if it ran several times.
+/// The name and the median figures of each phase.
 type Phases = Vec<(String, Figures)>;
 
 impl KeepCase {
-    /// As often as asked, on the first of the servers: what is measured is the client.
+    /// Runs on the first server only: the client is measured, not the server.
     async fn runs(&self, session: &Session) -> Result<Phases> {
         let mut runs = Vec::new();
         for _ in 0..session.runs() {
             runs.push(self.run(session.first()?).await?);
         }
-        let first = runs.first().context("there is a run")?.iter().enumerate();
+        let first = runs.first().context("there was no run")?.iter().enumerate();
         let medians = first.map(|(index, phase)| {
             let figures: Vec<Figures> =
                 runs.iter().map(|run| run[index].figures(self.objects)).collect();
@@ -97,7 +97,7 @@ impl KeepCase {
         Ok(medians.collect())
     }
 
-    /// Follows in a new process: until it has synced, and until it has seen the updates.
+    /// Starts a client process and waits until it has synced and received the updates.
     async fn run(&self, target: &TargetServer) -> Result<Vec<FollowPhase>> {
         let mut follower = Follower::start(self, &target.kubeconfig)?;
         let syncing = tokio::task::spawn_blocking(|| (follower.phase(), follower));
@@ -129,7 +129,7 @@ impl KeepCase {
     }
 }
 
-/// A process of this same binary that follows pods.
+/// A process of this program that caches pods.
 struct Follower {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
@@ -142,14 +142,14 @@ impl Follower {
         command.args(["--updates", &case.updates.to_string()]);
         command.arg("--kubeconfig").arg(kubeconfig);
         let mut child = command.stdout(Stdio::piped()).spawn()?;
-        let stdout = child.stdout.take().context("a pipe was asked for")?;
+        let stdout = child.stdout.take().context("the output is not a pipe")?;
         Ok(Follower { child, lines: BufReader::new(stdout).lines() })
     }
 
-    /// What it says next.
+    /// The next phase that the process reports.
     fn phase(&mut self) -> Result<FollowPhase> {
-        let line = self.lines.next().context("the follower ended early")??;
-        serde_json::from_str(&line).with_context(|| format!("the follower said {line:?}"))
+        let line = self.lines.next().context("the client process exited early")??;
+        serde_json::from_str(&line).with_context(|| format!("the client process printed {line:?}"))
     }
 }
 
@@ -160,7 +160,7 @@ impl Drop for Follower {
 }
 
 impl FollowPhase {
-    /// CPU for each thing that was seen, memory for each pod that is kept.
+    /// CPU per object or change, memory per cached pod.
     fn figures(&self, objects: usize) -> Figures {
         let wall = Duration::from_secs_f64(self.wall_seconds);
         let cpu = Some(Duration::from_secs_f64(self.cpu_seconds));
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_told_for_each_pod_and_cpu_for_each_change() {
+    fn memory_is_per_pod_and_cpu_is_per_change() {
         let phase = FollowPhase {
             name: "updated".into(),
             count: 40,

@@ -1,7 +1,7 @@
-//! A whole cluster: from nothing to so many pods running on so many simulated nodes.
+//! `bench cluster`: from an empty server to pods running on simulated nodes, with all controllers.
 //!
-//! Promise: the bench fails if a controller asked for a list, or began a watch again, after its
-//! first sync; the server's own counters say so.
+//! Promise: the bench fails if a controller sends a list or starts a watch after its first sync. The
+//! request counters of the server show it.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -25,7 +25,7 @@ use crate::session::Session;
 use crate::target::measure::{Meter, metrics, rss};
 use crate::target::{ScratchDir, ServerProcess, TargetServer, end, ready};
 
-/// How large the cluster is.
+/// The size of the cluster.
 pub(crate) struct ClusterSize {
     pub(crate) nodes: usize,
     pub(crate) pods: usize,
@@ -33,9 +33,9 @@ pub(crate) struct ClusterSize {
 
 /// Pods of one Deployment.
 const REPLICAS: usize = 250;
-/// Longer is not measured but given up.
+/// The bench gives up after this time.
 const PATIENCE: Duration = Duration::from_secs(900);
-/// Pods that do not dawdle: what is measured is us.
+/// Pods start without delay, so that only the server and the controllers are measured.
 const STAGES: &str = "\
 node:
   capacity: {pods: '250'}
@@ -93,9 +93,9 @@ async fn measure(
     tell(session, case, Figures::per_unit(size.pods, used));
     ensure!(
         before == after,
-        "a controller read again what it had: {before:?} before, {after:?} after"
+        "a controller listed or watched again after its first sync: {before:?} before, {after:?} after"
     );
-    session.report.note("no controller sent a list or began a watch again after its first sync");
+    session.report.note("no controller sent a list or restarted a watch after its first sync");
     Ok(())
 }
 
@@ -103,10 +103,10 @@ fn is_running(pod: &Pod) -> bool {
     let Some(status) = &pod.status else { return false };
     let mut conditions = status.conditions.iter().flatten();
     status.phase.as_deref() == Some("Running")
-        && conditions.any(|condition| condition.type_ == "BareWork" && condition.status == "True")
+        && conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// CPU is that of the server and of the controllers together.
+/// Reports a row. CPU is the sum of the server and the controllers.
 fn tell(session: &mut Session, case: Case, figures: Figures) {
     session.report.row(Row::alone(case, "headwater", 1, figures));
 }
@@ -133,15 +133,15 @@ async fn deploy(connection: &mut Connection, number: usize, replicas: usize) -> 
     Ok(())
 }
 
-/// What was asked of the server: lists, and watches that were begun.
+/// The number of lists and watches the server has received.
 #[derive(Debug, PartialEq, Eq)]
 struct ReadCounts {
     lists: u64,
     watches: u64,
 }
 
-/// First states have been read when nothing was asked for so long: the garbage collector finds
-/// its kinds by discovery and opens their watches after all others.
+/// All informers have synced when the server received no list or watch for this long. The garbage
+/// collector discovers its kinds and opens their watches last.
 const QUIET: Duration = Duration::from_secs(2);
 
 impl ReadCounts {
@@ -164,14 +164,14 @@ impl ReadCounts {
     }
 }
 
-/// The sum of all request counters of a verb.
+/// The sum of the request counters of a verb.
 fn count(metrics: &str, verb: &str) -> u64 {
     let lines = metrics.lines().filter(|line| line.starts_with("apiserver_request_total{"));
     let lines = lines.filter(|line| line.contains(&format!("verb=\"{verb}\"")));
     lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
 }
 
-/// An informer that looks on.
+/// An informer that observes the progress.
 struct Observer {
     factory: Factory,
     pods: Informer<Pod>,
@@ -196,7 +196,7 @@ impl Observer {
         Ok(ran?)
     }
 
-    /// Waits until so many objects have been seen as wanted.
+    /// Waits until `wanted` objects fulfil a condition.
     async fn until<K: Cached>(
         &self,
         informer: &Informer<K>,
@@ -217,11 +217,11 @@ impl Observer {
             Ok(())
         };
         let seen = tokio::time::timeout(PATIENCE, seen).await;
-        seen.with_context(|| format!("not {wanted} {} in time", informer.name()))?
+        seen.with_context(|| format!("fewer than {wanted} {} were ready in time", informer.name()))?
     }
 }
 
-/// A process of this same binary that runs all controllers.
+/// A process of this program that runs all controllers.
 struct Controllers {
     child: Child,
 }

@@ -1,4 +1,4 @@
-//! Fan-out: every event goes to every watcher. What does one delivery cost, and how long does it take?
+//! `bench fan-out`: every event goes to every watcher; the CPU and the latency of one delivery.
 
 use std::time::{Duration, Instant};
 
@@ -17,16 +17,16 @@ use crate::session::Session;
 use crate::target::TargetServer;
 use crate::target::measure::{Meter, rss};
 
-/// Clients that write flat out.
+/// Clients that write as fast as possible.
 const WRITERS: usize = 4;
-/// Pods that are written to.
+/// Pods that receive the writes.
 const PODS: usize = 64;
 
-/// How writes follow each other.
+/// The pace of the writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pace {
     FlatOut,
-    /// So many a second, by one client.
+    /// This many per second, from one client.
     PerSecond(u32),
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct FanOutCase {
     pub(crate) protocol: Protocol,
 }
 
-/// Makes the pods that are written to.
+/// Creates the pods that receive the writes.
 pub(crate) async fn prepare(session: &mut Session) -> Result<()> {
     session.fresh().await?;
     session.each(async |target| prepare_target(target).await).await
@@ -100,7 +100,7 @@ impl FanOutCase {
     }
 }
 
-/// One client that writes by the clock.
+/// Writes from one client, paced.
 async fn paced(endpoint: &Endpoint, writes: usize, pause: Duration) -> Result<LoadResult> {
     let mut connection = Connection::open(endpoint).await?;
     let mut ticks = tokio::time::interval(pause);
@@ -115,12 +115,12 @@ async fn paced(endpoint: &Endpoint, writes: usize, pause: Duration) -> Result<Lo
     Ok(done)
 }
 
-/// The `index`-th write, to one of the pods.
+/// The `index`-th write.
 pub(crate) fn write(index: usize) -> crate::load::WriteRequest {
     update_pod(index % PODS)
 }
 
-/// The newest resourceVersion: that of a write made for the purpose.
+/// The newest resourceVersion, from a write to one of the pods.
 pub(crate) async fn now(endpoint: &Endpoint) -> Result<u64> {
     let mut connection = Connection::open(endpoint).await?;
     send(&mut connection, write(0)).await

@@ -1,7 +1,7 @@
-//! `bench floor`: what this machine could at best do, with no product in it.
+//! `bench floor`: the best that any server can do on this machine.
 //!
-//! The bare server does everything it can do, and the kernel is asked for what every server needs:
-//! bytes through TLS, writes to sockets, syncs of a disk.
+//! Measures all work of the bare server, and what every server needs from the kernel: bytes through
+//! TLS, writes to sockets, syncs of a disk.
 
 use anyhow::Result;
 
@@ -15,7 +15,7 @@ use crate::target::ScratchDir;
 
 mod machine;
 
-/// Everything, one after the other.
+/// Measures everything, one after the other.
 pub(crate) async fn run(session: &mut Session, watchers: usize) -> Result<()> {
     machine(session).await?;
     let bare = BareServer::start()?;
@@ -38,7 +38,7 @@ pub(crate) async fn run(session: &mut Session, watchers: usize) -> Result<()> {
     Ok(())
 }
 
-/// What is not measured beside something else.
+/// Measures what has no case to alternate with: the kernel, and the memory of an idle watcher.
 pub(crate) async fn machine(session: &mut Session) -> Result<()> {
     machine::run(&ScratchDir::new()?, session).await?;
     let watchers = shrunk(5_000, session.report.shrink);

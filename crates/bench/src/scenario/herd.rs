@@ -1,4 +1,4 @@
-//! The herd: watchers that were away come back all at once and read what they have missed.
+//! `bench herd`: many disconnected watchers reconnect at once and read the events they missed.
 
 use anyhow::Result;
 use tokio::task::JoinSet;
@@ -16,11 +16,11 @@ use crate::target::measure::{Meter, rss};
 
 const WRITERS: usize = 4;
 
-/// One case of it.
+/// One case of reconnecting watchers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HerdCase {
     pub(crate) watchers: usize,
-    /// Events each of them has missed.
+    /// Events that each watcher has missed.
     pub(crate) missed: usize,
 }
 
@@ -43,7 +43,7 @@ impl HerdCase {
                 read(watcher, stream, self.missed, false).await
             });
         }
-        // Kept open until all are done, as real ones would be.
+        // Real watchers stay connected, so all stay open until the last is done.
         let mut open = Vec::with_capacity(self.watchers);
         while let Some(read) = readers.join_next().await {
             let read = read??;

@@ -1,4 +1,4 @@
-//! Idle: what a watcher costs that only waits, in memory and in CPU.
+//! `bench idle`: the memory and CPU of watchers that receive no events.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use crate::target::TargetServer;
 use crate::target::measure::{Meter, rss};
 
 const MINUTE: Duration = Duration::from_secs(60);
-/// The first watchers pay for what all of them share.
+/// The first watchers allocate what all watchers share, so they are not measured.
 const FIRST: usize = 100;
 
-/// The memory of each of so many watchers of a resource that nobody writes to.
+/// The memory per watcher of a resource without writes.
 pub(crate) async fn memory(session: &mut Session, watchers: usize) -> Result<()> {
     let case = Case::new("idle", "memory", "watchers").sized("watchers", watchers);
     session.measure_fresh(case, async |target| memory_once(target, watchers).await).await
@@ -35,16 +35,16 @@ async fn memory_once(target: &TargetServer, watchers: usize) -> Result<Figures> 
     Ok(Figures::default().memory(each))
 }
 
-/// What is idle, and for how long it is looked at.
+/// The objects and watchers that are idle, and the time to measure.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IdleCase {
     pub(crate) objects: usize,
     pub(crate) watchers: usize,
-    pub(crate) looked_at: Duration,
+    pub(crate) measured_for: Duration,
 }
 
 impl IdleCase {
-    /// The CPU of a minute in which nothing happens.
+    /// Measures the CPU of a minute without requests.
     pub(crate) async fn run(self, session: &mut Session) -> Result<()> {
         session.fresh().await?;
         session.each(async |target| self.prepare(target).await).await?;
@@ -63,7 +63,7 @@ impl IdleCase {
         let path = |_| path.clone();
         let _watchers = open(&target.endpoint, self.watchers, Protocol::Http1, path).await?;
         let meter = Meter::start(target).await;
-        tokio::time::sleep(self.looked_at).await;
+        tokio::time::sleep(self.measured_for).await;
         let used = meter.stop().await;
         let share = MINUTE.as_secs_f64() / used.wall.as_secs_f64();
         let micros = used.cpu.map(|cpu| cpu.as_secs_f64() * 1e6 * share);

@@ -1,7 +1,7 @@
-//! Lists: what an object in a list costs the server, however it is asked for.
+//! `bench list`: the CPU per object or per request of lists.
 //!
-//! Promise: of every way to ask, the first answer is read object by object: each pod that should be
-//! there once and no other.
+//! Promise: in every case the first response is read object by object and must contain each expected pod
+//! once and no other.
 
 use std::time::Instant;
 
@@ -26,13 +26,13 @@ use crate::load::body::{self, Encoding};
 
 const ALL: &str = "/api/v1/pods";
 const PAGE: usize = 500;
-/// Objects a case reads in all, so that small lists are repeated more often than large ones.
+/// Objects that a case reads in total: small lists are repeated more often than large ones.
 const OBJECTS_READ: usize = 100_000;
 
-/// What is listed.
+/// What a list selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum ListMode {
-    /// All pods in one answer
+    /// All pods in one response
     Full,
     /// All pods, in pages of 500
     Pages,
@@ -44,11 +44,11 @@ pub(crate) enum ListMode {
     Namespace,
     /// 16 lists of all pods at the same time, for the memory they need
     AtOnce,
-    /// All pods as events of a watch
+    /// All pods as initial events of a watch
     WatchList,
 }
 
-/// Which state is asked for.
+/// The state that a list requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ListVersion {
     /// resourceVersion unset: the newest.
@@ -57,18 +57,18 @@ pub(crate) enum ListVersion {
     Any,
 }
 
-/// One way to list.
+/// One case of a list.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ListCase {
     pub(crate) objects: usize,
     pub(crate) mode: ListMode,
     pub(crate) encoding: Encoding,
     pub(crate) version: ListVersion,
-    /// How often; as often as is useful unless given.
+    /// Repetitions; `None` chooses a number by size.
     pub(crate) rounds: Option<usize>,
 }
 
-/// Makes pods so that there are `objects`, of which there are `made`.
+/// Creates pods until there are `objects`; there are `made` already.
 pub(crate) async fn prepare(session: &Session, made: usize, objects: usize) -> Result<()> {
     session
         .each(async |target| {
@@ -80,22 +80,22 @@ pub(crate) async fn prepare(session: &Session, made: usize, objects: usize) -> R
         .await
 }
 
-/// All ways to list so many pods by these modes.
-pub(crate) fn ways(objects: usize, modes: &[ListMode], rounds: Option<usize>) -> Vec<ListCase> {
-    let mut ways = Vec::new();
+/// All cases of these modes for a number of pods.
+pub(crate) fn cases(objects: usize, modes: &[ListMode], rounds: Option<usize>) -> Vec<ListCase> {
+    let mut cases = Vec::new();
     for &mode in modes {
         for encoding in [Encoding::Plain, Encoding::Gzip] {
             for version in [ListVersion::Newest, ListVersion::Any] {
-                let way = ListCase { objects, mode, encoding, version, rounds };
-                ways.push(way);
+                let case = ListCase { objects, mode, encoding, version, rounds };
+                cases.push(case);
             }
         }
     }
-    ways.retain(|way| {
-        let has_one_way = matches!(way.mode, ListMode::AtOnce | ListMode::WatchList);
-        !has_one_way || way.is_plain()
+    cases.retain(|case| {
+        let is_only_plain = matches!(case.mode, ListMode::AtOnce | ListMode::WatchList);
+        !is_only_plain || case.is_plain()
     });
-    ways
+    cases
 }
 
 impl ListCase {
@@ -145,7 +145,7 @@ impl ListCase {
         if self.version == ListVersion::Any {
             mode.push_str(", RV 0");
         }
-        match self.is_whole() {
+        match self.is_complete() {
             true => Case::new("list", &mode, "objects").sized("objects", self.objects),
             false => {
                 Case::new("list", &mode, "requests").sized("objects", self.objects).grows_straight()
@@ -153,24 +153,24 @@ impl ListCase {
         }
     }
 
-    /// Not compressed, and the newest state.
+    /// Whether it is uncompressed and requests the newest state.
     pub(crate) fn is_plain(self) -> bool {
         self.encoding == Encoding::Plain && self.version == ListVersion::Newest
     }
 
-    fn is_whole(self) -> bool {
+    fn is_complete(self) -> bool {
         !matches!(self.mode, ListMode::Label | ListMode::Field | ListMode::Namespace)
     }
 
     fn rounds(self) -> usize {
-        let useful = match self.is_whole() {
+        let useful = match self.is_complete() {
             true => (OBJECTS_READ / self.objects.max(1)).clamp(3, 50),
             false => (20 * OBJECTS_READ / self.objects.max(1)).clamp(50, 200),
         };
         self.rounds.unwrap_or(useful)
     }
 
-    /// Whether the `index`-th pod belongs to the answer.
+    /// Whether the response contains the `index`-th pod.
     fn selects(self, index: usize) -> bool {
         match self.mode {
             ListMode::Label => (index / SPREAD) % SPREAD == 7,
@@ -196,7 +196,7 @@ impl ListCase {
 
     async fn once(self, target: &TargetServer) -> Result<Figures> {
         let mut connection = Connection::open(&target.endpoint).await?;
-        // The first is for the server to get warm, and for us to check.
+        // The first response warms the server up and is checked.
         let expected: Vec<usize> = (0..self.objects).filter(|index| self.selects(*index)).collect();
         let bytes = body::check(&mut connection, &self.path(), self.encoding, &expected).await?;
         let mut micros = histogram()?;
@@ -209,7 +209,7 @@ impl ListCase {
             read.expect(self.encoding, expected.len())?;
         }
         let used = meter.stop().await;
-        let units = if self.is_whole() { self.objects } else { 1 };
+        let units = if self.is_complete() { self.objects } else { 1 };
         let figures = Figures::per_unit(units * rounds, used).latency(&micros);
         Ok(figures.with(Figure::Wire, bytes as f64))
     }
@@ -219,7 +219,7 @@ impl ListCase {
 pub(crate) async fn newest(endpoint: &Endpoint) -> Result<u64> {
     let mut connection = Connection::open(endpoint).await?;
     let body = body::get(&mut connection, &format!("{ALL}?limit=1"), Encoding::Plain).await?;
-    let body = body::whole(body).await?;
+    let body = body::read_all(body).await?;
     let version = string_at(&body, &["metadata", "resourceVersion"]);
     Ok(version.context("a list without a resourceVersion")?.parse()?)
 }
@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn selections_are_the_share_they_are_said_to_be() {
+    fn a_selection_is_1_percent_and_a_node_0_1_percent() {
         let count = |mode| {
             let list = ListCase::new(10_000, mode);
             (0..10_000).filter(|index| list.selects(*index)).count()
@@ -241,15 +241,15 @@ mod tests {
     }
 
     #[test]
-    fn every_mode_is_asked_plain_and_compressed_for_the_newest_state_and_for_any() {
-        let ways = ways(
+    fn every_mode_runs_plain_and_compressed_for_the_newest_state_and_for_any() {
+        let cases = cases(
             10,
             &[ListMode::Full, ListMode::Label, ListMode::AtOnce, ListMode::WatchList],
             None,
         );
-        assert_eq!(ways.len(), 4 + 4 + 1 + 1);
+        assert_eq!(cases.len(), 4 + 4 + 1 + 1);
         let keys: std::collections::BTreeSet<String> =
-            ways.iter().map(|way| way.case().key).collect();
-        assert_eq!(keys.len(), ways.len());
+            cases.iter().map(|case| case.case().key).collect();
+        assert_eq!(keys.len(), cases.len());
     }
 }

@@ -1,7 +1,7 @@
-//! SelectiveCase fan-out: every event is for one of the watchers. What do all the others cost?
+//! `bench selective`: every event is for one of many watchers; the extra CPU per write.
 //!
-//! It is little beside the write itself, so it is looked for by doing the same writes on two servers in
-//! turn, a few at a time: one has the watchers, the other has none.
+//! The extra cost is small compared with the write. To find it, the bench sends the same writes in small
+//! batches alternately to two servers: one with the watchers, one without.
 
 use std::ops::Range;
 
@@ -23,17 +23,17 @@ use crate::session::Session;
 use crate::target::TargetServer;
 use crate::target::measure::{Meter, Usage};
 
-/// Our pods come after those of all other scenarios on the server.
+/// The index of the first pod: higher than those of all other scenarios.
 const FIRST: usize = 90_000;
 
-/// What a watcher selects its pod by.
+/// How a watcher selects its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum SelectBy {
     /// A label that only its pod has
     Label,
     /// spec.nodeName, as a kubelet does
     Node,
-    /// A namespace of its own
+    /// A namespace that only its pod is in
     Namespace,
 }
 
@@ -47,8 +47,7 @@ pub(crate) struct SelectiveCase {
 
 impl SelectiveCase {
     pub(crate) async fn run(self, session: &mut Session) -> Result<()> {
-        // Both have just started: what earlier watchers left to be cleared away would count as the
-        // cost of these.
+        // Fresh servers: the cleanup after earlier watchers would count as the cost of these.
         session.fresh().await?;
         let twin = session.twin()?;
         session.each(async |target| self.prepare(target).await).await?;
@@ -63,13 +62,13 @@ impl SelectiveCase {
         let case = Case::new("selective", mode, "writes").sized("watchers", self.watchers);
         let once = async |target: &TargetServer, _| match twin.as_ref().filter(|_| target.is_own())
         {
-            Some(twin) => self.in_turn(target, twin).await,
+            Some(twin) => self.alternately(target, twin).await,
             None => self.one_after_the_other(target).await,
         };
         session.measure(case, once).await
     }
 
-    /// Only pods that are written to are needed.
+    /// The number of pods: only those that receive writes are created.
     fn pods(self) -> usize {
         self.watchers.min(self.writes)
     }
@@ -79,13 +78,13 @@ impl SelectiveCase {
         if self.by == SelectBy::Namespace {
             make_own_namespaces(target, self.watchers).await?;
         }
-        // Server-side apply makes them, and leaves those of an earlier case as they are.
+        // Server-side apply creates the missing ones; those of an earlier case stay unchanged.
         let make = move |watcher| self.request(Method::PATCH, watcher);
         load(&target.endpoint, 4, self.pods(), make).await.map(drop)
     }
 
-    /// What the same writes cost with the watchers, less what they cost without: first all without,
-    /// then all with.
+    /// The cost of the writes with watchers, minus their cost without: first all without, then all
+    /// with.
     async fn one_after_the_other(self, target: &TargetServer) -> Result<Figures> {
         let (_, alone) = self.write(target).await?;
         let readers = self.watch(target).await?;
@@ -95,8 +94,8 @@ impl SelectiveCase {
         Ok(Figures::per_unit(self.writes, Usage { cpu: extra, ..watched }))
     }
 
-    /// The same, in turn on two servers that are alike but for the watchers.
-    async fn in_turn(self, target: &TargetServer, twin: &TargetServer) -> Result<Figures> {
+    /// The same, alternately on two servers that differ only in the watchers.
+    async fn alternately(self, target: &TargetServer, twin: &TargetServer) -> Result<Figures> {
         let readers = self.watch(target).await?;
         let mut with = Connection::open(&target.endpoint).await?;
         let mut without = Connection::open(&twin.endpoint).await?;
@@ -112,7 +111,7 @@ impl SelectiveCase {
         Ok(extra.figures())
     }
 
-    /// Some of the writes, one after the other.
+    /// Sends a batch of writes, one after the other.
     async fn batch(
         self,
         target: &TargetServer,
@@ -135,7 +134,7 @@ impl SelectiveCase {
         Ok(Readers::start(streams, false, |watcher| self.turns(watcher).count()))
     }
 
-    /// Each watcher has seen what is for it, and nothing else.
+    /// Fails unless each watcher received exactly its own events.
     async fn check(self, readers: Readers, written: &[u64]) -> Result<()> {
         let expected = self.expected(written)?;
         readers.finish(|watcher| &expected[watcher]).await.map(drop)
@@ -152,7 +151,7 @@ impl SelectiveCase {
         Ok((0..self.watchers).map(of).collect::<Result<_, _>>()?)
     }
 
-    /// Updates pods one after the other, so that revisions are in the order of the turns.
+    /// Updates pods one after the other, so that revisions are in the order of the writes.
     async fn write(self, target: &TargetServer) -> Result<(Vec<u64>, Usage)> {
         let meter = Meter::start(target).await;
         let work = move |turn: usize| self.request(Method::PUT, turn % self.watchers);
@@ -203,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn watchers_without_a_write_expect_nothing() {
+    fn watchers_without_a_write_expect_no_event() {
         let case = SelectiveCase { by: SelectBy::Node, watchers: 7, writes: 3 };
         assert_eq!(case.turns(5).count(), 0);
         assert_eq!(case.expected(&[11, 12, 13]).unwrap().len(), 7);

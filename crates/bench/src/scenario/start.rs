@@ -1,4 +1,4 @@
-//! Starting: from nothing to ready, and from data to the first list.
+//! `bench start`: the time from process start to ready, and from a restart with data to the first list.
 
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use crate::session::Session;
 use crate::target::measure::rss;
 use crate::target::{ScratchDir, ServerProcess, TargetServer};
 
-/// Times an empty server is started; one is too short to be told.
+/// Starts of an empty server: a single one is too short to measure.
 const EMPTY: usize = 5;
 
 pub(crate) async fn run(session: &mut Session, objects: &[usize]) -> Result<()> {
@@ -46,7 +46,7 @@ async fn fill(home: ScratchDir, made: usize, objects: usize) -> Result<ScratchDi
     target.stop()
 }
 
-/// Starts with what is there, several times, and lists all of it.
+/// Restarts with existing data and lists all of it, once per run.
 async fn restart(
     session: &mut Session,
     mut home: ScratchDir,

@@ -1,4 +1,4 @@
-//! `bench targets`: every line Headwater is held to, in one go.
+//! `bench targets`: all goals of Headwater in one run.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::load::stream::Protocol;
 use crate::report::goals::shrunk;
 use crate::session::Session;
 
-/// How much of the full size is done, and how long idleness is looked at.
+/// The size of the run, and how long idleness is measured.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AllTargets {
     /// Objects and watchers are divided by this.
@@ -30,18 +30,18 @@ impl AllTargets {
         if self.shrink > 1 {
             session
                 .report
-                .note("a quick run: it shows that the bench works, not how fast anything is");
+                .note("quick run: it checks that the bench works; its figures are not comparable");
         }
         self.writes(session).await?;
         self.lists(session).await?;
         self.watches(session).await?;
         self.idle(session).await?;
-        // Not first: it leaves a gigabyte of memory and as much of files behind, and whatever is
-        // measured in the seconds after that costs more.
+        // Near the end: the kernel needs some seconds to reclaim a gigabyte of memory and files, and
+        // measurements in that time cost more.
         if session.is_own() {
             start::run(session, &[self.of(100_000)]).await?;
         } else {
-            session.report.note("starting is left out: that server is not ours to stop");
+            session.report.note("skipped: start. It stops and starts its server, so it needs one that the bench started");
         }
         let keep = vec![KeepMode::KubeRuntime, KeepMode::Packed, KeepMode::Typed];
         let size = client::ClientSizes { objects: vec![self.of(100_000)], updates: 0, keep };
@@ -52,7 +52,7 @@ impl AllTargets {
         shrunk(size, self.shrink)
     }
 
-    /// WriteCase to watch: not as few as objects, so that a quick run has streams to check.
+    /// Writes to watch: reduced less than objects, so that a quick run has events to check.
     fn writes_of(self, writes: usize) -> usize {
         shrunk(writes, self.shrink.min(10))
     }
@@ -114,6 +114,6 @@ impl AllTargets {
     async fn idle(self, session: &mut Session) -> Result<()> {
         idle::memory(session, self.of(5000)).await?;
         let (objects, watchers) = (self.of(10_000), self.of(1000));
-        idle::IdleCase { objects, watchers, looked_at: self.idle }.run(session).await
+        idle::IdleCase { objects, watchers, measured_for: self.idle }.run(session).await
     }
 }

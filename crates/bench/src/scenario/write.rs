@@ -1,4 +1,4 @@
-//! WriteCase: what a durable write costs, and how long it takes, alone and among others.
+//! `bench write`: the CPU and latency of durable writes, with one client and with many.
 
 use anyhow::Result;
 
@@ -14,16 +14,16 @@ use crate::session::Session;
 use crate::target::TargetServer;
 use crate::target::measure::{Meter, rss};
 
-/// What is written.
+/// The kind of write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum WriteVerb {
     /// POST of a pod
     CreatePod,
-    /// PUT of a pod that is there
+    /// PUT of an existing pod
     UpdatePod,
-    /// Server-side apply of a pod that is there, by a second manager
+    /// Server-side apply of an existing pod, by a second manager
     ApplyPod,
-    /// Strategic merge patch of a pod that is there
+    /// Strategic merge patch of an existing pod
     PatchPod,
     /// DELETE of a pod
     DeletePod,
@@ -33,13 +33,13 @@ pub(crate) enum WriteVerb {
     CreateCustom,
 }
 
-/// What so many clients do, one verb after the other, to so many objects.
+/// Verbs that a number of clients send, one after the other, to a number of objects.
 #[derive(Clone, Debug)]
 pub(crate) struct WriteCase {
     pub(crate) verbs: Vec<WriteVerb>,
     pub(crate) clients: usize,
     pub(crate) objects: usize,
-    /// Number of the first object; those before are taken.
+    /// The index of the first object; lower ones are in use.
     pub(crate) first: usize,
 }
 
@@ -86,12 +86,12 @@ impl WriteCase {
         Ok(())
     }
 
-    /// How many numbers are taken after all runs.
+    /// The first unused index after all runs.
     pub(crate) fn end(&self, session: &Session) -> usize {
         self.first + self.objects * session.runs()
     }
 
-    /// Every run has objects of its own.
+    /// The index of the first object of a run: no two runs share objects.
     async fn once(&self, verb: WriteVerb, target: &TargetServer, run: usize) -> Result<Figures> {
         let (first, work) = (self.first + run * self.objects, verb.work());
         let meter = Meter::start(target).await;

@@ -1,5 +1,4 @@
-//! What a server used: CPU and memory, as the kernel counts them for its processes, or as the
-//! server itself tells at `/metrics`.
+//! CPU and memory of a server, from the kernel for local processes or from the server's `/metrics`.
 
 use std::fs;
 use std::path::Path;
@@ -13,18 +12,18 @@ use super::TargetServer;
 use crate::connect::{Connection, successful};
 use crate::kubeconfig::Endpoint;
 
-/// Measures from its making to [`Meter::stop`].
+/// Measures from [`Meter::start`] to [`Meter::stop`].
 pub(crate) struct Meter<'a> {
     target: &'a TargetServer,
     began: Instant,
     cpu: Option<Duration>,
 }
 
-/// What was used in between.
+/// The time and CPU between start and stop.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Usage {
     pub(crate) wall: Duration,
-    /// Unknown for a server that neither runs here nor tells.
+    /// `None` for a remote server without these metrics.
     pub(crate) cpu: Option<Duration>,
 }
 
@@ -44,24 +43,24 @@ impl Meter<'_> {
 async fn cpu(target: &TargetServer) -> Option<Duration> {
     match target.pids.as_slice() {
         [] => {
-            told(&target.endpoint, "process_cpu_seconds_total").await.map(Duration::from_secs_f64)
+            metric(&target.endpoint, "process_cpu_seconds_total").await.map(Duration::from_secs_f64)
         }
         pids => cpu_of(pids),
     }
 }
 
-/// Memory in RAM, in bytes.
+/// Resident memory in bytes.
 pub(crate) async fn rss(target: &TargetServer) -> Option<u64> {
     match target.pids.as_slice() {
-        [] => {
-            told(&target.endpoint, "process_resident_memory_bytes").await.map(|bytes| bytes as u64)
-        }
+        [] => metric(&target.endpoint, "process_resident_memory_bytes")
+            .await
+            .map(|bytes| bytes as u64),
         pids => pids.iter().map(|pid| status(*pid, "VmRSS:")).sum(),
     }
 }
 
-/// Time on a processor, all threads together, to the nanosecond. What a thread used that has ended
-/// is not known so exactly and left out.
+/// The CPU time of all live threads, in nanoseconds. The kernel does not report it at this precision for
+/// threads that have exited, so they do not count.
 pub(crate) fn cpu_of(pids: &[u32]) -> Option<Duration> {
     let mut total = 0;
     for pid in pids {
@@ -77,19 +76,19 @@ fn used_by(thread: &Path) -> Option<u64> {
     line.split(' ').next()?.parse().ok()
 }
 
-/// A line of a process's status, in bytes.
+/// A value of `/proc/PID/status`, in bytes.
 pub(crate) fn status(pid: u32, name: &str) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     Some(line.trim().trim_end_matches(" kB").parse::<u64>().ok()? * 1024)
 }
 
-/// A metric without labels, if the server tells it.
-async fn told(endpoint: &Endpoint, name: &str) -> Option<f64> {
+/// A metric without labels, if the server has it.
+async fn metric(endpoint: &Endpoint, name: &str) -> Option<f64> {
     value(&metrics(endpoint).await.ok()?, name)
 }
 
-/// All metrics of a server, over a connection of their own: one that is quiet for long is closed.
+/// All metrics of a server, over a new connection: servers close idle ones.
 pub(crate) async fn metrics(endpoint: &Endpoint) -> Result<String> {
     let mut connection = Connection::open(endpoint).await?;
     let request = Request::get("/metrics").body(Full::default())?;
@@ -107,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_metric_is_found_by_its_whole_name() {
+    fn a_metric_is_found_by_its_full_name() {
         let metrics = "# TYPE process_cpu_seconds_total counter\n\
             process_cpu_seconds_total_other 7\n\
             process_cpu_seconds_total 12.5\n\
@@ -118,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_here_is_read_from_the_kernel() {
+    fn cpu_and_memory_of_a_local_process_come_from_the_kernel() {
         let me = std::process::id();
         assert!(cpu_of(&[me]).unwrap() > Duration::ZERO);
         assert!(status(me, "VmRSS:").unwrap() > 100_000);

@@ -1,4 +1,4 @@
-//! The stand-in for etcd: something that answers health checks until it is told to end.
+//! The replacement for etcd: answers health checks until a signal.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -14,13 +14,14 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 
-/// Connections at a time; a health check has one.
+/// Maximum connections; a health check needs one.
 const CONNECTIONS_MAX: usize = 64;
 
-/// Answers at the first of these URLs.
+/// Listens on the first of these URLs.
 pub(super) async fn run(urls: &str) -> Result<()> {
     let address = address(urls)?;
-    let listener = TcpListener::bind(address).await.with_context(|| format!("{address}"))?;
+    let listener =
+        TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut connections = JoinSet::new();
@@ -34,7 +35,7 @@ pub(super) async fn run(urls: &str) -> Result<()> {
                 let Ok((socket, _)) = accepted else { continue };
                 connections.spawn(async move {
                     let http = hyper::server::conn::http1::Builder::new();
-                    // Whoever hangs up has what they wanted.
+                    // A client that disconnects early is not an error.
                     let _ = http.serve_connection(TokioIo::new(socket), service_fn(answer)).await;
                 });
             }
@@ -49,7 +50,7 @@ fn address(urls: &str) -> Result<SocketAddr> {
     };
     let host = url.split_once("://").map_or(url, |(_, rest)| rest).trim_end_matches('/');
     let host = host.replace("localhost", "127.0.0.1");
-    host.parse().with_context(|| format!("--listen-client-urls={urls}"))
+    host.parse().with_context(|| format!("invalid --listen-client-urls={urls}"))
 }
 
 async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {

@@ -1,4 +1,4 @@
-//! Flags about controllers: which run here, and what they simulate.
+//! Flags for controllers and simulated nodes.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,51 +6,52 @@ use std::time::Duration;
 use clap::Args;
 use headwater_controllers::ControllerSelection;
 
-use super::{Remote, parse_duration};
+use super::{RemoteFlags, parse_duration};
 
-/// Which controllers run, and on how many simulated nodes.
+/// Flags that `serve`, `dev` and `controllers` share.
 #[derive(Debug, Args)]
-pub(crate) struct Controlling {
-    /// Controllers to run: names, "*" for all, "-NAME" for all but one; such as "*,-scheduler"
-    /// [default: none for serve, all for dev]
+#[command(next_help_heading = "Controllers")]
+pub(crate) struct ControllerFlags {
+    /// Controllers to run: names, "*" for all, "-NAME" to exclude one, such as "*,-scheduler"
+    /// [default: all, but none for serve]
     #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
     pub(crate) controllers: Option<ControllerSelection>,
 
-    /// How many nodes to simulate
+    /// Number of simulated nodes
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub(crate) nodes: usize,
 
-    /// How long a node may be silent before it is not ready
+    /// Time without a heartbeat after which a node is not ready
     #[arg(long, value_name = "TIME", default_value = "50s", value_parser = parse_duration)]
     pub(crate) node_grace: Duration,
 
-    /// How simulated nodes and pods behave: rules with stages and delays, in YAML
+    /// YAML rules for simulated nodes and pods: stages and delays
     #[arg(long, value_name = "FILE")]
     pub(crate) stages: Option<PathBuf>,
 }
 
 /// Flags of `controllers`.
 #[derive(Debug, Args)]
-pub(crate) struct Controllers {
+pub(crate) struct ControllersFlags {
     #[command(flatten)]
-    pub(crate) remote: Remote,
+    pub(crate) remote: RemoteFlags,
 
     #[command(flatten)]
-    pub(crate) controlling: Controlling,
+    pub(crate) controller_flags: ControllerFlags,
 
-    /// Act without holding the lease; only if no other copy runs
+    /// Run without leader election; only if no other copy runs
     #[arg(long)]
     pub(crate) no_leader_election: bool,
 
-    /// Who this copy is [default: host name and process]
+    /// Identity of this copy in leader election [default: host name and process id]
     #[arg(long, value_name = "NAME")]
     pub(crate) identity: Option<String>,
 
-    /// How long other copies wait for one that is silent
+    /// Time without renewal after which another copy takes over
     #[arg(long, value_name = "TIME", default_value = "15s", value_parser = parse_duration)]
     pub(crate) lease_duration: Duration,
 
-    /// Loopback address for /healthz, /readyz and /metrics
+    /// Loopback address to serve /healthz, /readyz and /metrics on
     #[arg(long, value_name = "ADDR")]
     pub(crate) health_bind: Option<std::net::SocketAddr>,
 }

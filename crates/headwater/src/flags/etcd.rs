@@ -7,20 +7,20 @@ use clap::{Args, ValueEnum};
 
 use super::parse_duration;
 
-/// Where objects are kept.
+/// The storage engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum StoreKind {
-    /// In the data directory of this server
+    /// A database in the data directory
     Embedded,
-    /// In an etcd cluster, which any number of servers may share
+    /// An etcd cluster, which several servers can share
     Etcd,
 }
 
-/// How etcd is reached. Shown by `--help`, not by `-h`.
+/// Flags of the etcd engine. Shown by `--help`, not by `-h`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "With --store etcd")]
-pub(crate) struct Etcd {
-    /// Every member of the cluster: http://host:port or https://host:port
+pub(crate) struct EtcdFlags {
+    /// All members of the cluster: http://host:port or https://host:port
     #[arg(
         long,
         value_name = "URL",
@@ -30,23 +30,23 @@ pub(crate) struct Etcd {
     )]
     pub(crate) etcd_endpoints: Vec<String>,
 
-    /// What keys in etcd begin with
+    /// Prefix of all keys in etcd
     #[arg(long, value_name = "PREFIX", default_value = "/registry", hide_short_help = true)]
     pub(crate) etcd_prefix: String,
 
-    /// The certificate authority of etcd, as PEM; needed for https
+    /// Certificate authority of etcd, as PEM; required for https
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub(crate) etcd_cacert: Option<PathBuf>,
 
-    /// A client certificate for etcd, as PEM
+    /// Client certificate for etcd, as PEM
     #[arg(long, value_name = "FILE", requires = "etcd_key", hide_short_help = true)]
     pub(crate) etcd_cert: Option<PathBuf>,
 
-    /// The key of the client certificate, as PEM
+    /// Key of the client certificate, as PEM
     #[arg(long, value_name = "FILE", requires = "etcd_cert", hide_short_help = true)]
     pub(crate) etcd_key: Option<PathBuf>,
 
-    /// A user of etcd; better in the environment than on the command line, which others can see
+    /// User of etcd; prefer the environment variable: other users can see command lines
     #[arg(
         long,
         value_name = "NAME:PASSWORD",
@@ -55,9 +55,9 @@ pub(crate) struct Etcd {
         value_parser = parse_user,
         hide_short_help = true
     )]
-    pub(crate) etcd_user: Option<User>,
+    pub(crate) etcd_user: Option<EtcdUser>,
 
-    /// How often one of the servers makes etcd forget old history; 0s is never
+    /// Interval at which one of the servers compacts etcd; 0s disables compaction
     #[arg(
         long,
         value_name = "TIME",
@@ -67,7 +67,7 @@ pub(crate) struct Etcd {
     )]
     pub(crate) etcd_compaction_interval: Duration,
 
-    /// How long any question to etcd may take
+    /// Timeout of a request to etcd
     #[arg(
         long,
         value_name = "TIME",
@@ -80,23 +80,23 @@ pub(crate) struct Etcd {
 
 /// A name and a password; the password is not printed.
 #[derive(Clone)]
-pub(crate) struct User {
+pub(crate) struct EtcdUser {
     pub(crate) name: String,
     pub(crate) password: String,
 }
 
-impl std::fmt::Debug for User {
+impl std::fmt::Debug for EtcdUser {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("User").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("EtcdUser").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
-fn parse_user(text: &str) -> Result<User, String> {
+fn parse_user(text: &str) -> Result<EtcdUser, String> {
     match text.split_once(':') {
         Some((name, password)) if !name.is_empty() => {
-            Ok(User { name: name.to_owned(), password: password.to_owned() })
+            Ok(EtcdUser { name: name.to_owned(), password: password.to_owned() })
         }
-        _ => Err("write it as NAME:PASSWORD".to_owned()),
+        _ => Err("must be NAME:PASSWORD".to_owned()),
     }
 }
 
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_password_may_have_colons_and_is_not_printed() {
+    fn a_password_may_contain_colons_and_is_not_printed() {
         let user = parse_user("root:a:b").unwrap();
         assert_eq!((user.name.as_str(), user.password.as_str()), ("root", "a:b"));
         assert!(!format!("{user:?}").contains("a:b"));

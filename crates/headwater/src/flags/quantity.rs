@@ -1,14 +1,14 @@
-//! Times, sizes and pairs, as people type them.
+//! Parsers for durations, sizes and pairs.
 
 use std::time::Duration;
 
 /// A number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Bytes(pub(crate) u64);
+pub(crate) struct ByteSize(pub(crate) u64);
 
 /// `10s`, `1h30m`, `500ms`.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is not a time; write it like 10s, 5m or 1h30m");
+    let wrong = || format!("{text:?} is not a duration such as 10s, 5m or 1h30m");
     let mut rest = text;
     let mut total = Duration::ZERO;
     while !rest.is_empty() {
@@ -32,8 +32,8 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
 }
 
 /// `1GiB`, `512MiB`, `10MB`, `4096`.
-pub(crate) fn parse_bytes(text: &str) -> Result<Bytes, String> {
-    let wrong = || format!("{text:?} is not a size; write it like 512MiB or 1GiB");
+pub(crate) fn parse_bytes(text: &str) -> Result<ByteSize, String> {
+    let wrong = || format!("{text:?} is not a size such as 512MiB or 1GiB");
     let (number, unit) = split_number(text).ok_or_else(wrong)?;
     let unit: u64 = match unit {
         "" | "B" => 1,
@@ -47,12 +47,12 @@ pub(crate) fn parse_bytes(text: &str) -> Result<Bytes, String> {
         "TB" | "T" => 1_000_000_000_000,
         _ => return Err(wrong()),
     };
-    number.checked_mul(unit).map(Bytes).ok_or_else(wrong)
+    number.checked_mul(unit).map(ByteSize).ok_or_else(wrong)
 }
 
-/// `pods=1000`, or `pods#1000` as kube-apiserver has it.
+/// `pods=1000`, or `pods#1000` as in kube-apiserver.
 pub(super) fn parse_size(text: &str) -> Result<(String, usize), String> {
-    let wrong = || format!("{text:?} is not a resource and a number; write it like pods=1000");
+    let wrong = || format!("{text:?} is not RESOURCE=N, such as pods=1000");
     let (resource, number) = text.split_once(['=', '#']).ok_or_else(wrong)?;
     let number = number.parse().map_err(|_| wrong())?;
     if resource.is_empty() { Err(wrong()) } else { Ok((resource.to_owned(), number)) }
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_numbers_with_units() {
+    fn durations_are_numbers_with_units() {
         for (text, seconds) in [("10s", 10), ("5m", 300), ("1h30m", 5400), ("2d", 172_800)] {
             assert_eq!(parse_duration(text), Ok(Duration::from_secs(seconds)), "{text}");
         }
@@ -83,7 +83,7 @@ mod tests {
     fn sizes_are_numbers_with_units() {
         for (text, bytes) in [("4096", 4096), ("1KiB", 1024), ("1Gi", 1 << 30), ("2MB", 2_000_000)]
         {
-            assert_eq!(parse_bytes(text), Ok(Bytes(bytes)), "{text}");
+            assert_eq!(parse_bytes(text), Ok(ByteSize(bytes)), "{text}");
         }
         for wrong in ["", "GiB", "1 GiB", "1.5GiB", "-1", "99999999999TiB"] {
             assert!(parse_bytes(wrong).is_err(), "{wrong}");

@@ -188,7 +188,7 @@ fn a_data_directory_that_is_a_file_is_refused() {
 fn a_command_without_a_server_says_how_to_start_one() {
     check_refused(
         &["compact", "--revision", "1", "--kubeconfig", "/nonexistent"],
-        &["no kubeconfig at /nonexistent", "headwater serve"],
+        &["cannot read kubeconfig /nonexistent", "headwater serve"],
     );
 }
 

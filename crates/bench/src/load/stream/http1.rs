@@ -1,4 +1,4 @@
-//! A watch over HTTP/1.1: chunks taken apart by hand.
+//! A watch over HTTP/1.1, with its own parser for chunks.
 
 use anyhow::{Context, Result, bail};
 use memchr::memmem;
@@ -17,12 +17,12 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send> Socket for T {}
 /// An open watch.
 pub(crate) struct Http1Stream {
     socket: Box<dyn Socket>,
-    /// Bytes as they came; what is before `at` has been used.
+    /// Received bytes; those before `at` are consumed.
     raw: Vec<u8>,
     at: usize,
-    /// Bytes left of the current chunk.
+    /// Remaining bytes of the current chunk.
     chunk: usize,
-    /// The event that is being put together.
+    /// The current event.
     line: Vec<u8>,
 }
 
@@ -70,7 +70,7 @@ impl Http1Stream {
         loop {
             if let Some(end) = memmem::find(&self.raw, b"\r\n\r\n") {
                 if !self.raw.starts_with(b"HTTP/1.1 200 ") {
-                    bail!("a watch was refused: {}", String::from_utf8_lossy(&self.raw));
+                    bail!("the server refused a watch: {}", String::from_utf8_lossy(&self.raw));
                 }
                 self.at = end + 4;
                 return Ok(());
@@ -92,26 +92,26 @@ impl Http1Stream {
                 self.read().await?;
                 continue;
             }
-            let (taken, is_whole) = take_line(there, &mut self.line);
+            let (taken, is_complete) = take_line(there, &mut self.line);
             self.at += taken;
             self.chunk -= taken;
-            if is_whole {
+            if is_complete {
                 return Ok(&self.line);
             }
         }
     }
 
-    /// Reads the size line of the next chunk, if it is there.
+    /// Reads the size line of the next chunk; false if it is incomplete.
     fn begin_chunk(&mut self) -> Result<bool> {
         let mut there = &self.raw[self.at..];
         let skipped = if there.starts_with(b"\r\n") { 2 } else { 0 };
         there = &there[skipped..];
         let Some(end) = memmem::find(there, b"\r\n") else { return Ok(false) };
         let size = std::str::from_utf8(&there[..end])?;
-        self.chunk = usize::from_str_radix(size, 16).context("not a chunk")?;
+        self.chunk = usize::from_str_radix(size, 16).context("invalid chunk size")?;
         self.at += skipped + end + 2;
         if self.chunk == 0 {
-            bail!("the watch ended");
+            bail!("the server ended the watch");
         }
         Ok(true)
     }
@@ -121,7 +121,7 @@ impl Http1Stream {
         self.at = 0;
         self.raw.reserve(READ);
         if self.socket.read_buf(&mut self.raw).await? == 0 {
-            bail!("the server closed a watch");
+            bail!("the server closed the connection");
         }
         Ok(())
     }
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn events_are_whole_however_the_bytes_are_cut() {
+    async fn events_are_complete_for_any_chunk_size() {
         let wire = b"HTTP/1.1 200 OK\r\n\r\n5\r\none\nt\r\n7\r\nwo\nthre\r\n2\r\ne\n\r\n";
         for size in [1, 2, 3, wire.len()] {
             let (client, mut server) = tokio::io::duplex(size);

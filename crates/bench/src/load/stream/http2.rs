@@ -1,4 +1,4 @@
-//! A watch over HTTP/2, with a connection of its own.
+//! A watch over HTTP/2.
 
 use std::sync::Arc;
 
@@ -17,23 +17,23 @@ use tokio_rustls::TlsConnector;
 use super::take_line;
 use crate::kubeconfig::Endpoint;
 
-/// What a server may send ahead: as much as Go's clients allow it.
+/// Flow-control window: the same as Go's clients.
 const WINDOW: u32 = 4 << 20;
 
 /// An open watch.
 pub(crate) struct Http2Stream {
     body: Incoming,
-    /// What came last and is not used up.
+    /// Received bytes that are not consumed.
     there: Bytes,
     line: Vec<u8>,
-    /// Moves the bytes; ends with the stream.
+    /// Drives the connection; aborted when it is dropped.
     _run: JoinSet<()>,
 }
 
 impl Http2Stream {
     pub(super) async fn open(endpoint: &Endpoint, path: &str) -> Result<Http2Stream> {
         let Some((config, name)) = &endpoint.tls else {
-            bail!("HTTP/2 is spoken over TLS only");
+            bail!("HTTP/2 needs an https server");
         };
         let socket = TcpStream::connect(&endpoint.authority).await?;
         socket.set_nodelay(true)?;
@@ -42,7 +42,7 @@ impl Http2Stream {
         let connector = TlsConnector::from(Arc::new(config));
         let socket = connector.connect(name.clone(), socket).await?;
         if socket.get_ref().1.alpn_protocol() != Some(b"h2") {
-            bail!("the server does not speak HTTP/2");
+            bail!("the server does not support HTTP/2");
         }
         let (mut sender, connection) = http2::Builder::new(TokioExecutor::new())
             .initial_stream_window_size(WINDOW)
@@ -57,7 +57,7 @@ impl Http2Stream {
         });
         let response = sender.send_request(request(endpoint, path)?).await?;
         if !response.status().is_success() {
-            bail!("a watch was refused: {}", response.status());
+            bail!("the server refused a watch: {}", response.status());
         }
         let (there, line) = (Bytes::new(), Vec::new());
         Ok(Http2Stream { body: response.into_body(), there, line, _run: run })
@@ -66,12 +66,12 @@ impl Http2Stream {
     pub(super) async fn next(&mut self) -> Result<&[u8]> {
         self.line.clear();
         loop {
-            let (taken, is_whole) = take_line(&self.there, &mut self.line);
+            let (taken, is_complete) = take_line(&self.there, &mut self.line);
             let _ = self.there.split_to(taken);
-            if is_whole {
+            if is_complete {
                 return Ok(&self.line);
             }
-            let frame = self.body.frame().await.context("the watch ended")??;
+            let frame = self.body.frame().await.context("the server ended the watch")??;
             self.there = frame.into_data().unwrap_or_default();
         }
     }

@@ -1,4 +1,4 @@
-//! One process that keeps pods in one way and says what that cost it.
+//! The client process: caches pods in one representation and reports its CPU and memory.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -21,19 +21,19 @@ use crate::kubeconfig::kube_client;
 use crate::report::Printer;
 use crate::target::measure;
 
-/// What one part of the work cost, as the follower tells it.
+/// The cost of one phase, as the process reports it.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct FollowPhase {
     pub(super) name: String,
     pub(super) count: u64,
     pub(super) wall_seconds: f64,
     pub(super) cpu_seconds: f64,
-    /// Beyond what the process had before it connected.
+    /// Growth since before the process connected.
     pub(super) peak_bytes: u64,
     pub(super) settled_bytes: u64,
 }
 
-/// Follows until so many updates were seen after the sync.
+/// Caches pods until it has synced and received `updates` updates.
 pub(crate) async fn follow(
     kubeconfig: &Path,
     keep: KeepMode,
@@ -53,20 +53,20 @@ pub(crate) async fn follow(
     }
 }
 
-/// A pod of which little is wanted.
+/// The five fields of a pod that this client needs.
 #[derive(kube::Resource, Deserialize)]
 #[resource(inherit = Pod)]
 struct SlimPod {
     #[serde(deserialize_with = "slim")]
     metadata: ObjectMeta,
-    #[expect(dead_code, reason = "what is kept is what costs")]
+    #[expect(dead_code, reason = "only kept for its memory")]
     spec: SlimPodSpec,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct SlimPodSpec {
-    #[expect(dead_code, reason = "what is kept is what costs")]
+    #[expect(dead_code, reason = "only kept for its memory")]
     node_name: Option<String>,
 }
 
@@ -81,7 +81,9 @@ async fn ours<K: Cached>(factory: &Factory, pods: Builder<K>, mut ledger: Ledger
                 Change::Added { .. } => Observation::Object,
                 Change::Updated { .. } => Observation::Update,
                 Change::Synced => Observation::Synced,
-                Change::Deleted(_) => bail!("nobody deletes here"),
+                Change::Deleted(_) => {
+                    bail!("unexpected deletion: only the bench may write to this server")
+                }
             };
             if ledger.note(seen).await? {
                 break;
@@ -104,7 +106,9 @@ async fn theirs(client: Client, mut ledger: Ledger) -> Result<()> {
             watcher::Event::InitApply(_) => Observation::Object,
             watcher::Event::InitDone => Observation::Synced,
             watcher::Event::Apply(_) => Observation::Update,
-            watcher::Event::Delete(_) => bail!("nobody deletes here"),
+            watcher::Event::Delete(_) => {
+                bail!("unexpected deletion: only the bench may write to this server")
+            }
         };
         if ledger.note(seen).await? {
             break;
@@ -120,7 +124,7 @@ enum Observation {
     Update,
 }
 
-/// Counts what is seen, and tells each phase when it ends.
+/// Counts objects and updates, and reports each phase at its end.
 struct Ledger {
     printer: Printer,
     base_bytes: u64,
@@ -144,7 +148,7 @@ impl Ledger {
         }
     }
 
-    /// Whether that was all.
+    /// Counts one observation; returns whether it was the last.
     async fn note(&mut self, seen: Observation) -> Result<bool> {
         match seen {
             Observation::Object => self.objects += 1,
@@ -160,10 +164,10 @@ impl Ledger {
 
     async fn tell(&mut self, name: &str, count: u64) -> Result<()> {
         let (wall, used) = (self.began.elapsed(), cpu().saturating_sub(self.cpu));
-        let peak = status("VmHWM:").context("no peak memory")?;
-        // The allocator gives back a little later than it could.
+        let peak = status("VmHWM:").context("cannot read the peak memory of this process")?;
+        // The allocator returns freed memory with a delay.
         tokio::time::sleep(Duration::from_secs(1)).await;
-        let settled = status("VmRSS:").context("no memory")?;
+        let settled = status("VmRSS:").context("cannot read the memory of this process")?;
         let phase = FollowPhase {
             name: name.to_owned(),
             count,
@@ -182,7 +186,7 @@ fn cpu() -> Duration {
     measure::cpu_of(&[std::process::id()]).unwrap_or_default()
 }
 
-/// A line of this process's status, in bytes.
+/// A value of `/proc/self/status`, in bytes.
 fn status(name: &str) -> Option<u64> {
     measure::status(std::process::id(), name)
 }

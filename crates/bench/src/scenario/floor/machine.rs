@@ -1,4 +1,4 @@
-//! What the kernel and the processor give: TLS, sockets, the disk under the data directory.
+//! The speed of TLS, of loopback sockets and of the disk.
 
 use std::io::Write;
 use std::path::Path;
@@ -24,7 +24,7 @@ use crate::target::ScratchDir;
 use crate::target::measure::{Usage, cpu_of};
 
 const MEGABYTES: usize = 1000;
-/// What a server hands to TLS or to a socket at once: an event.
+/// Bytes that a server writes to TLS or to a socket at once: an event.
 const EVENT: usize = 6 * 1024;
 const WRITES: usize = 200_000;
 const SYNCS: usize = 300;
@@ -43,14 +43,14 @@ pub(super) async fn run(home: &ScratchDir, session: &mut Session) -> Result<()> 
     Ok(())
 }
 
-/// Bytes through one TLS connection, its two ends in this process.
+/// Bytes through one TLS connection with both ends in this process.
 async fn tls_stream(directory: &Path) -> Result<Figures> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     let pki = Pki::in_memory(&names(address.ip(), &[]), &SystemClock)?;
     let file = directory.join("tls");
     std::fs::write(&file, kubeconfig::admin(&pki, &format!("https://{address}")))?;
-    let (config, name) = Endpoint::read(&file)?.tls.context("an https address has TLS")?;
+    let (config, name) = Endpoint::read(&file)?.tls.context("the kubeconfig has no TLS")?;
     let acceptor = Acceptor::new(&pki, Arc::new(SystemClock))?;
     let sending = async {
         let (socket, _) = listener.accept().await?;
@@ -75,7 +75,7 @@ async fn tls_stream(directory: &Path) -> Result<Figures> {
     Ok(Figures::per_unit(MEGABYTES, used_since(began)))
 }
 
-/// Events written to a socket one by one, and read by the other end.
+/// Events written to a socket one by one and read at the other end.
 async fn socket_writes() -> Result<Figures> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
@@ -100,7 +100,7 @@ async fn drain(stream: &mut (impl AsyncReadExt + Unpin)) -> Result<()> {
     Ok(())
 }
 
-/// Objects written to the disk, each synced before the next.
+/// Objects written to disk, each synced before the next.
 fn disk_syncs(path: &Path) -> Result<Figures> {
     let mut file = std::fs::File::create(path)?;
     let object = vec![b'x'; EVENT];

@@ -1,4 +1,4 @@
-//! Many lists at the same time: how much memory they need in all.
+//! Many concurrent lists: their peak memory.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use crate::report::figures::Figures;
 use crate::target::TargetServer;
 use crate::target::measure::{Meter, rss};
 
-/// Lists at once.
+/// Concurrent lists.
 const AT_ONCE: usize = 16;
-/// How often memory is looked at: often where the kernel tells, seldom where the server does.
-const LOOK_HERE: Duration = Duration::from_millis(5);
-const LOOK_THERE: Duration = Duration::from_millis(500);
+/// The interval between memory samples: short from the kernel, long from `/metrics`.
+const SAMPLE_LOCAL: Duration = Duration::from_millis(5);
+const SAMPLE_REMOTE: Duration = Duration::from_millis(500);
 
 pub(super) async fn once(target: &TargetServer, objects: usize) -> Result<Figures> {
     let before = rss(target).await;
@@ -30,8 +30,8 @@ pub(super) async fn once(target: &TargetServer, objects: usize) -> Result<Figure
         });
     }
     let mut peak = before;
-    let look = if target.pids.is_empty() { LOOK_THERE } else { LOOK_HERE };
-    let mut ticks = tokio::time::interval(look);
+    let interval = if target.pids.is_empty() { SAMPLE_REMOTE } else { SAMPLE_LOCAL };
+    let mut ticks = tokio::time::interval(interval);
     while !lists.is_empty() {
         tokio::select! {
             Some(done) = lists.join_next() => done??,

@@ -1,4 +1,4 @@
-//! Watch-lists: every object as an event, then the mark that says these were all.
+//! Watch-lists: every object as an ADDED event, then the bookmark that ends the initial events.
 
 use std::time::Instant;
 
@@ -20,24 +20,24 @@ pub(super) async fn once(target: &TargetServer, objects: usize, rounds: usize) -
     let meter = Meter::start(target).await;
     for _ in 0..rounds {
         let began = Instant::now();
-        read(&target.endpoint, objects).await.context("a watch-list is wrong")?;
+        read(&target.endpoint, objects).await.context("incorrect watch-list")?;
         micros.saturating_record(began.elapsed().as_micros() as u64);
     }
     let used = meter.stop().await;
     Ok(Figures::per_unit(objects * rounds, used).latency(&micros))
 }
 
-/// Objects come in any order, so they are counted; each is added once.
+/// Reads one watch-list. The order of objects is undefined, so they are only counted.
 async fn read(endpoint: &Endpoint, objects: usize) -> Result<()> {
     let mut stream = WatchStream::open(endpoint, PATH, Protocol::Http1).await?;
     for _ in 0..objects {
         if !stream.next().await?.starts_with(b"{\"type\":\"ADDED\"") {
-            bail!("an event of another type came before the mark");
+            bail!("an event other than ADDED arrived before the initial-events-end bookmark");
         }
     }
-    let mark = stream.next().await?;
-    match memmem::find(mark, b"k8s.io/initial-events-end") {
+    let bookmark = stream.next().await?;
+    match memmem::find(bookmark, b"k8s.io/initial-events-end") {
         Some(_) => Ok(()),
-        None => bail!("more objects than there are"),
+        None => bail!("more objects arrived than exist"),
     }
 }

@@ -7,6 +7,7 @@
 pub mod clock;
 pub mod revision;
 pub mod marks;
+pub mod frame;
 pub mod object;
 pub mod kind;
 pub mod quantity;
@@ -23,7 +24,8 @@ pub mod backoff;
 pub mod metrics;
 
 pub use clock::{Clock, SystemClock};
+pub use frame::EventType;
 pub use kind::Kind;
-pub use object::{EventType, Object};
+pub use object::Object;
 pub use revision::Revision;
 pub use status::Status;

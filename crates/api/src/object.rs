@@ -10,62 +10,12 @@ use std::fmt;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
+use crate::frame::{self, EventType, FRAME_END};
 use crate::kind::Field;
 use crate::marks::Marks;
 use crate::revision::Revision;
 use headwater_json::scan::{Malformed, Scanner, Span, unescape};
 use headwater_json::wide;
-
-/// The type of a watch event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum EventType {
-    /// The object is new to the watcher.
-    Added,
-    /// The object changed.
-    Modified,
-    /// The object is gone, or left the selection.
-    Deleted,
-    /// Nothing happened up to this resourceVersion.
-    Bookmark,
-    /// The stream ends; the object is a Status.
-    Error,
-}
-
-impl EventType {
-    /// The word on the wire.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            EventType::Added => "ADDED",
-            EventType::Modified => "MODIFIED",
-            EventType::Deleted => "DELETED",
-            EventType::Bookmark => "BOOKMARK",
-            EventType::Error => "ERROR",
-        }
-    }
-
-    /// What stands in a frame before the object.
-    pub fn prefix(self) -> &'static str {
-        match self {
-            EventType::Added => r#"{"type":"ADDED","object":"#,
-            EventType::Modified => r#"{"type":"MODIFIED","object":"#,
-            EventType::Deleted => r#"{"type":"DELETED","object":"#,
-            EventType::Bookmark => r#"{"type":"BOOKMARK","object":"#,
-            EventType::Error => r#"{"type":"ERROR","object":"#,
-        }
-    }
-}
-
-/// What stands in a frame after the object.
-pub const FRAME_END: &str = "}\n";
-
-/// Puts an object into a watch frame.
-pub fn frame(event: EventType, object: &[u8]) -> Bytes {
-    let mut buffer = BytesMut::with_capacity(event.prefix().len() + object.len() + FRAME_END.len());
-    buffer.put_slice(event.prefix().as_bytes());
-    buffer.put_slice(object);
-    buffer.put_slice(FRAME_END.as_bytes());
-    buffer.freeze()
-}
 
 /// One version of one object.
 pub struct Object {
@@ -276,7 +226,11 @@ impl Object {
 
     /// The watch frame for this version under another event type.
     pub fn frame(&self, event: EventType) -> Bytes {
-        if event == self.event { self.natural_frame() } else { frame(event, self.as_slice()) }
+        if event == self.event {
+            self.natural_frame()
+        } else {
+            frame::encode(event, self.as_slice())
+        }
     }
 
     /// What follows the opening brace of a list item of a built-in kind: the object without

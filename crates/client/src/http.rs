@@ -6,7 +6,6 @@
 //! body arrives; dropping the future or stream closes the connection.
 
 mod decode;
-mod frames;
 mod list_body;
 
 use std::marker::PhantomData;
@@ -17,6 +16,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream;
+use headwater_api::frame::FrameSplitter;
 use http::header::{ACCEPT, ACCEPT_ENCODING, HeaderValue, RETRY_AFTER, USER_AGENT};
 use http::{Request, Response};
 use http_body_util::BodyExt;
@@ -31,7 +31,6 @@ use crate::query::{ListQuery, WatchQuery};
 use crate::strip::Strip;
 
 use self::decode::{Decoded, Decoder, Sizes};
-use self::frames::Frames;
 use self::list_body::ListBody;
 
 /// The options of an HTTP source. The default suits most programs.
@@ -246,7 +245,7 @@ impl<K: Cached> ListWatch for Http<K> {
         let body = self.send(request).await?.into_body();
         let reader = WatchReader {
             body: Some(body),
-            frames: Frames::new(self.options.max_frame),
+            frames: FrameSplitter::new(self.options.max_frame),
             decoder: Arc::new(self.decoder(&query.selection)),
             scratch: String::new(),
             observer: self.observer.clone(),
@@ -359,7 +358,7 @@ impl<K: Cached> PageReader<K> {
 struct WatchReader<K> {
     /// `None` after a failure: an error is the last item.
     body: Option<Body>,
-    frames: Frames,
+    frames: FrameSplitter,
     decoder: Arc<Decoder<K>>,
     scratch: String,
     observer: Option<SourceObserver>,
@@ -374,7 +373,7 @@ impl<K: Cached> WatchReader<K> {
             Ok(Some(event)) => Some((Ok(event), self)),
             Err(error) => {
                 self.body = None;
-                self.frames = Frames::new(0);
+                self.frames = FrameSplitter::new(0);
                 Some((Err(error), self))
             }
         }
@@ -382,7 +381,7 @@ impl<K: Cached> WatchReader<K> {
 
     async fn read(&mut self) -> Result<Option<crate::list_watch::Event<K>>, Error> {
         loop {
-            if let Some(frame) = self.frames.next()? {
+            if let Some(frame) = self.frames.next_frame()? {
                 let _timer = self.observer.as_ref().map(Timer::start);
                 return self.decoder.event(&frame, &mut self.scratch).map(Some);
             }
@@ -390,7 +389,8 @@ impl<K: Cached> WatchReader<K> {
             match body.frame().await {
                 None => {
                     self.body = None;
-                    return self.frames.finish().map(|()| None);
+                    self.frames.finish()?;
+                    return Ok(None);
                 }
                 Some(Err(error)) => return Err(transport(error)),
                 Some(Ok(frame)) => {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
+use headwater_api::frame::FrameError;
 use serde::Deserialize;
 
 use crate::key::Key;
@@ -163,6 +164,15 @@ pub enum Error {
     /// The server returns the same page again and again.
     #[error("the pages of the list never end")]
     EndlessPages,
+}
+
+impl From<FrameError> for Error {
+    fn from(error: FrameError) -> Error {
+        match error {
+            FrameError::TooLong { max } => Error::TooLong { max },
+            FrameError::Truncated => Error::Cut,
+        }
+    }
 }
 
 /// Any error of another library.

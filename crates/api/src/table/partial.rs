@@ -5,7 +5,8 @@
 use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::accept::MetaVersion;
-use crate::object::{EventType, FRAME_END, Object};
+use crate::frame::{EventType, FRAME_END};
+use crate::object::Object;
 use crate::revision::Revision;
 
 /// Writes the metadata of an object.

@@ -3,7 +3,8 @@ use headwater_json::json;
 
 use super::*;
 use crate::accept::{IncludeObject, MetaVersion};
-use crate::object::{EventType, Object};
+use crate::frame::EventType;
+use crate::object::Object;
 use crate::revision::Revision;
 
 fn kind(group: &'static str, kind: &'static str) -> Kind {

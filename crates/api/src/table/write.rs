@@ -7,7 +7,8 @@ use jiff::Timestamp;
 use super::cells::row_conditions;
 use super::{Column, partial, row};
 use crate::accept::{IncludeObject, MetaVersion};
-use crate::object::{EventType, FRAME_END, Object};
+use crate::frame::{EventType, FRAME_END};
+use crate::object::Object;
 use crate::revision::Revision;
 
 /// Metadata of a list.

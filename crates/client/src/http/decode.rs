@@ -9,6 +9,8 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use headwater_api::EventType;
+use headwater_api::frame::Frame;
 use headwater_json::scan::{Malformed, Scanner};
 use serde::Deserialize;
 
@@ -62,15 +64,17 @@ impl<K: Cached> Decoder<K> {
     /// Decodes one frame of a watch.
     pub(crate) fn event(&self, frame: &[u8], scratch: &mut String) -> Result<Event<K>, Error> {
         let text = std::str::from_utf8(frame).map_err(|_| malformed("a frame is not UTF-8"))?;
-        let envelope = Envelope::read(text).map_err(|_| malformed("a frame is not an event"))?;
-        let object = envelope.object;
-        let wrap = match &*envelope.event {
-            "ADDED" => Event::Added,
-            "MODIFIED" => Event::Modified,
-            "DELETED" => Event::Deleted,
-            "BOOKMARK" => return bookmark(object),
-            "ERROR" => return Ok(Event::Error(StatusError::from_event(object))),
-            other => return Err(Error::Malformed(format!("unknown event type {other:?}"))),
+        let frame = Frame::decode(text).map_err(|_| malformed("a frame is not an event"))?;
+        let object = frame.object;
+        let Some(event) = EventType::parse(&frame.event) else {
+            return Err(Error::Malformed(format!("unknown event type {:?}", frame.event)));
+        };
+        let wrap = match event {
+            EventType::Added => Event::Added,
+            EventType::Modified => Event::Modified,
+            EventType::Deleted => Event::Deleted,
+            EventType::Bookmark => return bookmark(object),
+            EventType::Error => return Ok(Event::Error(StatusError::from_event(object))),
         };
         if let Some(kind) = self.wrong_kind(object) {
             return Ok(Event::Skipped(Skipped::WrongKind(kind)));
@@ -154,41 +158,6 @@ impl<K: Cached> Decoder<K> {
 
 fn malformed(text: &str) -> Error {
     Error::Malformed(text.to_owned())
-}
-
-/// The two members of a frame, which may be in either order.
-struct Envelope<'a> {
-    event: Cow<'a, str>,
-    object: &'a str,
-}
-
-impl<'a> Envelope<'a> {
-    fn read(frame: &'a str) -> Result<Envelope<'a>, Malformed> {
-        let bytes = frame.as_bytes();
-        let (mut event, mut object) = (None, None);
-        let mut scanner = Scanner::new(bytes);
-        scanner.object::<Malformed>(|key, at| {
-            if at.is(key, "type") {
-                at.peek();
-                let span = at.string()?;
-                event = Some(at.text(span)?);
-            } else if at.is(key, "object") {
-                object = Some(at.value()?);
-            } else {
-                at.value()?;
-            }
-            Ok(())
-        })?;
-        let end = scanner.offset();
-        let rest = bytes.get(end..).unwrap_or_default();
-        match (event, object) {
-            (Some(event), Some(span)) if rest.trim_ascii().is_empty() => {
-                let object = frame.get(span.start as usize..span.end as usize);
-                Ok(Envelope { event, object: object.ok_or(Malformed { at: 0 })? })
-            }
-            _ => Err(Malformed { at: end }),
-        }
-    }
 }
 
 /// `kind` and `apiVersion` of an object. Known servers send them first, so little is read.

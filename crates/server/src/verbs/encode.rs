@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use headwater_api::accept::{Encoding, IncludeObject, MetaVersion, Representation, Shape};
-use headwater_api::object::{FRAME_END, frame};
+use headwater_api::frame::{self, FRAME_END};
 use headwater_api::table::{Headings, ListMeta, View, partial};
 use headwater_api::{Clock, EventType, Object, Revision, Status};
 use headwater_cache::{Event, Events, Filter, Snapshot};
@@ -401,7 +401,7 @@ impl Frames {
     fn frame(&self, event: EventType, object: &Object, headings: Headings) -> Bytes {
         let seen = converted(&self.kind, object).unwrap_or(ConvertedObject::Stored(object));
         match self.representation.shape {
-            Shape::Whole => frame(event, seen.as_slice()),
+            Shape::Whole => frame::encode(event, seen.as_slice()),
             Shape::Metadata { version } => partial::event_frame(event, version, &seen),
             Shape::Table { version, include } => {
                 let view = view(&self.kind, version, include);
@@ -414,7 +414,7 @@ impl Frames {
     pub(crate) fn bookmark(&mut self, revision: Revision, mark: bool) -> Bytes {
         match self.representation.shape {
             Shape::Whole => {
-                frame(EventType::Bookmark, &bookmark::object(&self.kind, revision, mark))
+                frame::encode(EventType::Bookmark, &bookmark::object(&self.kind, revision, mark))
             }
             Shape::Metadata { version } => partial::bookmark_frame(version, revision, mark),
             Shape::Table { version, include } => {
@@ -446,7 +446,7 @@ fn lone(events: &[Event]) -> Data {
 
 /// The last frame of a stream that cannot go on.
 pub(crate) fn error_frame(status: &Status) -> Bytes {
-    frame(EventType::Error, &status.to_json())
+    frame::encode(EventType::Error, &status.to_json())
 }
 
 /// A document in a chosen encoding.

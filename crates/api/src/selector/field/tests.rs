@@ -1,8 +1,8 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::frame::EventType;
 use crate::kind::Field;
-use crate::object::EventType;
 use crate::revision::Revision;
 
 fn kind(group: &'static str, kind: &'static str, fields: Vec<Field>) -> Kind {

@@ -1,8 +1,8 @@
-//! A change as watchers see it, and the event that one view makes of it.
+//! A change with decoded objects, and the event that one view derives from it.
 //!
 //! River: feed → **change** → window, views → watch streams.
-//! Promise: a change is decoded once, and each representation of it is encoded at most once, by
-//! whoever needs it first (S5.14).
+//! Promise: a change is decoded once, and each representation of it is encoded at most once, when a
+//! watcher first needs it (S5.14).
 
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -16,49 +16,49 @@ use headwater_store::lock::lock;
 use tokio::time::Instant;
 
 /// One committed write to one object.
-pub struct Change {
+pub struct ObjectChange {
     revision: Revision,
     kind: ChangeKind,
     /// The new state; for a delete, the last state at the revision of the delete.
     object: Arc<Object>,
-    /// The state before; `None` for a create.
+    /// The previous state; `None` for a create.
     prev: Option<Arc<Object>>,
-    /// The state before, at this revision: what those see whose selection it leaves.
+    /// The previous state at this revision, for views whose selection the object leaves.
     left: OnceLock<Arc<Object>>,
     encodings: Mutex<Vec<Encoding>>,
-    /// When it reached the cache: the window is bounded by age.
+    /// When the change reached the cache; the window drops changes by age.
     pub(crate) at: Instant,
 }
 
-/// What a change costs besides the bytes of objects.
+/// The memory of a change without the bytes of its objects.
 const OVERHEAD: usize = 256;
 
 struct Encoding {
     key: u64,
-    turn: Turn,
+    transition: Transition,
     bytes: Bytes,
 }
 
-/// What a change is to one view.
+/// How a change relates to the selection of one view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
-    /// Inside before and after, or made or deleted inside.
-    Natural,
-    /// An update that brought it into the selection.
+pub(crate) enum Transition {
+    /// The object matches before and after, or is created or deleted while it matches.
+    Within,
+    /// An update after which the object matches.
     Entered,
-    /// An update that took it out of the selection.
+    /// An update after which the object no longer matches.
     Left,
 }
 
-impl Change {
-    /// A change from stored bytes, of which `value` is the form that is read. `prev` is the state
-    /// before, if there was one.
+impl ObjectChange {
+    /// Decodes a change. `value` is the stored value after the decoder's transform; `prev` is the
+    /// previous state, if any.
     pub(crate) fn decode(
         change: &headwater_store::Change,
         value: &[u8],
         prev: Option<Arc<Object>>,
         fields: &[Field],
-    ) -> Result<Change, Malformed> {
+    ) -> Result<ObjectChange, Malformed> {
         let object = match (change.kind, &prev) {
             (ChangeKind::Created, _) => {
                 Object::decode(value, change.revision, EventType::Added, fields)?
@@ -71,7 +71,7 @@ impl Change {
             }
             (ChangeKind::Deleted, None) => return Err(Malformed { at: 0 }),
         };
-        Ok(Change {
+        Ok(ObjectChange {
             revision: change.revision,
             kind: change.kind,
             object: Arc::new(object),
@@ -82,12 +82,12 @@ impl Change {
         })
     }
 
-    /// Its place in the order of all writes.
+    /// The revision of the change.
     pub fn revision(&self) -> Revision {
         self.revision
     }
 
-    /// Whether it created, updated or deleted.
+    /// Whether the object was created, updated or deleted.
     pub fn kind(&self) -> ChangeKind {
         self.kind
     }
@@ -97,13 +97,13 @@ impl Change {
         &self.object
     }
 
-    /// The state before; `None` for a create.
+    /// The previous state; `None` for a create.
     pub fn prev(&self) -> Option<&Arc<Object>> {
         self.prev.as_ref()
     }
 
-    /// Bytes it holds in memory beyond what the current state shares. Its new state is either
-    /// current or what a later change replaced, so it is what this one replaced that counts.
+    /// Bytes of memory that only this change holds. Its new state is either current or counted as
+    /// the replaced state of a later change, so the replaced state counts here.
     pub(crate) fn weight(&self) -> usize {
         let deleted = match self.kind {
             ChangeKind::Deleted => self.object.as_slice().len(),
@@ -112,23 +112,24 @@ impl Change {
         self.replaced() + deleted + OVERHEAD
     }
 
-    /// Bytes of the state that it replaced.
+    /// Bytes of the replaced state.
     pub(crate) fn replaced(&self) -> usize {
         self.prev.as_ref().map_or(0, |prev| prev.as_slice().len())
     }
 
-    /// What this change is to a view that selects with `matches`; `None` if nothing (S4.20).
-    pub(crate) fn turn(&self, matches: impl Fn(&Object) -> bool) -> Option<Turn> {
+    /// How this change relates to a view that selects with `matches`; `None` if it does not concern
+    /// the view (S4.20).
+    pub(crate) fn transition(&self, matches: impl Fn(&Object) -> bool) -> Option<Transition> {
         match (self.kind, &self.prev) {
-            (ChangeKind::Created, _) => matches(&self.object).then_some(Turn::Natural),
-            (ChangeKind::Deleted, Some(prev)) => matches(prev).then_some(Turn::Natural),
+            (ChangeKind::Created, _) => matches(&self.object).then_some(Transition::Within),
+            (ChangeKind::Deleted, Some(prev)) => matches(prev).then_some(Transition::Within),
             (ChangeKind::Deleted, None) => None,
             (ChangeKind::Updated, prev) => {
                 let before = prev.as_ref().is_some_and(|prev| matches(prev));
                 match (before, matches(&self.object)) {
-                    (true, true) => Some(Turn::Natural),
-                    (false, true) => Some(Turn::Entered),
-                    (true, false) => Some(Turn::Left),
+                    (true, true) => Some(Transition::Within),
+                    (false, true) => Some(Transition::Entered),
+                    (true, false) => Some(Transition::Left),
                     (false, false) => None,
                 }
             }
@@ -138,23 +139,23 @@ impl Change {
     fn left(&self) -> &Arc<Object> {
         self.left.get_or_init(|| {
             let prev = self.prev.as_ref().unwrap_or(&self.object);
-            // Fields are not needed any more: this body is only ever sent.
+            // No fields: this object is only sent.
             let left = prev.restamped(self.revision, EventType::Deleted, &[]);
             Arc::new(left.expect("bytes that were read once are read again"))
         })
     }
 }
 
-/// One event of one watch: a change, and what it is to the watcher's view.
+/// One event of one watch: a change and its relation to the watcher's selection.
 #[derive(Clone)]
-pub struct Event {
-    pub(crate) change: Arc<Change>,
-    pub(crate) turn: Turn,
+pub struct WatchEvent {
+    pub(crate) change: Arc<ObjectChange>,
+    pub(crate) transition: Transition,
 }
 
-impl Event {
-    /// The change itself, whatever the view makes of it.
-    pub fn change(&self) -> &Change {
+impl WatchEvent {
+    /// The change, independent of the view.
+    pub fn change(&self) -> &ObjectChange {
         &self.change
     }
 
@@ -163,24 +164,24 @@ impl Event {
         self.change.revision
     }
 
-    /// The type on the wire.
+    /// The event type on the wire.
     pub fn event_type(&self) -> EventType {
-        match (self.turn, self.change.kind) {
-            (Turn::Entered, _) | (_, ChangeKind::Created) => EventType::Added,
-            (Turn::Left, _) | (_, ChangeKind::Deleted) => EventType::Deleted,
-            (Turn::Natural, ChangeKind::Updated) => EventType::Modified,
+        match (self.transition, self.change.kind) {
+            (Transition::Entered, _) | (_, ChangeKind::Created) => EventType::Added,
+            (Transition::Left, _) | (_, ChangeKind::Deleted) => EventType::Deleted,
+            (Transition::Within, ChangeKind::Updated) => EventType::Modified,
         }
     }
 
-    /// The object on the wire: its RV is always the revision of the change (S4.21).
+    /// The object on the wire. Its resourceVersion is always the revision of the change (S4.21).
     pub fn object(&self) -> &Arc<Object> {
-        match self.turn {
-            Turn::Left => self.change.left(),
-            Turn::Natural | Turn::Entered => &self.change.object,
+        match self.transition {
+            Transition::Left => self.change.left(),
+            Transition::Within | Transition::Entered => &self.change.object,
         }
     }
 
-    /// About how many bytes it takes on the wire.
+    /// The approximate number of bytes on the wire.
     pub(crate) fn size(&self) -> usize {
         self.change.object.as_slice().len()
     }
@@ -194,45 +195,47 @@ impl Event {
         self.encoded(0, |object, event| object.frame(event))
     }
 
-    /// A frame in another representation, encoded once for all watchers that use the same `key`.
-    /// Key 0 is the JSON frame.
+    /// A frame in another representation, encoded once for all watchers with the same `key`. Key 0
+    /// is the JSON frame.
     pub fn encoded(&self, key: u64, encode: impl FnOnce(&Object, EventType) -> Bytes) -> Bytes {
-        // An encoder that panicked has added nothing.
+        // An encoder that panicked has not added anything.
         let mut encodings = lock(&self.change.encodings);
-        if let Some(found) = encodings.iter().find(|e| e.key == key && e.turn == self.turn) {
+        if let Some(found) =
+            encodings.iter().find(|e| e.key == key && e.transition == self.transition)
+        {
             return found.bytes.clone();
         }
         let bytes = encode(self.object(), self.event_type());
-        encodings.push(Encoding { key, turn: self.turn, bytes: bytes.clone() });
+        encodings.push(Encoding { key, transition: self.transition, bytes: bytes.clone() });
         bytes
     }
 }
 
-/// Some events of one selection, in revision order. Watchers that stand at the same place are given
-/// the same ones.
-pub struct Events {
-    events: Vec<Event>,
-    /// All of them as one chunk, by representation.
+/// Consecutive events of one selection, in revision order. Watchers at the same position share
+/// them.
+pub struct EventBatch {
+    events: Vec<WatchEvent>,
+    /// The frames of all events as one chunk, by representation.
     joined: Mutex<Vec<(u64, Bytes)>>,
 }
 
-impl Events {
-    pub(crate) fn new(events: Vec<Event>) -> Arc<Events> {
-        Arc::new(Events { events, joined: Mutex::default() })
+impl EventBatch {
+    pub(crate) fn new(events: Vec<WatchEvent>) -> Arc<EventBatch> {
+        Arc::new(EventBatch { events, joined: Mutex::default() })
     }
 
-    /// Whether others may be given the same ones, so that putting them together is worth it.
-    pub fn are_shared(events: &Arc<Events>) -> bool {
+    /// Whether other watchers may share the events, so that joining their frames pays off.
+    pub fn are_shared(events: &Arc<EventBatch>) -> bool {
         Arc::strong_count(events) > 1
     }
 
-    /// The frames of all of them, one after the other, put together once for all watchers that use
-    /// the same `key`. One frame alone is not copied.
-    pub fn joined(&self, key: u64, mut frame: impl FnMut(&Event) -> Bytes) -> Bytes {
+    /// The concatenated frames of all events, joined once for all watchers with the same `key`. A
+    /// single frame is not copied.
+    pub fn joined(&self, key: u64, mut frame: impl FnMut(&WatchEvent) -> Bytes) -> Bytes {
         if let [event] = self.events.as_slice() {
             return frame(event);
         }
-        // An encoder that panicked has added nothing.
+        // An encoder that panicked has not added anything.
         let mut joined = lock(&self.joined);
         if let Some((_, chunk)) = joined.iter().find(|(known, _)| *known == key) {
             return chunk.clone();
@@ -244,10 +247,10 @@ impl Events {
     }
 }
 
-impl Deref for Events {
-    type Target = [Event];
+impl Deref for EventBatch {
+    type Target = [WatchEvent];
 
-    fn deref(&self) -> &[Event] {
+    fn deref(&self) -> &[WatchEvent] {
         &self.events
     }
 }
@@ -256,7 +259,7 @@ impl Deref for Events {
 mod tests {
     use super::*;
 
-    fn change(revision: u64) -> Arc<Change> {
+    fn change(revision: u64) -> Arc<ObjectChange> {
         let stored = headwater_store::Change {
             revision: Revision(revision),
             key: headwater_store::Key::new("/registry/core/pods/a"),
@@ -265,16 +268,17 @@ mod tests {
             prev: None,
         };
         let value = br#"{"metadata":{"name":"a"}}"#;
-        Arc::new(Change::decode(&stored, value, None, &[]).unwrap())
+        Arc::new(ObjectChange::decode(&stored, value, None, &[]).unwrap())
     }
 
     /// S5.14
     #[test]
     fn events_are_joined_once_for_each_representation() {
-        let event = |revision| Event { change: change(revision), turn: Turn::Natural };
-        let events = Events::new(vec![event(1), event(2)]);
+        let event =
+            |revision| WatchEvent { change: change(revision), transition: Transition::Within };
+        let events = EventBatch::new(vec![event(1), event(2)]);
         let mut encoded = 0;
-        let mut frame = |event: &Event| {
+        let mut frame = |event: &WatchEvent| {
             encoded += 1;
             Bytes::from(format!("{};", event.revision()))
         };
@@ -283,8 +287,8 @@ mod tests {
         assert_eq!(events.joined(0, &mut frame).as_ptr(), chunk.as_ptr());
         assert_eq!(events.joined(4, &mut frame), "1;2;");
         assert_eq!(encoded, 4, "two events in two representations");
-        assert!(!Events::are_shared(&events));
+        assert!(!EventBatch::are_shared(&events));
         let other = Arc::clone(&events);
-        assert!(Events::are_shared(&other));
+        assert!(EventBatch::are_shared(&other));
     }
 }

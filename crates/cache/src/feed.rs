@@ -1,9 +1,9 @@
-//! The feed: one watch on the store keeps every resource current.
+//! The feed: one watch on the store that keeps every resource current.
 //!
-//! River: store watch → **feed** → resources. One task applies all changes in revision order, so
-//! "the cache has reached r" means the same for every resource.
-//! Promise: cache(r) = store(r) for every revision the cache claims (R20), and it only moves
-//! forward (R21).
+//! River: store watch → **feed** → resources. One task applies all changes in revision order, so a
+//! revision that the cache has reached is valid for every resource.
+//! Promise: cache(r) = store(r) for every revision that the cache claims (R20), and the revision
+//! only grows (R21).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, RwLock};
@@ -19,21 +19,22 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::Error;
-use crate::filling::Filling;
+use crate::decoder::ObjectDecoder;
+use crate::load::ResourceLoad;
 use crate::progress::Progress;
-use crate::resource::{Fault, Resource};
-use crate::shape::Shape;
+use crate::resource::{ApplyError, Resource};
 use crate::snapshot::Snapshot;
-use crate::view::{End, Filter, NextRound};
-use crate::watcher::{Start, Watcher};
+use crate::view::{Filter, ScheduledWakeup, ViewEnd};
+use crate::watcher::{WatchStart, Watcher};
 use crate::window::Bounds;
 
-/// How the cache is set up.
+/// The options of the cache.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How much of the past each resource keeps in memory.
+    /// The bounds of each resource's window.
     pub window: Bounds,
-    /// The number of changes some resources keep, by plural name (`pods`, `deployments.apps`).
+    /// The number of changes in the window of some resources, by plural name (`pods`,
+    /// `deployments.apps`).
     pub window_counts: BTreeMap<String, usize>,
     /// How long a read waits for a revision that is not reached yet (S5.7).
     pub wait_max: Duration,
@@ -49,19 +50,19 @@ impl Default for Options {
     }
 }
 
-/// The part that runs: follows the store until it is stopped.
+/// The task of the cache: follows the store until it is stopped.
 pub struct Cacher {
     cache: Cache,
     position: Revision,
-    /// What comes after the position is not to be had: everything must be read again.
-    is_lost: bool,
-    /// The store is another: what watchers were told is not true any more (R37).
+    /// The changes after the position are not available: the cache must be reloaded.
+    must_reload: bool,
+    /// The store was replaced: earlier events may no longer be true (R37).
     is_replaced: bool,
-    /// Rounds that are to begin, each at its time.
-    due: Vec<NextRound>,
+    /// Wake-ups that are due later.
+    due: Vec<ScheduledWakeup>,
 }
 
-/// The way in: cheap to clone.
+/// A handle to the cache. Cheap to clone.
 #[derive(Clone)]
 pub struct Cache {
     shared: Arc<Shared>,
@@ -75,21 +76,21 @@ struct Shared {
     applied: Arc<Progress>,
 }
 
-/// Records read at a time when the cache is filled: many enough that asking costs little, few
-/// enough that their memory does not matter.
+/// Records per page when the cache is loaded: enough to amortize the call, few enough for their
+/// memory not to matter.
 const PAGE: usize = 1_000;
 
-/// What is being read from the store, by the prefix of its resource.
-type Fillings = HashMap<String, Filling>;
+/// The resources that are being loaded, by prefix.
+type ResourceLoads = HashMap<String, ResourceLoad>;
 
-/// How long to wait before the store is asked again after a failure.
+/// How long to wait after a failure of the store.
 const RETRY: Duration = Duration::from_millis(200);
 
 /// How often old changes are dropped.
 const SWEEP: Duration = Duration::from_secs(1);
 
 impl Cacher {
-    /// An empty cache over a store. [`Cacher::load`] fills it, [`Cacher::run`] follows.
+    /// An empty cache over a store. [`Cacher::load`] loads it, [`Cacher::run`] keeps it current.
     pub fn new(store: Arc<dyn Store>, options: Options) -> Cacher {
         let shared = Shared {
             store,
@@ -101,75 +102,75 @@ impl Cacher {
         Cacher {
             cache,
             position: Revision::ZERO,
-            is_lost: false,
+            must_reload: false,
             is_replaced: false,
             due: Vec::new(),
         }
     }
 
-    /// The way in.
+    /// A handle to the cache.
     pub fn handle(&self) -> Cache {
         self.cache.clone()
     }
 
-    /// Reads the whole state of the store at one revision. What was defined before is read once; a
-    /// resource that gets other fields later has to be read again.
+    /// Loads the complete state of the store at one revision. Define resources before, since a
+    /// resource whose decoder changes later is decoded again.
     pub async fn load(&mut self) -> Result<(), Error> {
-        let (mut fillings, revision) = self.read_all().await?;
+        let (mut loads, revision) = self.read_all().await?;
         let end = match self.is_replaced || revision < self.position {
-            true => End::WentBack(revision),
-            false => End::Closed,
+            true => ViewEnd::Reverted(revision),
+            false => ViewEnd::Closed,
         };
         let mut filled = HashSet::new();
-        self.fill(&mut fillings, &mut filled, revision, end)?;
+        self.fill(&mut loads, &mut filled, revision, end)?;
         self.position = revision;
         self.cache.shared.applied.set(revision);
-        // Resources that were defined meanwhile hold nothing, and must not claim to know what
-        // happened before.
-        self.fill(&mut fillings, &mut filled, revision, end)?;
-        (self.is_lost, self.is_replaced) = (false, false);
+        // Resources that were defined meanwhile are empty, and must not claim to know earlier
+        // changes.
+        self.fill(&mut loads, &mut filled, revision, end)?;
+        (self.must_reload, self.is_replaced) = (false, false);
         Ok(())
     }
 
     fn fill(
         &self,
-        fillings: &mut Fillings,
+        loads: &mut ResourceLoads,
         filled: &mut HashSet<String>,
         revision: Revision,
-        end: End,
+        end: ViewEnd,
     ) -> Result<(), Error> {
         for resource in self.cache.resources() {
             if filled.insert(resource.prefix().to_owned()) {
-                let read = fillings.remove(resource.prefix());
-                let filling = read.unwrap_or_else(|| resource.filling());
-                resource.fill(filling, revision, end)?;
+                let read = loads.remove(resource.prefix());
+                let load = read.unwrap_or_else(|| resource.load());
+                resource.fill(load, revision, end)?;
             }
         }
         Ok(())
     }
 
-    /// Reads page by page; one is decoded while the next is read.
-    async fn read_all(&self) -> Result<(Fillings, Revision), Error> {
+    /// Reads page by page; decodes one page while the next one is read.
+    async fn read_all(&self) -> Result<(ResourceLoads, Revision), Error> {
         let store = &self.cache.shared.store;
         let mut range =
             Range { prefix: key::ROOT.to_owned(), limit: Some(PAGE), ..Range::default() };
-        let mut fillings = Fillings::new();
+        let mut loads = ResourceLoads::new();
         let mut page = store.range(range.clone()).await?;
         loop {
             let (revision, more) = (page.revision, page.more);
             range.at = Some(revision);
             range.after = page.records.last().map(|record| record.key.clone());
-            let decoded = self.cache.clone().decode(fillings, page.records);
+            let decoded = self.cache.clone().decode(loads, page.records);
             if !more {
                 return Ok((decoded.await?, revision));
             }
             let next = async { store.range(range.clone()).await.map_err(Error::from) };
-            (fillings, page) = tokio::try_join!(decoded, next)?;
+            (loads, page) = tokio::try_join!(decoded, next)?;
         }
     }
 
-    /// Follows the store until stopped. A store that cannot be reached is tried again; a store
-    /// that has forgotten what comes next is read again from the start, and every watcher ends.
+    /// Follows the store until stopped. Retries while the store is unreachable. If the store has
+    /// compacted the next changes, reloads the cache and ends every watcher.
     pub async fn run(mut self, stop: CancellationToken) -> Result<(), Error> {
         let mut sweep = tokio::time::interval(SWEEP);
         while let Some(upstream) = stop.run_until_cancelled(self.upstream()).await {
@@ -179,26 +180,26 @@ impl Cacher {
                     biased;
                     () = stop.cancelled() => return Ok(()),
                     _ = sweep.tick() => self.sweep(),
-                    now = until(self.due.iter().map(|round| round.at).min()) => self.wake(now),
+                    now = until(self.due.iter().map(|wakeup| wakeup.at).min()) => self.wake(now),
                     batch = upstream.next() => if !self.take(batch)? {
                         break;
                     },
                 }
             }
-            // Nobody knows when the store can be followed again.
-            self.due.drain(..).for_each(NextRound::begin);
-            if !self.is_lost {
-                // A store that ends its watches at once must not keep us busy.
+            // It is unknown when the store will be available again.
+            self.due.drain(..).for_each(ScheduledWakeup::begin);
+            if !self.must_reload {
+                // Prevents a busy loop if the store ends its watches at once.
                 let _ = stop.run_until_cancelled(tokio::time::sleep(RETRY)).await;
             }
         }
         Ok(())
     }
 
-    /// A watch on the store from where the cache is, however often that has to be tried.
+    /// Opens a watch on the store at the cache's position; retries until it succeeds.
     async fn upstream(&mut self) -> Result<ChangeStream, Error> {
         loop {
-            let loaded = match self.is_lost {
+            let loaded = match self.must_reload {
                 true => self.load().await,
                 false => Ok(()),
             };
@@ -220,7 +221,7 @@ impl Cacher {
         }
     }
 
-    /// Opens the store's watch; `None` if the store is no longer the one it was.
+    /// Opens the store's watch; `None` if the store went back to an older revision.
     async fn open(&mut self) -> Result<Option<ChangeStream>, StoreError> {
         let stream = self.cache.shared.store.watch(key::ROOT, self.position).await?;
         let newest = self.cache.shared.store.revision().await?;
@@ -231,7 +232,7 @@ impl Cacher {
             position = %self.position, %newest,
             "the store went back to an older revision; reloading the cache and expiring all watches"
         );
-        self.is_lost = true;
+        self.must_reload = true;
         Ok(None)
     }
 
@@ -243,28 +244,28 @@ impl Cacher {
                     %position, %oldest,
                     "the store compacted past the cache's position; reloading the cache"
                 );
-                self.is_lost = true;
+                self.must_reload = true;
             }
             StoreError::Replaced { current } => {
                 tracing::error!(
                     %position, newest = %current,
                     "the store was replaced; reloading the cache and expiring all watches"
                 );
-                (self.is_lost, self.is_replaced) = (true, true);
+                (self.must_reload, self.is_replaced) = (true, true);
             }
             error => tracing::warn!(%position, "cannot watch the store; retrying: {error}"),
         }
     }
 
-    /// Takes what the store tells; whether it can tell more.
+    /// Applies a batch. Returns whether the watch can continue.
     fn take(&mut self, batch: Option<Result<Batch, StoreError>>) -> Result<bool, Error> {
         match batch {
             Some(Ok(batch)) => match self.apply(&batch) {
                 Ok(()) => Ok(true),
-                Err(Fault::Malformed(error)) => Err(error),
-                Err(Fault::Hole(key)) => {
+                Err(ApplyError::Malformed(error)) => Err(error),
+                Err(ApplyError::Gap(key)) => {
                     tracing::error!(%key, "the store's watch skipped a change; reloading the cache");
-                    self.is_lost = true;
+                    self.must_reload = true;
                     Ok(false)
                 }
             },
@@ -276,7 +277,7 @@ impl Cacher {
         }
     }
 
-    fn apply(&mut self, batch: &Batch) -> Result<(), Fault> {
+    fn apply(&mut self, batch: &Batch) -> Result<(), ApplyError> {
         let fresh = batch.changes.partition_point(|change| change.revision <= self.position);
         let mut rest = &batch.changes[fresh..];
         while let Some(first) = rest.first() {
@@ -292,7 +293,7 @@ impl Cacher {
     }
 
     fn wake(&mut self, now: Instant) {
-        self.due.extract_if(.., |round| round.at <= now).for_each(NextRound::begin);
+        self.due.extract_if(.., |wakeup| wakeup.at <= now).for_each(ScheduledWakeup::begin);
     }
 
     fn sweep(&self) {
@@ -301,11 +302,11 @@ impl Cacher {
         for resource in self.cache.resources() {
             resource.expire(now, compacted);
         }
-        self.cache.forget_retired();
+        self.cache.drop_retired();
     }
 }
 
-/// Waits until then, if ever; answers when that was.
+/// Waits until a time, or forever; returns the time.
 async fn until(then: Option<Instant>) -> Instant {
     match then {
         Some(then) => tokio::time::sleep_until(then).await,
@@ -314,7 +315,7 @@ async fn until(then: Option<Instant>) -> Instant {
     Instant::now()
 }
 
-/// However the feed ends, nobody waits for it.
+/// However the feed ends, its watchers end too.
 impl Drop for Cacher {
     fn drop(&mut self) {
         self.cache.close();
@@ -322,24 +323,24 @@ impl Drop for Cacher {
 }
 
 impl Cache {
-    /// The store behind.
+    /// The store behind the cache.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.shared.store
     }
 
-    /// Every change up to here is visible.
+    /// The revision up to which every change is visible.
     pub fn applied(&self) -> Revision {
         self.shared.applied.get()
     }
 
-    /// The resource whose keys begin with `prefix`; it is made if it is new.
+    /// The resource with a prefix; created if it is new.
     pub fn resource(&self, prefix: &str) -> Arc<Resource> {
         let known = lock::read(&self.shared.resources);
         if let Some(resource) = known.get(prefix) {
             return Arc::clone(resource);
         }
         drop(known);
-        self.define(prefix, &Shape::default())
+        self.define(prefix, &ObjectDecoder::default())
     }
 
     /// All resources.
@@ -348,20 +349,24 @@ impl Cache {
         known.values().cloned().collect()
     }
 
-    /// Says which fields of a resource are selectable. Its watchers end if it was known before.
-    pub fn redefine(&self, prefix: &str, fields: &[Field]) -> Result<Arc<Resource>, Error> {
-        self.reshape(prefix, Shape::plain(fields))
+    /// Sets the selectable fields of a resource. Ends its watchers if it exists already.
+    pub fn set_fields(&self, prefix: &str, fields: &[Field]) -> Result<Arc<Resource>, Error> {
+        self.set_decoder(prefix, ObjectDecoder::with_fields(fields))
     }
 
-    /// Says how the objects of a resource are read. Its watchers end if it was known before.
-    pub fn reshape(&self, prefix: &str, shape: Shape) -> Result<Arc<Resource>, Error> {
-        let resource = self.define(prefix, &shape);
-        resource.reshape(shape)?;
+    /// Sets the decoder of a resource. Ends its watchers if it exists already.
+    pub fn set_decoder(
+        &self,
+        prefix: &str,
+        decoder: ObjectDecoder,
+    ) -> Result<Arc<Resource>, Error> {
+        let resource = self.define(prefix, &decoder);
+        resource.set_decoder(decoder)?;
         Ok(resource)
     }
 
-    /// Nobody defines this resource any more: its watchers end, after what they have not been
-    /// given yet, and it is forgotten once it is empty.
+    /// Retires a resource whose definition was removed: its watchers end after their pending
+    /// events, and it is dropped once it is empty.
     pub fn retire(&self, prefix: &str) {
         let known = lock::read(&self.shared.resources);
         if let Some(resource) = known.get(prefix) {
@@ -369,22 +374,21 @@ impl Cache {
         }
     }
 
-    fn define(&self, prefix: &str, shape: &Shape) -> Arc<Resource> {
+    fn define(&self, prefix: &str, decoder: &ObjectDecoder) -> Arc<Resource> {
         let mut known = lock::write(&self.shared.resources);
         let make = || {
             let bounds = self.bounds(prefix);
-            Arc::new(Resource::new(prefix, shape.clone(), self.applied(), bounds))
+            Arc::new(Resource::new(prefix, decoder.clone(), self.applied(), bounds))
         };
         let resource = known.entry(prefix.to_owned()).or_insert_with(make);
         resource.restore();
         Arc::clone(resource)
     }
 
-    /// Forgets resources that nobody defines. Only the feed does this: nothing is applied
-    /// meanwhile.
-    fn forget_retired(&self) {
+    /// Drops retired resources. Only the feed calls this, so no change is applied meanwhile.
+    fn drop_retired(&self) {
         let mut known = lock::write(&self.shared.resources);
-        known.retain(|_, resource| !resource.is_forgettable());
+        known.retain(|_, resource| !resource.is_removable());
     }
 
     fn bounds(&self, prefix: &str) -> Bounds {
@@ -396,9 +400,13 @@ impl Cache {
         Bounds { count: count.copied().unwrap_or(window.count), ..window }
     }
 
-    /// Adds stored records to what was read, on a thread that may take its time.
-    async fn decode(self, fillings: Fillings, records: Vec<Record>) -> Result<Fillings, Error> {
-        let decoded = tokio::task::spawn_blocking(move || self.add(fillings, records));
+    /// Decodes stored records on a blocking thread.
+    async fn decode(
+        self,
+        loads: ResourceLoads,
+        records: Vec<Record>,
+    ) -> Result<ResourceLoads, Error> {
+        let decoded = tokio::task::spawn_blocking(move || self.add(loads, records));
         match decoded.await.map_err(tokio::task::JoinError::try_into_panic) {
             Ok(decoded) => decoded,
             Err(Ok(panic)) => std::panic::resume_unwind(panic),
@@ -406,29 +414,29 @@ impl Cache {
         }
     }
 
-    fn add(&self, mut fillings: Fillings, records: Vec<Record>) -> Result<Fillings, Error> {
+    fn add(&self, mut loads: ResourceLoads, records: Vec<Record>) -> Result<ResourceLoads, Error> {
         for record in records {
             let prefix = collection_of(record.key.as_str());
-            match fillings.get_mut(prefix) {
-                Some(filling) => filling.add(&record)?,
+            match loads.get_mut(prefix) {
+                Some(load) => load.add(&record)?,
                 None => {
-                    let mut filling = self.resource(prefix).filling();
-                    filling.add(&record)?;
-                    fillings.insert(prefix.to_owned(), filling);
+                    let mut load = self.resource(prefix).load();
+                    load.add(&record)?;
+                    loads.insert(prefix.to_owned(), load);
                 }
             }
         }
-        Ok(fillings)
+        Ok(loads)
     }
 
-    /// Waits until every write acknowledged before this call is visible (R22), and answers how
-    /// far the cache is then.
+    /// Waits until every write acknowledged before this call is visible (R22). Returns the revision
+    /// that the cache has reached.
     pub async fn consistent(&self) -> Result<Revision, Error> {
         let newest = self.shared.store.revision().await?;
         self.reach(newest).await
     }
 
-    /// Waits until `revision` is visible, at most as long as a read may wait.
+    /// Waits until `revision` is visible, up to the maximum time of a read.
     pub async fn reach(&self, revision: Revision) -> Result<Revision, Error> {
         let current = self.applied();
         if current >= revision {
@@ -442,18 +450,18 @@ impl Cache {
         }
     }
 
-    /// Forgets history below `at`, but not before the cache has read it: it would have to be filled
-    /// anew, and every watcher would end.
+    /// Compacts history before `at`, after the cache has read it: otherwise the cache would have to
+    /// be reloaded, which ends every watcher.
     pub async fn compact(&self, at: Revision) -> Result<(), Error> {
         let newest = self.shared.store.revision().await?;
         self.reach(at.min(newest)).await?;
         Ok(self.shared.store.compact(at).await?)
     }
 
-    /// The state of a resource now. Wait for freshness first.
+    /// The current state of a resource. Callers wait for freshness first.
     pub fn snapshot(&self, resource: &Resource) -> Snapshot {
-        // In this order: the state has every change up to what was applied before it was read. If
-        // it has a newer one, it is the state at that one.
+        // In this order: the state contains every change up to `applied`, which was read before. If
+        // it contains a newer one, it is the state at that revision.
         let applied = self.applied();
         let state = resource.state();
         let revision = applied.max(state.revision());
@@ -483,8 +491,8 @@ impl Cache {
         }
     }
 
-    /// Starts a watch. Wait for freshness first.
-    pub fn watch(&self, resource: &Arc<Resource>, filter: &Filter, start: Start) -> Watcher {
+    /// Starts a watch. Callers wait for freshness first.
+    pub fn watch(&self, resource: &Arc<Resource>, filter: &Filter, start: WatchStart) -> Watcher {
         Watcher::new(
             Arc::clone(resource),
             Arc::clone(&self.shared.store),
@@ -494,9 +502,9 @@ impl Cache {
         )
     }
 
-    /// Wakes every watcher, so that whoever drives it looks around.
-    pub fn nudge(&self) {
-        self.resources().iter().for_each(|resource| resource.nudge());
+    /// Wakes every watcher, so that its task checks for other events, such as a shutdown.
+    pub fn wake_watchers(&self) {
+        self.resources().iter().for_each(|resource| resource.wake_watchers());
     }
 
     /// Ends every watcher.

@@ -1,35 +1,35 @@
 //! The watch cache: current state, a window of recent changes, views and cursors.
 //!
-//! River: store watch → feed → snapshot and window → views → watchers. Reads (get, list, watch)
-//! are answered here; the store hears of a watcher only when it falls out of the window.
+//! River: store watch → feed → snapshot and window → views → watchers. Reads (get, list, watch) are
+//! served here; the store serves a watcher only if its position is older than the window.
 
 mod progress;
 pub mod change;
 mod tree;
 pub mod snapshot;
 pub mod window;
-mod rounds;
+mod wakeup;
 pub mod view;
-pub mod shape;
-mod filling;
-mod loans;
+pub mod decoder;
+mod load;
+mod retained;
 pub mod resource;
 pub mod watcher;
 pub mod feed;
 #[doc(hidden)]
 pub mod pieces;
 
-pub use change::{Change, Event, Events};
+pub use change::{EventBatch, ObjectChange, WatchEvent};
+pub use decoder::{ObjectDecoder, StoredTransform};
 pub use feed::{Cache, Cacher, Options};
 pub use resource::Resource;
-pub use shape::{Form, Shape};
 pub use snapshot::Snapshot;
 pub use view::Filter;
-pub use watcher::{Start, Step, Watcher};
+pub use watcher::{WatchStart, WatchStep, Watcher};
 
 use headwater_api::Revision;
 
-/// Why the cache could not answer.
+/// Why the cache could not serve a request.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The state at that revision is no longer available: list again. (410)

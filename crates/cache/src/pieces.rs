@@ -1,4 +1,4 @@
-//! The cache's hot pieces alone, for benchmarks. Not an interface: it changes with them.
+//! Hot parts of the cache for micro-benchmarks. Not a stable interface.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,29 +6,29 @@ use std::time::Duration;
 use headwater_api::kind::Field;
 use headwater_api::{Object, Revision};
 
-use crate::change::Change;
+use crate::change::ObjectChange;
 use crate::snapshot::Objects;
 use crate::view::{Filter, View, Views};
 use crate::window::{Bounds, Window};
 
 /// All objects of a resource.
 #[derive(Clone)]
-pub struct State(Objects);
+pub struct ObjectSet(Objects);
 
-impl State {
-    /// These objects.
-    pub fn of<'a>(objects: impl IntoIterator<Item = &'a Arc<Object>>) -> State {
-        let mut state = State(Objects::default());
+impl ObjectSet {
+    /// A set of these objects.
+    pub fn of<'a>(objects: impl IntoIterator<Item = &'a Arc<Object>>) -> ObjectSet {
+        let mut state = ObjectSet(Objects::default());
         objects.into_iter().for_each(|object| state.insert(Arc::clone(object)));
         state
     }
 
-    /// Puts an object in place of its older version.
+    /// Inserts an object or replaces its older version.
     pub fn insert(&mut self, object: Arc<Object>) {
         self.0.insert(object);
     }
 
-    /// The size of all of them in a list.
+    /// The size of all objects in a list.
     pub fn bytes(&self) -> usize {
         self.0.iter("", None).map(|object| object.item_tail().len()).sum()
     }
@@ -38,51 +38,51 @@ impl State {
 pub struct Changes(Window);
 
 impl Changes {
-    /// At most so many.
+    /// A window of at most `count` changes.
     pub fn new(count: usize) -> Changes {
         let bounds = Bounds { age: Duration::MAX, count, bytes: usize::MAX };
         Changes(Window::new(Revision::ZERO, bounds))
     }
 
-    /// A stored change as watchers see it.
-    pub fn decode(stored: &headwater_store::Change, fields: &[Field]) -> Arc<Change> {
-        let change = Change::decode(stored, &stored.value, None, fields);
+    /// Decodes a stored change.
+    pub fn decode(stored: &headwater_store::Change, fields: &[Field]) -> Arc<ObjectChange> {
+        let change = ObjectChange::decode(stored, &stored.value, None, fields);
         Arc::new(change.expect("benchmarks store objects"))
     }
 
-    /// One more.
-    pub fn append(&mut self, change: Arc<Change>) {
+    /// Adds a change.
+    pub fn append(&mut self, change: Arc<ObjectChange>) {
         self.0.push(change);
     }
 
-    /// How many there are after a revision, each looked at.
+    /// Counts the changes after a revision by visiting each.
     pub fn read(&self, after: Revision) -> usize {
         self.0.after(after).map_or(0, |changes| changes.filter(|c| c.revision() > after).count())
     }
 }
 
-/// Views of a resource, each with a watcher.
-pub struct Watched {
+/// Views of a resource, one per watcher.
+pub struct WatchedViews {
     views: Views,
     fields: Vec<Field>,
     watched: Vec<Arc<View>>,
 }
 
-impl Watched {
-    /// None yet.
-    pub fn new(fields: Vec<Field>) -> Watched {
-        Watched { views: Views::default(), fields, watched: Vec::new() }
+impl WatchedViews {
+    /// No views.
+    pub fn new(fields: Vec<Field>) -> WatchedViews {
+        WatchedViews { views: Views::default(), fields, watched: Vec::new() }
     }
 
-    /// One more watcher.
+    /// Adds a watcher.
     pub fn watch(&mut self, filter: &Filter) {
         self.watched.push(self.views.join(filter, Revision::ZERO));
     }
 
-    /// Offers a change to those it may concern; answers how many took it.
-    pub fn offer(&mut self, change: &Arc<Change>) -> usize {
+    /// Offers a change to the views it may concern; returns how many accepted it.
+    pub fn offer(&mut self, change: &Arc<ObjectChange>) -> usize {
         let taken = self.views.offer(change, &self.fields, Revision::ZERO);
-        self.views.announce(change.revision());
+        self.views.publish(change.revision());
         taken
     }
 }

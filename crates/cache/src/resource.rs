@@ -1,7 +1,7 @@
-//! One resource in the cache: its current state, its recent past, its watchers.
+//! One resource in the cache: its current state, recent changes and watchers.
 //!
 //! River: feed → **resource** → get, list, watch.
-//! Promise: reads of the current state take no lock. State, window and views move together under
+//! Promise: reads of the current state take no lock. State, window and views change together under
 //! one short lock, so a watcher that starts from a snapshot continues exactly after it (R23, R24).
 
 use std::collections::HashMap;
@@ -17,12 +17,12 @@ use headwater_store::{ChangeKind, Key, Record};
 use tokio::time::Instant;
 
 use crate::Error;
-use crate::change::{Change, Event};
-use crate::filling::Filling;
-use crate::loans::Loans;
-use crate::shape::{Settled, Shape};
+use crate::change::{ObjectChange, WatchEvent};
+use crate::decoder::{DecodedValue, ObjectDecoder};
+use crate::load::ResourceLoad;
+use crate::retained::RetainedSnapshots;
 use crate::snapshot::{Objects, Snapshot};
-use crate::view::{End, Filter, NextRound, Portion, View, Views, select};
+use crate::view::{BatchBudget, Filter, ScheduledWakeup, View, ViewEnd, Views, select};
 use crate::window::{Bounds, Window};
 
 /// One resource.
@@ -30,64 +30,69 @@ pub struct Resource {
     prefix: String,
     state: ArcSwap<Snapshot>,
     hub: Mutex<Hub>,
-    /// Its definition is gone: when it is empty, it may be forgotten.
+    /// The definition was removed: the resource is dropped once it is empty.
     retired: AtomicBool,
-    /// Counted for metrics.
+    /// Counters for metrics.
     pub counters: Counters,
 }
 
-/// What happened, for metrics.
+/// Counters for metrics.
 #[derive(Default, Debug)]
 pub struct Counters {
-    /// Changes that came from the store.
+    /// Changes received from the store.
     pub received: AtomicU64,
-    /// Events handed to views.
+    /// Events added to views.
     pub dispatched: AtomicU64,
-    /// Times the resource was filled from the store.
+    /// How often the resource was loaded from the store.
     pub initialized: AtomicU64,
 }
 
 struct Hub {
-    shape: Shape,
-    /// Stored bytes of the objects that are read in another form, by key.
+    decoder: ObjectDecoder,
+    /// Stored bytes of the objects that the decoder transformed, by key.
     raw: HashMap<String, Bytes>,
     window: Window,
     views: Views,
-    /// Up to here, events were dropped from every view.
+    /// The revision up to which events were dropped from every view.
     views_swept: Revision,
-    loans: Loans,
+    retained: RetainedSnapshots,
 }
 
 /// Why changes could not be applied.
-pub(crate) enum Fault {
-    /// They do not continue what is here: something between was never told. (R20)
-    Hole(Key),
+pub(crate) enum ApplyError {
+    /// A change does not follow the known state: the store skipped one (R20).
+    Gap(Key),
     /// A value is not an object.
     Malformed(Error),
 }
 
-/// Changes of the window that are looked at while the lock is held once.
+/// The maximum number of changes visited while holding the lock.
 const SCAN_MAX: usize = 1_000;
 
 impl Resource {
-    pub(crate) fn new(prefix: &str, shape: Shape, revision: Revision, bounds: Bounds) -> Self {
+    pub(crate) fn new(
+        prefix: &str,
+        decoder: ObjectDecoder,
+        revision: Revision,
+        bounds: Bounds,
+    ) -> Self {
         Resource {
             prefix: prefix.to_owned(),
             state: ArcSwap::from_pointee(Snapshot::new(Objects::default(), revision)),
             hub: Mutex::new(Hub {
-                shape,
+                decoder,
                 raw: HashMap::new(),
                 window: Window::new(revision, bounds),
                 views: Views::default(),
                 views_swept: Revision::ZERO,
-                loans: Loans::new(0, bounds.bytes),
+                retained: RetainedSnapshots::new(0, bounds.bytes),
             }),
             retired: AtomicBool::new(false),
             counters: Counters::default(),
         }
     }
 
-    /// What its keys begin with.
+    /// The prefix of its keys.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
@@ -96,59 +101,68 @@ impl Resource {
         lock(&self.hub)
     }
 
-    /// The state as of its own last change. [`crate::Cache::snapshot`] adds how far the whole
-    /// cache has got.
+    /// The state as of the last change of this resource. [`crate::Cache::snapshot`] adds the
+    /// revision that the entire cache has reached.
     pub(crate) fn state(&self) -> Arc<Snapshot> {
         self.state.load_full()
     }
 
-    /// The revision of its own last change.
+    /// The revision of the last change of this resource.
     pub fn changed(&self) -> Revision {
         self.state.load().revision()
     }
 
-    /// How many changes the window may hold.
+    /// The maximum number of changes in the window.
     pub fn capacity(&self) -> usize {
         self.hub().window.capacity()
     }
 
-    /// The watched selections, each with its number of watchers.
+    /// The watched selections and their number of watchers.
     pub fn census(&self) -> Vec<(Filter, usize)> {
         self.hub().views.census()
     }
 
-    /// How many watchers there are.
+    /// The number of watchers.
     pub fn watchers(&self) -> usize {
         self.hub().views.watchers()
     }
 
-    /// Whether an object is stored in another form than it is read in: writing it again, even
-    /// unchanged, changes what is stored.
+    /// Whether the stored bytes of an object differ from the decoded ones: writing the object
+    /// again, even unchanged, changes the stored bytes.
     pub fn is_stale(&self, key: &str) -> bool {
         self.hub().raw.contains_key(key)
     }
 
-    /// An empty state to be filled from the store.
-    pub(crate) fn filling(&self) -> Filling {
-        Filling::new(self.hub().shape.clone())
+    /// An empty state to load from the store.
+    pub(crate) fn load(&self) -> ResourceLoad {
+        ResourceLoad::new(self.hub().decoder.clone())
     }
 
-    /// Puts what was read from the store in place. Every watcher ends: what happened between its
-    /// position and this state is not known here (R26).
-    pub(crate) fn fill(&self, read: Filling, revision: Revision, end: End) -> Result<(), Error> {
+    /// Replaces the state by one loaded from the store. Ends every watcher, because the changes
+    /// between its position and the new state are unknown (R26).
+    pub(crate) fn fill(
+        &self,
+        read: ResourceLoad,
+        revision: Revision,
+        end: ViewEnd,
+    ) -> Result<(), Error> {
         let mut hub = self.hub();
-        let filling = match hub.shape.is_identical(&read.shape) {
+        let load = match hub.decoder.is_identical(&read.decoder) {
             true => read,
-            false => self.read_again(&read, hub.shape.clone())?, // it was defined meanwhile
+            false => self.read_again(&read, hub.decoder.clone())?, // the decoder changed meanwhile
         };
         hub.views.close(end);
-        self.begin(&mut hub, filling, revision);
+        self.begin(&mut hub, load, revision);
         self.counters.initialized.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
-    fn read_again(&self, read: &Filling, shape: Shape) -> Result<Filling, Error> {
-        let mut again = Filling::new(shape);
+    fn read_again(
+        &self,
+        read: &ResourceLoad,
+        decoder: ObjectDecoder,
+    ) -> Result<ResourceLoad, Error> {
+        let mut again = ResourceLoad::new(decoder);
         for object in read.objects.iter("", None) {
             again
                 .read_again(object, &read.raw)
@@ -157,33 +171,34 @@ impl Resource {
         Ok(again)
     }
 
-    /// A state without a past.
-    fn begin(&self, hub: &mut Hub, filling: Filling, revision: Revision) {
-        let Filling { shape, objects, raw } = filling;
+    /// Starts with a state and an empty window.
+    fn begin(&self, hub: &mut Hub, load: ResourceLoad, revision: Revision) {
+        let ResourceLoad { decoder, objects, raw } = load;
         let live = objects.iter("", None).map(|object| object.as_slice().len() as u64).sum();
         let bounds = hub.window.bounds();
         hub.window = Window::new(revision, bounds);
-        hub.loans = Loans::new(live, bounds.bytes);
-        (hub.shape, hub.raw) = (shape, raw);
+        hub.retained = RetainedSnapshots::new(live, bounds.bytes);
+        (hub.decoder, hub.raw) = (decoder, raw);
         self.state.store(Arc::new(Snapshot::new(objects, revision)));
     }
 
-    /// Reads objects in another shape from now on. Every watcher ends: its selection may mean
-    /// something else now. What is stored stays as it is.
+    /// Replaces the decoder. Ends every watcher, because its selection may have another meaning
+    /// now. Stored values do not change.
     ///
-    /// Objects are read again before the lock is taken, so that changes of other resources do not
-    /// wait; only what changed meanwhile is read under it.
-    pub(crate) fn reshape(&self, shape: Shape) -> Result<(), Error> {
+    /// Objects are decoded again before the lock is taken, so that changes of other resources do
+    /// not wait; only objects that changed meanwhile are decoded under the lock.
+    pub(crate) fn set_decoder(&self, decoder: ObjectDecoder) -> Result<(), Error> {
         let (before, raw) = {
             let mut hub = self.hub();
-            if hub.shape.is_same(&shape) {
-                hub.views.close(End::Closed);
+            if hub.decoder.is_same(&decoder) {
+                hub.views.close(ViewEnd::Closed);
                 return Ok(());
             }
             (self.state(), hub.raw.clone())
         };
         let objects = before.objects.clone();
-        let mut again = self.read_again(&Filling { objects, raw, ..Filling::default() }, shape)?;
+        let mut again =
+            self.read_again(&ResourceLoad { objects, raw, ..ResourceLoad::default() }, decoder)?;
         let mut hub = self.hub();
         let state = self.state();
         if !Arc::ptr_eq(&state, &before) {
@@ -199,84 +214,84 @@ impl Resource {
                 }
             }
         }
-        hub.views.close(End::Closed);
+        hub.views.close(ViewEnd::Closed);
         self.begin(&mut hub, again, state.revision());
         Ok(())
     }
 
-    /// Ends every watcher, after what it has not been given yet: nobody defines this resource any
-    /// more. It is forgotten when it is empty.
+    /// Ends every watcher after its pending events, because the definition of the resource was
+    /// removed. The resource is dropped once it is empty.
     pub(crate) fn retire(&self) {
-        // In this order: whoever joins after the views were closed finds the mark.
+        // In this order: a watcher that joins after the views were closed sees the flag.
         self.retired.store(true, Ordering::Release);
-        self.hub().views.close(End::Closed);
+        self.hub().views.close(ViewEnd::Closed);
     }
 
     pub(crate) fn restore(&self) {
         self.retired.store(false, Ordering::Release);
     }
 
-    pub(crate) fn is_forgettable(&self) -> bool {
+    pub(crate) fn is_removable(&self) -> bool {
         self.retired.load(Ordering::Acquire) && self.state().is_empty()
     }
 
-    /// Applies changes of this resource, in order, and wakes the watchers they concern, but for
-    /// those that are answered. All of the changes or none.
+    /// Applies changes of this resource in order, all or none, and wakes the watchers. Returns the
+    /// wake-ups that are due later.
     pub(crate) fn apply(
         &self,
         stored: &[headwater_store::Change],
-    ) -> Result<Vec<NextRound>, Fault> {
+    ) -> Result<Vec<ScheduledWakeup>, ApplyError> {
         let mut guard = self.hub();
         let hub = &mut *guard;
         let state = self.state();
         let mut objects = state.objects.clone();
         let mut changes = Vec::with_capacity(stored.len());
         for stored in stored {
-            changes.push(self.advance(&mut objects, stored, &hub.shape)?);
+            changes.push(self.advance(&mut objects, stored, &hub.decoder)?);
         }
-        let revision = changes.last().map_or(state.revision(), |change| change.it.revision());
-        // Before any view is told: whoever saw an event finds it in the state.
+        let revision = changes.last().map_or(state.revision(), |change| change.value.revision());
+        // Before the events are published: a watcher that received an event finds it in the state.
         self.state.store(Arc::new(Snapshot::new(objects, revision)));
         for (change, stored) in changes.iter().zip(stored) {
-            hub.note_form(change, &stored.value);
-            let taken = hub.publish(&change.it);
+            hub.note_stored(change, &stored.value);
+            let taken = hub.add(&change.value);
             self.counters.dispatched.fetch_add(taken as u64, Ordering::Relaxed);
         }
         self.counters.received.fetch_add(changes.len() as u64, Ordering::Relaxed);
-        Ok(hub.views.announce(revision))
+        Ok(hub.views.publish(revision))
     }
 
-    /// Moves a state on by one change, which must continue it.
+    /// Applies one change to a state. The change must follow the state.
     fn advance(
         &self,
         objects: &mut Objects,
         stored: &headwater_store::Change,
-        shape: &Shape,
-    ) -> Result<Settled<Arc<Change>>, Fault> {
+        decoder: &ObjectDecoder,
+    ) -> Result<DecodedValue<Arc<ObjectChange>>, ApplyError> {
         let name = &stored.key.as_str()[self.prefix.len()..];
         let prev = objects.get(name).cloned();
         if !continues(stored, prev.as_deref()) {
-            return Err(Fault::Hole(stored.key.clone()));
+            return Err(ApplyError::Gap(stored.key.clone()));
         }
-        let change = shape
+        let change = decoder
             .change(stored, prev)
-            .map_err(|source| Fault::Malformed(self.malformed(name, source)))?;
-        match change.it.kind() {
+            .map_err(|source| ApplyError::Malformed(self.malformed(name, source)))?;
+        match change.value.kind() {
             ChangeKind::Deleted => objects.remove(name),
             ChangeKind::Created | ChangeKind::Updated => {
-                objects.insert(Arc::clone(change.it.object()))
+                objects.insert(Arc::clone(change.value.object()))
             }
         };
-        Ok(Settled { it: Arc::new(change.it), differs: change.differs })
+        Ok(DecodedValue { value: Arc::new(change.value), differs: change.differs })
     }
 
     fn malformed(&self, name: &str, source: Malformed) -> Error {
         Error::Malformed { key: Key::in_collection(&self.prefix, name), source }
     }
 
-    /// Forgets what is too old, in the window and in the views. A compaction takes no change from
-    /// the window: who follows is not disturbed by it. Who starts below it is refused (see
-    /// `Watcher::new`), and so are reads.
+    /// Drops old changes from the window and the views. A compaction drops no change from the
+    /// window, so it does not affect active watchers; new watchers (see `Watcher::new`) and reads
+    /// below it are refused.
     pub(crate) fn expire(&self, now: Instant, compacted: Revision) {
         let mut hub = self.hub();
         hub.window.expire(now);
@@ -285,49 +300,49 @@ impl Resource {
             hub.views.forget(edge);
             hub.views_swept = edge;
         }
-        hub.loans.expire(now, compacted);
+        hub.retained.expire(now, compacted);
     }
 
     /// Wakes every watcher.
-    pub(crate) fn nudge(&self) {
-        self.hub().views.nudge();
+    pub(crate) fn wake_watchers(&self) {
+        self.hub().views.wake_watchers();
     }
 
     /// Ends every watcher.
     pub(crate) fn close(&self) {
-        self.hub().views.close(End::Closed);
+        self.hub().views.close(ViewEnd::Closed);
     }
 
     /// Keeps a snapshot for the later pages of a list.
     pub fn keep(&self, snapshot: &Snapshot) {
-        self.hub().loans.keep(snapshot);
+        self.hub().retained.keep(snapshot);
     }
 
-    /// Remembers how many objects follow a place where a page of a kept snapshot ended: counting
-    /// them again for each page of a large list costs as much as sending it.
-    pub fn mark(&self, snapshot: &Snapshot, place: String, left: usize) {
-        self.hub().loans.mark(snapshot.revision(), place, left);
+    /// Remembers how many objects follow the end of a page of a kept snapshot: counting them for
+    /// each page of a large list costs as much as sending it.
+    pub fn note_remaining(&self, snapshot: &Snapshot, page_end: String, left: usize) {
+        self.hub().retained.note_remaining(snapshot.revision(), page_end, left);
     }
 
-    /// How many objects follow such a place, if that is remembered.
-    pub fn left_after(&self, snapshot: &Snapshot, place: &str) -> Option<usize> {
-        self.hub().loans.left_after(snapshot.revision(), place)
+    /// How many objects follow the end of a page, if remembered.
+    pub fn remaining_after(&self, snapshot: &Snapshot, page_end: &str) -> Option<usize> {
+        self.hub().retained.remaining_after(snapshot.revision(), page_end)
     }
 
-    /// Lends a state to a watcher that begins to read it, for as long as that is affordable.
-    pub(crate) fn lend(&self, state: &Arc<Snapshot>) -> Weak<Snapshot> {
-        self.hub().loans.lend(state)
+    /// Keeps a state while a watcher reads its initial events, within the memory limit.
+    pub(crate) fn keep_initial(&self, state: &Arc<Snapshot>) -> Weak<Snapshot> {
+        self.hub().retained.keep_initial(state)
     }
 
     /// The state at an earlier revision, if it is kept or the window reaches back to it.
     pub(crate) fn recall(&self, revision: Revision) -> Option<Snapshot> {
         let mut hub = self.hub();
-        if let Some(kept) = hub.loans.kept(revision) {
-            return Some(kept);
+        if let Some(snapshot) = hub.retained.get(revision) {
+            return Some(snapshot);
         }
         let state = self.state();
-        let undone: Vec<Arc<Change>> = hub.window.back_to(revision)?.cloned().collect();
-        drop(hub); // undoing takes a while
+        let undone: Vec<Arc<ObjectChange>> = hub.window.back_to(revision)?.cloned().collect();
+        drop(hub); // undoing takes time
         let mut objects = state.objects.clone();
         for change in undone {
             match change.prev() {
@@ -338,30 +353,30 @@ impl Resource {
         Some(Snapshot::new(objects, revision))
     }
 
-    /// A snapshot from records read from the store.
+    /// A snapshot of records read from the store.
     pub(crate) fn snapshot_of(
         &self,
         records: &[Record],
         revision: Revision,
     ) -> Result<Snapshot, Error> {
-        let shape = self.hub().shape.clone();
+        let decoder = self.hub().decoder.clone();
         let mut objects = Objects::default();
         for record in records {
-            objects.insert(Arc::new(shape.record(record)?.it));
+            objects.insert(Arc::new(decoder.record(record)?.value));
         }
         let mut snapshot = Snapshot::new(objects, revision);
         snapshot.own_bytes = records.iter().map(|record| record.value.len()).sum();
         Ok(snapshot)
     }
 
-    /// Joins the view of a filter, and the state at that moment: the view answers for every event
-    /// after it.
+    /// Joins the view of a filter. Returns the view and the current state; the view has every event
+    /// after that state.
     pub(crate) fn join(&self, filter: &Filter) -> (Arc<View>, Arc<Snapshot>) {
         let mut hub = self.hub();
         let state = self.state();
         let view = hub.views.join(filter, state.revision());
         if self.retired.load(Ordering::Acquire) {
-            hub.views.close(End::Closed); // it came too late to be ended with the others
+            hub.views.close(ViewEnd::Closed); // the resource was retired before this watcher joined
         }
         (view, state)
     }
@@ -370,66 +385,69 @@ impl Resource {
         self.hub().views.leave(view);
     }
 
-    /// Reads events after `position` from the window, up to where `view` takes over. The position
-    /// reached is answered even if no event matched.
+    /// Reads events after `position` from the window, for a view that does not reach back that far.
+    /// Returns the new position even if no event matches.
     pub(crate) fn read_past(
         &self,
         filter: &Filter,
         position: Revision,
-        events: &mut Vec<Event>,
+        events: &mut Vec<WatchEvent>,
     ) -> Option<Revision> {
         let hub = self.hub();
-        let (mut reached, mut portion) = (position, Portion::default());
+        let (mut reached, mut budget) = (position, BatchBudget::default());
         let mut changes = hub.window.after(position)?.peekable();
-        let mut looked_at = 0;
+        let mut visited = 0;
         while let Some(change) = changes.next() {
             let revision = change.revision();
             if let Some(event) = select(filter, change) {
-                let is_apart = events.last().is_none_or(|last| last.revision() < revision);
-                if !portion.takes(event.size()) && is_apart {
+                let starts_revision = events.last().is_none_or(|last| last.revision() < revision);
+                if !budget.admits(event.size()) && starts_revision {
                     return Some(reached);
                 }
                 events.push(event);
             }
-            looked_at += 1;
+            visited += 1;
             // Changes may share a revision; the position moves past all of them or none.
             if changes.peek().is_none_or(|next| next.revision() > revision) {
                 reached = revision;
-                if looked_at >= SCAN_MAX {
+                if visited >= SCAN_MAX {
                     break;
                 }
             }
         }
-        // Everything up to the newest change of the resource was looked at.
+        // Every change of the resource was visited.
         if hub.window.after(reached).is_some_and(|mut rest| rest.next().is_none()) {
             reached = reached.max(self.state().revision());
         }
         Some(reached)
     }
 
-    /// The oldest revision a watch may start from without the store's help.
+    /// The oldest revision from which a watch can start without the store's history.
     pub fn window_edge(&self) -> Revision {
         self.hub().window.complete_after()
     }
 
-    /// A change read from the store's history.
-    pub(crate) fn decode_past(&self, stored: &headwater_store::Change) -> Result<Change, Error> {
-        let shape = self.hub().shape.clone();
-        shape.past_change(stored)
+    /// Decodes a change from the store's history.
+    pub(crate) fn decode_past(
+        &self,
+        stored: &headwater_store::Change,
+    ) -> Result<ObjectChange, Error> {
+        let decoder = self.hub().decoder.clone();
+        decoder.past_change(stored)
     }
 }
 
 impl Hub {
-    /// Adds a change to the window and to the views it concerns. Answers how many those are.
-    fn publish(&mut self, change: &Arc<Change>) -> usize {
-        self.loans.note(change);
+    /// Adds a change to the window and to the views it concerns. Returns the number of views.
+    fn add(&mut self, change: &Arc<ObjectChange>) -> usize {
+        self.retained.note(change);
         self.window.push(Arc::clone(change));
-        self.views.offer(change, &self.shape.fields, self.window.complete_after())
+        self.views.offer(change, &self.decoder.fields, self.window.complete_after())
     }
 
-    /// Remembers the stored bytes of an object that is read in another form.
-    fn note_form(&mut self, change: &Settled<Arc<Change>>, stored: &Bytes) {
-        let name = change.it.object().key();
+    /// Remembers the stored bytes of an object that the decoder transformed.
+    fn note_stored(&mut self, change: &DecodedValue<Arc<ObjectChange>>, stored: &Bytes) {
+        let name = change.value.object().key();
         match change.differs {
             true => self.raw.insert(name.to_owned(), stored.clone()),
             false => self.raw.remove(name),
@@ -437,8 +455,8 @@ impl Hub {
     }
 }
 
-/// Whether a change follows from what is held. Where the store tells what it replaced, it must be
-/// exactly that.
+/// Whether a change follows the known state. If the store includes the replaced version, it must be
+/// the known one.
 fn continues(change: &headwater_store::Change, held: Option<&Object>) -> bool {
     match (change.kind, held, &change.prev) {
         (ChangeKind::Created, held, _) => held.is_none(),

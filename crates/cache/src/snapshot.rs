@@ -1,8 +1,8 @@
 //! A snapshot: all objects of one resource at one revision.
 //!
 //! River: feed → **snapshot** → get, list, initial events.
-//! Promise: it never changes. Old versions stay readable while something refers to them, and share
-//! everything that did not change with the newer ones.
+//! Promise: a snapshot is immutable. Old snapshots stay readable while referenced, and share all
+//! unchanged nodes with newer ones.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::view::Filter;
 pub struct Snapshot {
     pub(crate) objects: Objects,
     revision: Revision,
-    /// Bytes that it shares with no newer state: not zero if it was read back from the store.
+    /// Bytes shared with no newer state: not zero if the snapshot was read from the store.
     pub(crate) own_bytes: usize,
 }
 
@@ -26,22 +26,22 @@ impl Snapshot {
         Snapshot { objects, revision, own_bytes: 0 }
     }
 
-    /// The revision this is the state of.
+    /// The revision of the state.
     pub fn revision(&self) -> Revision {
         self.revision
     }
 
-    /// How many objects there are.
+    /// The number of objects.
     pub fn len(&self) -> usize {
         self.objects.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no objects.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// One object by `namespace/name` or `name`.
+    /// An object by `namespace/name` or `name`.
     pub fn get(&self, key: &str) -> Option<&Arc<Object>> {
         self.objects.get(key)
     }
@@ -64,7 +64,7 @@ impl Snapshot {
         after: Option<&str>,
     ) -> impl Iterator<Item = &'a Arc<Object>> + use<'a> {
         let namespace = filter.only_namespace();
-        // A filter that fixes the whole key is one look-up (S3.35).
+        // A filter that determines the complete key is one lookup (S3.35).
         let named = filter.fields.name().and_then(|name| match namespace {
             "" => self.get(name),
             namespace => self.get(&format!("{namespace}/{name}")),
@@ -77,19 +77,19 @@ impl Snapshot {
     }
 }
 
-/// The objects behind snapshots.
+/// The objects of a snapshot.
 #[derive(Clone, Default)]
-pub(crate) struct Objects(Tree<Held>);
+pub(crate) struct Objects(Tree<MarkedObject>);
 
-/// An object, and its marks beside it: a list that selects little looks at no other object, and
-/// each of them would be a wait for memory.
+/// An object and its marks. Marks are stored inline, so that a selective list skips objects without
+/// a cache miss for each.
 #[derive(Clone)]
-struct Held {
+struct MarkedObject {
     marks: Marks,
     object: Arc<Object>,
 }
 
-impl Keyed for Held {
+impl Keyed for MarkedObject {
     fn key(&self) -> &str {
         self.object.key()
     }
@@ -100,9 +100,9 @@ impl Objects {
         self.0.get(key).map(|held| &held.object)
     }
 
-    /// Puts an object in place of its older version, which is answered.
+    /// Inserts an object and returns its older version.
     pub(crate) fn insert(&mut self, object: Arc<Object>) -> Option<Arc<Object>> {
-        self.0.insert(Held { marks: object.marks(), object }).map(|held| held.object)
+        self.0.insert(MarkedObject { marks: object.marks(), object }).map(|held| held.object)
     }
 
     pub(crate) fn remove(&mut self, key: &str) -> Option<Arc<Object>> {
@@ -124,8 +124,8 @@ impl Objects {
         namespace: &str,
         after: Option<&str>,
     ) -> impl Iterator<Item = &'a Arc<Object>> + use<'a> {
-        // `/` follows every byte a namespace may end in and `0` follows `/`: together they
-        // bracket exactly the keys of one namespace.
+        // `0` is the byte after `/`: the keys of a namespace are those from `namespace/` up to
+        // `namespace0`.
         let (first, end) = match namespace {
             "" => (String::new(), None),
             namespace => ([namespace, "/"].concat(), Some([namespace, "0"].concat())),

@@ -1,28 +1,28 @@
-//! A tree of entries in the order of their keys, of which a copy costs nothing.
+//! A persistent B+ tree: a sorted map of which a clone costs nothing.
 //!
-//! River: feed → **tree** → snapshot. Two copies share every node that did not change since: whoever
-//! changes one copies the few nodes on the way down. Entries of a leaf lie side by side, so a walk over
-//! all of them waits for memory once for a leaf, and not for each entry.
-//! Promise: a copy never sees what happens to another. All leaves are equally deep, and no node but the
-//! root is less than a quarter full, whatever was inserted and removed.
+//! River: feed → **tree** → snapshot. Clones share all unchanged nodes: a change copies only the
+//! nodes on its path. The entries of a leaf are adjacent in memory, so a scan has one cache miss
+//! per leaf, not one per entry.
+//! Promise: a change of one clone is never visible in another. All leaves have the same depth, and
+//! every node except the root is at least a quarter full.
 
 use std::iter::once;
 use std::slice;
 use std::sync::Arc;
 
-/// Entries of a leaf, and children of a branch, at most. With more a change would cost more, which
-/// copies a node of each level; with fewer a walk would.
+/// The maximum number of entries of a leaf and of children of a branch. A larger number makes
+/// changes more expensive, which copy one node per level; a smaller one makes scans more expensive.
 const NODE_MAX: usize = 32;
 
-/// A node with fewer is joined to one beside it.
+/// A smaller node is merged with a neighbour.
 const NODE_MIN: usize = NODE_MAX / 4;
 
-/// Something that is kept under a key.
+/// An entry with a key.
 pub(crate) trait Keyed: Clone {
     fn key(&self) -> &str;
 }
 
-/// Entries in the order of their keys.
+/// Entries sorted by key.
 #[derive(Clone)]
 pub(crate) struct Tree<T> {
     root: Node<T>,
@@ -37,13 +37,13 @@ enum Node<T> {
 
 #[derive(Clone)]
 struct Branch<T> {
-    /// What is between two children: after all that is in the first, and not after what is in the
-    /// second. One less than there are children.
+    /// Separators: each is greater than all keys of the child before it, and at most the first key
+    /// of the child after it. One less than children.
     keys: Arc<[Arc<str>]>,
     children: Vec<Node<T>>,
 }
 
-/// A node that did not fit into another and belongs behind it, and what is between the two.
+/// The right half of a split node, and the separator before it.
 type Split<T> = (Arc<str>, Node<T>);
 
 impl<T> Default for Tree<T> {
@@ -53,7 +53,7 @@ impl<T> Default for Tree<T> {
 }
 
 impl<T: Keyed> Tree<T> {
-    /// How many entries there are.
+    /// The number of entries.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -63,12 +63,12 @@ impl<T: Keyed> Tree<T> {
         loop {
             match node {
                 Node::Branch(branch) => node = &branch.children[branch.child(key)],
-                Node::Leaf(entries) => return entries.get(place(entries, key).ok()?),
+                Node::Leaf(entries) => return entries.get(position(entries, key).ok()?),
             }
         }
     }
 
-    /// Puts an entry in place of the one that has its key, which is answered.
+    /// Inserts an entry and returns the one with the same key, if any.
     pub(crate) fn insert(&mut self, entry: T) -> Option<T> {
         let (before, split) = self.root.insert(entry);
         if let Some((key, second)) = split {
@@ -79,9 +79,9 @@ impl<T: Keyed> Tree<T> {
         before
     }
 
-    /// Takes out what has this key.
+    /// Removes the entry with a key.
     pub(crate) fn remove(&mut self, key: &str) -> Option<T> {
-        self.get(key)?; // nothing is copied in vain
+        self.get(key)?; // copies no node if there is no such entry
         let removed = self.root.remove(key)?;
         if let Node::Branch(branch) = &self.root
             && let [only] = branch.children.as_slice()
@@ -92,7 +92,7 @@ impl<T: Keyed> Tree<T> {
         Some(removed)
     }
 
-    /// The entries after one key and, if there is such an end, before another.
+    /// The entries after a key and, if given, before an end.
     pub(crate) fn range<'a>(
         &'a self,
         after: &str,
@@ -105,7 +105,7 @@ impl<T: Keyed> Tree<T> {
 impl<T: Keyed> Node<T> {
     fn insert(&mut self, entry: T) -> (Option<T>, Option<Split<T>>) {
         match self {
-            Node::Leaf(entries) => match place(entries, entry.key()) {
+            Node::Leaf(entries) => match position(entries, entry.key()) {
                 Ok(at) => {
                     let before = std::mem::replace(&mut Arc::make_mut(entries)[at], entry);
                     (Some(before), None)
@@ -124,7 +124,7 @@ impl<T: Keyed> Node<T> {
     fn remove(&mut self, key: &str) -> Option<T> {
         match self {
             Node::Leaf(entries) => {
-                let at = place(entries, key).ok()?;
+                let at = position(entries, key).ok()?;
                 let removed = entries[at].clone();
                 *entries = entries[..at].iter().chain(&entries[at + 1..]).cloned().collect();
                 Some(removed)
@@ -141,7 +141,7 @@ impl<T: Keyed> Node<T> {
         }
     }
 
-    /// How many entries or children it has.
+    /// The number of entries or children.
     fn len(&self) -> usize {
         match self {
             Node::Leaf(entries) => entries.len(),
@@ -150,12 +150,12 @@ impl<T: Keyed> Node<T> {
     }
 }
 
-/// Where the entry with this key is among those of a leaf, or belongs.
-fn place<T: Keyed>(entries: &[T], key: &str) -> Result<usize, usize> {
+/// The index of the entry with a key, or where to insert it.
+fn position<T: Keyed>(entries: &[T], key: &str) -> Result<usize, usize> {
     entries.binary_search_by(|entry| entry.key().cmp(key))
 }
 
-/// Puts a new entry into a leaf.
+/// Inserts a new entry into a leaf.
 fn insert<T: Keyed>(entries: &mut Arc<[T]>, at: usize, entry: T) -> Option<Split<T>> {
     let (before, behind) = entries.split_at(at);
     let all = before.iter().cloned().chain(once(entry)).chain(behind.iter().cloned());
@@ -164,38 +164,38 @@ fn insert<T: Keyed>(entries: &mut Arc<[T]>, at: usize, entry: T) -> Option<Split
         return None;
     }
     let all: Vec<T> = all.collect();
-    settle(entries, &all, cut(at))
+    split_leaf(entries, &all, split_point(at))
 }
 
-/// Makes a leaf of entries; what is too much is cut off there.
-fn settle<T: Keyed>(leaf: &mut Arc<[T]>, entries: &[T], middle: usize) -> Option<Split<T>> {
+/// Replaces the entries of a leaf, and splits it at `middle` if there are too many.
+fn split_leaf<T: Keyed>(leaf: &mut Arc<[T]>, entries: &[T], middle: usize) -> Option<Split<T>> {
     let fits = entries.len() <= NODE_MAX;
     let (first, second) = entries.split_at(if fits { entries.len() } else { middle });
     *leaf = first.into();
     Some((second.first()?.key().into(), Node::Leaf(second.into())))
 }
 
-/// Where a node is cut that has become too large by one, which is at this place. What arrives in order
-/// leaves most of it behind: nothing will come to fill the first half.
-fn cut(at: usize) -> usize {
+/// Where to split a node that is too large by one entry, inserted at `at`. After an insertion at
+/// the end the first half stays nearly full, because sorted insertions never fill it.
+fn split_point(at: usize) -> usize {
     if at == NODE_MAX { NODE_MAX + 1 - NODE_MIN } else { NODE_MAX.div_ceil(2) }
 }
 
 impl<T: Keyed> Branch<T> {
-    /// The child that a key belongs to.
+    /// The index of the child for a key.
     fn child(&self, key: &str) -> usize {
         self.keys.partition_point(|between| **between <= *key)
     }
 
-    /// Puts in what did not fit into one of the children.
+    /// Inserts the right half of a split child.
     fn insert(&mut self, at: usize, (key, child): Split<T>) -> Option<Split<T>> {
         let mut keys = self.keys.to_vec();
         keys.insert(at, key);
         self.children.insert(at + 1, child);
-        self.settle(keys, cut(at + 1))
+        self.set_keys(keys, split_point(at + 1))
     }
 
-    /// Makes one of two children that are side by side, or two that are alike.
+    /// Merges two neighbouring children, or balances them if they are too large for one node.
     fn join(&mut self, at: usize) {
         let mut keys = self.keys.to_vec();
         let between = keys.remove(at);
@@ -203,14 +203,14 @@ impl<T: Keyed> Branch<T> {
         let split = match (&mut self.children[at], &second) {
             (Node::Leaf(first), Node::Leaf(second)) => {
                 let all: Vec<T> = first.iter().chain(&**second).cloned().collect();
-                settle(first, &all, all.len() / 2)
+                split_leaf(first, &all, all.len() / 2)
             }
             (Node::Branch(first), Node::Branch(second)) => {
                 let first = Arc::make_mut(first);
                 let before = first.keys.iter().chain(once(&between));
                 let keys = before.chain(&*second.keys).cloned().collect();
                 first.children.extend_from_slice(&second.children);
-                first.settle(keys, first.children.len() / 2)
+                first.set_keys(keys, first.children.len() / 2)
             }
             (Node::Leaf(_), Node::Branch(_)) | (Node::Branch(_), Node::Leaf(_)) => {
                 unreachable!("all leaves are equally deep")
@@ -223,8 +223,8 @@ impl<T: Keyed> Branch<T> {
         self.keys = keys.into();
     }
 
-    /// Takes the keys between its children; what is too much of both is cut off there.
-    fn settle(&mut self, mut keys: Vec<Arc<str>>, middle: usize) -> Option<Split<T>> {
+    /// Replaces the separators, and splits the branch at `middle` if it has too many children.
+    fn set_keys(&mut self, mut keys: Vec<Arc<str>>, middle: usize) -> Option<Split<T>> {
         let mut split = None;
         if self.children.len() > NODE_MAX {
             let children = self.children.split_off(middle);
@@ -236,9 +236,9 @@ impl<T: Keyed> Branch<T> {
     }
 }
 
-/// A walk over leaves, or over what a range has of them.
+/// An iterator over leaves, limited to a range.
 struct Leaves<'a, T> {
-    /// What is still to be walked through of each node above.
+    /// The remaining children at each level above the current leaf.
     above: Vec<slice::Iter<'a, Node<T>>>,
     first: Option<&'a [T]>,
     end: Option<String>,
@@ -279,7 +279,7 @@ impl<'a, T: Keyed> Iterator for Leaves<'a, T> {
     fn next(&mut self) -> Option<&'a [T]> {
         let leaf = self.first.take().or_else(|| self.below())?;
         match &self.end {
-            // The last entry tells it for all of them.
+            // The last entry decides for the entire leaf.
             Some(end) if leaf.last().is_some_and(|last| last.key() >= end.as_str()) => {
                 self.above.clear();
                 Some(&leaf[..leaf.partition_point(|entry| entry.key() < end.as_str())])
@@ -306,7 +306,7 @@ mod tests {
         }
     }
 
-    /// How deep it is; all that is promised of nodes holds.
+    /// Checks the invariants of a node and returns its depth.
     fn check(node: &Node<Entry>, is_root: bool, from: &str, end: Option<&str>) -> usize {
         let range = if is_root { 0..=NODE_MAX } else { NODE_MIN..=NODE_MAX };
         assert!(range.contains(&node.len()), "{} of {range:?}", node.len());
@@ -344,10 +344,10 @@ mod tests {
     enum Step {
         Insert(u16),
         Remove(u16),
-        /// Many in order, up or down.
+        /// Many entries in ascending or descending order.
         Run(u16, u16, bool),
         Clear(u16, u16),
-        /// From here on a copy must not change.
+        /// Clones the tree; the clone must not change from here on.
         Copy,
     }
 
@@ -368,7 +368,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_what_a_map_would_be(steps in prop::collection::vec(step(), 1..120)) {
+        fn a_tree_agrees_with_a_btree_map(steps in prop::collection::vec(step(), 1..120)) {
             let (mut tree, mut model) = (Tree::<Entry>::default(), BTreeMap::new());
             let mut copies = Vec::new();
             for (at, step) in steps.into_iter().enumerate() {
@@ -398,7 +398,7 @@ mod tests {
         }
 
         #[test]
-        fn a_range_begins_and_ends_where_it_should(
+        fn a_range_contains_exactly_the_entries_between_its_bounds(
             keys in prop::collection::btree_set(0..3_000_u16, 0..400),
             after in 0..3_000_u16,
             end in prop::option::of(0..3_000_u16),
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn what_arrives_in_order_fills_three_quarters_of_each_leaf() {
+    fn sorted_insertions_fill_three_quarters_of_each_leaf() {
         let mut tree = Tree::default();
         (0..10_000).for_each(|at| drop(tree.insert(Entry(format!("{at:05}"), at))));
         let leaves = Leaves::new(&tree.root, "", None).count();
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn what_did_not_change_is_shared() {
+    fn clones_share_unchanged_leaves() {
         let mut tree = Tree::default();
         (0..10_000).for_each(|at| drop(tree.insert(Entry(format!("{at:05}"), at))));
         let mut changed = tree.clone();

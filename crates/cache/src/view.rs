@@ -1,9 +1,9 @@
-//! Views: what watchers of one resource have in common.
+//! Views: the events of one selection, shared by all its watchers.
 //!
-//! River: feed → **views** → watchers. Watchers that ask for the same selection share one view, so
-//! matching and the ADDED/DELETED rewriting happen once per view and not once per watcher. Views
-//! are found through an index, so that a change visits only those it may concern (S5.20).
-//! Promise: whatever the index leaves out, the selection would have left out too.
+//! River: feed → **views** → watchers. Watchers with the same selection share one view, so matching
+//! and the rewriting to ADDED and DELETED happen once per view, not once per watcher. An index
+//! finds the views that a change may concern (S5.20).
+//! Promise: the index omits only views whose selection does not match the change.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,42 +17,42 @@ use headwater_store::lock::lock;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::change::{Change, Event, Events, Turn};
+use crate::change::{EventBatch, ObjectChange, Transition, WatchEvent};
 use crate::progress::Progress;
-use crate::rounds::{Rounds, Wake};
+use crate::wakeup::{WakeDecision, WakeupPacer};
 
-/// Which objects of a resource are wanted.
+/// Selects objects of a resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Filter {
-    /// Only this namespace; empty is all.
+    /// Only this namespace; empty selects all.
     pub namespace: String,
-    /// Labels.
+    /// The label selector.
     pub labels: LabelSelector,
-    /// Fields; the name and the namespace can be selected here too.
+    /// The field selector; it may also select the name and the namespace.
     pub fields: FieldSelector,
 }
 
 impl Filter {
-    /// Whether an object is wanted.
+    /// Whether the filter selects an object.
     pub fn matches(&self, object: &Object) -> bool {
         (self.namespace.is_empty() || object.namespace() == self.namespace)
             && self.labels.matches_object(object)
             && self.fields.matches(object)
     }
 
-    /// The marks that every object has that is wanted.
+    /// The marks that every selected object has.
     pub fn marks(&self) -> Marks {
         let mut marks = self.labels.marks();
         marks.add(self.fields.marks());
         marks
     }
 
-    /// Whether everything in the namespace is wanted.
+    /// Whether the filter selects all objects of the namespace.
     pub fn selects_all(&self) -> bool {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
-    /// The only namespace that can hold a match; empty is all.
+    /// The only namespace that can contain a match; empty means all.
     pub fn only_namespace(&self) -> &str {
         match self.namespace.as_str() {
             "" => self.fields.namespace().unwrap_or_default(),
@@ -61,21 +61,21 @@ impl Filter {
     }
 }
 
-/// What one step hands out: enough to fill a socket, and not more than may wait there for a client
-/// that reads slowly.
+/// The size of one batch: enough to fill a socket, but not more than may wait there for a slow
+/// client.
 #[derive(Default)]
-pub(crate) struct Portion {
+pub(crate) struct BatchBudget {
     count: usize,
     bytes: usize,
 }
 
-const PORTION_MAX: usize = 128;
-const PORTION_BYTES_MAX: usize = 64 << 10;
+const BATCH_MAX: usize = 128;
+const BATCH_BYTES_MAX: usize = 64 << 10;
 
-impl Portion {
-    /// Whether one more of this size fits. The first always does.
-    pub(crate) fn takes(&mut self, bytes: usize) -> bool {
-        let full = self.count == PORTION_MAX || self.bytes + bytes > PORTION_BYTES_MAX;
+impl BatchBudget {
+    /// Whether another item of this size fits. The first one always does.
+    pub(crate) fn admits(&mut self, bytes: usize) -> bool {
+        let full = self.count == BATCH_MAX || self.bytes + bytes > BATCH_BYTES_MAX;
         if full && self.count > 0 {
             return false;
         }
@@ -91,32 +91,33 @@ pub(crate) struct View {
     log: Mutex<Log>,
     /// The newest revision in the log; watchers wait on it.
     head: Progress,
-    end: OnceLock<End>,
-    /// Counted while the hub is locked.
+    end: OnceLock<ViewEnd>,
+    /// Changed only under the lock of the resource.
     watchers: AtomicUsize,
 }
 
-/// Why a view has no more events to come.
+/// Why a view ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
-    /// The resource is defined or filled anew: whoever comes back continues.
+pub(crate) enum ViewEnd {
+    /// The resource got another decoder or was reloaded: clients reconnect and resume.
     Closed,
-    /// The store went back to this revision: what was told is not true any more (R37).
-    WentBack(Revision),
+    /// The store reverted to this revision: earlier events may no longer be true (R37).
+    Reverted(Revision),
 }
 
 struct Log {
-    events: VecDeque<Event>,
+    events: VecDeque<WatchEvent>,
     /// Invariant: every event after this revision is in `events`.
     complete_after: Revision,
-    /// What was read last, and from which position: the next watcher most likely stands there too.
-    last: Option<(Revision, Arc<Events>)>,
-    rounds: Rounds,
+    /// The last batch and the position it was read from: the next watcher is probably at the same
+    /// position.
+    last: Option<(Revision, Arc<EventBatch>)>,
+    pacer: WakeupPacer,
 }
 
 impl Log {
-    /// Drops events up to `revision`. A quiet view stays complete: only a dropped event moves its
-    /// edge.
+    /// Drops events up to `revision`. `complete_after` moves only when an event is dropped, so a
+    /// view without events stays complete.
     fn forget(&mut self, revision: Revision) {
         while self.events.front().is_some_and(|oldest| oldest.revision() <= revision) {
             let dropped = self.events.pop_front().map_or(Revision::ZERO, |event| event.revision());
@@ -125,14 +126,15 @@ impl Log {
         }
     }
 
-    /// As many events after `position` as are handed out at once. Those that share a revision are
-    /// read together, so none that is not announced yet.
-    fn after(&self, position: Revision, announced: Revision) -> Vec<Event> {
-        let first = first_of(self.events.len(), |at| self.events[at].revision() > position);
-        let (mut events, mut portion) = (Vec::<Event>::new(), Portion::default());
-        for event in self.events.range(first..).take_while(|e| e.revision() <= announced) {
-            let is_apart = events.last().is_none_or(|last| last.revision() < event.revision());
-            if !portion.takes(event.size()) && is_apart {
+    /// The next batch after `position`. Events that share a revision are read together, so events
+    /// that are not published yet are excluded.
+    fn after(&self, position: Revision, published: Revision) -> Vec<WatchEvent> {
+        let first = first_after(self.events.len(), |at| self.events[at].revision() > position);
+        let (mut events, mut budget) = (Vec::<WatchEvent>::new(), BatchBudget::default());
+        for event in self.events.range(first..).take_while(|e| e.revision() <= published) {
+            let starts_revision =
+                events.last().is_none_or(|last| last.revision() < event.revision());
+            if !budget.admits(event.size()) && starts_revision {
                 break;
             }
             events.push(event.clone());
@@ -141,10 +143,9 @@ impl Log {
     }
 }
 
-/// Where those begin, of so many, that are after something. Most who ask stand near the end, and each
-/// event that is looked at is a wait for its memory: so it is looked for from there, in larger and
-/// larger steps.
-fn first_of(len: usize, is_after: impl Fn(usize) -> bool) -> usize {
+/// The index of the first element that is after something. Most readers are near the end, and every
+/// visited event is a cache miss, so this gallops backwards from the end before it bisects.
+fn first_after(len: usize, is_after: impl Fn(usize) -> bool) -> usize {
     let mut back = 1;
     while back <= len && is_after(len - back) {
         back *= 2;
@@ -160,13 +161,13 @@ fn first_of(len: usize, is_after: impl Fn(usize) -> bool) -> usize {
     low
 }
 
-/// What a view answers to a cursor.
-pub(crate) enum Read {
-    /// These come next.
-    Events(Arc<Events>),
-    /// There is nothing after the cursor yet.
+/// The result of reading a view at a cursor's position.
+pub(crate) enum ViewRead {
+    /// The next events.
+    Events(Arc<EventBatch>),
+    /// There is no event after the cursor yet.
     Nothing,
-    /// Some events after the cursor are no longer here, or were never.
+    /// Some events after the cursor were dropped, or precede the view.
     Behind,
 }
 
@@ -178,7 +179,7 @@ impl View {
                 events: VecDeque::new(),
                 complete_after,
                 last: None,
-                rounds: Rounds::default(),
+                pacer: WakeupPacer::default(),
             }),
             head: Progress::new(),
             end: OnceLock::new(),
@@ -186,16 +187,18 @@ impl View {
         }
     }
 
-    /// Appends the event this change is to the view, if any, and drops what is before `edge`.
-    fn offer(&self, change: &Arc<Change>, edge: Revision) -> bool {
-        let Some(turn) = change.turn(|object| self.filter.matches(object)) else { return false };
+    /// Appends the event of this change, if it concerns the view, and drops events up to `edge`.
+    fn offer(&self, change: &Arc<ObjectChange>, edge: Revision) -> bool {
+        let Some(transition) = change.transition(|object| self.filter.matches(object)) else {
+            return false;
+        };
         let mut log = self.log();
         let last = log.events.back().map(|last| &last.change);
         if last.is_some_and(|last| Arc::ptr_eq(last, change)) {
-            return false; // found twice, through two entries of the index
+            return false; // offered twice, through two index entries
         }
         log.forget(edge);
-        log.events.push_back(Event { change: Arc::clone(change), turn });
+        log.events.push_back(WatchEvent { change: Arc::clone(change), transition });
         true
     }
 
@@ -203,62 +206,62 @@ impl View {
         lock(&self.log)
     }
 
-    /// Everything offered so far may be read. The watchers are woken, unless it is answered when
-    /// to, or was before.
-    fn announce(&self, revision: Revision) -> Option<Instant> {
+    /// Publishes all offered events. Wakes the watchers now, or returns when to wake them; does
+    /// nothing if a wake-up is already scheduled.
+    fn publish(&self, revision: Revision) -> Option<Instant> {
         let mut log = self.log();
         log.last = None;
-        self.head.reach(revision);
-        let wake = log.rounds.wake(self.watchers());
+        self.head.advance(revision);
+        let wake = log.pacer.wake(self.watchers());
         drop(log);
         match wake {
-            Wake::Now => self.head.tell(),
-            Wake::At(then) => return Some(then),
-            Wake::Due => {}
+            WakeDecision::Now => self.head.notify(),
+            WakeDecision::At(then) => return Some(then),
+            WakeDecision::AlreadyScheduled => {}
         }
         None
     }
 
-    /// Wakes the watchers.
-    fn begin_round(&self) {
-        // In this order: what is announced from here on finds nobody who is to wake the watchers.
-        self.log().rounds.begin(self.watchers());
-        self.head.tell();
+    /// Executes a scheduled wake-up.
+    fn wake_scheduled(&self) {
+        // In this order: events published after this line schedule the next wake-up.
+        self.log().pacer.begin(self.watchers());
+        self.head.notify();
     }
 
-    /// Wakes the watchers, though there is nothing new for them.
-    fn nudge(&self) {
-        self.head.tell();
+    /// Wakes the watchers although there are no new events.
+    fn wake_watchers(&self) {
+        self.head.notify();
     }
 
     /// Reads events after `position`.
-    pub(crate) fn read(&self, position: Revision) -> Read {
+    pub(crate) fn read(&self, position: Revision) -> ViewRead {
         let mut log = self.log();
         if position < log.complete_after {
-            return Read::Behind;
+            return ViewRead::Behind;
         }
         if let Some((at, last)) = &log.last
             && *at == position
         {
-            return Read::Events(Arc::clone(last));
+            return ViewRead::Events(Arc::clone(last));
         }
         let events = log.after(position, self.head.get());
         if events.is_empty() {
-            log.rounds.caught_up();
-            return Read::Nothing;
+            log.pacer.caught_up();
+            return ViewRead::Nothing;
         }
-        let events = Events::new(events);
+        let events = EventBatch::new(events);
         if self.watchers() > 1 {
             log.last = Some((position, Arc::clone(&events)));
         }
-        Read::Events(events)
+        ViewRead::Events(events)
     }
 
     fn watchers(&self) -> usize {
         self.watchers.load(Ordering::Relaxed)
     }
 
-    /// Drops events up to `revision`, which the window no longer holds either.
+    /// Drops events up to `revision`, as the window did.
     fn forget(&self, revision: Revision) {
         self.log().forget(revision);
     }
@@ -268,30 +271,30 @@ impl View {
     }
 
     /// Ends every watcher of the view.
-    fn close(&self, end: End) {
-        let _ = self.end.set(end); // the first reason counts
+    fn close(&self, end: ViewEnd) {
+        let _ = self.end.set(end); // the first reason wins
         self.head.set(Revision(u64::MAX));
     }
 
-    /// Why nothing more will be offered, if so.
-    pub(crate) fn end(&self) -> Option<End> {
+    /// Why the view ended, if it did.
+    pub(crate) fn end(&self) -> Option<ViewEnd> {
         self.end.get().copied()
     }
 }
 
-/// A round that is to begin later.
-pub(crate) struct NextRound {
+/// A wake-up that is due later.
+pub(crate) struct ScheduledWakeup {
     pub(crate) at: Instant,
     view: Arc<View>,
 }
 
-impl NextRound {
+impl ScheduledWakeup {
     pub(crate) fn begin(self) {
-        self.view.begin_round();
+        self.view.wake_scheduled();
     }
 }
 
-/// All views of one resource, and the index that finds them.
+/// All views of one resource, and the index to find them.
 #[derive(Default)]
 pub(crate) struct Views {
     by_filter: HashMap<Filter, Arc<View>>,
@@ -300,12 +303,12 @@ pub(crate) struct Views {
     by_name: HashMap<String, Vec<Arc<View>>>,
     by_label: HashMap<String, HashMap<String, Vec<Arc<View>>>>,
     by_field: HashMap<usize, HashMap<String, Vec<Arc<View>>>>,
-    /// Views with new events since the last `announce`.
+    /// Views with events that are not published yet.
     touched: Vec<Arc<View>>,
 }
 
-/// Where a view is found: under the narrowest condition it has.
-enum Place {
+/// The key of a view in the index: the most specific condition of its filter.
+enum IndexKey {
     Everything,
     Namespace(String),
     Name(String),
@@ -313,16 +316,16 @@ enum Place {
     Field(usize, String),
 }
 
-/// A set of label values above this is not indexed value by value.
+/// Selectors with more label values than this are not indexed by value.
 const INDEXED_VALUES_MAX: usize = 64;
 
-impl Place {
-    fn of(filter: &Filter) -> Place {
+impl IndexKey {
+    fn of(filter: &Filter) -> IndexKey {
         if let Some(name) = filter.fields.name() {
-            return Place::Name(name.to_owned());
+            return IndexKey::Name(name.to_owned());
         }
         if let Some((index, value)) = filter.fields.equalities().next() {
-            return Place::Field(index, value.to_owned());
+            return IndexKey::Field(index, value.to_owned());
         }
         let narrowest = filter
             .labels
@@ -331,17 +334,17 @@ impl Place {
             .min_by_key(|(_, values)| values.len());
         if let Some((key, values)) = narrowest {
             let values = values.iter().map(|value| value.to_string()).collect();
-            return Place::Label(key.to_owned(), values);
+            return IndexKey::Label(key.to_owned(), values);
         }
         match filter.only_namespace() {
-            "" => Place::Everything,
-            namespace => Place::Namespace(namespace.to_owned()),
+            "" => IndexKey::Everything,
+            namespace => IndexKey::Namespace(namespace.to_owned()),
         }
     }
 }
 
 impl Views {
-    /// The view of a filter; a new one answers for events after `now`.
+    /// Joins the view of a filter. A new view is complete after `now`.
     pub(crate) fn join(&mut self, filter: &Filter, now: Revision) -> Arc<View> {
         if let Some(view) = self.by_filter.get(filter) {
             view.watchers.fetch_add(1, Ordering::Relaxed);
@@ -349,35 +352,35 @@ impl Views {
         }
         let view = Arc::new(View::new(filter.clone(), now));
         self.by_filter.insert(filter.clone(), Arc::clone(&view));
-        for bucket in self.buckets(Place::of(filter)) {
+        for bucket in self.buckets(IndexKey::of(filter)) {
             bucket.push(Arc::clone(&view));
         }
         view
     }
 
-    /// A watcher of the view is gone; the last one takes the view with it.
+    /// Leaves a view; the last watcher removes it.
     pub(crate) fn leave(&mut self, view: &Arc<View>) {
         if view.watchers.fetch_sub(1, Ordering::Relaxed) > 1 {
             return;
         }
         if self.by_filter.get(&view.filter).is_some_and(|known| Arc::ptr_eq(known, view)) {
             self.by_filter.remove(&view.filter);
-            for bucket in self.buckets(Place::of(&view.filter)) {
+            for bucket in self.buckets(IndexKey::of(&view.filter)) {
                 bucket.retain(|other| !Arc::ptr_eq(other, view));
             }
-            self.drop_empty(Place::of(&view.filter));
+            self.drop_empty(IndexKey::of(&view.filter));
         }
     }
 
-    fn buckets(&mut self, place: Place) -> Vec<&mut Vec<Arc<View>>> {
-        match place {
-            Place::Everything => vec![&mut self.everything],
-            Place::Namespace(namespace) => vec![self.by_namespace.entry(namespace).or_default()],
-            Place::Name(name) => vec![self.by_name.entry(name).or_default()],
-            Place::Field(index, value) => {
+    fn buckets(&mut self, key: IndexKey) -> Vec<&mut Vec<Arc<View>>> {
+        match key {
+            IndexKey::Everything => vec![&mut self.everything],
+            IndexKey::Namespace(namespace) => vec![self.by_namespace.entry(namespace).or_default()],
+            IndexKey::Name(name) => vec![self.by_name.entry(name).or_default()],
+            IndexKey::Field(index, value) => {
                 vec![self.by_field.entry(index).or_default().entry(value).or_default()]
             }
-            Place::Label(key, values) => {
+            IndexKey::Label(key, values) => {
                 let by_value = self.by_label.entry(key).or_default();
                 for value in &values {
                     by_value.entry(value.clone()).or_default();
@@ -391,12 +394,12 @@ impl Views {
         }
     }
 
-    fn drop_empty(&mut self, place: Place) {
-        match place {
-            Place::Everything => {}
-            Place::Namespace(namespace) => drop_if_empty(&mut self.by_namespace, &namespace),
-            Place::Name(name) => drop_if_empty(&mut self.by_name, &name),
-            Place::Field(index, value) => {
+    fn drop_empty(&mut self, key: IndexKey) {
+        match key {
+            IndexKey::Everything => {}
+            IndexKey::Namespace(namespace) => drop_if_empty(&mut self.by_namespace, &namespace),
+            IndexKey::Name(name) => drop_if_empty(&mut self.by_name, &name),
+            IndexKey::Field(index, value) => {
                 if let Some(by_value) = self.by_field.get_mut(&index) {
                     drop_if_empty(by_value, &value);
                     if by_value.is_empty() {
@@ -404,7 +407,7 @@ impl Views {
                     }
                 }
             }
-            Place::Label(key, values) => {
+            IndexKey::Label(key, values) => {
                 if let Some(by_value) = self.by_label.get_mut(&key) {
                     values.iter().for_each(|value| drop_if_empty(by_value, value));
                     if by_value.is_empty() {
@@ -415,11 +418,11 @@ impl Views {
         }
     }
 
-    /// Offers a change to every view it may concern; they drop what is before `edge`. Answers how
-    /// many took it.
+    /// Offers a change to every view it may concern; they drop events up to `edge`. Returns how
+    /// many accepted it.
     pub(crate) fn offer(
         &mut self,
-        change: &Arc<Change>,
+        change: &Arc<ObjectChange>,
         fields: &[Field],
         edge: Revision,
     ) -> usize {
@@ -429,7 +432,7 @@ impl Views {
         let mut offer = |views: &[Arc<View>]| {
             for view in views.iter().filter(|view| view.offer(change, edge)) {
                 taken += 1;
-                // A run of changes often goes to one view: it is woken once.
+                // Consecutive changes often concern one view, which is published once.
                 if touched.last().is_none_or(|last| !Arc::ptr_eq(last, view)) {
                     touched.push(Arc::clone(view));
                 }
@@ -462,13 +465,13 @@ impl Views {
         taken
     }
 
-    /// Wakes the watchers of every view that was offered something; answers those whose watchers
-    /// are to be woken later.
-    pub(crate) fn announce(&mut self, revision: Revision) -> Vec<NextRound> {
-        let announced = self.touched.drain(..);
-        let later = announced.filter_map(|view| {
-            let at = view.announce(revision)?;
-            Some(NextRound { at, view })
+    /// Publishes the events of all views that accepted a change. Returns the wake-ups that are due
+    /// later.
+    pub(crate) fn publish(&mut self, revision: Revision) -> Vec<ScheduledWakeup> {
+        let published = self.touched.drain(..);
+        let later = published.filter_map(|view| {
+            let at = view.publish(revision)?;
+            Some(ScheduledWakeup { at, view })
         });
         later.collect()
     }
@@ -479,22 +482,22 @@ impl Views {
     }
 
     /// Wakes every watcher.
-    pub(crate) fn nudge(&self) {
-        self.by_filter.values().for_each(|view| view.nudge());
+    pub(crate) fn wake_watchers(&self) {
+        self.by_filter.values().for_each(|view| view.wake_watchers());
     }
 
     /// Ends every watcher.
-    pub(crate) fn close(&mut self, end: End) {
+    pub(crate) fn close(&mut self, end: ViewEnd) {
         let views = std::mem::take(self);
         views.by_filter.values().for_each(|view| view.close(end));
     }
 
-    /// How many watchers there are.
+    /// The number of watchers.
     pub(crate) fn watchers(&self) -> usize {
         self.by_filter.values().map(|view| view.watchers()).sum()
     }
 
-    /// The selections that are watched and how many watch each.
+    /// The watched selections and their number of watchers.
     pub(crate) fn census(&self) -> Vec<(Filter, usize)> {
         self.by_filter.values().map(|view| (view.filter.clone(), view.watchers())).collect()
     }
@@ -510,10 +513,10 @@ fn drop_if_empty(map: &mut HashMap<String, Vec<Arc<View>>>, key: &str) {
     }
 }
 
-/// One event for each of some changes read from the past.
-pub(crate) fn select(filter: &Filter, change: &Arc<Change>) -> Option<Event> {
-    let turn: Turn = change.turn(|object| filter.matches(object))?;
-    Some(Event { change: Arc::clone(change), turn })
+/// The event of a change for a filter; `None` if it does not concern the filter.
+pub(crate) fn select(filter: &Filter, change: &Arc<ObjectChange>) -> Option<WatchEvent> {
+    let transition: Transition = change.transition(|object| filter.matches(object))?;
+    Some(WatchEvent { change: Arc::clone(change), transition })
 }
 
 #[cfg(test)]
@@ -521,22 +524,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_event_after_a_position_is_found_wherever_it_is() {
+    fn the_first_event_after_a_position_is_found() {
         for len in 0..40 {
             for first in 0..=len {
-                assert_eq!(first_of(len, |at| at >= first), first, "of {len}");
+                assert_eq!(first_after(len, |at| at >= first), first, "of {len}");
             }
         }
     }
 
     #[test]
-    fn who_stands_near_the_end_looks_at_few() {
-        let looked = std::cell::Cell::new(0);
+    fn a_search_near_the_end_visits_few_events() {
+        let visited = std::cell::Cell::new(0);
         let is_after = |at| {
-            looked.set(looked.get() + 1);
+            visited.set(visited.get() + 1);
             at >= 999
         };
-        assert_eq!(first_of(1_000, is_after), 999);
-        assert!(looked.get() <= 3, "{}", looked.get());
+        assert_eq!(first_after(1_000, is_after), 999);
+        assert!(visited.get() <= 3, "{}", visited.get());
     }
 }

@@ -1,9 +1,9 @@
 //! A watcher: a cursor over the changes of one selection.
 //!
-//! River: views → **watcher** → HTTP stream. It holds a position, not a queue: a slow reader costs a
-//! cursor and delays nobody. When it falls out of memory it reads on from the store's history; only
-//! when that is gone too does it get [`Step::Expired`].
-//! Promise: every event after its start, once, in order (R23, R30).
+//! River: views → **watcher** → HTTP stream. It holds a position, not a queue: a slow reader costs
+//! a cursor and delays no one. If its position is older than the window, it reads the store's
+//! history; if that was compacted, it gets [`WatchStep::Expired`].
+//! Promise: returns every event after its start, once and in order (R23, R30).
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -13,41 +13,41 @@ use headwater_api::{Object, Revision};
 use headwater_store::{ChangeStream, Error as StoreError, Store};
 use tokio::sync::watch;
 
-use crate::change::{Event, Events};
+use crate::change::{EventBatch, WatchEvent};
 use crate::progress::Progress;
 use crate::resource::Resource;
 use crate::snapshot::Snapshot;
-use crate::view::{End, Filter, Portion, Read, View, select};
+use crate::view::{BatchBudget, Filter, View, ViewEnd, ViewRead, select};
 
-/// Where a watch begins.
+/// Where a watch starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Start {
-    /// With a synthetic ADDED for each object of this moment's state.
+pub enum WatchStart {
+    /// With a synthetic ADDED event for each object of the current state.
     Initial,
     /// With the first change after this revision.
     After(Revision),
-    /// With the first change after this moment.
+    /// With the first change after the current state.
     Now,
 }
 
-/// What comes next on a watch.
-pub enum Step {
+/// The next result of a watch.
+pub enum WatchStep {
     /// Objects of the initial state, in key order.
     Initial(Vec<Arc<Object>>),
     /// The initial state is complete; it is the state at this revision.
     Synced(Revision),
-    /// Changes, in revision order.
-    Events(Arc<Events>),
-    /// The watch cannot go on: history before `oldest` is gone. (410)
+    /// Events, in revision order.
+    Events(Arc<EventBatch>),
+    /// The watch ends: history before `oldest` was compacted. (410)
     Expired {
-        /// Where the watcher stood.
+        /// The position of the watcher.
         asked: Revision,
-        /// What may still be asked for.
+        /// The oldest revision from which a watch can start.
         oldest: Revision,
     },
-    /// The watch cannot go on: reading the past failed.
+    /// The watch ends: reading history failed.
     Failed(crate::Error),
-    /// The watch ends cleanly: the resource changed its definition, or the cache was rebuilt.
+    /// The watch ends cleanly: the definition of the resource changed, or the cache was reloaded.
     Closed,
 }
 
@@ -63,17 +63,17 @@ pub struct Watcher {
 }
 
 enum Phase {
-    /// Objects of a state after this key are still to be sent.
+    /// Objects of the initial state after this key are not sent yet.
     Initial { state: Weak<Snapshot>, after: Option<String> },
-    /// The end of the initial state is still to be told.
+    /// The end of the initial state is not reported yet.
     Synced,
-    /// Following changes.
+    /// Follows the view.
     Following,
-    /// Reading on from the store's history; some of it is in hand.
+    /// Reads the store's history; `in_hand` is not sent yet.
     Past { history: ChangeStream, in_hand: VecDeque<headwater_store::Change>, reaches: Revision },
-    /// It began before this revision, the oldest that the store still knows.
+    /// The start is before this revision, the oldest of the store.
     TooOld(Revision),
-    /// Nothing more will come.
+    /// The last step was returned.
     Ended,
 }
 
@@ -83,74 +83,76 @@ impl Watcher {
         store: Arc<dyn Store>,
         applied: Arc<Progress>,
         filter: &Filter,
-        start: Start,
+        start: WatchStart,
     ) -> Watcher {
-        // Read before the state: the state is then at least this new (see `Cache::snapshot`).
+        // Read before the state, which is then at least this new (see `Cache::snapshot`).
         let reached = applied.get();
         let (view, state) = resource.join(filter);
         let now = reached.max(state.revision());
         let (position, phase) = match start {
-            Start::Initial => (now, Phase::Initial { state: resource.lend(&state), after: None }),
-            Start::After(revision) => match store.condition().compacted {
-                // Memory may still know it; the answer must not depend on that.
+            WatchStart::Initial => {
+                (now, Phase::Initial { state: resource.keep_initial(&state), after: None })
+            }
+            WatchStart::After(revision) => match store.condition().compacted {
+                // The window may still have the changes, but the result must not depend on that.
                 oldest if revision < oldest => (revision, Phase::TooOld(oldest)),
                 _ => (revision, Phase::Following),
             },
-            Start::Now => (now, Phase::Following),
+            WatchStart::Now => (now, Phase::Following),
         };
         let head = view.subscribe();
         Watcher { resource, store, view, applied, head, position, phase }
     }
 
-    /// The newest revision up to which everything was handed out.
+    /// The newest revision up to which every event was returned.
     pub fn position(&self) -> Revision {
         self.position
     }
 
-    /// How far the cache has got, if this watcher has been given everything up to there: what a
-    /// bookmark may say (R27). Worth asking now and then of a quiet watcher too: when it falls
-    /// behind later, it goes on from here.
+    /// The revision the cache has reached, if this watcher has returned every event up to it: the
+    /// revision for a bookmark (R27). It also moves the position of an idle watcher, which then
+    /// does not fall out of the window.
     pub fn progress(&mut self) -> Option<Revision> {
         if !matches!(self.phase, Phase::Following) || self.view.end().is_some() {
             return None;
         }
         match self.tail() {
-            // It began in the future, or read the store's history further than the cache.
-            Tail::Wait(reached) if reached < self.position => None,
-            Tail::Wait(reached) => {
+            // The watcher starts in the future, or its history is ahead of the cache.
+            TailRead::Wait(reached) if reached < self.position => None,
+            TailRead::Wait(reached) => {
                 self.position = reached;
                 Some(reached)
             }
-            Tail::Events(_) | Tail::Moved(..) | Tail::Behind => None,
+            TailRead::Events(_) | TailRead::Moved(..) | TailRead::Behind => None,
         }
     }
 
-    /// Reads on in memory.
-    fn tail(&self) -> Tail {
-        // Read before the log: every event up to here is then in it.
+    /// Reads the next events from memory.
+    fn tail(&self) -> TailRead {
+        // Read before the log, which then has every event up to here.
         let reached = self.applied.get();
         match self.view.read(self.position) {
-            Read::Nothing => Tail::Wait(reached),
-            Read::Events(events) => Tail::Events(events),
-            Read::Behind => {
+            ViewRead::Nothing => TailRead::Wait(reached),
+            ViewRead::Events(events) => TailRead::Events(events),
+            ViewRead::Behind => {
                 let mut events = Vec::new();
                 match self.resource.read_past(&self.view.filter, self.position, &mut events) {
-                    Some(moved) if moved == self.position => Tail::Wait(reached),
-                    Some(moved) => Tail::Moved(moved, events),
-                    None => Tail::Behind,
+                    Some(moved) if moved == self.position => TailRead::Wait(reached),
+                    Some(moved) => TailRead::Moved(moved, events),
+                    None => TailRead::Behind,
                 }
             }
         }
     }
 
-    /// Waits for what comes next. May be dropped while it waits and called again.
-    pub async fn next(&mut self) -> Step {
+    /// Waits for the next step. Cancel-safe.
+    pub async fn next(&mut self) -> WatchStep {
         loop {
             if let Some(step) = self.step() {
                 return step;
             }
             let Phase::Past { history, in_hand, reaches } = &mut self.phase else {
-                // The view is held here, so its sender cannot be gone.
+                // The watcher holds the view, so its sender is not dropped.
                 let _ = self.head.changed().await;
                 continue;
             };
@@ -163,66 +165,66 @@ impl Watcher {
                         *reaches = batch.complete_to;
                     }
                     Some(Err(error)) => return self.fail(error),
-                    None => return self.ended(Step::Closed),
+                    None => return self.ended(WatchStep::Closed),
                 },
             }
         }
     }
 
-    /// What can be handed out without waiting.
-    fn step(&mut self) -> Option<Step> {
-        // In this order: if the view ends after it was looked at, we are woken again; and what it
-        // was given before it ended is read before the end is told.
+    /// The next step that is available without waiting.
+    fn step(&mut self) -> Option<WatchStep> {
+        // In this order: if the view ends after this check, the watcher is woken again; events
+        // before the end are returned before the end.
         self.head.mark_unchanged();
         let end = self.view.end();
-        if let Some(End::WentBack(oldest)) = end {
+        if let Some(ViewEnd::Reverted(oldest)) = end {
             let asked = self.position;
-            return Some(self.ended(Step::Expired { asked, oldest }));
+            return Some(self.ended(WatchStep::Expired { asked, oldest }));
         }
         let step = match &self.phase {
             Phase::Initial { .. } => self.initial(),
             Phase::Synced => {
                 self.phase = Phase::Following;
-                Some(Step::Synced(self.position))
+                Some(WatchStep::Synced(self.position))
             }
             Phase::Following => self.follow(),
             Phase::Past { .. } => self.past(),
             Phase::TooOld(oldest) => {
                 let (asked, oldest) = (self.position, *oldest);
-                Some(self.ended(Step::Expired { asked, oldest }))
+                Some(self.ended(WatchStep::Expired { asked, oldest }))
             }
-            Phase::Ended => Some(Step::Closed),
+            Phase::Ended => Some(WatchStep::Closed),
         };
         match (step, end) {
-            (None, Some(_)) => Some(self.ended(Step::Closed)),
+            (None, Some(_)) => Some(self.ended(WatchStep::Closed)),
             (step, _) => step,
         }
     }
 
-    /// The last step.
-    fn ended(&mut self, step: Step) -> Step {
+    /// Returns the last step.
+    fn ended(&mut self, step: WatchStep) -> WatchStep {
         self.phase = Phase::Ended;
         step
     }
 
-    fn fail(&mut self, error: StoreError) -> Step {
+    fn fail(&mut self, error: StoreError) -> WatchStep {
         let asked = self.position;
         self.ended(match error {
             StoreError::Compacted { oldest, .. } | StoreError::Replaced { current: oldest } => {
-                Step::Expired { asked, oldest }
+                WatchStep::Expired { asked, oldest }
             }
-            error => Step::Failed(error.into()),
+            error => WatchStep::Failed(error.into()),
         })
     }
 
-    fn initial(&mut self) -> Option<Step> {
+    fn initial(&mut self) -> Option<WatchStep> {
         let Phase::Initial { state, after } = &mut self.phase else { return None };
-        // It read so slowly that the state it began with is not affordable any more.
-        let Some(snapshot) = state.upgrade() else { return Some(self.ended(Step::Closed)) };
-        let (mut objects, mut portion) = (Vec::new(), Portion::default());
+        // The watcher read so slowly that its initial state was dropped for its memory.
+        let Some(snapshot) = state.upgrade() else { return Some(self.ended(WatchStep::Closed)) };
+        let (mut objects, mut budget) = (Vec::new(), BatchBudget::default());
         let mut rest = snapshot.select(&self.view.filter, after.as_deref());
         let more = rest.any(|object| {
-            let full = !portion.takes(object.as_slice().len());
+            let full = !budget.admits(object.as_slice().len());
             if !full {
                 objects.push(Arc::clone(object));
             }
@@ -233,27 +235,27 @@ impl Watcher {
             Some(last) if more => *after = Some(last.key().to_owned()),
             _ => self.phase = Phase::Synced,
         }
-        if objects.is_empty() { self.step() } else { Some(Step::Initial(objects)) }
+        if objects.is_empty() { self.step() } else { Some(WatchStep::Initial(objects)) }
     }
 
-    fn follow(&mut self) -> Option<Step> {
+    fn follow(&mut self) -> Option<WatchStep> {
         loop {
             match self.tail() {
-                Tail::Wait(reached) => {
+                TailRead::Wait(reached) => {
                     self.position = self.position.max(reached);
                     return None;
                 }
-                Tail::Events(events) => {
-                    self.position = events.last().map_or(self.position, Event::revision);
-                    return Some(Step::Events(events));
+                TailRead::Events(events) => {
+                    self.position = events.last().map_or(self.position, WatchEvent::revision);
+                    return Some(WatchStep::Events(events));
                 }
-                Tail::Moved(reached, events) => {
+                TailRead::Moved(reached, events) => {
                     self.position = reached;
                     if !events.is_empty() {
-                        return Some(Step::Events(Events::new(events)));
+                        return Some(WatchStep::Events(EventBatch::new(events)));
                     }
                 }
-                Tail::Behind => {
+                TailRead::Behind => {
                     let history = open(&self.store, &self.resource, self.position);
                     let (in_hand, reaches) = (VecDeque::new(), self.position);
                     self.phase = Phase::Past { history, in_hand, reaches };
@@ -263,23 +265,23 @@ impl Watcher {
         }
     }
 
-    /// Hands out what is in hand of the store's history; memory takes over as soon as it reaches
-    /// far enough.
-    fn past(&mut self) -> Option<Step> {
+    /// Returns events from the store's history. Switches to the view once its position is in the
+    /// window.
+    fn past(&mut self) -> Option<WatchStep> {
         let Phase::Past { in_hand, reaches, .. } = &mut self.phase else { return None };
-        let (mut events, mut portion) = (Vec::new(), Portion::default());
+        let (mut events, mut budget) = (Vec::new(), BatchBudget::default());
         while let Some(stored) = in_hand.front() {
             let revision = stored.revision;
             if revision > self.position {
                 let change = match self.resource.decode_past(stored) {
                     Ok(change) => Arc::new(change),
-                    Err(error) => return Some(self.ended(Step::Failed(error))),
+                    Err(error) => return Some(self.ended(WatchStep::Failed(error))),
                 };
                 if let Some(event) = select(&self.view.filter, &change) {
-                    let is_apart =
-                        events.last().is_none_or(|last: &Event| last.revision() < revision);
-                    if !portion.takes(event.size()) && is_apart {
-                        return Some(Step::Events(Events::new(events)));
+                    let starts_revision =
+                        events.last().is_none_or(|last: &WatchEvent| last.revision() < revision);
+                    if !budget.admits(event.size()) && starts_revision {
+                        return Some(WatchStep::Events(EventBatch::new(events)));
                     }
                     events.push(event);
                 }
@@ -297,23 +299,23 @@ impl Watcher {
                 return self.follow();
             }
         }
-        (!events.is_empty()).then(|| Step::Events(Events::new(events)))
+        (!events.is_empty()).then(|| WatchStep::Events(EventBatch::new(events)))
     }
 }
 
-/// What memory answers to a cursor.
-enum Tail {
-    /// These come next; the cursor moves to the last of them.
-    Events(Arc<Events>),
-    /// These, if any, and the cursor moves to this revision.
-    Moved(Revision, Vec<Event>),
-    /// Nothing is there yet, up to this revision.
+/// The result of reading from memory at a cursor's position.
+enum TailRead {
+    /// The next events; the cursor moves to the last of them.
+    Events(Arc<EventBatch>),
+    /// The next events, if any; the cursor moves to this revision.
+    Moved(Revision, Vec<WatchEvent>),
+    /// There is no event up to this revision.
     Wait(Revision),
-    /// Memory does not reach back that far.
+    /// The window does not reach back to the position.
     Behind,
 }
 
-/// Opens the store's history lazily, so that waiting for it can be cancelled.
+/// Opens the store's history lazily, so that opening it can be cancelled.
 fn open(store: &Arc<dyn Store>, resource: &Resource, after: Revision) -> ChangeStream {
     let (store, prefix) = (Arc::clone(store), resource.prefix().to_owned());
     let opened = async move {

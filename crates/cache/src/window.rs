@@ -1,7 +1,7 @@
 //! The window: the newest changes of one resource, oldest first.
 //!
-//! River: feed → **window** → watchers that come back, reads of the recent past.
-//! Promise: for any revision from `complete_after` on, the window holds every change after it.
+//! River: feed → **window** → watchers that resume, reads of the recent past.
+//! Promise: contains every change after the revision `complete_after`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use std::time::Duration;
 use headwater_api::Revision;
 use tokio::time::Instant;
 
-use crate::change::Change;
+use crate::change::ObjectChange;
 
-/// How much of the past is kept in memory. Older changes are read from the store's history.
+/// How many changes are kept in memory. Older changes are read from the store's history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Changes younger than this are kept, while the other bounds allow it.
+    /// The age at which changes are dropped.
     pub age: Duration,
-    /// At most this many changes.
+    /// The maximum number of changes.
     pub count: usize,
-    /// At most this many bytes of object state that is no longer current.
+    /// The maximum number of bytes of replaced or deleted object state.
     pub bytes: usize,
 }
 
@@ -30,7 +30,7 @@ impl Default for Bounds {
 }
 
 pub(crate) struct Window {
-    changes: VecDeque<Arc<Change>>,
+    changes: VecDeque<Arc<ObjectChange>>,
     /// Invariant: every change after this revision is in `changes`.
     complete_after: Revision,
     bytes: usize,
@@ -54,9 +54,9 @@ impl Window {
         self.bounds.count
     }
 
-    pub(crate) fn push(&mut self, change: Arc<Change>) {
+    pub(crate) fn push(&mut self, change: Arc<ObjectChange>) {
         let newest = self.changes.back().map_or(self.complete_after, |last| last.revision());
-        // What a lease of etcd takes with it goes at one revision.
+        // etcd deletes all objects of an expired lease at one revision.
         assert!(change.revision() >= newest, "changes arrive in revision order");
         self.bytes += change.weight();
         self.changes.push_back(change);
@@ -65,7 +65,7 @@ impl Window {
         }
     }
 
-    /// Drops what is older than the bounds allow at `now`.
+    /// Drops changes that are too old at `now`.
     pub(crate) fn expire(&mut self, now: Instant) {
         while self.changes.front().is_some_and(|oldest| oldest.at + self.bounds.age < now) {
             self.drop_oldest();
@@ -79,8 +79,11 @@ impl Window {
         }
     }
 
-    /// Changes after `revision`, oldest first; `None` if some of them are gone.
-    pub(crate) fn after(&self, revision: Revision) -> Option<impl Iterator<Item = &Arc<Change>>> {
+    /// Changes after `revision`, oldest first; `None` if some of them were dropped.
+    pub(crate) fn after(
+        &self,
+        revision: Revision,
+    ) -> Option<impl Iterator<Item = &Arc<ObjectChange>>> {
         if revision < self.complete_after {
             return None;
         }
@@ -88,8 +91,11 @@ impl Window {
         Some(self.changes.range(first..))
     }
 
-    /// Changes newer than `revision`, newest first; `None` if some of them are gone.
-    pub(crate) fn back_to(&self, revision: Revision) -> Option<impl Iterator<Item = &Arc<Change>>> {
+    /// Changes after `revision`, newest first; `None` if some of them were dropped.
+    pub(crate) fn back_to(
+        &self,
+        revision: Revision,
+    ) -> Option<impl Iterator<Item = &Arc<ObjectChange>>> {
         if revision < self.complete_after {
             return None;
         }

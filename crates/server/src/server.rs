@@ -209,7 +209,7 @@ impl Server {
         // In this order: whoever is woken finds the mark.
         self.shared.is_draining.store(true, Release);
         self.shared.draining.cancel();
-        self.cache().nudge();
+        self.cache().wake_watchers();
     }
 
     pub(crate) fn flows(&self) -> &Flows {
@@ -261,7 +261,7 @@ impl Server {
 /// Says which fields of each stored kind can be selected by. What is known already stays as it is.
 fn define(cache: &Cache, registry: &Registry) -> Result<(), headwater_cache::Error> {
     for row in registry.kinds().iter().filter(|row| !row.is_converted()) {
-        cache.redefine(&row.prefix, &row.fields)?;
+        cache.set_fields(&row.prefix, &row.fields)?;
     }
     Ok(())
 }

@@ -12,7 +12,9 @@ use bytes::Bytes;
 use futures::StreamExt;
 use headwater_api::{Object, Revision};
 use headwater_cache::window::Bounds;
-use headwater_cache::{Cache, Cacher, Event, Filter, Options, Resource, Start, Step, Watcher};
+use headwater_cache::{
+    Cache, Cacher, Filter, Options, Resource, WatchEvent, WatchStart, WatchStep, Watcher,
+};
 use headwater_store::store::VALUE_MAX;
 use headwater_store::{
     Action, Batch, Change, ChangeKind, ChangeStream, Committed, Condition, Error, Key, Op, Page,
@@ -86,7 +88,7 @@ fn record(object: &Object) -> Record {
     Record { key: outer(object.key()), revision: object.revision(), value: unwrapped(object) }
 }
 
-fn change(event: &Event) -> Change {
+fn change(event: &WatchEvent) -> Change {
     let change = event.change();
     let prev =
         change.prev().map(|prev| Version { revision: prev.revision(), value: unwrapped(prev) });
@@ -164,7 +166,8 @@ impl Store for CachedStore {
     }
 
     async fn watch(&self, prefix: &str, after: Revision) -> Result<ChangeStream, Error> {
-        let watcher = self.cache.watch(&self.resource(), &Filter::default(), Start::After(after));
+        let watcher =
+            self.cache.watch(&self.resource(), &Filter::default(), WatchStart::After(after));
         let compacted = self.store.condition().compacted;
         if after < compacted {
             // The cache would report it on the stream.
@@ -192,15 +195,17 @@ impl CacheWatch {
     async fn step(mut self) -> Option<(Result<Batch, Error>, CacheWatch)> {
         let watcher = self.watcher.as_mut()?;
         let result = match watcher.next().await {
-            Step::Events(events) => {
+            WatchStep::Events(events) => {
                 let changes = events.iter().map(change);
                 let changes = changes.filter(|c| c.key.as_str().starts_with(&self.prefix));
                 Ok(Batch { changes: changes.collect(), complete_to: watcher.position() })
             }
-            Step::Expired { asked, oldest } => Err(Error::Compacted { asked, oldest }),
-            Step::Failed(error) => Err(store_error(error)),
-            Step::Initial(_) | Step::Synced(_) => panic!("the watch has no initial state"),
-            Step::Closed => return None,
+            WatchStep::Expired { asked, oldest } => Err(Error::Compacted { asked, oldest }),
+            WatchStep::Failed(error) => Err(store_error(error)),
+            WatchStep::Initial(_) | WatchStep::Synced(_) => {
+                panic!("the watch has no initial state")
+            }
+            WatchStep::Closed => return None,
         };
         if result.is_err() {
             self.watcher = None;

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use headwater_api::selector::LabelSelector;
 use headwater_api::{Object, Revision};
 use headwater_cache::Filter;
-use headwater_cache::pieces::{Changes, State, Watched};
+use headwater_cache::pieces::{Changes, ObjectSet, WatchedViews};
 use headwater_store::{Change, ChangeKind, Key};
 
 use crate::piece::{NamedPiece, OFTEN, Piece};
@@ -33,17 +33,17 @@ pub(crate) const PIECES: &[NamedPiece] = &[
 /// As in the feed: a reader holds the previous state, so changed nodes are copied.
 fn inserted(name: &'static str) -> Piece {
     let all = objects(2 * THERE);
-    let state = State::of(all.iter().step_by(2));
+    let state = ObjectSet::of(all.iter().step_by(2));
     let missing: Vec<Arc<Object>> = all.iter().skip(1).step_by(2).cloned().collect();
     put(name, state, missing)
 }
 
 fn replaced(name: &'static str) -> Piece {
     let all = objects(THERE);
-    put(name, State::of(&all), all)
+    put(name, ObjectSet::of(&all), all)
 }
 
-fn put(name: &'static str, before: State, objects: Vec<Arc<Object>>) -> Piece {
+fn put(name: &'static str, before: ObjectSet, objects: Vec<Arc<Object>>) -> Piece {
     Piece::new(name, TIMES, move |turn| {
         let mut state = before.clone();
         state.insert(objects[turn * (THERE / TIMES)].clone());
@@ -52,7 +52,7 @@ fn put(name: &'static str, before: State, objects: Vec<Arc<Object>>) -> Piece {
 }
 
 fn listed(name: &'static str) -> Piece {
-    let state = State::of(&objects(THERE));
+    let state = ObjectSet::of(&objects(THERE));
     Piece::new(name, 1, move |_| {
         black_box(state.bytes());
     })
@@ -90,7 +90,7 @@ fn read(name: &'static str) -> Piece {
 }
 
 fn offered(name: &'static str) -> Piece {
-    let (mut views, fields) = (Watched::new(kind().fields), kind().fields);
+    let (mut views, fields) = (WatchedViews::new(kind().fields), kind().fields);
     for index in 0..VIEWS {
         let labels = LabelSelector::parse(&format!("account=o{index:05}"));
         let labels = labels.expect("it is a selector");

@@ -8,13 +8,13 @@ use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use futures::StreamExt;
 use headwater_api::Revision;
-use headwater_cache::{Start, Step};
+use headwater_cache::{WatchStart, WatchStep};
 use headwater_store::{
     ChangeStream, Committed, Condition, Error, Key, Memory, Page, Range, Record, Store, Write,
 };
 
 use crate::fixture::{Pond, all, events, pod, pods, told, window};
-use crate::rounds::{all_given, crowd, handed_on};
+use crate::wakeup::{all_given, crowd, handed_on};
 
 /// A store that can be exchanged behind its users' backs, and whose watches can be spoiled.
 struct Troubled {
@@ -113,11 +113,11 @@ async fn a_feed_that_waits_for_the_store_can_be_stopped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_watch_that_ends_is_opened_again_without_a_hot_loop() {
+async fn a_store_watch_that_ends_is_reopened_without_a_busy_loop() {
     let store = Troubled::new();
     let pond = Pond::over(store.clone(), window(10)).await;
     pond.put(&pod("ns/a")).await;
-    let mut watcher = pond.watch(&all(), Start::Now);
+    let mut watcher = pond.watch(&all(), WatchStart::Now);
     store.cut(Mood::Ends);
     tokio::time::sleep(Duration::from_secs(10)).await;
     let opened = store.watches.load(Ordering::Relaxed);
@@ -129,11 +129,11 @@ async fn a_store_watch_that_ends_is_opened_again_without_a_hot_loop() {
 
 /// S5.9, R26
 #[tokio::test(start_paused = true)]
-async fn a_cache_that_must_list_again_ends_its_watchers_and_is_right_afterwards() {
+async fn a_cache_that_must_reload_ends_its_watchers_and_is_correct_afterwards() {
     let store = Troubled::new();
     let pond = Pond::over(store.clone(), window(10)).await;
     pond.put(&pod("ns/a")).await;
-    let mut watcher = pond.watch(&all(), Start::Now);
+    let mut watcher = pond.watch(&all(), WatchStart::Now);
     store.cut(Mood::Ends);
     pond.commit(&pod("ns/a").key(), None).await;
     let b = pond.commit(&pod("ns/b").key(), Some(pod("ns/b").bytes())).await;
@@ -146,19 +146,19 @@ async fn a_cache_that_must_list_again_ends_its_watchers_and_is_right_afterwards(
     let found: Vec<_> = snapshot.iter("", None).map(|o| (o.key(), o.revision())).collect();
     assert_eq!(found, [("ns/b", b), ("ns/c", c)]);
     let d = pond.put(&pod("ns/d")).await;
-    let mut resumed = pond.watch(&all(), Start::After(c));
+    let mut resumed = pond.watch(&all(), WatchStart::After(c));
     assert_eq!(events(&mut resumed).await, [format!("ADDED ns/d@{d}")]);
 }
 
 /// R37
 #[tokio::test(start_paused = true)]
-async fn a_store_that_went_back_is_noticed_and_no_mix_is_served() {
+async fn a_store_that_went_back_is_noticed_and_states_are_not_mixed() {
     let store = Troubled::new();
     let pond = Pond::over(store.clone(), window(10)).await;
     for n in 0..5 {
         pond.put(&pod("ns/a").data(n)).await;
     }
-    let mut watcher = pond.watch(&all(), Start::Now);
+    let mut watcher = pond.watch(&all(), WatchStart::Now);
     let stood = watcher.position();
     let older = Memory::default();
     let restored = Arc::new(older);
@@ -178,11 +178,11 @@ async fn a_store_that_went_back_is_noticed_and_no_mix_is_served() {
 
 /// R26
 #[tokio::test(start_paused = true)]
-async fn a_hole_in_the_feed_is_noticed_and_healed() {
+async fn a_gap_in_the_feed_is_noticed_and_the_cache_reloads() {
     let store = Troubled::new();
     let pond = Pond::over(store.clone(), window(10)).await;
     let a = pond.put(&pod("ns/a")).await;
-    let mut watcher = pond.watch(&all(), Start::Now);
+    let mut watcher = pond.watch(&all(), WatchStart::Now);
     store.cut(Mood::Omits(a.next()));
     pond.commit(&pod("ns/a").key(), Some(pod("ns/a").data("lost").bytes())).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -193,7 +193,7 @@ async fn a_hole_in_the_feed_is_noticed_and_healed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_crowd_that_is_to_be_woken_does_not_wait_for_the_store() {
+async fn a_scheduled_wakeup_does_not_wait_for_the_store() {
     let store = Troubled::new();
     let pond = Pond::over(store.clone(), window(10)).await;
     let (_crowd, mut told) = crowd(&pond).await;
@@ -211,18 +211,18 @@ async fn a_crowd_that_is_to_be_woken_does_not_wait_for_the_store() {
 #[tokio::test(start_paused = true)]
 async fn watchers_end_when_the_feed_fails() {
     let mut pond = Pond::new(window(10)).await;
-    let mut watcher = pond.watch(&all(), Start::Now);
+    let mut watcher = pond.watch(&all(), WatchStart::Now);
     let key = Key::in_collection(&pods(), "ns/broken");
     pond.commit(&key, Some("not an object".into())).await;
     let ended = pond.tasks.join_next().await.unwrap().unwrap();
     assert!(matches!(ended, Err(headwater_cache::Error::Malformed { .. })));
     let ended = tokio::time::timeout(Duration::from_secs(60), watcher.next()).await;
-    assert!(matches!(ended, Ok(Step::Closed)), "the watcher hangs");
+    assert!(matches!(ended, Ok(WatchStep::Closed)), "the watcher hangs");
 }
 
 /// S5.7
 #[tokio::test(start_paused = true)]
-async fn a_read_of_the_future_waits_and_then_says_so() {
+async fn a_read_of_a_future_revision_waits_and_then_fails() {
     let pond = Pond::new(window(10)).await;
     let a = pond.put(&pod("ns/a")).await;
     let asked = a.next();

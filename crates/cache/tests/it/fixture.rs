@@ -9,7 +9,9 @@ use headwater_api::kind::{Field, Kind};
 use headwater_api::selector::{FieldSelector, LabelSelector};
 use headwater_api::{Object, Revision};
 use headwater_cache::window::Bounds;
-use headwater_cache::{Cache, Cacher, Event, Filter, Options, Resource, Start, Step, Watcher};
+use headwater_cache::{
+    Cache, Cacher, Filter, Options, Resource, WatchEvent, WatchStart, WatchStep, Watcher,
+};
 use headwater_store::{Action, Guard, Key, Memory, Store, Write, key};
 use serde_json::json;
 use tokio::task::JoinSet;
@@ -46,7 +48,7 @@ impl Pond {
     pub(crate) async fn over(store: Arc<dyn Store>, options: Options) -> Pond {
         let mut cacher = Cacher::new(Arc::clone(&store), options);
         let cache = cacher.handle();
-        cache.redefine(&pods(), &node_field()).unwrap();
+        cache.set_fields(&pods(), &node_field()).unwrap();
         cacher.load().await.unwrap();
         let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
         tasks.spawn(cacher.run(stop.clone()));
@@ -88,7 +90,7 @@ impl Pond {
         tokio::time::sleep(Duration::from_millis(2500)).await;
     }
 
-    pub(crate) fn watch(&self, filter: &Filter, start: Start) -> Watcher {
+    pub(crate) fn watch(&self, filter: &Filter, start: WatchStart) -> Watcher {
         self.cache.watch(&self.pods(), filter, start)
     }
 
@@ -157,37 +159,37 @@ pub(crate) fn all() -> Filter {
 }
 
 /// What is there without waiting.
-pub(crate) fn ready(watcher: &mut Watcher) -> Option<Step> {
+pub(crate) fn ready(watcher: &mut Watcher) -> Option<WatchStep> {
     watcher.next().now_or_never()
 }
 
 /// The next events as `TYPE name@revision`.
 pub(crate) async fn events(watcher: &mut Watcher) -> Vec<String> {
     match watcher.next().await {
-        Step::Events(events) => events.iter().map(brief).collect(),
+        WatchStep::Events(events) => events.iter().map(brief).collect(),
         other => panic!("{}", told(&other)),
     }
 }
 
-pub(crate) fn brief(event: &Event) -> String {
+pub(crate) fn brief(event: &WatchEvent) -> String {
     let object = event.object();
     assert_eq!(object.revision(), event.revision(), "an event shows the revision of its change");
     format!("{} {}@{}", event.event_type().as_str(), object.key(), event.revision())
 }
 
 /// A step, for messages and comparisons.
-pub(crate) fn told(step: &Step) -> String {
+pub(crate) fn told(step: &WatchStep) -> String {
     match step {
-        Step::Initial(objects) => {
+        WatchStep::Initial(objects) => {
             let names: Vec<String> =
                 objects.iter().map(|o| format!("{}@{}", o.key(), o.revision())).collect();
             format!("initial {}", names.join(" "))
         }
-        Step::Synced(revision) => format!("synced {revision}"),
-        Step::Events(events) => events.iter().map(brief).collect::<Vec<_>>().join(" "),
-        Step::Expired { asked, oldest } => format!("expired {asked}, oldest {oldest}"),
-        Step::Failed(error) => format!("failed: {error}"),
-        Step::Closed => "closed".to_owned(),
+        WatchStep::Synced(revision) => format!("synced {revision}"),
+        WatchStep::Events(events) => events.iter().map(brief).collect::<Vec<_>>().join(" "),
+        WatchStep::Expired { asked, oldest } => format!("expired {asked}, oldest {oldest}"),
+        WatchStep::Failed(error) => format!("failed: {error}"),
+        WatchStep::Closed => "closed".to_owned(),
     }
 }
 
@@ -196,7 +198,7 @@ pub(crate) fn told_now(watcher: &mut Watcher) -> Vec<String> {
     let mut steps = Vec::new();
     while let Some(step) = ready(watcher) {
         steps.push(told(&step));
-        if matches!(step, Step::Closed | Step::Expired { .. } | Step::Failed(_)) {
+        if matches!(step, WatchStep::Closed | WatchStep::Expired { .. } | WatchStep::Failed(_)) {
             break;
         }
     }

@@ -2,10 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
 mod fixture;
-mod seam;
+mod watch;
 mod memory;
 mod failure;
 mod race;
-mod rounds;
+mod wakeup;
 mod model;
 mod contract;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use headwater_api::Object;
 use headwater_cache::window::Bounds;
-use headwater_cache::{Options, Start, Step};
+use headwater_cache::{Options, WatchStart, WatchStep};
 
 use crate::fixture::{Pod, Pond, all, pod, ready, window};
 
@@ -29,9 +29,9 @@ impl Versions {
 
 /// S5.11, R31
 #[tokio::test(start_paused = true)]
-async fn what_the_window_dropped_is_not_kept_for_a_watcher_that_does_not_read() {
+async fn a_watcher_that_does_not_read_keeps_no_dropped_change_in_memory() {
     let pond = Pond::new(window(4)).await;
-    let mut stalled = pond.watch(&all(), Start::Now);
+    let mut stalled = pond.watch(&all(), WatchStart::Now);
     assert!(ready(&mut stalled).is_none());
     let versions = Versions::write(&pond, &pod("ns/a"), 50).await;
     // The four in the window, and what the oldest of them replaced.
@@ -41,9 +41,9 @@ async fn what_the_window_dropped_is_not_kept_for_a_watcher_that_does_not_read() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_quiet_view_drops_what_the_window_dropped() {
+async fn an_idle_view_drops_the_events_that_the_window_dropped() {
     let pond = Pond::new(window(4)).await;
-    let _stalled = pond.watch(&crate::fixture::filter("quiet", "", ""), Start::Now);
+    let _stalled = pond.watch(&crate::fixture::filter("quiet", "", ""), WatchStart::Now);
     let versions = Versions::write(&pond, &pod("quiet/a"), 4).await;
     Versions::write(&pond, &pod("busy/a"), 10).await;
     pond.sweep().await;
@@ -55,7 +55,7 @@ async fn a_quiet_view_drops_what_the_window_dropped() {
 async fn the_window_is_bounded_by_age() {
     let bounds = Bounds { age: Duration::from_secs(10), ..Bounds::default() };
     let pond = Pond::new(Options { window: bounds, ..Options::default() }).await;
-    let _stalled = pond.watch(&all(), Start::Now);
+    let _stalled = pond.watch(&all(), WatchStart::Now);
     let versions = Versions::write(&pond, &pod("ns/a"), 10).await;
     assert_eq!(versions.held(), 10);
     tokio::time::sleep(Duration::from_secs(15)).await;
@@ -65,7 +65,7 @@ async fn the_window_is_bounded_by_age() {
 /// S5.3
 /// Objects that shrink leave their large past in the window: that is what must be counted.
 #[tokio::test(start_paused = true)]
-async fn the_window_is_bounded_by_the_bytes_it_alone_holds() {
+async fn the_window_is_bounded_by_the_bytes_that_only_it_holds() {
     let bounds = Bounds { bytes: 20_000, ..Bounds::default() };
     let pond = Pond::new(Options { window: bounds, ..Options::default() }).await;
     let large = pod("ns/a").data("x".repeat(8_000));
@@ -81,7 +81,7 @@ async fn the_window_is_bounded_by_the_bytes_it_alone_holds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reader_stuck_in_its_initial_state_does_not_pin_the_past() {
+async fn a_watcher_stuck_in_its_initial_state_does_not_keep_old_states_in_memory() {
     let bounds = Bounds { bytes: 20_000, count: 4, ..Bounds::default() };
     let pond = Pond::new(Options { window: bounds, ..Options::default() }).await;
     let large = pod("ns/a").data("x".repeat(8_000));
@@ -91,8 +91,8 @@ async fn a_reader_stuck_in_its_initial_state_does_not_pin_the_past() {
         pond.put(&Pod { name: name.clone(), ..large.clone() }).await;
         versions.push(Arc::downgrade(&pond.object(&pod(&name))));
     }
-    let mut stuck = pond.watch(&all(), Start::Initial);
-    assert!(matches!(ready(&mut stuck), Some(Step::Initial(_))));
+    let mut stuck = pond.watch(&all(), WatchStart::Initial);
+    assert!(matches!(ready(&mut stuck), Some(WatchStep::Initial(_))));
     for n in 0..300 {
         pond.put(&pod(&format!("ns/{n:03}"))).await;
     }
@@ -100,11 +100,11 @@ async fn a_reader_stuck_in_its_initial_state_does_not_pin_the_past() {
     let held = versions.iter().filter(|version| version.strong_count() > 0).count();
     assert!(held <= 4, "{held} of 300 replaced versions are held");
     // It cannot go on where it was, and says so by ending: the client lists again.
-    assert!(matches!(stuck.next().await, Step::Closed));
+    assert!(matches!(stuck.next().await, WatchStep::Closed));
 }
 
 #[tokio::test(start_paused = true)]
-async fn snapshots_kept_for_pages_pin_no_more_than_the_window_may() {
+async fn snapshots_kept_for_pages_hold_no_more_than_the_window_may() {
     let bounds = Bounds { bytes: 20_000, ..Bounds::default() };
     let pond = Pond::new(Options { window: bounds, ..Options::default() }).await;
     let large = pod("ns/a").data("x".repeat(8_000));
@@ -120,24 +120,24 @@ async fn snapshots_kept_for_pages_pin_no_more_than_the_window_may() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_step_hands_out_no_more_than_a_socket_takes() {
+async fn one_step_returns_no_more_than_a_socket_buffers() {
     let pond = Pond::new(window(3)).await;
-    let mut behind = pond.watch(&all(), Start::Now);
+    let mut behind = pond.watch(&all(), WatchStart::Now);
     let large = "x".repeat(40_000);
     for n in 0..20 {
         pond.put(&pod(&format!("ns/{n}")).data(&large)).await;
     }
-    let mut initial = pond.watch(&all(), Start::Initial);
+    let mut initial = pond.watch(&all(), WatchStart::Initial);
     let mut seen = 0;
     while seen < 20 {
-        let Step::Events(events) = behind.next().await else { panic!("events come") };
+        let WatchStep::Events(events) = behind.next().await else { panic!("events come") };
         let bytes: usize = events.iter().map(|event| event.object().as_slice().len()).sum();
         assert!(bytes < 120_000 && !events.is_empty(), "{bytes} bytes from disk or window");
         seen += events.len();
     }
     let mut seen = 0;
     while seen < 20 {
-        let Step::Initial(objects) = initial.next().await else { panic!("objects come") };
+        let WatchStep::Initial(objects) = initial.next().await else { panic!("objects come") };
         let bytes: usize = objects.iter().map(|object| object.as_slice().len()).sum();
         assert!(bytes < 120_000 && !objects.is_empty(), "{bytes} bytes of initial state");
         seen += objects.len();
@@ -145,7 +145,7 @@ async fn one_step_hands_out_no_more_than_a_socket_takes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn watchers_that_are_gone_leave_nothing_behind() {
+async fn dropped_watchers_leave_no_view_behind() {
     let pond = Pond::new(window(100)).await;
     let filters = [
         all(),
@@ -156,7 +156,7 @@ async fn watchers_that_are_gone_leave_nothing_behind() {
     ];
     let watchers: Vec<_> = filters
         .iter()
-        .flat_map(|f| [Start::Initial, Start::Now].map(|s| pond.watch(f, s)))
+        .flat_map(|f| [WatchStart::Initial, WatchStart::Now].map(|s| pond.watch(f, s)))
         .collect();
     assert_eq!((pond.pods().watchers(), pond.pods().census().len()), (10, 5));
     drop(watchers);

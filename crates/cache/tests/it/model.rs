@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use headwater_api::{EventType, Object, Revision};
 use headwater_cache::window::Bounds;
-use headwater_cache::{Error, Filter, Options, Snapshot, Start, Step, Watcher};
+use headwater_cache::{Error, Filter, Options, Snapshot, WatchStart, WatchStep, Watcher};
 use headwater_store::{Action, Guard, Key, Op, Write, key};
 use headwater_testkit::history::{
     self, ClientRecord, EndBounds, History, ObjectBody, Selection, WatchItem, WatchRecord,
@@ -108,7 +108,7 @@ proptest! {
 
     /// S5.20, R17
     #[test]
-    fn any_script_is_told_ordered_unique_reliable_resumable_bookmarkable_and_filter_true(
+    fn watches_of_any_script_are_ordered_unique_reliable_resumable_bookmarkable_and_filtered(
         acts in vec(act(), 20..120),
         bounds in bounds(),
     ) {
@@ -220,8 +220,8 @@ impl Script {
                 self.pond.store.compact(at).await.unwrap();
             }
             Act::Redefine => {
-                self.pond.cache.redefine(&pods(), &[]).unwrap();
-                self.pond.cache.redefine(&pods(), &node_field()).unwrap();
+                self.pond.cache.set_fields(&pods(), &[]).unwrap();
+                self.pond.cache.set_fields(&pods(), &node_field()).unwrap();
             }
             Act::Open { slot, filter, from } => self.open(*slot, *filter, *from).await,
             Act::Read { slot, steps } => {
@@ -317,22 +317,27 @@ impl Script {
     async fn open(&mut self, slot: usize, index: usize, from: From) {
         let (filter, _) = selection(index);
         let start = match from {
-            From::Initial => Start::Initial,
-            From::Now => Start::Now,
-            From::After(at) => Start::After(self.scale(at).await),
+            From::Initial => WatchStart::Initial,
+            From::Now => WatchStart::Now,
+            From::After(at) => WatchStart::After(self.scale(at).await),
         };
         let mut watcher = self.pond.watch(&filter, start);
         let asked = match start {
-            Start::Initial => history::WatchStart::Initial(self.pond.cache.applied()),
-            Start::Now | Start::After(_) => history::WatchStart::After(watcher.position()),
+            WatchStart::Initial => history::WatchStart::Initial(self.pond.cache.applied()),
+            WatchStart::Now | WatchStart::After(_) => {
+                history::WatchStart::After(watcher.position())
+            }
         };
-        let is_gone = matches!(start, Start::After(at) if at < self.compacted());
+        let is_gone = matches!(start, WatchStart::After(at) if at < self.compacted());
         let mut stream = WatchRecord { start: asked, seen: Vec::new() };
         let mut watching = true;
         if is_gone {
             // The edge is exact: this is known at once.
             let step = ready(&mut watcher);
-            assert!(matches!(step, Some(Step::Expired { .. })), "it began below the compaction");
+            assert!(
+                matches!(step, Some(WatchStep::Expired { .. })),
+                "it began below the compaction"
+            );
             stream.seen.push(WatchItem::Error(410));
             watching = false;
         }
@@ -348,7 +353,7 @@ impl Script {
             return; // it would be refused, which `open` tries
         }
         let (filter, _) = selection(slot.filter);
-        slot.watcher = Some(self.pond.watch(&filter, Start::After(position)));
+        slot.watcher = Some(self.pond.watch(&filter, WatchStart::After(position)));
         let start = history::WatchStart::After(position);
         slot.client.streams.push(WatchRecord { start, seen: Vec::new() });
     }
@@ -379,25 +384,25 @@ impl Slot {
         self.write_down(step, compacted);
     }
 
-    fn write_down(&mut self, step: Step, compacted: Revision) {
+    fn write_down(&mut self, step: WatchStep, compacted: Revision) {
         match step {
-            Step::Initial(objects) => {
+            WatchStep::Initial(objects) => {
                 let frames = objects.iter().map(|object| object.frame(EventType::Added));
                 self.seen().extend(frames.map(|frame| WatchItem::parse(&frame).unwrap()));
             }
-            Step::Synced(revision) => self.seen().push(WatchItem::InitialEventsEnd(revision)),
-            Step::Events(events) => {
+            WatchStep::Synced(revision) => self.seen().push(WatchItem::InitialEventsEnd(revision)),
+            WatchStep::Events(events) => {
                 assert!(!events.is_empty());
                 let frames = events.iter().map(|event| event.frame());
                 self.seen().extend(frames.map(|frame| WatchItem::parse(&frame).unwrap()));
             }
-            Step::Expired { asked, oldest } => {
+            WatchStep::Expired { asked, oldest } => {
                 assert!(asked < oldest && oldest <= compacted, "{asked} {oldest} {compacted}");
                 self.seen().push(WatchItem::Error(410));
                 self.watcher = None;
             }
-            Step::Closed => self.watcher = None,
-            Step::Failed(error) => panic!("{error}"),
+            WatchStep::Closed => self.watcher = None,
+            WatchStep::Failed(error) => panic!("{error}"),
         }
     }
 

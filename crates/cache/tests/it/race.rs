@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use headwater_api::Revision;
 use headwater_api::kind::Field;
-use headwater_cache::{Start, Step};
+use headwater_cache::{WatchStart, WatchStep};
 use headwater_store::{Action, Guard, Range, Write};
 
 use crate::fixture::{Pond, all, pod, pods, ready, window};
@@ -16,21 +16,24 @@ const HANG: Duration = Duration::from_secs(60);
 
 /// R33
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_watcher_sleeps_through_the_end_of_its_resource() {
+async fn no_watcher_misses_the_end_of_its_resource() {
     let pond = Arc::new(Pond::new(window(10)).await);
     let done = Arc::new(AtomicBool::new(false));
     let redefining = {
         let (cache, done) = (pond.cache.clone(), Arc::clone(&done));
         std::thread::spawn(move || {
             while !done.load(Ordering::Relaxed) {
-                cache.redefine(&pods(), &[]).unwrap();
+                cache.set_fields(&pods(), &[]).unwrap();
             }
         })
     };
     for _ in 0..5_000 {
-        let mut watcher = pond.watch(&all(), Start::Now);
+        let mut watcher = pond.watch(&all(), WatchStart::Now);
         let ended = tokio::time::timeout(HANG, watcher.next()).await;
-        assert!(matches!(ended, Ok(Step::Closed)), "a watcher waits for a view that is closed");
+        assert!(
+            matches!(ended, Ok(WatchStep::Closed)),
+            "a watcher waits for a view that is closed"
+        );
     }
     done.store(true, Ordering::Relaxed);
     redefining.join().unwrap();
@@ -38,16 +41,16 @@ async fn no_watcher_sleeps_through_the_end_of_its_resource() {
 
 /// R21
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_saw_an_event_finds_it_in_the_state() {
+async fn a_watcher_that_received_an_event_finds_it_in_the_state() {
     let pond = Arc::new(Pond::new(window(10_000)).await);
     let writes = 3_000;
-    let mut watcher = pond.watch(&all(), Start::Now);
+    let mut watcher = pond.watch(&all(), WatchStart::Now);
     let watching = {
         let pond = Arc::clone(&pond);
         std::thread::spawn(move || {
             let mut seen = 0;
             while seen < writes {
-                let Some(Step::Events(events)) = ready(&mut watcher) else { continue };
+                let Some(WatchStep::Events(events)) = ready(&mut watcher) else { continue };
                 let last = events.last().unwrap().revision();
                 let snapshot = pond.cache.snapshot(&pond.pods());
                 assert!(snapshot.revision() >= last, "event {last}, state {}", snapshot.revision());
@@ -70,7 +73,7 @@ async fn whoever_saw_an_event_finds_it_in_the_state() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_resource_that_is_reshaped_while_it_changes_loses_nothing() {
+async fn a_resource_whose_decoder_is_replaced_while_it_changes_loses_nothing() {
     let pond = Arc::new(Pond::new(window(10_000)).await);
     let done = Arc::new(AtomicBool::new(false));
     let reshaping = {
@@ -78,7 +81,7 @@ async fn a_resource_that_is_reshaped_while_it_changes_loses_nothing() {
         std::thread::spawn(move || {
             let fields = [Field::custom(".spec.a"), Field::custom(".spec.b")];
             for n in (0..2).cycle() {
-                cache.redefine(&pods(), &fields[n..=n]).unwrap();
+                cache.set_fields(&pods(), &fields[n..=n]).unwrap();
                 if done.load(Ordering::Relaxed) {
                     return;
                 }

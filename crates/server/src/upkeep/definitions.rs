@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use headwater_api::Status;
-use headwater_cache::{Filter, Start, Step, Watcher};
+use headwater_cache::{Filter, WatchStart, WatchStep, Watcher};
 use headwater_json::Value;
 use headwater_store::{Guard, Key};
 use jiff::Timestamp;
@@ -42,7 +42,7 @@ impl Server {
         self.announce(news.registry, &news.retired);
         news.reshaped
             .into_iter()
-            .try_for_each(|(prefix, shape)| self.cache().reshape(&prefix, shape).map(drop))
+            .try_for_each(|(prefix, shape)| self.cache().set_decoder(&prefix, shape).map(drop))
     }
 
     /// Reconciles definitions after a write. The task that follows definitions retries failures.
@@ -77,7 +77,7 @@ impl Server {
         let cache = self.cache().clone();
         let reshaped = aside(move || {
             let mut reshaped = news.reshaped.into_iter();
-            reshaped.try_for_each(|(prefix, shape)| cache.reshape(&prefix, shape).map(drop))
+            reshaped.try_for_each(|(prefix, shape)| cache.set_decoder(&prefix, shape).map(drop))
         });
         reshaped.await?.map_err(|error| status::from_cache(&error))?;
         for gate in news.closing {
@@ -128,7 +128,7 @@ impl Server {
         while !stop.is_cancelled() {
             // The watch starts before the state is read, so that no change is missed.
             let watcher = changes.get_or_insert_with(|| {
-                self.cache().watch(&resource, &Filter::default(), Start::Now)
+                self.cache().watch(&resource, &Filter::default(), WatchStart::Now)
             });
             let waiting = tokio::select! {
                 biased;
@@ -145,7 +145,7 @@ impl Server {
                 biased;
                 () = stop.cancelled() => break,
                 step = watcher.next() => {
-                    if matches!(step, Step::Closed | Step::Expired { .. } | Step::Failed(_)) {
+                    if matches!(step, WatchStep::Closed | WatchStep::Expired { .. } | WatchStep::Failed(_)) {
                         changes = None;
                     }
                 }

@@ -14,7 +14,7 @@ use headwater_api::accept::{Encoding, IncludeObject, MetaVersion, Representation
 use headwater_api::frame::{self, FRAME_END};
 use headwater_api::table::{Headings, ListMeta, View, partial};
 use headwater_api::{Clock, EventType, Object, Revision, Status};
-use headwater_cache::{Event, Events, Filter, Snapshot};
+use headwater_cache::{EventBatch, Filter, Snapshot, WatchEvent};
 use headwater_json::{Value, json};
 use http::StatusCode;
 use http::header::{self};
@@ -335,7 +335,7 @@ pub(crate) struct Frames {
 
 impl Frames {
     /// The frame of a change; `made` is its object where a webhook was asked.
-    pub(crate) fn event(&mut self, event: &Event, made: Option<&Arc<Object>>) -> Bytes {
+    pub(crate) fn event(&mut self, event: &WatchEvent, made: Option<&Arc<Object>>) -> Bytes {
         let made = made.filter(|made| !Arc::ptr_eq(made, event.object()));
         let Some(key) = self.key(made.is_some()) else { return event.frame() };
         let headings = headings(&mut self.columns_sent);
@@ -345,7 +345,7 @@ impl Frames {
     }
 
     /// The frames of some changes as one chunk; `made` are their objects where a webhook was asked.
-    pub(crate) fn events(&mut self, events: &Arc<Events>, made: &[Arc<Object>]) -> Data {
+    pub(crate) fn events(&mut self, events: &Arc<EventBatch>, made: &[Arc<Object>]) -> Data {
         let key = self.key(false);
         // The first may define columns, and what was made was made for this watch alone.
         if !made.is_empty() || (key.is_some() && !self.columns_sent) {
@@ -353,7 +353,7 @@ impl Frames {
                 events.iter().enumerate().map(|(at, event)| self.event(event, made.get(at)));
             return frames.collect::<Vec<Bytes>>().concat().into();
         }
-        if key.is_none() && !Events::are_shared(events) {
+        if key.is_none() && !EventBatch::are_shared(events) {
             return lone(events);
         }
         events.joined(key.unwrap_or_default(), |event| self.event(event, None)).into()
@@ -429,7 +429,7 @@ impl Frames {
 }
 
 /// The frames of events that are one watcher's alone.
-fn lone(events: &[Event]) -> Data {
+fn lone(events: &[WatchEvent]) -> Data {
     if let [event] = events {
         return event.frame().into();
     }

@@ -65,13 +65,13 @@ pub(crate) async fn list(
     let there = match &begin {
         None if filter.only_namespace().is_empty() => Some(snapshot.len()),
         None => None,
-        Some(after) => kept.left_after(&snapshot, &place(&filter, after)),
+        Some(after) => kept.remaining_after(&snapshot, &place(&filter, after)),
     };
     let mut page = Page::cut(&snapshot, &filter, resource, &options, there);
     if !page.continue_token.is_empty() {
         kept.keep(&snapshot);
         if let (Some(last), Some(left)) = (page.objects.last(), page.remaining) {
-            kept.mark(&snapshot, place(&filter, &format!("{}\0", last.key())), left);
+            kept.note_remaining(&snapshot, place(&filter, &format!("{}\0", last.key())), left);
         }
     }
     page.convert(server, resource, &snapshot, &filter).await?;

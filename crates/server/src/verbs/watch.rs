@@ -13,7 +13,7 @@ use bytes::Bytes;
 use futures::Stream;
 use headwater_api::options::{Freshness, Start as Asked, WatchOptions};
 use headwater_api::{Object, Revision, Status};
-use headwater_cache::{Event, Filter, Start, Step, Watcher};
+use headwater_cache::{Filter, WatchEvent, WatchStart, WatchStep, Watcher};
 use http::StatusCode;
 use tokio::time::{Instant, Sleep};
 
@@ -208,12 +208,12 @@ impl Streaming {
             return Some(self.fail(&status::from_cache(&error)));
         }
         let start = match self.asked {
-            Asked::Initial { .. } => Start::Initial,
+            Asked::Initial { .. } => WatchStart::Initial,
             Asked::After(revision) => {
                 self.sent = revision;
-                Start::After(revision)
+                WatchStart::After(revision)
             }
-            Asked::FromLatest | Asked::FromAny => Start::Now,
+            Asked::FromLatest | Asked::FromAny => WatchStart::Now,
         };
         let watcher = cache.watch(&self.resource, &self.filter, start);
         // A definition that changed meanwhile may select by other fields. The registry changes
@@ -228,10 +228,12 @@ impl Streaming {
 
     /// Asks the webhook of a kind that has one about the objects of a step. If they cannot be
     /// converted the stream ends with that error; a client comes back where it was.
-    async fn take_converted(&mut self, step: Step) -> Option<Data> {
+    async fn take_converted(&mut self, step: WatchStep) -> Option<Data> {
         let objects: Vec<Arc<Object>> = match &step {
-            Step::Initial(objects) => objects.clone(),
-            Step::Events(events) => events.iter().map(|event| Arc::clone(event.object())).collect(),
+            WatchStep::Initial(objects) => objects.clone(),
+            WatchStep::Events(events) => {
+                events.iter().map(|event| Arc::clone(event.object())).collect()
+            }
             _ => return self.take(step, &[]),
         };
         let made = tokio::select! {
@@ -249,28 +251,28 @@ impl Streaming {
     }
 
     /// Frames of a step; `made` are its objects where a webhook was asked.
-    fn take(&mut self, step: Step, made: &[Arc<Object>]) -> Option<Data> {
+    fn take(&mut self, step: WatchStep, made: &[Arc<Object>]) -> Option<Data> {
         match step {
-            Step::Initial(objects) => {
+            WatchStep::Initial(objects) => {
                 let objects = if made.is_empty() { &objects } else { made };
                 self.watched.sent(objects.len());
                 Some(self.frames.initial(objects))
             }
-            Step::Synced(revision) => {
+            WatchStep::Synced(revision) => {
                 self.sent = self.sent.max(revision);
                 let mark = matches!(self.asked, Asked::Initial { mark: true, .. });
                 mark.then(|| self.frames.bookmark(revision, true).into())
             }
-            Step::Events(events) => {
+            WatchStep::Events(events) => {
                 self.watched.sent(events.len());
-                self.sent = events.last().map_or(self.sent, Event::revision);
+                self.sent = events.last().map_or(self.sent, WatchEvent::revision);
                 Some(self.frames.events(&events, made))
             }
-            Step::Expired { asked, oldest } => {
+            WatchStep::Expired { asked, oldest } => {
                 Some(self.fail(&status::too_old(asked, oldest)).into())
             }
-            Step::Failed(error) => Some(self.fail(&status::from_cache(&error)).into()),
-            Step::Closed => {
+            WatchStep::Failed(error) => Some(self.fail(&status::from_cache(&error)).into()),
+            WatchStep::Closed => {
                 self.phase = Phase::Done;
                 None
             }

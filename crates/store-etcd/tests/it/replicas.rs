@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{StreamExt, stream};
-use headwater_cache::{Cacher, Filter, Options as CacheOptions, Start, Step};
+use headwater_cache::{Cacher, Filter, Options as CacheOptions, WatchStart, WatchStep};
 use headwater_store::{
     Action, ChangeKind, Error, Guard, Key, Op, Range, Revision, Store, Write, key,
 };
@@ -47,7 +47,7 @@ fn base64(bytes: &[u8]) -> String {
 
 /// B269
 #[tokio::test(flavor = "multi_thread")]
-async fn what_one_replica_writes_the_others_read_and_watch() {
+async fn the_writes_of_one_replica_are_read_and_watched_by_the_others() {
     let Some(members) = etcd::EtcdCluster::start() else { return };
     let a = EtcdStore::connect(fixture::options(&members)).await.unwrap();
     let b = EtcdStore::connect(fixture::options(&members)).await.unwrap();
@@ -63,7 +63,7 @@ async fn what_one_replica_writes_the_others_read_and_watch() {
 
 /// S5.10, S6.12
 #[tokio::test(flavor = "multi_thread")]
-async fn writes_of_others_outside_the_prefix_are_progress_and_nothing_else() {
+async fn writes_outside_the_prefix_only_advance_the_progress() {
     let Some(members) = etcd::EtcdCluster::start() else { return };
     for trusts_progress in [None, Some(false)] {
         let options = Options { trusts_progress, ..fixture::options(&members) };
@@ -83,7 +83,7 @@ async fn writes_of_others_outside_the_prefix_are_progress_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_write_that_a_dead_replica_left_half_done_is_finished_by_the_next() {
+async fn the_next_writer_finishes_the_unfinished_write_of_a_dead_replica() {
     let Some(members) = etcd::EtcdCluster::start() else { return };
     let store = EtcdStore::connect(fixture::options(&members)).await.unwrap();
     let start = create(&store, "/first").await;
@@ -110,7 +110,7 @@ async fn a_write_that_a_dead_replica_left_half_done_is_finished_by_the_next() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn writes_of_several_operations_of_two_replicas_are_whole_and_in_turn() {
+async fn writes_of_several_operations_by_two_replicas_are_atomic_and_do_not_interleave() {
     let Some(members) = etcd::EtcdCluster::start() else { return };
     let a = EtcdStore::connect(fixture::options(&members)).await.unwrap();
     let b = EtcdStore::connect(fixture::options(&members)).await.unwrap();
@@ -143,7 +143,7 @@ async fn writes_of_several_operations_of_two_replicas_are_whole_and_in_turn() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn objects_with_a_time_to_live_share_a_lease_and_go_together() {
+async fn objects_with_a_time_to_live_share_a_lease_and_expire_together() {
     const COUNT: usize = 300;
     let Some(members) = etcd::EtcdCluster::start() else { return };
     let options = Options { root: key::ROOT.to_owned(), ..fixture::options(&members) };
@@ -155,7 +155,7 @@ async fn objects_with_a_time_to_live_share_a_lease_and_go_together() {
     let prefix = key::collection("", "events");
     let resource = cache.resource(&prefix);
     // One from memory and one that reads the store's history.
-    let mut watcher = cache.watch(&resource, &Filter::default(), Start::Now);
+    let mut watcher = cache.watch(&resource, &Filter::default(), WatchStart::Now);
     let start = store.revision().await.unwrap();
     for n in 0..COUNT {
         let value = json!({"metadata": {"name": format!("e{n:03}")}}).to_string().into();
@@ -173,7 +173,7 @@ async fn objects_with_a_time_to_live_share_a_lease_and_go_together() {
     let mut gone = BTreeSet::new();
     let (mut seen, mut revisions) = (0, BTreeSet::new());
     while gone.len() < COUNT {
-        let Step::Events(events) = watcher.next().await else { panic!("it goes on") };
+        let WatchStep::Events(events) = watcher.next().await else { panic!("it goes on") };
         for event in events.iter() {
             let change = event.change();
             match change.kind() {
@@ -198,7 +198,7 @@ async fn objects_with_a_time_to_live_share_a_lease_and_go_together() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_that_is_gone_is_replaced() {
+async fn an_expired_lease_is_replaced() {
     let Some(members) = etcd::EtcdCluster::start() else { return };
     let store = EtcdStore::connect(fixture::options(&members)).await.unwrap();
     let write = async |key: &str| {
@@ -214,7 +214,7 @@ async fn a_lease_that_is_gone_is_replaced() {
 
 /// S6.20
 #[tokio::test(flavor = "multi_thread")]
-async fn one_replica_at_a_time_compacts_and_all_of_them_know() {
+async fn one_replica_at_a_time_compacts_and_all_learn_of_it() {
     let Some(members) = etcd::EtcdCluster::start() else { return };
     let every = |compaction| Options { compaction, ..fixture::options(&members) };
     let soon = Some(Duration::from_millis(100));
@@ -248,7 +248,7 @@ async fn one_replica_at_a_time_compacts_and_all_of_them_know() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_compaction_by_somebody_else_is_found_out() {
+async fn a_compaction_by_another_client_is_noticed() {
     let Some(members) = etcd::EtcdCluster::start() else { return };
     let store = EtcdStore::connect(fixture::options(&members)).await.unwrap();
     let first = create(&store, "/a").await;
@@ -272,7 +272,7 @@ async fn a_compaction_by_somebody_else_is_found_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cache_that_slept_through_a_compaction_is_filled_anew_and_its_watchers_end() {
+async fn a_cache_that_missed_a_compaction_reloads_and_its_watchers_end() {
     let Some(members) = etcd::EtcdCluster::start() else { return };
     let proxy = Proxy::start(members.port(0)).await;
     let root = key::ROOT.to_owned();
@@ -294,7 +294,7 @@ async fn a_cache_that_slept_through_a_compaction_is_filled_anew_and_its_watchers
     };
     let first = write("first").await;
     cache.reach(first).await.unwrap();
-    let mut watcher = cache.watch(&resource, &Filter::default(), Start::After(first));
+    let mut watcher = cache.watch(&resource, &Filter::default(), WatchStart::After(first));
     proxy.cut();
     write("missed").await;
     let last = write("last").await;
@@ -306,7 +306,7 @@ async fn a_cache_that_slept_through_a_compaction_is_filled_anew_and_its_watchers
     proxy.heal();
     until("the cache is current", async || cache.applied() >= last).await;
     match watcher.next().await {
-        Step::Closed | Step::Expired { .. } => {}
+        WatchStep::Closed | WatchStep::Expired { .. } => {}
         _ => panic!("a watcher with a hole goes on"),
     }
     let names: Vec<String> =
@@ -314,14 +314,14 @@ async fn a_cache_that_slept_through_a_compaction_is_filled_anew_and_its_watchers
     assert_eq!(names, ["first", "last", "missed"]);
     until("the trouble is over", async || far.condition().trouble.is_none()).await;
     let next = write("next").await;
-    let mut resumed = cache.watch(&resource, &Filter::default(), Start::After(last));
-    let Step::Events(events) = resumed.next().await else { panic!("it goes on") };
+    let mut resumed = cache.watch(&resource, &Filter::default(), WatchStart::After(last));
+    let WatchStep::Events(events) = resumed.next().await else { panic!("it goes on") };
     assert_eq!((events.len(), events[0].revision()), (1, next));
 }
 
 /// R37, B270
 #[tokio::test(flavor = "multi_thread")]
-async fn another_cluster_in_the_same_place_is_noticed_and_its_revisions_are_not_mixed() {
+async fn a_replaced_cluster_is_noticed_and_its_revisions_are_not_mixed() {
     let Some(members) = etcd::EtcdCluster::start() else { return };
     let Some(others) = etcd::EtcdCluster::start() else { return };
     let proxies = [Proxy::start(members.port(0)).await, Proxy::start(others.port(0)).await];
@@ -347,7 +347,7 @@ async fn another_cluster_in_the_same_place_is_noticed_and_its_revisions_are_not_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_member_that_dies_is_replaced_by_the_next_within_the_deadline() {
+async fn calls_move_from_a_dead_member_to_the_next_within_the_deadline() {
     let Some(mut members) = etcd::EtcdCluster::cluster(3, etcd::Options::default()) else { return };
     let store = EtcdStore::connect(fixture::options(&members)).await.unwrap();
     let start = create(&store, "/0").await;
@@ -394,7 +394,7 @@ async fn a_member_that_dies_is_replaced_by_the_next_within_the_deadline() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_member_that_keeps_silent_is_left() {
+async fn a_silent_member_is_abandoned() {
     let Some(members) = etcd::EtcdCluster::cluster(3, etcd::Options::default()) else { return };
     let mut proxies = Vec::new();
     for member in 0..3 {
@@ -419,7 +419,7 @@ async fn a_member_that_keeps_silent_is_left() {
 
 /// S6.25
 #[tokio::test(flavor = "multi_thread")]
-async fn a_value_larger_than_etcd_takes_is_refused_and_named() {
+async fn a_value_larger_than_etcds_limit_is_rejected_with_the_name_of_the_limit() {
     let args = vec!["--max-request-bytes=100000".to_owned()];
     let Some(members) = etcd::EtcdCluster::cluster(1, etcd::Options { scheme: None, args }) else {
         return;
@@ -433,7 +433,7 @@ async fn a_value_larger_than_etcd_takes_is_refused_and_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_quorum_the_trouble_lasts_and_nobody_waits_for_another() {
+async fn without_a_quorum_the_trouble_lasts_and_callers_do_not_queue() {
     let Some(mut members) = etcd::EtcdCluster::cluster(3, etcd::Options::default()) else { return };
     let options = Options { deadline: DEADLINE, ..fixture::options(&members) };
     let store = EtcdStore::connect(options).await.unwrap();
@@ -456,7 +456,7 @@ async fn without_a_quorum_the_trouble_lasts_and_nobody_waits_for_another() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_too_large_for_one_message_is_put_together() {
+async fn fragments_of_a_large_response_are_joined() {
     const COUNT: usize = 6;
     let args = vec!["--max-request-bytes=1200000".to_owned()];
     let Some(members) = etcd::EtcdCluster::cluster(1, etcd::Options { scheme: None, args }) else {
@@ -490,7 +490,7 @@ async fn what_is_too_large_for_one_message_is_put_together() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_etcd_without_space_is_read_and_says_so() {
+async fn an_etcd_without_space_serves_reads_and_reports_trouble() {
     let Some(members) = etcd::EtcdCluster::start() else { return };
     let store = EtcdStore::connect(fixture::options(&members)).await.unwrap();
     let at = create(&store, "/a").await;
@@ -513,7 +513,7 @@ async fn an_etcd_without_space_is_read_and_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn readers_of_history_who_do_not_read_on_hold_nobody_up() {
+async fn stuck_readers_of_history_do_not_delay_others() {
     let Some(members) = etcd::EtcdCluster::start() else { return };
     let options = Options { history_bytes_max: 3 << 20, ..fixture::options(&members) };
     let store = EtcdStore::connect(options).await.unwrap();

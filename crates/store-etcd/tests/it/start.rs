@@ -38,7 +38,7 @@ fn revision(members: &etcd::EtcdCluster) -> Value {
 }
 
 #[tokio::test]
-async fn an_endpoint_where_nobody_listens_is_named() {
+async fn an_endpoint_without_a_listener_is_named() {
     let Some(mut members) = etcd::EtcdCluster::start() else { return };
     let options = fixture::options(&members);
     members.kill(0);
@@ -48,7 +48,7 @@ async fn an_endpoint_where_nobody_listens_is_named() {
 }
 
 #[tokio::test]
-async fn an_endpoint_that_is_not_etcd_is_refused() {
+async fn an_endpoint_that_is_not_etcd_is_rejected() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let mute = async {
@@ -64,7 +64,7 @@ async fn an_endpoint_that_is_not_etcd_is_refused() {
 }
 
 #[tokio::test]
-async fn members_without_a_quorum_are_told_from_members_that_are_gone() {
+async fn members_without_a_quorum_are_distinguished_from_unreachable_members() {
     let Some(mut members) = etcd::EtcdCluster::cluster(3, etcd::Options::default()) else { return };
     members.kill(1);
     members.kill(2);
@@ -74,7 +74,7 @@ async fn members_without_a_quorum_are_told_from_members_that_are_gone() {
 }
 
 #[tokio::test]
-async fn a_prefix_with_values_of_kubernetes_is_refused_and_nothing_is_written() {
+async fn a_prefix_with_values_of_kubernetes_is_rejected_and_nothing_is_written() {
     let Some(members) = etcd::EtcdCluster::start() else { return };
     // "/test/pods/default/web" with a value of "k8s\0…".
     let put = json!({"key": "L3Rlc3QvcG9kcy9kZWZhdWx0L3dlYg==", "value": "azhzAAoJCgJ2MQ=="});
@@ -101,7 +101,7 @@ fn with_users() -> Option<etcd::EtcdCluster> {
 
 /// B271
 #[tokio::test(flavor = "multi_thread")]
-async fn a_login_that_etcd_forgot_is_made_again() {
+async fn the_client_logs_in_again_after_etcd_restarted() {
     let Some(mut members) = with_users() else { return };
     let login = Login { name: "root".into(), password: "secret".into() };
     let options = Options { login: Some(login), ..fixture::options(&members) };
@@ -121,7 +121,7 @@ async fn a_login_that_etcd_forgot_is_made_again() {
 }
 
 #[tokio::test]
-async fn etcd_with_users_wants_one_of_them() {
+async fn etcd_with_authentication_requires_a_valid_user() {
     let Some(members) = with_users() else { return };
     let with = |name: &str, password: &str| {
         let login = Login { name: name.into(), password: password.into() };
@@ -134,7 +134,7 @@ async fn etcd_with_users_wants_one_of_them() {
 }
 
 #[tokio::test]
-async fn a_user_where_there_are_none_is_refused() {
+async fn a_login_without_authentication_in_etcd_is_rejected() {
     let Some(members) = etcd::EtcdCluster::start() else { return };
     let login = Login { name: "root".into(), password: "secret".into() };
     let options = Options { login: Some(login), ..fixture::options(&members) };

@@ -63,7 +63,7 @@ const FAULTS: [Fault; 7] = [
 
 /// R22, R26, R35, R90, R92, R93
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_fails_everyone_is_told_everything_once_and_nothing_is_lost() {
+async fn every_watcher_gets_every_change_once_and_nothing_is_lost_through_all_faults() {
     let setting = |name| std::env::var(name).ok().and_then(|text: String| text.parse().ok());
     let seed = setting("HEADWATER_TORTURE_SEED").unwrap_or_else(|| std::process::id().into());
     let minutes: u64 = setting("HEADWATER_TORTURE_MINUTES").unwrap_or(0);

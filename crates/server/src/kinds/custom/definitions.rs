@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use headwater_api::Object;
-use headwater_cache::{Shape, Snapshot};
+use headwater_cache::{ObjectDecoder, Snapshot};
 
 use super::definition::Definition;
 use super::gate::Gate;
@@ -70,7 +70,7 @@ impl Outdated {
 #[derive(Default)]
 pub(crate) struct News {
     pub(crate) registry: Option<Registry>,
-    pub(crate) reshaped: Vec<(String, Shape)>,
+    pub(crate) reshaped: Vec<(String, ObjectDecoder)>,
     pub(crate) retired: Vec<String>,
     /// Definitions whose objects are to be deleted.
     pub(crate) closing: Vec<Arc<Gate>>,

@@ -11,7 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use headwater_api::Kind;
 use headwater_api::kind::{Field, Name, Subresource, Traits};
 use headwater_api::table::custom_columns;
-use headwater_cache::Shape;
+use headwater_cache::ObjectDecoder;
 use headwater_json::Value;
 use headwater_schema::structural::{Schema, Uncompilable};
 use headwater_store::key;
@@ -35,7 +35,7 @@ pub(crate) struct Compiled {
     pub(crate) definition: Arc<Definition>,
     pub(crate) gate: Arc<Gate>,
     pub(crate) rows: Vec<Arc<Served>>,
-    pub(crate) shape: Shape,
+    pub(crate) shape: ObjectDecoder,
 }
 
 /// Compiles a definition from its object. Creates of all versions pass `gate`.
@@ -62,7 +62,7 @@ pub(crate) fn compile(
     );
     let form = Arc::new(form);
     let conversion = Conversion::read(object, &form);
-    let shape = Shape { fields: fields(definition).into(), form: Some(form.clone()) };
+    let shape = ObjectDecoder { fields: fields(definition).into(), transform: Some(form.clone()) };
     let rows = rows(definition, &schemas, gate, &form, conversion.as_ref());
     Ok(Compiled { definition: Arc::clone(definition), gate: Arc::clone(gate), rows, shape })
 }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use headwater_api::Object;
-use headwater_cache::Form;
+use headwater_cache::StoredTransform;
 use headwater_json::Value;
 use headwater_json::scan::{Malformed, Scanner};
 use headwater_schema::structural::Schema;
@@ -77,8 +77,8 @@ impl Stored {
     }
 }
 
-impl Form for Stored {
-    fn settle(&self, stored: &[u8]) -> Option<Vec<u8>> {
+impl StoredTransform for Stored {
+    fn transform(&self, stored: &[u8]) -> Option<Vec<u8>> {
         let found = version(stored).ok().flatten();
         let stays =
             found == Some(self.api_version.as_bytes()) || self.renaming == Renaming::Forbidden;
@@ -138,7 +138,7 @@ mod tests {
     }
 
     fn settle(form: &Stored, object: Value) -> Option<Value> {
-        Form::settle(form, &canonical(&object)).map(|bytes| tree(&bytes).unwrap())
+        StoredTransform::transform(form, &canonical(&object)).map(|bytes| tree(&bytes).unwrap())
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Where a watch begins, and how its parts meet: snapshot, window, view, history on disk.
 
 use headwater_api::Revision;
-use headwater_cache::{Start, Step};
+use headwater_cache::{WatchStart, WatchStep};
 
 use crate::fixture::{Pond, all, events, filter, pod, ready, told, told_now, window};
 
@@ -11,7 +11,7 @@ async fn an_initial_state_is_followed_by_exactly_the_changes_after_it() {
     let pond = Pond::new(window(100)).await;
     let a = pond.put(&pod("ns/a")).await;
     let b = pond.put(&pod("ns/b")).await;
-    let mut watcher = pond.watch(&all(), Start::Initial);
+    let mut watcher = pond.watch(&all(), WatchStart::Initial);
     let c = pond.put(&pod("ns/c")).await;
     let told = told_now(&mut watcher);
     let expected =
@@ -20,31 +20,31 @@ async fn an_initial_state_is_followed_by_exactly_the_changes_after_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_after_a_revision_begins_with_the_next_change() {
+async fn a_watch_after_a_revision_starts_with_the_next_change() {
     let pond = Pond::new(window(100)).await;
     let a = pond.put(&pod("ns/a")).await;
     let b = pond.put(&pod("ns/b")).await;
     let c = pond.delete(&pod("ns/a")).await;
-    let mut watcher = pond.watch(&all(), Start::After(a));
+    let mut watcher = pond.watch(&all(), WatchStart::After(a));
     assert_eq!(told_now(&mut watcher), [format!("ADDED ns/b@{b} DELETED ns/a@{c}")]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_from_now_tells_nothing_old() {
+async fn a_watch_from_now_returns_no_earlier_change() {
     let pond = Pond::new(window(100)).await;
     pond.put(&pod("ns/a")).await;
-    let mut watcher = pond.watch(&all(), Start::Now);
+    let mut watcher = pond.watch(&all(), WatchStart::Now);
     assert!(ready(&mut watcher).is_none());
     let b = pond.put(&pod("ns/b")).await;
     assert_eq!(events(&mut watcher).await, [format!("ADDED ns/b@{b}")]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_from_the_future_skips_what_comes_before_it_and_claims_no_progress() {
+async fn a_watch_from_a_future_revision_skips_earlier_changes_and_claims_no_progress() {
     let pond = Pond::new(window(1)).await;
     let a = pond.put(&pod("ns/a")).await;
     let future = Revision(a.0 + 2);
-    let mut watcher = pond.watch(&all(), Start::After(future));
+    let mut watcher = pond.watch(&all(), WatchStart::After(future));
     assert!(ready(&mut watcher).is_none());
     assert_eq!(watcher.progress(), None);
     pond.put(&pod("ns/b")).await;
@@ -57,9 +57,9 @@ async fn a_watch_from_the_future_skips_what_comes_before_it_and_claims_no_progre
 
 /// S5.4, S5.12, R30
 #[tokio::test(start_paused = true)]
-async fn a_watcher_that_fell_out_of_the_window_goes_on_from_disk_and_comes_back() {
+async fn a_watcher_that_fell_out_of_the_window_reads_from_the_store_and_returns_to_the_window() {
     let pond = Pond::new(window(2)).await;
-    let mut watcher = pond.watch(&all(), Start::Now);
+    let mut watcher = pond.watch(&all(), WatchStart::Now);
     let mut expected = Vec::new();
     for n in 0..20 {
         let at = pond.put(&pod("ns/a").data(n)).await;
@@ -79,7 +79,7 @@ async fn a_watcher_that_fell_out_of_the_window_goes_on_from_disk_and_comes_back(
 
 /// S5.4, R25
 #[tokio::test(start_paused = true)]
-async fn the_edge_is_exact_also_when_nothing_was_written_since_the_load() {
+async fn the_window_edge_is_exact_even_without_a_write_since_the_load() {
     let pond = Pond::new(window(100)).await;
     let a = pond.put(&pod("ns/a")).await;
     let b = pond.put(&pod("ns/b")).await;
@@ -87,32 +87,32 @@ async fn the_edge_is_exact_also_when_nothing_was_written_since_the_load() {
     // A second cache over the same store knows nothing but its initial list.
     let fresh = Pond::over(pond.store.clone(), window(100)).await;
     for pond in [&pond, &fresh] {
-        let mut on = pond.watch(&all(), Start::After(b));
+        let mut on = pond.watch(&all(), WatchStart::After(b));
         assert!(ready(&mut on).is_none());
-        let mut below = pond.watch(&all(), Start::After(a));
+        let mut below = pond.watch(&all(), WatchStart::After(a));
         let step = below.next().await;
         assert_eq!(told(&step), format!("expired {a}, oldest {b}"));
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn below_the_compaction_is_gone_even_if_memory_could_still_tell() {
+async fn a_watch_below_the_compaction_expires_even_if_the_window_has_the_changes() {
     let pond = Pond::new(window(100)).await;
     let a = pond.put(&pod("ns/a")).await;
-    let _other = pond.watch(&all(), Start::After(a));
+    let _other = pond.watch(&all(), WatchStart::After(a));
     let b = pond.put(&pod("ns/b")).await;
     pond.store.compact(b).await.unwrap();
-    let mut watcher = pond.watch(&all(), Start::After(a));
+    let mut watcher = pond.watch(&all(), WatchStart::After(a));
     assert_eq!(told_now(&mut watcher), [format!("expired {a}, oldest {b}")]);
-    assert!(matches!(watcher.next().await, Step::Closed));
+    assert!(matches!(watcher.next().await, WatchStep::Closed));
 }
 
 /// S6.21
 #[tokio::test(start_paused = true)]
-async fn a_compaction_does_not_disturb_a_running_watcher_that_lags() {
+async fn a_compaction_does_not_end_a_lagging_watcher() {
     let pond = Pond::new(window(100)).await;
-    let mut watcher = pond.watch(&all(), Start::Now);
-    let mut quiet = pond.watch(&filter("", "none=such", ""), Start::Now);
+    let mut watcher = pond.watch(&all(), WatchStart::Now);
+    let mut quiet = pond.watch(&filter("", "none=such", ""), WatchStart::Now);
     let a = pond.put(&pod("ns/a")).await;
     let b = pond.put(&pod("ns/b")).await;
     pond.store.compact(b).await.unwrap();
@@ -124,9 +124,9 @@ async fn a_compaction_does_not_disturb_a_running_watcher_that_lags() {
 
 /// S5.12, R30
 #[tokio::test(start_paused = true)]
-async fn a_lagging_watcher_whose_history_is_gone_is_told_so() {
+async fn a_lagging_watcher_whose_history_was_compacted_expires() {
     let pond = Pond::new(window(1)).await;
-    let mut watcher = pond.watch(&all(), Start::Now);
+    let mut watcher = pond.watch(&all(), WatchStart::Now);
     let start = watcher.position();
     pond.put(&pod("ns/a")).await;
     pond.put(&pod("ns/a").data(2)).await;
@@ -137,10 +137,10 @@ async fn a_lagging_watcher_whose_history_is_gone_is_told_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn entering_and_leaving_a_selection_is_told_with_the_right_state() {
+async fn entering_and_leaving_a_selection_have_the_right_type_and_state() {
     let pond = Pond::new(window(100)).await;
-    let mut by_label = pond.watch(&filter("", "app=web", ""), Start::Now);
-    let mut by_node = pond.watch(&filter("ns", "", "spec.nodeName=n1"), Start::Now);
+    let mut by_label = pond.watch(&filter("", "app=web", ""), WatchStart::Now);
+    let mut by_node = pond.watch(&filter("ns", "", "spec.nodeName=n1"), WatchStart::Now);
     let web = pod("ns/a").label("app", "web").on("n1");
     pond.put(&pod("ns/a")).await;
     let entered = pond.put(&web.clone().data("in")).await;
@@ -149,7 +149,7 @@ async fn entering_and_leaving_a_selection_is_told_with_the_right_state() {
     pond.put(&pod("ns/a").data("further out")).await;
     pond.delete(&web).await;
     for watcher in [&mut by_label, &mut by_node] {
-        let Some(Step::Events(seen)) = ready(watcher) else { panic!("events are there") };
+        let Some(WatchStep::Events(seen)) = ready(watcher) else { panic!("events are there") };
         let brief: Vec<String> = seen.iter().map(crate::fixture::brief).collect();
         let expected = [
             format!("ADDED ns/a@{entered}"),
@@ -164,12 +164,12 @@ async fn entering_and_leaving_a_selection_is_told_with_the_right_state() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_redefined_resource_ends_its_watchers_after_what_they_are_owed() {
+async fn a_redefined_resource_ends_its_watchers_after_their_pending_events() {
     let pond = Pond::new(window(100)).await;
-    let mut watcher = pond.watch(&all(), Start::Now);
+    let mut watcher = pond.watch(&all(), WatchStart::Now);
     let a = pond.put(&pod("ns/a")).await;
     let b = pond.delete(&pod("ns/a")).await;
-    pond.cache.redefine(&crate::fixture::pods(), &[]).unwrap();
+    pond.cache.set_fields(&crate::fixture::pods(), &[]).unwrap();
     let expected = [format!("ADDED ns/a@{a} DELETED ns/a@{b}"), "closed".to_owned()];
     assert_eq!(told_now(&mut watcher), expected);
     assert_eq!(pond.pods().watchers(), 0);
@@ -178,18 +178,18 @@ async fn a_redefined_resource_ends_its_watchers_after_what_they_are_owed() {
 #[tokio::test(start_paused = true)]
 async fn a_redefined_resource_selects_by_its_new_fields() {
     let pond = Pond::new(window(100)).await;
-    pond.cache.redefine(&crate::fixture::pods(), &[]).unwrap();
+    pond.cache.set_fields(&crate::fixture::pods(), &[]).unwrap();
     let a = pond.put(&pod("ns/a").on("n1")).await;
     pond.put(&pod("ns/b").on("n2")).await;
-    pond.cache.redefine(&crate::fixture::pods(), &crate::fixture::node_field()).unwrap();
-    let mut watcher = pond.watch(&filter("", "", "spec.nodeName=n1"), Start::Initial);
+    pond.cache.set_fields(&crate::fixture::pods(), &crate::fixture::node_field()).unwrap();
+    let mut watcher = pond.watch(&filter("", "", "spec.nodeName=n1"), WatchStart::Initial);
     let step = ready(&mut watcher).unwrap();
     assert_eq!(told(&step), format!("initial ns/a@{a}"));
 }
 
 /// S5.5
 #[tokio::test(start_paused = true)]
-async fn a_past_state_is_what_it_was() {
+async fn a_read_of_a_past_revision_returns_the_state_at_that_revision() {
     let pond = Pond::new(window(3)).await;
     let mut revisions = Vec::new();
     for n in 0..8 {
@@ -211,23 +211,23 @@ async fn a_past_state_is_what_it_was() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_retired_resource_ends_its_watchers_and_those_who_come_too_late() {
+async fn a_retired_resource_ends_its_watchers_and_those_that_join_later() {
     let pond = Pond::new(window(100)).await;
     let resource = pond.pods();
-    let mut watcher = pond.watch(&all(), Start::Now);
+    let mut watcher = pond.watch(&all(), WatchStart::Now);
     let a = pond.put(&pod("ns/a")).await;
     let b = pond.delete(&pod("ns/a")).await;
     pond.cache.retire(&crate::fixture::pods());
     let expected = [format!("ADDED ns/a@{a} DELETED ns/a@{b}"), "closed".to_owned()];
     assert_eq!(told_now(&mut watcher), expected);
-    let mut late = pond.cache.watch(&resource, &all(), Start::Now);
+    let mut late = pond.cache.watch(&resource, &all(), WatchStart::Now);
     assert_eq!(told_now(&mut late), ["closed"]);
     // Defined again after it was forgotten, it is another one.
     pond.sweep().await;
-    pond.cache.redefine(&crate::fixture::pods(), &[]).unwrap();
-    let mut late = pond.cache.watch(&resource, &all(), Start::Now);
+    pond.cache.set_fields(&crate::fixture::pods(), &[]).unwrap();
+    let mut late = pond.cache.watch(&resource, &all(), WatchStart::Now);
     assert_eq!(told_now(&mut late), ["closed"]);
-    let mut fresh = pond.watch(&all(), Start::Now);
+    let mut fresh = pond.watch(&all(), WatchStart::Now);
     let c = pond.put(&pod("ns/c")).await;
     assert_eq!(told_now(&mut fresh), [format!("ADDED ns/c@{c}")]);
 }
@@ -235,20 +235,20 @@ async fn a_retired_resource_ends_its_watchers_and_those_who_come_too_late() {
 /// Replaces one letter, as a form that prunes or defaults would.
 struct Replacing;
 
-impl headwater_cache::Form for Replacing {
-    fn settle(&self, stored: &[u8]) -> Option<Vec<u8>> {
+impl headwater_cache::StoredTransform for Replacing {
+    fn transform(&self, stored: &[u8]) -> Option<Vec<u8>> {
         let text = std::str::from_utf8(stored).unwrap();
         text.contains("old").then(|| text.replace("old", "new").into_bytes())
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_form_shows_everywhere_and_changes_nothing_that_is_stored() {
+async fn a_transform_applies_to_every_read_and_changes_no_stored_value() {
     let pond = Pond::new(window(1)).await;
     let a = pond.put(&pod("ns/a").data("old")).await;
-    let form: std::sync::Arc<dyn headwater_cache::Form> = std::sync::Arc::new(Replacing);
-    let shape = headwater_cache::Shape { form: Some(form), ..Default::default() };
-    pond.cache.reshape(&crate::fixture::pods(), shape).unwrap();
+    let form: std::sync::Arc<dyn headwater_cache::StoredTransform> = std::sync::Arc::new(Replacing);
+    let shape = headwater_cache::ObjectDecoder { transform: Some(form), ..Default::default() };
+    pond.cache.set_decoder(&crate::fixture::pods(), shape).unwrap();
     assert!(pond.pods().is_stale("ns/a"));
     pond.put(&pod("ns/b").data("old")).await;
     pond.put(&pod("ns/b").data("fine")).await;
@@ -256,9 +256,9 @@ async fn a_form_shows_everywhere_and_changes_nothing_that_is_stored() {
     assert!(!pond.pods().is_stale("ns/b") && !pond.pods().is_stale("ns/a"));
     let past = pond.cache.snapshot_at(&pond.pods(), a).await.unwrap();
     let mut seen = vec![past.get("ns/a").unwrap().bytes()];
-    let mut watcher = pond.watch(&all(), Start::After(Revision(a.0 - 1)));
+    let mut watcher = pond.watch(&all(), WatchStart::After(Revision(a.0 - 1)));
     while watcher.position() < c {
-        let Step::Events(events) = watcher.next().await else { panic!("events come") };
+        let WatchStep::Events(events) = watcher.next().await else { panic!("events come") };
         seen.extend(events.iter().map(|event| event.frame()));
     }
     assert_eq!(seen.len(), 5);
@@ -267,15 +267,15 @@ async fn a_form_shows_everywhere_and_changes_nothing_that_is_stored() {
         assert!(text.contains("new") || text.contains("fine"), "{text}");
         assert!(!text.contains("old"), "{text}");
     }
-    pond.cache.redefine(&crate::fixture::pods(), &[]).unwrap();
+    pond.cache.set_fields(&crate::fixture::pods(), &[]).unwrap();
     let record = pond.store.get(&pod("ns/b").key()).await.unwrap().unwrap();
     assert!(String::from_utf8_lossy(&record.value).contains("fine"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_quiet_watcher_that_falls_behind_goes_on_from_where_it_was_quiet() {
+async fn an_idle_watcher_that_falls_behind_resumes_from_its_last_progress() {
     let pond = Pond::new(window(1)).await;
-    let mut watcher = pond.watch(&filter("rare", "", ""), Start::Now);
+    let mut watcher = pond.watch(&filter("rare", "", ""), WatchStart::Now);
     assert!(ready(&mut watcher).is_none());
     let mut newest = Revision::ZERO;
     for n in 0..10 {

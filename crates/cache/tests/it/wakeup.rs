@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use headwater_api::Revision;
-use headwater_cache::{Start, Step, Watcher};
+use headwater_cache::{WatchStart, WatchStep, Watcher};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -22,7 +22,7 @@ const DELIVERY: Duration = Duration::from_millis(3);
 
 /// Tells what a watcher is given until it ends.
 async fn follow(mut watcher: Watcher, began: Instant, tell: mpsc::Sender<Given>) {
-    while let Step::Events(events) = watcher.next().await {
+    while let WatchStep::Events(events) = watcher.next().await {
         let revisions = events.iter().map(|event| event.revision()).collect();
         tell.send((began.elapsed(), revisions)).await.unwrap();
         tokio::time::sleep(DELIVERY).await;
@@ -34,7 +34,7 @@ pub(crate) async fn crowd(pond: &Pond) -> (JoinSet<()>, mpsc::Receiver<Given>) {
     let (tell, told) = mpsc::channel(WATCHERS);
     let (mut crowd, began) = (JoinSet::new(), Instant::now());
     for _ in 0..WATCHERS {
-        crowd.spawn(follow(pond.watch(&all(), Start::Now), began, tell.clone()));
+        crowd.spawn(follow(pond.watch(&all(), WatchStart::Now), began, tell.clone()));
     }
     tokio::task::yield_now().await;
     (crowd, told)
@@ -55,7 +55,7 @@ pub(crate) async fn handed_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_first_of_a_burst_comes_at_once_and_the_others_together() {
+async fn the_first_change_of_a_burst_arrives_at_once_and_the_others_together() {
     let pond = Pond::new(window(100)).await;
     let (_crowd, mut told) = crowd(&pond).await;
     let first = pond.put(&pod("ns/a")).await;
@@ -71,7 +71,7 @@ async fn the_first_of_a_burst_comes_at_once_and_the_others_together() {
 
 /// R33
 #[tokio::test(start_paused = true)]
-async fn a_feed_that_ends_leaves_nobody_waiting() {
+async fn a_feed_that_ends_leaves_no_watcher_waiting() {
     let mut pond = Pond::new(window(100)).await;
     let (mut crowd, mut told) = crowd(&pond).await;
     pond.put(&pod("ns/a")).await;

@@ -14,7 +14,7 @@ use futures::StreamExt;
 use futures::stream;
 use headwater_api::Revision;
 use headwater_store::{
-    ChangeStream, Committed, Condition, Error, Key, Page, Range, Record, Store, Write,
+    ChangeStream, Committed, Error, Key, Range, RangePage, Record, Store, StoreCondition, Write,
 };
 use tokio::task::JoinSet;
 
@@ -82,7 +82,7 @@ impl Store for EtcdStore {
         response.kvs.into_iter().next().map(|kv| keyspace.record(kv)).transpose()
     }
 
-    async fn range(&self, range: Range) -> Result<Page, Error> {
+    async fn range(&self, range: Range) -> Result<RangePage, Error> {
         self.session.range(&range).await
     }
 
@@ -103,7 +103,7 @@ impl Store for EtcdStore {
         self.session.compact(at).await
     }
 
-    fn condition(&self) -> Condition {
+    fn condition(&self) -> StoreCondition {
         self.session.condition()
     }
 }

@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 use headwater_api::Revision;
-use headwater_store::{Error, Page, Range};
+use headwater_store::{Error, Range, RangePage};
 use std::sync::atomic::Ordering;
 use tokio::time::timeout;
 
@@ -58,13 +58,13 @@ impl Session {
     }
 
     /// Reads a range of one state, in pages.
-    pub(crate) async fn range(&self, range: &Range) -> Result<Page, Error> {
+    pub(crate) async fn range(&self, range: &Range) -> Result<RangePage, Error> {
         let oldest = self.compacted();
         if let Some(asked) = range.at.filter(|at| *at < oldest) {
             return Err(Error::Compacted { asked, oldest });
         }
         if range.at == Some(Revision::ZERO) {
-            return Ok(Page::default()); // in etcd, zero means the newest revision
+            return Ok(RangePage::default()); // in etcd, zero means the newest revision
         }
         let (mut key, range_end) = self.keyspace.objects(&range.prefix);
         if let Some(after) = &range.after {
@@ -76,7 +76,7 @@ impl Session {
                 false => {}
             }
         }
-        let mut page = Page::default();
+        let mut page = RangePage::default();
         let (mut at, mut size) = (range.at, PAGE_FIRST);
         loop {
             let left = range.limit.map(|limit| limit - page.records.len());
@@ -114,12 +114,12 @@ impl Session {
     }
 
     /// The page of a range that starts after its own end.
-    async fn empty_page(&self, range: &Range) -> Result<Page, Error> {
+    async fn empty_page(&self, range: &Range) -> Result<RangePage, Error> {
         let revision = match range.at {
             Some(at) => at,
             None => self.newest().await?,
         };
-        Ok(Page { revision, ..Page::default() })
+        Ok(RangePage { revision, ..RangePage::default() })
     }
 
     /// The error of a failed call for the state at a revision.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use headwater_api::Revision;
-use headwater_store::Condition;
+use headwater_store::StoreCondition;
 use headwater_store::lock::lock;
 use headwater_store::recent::RecentChanges;
 use tokio::sync::watch;
@@ -93,9 +93,9 @@ impl Session {
         self.compacted.store(at.0, Ordering::Release);
     }
 
-    pub(crate) fn condition(&self) -> Condition {
+    pub(crate) fn condition(&self) -> StoreCondition {
         let watch_trouble = lock(&self.watch_trouble);
-        Condition {
+        StoreCondition {
             revision: self.client.known().revision,
             compacted: self.compacted(),
             disk_bytes: self.disk_bytes.load(Ordering::Relaxed),

@@ -1,4 +1,4 @@
-//! Changes: what a store watch yields.
+//! Changes, the items of a store watch.
 //!
 //! River: commit → **change** → watch cache.
 
@@ -10,43 +10,44 @@ use crate::key::Key;
 /// One committed write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Its place in the order of all writes; no two changes share one.
+    /// Its position in the order of all writes. Two changes share a revision only if they expired
+    /// together in etcd.
     pub revision: Revision,
-    /// What was written.
+    /// The written key.
     pub key: Key,
-    /// How it was written.
+    /// Whether the key was created, updated or deleted.
     pub kind: ChangeKind,
     /// The new value; empty for a delete.
     pub value: Bytes,
-    /// What was there before; `None` for a create.
+    /// The previous value; `None` for a create.
     pub prev: Option<Version>,
 }
 
 /// How a key was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeKind {
-    /// There was nothing before.
+    /// The key had no value.
     Created,
-    /// There was an older value before.
+    /// The key had a value.
     Updated,
-    /// There is nothing any more.
+    /// The key has no value any more.
     Deleted,
 }
 
-/// One value of a key and the revision that wrote it.
+/// A value of a key and the revision that wrote it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
-    /// The revision that wrote it.
+    /// The revision that wrote the value.
     pub revision: Revision,
     /// The value.
     pub value: Bytes,
 }
 
-/// Some changes in revision order, and how far the watch has got.
+/// Changes in revision order, and the progress of the watch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Batch {
-    /// May be empty: then this is a notice of progress.
+    /// Empty for a progress notification.
     pub changes: Vec<Change>,
-    /// Every matching change up to here has been yielded.
+    /// Every matching change up to here was returned.
     pub complete_to: Revision,
 }

@@ -1,13 +1,13 @@
-//! The embedded engine: durable, on redb, for one process.
+//! The embedded engine: a durable store for one process, based on redb.
 //!
 //! River: server writes → **store** → watch cache.
-//! Promise: an acknowledged write survives a crash at any instant, nothing is visible before it is
-//! durable, and damage is refused with its place instead of being served. `docs/storage.md` has the
-//! format and the reasons.
+//! Promise: an acknowledged write survives a crash at any time, no write is visible before it is
+//! durable, and damaged data is reported with its position and never served. `docs/storage.md`
+//! describes the format and the reasons.
 
 pub mod disk;
 mod row;
-mod together;
+mod page_buffer;
 mod bulk;
 mod file;
 mod tail;
@@ -46,14 +46,15 @@ use headwater_api::{Clock, Revision, SystemClock};
 use crate::key::Key;
 use crate::lock::{self, lock};
 use crate::store::{
-    ChangeStream, Committed, Condition, Error, Page, Range, Record, Store, VALUE_MAX, Write,
+    ChangeStream, Committed, Error, Range, RangePage, Record, Store, StoreCondition, VALUE_MAX,
+    Write,
 };
 use disk::{Directory, Disk};
 use file::{DATA, DataFile};
 use mailbox::Mailbox;
 use published::{Contents, Published};
 use row::State;
-use snapshot::Snapshot;
+use snapshot::StoreSnapshot;
 use undo::Undos;
 use watch::Cursor;
 use writer::Writer;
@@ -225,7 +226,7 @@ impl Store for Embedded {
         self.shared.blocking(move |shared| shared.get(&key)).await
     }
 
-    async fn range(&self, range: Range) -> Result<Page, Error> {
+    async fn range(&self, range: Range) -> Result<RangePage, Error> {
         self.shared.blocking(move |shared| shared.range(&range)).await
     }
 
@@ -244,13 +245,13 @@ impl Store for Embedded {
         self.shared.mailbox.compact(at).await
     }
 
-    fn condition(&self) -> Condition {
+    fn condition(&self) -> StoreCondition {
         let (revision, compacted) = {
             let published = self.shared.published();
             (published.newest, published.compacted)
         };
         let trouble = self.shared.trouble();
-        Condition { revision, compacted, disk_bytes: self.shared.disk_bytes(), trouble }
+        StoreCondition { revision, compacted, disk_bytes: self.shared.disk_bytes(), trouble }
     }
 }
 
@@ -321,7 +322,7 @@ impl Shared {
         })
     }
 
-    fn range(&self, range: &Range) -> Result<Page, Error> {
+    fn range(&self, range: &Range) -> Result<RangePage, Error> {
         self.with_file(|file| {
             let published = self.published();
             let at = range.at.unwrap_or(published.newest);
@@ -338,7 +339,7 @@ impl Shared {
                 self.undos.positions(&snapshot, at, range)?
             };
             let records = read_records(&snapshot, positions)?;
-            Ok(Page { records, revision: at, more })
+            Ok(RangePage { records, revision: at, more })
         })
     }
 
@@ -400,7 +401,7 @@ impl Shared {
 
 /// Reads values in the order they lie on disk, and returns them in the order they were asked for.
 fn read_records(
-    snapshot: &Snapshot,
+    snapshot: &StoreSnapshot,
     positions: Vec<(Key, Revision)>,
 ) -> Result<Vec<Record>, Error> {
     let mut order: Vec<(usize, (Key, Revision))> = positions.into_iter().enumerate().collect();

@@ -1,17 +1,18 @@
-//! Keys: where an object lives in the store.
+//! Keys of objects in the store.
 //!
-//! `/registry/<group>/<resource>/[<namespace>/]<name>`, the core group written as `core`.
-//! Promise: segments are never empty, `.` or `..` and hold no `/` or NUL, and every prefix that is
-//! scanned ends in the separator, so no request can reach outside its own collection (R49).
+//! A key is `/registry/<group>/<resource>/[<namespace>/]<name>`; the core group is written as
+//! `core`.
+//! Promise: a segment is not empty, `.` or `..`, and contains no `/`, `%` or NUL. Every scanned
+//! prefix ends with the separator, so no request can reach outside its collection (R49).
 
 use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
-/// What every key begins with.
+/// The prefix of every key.
 pub const ROOT: &str = "/registry/";
 
-/// The place of one object.
+/// The key of one object.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Arc<str>);
 
@@ -26,13 +27,13 @@ impl Key {
         Key(format!("{prefix}{object}").into())
     }
 
-    /// The whole key.
+    /// The key as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// A key is ordered and compared as its text, so maps of keys can be searched with text.
+/// A key is ordered and compared as its text, so a map of keys can be searched with text.
 impl Borrow<str> for Key {
     fn borrow(&self) -> &str {
         &self.0
@@ -51,7 +52,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// What the keys of a resource begin with; ends in `/`.
+/// The prefix of the keys of a resource; ends with `/`.
 pub fn collection(group: &str, plural: &str) -> String {
     let group = if group.is_empty() { "core" } else { group };
     format!("{ROOT}{group}/{plural}/")

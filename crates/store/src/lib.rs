@@ -1,6 +1,7 @@
-//! Revisioned bytes: the `Store` trait and its engines.
+//! A revisioned key-value store: the `Store` trait and its engines.
 //!
-//! A write goes down through here; the store's watch is where it starts to come up again.
+//! River: server writes → **store** → watch cache. Writes enter the store here; its watch returns
+//! them as changes.
 
 pub mod key;
 pub mod change;
@@ -16,6 +17,6 @@ pub use headwater_api::Revision;
 pub use key::Key;
 pub use memory::{Memory, Options as MemoryOptions};
 pub use store::{
-    Action, ChangeStream, Committed, Condition, Error, FIRST, Guard, Op, Page, Range, Record,
-    Store, Write,
+    Action, ChangeStream, Committed, Error, FIRST, Guard, Op, Range, RangePage, Record, Store,
+    StoreCondition, Write,
 };

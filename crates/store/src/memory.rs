@@ -1,8 +1,8 @@
-//! The memory engine: every promise of the trait but durability, for tests and `--memory`.
+//! The memory engine: the `Store` contract without durability, for tests and `--memory`.
 //!
 //! River: server writes → **store** → watch cache.
-//! Promise: one lock around plain state decides everything, so a commit is all or nothing and
-//! watchers are cursors over one shared history: a slow one costs its position and nothing else.
+//! Promise: one lock protects the entire state, so a commit is atomic. Watchers are cursors over
+//! one shared history: a slow watcher costs only its position.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -22,19 +22,19 @@ use crate::key::Key;
 use crate::lock::lock;
 use crate::recent::RecentChanges;
 use crate::store::{
-    Action, ChangeStream, Committed, Condition, Error, FIRST, Guard, Op, Page, Range, Record,
-    Store, VALUE_MAX, Write,
+    Action, ChangeStream, Committed, Error, FIRST, Guard, Op, Range, RangePage, Record, Store,
+    StoreCondition, VALUE_MAX, Write,
 };
 
-/// Objects that expire at a time, so that the lock is held only briefly.
+/// The maximum number of objects that expire at a time, which limits how long the lock is held.
 const EXPIRE_MAX: usize = 100;
 
-/// How a [`Memory`] behaves.
+/// The options of a [`Memory`].
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The largest value a write may carry, in bytes.
+    /// The largest value of a write, in bytes.
     pub value_max: usize,
-    /// Bytes of history kept; beyond it the oldest changes are compacted away.
+    /// The maximum size of the history; older changes are compacted.
     pub history_bytes_max: usize,
 }
 
@@ -44,7 +44,7 @@ impl Default for Options {
     }
 }
 
-/// A store that forgets everything when it is dropped.
+/// A store without durability: its data is lost when it is dropped.
 ///
 /// ```
 /// # async fn example() -> Result<(), headwater_store::Error> {
@@ -60,7 +60,7 @@ impl Default for Options {
 pub struct Memory {
     shared: Arc<Shared>,
     options: Options,
-    /// At most one task, which deletes what has outlived its time; ends with the engine.
+    /// The expiry task, if it runs. It ends with the engine.
     tasks: Mutex<JoinSet<()>>,
 }
 
@@ -75,7 +75,7 @@ impl Memory {
         Memory { shared: Arc::new(shared), options, tasks: Mutex::default() }
     }
 
-    /// Starts the expiry task if none runs (the first may have died with its runtime).
+    /// Starts the expiry task if it does not run (it may have ended with its runtime).
     fn ensure_expiry(&self) {
         let mut tasks = lock(&self.tasks);
         while tasks.try_join_next().is_some() {}
@@ -101,7 +101,7 @@ impl Store for Memory {
         Ok(self.shared.lock().record(key))
     }
 
-    async fn range(&self, range: Range) -> Result<Page, Error> {
+    async fn range(&self, range: Range) -> Result<RangePage, Error> {
         self.shared.lock().range(&range)
     }
 
@@ -138,9 +138,9 @@ impl Store for Memory {
         self.shared.lock().compact(at)
     }
 
-    fn condition(&self) -> Condition {
+    fn condition(&self) -> StoreCondition {
         let state = self.shared.lock();
-        Condition {
+        StoreCondition {
             revision: state.newest,
             compacted: state.compacted,
             disk_bytes: 0,
@@ -149,12 +149,12 @@ impl Store for Memory {
     }
 }
 
-/// What the engine, its expiry task and its watchers have in common.
+/// The state that the engine, its expiry task and its watchers share.
 struct Shared {
     state: Mutex<State>,
-    /// The newest revision; set under the lock, so that it never falls.
+    /// The newest revision. Set under the lock, so that it never decreases.
     newest: watch::Sender<Revision>,
-    /// Tells the expiry task that something may expire sooner than it thinks.
+    /// Notifies the expiry task that an object may expire earlier than expected.
     sooner: Notify,
 }
 
@@ -164,14 +164,14 @@ impl Shared {
     }
 }
 
-/// The whole store at its newest revision, and how it came to be.
+/// The newest state, and its history.
 struct State {
     live: BTreeMap<Key, Live>,
-    /// Every change that was not compacted away, up to the newest.
+    /// All changes that were not compacted.
     history: RecentChanges,
     newest: Revision,
     compacted: Revision,
-    /// When which version of a key goes; entries of overwritten versions are passed over.
+    /// When each version of a key expires. Entries of overwritten versions are ignored.
     expiries: BTreeSet<(Instant, Key, Revision)>,
 }
 
@@ -198,7 +198,7 @@ impl State {
         Some(Record { key: key.clone(), revision: live.revision, value: live.value.clone() })
     }
 
-    /// Every guard is checked before anything is applied.
+    /// Checks every guard before it applies an operation.
     fn commit(&mut self, write: Write) -> Result<Committed, Error> {
         for op in &write.ops {
             self.check_guard(op)?;
@@ -245,18 +245,18 @@ impl State {
         self.newest = revision;
     }
 
-    fn range(&self, range: &Range) -> Result<Page, Error> {
+    fn range(&self, range: &Range) -> Result<RangePage, Error> {
         let at = range.at.unwrap_or(self.newest);
         self.check_at(at)?;
         let limit = range.limit.unwrap_or(usize::MAX);
         let mut records = Vec::new();
         for (key, (revision, value)) in self.state_at(at, range) {
             if records.len() == limit {
-                return Ok(Page { records, revision: at, more: true });
+                return Ok(RangePage { records, revision: at, more: true });
             }
             records.push(Record { key: key.clone(), revision, value: value.clone() });
         }
-        Ok(Page { records, revision: at, more: false })
+        Ok(RangePage { records, revision: at, more: false })
     }
 
     fn check_at(&self, at: Revision) -> Result<(), Error> {
@@ -269,8 +269,8 @@ impl State {
         Ok(())
     }
 
-    /// The keys of a range as they were at a revision: the newest state with the later changes
-    /// undone. What the first later change of a key replaced is what was there.
+    /// The keys of a range at a revision: the newest state with later changes undone. The value of
+    /// a key is the previous value of its first later change.
     fn state_at<'a>(&'a self, at: Revision, range: &'a Range) -> BoxIterator<'a> {
         let live = self.live_in(range).map(|(key, live)| (key, (live.revision, &live.value)));
         let mut undone: BTreeMap<&Key, Option<&Version>> = BTreeMap::new();
@@ -303,7 +303,7 @@ impl State {
         Ok(())
     }
 
-    /// The next changes of a watcher, or `None` if it has them all.
+    /// The next changes of a watcher; `None` if there are none yet.
     fn batch(&self, prefix: &str, after: Revision) -> Result<Option<Batch>, Error> {
         self.check_watch(after)?;
         if after >= self.newest {
@@ -321,7 +321,7 @@ impl State {
         Ok(())
     }
 
-    /// Compacts away what is more history than may be kept.
+    /// Compacts history that exceeds the maximum size.
     fn trim(&mut self, bytes_max: usize) {
         self.history.shrink_to(bytes_max);
         if self.history.complete_after() > FIRST {
@@ -329,7 +329,7 @@ impl State {
         }
     }
 
-    /// Deletes some of what has outlived its time; says when to come again.
+    /// Deletes some expired objects. Returns when to call it again.
     fn expire(&mut self, now: Instant) -> Option<Instant> {
         for _ in 0..EXPIRE_MAX {
             let (at, _, _) = self.expiries.first()?;
@@ -347,9 +347,9 @@ impl State {
 
 type BoxIterator<'a> = Box<dyn Iterator<Item = (&'a Key, (Revision, &'a Bytes))> + 'a>;
 
-/// A watcher: where it is, and nothing else.
+/// A watcher: a position in the history.
 struct Cursor {
-    /// Weak, so that watchers end when the engine is gone.
+    /// Weak, so that watchers end when the engine is dropped.
     shared: Weak<Shared>,
     newest: watch::Receiver<Revision>,
     prefix: String,
@@ -357,7 +357,7 @@ struct Cursor {
 }
 
 impl Cursor {
-    /// Waits for changes after the position. An error is the last thing a watcher sees.
+    /// Waits for changes after the position. An error ends the stream.
     async fn step(cursor: Option<Cursor>) -> Option<(Result<Batch, Error>, Option<Cursor>)> {
         let mut cursor = cursor?;
         loop {
@@ -376,7 +376,7 @@ impl Cursor {
     }
 }
 
-/// Deletes what has outlived its time, as ordinary changes.
+/// Deletes expired objects as ordinary changes.
 async fn expire(shared: Arc<Shared>) {
     loop {
         let next = {
@@ -385,7 +385,7 @@ async fn expire(shared: Arc<Shared>) {
             shared.newest.send_replace(state.newest);
             next
         };
-        // Nothing to wait for is a long wait: a new expiry ends it early.
+        // Without an expiry the wait is long; a new expiry ends it early.
         let next = next.unwrap_or_else(|| Instant::now() + Duration::from_secs(3600));
         tokio::select! {
             biased;

@@ -1,7 +1,7 @@
-//! The seam: what any engine promises.
+//! The contract of every storage engine: the `Store` trait and its types.
 //!
-//! River: server writes → **store** → watch cache. Every promise is a test in
-//! `testkit::contract` that runs for each engine.
+//! River: server writes → **store** → watch cache. Every guarantee is a test in
+//! `testkit::contract`, which runs for each engine.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -15,11 +15,11 @@ use headwater_api::Revision;
 use crate::change::Batch;
 use crate::key::Key;
 
-/// The revision of a store nothing was ever written to; the first change is the next one. Not
-/// zero, since a resourceVersion of zero means "whatever you have" to a client.
+/// The revision of an empty store; the first change gets the next one. Not zero, because a
+/// resourceVersion of zero means "any state" to a client.
 pub const FIRST: Revision = Revision(1);
 
-/// The largest value an engine takes unless told otherwise: what etcd takes.
+/// The default for the largest value, in bytes: etcd's default.
 pub const VALUE_MAX: usize = 3 << 19;
 
 /// The longest key. Kubernetes' longest names make keys of about a fifth of it.
@@ -27,16 +27,16 @@ pub const KEY_MAX: usize = 4096;
 
 /// A revisioned key-value store.
 ///
-/// - Revisions are one sequence for the whole store; they only grow, and two writes never share one.
-///   A write of several operations takes consecutive revisions, one each. Only values whose time to
-///   live has passed may go together, at one revision; a batch never parts them.
-/// - A write is all or nothing. When `commit` returns, it is durable, and every later `revision`,
-///   `get`, `range` and `watch` takes it into account. Nothing shows a write before it is durable.
-/// - A range at a revision sees exactly the writes up to it.
-/// - A watch yields every change after its revision, once, in order, with the value before it; or
-///   it fails with [`Error::Compacted`]. A slow watcher delays no writer and costs no memory that
-///   grows with its lag.
-/// - Compaction changes no answer at or above its revision.
+/// - Revisions form one sequence for the entire store. They only grow, and two writes never share
+/// one. A write of several operations gets consecutive revisions, one per operation. Only values
+/// whose time to live has passed may be deleted at one revision; a batch never splits them.
+/// - A write is atomic. When `commit` returns, the write is durable, and every later `revision`,
+/// `get`, `range` and `watch` reflects it. No write is visible before it is durable.
+/// - A range at a revision contains exactly the writes up to it.
+/// - A watch returns every change after its revision, once, in order, with the previous value; or
+/// it fails with [`Error::Compacted`]. A slow watcher delays no writer, and its memory does not
+/// grow with its lag.
+/// - Compaction does not change the result of any read at or above its revision.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
     /// The newest revision, at least as new as every write acknowledged before the call.
@@ -46,30 +46,31 @@ pub trait Store: Send + Sync + 'static {
     async fn get(&self, key: &Key) -> Result<Option<Record>, Error>;
 
     /// Values in key order.
-    async fn range(&self, range: Range) -> Result<Page, Error>;
+    async fn range(&self, range: Range) -> Result<RangePage, Error>;
 
     /// Applies all operations, or none. Returns once they are durable.
     async fn commit(&self, write: Write) -> Result<Committed, Error>;
 
-    /// Changes to keys with this prefix after `after`. A revision in the future is waited for.
+    /// Changes to keys with this prefix after `after`. If `after` is in the future, waits for it.
     async fn watch(&self, prefix: &str, after: Revision) -> Result<ChangeStream, Error>;
 
-    /// Forgets history below `at`: states before it can no longer be read nor watched from.
-    /// Compacting at or below an earlier point does nothing; above the newest revision is
+    /// Drops history before `at`: earlier states can no longer be read or watched from. Does
+    /// nothing at or below an earlier compaction; above the newest revision it fails with
     /// [`Error::Future`].
     async fn compact(&self, at: Revision) -> Result<(), Error>;
 
-    /// How the store is doing, for health, metrics and window edges. Never blocks.
-    fn condition(&self) -> Condition;
+    /// The status of the store, for health checks, metrics and the compacted revision. Does not
+    /// block.
+    fn condition(&self) -> StoreCondition;
 }
 
-/// What a watch yields, until it fails or is dropped.
+/// The changes of a watch, until it fails or is dropped.
 pub type ChangeStream = BoxStream<'static, Result<Batch, Error>>;
 
-/// One key's newest state.
+/// The newest value of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Where.
+    /// The key.
     pub key: Key,
     /// The revision of its last change.
     pub revision: Revision,
@@ -77,32 +78,32 @@ pub struct Record {
     pub value: Bytes,
 }
 
-/// Which values to read.
+/// Which values to read, in key order.
 #[derive(Clone, Debug, Default)]
 pub struct Range {
-    /// Keys that begin with this.
+    /// The prefix of the keys.
     pub prefix: String,
-    /// Skip keys up to and including this one.
+    /// Skips keys up to and including this one.
     pub after: Option<Key>,
-    /// The state at this revision; `None` is the newest.
+    /// The revision of the state; `None` means the newest.
     pub at: Option<Revision>,
-    /// At most this many; `None` is all.
+    /// The maximum number of values; `None` means all.
     pub limit: Option<usize>,
 }
 
 impl Range {
-    /// Whether a key belongs to the range.
+    /// Whether the range contains a key.
     pub fn covers(&self, key: &Key) -> bool {
         key.as_str().starts_with(&self.prefix)
             && self.after.as_ref().is_none_or(|after| key > after)
     }
 
-    /// Whether keys after this one may have the prefix.
+    /// Whether a key after this one may have the prefix.
     pub fn covers_after(&self, after: &Key) -> bool {
         after.as_str() < self.prefix.as_str() || after.as_str().starts_with(&self.prefix)
     }
 
-    /// Where the range starts; it ends with the last key that has its prefix.
+    /// The lower bound of the range. It ends with the last key that has the prefix.
     pub fn start(&self) -> Bound<&str> {
         match &self.after {
             Some(after) if after.as_str() >= self.prefix.as_str() => {
@@ -113,18 +114,18 @@ impl Range {
     }
 }
 
-/// Values in key order.
+/// The values of a range, in key order.
 #[derive(Clone, Debug, Default)]
-pub struct Page {
+pub struct RangePage {
     /// The values.
     pub records: Vec<Record>,
-    /// The state they belong to.
+    /// The revision of the state.
     pub revision: Revision,
     /// Whether more keys follow.
     pub more: bool,
 }
 
-/// Some operations that happen together. No key may be named twice.
+/// Operations that are applied together. No key may occur twice.
 #[derive(Clone, Debug, Default)]
 pub struct Write {
     /// In the order of their revisions.
@@ -137,7 +138,7 @@ impl Write {
         Write { ops: vec![Op { key, guard, action }] }
     }
 
-    /// Refuses what no state of the store could make acceptable.
+    /// Rejects writes that no state of the store could accept.
     pub fn check(&self, value_max: usize) -> Result<(), Error> {
         if self.ops.is_empty() {
             return Err(Error::Refused("the write has no operations".into()));
@@ -156,11 +157,11 @@ impl Write {
 /// One operation of a write.
 #[derive(Clone, Debug)]
 pub struct Op {
-    /// What to write.
+    /// The key to write.
     pub key: Key,
-    /// What must be there.
+    /// The condition on the key.
     pub guard: Guard,
-    /// What to do.
+    /// The action on the key.
     pub action: Action,
 }
 
@@ -186,7 +187,7 @@ impl Op {
     }
 }
 
-/// What must be true of a key for a write to happen.
+/// The condition on a key under which a write is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Guard {
     /// The key has no value.
@@ -195,21 +196,21 @@ pub enum Guard {
     At(Revision),
 }
 
-/// What a write does to a key.
+/// The action of a write on a key.
 #[derive(Clone, Debug)]
 pub enum Action {
-    /// Sets the value; with a time to live it is deleted some time after that has passed.
+    /// Sets the value. With a time to live, the key is deleted some time after it has passed.
     Put {
         /// The value.
         value: Bytes,
-        /// How long it stays at least.
+        /// The minimum time to live.
         ttl: Option<Duration>,
     },
-    /// Removes it.
+    /// Deletes the key.
     Delete,
 }
 
-/// What a commit gave out.
+/// The revisions of a committed write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Committed {
     /// The revision of the first operation; the others follow without a gap.
@@ -218,64 +219,65 @@ pub struct Committed {
     pub last: Revision,
 }
 
-/// How the store is doing.
+/// The status of a store.
 #[derive(Clone, Debug, Default)]
-pub struct Condition {
-    /// The newest revision this process knows to be durable.
+pub struct StoreCondition {
+    /// The newest revision that this process knows to be durable.
     pub revision: Revision,
-    /// History before this is gone: watches after it and reads at it still work.
+    /// History before this revision was dropped. A watch after it and a read at it still work.
     pub compacted: Revision,
-    /// Bytes on disk, where there is one.
+    /// Bytes on disk; zero for a store in memory.
     pub disk_bytes: u64,
     /// Why writes fail at the moment, if they do.
     pub trouble: Option<String>,
 }
 
-/// Why the store refused.
+/// Why the store failed or refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Somebody wrote first: compute again from `actual` and retry. (409)
+    /// A guard failed because of another write: compute again from `actual` and retry. (409)
     #[error("{key} is not at the revision that the write expects")]
     Conflict {
         /// The key whose guard failed.
         key: Key,
-        /// What is there instead.
+        /// The current value.
         actual: Option<Record>,
     },
-    /// That history is gone: list again. (410)
+    /// The history at that revision was compacted: list again. (410)
     #[error("revision {asked} was compacted; the oldest available is {oldest}")]
     Compacted {
-        /// What was asked for.
+        /// The requested revision.
         asked: Revision,
-        /// What may still be asked for.
+        /// The oldest available revision.
         oldest: Revision,
     },
-    /// Another store answers, or the same one went back: nothing known before is true. (410)
+    /// The store was replaced, or restored to an older state: all known revisions are invalid.
+    /// (410)
     #[error("the store was replaced or restored; its newest revision is now {current}")]
     Replaced {
-        /// The newest.
+        /// The newest revision.
         current: Revision,
     },
-    /// That revision has not been reached. (504)
+    /// The revision has not been reached. (504)
     #[error("revision {asked} is not reached yet; the newest is {current}")]
     Future {
-        /// What was asked for.
+        /// The requested revision.
         asked: Revision,
-        /// The newest.
+        /// The newest revision.
         current: Revision,
     },
-    /// The write itself is not acceptable: too large, empty, or a key named twice. (413 or 500)
+    /// The request is not acceptable: too large, empty, or with a repeated key. (413 or 500)
     #[error("the store rejected the request: {0}")]
     Refused(String),
-    /// Not now; a later try may succeed. Whether a write happened is unknown. (503)
+    /// The store is unavailable; a retry may succeed. The outcome of a write is unknown. (503)
     #[error("the store is unavailable: {0}")]
     Unavailable(String),
-    /// What is stored cannot be read: only an operator can help. (500)
+    /// Stored data cannot be read: an operator must act. (500)
     #[error("damaged data in {place}: {why}")]
     Damaged {
-        /// File, table and row.
+        /// The file, table and row.
         place: String,
-        /// What is wrong with it.
+        /// What is wrong with the data.
         why: String,
     },
 }

@@ -17,8 +17,8 @@ use headwater_cache::{
 };
 use headwater_store::store::VALUE_MAX;
 use headwater_store::{
-    Action, Batch, Change, ChangeKind, ChangeStream, Committed, Condition, Error, Key, Op, Page,
-    Range, Record, Store, Version, Write, key,
+    Action, Batch, Change, ChangeKind, ChangeStream, Committed, Error, Key, Op, Range, RangePage,
+    Record, Store, StoreCondition, Version, Write, key,
 };
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -122,7 +122,7 @@ impl Store for CachedStore {
         Ok(self.cache.snapshot(&self.resource()).get(name).map(|object| record(object)))
     }
 
-    async fn range(&self, range: Range) -> Result<Page, Error> {
+    async fn range(&self, range: Range) -> Result<RangePage, Error> {
         let snapshot = match range.at {
             Some(at) => self.cache.snapshot_at(&self.resource(), at).await.map_err(store_error)?,
             None => {
@@ -136,7 +136,7 @@ impl Store for CachedStore {
         let mut found =
             snapshot.iter("", None).map(|object| record(object)).filter(|r| range.covers(&r.key));
         let records = found.by_ref().take(range.limit.unwrap_or(usize::MAX)).collect();
-        Ok(Page { records, revision: snapshot.revision(), more: found.next().is_some() })
+        Ok(RangePage { records, revision: snapshot.revision(), more: found.next().is_some() })
     }
 
     async fn commit(&self, mut write: Write) -> Result<Committed, Error> {
@@ -181,7 +181,7 @@ impl Store for CachedStore {
         self.cache.compact(at).await.map_err(store_error)
     }
 
-    fn condition(&self) -> Condition {
+    fn condition(&self) -> StoreCondition {
         self.store.condition()
     }
 }

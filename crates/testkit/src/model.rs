@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use headwater_store::{
-    Action, Batch, Change, ChangeKind, ChangeStream, Committed, Error, Guard, Key, Op, Page, Range,
-    Record, Revision, Store, Version, Write,
+    Action, Batch, Change, ChangeKind, ChangeStream, Committed, Error, Guard, Key, Op, Range,
+    RangePage, Record, Revision, Store, Version, Write,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -211,7 +211,7 @@ impl Model {
     }
 
     /// The expected result of [`Store::range`].
-    pub fn range(&self, range: &Range) -> Result<Page, Error> {
+    pub fn range(&self, range: &Range) -> Result<RangePage, Error> {
         let at = range.at.unwrap_or(self.newest());
         if at < self.compacted {
             return Err(Error::Compacted { asked: at, oldest: self.compacted });
@@ -231,7 +231,7 @@ impl Model {
             .collect();
         let limit = range.limit.unwrap_or(usize::MAX).min(records.len());
         let more = limit < records.len();
-        Ok(Page { records: records[..limit].to_vec(), revision: at, more })
+        Ok(RangePage { records: records[..limit].to_vec(), revision: at, more })
     }
 
     /// The changes that a watch must yield up to now.
@@ -346,7 +346,7 @@ impl<S: Store> Run<S> {
     }
 
     async fn range(&self, range: Range) {
-        let page = |page: Page| (page.records, page.revision, page.more);
+        let page = |page: RangePage| (page.records, page.revision, page.more);
         let expected = self.model.range(&range).map(page);
         assert_same(&self.store().range(range.clone()).await.map(page), &expected, &range);
     }

@@ -2,7 +2,8 @@
 
 use async_trait::async_trait;
 use headwater_store::{
-    ChangeStream, Committed, Condition, Error, Key, Page, Range, Record, Revision, Store, Write,
+    ChangeStream, Committed, Error, Key, Range, RangePage, Record, Revision, Store, StoreCondition,
+    Write,
 };
 
 /// A store and a resource; the store is dropped first.
@@ -19,7 +20,7 @@ impl<S: Store, T: Send + Sync + 'static> Store for OwningStore<S, T> {
         self.0.get(key).await
     }
 
-    async fn range(&self, range: Range) -> Result<Page, Error> {
+    async fn range(&self, range: Range) -> Result<RangePage, Error> {
         self.0.range(range).await
     }
 
@@ -35,7 +36,7 @@ impl<S: Store, T: Send + Sync + 'static> Store for OwningStore<S, T> {
         self.0.compact(at).await
     }
 
-    fn condition(&self) -> Condition {
+    fn condition(&self) -> StoreCondition {
         self.0.condition()
     }
 }

@@ -10,7 +10,8 @@ use futures::StreamExt;
 use headwater_api::Revision;
 use headwater_cache::{WatchStart, WatchStep};
 use headwater_store::{
-    ChangeStream, Committed, Condition, Error, Key, Memory, Page, Range, Record, Store, Write,
+    ChangeStream, Committed, Error, Key, Memory, Range, RangePage, Record, Store, StoreCondition,
+    Write,
 };
 
 use crate::fixture::{Pond, all, events, pod, pods, told, window};
@@ -62,7 +63,7 @@ impl Store for Troubled {
         self.inner.load_full().get(key).await
     }
 
-    async fn range(&self, range: Range) -> Result<Page, Error> {
+    async fn range(&self, range: Range) -> Result<RangePage, Error> {
         self.inner.load_full().range(range).await
     }
 
@@ -94,7 +95,7 @@ impl Store for Troubled {
         self.inner.load_full().compact(at).await
     }
 
-    fn condition(&self) -> Condition {
+    fn condition(&self) -> StoreCondition {
         self.inner.load().condition()
     }
 }

@@ -1,9 +1,9 @@
-//! Absorbing: what the write-ahead log holds moves into the data file, many groups at a time.
+//! Absorbing: copies the write-ahead log into the data file, many groups at a time.
 //!
 //! River: tail → **absorb** → data file.
-//! Promise: one transaction takes rows and sums together, so the data file is always at the end of
-//! some group. It is done beside the writer, which waits only when both files of the log are full.
-//! The same transactions tidy: they move keys into the live table and drop what was forgotten.
+//! Promise: one transaction writes rows and sums together, so the data file always ends at the end of
+//! a group. The writer does not wait for it unless both files of the log are full. The same
+//! transactions move keys into the live table and drop compacted rows.
 
 use headwater_api::Revision;
 use redb::{ReadableTable, Table, WriteTransaction};
@@ -13,7 +13,7 @@ use super::disk::Disk;
 use super::file::{
     DataFile, LIVE, LIVE_PLACE, LOG, LOG_PLACE, damaged, read_entry, trouble, write_state,
 };
-use super::pending::{Chunk, Pending, Start};
+use super::pending::{Chunk, Pending, SweepStart};
 use super::row::{Bad, FILL_LEN, LIVE_LEN, LiveRow, LogRow, Pointer, Seed, State};
 use super::snapshot::TAIL_PLACE;
 use super::tail::Tail;
@@ -127,14 +127,14 @@ impl Absorber {
             Tidy::Some(least) => {
                 let quota = (tail.rows_after(self.state.newest).len() * TIDY_PER_ROW).max(least);
                 // What is forgotten can only be dropped once the live table does not need it.
-                let start = if forgets { Start::Now } else { Start::WhenDue };
+                let start = if forgets { SweepStart::Now } else { SweepStart::WhenDue };
                 let settle = vec![self.pending.take(quota, after.newest, start)];
                 let trim = if forgets { quota as u64 } else { 0 };
                 Plan { after, settle, trim, collects: self.trims, rest }
             }
             Tidy::Settle | Tidy::Rest => {
                 // A sweep that is under way leaves what came after it to a second one.
-                let mut take = || self.pending.take(usize::MAX, after.newest, Start::Now);
+                let mut take = || self.pending.take(usize::MAX, after.newest, SweepStart::Now);
                 let last = Chunk { live_at: Some(after.newest), ..Chunk::default() };
                 Plan { after, settle: vec![take(), take(), last], trim: 0, collects: false, rest }
             }

@@ -1,8 +1,8 @@
-//! The background: absorbing on a thread of its own, one job at a time.
+//! The background thread that absorbs the log, one job at a time.
 //!
 //! River: writer → **background** → data file.
-//! Promise: the absorber is either here or with the thread, never in two places. A thread that
-//! panicked keeps it: then the data file has to be opened again.
+//! Promise: either this or the thread owns the absorber. If the thread panics, the absorber is lost and
+//! the data file must be reopened.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;

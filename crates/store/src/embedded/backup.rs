@@ -1,9 +1,9 @@
-//! Backups: the state at one revision in one file that can be checked.
+//! Backups: the state at one revision in one verifiable file, and how to restore it.
 //!
-//! Promise: a backup is taken while the store serves and holds exactly the state at its revision;
-//! a byte of it that was changed, cut, added or moved is found before anything is restored. A
-//! restore is complete or the directory is refused, and gives no old revision a new meaning: it
-//! starts 10^9 revisions later, with everything before compacted.
+//! Promise: a backup is taken while the store serves and has exactly the state at its revision. A
+//! changed, missing, added or moved byte is found before anything is restored. A start refuses the
+//! directory of an incomplete restore. A restored store starts 10^9 revisions later with everything
+//! before compacted, so that no old revision gets a new meaning.
 //!
 //! ```text
 //! "headwater backup"   16 bytes
@@ -29,8 +29,8 @@ use uuid::Uuid;
 
 use super::disk::Directory;
 use super::file::{LIVE, LOG, trouble, write_state};
-use super::row::{Fields, Identity, LiveRow, LogRow, State};
-use super::snapshot::Snapshot;
+use super::row::{Identity, LiveRow, LogRow, RowReader, State};
+use super::snapshot::StoreSnapshot;
 use super::undo::Undos;
 use super::{Embedded, Options, Shared, start};
 use crate::change::ChangeKind;
@@ -192,7 +192,7 @@ impl Shared {
 
 /// Every object of a state in key order.
 fn each_object(
-    snapshot: &Snapshot,
+    snapshot: &StoreSnapshot,
     at: Revision,
     mut each: impl FnMut(Object<'_>) -> Result<(), Error>,
 ) -> Result<(), Error> {
@@ -244,7 +244,7 @@ impl<'a> Object<'a> {
         out.extend_from_slice(self.value);
     }
 
-    fn decode(fields: &mut Fields<'a>) -> Option<Object<'a>> {
+    fn decode(fields: &mut RowReader<'a>) -> Option<Object<'a>> {
         let revision = Revision(fields.u64().ok()?);
         let time = fields.i64().ok()?;
         let expires = fields.i64().ok()?;
@@ -378,7 +378,7 @@ fn read_backup(
         let frame = reader.frame()?;
         match frame.split_first() {
             Some((&OBJECTS, rows)) => {
-                let mut fields = Fields(rows);
+                let mut fields = RowReader(rows);
                 while !fields.0.is_empty() {
                     let object = Object::decode(&mut fields)
                         .ok_or_else(|| reader.damaged("an object is truncated"))?;

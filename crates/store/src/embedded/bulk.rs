@@ -1,11 +1,11 @@
-//! Bulk: large rows of the log, in files of their own.
+//! Bulk files: separate files for large rows of the log.
 //!
-//! River: absorb → **bulk** → reads.
-//! A tree copies what it holds, and a row of several KB fills a page or two of it alone. So the
-//! data file only says where such a row lies: behind others, in a file that grows and goes as a whole.
-//! Promise: the data file names no place that is not synced, nothing that it names is written over,
-//! and a file goes only after a transaction that left nothing naming it. Who reads holds the files of
-//! their snapshot.
+//! River: absorb → **bulk** → reads. A tree copies its rows, and a row of several KB fills one or two
+//! pages. So the data file has only a pointer to such a row, in a file that is appended to and
+//! eventually deleted.
+//! Promise: the data file refers only to synced rows, which are never overwritten. A file is deleted
+//! only after a transaction that removed the last reference. Readers keep the files of their snapshot
+//! open.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,8 +16,8 @@ use redb::{StorageBackend, TableDefinition};
 
 use super::Options;
 use super::disk::Disk;
-use super::file::{Health, is_damage};
-use super::row::{Bad, FILL_LEN, Fill, Place};
+use super::file::{FileHealth, is_damage};
+use super::row::{Bad, BulkPosition, FILL_LEN, Fill};
 use crate::lock::lock;
 use crate::store::Error;
 
@@ -70,7 +70,7 @@ pub(super) struct Files(BTreeMap<u32, Arc<dyn StorageBackend>>);
 
 impl Files {
     /// What lies at a place; whether it is what should be there is not checked.
-    pub(super) fn read(&self, place: Place) -> Result<Vec<u8>, Error> {
+    pub(super) fn read(&self, place: BulkPosition) -> Result<Vec<u8>, Error> {
         let file = self.0.get(&place.file);
         let file = file.ok_or_else(|| damaged(place.file, "the file is missing"))?;
         let mut row = vec![0; usize::try_from(place.len).unwrap_or(usize::MAX)];
@@ -168,7 +168,7 @@ fn remove(disk: &dyn Disk, name: &str) {
 pub(super) struct Appender<'a> {
     disk: &'a dyn Disk,
     bulk: &'a Bulk,
-    health: &'a Health,
+    health: &'a FileHealth,
     /// How full the files are with it.
     pub(super) fills: Fills,
     /// What was not written yet, and is to be in the last file.
@@ -182,7 +182,7 @@ pub(super) struct Appender<'a> {
 impl<'a> Appender<'a> {
     pub(super) fn new(
         disk: &'a dyn Disk,
-        (bulk, health): (&'a Bulk, &'a Health),
+        (bulk, health): (&'a Bulk, &'a FileHealth),
         fills: Fills,
     ) -> Appender<'a> {
         Appender { disk, bulk, health, fills, run: Vec::new(), written: Vec::new(), made: false }
@@ -194,13 +194,13 @@ impl<'a> Appender<'a> {
     }
 
     /// Adds a row behind all others.
-    pub(super) fn append(&mut self, revision: Revision, row: &[u8]) -> Result<Place, Error> {
+    pub(super) fn append(&mut self, revision: Revision, row: &[u8]) -> Result<BulkPosition, Error> {
         let len = u32::try_from(row.len()).expect("a row is far below 4 GiB");
         if self.run.len() + row.len() > RUN_BYTES {
             self.write_run()?;
         }
         let (file, mut fill) = self.file_with_room(len)?;
-        let place = Place { file, offset: fill.len, len };
+        let place = BulkPosition { file, offset: fill.len, len };
         self.run.reserve(RUN_BYTES.max(row.len()) - self.run.len());
         self.run.extend_from_slice(row);
         fill.add(revision, len);
@@ -209,14 +209,14 @@ impl<'a> Appender<'a> {
     }
 
     /// Takes note that nothing names a row any more.
-    pub(super) fn forget(&mut self, place: Place) {
+    pub(super) fn forget(&mut self, place: BulkPosition) {
         if let Some(fill) = self.fills.0.get_mut(&place.file) {
             fill.live = fill.live.saturating_sub(place.len);
         }
     }
 
     /// What lies at a place that was not just appended.
-    pub(super) fn read(&self, place: Place) -> Result<Vec<u8>, Error> {
+    pub(super) fn read(&self, place: BulkPosition) -> Result<Vec<u8>, Error> {
         let files = self.bulk.files().clone();
         files.read(place)
     }
@@ -277,7 +277,7 @@ fn name(id: u32) -> String {
     format!("{PREFIX}{id}")
 }
 
-pub(super) fn damaged_at(place: Place, Bad(why): Bad) -> Error {
+pub(super) fn damaged_at(place: BulkPosition, Bad(why): Bad) -> Error {
     let place = format!("{}, byte {}", name(place.file), place.offset);
     Error::Damaged { place, why: why.into() }
 }
@@ -299,7 +299,7 @@ mod tests {
         _directory: tempfile::TempDir,
         disk: Directory,
         bulk: Bulk,
-        health: Health,
+        health: FileHealth,
     }
 
     fn options() -> Options {
@@ -310,7 +310,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let disk = Directory::lock(directory.path()).unwrap();
         let bulk = Bulk::open(&disk, &Fills::default(), &options()).unwrap();
-        Ground { _directory: directory, disk, bulk, health: Health::default() }
+        Ground { _directory: directory, disk, bulk, health: FileHealth::default() }
     }
 
     impl Ground {
@@ -324,7 +324,7 @@ mod tests {
         let ground = ground();
         let mut appender = ground.appender(Fills::default());
         let rows: Vec<Vec<u8>> = (1..=9).map(|n| vec![n; usize::from(n) * 12]).collect();
-        let places: Vec<Place> = rows
+        let places: Vec<BulkPosition> = rows
             .iter()
             .enumerate()
             .map(|(n, row)| appender.append(Revision(n as u64), row).unwrap())

@@ -1,9 +1,9 @@
-//! The check: reads the whole data file after a start and compares its checksums.
+//! The check of the entire data file after a start, in the background.
 //!
-//! After a clean stop redb trusts what it saved about free pages, which no checksum of ours covers;
-//! if that is damaged, a write may go where something else lies. So the trees are checked as a
-//! whole, beside the start: reads, whose rows are checked one by one, need not wait for it, and
-//! writes do. After an unclean stop the repair has checked everything already.
+//! After a clean stop redb trusts its list of free pages, which our checksums do not cover; if it is
+//! damaged, a write may overwrite live pages. So all trees are checked. Reads do not wait for the
+//! check, since every row has a checksum; writes do. After an unclean stop the repair has checked
+//! everything already.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

@@ -1,8 +1,8 @@
-//! The disk: the few things the engine does with files, behind a seam for faults.
+//! The file operations of the engine, behind a trait for fault injection.
 //!
 //! River: commit → **disk**.
-//! Promise: everything the engine writes goes through here, so a test that records it can lose what
-//! was not synced, tear a write or fail a sync. The real one is [`Directory`].
+//! Promise: every write of the engine goes through this trait, so that a test can record it, lose
+//! unsynced data, tear a write or fail a sync. The real implementation is [`Directory`].
 
 use std::fmt::Debug;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};

@@ -1,8 +1,8 @@
-//! Expiries: which versions go, and when.
+//! Expiries: which versions expire, and when.
 //!
-//! Promise: nothing goes early, and not everything at once. Inside one process a time to live is
-//! measured by the monotonic clock, so setting the wall clock moves nothing; after a restart what
-//! is overdue goes at a limited rate.
+//! Promise: no object expires early, and the rate of deletions is limited. Within a process a time to
+//! live is measured with the monotonic clock, so setting the wall clock has no effect; after a restart
+//! overdue objects expire at the limited rate.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

@@ -1,14 +1,14 @@
 //! The data file: redb's trees on a [`Disk`], and our rows in them.
 //!
 //! River: commit → **file** → disk.
-//! Promise: no row leaves here whose checksum was not checked, and whatever redb reports becomes
-//! one of our errors with the place in it.
+//! Promise: every returned row has a verified checksum, and errors of redb become our errors with
+//! the position of the data.
 //!
 //! | table | key | row |
 //! | --- | --- | --- |
-//! | `log` | revision | [`Entry`]: the change with its value, or where it lies; also the watch history |
+//! | `log` | revision | [`LogEntry`]: the change with its value or a pointer to it; also the watch history |
 //! | `live` | key | [`LiveRow`](super::row::LiveRow): the revision of the newest version |
-//! | `bulk` | file | [`Fill`]: how full a file of large rows is |
+//! | `bulk` | file | [`Fill`]: the use of a bulk file |
 //! | `meta` | `identity`, `state` | [`Identity`], [`State`] |
 
 use std::io;
@@ -27,8 +27,8 @@ use super::Options;
 use super::bulk::{BULK, Bulk, Files, Fills};
 use super::disk::Disk;
 use super::overlay::Overlay;
-use super::row::{Bad, Entry, Fill, Identity, LIVE_LEN, LogRow, Seed, State};
-use super::together::Together;
+use super::page_buffer::PageBuffer;
+use super::row::{Bad, Fill, Identity, LIVE_LEN, LogEntry, LogRow, Seed, State};
 use crate::change::ChangeKind;
 use crate::key::Key;
 use crate::lock::lock;
@@ -52,7 +52,7 @@ pub(super) struct DataFile {
     database: Option<Database>,
     pub(super) identity: Identity,
     pub(super) seed: Seed,
-    pub(super) health: Arc<Health>,
+    pub(super) health: Arc<FileHealth>,
     pub(super) bulk: Bulk,
     /// How full the bulk files were when it was opened.
     pub(super) fills: Fills,
@@ -60,7 +60,7 @@ pub(super) struct DataFile {
 
 /// What the backend learnt that redb does not tell.
 #[derive(Debug, Default)]
-pub(super) struct Health {
+pub(super) struct FileHealth {
     /// A sync failed: what the system now shows of the file may not be on the disk.
     sync_failed: AtomicBool,
     /// Something was not read, written or synced; redb refuses everything from then on.
@@ -69,7 +69,7 @@ pub(super) struct Health {
     bulk_bytes: AtomicU64,
 }
 
-impl Health {
+impl FileHealth {
     /// Takes note of what came of a read, a write or a sync.
     pub(super) fn note<T>(&self, result: io::Result<T>) -> io::Result<T> {
         if result.is_err() {
@@ -243,10 +243,10 @@ pub(super) fn read_entry<T>(
     log: &impl ReadableTable<u64, &'static [u8]>,
     seed: Seed,
     revision: Revision,
-    read: impl FnOnce(Entry<'_>) -> T,
+    read: impl FnOnce(LogEntry<'_>) -> T,
 ) -> Result<T, Error> {
     let row = log.get(revision.0).map_err(trouble)?.ok_or_else(|| missing(LOG_PLACE, revision))?;
-    let entry = Entry::decode(seed, revision, row.value())
+    let entry = LogEntry::decode(seed, revision, row.value())
         .map_err(|bad| damaged(LOG_PLACE, revision, bad))?;
     Ok(read(entry))
 }
@@ -300,16 +300,16 @@ fn open_database(
     name: &str,
     cache_bytes: usize,
     access: Access,
-) -> Result<(Database, Arc<Health>, Opened), Error> {
+) -> Result<(Database, Arc<FileHealth>, Opened), Error> {
     let place = || format!("{}/{name}", disk.place());
     let unavailable = |error: io::Error| Error::Unavailable(format!("{}: {error}", place()));
-    let health = Arc::new(Health::default());
+    let health = Arc::new(FileHealth::default());
     let inner = disk.open(name).map_err(unavailable)?;
     let inner: Box<dyn StorageBackend> = match access {
         Access::Change => inner,
         Access::Look => Box::new(Overlay::new(inner, Arc::default()).map_err(unavailable)?),
     };
-    let backend = Watched { inner, health: health.clone(), pages: Mutex::default() };
+    let backend = MonitoredFile { inner, health: health.clone(), pages: Mutex::default() };
     health.bytes.store(backend.len().map_err(unavailable)?, Ordering::Relaxed);
     let (repaired, rolled_back) =
         (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
@@ -335,24 +335,24 @@ fn open_database(
 
 /// A backend that remembers what redb does not tell, and writes its pages together.
 #[derive(Debug)]
-struct Watched {
+struct MonitoredFile {
     inner: Box<dyn StorageBackend>,
-    health: Arc<Health>,
-    pages: Mutex<Together>,
+    health: Arc<FileHealth>,
+    pages: Mutex<PageBuffer>,
 }
 
-impl Watched {
-    fn pages(&self) -> MutexGuard<'_, Together> {
+impl MonitoredFile {
+    fn pages(&self) -> MutexGuard<'_, PageBuffer> {
         lock(&self.pages)
     }
 
     /// Writes the pages that wait.
-    fn hand_on(&self, pages: &mut Together) -> io::Result<()> {
+    fn hand_on(&self, pages: &mut PageBuffer) -> io::Result<()> {
         self.health.note(pages.hand_on(|offset, run| self.inner.write(offset, run)))
     }
 }
 
-impl StorageBackend for Watched {
+impl StorageBackend for MonitoredFile {
     fn len(&self) -> io::Result<u64> {
         self.inner.len()
     }
@@ -432,8 +432,11 @@ mod tests {
     /// R13
     #[test]
     fn no_sync_succeeds_after_pages_were_lost() {
-        let backend =
-            Watched { inner: Box::new(Full), health: Arc::default(), pages: Mutex::default() };
+        let backend = MonitoredFile {
+            inner: Box::new(Full),
+            health: Arc::default(),
+            pages: Mutex::default(),
+        };
         backend.write(0, b"page").unwrap();
         // Somebody reads what waits, so it is written, which fails for the one who reads.
         assert!(backend.read(2, &mut [0; 4]).is_err());

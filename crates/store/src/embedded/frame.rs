@@ -1,14 +1,14 @@
-//! Frames: the groups of the write-ahead log, byte by byte.
+//! Frames: the byte format of groups in the write-ahead log.
 //!
 //! River: group → **frame** → write-ahead log.
-//! Promise: a frame carries a CRC32C over all of it and over the incarnation of the store, so one that
-//! is torn, changed or of another store is not taken for a group.
+//! Promise: a frame has a CRC32C over its content and the incarnation of the store, so a torn, changed
+//! or foreign frame is not taken for a group.
 //!
 //! ```text
 //! 0   8  the mark
 //! 8   4  CRC32C over the incarnation and the rest
 //! 12  4  bytes of the rows
-//! 16  8  turn: how often a file had been begun anew when it was written
+//! 16  8  generation: how often a log file was restarted from its beginning
 //! 24  8  the newest revision with it
 //! 32  8  the compacted revision
 //! 40  8  objects
@@ -20,7 +20,7 @@
 use bytes::Bytes;
 use headwater_api::Revision;
 
-use super::row::{Bad, Fields, LogRow, Seed, State};
+use super::row::{Bad, LogRow, RowReader, Seed, State};
 use super::tail::Sums;
 
 const MARK: &[u8; 8] = b"hw frame";
@@ -77,14 +77,15 @@ impl Draft {
     }
 
     /// Completes the frame with the state after the group.
-    pub(super) fn seal(self, seed: Seed, turn: u64, state: &State) -> Frame {
+    pub(super) fn seal(self, seed: Seed, generation: u64, state: &State) -> Frame {
         let Draft { mut bytes, rows } = self;
         let rows_len = u32::try_from(bytes.len() - HEADER).expect("a group is far below 4 GiB");
         bytes.resize(bytes.len().next_multiple_of(ALIGN), 0);
         bytes[..8].copy_from_slice(MARK);
         bytes[12..16].copy_from_slice(&rows_len.to_le_bytes());
         let Sums { compacted, objects, object_bytes } = Sums::of(state);
-        let numbers = [turn, state.newest.0, compacted.0, objects, object_bytes, rows.len() as u64];
+        let numbers =
+            [generation, state.newest.0, compacted.0, objects, object_bytes, rows.len() as u64];
         for (place, number) in bytes[16..HEADER].chunks_exact_mut(8).zip(numbers) {
             place.copy_from_slice(&number.to_le_bytes());
         }
@@ -98,17 +99,21 @@ impl Draft {
 
 /// A group as it was read.
 #[derive(Debug)]
-pub(super) struct Group {
-    pub(super) turn: u64,
+pub(super) struct LoggedGroup {
+    pub(super) generation: u64,
     pub(super) newest: Revision,
     pub(super) sums: Sums,
     pub(super) rows: Vec<Bytes>,
 }
 
-impl Group {
+impl LoggedGroup {
     /// The frame at a place, and its length.
-    pub(super) fn decode(seed: Seed, content: &Bytes, at: usize) -> Result<(Group, usize), Bad> {
-        let mut fields = Fields(content.get(at..).unwrap_or_default());
+    pub(super) fn decode(
+        seed: Seed,
+        content: &Bytes,
+        at: usize,
+    ) -> Result<(LoggedGroup, usize), Bad> {
+        let mut fields = RowReader(content.get(at..).unwrap_or_default());
         if fields.take(MARK.len())? != MARK {
             return Err(Bad("no frame here"));
         }
@@ -120,7 +125,7 @@ impl Group {
         if seed.sum(MARK, covered) != sum {
             return Err(Bad("the checksum does not match"));
         }
-        let turn = fields.u64()?;
+        let generation = fields.u64()?;
         let newest = Revision(fields.u64()?);
         let compacted = Revision(fields.u64()?);
         let sums = Sums { compacted, objects: fields.u64()?, object_bytes: fields.u64()? };
@@ -130,7 +135,7 @@ impl Group {
             let len = usize::try_from(fields.u32()?).unwrap_or(usize::MAX);
             rows.push(content.slice_ref(fields.take(len)?));
         }
-        Ok((Group { turn, newest, sums, rows }, len))
+        Ok((LoggedGroup { generation, newest, sums, rows }, len))
     }
 }
 

@@ -1,8 +1,8 @@
 //! A group: the writes of one sync, checked and staged.
 //!
 //! River: mailbox → **group** → write-ahead log, one sync → published.
-//! Promise: a write is staged whole or not at all, and sees those before it in the group. Nothing
-//! here is visible to anybody until the group is durable.
+//! Promise: a write is staged completely or not at all, and sees the earlier writes of the group. No
+//! staged write is visible to readers before the group is durable.
 
 use std::cell::OnceCell;
 use std::collections::HashMap;
@@ -16,17 +16,17 @@ use super::file::{DataFile, damaged, value_of};
 use super::frame::Draft;
 use super::published::Published;
 use super::row::{LiveRow, LogRow, State};
-use super::snapshot::{Snapshot, TAIL_PLACE};
+use super::snapshot::{StoreSnapshot, TAIL_PLACE};
 use super::tail::Tail;
 use crate::change::{Change, ChangeKind, Version};
 use crate::key::Key;
 use crate::store::{Action, Committed, Error, Guard, Op, Record, Write};
 
 /// Writes staged together.
-pub(super) struct Group<'a> {
+pub(super) struct CommitGroup<'a> {
     file: &'a DataFile,
     /// Taken once a value is needed that is not in memory.
-    snapshot: OnceCell<Snapshot>,
+    snapshot: OnceCell<StoreSnapshot>,
     /// The state before the group.
     before: &'a Published,
     /// What this group made of the keys it touched.
@@ -47,7 +47,7 @@ pub(super) struct Staged {
     pub(super) touched: HashMap<Key, Option<LiveRow>>,
 }
 
-impl<'a> Group<'a> {
+impl<'a> CommitGroup<'a> {
     /// Nothing staged yet, with room for some writes.
     pub(super) fn new(
         file: &'a DataFile,
@@ -55,8 +55,8 @@ impl<'a> Group<'a> {
         state: State,
         now: i64,
         writes: &[Write],
-    ) -> Group<'a> {
-        Group {
+    ) -> CommitGroup<'a> {
+        CommitGroup {
             file,
             snapshot: OnceCell::new(),
             before,
@@ -97,7 +97,7 @@ impl<'a> Group<'a> {
 
     /// Ends the staging, with the rows to be written. `None` if there is nothing to commit.
     pub(super) fn finish(self, was: &State) -> Option<(Staged, Draft)> {
-        let Group { state, changes, touched, draft, .. } = self;
+        let CommitGroup { state, changes, touched, draft, .. } = self;
         (state != *was).then_some((Staged { state, changes, touched }, draft))
     }
 
@@ -146,10 +146,10 @@ impl<'a> Group<'a> {
     }
 
     /// The data file as it is. What it lacks is looked up before.
-    fn snapshot(&self) -> Result<&Snapshot, Error> {
+    fn snapshot(&self) -> Result<&StoreSnapshot, Error> {
         if self.snapshot.get().is_none() {
             // Nobody sets it in between.
-            let _ = self.snapshot.set(Snapshot::new(self.file, Tail::default())?);
+            let _ = self.snapshot.set(StoreSnapshot::new(self.file, Tail::default())?);
         }
         Ok(self.snapshot.get().expect("it was just set"))
     }

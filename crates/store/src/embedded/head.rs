@@ -1,9 +1,9 @@
-//! The head: a small file that says how far acknowledged writes go.
+//! The head: a small file with the newest acknowledged revision.
 //!
-//! Promise: it is written after a sync and before the acknowledgement, so it never names a revision
-//! that is not durable. It is itself not synced: a power cut may leave an older head, which says
-//! less, but never a newer one. A data file and a write-ahead log that end before the head have
-//! lost acknowledged writes, and that is damage, however well they agree.
+//! Promise: it is written after a sync and before the acknowledgement, so its revision is always
+//! durable. It is not synced itself: after a power failure it may be older, never newer. If the data
+//! file and the write-ahead log end before the head, acknowledged writes are lost, which is damage
+//! even if both files are consistent.
 //!
 //! ```text
 //! 0   4  CRC32C of the rest
@@ -18,7 +18,7 @@ use headwater_api::Revision;
 use redb::StorageBackend;
 
 use super::disk::Disk;
-use super::row::{Fields, Seed};
+use super::row::{RowReader, Seed};
 
 /// The name of the file.
 pub(super) const HEAD: &str = "HEAD";
@@ -60,7 +60,7 @@ impl Head {
         if crc32c::crc32c(&row[4..]).to_le_bytes() != row[..4] {
             return None;
         }
-        let mut fields = Fields(&row[4..]);
+        let mut fields = RowReader(&row[4..]);
         let flags = fields.u32().ok()?;
         let revision = Revision(fields.u64().ok()?);
         let seed = Seed(fields.u32().ok()?);

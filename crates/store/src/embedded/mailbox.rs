@@ -1,7 +1,7 @@
-//! The mailbox: writes on their way to the writer thread.
+//! The mailbox: the queue of writes for the writer thread.
 //!
 //! River: server writes → **mailbox** → group commit.
-//! Promise: holds at most [`QUEUE_KIB_MAX`] of writes; when it is full, writers wait their turn.
+//! Promise: holds at most [`QUEUE_KIB_MAX`] of writes; when it is full, writers wait in order.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -38,7 +38,7 @@ pub(super) type Compact = Request<Revision, ()>;
 
 /// What the writer takes at a time.
 #[derive(Debug, Default)]
-pub(super) struct Group {
+pub(super) struct QueuedGroup {
     pub(super) commits: Vec<Commit>,
     pub(super) compacts: Vec<Compact>,
     /// Held until the group is answered.
@@ -124,7 +124,7 @@ impl Mailbox {
     }
 
     /// Waits for something to do; comes back empty when `wait` has passed.
-    pub(super) fn take(&self, wait: Duration, gather: Gather) -> Group {
+    pub(super) fn take(&self, wait: Duration, gather: Gather) -> QueuedGroup {
         let queue = self.wait_for(self.lock(), 1, wait);
         let mut queue = if queue.has(1) && gather.commits > 1 {
             self.wait_for(queue, gather.commits, gather.within)
@@ -132,7 +132,8 @@ impl Mailbox {
             queue
         };
         queue.nudged = false;
-        let mut group = Group { compacts: std::mem::take(&mut queue.compacts), ..Group::default() };
+        let mut group =
+            QueuedGroup { compacts: std::mem::take(&mut queue.compacts), ..QueuedGroup::default() };
         let mut size = 0;
         while let Some((commit, _)) = queue.commits.front() {
             size += kib(&commit.what);

@@ -1,7 +1,6 @@
-//! An overlay: a file that is read, under what was written to it since, in memory.
+//! An overlay: a read-only file with writes kept in memory.
 //!
-//! The engine repairs and marks a file when it opens it. On an overlay it can do so as it likes,
-//! and not a byte of the file changes.
+//! redb repairs and marks a file when it opens it. With an overlay, the file itself does not change.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

@@ -1,9 +1,8 @@
-//! Pending: changes that are in the log but not yet in the live table.
+//! Pending changes: keys in the log that the live table does not have yet.
 //!
-//! The log alone makes a write durable. The live table only saves a start from reading all of it,
-//! and may lag: keys are scattered, so moving each with its own write would cost a page a write.
-//! Instead a sweep goes over the pending keys in key order, some with every transaction, and many
-//! of them share a page.
+//! The log alone makes a write durable. The live table only saves a start from reading all of it, and
+//! may lag: keys are scattered, so updating it with every write would cost one page per write.
+//! Instead, every transaction moves some pending keys in key order, many of which share a page.
 //!
 //! Promise: for every key the live table has its state at `live_at` or later, so the table and the
 //! log after `live_at` together are the newest state.
@@ -44,7 +43,7 @@ pub(super) struct Chunk {
 
 /// Whether a sweep starts if none is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Start {
+pub(super) enum SweepStart {
     WhenDue,
     Now,
 }
@@ -61,8 +60,8 @@ impl Pending {
     }
 
     /// Takes the next keys of the sweep.
-    pub(super) fn take(&mut self, keys_max: usize, newest: Revision, start: Start) -> Chunk {
-        if !self.is_due() && (start == Start::WhenDue || self.keys.is_empty()) {
+    pub(super) fn take(&mut self, keys_max: usize, newest: Revision, start: SweepStart) -> Chunk {
+        if !self.is_due() && (start == SweepStart::WhenDue || self.keys.is_empty()) {
             return Chunk::default();
         }
         let Sweep { target, done } =
@@ -100,17 +99,17 @@ mod tests {
         for (n, key) in ["/b", "/d", "/a", "/c"].into_iter().enumerate() {
             pending.add(Key::new(key), row(n as u64 + 1));
         }
-        assert_eq!(taken(&pending.take(2, Revision(4), Start::WhenDue)), Vec::<&str>::new());
-        let first = pending.take(2, Revision(4), Start::Now);
+        assert_eq!(taken(&pending.take(2, Revision(4), SweepStart::WhenDue)), Vec::<&str>::new());
+        let first = pending.take(2, Revision(4), SweepStart::Now);
         assert_eq!((taken(&first), first.live_at), (vec!["/a", "/b"], None));
         // One behind the sweep waits for the next, one before it goes along.
         pending.add(Key::new("/a"), row(5));
         pending.add(Key::new("/e"), None);
-        let second = pending.take(2, Revision(6), Start::WhenDue);
+        let second = pending.take(2, Revision(6), SweepStart::WhenDue);
         assert_eq!((taken(&second), second.live_at), (vec!["/c", "/d"], None));
-        let third = pending.take(2, Revision(6), Start::WhenDue);
+        let third = pending.take(2, Revision(6), SweepStart::WhenDue);
         assert_eq!((taken(&third), third.live_at), (vec!["/e"], Some(Revision(4))));
-        let next = pending.take(2, Revision(6), Start::Now);
+        let next = pending.take(2, Revision(6), SweepStart::Now);
         assert_eq!((taken(&next), next.live_at), (vec!["/a"], Some(Revision(6))));
     }
 
@@ -122,6 +121,6 @@ mod tests {
             pending.add(Key::new(format!("/{n}")), row(n as u64));
         }
         assert!(pending.is_due());
-        assert_eq!(pending.take(10, Revision(1), Start::WhenDue).rows.len(), 10);
+        assert_eq!(pending.take(10, Revision(1), SweepStart::WhenDue).rows.len(), 10);
     }
 }

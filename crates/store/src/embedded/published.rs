@@ -1,8 +1,8 @@
-//! What is published: the newest durable state, as far as it is kept in memory.
+//! The published state: the newest durable state, as far as it is in memory.
 //!
 //! River: group commit → **published** → reads and watchers.
-//! Promise: only what is durable gets here. The index has no values, only which revision of a key
-//! is the newest; values are in the data file and, above the store, in the watch cache.
+//! Promise: contains only durable writes. The index has the newest revision of each key but no values;
+//! values are in the data file and, above the store, in the watch cache.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -15,7 +15,7 @@ use super::expiry::Expiry;
 use super::file::DataFile;
 use super::pending::Pending;
 use super::row::{LiveRow, State};
-use super::snapshot::{Next, Snapshot};
+use super::snapshot::{Next, StoreSnapshot};
 use super::tail::{Sums, Tail};
 use crate::change::{Change, ChangeKind};
 use crate::key::Key;
@@ -26,12 +26,12 @@ use crate::store::{Error, Range};
 const RECENT_BYTES_MAX: usize = 8 << 20;
 
 /// The newest revision of every key.
-pub(super) type Index = BTreeMap<Key, Revision>;
+pub(super) type KeyIndex = BTreeMap<Key, Revision>;
 
 /// The newest durable state.
 #[derive(Debug)]
 pub(super) struct Published {
-    pub(super) index: Index,
+    pub(super) index: KeyIndex,
     pub(super) recent: RecentChanges,
     /// What the data file lacks.
     pub(super) tail: Tail,
@@ -44,11 +44,11 @@ impl Published {
     /// What a data file and its tail hold, once their sums have been checked: the live table, and
     /// what the log has after it.
     pub(super) fn load(file: &DataFile, tail: Tail) -> Result<Contents, Error> {
-        let snapshot = &Snapshot::new(file, tail.clone())?;
+        let snapshot = &StoreSnapshot::new(file, tail.clone())?;
         let (state, file_state) = (snapshot.state()?, snapshot.file_state()?);
-        let (mut index, mut expiries, mut digest) = (Index::new(), Vec::new(), 0_u64);
+        let (mut index, mut expiries, mut digest) = (KeyIndex::new(), Vec::new(), 0_u64);
         let mut rows = 0;
-        let mut add = |index: &mut Index, key: Key, row: LiveRow| {
+        let mut add = |index: &mut KeyIndex, key: Key, row: LiveRow| {
             if row.expires != 0 {
                 expiries.push(Expiry { at: row.expires, key: key.clone(), revision: row.revision });
             }
@@ -92,8 +92,8 @@ impl Published {
     }
 
     /// The newest state, to be read while others are committed.
-    pub(super) fn snapshot(&self, file: &DataFile) -> Result<Snapshot, Error> {
-        Snapshot::new(file, self.tail.clone())
+    pub(super) fn snapshot(&self, file: &DataFile) -> Result<StoreSnapshot, Error> {
+        StoreSnapshot::new(file, self.tail.clone())
     }
 
     /// Makes durable changes visible.
@@ -149,7 +149,12 @@ pub(super) struct Contents {
 }
 
 /// A row that is missing as a whole has no checksum to find it by; the sums do.
-fn check_sums(snapshot: &Snapshot, state: &State, rows: u64, digest: u64) -> Result<(), Error> {
+fn check_sums(
+    snapshot: &StoreSnapshot,
+    state: &State,
+    rows: u64,
+    digest: u64,
+) -> Result<(), Error> {
     let (log_rows, live_rows) = snapshot.lens()?;
     let counts = |found, expected| move || format!("found {found} rows, expected {expected}");
     check("log", log_rows == state.log_rows, counts(log_rows, state.log_rows))?;

@@ -1,7 +1,7 @@
-//! Retention: how much of the past is kept without being asked.
+//! Retention: how much history the engine keeps by itself.
 //!
-//! Promise: age is measured by the monotonic clock while the process runs, so setting the wall
-//! clock forgets nothing. The times in the log are only used to seed it after a restart.
+//! Promise: age is measured with the monotonic clock while the process runs, so setting the wall
+//! clock drops nothing. The times in the log are only used after a restart.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
-//! Rows: what is written to disk, byte by byte.
+//! Rows: the byte format of the data file.
 //!
-//! Promise: every row carries a CRC32C over all of it, over its place (its revision or its key) and
-//! over the incarnation of the store, so a changed bit, an exchanged row and a row of another store
-//! are found when it is read. All numbers are little-endian. `docs/storage.md` has the tables.
+//! Promise: every row has a CRC32C over its content, its key or revision, and the incarnation of the
+//! store, so a flipped bit, an exchanged row and a row of another store are detected on read. All
+//! numbers are little-endian. `docs/storage.md` has the tables.
 
 use bytes::Bytes;
 use headwater_api::Revision;
@@ -89,7 +89,7 @@ impl<'a> LogRow<'a> {
 
     /// Reads a row that is in memory since it was made or checked.
     pub(super) fn parse(row: &'a [u8]) -> Result<LogRow<'a>, Bad> {
-        let mut fields = Fields(row);
+        let mut fields = RowReader(row);
         fields.u32()?;
         let kind = kind_of(fields.u8()?)?;
         fields.u8()?;
@@ -115,7 +115,7 @@ impl<'a> LogRow<'a> {
 
 /// Where a row lies that is not in the data file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct BulkPosition {
     pub(super) file: u32,
     pub(super) offset: u32,
     pub(super) len: u32,
@@ -126,12 +126,12 @@ pub(super) struct Place {
 pub(super) struct Pointer {
     pub(super) kind: ChangeKind,
     pub(super) prev: Revision,
-    pub(super) place: Place,
+    pub(super) place: BulkPosition,
 }
 
 impl Pointer {
     pub(super) fn encode(&self, seed: Seed, revision: Revision) -> [u8; POINTER_LEN] {
-        let Place { file, offset, len } = self.place;
+        let BulkPosition { file, offset, len } = self.place;
         let mut row = [0; POINTER_LEN];
         row[4] = kind_code(self.kind);
         row[POINTER_MARK_AT] = POINTER_MARK;
@@ -157,41 +157,45 @@ impl Pointer {
         if seed.sum(&revision.0.to_le_bytes(), &row[4..]).to_le_bytes() != row[..4] {
             return Err(Bad("the checksum does not match"));
         }
-        let mut fields = Fields(&row[4..]);
+        let mut fields = RowReader(&row[4..]);
         let kind = kind_of(fields.u8()?)?;
         fields.take(3)?;
         let prev = Revision(fields.u64()?);
-        let place = Place { file: fields.u32()?, offset: fields.u32()?, len: fields.u32()? };
+        let place = BulkPosition { file: fields.u32()?, offset: fields.u32()?, len: fields.u32()? };
         Ok(Some(Pointer { kind, prev, place }))
     }
 }
 
 /// A row as the log holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Entry<'a> {
+pub(super) enum LogEntry<'a> {
     Whole(LogRow<'a>),
     Elsewhere(Pointer),
 }
 
-impl<'a> Entry<'a> {
-    pub(super) fn decode(seed: Seed, revision: Revision, row: &'a [u8]) -> Result<Entry<'a>, Bad> {
+impl<'a> LogEntry<'a> {
+    pub(super) fn decode(
+        seed: Seed,
+        revision: Revision,
+        row: &'a [u8],
+    ) -> Result<LogEntry<'a>, Bad> {
         match Pointer::decode(seed, revision, row)? {
-            Some(pointer) => Ok(Entry::Elsewhere(pointer)),
-            None => LogRow::decode(seed, revision, row).map(Entry::Whole),
+            Some(pointer) => Ok(LogEntry::Elsewhere(pointer)),
+            None => LogRow::decode(seed, revision, row).map(LogEntry::Whole),
         }
     }
 
     pub(super) fn kind(&self) -> ChangeKind {
         match self {
-            Entry::Whole(row) => row.kind,
-            Entry::Elsewhere(pointer) => pointer.kind,
+            LogEntry::Whole(row) => row.kind,
+            LogEntry::Elsewhere(pointer) => pointer.kind,
         }
     }
 
     pub(super) fn prev(&self) -> Revision {
         match self {
-            Entry::Whole(row) => row.prev,
-            Entry::Elsewhere(pointer) => pointer.prev,
+            LogEntry::Whole(row) => row.prev,
+            LogEntry::Elsewhere(pointer) => pointer.prev,
         }
     }
 }
@@ -234,7 +238,7 @@ impl Fill {
         if seed.sum(&file.to_le_bytes(), &row[4..]).to_le_bytes() != row[..4] {
             return Err(Bad("the checksum does not match"));
         }
-        let mut fields = Fields(&row[4..]);
+        let mut fields = RowReader(&row[4..]);
         let (len, live) = (fields.u32()?, fields.u32()?);
         let (oldest, newest) = (Revision(fields.u64()?), Revision(fields.u64()?));
         Ok(Fill { len, live, oldest, newest })
@@ -279,7 +283,7 @@ impl LiveRow {
         if seed.sum(key.as_bytes(), &row[4..]).to_le_bytes() != row[..4] {
             return Err(Bad("the checksum does not match"));
         }
-        let mut fields = Fields(&row[4..]);
+        let mut fields = RowReader(&row[4..]);
         Ok(LiveRow { revision: Revision(fields.u64()?), expires: fields.i64()? })
     }
 
@@ -324,7 +328,7 @@ impl Identity {
         if crc32c::crc32c(&row[4..]).to_le_bytes() != row[..4] {
             return Err(Bad("the checksum does not match"));
         }
-        let mut fields = Fields(&row[4..]);
+        let mut fields = RowReader(&row[4..]);
         if fields.u32()? != ROWS_FORMAT {
             return Err(Bad("the format of the rows is unknown"));
         }
@@ -392,7 +396,7 @@ impl State {
         if seed.sum(b"state", &row[4..]).to_le_bytes() != row[..4] {
             return Err(Bad("the checksum does not match"));
         }
-        let mut fields = Fields(&row[4..]);
+        let mut fields = RowReader(&row[4..]);
         Ok(State {
             newest: Revision(fields.u64()?),
             compacted: Revision(fields.u64()?),
@@ -424,9 +428,9 @@ impl State {
 }
 
 /// Takes fields off the front of a row.
-pub(super) struct Fields<'a>(pub(super) &'a [u8]);
+pub(super) struct RowReader<'a>(pub(super) &'a [u8]);
 
-impl<'a> Fields<'a> {
+impl<'a> RowReader<'a> {
     pub(super) fn take(&mut self, len: usize) -> Result<&'a [u8], Bad> {
         let (head, tail) = self.0.split_at_checked(len).ok_or(Bad("the row is truncated"))?;
         self.0 = tail;
@@ -484,7 +488,7 @@ mod tests {
     }
 
     fn pointer() -> Pointer {
-        let place = Place { file: 3, offset: 70_000, len: 6_100 };
+        let place = BulkPosition { file: 3, offset: 70_000, len: 6_100 };
         Pointer { kind: ChangeKind::Updated, prev: Revision(41), place }
     }
 
@@ -508,8 +512,8 @@ mod tests {
         assert_eq!(Fill::decode(seed(), 5, &fill.encode(seed(), 5)), Ok(fill));
         assert!(Fill::decode(seed(), 6, &fill.encode(seed(), 5)).is_err());
         let row = pointer().encode(seed(), Revision(42));
-        let decoded = Entry::decode(seed(), Revision(42), &row);
-        assert_eq!(decoded, Ok(Entry::Elsewhere(pointer())));
+        let decoded = LogEntry::decode(seed(), Revision(42), &row);
+        assert_eq!(decoded, Ok(LogEntry::Elsewhere(pointer())));
     }
 
     /// R14
@@ -521,10 +525,13 @@ mod tests {
             for bit in 0..row.len() * 8 {
                 let mut bad = row.clone();
                 bad[bit / 8] ^= 1 << (bit % 8);
-                assert!(Entry::decode(seed(), Revision(42), &bad).is_err(), "bit {bit}");
+                assert!(LogEntry::decode(seed(), Revision(42), &bad).is_err(), "bit {bit}");
             }
             for len in 0..row.len() {
-                assert!(Entry::decode(seed(), Revision(42), &row[..len]).is_err(), "length {len}");
+                assert!(
+                    LogEntry::decode(seed(), Revision(42), &row[..len]).is_err(),
+                    "length {len}"
+                );
             }
         }
     }
@@ -535,7 +542,7 @@ mod tests {
         log_row().encode(seed(), Revision(42), &mut row);
         assert!(LogRow::decode(seed(), Revision(43), &row).is_err());
         let pointer = pointer().encode(seed(), Revision(42));
-        assert!(Entry::decode(seed(), Revision(43), &pointer).is_err());
+        assert!(LogEntry::decode(seed(), Revision(43), &pointer).is_err());
         let other = Seed::of(Uuid::from_u128(8));
         assert!(LogRow::decode(other, Revision(42), &row).is_err());
         let live = LiveRow { revision: Revision(42), expires: 0 }.encode(seed(), "/a");

@@ -1,8 +1,8 @@
-//! A snapshot: one committed state, to be read while others are committed.
+//! A snapshot: one committed state, readable while other writes are committed.
 //!
 //! River: published → **snapshot** → reads, watchers that are behind, backups.
-//! Promise: a state of the data file together with the tail that completes it. No row leaves here
-//! whose checksum was not checked.
+//! Promise: a state of the data file together with the tail that completes it. Every returned row has
+//! a verified checksum.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::file::{
     DataFile, LIVE, LIVE_PLACE, LOG, LOG_PLACE, META, damaged, read_entry, read_fills, read_state,
     trouble, value_of,
 };
-use super::row::{Bad, Entry, LiveRow, LogRow, Pointer, Seed, State};
+use super::row::{Bad, LiveRow, LogEntry, LogRow, Pointer, Seed, State};
 use super::tail::Tail;
 use crate::change::{Change, Version};
 use crate::key::Key;
@@ -24,7 +24,7 @@ use crate::store::Error;
 pub(super) const TAIL_PLACE: &str = "WAL, revision";
 
 /// One committed state.
-pub(super) struct Snapshot {
+pub(super) struct StoreSnapshot {
     txn: ReadTransaction,
     log: ReadOnlyTable<u64, &'static [u8]>,
     files: Arc<Files>,
@@ -35,12 +35,12 @@ pub(super) struct Snapshot {
     pub(super) first: Revision,
 }
 
-impl Snapshot {
+impl StoreSnapshot {
     /// The file as it is now, whatever is committed later, under a tail that was taken before.
-    pub(super) fn new(file: &DataFile, tail: Tail) -> Result<Snapshot, Error> {
+    pub(super) fn new(file: &DataFile, tail: Tail) -> Result<StoreSnapshot, Error> {
         let (txn, files) = file.begin_read()?;
         let log = txn.open_table(LOG).map_err(trouble)?;
-        Ok(Snapshot { txn, log, files, tail, seed: file.seed, first: file.identity.first })
+        Ok(StoreSnapshot { txn, log, files, tail, seed: file.seed, first: file.identity.first })
     }
 
     /// The edges and the sums of all of it.
@@ -74,12 +74,12 @@ impl Snapshot {
     fn with_row<T>(
         &self,
         revision: Revision,
-        entry: Entry<'_>,
+        entry: LogEntry<'_>,
         read: impl FnOnce(LogRow<'_>) -> T,
     ) -> Result<T, Error> {
         match entry {
-            Entry::Whole(row) => Ok(read(row)),
-            Entry::Elsewhere(Pointer { place, .. }) => {
+            LogEntry::Whole(row) => Ok(read(row)),
+            LogEntry::Elsewhere(Pointer { place, .. }) => {
                 let row = self.files.read(place)?;
                 LogRow::decode(self.seed, revision, &row)
                     .map(read)
@@ -164,7 +164,7 @@ impl Snapshot {
         for row in self.log.iter().map_err(trouble)? {
             let (revision, row) = row.map_err(trouble)?;
             let revision = Revision(revision.value());
-            let entry = Entry::decode(self.seed, revision, row.value())
+            let entry = LogEntry::decode(self.seed, revision, row.value())
                 .map_err(|bad| damaged(LOG_PLACE, revision, bad))?;
             self.with_row(revision, entry, |row| each(revision, row))??;
         }

@@ -1,8 +1,8 @@
-//! Space: what happens before the disk is full.
+//! Disk space: what the engine does before the disk is full.
 //!
-//! Promise: creates and updates stop while there is still room to delete, to compact and to read,
-//! and start again by themselves when there is space. For that room a reserve is kept allocated,
-//! which is given up when space runs out.
+//! Promise: creates and updates are refused while there is still room to delete, compact and read,
+//! and are accepted again when space is available. A reserve is kept allocated for this and freed
+//! when space runs out.
 
 use super::disk::{Disk, Space};
 
@@ -40,16 +40,16 @@ pub(super) enum Room {
 
 /// Watches the room on a disk.
 #[derive(Debug)]
-pub(super) struct Watchman {
+pub(super) struct SpaceMonitor {
     pub(super) room: Room,
 }
 
-impl Watchman {
+impl SpaceMonitor {
     /// Starts to watch. A reserve that cannot be made is only a warning: there may be no way.
-    pub(super) fn new(disk: &dyn Disk) -> Watchman {
-        let mut watchman = Watchman { room: Room::Low };
-        watchman.look(disk);
-        watchman
+    pub(super) fn new(disk: &dyn Disk) -> SpaceMonitor {
+        let mut space_monitor = SpaceMonitor { room: Room::Low };
+        space_monitor.look(disk);
+        space_monitor
     }
 
     /// Looks how much room there is and keeps or gives up the reserve.

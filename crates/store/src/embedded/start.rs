@@ -1,8 +1,8 @@
-//! The start: from a directory to a data file that is known to be good.
+//! The start: opens a directory and verifies it.
 //!
-//! Promise: a start either serves exactly what was acknowledged or refuses and names the place.
-//! What a crash left unfinished was never acknowledged and is undone by the engine; everything else
-//! that does not fit is damage.
+//! Promise: a start serves exactly the acknowledged writes, or refuses and reports the position of the
+//! damage. Unfinished data of a crash was never acknowledged and is rolled back; every other mismatch
+//! is damage.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,9 +19,9 @@ use super::file::{Access, DATA, DataFile, LIVE, LOG, Opened, trouble};
 use super::head::{HEAD, Head, HeadFile};
 use super::published::{Contents, Published};
 use super::row::{Identity, State};
-use super::snapshot::{Next, Snapshot};
+use super::snapshot::{Next, StoreSnapshot};
 use super::tail::Tail;
-use super::wal::{self, Found, Wal};
+use super::wal::{self, Wal, WalContents};
 use crate::store::{Error, FIRST};
 
 /// The number of the format this code writes.
@@ -48,7 +48,7 @@ pub(super) struct Loaded {
     pub(super) file: DataFile,
     pub(super) contents: Contents,
     /// What the write-ahead log held.
-    found: Found,
+    found: WalContents,
 }
 
 /// What a start comes to.
@@ -90,8 +90,8 @@ pub(super) fn look(disk: &dyn Disk, options: &Options) -> Result<Loaded, Error> 
         false => None,
     };
     let found = match format {
-        FORMAT_WITHOUT_LOG => Found::default(),
-        _ => Found::read(disk, file.seed)?,
+        FORMAT_WITHOUT_LOG => WalContents::default(),
+        _ => WalContents::read(disk, file.seed)?,
     };
     let loaded = load(file, found)?;
     check_head(disk, &loaded, head, &opened)?;
@@ -189,12 +189,12 @@ fn read_head(disk: &dyn Disk, file: &HeadFile) -> Result<Option<Head>, Error> {
 
 /// What the data file and the write-ahead log hold together.
 fn load_all(disk: &dyn Disk, file: DataFile) -> Result<Loaded, Error> {
-    let found = Found::read(disk, file.seed)?;
+    let found = WalContents::read(disk, file.seed)?;
     load(file, found)
 }
 
-fn load(file: DataFile, found: Found) -> Result<Loaded, Error> {
-    let state = Snapshot::new(&file, Tail::default())?.file_state()?;
+fn load(file: DataFile, found: WalContents) -> Result<Loaded, Error> {
+    let state = StoreSnapshot::new(&file, Tail::default())?.file_state()?;
     let contents = Published::load(&file, found.tail(&state)?)?;
     Ok(Loaded { file, contents, found })
 }
@@ -266,7 +266,7 @@ pub(super) fn install(disk: &dyn Disk) -> Result<(), Error> {
 /// A creation that a crash cut short, if there is nothing in the file; else the format was lost.
 fn finish_create(disk: &dyn Disk, options: &Options) -> Result<(), Error> {
     let (file, _) = guarded(disk, || DataFile::open(disk, options, Access::Change))?;
-    if Snapshot::new(&file, Tail::default())?.file_state()?.newest != FIRST {
+    if StoreSnapshot::new(&file, Tail::default())?.file_state()?.newest != FIRST {
         return Err(damaged(disk, FORMAT_FILE, "the file is missing"));
     }
     drop(file);
@@ -295,7 +295,7 @@ fn renew(disk: &dyn Disk, options: &Options, acknowledged: Revision) -> Result<(
 }
 
 /// Copies all rows, each of which is checked on the way.
-fn copy(from: &Snapshot, to: &DataFile) -> Result<(), Error> {
+fn copy(from: &StoreSnapshot, to: &DataFile) -> Result<(), Error> {
     let txn = to.begin_write()?;
     {
         let mut log = txn.open_table(LOG).map_err(trouble)?;

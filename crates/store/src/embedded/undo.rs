@@ -1,9 +1,9 @@
-//! Undoing: which versions an old state held.
+//! Past states: which versions the state at an old revision had.
 //!
-//! Promise: the state at a revision is the live table with the changes between the two done or
-//! undone: what the last change up to the revision made, or what the first one after it replaced,
-//! is what was there. Finding that out reads the log from the revision on, so the answer for the last few revisions asked about is kept: the pages of one list
-//! ask about the same one again and again.
+//! Promise: the state at a revision is the live table with the changes between the two applied or
+//! undone. A key has the version of its last change up to the revision, or the version that its first
+//! later change replaced. Finding these reads the log from the revision on, so the results for the
+//! last few revisions are cached: all pages of one list use the same revision.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use headwater_api::Revision;
 
-use super::snapshot::{Next, Snapshot};
+use super::snapshot::{Next, StoreSnapshot};
 use crate::change::ChangeKind;
 use crate::key::Key;
 use crate::lock::lock;
@@ -42,7 +42,7 @@ impl Undo {
     }
 
     /// Looks at further changes.
-    fn read(&mut self, snapshot: &Snapshot, newest: Revision) -> Result<(), Error> {
+    fn read(&mut self, snapshot: &StoreSnapshot, newest: Revision) -> Result<(), Error> {
         for revision in (self.to.0 + 1..=newest.0).map(Revision) {
             let (key, kind, prev) =
                 snapshot.row(revision, |row| (Key::new(row.key), row.kind, row.prev))?;
@@ -61,7 +61,7 @@ impl Undos {
     /// Which versions a range held at a revision, and whether there are more.
     pub(super) fn positions(
         &self,
-        snapshot: &Snapshot,
+        snapshot: &StoreSnapshot,
         at: Revision,
         range: &Range,
     ) -> Result<(Vec<(Key, Revision)>, bool), Error> {
@@ -102,7 +102,7 @@ impl Undos {
     }
 
     /// What changed between a revision and the snapshot.
-    fn undo(&self, snapshot: &Snapshot, at: Revision) -> Result<Arc<Undo>, Error> {
+    fn undo(&self, snapshot: &StoreSnapshot, at: Revision) -> Result<Arc<Undo>, Error> {
         let state = snapshot.state()?;
         let from = state.live_at.min(at).max(snapshot.first);
         // What a reader with another snapshot found may be too much or too little for ours.

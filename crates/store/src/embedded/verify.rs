@@ -1,6 +1,6 @@
-//! Verifying a directory: everything a start checks and, if asked, every row there is.
+//! Verification of a directory: the checks of a start and, optionally, of every row.
 //!
-//! Promise: changes no byte. What the engine would repair is repaired in memory only.
+//! Promise: does not change the directory. Repairs happen in memory only.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,7 +12,7 @@ use redb::StorageBackend;
 
 use super::disk::{self, Disk, Space};
 use super::row::Identity;
-use super::snapshot::Snapshot;
+use super::snapshot::StoreSnapshot;
 use super::{Options, bulk, start};
 use crate::change::ChangeKind;
 use crate::store::Error;
@@ -120,7 +120,7 @@ fn check_follows(
 }
 
 fn check_replaced(
-    snapshot: &Snapshot,
+    snapshot: &StoreSnapshot,
     revision: Revision,
     prev: Revision,
     key: &str,

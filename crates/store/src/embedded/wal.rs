@@ -1,13 +1,13 @@
-//! The write-ahead log: two files that are appended to in turn.
+//! The write-ahead log: two files that are appended to alternately.
 //!
 //! River: group → **write-ahead log** → published; later, in large batches, the data file.
-//! Promise: a group is one frame, one write and one sync; it is there as a whole or not at all.
-//! A frame is written only after the one before it was synced, so a frame that cannot be read is
-//! the last one, which nobody was told of. If one that can be read follows it, that is damage.
+//! Promise: a group is one frame, one write and one sync, and is either complete or absent. A frame is
+//! written only after the previous one is synced, so an unreadable frame is the last one, which was not
+//! acknowledged. A readable frame after it means damage.
 //!
-//! Files are not cut but written over from their start, and grow ahead of what they hold: that saves
-//! the sync from writing where their blocks are. What the last turn left behind the new end is in the
-//! data file already.
+//! Files are overwritten from their start and never truncated, and grow ahead of their content, so a
+//! sync does not write file metadata. Frames of an older generation after the new end are in the data
+//! file already.
 
 use std::io;
 
@@ -16,7 +16,7 @@ use headwater_api::Revision;
 use redb::StorageBackend;
 
 use super::disk::Disk;
-use super::frame::{ALIGN, Edges, Frame, Group, next_mark};
+use super::frame::{ALIGN, Edges, Frame, LoggedGroup, next_mark};
 use super::row::{Seed, State};
 use super::tail::Tail;
 use crate::store::Error;
@@ -33,8 +33,8 @@ pub(super) struct Wal {
     files: [WalFile; 2],
     /// Which one is appended to.
     active: usize,
-    turn: u64,
-    /// What a file takes before the other one's turn comes.
+    generation: u64,
+    /// The size of a file at which the other one is used.
     file_bytes: u64,
     sync_failed: bool,
 }
@@ -51,18 +51,18 @@ struct WalFile {
 
 impl Wal {
     /// Opens the files behind what was found in them. Nothing is appended to either: the first
-    /// frame begins a new turn.
-    pub(super) fn open(disk: &dyn Disk, found: &Found, file_bytes: u64) -> io::Result<Wal> {
+    /// frame starts a new generation.
+    pub(super) fn open(disk: &dyn Disk, found: &WalContents, file_bytes: u64) -> io::Result<Wal> {
         let open = |name| {
             let file = disk.open(name)?;
             let len = file.len()?;
             Ok::<_, io::Error>(WalFile { file, end: None, len, edges: found.edges })
         };
         let files = [open(NAMES[0])?, open(NAMES[1])?];
-        Ok(Wal { files, active: 1, turn: found.turn, file_bytes, sync_failed: false })
+        Ok(Wal { files, active: 1, generation: found.generation, file_bytes, sync_failed: false })
     }
 
-    /// Whether a frame of so many bytes fits into the file whose turn it is. One that is larger
+    /// Whether a frame of so many bytes fits into the current file. One that is larger
     /// than a file has one for itself.
     pub(super) fn has_room(&self, bytes: usize) -> bool {
         let fits = |end| end == 0 || end + bytes as u64 <= self.file_bytes;
@@ -78,7 +78,7 @@ impl Wal {
     /// Begins the other file anew.
     pub(super) fn switch(&mut self) {
         self.active = 1 - self.active;
-        self.turn += 1;
+        self.generation += 1;
         self.files[self.active].end = Some(0);
     }
 
@@ -107,8 +107,8 @@ impl Wal {
         self.sync_failed
     }
 
-    pub(super) fn turn(&self) -> u64 {
-        self.turn
+    pub(super) fn generation(&self) -> u64 {
+        self.generation
     }
 }
 
@@ -133,19 +133,19 @@ pub(super) fn create(disk: &dyn Disk) -> io::Result<()> {
 
 /// What the files hold.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct WalContents {
     /// Whole frames in the order they were written.
-    groups: Vec<Group>,
+    groups: Vec<LoggedGroup>,
     /// What any frame goes to, also one behind a place that cannot be read.
     edges: Edges,
-    /// The last turn.
-    turn: u64,
+    /// The last generation.
+    generation: u64,
 }
 
-impl Found {
+impl WalContents {
     /// Reads the files of a store.
-    pub(super) fn read(disk: &dyn Disk, seed: Seed) -> Result<Found, Error> {
-        let mut found = Found::default();
+    pub(super) fn read(disk: &dyn Disk, seed: Seed) -> Result<WalContents, Error> {
+        let mut found = WalContents::default();
         for name in NAMES {
             let unavailable =
                 |error: io::Error| Error::Unavailable(format!("{}/{name}: {error}", disk.place()));
@@ -154,14 +154,14 @@ impl Found {
             }
             found.add(seed, &read_file(disk, name).map_err(unavailable)?);
         }
-        found.groups.sort_by_key(|group| group.turn);
+        found.groups.sort_by_key(|group| group.generation);
         Ok(found)
     }
 
     /// What comes after the data file. All that was ever synced must be there, without a gap.
     pub(super) fn tail(&self, file: &State) -> Result<Tail, Error> {
         let mut tail = Tail::after(file);
-        for Group { newest, sums, rows, .. } in &self.groups {
+        for LoggedGroup { newest, sums, rows, .. } in &self.groups {
             let there = tail.newest();
             let before = Revision(newest.0.saturating_sub(rows.len() as u64));
             if *newest <= there {
@@ -185,19 +185,19 @@ impl Found {
     }
 
     fn add(&mut self, seed: Seed, content: &Bytes) {
-        let (mut at, mut turn) = (0, None);
-        while let Ok((group, len)) = Group::decode(seed, content, at)
-            && turn.is_none_or(|turn| turn == group.turn)
+        let (mut at, mut generation) = (0, None);
+        while let Ok((group, len)) = LoggedGroup::decode(seed, content, at)
+            && generation.is_none_or(|generation| generation == group.generation)
         {
-            turn = Some(group.turn);
+            generation = Some(group.generation);
             self.note(&group);
             self.groups.push(group);
             at += len;
         }
-        // What follows is what an earlier turn left, or else something is damaged before it.
+        // Frames that follow are of an older generation; otherwise there is damage before them.
         while let Some(place) = content.get(at..).and_then(next_mark) {
             at += place;
-            match Group::decode(seed, content, at) {
+            match LoggedGroup::decode(seed, content, at) {
                 Ok((group, len)) => {
                     self.note(&group);
                     at += len;
@@ -207,10 +207,10 @@ impl Found {
         }
     }
 
-    fn note(&mut self, group: &Group) {
+    fn note(&mut self, group: &LoggedGroup) {
         let compacted = group.sums.compacted;
         self.edges = self.edges.max(Edges { newest: group.newest, compacted });
-        self.turn = self.turn.max(group.turn);
+        self.generation = self.generation.max(group.generation);
     }
 }
 
@@ -240,7 +240,7 @@ mod tests {
     }
 
     /// A frame of some rows that ends at a revision.
-    fn frame(turn: u64, newest: u64, rows: u64) -> Frame {
+    fn frame(generation: u64, newest: u64, rows: u64) -> Frame {
         let mut draft = Draft::with_capacity(0);
         for revision in newest - rows + 1..=newest {
             let row = LogRow {
@@ -254,7 +254,7 @@ mod tests {
             draft.push(seed(), Revision(revision), &row);
         }
         let state = State { newest: Revision(newest), objects: newest, ..State::default() };
-        draft.seal(seed(), turn, &state)
+        draft.seal(seed(), generation, &state)
     }
 
     fn content(frames: &[Frame]) -> Vec<u8> {
@@ -263,11 +263,11 @@ mod tests {
 
     /// What comes after revision 10 in these files.
     fn tail(files: [Vec<u8>; 2]) -> Result<Vec<u64>, Error> {
-        let mut found = Found::default();
+        let mut found = WalContents::default();
         for content in files {
             found.add(seed(), &content.into());
         }
-        found.groups.sort_by_key(|group| group.turn);
+        found.groups.sort_by_key(|group| group.generation);
         let file = State { newest: Revision(10), ..State::default() };
         let tail = found.tail(&file)?;
         Ok(tail.rows_after(Revision(10)).map(|(revision, _)| revision.0).collect())
@@ -285,7 +285,7 @@ mod tests {
         check([&old, &[]], &[11, 12]);
         // A group without rows only forgets.
         check([&[frame(5, 14, 2), frame(5, 14, 0)], &old], &[11, 12, 13, 14]);
-        // What an earlier turn left behind the end of the new one.
+        // Frames of an older generation after the end of the new one.
         check([&[frame(5, 11, 1), frame(3, 8, 2), frame(3, 9, 1)], &[]], &[11]);
     }
 
@@ -323,7 +323,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let disk = Directory::lock(directory.path()).unwrap();
         create(&disk).unwrap();
-        let mut wal = Wal::open(&disk, &Found::default(), 1 << 20).unwrap();
+        let mut wal = Wal::open(&disk, &WalContents::default(), 1 << 20).unwrap();
         let at = |newest, compacted| {
             let (newest, compacted) = (Revision(newest), Revision(compacted));
             State { newest, compacted, ..State::default() }
@@ -331,8 +331,8 @@ mod tests {
         assert!(wal.may_switch(&at(0, 0)));
         wal.switch();
         // A group without rows only forgets; that, too, must not be lost.
-        wal.append(&Draft::with_capacity(0).seal(seed(), wal.turn(), &at(10, 4))).unwrap();
-        wal.append(&Draft::with_capacity(0).seal(seed(), wal.turn(), &at(10, 7))).unwrap();
+        wal.append(&Draft::with_capacity(0).seal(seed(), wal.generation(), &at(10, 4))).unwrap();
+        wal.append(&Draft::with_capacity(0).seal(seed(), wal.generation(), &at(10, 7))).unwrap();
         wal.switch();
         assert!(!wal.may_switch(&at(9, 7)));
         assert!(!wal.may_switch(&at(10, 6)));

@@ -1,9 +1,9 @@
-//! Watching: a cursor over the log.
+//! Watches: cursors over the log.
 //!
 //! River: published → **watch** → watch cache.
-//! Promise: every change after the position, once and in order, or [`Error::Compacted`]. A watcher
-//! that is nearly up to date reads recent changes from memory, one that is behind reads the log on
-//! disk. It holds its position and nothing else, so a slow one costs nobody anything.
+//! Promise: returns every change after the position, once and in order, or [`Error::Compacted`]. A
+//! watcher near the newest revision reads recent changes from memory; one that is behind reads the log
+//! on disk. It holds only its position, so a slow watcher delays no one.
 
 use std::sync::{Arc, Weak};
 

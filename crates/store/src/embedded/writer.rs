@@ -1,9 +1,9 @@
-//! The writer: the one thread that decides what is written.
+//! The writer: the only thread that writes.
 //!
 //! River: mailbox → **writer** → published.
-//! Promise, in this order and no other: write, sync, publish, acknowledge. All writes that wait are
-//! one frame of the write-ahead log and one sync. A failed write or sync acknowledges nothing; the
-//! data file is closed, opened again and checked, with the log, before anything else is written.
+//! Promise: writes, syncs, publishes and acknowledges, always in this order. All waiting writes are one
+//! frame of the write-ahead log and one sync. After a failed write or sync nothing is acknowledged; the
+//! data file and the log are reopened and checked before the next write.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -19,13 +19,13 @@ use super::check::Check;
 use super::expiry::{Expiries, Expiry};
 use super::file::DataFile;
 use super::frame::Draft;
-use super::group::{Group, Staged};
+use super::group::{CommitGroup, Staged};
 use super::head::{Head, HeadFile};
 use super::mailbox::{self, Commit, Compact, Gather};
 use super::published::{Contents, Published};
 use super::retention::Keeper;
 use super::row::{LiveRow, State};
-use super::space::Watchman;
+use super::space::SpaceMonitor;
 use super::tail::Sums;
 use super::wal::Wal;
 use super::{Shared, start};
@@ -54,7 +54,7 @@ pub(super) struct Writer {
     absorbed: State,
     expiries: Expiries,
     keeper: Keeper,
-    watchman: Watchman,
+    space_monitor: SpaceMonitor,
     /// When retention looks next.
     next_tick: Instant,
     failures: u32,
@@ -64,8 +64,8 @@ pub(super) struct Writer {
     gather: Gather,
 }
 
-/// What one turn writes.
-struct Turn {
+/// What the writer writes in one iteration.
+struct Work {
     writes: Vec<Write>,
     due: Vec<Expiry>,
     /// Up to where the past is forgotten.
@@ -92,8 +92,8 @@ impl Writer {
         for (at, revision) in ages {
             keeper.mark(at, revision);
         }
-        let watchman = Watchman::new(&*shared.disk);
-        shared.report().full = watchman.refusal();
+        let space_monitor = SpaceMonitor::new(&*shared.disk);
+        shared.report().full = space_monitor.refusal();
         let unrested = !absorber.is_settled(&shared.published().tail);
         let absorbed = *absorber.state();
         let mut writer = Writer {
@@ -106,7 +106,7 @@ impl Writer {
             absorbed,
             expiries: Expiries::new(now),
             keeper,
-            watchman,
+            space_monitor,
             next_tick: now,
             failures: 0,
             unrested,
@@ -121,7 +121,7 @@ impl Writer {
         loop {
             let group = self.shared.mailbox.take(self.wait(), self.gather);
             let last = group.last;
-            self.turn(group);
+            self.process(group);
             if last {
                 return self.close();
             }
@@ -135,9 +135,9 @@ impl Writer {
         next.saturating_duration_since(now)
     }
 
-    fn turn(&mut self, group: mailbox::Group) {
+    fn process(&mut self, group: mailbox::QueuedGroup) {
         // The places in the mailbox are held until everything is answered.
-        let mailbox::Group { commits, compacts, places: _places, .. } = group;
+        let mailbox::QueuedGroup { commits, compacts, places: _places, .. } = group;
         self.look_around();
         let now = Instant::now();
         let ticks = now >= self.next_tick;
@@ -152,8 +152,8 @@ impl Writer {
         } else {
             let (writes, callers) = commits.into_iter().map(|r| (r.what, r.answer)).unzip();
             let wall = self.shared.options.clock.now().as_millisecond();
-            let turn = Turn { writes, due, compact_to, wall };
-            self.transact(turn, callers, compacts, now);
+            let work = Work { writes, due, compact_to, wall };
+            self.transact(work, callers, compacts, now);
         }
         if ticks {
             self.tidy(idle);
@@ -213,8 +213,8 @@ impl Writer {
     /// Retention's turn: up to where it forgets.
     fn tick(&mut self, now: Instant) -> Revision {
         self.next_tick = now + TICK;
-        self.watchman.look(&*self.shared.disk);
-        self.shared.report().full = self.watchman.refusal();
+        self.space_monitor.look(&*self.shared.disk);
+        self.shared.report().full = self.space_monitor.refusal();
         self.keeper.mark(now, self.state.newest);
         self.keeper.target(now, &self.state)
     }
@@ -232,7 +232,7 @@ impl Writer {
 
     /// Answers the writes that there is no room for.
     fn refuse_full(&self, commits: Vec<Commit>) -> Vec<Commit> {
-        let Some(why) = self.watchman.refusal() else { return commits };
+        let Some(why) = self.space_monitor.refusal() else { return commits };
         let deletes =
             |commit: &Commit| commit.what.ops.iter().all(|op| matches!(op.action, Action::Delete));
         let (accepted, refused): (Vec<_>, Vec<_>) = commits.into_iter().partition(deletes);
@@ -244,16 +244,16 @@ impl Writer {
 
     fn transact(
         &mut self,
-        turn: Turn,
+        work: Work,
         callers: Vec<oneshot::Sender<Result<Committed, Error>>>,
         compacts: Vec<Compact>,
         now: Instant,
     ) {
-        self.publish_compaction(turn.compact_to);
+        self.publish_compaction(work.compact_to);
         let compactors = compacts.into_iter().map(|request| request.answer);
-        let wall = turn.wall;
+        let wall = work.wall;
         let begun = Instant::now();
-        match self.commit(turn) {
+        match self.commit(work) {
             Ok((written, answers)) => {
                 self.expect_company(callers.len(), begun.elapsed());
                 if let Some(written) = written {
@@ -282,11 +282,11 @@ impl Writer {
     }
 
     /// Stages a turn, writes it and syncs it. A panic in the engine is a failure like any other.
-    fn commit(&mut self, turn: Turn) -> Result<(Option<Written>, Answers), Error> {
+    fn commit(&mut self, work: Work) -> Result<(Option<Written>, Answers), Error> {
         self.check.take().map_or(Ok(()), Check::wait)?;
         let (shared, state) = (self.shared.clone(), self.state);
-        let work = || shared.with_file(|file| Ok(stage(file, &shared.published(), state, turn)));
-        let (staged, answers) = catch_unwind(AssertUnwindSafe(work))
+        let staging = || shared.with_file(|file| Ok(stage(file, &shared.published(), state, work)));
+        let (staged, answers) = catch_unwind(AssertUnwindSafe(staging))
             .unwrap_or_else(|_| Err(Error::Unavailable("the storage engine panicked".into())))?;
         let Some((staged, draft)) = staged else { return Ok((None, answers)) };
         let rows = self.append(draft, &staged.state)?;
@@ -296,7 +296,7 @@ impl Writer {
     /// Writes a frame and syncs it.
     fn append(&mut self, draft: Draft, state: &State) -> Result<Vec<Bytes>, Error> {
         self.make_room(draft.len())?;
-        let frame = draft.seal(self.shared.identity.seed(), self.wal.turn(), state);
+        let frame = draft.seal(self.shared.identity.seed(), self.wal.generation(), state);
         self.wal.append(&frame).map_err(|error| Error::Unavailable(error.to_string()))?;
         Ok(frame.rows)
     }
@@ -475,10 +475,10 @@ fn stage(
     file: &DataFile,
     published: &Published,
     state: State,
-    turn: Turn,
+    work: Work,
 ) -> (Option<(Staged, Draft)>, Answers) {
-    let Turn { writes, due, compact_to, wall } = turn;
-    let mut group = Group::new(file, published, state, wall, &writes);
+    let Work { writes, due, compact_to, wall } = work;
+    let mut group = CommitGroup::new(file, published, state, wall, &writes);
     group.compact(compact_to);
     let answers = writes.into_iter().map(|write| group.commit(write)).collect();
     for expiry in &due {

@@ -9,7 +9,7 @@ use futures::StreamExt;
 use headwater_store::embedded::{restore, verify_backup, verify_dir};
 use headwater_store::store::FIRST;
 use headwater_store::{
-    Action, Embedded, EmbeddedOptions, Error, Guard, Key, Page, Range, Revision, Store, Write,
+    Action, Embedded, EmbeddedOptions, Error, Guard, Key, Range, RangePage, Revision, Store, Write,
 };
 use headwater_testkit::contract;
 use tempfile::TempDir;
@@ -43,7 +43,7 @@ async fn write(store: &Embedded, n: usize) -> Revision {
     store.commit(Write::one(key, guard, action)).await.unwrap().last
 }
 
-async fn all(store: &Embedded, at: Option<Revision>) -> Page {
+async fn all(store: &Embedded, at: Option<Revision>) -> RangePage {
     store.range(Range { at, ..Range::default() }).await.unwrap()
 }
 

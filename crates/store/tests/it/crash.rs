@@ -8,8 +8,8 @@ use bytes::Bytes;
 use futures::StreamExt;
 use headwater_store::store::FIRST;
 use headwater_store::{
-    Action, Change, Condition, Embedded, EmbeddedOptions, Error, Guard, Key, Op, Range, Revision,
-    Store, Write,
+    Action, Change, Embedded, EmbeddedOptions, Error, Guard, Key, Op, Range, Revision, Store,
+    StoreCondition, Write,
 };
 use headwater_testkit::contract;
 use headwater_testkit::model::Model;
@@ -250,7 +250,7 @@ struct Shown {
 /// Starts a store, looks at it, then writes.
 async fn show_and_write(disk: &TestDisk) -> Shown {
     let store = open(disk).unwrap();
-    let Condition { revision, compacted, .. } = store.condition();
+    let StoreCondition { revision, compacted, .. } = store.condition();
     let start = disk.now();
     let put = Action::Put { value: vec![b'x'; 2_000].into(), ttl: None };
     store.commit(Write::one(Key::new("/after"), Guard::Absent, put)).await.unwrap();
@@ -259,7 +259,7 @@ async fn show_and_write(disk: &TestDisk) -> Shown {
 
 async fn check_shown(left: &TestDisk, shown: &Shown) {
     let store = open(left).unwrap();
-    let Condition { revision, compacted, .. } = store.condition();
+    let StoreCondition { revision, compacted, .. } = store.condition();
     assert!(revision >= shown.revision, "{} was shown, {revision} is there", shown.revision);
     assert!(compacted >= shown.compacted, "{} was forgotten, {compacted} is", shown.compacted);
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use headwater_store::{
-    Action, Embedded, EmbeddedOptions, Error, Guard, Key, Page, Range, Store, Write,
+    Action, Embedded, EmbeddedOptions, Error, Guard, Key, Range, RangePage, Store, Write,
 };
 use headwater_testkit::contract;
 
@@ -31,14 +31,14 @@ async fn closed() -> TestDisk {
     disk
 }
 
-async fn read(disk: &TestDisk) -> Result<Page, Error> {
+async fn read(disk: &TestDisk) -> Result<RangePage, Error> {
     let store = open(disk)?;
     store.range(Range { prefix: "/d/".into(), ..Range::default() }).await
 }
 
 /// What is read from a damaged disk is refused as damage or right, and stays right when more is
 /// written: what the engine believes about free space may be damaged too.
-async fn check(damaged: &TestDisk, right: &Page, what: &str) -> bool {
+async fn check(damaged: &TestDisk, right: &RangePage, what: &str) -> bool {
     match read_write_read(damaged).await {
         Ok(pages) => {
             for page in pages {
@@ -59,7 +59,7 @@ async fn check(damaged: &TestDisk, right: &Page, what: &str) -> bool {
     }
 }
 
-async fn read_write_read(disk: &TestDisk) -> Result<[Page; 2], Error> {
+async fn read_write_read(disk: &TestDisk) -> Result<[RangePage; 2], Error> {
     let before = read(disk).await?;
     let store = open(disk)?;
     for n in 0..4 {

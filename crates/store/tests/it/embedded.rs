@@ -10,7 +10,7 @@ use futures::StreamExt;
 use headwater_store::embedded::{Retention, verify_dir};
 use headwater_store::store::FIRST;
 use headwater_store::{
-    Action, ChangeKind, Condition, Embedded, EmbeddedOptions, Error, Guard, Key, Store, Write,
+    Action, ChangeKind, Embedded, EmbeddedOptions, Error, Guard, Key, Store, StoreCondition, Write,
 };
 use headwater_testkit::{OwningStore, contract, model};
 use proptest::prelude::*;
@@ -216,7 +216,7 @@ fn history_beyond_its_bytes_is_dropped_without_being_asked() {
         while store.usage().history_bytes > 100_000 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        let Condition { revision, compacted, .. } = store.condition();
+        let StoreCondition { revision, compacted, .. } = store.condition();
         assert!(compacted > FIRST && compacted < revision);
         let gone = store.watch("/r/", FIRST).await.err();
         assert!(matches!(gone, Some(Error::Compacted { .. })), "{gone:?}");

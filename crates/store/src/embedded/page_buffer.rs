@@ -1,9 +1,9 @@
-//! Pages put together: what redb writes between two syncs, in few large writes.
+//! A buffer that joins redb's page writes between two syncs into few large writes.
 //!
-//! River: data file → **together** → disk. redb hands its pages over one by one, in the order of a hash:
-//! each would be a system call, and a page of its own in the system's cache.
-//! Promise: what is handed on is what was added, the newest where something was added twice, in the
-//! order of the file. Nobody reads or syncs before it is handed on (see `Watched`).
+//! River: data file → **page buffer** → disk. redb writes its pages one by one in hash order: each
+//! would be one system call.
+//! Promise: flushes the newest version of every added page, in the order of the file. The file flushes
+//! it before every read and sync (see `MonitoredFile`).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,13 +16,13 @@ const WRITE_MAX: usize = 1 << 20;
 
 /// Pages that are not on their way to the disk yet.
 #[derive(Debug, Default)]
-pub(super) struct Together {
+pub(super) struct PageBuffer {
     /// By where they begin. No two overlap.
     pages: BTreeMap<u64, Vec<u8>>,
     bytes: usize,
 }
 
-impl Together {
+impl PageBuffer {
     /// Whether some of these bytes of the file are here.
     pub(super) fn has_some_of(&self, offset: u64, len: usize) -> bool {
         let before = self.pages.range(..offset + len as u64).next_back();
@@ -50,7 +50,7 @@ impl Together {
         &mut self,
         mut write: impl FnMut(u64, &[u8]) -> io::Result<()>,
     ) -> io::Result<()> {
-        let Together { pages, .. } = std::mem::take(self);
+        let PageBuffer { pages, .. } = std::mem::take(self);
         let (mut start, mut run) = (0, Vec::new());
         for (offset, page) in pages {
             let follows = offset == start + run.len() as u64 && run.len() + page.len() <= WRITE_MAX;
@@ -73,7 +73,7 @@ mod tests {
 
     use super::*;
 
-    fn handed_on(together: &mut Together) -> Vec<(u64, Vec<u8>)> {
+    fn handed_on(together: &mut PageBuffer) -> Vec<(u64, Vec<u8>)> {
         let mut writes = Vec::new();
         let done = together.hand_on(|offset, bytes| {
             writes.push((offset, bytes.to_owned()));
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn pages_that_follow_each_other_are_one_write() {
-        let mut together = Together::default();
+        let mut together = PageBuffer::default();
         for (offset, page) in [(8, b"cc"), (4, b"aa"), (20, b"dd"), (6, b"bb"), (8, b"CC")] {
             assert!(together.add(offset, page));
         }
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_page_that_overlaps_others_waits_until_they_are_handed_on() {
-        let mut together = Together::default();
+        let mut together = PageBuffer::default();
         assert!(together.add(4, b"aaaa"));
         for (offset, page) in [(4, &b"b"[..]), (4, b"bbbbb"), (0, b"bbbbb"), (7, b"b"), (5, b"b")] {
             assert!(!together.add(offset, page), "{offset}");
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn no_write_is_very_large_and_not_much_waits() {
-        let (mut together, page) = (Together::default(), vec![7; WRITE_MAX / 4]);
+        let (mut together, page) = (PageBuffer::default(), vec![7; WRITE_MAX / 4]);
         let places = (0..).map(|at| at * page.len() as u64);
         let added = places.take_while(|offset| together.add(*offset, &page)).count();
         assert_eq!(added * page.len(), BYTES_MAX);
@@ -118,21 +118,21 @@ mod tests {
 
     #[test]
     fn what_could_not_be_written_is_told_and_forgotten() {
-        let mut together = Together::default();
+        let mut together = PageBuffer::default();
         assert!(together.add(0, b"a"));
         assert!(together.hand_on(|_, _| Err(io::Error::other("full"))).is_err());
         assert!(together.pages.is_empty());
     }
 
     proptest! {
-        /// As `Watched` does it: a file is what it would be had each page been written at once.
+        /// As `MonitoredFile` does it: a file is what it would be had each page been written at once.
         #[test]
         fn a_file_is_what_was_written(
             pages in prop::collection::vec((0..60_usize, 1..20_usize, any::<u8>()), 0..60),
         ) {
             let (mut expected, mut file) = (vec![0; 80], vec![0; 80]);
-            let mut together = Together::default();
-            let mut hand_on = |together: &mut Together| {
+            let mut together = PageBuffer::default();
+            let mut hand_on = |together: &mut PageBuffer| {
                 for (offset, bytes) in handed_on(together) {
                     file[offset as usize..][..bytes.len()].copy_from_slice(&bytes);
                 }

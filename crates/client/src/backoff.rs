@@ -101,7 +101,7 @@ mod tests {
         for _ in 0..20 {
             now += backoff.next(now, &random, None) + Duration::from_secs(119);
         }
-        assert!(backoff.next(now, &random, None) >= LONGEST, "an outage that goes on");
+        assert!(backoff.next(now, &random, None) >= LONGEST, "a long outage");
         now += 2 * LONGEST + QUIET;
         assert!(backoff.next(now, &random, None) < 2 * FIRST);
     }

@@ -296,7 +296,7 @@ impl Elector {
             (machine.intent(Instant::now()), machine.new_leader())
         };
         if let Some(leader) = new_leader {
-            self.tell(&leader);
+            self.notify_observers(&leader);
         }
         match (intent, record) {
             (Intent::Create, _) => self.create().await,
@@ -308,7 +308,7 @@ impl Elector {
         }
     }
 
-    fn tell(&self, leader: &str) {
+    fn notify_observers(&self, leader: &str) {
         for observer in &self.observers {
             observer(leader);
         }
@@ -323,7 +323,7 @@ impl Elector {
         });
         let Ok(object) = serde_json::from_value(object) else { return false };
         let made = self.calls().create(&object).await;
-        self.settled(made, started)
+        self.finish_write(made, started)
     }
 
     /// Writes this replica as the holder, if the lease has not changed.
@@ -337,17 +337,17 @@ impl Elector {
             "spec": self.spec(&acquired, &now, transitions),
         });
         let written = self.calls().merge(&self.key(), &patch).await;
-        self.settled(written, started)
+        self.finish_write(written, started)
     }
 
-    fn settled(&self, written: Result<LeaseObject, Error>, started: Instant) -> bool {
+    fn finish_write(&self, written: Result<LeaseObject, Error>, started: Instant) -> bool {
         let Ok(object) = written else { return false };
         let mut machine = lock(&self.machine);
         machine.succeeded(record_of(&object), started);
         let new_leader = machine.new_leader();
         drop(machine);
         if let Some(leader) = new_leader {
-            self.tell(&leader);
+            self.notify_observers(&leader);
         }
         true
     }

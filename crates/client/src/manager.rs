@@ -350,19 +350,19 @@ impl RunningManager {
             tokio::select! {
                 biased;
                 () = &mut stop => break Ok(()),
-                ended = over(&mut election) => {
+                ended = election_end(&mut election) => {
                     election = None;
                     self.abandon.cancel();
                     break ended;
                 }
-                Some(command) = others.commands.recv() => self.obey(command),
+                Some(command) = others.commands.recv() => self.execute(command),
                 Some(ended) = self.controllers.join_next() => {
-                    if let Err(error) = self.ended(unwound(ended)) {
+                    if let Err(error) = self.ended(joined(ended)) {
                         break Err(error);
                     }
                 }
                 Some(ended) = others.parts.join_next() => {
-                    if let Err(error) = unwound(ended) {
+                    if let Err(error) = joined(ended) {
                         break Err(error);
                     }
                 }
@@ -379,7 +379,7 @@ impl RunningManager {
         let controllers = async {
             let mut result = Ok(());
             while let Some(ended) = self.controllers.join_next().await {
-                let ended = self.ended(unwound(ended));
+                let ended = self.ended(joined(ended));
                 result = result.and(ended);
             }
             others.idle.cancel();
@@ -389,12 +389,12 @@ impl RunningManager {
         result = result.and(worked).and(led);
         others.caches.cancel();
         while let Some(ended) = others.parts.join_next().await {
-            result = result.and(unwound(ended));
+            result = result.and(joined(ended));
         }
         result
     }
 
-    fn obey(&mut self, command: Command) {
+    fn execute(&mut self, command: Command) {
         match command {
             Command::Add(controller) => self.start(controller),
             Command::Remove(name) => {
@@ -422,14 +422,16 @@ struct BackgroundTasks {
 }
 
 /// Waits for the end of the election; for ever without one.
-async fn over(election: &mut Option<BoxFuture<'static, Result<(), Error>>>) -> Result<(), Error> {
+async fn election_end(
+    election: &mut Option<BoxFuture<'static, Result<(), Error>>>,
+) -> Result<(), Error> {
     match election {
         Some(election) => election.await,
         None => std::future::pending().await,
     }
 }
 
-fn unwound<T>(ended: Result<T, JoinError>) -> T {
+fn joined<T>(ended: Result<T, JoinError>) -> T {
     match ended {
         Ok(value) => value,
         Err(error) => std::panic::resume_unwind(error.into_panic()),

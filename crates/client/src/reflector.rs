@@ -108,11 +108,11 @@ impl<K: Cached> Reflector<K> {
         tokio::select! {
             biased;
             () = stop.cancelled() => {}
-            () = self.keep_at_it() => {}
+            () = self.run_cycles() => {}
         }
     }
 
-    async fn keep_at_it(&mut self) {
+    async fn run_cycles(&mut self) {
         let mut input = self.begin().await;
         loop {
             let action = self.decide(input);
@@ -144,7 +144,7 @@ impl<K: Cached> Reflector<K> {
     async fn begin(&mut self) -> Input {
         if let Some(saved) = self.saved.take() {
             self.machine.resume_from(saved.version.clone());
-            self.informer.heard(&self.scope, Some(&saved.version));
+            self.informer.frame_arrived(&self.scope, Some(&saved.version));
             self.queue.put(Delta::ReplacedAll(saved)).await.ok();
         }
         Input::Start
@@ -241,7 +241,7 @@ impl<K: Cached> Reflector<K> {
         if self.queue.put(Delta::ReplacedAll(replacement)).await.is_err() {
             return Input::ListFailed { failure: self.failure(Error::Cut), later_page: false };
         }
-        self.informer.heard(&self.scope, Some(&version));
+        self.informer.frame_arrived(&self.scope, Some(&version));
         let total = started.elapsed();
         if total > SLOW_LIST {
             let replace = total - fetched;
@@ -393,14 +393,14 @@ impl<K: Cached> Reflector<K> {
                 if let Skipped::Failed(why) = why {
                     self.informer.report_only(&Error::Malformed(why.clone()));
                 }
-                self.informer.heard(&self.scope, None);
+                self.informer.frame_arrived(&self.scope, None);
                 if let Some(observer) = &self.informer.observer {
                     observer.skipped.inc();
                 }
                 return None;
             }
         };
-        self.informer.heard(&self.scope, Some(&version));
+        self.informer.frame_arrived(&self.scope, Some(&version));
         if let Some(observer) = &self.informer.observer {
             observer.event(event_index(seen));
         }
@@ -449,7 +449,7 @@ impl<K: Cached> Reflector<K> {
             observer.list_items.set(items.len() as i64);
         }
         self.established();
-        self.enter(Delta::ReplacedAll(Replacement { items, undecodable, version })).await
+        self.enqueue(Delta::ReplacedAll(Replacement { items, undecodable, version })).await
     }
 
     async fn apply(&mut self, event: Event<K>) -> Result<(), Closed> {
@@ -465,11 +465,11 @@ impl<K: Cached> Reflector<K> {
             }
             Event::Error(_) | Event::Skipped(_) => return Ok(()),
         };
-        self.enter(delta).await
+        self.enqueue(delta).await
     }
 
     /// Enqueues a delta and measures the wait for space in the queue.
-    async fn enter(&self, delta: Delta<K>) -> Result<(), Closed> {
+    async fn enqueue(&self, delta: Delta<K>) -> Result<(), Closed> {
         let Some(observer) = &self.informer.observer else { return self.queue.put(delta).await };
         let started = Instant::now();
         let done = self.queue.put(delta).await;
@@ -516,7 +516,7 @@ struct Listed<K> {
 }
 
 impl<K: Cached> Listed<K> {
-    /// Takes a page; answers where the next one begins.
+    /// Adds a page; returns the token of the next one.
     fn take(&mut self, page: Page<K>) -> Option<String> {
         let items = page.items.into_iter();
         self.objects.extend(items.map(|object| (object.key(), Arc::new(object))));

@@ -232,7 +232,7 @@ impl<K> ScriptInner<K> {
 }
 
 /// An expected list; its last method sets the response.
-#[must_use = "say what the list answers"]
+#[must_use = "set the response of the list"]
 pub struct ListStep<'a, K: Cached> {
     script: &'a Script<K>,
     expected: ExpectedList,

@@ -101,7 +101,7 @@ impl<K: Cached, P: Cached> TransformedSource<K, P> {
         let mut undecodable = page.undecodable;
         let mut items = Vec::with_capacity(page.items.len());
         for object in page.items {
-            match isolated(&self.transform, object) {
+            match apply(&self.transform, object) {
                 Ok(object) => items.push(object),
                 Err(bad) => undecodable.push(bad),
             }
@@ -118,7 +118,7 @@ impl<K: Cached, P: Cached> TransformedSource<K, P> {
 }
 
 /// Transforms an object; an error includes its key.
-fn isolated<K: Cached, P>(transform: &Transform<K, P>, object: K) -> Result<P, Undecodable> {
+fn apply<K: Cached, P>(transform: &Transform<K, P>, object: K) -> Result<P, Undecodable> {
     let (key, resource_version) = (object.key(), object.resource_version());
     let failed =
         |error| Undecodable { key, resource_version, error: format!("transform: {error}") };
@@ -129,13 +129,11 @@ fn event<K: Cached, P: Cached>(transform: &Transform<K, P>, event: Event<K>) -> 
     let skipped =
         |bad: Undecodable| Event::Skipped(Skipped::Failed(format!("{}: {}", bad.key, bad.error)));
     match event {
-        Event::Added(object) => isolated(transform, object).map_or_else(skipped, Event::Added),
-        Event::Modified(object) => {
-            isolated(transform, object).map_or_else(skipped, Event::Modified)
-        }
+        Event::Added(object) => apply(transform, object).map_or_else(skipped, Event::Added),
+        Event::Modified(object) => apply(transform, object).map_or_else(skipped, Event::Modified),
         // The object was deleted even if its last state cannot be transformed.
         Event::Deleted(object) => {
-            isolated(transform, object).map_or_else(Event::Undecodable, Event::Deleted)
+            apply(transform, object).map_or_else(Event::Undecodable, Event::Deleted)
         }
         Event::Bookmark { resource_version, initial_events_end } => {
             Event::Bookmark { resource_version, initial_events_end }

@@ -282,7 +282,7 @@ where
         if is_status { Ok(Deleted::Gone) } else { Ok(Deleted::Pending(from_value(value)?)) }
     }
 
-    /// Sends an object and remembers the version of the answer.
+    /// Sends an object and remembers the version of the response.
     async fn write(
         &self,
         method: Method,
@@ -327,12 +327,12 @@ where
 
 fn decode<T: DeserializeOwned>(answer: &[u8]) -> Result<T, Error> {
     serde_json::from_slice(answer)
-        .map_err(|error| Error::Invalid(format!("the answer cannot be decoded: {error}")))
+        .map_err(|error| Error::Invalid(format!("cannot decode the response: {error}")))
 }
 
 fn from_value<T: DeserializeOwned>(value: Value) -> Result<T, Error> {
     serde_json::from_value(value)
-        .map_err(|error| Error::Invalid(format!("the answer cannot be decoded: {error}")))
+        .map_err(|error| Error::Invalid(format!("cannot decode the response: {error}")))
 }
 
 impl<K> Clone for Collection<K> {

@@ -190,7 +190,7 @@ impl<K: Cached> Inbox<K> {
     }
 
     /// Enqueues requested keys.
-    fn asked(&self, asked: KeyRequest) {
+    fn enqueue_requested(&self, asked: KeyRequest) {
         let keys = match asked {
             KeyRequest::One(key) => vec![key],
             KeyRequest::All => self.informer.store().keys(),
@@ -216,7 +216,7 @@ impl<K: Cached> Inbox<K> {
     /// Enqueues requested keys; never ends.
     pub(super) async fn serve(&self, mut requests: mpsc::Receiver<KeyRequest>) {
         while let Some(asked) = requests.recv().await {
-            self.asked(asked);
+            self.enqueue_requested(asked);
         }
         std::future::pending().await
     }

@@ -290,7 +290,7 @@ impl<K: Cached, R: Reconcile<K>> Worker<K, R> {
         let started = Instant::now();
         let mut guard = CancelGuard { observer: self.observer.as_ref(), started, done: false };
         let outcome = self.attempt(&item, stop).instrument(span.clone()).await;
-        let result = span.in_scope(|| self.settle(item, outcome));
+        let result = span.in_scope(|| self.schedule_next(item, outcome));
         guard.done = true;
         if let Some(observer) = &self.observer {
             observer.finished(result, started.elapsed());
@@ -356,13 +356,13 @@ impl<K: Cached, R: Reconcile<K>> Worker<K, R> {
             Stage::Reconcile => self.reconciler.reconcile(object, cx).await,
             Stage::LeaveAlone => Ok(Next::Done),
             Stage::Add => {
-                harmless(finalizer.add(resource, &object, cx.calls()).await)?;
+                ignore_races(finalizer.add(resource, &object, cx.calls()).await)?;
                 Ok(Next::After(Duration::ZERO)) // once the cache contains the finalizer
             }
             Stage::CleanUp => {
                 let next = finalizer.clean_up(Arc::clone(&object), cx.clone()).await?;
                 if next == Next::Done {
-                    harmless(finalizer.remove(resource, &object, cx.calls()).await)?;
+                    ignore_races(finalizer.remove(resource, &object, cx.calls()).await)?;
                 }
                 Ok(next)
             }
@@ -370,7 +370,7 @@ impl<K: Cached, R: Reconcile<K>> Worker<K, R> {
     }
 
     /// Schedules the next reconcile of a key; returns the result label of the metric.
-    fn settle(&self, item: Item<Key>, outcome: Outcome) -> &'static str {
+    fn schedule_next(&self, item: Item<Key>, outcome: Outcome) -> &'static str {
         self.tidy(&item);
         let failed = |kind: FailureKind| {
             if let Some(observer) = &self.observer {
@@ -448,7 +448,7 @@ enum Outcome {
 }
 
 /// Ignores conflicts and missing objects: the change that caused them triggers a reconcile.
-fn harmless(result: Result<(), Error>) -> Result<(), Failure> {
+fn ignore_races(result: Result<(), Error>) -> Result<(), Failure> {
     match result {
         Err(error) if error.is_conflict() || error.is_not_found() => Ok(()),
         result => Ok(result?),

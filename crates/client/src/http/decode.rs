@@ -104,13 +104,13 @@ impl<K: Cached> Decoder<K> {
             Ok(object) if object.name().is_empty() => Ok(Decoded::Skipped(Skipped::NoMetadata)),
             Ok(object) => {
                 self.sizes.add::<K>(kept);
-                Ok(self.placed(object))
+                Ok(self.in_shard(object))
             }
             Err(error) => self.isolate(text, &error),
         }
     }
 
-    fn placed(&self, object: K) -> Decoded<K> {
+    fn in_shard(&self, object: K) -> Decoded<K> {
         match &self.shard {
             Some(shard) if !shard.contains(object.uid(), object.namespace()) => {
                 Decoded::Elsewhere(object.resource_version())

@@ -53,7 +53,7 @@ pub(crate) struct Notification<K> {
 
 /// The result of applying a batch.
 pub(crate) struct ApplyOutcome<K> {
-    pub(crate) notices: Vec<Notification<K>>,
+    pub(crate) notifications: Vec<Notification<K>>,
     /// Whether the batch was the initial state in key order: subscribers are given the store
     /// instead of a notification per object.
     pub(crate) populated: bool,
@@ -67,7 +67,7 @@ pub(crate) struct ApplyOutcome<K> {
 impl<K> ApplyOutcome<K> {
     fn new() -> ApplyOutcome<K> {
         ApplyOutcome {
-            notices: Vec::new(),
+            notifications: Vec::new(),
             populated: false,
             resync: false,
             index_failures: Vec::new(),
@@ -200,7 +200,12 @@ impl<K: Cached> Writer<K> {
                 }
                 Delta::Set { key, object } => {
                     let old = self.set(&key, &object);
-                    applied.notices.push(set_notice(&key, old.clone(), object, initial));
+                    applied.notifications.push(set_notification(
+                        &key,
+                        old.clone(),
+                        object,
+                        initial,
+                    ));
                     olds.push((key, old));
                 }
                 Delta::Deleted(gone) => {
@@ -212,7 +217,7 @@ impl<K: Cached> Writer<K> {
                         if gone.cause().is_some() { gone.with_last(old.clone()) } else { gone };
                     if told {
                         let change = Change::Deleted(gone);
-                        applied.notices.push(Notification {
+                        applied.notifications.push(Notification {
                             key: key.clone(),
                             change,
                             unchanged: false,
@@ -285,7 +290,7 @@ impl<K: Cached> Writer<K> {
             }
             let object = self.same_or(&key, object);
             let old = self.set(&key, &object);
-            applied.notices.push(set_notice(&key, old.clone(), object, initial));
+            applied.notifications.push(set_notification(&key, old.clone(), object, initial));
             olds.push((key, old));
         }
         self.undecodable.retain(|key, _| !scope.contains(key));
@@ -321,7 +326,7 @@ impl<K: Cached> Writer<K> {
                 None => Gone::inferred(key.clone(), old.clone()),
             };
             let change = Change::Deleted(gone);
-            applied.notices.push(Notification { key: key.clone(), change, unchanged: false });
+            applied.notifications.push(Notification { key: key.clone(), change, unchanged: false });
             olds.push((key, old));
         }
     }
@@ -359,7 +364,7 @@ fn is_same<K: Cached>(old: &K, new: &K) -> bool {
     !version.is_empty() && old.resource_version() == version && old.uid() == new.uid()
 }
 
-fn set_notice<K: Cached>(
+fn set_notification<K: Cached>(
     key: &Key,
     old: Option<Arc<K>>,
     new: Arc<K>,

@@ -45,7 +45,7 @@ pub(crate) struct PendingChanges<K> {
     initial_left: usize,
     /// Whether the initial state is complete.
     populated: bool,
-    synced_told: bool,
+    synced_delivered: bool,
     lagged: bool,
 }
 
@@ -98,7 +98,7 @@ impl<K: Cached> PendingChanges<K> {
             entries,
             initial_left: 0,
             populated: false,
-            synced_told: false,
+            synced_delivered: false,
             lagged: false,
         }
     }
@@ -187,8 +187,8 @@ impl<K: Cached> PendingChanges<K> {
             }
             self.replay = None;
         }
-        if self.is_all_initial_out() && !self.synced_told {
-            self.synced_told = true;
+        if self.is_all_initial_out() && !self.synced_delivered {
+            self.synced_delivered = true;
             let (key, change) = (Key::cluster(""), Change::Synced);
             return Some(PendingChange { key, change, since: Instant::now() });
         }
@@ -431,7 +431,7 @@ mod tests {
 
     fn buffer(policy: Buffer) -> PendingChanges<Map> {
         let mut pending = PendingChanges::new(policy);
-        pending.synced_told = true;
+        pending.synced_delivered = true;
         pending
     }
 
@@ -580,17 +580,17 @@ mod tests {
         assert_eq!(format!("{:?}", pending.take().unwrap().change), "Initial(o000@1)");
         let change =
             |name: &str| Change::Updated { old: object(name, "1"), new: object(name, "2") };
-        put(&mut pending, &change("o000")); // told already: an entry of its own
-        put(&mut pending, &change("o007")); // not told yet: told in its new state
+        put(&mut pending, &change("o000")); // already delivered: a separate entry
+        put(&mut pending, &change("o007")); // not delivered yet: delivered in its new state
         put(&mut pending, &change("o250"));
         let gone = |name: &str| Change::Deleted(Gone::seen(Key::cluster(name), object(name, "3")));
-        put(&mut pending, &gone("o250")); // not told yet: never told
+        put(&mut pending, &gone("o250")); // not delivered yet: never delivered
         put(&mut pending, &Change::Added { object: object("o250", "4"), initial: false });
-        let told = drain(&mut pending);
-        assert_eq!(told.len(), 298 + 1 + 2, "{told:?}");
-        assert!(told.contains(&"Initial(o007@2)".to_owned()));
-        assert!(!told.iter().any(|text| text.starts_with("Initial(o250")));
-        assert_eq!(told[298..], ["Synced", "Updated(o000@2 from 1)", "Added(o250@4)"]);
+        let delivered = drain(&mut pending);
+        assert_eq!(delivered.len(), 298 + 1 + 2, "{delivered:?}");
+        assert!(delivered.contains(&"Initial(o007@2)".to_owned()));
+        assert!(!delivered.iter().any(|text| text.starts_with("Initial(o250")));
+        assert_eq!(delivered[298..], ["Synced", "Updated(o000@2 from 1)", "Added(o250@4)"]);
     }
 
     /// C13.20

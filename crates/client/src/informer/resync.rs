@@ -35,20 +35,22 @@ impl<K: Cached> InformerInner<K> {
             None => Bound::Unbounded,
         };
         let mut last = None;
-        let mut notices = Vec::with_capacity(RESYNC_SLICE);
+        let mut notifications = Vec::with_capacity(RESYNC_SLICE);
         for (key, object) in state.objects.range::<_, str>((from, Bound::Unbounded)) {
             if !scope.contains(key) {
                 continue;
             }
-            if notices.len() == RESYNC_SLICE {
-                last = notices.last().map(|notice: &Notification<K>| notice.key.clone());
+            if notifications.len() == RESYNC_SLICE {
+                last = notifications
+                    .last()
+                    .map(|notification: &Notification<K>| notification.key.clone());
                 break;
             }
             let change = Change::Updated { old: Arc::clone(object), new: Arc::clone(object) };
-            notices.push(Notification { key: key.clone(), change, unchanged: true });
+            notifications.push(Notification { key: key.clone(), change, unchanged: true });
         }
         for subscriber in &core.subscribers {
-            subscriber.tell(&notices, now);
+            subscriber.notify(&notifications, now);
         }
         last
     }

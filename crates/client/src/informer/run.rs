@@ -207,18 +207,18 @@ impl<K: Cached> RunningInformer<K> {
         let check_period = self.shared.core().check_period;
         let mut next_check = check_period.map(|period| Instant::now() + period);
         loop {
-            self.obey();
+            self.execute_commands();
             let shared = Arc::clone(&self.shared);
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
                 () = shared.commanded.notified() => {}
                 Some(ended) = self.lanes.join_next() => {
-                    if unwound(ended).is_none_or(|scope| self.lane_ended(&scope)) {
+                    if joined(ended).is_none_or(|scope| self.lane_ended(&scope)) {
                         return;
                     }
                 }
-                Some(ended) = self.handlers.join_next() => unwound(ended).unwrap_or_default(),
+                Some(ended) = self.handlers.join_next() => joined(ended).unwrap_or_default(),
                 () = until(next_check) => {
                     if self.shared.should_resync(Instant::now()) {
                         self.resync.notify_waiters();
@@ -229,7 +229,7 @@ impl<K: Cached> RunningInformer<K> {
         }
     }
 
-    fn obey(&mut self) {
+    fn execute_commands(&mut self) {
         for command in self.shared.take_commands() {
             match command {
                 Command::Drive(subscriber, callback) => {
@@ -301,16 +301,16 @@ impl<K: Cached> RunningInformer<K> {
             stop.cancel();
         }
         while let Some(ended) = self.lanes.join_next().await {
-            unwound(ended);
+            joined(ended);
         }
-        self.obey(); // also start and stop handlers that were just added
+        self.execute_commands(); // also start and stop handlers that were just added
         for subscriber in &self.shared.core().subscribers {
             subscriber.stop();
         }
         let grace = self.shared.options.drain.unwrap_or(HANDLER_GRACE);
         let all = async {
             while let Some(ended) = self.handlers.join_next().await {
-                unwound(ended);
+                joined(ended);
             }
         };
         if timeout(grace, all).await.is_err() {
@@ -331,7 +331,7 @@ async fn until(at: Option<Instant>) {
 }
 
 /// Resumes a task's panic; `None` if the task was cancelled because the runtime shuts down.
-fn unwound<T>(ended: Result<T, JoinError>) -> Option<T> {
+fn joined<T>(ended: Result<T, JoinError>) -> Option<T> {
     match ended.map_err(JoinError::try_into_panic) {
         Ok(value) => Some(value),
         Err(Ok(panic)) => std::panic::resume_unwind(panic),
@@ -359,7 +359,7 @@ impl<K: Cached> LaneTask<K> {
         parts.spawn(reflector.run(stop));
         consume(&shared, &scope, consumer).await;
         while let Some(ended) = parts.join_next().await {
-            unwound(ended);
+            joined(ended);
         }
         scope
     }

@@ -183,17 +183,18 @@ impl<K: Cached> InformerInner<K> {
     }
 
     pub(super) fn distribute(&self, core: &mut Core<K>, applied: ApplyOutcome<K>, now: Instant) {
-        let ApplyOutcome { notices, populated, index_failures, nameless, regressions, .. } =
-            applied;
+        let ApplyOutcome {
+            notifications, populated, index_failures, nameless, regressions, ..
+        } = applied;
         if populated {
             let state = self.store.snapshot().state;
             for subscriber in &core.subscribers {
                 subscriber.replay(Arc::clone(&state), now);
             }
         }
-        if !notices.is_empty() || populated {
+        if !notifications.is_empty() || populated {
             for subscriber in &core.subscribers {
-                subscriber.tell(&notices, now);
+                subscriber.notify(&notifications, now);
             }
             core.subscribers.retain(|subscriber| !subscriber.is_gone());
         }
@@ -239,7 +240,7 @@ impl<K: Cached> InformerInner<K> {
     }
 
     /// Records that a frame arrived, and its version.
-    pub(crate) fn heard(&self, scope: &LaneScope, version: Option<&ResourceVersion>) {
+    pub(crate) fn frame_arrived(&self, scope: &LaneScope, version: Option<&ResourceVersion>) {
         *self.last_frame.lock().expect("no code panics while it is held") = Some(Instant::now());
         if let Some(version) = version {
             let mut versions = self.last_versions.lock().expect("no code panics while it is held");

@@ -206,23 +206,28 @@ impl<K: Cached> Subscriber<K> {
     }
 
     /// Puts notifications into the buffer; never waits.
-    pub(crate) fn tell(&self, notices: &[Notification<K>], now: Instant) {
+    pub(crate) fn notify(&self, notifications: &[Notification<K>], now: Instant) {
         let (due, period) = {
             let resync = self.resync_state();
             (resync.due, resync.period)
         };
         let unchanged_wanted = due && !(self.options.suppress_unchanged && period.is_zero());
         let mut pending = self.pending();
-        for notice in notices {
-            if notice.unchanged && !unchanged_wanted {
+        for notification in notifications {
+            if notification.unchanged && !unchanged_wanted {
                 continue;
             }
-            match self.recreated(notice) {
+            match self.recreated(notification) {
                 Some((gone, added)) => {
-                    pending.put(&notice.key, &gone, false, now);
-                    pending.put(&notice.key, &added, false, now);
+                    pending.put(&notification.key, &gone, false, now);
+                    pending.put(&notification.key, &added, false, now);
                 }
-                None => pending.put(&notice.key, &notice.change, notice.unchanged, now),
+                None => pending.put(
+                    &notification.key,
+                    &notification.change,
+                    notification.unchanged,
+                    now,
+                ),
             }
         }
         let lagged = pending.is_lagged();
@@ -235,12 +240,12 @@ impl<K: Cached> Subscriber<K> {
     }
 
     /// The deletion and the add of a recreated object, with `split_recreate`.
-    fn recreated(&self, notice: &Notification<K>) -> Option<(Change<K>, Change<K>)> {
-        let Change::Updated { old, new } = &notice.change else { return None };
+    fn recreated(&self, notification: &Notification<K>) -> Option<(Change<K>, Change<K>)> {
+        let Change::Updated { old, new } = &notification.change else { return None };
         if !self.options.split_recreate || old.uid() == new.uid() {
             return None;
         }
-        let gone = Gone::inferred(notice.key.clone(), Some(Arc::clone(old)));
+        let gone = Gone::inferred(notification.key.clone(), Some(Arc::clone(old)));
         let added = Change::Added { object: Arc::clone(new), initial: false };
         Some((Change::Deleted(gone), added))
     }

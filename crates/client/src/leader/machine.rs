@@ -81,7 +81,7 @@ pub(super) struct Election {
     seen: Option<(Record, Instant)>,
     /// When the last successful renewal was sent.
     renewed: Option<Instant>,
-    told_leader: Option<String>,
+    announced_leader: Option<String>,
 }
 
 /// What to do about the lease.
@@ -104,7 +104,7 @@ impl Election {
             timing,
             seen: None,
             renewed: None,
-            told_leader: None,
+            announced_leader: None,
         }
     }
 
@@ -172,10 +172,10 @@ impl Election {
     /// The holder, if observers have not been notified of it.
     pub(super) fn new_leader(&mut self) -> Option<String> {
         let holder = self.record().map(|record| record.holder.clone())?;
-        if holder.is_empty() || self.told_leader.as_ref() == Some(&holder) {
+        if holder.is_empty() || self.announced_leader.as_ref() == Some(&holder) {
             return None;
         }
-        self.told_leader = Some(holder.clone());
+        self.announced_leader = Some(holder.clone());
         Some(holder)
     }
 }
@@ -264,14 +264,14 @@ mod tests {
     fn observers_are_called_once_per_leader() {
         let mut machine = Election::new("me", Timing::default());
         let now = Instant::now();
-        let mut told = Vec::new();
+        let mut announced = Vec::new();
         for (holder, renewed) in
             [("a", "1"), ("a", "2"), ("b", "3"), ("", "4"), ("b", "5"), ("me", "6")]
         {
             machine.observe(Some(record(holder, renewed)), now);
-            told.extend(machine.new_leader());
+            announced.extend(machine.new_leader());
         }
-        assert_eq!(told, ["a", "b", "me"]);
+        assert_eq!(announced, ["a", "b", "me"]);
     }
 
     /// A server and two candidates whose clocks run at different speeds.
@@ -360,7 +360,7 @@ mod tests {
                 assert!(now_leading <= 1, "two leaders at {truth} s, seed {seed}");
                 leaders += now_leading;
             }
-            assert!(leaders > 1000, "somebody leads most of the time");
+            assert!(leaders > 1000, "there is a leader most of the time");
         }
     }
 }

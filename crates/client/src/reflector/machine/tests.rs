@@ -1,10 +1,10 @@
-//! The decisions, row by row; no runtime, no source.
+//! Tests of the decisions; no runtime, no source.
 
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A machine with its clock and its dice.
+/// A machine with a clock and a random generator.
 struct Bench {
     machine: Machine,
     now: Instant,
@@ -17,12 +17,12 @@ impl Bench {
         Bench { machine: Machine::new(settings), now: Instant::now(), random }
     }
 
-    /// One that lists instead of watch-listing.
+    /// A machine that uses lists instead of watch-lists.
     fn listing() -> Bench {
         Bench::new(Settings { watch_list: false, ..Settings::default() })
     }
 
-    /// One that has listed at 10 and is watching.
+    /// A machine that has listed at version 10 and is watching.
     fn watching() -> Bench {
         let mut bench = Bench::listing();
         bench.step(Input::Start);
@@ -39,7 +39,7 @@ impl Bench {
         self.now += time;
     }
 
-    /// Waits as told; answers the request that follows.
+    /// Lets the delay pass; returns the next request.
     #[track_caller]
     fn after_wait(&mut self, step: &Transition) -> Action {
         let Action::Wait(delay) = step.action else { panic!("expected a delay, not {step:?}") };
@@ -212,7 +212,7 @@ fn a_failed_watch_list_waits_or_asks_for_the_newest_or_falls_back_to_a_list() {
         let step = bench.step(Input::OpenFailed(failure(class)));
         assert_watch(&step.action, &At::Unset, true); // at once
         let step = bench.step(Input::OpenFailed(failure(class)));
-        assert_wait(&step, 0.8, 4.0); // but not for ever at once
+        assert_wait(&step, 0.8, 4.0); // only once without a delay
     }
     for class in
         [Class::Broken, Class::Forbidden, Class::Unauthorized, Class::NotServed, Class::Other]
@@ -247,7 +247,7 @@ fn a_watch_list_that_ends_without_the_marker_is_retried_once_and_then_given_up()
     bench.pass(600 * SECOND);
     let step = bench.step(in_stream(Class::Expired));
     let next = bench.after_wait(&step);
-    assert_watch(&next, &at_least("11"), true); // after ten minutes it is tried again
+    assert_watch(&next, &at_least("11"), true); // retried after ten minutes
 }
 
 /// C3.9
@@ -328,12 +328,12 @@ fn a_stream_that_ends_normally_is_reopened_without_a_list() {
     let mut bench = Bench::watching();
     bench.pass(600 * SECOND);
     let step = bench.step(Input::StreamEnded);
-    assert_watch(&step.action, &at_least("10"), false); // its time was up: at once
+    assert_watch(&step.action, &at_least("10"), false); // after its timeout: at once
     assert!(!step.failed);
     bench.step(Input::Opened);
     bench.pass(SECOND);
     let step = bench.step(Input::StreamEnded);
-    assert_wait(&step, 0.0, 1.0); // early: many may have been ended at once
+    assert_wait(&step, 0.0, 1.0); // early: the server may have ended many at once
     let next = bench.after_wait(&step);
     assert_watch(&next, &at_least("10"), false);
     bench.step(Input::Opened);
@@ -342,7 +342,7 @@ fn a_stream_that_ends_normally_is_reopened_without_a_list() {
     assert_wait(&step, 0.0, 1.0);
     bench.after_wait(&step);
     let step = bench.step(in_stream(Class::TooManyRequests));
-    assert_wait(&step, 0.8, 1.6); // the delay sequence was not used up
+    assert_wait(&step, 0.8, 1.6); // the delay sequence starts with the first delay
 }
 
 /// C4.8, B253
@@ -676,7 +676,7 @@ fn no_sequence_of_responses_causes_a_hot_loop() {
             action = step.action;
         }
         let minutes = (bench.now - start).as_secs_f64() / 60.0;
-        // At most four requests hang together before a delay of 30 s and more.
+        // At most four requests without a delay, then at least 30 s.
         assert!(f64::from(requests) < 40.0 + minutes * 10.0, "{requests} in {minutes} min");
     }
 }

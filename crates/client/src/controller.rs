@@ -508,7 +508,7 @@ impl<K: Cached> Controller<K> {
             abandon: CancellationToken::new(),
         };
         let working = async {
-            let report = self.work(env, reconciler).await;
+            let report = Box::pin(self.work(env, reconciler)).await;
             caches.cancel(); // the informers and the event recorder end after the controller
             report
         };
@@ -518,7 +518,8 @@ impl<K: Cached> Controller<K> {
                 () = caches.cancelled() => {}
             }
         };
-        let events = events.run(caches.clone());
+        // Boxed, so that the future of the caller stays small.
+        let events = Box::pin(events.run(caches.clone()));
         let (ran, report, (), ()) =
             tokio::join!(factory.run(caches.clone()), working, stopping, events);
         let report = report?;

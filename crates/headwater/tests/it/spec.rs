@@ -133,7 +133,7 @@ impl Source<'_> {
 
     /// The part that is compiled for tests alone.
     fn tests(&self) -> &str {
-        let inner = self.text.find("#[cfg(test)]\nmod tests {");
+        let inner = self.text.find("\nmod tests {");
         if self.is_test { self.text } else { inner.map_or("", |at| &self.text[at..]) }
     }
 }

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
 use headwater_api::{Clock, SystemClock};
-use headwater_cache::{Cacher, Options as CacheOptions};
+use headwater_cache::Options as CacheOptions;
 use headwater_controllers::ControllerSelection;
 use headwater_server::identity::Authenticator;
 use headwater_server::listen::{self, Listener};
@@ -21,8 +21,8 @@ use headwater_server::pki::{self, Pki, kubeconfig};
 use headwater_server::presence::Presence;
 use headwater_server::service_account::Issuer;
 use headwater_server::tls::Acceptor;
-use headwater_server::token_file::{TokenFile, Tokens};
-use headwater_server::{self as server, Server};
+use headwater_server::token_file::TokenFile;
+use headwater_server::{Limits, Loopback, Options, Running, Settings, start};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -47,12 +47,14 @@ pub(crate) async fn serve(mut flags: ServeFlags) -> Result<()> {
     let began = Instant::now();
     limits::raise();
     let signals = Signals::new()?;
-    let mut parts = Parts::default();
     let home = Home::new(&flags)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
 
     let engine = Engine::open(&flags, home.data.as_deref(), clock.clone()).await?;
-    let tokens = parts.tokens(&flags, home.others)?;
+    let token_file = match &flags.token_auth_file {
+        Some(path) => Some(TokenFile::open(path, home.others)?),
+        None => None,
+    };
     let given = flags.certificates.take();
     let certificates = Certificates::open(&flags, given, &home, clock.clone())?;
     let metrics = Metrics::new();
@@ -67,165 +69,110 @@ pub(crate) async fn serve(mut flags: ServeFlags) -> Result<()> {
         None => None,
     };
 
-    let mut cacher = Cacher::new(engine.store(), cache_options(&flags));
-    Server::prepare(&cacher.handle())?;
-    cacher.load().await.context("cannot load the data into the cache")?;
-    let server = Server::new(server::Parts {
-        cache: cacher.handle(),
-        authenticator: Authenticator::new(tokens),
-        issuer: Issuer::new(&certificates.pki.service_account_key)?,
-        clock,
-        metrics,
-        descriptions: descriptions(),
-        backup: engine.backup(),
-        options: server_options(&flags),
-    })?;
-    parts.follow(cacher);
-    parts.follow_definitions(&server);
-    let is_first = server
-        .bootstrap()
-        .await
-        .map_err(|status| anyhow!("cannot create the initial objects: {status}"))?;
-    let appearing = appear(server.clone(), https.address(), certificates.pki.ca.clone());
-    match is_first {
-        true => appearing.await,
-        // Writes may have to wait until the data is checked; reads need not.
-        false => parts.do_once(appearing),
+    let mut running = start(
+        engine.store(),
+        Options {
+            authenticator: Authenticator::new(
+                token_file.as_ref().map(TokenFile::tokens).unwrap_or_default(),
+            ),
+            clock,
+            metrics,
+            descriptions: descriptions(),
+            backup: engine.backup(),
+            cache: cache_options(&flags),
+            settings: settings(&flags),
+            ..Options::new(Issuer::new(&certificates.pki.service_account_key)?)
+        },
+    )
+    .await?;
+    if let Some(file) = token_file {
+        running.run(|stop| file.run(stop));
     }
+    let client_authority = certificates.pki.ca.clone();
+    running.appear(Presence { address: https.address(), client_authority }).await;
     let url = format!("https://{}", reachable(https.address()));
     let kubeconfig_path = home.write_kubeconfig(&certificates.pki, &url, https.address())?;
     let plain = http.as_ref().map(Listener::address);
 
     let controllers = LocalControllers::new(&flags.controller_flags, stages);
+    let mut tasks = ControllerTasks::default();
     if let Some(controllers) = &controllers {
-        parts.control(controllers, &kubeconfig::admin(&certificates.pki, &url))?;
+        tasks.spawn(controllers, &kubeconfig::admin(&certificates.pki, &url))?;
     }
-    parts.serve(certificates, &server, https, http);
+    running.run(|stop| certificates.keep_fresh(stop));
+    for listener in std::iter::once(https).chain(http) {
+        running.listen(listener);
+    }
     announce_data(plain, &engine);
     if let Some(controllers) = &controllers {
         controllers.announce();
     }
     announce(&url, &kubeconfig_path, began.elapsed(), controllers.as_ref());
-    let ended = parts.until_stopped(signals, &server).await;
+    let ended = until_stopped(running, tasks, signals).await;
     home.clean_up();
     engine.close().await?;
     ended
 }
 
-/// Says where the server is. Nothing that it serves depends on that.
-async fn appear(server: Server, address: SocketAddr, client_authority: String) {
-    let presence = Presence { address, client_authority: &client_authority };
-    if let Err(error) = server.appear(presence).await {
-        tracing::warn!(%error, "cannot update the endpoints of default/kubernetes");
+/// Waits for a signal or for a part to fail; then stops the controllers, and the server after them.
+async fn until_stopped(
+    mut running: Running,
+    mut controllers: ControllerTasks,
+    mut signals: Signals,
+) -> Result<()> {
+    let failure = tokio::select! {
+        biased;
+        () = signals.next() => None,
+        error = running.failed() => Some(error.into()),
+        error = controllers.failed() => Some(error),
+    };
+    tokio::select! {
+        biased;
+        () = signals.next() => std::process::exit(SECOND_SIGNAL),
+        () = controllers.stop() => {}
+    }
+    tokio::select! {
+        biased;
+        () = signals.next() => std::process::exit(SECOND_SIGNAL),
+        ended = running.stop() => match failure {
+            Some(failure) => Err(failure),
+            None => Ok(ended?),
+        },
     }
 }
 
-/// Everything that runs, and the way to stop it.
+/// The controllers in this process. They end before the server that they talk to.
 #[derive(Default)]
-struct Parts {
-    /// Controllers: they end before the server they talk to.
-    controllers: JoinSet<Result<()>>,
-    /// Listeners: they end first, with what they are answering.
-    listeners: JoinSet<()>,
-    /// All others.
-    others: JoinSet<Result<()>>,
-    stop_controlling: CancellationToken,
-    stop_listening: CancellationToken,
+struct ControllerTasks {
+    tasks: JoinSet<Result<()>>,
     stop: CancellationToken,
 }
 
 /// How long controllers may take to write what they know when the server is asked to end.
 const CONTROLLERS_GRACE: Duration = Duration::from_secs(5);
 
-impl Parts {
-    fn tokens(&mut self, flags: &ServeFlags, others: OthersMayRead) -> Result<Tokens> {
-        let Some(path) = &flags.token_auth_file else { return Ok(Tokens::default()) };
-        let file = TokenFile::open(path, others)?;
-        let tokens = file.tokens();
-        let stop = self.stop.clone();
-        self.others.spawn(async move {
-            file.run(stop).await;
-            Ok(())
-        });
-        Ok(tokens)
-    }
-
-    /// Does something beside the others, which is over long before they are.
-    fn do_once(&mut self, work: impl Future<Output = ()> + Send + 'static) {
-        let stop = self.stop.clone();
-        self.others.spawn(async move {
-            stop.run_until_cancelled(work).await;
-            stop.cancelled().await;
-            Ok(())
-        });
-    }
-
-    fn follow(&mut self, cacher: Cacher) {
-        let stop = self.stop.clone();
-        self.others.spawn(async move { cacher.run(stop).await.context("the watch cache failed") });
-    }
-
-    fn follow_definitions(&mut self, server: &Server) {
-        let (server, stop) = (server.clone(), self.stop.clone());
-        self.others.spawn(async move {
-            server.follow_definitions(stop).await;
-            Ok(())
-        });
-    }
-
-    fn control(&mut self, controllers: &LocalControllers, kubeconfig: &str) -> Result<()> {
-        let stop = self.stop_controlling.clone().cancelled_owned();
-        self.controllers.spawn(controllers.run(kubeconfig, stop)?);
+impl ControllerTasks {
+    fn spawn(&mut self, controllers: &LocalControllers, kubeconfig: &str) -> Result<()> {
+        let stop = self.stop.clone().cancelled_owned();
+        self.tasks.spawn(controllers.run(kubeconfig, stop)?);
         Ok(())
     }
 
-    fn serve(
-        &mut self,
-        certificates: Certificates,
-        server: &Server,
-        https: Listener,
-        http: Option<Listener>,
-    ) {
-        self.others.spawn(certificates.keep_fresh(self.stop.clone()));
-        for listener in std::iter::once(https).chain(http) {
-            self.listeners.spawn(listener.run(server.clone(), self.stop_listening.clone()));
+    /// Waits until the controllers end, which they should not before they are stopped.
+    async fn failed(&mut self) -> anyhow::Error {
+        match self.tasks.join_next().await {
+            Some(Ok(Err(error))) => error,
+            Some(Ok(Ok(()))) => anyhow!("the controllers ended"),
+            Some(Err(error)) => anyhow::Error::new(error).context("the controllers panicked"),
+            None => std::future::pending().await,
         }
     }
 
-    /// Waits for a signal or for a part to fail; then stops all of them, listeners first.
-    async fn until_stopped(mut self, mut signals: Signals, server: &Server) -> Result<()> {
-        let failure = tokio::select! {
-            biased;
-            () = signals.next() => None,
-            Some(ended) = self.others.join_next() => Some(ended),
-            Some(ended) = self.controllers.join_next() => Some(ended),
-        };
-        self.stop_controlling.cancel();
-        let quiet = async { while self.controllers.join_next().await.is_some() {} };
-        tokio::select! {
-            biased;
-            () = signals.next() => std::process::exit(SECOND_SIGNAL),
-            _ = tokio::time::timeout(CONTROLLERS_GRACE, quiet) => self.controllers.abort_all(),
-        }
-        server.drain();
-        self.stop_listening.cancel();
-        let stopped = async {
-            while let Some(ended) = self.listeners.join_next().await {
-                ended.context("a listener failed")?;
-            }
-            self.stop.cancel();
-            while let Some(ended) = self.others.join_next().await {
-                ended.context("a part failed")??;
-            }
-            Ok(())
-        };
-        tokio::select! {
-            biased;
-            () = signals.next() => std::process::exit(SECOND_SIGNAL),
-            ended = stopped => match failure {
-                Some(failed) => failed.context("a part failed")?.and(Err(anyhow!("a part ended"))),
-                None => ended,
-            },
+    async fn stop(&mut self) {
+        self.stop.cancel();
+        let quiet = async { while self.tasks.join_next().await.is_some() {} };
+        if tokio::time::timeout(CONTROLLERS_GRACE, quiet).await.is_err() {
+            self.tasks.abort_all();
         }
     }
 }
@@ -306,12 +253,12 @@ impl Certificates {
     }
 
     /// Renews what is about to expire, for servers that run for years.
-    async fn keep_fresh(self, stop: CancellationToken) -> Result<()> {
+    async fn keep_fresh(self, stop: CancellationToken) {
         let mut days = tokio::time::interval(RENEW_EVERY);
         loop {
             tokio::select! {
                 biased;
-                () = stop.cancelled() => return Ok(()),
+                () = stop.cancelled() => return,
                 _ = days.tick() => {}
             }
             let Some(directory) = &self.directory else { continue };
@@ -344,17 +291,17 @@ fn listen_options(flags: &ServeFlags) -> listen::Options {
     }
 }
 
-fn server_options(flags: &ServeFlags) -> server::Options {
+fn settings(flags: &ServeFlags) -> Settings {
     let webhooks_on_loopback = match flags.may_call_loopback() {
-        true => server::Loopback::Callable,
-        false => server::Loopback::Refused,
+        true => Loopback::Callable,
+        false => Loopback::Refused,
     };
-    let limits = server::Limits {
+    let limits = Limits {
         watches_max: flags.max_watches,
         watches_per_user_max: flags.max_watches_per_user,
         list_bytes_max: flags.max_list_bytes.0,
     };
-    server::Options { webhooks_on_loopback, limits, ..server::Options::default() }
+    Settings { webhooks_on_loopback, limits, ..Settings::default() }
 }
 
 fn cache_options(flags: &ServeFlags) -> CacheOptions {

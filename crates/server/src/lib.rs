@@ -7,6 +7,7 @@
 //! Rooms depend in one direction, each only on those below it:
 //!
 //! ```text
+//! start       puts a server together and stops it
 //! upkeep      objects that the server itself writes: bootstrap, endpoints, definitions
 //! pipeline    one request from its head to its answer; the only one that knows every verb
 //! verbs       get, list, watch, create, update, patch, apply, delete, and the subresources
@@ -22,6 +23,7 @@
 //! answer      status objects and bodies
 //! ```
 
+pub mod start;
 pub mod upkeep;
 mod pipeline;
 mod verbs;
@@ -48,6 +50,7 @@ pub use kinds::registry::{self, Registry};
 pub use outgoing::Loopback;
 pub use request::fairness::Limits;
 pub use request::route;
-pub use server::{Options, Parts, Server};
+pub use server::{Options, Server, Settings};
+pub use start::{Running, start};
 pub use system::{backup, health, metrics};
 pub use upkeep::presence;

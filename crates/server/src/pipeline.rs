@@ -167,7 +167,7 @@ impl Server {
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let longest = self.options().request_timeout;
+        let longest = self.settings().request_timeout;
         let deadline = call.query.timeout()?.map_or(longest, |asked| asked.min(longest));
         let answered = tokio::time::timeout(deadline, self.dispatch(call, found, body)).await;
         answered.unwrap_or_else(|_| {

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use std::task::Poll;
 use std::time::Duration;
 
-use headwater_api::{Clock, kind};
+use headwater_api::{Clock, SystemClock, kind};
 use headwater_cache::Cache;
 use http::HeaderMap;
 use tokio_util::sync::CancellationToken;
@@ -21,6 +21,7 @@ use crate::answer::body::{self, Response};
 use crate::backend::Backend;
 use crate::front::identity::{Authenticator, Credential, Identity, Peer, Unauthorized};
 use crate::front::service_account::{self, AuthenticatedToken, Issuer, ServiceAccounts};
+use crate::front::token_file::Tokens;
 use crate::kinds::custom::definitions::Definitions;
 use crate::kinds::openapi::{Descriptions, Documents};
 use crate::kinds::registry::Registry;
@@ -33,9 +34,46 @@ use crate::system::backup::Backup;
 use crate::system::health::{Answers, Health};
 use crate::system::metrics::Metrics;
 
-/// How the server is set up.
-#[derive(Clone, Debug)]
+/// How a server is set up.
 pub struct Options {
+    /// Determines who sent a request.
+    pub authenticator: Authenticator,
+    /// Signs the tokens of service accounts.
+    pub issuer: Issuer,
+    /// The clock that requests see.
+    pub clock: Arc<dyn Clock>,
+    /// Where requests are counted.
+    pub metrics: Metrics,
+    /// The descriptions of types and fields that `kubectl explain` shows.
+    pub descriptions: Descriptions,
+    /// Makes backups.
+    pub backup: Backup,
+    /// How much history the cache keeps.
+    pub cache: headwater_cache::Options,
+    /// Times and limits.
+    pub settings: Settings,
+}
+
+impl Options {
+    /// Everything as usual: the system's clock, no bearer tokens but those of this issuer, no
+    /// descriptions, no backups.
+    pub fn new(issuer: Issuer) -> Options {
+        Options {
+            authenticator: Authenticator::new(Tokens::default()),
+            issuer,
+            clock: Arc::new(SystemClock),
+            metrics: Metrics::new(),
+            descriptions: Descriptions::default(),
+            backup: Backup::default(),
+            cache: headwater_cache::Options::default(),
+            settings: Settings::default(),
+        }
+    }
+}
+
+/// Times and limits.
+#[derive(Clone, Debug)]
+pub struct Settings {
     /// The longest an ordinary request may take (S8.25).
     pub request_timeout: Duration,
     /// The shortest a watch lasts that does not say; it is spread up to twice this (S4.9).
@@ -48,9 +86,9 @@ pub struct Options {
     pub limits: Limits,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
             request_timeout: Duration::from_secs(60),
             watch_timeout: Duration::from_secs(1800),
             bookmark_every: Duration::from_secs(60),
@@ -73,7 +111,7 @@ struct Shared {
     service_accounts: ServiceAccounts,
     flows: Flows,
     fairness: Arc<Fairness>,
-    options: Options,
+    settings: Settings,
     admission: Admission,
     documents: Documents,
     backup: Backup,
@@ -86,26 +124,6 @@ struct Shared {
     is_draining: AtomicBool,
 }
 
-/// What a server is made of.
-pub struct Parts {
-    /// The cache, already loaded.
-    pub cache: Cache,
-    /// Tells who is asking.
-    pub authenticator: Authenticator,
-    /// Signs the tokens of service accounts.
-    pub issuer: Issuer,
-    /// Tells the time.
-    pub clock: Arc<dyn Clock>,
-    /// Where requests are counted.
-    pub metrics: Metrics,
-    /// What types and fields are for: shown by `kubectl explain`.
-    pub descriptions: Descriptions,
-    /// Makes backups.
-    pub backup: Backup,
-    /// Times and limits.
-    pub options: Options,
-}
-
 impl Deref for Server {
     type Target = Backend;
 
@@ -116,9 +134,9 @@ impl Deref for Server {
 
 impl Server {
     /// A server over a cache that has been loaded.
-    pub fn new(parts: Parts) -> Result<Server, headwater_cache::Error> {
-        let Parts { cache, authenticator, issuer, clock, metrics, descriptions, backup, options } =
-            parts;
+    pub(crate) fn new(cache: Cache, options: Options) -> Result<Server, headwater_cache::Error> {
+        let Options { authenticator, issuer, clock, metrics, descriptions, backup, .. } = options;
+        let settings = options.settings;
         let registry = Registry::new(kind::builtin());
         define(&cache, &registry)?;
         let store = Arc::clone(cache.store());
@@ -129,16 +147,16 @@ impl Server {
             })
             .build();
         observe::cache(&metrics, &cache);
-        let caller = Caller::new(options.webhooks_on_loopback);
+        let caller = Caller::new(settings.webhooks_on_loopback);
         let shared = Shared {
             service_accounts: ServiceAccounts::new(issuer, cache.clone(), clock.clone()),
             flows: Flows::new(&cache),
-            fairness: Fairness::new(options.limits, &metrics),
+            fairness: Fairness::new(settings.limits, &metrics),
             admission: Admission::new(&cache),
             definitions: tokio::sync::Mutex::new(Definitions::new(registry.clone())),
             backend: Backend::new(cache, registry, clock, metrics, caller),
             authenticator,
-            options,
+            settings,
             documents: Documents::new(descriptions),
             backup,
             blocks: Arc::default(),
@@ -146,13 +164,11 @@ impl Server {
             draining: CancellationToken::new(),
             is_draining: AtomicBool::new(false),
         };
-        let server = Server { shared: Arc::new(shared) };
-        server.serve_definitions()?;
-        Ok(server)
+        Ok(Server { shared: Arc::new(shared) })
     }
 
     /// Tells an empty cache how built-in kinds are read, so that loading it reads them once.
-    pub fn prepare(cache: &Cache) -> Result<(), headwater_cache::Error> {
+    pub(crate) fn prepare(cache: &Cache) -> Result<(), headwater_cache::Error> {
         define(cache, &Registry::new(kind::builtin()))
     }
 
@@ -160,8 +176,8 @@ impl Server {
         &self.shared.definitions
     }
 
-    pub(crate) fn options(&self) -> &Options {
-        &self.shared.options
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.shared.settings
     }
 
     pub(crate) fn documents(&self) -> &Documents {

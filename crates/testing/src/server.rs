@@ -7,21 +7,15 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
 use headwater_api::{Clock, SystemClock};
-use headwater_cache::{Cacher, Options as CacheOptions};
-use headwater_server::backup::Backup;
-use headwater_server::identity::{Authenticator, ClientCertificate, Identity, Peer, Transport};
+use headwater_server::identity::{ClientCertificate, Identity, Peer, Transport};
 use headwater_server::listen::{self, Listener};
 use headwater_server::metrics::Metrics;
-use headwater_server::openapi::Descriptions;
 use headwater_server::pki::{self, Pki, kubeconfig};
 use headwater_server::service_account::Issuer;
 use headwater_server::tls::Acceptor;
-use headwater_server::token_file::Tokens;
-use headwater_server::{Options, Parts, Server};
+use headwater_server::{Options, Running, Server, start};
 use headwater_store::{Memory, Store};
 use kube::Client;
-use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 
 use crate::in_process::InProcess;
 
@@ -35,14 +29,13 @@ pub struct TestServer {
     pki: Pki,
     metrics: Metrics,
     clock: Arc<dyn Clock>,
-    running: Mutex<Running>,
+    /// `None` after `stop`.
+    running: Mutex<Option<RunningServer>>,
 }
 
-/// The tasks of a server. Dropping it aborts them.
-#[derive(Default)]
-struct Running {
-    parts: JoinSet<()>,
-    stop: CancellationToken,
+/// The running server. Dropping it aborts its tasks.
+struct RunningServer {
+    server: Running,
     /// The address of the TLS port, once it is open.
     address: Option<SocketAddr>,
 }
@@ -67,24 +60,12 @@ impl TestServer {
         let names = pki::names(IpAddr::V4(Ipv4Addr::LOCALHOST), &[]);
         let pki = Pki::in_memory(&names, &*clock).expect("certificates are generated");
         let metrics = Metrics::new();
-        let mut cacher = Cacher::new(store, CacheOptions::default());
-        cacher.load().await.expect("the store is readable");
-        let server = Server::new(Parts {
-            cache: cacher.handle(),
-            authenticator: Authenticator::new(Tokens::default()),
-            issuer: Issuer::new(&pki.service_account_key).expect("the key was just generated"),
-            clock: Arc::clone(&clock),
-            metrics: metrics.clone(),
-            descriptions: Descriptions::default(),
-            backup: Backup::default(),
-            options: Options::default(),
-        })
-        .expect("built-in kinds fit the cache");
-        let mut running = Running::default();
-        running.follow(cacher, &server);
-        server.bootstrap().await.expect("the bootstrap objects are stored");
+        let issuer = Issuer::new(&pki.service_account_key).expect("the key was just generated");
+        let options = Options { metrics: metrics.clone(), ..Options::new(issuer) };
+        let running = start(store, options).await.expect("the store is readable and writable");
+        let server = running.server().clone();
         let client = client(&server, Transport::Loopback);
-        let running = Mutex::new(running);
+        let running = Mutex::new(Some(RunningServer { server: running, address: None }));
         TestServer { server, client, pki, metrics, clock, running }
     }
 
@@ -118,6 +99,7 @@ impl TestServer {
 
     fn listen(&self) -> SocketAddr {
         let mut running = self.running.lock().expect("no code panics while it is held");
+        let running = running.as_mut().expect("the server was not stopped");
         if let Some(address) = running.address {
             return address;
         }
@@ -128,17 +110,17 @@ impl TestServer {
         let listener = Listener::tls(any, acceptor, options, self.metrics.clone());
         let listener = listener.expect("loopback has a free port");
         let address = listener.address();
-        let (server, stop) = (self.server.clone(), running.stop.clone());
-        running.parts.spawn(listener.run(server, stop));
+        running.server.listen(listener);
         *running.address.insert(address)
     }
 
     /// Ends watches, then all other tasks, and returns when they have ended.
     pub async fn stop(self) {
-        self.server.drain();
-        let mut running = std::mem::take(&mut *self.running.lock().expect("as above"));
-        running.stop.cancel();
-        while running.parts.join_next().await.is_some() {}
+        let running = self.running.lock().expect("as above").take();
+        if let Some(running) = running {
+            // Every request reports a failed cache; there is no caller to return it to here.
+            let _ = running.server.stop().await;
+        }
     }
 }
 
@@ -146,17 +128,6 @@ impl Drop for TestServer {
     /// Ends open watches cleanly.
     fn drop(&mut self) {
         self.server.drain();
-    }
-}
-
-impl Running {
-    fn follow(&mut self, cacher: Cacher, server: &Server) {
-        let stop = self.stop.clone();
-        self.parts.spawn(async move {
-            // Every request reports a failed cache; there is no caller to return it to here.
-            let _ = cacher.run(stop).await;
-        });
-        self.parts.spawn(server.clone().follow_definitions(self.stop.clone()));
     }
 }
 

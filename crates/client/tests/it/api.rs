@@ -1,24 +1,17 @@
 //! A real Headwater server over HTTP on loopback, with a [`Proxy`] in front of it.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use headwater_api::{Clock, SystemClock};
-use headwater_cache::{Cacher, Options as CacheOptions};
+use headwater_api::SystemClock;
 use headwater_client::factory::client_of;
-use headwater_server::identity::Authenticator;
 use headwater_server::listen::{self, Listener};
-use headwater_server::metrics::Metrics;
-use headwater_server::openapi::Descriptions;
 use headwater_server::pki::{self, Pki};
 use headwater_server::service_account::Issuer;
-use headwater_server::token_file::Tokens;
-use headwater_server::{Options, Parts, Server};
+use headwater_server::{Options, Running, start};
 use headwater_store::key::{Key, collection};
 use headwater_store::{Action, Guard, Memory, MemoryOptions, Store, Write};
 use kube::Client;
-use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 
 use crate::proxy::Proxy;
 use crate::world::{NAMESPACE, Written};
@@ -31,13 +24,7 @@ pub struct Api {
     /// The faulty proxy.
     pub proxy: Proxy,
     store: Arc<Memory>,
-    running: Running,
-}
-
-/// The tasks of one server.
-struct Running {
-    stop: CancellationToken,
-    parts: JoinSet<()>,
+    running: Option<Running>,
 }
 
 impl Api {
@@ -46,15 +33,16 @@ impl Api {
         let store = Arc::new(Memory::new(options));
         let (address, running) = serve(Arc::clone(&store)).await;
         let proxy = Proxy::start(address).await;
-        Api { client: client(address), address, proxy, store, running }
+        Api { client: client(address), address, proxy, store, running: Some(running) }
     }
 
     /// Stops the server and starts another with the same data, as an upgrade does.
     pub async fn restart(&mut self) {
-        self.running.stop.cancel();
-        while self.running.parts.join_next().await.is_some() {}
+        if let Some(running) = self.running.take() {
+            running.stop().await.unwrap();
+        }
         let (address, running) = serve(Arc::clone(&self.store)).await;
-        self.running = running;
+        self.running = Some(running);
         self.client = client(address);
         self.address = address;
         self.proxy.forward_to(address);
@@ -109,39 +97,12 @@ pub fn client(address: SocketAddr) -> Client {
 }
 
 async fn serve(store: Arc<Memory>) -> (SocketAddr, Running) {
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let metrics = Metrics::new();
-    let address = "127.0.0.1:0".parse().unwrap();
-    let listener = Listener::plain(address, listen::Options::default(), metrics.clone()).unwrap();
+    let keys = Pki::in_memory(&pki::names(Ipv4Addr::LOCALHOST.into(), &[]), &SystemClock).unwrap();
+    let options = Options::new(Issuer::new(&keys.service_account_key).unwrap());
+    let (any, metrics) = (SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), options.metrics.clone());
+    let listener = Listener::plain(any, listen::Options::default(), metrics).unwrap();
     let address = listener.address();
-    let mut cacher = Cacher::new(store as Arc<dyn Store>, CacheOptions::default());
-    cacher.load().await.unwrap();
-    let keys = Pki::in_memory(&pki::names(address.ip(), &[]), &*clock).unwrap();
-    let server = Server::new(Parts {
-        cache: cacher.handle(),
-        authenticator: Authenticator::new(Tokens::default()),
-        issuer: Issuer::new(&keys.service_account_key).unwrap(),
-        backup: headwater_server::backup::Backup::default(),
-        clock,
-        metrics,
-        descriptions: Descriptions::compressed(&[]),
-        options: Options::default(),
-    })
-    .unwrap();
-    let stop = CancellationToken::new();
-    let mut parts = JoinSet::new();
-    let follow = stop.clone();
-    parts.spawn(async move { cacher.run(follow).await.unwrap() });
-    parts.spawn(server.clone().follow_definitions(stop.clone()));
-    server.bootstrap().await.unwrap();
-    let listening = stop.clone();
-    parts.spawn(async move {
-        let draining = server.clone();
-        let ended = listening.clone();
-        tokio::join!(listener.run(server, listening), async {
-            ended.cancelled().await;
-            draining.drain();
-        });
-    });
-    (address, Running { stop, parts })
+    let mut running = start(store, options).await.unwrap();
+    running.listen(listener);
+    (address, running)
 }

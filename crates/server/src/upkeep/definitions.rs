@@ -122,7 +122,7 @@ impl Server {
 
     /// Follows definitions until stopped: changes of other servers, and deletions that wait for
     /// objects.
-    pub async fn follow_definitions(self, stop: CancellationToken) {
+    pub(crate) async fn follow_definitions(self, stop: CancellationToken) {
         let resource = self.cache().resource(PREFIX);
         let mut changes = None::<Watcher>;
         while !stop.is_cancelled() {

@@ -13,17 +13,17 @@ use crate::server::Server;
 use crate::upkeep::bootstrap::{OWN_SERVICE, Own, own_service};
 
 /// The addresses and the client CA of a server.
-#[derive(Clone, Copy, Debug)]
-pub struct Presence<'a> {
+#[derive(Clone, Debug)]
+pub struct Presence {
     /// The listening address.
     pub address: SocketAddr,
     /// The CA of client certificates, as PEM.
-    pub client_authority: &'a str,
+    pub client_authority: String,
 }
 
 impl Server {
     /// Writes the objects from which pods, controllers and extension servers find this server.
-    pub async fn appear(&self, presence: Presence<'_>) -> Result<(), Status> {
+    pub async fn appear(&self, presence: Presence) -> Result<(), Status> {
         for own in objects(presence, &self.now().strftime("%Y-%m-%d").to_string()) {
             self.ensure(own).await?;
         }
@@ -31,9 +31,9 @@ impl Server {
     }
 }
 
-fn objects(Presence { address, client_authority }: Presence<'_>, today: &str) -> Vec<Own> {
+fn objects(Presence { address, client_authority }: Presence, today: &str) -> Vec<Own> {
     let port = address.port();
-    let mut objects = vec![authority(client_authority), tracking(today), own_service(port)];
+    let mut objects = vec![authority(&client_authority), tracking(today), own_service(port)];
     // Loopback addresses are invalid in endpoints: they would lead each client to itself.
     let ip = address.ip().to_canonical();
     if !ip.is_loopback() && !ip.is_unspecified() {

@@ -122,10 +122,10 @@ impl Streaming {
         credential: Option<Duration>,
     ) -> Streaming {
         let now = Instant::now();
-        let asked = options.timeout.unwrap_or_else(|| spread(server.options().watch_timeout));
+        let asked = options.timeout.unwrap_or_else(|| spread(server.settings().watch_timeout));
         let lasts = credential.map_or(asked, |left| left.min(asked));
         let ends = now + lasts;
-        let wake = wake(now, ends, server.options().bookmark_every);
+        let wake = wake(now, ends, server.settings().bookmark_every);
         Streaming {
             resource: server.cache().resource(&resource.kind.prefix),
             server,
@@ -287,7 +287,7 @@ impl Streaming {
         if ending {
             self.phase = Phase::Done;
         } else {
-            let every = self.server.options().bookmark_every;
+            let every = self.server.settings().bookmark_every;
             self.timer.as_mut().reset(wake(now, self.ends, every));
         }
         bookmark

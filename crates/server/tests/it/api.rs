@@ -10,22 +10,17 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use headwater_api::Clock;
-use headwater_cache::{Cacher, Options as CacheOptions};
+use headwater_cache::Options as CacheOptions;
 use headwater_json::{Value, json};
-use headwater_server::identity::{Authenticator, ClientCertificate, Identity, Peer, Transport};
-use headwater_server::metrics::Metrics;
-use headwater_server::openapi::Descriptions;
+use headwater_server::identity::{ClientCertificate, Identity, Peer, Transport};
 use headwater_server::pki::Pki;
 use headwater_server::service_account::Issuer;
-use headwater_server::token_file::Tokens;
-use headwater_server::{Body, Options, Parts, Server};
+use headwater_server::{Body, Options, Running, Server, Settings, start};
 use headwater_store::{Memory, Store};
 use http::{HeaderMap, Request};
 use http_body::Frame;
 use http_body_util::{BodyExt, Full, StreamBody};
 use jiff::Timestamp;
-use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 
 /// The fixed time of every test.
 pub(crate) const NOW: &str = "2026-01-02T03:04:05Z";
@@ -42,46 +37,33 @@ impl Clock for Still {
 pub(crate) struct Api {
     pub(crate) server: Server,
     peer: Peer,
-    _cacher: JoinSet<()>,
+    _running: Running,
 }
 
 impl Api {
     /// A new server with a namespace `ns` and an administrator's client.
     pub(crate) async fn start() -> Api {
-        Api::with(Options::default(), CacheOptions::default()).await
+        Api::with(Settings::default(), CacheOptions::default()).await
     }
 
-    pub(crate) async fn with(options: Options, cache: CacheOptions) -> Api {
-        let api = Api::made(Arc::new(Memory::default()), options, cache).await;
+    pub(crate) async fn with(settings: Settings, cache: CacheOptions) -> Api {
+        let api = Api::made(Arc::new(Memory::default()), settings, cache).await;
         api.post("/api/v1/namespaces", &json!({ "metadata": { "name": "ns" } })).await.is(201, "");
         api
     }
 
     /// Another server over the same store.
     pub(crate) async fn over(store: Arc<dyn Store>) -> Api {
-        Api::made(store, Options::default(), CacheOptions::default()).await
+        Api::made(store, Settings::default(), CacheOptions::default()).await
     }
 
-    async fn made(store: Arc<dyn Store>, options: Options, cache: CacheOptions) -> Api {
-        let mut cacher = Cacher::new(store, cache);
-        cacher.load().await.unwrap();
+    async fn made(store: Arc<dyn Store>, settings: Settings, cache: CacheOptions) -> Api {
         let clock: Arc<dyn Clock> = Arc::new(Still(NOW.parse().unwrap()));
-        let server = Server::new(Parts {
-            cache: cacher.handle(),
-            authenticator: Authenticator::new(Tokens::default()),
-            issuer: Issuer::new(&keys(&clock).service_account_key).unwrap(),
-            clock,
-            metrics: Metrics::new(),
-            descriptions: Descriptions::default(),
-            backup: headwater_server::backup::Backup::default(),
-            options,
-        })
-        .unwrap();
-        let mut running = JoinSet::new();
-        running.spawn(async move { cacher.run(CancellationToken::new()).await.unwrap() });
-        server.bootstrap().await.unwrap();
-        let peer = peer(Transport::Loopback);
-        Api { server, peer, _cacher: running }
+        let issuer = Issuer::new(&keys(&clock).service_account_key).unwrap();
+        let options = Options { clock, cache, settings, ..Options::new(issuer) };
+        let running = start(store, options).await.unwrap();
+        let (server, peer) = (running.server().clone(), peer(Transport::Loopback));
+        Api { server, peer, _running: running }
     }
 
     /// The same server, with a client of this user and these groups.

@@ -3,8 +3,6 @@
 use std::time::Duration;
 
 use headwater_json::{Value, json};
-use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 
 use crate::api::{Answer, Api, Watch, version};
 
@@ -19,10 +17,9 @@ const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 /// The widgets of `ns`.
 const WIDGETS: &str = "/apis/example.com/v1/namespaces/ns/widgets";
 
-/// A server that follows its definitions.
+/// A server with helpers for definitions.
 struct World {
     api: Api,
-    _following: JoinSet<()>,
 }
 
 impl std::ops::Deref for World {
@@ -35,13 +32,7 @@ impl std::ops::Deref for World {
 
 impl World {
     async fn start() -> World {
-        World::following(Api::start().await)
-    }
-
-    fn following(api: Api) -> World {
-        let mut following = JoinSet::new();
-        following.spawn(api.server.clone().follow_definitions(CancellationToken::new()));
-        World { api, _following: following }
+        World { api: Api::start().await }
     }
 
     /// A server that serves widgets, with a changed definition.

@@ -159,6 +159,7 @@ async fn a_server_publishes_its_endpoints_and_client_ca() {
     assert_eq!(service["spec"]["clusterIP"], "10.96.0.1");
     assert_eq!(service["metadata"]["labels"]["component"], "apiserver");
     let announce = async |address: &str, client_authority: &str| {
+        let client_authority = client_authority.to_owned();
         let presence = Presence { address: address.parse().unwrap(), client_authority };
         api.server.appear(presence).await.unwrap();
         api.get(SERVICE).await.json()["spec"]["ports"][0].clone()

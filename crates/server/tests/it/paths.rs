@@ -401,9 +401,9 @@ async fn the_steps_of_a_write_are_taken_in_order() {
 /// S8.25, S8.26
 #[tokio::test(start_paused = true)]
 async fn a_request_that_takes_too_long_is_a_timeout() {
-    let options = headwater_server::Options {
+    let options = headwater_server::Settings {
         request_timeout: std::time::Duration::from_secs(2),
-        ..headwater_server::Options::default()
+        ..headwater_server::Settings::default()
     };
     let api = Api::with(options, headwater_cache::Options::default()).await;
     // A list of the future waits for three seconds.

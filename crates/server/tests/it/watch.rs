@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use headwater_cache::Options as CacheOptions;
 use headwater_json::{Value, json};
-use headwater_server::{Limits, Options};
+use headwater_server::{Limits, Settings};
 
 use crate::api::{Api, CMS, PODS, Watch, config_map, labelled, pod, version, word};
 
@@ -215,7 +215,7 @@ async fn every_watcher_receives_every_change_once_in_order() {
 /// S4.5
 #[tokio::test(start_paused = true)]
 async fn a_watch_resumes_from_its_last_event_or_bookmark() {
-    let options = Options { bookmark_every: Duration::from_secs(60), ..Options::default() };
+    let options = Settings { bookmark_every: Duration::from_secs(60), ..Settings::default() };
     let api = Api::with(options, CacheOptions::default()).await;
     api.config_maps(&["a"]).await;
     let mut watch = api.watch(&format!("{CMS}?watch=true&allowWatchBookmarks=true")).await;
@@ -599,8 +599,8 @@ async fn a_watch_responds_at_once_and_is_never_compressed() {
     }
 }
 
-fn limited(limits: Limits) -> Options {
-    Options { limits, ..Options::default() }
+fn limited(limits: Limits) -> Settings {
+    Settings { limits, ..Settings::default() }
 }
 
 /// S4.32, R45, B280

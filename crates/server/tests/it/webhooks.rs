@@ -9,7 +9,7 @@ use bytes::Bytes;
 use headwater_api::SystemClock;
 use headwater_cache::Options as CacheOptions;
 use headwater_json::{Value, json};
-use headwater_server::Options;
+use headwater_server::Settings;
 use headwater_server::pki::{self, Pki};
 use http_body_util::{BodyExt, Full};
 use hyper::service::service_fn;
@@ -703,8 +703,10 @@ async fn fields_changed_by_a_webhook_have_no_manager() {
 #[tokio::test]
 async fn loopback_webhooks_are_called_only_if_allowed() {
     let hook = Hook::start(|_| allow()).await;
-    let options =
-        Options { webhooks_on_loopback: headwater_server::Loopback::Refused, ..Options::default() };
+    let options = Settings {
+        webhooks_on_loopback: headwater_server::Loopback::Refused,
+        ..Settings::default()
+    };
     let api = Api::with(options, CacheOptions::default()).await;
     configure(&api, VALIDATING, "hooks", json!([hook.webhook()])).await;
     let port = hook.port;

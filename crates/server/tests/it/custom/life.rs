@@ -387,7 +387,7 @@ async fn definitions_are_served_before_the_first_request_of_a_new_server() {
 async fn a_definition_created_on_one_server_is_served_by_the_others() {
     let world = World::start().await;
     let store = std::sync::Arc::clone(world.server.cache().store());
-    let other = World::following(Api::over(store).await);
+    let other = World { api: Api::over(store).await };
     world.define(|_| {}).await;
     other.until(WIDGETS, 200).await;
     other.widget("a", json!({"size": 1})).await;

@@ -1,0 +1,140 @@
+//! Starting and stopping a server: the only way to make one.
+//!
+//! River: store → cache → **start** → server, listeners, background parts.
+//! Promise: when [`start`] returns, the cache is loaded, the bootstrap objects are stored and
+//! definitions are served. [`Running::stop`] returns when everything has ended; dropping a
+//! [`Running`] aborts everything.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use headwater_api::Status;
+use headwater_cache::Cacher;
+use headwater_store::Store;
+use tokio::task::{JoinError, JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use crate::front::listen::Listener;
+use crate::server::{Options, Server};
+use crate::upkeep::presence::Presence;
+
+/// Why a server did not start, or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The store cannot be read.
+    #[error("cannot load the data into the cache")]
+    Load(#[source] headwater_cache::Error),
+    /// The bootstrap objects cannot be written.
+    #[error("cannot create the initial objects: {0}")]
+    Bootstrap(Status),
+    /// The cache failed while the server ran.
+    #[error("the watch cache failed")]
+    Cache(#[source] headwater_cache::Error),
+    /// A part ended while the server ran.
+    #[error("a part of the server ended")]
+    Ended,
+    /// A part panicked.
+    #[error("a part of the server panicked")]
+    Panicked(#[source] JoinError),
+}
+
+/// A running server.
+pub struct Running {
+    server: Server,
+    is_first: bool,
+    /// They end first, with the requests in flight.
+    listeners: JoinSet<()>,
+    /// All others.
+    parts: JoinSet<Result<(), Error>>,
+    stop_listening: CancellationToken,
+    stop: CancellationToken,
+}
+
+/// Starts a server over a store.
+pub async fn start(store: Arc<dyn Store>, options: Options) -> Result<Running, Error> {
+    let mut cacher = Cacher::new(store, options.cache.clone());
+    Server::prepare(&cacher.handle()).map_err(Error::Load)?;
+    cacher.load().await.map_err(Error::Load)?;
+    let server = Server::new(cacher.handle(), options).map_err(Error::Load)?;
+    server.serve_definitions().map_err(Error::Load)?;
+    let mut running = Running {
+        server: server.clone(),
+        is_first: false,
+        listeners: JoinSet::new(),
+        parts: JoinSet::new(),
+        stop_listening: CancellationToken::new(),
+        stop: CancellationToken::new(),
+    };
+    let stop = running.stop.clone();
+    running.parts.spawn(async move { cacher.run(stop).await.map_err(Error::Cache) });
+    running.run(|stop| server.clone().follow_definitions(stop));
+    running.is_first = server.bootstrap().await.map_err(Error::Bootstrap)?;
+    Ok(running)
+}
+
+impl Running {
+    /// The server, for requests without a socket. Its cache and its store are below it.
+    pub fn server(&self) -> &Server {
+        &self.server
+    }
+
+    /// Serves the connections of a listener until the server stops.
+    pub fn listen(&mut self, listener: Listener) {
+        self.listeners.spawn(listener.run(self.server.clone(), self.stop_listening.clone()));
+    }
+
+    /// Runs a background part until the server stops. A part that ends earlier is a failure.
+    pub fn run<F>(&mut self, part: impl FnOnce(CancellationToken) -> F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let part = part(self.stop.clone());
+        self.parts.spawn(async move {
+            part.await;
+            Ok(())
+        });
+    }
+
+    /// Writes the address of this server into its objects. Nothing that it serves depends on them:
+    /// over an existing store, whose writes may have to wait until the data is checked, that
+    /// happens in the background.
+    pub async fn appear(&mut self, presence: Presence) {
+        let server = self.server.clone();
+        let appearing = async move {
+            if let Err(error) = server.appear(presence).await {
+                tracing::warn!(%error, "cannot update the endpoints of default/kubernetes");
+            }
+        };
+        match self.is_first {
+            true => appearing.await,
+            false => self.run(|stop| async move {
+                stop.run_until_cancelled(appearing).await;
+                stop.cancelled().await;
+            }),
+        }
+    }
+
+    /// Waits until a part fails or ends, which none should before [`Running::stop`].
+    pub async fn failed(&mut self) -> Error {
+        match self.parts.join_next().await {
+            Some(Ok(Err(error))) => error,
+            Some(Err(error)) => Error::Panicked(error),
+            Some(Ok(Ok(()))) | None => Error::Ended,
+        }
+    }
+
+    /// Stops everything: readiness fails, watches end cleanly, listeners finish the requests in
+    /// flight, then the other parts end.
+    pub async fn stop(mut self) -> Result<(), Error> {
+        self.server.drain();
+        self.stop_listening.cancel();
+        while let Some(ended) = self.listeners.join_next().await {
+            ended.map_err(Error::Panicked)?;
+        }
+        self.stop.cancel();
+        while let Some(ended) = self.parts.join_next().await {
+            ended.map_err(Error::Panicked)??;
+        }
+        Ok(())
+    }
+}

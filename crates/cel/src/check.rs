@@ -3,14 +3,14 @@
 //! A value whose type the declarations do not determine is `dyn`; the evaluation checks it.
 
 use super::declarations::{self, Meaningless};
-use super::known::Known;
+use super::environment::Environment;
 use super::tree::{Expr, Fold, FoldKind, Node};
 use super::types::{BOOL, INT, ORDERED, STRING, Ty};
 use super::typing::{binary, either, element_of, field_of, folded};
 use super::{Fault, time};
 
 /// Checks an expression and returns the type of its result.
-pub(super) fn ty<'s>(root: &Expr, known: &Known<'s>) -> Result<Ty<'s>, Fault> {
+pub(super) fn ty<'s>(root: &Expr, known: &Environment<'s>) -> Result<Ty<'s>, Fault> {
     Checker { known, mixes: false }.ty(root, None)
 }
 
@@ -24,7 +24,7 @@ pub(super) struct Scope<'o, 's> {
 type Outer<'o, 's> = Option<&'o Scope<'o, 's>>;
 
 struct Checker<'k, 's> {
-    known: &'k Known<'s>,
+    known: &'k Environment<'s>,
     /// Whether the elements of a list may have different types, as in the arguments of `format`.
     mixes: bool,
 }

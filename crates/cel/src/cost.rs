@@ -9,15 +9,15 @@ mod calls;
 mod fold;
 mod size;
 
-use self::size::{Entry, ONE, Size, UNKNOWN, scaled};
-use super::Shape;
-use super::known::Known;
+use self::size::{EntrySize, ONE, Size, UNKNOWN, scaled};
+use super::DeclType;
+use super::environment::Environment;
 use super::tree::{Expr, Node, Op};
 use super::types::{BOOL, INT, STRING, Ty};
 use super::typing;
 
 /// The maximum cost of an evaluation.
-pub(super) fn of(root: &Expr, known: &Known<'_>) -> u64 {
+pub(super) fn of(root: &Expr, known: &Environment<'_>) -> u64 {
     Estimate { known }.of(root, None).cost
 }
 
@@ -33,7 +33,7 @@ const TRAVERSAL: f64 = 0.1;
 struct Found<'s> {
     cost: u64,
     size: Option<Size>,
-    entry: Option<Entry>,
+    entry: Option<EntrySize>,
     place: Place<'s>,
     ty: Ty<'s>,
 }
@@ -69,7 +69,7 @@ impl<'s> Found<'s> {
 enum Place<'s> {
     /// The value is computed.
     None,
-    At(&'s Shape),
+    At(&'s DeclType),
     /// The keys of a map, whose length no schema limits.
     Key,
     /// An unknown path.
@@ -87,15 +87,15 @@ enum Step<'f> {
 impl<'s> Place<'s> {
     /// The first element of a path always means the root, and so does the first step from an unknown
     /// path.
-    fn then(self, step: &Step<'_>, root: &'s Shape) -> Place<'s> {
+    fn then(self, step: &Step<'_>, root: &'s DeclType) -> Place<'s> {
         match (self, step) {
             (Place::None, _) => Place::At(root),
             (Place::At(shape), Step::Field(name)) => {
                 shape.named(name).map_or(Place::Lost, |field| Place::At(&field.shape))
             }
-            (Place::At(Shape::List(list)), Step::Value) => Place::At(&list.items),
-            (Place::At(Shape::Map(map)), Step::Value) => Place::At(&map.values),
-            (Place::At(Shape::Map(_)), Step::Key) => Place::Key,
+            (Place::At(DeclType::List(list)), Step::Value) => Place::At(&list.items),
+            (Place::At(DeclType::Map(map)), Step::Value) => Place::At(&map.values),
+            (Place::At(DeclType::Map(_)), Step::Key) => Place::Key,
             _ => Place::Lost,
         }
     }
@@ -119,7 +119,7 @@ struct Scope<'o, 's> {
 type Outer<'o, 's> = Option<&'o Scope<'o, 's>>;
 
 struct Estimate<'k, 's> {
-    known: &'k Known<'s>,
+    known: &'k Environment<'s>,
 }
 
 impl<'s> Estimate<'_, 's> {
@@ -190,7 +190,7 @@ impl<'s> Estimate<'_, 's> {
         if optional {
             return Found::of(ty, of.cost.saturating_add(1));
         }
-        let own = u64::from(matches!(of.ty, Ty::Map(_) | Ty::Shape(_)));
+        let own = u64::from(matches!(of.ty, Ty::Map(_) | Ty::DeclType(_)));
         let place = of.place.then(&Step::Field(field), self.known.root());
         Found::of(ty, of.cost.saturating_add(own)).placed(place)
     }
@@ -221,7 +221,7 @@ impl<'s> Estimate<'_, 's> {
             values = if at == 0 { value.size() } else { values.or(value.size()) };
             made.ty = Ty::map(key.ty, value.ty);
         }
-        made.entry = Some(Entry { is_list: false, key: keys, value: values });
+        made.entry = Some(EntrySize { is_list: false, key: keys, value: values });
         made
     }
 
@@ -288,7 +288,7 @@ fn literal_list<'s>(elements: &[Found<'s>]) -> Found<'s> {
     let value = sizes.reduce(Size::or).unwrap_or(Size::NOTHING);
     let ty = elements.first().map_or(Ty::Dyn, |element| element.ty.clone());
     Found {
-        entry: Some(Entry { is_list: true, key: ONE, value }),
+        entry: Some(EntrySize { is_list: true, key: ONE, value }),
         ..Found::of(Ty::list(ty), cost).sized(Size::exactly(elements.len() as u64))
     }
 }

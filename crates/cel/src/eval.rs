@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use super::budget::{Budget, Error};
 use super::tree::{Expr, Node};
-use super::value::{Key, List, Text, Value};
-use super::{Program, Shape, declarations, functions, operators};
+use super::value::{ListValue, MapKey, Text, Value};
+use super::{DeclType, Program, declarations, functions, operators};
 
 /// The variables of an evaluation.
 #[derive(Clone, Debug, Default)]
@@ -31,7 +31,7 @@ impl<'a> Variables<'a> {
         self,
         name: &'a str,
         json: &'a headwater_json::Value,
-        shape: &'a Shape,
+        shape: &'a DeclType,
     ) -> Variables<'a> {
         self.with(name, Value::read(json, shape))
     }
@@ -261,8 +261,8 @@ impl<'a> Machine<'a, '_> {
         let mut made = BTreeMap::new();
         for (field, value, optional) in fields {
             if let Some(value) = self.given(value, *optional, scope)? {
-                let field = super::shape::unescape(field).unwrap_or_else(|| field.to_string());
-                made.insert(Key::Text(field.into()), value);
+                let field = super::decl_type::unescape(field).unwrap_or_else(|| field.to_string());
+                made.insert(MapKey::Text(field.into()), value);
             }
         }
         Ok(made.into())
@@ -323,7 +323,7 @@ fn at<'a>(of: &Value<'a>, key: &Value<'_>) -> Found<'a> {
     }
 }
 
-fn element<'a>(list: &List<'a>, key: &Value<'_>) -> Found<'a> {
+fn element<'a>(list: &ListValue<'a>, key: &Value<'_>) -> Found<'a> {
     let at = match key {
         Value::Int(at) => Some(*at),
         Value::Uint(at) => i64::try_from(*at).ok(),

@@ -12,11 +12,11 @@ mod lex;
 mod tree;
 mod macros;
 mod parse;
-mod shape;
+mod decl_type;
 mod types;
 mod declarations;
 mod typing;
-mod known;
+mod environment;
 mod check;
 mod cost;
 mod value;
@@ -34,11 +34,11 @@ use std::sync::Arc;
 use pattern::Pattern;
 
 pub use budget::{Budget, Error};
+pub use decl_type::{DeclField, DeclType, TEXT_MAX, escape};
+pub use environment::Environment;
 pub use eval::Variables;
-pub use known::Known;
-pub use shape::{Field, Shape, TEXT_MAX, escape};
-pub use value::authorizer::{Access, Authority, Decision, Resource};
-pub use value::{Key, Value};
+pub use value::authorizer::{Access, AccessedResource, Authority, Decision};
+pub use value::{MapKey, Value};
 
 /// The maximum cost of one expression (Kubernetes' limit).
 pub const EXPRESSION_COST_MAX: u64 = 1_000_000;
@@ -91,14 +91,14 @@ fn floor(text: &str, at: usize) -> usize {
 
 impl Program {
     /// Reads an expression in which these names are known.
-    pub fn compile(text: &str, known: &Known<'_>) -> Result<Program, Uncompilable> {
+    pub fn compile(text: &str, known: &Environment<'_>) -> Result<Program, Uncompilable> {
         Program::compile_within(text, known, &mut pattern::Budget::of_expression())
     }
 
     /// The same; its patterns share a budget with those of others.
     pub fn compile_within(
         text: &str,
-        known: &Known<'_>,
+        known: &Environment<'_>,
         budget: &mut pattern::Budget,
     ) -> Result<Program, Uncompilable> {
         let fail = |fault: &Fault| Uncompilable(fault.show(text));
@@ -134,7 +134,7 @@ impl Program {
     }
 
     /// What an evaluation costs at most, from what is known of the sizes of things.
-    pub fn cost_max(&self, known: &Known<'_>) -> u64 {
+    pub fn cost_max(&self, known: &Environment<'_>) -> u64 {
         cost::of(&self.root, known)
     }
 

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::budget::{Budget, Error};
-use super::shape::Same;
+use super::decl_type::Same;
 use super::time;
 use super::tree::Op;
-use super::value::{List, Map, Other, Value, compare_numbers};
+use super::value::{ListValue, MapValue, Other, Value, compare_numbers};
 
 type Found<'a> = Result<Value<'a>, Error>;
 
@@ -102,7 +102,7 @@ fn equal_others(a: &Arc<Other>, b: &Arc<Other>) -> bool {
     }
 }
 
-fn equal_lists(a: &List<'_>, b: &List<'_>, budget: &mut Budget) -> Result<bool, Error> {
+fn equal_lists(a: &ListValue<'_>, b: &ListValue<'_>, budget: &mut Budget) -> Result<bool, Error> {
     if a.len() != b.len() {
         return Ok(false);
     }
@@ -117,7 +117,11 @@ fn equal_lists(a: &List<'_>, b: &List<'_>, budget: &mut Budget) -> Result<bool, 
     Ok(true)
 }
 
-fn equal_in_any_order(a: &List<'_>, b: &List<'_>, budget: &mut Budget) -> Result<bool, Error> {
+fn equal_in_any_order(
+    a: &ListValue<'_>,
+    b: &ListValue<'_>,
+    budget: &mut Budget,
+) -> Result<bool, Error> {
     for element in a.iter() {
         if !has_element(b, &element, budget)? {
             return Ok(false);
@@ -126,7 +130,11 @@ fn equal_in_any_order(a: &List<'_>, b: &List<'_>, budget: &mut Budget) -> Result
     Ok(true)
 }
 
-fn has_element(list: &List<'_>, value: &Value<'_>, budget: &mut Budget) -> Result<bool, Error> {
+fn has_element(
+    list: &ListValue<'_>,
+    value: &Value<'_>,
+    budget: &mut Budget,
+) -> Result<bool, Error> {
     for element in list.iter() {
         if equal(&element, value, budget)? {
             return Ok(true);
@@ -135,7 +143,7 @@ fn has_element(list: &List<'_>, value: &Value<'_>, budget: &mut Budget) -> Resul
     Ok(false)
 }
 
-fn equal_maps(a: &Map<'_>, b: &Map<'_>, budget: &mut Budget) -> Result<bool, Error> {
+fn equal_maps(a: &MapValue<'_>, b: &MapValue<'_>, budget: &mut Budget) -> Result<bool, Error> {
     if a.len() != b.len() {
         return Ok(false);
     }
@@ -215,7 +223,7 @@ fn time<'a>(made: Option<Timestamp>) -> Found<'a> {
 }
 
 /// Concatenates lists; set and map lists of a schema are merged, and the right one wins.
-fn join<'a>(a: &List<'a>, b: &List<'a>, budget: &mut Budget) -> Found<'a> {
+fn join<'a>(a: &ListValue<'a>, b: &ListValue<'a>, budget: &mut Budget) -> Found<'a> {
     budget.spend((a.len() + b.len()) as u64)?;
     let mut made: Vec<Value<'a>> = a.iter().collect();
     match a.same() {

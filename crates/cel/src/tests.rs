@@ -12,8 +12,8 @@ fn run(text: &str) -> Result<String, String> {
         "ports": [{"name": "http", "port": 80}, {"name": "dns", "port": 53}],
         "namespace": "ns", "a-b": 1,
     });
-    let shape = Shape::Dyn;
-    let known = Known::default().with("self", &shape);
+    let shape = DeclType::Dyn;
+    let known = Environment::default().with("self", &shape);
     let program = Program::compile(text, &known).map_err(|error| error.to_string())?;
     let variables = Variables::default().with("self", Value::json(&object));
     let value = program.run(&variables, &mut Budget::new(EXPRESSION_COST_MAX));
@@ -205,9 +205,9 @@ fn type_errors_are_found_at_compile_time() {
         "when": {"type": "string", "format": "date-time"},
         "either": {"x-kubernetes-int-or-string": true},
     }});
-    let shape = Shape::of(&schema, false);
+    let shape = DeclType::of(&schema, false);
     let check = |text: &str, expected: &str| {
-        let known = Known::default().with("self", &shape);
+        let known = Environment::default().with("self", &shape);
         match Program::compile(text, &known) {
             Ok(program) => assert_eq!(program.result(), expected, "{text}"),
             Err(error) => assert_eq!(error.to_string(), expected, "{text}"),
@@ -272,7 +272,7 @@ fn an_evaluation_ends() {
 
 #[test]
 fn the_patterns_of_several_expressions_share_a_budget() {
-    let known = Known::default();
+    let known = Environment::default();
     let mut budget = pattern::Budget::of_expression();
     let compile = |number: usize| {
         // Each needs almost one of four megabytes.
@@ -395,11 +395,14 @@ impl Authority for Everyone {
 
 #[test]
 fn an_expression_can_check_authorization() {
-    let request =
-        Resource { group: "apps".into(), resource: "deployments".into(), ..Resource::default() };
+    let request = AccessedResource {
+        group: "apps".into(),
+        resource: "deployments".into(),
+        ..AccessedResource::default()
+    };
     let ask = |text: &str| {
-        let shape = Shape::Known("kubernetes.authorization.Authorizer");
-        let known = Known::default().with("authorizer", &shape);
+        let shape = DeclType::Environment("kubernetes.authorization.Authorizer");
+        let known = Environment::default().with("authorizer", &shape);
         let program = Program::compile(text, &known).map_err(|error| error.to_string())?;
         let authorizer = Value::authorizer(Arc::new(Everyone), request.clone());
         let variables = Variables::default().with("authorizer", authorizer);
@@ -413,7 +416,7 @@ fn an_expression_can_check_authorization() {
     is("authorizer.requestResource.check('create').reason().contains('\"deployments\"')", "true");
     is(
         "authorizer.group('g').resource('r').subresource('s').namespace('n').name('o').fieldSelector('f').labelSelector('l').check('v').reason()",
-        "\"Resource { resource: Resource { group: \\\"g\\\", resource: \\\"r\\\", subresource: \\\"s\\\", namespace: \\\"n\\\", name: \\\"o\\\", field_selector: \\\"f\\\", label_selector: \\\"l\\\" }, verb: \\\"v\\\" }\"",
+        "\"Resource { resource: AccessedResource { group: \\\"g\\\", resource: \\\"r\\\", subresource: \\\"s\\\", namespace: \\\"n\\\", name: \\\"o\\\", field_selector: \\\"f\\\", label_selector: \\\"l\\\" }, verb: \\\"v\\\" }\"",
     );
     let other = "authorizer.serviceAccount('ns', 'web').group('').resource('pods').check('get')";
     is(&format!("{other}.allowed() || !{other}.errored()"), "false");

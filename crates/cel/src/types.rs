@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use super::Shape;
+use super::DeclType;
 
 /// A static type. An unknown type is `Dyn`, which is compatible with everything and is checked at
 /// evaluation.
@@ -15,7 +15,7 @@ pub(super) enum Ty<'s> {
     Map(Rc<[Ty<'s>; 2]>),
     Optional(Rc<Ty<'s>>),
     /// A list, a map or an object of a schema.
-    Shape(&'s Shape),
+    DeclType(&'s DeclType),
 }
 
 pub(super) const BOOL: Ty<'static> = Ty::Basic("bool");
@@ -32,18 +32,18 @@ pub(super) const ORDERED: [&str; 8] =
 pub(super) const SUMMABLE: [&str; 4] = ["int", "uint", "double", DURATION];
 
 impl<'s> Ty<'s> {
-    pub(super) fn of(shape: &'s Shape) -> Ty<'s> {
+    pub(super) fn of(shape: &'s DeclType) -> Ty<'s> {
         match shape {
-            Shape::Dyn | Shape::IntOrString(_) => Ty::Dyn,
-            Shape::Bool => BOOL,
-            Shape::Int => INT,
-            Shape::Double => Ty::Basic("double"),
-            Shape::Text(_) => STRING,
-            Shape::Bytes(_) => Ty::Basic("bytes"),
-            Shape::Date | Shape::Timestamp => Ty::Basic(TIMESTAMP),
-            Shape::Duration => Ty::Basic(DURATION),
-            Shape::Known(name) => Ty::Basic(name),
-            Shape::List(_) | Shape::Map(_) | Shape::Object(_) => Ty::Shape(shape),
+            DeclType::Dyn | DeclType::IntOrString(_) => Ty::Dyn,
+            DeclType::Bool => BOOL,
+            DeclType::Int => INT,
+            DeclType::Double => Ty::Basic("double"),
+            DeclType::Text(_) => STRING,
+            DeclType::Bytes(_) => Ty::Basic("bytes"),
+            DeclType::Date | DeclType::Timestamp => Ty::Basic(TIMESTAMP),
+            DeclType::Duration => Ty::Basic(DURATION),
+            DeclType::Environment(name) => Ty::Basic(name),
+            DeclType::List(_) | DeclType::Map(_) | DeclType::Object(_) => Ty::DeclType(shape),
         }
     }
 
@@ -64,9 +64,9 @@ impl<'s> Ty<'s> {
         match self {
             Ty::Dyn => "dyn",
             Ty::Basic(name) => name,
-            Ty::List(_) | Ty::Shape(Shape::List(_)) => "list",
+            Ty::List(_) | Ty::DeclType(DeclType::List(_)) => "list",
             Ty::Optional(_) => "optional_type",
-            Ty::Map(_) | Ty::Shape(_) => "map",
+            Ty::Map(_) | Ty::DeclType(_) => "map",
         }
     }
 
@@ -81,7 +81,7 @@ impl<'s> Ty<'s> {
 
     /// Whether it is an object with declared fields.
     pub(super) fn is_object(&self) -> bool {
-        matches!(self, Ty::Shape(Shape::Object(_)))
+        matches!(self, Ty::DeclType(DeclType::Object(_)))
     }
 
     /// Whether its values have a fixed size: numbers, booleans, times.
@@ -101,9 +101,11 @@ impl<'s> Ty<'s> {
             Ty::List(inner) => format!("list({})", inner.show()),
             Ty::Map(parts) => format!("map({}, {})", parts[0].show(), parts[1].show()),
             Ty::Optional(inner) => format!("optional_type({})", inner.show()),
-            Ty::Shape(Shape::List(list)) => format!("list({})", Ty::of(&list.items).show()),
-            Ty::Shape(Shape::Map(map)) => format!("map(string, {})", Ty::of(&map.values).show()),
-            Ty::Shape(_) => "object".to_owned(),
+            Ty::DeclType(DeclType::List(list)) => format!("list({})", Ty::of(&list.items).show()),
+            Ty::DeclType(DeclType::Map(map)) => {
+                format!("map(string, {})", Ty::of(&map.values).show())
+            }
+            Ty::DeclType(_) => "object".to_owned(),
             Ty::Basic("null_type") => "null".to_owned(),
             other => other.name().to_owned(),
         }
@@ -113,7 +115,7 @@ impl<'s> Ty<'s> {
     pub(super) fn keys(&self) -> Ty<'s> {
         match self {
             Ty::Map(parts) => parts[0].clone(),
-            Ty::Shape(Shape::Map(_)) => STRING,
+            Ty::DeclType(DeclType::Map(_)) => STRING,
             _ => Ty::Dyn,
         }
     }
@@ -123,8 +125,8 @@ impl<'s> Ty<'s> {
         match self {
             Ty::List(inner) => (**inner).clone(),
             Ty::Map(parts) => parts[1].clone(),
-            Ty::Shape(Shape::List(list)) => Ty::of(&list.items),
-            Ty::Shape(Shape::Map(map)) => Ty::of(&map.values),
+            Ty::DeclType(DeclType::List(list)) => Ty::of(&list.items),
+            Ty::DeclType(DeclType::Map(map)) => Ty::of(&map.values),
             _ => Ty::Dyn,
         }
     }
@@ -167,7 +169,7 @@ impl<'s> Ty<'s> {
             }
             Ty::Optional(_) | Ty::Dyn => true,
             Ty::List(_) | Ty::Map(_) => false,
-            Ty::Shape(shape) => matches!(shape, Shape::Object(_)),
+            Ty::DeclType(shape) => matches!(shape, DeclType::Object(_)),
         }
     }
 }

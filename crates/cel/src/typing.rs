@@ -1,7 +1,7 @@
 //! Type rules: the result types of fields, elements, operators and macros, for the type check and the
 //! cost estimate.
 
-use super::Shape;
+use super::DeclType;
 use super::tree::{Fold, FoldKind, Op};
 use super::types::{BOOL, DURATION, ORDERED, TIMESTAMP, Ty};
 
@@ -29,11 +29,11 @@ pub(super) fn either<'s>(yes: Ty<'s>, no: Ty<'s>) -> Ty<'s> {
 pub(super) fn field_of<'s>(of: &Ty<'s>, field: &str, optional: bool) -> Result<Ty<'s>, String> {
     let found = match of {
         Ty::Dyn => Ty::Dyn,
-        Ty::Shape(shape @ Shape::Object(_)) => match shape.named(field) {
+        Ty::DeclType(shape @ DeclType::Object(_)) => match shape.named(field) {
             Some(field) => Ty::of(&field.shape),
             None => return Err(format!("undefined field '{field}'")),
         },
-        Ty::Map(_) | Ty::Shape(Shape::Map(_)) => of.values(),
+        Ty::Map(_) | Ty::DeclType(DeclType::Map(_)) => of.values(),
         Ty::Optional(inner) => return field_of(inner, field, false).map(Ty::optional),
         Ty::Basic("kubernetes.authorization.Authorizer") if field == "requestResource" => {
             Ty::Basic("kubernetes.authorization.ResourceCheck")

@@ -14,7 +14,7 @@ use base64::engine::general_purpose::STANDARD;
 use headwater_json::{Map as JsonMap, Value as Json};
 use jiff::{SignedDuration, Timestamp};
 
-use super::shape::{self, Shape, unescape};
+use super::decl_type::{self, DeclType, unescape};
 use super::time;
 
 /// A value.
@@ -28,8 +28,8 @@ pub enum Value<'a> {
     Double(f64),
     Text(Text<'a>),
     Bytes(Arc<[u8]>),
-    List(List<'a>),
-    Map(Map<'a>),
+    List(ListValue<'a>),
+    Map(MapValue<'a>),
     Duration(SignedDuration),
     Timestamp(Timestamp),
     Type(&'static str),
@@ -48,25 +48,25 @@ pub enum Text<'a> {
 /// A list.
 #[derive(Clone, Debug)]
 #[allow(missing_docs, reason = "where it is")]
-pub enum List<'a> {
+pub enum ListValue<'a> {
     /// The elements and the type of the list.
-    Json(&'a [Json], &'a Shape),
+    Json(&'a [Json], &'a DeclType),
     Made(Arc<Vec<Value<'a>>>),
 }
 
 /// A map, or an object.
 #[derive(Clone, Debug)]
 #[allow(missing_docs, reason = "where it is")]
-pub enum Map<'a> {
+pub enum MapValue<'a> {
     /// The members and the type of the object.
-    Json(&'a JsonMap, &'a Shape),
-    Made(Arc<BTreeMap<Key, Value<'a>>>),
+    Json(&'a JsonMap, &'a DeclType),
+    Made(Arc<BTreeMap<MapKey, Value<'a>>>),
 }
 
 /// A key of a map.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs, reason = "the types of keys")]
-pub enum Key {
+pub enum MapKey {
     Bool(bool),
     Int(i128),
     Text(Arc<str>),
@@ -126,32 +126,32 @@ impl From<i64> for Value<'_> {
 
 impl<'a> From<Vec<Value<'a>>> for Value<'a> {
     fn from(elements: Vec<Value<'a>>) -> Self {
-        Value::List(List::Made(Arc::new(elements)))
+        Value::List(ListValue::Made(Arc::new(elements)))
     }
 }
 
-impl<'a> From<BTreeMap<Key, Value<'a>>> for Value<'a> {
-    fn from(entries: BTreeMap<Key, Value<'a>>) -> Self {
-        Value::Map(Map::Made(Arc::new(entries)))
+impl<'a> From<BTreeMap<MapKey, Value<'a>>> for Value<'a> {
+    fn from(entries: BTreeMap<MapKey, Value<'a>>) -> Self {
+        Value::Map(MapValue::Made(Arc::new(entries)))
     }
 }
 
 impl<'a> Value<'a> {
     /// A JSON value, read by its type.
-    pub fn read(json: &'a Json, shape: &'a Shape) -> Value<'a> {
+    pub fn read(json: &'a Json, shape: &'a DeclType) -> Value<'a> {
         match json {
             Json::Null => Value::Null,
             Json::Bool(value) => Value::Bool(*value),
             Json::Number(number) => read_number(number, shape),
             Json::String(text) => read_text(text, shape),
-            Json::Array(elements) => Value::List(List::Json(elements, shape)),
-            Json::Object(members) => Value::Map(Map::Json(members, shape)),
+            Json::Array(elements) => Value::List(ListValue::Json(elements, shape)),
+            Json::Object(members) => Value::Map(MapValue::Json(members, shape)),
         }
     }
 
     /// A JSON value of unknown type.
     pub fn json(json: &'a Json) -> Value<'a> {
-        Value::read(json, &shape::DYN)
+        Value::read(json, &decl_type::DYN)
     }
 
     /// An optional with a value.
@@ -191,13 +191,13 @@ impl<'a> Value<'a> {
     }
 
     /// The map key, if it can be one.
-    pub(super) fn key(&self) -> Option<Key> {
+    pub(super) fn key(&self) -> Option<MapKey> {
         match self {
-            Value::Bool(value) => Some(Key::Bool(*value)),
-            Value::Int(value) => Some(Key::Int(i128::from(*value))),
-            Value::Uint(value) => Some(Key::Int(i128::from(*value))),
-            Value::Double(value) if value.fract() == 0.0 => Some(Key::Int(*value as i128)),
-            Value::Text(text) => Some(Key::Text((**text).into())),
+            Value::Bool(value) => Some(MapKey::Bool(*value)),
+            Value::Int(value) => Some(MapKey::Int(i128::from(*value))),
+            Value::Uint(value) => Some(MapKey::Int(i128::from(*value))),
+            Value::Double(value) if value.fract() == 0.0 => Some(MapKey::Int(*value as i128)),
+            Value::Text(text) => Some(MapKey::Text((**text).into())),
             _ => None,
         }
     }
@@ -212,13 +212,14 @@ impl<'a> Value<'a> {
             Value::Double(value) => headwater_json::Number::from_f64(*value)?.into(),
             Value::Text(text) => Json::String((&**text).into()),
             Value::Bytes(bytes) => STANDARD.encode(bytes).into(),
-            Value::List(List::Json(elements, _)) => Json::Array(elements.to_vec()),
-            Value::List(List::Made(elements)) => {
+            Value::List(ListValue::Json(elements, _)) => Json::Array(elements.to_vec()),
+            Value::List(ListValue::Made(elements)) => {
                 Json::Array(elements.iter().map(Value::to_json).collect::<Option<_>>()?)
             }
-            Value::Map(Map::Json(members, _)) => Json::Object((*members).clone()),
-            Value::Map(Map::Made(entries)) => {
-                let entry = |(key, value): (&Key, &Value<'_>)| Some((key.text(), value.to_json()?));
+            Value::Map(MapValue::Json(members, _)) => Json::Object((*members).clone()),
+            Value::Map(MapValue::Made(entries)) => {
+                let entry =
+                    |(key, value): (&MapKey, &Value<'_>)| Some((key.text(), value.to_json()?));
                 Json::Object(entries.iter().map(entry).collect::<Option<_>>()?)
             }
             Value::Duration(span) => time::show_duration(*span).into(),
@@ -229,21 +230,23 @@ impl<'a> Value<'a> {
     }
 }
 
-fn read_number<'a>(number: &headwater_json::Number, shape: &Shape) -> Value<'a> {
+fn read_number<'a>(number: &headwater_json::Number, shape: &DeclType) -> Value<'a> {
     let float = || number.as_f64().unwrap_or_default();
     match (shape, number.as_i64()) {
-        (Shape::Double, _) => Value::Double(float()),
+        (DeclType::Double, _) => Value::Double(float()),
         (_, Some(whole)) => Value::Int(whole),
-        (Shape::Int, None) if float().fract() == 0.0 => Value::Int(float() as i64),
+        (DeclType::Int, None) if float().fract() == 0.0 => Value::Int(float() as i64),
         (_, None) => Value::Double(float()),
     }
 }
 
-fn read_text<'a>(text: &'a str, shape: &Shape) -> Value<'a> {
+fn read_text<'a>(text: &'a str, shape: &DeclType) -> Value<'a> {
     let read = match shape {
-        Shape::Date | Shape::Timestamp => time::parse_timestamp_or_date(text).map(Value::Timestamp),
-        Shape::Duration => time::parse_duration(text).map(Value::Duration),
-        Shape::Bytes(_) => STANDARD.decode(text).ok().map(|bytes| Value::Bytes(bytes.into())),
+        DeclType::Date | DeclType::Timestamp => {
+            time::parse_timestamp_or_date(text).map(Value::Timestamp)
+        }
+        DeclType::Duration => time::parse_duration(text).map(Value::Duration),
+        DeclType::Bytes(_) => STANDARD.decode(text).ok().map(|bytes| Value::Bytes(bytes.into())),
         _ => None,
     };
     // Validation has rejected values of another format before any rule runs.
@@ -274,42 +277,42 @@ impl Other {
     }
 }
 
-impl Key {
+impl MapKey {
     /// The key as JSON writes it.
     pub(super) fn text(&self) -> String {
         match self {
-            Key::Bool(value) => value.to_string(),
-            Key::Int(value) => value.to_string(),
-            Key::Text(text) => text.to_string(),
+            MapKey::Bool(value) => value.to_string(),
+            MapKey::Int(value) => value.to_string(),
+            MapKey::Text(text) => text.to_string(),
         }
     }
 
     pub(super) fn value<'a>(&self) -> Value<'a> {
         match self {
-            Key::Bool(value) => Value::Bool(*value),
-            Key::Int(value) => match i64::try_from(*value) {
+            MapKey::Bool(value) => Value::Bool(*value),
+            MapKey::Int(value) => match i64::try_from(*value) {
                 Ok(value) => Value::Int(value),
                 Err(_) => Value::Uint(u64::try_from(*value).unwrap_or(u64::MAX)),
             },
-            Key::Text(text) => Value::Text(Text::Shared(Arc::clone(text))),
+            MapKey::Text(text) => Value::Text(Text::Shared(Arc::clone(text))),
         }
     }
 }
 
-impl<'a> List<'a> {
+impl<'a> ListValue<'a> {
     pub(super) fn len(&self) -> usize {
         match self {
-            List::Json(elements, _) => elements.len(),
-            List::Made(elements) => elements.len(),
+            ListValue::Json(elements, _) => elements.len(),
+            ListValue::Made(elements) => elements.len(),
         }
     }
 
     pub(super) fn get(&self, at: usize) -> Option<Value<'a>> {
         match self {
-            List::Json(elements, shape) => {
-                elements.get(at).map(|json| Value::read(json, shape.items().unwrap_or(&shape::DYN)))
-            }
-            List::Made(elements) => elements.get(at).cloned(),
+            ListValue::Json(elements, shape) => elements
+                .get(at)
+                .map(|json| Value::read(json, shape.items().unwrap_or(&decl_type::DYN))),
+            ListValue::Made(elements) => elements.get(at).cloned(),
         }
     }
 
@@ -318,69 +321,69 @@ impl<'a> List<'a> {
     }
 
     /// The type of the elements, if a schema defines it.
-    pub(super) fn items(&self) -> Option<&'a Shape> {
+    pub(super) fn items(&self) -> Option<&'a DeclType> {
         match self {
-            List::Json(_, shape) => shape.items(),
-            List::Made(_) => None,
+            ListValue::Json(_, shape) => shape.items(),
+            ListValue::Made(_) => None,
         }
     }
 
-    pub(super) fn same(&self) -> &'a shape::Same {
+    pub(super) fn same(&self) -> &'a decl_type::Same {
         match self {
-            List::Json(_, Shape::List(list)) => &list.same,
-            _ => &shape::Same::Atomic,
+            ListValue::Json(_, DeclType::List(list)) => &list.same,
+            _ => &decl_type::Same::Atomic,
         }
     }
 }
 
-impl<'a> Map<'a> {
+impl<'a> MapValue<'a> {
     pub(super) fn len(&self) -> usize {
         match self {
-            Map::Json(members, _) => members.len(),
-            Map::Made(entries) => entries.len(),
+            MapValue::Json(members, _) => members.len(),
+            MapValue::Made(entries) => entries.len(),
         }
     }
 
     /// The value of `map.name`.
     pub(super) fn field(&self, name: &str) -> Option<Value<'a>> {
         match self {
-            Map::Json(members, shape @ Shape::Object(_)) => {
+            MapValue::Json(members, shape @ DeclType::Object(_)) => {
                 let field = shape.named(name)?;
                 // A null field counts as absent; a null value of a map does not.
                 let found = members.get(&field.key).filter(|json| !json.is_null());
                 found.map(|json| Value::read(json, &field.shape))
             }
-            Map::Json(members, Shape::Map(map)) => {
+            MapValue::Json(members, DeclType::Map(map)) => {
                 members.get(name).map(|json| Value::read(json, &map.values))
             }
-            Map::Json(members, _) => {
+            MapValue::Json(members, _) => {
                 let found = members.get(name);
                 let found = found.or_else(|| members.get(&unescape(name)?));
                 found.map(Value::json)
             }
-            Map::Made(entries) => entries.get(&Key::Text(name.into())).cloned(),
+            MapValue::Made(entries) => entries.get(&MapKey::Text(name.into())).cloned(),
         }
     }
 
     /// The value of `map[key]`.
     pub(super) fn get(&self, key: &Value<'_>) -> Option<Value<'a>> {
         match (self, key) {
-            (Map::Json(members, shape), Value::Text(key)) => {
+            (MapValue::Json(members, shape), Value::Text(key)) => {
                 let json = members.get(key)?;
-                Some(Value::read(json, shape.field(key).unwrap_or(&shape::DYN)))
+                Some(Value::read(json, shape.field(key).unwrap_or(&decl_type::DYN)))
             }
-            (Map::Json(..), _) => None,
-            (Map::Made(entries), key) => entries.get(&key.key()?).cloned(),
+            (MapValue::Json(..), _) => None,
+            (MapValue::Made(entries), key) => entries.get(&key.key()?).cloned(),
         }
     }
 
     /// The keys, in order.
     pub(super) fn keys(&self) -> Vec<Value<'a>> {
         match self {
-            Map::Json(members, _) => {
+            MapValue::Json(members, _) => {
                 members.keys().map(|key| Value::Text(Text::Borrowed(key))).collect()
             }
-            Map::Made(entries) => entries.keys().map(Key::value).collect(),
+            MapValue::Made(entries) => entries.keys().map(MapKey::value).collect(),
         }
     }
 }

@@ -10,7 +10,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use headwater_json::{Map, Value, json};
 
-use crate::types::{Reach, Shape, Steps, Type, Types, When, get, is_absent, steps};
+use crate::types::{Reach, Steps, Type, Types, ValueType, When, get, is_absent, steps};
 use headwater_api::kind::Kind;
 
 mod prepare;
@@ -74,17 +74,17 @@ impl Plan {
         }
     }
 
-    fn value(&self, shape: &Shape, value: &mut Value) {
+    fn value(&self, shape: &ValueType, value: &mut Value) {
         match (shape, value) {
             // The member was defaulted when it was stored.
             (_, Value::Object(object)) if object.is_kept() => {}
-            (Shape::Struct(id), Value::Object(object)) => {
+            (ValueType::Struct(id), Value::Object(object)) => {
                 self.object(Types::builtin().get(*id), object);
             }
-            (Shape::List(inner), Value::Array(items)) => {
+            (ValueType::List(inner), Value::Array(items)) => {
                 items.iter_mut().for_each(|item| self.value(inner, item));
             }
-            (Shape::Map(inner), Value::Object(object)) => {
+            (ValueType::Map(inner), Value::Object(object)) => {
                 object.values_mut().for_each(|value| self.value(inner, value));
             }
             _ => {}

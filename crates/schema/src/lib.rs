@@ -10,7 +10,7 @@ pub mod yaml;
 pub mod protobuf;
 pub mod decode;
 mod convert;
-pub mod shape;
+pub mod decl_type;
 pub mod structural;
 pub mod defaults;
 pub mod validate;

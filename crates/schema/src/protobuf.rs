@@ -8,7 +8,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use headwater_json::{Map, Number, Value};
 
-use crate::types::{Shape, Type, TypeId, Types};
+use crate::types::{Type, TypeId, Types, ValueType};
 use headwater_json::{DEPTH_MAX, NESTED_MAX, parse as json};
 
 /// The magic bytes at the start of every body.
@@ -207,7 +207,7 @@ impl Decoder {
             };
             let field = &of.wire[at];
             match (field.name, &field.shape) {
-                (None, Shape::Struct(id)) => {
+                (None, ValueType::Struct(id)) => {
                     self.message(self.types.get(*id), item.bytes()?, object)?;
                 }
                 (Some(name), shape) => self.field(name, shape, item, object)?,
@@ -221,25 +221,25 @@ impl Decoder {
     fn field(
         &mut self,
         name: &str,
-        shape: &Shape,
+        shape: &ValueType,
         item: Item<'_>,
         object: &mut Map,
     ) -> Result<(), Error> {
         match shape {
-            Shape::List(inner) => {
+            ValueType::List(inner) => {
                 let list = object.entry(name).or_insert_with(|| Value::Array(Vec::new()));
                 if let Value::Array(items) = list {
                     self.append(inner, item, items)?;
                 }
             }
-            Shape::Map(inner) => {
+            ValueType::Map(inner) => {
                 let (key, value) = self.entry(inner, item.bytes()?)?;
                 let map = object.entry(name).or_insert_with(|| Value::Object(Map::new()));
                 if let Value::Object(map) = map {
                     map.insert(key.into(), value);
                 }
             }
-            Shape::Struct(id) => {
+            ValueType::Struct(id) => {
                 // Repeated occurrences of a message field are merged.
                 let inner = object.entry(name).or_insert_with(|| Value::Object(Map::new()));
                 if let Value::Object(inner) = inner {
@@ -256,11 +256,11 @@ impl Decoder {
     /// One element, or packed numbers.
     fn append(
         &mut self,
-        shape: &Shape,
+        shape: &ValueType,
         item: Item<'_>,
         items: &mut Vec<Value>,
     ) -> Result<(), Error> {
-        let number = matches!(shape, Shape::Int32 | Shape::Int64 | Shape::Bool);
+        let number = matches!(shape, ValueType::Int32 | ValueType::Int64 | ValueType::Bool);
         if let (true, Item::Bytes(packed)) = (number, item) {
             let mut reader = Reader(packed);
             while !reader.0.is_empty() {
@@ -273,7 +273,7 @@ impl Decoder {
         Ok(())
     }
 
-    fn entry(&mut self, shape: &Shape, bytes: &[u8]) -> Result<(String, Value), Error> {
+    fn entry(&mut self, shape: &ValueType, bytes: &[u8]) -> Result<(String, Value), Error> {
         let (mut key, mut value) = ("", None);
         let mut reader = Reader(bytes);
         while let Some((number, item)) = reader.next()? {
@@ -287,26 +287,26 @@ impl Decoder {
         Ok((key.to_owned(), value.unwrap_or_else(|| self.types.empty(shape))))
     }
 
-    fn value(&mut self, shape: &Shape, item: Item<'_>) -> Result<Value, Error> {
+    fn value(&mut self, shape: &ValueType, item: Item<'_>) -> Result<Value, Error> {
         Ok(match shape {
-            Shape::Text => item.text()?.into(),
-            Shape::Int32 => (item.varint()? as i32).into(),
-            Shape::Int64 => (item.varint()? as i64).into(),
-            Shape::Bool => (item.varint()? != 0).into(),
-            Shape::Float => match item {
+            ValueType::Text => item.text()?.into(),
+            ValueType::Int32 => (item.varint()? as i32).into(),
+            ValueType::Int64 => (item.varint()? as i64).into(),
+            ValueType::Bool => (item.varint()? != 0).into(),
+            ValueType::Float => match item {
                 Item::Fixed64(bits) => {
                     Number::from_f64(f64::from_bits(bits)).map_or(Value::Null, Value::Number)
                 }
                 other => return Err(other.wrong()),
             },
-            Shape::Bytes => STANDARD.encode(item.bytes()?).into(),
-            Shape::Time => time(item.bytes()?, "%Y-%m-%dT%H:%M:%SZ")?,
-            Shape::MicroTime => time(item.bytes()?, "%Y-%m-%dT%H:%M:%S.%6fZ")?,
-            Shape::Quantity => quantity(item.bytes()?)?,
-            Shape::IntOrString => int_or_string(item.bytes()?)?,
-            Shape::Any => any(item.bytes()?)?,
-            Shape::Struct(id) => self.structure(*id, item.bytes()?)?,
-            Shape::Wrapped(inner) => {
+            ValueType::Bytes => STANDARD.encode(item.bytes()?).into(),
+            ValueType::Time => time(item.bytes()?, "%Y-%m-%dT%H:%M:%SZ")?,
+            ValueType::MicroTime => time(item.bytes()?, "%Y-%m-%dT%H:%M:%S.%6fZ")?,
+            ValueType::Quantity => quantity(item.bytes()?)?,
+            ValueType::IntOrString => int_or_string(item.bytes()?)?,
+            ValueType::Any => any(item.bytes()?)?,
+            ValueType::Struct(id) => self.structure(*id, item.bytes()?)?,
+            ValueType::Wrapped(inner) => {
                 let mut items = Vec::new();
                 let mut reader = Reader(item.bytes()?);
                 while let Some((number, item)) = reader.next()? {
@@ -316,10 +316,10 @@ impl Decoder {
                 }
                 Value::Array(items)
             }
-            Shape::List(_) | Shape::Map(_) => return Err(item.wrong()),
-            Shape::SchemaOrList(id) | Shape::SchemaOrBool(id) | Shape::SchemaOrTexts(id) => {
-                self.schema_or(shape, *id, item.bytes()?)?
-            }
+            ValueType::List(_) | ValueType::Map(_) => return Err(item.wrong()),
+            ValueType::SchemaOrList(id)
+            | ValueType::SchemaOrBool(id)
+            | ValueType::SchemaOrTexts(id) => self.schema_or(shape, *id, item.bytes()?)?,
         })
     }
 
@@ -330,23 +330,23 @@ impl Decoder {
     }
 
     /// A JSON schema or its alternative in `shape`.
-    fn schema_or(&mut self, shape: &Shape, id: TypeId, bytes: &[u8]) -> Result<Value, Error> {
+    fn schema_or(&mut self, shape: &ValueType, id: TypeId, bytes: &[u8]) -> Result<Value, Error> {
         let (mut schema, mut truth, mut items) = (None, false, Vec::new());
         let mut reader = Reader(bytes);
         while let Some((number, item)) = reader.next()? {
             match (shape, number) {
-                (Shape::SchemaOrBool(_), 1) => truth = item.varint()? != 0,
-                (Shape::SchemaOrBool(_), 2) | (_, 1) => {
+                (ValueType::SchemaOrBool(_), 1) => truth = item.varint()? != 0,
+                (ValueType::SchemaOrBool(_), 2) | (_, 1) => {
                     schema = Some(self.structure(id, item.bytes()?)?);
                 }
-                (Shape::SchemaOrList(_), 2) => items.push(self.structure(id, item.bytes()?)?),
-                (Shape::SchemaOrTexts(_), 2) => items.push(item.text()?.into()),
+                (ValueType::SchemaOrList(_), 2) => items.push(self.structure(id, item.bytes()?)?),
+                (ValueType::SchemaOrTexts(_), 2) => items.push(item.text()?.into()),
                 _ => {}
             }
         }
         Ok(match (schema, shape) {
             (Some(schema), _) => schema,
-            (None, Shape::SchemaOrBool(_)) => truth.into(),
+            (None, ValueType::SchemaOrBool(_)) => truth.into(),
             (None, _) => Value::Array(items),
         })
     }

@@ -25,7 +25,7 @@ mod settled;
 mod structure;
 mod validate;
 
-pub use check::{Place, check, unrecognized_formats};
+pub use check::{SchemaLocation, check, unrecognized_formats};
 pub use structure::Structured;
 
 /// The compiled schema of one version of a custom kind.

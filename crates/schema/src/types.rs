@@ -62,7 +62,7 @@ pub struct Field {
     /// The key.
     pub name: &'static str,
     /// The type of its value.
-    pub shape: Shape,
+    pub shape: ValueType,
     /// The handling of absent and empty values.
     pub zero: Zero,
     /// Whether it is documented as required.
@@ -81,12 +81,12 @@ pub struct Wire {
     /// The key in JSON; `None` for an inlined message.
     pub name: Option<&'static str>,
     /// The type of its value.
-    pub shape: Shape,
+    pub shape: ValueType,
 }
 
 /// The type of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Shape {
+pub enum ValueType {
     /// A string.
     Text,
     /// A number from -2³¹ to 2³¹-1.
@@ -112,11 +112,11 @@ pub enum Shape {
     /// An object of that type.
     Struct(TypeId),
     /// A list.
-    List(Box<Shape>),
+    List(Box<ValueType>),
     /// A list that is a message of its own in protobuf.
-    Wrapped(Box<Shape>),
+    Wrapped(Box<ValueType>),
     /// An object with arbitrary keys.
-    Map(Box<Shape>),
+    Map(Box<ValueType>),
     /// A JSON schema or a list of them.
     SchemaOrList(TypeId),
     /// A JSON schema or a boolean.
@@ -210,18 +210,20 @@ impl Types {
     }
 
     /// The zero value of a type.
-    pub fn empty(&self, shape: &Shape) -> Value {
+    pub fn empty(&self, shape: &ValueType) -> Value {
         match shape {
-            Shape::Text | Shape::Bytes => "".into(),
-            Shape::Int32 | Shape::Int64 | Shape::Float | Shape::IntOrString => 0.into(),
-            Shape::Bool | Shape::SchemaOrBool(_) => false.into(),
-            Shape::Quantity => "0".into(),
-            Shape::Time | Shape::MicroTime | Shape::Any => Value::Null,
-            Shape::List(_) | Shape::Wrapped(_) => Value::Array(Vec::new()),
-            Shape::Map(_) | Shape::SchemaOrList(_) | Shape::SchemaOrTexts(_) => {
+            ValueType::Text | ValueType::Bytes => "".into(),
+            ValueType::Int32 | ValueType::Int64 | ValueType::Float | ValueType::IntOrString => {
+                0.into()
+            }
+            ValueType::Bool | ValueType::SchemaOrBool(_) => false.into(),
+            ValueType::Quantity => "0".into(),
+            ValueType::Time | ValueType::MicroTime | ValueType::Any => Value::Null,
+            ValueType::List(_) | ValueType::Wrapped(_) => Value::Array(Vec::new()),
+            ValueType::Map(_) | ValueType::SchemaOrList(_) | ValueType::SchemaOrTexts(_) => {
                 Value::Object(Map::new())
             }
-            Shape::Struct(id) => {
+            ValueType::Struct(id) => {
                 let fields = self.get(*id).always();
                 fields.map(|field| (field.name.to_owned(), self.absent(field))).collect()
             }
@@ -253,15 +255,17 @@ impl Types {
     }
 }
 
-impl Shape {
+impl ValueType {
     /// The innermost object type, if any: for a list of pods, Pod.
     pub fn heart(&self) -> Option<TypeId> {
         match self {
-            Shape::Struct(id)
-            | Shape::SchemaOrList(id)
-            | Shape::SchemaOrBool(id)
-            | Shape::SchemaOrTexts(id) => Some(*id),
-            Shape::List(inner) | Shape::Wrapped(inner) | Shape::Map(inner) => inner.heart(),
+            ValueType::Struct(id)
+            | ValueType::SchemaOrList(id)
+            | ValueType::SchemaOrBool(id)
+            | ValueType::SchemaOrTexts(id) => Some(*id),
+            ValueType::List(inner) | ValueType::Wrapped(inner) | ValueType::Map(inner) => {
+                inner.heart()
+            }
             _ => None,
         }
     }
@@ -391,7 +395,7 @@ impl Block {
                 ["TypeMeta"] => {
                     fields.extend(["apiVersion", "kind"].map(|name| Field {
                         name,
-                        shape: Shape::Text,
+                        shape: ValueType::Text,
                         zero: Zero::Dropped,
                         required: false,
                         patch: Patch::default(),
@@ -399,7 +403,7 @@ impl Block {
                     }));
                 }
                 [_, "+", shape] => {
-                    let Shape::Struct(id) = self.shape(shape, names) else {
+                    let ValueType::Struct(id) = self.shape(shape, names) else {
                         unreachable!("only types are inlined")
                     };
                     blocks[id.index()].fields(blocks, names, fields);
@@ -435,32 +439,32 @@ impl Block {
         wire
     }
 
-    fn shape(&self, text: &'static str, names: &Names) -> Shape {
+    fn shape(&self, text: &'static str, names: &Names) -> ValueType {
         let (first, rest) = text.split_at(1);
         let schema = || names["apiextensions/v1.JSONSchemaProps"];
         match first {
-            "s" => Shape::Text,
-            "i" => Shape::Int32,
-            "l" => Shape::Int64,
-            "f" => Shape::Float,
-            "b" => Shape::Bool,
-            "y" => Shape::Bytes,
-            "T" => Shape::Time,
-            "M" => Shape::MicroTime,
-            "Q" => Shape::Quantity,
-            "I" => Shape::IntOrString,
-            "*" => Shape::Any,
-            "[" => Shape::List(Box::new(self.shape(rest, names))),
+            "s" => ValueType::Text,
+            "i" => ValueType::Int32,
+            "l" => ValueType::Int64,
+            "f" => ValueType::Float,
+            "b" => ValueType::Bool,
+            "y" => ValueType::Bytes,
+            "T" => ValueType::Time,
+            "M" => ValueType::MicroTime,
+            "Q" => ValueType::Quantity,
+            "I" => ValueType::IntOrString,
+            "*" => ValueType::Any,
+            "[" => ValueType::List(Box::new(self.shape(rest, names))),
             "X" => match self.shape(rest, names) {
-                Shape::List(inner) => Shape::Wrapped(inner),
+                ValueType::List(inner) => ValueType::Wrapped(inner),
                 other => unreachable!("{other:?} is not a list"),
             },
-            "{" => Shape::Map(Box::new(self.shape(rest, names))),
-            "A" => Shape::SchemaOrList(schema()),
-            "B" => Shape::SchemaOrBool(schema()),
-            "C" => Shape::SchemaOrTexts(schema()),
-            "=" if rest.contains('.') => Shape::Struct(names[rest]),
-            "=" => Shape::Struct(names[format!("{}.{rest}", self.package).as_str()]),
+            "{" => ValueType::Map(Box::new(self.shape(rest, names))),
+            "A" => ValueType::SchemaOrList(schema()),
+            "B" => ValueType::SchemaOrBool(schema()),
+            "C" => ValueType::SchemaOrTexts(schema()),
+            "=" if rest.contains('.') => ValueType::Struct(names[rest]),
+            "=" => ValueType::Struct(names[format!("{}.{rest}", self.package).as_str()]),
             other => unreachable!("no shape {other}"),
         }
     }
@@ -547,7 +551,7 @@ mod tests {
         let source = Types::builtin().named("core/v1.VolumeSource").unwrap();
         let inline = volume.wire.iter().find(|field| field.name.is_none()).unwrap();
         assert_eq!(inline.number, 2);
-        let Shape::Struct(id) = inline.shape else { panic!() };
+        let ValueType::Struct(id) = inline.shape else { panic!() };
         assert_eq!(Types::builtin().get(id).name, source.name);
     }
 

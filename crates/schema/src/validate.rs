@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 
 use headwater_json::{Map, Name, Value};
 
-use crate::types::{Reach, Shape, Steps, Type, Types, When, steps};
+use crate::types::{Reach, Steps, Type, Types, ValueType, When, steps};
 use headwater_api::kind::Kind;
 use headwater_api::status::FieldError;
 
@@ -79,17 +79,17 @@ impl Check<'_> {
         is_member && self.old.is_some_and(|old| old.get(name) == Some(value))
     }
 
-    fn value(&mut self, shape: &Shape, value: &Value, path: &Path<'_>) {
+    fn value(&mut self, shape: &ValueType, value: &Value, path: &Path<'_>) {
         match (shape, value) {
-            (Shape::Struct(id), Value::Object(object)) => {
+            (ValueType::Struct(id), Value::Object(object)) => {
                 self.object(Types::builtin().get(*id), object, path);
             }
-            (Shape::List(inner), Value::Array(items)) => {
+            (ValueType::List(inner), Value::Array(items)) => {
                 for (index, item) in items.iter().enumerate() {
                     self.value(inner, item, &Path::Index(path, index));
                 }
             }
-            (Shape::Map(inner), Value::Object(object)) => {
+            (ValueType::Map(inner), Value::Object(object)) => {
                 for (key, value) in object {
                     self.value(inner, value, &Path::Key(path, key));
                 }

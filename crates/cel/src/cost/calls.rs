@@ -2,7 +2,7 @@
 
 use super::size::{Size, UNKNOWN, scaled};
 use super::{Found, LIST, Place, STRUCT, TRAVERSAL};
-use crate::Shape;
+use crate::DeclType;
 use crate::declarations;
 use crate::tree::{Expr, Node};
 use crate::types::Ty;
@@ -184,7 +184,7 @@ fn each(of: &Found<'_>) -> u64 {
 /// The size of the elements of a list, from its path in the schema.
 fn elements(of: &Found<'_>) -> Size {
     match of.place {
-        Place::At(Shape::List(list)) => Size { min: 0, max: list.items.elements_max() },
+        Place::At(DeclType::List(list)) => Size { min: 0, max: list.items.elements_max() },
         _ => UNKNOWN,
     }
 }

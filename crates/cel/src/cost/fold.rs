@@ -1,6 +1,6 @@
 //! The cost of macros: for each element, the body and the accumulator of Kubernetes' expansion.
 
-use super::size::{Entry, ONE, Size, scaled};
+use super::size::{EntrySize, ONE, Size, scaled};
 use super::{Estimate, Found, LIST, MAP, Outer, Place, Scope, Step, TRAVERSAL};
 use crate::tree::{Expr, Fold, FoldKind};
 use crate::typing;
@@ -45,7 +45,7 @@ impl<'s> Estimate<'_, 's> {
                     _ => self.bound(fold, &range).0.size(),
                 };
                 let value = value.or(Size::NOTHING);
-                let entry = Some(Entry { is_list: true, key: ONE, value });
+                let entry = Some(EntrySize { is_list: true, key: ONE, value });
                 Found { entry, ..found.sized(count) }
             }
             _ => found.sized(count),

@@ -35,17 +35,17 @@ impl Size {
 
 /// The sizes of the keys and values of a constructed value.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Entry {
+pub(super) struct EntrySize {
     pub(super) is_list: bool,
     pub(super) key: Size,
     pub(super) value: Size,
 }
 
-impl Entry {
+impl EntrySize {
     /// The range that covers both.
-    pub(super) fn or(self, other: Entry) -> Entry {
+    pub(super) fn or(self, other: EntrySize) -> EntrySize {
         let (key, value) = (self.key.or(other.key), self.value.or(other.value));
-        Entry { is_list: self.is_list, key, value }
+        EntrySize { is_list: self.is_list, key, value }
     }
 }
 

@@ -2,12 +2,12 @@
 
 use headwater_json::{Value, json};
 
-use crate::{Known, Program, Shape};
+use crate::{DeclType, Environment, Program};
 
 /// The maximum cost of a rule of a schema.
 fn cost(schema: &Value, rule: &str) -> u64 {
-    let shape = Shape::of(schema, false);
-    let known = Known::default().with("self", &shape).with("oldSelf", &shape);
+    let shape = DeclType::of(schema, false);
+    let known = Environment::default().with("self", &shape).with("oldSelf", &shape);
     Program::compile(rule, &known).expect(rule).cost_max(&known)
 }
 

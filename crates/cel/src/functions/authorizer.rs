@@ -5,7 +5,9 @@ use std::sync::Arc;
 use super::{Found, other};
 use crate::budget::Error;
 use crate::eval::Machine;
-use crate::value::authorizer::{Access, Authority, Authorizer, Decision, Question, Resource};
+use crate::value::authorizer::{
+    Access, AccessedResource, Authority, Authorizer, Decision, Question,
+};
 use crate::value::{Other, Value};
 use headwater_api::name;
 
@@ -14,7 +16,7 @@ const CHECK_COST: u64 = 350_000;
 
 impl<'a> Value<'a> {
     /// The user of a request for this resource.
-    pub fn authorizer(authority: Arc<dyn Authority>, request: Resource) -> Value<'a> {
+    pub fn authorizer(authority: Arc<dyn Authority>, request: AccessedResource) -> Value<'a> {
         other(Other::Authorizer(Authorizer { authority, account: None, request }))
     }
 }
@@ -67,10 +69,10 @@ pub(super) fn of_question<'a>(
         ("resource", Question::Group(_)) if text.trim().is_empty() => {
             Err(Error::other("resource must not be empty"))
         }
-        ("resource", Question::Group(group)) => next(Question::Resource(Resource {
+        ("resource", Question::Group(group)) => next(Question::Resource(AccessedResource {
             group: group.clone(),
             resource: text,
-            ..Resource::default()
+            ..AccessedResource::default()
         })),
         ("check", Question::Path(path)) => {
             decide(machine, who, &Access::Path { path: path.clone(), verb: text })
@@ -81,11 +83,11 @@ pub(super) fn of_question<'a>(
         (name, Question::Resource(resource)) => {
             let resource = resource.clone();
             next(Question::Resource(match name {
-                "subresource" => Resource { subresource: text, ..resource },
-                "namespace" => Resource { namespace: text, ..resource },
-                "name" => Resource { name: text, ..resource },
-                "fieldSelector" => Resource { field_selector: text, ..resource },
-                "labelSelector" => Resource { label_selector: text, ..resource },
+                "subresource" => AccessedResource { subresource: text, ..resource },
+                "namespace" => AccessedResource { namespace: text, ..resource },
+                "name" => AccessedResource { name: text, ..resource },
+                "fieldSelector" => AccessedResource { field_selector: text, ..resource },
+                "labelSelector" => AccessedResource { label_selector: text, ..resource },
                 _ => return Err(Error::NoSuchOverload),
             }))
         }

@@ -5,18 +5,18 @@ use std::cmp::Ordering;
 use jiff::SignedDuration;
 
 use super::Found;
-use crate::Shape;
+use crate::DeclType;
 use crate::budget::Error;
 use crate::eval::Machine;
 use crate::operators::{self, compare, contains, equal, text_cost};
 use crate::tree::Op;
-use crate::value::{List, Value};
+use crate::value::{ListValue, Value};
 
 /// Evaluates a function of a list.
 pub(super) fn call<'a>(
     machine: &mut Machine<'a, '_>,
     name: &str,
-    list: &List<'a>,
+    list: &ListValue<'a>,
     rest: &[Value<'a>],
 ) -> Found<'a> {
     Ok(match (name, rest) {
@@ -114,8 +114,8 @@ pub(super) fn call<'a>(
 
 fn all_in<'a>(
     machine: &mut Machine<'a, '_>,
-    some: &List<'a>,
-    all: &List<'a>,
+    some: &ListValue<'a>,
+    all: &ListValue<'a>,
 ) -> Result<bool, Error> {
     let holder = Value::List(all.clone());
     for element in some.iter() {
@@ -126,7 +126,7 @@ fn all_in<'a>(
     Ok(true)
 }
 
-fn slice<'a>(list: &List<'a>, start: i64, end: i64) -> Found<'a> {
+fn slice<'a>(list: &ListValue<'a>, start: i64, end: i64) -> Found<'a> {
     let why = match (usize::try_from(start), usize::try_from(end)) {
         (Ok(start), Ok(end)) if start <= end && end <= list.len() => {
             return Ok(list.iter().skip(start).take(end - start).collect::<Vec<_>>().into());
@@ -139,7 +139,7 @@ fn slice<'a>(list: &List<'a>, start: i64, end: i64) -> Found<'a> {
 }
 
 /// The values of the non-empty optionals of a list.
-fn unwrap<'a>(list: &List<'a>) -> Found<'a> {
+fn unwrap<'a>(list: &ListValue<'a>) -> Found<'a> {
     let mut made = Vec::new();
     for element in list.iter() {
         match element {
@@ -151,13 +151,13 @@ fn unwrap<'a>(list: &List<'a>) -> Found<'a> {
     Ok(made.into())
 }
 
-fn sum<'a>(machine: &mut Machine<'a, '_>, list: &List<'a>) -> Found<'a> {
+fn sum<'a>(machine: &mut Machine<'a, '_>, list: &ListValue<'a>) -> Found<'a> {
     let mut elements = list.iter();
     let Some(mut total) = elements.next() else {
         // The sum of an empty list has the declared element type.
         return Ok(match list.items() {
-            Some(Shape::Duration) => Value::Duration(SignedDuration::ZERO),
-            Some(Shape::Double) => Value::Double(0.0),
+            Some(DeclType::Duration) => Value::Duration(SignedDuration::ZERO),
+            Some(DeclType::Double) => Value::Double(0.0),
             _ => Value::Int(0),
         });
     };
@@ -184,7 +184,7 @@ fn extreme<'a>(largest: bool, values: impl Iterator<Item = Value<'a>>, name: &st
     found.ok_or_else(|| Error::other(format!("{name} called on empty list")))
 }
 
-fn join<'a>(machine: &mut Machine<'a, '_>, list: &List<'a>, by: &str) -> Found<'a> {
+fn join<'a>(machine: &mut Machine<'a, '_>, list: &ListValue<'a>, by: &str) -> Found<'a> {
     let mut made = String::new();
     for (at, element) in list.iter().enumerate() {
         let part = element.as_text().ok_or(Error::NoSuchOverload)?;
@@ -199,7 +199,7 @@ fn join<'a>(machine: &mut Machine<'a, '_>, list: &List<'a>, by: &str) -> Found<'
 
 fn flatten<'a>(
     machine: &mut Machine<'a, '_>,
-    list: &List<'a>,
+    list: &ListValue<'a>,
     depth: i64,
     made: &mut Vec<Value<'a>>,
 ) -> Result<(), Error> {

@@ -6,7 +6,7 @@ use super::{Found, convert};
 use crate::budget::Error;
 use crate::eval::Machine;
 use crate::operators::text_cost;
-use crate::value::{List, Map, Value};
+use crate::value::{ListValue, MapValue, Value};
 
 /// The shortest text that parses as the same number.
 pub(super) fn show_double(value: f64) -> String {
@@ -54,7 +54,7 @@ pub(super) fn quote(text: &str) -> String {
 pub(super) fn format<'a>(
     machine: &mut Machine<'a, '_>,
     text: &str,
-    values: &List<'a>,
+    values: &ListValue<'a>,
 ) -> Found<'a> {
     let mut made = String::new();
     let mut chars = text.chars().peekable();
@@ -246,6 +246,6 @@ fn write_plain(made: &mut String, value: &Value<'_>, depth: usize) -> Result<(),
 }
 
 /// The members of a map as pairs.
-fn pairs<'a>(map: &Map<'a>) -> Vec<(Value<'a>, Value<'a>)> {
+fn pairs<'a>(map: &MapValue<'a>) -> Vec<(Value<'a>, Value<'a>)> {
     map.keys().into_iter().filter_map(|key| map.get(&key).map(|value| (key, value))).collect()
 }

@@ -5,16 +5,16 @@ use std::collections::BTreeMap;
 use super::Found;
 use crate::budget::Error;
 use crate::value::url::Url;
-use crate::value::{Key, Value};
+use crate::value::{MapKey, Value};
 
 fn query<'a>(url: &Url) -> Value<'a> {
-    let mut found: BTreeMap<Key, Vec<Value<'a>>> = BTreeMap::new();
+    let mut found: BTreeMap<MapKey, Vec<Value<'a>>> = BTreeMap::new();
     for pair in url.query.split('&').filter(|pair| !pair.is_empty()) {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let values = found.entry(Key::Text(decode(key).into())).or_default();
+        let values = found.entry(MapKey::Text(decode(key).into())).or_default();
         values.push(decode(value).into());
     }
-    let found: BTreeMap<Key, Value<'a>> =
+    let found: BTreeMap<MapKey, Value<'a>> =
         found.into_iter().map(|(key, values)| (key, values.into())).collect();
     found.into()
 }

@@ -22,7 +22,7 @@ pub enum Access {
     /// Access to a resource.
     Resource {
         /// The resource.
-        resource: Resource,
+        resource: AccessedResource,
         /// The verb, such as `get`.
         verb: String,
     },
@@ -31,7 +31,7 @@ pub enum Access {
 /// The resource of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the words of an access review")]
-pub struct Resource {
+pub struct AccessedResource {
     pub group: String,
     pub resource: String,
     pub subresource: String,
@@ -58,7 +58,7 @@ pub struct Authorizer {
     pub(crate) authority: Arc<dyn Authority>,
     pub(crate) account: Option<(String, String)>,
     /// The resource of the admission request.
-    pub(crate) request: Resource,
+    pub(crate) request: AccessedResource,
 }
 
 /// A check under construction.
@@ -69,5 +69,5 @@ pub enum Question {
     /// Everything but the verb is set.
     Path(String),
     /// Everything but the verb is set.
-    Resource(Resource),
+    Resource(AccessedResource),
 }

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use headwater_json::{Map, Text, Value};
 
 use super::time::{Precision, canonical};
-use crate::types::{Shape, Type, Types, Zero};
+use crate::types::{Type, Types, ValueType, Zero};
 use headwater_api::quantity::Quantity;
 use headwater_json::path::Path;
 
@@ -94,43 +94,45 @@ impl Fit<'_> {
         Ok(())
     }
 
-    fn value(&mut self, shape: &Shape, value: &mut Value, at: Place<'_>) -> Result<(), String> {
+    fn value(&mut self, shape: &ValueType, value: &mut Value, at: Place<'_>) -> Result<(), String> {
         match (shape, &mut *value) {
-            (Shape::Any, _)
-            | (Shape::Text | Shape::IntOrString, Value::String(_))
-            | (Shape::Bool | Shape::SchemaOrBool(_), Value::Bool(_))
-            | (Shape::Float, Value::Number(_)) => Ok(()),
-            (Shape::Int32, Value::Number(_)) => check_integer(value, i32::BITS, at),
-            (Shape::Int64, Value::Number(_)) => check_integer(value, i64::BITS, at),
-            (Shape::IntOrString, Value::Number(number)) => match number.as_i64() {
+            (ValueType::Any, _)
+            | (ValueType::Text | ValueType::IntOrString, Value::String(_))
+            | (ValueType::Bool | ValueType::SchemaOrBool(_), Value::Bool(_))
+            | (ValueType::Float, Value::Number(_)) => Ok(()),
+            (ValueType::Int32, Value::Number(_)) => check_integer(value, i32::BITS, at),
+            (ValueType::Int64, Value::Number(_)) => check_integer(value, i64::BITS, at),
+            (ValueType::IntOrString, Value::Number(number)) => match number.as_i64() {
                 Some(small) if i32::try_from(small).is_ok() => Ok(()),
                 _ => Err(format!(
                     "json: cannot unmarshal number {number} into Go value of type int32"
                 )),
             },
-            (Shape::Bytes, Value::String(text)) => check_base64(text),
-            (Shape::Time, Value::String(text)) => check_time(text, Precision::Seconds),
-            (Shape::MicroTime, Value::String(text)) => check_time(text, Precision::Micros),
-            (Shape::Time | Shape::MicroTime, other) => Err(format!(
+            (ValueType::Bytes, Value::String(text)) => check_base64(text),
+            (ValueType::Time, Value::String(text)) => check_time(text, Precision::Seconds),
+            (ValueType::MicroTime, Value::String(text)) => check_time(text, Precision::Micros),
+            (ValueType::Time | ValueType::MicroTime, other) => Err(format!(
                 "json: cannot unmarshal {} into Go value of type string",
                 json_type(other)
             )),
-            (Shape::Quantity, Value::String(_) | Value::Number(_)) => check_quantity(value),
+            (ValueType::Quantity, Value::String(_) | Value::Number(_)) => check_quantity(value),
             (
-                Shape::Struct(id)
-                | Shape::SchemaOrList(id)
-                | Shape::SchemaOrBool(id)
-                | Shape::SchemaOrTexts(id),
+                ValueType::Struct(id)
+                | ValueType::SchemaOrList(id)
+                | ValueType::SchemaOrBool(id)
+                | ValueType::SchemaOrTexts(id),
                 Value::Object(object),
             ) => self.object(self.types.get(*id), object, at.path),
-            (Shape::List(inner) | Shape::Wrapped(inner), Value::Array(items)) => {
+            (ValueType::List(inner) | ValueType::Wrapped(inner), Value::Array(items)) => {
                 self.items(inner, items, at)
             }
-            (Shape::SchemaOrList(id), Value::Array(items)) => {
-                self.items(&Shape::Struct(*id), items, at)
+            (ValueType::SchemaOrList(id), Value::Array(items)) => {
+                self.items(&ValueType::Struct(*id), items, at)
             }
-            (Shape::SchemaOrTexts(_), Value::Array(items)) => self.items(&Shape::Text, items, at),
-            (Shape::Map(inner), Value::Object(object)) => {
+            (ValueType::SchemaOrTexts(_), Value::Array(items)) => {
+                self.items(&ValueType::Text, items, at)
+            }
+            (ValueType::Map(inner), Value::Object(object)) => {
                 for (key, value) in object.iter_mut() {
                     let path = Path::Key(at.path, key);
                     self.element(inner, value, Place { path: &path, ..at })?;
@@ -141,7 +143,12 @@ impl Fit<'_> {
         }
     }
 
-    fn items(&mut self, shape: &Shape, items: &mut [Value], at: Place<'_>) -> Result<(), String> {
+    fn items(
+        &mut self,
+        shape: &ValueType,
+        items: &mut [Value],
+        at: Place<'_>,
+    ) -> Result<(), String> {
         for (index, value) in items.iter_mut().enumerate() {
             let path = Path::Index(at.path, index);
             self.element(shape, value, Place { path: &path, ..at })?;
@@ -150,7 +157,12 @@ impl Fit<'_> {
     }
 
     /// An element of a list or map; as in Go, `null` is the zero value.
-    fn element(&mut self, shape: &Shape, value: &mut Value, at: Place<'_>) -> Result<(), String> {
+    fn element(
+        &mut self,
+        shape: &ValueType,
+        value: &mut Value,
+        at: Place<'_>,
+    ) -> Result<(), String> {
         if value.is_null() {
             *value = self.types.empty(shape);
             return Ok(());
@@ -159,25 +171,27 @@ impl Fit<'_> {
     }
 
     /// Go's text for the type.
-    fn go_type(&self, shape: &Shape) -> String {
+    fn go_type(&self, shape: &ValueType) -> String {
         match shape {
-            Shape::Text => "string".into(),
-            Shape::Int32 => "int32".into(),
-            Shape::Int64 => "int64".into(),
-            Shape::Float => "float64".into(),
-            Shape::Bool => "bool".into(),
-            Shape::Bytes => "[]uint8".into(),
-            Shape::Time => "v1.Time".into(),
-            Shape::MicroTime => "v1.MicroTime".into(),
-            Shape::Quantity => "resource.Quantity".into(),
-            Shape::IntOrString => "intstr.IntOrString".into(),
-            Shape::Any => "runtime.RawExtension".into(),
-            Shape::Struct(id) => self.types.get(*id).version_name().into(),
-            Shape::List(inner) | Shape::Wrapped(inner) => format!("[]{}", self.go_type(inner)),
-            Shape::Map(inner) => format!("map[string]{}", self.go_type(inner)),
-            Shape::SchemaOrList(_) => "v1.JSONSchemaPropsOrArray".into(),
-            Shape::SchemaOrBool(_) => "v1.JSONSchemaPropsOrBool".into(),
-            Shape::SchemaOrTexts(_) => "v1.JSONSchemaPropsOrStringArray".into(),
+            ValueType::Text => "string".into(),
+            ValueType::Int32 => "int32".into(),
+            ValueType::Int64 => "int64".into(),
+            ValueType::Float => "float64".into(),
+            ValueType::Bool => "bool".into(),
+            ValueType::Bytes => "[]uint8".into(),
+            ValueType::Time => "v1.Time".into(),
+            ValueType::MicroTime => "v1.MicroTime".into(),
+            ValueType::Quantity => "resource.Quantity".into(),
+            ValueType::IntOrString => "intstr.IntOrString".into(),
+            ValueType::Any => "runtime.RawExtension".into(),
+            ValueType::Struct(id) => self.types.get(*id).version_name().into(),
+            ValueType::List(inner) | ValueType::Wrapped(inner) => {
+                format!("[]{}", self.go_type(inner))
+            }
+            ValueType::Map(inner) => format!("map[string]{}", self.go_type(inner)),
+            ValueType::SchemaOrList(_) => "v1.JSONSchemaPropsOrArray".into(),
+            ValueType::SchemaOrBool(_) => "v1.JSONSchemaPropsOrBool".into(),
+            ValueType::SchemaOrTexts(_) => "v1.JSONSchemaPropsOrStringArray".into(),
         }
     }
 }

@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 
 use super::compare::{self, compare_objects};
 use super::created::fields_of_applier;
-use super::entry::{Entries, Entry, Operation};
-use super::fields::Fields;
+use super::entry::{Entries, ManagerEntry, Operation};
+use super::fields::FieldSet;
 use super::owned::Owned;
 use super::versions::Elsewhere;
 use super::{Conflict, Error, Structure, Versions, Write};
@@ -78,7 +78,7 @@ impl<'a, V: Versions> Apply<'a, V> {
 
     /// The stored object and its entries.
     fn run(&self, entries: Entries<'a>, force: bool) -> Result<(Value, Option<String>), Error> {
-        let id = Entry::id(self.write, Operation::Apply);
+        let id = ManagerEntry::id(self.write, Operation::Apply);
         let owned = fields_of_applier(self.config, self.write.ignored, self.structure);
         let mut entries = entries;
         let merged = merge::merge_objects(self.current, self.config, self.structure);
@@ -111,12 +111,12 @@ impl<'a, V: Versions> Apply<'a, V> {
             Some(rfc3339(self.write.now).into())
         };
         let owned = Owned::Stored(owned.into());
-        entries.insert(Entry::new(id, self.write.api_version, time, owned));
+        entries.insert(ManagerEntry::new(id, self.write.api_version, time, owned));
         Ok((object, entries.encode()))
     }
 
     /// The fields of the configuration.
-    fn wanted(&self) -> Fields<'a> {
+    fn wanted(&self) -> FieldSet<'a> {
         let mut set = compare::fields_of_object(self.config, self.structure);
         for member in self.write.ignored {
             set.remove_field(member);
@@ -128,8 +128,8 @@ impl<'a, V: Versions> Apply<'a, V> {
     fn prune(
         &self,
         merged: &Value,
-        last: &Fields<'_>,
-        set: &Fields<'a>,
+        last: &FieldSet<'_>,
+        set: &FieldSet<'a>,
         others: &Entries<'a>,
     ) -> Value {
         let structure = self.structure;
@@ -153,7 +153,7 @@ impl<'a, V: Versions> Apply<'a, V> {
     }
 
     /// Whether a manager owns fields in another version, where names may differ.
-    fn is_told_elsewhere(&self, last: &Entry<'a>, others: &Entries<'a>) -> bool {
+    fn is_told_elsewhere(&self, last: &ManagerEntry<'a>, others: &Entries<'a>) -> bool {
         let mut versions = others.versions().chain([last.version()]);
         !self.versions.are_alike() && versions.any(|version| version != self.write.api_version)
     }
@@ -163,8 +163,8 @@ impl<'a, V: Versions> Apply<'a, V> {
     fn prune_across(
         &self,
         merged: Value,
-        last: &Entry<'a>,
-        set: &Fields<'a>,
+        last: &ManagerEntry<'a>,
+        set: &FieldSet<'a>,
         others: &Entries<'a>,
     ) -> Result<Value, Error> {
         let own = self.write.api_version;
@@ -202,7 +202,7 @@ impl<'a, V: Versions> Apply<'a, V> {
     }
 
     /// Removes all fields of an object from a set.
-    fn take_out(&self, set: &mut Fields<'_>, object: Option<&Value>) {
+    fn take_out(&self, set: &mut FieldSet<'_>, object: Option<&Value>) {
         if let Some(object) = object {
             let fields = compare::fields_of_object(object, self.structure);
             set.subtract(&fields.with_named(self.structure));
@@ -214,7 +214,7 @@ impl<'a, V: Versions> Apply<'a, V> {
 fn put_back<S: Structure>(
     whole: &Value,
     pruned: &Value,
-    managed: &Fields<'_>,
+    managed: &FieldSet<'_>,
     structure: S,
 ) -> Value {
     let mut gone = compare::fields_of_object(whole, structure).with_named(structure);

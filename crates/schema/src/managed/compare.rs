@@ -8,15 +8,15 @@ use headwater_json::wide;
 use headwater_json::{Map, Value, push_value};
 
 use super::SYSTEM_METADATA;
-use super::fields::{Fields, Node, Step};
+use super::fields::{FieldSet, Node, Step};
 use super::structure::{Form, Structure};
 
 /// The difference of two objects. The sets are disjoint.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Changes<'a> {
-    pub(super) added: Fields<'a>,
-    pub(super) modified: Fields<'a>,
-    pub(super) removed: Fields<'a>,
+    pub(super) added: FieldSet<'a>,
+    pub(super) modified: FieldSet<'a>,
+    pub(super) removed: FieldSet<'a>,
 }
 
 impl Changes<'_> {
@@ -143,7 +143,7 @@ fn compare<'a, S: Structure>(
 fn whole<S: Structure>(value: &Value, structure: S) -> Node<'_> {
     match (structure.form(), value) {
         (Form::Map | Form::Deduced, Value::Object(members)) => {
-            let mut below = Fields::with_capacity(members.len());
+            let mut below = FieldSet::with_capacity(members.len());
             for (key, value) in members {
                 let inner = structure.field(key).or_else(|| structure.element());
                 let found = inner.map_or_else(Node::leaf, |inner| whole(value, inner));
@@ -152,14 +152,14 @@ fn whole<S: Structure>(value: &Value, structure: S) -> Node<'_> {
             Node { below, member: true }
         }
         (Form::Set | Form::KeyedList, Value::Array(elements)) => {
-            let names = Names::of(structure);
+            let names = ElementNames::of(structure);
             let Some(inner) = structure.element() else { return Node::leaf() };
             let named = elements.iter().map(|element| {
                 let name = names.name(element)?;
                 Some((name, whole(element, inner)))
             });
             match named.collect() {
-                Some(named) => Node { below: Fields::of_elements(named), member: true },
+                Some(named) => Node { below: FieldSet::of_elements(named), member: true },
                 None => Node::leaf(),
             }
         }
@@ -198,7 +198,7 @@ fn compare_lists<'a, S: Structure>(
     new: Option<&'a Value>,
     structure: S,
 ) -> Found<'a> {
-    let names = Names::of(structure);
+    let names = ElementNames::of(structure);
     let mut pairs: BTreeMap<Step<'a>, (Vec<&'a Value>, Vec<&'a Value>)> = BTreeMap::new();
     for element in elements(old) {
         match names.name(element) {
@@ -253,18 +253,18 @@ pub(super) fn elements(value: Option<&Value>) -> &[Value] {
 }
 
 /// How `fieldsV1` names the elements of a list.
-pub(super) enum Names<S> {
+pub(super) enum ElementNames<S> {
     /// By their value.
     Values,
     /// By these keys, sorted.
     Keys(Vec<String>, S),
 }
 
-impl<S: Structure> Names<S> {
-    pub(super) fn of(list: S) -> Names<S> {
+impl<S: Structure> ElementNames<S> {
+    pub(super) fn of(list: S) -> ElementNames<S> {
         match (list.form(), list.element()) {
-            (Form::KeyedList, Some(inner)) => Names::Keys(list.keys(), inner),
-            _ => Names::Values,
+            (Form::KeyedList, Some(inner)) => ElementNames::Keys(list.keys(), inner),
+            _ => ElementNames::Values,
         }
     }
 
@@ -274,16 +274,16 @@ impl<S: Structure> Names<S> {
         self.push_name(element, &mut name)?;
         let name = String::from_utf8(name).expect("texts and what is between them are text");
         Some(match self {
-            Names::Values => Step::value(name),
-            Names::Keys(..) => Step::keys(name),
+            ElementNames::Values => Step::value(name),
+            ElementNames::Keys(..) => Step::keys(name),
         })
     }
 
     /// Writes the name of an element as JSON; `None` if it lacks a key.
     pub(super) fn push_name(&self, element: &Value, out: &mut Vec<u8>) -> Option<()> {
         let (keys, inner) = match self {
-            Names::Keys(keys, inner) => (keys, inner),
-            Names::Values => {
+            ElementNames::Keys(keys, inner) => (keys, inner),
+            ElementNames::Values => {
                 let scalar = !matches!(element, Value::Object(_) | Value::Array(_) | Value::Null);
                 return scalar.then(|| push_json(out, element));
             }
@@ -332,22 +332,22 @@ fn push_text(out: &mut Vec<u8>, word: &str) {
 }
 
 /// The fields of an object, as its applier owns them.
-pub(super) fn fields_of_object<S: Structure>(object: &Value, structure: S) -> Fields<'_> {
+pub(super) fn fields_of_object<S: Structure>(object: &Value, structure: S) -> FieldSet<'_> {
     fields_of(object, structure)
 }
 
 /// The fields below a node that is owned field by field.
-fn fields_of<S: Structure>(value: &Value, structure: S) -> Fields<'_> {
+fn fields_of<S: Structure>(value: &Value, structure: S) -> FieldSet<'_> {
     match (structure.form(), value) {
         (Form::Map | Form::Deduced, Value::Object(members)) => {
-            let mut fields = Fields::with_capacity(members.len());
+            let mut fields = FieldSet::with_capacity(members.len());
             for (key, value) in members {
                 let named = structure.field(key);
                 let inner = named.or_else(|| structure.element());
                 let leaf = inner.is_none_or(|inner| is_leaf(value, inner));
                 let below = match inner {
                     Some(inner) if !leaf => fields_of(value, inner),
-                    _ => Fields::default(),
+                    _ => FieldSet::default(),
                 };
                 let empty = value.is_null() || value.as_object().is_some_and(Map::is_empty);
                 let node = Node { below, member: leaf || empty || named.is_none() };
@@ -358,17 +358,17 @@ fn fields_of<S: Structure>(value: &Value, structure: S) -> Fields<'_> {
             fields
         }
         (Form::Set | Form::KeyedList, Value::Array(elements)) => {
-            let Some(inner) = structure.element() else { return Fields::default() };
-            let names = Names::of(structure);
+            let Some(inner) = structure.element() else { return FieldSet::default() };
+            let names = ElementNames::of(structure);
             let named = elements.iter().filter_map(|element| {
                 let name = names.name(element)?;
                 let leaf = is_leaf(element, inner);
-                let below = if leaf { Fields::default() } else { fields_of(element, inner) };
+                let below = if leaf { FieldSet::default() } else { fields_of(element, inner) };
                 Some((name, Node { below, member: true }))
             });
-            Fields::of_elements(named.collect())
+            FieldSet::of_elements(named.collect())
         }
-        _ => Fields::default(),
+        _ => FieldSet::default(),
     }
 }
 

@@ -8,7 +8,7 @@ use std::ops::Range;
 use headwater_json::{Map, Value, push_text};
 
 use super::SYSTEM_METADATA;
-use super::compare::{Names, elements, is_leaf, members};
+use super::compare::{ElementNames, elements, is_leaf, members};
 use super::structure::{Form, Structure};
 
 /// The fields in which an object differs from the empty object of its kind, without `ignored` members
@@ -257,7 +257,7 @@ struct Named<'a> {
 impl<'a> Named<'a> {
     /// `None` if an element has no name.
     fn of<S: Structure>(elements: &'a [Value], structure: S) -> Option<Named<'a>> {
-        let names = Names::of(structure);
+        let names = ElementNames::of(structure);
         let mut text = Vec::with_capacity(64 * elements.len().min(64));
         let mut all = Vec::with_capacity(elements.len());
         for element in elements {
@@ -270,8 +270,8 @@ impl<'a> Named<'a> {
             all.sort_by(|one, other| name(one).cmp(name(other)));
         }
         let by = match names {
-            Names::Values => b"v:",
-            Names::Keys(..) => b"k:",
+            ElementNames::Values => b"v:",
+            ElementNames::Keys(..) => b"k:",
         };
         Some(Named { text, all, by })
     }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use headwater_json::Value;
 
 use super::compare::Changes;
-use super::fields::Fields;
+use super::fields::FieldSet;
 use super::owned::Owned;
 use super::versions::Different;
 use super::{Conflict, Write};
@@ -51,7 +51,7 @@ pub(super) struct Id<'a> {
 
 /// The entry of one manager.
 #[derive(Clone, Debug)]
-pub(super) struct Entry<'a> {
+pub(super) struct ManagerEntry<'a> {
     id: Id<'a>,
     api_version: Cow<'a, str>,
     /// When the set last changed; an apply without changes sets none.
@@ -62,7 +62,7 @@ pub(super) struct Entry<'a> {
 /// All entries of an object.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Entries<'a> {
-    entries: BTreeMap<Id<'a>, Entry<'a>>,
+    entries: BTreeMap<Id<'a>, ManagerEntry<'a>>,
 }
 
 /// An entry in wire format.
@@ -89,7 +89,7 @@ impl<'a> Wire<'a> {
         }
     }
 
-    fn with(self, fields: Owned<'a>) -> Option<Entry<'a>> {
+    fn with(self, fields: Owned<'a>) -> Option<ManagerEntry<'a>> {
         let operation = match &*self.operation {
             "Apply" => Operation::Apply,
             "Update" => Operation::Update,
@@ -107,11 +107,11 @@ impl<'a> Wire<'a> {
             },
             subresource: self.subresource,
         };
-        Some(Entry { id, api_version: self.api_version, time: self.time, fields })
+        Some(ManagerEntry { id, api_version: self.api_version, time: self.time, fields })
     }
 }
 
-impl<'a> Entry<'a> {
+impl<'a> ManagerEntry<'a> {
     pub(super) fn id(write: &Write<'a>, operation: Operation) -> Id<'a> {
         Id {
             manager: match write.manager {
@@ -132,12 +132,15 @@ impl<'a> Entry<'a> {
         api_version: &'a str,
         time: Option<Cow<'a, str>>,
         fields: Owned<'a>,
-    ) -> Entry<'a> {
-        Entry { id, api_version: Cow::Borrowed(api_version), time, fields }
+    ) -> ManagerEntry<'a> {
+        ManagerEntry { id, api_version: Cow::Borrowed(api_version), time, fields }
     }
 
     /// Parses a stored entry; `Ok(None)` if its operation is unknown.
-    fn scan(text: &'a str, scanner: &mut Scanner<'a>) -> Result<Option<Entry<'a>>, Malformed> {
+    fn scan(
+        text: &'a str,
+        scanner: &mut Scanner<'a>,
+    ) -> Result<Option<ManagerEntry<'a>>, Malformed> {
         let mut wire = Wire::default();
         let mut fields = Owned::Stored("{}".into());
         scanner.object::<Malformed>(|key, at| {
@@ -211,8 +214,8 @@ impl<'a> Entries<'a> {
     pub(super) fn of_creator(write: &Write<'a>, owned: String) -> Entries<'a> {
         let mut entries = Entries::default();
         let time = Some(rfc3339(write.now).into());
-        let id = Entry::id(write, Operation::Update);
-        entries.insert(Entry::new(id, write.api_version, time, Owned::Stored(owned.into())));
+        let id = ManagerEntry::id(write, Operation::Update);
+        entries.insert(ManagerEntry::new(id, write.api_version, time, Owned::Stored(owned.into())));
         entries
     }
 
@@ -224,8 +227,8 @@ impl<'a> Entries<'a> {
         let mut entries = Entries::default();
         for value in values {
             let fields = match value.get("fieldsV1") {
-                None | Some(Value::Null) => Fields::default(),
-                Some(fields) => Fields::read(fields)?,
+                None | Some(Value::Null) => FieldSet::default(),
+                Some(fields) => FieldSet::read(fields)?,
             };
             entries.insert(Wire::of(value).with(Owned::Set(fields))?);
         }
@@ -238,7 +241,7 @@ impl<'a> Entries<'a> {
         let mut scanner = Scanner::new(text.as_bytes());
         // Anything else counts as an untracked object.
         let _ = scanner.array::<Malformed>(|at| {
-            if let Some(entry) = Entry::scan(text, at)? {
+            if let Some(entry) = ManagerEntry::scan(text, at)? {
                 entries.insert(entry);
             }
             Ok(())
@@ -251,9 +254,9 @@ impl<'a> Entries<'a> {
         if self.entries.is_empty() {
             return None;
         }
-        let mut entries: Vec<&Entry<'a>> = self.entries.values().collect();
+        let mut entries: Vec<&ManagerEntry<'a>> = self.entries.values().collect();
         entries.sort_by(|a, b| {
-            let key = |entry: &Entry<'a>| (entry.id.operation, entry.time.clone());
+            let key = |entry: &ManagerEntry<'a>| (entry.id.operation, entry.time.clone());
             key(a).cmp(&key(b)).then_with(|| a.id.cmp(&b.id))
         });
         let mut out = Vec::with_capacity(1024);
@@ -267,7 +270,7 @@ impl<'a> Entries<'a> {
 
     /// Whether the same managers own the same fields, ignoring times.
     pub(super) fn differ_in_times(&self, other: &Entries<'_>) -> bool {
-        let same = |a: &Entry<'_>, b: &Entry<'_>| {
+        let same = |a: &ManagerEntry<'_>, b: &ManagerEntry<'_>| {
             a.id == b.id && a.api_version == b.api_version && a.fields == b.fields
         };
         self.entries.len() == other.entries.len()
@@ -278,30 +281,30 @@ impl<'a> Entries<'a> {
         self.entries.is_empty()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Entry<'a>> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &ManagerEntry<'a>> {
         self.entries.values()
     }
 
     /// The versions of the entries, with repeats.
     pub(super) fn versions(&self) -> impl Iterator<Item = &str> {
-        self.iter().map(Entry::version)
+        self.iter().map(ManagerEntry::version)
     }
 
     /// The fields of all managers that wrote in a version.
-    pub(super) fn owned_in(&self, version: &str) -> Fields<'a> {
-        let mut owned = Fields::default();
+    pub(super) fn owned_in(&self, version: &str) -> FieldSet<'a> {
+        let mut owned = FieldSet::default();
         for entry in self.iter().filter(|entry| entry.version() == version) {
             owned.union(entry.fields.clone().into_set());
         }
         owned
     }
 
-    pub(super) fn remove(&mut self, id: &Id<'a>) -> Option<Entry<'a>> {
+    pub(super) fn remove(&mut self, id: &Id<'a>) -> Option<ManagerEntry<'a>> {
         self.entries.remove(id)
     }
 
     /// Removes empty entries.
-    pub(super) fn insert(&mut self, entry: Entry<'a>) {
+    pub(super) fn insert(&mut self, entry: ManagerEntry<'a>) {
         if !entry.fields.is_empty() {
             self.entries.insert(entry.id.clone(), entry);
         }
@@ -314,7 +317,7 @@ impl<'a> Entries<'a> {
         write: &Write<'a>,
         elsewhere: &Different<'_>,
     ) {
-        let id = Entry::id(write, Operation::Update);
+        let id = ManagerEntry::id(write, Operation::Update);
         let previous = self.remove(&id);
         self.lose(&changes, elsewhere);
         let Changes { added, modified, removed } = changes;
@@ -323,14 +326,14 @@ impl<'a> Entries<'a> {
         let is_taken = !taken.is_empty();
         // Usually a manager changes fields that it owns.
         let (time, owned) = match previous {
-            Some(Entry { time, mut fields, .. }) => {
+            Some(ManagerEntry { time, mut fields, .. }) => {
                 fields.subtract(&removed);
                 (time, fields.union(taken))
             }
             None => (None, Owned::Set(taken)),
         };
         let time = if is_taken { Some(rfc3339(write.now).into()) } else { time };
-        self.insert(Entry::new(id, write.api_version, time, owned));
+        self.insert(ManagerEntry::new(id, write.api_version, time, owned));
         if is_taken {
             self.fold_oldest();
         }
@@ -417,6 +420,6 @@ impl<'a> Entries<'a> {
             into.fields = into.fields.union(entry.fields.into_set());
             into.time = entry.time;
         }
-        self.insert(Entry { id: bucket, ..into });
+        self.insert(ManagerEntry { id: bucket, ..into });
     }
 }

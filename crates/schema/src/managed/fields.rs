@@ -17,19 +17,19 @@ use headwater_json::push_text;
 
 /// A set of fields, or the children of a node: sorted and unique.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Fields<'a>(pub(super) Vec<(Step<'a>, Node<'a>)>);
+pub(super) struct FieldSet<'a>(pub(super) Vec<(Step<'a>, Node<'a>)>);
 
 /// A node. Invariant: it or a descendant belongs to the set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Node<'a> {
     /// Whether the node itself belongs to the set.
     pub(super) member: bool,
-    pub(super) below: Fields<'a>,
+    pub(super) below: FieldSet<'a>,
 }
 
 impl<'a> Node<'a> {
     pub(super) fn leaf() -> Node<'a> {
-        Node { member: true, below: Fields::default() }
+        Node { member: true, below: FieldSet::default() }
     }
 
     /// A node with its children; `None` if it is empty.
@@ -144,14 +144,14 @@ impl std::fmt::Display for Step<'_> {
     }
 }
 
-impl<'a> Fields<'a> {
+impl<'a> FieldSet<'a> {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// An empty set with a capacity.
-    pub(super) fn with_capacity(steps: usize) -> Fields<'a> {
-        Fields(Vec::with_capacity(steps))
+    pub(super) fn with_capacity(steps: usize) -> FieldSet<'a> {
+        FieldSet(Vec::with_capacity(steps))
     }
 
     /// Appends a path element that sorts last.
@@ -161,7 +161,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A set of the elements of a list, in any order. Duplicate elements are one unit.
-    pub(super) fn of_elements(mut elements: Vec<(Step<'a>, Node<'a>)>) -> Fields<'a> {
+    pub(super) fn of_elements(mut elements: Vec<(Step<'a>, Node<'a>)>) -> FieldSet<'a> {
         elements.sort_by(|a, b| a.0.cmp(&b.0));
         elements.dedup_by(|later, kept| {
             let twice = later.0 == kept.0;
@@ -170,7 +170,7 @@ impl<'a> Fields<'a> {
             }
             twice
         });
-        Fields(elements)
+        FieldSet(elements)
     }
 
     fn find(&self, step: &Step<'_>) -> Result<usize, usize> {
@@ -192,7 +192,7 @@ impl<'a> Fields<'a> {
     }
 
     /// The union with another set.
-    pub(super) fn union(&mut self, other: Fields<'a>) {
+    pub(super) fn union(&mut self, other: FieldSet<'a>) {
         if self.is_empty() {
             *self = other;
             return;
@@ -217,7 +217,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Removes the fields of another set.
-    pub(super) fn subtract(&mut self, other: &Fields<'_>) {
+    pub(super) fn subtract(&mut self, other: &FieldSet<'_>) {
         if self.is_empty() {
             return;
         }
@@ -234,8 +234,8 @@ impl<'a> Fields<'a> {
     }
 
     /// The intersection of two sets.
-    pub(super) fn intersect(&self, other: &Fields<'_>) -> Fields<'a> {
-        let mut common = Fields::default();
+    pub(super) fn intersect(&self, other: &FieldSet<'_>) -> FieldSet<'a> {
+        let mut common = FieldSet::default();
         let mut theirs = other.0.iter().peekable();
         for (step, ours) in &self.0 {
             while theirs.next_if(|(their, _)| their.cmp(step) == Ordering::Less).is_some() {}
@@ -250,7 +250,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Whether this set is a subset of another.
-    pub(super) fn is_subset(&self, other: &Fields<'_>) -> bool {
+    pub(super) fn is_subset(&self, other: &FieldSet<'_>) -> bool {
         self.0.iter().all(|(step, ours)| {
             other.get(step).is_some_and(|theirs| {
                 (theirs.member || !ours.member) && ours.below.is_subset(&theirs.below)
@@ -260,7 +260,7 @@ impl<'a> Fields<'a> {
 
     /// Adds all named fields that have descendants in the set: owning a field of a struct implies the
     /// existence of the struct.
-    pub(super) fn with_named<S: Structure>(&self, structure: S) -> Fields<'a> {
+    pub(super) fn with_named<S: Structure>(&self, structure: S) -> FieldSet<'a> {
         let with_named = |(step, node): &(Step<'a>, Node<'a>)| {
             let named = step.name().and_then(|name| structure.field(name));
             let below = match named.or_else(|| structure.element()) {
@@ -269,7 +269,7 @@ impl<'a> Fields<'a> {
             };
             (step.clone(), Node { member: node.member || named.is_some(), below })
         };
-        Fields(self.0.iter().map(with_named).collect())
+        FieldSet(self.0.iter().map(with_named).collect())
     }
 
     /// The paths of all members as messages show them: `.spec.containers[name="c"].image`.
@@ -288,27 +288,27 @@ impl<'a> Fields<'a> {
     }
 
     /// The set with owned text.
-    pub(super) fn into_owned(self) -> Fields<'static> {
+    pub(super) fn into_owned(self) -> FieldSet<'static> {
         let own = |(step, node): (Step<'a>, Node<'a>)| {
             let step = Step { by: step.by, text: Cow::Owned(step.text.into_owned()) };
             (step, Node { member: node.member, below: node.below.into_owned() })
         };
-        Fields(self.0.into_iter().map(own).collect())
+        FieldSet(self.0.into_iter().map(own).collect())
     }
 
     /// Parses a set of a client to its canonical form; `None` if it is invalid. Path elements of an
     /// unknown kind are dropped.
-    pub(super) fn read(value: &'a Value) -> Option<Fields<'a>> {
+    pub(super) fn read(value: &'a Value) -> Option<FieldSet<'a>> {
         let mut fields = Vec::new();
         for (key, value) in value.as_object()?.iter().filter(|(key, _)| *key != ".") {
             let Some(step) = Step::read(Cow::Borrowed(key))? else { continue };
-            let below = Fields::read(value)?;
+            let below = FieldSet::read(value)?;
             let member = below.is_empty() || value.get(".").is_some();
             fields.push((step.settled()?, Node { member, below }));
         }
         fields.sort_by(|a, b| a.0.cmp(&b.0));
         fields.dedup_by(|later, kept| later.0 == kept.0);
-        Some(Fields(fields))
+        Some(FieldSet(fields))
     }
 
     /// Writes the set as JSON.

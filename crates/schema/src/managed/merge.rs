@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use headwater_json::{Map, Value};
 
-use super::compare::{Names, zip};
-use super::fields::{Fields, Step};
+use super::compare::{ElementNames, zip};
+use super::fields::{FieldSet, Step};
 use super::structure::{Form, Structure};
 use super::within::is_within;
 use headwater_api::query::quote;
@@ -130,7 +130,7 @@ fn merge_lists<S: Structure>(ours: &[Value], theirs: &[Value], structure: S) -> 
 
 /// The names of all elements of a list; `None` if one has no name.
 fn keys<S: Structure>(list: &[Value], structure: S) -> Option<Vec<Step<'static>>> {
-    let names = Names::of(structure);
+    let names = ElementNames::of(structure);
     list.iter().map(|element| names.name(element)).collect()
 }
 
@@ -141,7 +141,11 @@ fn are_few_and_distinct(keys: &[Step<'_>]) -> bool {
 }
 
 /// Removes the fields of a set from an object; `None` if nothing remains.
-pub(super) fn remove<S: Structure>(value: &Value, set: &Fields<'_>, structure: S) -> Option<Value> {
+pub(super) fn remove<S: Structure>(
+    value: &Value,
+    set: &FieldSet<'_>,
+    structure: S,
+) -> Option<Value> {
     match (structure.form(), value) {
         (Form::Map | Form::Deduced, Value::Object(members)) => {
             let mut kept = Map::new();
@@ -164,7 +168,7 @@ pub(super) fn remove<S: Structure>(value: &Value, set: &Fields<'_>, structure: S
         }
         (Form::Set | Form::KeyedList, Value::Array(elements)) => {
             let inner = structure.element()?;
-            let names = Names::of(structure);
+            let names = ElementNames::of(structure);
             let mut kept = Vec::new();
             for element in elements {
                 match names.name(element).and_then(|step| set.get(&step)) {
@@ -225,7 +229,7 @@ fn validate_list<S: Structure>(value: &Value, structure: S) -> Result<(), String
         return Err(format!("expected list, got {}", go_type(value)));
     };
     let Some(inner) = structure.element() else { return Ok(()) };
-    let names = Names::of(structure);
+    let names = ElementNames::of(structure);
     let mut seen = BTreeSet::new();
     for (index, element) in elements.iter().enumerate() {
         if structure.form() == Form::AtomicList {

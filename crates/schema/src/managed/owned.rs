@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-use super::fields::Fields;
+use super::fields::FieldSet;
 use super::stored::Meeting;
 
 /// The fields of an entry.
@@ -14,7 +14,7 @@ use super::stored::Meeting;
 pub(super) enum Owned<'a> {
     /// The stored text.
     Stored(Cow<'a, str>),
-    Set(Fields<'a>),
+    Set(FieldSet<'a>),
 }
 
 impl<'a> Owned<'a> {
@@ -31,7 +31,7 @@ impl<'a> Owned<'a> {
     }
 
     /// The set.
-    pub(super) fn set(&self) -> Cow<'_, Fields<'_>> {
+    pub(super) fn set(&self) -> Cow<'_, FieldSet<'_>> {
         match self {
             Owned::Stored(text) => Cow::Owned(read(text)),
             Owned::Set(set) => Cow::Borrowed(set),
@@ -39,7 +39,7 @@ impl<'a> Owned<'a> {
     }
 
     /// The owned set.
-    pub(super) fn into_set(self) -> Fields<'a> {
+    pub(super) fn into_set(self) -> FieldSet<'a> {
         match self {
             Owned::Stored(Cow::Borrowed(text)) => read(text),
             Owned::Stored(Cow::Owned(text)) => read(&text).into_owned(),
@@ -48,7 +48,7 @@ impl<'a> Owned<'a> {
     }
 
     /// Whether it intersects another set.
-    pub(super) fn touches(&self, other: &Fields<'_>) -> bool {
+    pub(super) fn touches(&self, other: &FieldSet<'_>) -> bool {
         !other.is_empty()
             && match self.meet(other) {
                 Some(meeting) => meeting.touches,
@@ -57,7 +57,7 @@ impl<'a> Owned<'a> {
     }
 
     /// Whether it is a superset of another set.
-    fn covers(&self, other: &Fields<'_>) -> bool {
+    fn covers(&self, other: &FieldSet<'_>) -> bool {
         match self.meet(other) {
             Some(meeting) => meeting.covers,
             None => other.is_subset(&self.set()),
@@ -65,27 +65,27 @@ impl<'a> Owned<'a> {
     }
 
     /// Whether it is a subset of another set.
-    pub(super) fn is_within(&self, other: &Fields<'_>) -> bool {
+    pub(super) fn is_within(&self, other: &FieldSet<'_>) -> bool {
         match self.meet(other) {
             Some(meeting) => meeting.within,
             None => self.set().is_subset(other),
         }
     }
 
-    fn meet(&self, other: &Fields<'_>) -> Option<Meeting> {
+    fn meet(&self, other: &FieldSet<'_>) -> Option<Meeting> {
         match self {
-            Owned::Stored(text) => Fields::meet_stored(text, other),
+            Owned::Stored(text) => FieldSet::meet_stored(text, other),
             Owned::Set(_) => None,
         }
     }
 
     /// Removes the fields of a set.
-    pub(super) fn subtract(&mut self, other: &Fields<'_>) {
+    pub(super) fn subtract(&mut self, other: &FieldSet<'_>) {
         if other.is_empty() {
             return;
         }
         if let Owned::Stored(text) = self {
-            match Fields::subtract_stored(text, other) {
+            match FieldSet::subtract_stored(text, other) {
                 Some(left) if left == **text => {}
                 Some(left) => *text = Cow::Owned(left),
                 None => *self = Owned::Set(self.clone().into_set()),
@@ -97,7 +97,7 @@ impl<'a> Owned<'a> {
     }
 
     /// Adds the fields of a set.
-    pub(super) fn union(self, other: Fields<'a>) -> Owned<'a> {
+    pub(super) fn union(self, other: FieldSet<'a>) -> Owned<'a> {
         if self.covers(&other) {
             return self;
         }
@@ -126,6 +126,6 @@ impl PartialEq for Owned<'_> {
 }
 
 /// Parses a set; invalid text is an empty set.
-fn read(text: &str) -> Fields<'_> {
-    Fields::stored(text).unwrap_or_default()
+fn read(text: &str) -> FieldSet<'_> {
+    FieldSet::stored(text).unwrap_or_default()
 }

@@ -1,31 +1,31 @@
-//! Stored sets: parsing the text of [`Fields::write`], and walks over it along given paths.
+//! Stored sets: parsing the text of [`FieldSet::write`], and walks over it along given paths.
 //!
 //! Promise: the text is not trusted. If a walk meets unexpected text, the set is parsed instead; text
 //! that cannot be parsed is an empty set.
 
 use std::borrow::Cow;
 
-use super::fields::{Fields, Node, Step};
+use super::fields::{FieldSet, Node, Step};
 use headwater_json::scan::{container_end, unescape};
 use headwater_json::wide;
 
-impl<'a> Fields<'a> {
+impl<'a> FieldSet<'a> {
     /// Parses a stored set, which is sorted and canonical. Anything else is an empty set.
-    pub(super) fn stored(text: &'a str) -> Option<Fields<'a>> {
+    pub(super) fn stored(text: &'a str) -> Option<FieldSet<'a>> {
         let mut reader = Reader { text, at: 0 };
         let node = reader.node()?;
         (reader.at == text.len()).then_some(node.below)
     }
 
     /// The relation of a stored set to another one; `None` if it must be parsed to know.
-    pub(super) fn meet_stored(text: &str, other: &Fields<'_>) -> Option<Meeting> {
+    pub(super) fn meet_stored(text: &str, other: &FieldSet<'_>) -> Option<Meeting> {
         let mut reader = Reader { text, at: 0 };
         let (_, meeting) = reader.meet(other)?;
         (reader.at == text.len()).then_some(meeting)
     }
 
     /// The text of a stored set without the fields of another one; `None` if it must be parsed to know.
-    pub(super) fn subtract_stored(text: &str, other: &Fields<'_>) -> Option<String> {
+    pub(super) fn subtract_stored(text: &str, other: &FieldSet<'_>) -> Option<String> {
         let mut reader = Reader { text, at: 0 };
         let mut left = String::with_capacity(text.len());
         reader.less(other, false, &mut left)?;
@@ -57,7 +57,7 @@ impl Meeting {
     }
 }
 
-/// A reader of the text of [`Fields::write`], which has only keys and braces.
+/// A reader of the text of [`FieldSet::write`], which has only keys and braces.
 struct Reader<'a> {
     text: &'a str,
     at: usize,
@@ -91,7 +91,7 @@ impl<'a> Reader<'a> {
 
     /// Walks a node along the same node of another set. Returns whether the node itself belongs to its
     /// set, and the relation of the descendants; `None` if the text is not canonical.
-    fn meet(&mut self, other: &Fields<'_>) -> Option<(bool, Meeting)> {
+    fn meet(&mut self, other: &FieldSet<'_>) -> Option<(bool, Meeting)> {
         let mut meeting = Meeting { touches: false, covers: true, within: true };
         self.take(b'{')?;
         if self.take(b'}').is_some() {
@@ -132,7 +132,7 @@ impl<'a> Reader<'a> {
 
     /// Copies a node without the descendants that another set has, and without itself if the other set
     /// `takes` it. Returns whether anything remains; if not, nothing was copied.
-    fn less(&mut self, other: &Fields<'_>, takes: bool, out: &mut String) -> Option<bool> {
+    fn less(&mut self, other: &FieldSet<'_>, takes: bool, out: &mut String) -> Option<bool> {
         let start = out.len();
         out.push('{');
         self.take(b'{')?;

@@ -2,7 +2,7 @@
 
 use headwater_json::{Map, Value};
 
-use crate::types::{Merge, Shape, Type, Types, Zero};
+use crate::types::{Merge, Type, Types, ValueType, Zero};
 use headwater_api::kind::Kind;
 
 /// A node in the type of a kind. Built-in kinds use [`Builtin`]; custom kinds implement it over their
@@ -62,7 +62,7 @@ pub struct Builtin {
 #[derive(Clone, Copy, Debug)]
 enum Place {
     Root(&'static Type),
-    Below(&'static Shape, &'static Merge),
+    Below(&'static ValueType, &'static Merge),
 }
 
 impl Builtin {
@@ -81,14 +81,14 @@ impl Builtin {
         Types::builtin().named("meta/v1.ObjectMeta").map(Builtin::root)
     }
 
-    fn below(shape: &'static Shape, merge: &'static Merge) -> Builtin {
+    fn below(shape: &'static ValueType, merge: &'static Merge) -> Builtin {
         Builtin { place: Place::Below(shape, merge) }
     }
 
     fn fields(self) -> Option<&'static Type> {
         match self.place {
             Place::Root(of) => Some(of),
-            Place::Below(Shape::Struct(id), _) => Some(Types::builtin().get(*id)),
+            Place::Below(ValueType::Struct(id), _) => Some(Types::builtin().get(*id)),
             Place::Below(..) => None,
         }
     }
@@ -99,22 +99,25 @@ impl Structure for Builtin {
         let Place::Below(shape, merge) = self.place else { return Form::Map };
         let atomic = *merge == Merge::Atomic;
         match shape {
-            Shape::Text | Shape::Bytes => Form::Text,
-            Shape::Int32 | Shape::Int64 | Shape::Float => Form::Number,
-            Shape::Bool => Form::Bool,
-            Shape::Time | Shape::MicroTime | Shape::Quantity | Shape::IntOrString => Form::Scalar,
-            Shape::Struct(id) if atomic || Types::builtin().get(*id).atomic => Form::AtomicMap,
-            Shape::Map(_) if atomic => Form::AtomicMap,
-            Shape::Struct(_) | Shape::Map(_) => Form::Map,
-            Shape::List(_) | Shape::Wrapped(_) => match merge {
+            ValueType::Text | ValueType::Bytes => Form::Text,
+            ValueType::Int32 | ValueType::Int64 | ValueType::Float => Form::Number,
+            ValueType::Bool => Form::Bool,
+            ValueType::Time
+            | ValueType::MicroTime
+            | ValueType::Quantity
+            | ValueType::IntOrString => Form::Scalar,
+            ValueType::Struct(id) if atomic || Types::builtin().get(*id).atomic => Form::AtomicMap,
+            ValueType::Map(_) if atomic => Form::AtomicMap,
+            ValueType::Struct(_) | ValueType::Map(_) => Form::Map,
+            ValueType::List(_) | ValueType::Wrapped(_) => match merge {
                 Merge::Set => Form::Set,
                 Merge::Keyed(_) => Form::KeyedList,
                 Merge::Ordinary | Merge::Atomic => Form::AtomicList,
             },
-            Shape::Any
-            | Shape::SchemaOrList(_)
-            | Shape::SchemaOrBool(_)
-            | Shape::SchemaOrTexts(_) => Form::Deduced,
+            ValueType::Any
+            | ValueType::SchemaOrList(_)
+            | ValueType::SchemaOrBool(_)
+            | ValueType::SchemaOrTexts(_) => Form::Deduced,
         }
     }
 
@@ -125,9 +128,10 @@ impl Structure for Builtin {
 
     fn element(self) -> Option<Builtin> {
         match self.place {
-            Place::Below(Shape::Map(inner) | Shape::List(inner) | Shape::Wrapped(inner), _) => {
-                Some(Builtin::below(inner, &Merge::Ordinary))
-            }
+            Place::Below(
+                ValueType::Map(inner) | ValueType::List(inner) | ValueType::Wrapped(inner),
+                _,
+            ) => Some(Builtin::below(inner, &Merge::Ordinary)),
             Place::Below(shape, _) if self.form() == Form::Deduced => {
                 Some(Builtin::below(shape, &Merge::Ordinary))
             }
@@ -162,11 +166,11 @@ fn empty(of: &'static Type) -> Map {
         .map(|field| {
             let value = match &field.shape {
                 _ if field.zero == Zero::Null => Value::Null,
-                Shape::Struct(id) => Value::Object(empty(Types::builtin().get(*id))),
-                Shape::Text | Shape::Bytes => "".into(),
-                Shape::Int32 | Shape::Int64 | Shape::Float => 0.into(),
-                Shape::Bool => false.into(),
-                Shape::Quantity | Shape::IntOrString => "0".into(),
+                ValueType::Struct(id) => Value::Object(empty(Types::builtin().get(*id))),
+                ValueType::Text | ValueType::Bytes => "".into(),
+                ValueType::Int32 | ValueType::Int64 | ValueType::Float => 0.into(),
+                ValueType::Bool => false.into(),
+                ValueType::Quantity | ValueType::IntOrString => "0".into(),
                 _ => Value::Null,
             };
             (field.name.to_owned(), value)

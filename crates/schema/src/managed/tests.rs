@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::apply::LAST_APPLIED;
 use super::created::fields_of_applier;
-use super::fields::Fields;
+use super::fields::FieldSet;
 use super::stored::Meeting;
 use super::*;
 use headwater_api::kind::{Kind, builtin};
@@ -545,7 +545,7 @@ fn kubectl_may_take_over_fields_of_client_side_apply() {
 }
 
 /// A set in its simplest form: the paths of its members.
-fn model(set: &Fields<'_>) -> BTreeSet<String> {
+fn model(set: &FieldSet<'_>) -> BTreeSet<String> {
     set.paths().into_iter().collect()
 }
 
@@ -704,7 +704,7 @@ proptest! {
 
     #[test]
     fn sets_behave_like_sets_of_paths(a in set(), b in set()) {
-        let (one, other) = (Fields::read(&a).unwrap(), Fields::read(&b).unwrap());
+        let (one, other) = (FieldSet::read(&a).unwrap(), FieldSet::read(&b).unwrap());
         let (x, y) = (model(&one), model(&other));
         let mut found = one.clone();
         found.union(other.clone());
@@ -719,7 +719,7 @@ proptest! {
         one.write(&mut text);
         let text = String::from_utf8(text).unwrap();
         prop_assert_eq!(&text, &a.to_string());
-        let meeting = Fields::meet_stored(&text, &other);
+        let meeting = FieldSet::meet_stored(&text, &other);
         let (touches, covers) = (!x.is_disjoint(&y), y.is_subset(&x));
         let expected = Meeting { touches, covers, within: x.is_subset(&y) };
         prop_assert_eq!(meeting, Some(expected));
@@ -727,9 +727,9 @@ proptest! {
         left.subtract(&other);
         let mut expected = Vec::new();
         left.write(&mut expected);
-        let left = Fields::subtract_stored(&text, &other);
+        let left = FieldSet::subtract_stored(&text, &other);
         prop_assert_eq!(left, Some(String::from_utf8(expected).unwrap()));
-        prop_assert_eq!(Fields::stored(&text), Some(one));
+        prop_assert_eq!(FieldSet::stored(&text), Some(one));
     }
 
     #[test]

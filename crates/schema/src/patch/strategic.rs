@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use headwater_json::{Key, Map, Value};
 
 use super::{Error, cannot_decode, unprocessable};
-use crate::types::{Patch, Shape, Type, Types};
+use crate::types::{Patch, Type, Types, ValueType};
 
 const DIRECTIVE: &str = "$patch";
 const RETAIN_KEYS: &str = "$retainKeys";
@@ -40,17 +40,17 @@ fn malformed<T>(why: impl Into<String>) -> Result<T, Error> {
 enum Level {
     Struct(&'static Type),
     /// A map with arbitrary keys, and the type of its values.
-    Map(&'static Shape),
+    Map(&'static ValueType),
     /// An untyped value: maps merge, lists are replaced.
     Unknown,
 }
 
 impl Level {
-    fn of(shape: &'static Shape) -> Level {
+    fn of(shape: &'static ValueType) -> Level {
         match shape {
-            Shape::Struct(id) => Level::Struct(Types::builtin().get(*id)),
-            Shape::Map(inner) => Level::Map(inner),
-            Shape::List(inner) | Shape::Wrapped(inner) => Level::of(inner),
+            ValueType::Struct(id) => Level::Struct(Types::builtin().get(*id)),
+            ValueType::Map(inner) => Level::Map(inner),
+            ValueType::List(inner) | ValueType::Wrapped(inner) => Level::of(inner),
             _ => Level::Unknown,
         }
     }

@@ -14,7 +14,7 @@ mod structural;
 
 /// The location of a schema.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
+pub struct SchemaLocation<'a> {
     /// The path of the schema in its definition.
     pub path: &'a str,
     /// Whether status is a subresource: then the schema of status must be separate.
@@ -22,7 +22,7 @@ pub struct Place<'a> {
 }
 
 /// The validation errors of an `openAPIV3Schema`.
-pub fn check(schema: &Value, place: Place<'_>) -> Vec<FieldError> {
+pub fn check(schema: &Value, place: SchemaLocation<'_>) -> Vec<FieldError> {
     let mut errors = root(schema, place);
     let unstructured = match structural::unsupported(schema) {
         Some(why) => Some(FieldError::invalid(place.path, &"".into(), why)),
@@ -130,7 +130,7 @@ const BESIDE_STATUS: [&str; 22] = [
     "x-kubernetes-validations",
 ];
 
-fn root(schema: &Value, place: Place<'_>) -> Vec<FieldError> {
+fn root(schema: &Value, place: SchemaLocation<'_>) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let members = schema.as_object();
     if place.has_status {
@@ -456,7 +456,7 @@ mod tests {
     use super::*;
 
     pub(super) fn texts(schema: &Value) -> Vec<String> {
-        let place = Place { path: "schema", has_status: false };
+        let place = SchemaLocation { path: "schema", has_status: false };
         check(schema, place).iter().map(ToString::to_string).collect()
     }
 
@@ -523,7 +523,7 @@ mod tests {
 
     #[test]
     fn a_schema_with_a_status_subresource_must_be_an_object() {
-        let place = Place { path: "schema", has_status: true };
+        let place = SchemaLocation { path: "schema", has_status: true };
         let schema = json!({"type": "object", "properties": {}, "oneOf": [{"required": ["a"]}]});
         assert!(!check(&schema, place).is_empty());
         let schema = json!({"type": "object", "properties": {}, "required": ["spec"]});

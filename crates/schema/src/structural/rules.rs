@@ -9,7 +9,7 @@ use headwater_json::Value;
 use super::{Additional, List, Node, lists, number};
 use headwater_api::status::{FieldError, FieldErrorKind};
 use headwater_cel::pattern;
-use headwater_cel::{Budget, Error, Known, Program, Shape, Value as Cel, Variables};
+use headwater_cel::{Budget, DeclType, Environment, Error, Program, Value as Cel, Variables};
 use headwater_cel::{EXPRESSION_COST_MAX, OBJECT_COST_MAX};
 use headwater_json::path::Path;
 
@@ -22,7 +22,7 @@ const MESSAGE_MAX: usize = 5 * 1024;
 
 /// The rules of one node and its declared type.
 pub(super) struct Expressions {
-    shape: Shape,
+    shape: DeclType,
     /// The type of the schema, for messages.
     kind: Box<str>,
     rules: Box<[Rule]>,
@@ -42,8 +42,8 @@ struct Rule {
 }
 
 /// The variables of a rule.
-fn known(shape: &Shape, optional_old: bool) -> Known<'_> {
-    let known = Known::default().with("self", shape);
+fn known(shape: &DeclType, optional_old: bool) -> Environment<'_> {
+    let known = Environment::default().with("self", shape);
     match optional_old {
         true => known.with_optional("oldSelf", shape),
         false => known.with("oldSelf", shape),
@@ -59,14 +59,19 @@ pub(super) fn compile(
     budget: &mut pattern::Budget,
 ) -> Option<Box<Expressions>> {
     let rules = schema["x-kubernetes-validations"].as_array().filter(|rules| !rules.is_empty())?;
-    let shape = Shape::of(typed, is_root);
+    let shape = DeclType::of(typed, is_root);
     let rules = rules.iter().map(|rule| Rule::compile(rule, &shape, typed, budget)).collect();
     let kind = typed["type"].as_str().unwrap_or_default().into();
     Some(Box::new(Expressions { shape, kind, rules }))
 }
 
 impl Rule {
-    fn compile(rule: &Value, shape: &Shape, schema: &Value, budget: &mut pattern::Budget) -> Rule {
+    fn compile(
+        rule: &Value,
+        shape: &DeclType,
+        schema: &Value,
+        budget: &mut pattern::Budget,
+    ) -> Rule {
         let text = |key: &str| rule[key].as_str().unwrap_or_default().trim();
         let optional_old = rule["optionalOldSelf"] == true;
         let known = known(shape, optional_old);

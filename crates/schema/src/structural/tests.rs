@@ -580,7 +580,7 @@ proptest! {
 
     #[test]
     fn no_schema_and_no_value_panics(schema in any_value(), value in any_value()) {
-        let place = Place { path: "schema", has_status: true };
+        let place = SchemaLocation { path: "schema", has_status: true };
         let schema = json!({"type": "object", "properties": {"f": schema}});
         let _ = check(&schema, place);
         if let Ok(schema) = Schema::compile(&schema) {

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use super::{Field, Shape, Type, TypeId, Types};
+use super::{Field, Type, TypeId, Types, ValueType};
 use headwater_json::Key;
 
 /// For each type, the fields below which one of the wanted types can be.
@@ -14,8 +14,9 @@ impl Reach {
     /// `wanted` tells for each type whether it is wanted.
     pub(crate) fn new(types: &Types, wanted: impl Fn(TypeId) -> bool) -> Reach {
         let mut reaches: Vec<bool> = types.iter().map(|of| wanted(of.id)).collect();
-        let leads =
-            |reaches: &[bool], shape: &Shape| shape.heart().is_some_and(|id| reaches[id.index()]);
+        let leads = |reaches: &[bool], shape: &ValueType| {
+            shape.heart().is_some_and(|id| reaches[id.index()])
+        };
         // Types are recursive, so this repeats until nothing changes.
         loop {
             let mut news = false;

@@ -785,26 +785,26 @@ impl Filler<'_> {
         Value::Object(object)
     }
 
-    fn value(&mut self, shape: &Shape, depth: usize) -> Value {
+    fn value(&mut self, shape: &ValueType, depth: usize) -> Value {
         self.turn += 1;
         let word = self.words[self.turn % self.words.len()].as_str();
         let number = self.numbers[self.turn % self.numbers.len()];
         match shape {
-            Shape::Text => word.into(),
-            Shape::Int32 | Shape::Int64 => number.into(),
-            Shape::Float => f64::from(number).into(),
-            Shape::Bool => (number % 2 == 0).into(),
-            Shape::Bytes => "YQ==".into(),
-            Shape::Time => "2024-01-01T00:00:00Z".into(),
-            Shape::MicroTime => "2024-01-01T00:00:00.000000Z".into(),
-            Shape::Quantity => number.to_string().into(),
-            Shape::IntOrString if number % 2 == 0 => number.into(),
-            Shape::IntOrString => word.into(),
-            Shape::Struct(id) if depth < 6 => self.object(self.types.get(*id), depth + 1),
-            Shape::List(inner) | Shape::Wrapped(inner) if depth < 6 => {
+            ValueType::Text => word.into(),
+            ValueType::Int32 | ValueType::Int64 => number.into(),
+            ValueType::Float => f64::from(number).into(),
+            ValueType::Bool => (number % 2 == 0).into(),
+            ValueType::Bytes => "YQ==".into(),
+            ValueType::Time => "2024-01-01T00:00:00Z".into(),
+            ValueType::MicroTime => "2024-01-01T00:00:00.000000Z".into(),
+            ValueType::Quantity => number.to_string().into(),
+            ValueType::IntOrString if number % 2 == 0 => number.into(),
+            ValueType::IntOrString => word.into(),
+            ValueType::Struct(id) if depth < 6 => self.object(self.types.get(*id), depth + 1),
+            ValueType::List(inner) | ValueType::Wrapped(inner) if depth < 6 => {
                 (0..2).map(|_| self.value(inner, depth + 1)).collect()
             }
-            Shape::Map(inner) if depth < 6 => json!({ word: self.value(inner, depth + 1) }),
+            ValueType::Map(inner) if depth < 6 => json!({ word: self.value(inner, depth + 1) }),
             _ => Value::Null,
         }
     }

@@ -2,7 +2,7 @@
 //! formats stumble over.
 
 use headwater_json::{Map, Value, json};
-use headwater_schema::types::{Shape, Type, Types};
+use headwater_schema::types::{Type, Types, ValueType};
 
 /// Deep enough for a container of a template of a template.
 const DEPTH_MAX: usize = 9;
@@ -89,34 +89,34 @@ fn fields(dice: &mut Dice, of: &Type, depth: usize) -> Map {
     object
 }
 
-fn value(dice: &mut Dice, shape: &Shape, depth: usize) -> Value {
+fn value(dice: &mut Dice, shape: &ValueType, depth: usize) -> Value {
     let types = Types::builtin();
     if depth >= DEPTH_MAX && shape.heart().is_some() {
         return types.empty(shape);
     }
     match shape {
-        Shape::Text => text(dice),
-        Shape::Int32 => (*dice.pick(&[0, 1, -1, 80, i32::MAX, i32::MIN])).into(),
-        Shape::Int64 => (*dice.pick(&[0, 1, -1, 1 << 40, i64::MAX, i64::MIN])).into(),
-        Shape::Float => (*dice.pick(&[0.5, 1.0, -2.25, 1e21])).into(),
-        Shape::Bool => (dice.below(2) == 0).into(),
-        Shape::Bytes => (*dice.pick(&["AAEC", "/+8=", "aA=="])).into(),
-        Shape::Time => (*dice.pick(&["2026-01-02T03:04:05Z", "1999-12-31T23:59:59Z"])).into(),
-        Shape::MicroTime => "2026-01-02T03:04:05.000006Z".into(),
-        Shape::Quantity => (*dice.pick(&["100m", "1Gi", "0", "5", "1500k"])).into(),
-        Shape::IntOrString => {
+        ValueType::Text => text(dice),
+        ValueType::Int32 => (*dice.pick(&[0, 1, -1, 80, i32::MAX, i32::MIN])).into(),
+        ValueType::Int64 => (*dice.pick(&[0, 1, -1, 1 << 40, i64::MAX, i64::MIN])).into(),
+        ValueType::Float => (*dice.pick(&[0.5, 1.0, -2.25, 1e21])).into(),
+        ValueType::Bool => (dice.below(2) == 0).into(),
+        ValueType::Bytes => (*dice.pick(&["AAEC", "/+8=", "aA=="])).into(),
+        ValueType::Time => (*dice.pick(&["2026-01-02T03:04:05Z", "1999-12-31T23:59:59Z"])).into(),
+        ValueType::MicroTime => "2026-01-02T03:04:05.000006Z".into(),
+        ValueType::Quantity => (*dice.pick(&["100m", "1Gi", "0", "5", "1500k"])).into(),
+        ValueType::IntOrString => {
             dice.pick(&[json!(8080), json!("web"), json!("25%"), json!(0)]).clone()
         }
-        Shape::Any => {
+        ValueType::Any => {
             let any = [json!({"a": [1, "b", null, true]}), json!({}), json!({"on": "off"})];
             dice.pick(&any).clone()
         }
-        Shape::Struct(id) => Value::Object(fields(dice, types.get(*id), depth + 1)),
-        Shape::List(inner) | Shape::Wrapped(inner) => {
+        ValueType::Struct(id) => Value::Object(fields(dice, types.get(*id), depth + 1)),
+        ValueType::List(inner) | ValueType::Wrapped(inner) => {
             let count = 1 + dice.below(2);
             (0..count).map(|_| value(dice, inner, depth + 1)).collect()
         }
-        Shape::Map(inner) => {
+        ValueType::Map(inner) => {
             let count = 1 + dice.below(2);
             let mut map = Map::new();
             for _ in 0..count {
@@ -125,15 +125,15 @@ fn value(dice: &mut Dice, shape: &Shape, depth: usize) -> Value {
             }
             Value::Object(map)
         }
-        Shape::SchemaOrList(id) | Shape::SchemaOrTexts(id) if dice.below(2) == 0 => {
+        ValueType::SchemaOrList(id) | ValueType::SchemaOrTexts(id) if dice.below(2) == 0 => {
             Value::Object(fields(dice, types.get(*id), depth + 1))
         }
-        Shape::SchemaOrBool(id) if dice.below(2) == 0 => {
+        ValueType::SchemaOrBool(id) if dice.below(2) == 0 => {
             Value::Object(fields(dice, types.get(*id), depth + 1))
         }
-        Shape::SchemaOrList(id) => json!([fields(dice, types.get(*id), depth + 1)]),
-        Shape::SchemaOrBool(_) => (dice.below(2) == 0).into(),
-        Shape::SchemaOrTexts(_) => json!([text(dice)]),
+        ValueType::SchemaOrList(id) => json!([fields(dice, types.get(*id), depth + 1)]),
+        ValueType::SchemaOrBool(_) => (dice.below(2) == 0).into(),
+        ValueType::SchemaOrTexts(_) => json!([text(dice)]),
     }
 }
 

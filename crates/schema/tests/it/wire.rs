@@ -4,7 +4,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use headwater_json::{Map, Value};
-use headwater_schema::types::{Shape, Type, Types};
+use headwater_schema::types::{Type, Types, ValueType};
 
 /// The body of a request: the object in its envelope.
 pub(crate) fn body(api_version: &str, kind: &str, message: &[u8]) -> Vec<u8> {
@@ -23,7 +23,7 @@ pub(crate) fn message(of: &Type, object: &Map) -> Vec<u8> {
     let mut out = Vec::new();
     for field in &of.wire {
         match (field.name, &field.shape) {
-            (None, Shape::Struct(id)) => {
+            (None, ValueType::Struct(id)) => {
                 bytes(&mut out, field.number, &message(types.get(*id), object));
             }
             (Some(name), shape) => {
@@ -37,12 +37,12 @@ pub(crate) fn message(of: &Type, object: &Map) -> Vec<u8> {
     out
 }
 
-fn field(out: &mut Vec<u8>, number: u32, shape: &Shape, value: &Value) {
+fn field(out: &mut Vec<u8>, number: u32, shape: &ValueType, value: &Value) {
     match (shape, value) {
-        (Shape::List(inner), Value::Array(items)) => {
+        (ValueType::List(inner), Value::Array(items)) => {
             items.iter().for_each(|item| single(out, number, inner, item));
         }
-        (Shape::Map(inner), Value::Object(map)) => {
+        (ValueType::Map(inner), Value::Object(map)) => {
             for (key, value) in map {
                 let mut entry = Vec::new();
                 bytes(&mut entry, 1, key.as_bytes());
@@ -54,62 +54,64 @@ fn field(out: &mut Vec<u8>, number: u32, shape: &Shape, value: &Value) {
     }
 }
 
-fn single(out: &mut Vec<u8>, number: u32, shape: &Shape, value: &Value) {
+fn single(out: &mut Vec<u8>, number: u32, shape: &ValueType, value: &Value) {
     match shape {
-        Shape::Int32 | Shape::Int64 => varint_field(out, number, value.as_i64().unwrap() as u64),
-        Shape::Bool => varint_field(out, number, u64::from(value.as_bool().unwrap())),
-        Shape::Float => {
+        ValueType::Int32 | ValueType::Int64 => {
+            varint_field(out, number, value.as_i64().unwrap() as u64)
+        }
+        ValueType::Bool => varint_field(out, number, u64::from(value.as_bool().unwrap())),
+        ValueType::Float => {
             varint(out, u64::from(number << 3 | 1));
             out.extend(value.as_f64().unwrap().to_bits().to_le_bytes());
         }
-        Shape::Text => bytes(out, number, value.as_str().unwrap().as_bytes()),
-        Shape::Bytes => bytes(out, number, &STANDARD.decode(value.as_str().unwrap()).unwrap()),
+        ValueType::Text => bytes(out, number, value.as_str().unwrap().as_bytes()),
+        ValueType::Bytes => bytes(out, number, &STANDARD.decode(value.as_str().unwrap()).unwrap()),
         shape => bytes(out, number, &nested(shape, value)),
     }
 }
 
 /// The message that a value is.
-fn nested(shape: &Shape, value: &Value) -> Vec<u8> {
+fn nested(shape: &ValueType, value: &Value) -> Vec<u8> {
     let types = Types::builtin();
     let mut out = Vec::new();
     match (shape, value) {
-        (Shape::Struct(id), Value::Object(object)) => return message(types.get(*id), object),
-        (Shape::Time | Shape::MicroTime, value) => {
+        (ValueType::Struct(id), Value::Object(object)) => return message(types.get(*id), object),
+        (ValueType::Time | ValueType::MicroTime, value) => {
             let time: jiff::Timestamp = value.as_str().unwrap().parse().unwrap();
             varint_field(&mut out, 1, time.as_second() as u64);
             varint_field(&mut out, 2, time.subsec_nanosecond() as u64);
         }
-        (Shape::Quantity, value) => bytes(&mut out, 1, value.as_str().unwrap().as_bytes()),
-        (Shape::IntOrString, Value::String(text)) => {
+        (ValueType::Quantity, value) => bytes(&mut out, 1, value.as_str().unwrap().as_bytes()),
+        (ValueType::IntOrString, Value::String(text)) => {
             varint_field(&mut out, 1, 1);
             varint_field(&mut out, 2, 0);
             bytes(&mut out, 3, text.as_bytes());
         }
-        (Shape::IntOrString, value) => {
+        (ValueType::IntOrString, value) => {
             varint_field(&mut out, 1, 0);
             varint_field(&mut out, 2, value.as_i64().unwrap() as u64);
             bytes(&mut out, 3, b"");
         }
-        (Shape::Any, value) => bytes(&mut out, 1, value.to_string().as_bytes()),
-        (Shape::Wrapped(inner), Value::Array(items)) => {
+        (ValueType::Any, value) => bytes(&mut out, 1, value.to_string().as_bytes()),
+        (ValueType::Wrapped(inner), Value::Array(items)) => {
             items.iter().for_each(|item| single(&mut out, 1, inner, item));
         }
-        (Shape::SchemaOrBool(_), Value::Bool(truth)) => {
+        (ValueType::SchemaOrBool(_), Value::Bool(truth)) => {
             varint_field(&mut out, 1, u64::from(*truth));
         }
-        (Shape::SchemaOrBool(id), Value::Object(schema)) => {
+        (ValueType::SchemaOrBool(id), Value::Object(schema)) => {
             varint_field(&mut out, 1, 1);
             bytes(&mut out, 2, &message(types.get(*id), schema));
         }
-        (Shape::SchemaOrList(id) | Shape::SchemaOrTexts(id), Value::Object(schema)) => {
+        (ValueType::SchemaOrList(id) | ValueType::SchemaOrTexts(id), Value::Object(schema)) => {
             bytes(&mut out, 1, &message(types.get(*id), schema));
         }
-        (Shape::SchemaOrList(id), Value::Array(items)) => {
+        (ValueType::SchemaOrList(id), Value::Array(items)) => {
             for item in items {
                 bytes(&mut out, 2, &message(types.get(*id), item.as_object().unwrap()));
             }
         }
-        (Shape::SchemaOrTexts(_), Value::Array(items)) => {
+        (ValueType::SchemaOrTexts(_), Value::Array(items)) => {
             items.iter().for_each(|item| bytes(&mut out, 2, item.as_str().unwrap().as_bytes()));
         }
         (shape, value) => panic!("{value} is no {shape:?}"),

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use headwater_cel::{Access, Authority, Decision, Resource, Value as Cel};
+use headwater_cel::{Access, AccessedResource, Authority, Decision, Value as Cel};
 
 use super::request::Asked;
 use crate::front::identity::Identity;
@@ -17,7 +17,7 @@ struct User(Arc<Identity>);
 
 /// The `authorizer` of the admitted request.
 pub(super) fn authorizer<'a>(asked: &Asked<'_>) -> Cel<'a> {
-    let request = Resource {
+    let request = AccessedResource {
         group: asked.kind.group.to_string(),
         resource: asked.kind.plural.to_string(),
         subresource: asked.subresource.to_owned(),
@@ -34,7 +34,7 @@ impl Authority for User {
         let identity = account.as_ref().unwrap_or(&self.0);
         let attributes = match access {
             Access::Path { path, verb } => Attributes::Path { verb, path },
-            Access::Resource { resource, verb } => Attributes::Resource {
+            Access::AccessedResource { resource, verb } => Attributes::AccessedResource {
                 verb,
                 group: &resource.group,
                 resource: &resource.resource,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use headwater_api::selector::{LabelSelector as Selector, StructuredSelector};
 use headwater_cache::Cache;
-use headwater_cel::{Budget, EXPRESSION_COST_MAX, Known, Program, Value as Cel, Variables};
+use headwater_cel::{Budget, EXPRESSION_COST_MAX, Environment, Program, Value as Cel, Variables};
 use headwater_json::Value;
 
 use super::authority;
@@ -209,7 +209,7 @@ pub(crate) enum Verdict {
 }
 
 impl Conditions {
-    pub(crate) fn read(conditions: &Value, known: &Known<'_>) -> Conditions {
+    pub(crate) fn read(conditions: &Value, known: &Environment<'_>) -> Conditions {
         let conditions = conditions.as_array().into_iter().flatten();
         Conditions(
             conditions
@@ -223,7 +223,7 @@ impl Conditions {
     }
 
     /// The names of a webhook's conditions.
-    pub(crate) fn names() -> Known<'static> {
+    pub(crate) fn names() -> Environment<'static> {
         Names::open(false).of_conditions()
     }
 

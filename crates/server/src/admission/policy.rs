@@ -12,7 +12,7 @@ use std::sync::Arc;
 use headwater_api::selector::LabelSelector;
 use headwater_api::{Object, Status, status as api_status};
 use headwater_cache::Snapshot;
-use headwater_cel::{Budget, Error, Known, Program, Value as Cel, Variables};
+use headwater_cel::{Budget, Environment, Error, Program, Value as Cel, Variables};
 use headwater_cel::{EXPRESSION_COST_MAX, OBJECT_COST_MAX};
 use headwater_json::Value;
 use headwater_schema::patch;
@@ -104,7 +104,7 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-fn compile(expression: &Value, known: &Known<'_>) -> Result<Program, String> {
+fn compile(expression: &Value, known: &Environment<'_>) -> Result<Program, String> {
     let text = expression.as_str().unwrap_or_default();
     Program::compile(text, known).map_err(|error| error.to_string())
 }
@@ -146,7 +146,7 @@ impl Policy {
 }
 
 impl Check {
-    fn read(check: &Value, known: &Known<'_>) -> Check {
+    fn read(check: &Value, known: &Environment<'_>) -> Check {
         let message = &check["messageExpression"];
         Check {
             text: text(&check["expression"]),
@@ -159,7 +159,7 @@ impl Check {
 }
 
 impl Mutation {
-    fn read(mutation: &Value, known: &Known<'_>) -> Mutation {
+    fn read(mutation: &Value, known: &Environment<'_>) -> Mutation {
         let (kind, expression) = match mutation["patchType"] == "JSONPatch" {
             true => (MutationKind::JsonPatch, &mutation["jsonPatch"]["expression"]),
             false => (MutationKind::Apply, &mutation["applyConfiguration"]["expression"]),

@@ -6,9 +6,9 @@
 use headwater_json::Value;
 
 use super::known;
-use crate::structural::Place;
+use crate::structural::SchemaLocation;
 use headwater_api::status::{FieldError, FieldErrorKind};
-use headwater_cel::{Program, Shape, pattern};
+use headwater_cel::{DeclType, Program, pattern};
 
 /// The maximum estimated cost of one rule (Kubernetes' limit).
 const RULE_COST_MAX: u64 = 10_000_000;
@@ -17,7 +17,7 @@ const RULE_COST_MAX: u64 = 10_000_000;
 const SCHEMA_COST_MAX: u64 = 100_000_000;
 
 /// The errors in the rules of a schema; `below` is its path.
-pub(crate) fn errors(schema: &Value, place: Place<'_>) -> Vec<FieldError> {
+pub(crate) fn errors(schema: &Value, place: SchemaLocation<'_>) -> Vec<FieldError> {
     let mut check = Check::default();
     let inside = Inside { cardinality: Some(1), uncorrelated: None, is_root: true };
     check.schema(schema, place.path, &inside);
@@ -82,14 +82,14 @@ impl Check {
     fn rules(&mut self, schema: &Value, typed: &Value, path: &str, inside: &Inside) {
         let rules = schema["x-kubernetes-validations"].as_array();
         let Some(rules) = rules.filter(|rules| !rules.is_empty()) else { return };
-        let shape = Shape::of(typed, inside.is_root);
+        let shape = DeclType::of(typed, inside.is_root);
         for (index, rule) in rules.iter().enumerate() {
             let at = format!("{path}.x-kubernetes-validations[{index}]");
             self.rule(rule, &shape, &at, inside);
         }
     }
 
-    fn rule(&mut self, rule: &Value, shape: &Shape, at: &str, inside: &Inside) {
+    fn rule(&mut self, rule: &Value, shape: &DeclType, at: &str, inside: &Inside) {
         let text = |key: &str| rule[key].as_str().unwrap_or_default().trim();
         let invalid = |key: &str, why: String| FieldError {
             kind: FieldErrorKind::Invalid,

@@ -2,7 +2,7 @@
 
 use headwater_json::{Value, json};
 
-use crate::structural::{Place, Schema, check as check_schema};
+use crate::structural::{Schema, SchemaLocation, check as check_schema};
 
 /// A schema whose spec has these properties and rules.
 fn spec(properties: Value, rules: Value) -> Value {
@@ -12,7 +12,7 @@ fn spec(properties: Value, rules: Value) -> Value {
 }
 
 fn faults(schema: &Value) -> Vec<String> {
-    let place = Place { path: "schema", has_status: false };
+    let place = SchemaLocation { path: "schema", has_status: false };
     check_schema(schema, place).iter().map(ToString::to_string).collect()
 }
 

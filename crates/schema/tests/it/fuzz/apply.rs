@@ -3,7 +3,7 @@
 use headwater_api::Kind;
 use headwater_json::{Value, json};
 use headwater_schema::managed::{self, Write};
-use headwater_schema::structural::{Place, Schema, check};
+use headwater_schema::structural::{Schema, SchemaLocation, check};
 use jiff::Timestamp;
 
 use super::schema::schema;
@@ -21,7 +21,7 @@ fn custom_objects_are_applied_and_applied_again() {
     };
     each(9_000, |dice, size| {
         let schema = schema(dice, size);
-        let place = Place { path: "schema", has_status: false };
+        let place = SchemaLocation { path: "schema", has_status: false };
         if !check(&schema, place).is_empty() {
             return;
         }

@@ -5,7 +5,7 @@
 
 use std::cell::Cell;
 
-use headwater_cel::{Budget, Known, Program, Shape, Value as Cel, Variables};
+use headwater_cel::{Budget, DeclType, Environment, Program, Value as Cel, Variables};
 use headwater_json::{Value, json};
 
 use super::{anything, each};
@@ -56,8 +56,8 @@ fn broken(dice: &mut Dice, depth: usize) -> String {
 }
 
 /// What expressions here are about: a field of every type.
-fn about() -> Shape {
-    Shape::of(
+fn about() -> DeclType {
+    DeclType::of(
         &json!({"type": "object", "properties": {
             "i": {"type": "integer"}, "n": {"type": "number"}, "s": {"type": "string"},
             "b": {"type": "boolean"}, "t": {"type": "string", "format": "date-time"},
@@ -101,11 +101,11 @@ fn run<'a>(program: &'a Program, variables: &Variables<'a>) -> Option<Cel<'a>> {
 
 #[test]
 fn expressions_compile_or_not_and_always_end() {
-    let shape = Shape::Dyn;
+    let shape = DeclType::Dyn;
     let compiled = Cell::new(0);
     each(36_000, |dice, size| {
         let text = any(dice, size);
-        let known = Known::default().with("self", &shape).with_optional("oldSelf", &shape);
+        let known = Environment::default().with("self", &shape).with_optional("oldSelf", &shape);
         let Ok(program) = Program::compile(&text, &known) else { return };
         compiled.set(compiled.get() + 1);
         let object = anything(dice, 0);
@@ -125,7 +125,7 @@ fn what_is_well_typed_compiles_and_comes_to_what_was_promised() {
     each(30_000, |dice, size| {
         let wanted = *dice.pick(typed::TYPES);
         let text = typed::of(dice, wanted, size);
-        let known = Known::default().with("self", &shape);
+        let known = Environment::default().with("self", &shape);
         let program = match Program::compile(&text, &known) {
             Ok(program) => program,
             Err(error) => panic!("{wanted}: {error}"),
@@ -168,13 +168,13 @@ fn nothing_is_nested_too_deeply_for_the_stack() {
         "x in ",
         "{x: [",
     ];
-    let shape = Shape::Dyn;
+    let shape = DeclType::Dyn;
     each(600, |dice, _| {
         let (first, second) = (*dice.pick(&opens), *dice.pick(&opens));
         let count = [50, 119, 121, 1_000, 20_000][dice.below(5)];
         let mut text: String =
             (0..count).map(|at| if at % 2 == 0 { first } else { second }).collect();
-        let known = Known::default().with("x", &shape);
+        let known = Environment::default().with("x", &shape);
         let _ = Program::compile(&text, &known);
         // The same with what would close it, so that more of them are read to the end.
         text.push_str("x.y");

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use headwater_json::{Value, json};
-use headwater_schema::structural::{Place, Schema, check};
+use headwater_schema::structural::{Schema, SchemaLocation, check};
 
 use super::{anything, each, expression, name};
 use crate::any::Dice;
@@ -113,7 +113,7 @@ fn schemas_are_refused_or_hold_objects_to_themselves() {
     let accepted = Cell::new(0);
     each(9_000, |dice, size| {
         let schema = schema(dice, size);
-        let place = Place { path: "schema", has_status: dice.below(2) == 0 };
+        let place = SchemaLocation { path: "schema", has_status: dice.below(2) == 0 };
         let faults = check(&schema, place);
         let Ok(compiled) = Schema::compile(&schema) else {
             assert!(!faults.is_empty(), "a schema that cannot be compiled was accepted: {schema}");

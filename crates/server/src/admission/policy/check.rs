@@ -2,7 +2,7 @@
 
 use headwater_api::name;
 use headwater_api::status::FieldError;
-use headwater_cel::{Known, Program};
+use headwater_cel::{Environment, Program};
 use headwater_json::Value;
 
 use super::names::Names;
@@ -50,7 +50,7 @@ fn policy(object: &Value, is_validating: bool, errors: &mut Vec<FieldError>) {
 }
 
 /// Each variable may use earlier ones.
-fn variables<'s>(list: &'s [Value], mut known: Known<'s>, errors: &mut Vec<FieldError>) {
+fn variables<'s>(list: &'s [Value], mut known: Environment<'s>, errors: &mut Vec<FieldError>) {
     for (index, variable) in list.iter().enumerate() {
         let at = format!("spec.variables[{index}]");
         let text = |key: &str| variable[key].as_str().unwrap_or_default();
@@ -72,7 +72,7 @@ fn variables<'s>(list: &'s [Value], mut known: Known<'s>, errors: &mut Vec<Field
     }
 }
 
-fn validations(object: &Value, known: &Known<'_>, errors: &mut Vec<FieldError>) {
+fn validations(object: &Value, known: &Environment<'_>, errors: &mut Vec<FieldError>) {
     let spec = &object["spec"];
     let list = |key: &str| spec[key].as_array().map(Vec::as_slice).unwrap_or_default();
     let (checks, annotations) = (list("validations"), list("auditAnnotations"));
@@ -115,7 +115,7 @@ fn validations(object: &Value, known: &Known<'_>, errors: &mut Vec<FieldError>) 
     }
 }
 
-fn validation(check: &Value, at: &str, known: &Known<'_>, errors: &mut Vec<FieldError>) {
+fn validation(check: &Value, at: &str, known: &Environment<'_>, errors: &mut Vec<FieldError>) {
     expression(&check["expression"], &format!("{at}.expression"), &["bool"], known, errors);
     let text = |key: &str| check[key].as_str().unwrap_or_default();
     let mut empty = |key: &str| {
@@ -142,7 +142,7 @@ fn validation(check: &Value, at: &str, known: &Known<'_>, errors: &mut Vec<Field
     }
 }
 
-fn mutations(list: &[Value], known: &Known<'_>, errors: &mut Vec<FieldError>) {
+fn mutations(list: &[Value], known: &Environment<'_>, errors: &mut Vec<FieldError>) {
     if list.is_empty() {
         let why = "mutations must contain at least one item";
         errors.push(FieldError::required("spec.mutations", why));
@@ -169,7 +169,7 @@ fn expression(
     text: &Value,
     at: &str,
     results: &[&str],
-    known: &Known<'_>,
+    known: &Environment<'_>,
     errors: &mut Vec<FieldError>,
 ) {
     let expression = text.as_str().unwrap_or_default();

@@ -2,21 +2,21 @@
 
 use std::sync::LazyLock;
 
-use headwater_cel::{Known, Shape};
+use headwater_cel::{DeclType, Environment};
 use headwater_json::{Value, json};
 
 /// The types of objects and parameters, where they are known.
 pub(crate) struct Names<'s> {
-    pub(crate) object: &'s Shape,
+    pub(crate) object: &'s DeclType,
     /// `None` if the policy takes no parameters.
-    pub(crate) params: Option<&'s Shape>,
+    pub(crate) params: Option<&'s DeclType>,
 }
 
 /// The types that a mutation expression may construct.
 const PATCH_TYPES: &[&str] = &["Object", "JSONPatch"];
 
-static ANY: Shape = Shape::Dyn;
-static AUTHORIZER: Shape = Shape::Known("kubernetes.authorization.Authorizer");
+static ANY: DeclType = DeclType::Dyn;
+static AUTHORIZER: DeclType = DeclType::Environment("kubernetes.authorization.Authorizer");
 
 impl Names<'static> {
     /// Objects of any type.
@@ -27,8 +27,8 @@ impl Names<'static> {
 
 impl<'s> Names<'s> {
     /// The declarations of match conditions, without the policy's variables.
-    pub(crate) fn of_conditions(&self) -> Known<'s> {
-        let known = Known::default()
+    pub(crate) fn of_conditions(&self) -> Environment<'s> {
+        let known = Environment::default()
             .with("object", self.object)
             .with("oldObject", self.object)
             .with("request", &REQUEST)
@@ -41,7 +41,7 @@ impl<'s> Names<'s> {
     }
 
     /// The declarations of a policy's expressions, with its variables.
-    pub(crate) fn of_policy(&self, spec: &'s Value) -> Known<'s> {
+    pub(crate) fn of_policy(&self, spec: &'s Value) -> Environment<'s> {
         let mut known = self.of_conditions().with_variables();
         for variable in spec["variables"].as_array().into_iter().flatten() {
             let text = |key: &str| variable[key].as_str().unwrap_or_default();
@@ -52,13 +52,13 @@ impl<'s> Names<'s> {
     }
 
     /// The declarations of a mutation expression.
-    pub(crate) fn of_mutation(&self, spec: &'s Value) -> Known<'s> {
+    pub(crate) fn of_mutation(&self, spec: &'s Value) -> Environment<'s> {
         self.of_policy(spec).with_types(PATCH_TYPES)
     }
 }
 
 /// The type of `request`.
-static REQUEST: LazyLock<Shape> = LazyLock::new(|| {
+static REQUEST: LazyLock<DeclType> = LazyLock::new(|| {
     let (text, texts) =
         (json!({"type": "string"}), json!({"type": "array", "items": {"type": "string"}}));
     let object = |properties: Value| json!({"type": "object", "properties": properties});
@@ -66,7 +66,7 @@ static REQUEST: LazyLock<Shape> = LazyLock::new(|| {
     let resource = object(json!({"group": text, "version": text, "resource": text}));
     let user = object(json!({"username": text, "uid": text, "groups": texts,
         "extra": {"type": "object", "additionalProperties": texts}}));
-    Shape::of_plain(&object(json!({
+    DeclType::of_plain(&object(json!({
         "kind": kind, "resource": resource, "subResource": text, "requestKind": kind,
         "requestResource": resource, "requestSubResource": text, "name": text, "namespace": text,
         "operation": text, "userInfo": user, "dryRun": {"type": "boolean"},
@@ -75,7 +75,7 @@ static REQUEST: LazyLock<Shape> = LazyLock::new(|| {
 });
 
 /// The type of `namespaceObject`.
-static NAMESPACE: LazyLock<Shape> = LazyLock::new(|| {
+static NAMESPACE: LazyLock<DeclType> = LazyLock::new(|| {
     let (text, texts) =
         (json!({"type": "string"}), json!({"type": "array", "items": {"type": "string"}}));
     let (time, number) =
@@ -84,7 +84,7 @@ static NAMESPACE: LazyLock<Shape> = LazyLock::new(|| {
     let object = |properties: Value| json!({"type": "object", "properties": properties});
     let condition = object(json!({"status": text, "type": text, "lastTransitionTime": time,
         "message": text, "reason": text}));
-    Shape::of_plain(&object(json!({
+    DeclType::of_plain(&object(json!({
         "metadata": object(json!({
             "name": text, "generateName": text, "namespace": text, "labels": pairs,
             "annotations": pairs, "UID": text, "creationTimestamp": time,

@@ -4,9 +4,9 @@
 //! this module compiles them again for each matched kind, with its fields and types. It never rejects a
 //! policy.
 
-use headwater_cel::{Known, Program, Shape};
+use headwater_cel::{DeclType, Environment, Program};
 use headwater_json::{Value, json};
-use headwater_schema::shape;
+use headwater_schema::decl_type;
 
 use super::names::Names;
 use crate::backend::Backend;
@@ -40,7 +40,7 @@ pub(crate) fn settle(backend: &Backend, kind: &Served, new: &mut Value, old: Opt
 /// The warnings of each expression for each kind.
 fn warnings(backend: &Backend, spec: &Value) -> Vec<Value> {
     let registry = backend.registry();
-    let kinds: Vec<(String, Shape)> = kinds(&registry, spec)
+    let kinds: Vec<(String, DeclType)> = kinds(&registry, spec)
         .into_iter()
         .filter_map(|row| Some((shown(row), shape(backend, row)?)))
         .collect();
@@ -50,7 +50,7 @@ fn warnings(backend: &Backend, spec: &Value) -> Vec<Value> {
         let (group, version) = version.split_once('/').unwrap_or(("", version));
         let kind = params["kind"].as_str().unwrap_or_default();
         let row = registry.find_kind(group, version, kind);
-        row.and_then(|row| shape(backend, row)).unwrap_or(Shape::Dyn)
+        row.and_then(|row| shape(backend, row)).unwrap_or(DeclType::Dyn)
     });
     let mut found = Vec::new();
     let mut check = |text: &Value, at: String| {
@@ -75,7 +75,7 @@ fn warnings(backend: &Backend, spec: &Value) -> Vec<Value> {
     found
 }
 
-fn odd(text: &str, known: &Known<'_>) -> Option<String> {
+fn odd(text: &str, known: &Environment<'_>) -> Option<String> {
     Program::compile(text, known).err().map(|error| error.to_string())
 }
 
@@ -84,12 +84,11 @@ fn shown(row: &Served) -> String {
     format!("{}/{}, Kind={}", row.group, row.version, row.kind.kind)
 }
 
-fn shape(backend: &Backend, row: &Served) -> Option<Shape> {
+fn shape(backend: &Backend, row: &Served) -> Option<DeclType> {
     match row.kind.custom {
-        true => {
-            openapi::definition(backend.cache(), row).map(|schema| shape::of_custom_kind(&schema))
-        }
-        false => shape::of_kind(&row.kind),
+        true => openapi::definition(backend.cache(), row)
+            .map(|schema| decl_type::of_custom_kind(&schema)),
+        false => decl_type::of_kind(&row.kind),
     }
 }
 

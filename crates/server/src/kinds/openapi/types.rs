@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use headwater_json::{Map, Value, json};
-use headwater_schema::types::{Field, Merge, Shape, Type, Types};
+use headwater_schema::types::{Field, Merge, Type, Types, ValueType};
 
 use super::Descriptions;
 use crate::kinds::registry::Served;
@@ -195,7 +195,7 @@ impl<'a> Schemas<'a> {
         if let Some(key) = field.patch.key {
             schema["x-kubernetes-patch-merge-key"] = key.into();
         }
-        let is_list = matches!(field.shape, Shape::List(_) | Shape::Wrapped(_));
+        let is_list = matches!(field.shape, ValueType::List(_) | ValueType::Wrapped(_));
         match &field.merge {
             Merge::Ordinary => {}
             Merge::Atomic if is_list => schema["x-kubernetes-list-type"] = "atomic".into(),
@@ -209,30 +209,30 @@ impl<'a> Schemas<'a> {
         schema
     }
 
-    fn shape(&mut self, of: &Type, shape: &Shape) -> Value {
+    fn shape(&mut self, of: &Type, shape: &ValueType) -> Value {
         match shape {
-            Shape::Text => json!({ "type": "string" }),
-            Shape::Int32 => json!({ "type": "integer", "format": "int32" }),
-            Shape::Int64 => json!({ "type": "integer", "format": "int64" }),
-            Shape::Float => json!({ "type": "number", "format": "double" }),
-            Shape::Bool => json!({ "type": "boolean" }),
-            Shape::Bytes => json!({ "type": "string", "format": "byte" }),
-            Shape::Time => self.reference(TIME),
-            Shape::MicroTime => self.reference(MICRO_TIME),
-            Shape::Quantity => self.reference(QUANTITY),
-            Shape::IntOrString => self.reference(INT_OR_STRING),
-            Shape::Any if of.name == JSON_SCHEMA => self.untyped("apiextensions/v1.JSON"),
-            Shape::Any => json!({ "type": "object" }),
-            Shape::Struct(id) => self.table(Types::builtin().get(*id).name),
-            Shape::List(inner) | Shape::Wrapped(inner) => {
+            ValueType::Text => json!({ "type": "string" }),
+            ValueType::Int32 => json!({ "type": "integer", "format": "int32" }),
+            ValueType::Int64 => json!({ "type": "integer", "format": "int64" }),
+            ValueType::Float => json!({ "type": "number", "format": "double" }),
+            ValueType::Bool => json!({ "type": "boolean" }),
+            ValueType::Bytes => json!({ "type": "string", "format": "byte" }),
+            ValueType::Time => self.reference(TIME),
+            ValueType::MicroTime => self.reference(MICRO_TIME),
+            ValueType::Quantity => self.reference(QUANTITY),
+            ValueType::IntOrString => self.reference(INT_OR_STRING),
+            ValueType::Any if of.name == JSON_SCHEMA => self.untyped("apiextensions/v1.JSON"),
+            ValueType::Any => json!({ "type": "object" }),
+            ValueType::Struct(id) => self.table(Types::builtin().get(*id).name),
+            ValueType::List(inner) | ValueType::Wrapped(inner) => {
                 json!({ "type": "array", "items": self.shape(of, inner) })
             }
-            Shape::Map(inner) => {
+            ValueType::Map(inner) => {
                 json!({ "type": "object", "additionalProperties": self.shape(of, inner) })
             }
-            Shape::SchemaOrList(_) => self.untyped("apiextensions/v1.JSONSchemaPropsOrArray"),
-            Shape::SchemaOrBool(_) => self.untyped("apiextensions/v1.JSONSchemaPropsOrBool"),
-            Shape::SchemaOrTexts(_) => {
+            ValueType::SchemaOrList(_) => self.untyped("apiextensions/v1.JSONSchemaPropsOrArray"),
+            ValueType::SchemaOrBool(_) => self.untyped("apiextensions/v1.JSONSchemaPropsOrBool"),
+            ValueType::SchemaOrTexts(_) => {
                 self.untyped("apiextensions/v1.JSONSchemaPropsOrStringArray")
             }
         }

@@ -2,7 +2,7 @@
 
 use headwater_api::status::{FieldError, FieldErrorKind};
 use headwater_json::Value;
-use headwater_schema::structural::{self, Place};
+use headwater_schema::structural::{self, SchemaLocation};
 
 use super::{Check, list};
 
@@ -57,7 +57,7 @@ impl Check<'_> {
             return;
         }
         let path = format!("{at}.openAPIV3Schema");
-        let place = Place { path: &path, has_status: subresources(version) };
+        let place = SchemaLocation { path: &path, has_status: subresources(version) };
         self.errors.extend(structural::check(schema, place));
     }
 

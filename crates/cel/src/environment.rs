@@ -1,43 +1,43 @@
 //! The names that an expression may use, and what is known of them.
 
 use super::types::{STRING, Ty};
-use super::{Shape, Uncompilable, check, declarations, parse};
+use super::{DeclType, Uncompilable, check, declarations, parse};
 
 /// The names that an expression may use.
 #[derive(Clone, Debug, Default)]
-pub struct Known<'s> {
-    names: Vec<(&'s str, &'s Shape, bool)>,
+pub struct Environment<'s> {
+    names: Vec<(&'s str, &'s DeclType, bool)>,
     /// What objects may be written as `Name{...}`.
     pub(super) types: &'s [&'s str],
     /// What `variables` has, each with its type; nobody knows if nobody says.
     variables: Option<Vec<(&'s str, Ty<'s>)>>,
 }
 
-impl<'s> Known<'s> {
+impl<'s> Environment<'s> {
     /// The same and one more name.
     #[must_use]
-    pub fn with(mut self, name: &'s str, shape: &'s Shape) -> Known<'s> {
+    pub fn with(mut self, name: &'s str, shape: &'s DeclType) -> Environment<'s> {
         self.names.push((name, shape, false));
         self
     }
 
     /// The same and a name for what may not be there.
     #[must_use]
-    pub fn with_optional(mut self, name: &'s str, shape: &'s Shape) -> Known<'s> {
+    pub fn with_optional(mut self, name: &'s str, shape: &'s DeclType) -> Environment<'s> {
         self.names.push((name, shape, true));
         self
     }
 
     /// The same and names of types that may be made; their parts too.
     #[must_use]
-    pub fn with_types(mut self, types: &'s [&'s str]) -> Known<'s> {
+    pub fn with_types(mut self, types: &'s [&'s str]) -> Environment<'s> {
         self.types = types;
         self
     }
 
     /// The same and `variables`, of which there are none yet.
     #[must_use]
-    pub fn with_variables(mut self) -> Known<'s> {
+    pub fn with_variables(mut self) -> Environment<'s> {
         self.variables = Some(Vec::new());
         self
     }
@@ -66,8 +66,8 @@ impl<'s> Known<'s> {
     }
 
     /// The shape that all sizes are told from: that of the first name.
-    pub(super) fn root(&self) -> &'s Shape {
-        self.names.first().map_or(&super::shape::DYN, |(_, shape, _)| shape)
+    pub(super) fn root(&self) -> &'s DeclType {
+        self.names.first().map_or(&super::decl_type::DYN, |(_, shape, _)| shape)
     }
 
     /// The type of a name, or of a type's name.

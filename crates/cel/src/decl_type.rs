@@ -7,7 +7,7 @@ use headwater_json::Value;
 
 /// The declared type of a value in an object.
 #[derive(Debug)]
-pub enum Shape {
+pub enum DeclType {
     /// Unknown: the type of the JSON value.
     Dyn,
     /// A boolean.
@@ -29,27 +29,27 @@ pub enum Shape {
     /// A duration.
     Duration,
     /// A CEL type that JSON cannot represent.
-    Known(&'static str),
+    Environment(&'static str),
     /// A list.
-    List(Box<List>),
+    List(Box<DeclList>),
     /// An object with arbitrary keys.
-    Map(Box<Map>),
+    Map(Box<DeclMap>),
     /// An object with declared fields.
-    Object(Box<[Field]>),
+    Object(Box<[DeclField]>),
 }
 
 /// A list.
 #[derive(Debug)]
-pub struct List {
-    pub(super) items: Shape,
+pub struct DeclList {
+    pub(super) items: DeclType,
     pub(super) same: Same,
     pub(super) max: u64,
 }
 
 /// An object with arbitrary keys.
 #[derive(Debug)]
-pub struct Map {
-    pub(super) values: Shape,
+pub struct DeclMap {
+    pub(super) values: DeclType,
     pub(super) max: u64,
 }
 
@@ -65,20 +65,20 @@ pub(super) enum Same {
 
 /// A field of an object.
 #[derive(Debug)]
-pub struct Field {
+pub struct DeclField {
     /// The name in expressions.
     pub(super) name: Box<str>,
     /// The key in objects.
     pub(super) key: Box<str>,
-    pub(super) shape: Shape,
+    pub(super) shape: DeclType,
     /// Whether every object has it.
     required: bool,
 }
 
-impl Field {
+impl DeclField {
     /// An optional field: its name in expressions, its key in objects, its type.
-    pub fn new(name: &str, key: &str, shape: Shape) -> Field {
-        Field { name: name.into(), key: key.into(), shape, required: false }
+    pub fn new(name: &str, key: &str, shape: DeclType) -> DeclField {
+        DeclField { name: name.into(), key: key.into(), shape, required: false }
     }
 }
 
@@ -88,83 +88,83 @@ const REQUEST_MAX: u64 = 3 * 1024 * 1024;
 /// The maximum size of a string or list in a request, without its delimiters.
 pub const TEXT_MAX: u64 = REQUEST_MAX - 2;
 
-pub(super) static DYN: Shape = Shape::Dyn;
+pub(super) static DYN: DeclType = DeclType::Dyn;
 
-impl Shape {
+impl DeclType {
     /// The type of a structural schema; `is_resource` if it is the root of an object.
-    pub fn of(schema: &Value, is_resource: bool) -> Shape {
-        known(schema, is_resource).unwrap_or(Shape::Dyn)
+    pub fn of(schema: &Value, is_resource: bool) -> DeclType {
+        known(schema, is_resource).unwrap_or(DeclType::Dyn)
     }
 
     /// The type of a schema whose field names need no escaping.
-    pub fn of_plain(schema: &Value) -> Shape {
-        let mut shape = Shape::of(schema, false);
+    pub fn of_plain(schema: &Value) -> DeclType {
+        let mut shape = DeclType::of(schema, false);
         shape.call_plainly();
         shape
     }
 
     /// A list of any length.
-    pub fn list(items: Shape) -> Shape {
-        Shape::List(Box::new(List { items, same: Same::Atomic, max: TEXT_MAX }))
+    pub fn list(items: DeclType) -> DeclType {
+        DeclType::List(Box::new(DeclList { items, same: Same::Atomic, max: TEXT_MAX }))
     }
 
     /// An object of any size with arbitrary keys.
-    pub fn map(values: Shape) -> Shape {
-        Shape::Map(Box::new(Map { values, max: TEXT_MAX }))
+    pub fn map(values: DeclType) -> DeclType {
+        DeclType::Map(Box::new(DeclMap { values, max: TEXT_MAX }))
     }
 
     /// An object with these fields, all of them optional.
-    pub fn object(mut fields: Vec<Field>) -> Shape {
+    pub fn object(mut fields: Vec<DeclField>) -> DeclType {
         fields.sort_by(|a, b| a.name.cmp(&b.name));
-        Shape::Object(fields.into())
+        DeclType::Object(fields.into())
     }
 
     /// Replaces the fields with the same keys; unchanged if the type is not an object.
     #[must_use]
-    pub fn with_fields(self, new: Vec<Field>) -> Shape {
-        let Shape::Object(fields) = self else { return self };
+    pub fn with_fields(self, new: Vec<DeclField>) -> DeclType {
+        let DeclType::Object(fields) = self else { return self };
         let mut fields = fields.into_vec();
         fields.retain(|field| new.iter().all(|new| new.key != field.key));
         fields.extend(new);
-        Shape::object(fields)
+        DeclType::object(fields)
     }
 
     fn call_plainly(&mut self) {
         match self {
-            Shape::Object(fields) => {
+            DeclType::Object(fields) => {
                 for field in &mut *fields {
                     field.name = field.key.clone();
                     field.shape.call_plainly();
                 }
                 fields.sort_by(|a, b| a.name.cmp(&b.name));
             }
-            Shape::List(list) => list.items.call_plainly(),
-            Shape::Map(map) => map.values.call_plainly(),
+            DeclType::List(list) => list.items.call_plainly(),
+            DeclType::Map(map) => map.values.call_plainly(),
             _ => {}
         }
     }
 
     /// The type of a field, by its key.
-    pub fn field(&self, key: &str) -> Option<&Shape> {
+    pub fn field(&self, key: &str) -> Option<&DeclType> {
         match self {
-            Shape::Object(fields) => {
+            DeclType::Object(fields) => {
                 fields.iter().find(|field| *field.key == *key).map(|field| &field.shape)
             }
-            Shape::Map(map) => Some(&map.values),
+            DeclType::Map(map) => Some(&map.values),
             _ => None,
         }
     }
 
     /// The element type.
-    pub fn items(&self) -> Option<&Shape> {
+    pub fn items(&self) -> Option<&DeclType> {
         match self {
-            Shape::List(list) => Some(&list.items),
+            DeclType::List(list) => Some(&list.items),
             _ => None,
         }
     }
 
-    pub(super) fn named(&self, name: &str) -> Option<&Field> {
-        let Shape::Object(fields) = self else { return None };
+    pub(super) fn named(&self, name: &str) -> Option<&DeclField> {
+        let DeclType::Object(fields) = self else { return None };
         let found = fields.binary_search_by(|field| (*field.name).cmp(name));
         found.ok().map(|at| &fields[at])
     }
@@ -172,13 +172,17 @@ impl Shape {
     /// The minimum size of a value in JSON, from which the maximum count in a request follows.
     fn bytes_min(&self) -> u64 {
         match self {
-            Shape::Dyn | Shape::Known(_) | Shape::IntOrString(_) | Shape::Int | Shape::Double => 1,
-            Shape::Bool => 4,
-            Shape::Text(_) | Shape::Bytes(_) | Shape::List(_) | Shape::Map(_) => 2,
-            Shape::Duration => 3,
-            Shape::Date => 12,
-            Shape::Timestamp => 21,
-            Shape::Object(fields) => {
+            DeclType::Dyn
+            | DeclType::Environment(_)
+            | DeclType::IntOrString(_)
+            | DeclType::Int
+            | DeclType::Double => 1,
+            DeclType::Bool => 4,
+            DeclType::Text(_) | DeclType::Bytes(_) | DeclType::List(_) | DeclType::Map(_) => 2,
+            DeclType::Duration => 3,
+            DeclType::Date => 12,
+            DeclType::Timestamp => 21,
+            DeclType::Object(fields) => {
                 fields.iter().filter(|field| field.required).fold(2, |sum, field| {
                     // Its name in quotes, a colon and a comma.
                     sum + field.key.len() as u64 + 4 + field.shape.bytes_min()
@@ -190,13 +194,13 @@ impl Shape {
     /// The maximum number of characters, bytes, elements or entries of a value.
     pub(super) fn elements_max(&self) -> u64 {
         match self {
-            Shape::Text(max) | Shape::IntOrString(max) | Shape::Bytes(max) => *max,
-            Shape::Date => 12,
-            Shape::Timestamp | Shape::Duration => 32,
-            Shape::List(list) => list.max,
-            Shape::Map(map) => map.max,
-            Shape::Dyn | Shape::Known(_) | Shape::Bool => 0,
-            Shape::Int | Shape::Double | Shape::Object(_) => 0,
+            DeclType::Text(max) | DeclType::IntOrString(max) | DeclType::Bytes(max) => *max,
+            DeclType::Date => 12,
+            DeclType::Timestamp | DeclType::Duration => 32,
+            DeclType::List(list) => list.max,
+            DeclType::Map(map) => map.max,
+            DeclType::Dyn | DeclType::Environment(_) | DeclType::Bool => 0,
+            DeclType::Int | DeclType::Double | DeclType::Object(_) => 0,
         }
     }
 
@@ -207,21 +211,21 @@ impl Shape {
 }
 
 /// A value of unknown type is not visible to expressions.
-fn known(schema: &Value, is_resource: bool) -> Option<Shape> {
+fn known(schema: &Value, is_resource: bool) -> Option<DeclType> {
     if schema["x-kubernetes-int-or-string"] == true {
-        return Some(Shape::IntOrString(longest(schema).unwrap_or(TEXT_MAX)));
+        return Some(DeclType::IntOrString(longest(schema).unwrap_or(TEXT_MAX)));
     }
     let is_resource = is_resource || schema["x-kubernetes-embedded-resource"] == true;
     Some(match schema["type"].as_str()? {
-        "boolean" => Shape::Bool,
-        "integer" => Shape::Int,
-        "number" => Shape::Double,
+        "boolean" => DeclType::Bool,
+        "integer" => DeclType::Int,
+        "number" => DeclType::Double,
         "string" => match schema["format"].as_str() {
-            Some("byte") => Shape::Bytes(schema["maxLength"].as_u64().unwrap_or(TEXT_MAX)),
-            Some("duration") => Shape::Duration,
-            Some("date") => Shape::Date,
-            Some("date-time") => Shape::Timestamp,
-            _ => Shape::Text(text_max(schema)),
+            Some("byte") => DeclType::Bytes(schema["maxLength"].as_u64().unwrap_or(TEXT_MAX)),
+            Some("duration") => DeclType::Duration,
+            Some("date") => DeclType::Date,
+            Some("date-time") => DeclType::Timestamp,
+            _ => DeclType::Text(text_max(schema)),
         },
         "array" => {
             let same = match schema["x-kubernetes-list-type"].as_str() {
@@ -233,7 +237,7 @@ fn known(schema: &Value, is_resource: bool) -> Option<Shape> {
             // Brackets around, a comma after each.
             let fit = TEXT_MAX / (items.bytes_min() + 1);
             let max = schema["maxItems"].as_u64().unwrap_or(fit);
-            Shape::List(Box::new(List { items, same, max }))
+            DeclType::List(Box::new(DeclList { items, same, max }))
         }
         "object" => match &schema["additionalProperties"] {
             values @ Value::Object(_) if !is_resource => {
@@ -241,7 +245,7 @@ fn known(schema: &Value, is_resource: bool) -> Option<Shape> {
                 // Braces around; two bytes of a key, its quotes, a colon and a comma for each.
                 let fit = TEXT_MAX / (values.bytes_min() + 6);
                 let max = schema["maxProperties"].as_u64().unwrap_or(fit);
-                Shape::Map(Box::new(Map { values, max }))
+                DeclType::Map(Box::new(DeclMap { values, max }))
             }
             _ => object(schema, is_resource),
         },
@@ -249,7 +253,7 @@ fn known(schema: &Value, is_resource: bool) -> Option<Shape> {
     })
 }
 
-fn object(schema: &Value, is_resource: bool) -> Shape {
+fn object(schema: &Value, is_resource: bool) -> DeclType {
     let required = |key: &str| {
         let names = schema["required"].as_array();
         names.is_some_and(|names| names.iter().any(|name| name == key))
@@ -262,18 +266,18 @@ fn object(schema: &Value, is_resource: bool) -> Shape {
         }
         if let (Some(name), Some(shape)) = (escape(key), known(inner, false)) {
             let required = required(key) && inner["default"].is_null();
-            fields.push(Field { name: name.into(), key: key.as_str().into(), shape, required });
+            fields.push(DeclField { name: name.into(), key: key.as_str().into(), shape, required });
         }
     }
     if own {
         // Of the metadata, expressions see only names.
-        let name = |key: &str, required| field(key, Shape::Text(TEXT_MAX), required);
+        let name = |key: &str, required| field(key, DeclType::Text(TEXT_MAX), required);
         fields.extend(["apiVersion", "kind"].map(|key| name(key, required(key))));
         let metadata = [name("generateName", false), name("name", false)];
-        fields.push(field("metadata", Shape::Object(metadata.into()), required("metadata")));
+        fields.push(field("metadata", DeclType::Object(metadata.into()), required("metadata")));
     }
     fields.sort_by(|a, b| a.name.cmp(&b.name));
-    Shape::Object(fields.into())
+    DeclType::Object(fields.into())
 }
 
 /// Whether a schema declares the metadata fields that expressions see.
@@ -284,8 +288,8 @@ fn tells_metadata(properties: &Value) -> bool {
     texts.into_iter().all(|schema| schema["type"] == "string")
 }
 
-fn field(key: &str, shape: Shape, required: bool) -> Field {
-    Field { name: key.into(), key: key.into(), shape, required }
+fn field(key: &str, shape: DeclType, required: bool) -> DeclField {
+    DeclField { name: key.into(), key: key.into(), shape, required }
 }
 
 /// The bytes of a length in characters: up to four per character.

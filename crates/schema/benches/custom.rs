@@ -10,7 +10,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use headwater_json::{Value, json};
-use headwater_schema::structural::{Place, Schema, check};
+use headwater_schema::structural::{Schema, SchemaLocation, check};
 use rustix::time::{ClockId, clock_gettime};
 
 /// As in the server.
@@ -26,7 +26,7 @@ const BATCH: u32 = 50;
 fn main() {
     let plain = schema(false);
     let ruled = schema(true);
-    let place = Place { path: "schema", has_status: true };
+    let place = SchemaLocation { path: "schema", has_status: true };
     assert_eq!(check(&ruled, place), [], "a definition with these rules would be accepted");
     let rules = rules(&ruled);
     let compile = |schema: &Value| Schema::compile(schema).expect("the schema below compiles");

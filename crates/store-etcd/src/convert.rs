@@ -33,7 +33,7 @@ impl Keyspace {
     }
 
     /// The store key of an object; `None` if the etcd key is not an object's.
-    pub(crate) fn from_etcd(&self, key: &[u8]) -> Option<Key> {
+    pub(crate) fn store_key(&self, key: &[u8]) -> Option<Key> {
         let rest = key.strip_prefix(self.prefix.as_bytes())?.strip_prefix(b"/")?;
         let rest = std::str::from_utf8(rest).ok()?;
         Some(Key::new(format!("{}{rest}", self.root)))
@@ -69,7 +69,7 @@ impl Keyspace {
 
     /// Converts an object.
     pub(crate) fn record(&self, kv: KeyValue) -> Result<Record, Error> {
-        let Some(key) = self.from_etcd(&kv.key) else {
+        let Some(key) = self.store_key(&kv.key) else {
             let place = String::from_utf8_lossy(&kv.key).into_owned();
             return Err(Error::Damaged { place, why: "the key is not valid UTF-8".into() });
         };
@@ -83,7 +83,7 @@ impl Keyspace {
     /// previous value.
     pub(crate) fn change(&self, event: EtcdEvent) -> Result<Option<Change>, PrevCompacted> {
         let Some(kv) = event.kv else { return Ok(None) };
-        let Some(key) = self.from_etcd(&kv.key) else { return Ok(None) };
+        let Some(key) = self.store_key(&kv.key) else { return Ok(None) };
         let at = revision(kv.mod_revision);
         let is_delete = event.kind == DELETE;
         if !is_delete && kv.create_revision == kv.mod_revision {
@@ -161,10 +161,10 @@ mod tests {
         let space = keyspace();
         let key = space.to_etcd("/registry/core/pods/a").unwrap();
         assert_eq!(key, "/here/core/pods/a");
-        assert_eq!(space.from_etcd(&key), Some(Key::new("/registry/core/pods/a")));
+        assert_eq!(space.store_key(&key), Some(Key::new("/registry/core/pods/a")));
         assert!(space.to_etcd("/elsewhere/a").is_err());
-        assert_eq!(space.from_etcd(b"/here.headwater/journal"), None);
-        assert_eq!(space.from_etcd(b"/hereafter/a"), None);
+        assert_eq!(space.store_key(b"/here.headwater/journal"), None);
+        assert_eq!(space.store_key(b"/hereafter/a"), None);
     }
 
     #[test]

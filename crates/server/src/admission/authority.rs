@@ -23,7 +23,7 @@ pub(super) fn authorizer<'a>(asked: &Asked<'_>) -> Cel<'a> {
         subresource: asked.subresource.to_owned(),
         namespace: asked.namespace.to_owned(),
         name: asked.name.to_owned(),
-        ..Resource::default()
+        ..AccessedResource::default()
     };
     Cel::authorizer(Arc::new(User(Arc::clone(&asked.call.identity))), request)
 }
@@ -34,7 +34,7 @@ impl Authority for User {
         let identity = account.as_ref().unwrap_or(&self.0);
         let attributes = match access {
             Access::Path { path, verb } => Attributes::Path { verb, path },
-            Access::AccessedResource { resource, verb } => Attributes::AccessedResource {
+            Access::Resource { resource, verb } => Attributes::Resource {
                 verb,
                 group: &resource.group,
                 resource: &resource.resource,

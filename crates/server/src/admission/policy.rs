@@ -313,13 +313,13 @@ impl<'a> Setting<'a> {
     /// Adds the policy's own variables; each may use earlier ones. Using a failed one is an error.
     fn with_own(&self, policy: &'a Policy, budget: &mut Budget) -> Variables<'a> {
         let mut plain = self.variables();
-        let mut own: BTreeMap<headwater_cel::Key, Cel<'a>> = BTreeMap::new();
+        let mut own: BTreeMap<headwater_cel::MapKey, Cel<'a>> = BTreeMap::new();
         for variable in &policy.variables {
             let variables = plain.clone().with("variables", own.clone().into());
             let (name, how, why) = match &variable.program {
                 Ok(program) => match run(program, &variables, budget) {
                     Ok(value) => {
-                        let name = headwater_cel::Key::Text(variable.name.as_str().into());
+                        let name = headwater_cel::MapKey::Text(variable.name.as_str().into());
                         own.insert(name, value);
                         continue;
                     }

@@ -294,7 +294,7 @@ mod tests {
         assert!(why("current-context: x").contains("no context \"x\""));
         assert!(why("- 1").contains("not a kubeconfig"));
         let text = config("server: \"https://x\"", "");
-        assert!(why(&text).contains("no certificate authority"));
+        assert!(why(&text).contains("no certificate-authority"));
     }
 
     #[test]

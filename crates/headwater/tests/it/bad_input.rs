@@ -20,7 +20,7 @@ use suite::Suite;
 
 /// R46, R47
 #[test]
-fn bad_inputs_are_answered_and_leave_nothing_behind() {
+fn bad_inputs_get_their_response_and_have_no_side_effect() {
     let mut suite = Suite::start();
     let half_done = connection::half_done_handshakes(&mut suite);
     path::rows(&mut suite);

@@ -1,4 +1,4 @@
-//! The benches run, and their figures are for programs too.
+//! `headwater bench`: every scenario runs and prints JSON.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,30 +8,30 @@ use tempfile::TempDir;
 
 use crate::process::{Process, headwater};
 
-/// Runs a bench in an empty directory, where it must leave nothing, and returns its lines.
+/// Runs a bench in an empty directory, where it must leave no files, and returns its lines.
 fn bench(args: &[&str]) -> Vec<Value> {
     let home = tempfile::tempdir().unwrap();
     let mut command = headwater(&["bench", "--json"]);
     let output = command.args(args).current_dir(&home).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert!(std::fs::read_dir(home.path()).unwrap().next().is_none(), "nothing is left behind");
+    assert!(std::fs::read_dir(home.path()).unwrap().next().is_none(), "no files are left");
     let text = String::from_utf8(output.stdout).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// What was measured, and how many of it.
+/// The name and the count of each line.
 fn counts(lines: &[Value]) -> Vec<(&str, u64)> {
     let count = |line: &Value| line["count"].as_u64().unwrap_or_default();
     lines.iter().map(|line| (line["name"].as_str().unwrap(), count(line))).collect()
 }
 
-/// Memory alone is quicker than a disk, and these tests are not about speed.
+/// The arguments with `--memory`, which is faster than a disk.
 fn in_memory<'a>(args: &[&'a str]) -> Vec<&'a str> {
     [args, &["--memory"]].concat()
 }
 
 #[test]
-fn the_client_bench_compares_ways_to_keep_pods() {
+fn bench_client_compares_representations_of_pods() {
     let size = ["client", "--objects", "20", "--updates", "40", "--keep", "kube-runtime,packed"];
     let lines = bench(&in_memory(&size));
     assert_eq!(
@@ -71,12 +71,12 @@ fn writes_are_measured_for_every_verb_and_run() {
 }
 
 #[test]
-fn lists_are_measured_in_every_way_and_size() {
+fn lists_are_measured_in_every_mode_and_size() {
     let lines = bench(&in_memory(&["list", "--objects", "30,20", "--rounds", "1"]));
     let ways = 5 * 4 + 2;
     let keys: BTreeSet<&str> = lines.iter().map(|line| line["key"].as_str().unwrap()).collect();
     assert_eq!((lines.len(), keys.len()), (2 * ways, ways));
-    assert_eq!(lines[0]["objects"], 20, "small ones first");
+    assert_eq!(lines[0]["objects"], 20, "sizes ascend");
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn every_page_of_a_list_is_read() {
 }
 
 #[test]
-fn watchers_of_either_protocol_see_every_write() {
+fn watchers_of_both_protocols_receive_every_write() {
     let size = ["fan-out", "--watchers", "3,5", "--writes", "20"];
     let expected = [("fan-out: flat out, 3 watchers", 60), ("fan-out: flat out, 5 watchers", 100)];
     assert_eq!(counts(&bench(&in_memory(&size))), expected);
@@ -99,7 +99,7 @@ fn watchers_of_either_protocol_see_every_write() {
 }
 
 #[test]
-fn watchers_with_selectors_see_their_own_writes() {
+fn watchers_with_selectors_receive_their_own_writes() {
     let lines = bench(&in_memory(&["selective", "--watchers", "4", "--writes", "9"]));
     let expected = [
         ("selective: label, 4 watchers", 9),
@@ -110,13 +110,13 @@ fn watchers_with_selectors_see_their_own_writes() {
 }
 
 #[test]
-fn watchers_that_come_back_see_what_they_missed() {
+fn watchers_that_reconnect_receive_the_events_they_missed() {
     let lines = bench(&in_memory(&["herd", "--watchers", "3", "--missed", "11"]));
     assert_eq!(counts(&lines), [("herd: resume, 3 watchers", 33)]);
 }
 
 #[test]
-fn idle_watchers_cost_memory() {
+fn the_memory_of_idle_watchers_is_measured() {
     let size = ["idle", "--watchers", "5", "--idle-seconds", "0"];
     let lines = bench(&in_memory(&size));
     assert_eq!(counts(&lines), [("idle: memory, 5 watchers", 0)]);
@@ -124,7 +124,7 @@ fn idle_watchers_cost_memory() {
 }
 
 #[test]
-fn a_start_is_timed_empty_and_with_objects() {
+fn starts_are_timed_empty_and_with_objects() {
     let lines = bench(&["start", "--objects", "5"]);
     let names: Vec<&str> = lines.iter().map(|line| line["name"].as_str().unwrap()).collect();
     let expected = ["start: empty", "start: restart, 5 objects", "start: memory, 5 objects"];
@@ -132,7 +132,7 @@ fn a_start_is_timed_empty_and_with_objects() {
 }
 
 #[test]
-fn the_floor_is_measured_beside_what_it_is_the_floor_of() {
+fn the_floor_is_measured_with_every_case() {
     for work in [
         &["write", "--verb", "create-pod", "--clients", "1,2", "--objects", "9"][..],
         &["list", "--objects", "10", "--mode", "full", "--plain", "--rounds", "10"],
@@ -149,7 +149,7 @@ fn the_floor_is_measured_beside_what_it_is_the_floor_of() {
     }
 }
 
-/// A server that runs already, and its kubeconfig.
+/// A running server and its kubeconfig.
 fn running(home: &TempDir, name: &str) -> (Process, String) {
     let kubeconfig = home.path().join(format!("{name}.kubeconfig"));
     let kubeconfig = kubeconfig.to_str().unwrap().to_owned();
@@ -157,14 +157,14 @@ fn running(home: &TempDir, name: &str) -> (Process, String) {
 }
 
 #[test]
-fn two_servers_do_the_same_work_and_are_compared() {
+fn two_servers_are_compared_with_the_same_work() {
     let home = tempfile::tempdir().unwrap();
     let ((one, first), (two, second)) = (running(&home, "one"), running(&home, "two"));
     let (one, two) = (one.id().to_string(), two.id().to_string());
     let servers =
         ["--kubeconfig", &first, "--pid", &one, "--against", &second, "--against-pid", &two];
     let work = ["list", "--objects", "10", "--mode", "full", "--plain", "--rounds", "1"];
-    // A second time on the same servers: what the first left is removed.
+    // The second run deletes the objects of the first.
     for _ in 0..2 {
         let custom = ["write", "--verb", "create-custom", "--clients", "2", "--objects", "3"];
         assert_eq!(bench(&[&custom[..], &servers].concat()).len(), 2);
@@ -178,7 +178,7 @@ fn two_servers_do_the_same_work_and_are_compared() {
 }
 
 #[test]
-fn pods_of_others_are_not_touched_and_said_to_be_in_the_way() {
+fn other_pods_are_not_deleted_and_stop_the_bench() {
     let home = tempfile::tempdir().unwrap();
     let (server, kubeconfig) = running(&home, "busy");
     let made = headwater(&["bench", "write", "--verb", "create-pod", "--clients", "2"])
@@ -199,7 +199,7 @@ fn pods_of_others_are_not_touched_and_said_to_be_in_the_way() {
 }
 
 #[test]
-fn a_page_and_plots_are_written() {
+fn the_html_page_and_the_plots_are_written() {
     let home = tempfile::tempdir().unwrap();
     let (page, plots) = (home.path().join("page.html"), home.path().join("plots"));
     let args = ["list", "--memory", "--objects", "10,20", "--mode", "full", "--plain"];
@@ -214,21 +214,21 @@ fn a_page_and_plots_are_written() {
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("list: full, 20 objects"), "a table for people: {text}");
+    assert!(text.contains("list: full, 20 objects"), "{text}");
     let read = |path: &Path| std::fs::read_to_string(path).unwrap();
     assert!(read(&page).contains("<svg"));
     assert!(read(&plots.join("list-objects-cpu-micros.svg")).starts_with("<svg"));
 }
 
 #[test]
-fn a_bench_of_nothing_is_refused() {
+fn a_size_of_zero_is_refused() {
     let output = headwater(&["bench", "list", "--objects", "0"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("sizes must be at least 1"));
 }
 
 #[test]
-fn a_bench_that_is_stopped_early_takes_its_server_along() {
+fn an_interrupted_bench_stops_its_server_and_removes_its_data() {
     let home = tempfile::tempdir().unwrap();
     let mut bench = headwater(&["bench", "write", "--memory", "--objects", "1000000"])
         .current_dir(&home)
@@ -240,12 +240,12 @@ fn a_bench_that_is_stopped_early_takes_its_server_along() {
     let is_serving =
         || data().is_some_and(|entry| entry.unwrap().path().join("kubeconfig").exists());
     while !is_serving() {
-        assert!(bench.try_wait().unwrap().is_none(), "it ended by itself");
+        assert!(bench.try_wait().unwrap().is_none(), "it exited early");
         std::thread::yield_now();
     }
     let pid = bench.id().to_string();
     let kill = std::process::Command::new("kill").args(["-s", "TERM", &pid]).status();
     assert!(kill.unwrap().success());
     assert_eq!(bench.wait().unwrap().code(), Some(1));
-    assert!(data().is_none(), "its directory is gone, and so is the server that was there");
+    assert!(data().is_none(), "its directory and its server are removed");
 }

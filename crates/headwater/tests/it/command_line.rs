@@ -1,4 +1,4 @@
-//! Starting, stopping, and what is said when it cannot start.
+//! Start, shutdown, and errors at start.
 
 use std::fs;
 use std::io::Write;
@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use crate::process::{Process, run};
 
 #[test]
-fn the_last_line_says_where_it_is_ready_and_what_to_type() {
+fn the_last_line_has_the_address_and_a_command_to_try() {
     let dir = tempfile::tempdir().unwrap();
     let kubeconfig = dir.path().join("kubeconfig");
     let server = Process::serve(&["--memory", "--kubeconfig-out", kubeconfig.to_str().unwrap()]);
@@ -22,7 +22,7 @@ fn the_last_line_says_where_it_is_ready_and_what_to_type() {
 
 /// B262
 #[test]
-fn the_kubeconfig_is_for_its_owner_and_names_the_port_that_was_taken() {
+fn the_kubeconfig_is_private_and_has_the_actual_port() {
     let dir = tempfile::tempdir().unwrap();
     let kubeconfig = dir.path().join("kubeconfig");
     fs::write(&kubeconfig, "old").unwrap();
@@ -34,7 +34,7 @@ fn the_kubeconfig_is_for_its_owner_and_names_the_port_that_was_taken() {
 }
 
 #[test]
-fn a_server_in_memory_leaves_nothing_behind() {
+fn a_server_in_memory_leaves_no_files() {
     let mut server = Process::serve(&["--memory"]);
     let (_, rest) = server.ready().split_once("export KUBECONFIG=").unwrap();
     let kubeconfig = rest.split(';').next().unwrap().to_owned();
@@ -46,7 +46,7 @@ fn a_server_in_memory_leaves_nothing_behind() {
 
 /// S4.15, R43
 #[test]
-fn terminate_and_interrupt_end_it_with_success() {
+fn sigterm_and_sigint_stop_it_with_exit_code_0() {
     for signal in ["TERM", "INT"] {
         let mut server = Process::serve(&["--memory"]);
         server.signal(signal);
@@ -55,7 +55,7 @@ fn terminate_and_interrupt_end_it_with_success() {
 }
 
 #[test]
-fn an_open_watch_does_not_delay_the_end() {
+fn an_open_watch_does_not_delay_shutdown() {
     let mut server = Process::serve(&["--memory", "--shutdown-grace", "1h"]);
     let mut watch = server.connect();
     let target = "/api/v1/namespaces?watch=true";
@@ -67,7 +67,7 @@ fn an_open_watch_does_not_delay_the_end() {
 
 /// R43
 #[test]
-fn a_second_signal_ends_it_at_once() {
+fn a_second_signal_stops_it_at_once() {
     let mut server = Process::serve(&["--memory", "--shutdown-grace", "1h"]);
     let mut stalled = server.connect();
     write!(
@@ -76,7 +76,7 @@ fn a_second_signal_ends_it_at_once() {
          Content-Length: 9\r\nExpect: 100-continue\r\n\r\n"
     )
     .unwrap();
-    // The request is being answered once the server asks for its body.
+    // The request is in progress when the server asks for its body.
     read_until(&mut stalled, "100 Continue");
     server.signal("TERM");
     while TcpStream::connect(server.plain).is_ok() {
@@ -96,7 +96,7 @@ fn read_until(socket: &mut TcpStream, text: &str) {
     }
 }
 
-/// It does not start, and says one sentence that has all of these in it.
+/// Fails unless the command exits with 1 and prints one line that contains all of these.
 #[track_caller]
 fn check_refused(args: &[&str], expected: &[&str]) {
     let output = run(args);
@@ -109,7 +109,7 @@ fn check_refused(args: &[&str], expected: &[&str]) {
 }
 
 #[test]
-fn a_taken_port_is_named_with_the_way_out() {
+fn a_port_in_use_is_an_error_that_names_bind() {
     let server = Process::serve(&["--memory"]);
     let address = server.plain.to_string();
     check_refused(
@@ -119,7 +119,7 @@ fn a_taken_port_is_named_with_the_way_out() {
 }
 
 #[test]
-fn plain_http_is_refused_off_loopback() {
+fn plain_http_is_refused_on_other_than_loopback_addresses() {
     check_refused(
         &["serve", "--memory", "--bind", "127.0.0.1:0", "--insecure-bind", "0.0.0.0:0"],
         &["not a loopback address"],
@@ -128,7 +128,7 @@ fn plain_http_is_refused_off_loopback() {
 
 /// B260
 #[test]
-fn a_token_file_others_may_read_is_refused_with_the_fix() {
+fn a_token_file_that_others_can_read_is_refused_with_the_fix() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("tokens.csv");
     fs::write(&path, "t,u,1\n").unwrap();
@@ -140,7 +140,7 @@ fn a_token_file_others_may_read_is_refused_with_the_fix() {
 
 /// B260
 #[test]
-fn a_data_directory_others_may_read_is_refused_with_the_fix() {
+fn a_data_directory_that_others_can_read_is_refused_with_the_fix() {
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let path = dir.path().to_str().unwrap();
@@ -150,7 +150,7 @@ fn a_data_directory_others_may_read_is_refused_with_the_fix() {
 
 /// B264
 #[test]
-fn a_data_directory_in_use_is_refused_with_the_way_out() {
+fn a_data_directory_in_use_is_refused_with_the_fix() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
     let data = data.to_str().unwrap();
@@ -185,7 +185,7 @@ fn a_data_directory_that_is_a_file_is_refused() {
 }
 
 #[test]
-fn a_command_without_a_server_says_how_to_start_one() {
+fn a_command_without_a_server_names_the_command_to_start_one() {
     check_refused(
         &["compact", "--revision", "1", "--kubeconfig", "/nonexistent"],
         &["cannot read kubeconfig /nonexistent", "headwater serve"],
@@ -193,7 +193,7 @@ fn a_command_without_a_server_says_how_to_start_one() {
 }
 
 #[test]
-fn wrong_flags_are_told_apart_from_failures() {
+fn invalid_flags_have_their_own_exit_code() {
     assert_eq!(run(&["serve", "--no-such-flag"]).status.code(), Some(2));
     assert_eq!(run(&["--help"]).status.code(), Some(0));
 }

@@ -1,4 +1,4 @@
-//! Custom kinds as their authors use them: kubectl, and the derive macro of `kube`.
+//! Custom kinds with kubectl and with the derive macro of `kube`.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{
@@ -59,7 +59,7 @@ spec:
 "#;
 
 #[test]
-fn kubectl_works_with_custom_kinds_as_with_any_other() {
+fn kubectl_works_with_custom_kinds() {
     let Some(terminal) = Terminal::open() else { return };
     terminal.write("crd.yaml", DEFINITION);
     let widget = |size: &str| {
@@ -126,7 +126,7 @@ error: the server doesn't have a resource type "widgets"
     );
 }
 
-/// A kind as an operator's author writes it.
+/// A kind of an operator.
 #[derive(CustomResource, Clone, Debug, Deserialize, Serialize, JsonSchema, PartialEq)]
 #[kube(
     group = "shop.example.com",
@@ -141,7 +141,7 @@ error: the server doesn't have a resource type "widgets"
 )]
 #[serde(rename_all = "camelCase")]
 struct OrderSpec {
-    /// Who pays.
+    /// The department that pays.
     customer: String,
     #[schemars(range(min = 1, max = 100))]
     count: i32,
@@ -185,7 +185,7 @@ async fn client(process: &Process, directory: &std::path::Path) -> Client {
 }
 
 #[test]
-fn a_derived_definition_goes_round() {
+fn a_definition_derived_with_kube_works() {
     let directory = tempfile::tempdir().unwrap();
     let kubeconfig = directory.path().join("kubeconfig");
     let process = Process::serve(&["--memory", "--kubeconfig-out", kubeconfig.to_str().unwrap()]);

@@ -1,4 +1,4 @@
-//! Backing up, restoring, verifying, compacting: the commands against a running server.
+//! The commands `backup`, `restore`, `verify` and `compact` with a running server.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::Output;
 
 use crate::process::{Process, run};
 
-/// A server with data on disk, and a directory for what the commands write.
+/// A server with data on disk, and a directory for the output of commands.
 struct Case {
     dir: tempfile::TempDir,
     server: Process,
@@ -49,7 +49,7 @@ fn uid(server: &Process) -> String {
 
 /// R94
 #[test]
-fn a_backup_taken_while_serving_restores_elsewhere() {
+fn a_backup_of_a_running_server_can_be_restored() {
     let case = Case::new();
     let backup = case.path("backup");
     check(&case.command(&["backup", &backup]), 0, "objects at revision");
@@ -62,7 +62,7 @@ fn a_backup_taken_while_serving_restores_elsewhere() {
 }
 
 #[test]
-fn a_backup_replaces_nothing() {
+fn a_backup_does_not_replace_a_file() {
     let case = Case::new();
     let backup = case.path("backup");
     fs::write(&backup, "mine").unwrap();
@@ -87,7 +87,7 @@ fn a_damaged_backup_is_refused_before_anything_is_written() {
 }
 
 #[test]
-fn a_server_in_memory_has_nothing_to_back_up() {
+fn a_server_in_memory_refuses_a_backup() {
     let dir = tempfile::tempdir().unwrap();
     let (kubeconfig, backup) = (dir.path().join("kubeconfig"), dir.path().join("backup"));
     let _server = Process::serve(&["--memory", "--kubeconfig-out", text(&kubeconfig)]);
@@ -97,7 +97,7 @@ fn a_server_in_memory_has_nothing_to_back_up() {
 }
 
 #[test]
-fn history_before_a_compaction_is_gone() {
+fn a_read_before_the_compacted_revision_returns_410() {
     let case = Case::new();
     let answer = case.server.get("/api/v1/namespaces?limit=1");
     let (_, rest) = answer.split_once("\"resourceVersion\":\"").unwrap();

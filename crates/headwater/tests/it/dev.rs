@@ -1,4 +1,4 @@
-//! `headwater dev` as people use it: a cluster that moves, seen through kubectl.
+//! `headwater dev` as a user sees it through kubectl.
 
 use std::io::{BufRead, BufReader, Lines};
 use std::path::PathBuf;
@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 
 use crate::process::{Process, headwater};
 
-/// What takes longer never comes.
+/// Maximum time to wait for a condition.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// A cluster, and kubectl pointed at it.
+/// A cluster, and a kubectl configured for it.
 struct Cluster {
     _server: Process,
     _dir: tempfile::TempDir,
     kubeconfig: PathBuf,
 }
 
-/// Pods that do not dawdle; a deleted one of `web` stays until somebody loses patience.
+/// Pods start without delay; a deleted pod of `web` stays until it is force-deleted.
 const STAGES: &str = "
 node: {renewEvery: 250ms}
 rules:
@@ -46,7 +46,7 @@ pub(crate) fn has_kubectl() -> bool {
 }
 
 impl Cluster {
-    /// `None` where the machine has no kubectl.
+    /// `None` if the machine has no kubectl.
     fn dev(args: &[&str]) -> Option<Cluster> {
         if !has_kubectl() {
             return None;
@@ -70,7 +70,7 @@ impl Cluster {
         self.command(line).output().unwrap()
     }
 
-    /// It succeeds and says all of this.
+    /// Fails unless the command succeeds and prints all of these.
     #[track_caller]
     fn says(&self, line: &str, expected: &[&str]) -> String {
         let output = self.output(line);
@@ -83,7 +83,7 @@ impl Cluster {
         text
     }
 
-    /// It waits until this is so.
+    /// Waits for a condition with `kubectl wait`.
     #[track_caller]
     fn waits(&self, what: &str, condition: &str) {
         self.says(&format!("wait {what} --for={condition} --timeout=600s"), &[]);
@@ -93,7 +93,7 @@ impl Cluster {
         Watch::open(&self.kubeconfig, line)
     }
 
-    /// Asks until the answer is right: events, taints and the like come a little later.
+    /// Repeats a command until its output is accepted: events and taints appear with a delay.
     #[track_caller]
     fn until(&self, line: &str, is_right: impl Fn(&str) -> bool) {
         let began = Instant::now();
@@ -102,13 +102,13 @@ impl Cluster {
         }
     }
 
-    /// Asks until the answer has all of this.
+    /// Repeats a command until its output contains all of these.
     #[track_caller]
     fn will_say(&self, line: &str, expected: &[&str]) {
         self.until(line, |text| expected.iter().all(|part| text.contains(part)));
     }
 
-    /// Waits until so many nodes are ready for pods.
+    /// Waits until this many nodes are ready for pods.
     #[track_caller]
     fn has_nodes(&self, count: usize) {
         for number in 0..count {
@@ -169,7 +169,7 @@ impl Watch {
         }
     }
 
-    /// What is seen up to and including the first that fits.
+    /// The events up to and including the first that matches.
     fn until(&mut self, fits: impl Fn(&Seen) -> bool) -> Vec<Seen> {
         let mut all = Vec::new();
         loop {
@@ -183,14 +183,14 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
 #[test]
-fn dev_says_what_to_type_next() {
+fn dev_prints_a_command_to_try() {
     let server = Process::dev(&["--memory", "--nodes", "1"]);
     let has = |start: &str| server.lines.iter().any(|line| line.starts_with(start));
     assert!(has("controllers: scheduler, "), "{:?}", server.lines);
@@ -199,7 +199,7 @@ fn dev_says_what_to_type_next() {
 }
 
 #[test]
-fn a_deleted_pod_of_a_deployment_is_seen_to_be_replaced() {
+fn a_watch_shows_the_replacement_of_a_deleted_pod() {
     let Some(cluster) = Cluster::dev(&[]) else { return };
     cluster.says("create deployment web --image=nginx --replicas=3", &["created"]);
     cluster.says("rollout status deployment/web --timeout=600s", &["successfully rolled out"]);
@@ -230,14 +230,14 @@ fn a_deleted_pod_of_a_deployment_is_seen_to_be_replaced() {
 }
 
 #[test]
-fn a_rollout_goes_forward_and_back() {
+fn a_rollout_completes_and_can_be_undone() {
     let Some(cluster) = Cluster::dev(&[]) else { return };
     cluster.says("create deployment shop --image=nginx:1 --replicas=3", &["created"]);
     cluster.says("rollout status deployment/shop --timeout=600s", &["successfully rolled out"]);
     cluster.says("set image deployment/shop nginx=nginx:2", &["image updated"]);
     cluster.says("rollout status deployment/shop --timeout=600s", &["successfully rolled out"]);
     let images = "get pods -l app=shop -o jsonpath={.items[*].spec.containers[0].image}";
-    // Old pods may still be on their way out.
+    // Old pods may still be terminating.
     let running = |image: &str| cluster.until(images, |text| text == [image; 3].join(" "));
     running("nginx:2");
     cluster.says("rollout history deployment/shop", &["1", "2"]);
@@ -251,7 +251,7 @@ fn a_rollout_goes_forward_and_back() {
 }
 
 #[test]
-fn a_drained_node_is_empty_and_gets_nothing_new_until_it_is_uncordoned() {
+fn a_drained_node_gets_no_pods_until_it_is_uncordoned() {
     let Some(cluster) = Cluster::dev(&["--nodes", "2"]) else { return };
     cluster.has_nodes(2);
     cluster.says("create deployment shop --image=nginx --replicas=4", &["created"]);
@@ -272,7 +272,7 @@ fn a_drained_node_is_empty_and_gets_nothing_new_until_it_is_uncordoned() {
     assert_ne!(cluster.says(on_node_0, &[]), "");
 }
 
-/// A pod that asks for CPU, in the words of `kubectl run --overrides`.
+/// The `--overrides` of `kubectl run` for a pod that requests CPU.
 fn asking(name: &str, cpu: &str, priority_class: &str) -> String {
     let spec = format!(
         r#"{{"spec":{{"priorityClassName":"{priority_class}","containers":[{{"name":"{name}","image":"x","resources":{{"requests":{{"cpu":"{cpu}"}}}}}}]}}}}"#
@@ -281,7 +281,7 @@ fn asking(name: &str, cpu: &str, priority_class: &str) -> String {
 }
 
 #[test]
-fn a_pod_that_fits_nowhere_says_why_and_goes_as_soon_as_there_is_room() {
+fn an_unschedulable_pod_has_a_reason_and_is_scheduled_when_there_is_room() {
     let Some(cluster) = Cluster::dev(&["--nodes", "1"]) else { return };
     cluster.says("wait node/node-0 --for=create --timeout=600s", &[]);
     cluster.says(&asking("first", "6", ""), &["created"]);
@@ -297,7 +297,7 @@ fn a_pod_that_fits_nowhere_says_why_and_goes_as_soon_as_there_is_room() {
 }
 
 #[test]
-fn a_more_important_pod_takes_the_place_of_a_less_important_one() {
+fn a_pod_of_higher_priority_preempts_one_of_lower_priority() {
     let Some(cluster) = Cluster::dev(&["--nodes", "1"]) else { return };
     cluster.says("wait node/node-0 --for=create --timeout=600s", &[]);
     cluster.says("create priorityclass vip --value=1000", &["created"]);
@@ -312,7 +312,7 @@ fn a_more_important_pod_takes_the_place_of_a_less_important_one() {
 }
 
 #[test]
-fn pods_fail_restart_and_complete_as_their_annotations_say() {
+fn annotations_make_pods_fail_restart_and_complete() {
     let Some(cluster) = Cluster::dev(&[]) else { return };
     let annotated = |name: &str, restart: &str, annotation: &str| {
         format!("run {name} --image=x --restart={restart} --annotations=headwater.dev/{annotation}")
@@ -331,7 +331,7 @@ fn pods_fail_restart_and_complete_as_their_annotations_say() {
 }
 
 #[test]
-fn fewer_nodes_than_before_are_removed_and_their_data_is_kept() {
+fn a_restart_with_fewer_nodes_removes_the_others_and_keeps_the_data() {
     if !has_kubectl() {
         return;
     }
@@ -360,14 +360,14 @@ fn fewer_nodes_than_before_are_removed_and_their_data_is_kept() {
 }
 
 #[test]
-fn a_process_that_watches_and_answers_is_told_of_its_end() {
+fn sigterm_stops_controllers_before_their_server() {
     let mut server = Process::dev(&["--memory"]);
     server.signal("TERM");
-    assert!(server.wait().success(), "controllers end before the server they talk to");
+    assert!(server.wait().success(), "controllers stop before their server");
 }
 
 #[test]
-fn what_is_deleted_takes_along_what_belongs_to_it() {
+fn deleting_an_owner_deletes_its_dependents() {
     let Some(cluster) = Cluster::dev(&[]) else { return };
     cluster.says("create namespace team", &["created"]);
     cluster.waits("serviceaccount/default -n team", "create");
@@ -384,7 +384,7 @@ fn what_is_deleted_takes_along_what_belongs_to_it() {
 }
 
 #[test]
-fn a_job_completes_and_a_service_finds_its_pods() {
+fn a_job_completes_and_a_service_has_endpoints() {
     let Some(cluster) = Cluster::dev(&[]) else { return };
     cluster.says("create job count --image=x", &["created"]);
     cluster.waits("job/count", "condition=Complete");
@@ -399,7 +399,7 @@ fn a_job_completes_and_a_service_finds_its_pods() {
 }
 
 #[test]
-fn a_node_without_power_is_noticed_and_its_pods_move() {
+fn the_pods_of_a_failed_node_are_replaced() {
     let Some(cluster) = Cluster::dev(&["--nodes", "2", "--node-grace", "5s"]) else { return };
     cluster.has_nodes(2);
     cluster.says("create deployment shop --image=x --replicas=2", &["created"]);
@@ -419,9 +419,9 @@ fn a_node_without_power_is_noticed_and_its_pods_move() {
     cluster.waits(there, "delete");
 }
 
-/// It fails by itself if a controller lists, or watches anew, after its first sync.
+/// The bench fails if a controller lists or watches again after its first sync.
 #[test]
-fn a_small_cluster_is_measured_and_nothing_is_read_twice() {
+fn bench_cluster_runs_and_no_controller_lists_again() {
     let dir = tempfile::tempdir().unwrap();
     let mut bench = headwater(&["bench", "cluster", "--memory", "--pods", "20", "--nodes", "3"]);
     let output = bench.current_dir(dir.path()).output().unwrap();

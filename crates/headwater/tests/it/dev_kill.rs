@@ -1,4 +1,4 @@
-//! What happens to a cluster while its parts are killed: it is late, and nothing else.
+//! A cluster whose processes are killed is delayed, and otherwise unaffected.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
@@ -20,7 +20,7 @@ rules:
   - {stage: Gone, after: 50ms, jitter: 50ms}
 ";
 
-/// A server and a kubeconfig for it; controllers are processes of their own.
+/// A server and its kubeconfig; controllers run in separate processes.
 struct Split {
     server: Process,
     dir: tempfile::TempDir,
@@ -33,7 +33,7 @@ impl Split {
         }
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("stages.yaml"), STAGES).unwrap();
-        // A port that nobody else gets while the server is killed.
+        // A port that no other process gets while the server is down.
         let server = serve(dir.path(), &format!("127.0.0.1:{}", ports::free(1)[0]));
         Some(Split { server, dir })
     }
@@ -80,7 +80,7 @@ impl Split {
                 .all(|field| &status[field] == wanted)
     }
 
-    /// Everything is there once, and as wanted.
+    /// Checks that every object exists once and matches its spec.
     #[track_caller]
     fn is_whole(&self, replicas: usize, image: &str) {
         let pods = self.json("get pods");
@@ -110,14 +110,14 @@ fn serve(dir: &Path, address: &str) -> Process {
     Process::serve(&["--bind", address, "--data-dir", data, "--kubeconfig-out", kubeconfig])
 }
 
-/// A process of controllers; it is killed when it is dropped.
+/// A process of controllers, killed when dropped.
 struct Controllers {
     child: Child,
     _stdout: BufReader<ChildStdout>,
 }
 
 impl Controllers {
-    /// Started, and every informer has its first state.
+    /// Starts it and waits until every informer has synced.
     fn start(args: &[&str]) -> Controllers {
         let mut child = headwater(args).stdout(Stdio::piped()).spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
@@ -132,13 +132,13 @@ impl Controllers {
 
 impl Drop for Controllers {
     fn drop(&mut self) {
-        // It may have ended already.
+        // It may have exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The events of pods, read by a thread of their own, so that waiting for one can end.
+/// The events of pods, read by a thread so that waiting can time out.
 fn events(cluster: &Split) -> Receiver<Seen> {
     let (sender, receiver) = sync_channel(1024);
     let mut watch = Watch::open(Path::new(&cluster.path("kubeconfig")), "pods");
@@ -146,7 +146,7 @@ fn events(cluster: &Split) -> Receiver<Seen> {
     receiver
 }
 
-/// Four pods are seen at least once each, however late the look begins.
+/// Waits for three events. Four pods cause at least four, however late the watch starts.
 fn after_three_events(cluster: &Split) {
     let events = events(cluster);
     for _ in 0..3 {
@@ -154,19 +154,19 @@ fn after_three_events(cluster: &Split) {
     }
 }
 
-/// How often something is killed; `HEADWATER_KILLS=100` for a night.
+/// Number of kills; set `HEADWATER_KILLS=100` for a long run.
 fn kills() -> usize {
     std::env::var("HEADWATER_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(8)
 }
 
-/// What takes longer never comes.
+/// Maximum time to wait for a condition.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Nothing happened for so long: look whether it is done.
+/// Time without events after which the state is checked.
 const QUIET: Duration = Duration::from_millis(500);
 
 #[test]
-fn controllers_killed_all_through_rollouts_end_where_others_do() {
+fn killed_controllers_still_complete_rollouts() {
     let Some(cluster) = Split::start() else { return };
     let mut controllers = cluster.controllers(&["--no-leader-election"]);
     cluster.kubectl("create deployment web --image=img:0 --replicas=4");
@@ -175,7 +175,7 @@ fn controllers_killed_all_through_rollouts_end_where_others_do() {
     loop {
         let image = format!("img:{revision}");
         match events.recv_timeout(QUIET) {
-            // Another place in the rollout each time.
+            // At a different moment of the rollout each time.
             Ok(_) if seen % 7 != 3 => seen += 1,
             Ok(_) => {
                 seen += 1;
@@ -198,7 +198,7 @@ fn controllers_killed_all_through_rollouts_end_where_others_do() {
 }
 
 #[test]
-fn a_server_killed_in_the_middle_of_a_rollout_only_delays_it() {
+fn a_killed_server_only_delays_a_rollout() {
     let Some(mut cluster) = Split::start() else { return };
     let _controllers = cluster.controllers(&["--no-leader-election"]);
     cluster.kubectl("create deployment web --image=img:0 --replicas=4");
@@ -217,9 +217,9 @@ fn a_server_killed_in_the_middle_of_a_rollout_only_delays_it() {
 }
 
 #[test]
-fn of_two_copies_one_acts_and_the_other_takes_over() {
+fn one_of_two_copies_leads_and_the_other_takes_over() {
     let Some(cluster) = Split::start() else { return };
-    // As long as people have it: shorter, and a busy machine makes the first one lose it.
+    // The default duration: with a shorter one, a slow leader may lose the lease.
     let copy = |name: &str| cluster.controllers(&["--identity", name, "--lease-duration", "15s"]);
     let holder = || {
         cluster.kubectl(

@@ -1,4 +1,4 @@
-//! The stand-ins that envtest of controller-runtime starts, with the very flags and files it uses.
+//! The programs for controller-runtime's envtest, with the flags and files that envtest uses.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -19,7 +19,7 @@ use serde_json::json;
 
 use crate::process::run;
 
-/// A process that ends with the test.
+/// A process that is killed when dropped.
 struct Started(Child);
 
 impl Started {
@@ -28,7 +28,7 @@ impl Started {
         Started(command.args(flags).stdout(Stdio::null()).spawn().unwrap())
     }
 
-    /// What envtest does at the end; answers whether it ended well.
+    /// Stops it as envtest does; returns whether it exited with success.
     fn stop(mut self) -> bool {
         let pid = self.0.id().to_string();
         assert!(Command::new("kill").args(["-s", "TERM", &pid]).status().unwrap().success());
@@ -38,7 +38,7 @@ impl Started {
 
 impl Drop for Started {
     fn drop(&mut self) {
-        // It may have ended already.
+        // It may have exited.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -62,7 +62,7 @@ fn health(port: u16) -> String {
 }
 
 #[tokio::test]
-async fn the_flags_and_files_of_envtest_work_as_they_are() {
+async fn the_flags_and_files_of_envtest_work_unchanged() {
     let home = tempfile::tempdir().unwrap();
     let assets = home.path().join("assets");
     let linked = run(&["envtest", assets.to_str().unwrap()]);
@@ -70,7 +70,7 @@ async fn the_flags_and_files_of_envtest_work_as_they_are() {
     assert!(text.starts_with("export KUBEBUILDER_ASSETS=/"), "{text}");
     assert!(run(&["envtest", assets.to_str().unwrap()]).status.success(), "twice is once");
 
-    // envtest looks for flags in the help first.
+    // envtest first reads the flags from the help.
     for name in ["kube-apiserver", "etcd"] {
         let help = Command::new(assets.join(name)).arg("--help").output().unwrap();
         assert!(help.status.success());
@@ -149,7 +149,7 @@ async fn the_flags_and_files_of_envtest_work_as_they_are() {
     assert!(etcd.stop());
 }
 
-/// A client as envtest makes one: the server's authority, and a certificate of the clients'.
+/// A client like that of envtest: the server's authority and a client certificate.
 async fn client(port: u16, serving: &Pki, clients: &Pki) -> Client {
     let encode = |text: &str| STANDARD.encode(text);
     let config = json!({
@@ -171,7 +171,7 @@ async fn client(port: u16, serving: &Pki, clients: &Pki) -> Client {
 }
 
 #[test]
-fn kubectl_stands_for_the_next_one_on_the_path() {
+fn kubectl_runs_the_next_kubectl_on_the_path() {
     let home = tempfile::tempdir().unwrap();
     assert!(run(&["envtest", home.path().to_str().unwrap()]).status.success());
     let stand_in = home.path().join("kubectl");
@@ -190,7 +190,7 @@ fn kubectl_stands_for_the_next_one_on_the_path() {
 }
 
 #[test]
-fn a_file_in_the_way_is_not_overwritten() {
+fn an_existing_file_is_not_replaced_by_a_link() {
     let home = tempfile::tempdir().unwrap();
     std::fs::write(home.path().join("etcd"), "precious").unwrap();
     assert!(!run(&["envtest", home.path().to_str().unwrap()]).status.success());

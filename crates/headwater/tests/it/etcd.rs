@@ -1,4 +1,4 @@
-//! Several servers over one etcd, and what they answer without it.
+//! Several servers over one etcd, and their responses when it is down.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -13,7 +13,7 @@ use crate::process::{Process, headwater, run};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
-/// How long something that must come may take on a busy machine.
+/// Maximum time to wait for a condition on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// A server over these members.
@@ -39,7 +39,7 @@ impl Replica {
         Replica { process: Process::serve(&all), dir }
     }
 
-    /// Status and body of an answer.
+    /// The status and the body of a response.
     fn call(&self, method: &str, path: &str, body: Option<&Value>) -> (u16, String) {
         let body = body.map(Value::to_string).unwrap_or_default();
         let mut socket = self.process.connect();
@@ -67,7 +67,7 @@ impl Replica {
         self.json("POST", MAPS, Some(&json!({"metadata": {"name": name}})), 201)
     }
 
-    /// Waits until a path answers with this code.
+    /// Waits until a GET returns this status.
     #[track_caller]
     fn wait_for(&self, path: &str, code: u16) {
         let began = Instant::now();
@@ -77,7 +77,7 @@ impl Replica {
         }
     }
 
-    /// Everything in the namespace after a revision, as it happens.
+    /// Watches the namespace after a revision.
     fn watch(&self, after: &str) -> Events {
         let mut socket = self.process.connect();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -118,7 +118,7 @@ fn version(object: &Value) -> &str {
 }
 
 #[test]
-fn two_servers_over_one_etcd_are_one_api() {
+fn two_servers_over_one_etcd_show_the_same_objects() {
     let Some(members) = etcd::EtcdCluster::start() else { return };
     let servers = [Replica::start(&members, &[]), Replica::start(&members, &[])];
     let list = servers[0].json("GET", MAPS, None, 200);
@@ -129,7 +129,7 @@ fn two_servers_over_one_etcd_are_one_api() {
         let name = format!("map-{n}");
         let made = here.create(&name);
         expected.push(("ADDED".to_owned(), name.clone(), version(&made).to_owned()));
-        // The other server knows it at once: to read, to list, and to change.
+        // The other server returns it at once for get, list and update.
         let path = format!("{MAPS}/{name}");
         assert_eq!(there.json("GET", &path, None, 200), made);
         let listed = there.json("GET", MAPS, None, 200);
@@ -146,7 +146,7 @@ fn two_servers_over_one_etcd_are_one_api() {
     }
 }
 
-/// Asks both servers at once, so many times each; what each answered.
+/// Sends requests to both servers concurrently; returns the responses of each.
 fn at_once(
     servers: &[Replica; 2],
     count: usize,
@@ -169,7 +169,7 @@ fn at_once(
 }
 
 #[test]
-fn two_servers_never_give_an_address_twice() {
+fn two_servers_never_allocate_the_same_address() {
     const SERVICES: &str = "/api/v1/namespaces/default/services";
     const ROUNDS: usize = 30;
     let Some(members) = etcd::EtcdCluster::start() else { return };
@@ -178,7 +178,7 @@ fn two_servers_never_give_an_address_twice() {
         let metadata = json!({"name": format!("s{server}-{n}-{}", spec["type"].as_str().unwrap().to_lowercase())});
         json!({"metadata": metadata, "spec": spec})
     };
-    // Both ask for the same one: one of them gets it.
+    // Both request the same address: one of them gets it.
     let same = at_once(&servers, ROUNDS, SERVICES, |server, n| {
         let ports = json!([{"port": 80, "nodePort": 30_500 + n}]);
         let spec = json!({"type": "NodePort", "clusterIP": format!("10.96.7.{n}"), "ports": ports});
@@ -187,7 +187,7 @@ fn two_servers_never_give_an_address_twice() {
     let made = same.iter().filter(|(code, _)| *code == 201).count();
     let refused = same.iter().filter(|(code, _)| *code == 422).count();
     assert_eq!((made, refused), (ROUNDS, ROUNDS), "{same:?}");
-    // Both are given one: never the same.
+    // Both allocate addresses: never the same one.
     let any = at_once(&servers, ROUNDS, SERVICES, |server, n| {
         service(server, n, json!({"type": "LoadBalancer", "ports": [{"port": 80}]}))
     });
@@ -200,7 +200,7 @@ fn two_servers_never_give_an_address_twice() {
 }
 
 #[test]
-fn servers_with_one_directory_of_keys_are_one_to_their_clients() {
+fn servers_with_the_same_keys_accept_the_same_credentials() {
     let Some(members) = etcd::EtcdCluster::start() else { return };
     let dir = tempfile::tempdir().unwrap();
     let pki = dir.path().join("pki");
@@ -218,7 +218,7 @@ fn servers_with_one_directory_of_keys_are_one_to_their_clients() {
 }
 
 #[test]
-fn two_servers_never_exceed_a_quota_together() {
+fn two_servers_together_never_exceed_a_quota() {
     let Some(members) = etcd::EtcdCluster::start() else { return };
     let servers = [Replica::start(&members, &[]), Replica::start(&members, &[])];
     let quota = json!({"metadata": {"name": "q"}, "spec": {"hard": {"count/configmaps": "7"}}});
@@ -236,7 +236,7 @@ fn two_servers_never_exceed_a_quota_together() {
 }
 
 #[test]
-fn without_etcd_the_cache_goes_on_and_everything_heals() {
+fn without_etcd_the_cache_still_serves_and_recovers_later() {
     let Some(mut members) = etcd::EtcdCluster::start() else { return };
     let server = Replica::start(&members, &["--etcd-timeout", "5s"]);
     let made = server.create("before");
@@ -277,7 +277,7 @@ fn without_etcd_the_cache_goes_on_and_everything_heals() {
 }
 
 #[test]
-fn what_is_wrong_with_etcd_is_one_sentence() {
+fn errors_of_etcd_are_one_line() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
     let data = data.to_str().unwrap();

@@ -1,12 +1,11 @@
 //! The kill loop: a server is killed again and again while clients write and watch.
 //!
-//! After each restart the ledger of the writers is compared with the history: what was acknowledged
-//! is there, nothing else is but what was of unknown outcome, and revisions go on above the highest
-//! ever seen (R1, R2, R4, R12). Watchers resume where they were cut and must not miss or repeat
-//! anything. SIGKILL leaves the page cache alone, so this says nothing about syncs; the crash tests
-//! of the store do.
+//! After each restart the test compares the ledger of the writers with the history: it contains every
+//! acknowledged write, otherwise only writes with an unknown outcome, and revisions continue above the
+//! highest one that any client received (R1, R2, R4, R12). Watchers resume and must not miss or repeat an
+//! event. SIGKILL keeps the page cache, so this does not test syncs; the crash tests of the store do.
 //!
-//! `HEADWATER_KILL_ROUNDS` and `HEADWATER_KILL_SEED` choose other rounds.
+//! `HEADWATER_KILL_ROUNDS` and `HEADWATER_KILL_SEED` set the number of rounds and the seed.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -31,7 +30,7 @@ const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
 /// R1, R2, R4, R42
 #[test]
-fn whatever_was_acknowledged_survives_every_kill() {
+fn acknowledged_writes_survive_every_kill() {
     let seed = setting("HEADWATER_KILL_SEED").unwrap_or_else(|| std::process::id().into());
     let rounds = setting("HEADWATER_KILL_ROUNDS").unwrap_or(200);
     eprintln!("HEADWATER_KILL_SEED={seed} HEADWATER_KILL_ROUNDS={rounds}");
@@ -53,7 +52,7 @@ fn setting(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// Numbers that only the seed decides.
+/// Pseudo-random numbers from the seed.
 pub(crate) struct Dice(pub(crate) u64);
 
 impl Dice {
@@ -67,9 +66,9 @@ impl Dice {
 struct Run {
     dice: Dice,
     truth: History,
-    /// Up to here the ledger was settled.
+    /// The revision up to which the ledger has been compared.
     settled: Revision,
-    /// The highest revision anybody ever saw.
+    /// The highest revision that any client received.
     highest: AtomicU64,
     ledger: Mutex<Vec<WriteRecord>>,
     writers: Vec<Writer>,
@@ -101,11 +100,11 @@ impl Run {
         }
     }
 
-    /// Everybody works until the server is killed.
+    /// Runs writers and watchers until the server is killed.
     fn disturb(&mut self, server: Process) {
         let at = server.plain;
         let alive = Duration::from_millis(5 + self.dice.below(75));
-        // Every fourth round the kill falls into a compaction.
+        // In every fourth round the kill interrupts a compaction.
         let compaction = (self.dice.below(4) == 0).then_some(self.settled);
         let (ledger, highest) = (&self.ledger, &self.highest);
         std::thread::scope(|scope| {
@@ -127,7 +126,7 @@ impl Run {
         self.round += 1;
     }
 
-    /// The history since the last time agrees with the ledger, and the state with the history.
+    /// Checks the history since the last call against the ledger, and the state against the history.
     fn verify(&mut self, at: SocketAddr) {
         let highest = Revision(self.highest.load(Ordering::Relaxed));
         let text = format!("sentinel {}", self.round);
@@ -156,7 +155,7 @@ impl Run {
         }
     }
 
-    /// Reads the history up to a revision that is known to be in it.
+    /// Reads the history up to a revision that it contains.
     fn witness(&mut self, at: SocketAddr, upto: Revision) {
         let after = if self.settled == Revision::ZERO { Revision(1) } else { self.settled };
         let path = format!("{MAPS}?watch=true&resourceVersion={after}");
@@ -169,7 +168,7 @@ impl Run {
         }
     }
 
-    /// The list shows what the history leads to.
+    /// Checks that a list matches the state after the history.
     fn compare(&self, at: SocketAddr) {
         let (code, list) = ask(at, "GET", MAPS, None).unwrap();
         assert_eq!(code, 200, "{list}");
@@ -209,7 +208,7 @@ fn map(name: &str, text: &str, version: Option<Revision>) -> Value {
     object
 }
 
-/// Writes to keys of its own, so that it knows what is there while it knows all its outcomes.
+/// Writes to its own keys, so that it knows their state while all outcomes are known.
 struct Writer {
     id: u64,
     dice: Dice,
@@ -222,7 +221,7 @@ impl Writer {
         format!("w{}-{key}", self.id)
     }
 
-    /// Writes until an answer does not come.
+    /// Writes until a response is missing.
     fn work(&mut self, at: SocketAddr, ledger: &Mutex<Vec<WriteRecord>>, highest: &AtomicU64) {
         loop {
             let key = self.dice.below(KEYS);
@@ -265,7 +264,7 @@ impl Writer {
         }
     }
 
-    /// Looks at what really is there.
+    /// Reads the actual state.
     fn learn(&mut self, truth: &History) {
         for key in 0..KEYS {
             let there = truth.state().get(&format!("default/{}", self.name(key)));
@@ -274,7 +273,7 @@ impl Writer {
     }
 }
 
-/// Watches until the stream is cut.
+/// Watches until the stream breaks.
 fn watch(at: SocketAddr, client: &mut ClientRecord, highest: &AtomicU64) {
     let (start, path) = match client.position() {
         Some(after) => {
@@ -299,7 +298,7 @@ fn watch(at: SocketAddr, client: &mut ClientRecord, highest: &AtomicU64) {
     client.streams.push(WatchRecord { start, seen: seen.collect() });
 }
 
-/// The answer to a request; `None` if it did not come whole.
+/// The response to a request; `None` if it is incomplete.
 pub(crate) fn ask(
     at: SocketAddr,
     method: &str,
@@ -328,7 +327,7 @@ pub(crate) fn ask(
     Some((code, serde_json::from_slice(&body).ok()?))
 }
 
-/// The chunks of a body, until it ends or is cut.
+/// The chunks of a body, until it ends or breaks.
 struct Chunks<R> {
     from: R,
 }
@@ -380,7 +379,7 @@ impl Iterator for Lines {
 
     fn next(&mut self) -> Option<Vec<u8>> {
         if self.ready.is_empty() {
-            // A chunk is whole frames (R40).
+            // A chunk contains complete frames (R40).
             let chunk = self.chunks.next()?;
             assert_eq!(chunk.last(), Some(&b'\n'), "a chunk ends with a frame");
             let lines = chunk.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
@@ -392,7 +391,7 @@ impl Iterator for Lines {
 
 impl Drop for Lines {
     fn drop(&mut self) {
-        // It may be cut already.
+        // It may be closed.
         let _ = self.socket.shutdown(Shutdown::Both);
     }
 }

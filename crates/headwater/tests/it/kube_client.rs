@@ -1,4 +1,4 @@
-//! The `kube` crate: another implementation of the client side, unmodified.
+//! The unmodified `kube` crate as a client.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use serde_json::json;
 
 use crate::process::Process;
 
-/// The longest any of these may take; nothing waits for it.
+/// Timeout of each test.
 const LIMIT: Duration = Duration::from_secs(600);
 
 async fn start() -> (Process, Client) {
@@ -31,7 +31,7 @@ fn config_map(name: &str) -> ConfigMap {
 }
 
 #[tokio::test]
-async fn objects_are_created_read_changed_and_deleted() {
+async fn objects_are_created_read_updated_and_deleted() {
     let (_server, client) = start().await;
     let api: Api<ConfigMap> = Api::default_namespaced(client.clone());
     let made = api.create(&PostParams::default(), &config_map("a")).await.unwrap();
@@ -60,7 +60,7 @@ async fn objects_are_created_read_changed_and_deleted() {
 }
 
 #[tokio::test]
-async fn a_watch_sees_what_happens() {
+async fn a_watch_receives_every_change() {
     let (_server, client) = start().await;
     let api: Api<ConfigMap> = Api::default_namespaced(client);
     let at = api.list(&ListParams::default()).await.unwrap().metadata.resource_version.unwrap();
@@ -76,7 +76,7 @@ async fn a_watch_sees_what_happens() {
     tokio::time::timeout(LIMIT, seen).await.unwrap();
 }
 
-/// Runs a reflector until it has seen what was written after it was ready.
+/// Runs a reflector until it has received a write that followed its first sync.
 async fn reflect(config: watcher::Config) {
     let (_server, client) = start().await;
     let api: Api<ConfigMap> = Api::default_namespaced(client);
@@ -97,12 +97,12 @@ async fn reflect(config: watcher::Config) {
 
 /// S11.23
 #[tokio::test]
-async fn a_reflector_follows_by_list_and_watch() {
+async fn a_reflector_syncs_by_list_and_watch() {
     reflect(watcher::Config::default()).await;
 }
 
 /// S11.23
 #[tokio::test]
-async fn a_reflector_follows_by_a_streaming_list() {
+async fn a_reflector_syncs_by_a_streaming_list() {
     reflect(watcher::Config::default().streaming_lists()).await;
 }

@@ -1,4 +1,4 @@
-//! kubectl as people use it.
+//! kubectl with a running server.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use crate::process::Process;
 
-/// A server, and kubectl pointed at it.
+/// A server, and a kubectl configured for it.
 struct Kubectl {
     _server: Process,
     dir: tempfile::TempDir,
@@ -14,7 +14,7 @@ struct Kubectl {
 }
 
 impl Kubectl {
-    /// `None` where the machine has no kubectl.
+    /// `None` if the machine has no kubectl.
     fn start() -> Option<Kubectl> {
         let found = Command::new("kubectl").args(["version", "--client"]).output();
         if found.is_err() {
@@ -43,7 +43,7 @@ impl Kubectl {
         self.command(line).output().unwrap()
     }
 
-    /// It succeeds and says all of this.
+    /// Fails unless the command succeeds and prints all of these.
     #[track_caller]
     fn says(&self, line: &str, expected: &[&str]) -> String {
         let output = self.output(line);
@@ -91,7 +91,7 @@ fn kubectl_reads_and_writes() {
 }
 
 #[test]
-fn kubectl_learns_what_is_served() {
+fn kubectl_discovers_the_served_resources() {
     let Some(kubectl) = Kubectl::start() else { return };
     kubectl.says("api-resources", &["configmaps", "cm", "deployments", "apps/v1", "Deployment"]);
     kubectl.says("api-resources --namespaced=false -o name", &["nodes", "namespaces"]);

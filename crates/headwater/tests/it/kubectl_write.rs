@@ -1,13 +1,13 @@
-//! kubectl as people type it, against a server of ours: what it changes and what it says.
+//! Transcripts of kubectl commands that write.
 //!
-//! The transcripts are what an unmodified kubectl prints against a Kubernetes API server; where
-//! they show a table, the columns are those of Kubernetes 1.36.
+//! They show what an unmodified kubectl prints with a Kubernetes API server; the columns of tables are
+//! those of Kubernetes 1.36.
 
 use crate::transcript::Terminal;
 
 /// S1.32, S11.20
 #[test]
-fn every_generator_creates_what_it_says() {
+fn every_create_command_creates_its_object() {
     let Some(terminal) = Terminal::open() else { return };
     terminal.check(
         r#"
@@ -159,7 +159,7 @@ CronJob {"cronjob.kubernetes.io/instantiate":"manual"}
 }
 
 #[test]
-fn apply_merges_prunes_and_names_whoever_is_in_the_way() {
+fn apply_merges_prunes_and_names_conflicting_managers() {
     let Some(terminal) = Terminal::open() else { return };
     terminal.write("web.yaml", WEB);
     terminal.write("more.yaml", MORE);
@@ -251,7 +251,7 @@ service "web" deleted
 }
 
 #[test]
-fn edit_patch_and_replace_change_what_they_say() {
+fn edit_patch_and_replace_update_the_object() {
     let Some(terminal) = Terminal::open() else { return };
     terminal.script("seven", SEVEN);
     terminal.script("negative", NEGATIVE);
@@ -397,7 +397,7 @@ deployment.apps/web restarted
 }
 
 #[test]
-fn labels_taints_waits_and_deletions_read_as_people_know_them() {
+fn label_taint_wait_and_delete_print_what_kubernetes_prints() {
     let Some(terminal) = Terminal::open() else { return };
     terminal.write("node.yaml", NODE);
     terminal.write("pods.yaml", PODS);
@@ -552,7 +552,7 @@ error: failed to create configmap: configmaps "late" is forbidden: unable to cre
 
 /// S11.20
 #[test]
-fn explain_knows_every_field() {
+fn explain_describes_every_field() {
     let Some(terminal) = Terminal::open() else { return };
     terminal.check(
         r#"
@@ -726,7 +726,7 @@ spec: {containers: [{name: c, image: i}]}
 "#;
 
 #[test]
-fn an_administrator_looks_through_the_eyes_of_others() {
+fn an_administrator_can_impersonate_users() {
     let Some(terminal) = Terminal::open() else { return };
     terminal.check(
         r#"

@@ -1,4 +1,4 @@
-//! The binary, as a user has it.
+//! Tests of the built binary.
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
 mod architecture;

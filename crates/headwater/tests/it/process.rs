@@ -1,4 +1,4 @@
-//! A server process that a test starts and that ends with it.
+//! A server process that a test starts and that is killed when dropped.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,7 +11,7 @@ pub(crate) fn headwater(args: &[&str]) -> Command {
     command
 }
 
-/// Runs a command that ends by itself.
+/// Runs a command to its end.
 pub(crate) fn run(args: &[&str]) -> Output {
     headwater(args).output().unwrap()
 }
@@ -20,9 +20,9 @@ pub(crate) fn run(args: &[&str]) -> Output {
 pub(crate) struct Process {
     child: Child,
     _stdout: BufReader<ChildStdout>,
-    /// What it printed until it was ready.
+    /// The lines it printed until it was ready.
     pub(crate) lines: Vec<String>,
-    /// Where plain HTTP is served.
+    /// The address of plain HTTP.
     pub(crate) plain: SocketAddr,
 }
 
@@ -32,7 +32,7 @@ impl Process {
         Process::serve_logging_to(Stdio::inherit(), args)
     }
 
-    /// The same, with what it logs somewhere else.
+    /// The same, with its log redirected.
     pub(crate) fn serve_logging_to(log: Stdio, args: &[&str]) -> Process {
         Process::start("serve", log, args)
     }
@@ -63,12 +63,12 @@ impl Process {
         Process { child, _stdout: stdout, lines, plain }
     }
 
-    /// The line that says it is ready.
+    /// The line that starts with "ready".
     pub(crate) fn ready(&self) -> &str {
         self.lines.last().unwrap()
     }
 
-    /// The answer to a request over plain HTTP.
+    /// The response to a GET over plain HTTP.
     pub(crate) fn get(&self, path: &str) -> String {
         self.ask(&format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"))
     }
@@ -94,13 +94,13 @@ impl Process {
         TcpStream::connect(self.plain).unwrap()
     }
 
-    /// Where TLS is served.
+    /// The address of HTTPS.
     pub(crate) fn tls(&self) -> SocketAddr {
         let address = self.ready().split("https://").nth(1).unwrap();
         address.split(' ').next().unwrap().parse().unwrap()
     }
 
-    /// Whether it has not ended.
+    /// Whether it is running.
     pub(crate) fn is_running(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
@@ -121,7 +121,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended already.
+        // It may have exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

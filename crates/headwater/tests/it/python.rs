@@ -1,11 +1,11 @@
-//! Python's `kubernetes` package: a client in another language, from its registry.
+//! The Python client, the package `kubernetes`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::process::Process;
 
-/// A Python with the package, kept between runs; `None` where it cannot be had.
+/// A Python with the package, kept between runs; `None` if it cannot be installed.
 fn python() -> Option<PathBuf> {
     let venv = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python");
     let python = venv.join("bin/python");

@@ -1,5 +1,5 @@
-//! Every built-in kind through the `kube` crate's types: what is created is what is read, what is
-//! written back unchanged changes nothing, and what is applied is owned, no more and no less.
+//! Every built-in kind through the types of the `kube` crate: a created object is read back unchanged, an
+//! unchanged update has no effect, and an applier owns exactly the fields it applied.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 
 use crate::process::Process;
 
-/// What these tests ask of a type.
+/// The traits that these tests need.
 trait Typed:
     Resource<DynamicType = ()> + Clone + Debug + PartialEq + Serialize + DeserializeOwned
 {
@@ -39,7 +39,7 @@ struct Trip {
     client: Client,
     /// `group/version/Kind` of every type that was sent.
     seen: BTreeSet<String>,
-    /// What went wrong, all of it.
+    /// All failures.
     failures: Vec<String>,
 }
 
@@ -89,7 +89,7 @@ impl Trip {
         Ok(())
     }
 
-    /// The type knows every field that the server writes.
+    /// Checks that the type has every field that the server writes.
     async fn check_plain<K: Typed>(
         &self,
         api: &Api<K>,
@@ -129,8 +129,7 @@ impl Trip {
     }
 }
 
-/// The object, once nobody writes to it any more: a definition becomes established by itself, and
-/// a quota is counted.
+/// The object after the server has finished writing to it: it establishes definitions and counts quotas.
 async fn settled<K: Typed>(api: &Api<K>, name: &str) -> Result<K, String> {
     loop {
         let read = api.get(name).await.map_err(said)?;
@@ -151,7 +150,7 @@ async fn settled<K: Typed>(api: &Api<K>, name: &str) -> Result<K, String> {
     }
 }
 
-/// What of an object does not change by itself.
+/// The object without the fields that the server changes.
 fn still<K: Typed>(object: &K) -> Value {
     let mut value = serde_json::to_value(object).unwrap();
     if matches!(&*K::kind(&()), "CustomResourceDefinition" | "ResourceQuota") {
@@ -166,7 +165,7 @@ fn said(error: kube::Error) -> String {
     error.to_string()
 }
 
-/// Both have all that the other has.
+/// Checks that each contains the other.
 fn same<T: Serialize>(what: &str, found: &T, expected: &T) -> Result<(), String> {
     let found = serde_json::to_value(found).unwrap();
     let expected = serde_json::to_value(expected).unwrap();
@@ -187,7 +186,7 @@ fn typed<K: Typed>(what: &str, name: &str, mut body: Value) -> K {
     typed
 }
 
-/// Another name of the same form: definitions, services and addresses have rules for theirs.
+/// Another valid name: definitions, services and addresses have rules for names.
 fn sibling(name: &str) -> String {
     match name.split_once('.') {
         Some(("10", rest)) => format!("11.{rest}"),
@@ -196,7 +195,7 @@ fn sibling(name: &str) -> String {
     }
 }
 
-/// Names that are also inside.
+/// Adjusts the fields that must match the name of the object.
 fn rename(object: &mut Value, what: &str) {
     match what {
         "apiextensions.k8s.io/v1/CustomResourceDefinition" => {
@@ -239,7 +238,7 @@ fn without_nulls(value: &mut Value) {
     }
 }
 
-/// The fields of the one entry there should be.
+/// The fields of the only managedFields entry.
 fn only_entry<K: Typed>(object: &Value, manager: &str, operation: &str) -> Result<Value, String> {
     let entries = object["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
     let [entry] = entries.as_slice() else { return Err(format!("several entries: {entries:?}")) };
@@ -254,11 +253,10 @@ fn only_entry<K: Typed>(object: &Value, manager: &str, operation: &str) -> Resul
     Ok(fields)
 }
 
-/// What nobody owns.
+/// Fields without an owner.
 const SYSTEM: &[&str] = &["apiVersion", "kind", "name", "namespace"];
 
-/// Every value of an object is owned, by itself or as part of something atomic. Answers the first
-/// that is not.
+/// The first value of an object that has no owner, neither itself nor as part of an atomic value.
 fn owns_all(fields: &Value, object: &Value) -> Result<(), String> {
     let Value::Object(members) = object else { return Ok(()) };
     for (key, value) in members.iter().filter(|(_, value)| !value.is_null()) {
@@ -300,7 +298,7 @@ fn owns_value(fields: &Value, value: &Value) -> Result<(), String> {
     }
 }
 
-/// The part of a list's fields that is about an item.
+/// The fields of one item of a list.
 fn owned_item<'a>(fields: &'a Value, item: &Value) -> Option<&'a Value> {
     let fields = fields.as_object()?;
     fields.iter().find(|(name, _)| is_about(name, item)).map(|(_, below)| below)
@@ -319,7 +317,7 @@ fn is_about(name: &str, item: &Value) -> bool {
     }
 }
 
-/// Nothing is owned that is not there. Answers the first such path.
+/// The first path that is owned but does not exist.
 fn owns_only(fields: &Value, object: &Value) -> Result<(), String> {
     let Value::Object(fields) = fields else { return Ok(()) };
     for (name, below) in fields.iter().filter(|(name, _)| *name != ".") {
@@ -343,7 +341,7 @@ async fn connect(kubeconfig: &Path) -> Client {
 }
 
 #[tokio::test]
-async fn every_kind_is_read_as_it_was_sent_and_owned_as_it_was_applied() {
+async fn every_kind_is_read_back_unchanged_and_owned_by_its_applier() {
     let directory = tempfile::tempdir().unwrap();
     let kubeconfig = directory.path().join("kubeconfig");
     let _server = Process::serve(&["--memory", "--kubeconfig-out", kubeconfig.to_str().unwrap()]);
@@ -463,7 +461,7 @@ async fn core_kinds(trip: &mut Trip) {
         "x",
         json!({"spec": {
             "podCIDR": "10.244.0.0/24", "podCIDRs": ["10.244.0.0/24"],
-            // The second one is on every new node that does not say that it is ready.
+            // The server adds the second taint to every new node that is not ready.
             "taints": [
                 {"key": "k", "effect": "NoSchedule"},
                 {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"},

@@ -1,4 +1,4 @@
-//! Service-account tokens over the wire: issued, shown, worn out, forged (S2.55, S8.14, B072).
+//! Service account tokens over HTTP: issued, reviewed, expired, forged (S2.55, S8.14, B072).
 
 use std::io::{Read, Write};
 
@@ -12,7 +12,7 @@ const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 const REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
 const SELF: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 
-/// A server, and the ways these tests talk to it.
+/// A server, and the requests of these tests.
 struct Api(Process);
 
 struct Answer {
@@ -26,7 +26,7 @@ impl Api {
         Api(Process::serve(&["--memory"]))
     }
 
-    /// One request as whoever holds the token; as the administrator without one.
+    /// Sends a request with a token, or as the administrator without one.
     fn send(&self, method: &str, path: &str, token: Option<&str>, body: Option<&Value>) -> Answer {
         let body = body.map(Value::to_string).unwrap_or_default();
         let authorization = match token {
@@ -59,7 +59,7 @@ impl Api {
     #[track_caller]
     fn delete(&self, path: &str) {
         assert_eq!(self.send("DELETE", path, None, None).code, 200);
-        // Identity is read from the cache as it is; this waits until the cache has seen it.
+        // Authentication reads the cache without waiting; this waits until the cache is current.
         assert_eq!(self.send("GET", path, None, None).code, 404);
     }
 
@@ -75,7 +75,7 @@ impl Api {
         made["status"]["token"].as_str().unwrap().to_owned()
     }
 
-    /// Whom a token is taken for; `None` is 401.
+    /// The user that a token authenticates; `None` for 401.
     fn user(&self, token: &str) -> Option<String> {
         let answer = self.send("POST", SELF, Some(token), Some(&json!({})));
         match answer.code {
@@ -104,7 +104,7 @@ fn pod(account: &str) -> Value {
 
 /// S2.55, S8.2
 #[test]
-fn a_token_speaks_for_its_account_until_the_account_is_gone() {
+fn a_token_is_valid_until_its_account_is_deleted() {
     let api = Api::start();
     let account = api.account("robot");
     let uid = &account["metadata"]["uid"];
@@ -150,7 +150,7 @@ fn a_token_speaks_for_its_account_until_the_account_is_gone() {
 
 /// S8.2
 #[test]
-fn a_bound_token_ends_with_its_object() {
+fn a_bound_token_is_valid_until_its_object_is_deleted() {
     let api = Api::start();
     api.account("robot");
     let pods = "/api/v1/namespaces/default/pods";
@@ -182,7 +182,7 @@ fn a_bound_token_ends_with_its_object() {
 
 /// S8.14, B072
 #[test]
-fn a_token_for_others_is_theirs_alone() {
+fn a_token_is_valid_for_its_audiences_only() {
     let api = Api::start();
     api.account("robot");
     let token = api.token("robot", &json!({"audiences": ["vault"]}));
@@ -202,7 +202,7 @@ fn a_token_for_others_is_theirs_alone() {
 
 /// B072
 #[test]
-fn a_forged_token_is_nobody() {
+fn a_forged_token_is_unauthenticated() {
     let api = Api::start();
     api.account("robot");
     let token = api.token("robot", &json!({}));
@@ -227,7 +227,7 @@ fn a_forged_token_is_nobody() {
 
 /// S2.55
 #[test]
-fn a_request_that_cannot_be_met_says_why() {
+fn an_invalid_token_request_is_refused_with_a_reason() {
     let api = Api::start();
     api.account("robot");
     api.create("/api/v1/namespaces/default/pods", &pod("somebody"));
@@ -263,7 +263,7 @@ fn a_request_that_cannot_be_met_says_why() {
 
 /// S10.23
 #[test]
-fn a_pod_gets_an_account_and_the_priority_of_its_class() {
+fn a_pod_gets_a_service_account_and_the_priority_of_its_class() {
     let api = Api::start();
     let pods = "/api/v1/namespaces/default/pods";
     let classes = "/apis/scheduling.k8s.io/v1/priorityclasses";
@@ -351,7 +351,7 @@ fn the_issuer_publishes_its_key() {
 }
 
 #[test]
-fn a_token_outlives_a_restart_that_keeps_the_data() {
+fn a_token_is_valid_after_a_restart_with_the_same_data() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
     let args = ["--data-dir", data.to_str().unwrap()];

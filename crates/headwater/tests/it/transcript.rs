@@ -1,9 +1,8 @@
-//! Terminal transcripts: commands with the output that a person expects to read.
+//! Transcripts: shell commands with their expected output.
 //!
-//! Each `$ ` line is run by a shell in a directory of its own; the lines below it, up to the next
-//! command, are its output and errors. What differs from run to run is written `<AGE>`, `<IP>`,
-//! `<PORT>`, `<TIME>`; columns are two spaces apart however wide they are. A command that fails
-//! ends with the line `(exit N)`.
+//! A shell runs each `$ ` line in a temporary directory; the following lines, up to the next command, are
+//! its output and errors. Values that differ between runs are written `<AGE>`, `<IP>`, `<PORT>`, `<TIME>`;
+//! columns are separated by two spaces. The output of a failed command ends with the line `(exit N)`.
 
 use std::fs;
 use std::path::Path;
@@ -13,14 +12,14 @@ use tempfile::TempDir;
 
 use crate::process::Process;
 
-/// A server, and a shell whose kubectl is set up for it.
+/// A server, and a shell with a kubectl configured for it.
 pub(crate) struct Terminal {
     directory: TempDir,
     _server: Process,
 }
 
 impl Terminal {
-    /// `None` where there is no kubectl: what needs it is left out, and says so.
+    /// `None` without kubectl; the test then prints that it is skipped.
     pub(crate) fn open() -> Option<Terminal> {
         let has_kubectl = Command::new("kubectl")
             .args(["version", "--client"])
@@ -28,7 +27,7 @@ impl Terminal {
             .status()
             .is_ok_and(|status| status.success());
         if !has_kubectl {
-            eprintln!("kubectl is not on the PATH: left out");
+            eprintln!("kubectl is not on the PATH: skipped");
             return None;
         }
         let directory = tempfile::tempdir().unwrap();
@@ -51,7 +50,7 @@ impl Terminal {
         fs::set_permissions(path, fs::Permissions::from_mode(0o700)).unwrap();
     }
 
-    /// Runs every command of a transcript and compares what it says.
+    /// Runs every command of a transcript and compares its output.
     #[track_caller]
     pub(crate) fn check(&self, transcript: &str) {
         for step in steps(transcript) {
@@ -61,7 +60,7 @@ impl Terminal {
         }
     }
 
-    /// What a command says, as a transcript has it.
+    /// The normalized output of a command.
     pub(crate) fn run(&self, command: &str) -> String {
         let path: &Path = self.directory.path();
         let output = Command::new("sh")
@@ -102,9 +101,9 @@ fn steps(transcript: &str) -> Vec<Step> {
     steps
 }
 
-/// A line without what differs from run to run, and from one kubectl to the next.
+/// A line without values that differ between runs and versions of kubectl.
 fn settled(line: &str) -> String {
-    // Newer ones say where they deleted.
+    // Newer versions name the namespace of a deleted object.
     let line = match line.split_once("\" deleted from ") {
         Some((what, place)) if place.ends_with(" namespace") => &format!("{what}\" deleted"),
         _ => line,
@@ -146,7 +145,7 @@ fn placeholder(word: &str) -> String {
     }
 }
 
-/// Seconds, or minutes on a machine that is busy: `7s`, `119s`, `3m`, `2m5s`. `200m` is a quantity.
+/// An age in seconds, or in minutes on a busy machine: `7s`, `119s`, `3m`, `2m5s`. `200m` is a quantity.
 fn is_age(word: &str) -> bool {
     let digits = |text: &str, most: usize| {
         (1..=most).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit())
@@ -159,13 +158,13 @@ fn is_age(word: &str) -> bool {
 }
 
 #[test]
-fn a_quantity_is_no_age() {
+fn a_quantity_is_not_an_age() {
     assert!(["7s", "119s", "3m", "2m5s"].iter().all(|word| is_age(word)));
     assert!(!["200m", "m", "s", "5", "web", "1ms"].iter().any(|word| is_age(word)));
 }
 
 #[test]
-fn what_differs_from_run_to_run_is_settled() {
+fn values_that_differ_between_runs_are_normalized() {
     let line = "service/np   NodePort   10.105.99.33   <none>   80:31806/TCP   2s   app=np";
     let settled = settled(line);
     assert_eq!(settled, "service/np  NodePort  <IP>  <none>  80:<PORT>/TCP  <AGE>  app=np");

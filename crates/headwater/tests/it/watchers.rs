@@ -1,5 +1,5 @@
-//! A thousand watchers of one server: mixed selections, random cuts and resumes, slow readers, all
-//! of them held to the history (R23 to R30).
+//! A thousand watchers of one server with different selections, random disconnects and slow readers; the
+//! events of each are compared with the history (R23 to R30).
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,7 @@ const WATCHERS: usize = 1_000;
 const WRITERS: u64 = 3;
 const WRITES: u64 = 40;
 
-/// The path and query of a selection, and the same said naively.
+/// The path and query of a selection, and a simple predicate for it.
 fn selection(index: usize) -> (&'static str, Selection) {
     fn app(body: &ObjectBody) -> Option<&str> {
         body.value()["metadata"]["labels"]["app"].as_str()
@@ -41,8 +41,8 @@ fn selection(index: usize) -> (&'static str, Selection) {
 
 /// R91, B282
 #[test]
-fn a_thousand_watchers_are_told_exactly_what_happened() {
-    // Each watcher has two descriptors here.
+fn a_thousand_watchers_receive_exactly_the_history() {
+    // Each watcher needs two descriptors.
     let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     limit.current = limit.maximum;
     rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
@@ -78,7 +78,7 @@ fn a_thousand_watchers_are_told_exactly_what_happened() {
     assert!(streams >= 2 * WATCHERS, "everybody resumed at least once");
 }
 
-/// Writes for a while; answers its last revision.
+/// Writes for a while; returns its last revision.
 fn write(at: SocketAddr, writer: u64) -> Revision {
     let mut dice = Dice(writer + 7);
     let mut last = Revision::ZERO;
@@ -103,8 +103,8 @@ fn write(at: SocketAddr, writer: u64) -> Revision {
     last.max(version(&object).unwrap())
 }
 
-/// Watches and is cut off, again and again, until the writers are done; then on to the end, which
-/// `done` says once it is known.
+/// Watches with repeated disconnects until the writers are done, then to the last revision, which `done`
+/// provides.
 fn watch(at: SocketAddr, n: usize, client: &mut ClientRecord, done: &AtomicU64) {
     let mut dice = Dice(n as u64);
     let (path, _) = selection(n);
@@ -133,14 +133,14 @@ fn watch(at: SocketAddr, n: usize, client: &mut ClientRecord, done: &AtomicU64) 
             }
         }
         client.streams.push(WatchRecord { start, seen });
-        // A slow server may need more than one of the last streams.
+        // With a slow server, the last stream may time out and need a successor.
         if is_last && client.position() >= end {
             return;
         }
     }
 }
 
-/// Everything that happened, from the first revision on.
+/// The complete history.
 fn truth(at: SocketAddr, upto: Revision) -> History {
     let mut truth = History::default();
     let lines = Lines::open(at, "/api/v1/configmaps?watch=true&resourceVersion=1").unwrap();

@@ -27,7 +27,7 @@ fn nested(open: &str, levels: usize, close: &str) -> String {
     format!("{}{}", open.repeat(levels), close.repeat(levels))
 }
 
-/// Creates, looks at what is stored, and deletes it again.
+/// Creates an object, reads it back and deletes it.
 fn round(row: &mut Row<'_>, request: &str, body: impl AsRef<[u8]>, name: &str) -> Value {
     row.accepted(request, body, 201);
     let stored = row.accepted(&format!("GET {CMS}/{name}"), "", 200).json();
@@ -135,7 +135,7 @@ fn sizes(suite: &mut Suite) {
         let levels = |count: usize| valued(&nested("[", count, "]"));
         row.bad_request(&post, levels(600));
         row.bad_request(&format!("{post}\n{YAML}"), levels(600));
-        // The deepest that is read is refused for its type, by the same stack.
+        // The deepest accepted nesting is refused for its type, with the same stack size.
         row.bad_request(&post, levels(505));
         let custom = "POST /apis/near.example.com/v1/namespaces/ns/a";
         let (open, close) = ("{\"y\":".repeat(700), "}".repeat(700));
@@ -145,7 +145,7 @@ fn sizes(suite: &mut Suite) {
         row.bad_request(custom, deep);
     });
     suite.row(112, |row| {
-        // Were it more than linear in their length, no machine would come to an end.
+        // If the time were more than linear in the length, this would not finish.
         row.bad_request(&post, "[".repeat(1_500_000));
         row.bad_request(&post, nested("[", 750_000, "]"));
         row.bad_request(&post, nested("{\"a\":", 250_000, "}"));
@@ -327,7 +327,7 @@ fn other_forms(suite: &mut Suite) {
         ] {
             row.bad_request(&yaml, body);
         }
-        // Read as the reference reads them, or refused: never a hang, never half of it.
+        // Parsed like Kubernetes parses them, or refused: never a hang or a partial value.
         for body in [
             "\tmetadata: {}".to_owned(),
             "metadata: {name: !mine v}\n".to_owned(),
@@ -429,7 +429,7 @@ fn options(suite: &mut Suite) {
     });
 }
 
-/// What is stored is what was sent, whichever parser looks at it.
+/// Every parser reads the stored object as it was sent.
 fn exactness(suite: &mut Suite) {
     let post = format!("POST {CMS}");
     suite.row(135, |row| {

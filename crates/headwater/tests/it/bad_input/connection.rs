@@ -9,7 +9,7 @@ use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
 use super::suite::{Answer, CMS, Row, Suite, config_map, read_to_end, wire};
 
-/// What one row holds open at once; the test itself must have descriptors for them.
+/// Concurrent connections of one row; the test process needs as many descriptors.
 const MANY: usize = 400;
 
 pub(crate) fn rows(suite: &mut Suite) {
@@ -21,7 +21,7 @@ pub(crate) fn rows(suite: &mut Suite) {
     vanishing(suite);
 }
 
-/// Handshakes that begin and go no further; they are dropped while the other rows run.
+/// Incomplete handshakes, dropped while the other rows run.
 pub(crate) fn half_done_handshakes(suite: &mut Suite) -> Vec<TcpStream> {
     let begin = |_| {
         let mut socket = suite.connect_tls();
@@ -50,7 +50,7 @@ fn transport(suite: &mut Suite) {
         row.check(answer.code == 400, || answer.text());
     });
     suite.row(8, |row| {
-        // TLS 1.0 and 1.1 with what was fashionable then: RC4 and export suites.
+        // TLS 1.0 and 1.1 with RC4 and export cipher suites.
         for version in [[3, 1], [3, 2]] {
             let mut socket = row.suite.connect_tls();
             socket.write_all(&client_hello(version)).unwrap();
@@ -76,7 +76,7 @@ fn transport(suite: &mut Suite) {
             );
             row.raw(request, &[200, 400]);
         }
-        // HTTP/2 without TLS is not spoken.
+        // HTTP/2 without TLS is not supported.
         row.raw("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &[0, 400, 505]);
     });
 }
@@ -247,7 +247,7 @@ fn limits(suite: &mut Suite) {
     });
 }
 
-/// The name in the details of the next answer on a connection.
+/// The name in the details of the next response on a connection.
 fn missing_name(socket: &mut TcpStream) -> String {
     let mut reader = BufReader::with_capacity(1, &mut *socket);
     let mut length = 0;
@@ -281,7 +281,7 @@ fn methods(suite: &mut Suite) {
     });
 }
 
-/// Clients that vanish in the middle of a watch or a list give back what they held.
+/// The server frees the resources of clients that disconnect during a watch or a list.
 fn vanishing(suite: &mut Suite) {
     let connections = |suite: &Suite| suite.metric("headwater_connections");
     let watches = |suite: &Suite| suite.metric("headwater_watchers");
@@ -296,7 +296,7 @@ fn vanishing(suite: &mut Suite) {
             socket.read_exact(&mut first).unwrap();
             socket
         };
-        // What is unread when a socket is dropped becomes a reset.
+        // Dropping a socket with unread data resets the connection.
         let held: Vec<TcpStream> = (0..50)
             .map(|n| {
                 open(row, if n % 2 == 0 { "/api/v1/configmaps?watch=1" } else { "/openapi/v2" })

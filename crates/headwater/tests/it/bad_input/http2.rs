@@ -12,7 +12,7 @@ use super::suite::{ADMIN, Row, Suite};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Longer than any answer should take.
+/// Maximum time to wait for a response.
 const HANG: Duration = Duration::from_secs(600);
 
 const DATA: u8 = 0;
@@ -39,7 +39,7 @@ pub(crate) fn rows(suite: &mut Suite) {
     streams(suite);
 }
 
-/// A frame that came back.
+/// A received frame.
 #[derive(Debug)]
 struct Frame {
     kind: u8,
@@ -49,7 +49,7 @@ struct Frame {
 }
 
 impl Frame {
-    /// The error of a reset or of a goodbye.
+    /// The error code of RST_STREAM or GOAWAY.
     fn error(&self) -> Option<u32> {
         let at = match self.kind {
             RESET => 0,
@@ -95,7 +95,7 @@ fn block(headers: &[(&str, &str)]) -> Vec<u8> {
     headers.iter().flat_map(|(name, value)| literal(name, value)).collect()
 }
 
-/// A whole GET by the administrator.
+/// A complete GET as the administrator.
 fn get(stream: u32, path: &str) -> Vec<u8> {
     frame(HEADERS, END_HEADERS | END_STREAM, stream, &get_block(path))
 }
@@ -114,7 +114,7 @@ fn window(stream: u32, by: u32) -> Vec<u8> {
     frame(WINDOW, 0, stream, &by.to_be_bytes())
 }
 
-/// Sends everything, and reads until a frame is what was waited for or the server closes.
+/// Sends all bytes, and reads until a frame matches or the server closes.
 fn exchange(suite: &Suite, bytes: &[u8], is_last: impl Fn(&Frame) -> bool) -> Vec<Frame> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -135,14 +135,14 @@ async fn talk(
 ) -> Vec<Frame> {
     let (mut reader, mut writer) = tokio::io::split(stream);
     let write = async {
-        // The server may hang up before it has read everything.
+        // The server may close before it has read everything.
         let _ = writer.write_all(bytes).await;
         let _ = writer.flush().await;
         std::future::pending::<()>().await;
     };
     let read = async {
         let mut frames = Vec::new();
-        // A server that says nothing any more is found by what is missing.
+        // If the server stops sending, the check of the frames fails.
         while let Ok(Some(frame)) = tokio::time::timeout(HANG, next(&mut reader)).await {
             let done = is_last(&frame);
             frames.push(frame);
@@ -169,7 +169,7 @@ async fn next(reader: &mut (impl AsyncReadExt + Unpin)) -> Option<Frame> {
     Some(Frame { kind: head[3], flags: head[4], stream, payload })
 }
 
-/// A connection that has begun as it should.
+/// A connection after the preface and settings.
 fn begun(frames: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = PREFACE.to_vec();
     bytes.extend_from_slice(&frame(SETTINGS, 0, 0, &[]));
@@ -189,7 +189,7 @@ fn goes_away(row: &mut Row<'_>, frames: &[Vec<u8>], error: u32) {
     row.check(last == Some(error), || format!("{last:?} is not {error}"));
 }
 
-/// The connection ends, with whatever error.
+/// The connection ends with any error.
 #[track_caller]
 fn ends(row: &mut Row<'_>, frames: &[Vec<u8>]) {
     let came = exchange(row.suite, &begun(frames), is_goaway);
@@ -207,13 +207,13 @@ fn is_reset(row: &mut Row<'_>, frames: &[Vec<u8>], error: u32) {
     row.check(last == Some(error), || format!("{last:?} is not {error}: {came:?}"));
 }
 
-/// The stream is reset, or answered with 400.
+/// The stream is reset or gets status 400.
 #[track_caller]
 fn is_malformed(row: &mut Row<'_>, frames: &[Vec<u8>]) {
     let came =
         exchange(row.suite, &begun(frames), |frame| matches!(frame.kind, GOAWAY | RESET | HEADERS));
     let is_it = came.last().is_some_and(|last| match last.kind {
-        // 0x8c is status 400; so are the others, spelled out.
+        // 0x8c is status 400; the others are its literal encodings.
         HEADERS => last.payload[0] == 0x8c || last.payload.starts_with(&[0x48, 0x83, 0x68, 0x0c]),
         _ => last.error() == Some(PROTOCOL_ERROR),
     });
@@ -290,13 +290,13 @@ fn floods(suite: &mut Suite) {
         let more = block(&[("x-filler", &"x".repeat(8_000))]);
         frames.extend((0..1_000).map(|_| frame(CONTINUATION, 0, 1, &more)));
         ends(row, &frames);
-        // Empty ones have no size to be limited by.
+        // The size limit does not apply to empty frames.
         let mut frames = vec![frame(HEADERS, END_STREAM, 1, &get_block("/version"))];
         frames.extend((0..100_000).map(|_| frame(CONTINUATION, 0, 1, b"")));
         ends(row, &frames);
     });
     suite.row(48, |row| {
-        // One entry of the table, named 500 times: 1.5 MB of headers in a few KB.
+        // One entry of the table, referenced 500 times: 1.5 MB of headers in a few KB.
         let mut bomb = get_block("/version");
         bomb.push(0x40);
         for text in ["x-bomb", &"x".repeat(3_000)] {
@@ -349,7 +349,7 @@ fn streams(suite: &mut Suite) {
         is_reset(row, &watches, REFUSED_STREAM);
     });
     suite.row(50, |row| {
-        // No window for anybody but stream 3.
+        // Only stream 3 has a flow-control window.
         let no_window = frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
         let frames = [
             no_window,

@@ -107,7 +107,7 @@ fn permission(suite: &mut Suite) {
             let request = format!("{request}\nAuthorization: Bearer {USER}");
             row.refused(&request, config_map("a").to_string(), 403, "Forbidden");
         }
-        // Decided before the body is read, and without saying what is there.
+        // The decision precedes reading the body and does not reveal whether the object exists.
         for name in ["a", "nosuch"] {
             let request = format!("PUT {CMS}/{name}\nAuthorization: Bearer {USER}");
             row.refused(&request, "{", 403, "Forbidden");

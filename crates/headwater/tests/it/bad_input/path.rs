@@ -114,7 +114,7 @@ fn names(suite: &mut Suite) {
             let body = json!({"metadata": {"generateName": prefix}}).to_string();
             row.refused(&post, body, 422, "Invalid");
         }
-        // A long prefix is cut before the letters are added, as the reference does.
+        // A long prefix is truncated before the random suffix is added, as in Kubernetes.
         let body = json!({"metadata": {"generateName": long}}).to_string();
         let answer = row.suite.ask(&format!("{post}?dryRun=All"), body);
         row.check(matches!(answer.code, 201 | 422), || answer.text());
@@ -130,7 +130,7 @@ fn names(suite: &mut Suite) {
     });
 }
 
-/// A list of one never shows the other, however much their keys have in common.
+/// A list of one never contains objects of the other, even if their keys share a prefix.
 fn neighbours(suite: &mut Suite) {
     for (namespace, name) in [("n", "one"), ("n2", "two")] {
         let target = format!("/api/v1/namespaces/{namespace}/configmaps");

@@ -34,7 +34,7 @@ fn labels(suite: &mut Suite) {
             "a b",
             "a in (b))",
         ] {
-            // `a==` has an empty value, which is one.
+            // `a==` has an empty value, which is valid.
             if selector != "a==" {
                 row.bad_request(&by_label(selector), "");
             }

@@ -1,4 +1,4 @@
-//! The server under test, the ways to ask it, and what must hold after every row.
+//! The server under test, its requests, and the checks after every row.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
@@ -19,20 +19,20 @@ use crate::process::Process;
 
 /// A token of the administrator.
 pub(crate) const ADMIN: &str = "token-of-the-administrator";
-/// A token of somebody who may do nothing.
+/// A token of a user without permissions.
 pub(crate) const USER: &str = "token-of-a-plain-user";
-/// In bodies and headers that must not be logged.
+/// Part of bodies and headers that must not be logged.
 pub(crate) const SECRET: &str = "nobody-may-read-this-in-a-log";
 
 /// The ConfigMaps that rows write.
 pub(crate) const CMS: &str = "/api/v1/namespaces/ns/configmaps";
 
-/// Longer than anything should take: only a hang gets there.
+/// Timeout: only a hang reaches it.
 const HANG: Duration = Duration::from_secs(600);
-/// What a server may hold more after all rows than before them.
+/// Maximum growth of the server's memory over all rows.
 const MEMORY_MAX: u64 = 64 << 20;
 
-/// The server, and what was found so far.
+/// The server, and the failures so far.
 pub(crate) struct Suite {
     pub(crate) process: Process,
     directory: TempDir,
@@ -69,14 +69,14 @@ impl Suite {
         suite
     }
 
-    /// One row: `inputs` sends them, and then everything must be as it was.
+    /// Runs one row: `inputs` sends the requests, then the server must be unchanged.
     pub(crate) fn row(&mut self, number: u16, inputs: impl FnOnce(&mut Row<'_>)) {
         let mut row = Row { suite: self, number };
         inputs(&mut row);
         row.unharmed();
     }
 
-    /// Makes something that rows need.
+    /// Creates an object that rows need.
     #[track_caller]
     pub(crate) fn made(&self, target: &str, body: &Value) -> Value {
         let answer = self.ask(&format!("POST {target}"), body.to_string());
@@ -84,25 +84,25 @@ impl Suite {
         answer.json()
     }
 
-    /// One request as the administrator over plain HTTP: `METHOD target`, then headers.
+    /// Sends a request as the administrator over plain HTTP: `METHOD target`, then headers.
     #[track_caller]
     pub(crate) fn ask(&self, request: &str, body: impl AsRef<[u8]>) -> Answer {
         Answer::parse(&self.exchange(&wire(request, body.as_ref())))
     }
 
-    /// One request over TLS, with whatever credential its headers show.
+    /// Sends a request over TLS with the credentials in its headers.
     #[track_caller]
     pub(crate) fn ask_over_tls(&self, request: &str, body: impl AsRef<[u8]>) -> Answer {
         let mut stream = self.tls("http/1.1");
-        // The server may have answered and closed before it has read everything.
+        // The server may respond and close before it has read everything.
         let _ = stream.write_all(&wire(request, body.as_ref()));
         Answer::parse(&read_to_end(&mut stream))
     }
 
-    /// What comes back for these bytes until the server closes.
+    /// The response to these bytes until the server closes.
     pub(crate) fn exchange(&self, bytes: &[u8]) -> Vec<u8> {
         let mut socket = self.connect();
-        // The server may have answered and closed before it has read everything.
+        // The server may respond and close before it has read everything.
         let _ = socket.write_all(bytes);
         read_to_end(&mut socket)
     }
@@ -136,14 +136,14 @@ impl Suite {
         impatient(TcpStream::connect(self.process.tls()).unwrap())
     }
 
-    /// The newest revision, which also proves that a fresh request is answered.
+    /// The newest revision; this also checks that the server handles a new request.
     pub(crate) fn revision(&self) -> String {
         let list = self.ask("GET /api/v1/namespaces?limit=1", "");
         assert_eq!(list.code, 200, "{}", list.text());
         version(&list.json())
     }
 
-    /// A number of `/metrics`, all its labels together.
+    /// A value of `/metrics`, summed over all labels.
     pub(crate) fn metric(&self, name: &str) -> f64 {
         let text = self.ask("GET /metrics", "").text();
         let is_it =
@@ -152,7 +152,7 @@ impl Suite {
         text.lines().filter(is_it).map(value).sum()
     }
 
-    /// Waits for something that must come true.
+    /// Waits for a condition.
     #[track_caller]
     pub(crate) fn until(&self, what: &str, mut holds: impl FnMut(&Suite) -> bool) {
         let began = Instant::now();
@@ -169,7 +169,7 @@ impl Suite {
         text.ok().and_then(pages).unwrap_or(0) * 4096
     }
 
-    /// Fails with everything that was wrong.
+    /// Fails with all failures.
     pub(crate) fn end(self) {
         let before = self.memory_before;
         self.until("memory goes back", |suite| suite.memory() <= before + MEMORY_MAX);
@@ -181,14 +181,14 @@ impl Suite {
     }
 }
 
-/// One row while it is running.
+/// A running row.
 pub(crate) struct Row<'a> {
     pub(crate) suite: &'a mut Suite,
     number: u16,
 }
 
 impl Row<'_> {
-    /// The request is refused with a Status of this code and reason, and nothing was written.
+    /// Checks that the request is refused with a Status of this code and reason and writes nothing.
     #[track_caller]
     pub(crate) fn refused(
         &mut self,
@@ -206,7 +206,7 @@ impl Row<'_> {
         answer
     }
 
-    /// The same for a write with a field that is named in the causes.
+    /// The same for a write; the causes of the Status must name the field.
     #[track_caller]
     pub(crate) fn invalid(&mut self, request: &str, body: impl AsRef<[u8]>, field: &str) {
         let answer = self.refused(request, body, 422, "Invalid");
@@ -221,7 +221,7 @@ impl Row<'_> {
         self.refused(request, body, 400, "BadRequest")
     }
 
-    /// The request is answered with success; its body.
+    /// Checks that the request succeeds; returns the body.
     #[track_caller]
     pub(crate) fn accepted(&mut self, request: &str, body: impl AsRef<[u8]>, code: u16) -> Answer {
         let answer = self.suite.ask(request, body);
@@ -231,7 +231,7 @@ impl Row<'_> {
         answer
     }
 
-    /// Raw bytes are answered with one of these codes, and the connection is closed.
+    /// Checks that raw bytes get one of these status codes and that the connection is closed.
     #[track_caller]
     pub(crate) fn raw(&mut self, bytes: impl AsRef<[u8]>, codes: &[u16]) -> Answer {
         let bytes = bytes.as_ref();
@@ -246,7 +246,7 @@ impl Row<'_> {
         answer
     }
 
-    /// It is a whole Status with this code and reason.
+    /// Checks for a complete Status with this code and reason.
     #[track_caller]
     pub(crate) fn is_status(&mut self, answer: &Answer, shown: &str, code: u16, reason: &str) {
         let status = answer.json();
@@ -260,7 +260,7 @@ impl Row<'_> {
         });
     }
 
-    /// Notes what is wrong, with the line of the row that found it.
+    /// Records a failure with the line of its row.
     #[track_caller]
     pub(crate) fn check(&mut self, holds: bool, what: impl FnOnce() -> String) {
         if !holds {
@@ -271,7 +271,7 @@ impl Row<'_> {
         }
     }
 
-    /// What must hold after every row.
+    /// The checks after every row.
     fn unharmed(&mut self) {
         assert!(self.suite.process.is_running(), "B{:03}: the server ended", self.number);
         let ready = self.suite.ask("GET /readyz", "");
@@ -281,7 +281,7 @@ impl Row<'_> {
     }
 }
 
-/// A whole answer; code 0 is a connection that was closed without one.
+/// A complete response; status 0 means that the connection was closed without one.
 pub(crate) struct Answer {
     pub(crate) code: u16,
     pub(crate) head: String,
@@ -313,7 +313,7 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap_or(Value::Null)
     }
 
-    /// The names of a list, with spaces between.
+    /// The names in a list, separated by spaces.
     pub(crate) fn names(&self) -> String {
         let list = self.json();
         let items = list["items"].as_array().cloned().unwrap_or_default();
@@ -333,7 +333,7 @@ pub(crate) fn config_map(name: &str) -> Value {
     json!({"metadata": {"name": name}})
 }
 
-/// `a b` becomes `a%20b`, and so on: a value for a query.
+/// A percent-encoded query value: `a b` becomes `a%20b`.
 pub(crate) fn escaped(text: &str) -> String {
     let keep = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     let escape = |byte: u8| match keep(byte) {
@@ -343,7 +343,7 @@ pub(crate) fn escaped(text: &str) -> String {
     text.bytes().map(escape).collect()
 }
 
-/// A request as bytes; what it says of itself counts before what every request has.
+/// A request as bytes; its own headers replace the default ones.
 pub(crate) fn wire(request: &str, body: &[u8]) -> Vec<u8> {
     let (line, headers) = request.split_once('\n').unwrap_or((request, ""));
     let mut text = format!("{line} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n");
@@ -357,7 +357,7 @@ pub(crate) fn wire(request: &str, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Everything up to the end, however it comes; a hang is a failure.
+/// Reads to the end of the stream; a timeout is a failure.
 pub(crate) fn read_to_end(stream: &mut impl Read) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut buffer = [0; 16 * 1024];

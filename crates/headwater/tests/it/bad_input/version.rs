@@ -39,7 +39,7 @@ fn versions(suite: &mut Suite) {
     });
     suite.row(163, |row| {
         for (n, version) in FUTURE.iter().enumerate() {
-            // Each takes three seconds; two of them also as a GET is enough.
+            // Each takes three seconds, so only two of them are also sent as a GET.
             let one = (n % 2 == 1).then(|| format!("{CMS}/a"));
             for target in one.into_iter().chain([CMS.to_owned()]) {
                 let request = format!("GET {target}?resourceVersion={version}");
@@ -144,7 +144,7 @@ fn tokens(suite: &mut Suite) {
         row.refused(&continued(&token), "", 504, "Timeout");
     });
     suite.row(174, |row| {
-        // A token of ConfigMaps, shown to Secrets and to another namespace, reads only there.
+        // A token of ConfigMaps, sent for Secrets or another namespace, reads only the requested ones.
         let first = row.accepted(&format!("GET {CMS}?limit=1"), "", 200).json();
         let token = escaped(first["metadata"]["continue"].as_str().unwrap());
         let there = format!("GET /api/v1/namespaces/n/configmaps?limit=1&continue={token}");
@@ -162,7 +162,7 @@ fn tokens(suite: &mut Suite) {
     });
 }
 
-/// What is asked of history that is gone.
+/// Requests for compacted history.
 fn forgotten(suite: &mut Suite) {
     let old = suite.ask(&format!("GET {CMS}?limit=1"), "").json();
     let token = old["metadata"]["continue"].as_str().unwrap().to_owned();

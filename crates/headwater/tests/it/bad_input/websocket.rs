@@ -130,7 +130,7 @@ fn frames(suite: &mut Suite) {
         closes(row, &pieces, 1009);
     });
     suite.row(234, |row| {
-        // What the client says is not heard; its close is.
+        // The server ignores messages of the client, but not its close frame.
         let mut said = masked(0x81, b"hello");
         said.extend_from_slice(&masked(0x82, b"hello"));
         said.extend_from_slice(&masked(0x88, &1000_u16.to_be_bytes()));
@@ -148,7 +148,7 @@ fn frames(suite: &mut Suite) {
             let mut reader = reader;
             super::suite::read_to_end(&mut reader).len()
         });
-        // It may have closed before the last one.
+        // The server may close before the last frame.
         let _ = socket.write_all(&pings);
         let answered = reading.join().unwrap();
         row.check(answered < 4 << 20, || format!("{answered} bytes"));

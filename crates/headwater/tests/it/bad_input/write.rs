@@ -1,4 +1,4 @@
-//! Writes and patches (B180–B201), and what a repeated or racing client sees.
+//! Writes and patches (B180–B201), repeated and concurrent ones included.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -88,7 +88,7 @@ fn json_patches(suite: &mut Suite) {
             json!({"op": "replace", "value": "x"}),
         ];
         for step in steps {
-            // The first step would succeed: nothing of it may be seen.
+            // The first operation alone would succeed: it must have no effect.
             let first = json!({"op": "add", "path": "/data/half", "value": "done"});
             row.refused(&p, json!([first, step]).to_string(), 422, "Invalid");
         }
@@ -113,7 +113,7 @@ fn json_patches(suite: &mut Suite) {
             eight.push(json!({"op": "copy", "from": "/data/big", "path": format!("/data/b{n}")}));
         }
         row.refused(&p, Value::from(eight).to_string(), 422, "Invalid");
-        // Depth without size: each step nests what is there once more.
+        // Depth without size: each operation adds one level of nesting.
         let free = patch("/apis/near.example.com/v1/namespaces/ns/a/of-a", JSON_PATCH);
         let mut deep = vec![json!({"op": "add", "path": "/metadata/annotations", "value": {}})];
         let mut path = String::from("/metadata/annotations");
@@ -134,7 +134,7 @@ fn json_patches(suite: &mut Suite) {
         ] {
             let step = json!([{"op": "replace", "path": path, "value": value}]).to_string();
             let answer = row.suite.ask(&p, step);
-            // The uid is a precondition too; somebody else's is a conflict.
+            // The uid is also a precondition; another uid is a conflict.
             row.check(matches!(answer.code, 400 | 409 | 422), || {
                 format!("{path}: {} {}", answer.code, answer.text())
             });
@@ -291,7 +291,7 @@ fn deletes(suite: &mut Suite) {
     });
 }
 
-/// The same request, sent again after a cut.
+/// The same request, sent again after the connection broke.
 fn repeats(suite: &mut Suite) {
     suite.row(285, |row| {
         let (post, again) = (format!("POST {CMS}"), config_map("again").to_string());
@@ -317,7 +317,7 @@ fn repeats(suite: &mut Suite) {
     });
 }
 
-/// Many clients patch one object: each gets 200 or 409, and the count is exact.
+/// Many clients patch one object: each gets 200 or 409, and the counter is exact.
 fn racing(suite: &mut Suite) {
     const WRITERS: usize = 16;
     const TRIES: usize = 12;

@@ -1,10 +1,10 @@
-//! Any tree, for property tests.
+//! A strategy for arbitrary trees, for property tests.
 
 use proptest::prelude::*;
 
 use super::Value;
 
-/// Trees of texts and keys that these expressions match.
+/// Trees whose texts and keys match these regular expressions.
 pub(crate) fn values(
     text: &'static str,
     key: &'static str,

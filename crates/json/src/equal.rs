@@ -1,4 +1,4 @@
-//! Trees beside plain values: `pod["metadata"]["name"] == "web"`.
+//! Comparisons of trees with plain values: `pod["metadata"]["name"] == "web"`.
 
 use super::{Text, Value};
 

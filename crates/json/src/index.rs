@@ -1,4 +1,4 @@
-//! Looking into a tree by key, by index and by pointer.
+//! Access to a tree by key, by index and by JSON pointer.
 
 use std::ops;
 
@@ -6,13 +6,13 @@ use super::{Key, Map, Text, Value};
 
 static NULL: Value = Value::Null;
 
-/// What a value can be asked for: a key of an object, an index of a list.
+/// A key of an object or an index of a list.
 pub trait Index {
-    /// What is there.
+    /// The value, if it exists.
     fn of<'v>(&self, value: &'v Value) -> Option<&'v Value>;
-    /// What is there, to change it.
+    /// The value, mutable.
     fn of_mut<'v>(&self, value: &'v mut Value) -> Option<&'v mut Value>;
-    /// What is there; made if it can be.
+    /// The value; inserted if it is absent and can be.
     fn make<'v>(&self, value: &'v mut Value) -> &'v mut Value;
 }
 
@@ -86,19 +86,19 @@ impl<T: Index + ?Sized> Index for &T {
 }
 
 impl Value {
-    /// What is at a key or an index, if it is there.
+    /// The value of a key or at an index.
     #[inline(always)]
     pub fn get(&self, index: impl Index) -> Option<&Value> {
         index.of(self)
     }
 
-    /// What is at a key or an index, to change it.
+    /// The value of a key or at an index, mutable.
     #[inline(always)]
     pub fn get_mut(&mut self, index: impl Index) -> Option<&mut Value> {
         index.of_mut(self)
     }
 
-    /// What a JSON pointer (RFC 6901) leads to.
+    /// The value at a JSON pointer (RFC 6901).
     pub fn pointer(&self, pointer: &str) -> Option<&Value> {
         steps(pointer)?.try_fold(self, |value, step| match value {
             Value::Object(members) => members.get(&step),
@@ -107,7 +107,7 @@ impl Value {
         })
     }
 
-    /// What a JSON pointer leads to, to change it.
+    /// The value at a JSON pointer, mutable.
     pub fn pointer_mut(&mut self, pointer: &str) -> Option<&mut Value> {
         steps(pointer)?.try_fold(self, |value, step| match value {
             Value::Object(members) => members.get_mut(&step),
@@ -117,7 +117,7 @@ impl Value {
     }
 }
 
-/// The unescaped steps of a pointer; the empty one has none.
+/// The unescaped segments of a pointer; the empty pointer has none.
 fn steps(pointer: &str) -> Option<impl Iterator<Item = String>> {
     if !pointer.is_empty() && !pointer.starts_with('/') {
         return None;
@@ -132,7 +132,7 @@ fn position(step: &str) -> Option<usize> {
     step.parse().ok()
 }
 
-/// `null` where nothing is.
+/// `null` if the value is absent.
 impl<I: Index> ops::Index<I> for Value {
     type Output = Value;
 
@@ -142,14 +142,14 @@ impl<I: Index> ops::Index<I> for Value {
     }
 }
 
-/// Makes what is not there.
+/// Inserts the value if it is absent.
 impl<I: Index> ops::IndexMut<I> for Value {
     fn index_mut(&mut self, index: I) -> &mut Value {
         index.make(self)
     }
 }
 
-/// The value of a key that is there.
+/// The value of a key; panics if it is absent.
 impl ops::Index<&str> for Map {
     type Output = Value;
 
@@ -158,7 +158,7 @@ impl ops::Index<&str> for Map {
     }
 }
 
-/// The value of a key; made if it is not there.
+/// The value of a key; inserted if it is absent.
 impl ops::IndexMut<&str> for Map {
     fn index_mut(&mut self, key: &str) -> &mut Value {
         self.entry(key).or_insert(Value::Null)
@@ -170,7 +170,7 @@ mod tests {
     use crate::json;
 
     #[test]
-    fn pointers_lead_where_they_say() {
+    fn a_pointer_finds_its_value() {
         let value = json!({ "a": [{ "b/c": 1, "d~e": 2 }, 3] });
         assert_eq!(value.pointer(""), Some(&value));
         assert_eq!(value.pointer("/a/0/b~1c"), Some(&json!(1)));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn indexing_reads_null_and_makes_what_is_missing() {
+    fn indexing_reads_null_and_inserts_missing_values() {
         let mut value = json!({ "a": 1 });
         assert!(value["b"]["c"].is_null());
         value["b"]["c"] = 2.into();

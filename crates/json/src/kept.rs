@@ -1,8 +1,8 @@
-//! Members that are text already, and stay text until somebody looks.
+//! Members of a stored object that stay text until a caller reads them.
 //!
-//! River: stored bytes → **kept** → stored bytes. Most writes leave most of an object as it is: what
-//! nobody looks at is never read, what is the same on both sides is one value, and what did not
-//! change is printed by copying it.
+//! River: stored bytes → **kept** → stored bytes. Most writes leave most of an object unchanged: a
+//! member that no caller reads is never parsed, a member that is equal in the old and the new
+//! object is one shared value, and an unchanged member is printed by copying its text.
 
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
@@ -13,13 +13,13 @@ use crate::parse;
 use crate::scan::{Malformed, Scanner};
 use crate::wide;
 
-/// The members of an object that is stored, shared by all who have it.
+/// The members of a stored object, shared by all values that contain them.
 pub(super) struct Kept {
-    /// The member of the object that they are stored as.
+    /// The key under which the object stores them.
     member: Text,
-    /// As [`super::push_value`] prints them.
+    /// The text, as [`super::push_value`] prints it.
     text: Box<str>,
-    /// Read when they are first looked at; `None` if the text is not that of an object.
+    /// Parsed on first access; `None` if the text is not an object.
     members: OnceLock<Option<Members>>,
 }
 
@@ -32,7 +32,7 @@ impl Kept {
         &self.text
     }
 
-    /// The members; none if they cannot be read, which [`Kept::is_broken`] tells.
+    /// The members; empty if they cannot be parsed, which [`Kept::is_broken`] reports.
     pub(super) fn members(&self) -> &Members {
         static NONE: Members = Members::Few(Vec::new());
         self.members.get_or_init(|| self.read()).as_ref().unwrap_or(&NONE)
@@ -42,7 +42,7 @@ impl Kept {
         parse::kept(&self.text).ok().map(Map::into_members)
     }
 
-    /// One of the members. The others are only read if somebody has looked before.
+    /// One member. Parses the others only if an earlier access did.
     pub(super) fn peek(&self, key: &str) -> Option<Cow<'_, Value>> {
         if self.members.get().is_some() {
             return self.members().find(wide::begin(key), key).map(Cow::Borrowed);
@@ -59,7 +59,7 @@ impl Kept {
         parse::parse(value.as_bytes()).ok().map(|parsed| Cow::Owned(parsed.value))
     }
 
-    /// Whether somebody has looked, and they could not be read.
+    /// Whether an access tried to parse the text and failed.
     pub(super) fn is_broken(&self) -> bool {
         matches!(self.members.get(), Some(None))
     }
@@ -75,36 +75,36 @@ impl Kept {
         }
     }
 
-    /// Takes over the work of whoever has read the same text already.
+    /// Stores the members that another parse of the same text produced.
     fn settle(&self, members: Members) {
-        // Somebody may have looked before: then these are dropped.
+        // If an earlier access has parsed the text, these members are dropped.
         let _ = self.members.set(Some(members));
     }
 }
 
 impl Map {
-    /// The members that a text of a stored object has.
-    pub fn kept(member: &str, text: &str) -> Map {
+    /// The members that this text of a stored object contains.
+    pub(crate) fn kept(member: &str, text: &str) -> Map {
         Map::of_kept(Arc::new(Kept::new(member, text)))
     }
 
-    /// Whether they are this member of an object as it is stored. A patch may have moved what is stored
-    /// to another place, where it has to fit like anything else.
+    /// Whether this is the stored value of `member`. A patch may have moved a stored value to
+    /// another field, where it must be checked like any other value.
     pub fn is_kept_as(&self, member: &str) -> bool {
         self.as_kept().is_some_and(|kept| kept.member == member)
     }
 
-    /// Whether they are as they are stored: fitted, defaulted and checked before.
+    /// Whether this is a stored value, which was decoded, defaulted and validated before.
     pub fn is_kept(&self) -> bool {
         self.as_kept().is_some()
     }
 
-    /// The text they are stored as, if they are as they are stored.
+    /// The stored text, if this is a stored value.
     pub fn stored_text(&self) -> Option<&str> {
         self.as_kept().map(|kept| kept.text())
     }
 
-    /// The value of a key, for those who look at little of what may be text.
+    /// The value of a key, for callers that read few keys of members that may be text.
     pub fn peek(&self, key: &str) -> Option<Cow<'_, Value>> {
         match self.as_kept() {
             Some(kept) => kept.peek(key),
@@ -112,8 +112,8 @@ impl Map {
         }
     }
 
-    /// Becomes the same value as `kept`, if it would be printed as that is kept: comparing them and
-    /// printing them then costs nothing.
+    /// Becomes the same value as `kept` if it prints to the same text: comparing and printing the
+    /// two then costs nothing.
     fn settle_on(&mut self, kept: &Map) {
         let Some(shared) = kept.as_kept().filter(|_| !self.is_kept()) else { return };
         if super::print::is_printed(self, shared.text()) {
@@ -123,8 +123,8 @@ impl Map {
     }
 }
 
-/// Makes members of an object that are as they are stored the very values that are stored. To be
-/// called when `new` is whole, before the two are compared.
+/// Replaces the members of `new` that equal the stored ones with the stored values. Call it when
+/// `new` is complete, before the two are compared.
 pub fn settle(new: &mut Value, old: &Value) {
     let (Value::Object(new), Value::Object(old)) = (new, old) else { return };
     for (key, old) in old {
@@ -134,7 +134,7 @@ pub fn settle(new: &mut Value, old: &Value) {
     }
 }
 
-/// Whether a member of a stored object was looked at and could not be read.
+/// Whether an access to a member of a stored object failed to parse it.
 pub fn is_broken(object: &Value) -> bool {
     let members = object.as_object().into_iter().flat_map(Map::values);
     members.filter_map(Value::as_object).any(|map| map.as_kept().is_some_and(|k| k.is_broken()))
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_did_not_change_is_one_value() {
+    fn an_unchanged_member_is_one_shared_value() {
         let before =
             json!({ "metadata": {}, "spec": { "a": [1, { "b": "<x>" }] }, "status": { "c": 1 } });
         let old = stored(&before);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_looks_like_members_is_not_taken_for_them() {
+    fn text_inside_a_string_is_not_mistaken_for_a_member() {
         let old = stored(&json!({ "spec": { "a": "b", "c": "d" } }));
         let mut new = json!({ "spec": { "a": "b\",\"c\":\"d" } });
         settle(&mut new, &old);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_told_once_somebody_looks() {
+    fn a_member_that_cannot_be_parsed_is_reported_after_an_access() {
         let old = parse::parse_lazily(br#"{"metadata":{},"spec":{"a" 1}}"#, LAZY).unwrap();
         assert!(!is_broken(&old));
         assert_eq!(printed(&old), r#"{"metadata":{},"spec":{"a" 1}}"#, "it stays as it is");
@@ -204,7 +204,7 @@ mod tests {
         crate::any::values("[a-c\"\\\\<é]{0,20}", "[a-c\"<]{0,3}")
     }
 
-    /// Something that differs little from another value, or not at all.
+    /// A value that differs slightly from another one, or not at all.
     fn near(value: &Value, place: usize, other: &Value) -> Value {
         let mut near = value.clone();
         let mut places = Vec::new();
@@ -225,9 +225,9 @@ mod tests {
     }
 
     proptest! {
-        /// Kept or not, settled or not, an object says the same.
+        /// An object behaves the same whether its members are text, shared or parsed.
         #[test]
-        fn keeping_changes_nothing(
+        fn lazy_members_behave_like_parsed_members(
             spec in values(), status in values(), place in any::<usize>(), other in values(),
         ) {
             let old = json!({ "kind": "A" });
@@ -252,7 +252,7 @@ mod tests {
             }
             prop_assert_eq!(&settled, &new);
             prop_assert_eq!(&kept, &old);
-            // Whoever changes it has it for itself.
+            // A change makes a copy.
             let before = printed(&kept);
             settled["spec"] = other;
             prop_assert_eq!(printed(&kept), before);

@@ -1,7 +1,7 @@
 //! The key of a member.
 //!
-//! Promise: keys are ordered as their bytes are. How a key begins is kept beside it as a number, so
-//! that searches and walks compare numbers; most keys of one object differ in how they begin.
+//! Promise: keys are ordered by their bytes. A key stores its first eight bytes as a number, so
+//! that searches compare numbers: most keys of one object differ in those bytes.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
@@ -20,32 +20,32 @@ pub struct Key {
 }
 
 impl Key {
-    /// A key of its own.
+    /// A key with this text.
     pub fn new(text: &str) -> Key {
         Key { begin: wide::begin(text), text: text.into() }
     }
 
-    /// Its first eight bytes, as a number.
+    /// The first eight bytes, as a number.
     pub fn begin(&self) -> u64 {
         self.begin
     }
 
-    /// Its order to a text, of which it is known how it begins.
+    /// The order relative to a text, given the text's first eight bytes as a number.
     pub fn order(&self, begin: u64, text: &str) -> Ordering {
         self.begin.cmp(&begin).then_with(|| match self.text.len().max(text.len()) {
-            // All of both is in the numbers, but for zeros at the end.
+            // The numbers contain both texts completely, apart from trailing zeros.
             ..=8 => self.text.len().cmp(&text.len()),
             _ => self.text.as_str().cmp(text),
         })
     }
 
-    /// The text, by itself.
+    /// The text alone.
     pub fn into_text(self) -> Text {
         self.text
     }
 }
 
-/// A key that is looked for again and again: how it begins is known.
+/// A key for repeated lookups; its number is computed once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Name {
     begin: u64,
@@ -151,7 +151,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn keys_are_ordered_as_texts_are(
+        fn keys_are_ordered_by_their_text(
             one in "[ab\u{0}é]{0,20}", other in "[ab\u{0}é]{0,20}", more in "[a-c]{0,20}",
         ) {
             for other in [&other, &one, &format!("{one}{more}")] {

@@ -1,4 +1,4 @@
-//! JSON trees: parse them, look into them, print them as Go prints them.
+//! JSON trees: a parser, a scanner, and a printer with the output of Go's encoder.
 //!
 //! River: body → **tree** → defaults, checks, managers → **bytes** that are stored and sent.
 //!
@@ -35,7 +35,7 @@ pub use value::Value;
 /// Text of a tree; up to 24 bytes need no allocation.
 pub type Text = compact_str::CompactString;
 
-/// A tree from a literal, as `serde_json` writes them. Convenient, not fast: the tree is built
+/// Builds a tree from a literal in `serde_json`'s notation. Convenient, not fast: the tree is built
 /// twice.
 ///
 /// ```

@@ -1,10 +1,10 @@
 //! The members of an object, sorted by key.
 //!
-//! Promise: each key once, and walks are in the order of the keys' bytes, so that equal objects
-//! print as equal bytes. Nearly all objects of an API are small: a sorted list finds a member as
-//! fast as a tree of nodes does, and is one allocation instead of one for each node. Large ones are
-//! a tree of nodes, so that no sequence of changes costs the square of their size. Those of a stored
-//! object may be text still ([`Kept`]); that is nobody's concern but theirs who made them so.
+//! Promise: each key occurs once, and iteration follows the order of the keys' bytes, so that equal
+//! objects print as equal bytes. Nearly all objects of an API are small: a sorted list finds a
+//! member as fast as a tree of nodes, with one allocation instead of one per node. Large objects
+//! use a tree, so that no sequence of changes takes quadratic time. The members of a stored object
+//! may be text that is not parsed yet ([`Kept`]); the interface does not show the difference.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, btree_map};
@@ -22,27 +22,27 @@ pub struct Map(Form);
 
 #[derive(Clone)]
 enum Form {
-    /// At hand, and its own.
+    /// Parsed, with one owner.
     Own(Members),
-    /// Shared, until somebody changes them.
+    /// Shared text; copied before the first change.
     Kept(Arc<Kept>),
 }
 
 #[derive(Clone)]
 #[expect(clippy::box_collection, reason = "few maps have many members, and all are this wide")]
 pub(super) enum Members {
-    /// At most [`FEW_MAX`].
+    /// At most [`FEW_MAX`] members.
     Few(Vec<Member>),
-    /// More than that, once.
+    /// A map that once had more.
     Many(Box<BTreeMap<Key, Value>>),
 }
 
 type Member = (Key, Value);
 
-/// The most members that are one list.
+/// The largest number of members that are one list.
 const FEW_MAX: usize = 256;
 
-/// Up to so many are looked through one by one.
+/// Up to this many members are searched linearly.
 const SCANNED_MAX: usize = 24;
 
 impl Map {
@@ -51,20 +51,20 @@ impl Map {
         Map(Form::Own(Members::Few(Vec::new())))
     }
 
-    /// No members yet, and room for some.
+    /// No members, with capacity for some.
     pub fn with_capacity(capacity: usize) -> Map {
         Map::own(Members::Few(Vec::with_capacity(capacity.min(FEW_MAX))))
     }
 
-    /// Members that are in order already, each once.
-    pub fn sorted(members: Vec<Member>) -> Map {
+    /// Members that are sorted and have distinct keys.
+    pub(crate) fn sorted(members: Vec<Member>) -> Map {
         Map::own(match members.len() > FEW_MAX {
             true => Members::Many(Box::new(members.into_iter().collect())),
             false => Members::Few(members),
         })
     }
 
-    /// Members in any order. Of those with the same key the last one stays.
+    /// Members in any order. The last one of several with the same key wins.
     fn of(mut members: Vec<Member>) -> Map {
         if members.len() > FEW_MAX {
             return Map::own(Members::Many(Box::new(members.into_iter().collect())));
@@ -86,12 +86,12 @@ impl Map {
         Map(Form::Own(members))
     }
 
-    /// Members that are kept as text.
+    /// Members that are text.
     pub(super) fn of_kept(kept: Arc<Kept>) -> Map {
         Map(Form::Kept(kept))
     }
 
-    /// How they are kept, if they are.
+    /// The text, if they are not parsed yet.
     pub(super) fn as_kept(&self) -> Option<&Arc<Kept>> {
         match &self.0 {
             Form::Own(_) => None,
@@ -107,7 +107,7 @@ impl Map {
         }
     }
 
-    /// The members, to change them: from now on they are its own.
+    /// The members, mutable: from now on they have one owner.
     #[inline(always)]
     fn members_mut(&mut self) -> &mut Members {
         if let Form::Kept(_) = self.0 {
@@ -126,7 +126,7 @@ impl Map {
         }
     }
 
-    /// How many there are.
+    /// The number of members.
     pub fn len(&self) -> usize {
         self.members().len()
     }
@@ -150,12 +150,12 @@ impl Map {
         self.find(name.begin(), name.as_str())
     }
 
-    /// The value of a key, of which it is known how it begins.
+    /// The value of a key, given the key's first eight bytes as a number.
     fn find(&self, begin: u64, key: &str) -> Option<&Value> {
         self.members().find(begin, key)
     }
 
-    /// The value of a key, to change it.
+    /// The value of a key, mutable.
     #[inline(always)]
     pub fn get_mut(&mut self, key: &str) -> Option<&mut Value> {
         self.find_mut(wide::begin(key), key)
@@ -168,13 +168,13 @@ impl Map {
         }
     }
 
-    /// Whether there is such a key.
+    /// Whether the key exists.
     #[inline(always)]
     pub fn contains_key(&self, key: &str) -> bool {
         self.get(key).is_some()
     }
 
-    /// Sets a member; answers the value it had.
+    /// Sets a member and returns its previous value.
     pub fn insert(&mut self, key: Key, value: Value) -> Option<Value> {
         let members = match self.members_mut() {
             Members::Few(members) => members,
@@ -189,7 +189,7 @@ impl Map {
         }
     }
 
-    /// Puts a member where its key belongs.
+    /// Inserts a member at its position.
     fn put(&mut self, at: usize, key: Key, value: Value) -> &mut Value {
         let members = self.members_mut();
         if let Members::Few(few) = members
@@ -206,7 +206,7 @@ impl Map {
         }
     }
 
-    /// Removes a member; answers the value it had.
+    /// Removes a member and returns its value.
     pub fn remove(&mut self, key: &str) -> Option<Value> {
         match self.members_mut() {
             Members::Few(members) => {
@@ -216,7 +216,7 @@ impl Map {
         }
     }
 
-    /// The place of a key, taken or not.
+    /// The entry of a key, occupied or vacant.
     pub fn entry(&mut self, key: impl Into<Key>) -> Entry<'_> {
         let key = key.into();
         let place = match self.members() {
@@ -234,7 +234,7 @@ impl Map {
         })
     }
 
-    /// Keeps what is wanted.
+    /// Removes the members for which `wanted` is false.
     pub fn retain(&mut self, mut wanted: impl FnMut(&Key, &mut Value) -> bool) {
         match self.members_mut() {
             Members::Few(members) => members.retain_mut(|(key, value)| wanted(key, value)),
@@ -242,17 +242,17 @@ impl Map {
         }
     }
 
-    /// Moves all members of another here.
+    /// Moves all members of another map into this one.
     pub fn append(&mut self, other: &mut Map) {
         self.extend(std::mem::take(other));
     }
 
-    /// Removes everything.
+    /// Removes all members.
     pub fn clear(&mut self) {
         *self = Map::new();
     }
 
-    /// All members by key.
+    /// All members, by key.
     pub fn iter(&self) -> Iter<'_> {
         match self.members() {
             Members::Few(members) => Iter::Few(members.iter()),
@@ -260,7 +260,7 @@ impl Map {
         }
     }
 
-    /// All members by key, to change their values.
+    /// All members, by key, with mutable values.
     pub fn iter_mut(&mut self) -> IterMut<'_> {
         match self.members_mut() {
             Members::Few(members) => IterMut::Few(members.iter_mut()),
@@ -273,12 +273,12 @@ impl Map {
         self.iter().map(|(key, _)| key)
     }
 
-    /// The values by key.
+    /// The values, by key.
     pub fn values(&self) -> impl Iterator<Item = &Value> + Clone {
         self.iter().map(|(_, value)| value)
     }
 
-    /// The values by key, to change them.
+    /// The values, by key, mutable.
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut Value> {
         self.iter_mut().map(|(_, value)| value)
     }
@@ -301,14 +301,14 @@ impl Members {
     }
 }
 
-/// Where a key is.
+/// The position of a key.
 #[inline(always)]
 fn position(members: &[Member], begin: u64, key: &str) -> Option<usize> {
     if members.len() > SCANNED_MAX {
         return members.binary_search_by(|(other, _)| other.order(begin, key)).ok();
     }
     for (at, (other, _)) in members.iter().enumerate() {
-        // Most keys that are asked for are not there.
+        // Most lookups are for absent keys.
         if other.begin() >= begin {
             match other.order(begin, key) {
                 Ordering::Less => {}
@@ -320,7 +320,7 @@ fn position(members: &[Member], begin: u64, key: &str) -> Option<usize> {
     None
 }
 
-/// Where a key is, or where it would be.
+/// The position of a key, or the position at which to insert it.
 fn place(members: &[Member], key: &Key) -> Result<usize, usize> {
     match members.last() {
         Some((last, _)) if last >= key => members.binary_search_by(|(other, _)| other.cmp(key)),
@@ -328,15 +328,15 @@ fn place(members: &[Member], key: &Key) -> Result<usize, usize> {
     }
 }
 
-/// The place of a key.
+/// The entry of a key.
 pub enum Entry<'a> {
-    /// There is a value.
+    /// The key has a value.
     Occupied(&'a mut Value),
-    /// There is none.
+    /// The key is absent.
     Vacant(Vacant<'a>),
 }
 
-/// A place that is not taken.
+/// The entry of an absent key.
 pub struct Vacant<'a> {
     map: &'a mut Map,
     at: usize,
@@ -344,12 +344,12 @@ pub struct Vacant<'a> {
 }
 
 impl<'a> Entry<'a> {
-    /// The value, which is this one if there was none.
+    /// The value; inserts this one if the key is absent.
     pub fn or_insert(self, value: Value) -> &'a mut Value {
         self.or_insert_with(|| value)
     }
 
-    /// The value, which is made if there was none.
+    /// The value; inserts the result of `make` if the key is absent.
     pub fn or_insert_with(self, make: impl FnOnce() -> Value) -> &'a mut Value {
         match self {
             Entry::Occupied(value) => value,
@@ -357,7 +357,7 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// Changes the value if there is one.
+    /// Changes the value if the key has one.
     pub fn and_modify(mut self, change: impl FnOnce(&mut Value)) -> Entry<'a> {
         if let Entry::Occupied(value) = &mut self {
             change(value);
@@ -366,12 +366,12 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// Members by key.
+/// An iterator over members, by key.
 #[derive(Clone)]
 pub enum Iter<'a> {
-    /// Of a list.
+    /// Over a list.
     Few(slice::Iter<'a, Member>),
-    /// Of a tree.
+    /// Over a tree.
     Many(btree_map::Iter<'a, Key, Value>),
 }
 
@@ -395,11 +395,11 @@ impl<'a> Iterator for Iter<'a> {
 
 impl ExactSizeIterator for Iter<'_> {}
 
-/// Members by key, to change their values.
+/// An iterator over members, by key, with mutable values.
 pub enum IterMut<'a> {
-    /// Of a list.
+    /// Over a list.
     Few(slice::IterMut<'a, Member>),
-    /// Of a tree.
+    /// Over a tree.
     Many(btree_map::IterMut<'a, Key, Value>),
 }
 
@@ -414,11 +414,11 @@ impl<'a> Iterator for IterMut<'a> {
     }
 }
 
-/// Members by key, by themselves.
+/// An owning iterator over members, by key.
 pub enum IntoIter {
-    /// Of a list.
+    /// Over a list.
     Few(vec::IntoIter<Member>),
-    /// Of a tree.
+    /// Over a tree.
     Many(btree_map::IntoIter<Key, Value>),
 }
 
@@ -541,13 +541,13 @@ mod tests {
 
     use super::*;
 
-    /// What can be done to a map, with a key and a value.
+    /// An operation on a map, with a key and a value.
     type Step = (u8, String, i32);
 
     proptest! {
-        /// Whatever is done to it, small or large, it is the map that the standard library has.
+        /// Agrees with the standard library's map, small or large.
         #[test]
-        fn it_is_a_map(
+        fn any_sequence_of_operations_agrees_with_a_btree_map(
             start in 0..400_usize,
             steps in proptest::collection::vec((0..6_u8, "[0-9]{1,3}", any::<i32>()), 0..60),
         ) {
@@ -591,7 +591,7 @@ mod tests {
     }
 
     #[test]
-    fn of_members_with_the_same_key_the_last_stays() {
+    fn the_last_of_members_with_the_same_key_wins() {
         let map: Map = [("b", 1), ("a", 2), ("b", 3), ("a", 4), ("b", 5)].into();
         assert_eq!(map, [("a", 4), ("b", 5)].into());
     }

@@ -1,8 +1,9 @@
-//! A JSON parser that counts.
+//! The JSON parser.
 //!
-//! It counts levels, so that no document overflows a stack; keeps the paths of repeated keys; and
-//! refuses what cannot be kept exactly: numbers that no machine number equals, text that is not
-//! Unicode. Its errors are worded as Go words them, since that is what people know and search for.
+//! Promise: no document overflows the stack, because nesting is limited. The parser reports the
+//! paths of repeated keys and rejects values that it cannot represent exactly: numbers without an
+//! equal machine number, text that is not Unicode. Error messages are those of Go's decoder, which
+//! users know and search for.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -12,21 +13,21 @@ use crate::path::Path;
 use crate::scan::Scanner;
 use crate::{Key, Map, Number, Text, Value, wide};
 
-/// The deepest nesting of any document. A stack overflow cannot be caught, so everything that
-/// walks a tree must be safe at this depth on a worker's stack, in debug builds too.
+/// The deepest nesting of a document. A stack overflow cannot be caught, so everything that walks a
+/// tree must be safe at this depth on a worker's stack, in debug builds too.
 pub const DEPTH_MAX: u32 = 512;
 
-/// Most objects and lists in a document. Each takes hundreds of bytes in memory, where `{}` takes two
-/// on the wire; no object that can be stored has as many.
+/// The maximum number of objects and lists in a document. Each takes hundreds of bytes in memory
+/// but only two on the wire (`{}`); no object that fits into the store has as many.
 pub const NESTED_MAX: usize = 200_000;
 
-/// Room for the members of objects that are open at the same time, in most documents.
+/// The initial capacity for members of open objects; enough for most documents.
 const MEMBERS: usize = 64;
 
 /// A parsed document.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parsed {
-    /// The document; of repeated keys it has the last.
+    /// The document; the last of repeated keys wins.
     pub value: Value,
     /// Paths of repeated keys.
     pub duplicates: Vec<String>,
@@ -81,7 +82,7 @@ pub fn parse_lazily(object: &[u8], lazy: Lazy) -> Result<Value, Malformed> {
     parser.value(&Path::Root)
 }
 
-/// Parses the text of a member that was kept.
+/// Parses the text of a lazy member.
 pub(crate) fn kept(text: &str) -> Result<Map, Malformed> {
     let mut parser = Parser::new(text);
     match parser.value(&Path::Root)? {
@@ -90,8 +91,8 @@ pub(crate) fn kept(text: &str) -> Result<Map, Malformed> {
     }
 }
 
-/// The path of every field of a document, in the order they are written. Meant for documents
-/// that are small and known to be well-formed.
+/// The path of every field of a document, in the order of the document. For small documents that
+/// are known to be well-formed.
 pub fn field_paths(body: &[u8]) -> Vec<String> {
     let mut parser = Parser::new(std::str::from_utf8(body).unwrap_or_default());
     parser.fields = Some(Vec::new());
@@ -105,13 +106,12 @@ struct Parser<'a> {
     text: &'a str,
     at: usize,
     depth: u32,
-    /// Objects and lists so far.
+    /// The number of objects and lists so far.
     nested: usize,
-    /// Members of the objects that are open, outer ones first: an object is made when its size is
-    /// known.
+    /// Members of the open objects, outer ones first: a map is built when its size is known.
     members: Vec<(Key, Value)>,
     duplicates: Vec<String>,
-    /// Paths of all fields so far, if somebody wants to know.
+    /// Paths of all fields so far; `None` if the caller does not need them.
     fields: Option<Vec<String>>,
     /// Which parts stay text.
     lazy: Option<Lazy>,
@@ -147,7 +147,7 @@ impl<'a> Parser<'a> {
         self.text.as_bytes().get(self.at).copied()
     }
 
-    /// The error of meeting the byte at hand, or the end, where something else was due.
+    /// The error for an unexpected byte at the current position, or for the end of the document.
     fn unexpected(&self, place: &str) -> Malformed {
         match self.byte() {
             None => Malformed::new("unexpected end of JSON input"),
@@ -168,7 +168,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Reads what is inside a bracket, one level deeper.
+    /// Reads the content of a bracket, one level deeper.
     fn nested(
         &mut self,
         read: impl FnOnce(&mut Self) -> Result<Value, Malformed>,
@@ -205,7 +205,7 @@ impl<'a> Parser<'a> {
             if let Some(fields) = &mut self.fields {
                 fields.push(Path::Field(path, &key).to_string());
             }
-            // Its place is before those of the members below it.
+            // Reserves the position before the members of nested objects.
             let at = self.members.len();
             self.members.push((Key::new(&key), Value::Null));
             self.members[at].1 = match self.lazy {
@@ -223,7 +223,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Makes an object of the members from `start` on.
+    /// Builds an object from the members from `start` on.
     fn close(&mut self, start: usize, path: &Path<'_>) -> Map {
         let members = &self.members[start..];
         if members.is_sorted_by(|one, other| one.0 < other.0) {
@@ -248,7 +248,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// The text of the value that begins here.
+    /// The text of the value at the current position.
     fn skipped(&mut self) -> Result<&'a str, Malformed> {
         let mut scanner = Scanner::at(self.text.as_bytes(), self.at as u32);
         let span = scanner.value().map_err(|_| Malformed::new("unexpected end of JSON input"))?;
@@ -298,7 +298,7 @@ impl<'a> Parser<'a> {
         Ok(Cow::Borrowed(&self.text[start..start + length]))
     }
 
-    /// Text with escapes in it, or that is none.
+    /// A string that contains escapes, or is malformed.
     fn escaped(&mut self) -> Result<String, Malformed> {
         let mut text = self.plain()?.to_owned();
         while self.byte() == Some(b'\\') {
@@ -335,7 +335,7 @@ impl<'a> Parser<'a> {
         Ok(escaped)
     }
 
-    /// `\u0041`, or two of them for a character beyond the first plane.
+    /// `\u0041`, or a surrogate pair.
     fn unicode(&mut self) -> Result<char, Malformed> {
         let lone = || Malformed::new("lone surrogate in \\u hexadecimal character escape");
         let first = self.hex()?;
@@ -414,8 +414,8 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// The machine number that equals the literal, if there is one: what is printed back later must
-/// not be another number.
+/// The machine number that equals the literal, if there is one: the printer must not write another
+/// number.
 fn exact(literal: &str, integer: bool) -> Option<Number> {
     if integer {
         if let Ok(number) = literal.parse::<i64>() {
@@ -426,18 +426,20 @@ fn exact(literal: &str, integer: bool) -> Option<Number> {
         }
     }
     let number = literal.parse::<f64>().ok()?;
-    // Fifteen digits always survive; longer ones must be what the float prints as.
+    // Up to fifteen digits always survive the conversion; a longer literal must equal the printed
+    // float.
     let fits = literal.len() <= 15 && literal.bytes().all(|byte| !matches!(byte, b'e' | b'E'));
-    // Of two shortest spellings that are as near, printers choose one: ours is the one that counts.
+    // Several shortest decimals may be equally close to a float; the one that our printer chooses
+    // counts.
     let printed = Number::from_f64(number)?;
     (fits || Decimal::read(literal) == Decimal::read(&printed.to_string())).then_some(printed)
 }
 
-/// A decimal number in its only spelling: no zeros at either end.
+/// A decimal number in normal form: no zeros at either end.
 #[derive(PartialEq, Eq)]
 struct Decimal {
     digits: String,
-    /// Power of ten of the last digit.
+    /// The power of ten of the last digit.
     tens: i64,
 }
 
@@ -459,11 +461,11 @@ impl Decimal {
     }
 }
 
-/// Tells the keys that came before, in the order of the document.
+/// Reports each key that occurred before, in the order of the document.
 fn repeated(members: &[(Key, Value)], mut tell: impl FnMut(&str)) {
     let mut begins: Vec<u64> = members.iter().map(|(key, _)| key.begin()).collect();
     begins.sort_unstable();
-    // Those that begin differently are different, and most do.
+    // Most keys differ in their first bytes, so they are different.
     if begins.is_sorted_by(|one, other| one < other) {
         return;
     }
@@ -471,7 +473,7 @@ fn repeated(members: &[(Key, Value)], mut tell: impl FnMut(&str)) {
     members.iter().filter(|(key, _)| !seen.insert(key)).for_each(|(key, _)| tell(key));
 }
 
-/// A byte as Go quotes it in errors: taken for a character of its own.
+/// A byte as Go quotes it in errors: as a character of its own.
 fn quoted(byte: u8) -> String {
     match byte {
         b'\'' => r"'\''".into(),
@@ -502,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_worded_as_people_know_them() {
+    fn errors_have_the_messages_of_go() {
         check("", Err("unexpected end of JSON input"));
         check("{", Err("unexpected end of JSON input"));
         check("{not json", Err("invalid character 'n' looking for beginning of object key string"));
@@ -532,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_not_unicode_is_refused() {
+    fn text_that_is_not_unicode_is_rejected() {
         assert!(parse(b"\"\xff\"").is_err());
         check(r#""\ud800""#, Err("lone surrogate in \\u hexadecimal character escape"));
         check(r#""\udc00""#, Err("lone surrogate in \\u hexadecimal character escape"));
@@ -541,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_kept_exactly_or_refused() {
+    fn numbers_are_exact_or_rejected() {
         check("-0", Ok("0"));
         check("9223372036854775807", Ok("9223372036854775807"));
         check("-9223372036854775808", Ok("-9223372036854775808"));
@@ -566,12 +568,12 @@ mod tests {
     }
 
     #[test]
-    fn nesting_has_a_limit_and_is_safe_there() {
+    fn the_deepest_document_does_not_overflow_the_stack() {
         let nest = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
         check(&nest(DEPTH_MAX as usize + 1), Err("exceeded max depth"));
         check(&"[".repeat(1_500_000), Err("exceeded max depth"));
         check(&"{\"a\":".repeat(600), Err("exceeded max depth"));
-        // Half of a worker's stack: parse, clone, compare, print, drop.
+        // Half of a worker's stack for parsing, cloning, comparing, printing and dropping.
         let thread = std::thread::Builder::new().stack_size(1024 * 1024).spawn(move || {
             let value = parse(nest(DEPTH_MAX as usize).as_bytes()).unwrap().value;
             assert_eq!(value, value.clone());
@@ -603,7 +605,7 @@ mod tests {
         }
 
         #[test]
-        fn it_accepts_nothing_that_another_parser_refuses(text in r#"[\[\]{}",:0-9eE.+\-tfnul\\ ]{0,24}"#) {
+        fn it_accepts_nothing_that_serde_json_rejects(text in r#"[\[\]{}",:0-9eE.+\-tfnul\\ ]{0,24}"#) {
             if parse(text.as_bytes()).is_ok() {
                 prop_assert!(serde_json::from_str::<Value>(&text).is_ok(), "{}", text);
             }

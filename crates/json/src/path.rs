@@ -1,29 +1,22 @@
-//! Where in a document: a chain on the stack, spelled out only when somebody has to be told.
+//! The path of a value in a document: a chain on the stack, formatted only for messages.
 
 use std::fmt;
 
-/// A position, as a step from the one above it.
+/// A path: its last segment and the path above.
 #[derive(Clone, Copy)]
 pub enum Path<'a> {
     Root,
     /// A field of a type, or a key of a document without one.
     Field(&'a Path<'a>, &'a str),
-    /// A key that the type leaves free.
+    /// A key of a map.
     Key(&'a Path<'a>, &'a str),
     Index(&'a Path<'a>, usize),
-    /// A key that the type leaves free, in the notation of field errors.
+    /// A key of a map, in the notation of field errors.
     Bracket(&'a Path<'a>, &'a str),
 }
 
 impl Path<'_> {
-    /// Whether it is the metadata of an object.
-    pub fn is_metadata(&self) -> bool {
-        matches!(self, Path::Field(Path::Root, "metadata"))
-    }
-}
-
-impl Path<'_> {
-    /// Only the fields, joined with dots: how Go names a position in an error.
+    /// The fields only, joined with dots: Go's notation in decoding errors.
     pub fn fields(&self) -> String {
         match self {
             Path::Root => String::new(),

@@ -1,7 +1,7 @@
-//! JSON as Kubernetes prints it: what would mean something inside HTML is escaped (S1.33).
+//! The JSON printer, with the HTML escapes of Go's encoder (S1.33).
 //!
-//! River: trees → **json** → bytes that are stored and sent. Every write prints its object, so
-//! text goes out in runs: only the few bytes that need an escape are looked at one by one.
+//! River: trees → **json** → bytes that are stored and sent. Every write prints its object, so text
+//! is copied in runs; only bytes that need an escape are handled one by one.
 
 use std::io::{self, Write};
 
@@ -11,7 +11,7 @@ use serde_json::ser::Formatter;
 use super::{Map, Value};
 use crate::wide;
 
-/// Compact JSON without `<`, `>`, `&` and the line ends of scripts.
+/// Compact JSON in which `<`, `>`, `&`, U+2028 and U+2029 are escaped.
 ///
 /// ```
 /// let bytes = headwater_json::to_vec(&serde_json::json!({ "a": "<b>" }));
@@ -80,15 +80,15 @@ pub fn push_string(out: &mut Vec<u8>, text: &str) {
     }
 }
 
-/// Writes what stands between the quotes of a JSON string.
+/// Writes the text between the quotes of a JSON string.
 pub fn push_text(out: &mut Vec<u8>, text: &str) {
     if !push_short::<0>(out, text.as_bytes()) {
         push_long(out, text.as_bytes());
     }
 }
 
-/// Writes a text that is neither long nor in need of an escape, as most are, with so many quotes at
-/// either end. Whether it was one.
+/// Writes a text that is short and needs no escape, as most do, with `quotes` quotes at both ends.
+/// Returns whether it was such a text.
 #[inline(always)]
 fn push_short<const QUOTES: usize>(out: &mut Vec<u8>, bytes: &[u8]) -> bool {
     match bytes.len() {
@@ -107,8 +107,8 @@ fn push_short<const QUOTES: usize>(out: &mut Vec<u8>, bytes: &[u8]) -> bool {
     }
 }
 
-/// Writes a text of `N` bytes up to twice as many by its first and its last `N`: such copies are a few
-/// instructions, where one of any length is a call.
+/// Writes a text of `N` to `2 * N` bytes as its first and its last `N` bytes: copies of a fixed
+/// length are a few instructions, a copy of any length is a call.
 #[inline(always)]
 fn push_halves<const N: usize, const ROOM: usize, const QUOTES: usize>(
     out: &mut Vec<u8>,
@@ -132,7 +132,8 @@ fn push_halves<const N: usize, const ROOM: usize, const QUOTES: usize>(
 fn push_long(out: &mut Vec<u8>, bytes: &[u8]) {
     let mut rest = bytes;
     while let Some(sixteen) = rest.first_chunk() {
-        // As if all of them were plain: what comes from the first on that is not is taken back.
+        // Writes all sixteen bytes as if they were plain, then truncates at the first one that is
+        // not.
         let (start, plain) = (out.len(), wide::special_of(sixteen));
         out.extend_from_slice(sixteen);
         out.truncate(start + plain);
@@ -152,7 +153,7 @@ fn push_long(out: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// Writes a letter that begins with a special byte; how many bytes it has.
+/// Writes a character that starts with a special byte and returns its length in bytes.
 fn push_letter(out: &mut Vec<u8>, bytes: &[u8]) -> usize {
     let length = match bytes {
         [byte @ (b'"' | b'\\'), ..] => {
@@ -191,13 +192,14 @@ pub(super) fn is_printed(members: &Map, text: &str) -> bool {
     printed.is_object(members) && printed.0.is_empty()
 }
 
-/// How many bytes a value takes at the beginning of a text that [`push_value`] wrote, if it is there.
+/// The number of bytes that a value takes at the start of a text that [`push_value`] wrote; `None`
+/// if the text starts with another value.
 pub fn printed_at(text: &[u8], value: &Value) -> Option<usize> {
     let mut printed = Printed(text);
     printed.is_value(value).then(|| text.len() - printed.0.len())
 }
 
-/// What is left of a text while it is compared.
+/// The remainder of a text during a comparison.
 struct Printed<'a>(&'a [u8]);
 
 impl Printed<'_> {
@@ -239,7 +241,7 @@ impl Printed<'_> {
         let [b'"', rest @ ..] = self.0 else { return false };
         let end = wide::quote_or_control(rest);
         match rest.get(end) {
-            // Nothing is escaped there, so it is what it says.
+            // The text contains no escapes, so its bytes can be compared.
             Some(b'"') if rest[..end] == *text.as_bytes() => {
                 self.0 = &rest[end + 1..];
                 true
@@ -253,7 +255,7 @@ impl Printed<'_> {
         }
     }
 
-    /// Moves past what comes next, if it is this.
+    /// Skips `expected` if it comes next.
     fn is(&mut self, expected: &[u8]) -> bool {
         let rest = self.0.strip_prefix(expected);
         self.0 = rest.unwrap_or(self.0);
@@ -271,7 +273,7 @@ impl Printed<'_> {
     }
 }
 
-/// Escapes what HTML would read.
+/// A formatter that adds the HTML escapes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Escaped;
 
@@ -300,7 +302,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn escapes_are_those_of_kubernetes_and_read_back() {
+    fn escapes_are_those_of_kubernetes_and_parse_back() {
         let value = json!({ "a<b": ["x & y", "\u{2028}\u{2029}", "\"\\\n", "é>"] });
         let text = String::from_utf8(to_vec(&value)).unwrap();
         let expected = r#"{"a\u003cb":["x \u0026 y","\u2028\u2029","\"\\\n","é\u003e"]}"#;
@@ -310,7 +312,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn trees_are_printed_as_everything_else_is(
+        fn trees_print_like_other_serializable_values(
             text in any::<String>(),
             plain in "[ -~\u{2020}-\u{2030}\u{0}-\u{20}]{0,40}",
             whole in any::<i64>(),

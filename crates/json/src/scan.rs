@@ -1,9 +1,10 @@
 //! A scanner over JSON bytes: finds spans without building a tree.
 //!
-//! River: store → **scan** → [`crate::Object`]. It only ever sees bytes that a full parser has
-//! written back (canonical: valid, no duplicate keys), so the first match of a key is the only one.
-//! Promise: it never panics and never recurses deeper than the paths it is asked for, whatever
-//! the bytes are; on bytes that are not JSON it answers [`Malformed`].
+//! River: store → **scan** → object heads, watch frames. It is for bytes that the parser has
+//! accepted and the printer has written (valid, no duplicate keys), so the first match of a key is
+//! the only one.
+//! Promise: it never panics and never recurses deeper than the requested path, whatever the bytes
+//! are; bytes that are not JSON give [`Malformed`].
 
 use std::borrow::Cow;
 
@@ -11,7 +12,7 @@ use memchr::memchr2;
 
 use crate::wide::{self, BLOCK, Block};
 
-/// The bytes are not the JSON that was expected; `at` is the offset where that was noticed.
+/// The bytes are not the expected JSON; `at` is the offset where the scanner noticed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed JSON at byte {at}")]
 pub struct Malformed {
@@ -39,10 +40,10 @@ impl Span {
     }
 }
 
-/// How far the end of a string is looked for without setting up a search over wide words.
+/// The distance within which the end of a string is searched without setting up a wide search.
 const NEAR: usize = 64;
 
-/// The offset behind the quote that closes the string which `start` is inside of.
+/// The offset after the quote that closes the string that contains `start`.
 #[inline(always)]
 fn string_end(bytes: &[u8], start: usize) -> Option<usize> {
     let mut at = start;
@@ -61,13 +62,14 @@ fn string_end(bytes: &[u8], start: usize) -> Option<usize> {
     }
 }
 
-/// The offset behind the bracket that closes the one at `at`.
+/// The offset after the bracket that closes the one at `at`.
 pub fn container_end(bytes: &[u8], at: usize) -> Option<usize> {
     let mut at = at + 1;
     if matches!(bytes.get(at)?, b'}' | b']') {
         return Some(at + 1);
     }
-    // All bits if a string is open; whether the first byte of the next block is escaped.
+    // `open`: all bits are set if a string is open; `carried`: the first byte of the next block is
+    // escaped.
     let (mut depth, mut open, mut carried) = (1, 0, false);
     while at < bytes.len() {
         let Block { mut quotes, backslashes, opening, closing } = Block::of(&bytes[at..]);
@@ -90,7 +92,7 @@ pub fn container_end(bytes: &[u8], at: usize) -> Option<usize> {
                 }
             }
         }
-        // The last byte is outside, or a string goes on behind it.
+        // The last byte is outside of strings, or a string continues in the next block.
         open = if outside >> (BLOCK - 1) == 1 { 0 } else { !0 };
         at += BLOCK;
     }
@@ -114,12 +116,12 @@ impl<'a> Scanner<'a> {
         Scanner { bytes, at: at as usize }
     }
 
-    /// What comes from here on.
+    /// The bytes from the current position on.
     pub fn rest(&self) -> &'a [u8] {
         &self.bytes[self.at..]
     }
 
-    /// Moves past a key and its colon, if it is this one and written without escapes and spaces.
+    /// Skips a key and its colon if it is `key`, written without escapes and white space.
     pub fn skip_key(&mut self, key: &str) -> bool {
         let rest =
             self.rest().strip_prefix(b"\"").and_then(|rest| rest.strip_prefix(key.as_bytes()));
@@ -128,12 +130,12 @@ impl<'a> Scanner<'a> {
         is_it
     }
 
-    /// Moves past bytes that were looked at already.
+    /// Skips bytes that the caller has read already.
     pub fn skip(&mut self, count: usize) {
         self.at += count;
     }
 
-    /// Where the scanner stands.
+    /// The current position.
     pub fn offset(&self) -> usize {
         self.at
     }
@@ -161,7 +163,7 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    /// Reads a string; the span is what is between the quotes, escapes untouched.
+    /// Reads a string; the span is the text between the quotes, with its escapes.
     pub fn string(&mut self) -> Result<Span, Malformed> {
         self.expect(b'"')?;
         let start = self.at;
@@ -173,7 +175,7 @@ impl<'a> Scanner<'a> {
         Ok(Span::new(start, end - 1))
     }
 
-    /// Skips one value of any kind and answers its span.
+    /// Skips a value of any type and returns its span.
     pub fn value(&mut self) -> Result<Span, Malformed> {
         let first = self.peek();
         let start = self.at;
@@ -208,8 +210,8 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    /// Calls `visit` for each member of the object that starts here. `visit` is given the key and
-    /// a scanner at its value; it must read exactly that value.
+    /// Calls `visit` for each member of the object that starts here, with the key and a scanner at
+    /// its value. `visit` must read exactly that value.
     pub fn object<E: From<Malformed>>(
         &mut self,
         mut visit: impl FnMut(Span, &mut Scanner<'a>) -> Result<(), E>,
@@ -221,7 +223,7 @@ impl<'a> Scanner<'a> {
         })
     }
 
-    /// The same for those who read the key themselves.
+    /// [`Scanner::object`] for a visitor that reads the key itself.
     pub fn members<E: From<Malformed>>(
         &mut self,
         mut visit: impl FnMut(&mut Scanner<'a>) -> Result<(), E>,
@@ -272,11 +274,11 @@ impl<'a> Scanner<'a> {
     /// Whether the key at `span` is `name`. Keys written with escapes are unescaped first.
     pub fn is(&self, span: Span, name: &str) -> bool {
         let raw = span.of(self.bytes);
-        // Escapes take more room than what they stand for.
+        // An escape is longer than the character that it stands for.
         raw == name.as_bytes() || (raw.len() > name.len() && *self.name(span) == *name.as_bytes())
     }
 
-    /// The key at `span`, unescaped where it is written with escapes. What it says need not be text.
+    /// The key at `span`, without escapes; its bytes need not be UTF-8.
     pub fn name(&self, span: Span) -> Cow<'a, [u8]> {
         let raw = span.of(self.bytes);
         match wide::quote(raw) == raw.len() {
@@ -294,7 +296,7 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// What stands between the quotes of a JSON string, unescaped; borrowed when nothing is escaped.
+/// Unescapes the text between the quotes of a JSON string; borrowed if it contains no escapes.
 pub fn unescape(raw: &[u8]) -> Option<Cow<'_, str>> {
     let text = std::str::from_utf8(raw).ok()?;
     if !raw.contains(&b'\\') {
@@ -326,7 +328,7 @@ mod tests {
         assert_eq!(keys("{}").unwrap(), Vec::<String>::new());
     }
 
-    /// The same as [`container_end`], a byte at a time.
+    /// [`container_end`], one byte at a time.
     fn slow_end(bytes: &[u8], start: usize) -> Option<usize> {
         let (mut depth, mut at) = (0, start);
         loop {
@@ -338,7 +340,7 @@ mod tests {
                 b'{' | b'[' => depth += 1,
                 b'}' | b']' if depth == 1 => return Some(at + 1),
                 b'}' | b']' => depth -= 1,
-                // Not JSON, but it must end somewhere.
+                // This is not JSON, but the search must end.
                 b'\\' if matches!(bytes.get(at + 1), Some(b'"' | b'\\')) => at += 1,
                 _ => {}
             }
@@ -348,7 +350,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_end_of_a_container_is_where_it_is(
+        fn the_end_of_a_container_agrees_with_a_slow_search(
             text in prop::collection::vec(
                 prop_oneof![
                     4 => prop::sample::select(b"{}[]\"\\".to_vec()),
@@ -366,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_text_is_an_error_and_never_a_panic() {
+    fn malformed_text_is_an_error_and_never_a_panic() {
         for bad in ["", "{", "[1]", "{\"a\"}", "{\"a\":}", "{\"a\":1", "{\"a\":\"x", "{\"a\":1 2}"]
         {
             assert!(keys(bad).is_err(), "{bad}");

@@ -1,4 +1,4 @@
-//! Trees to and from everything that `serde` knows.
+//! Conversion between trees and types that implement `serde`'s traits.
 
 use std::fmt;
 
@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::{Map, Number, Text, Value};
 
-/// A typed value as a tree.
+/// Converts a typed value to a tree.
 pub fn to_value(value: &impl Serialize) -> Result<Value, serde_json::Error> {
     serde_json::from_slice(&serde_json::to_vec(value)?)
 }
 
-/// A tree as a typed value.
+/// Converts a tree to a typed value.
 pub fn from_value<T: DeserializeOwned>(value: &Value) -> Result<T, serde_json::Error> {
     serde_json::from_slice(&serde_json::to_vec(value)?)
 }
@@ -130,7 +130,7 @@ mod tests {
 
     use super::*;
 
-    /// Any tree, as `serde_json` makes it.
+    /// Arbitrary trees, made by `serde_json`.
     fn trees() -> impl Strategy<Value = serde_json::Value> {
         let leaf = prop_oneof![
             Just(serde_json::Value::Null),
@@ -150,7 +150,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn our_trees_are_those_of_serde_json(tree in trees()) {
+        fn trees_serialize_like_those_of_serde_json(tree in trees()) {
             let ours = Value::from(tree.clone());
             prop_assert_eq!(&ours, &tree);
             prop_assert_eq!(&serde_json::Value::from(ours.clone()), &tree);

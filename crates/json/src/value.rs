@@ -1,4 +1,4 @@
-//! The tree.
+//! A JSON value, as a tree.
 
 use std::fmt;
 
@@ -7,12 +7,12 @@ use super::{Key, Map, Number, Text};
 /// Any JSON value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Value {
-    /// `null`, and what is read where nothing is.
+    /// `null`; also the result of reading an absent member.
     #[default]
     Null,
     /// `true` or `false`.
     Bool(bool),
-    /// A number, exactly.
+    /// A number, kept exactly.
     Number(Number),
     /// Text.
     String(Text),
@@ -31,7 +31,7 @@ impl Value {
         }
     }
 
-    /// The truth, if it is one.
+    /// The boolean, if it is one.
     pub fn as_bool(&self) -> Option<bool> {
         match self {
             Value::Bool(truth) => Some(*truth),
@@ -47,12 +47,12 @@ impl Value {
         }
     }
 
-    /// The whole number, if it is one that fits.
+    /// The number, if it is an integer that fits.
     pub fn as_i64(&self) -> Option<i64> {
         self.as_number().and_then(Number::as_i64)
     }
 
-    /// The whole number that is not negative, if it is one that fits.
+    /// The number, if it is an integer that is not negative and fits.
     pub fn as_u64(&self) -> Option<u64> {
         self.as_number().and_then(Number::as_u64)
     }
@@ -62,7 +62,7 @@ impl Value {
         self.as_number().and_then(Number::as_f64)
     }
 
-    /// The items, if it is a list.
+    /// The elements, if it is a list.
     pub fn as_array(&self) -> Option<&Vec<Value>> {
         match self {
             Value::Array(items) => Some(items),
@@ -70,7 +70,7 @@ impl Value {
         }
     }
 
-    /// The items, to change them.
+    /// The elements, mutable.
     pub fn as_array_mut(&mut self) -> Option<&mut Vec<Value>> {
         match self {
             Value::Array(items) => Some(items),
@@ -86,7 +86,7 @@ impl Value {
         }
     }
 
-    /// The members, to change them.
+    /// The members, mutable.
     pub fn as_object_mut(&mut self) -> Option<&mut Map> {
         match self {
             Value::Object(members) => Some(members),
@@ -99,7 +99,7 @@ impl Value {
         matches!(self, Value::Null)
     }
 
-    /// Whether it is a truth value.
+    /// Whether it is a boolean.
     pub fn is_boolean(&self) -> bool {
         matches!(self, Value::Bool(_))
     }
@@ -109,12 +109,12 @@ impl Value {
         matches!(self, Value::Number(_))
     }
 
-    /// Whether it is a whole number that fits.
+    /// Whether it is an integer that fits.
     pub fn is_i64(&self) -> bool {
         self.as_i64().is_some()
     }
 
-    /// Whether it is a whole number that is not negative and fits.
+    /// Whether it is an integer that is not negative and fits.
     pub fn is_u64(&self) -> bool {
         self.as_u64().is_some()
     }
@@ -134,13 +134,13 @@ impl Value {
         matches!(self, Value::Object(_))
     }
 
-    /// The value, leaving `null` behind.
+    /// The value; `null` takes its place.
     pub fn take(&mut self) -> Value {
         std::mem::take(self)
     }
 }
 
-/// Compact JSON, without the escapes for HTML.
+/// Compact JSON, without HTML escapes.
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = serde_json::to_string(self).map_err(|_| fmt::Error)?;
@@ -255,7 +255,7 @@ impl<K: Into<Key>, V: Into<Value>> FromIterator<(K, V)> for Value {
     }
 }
 
-/// From the tree that other crates know.
+/// From `serde_json`'s tree.
 impl From<serde_json::Value> for Value {
     fn from(value: serde_json::Value) -> Value {
         match value {
@@ -269,7 +269,7 @@ impl From<serde_json::Value> for Value {
     }
 }
 
-/// To the tree that other crates know.
+/// To `serde_json`'s tree.
 impl From<Value> for serde_json::Value {
     fn from(value: Value) -> serde_json::Value {
         match value {

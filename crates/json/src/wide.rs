@@ -1,36 +1,37 @@
-//! Searches that look at many bytes at a time.
+//! Searches over several bytes at a time.
 //!
-//! Texts of an API are short: most end before a search that first sets itself up for long ones has
-//! begun, so they are looked through by eights. Promise: each answers the offset of the first byte
-//! it looks for, or the length if there is none. What is skipped is long: [`Block`] sees what
-//! matters of 64 bytes at once.
+//! The texts of an API are short: most end before a search that is set up for long texts has
+//! started, so they are searched eight bytes at a time. `Block` serves to skip long values: it
+//! classifies 64 bytes at once.
+//! Promise: each search returns the offset of the first match, or the length if there is none.
 
 use ::wide::{CmpEq, i8x16};
 
 const ONES: u64 = u64::from_ne_bytes([1; 8]);
 const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
 
-/// The first quote or backslash: where a JSON string ends, or is not plain.
+/// The first quote or backslash: the end of a JSON string, or its first escape.
 pub fn quote(bytes: &[u8]) -> usize {
     first(bytes, |word| equal(word, b'"') | equal(word, b'\\'), |byte| matches!(byte, b'"' | b'\\'))
 }
 
-/// The same in eight bytes; eight if there is none.
+/// [`quote`] within eight bytes; eight if there is none.
 #[inline(always)]
-pub fn quote_in(word: [u8; 8]) -> usize {
+pub(crate) fn quote_in(word: [u8; 8]) -> usize {
     let word = u64::from_le_bytes(word);
     let found = (equal(word, b'"') | equal(word, b'\\')) & HIGH;
     (found.trailing_zeros() / 8) as usize
 }
 
-/// The same as [`quote`], or a control character, which a JSON string must not have. Mostly it looks
-/// at a whole document from some place on, so sixteen bytes are at hand even if the text is short.
+/// [`quote`] that also stops at a control character, which a JSON string must not contain. Callers
+/// mostly pass the remainder of a document, so sixteen bytes are available even if the text is
+/// short.
 pub fn quote_or_control(bytes: &[u8]) -> usize {
     let mut at = 0;
     while let Some(sixteen) = bytes.get(at..).and_then(<[u8]>::first_chunk::<16>) {
         let sixteen = i8x16::from(sixteen.map(u8::cast_signed));
         let equal = |byte: u8| sixteen.cmp_eq(i8x16::splat(byte.cast_signed()));
-        // Of a control character the upper three bits are clear.
+        // The upper three bits of a control character are clear.
         let control = (sixteen & i8x16::splat(0xE0_u8.cast_signed())).cmp_eq(i8x16::ZERO);
         let found = (equal(b'"') | equal(b'\\') | control).move_mask();
         if found != 0 {
@@ -48,7 +49,7 @@ pub fn quote_or_control(bytes: &[u8]) -> usize {
 
 /// The first of sixteen bytes that is [special](is_special); sixteen if there is none.
 #[inline(always)]
-pub fn special_of(sixteen: &[u8; 16]) -> usize {
+pub(crate) fn special_of(sixteen: &[u8; 16]) -> usize {
     let found = special_in(i8x16::from(sixteen.map(u8::cast_signed)));
     (found | 1 << 16).trailing_zeros() as usize
 }
@@ -57,8 +58,8 @@ pub fn special_of(sixteen: &[u8; 16]) -> usize {
 #[inline(always)]
 fn special_in(sixteen: i8x16) -> i32 {
     let splat = |byte: u8| i8x16::splat(byte.cast_signed());
-    // `"` and `&` differ in one bit, `<` and `>` in another; of a control character the upper three
-    // are clear.
+    // `"` and `&` differ in one bit, `<` and `>` in another; the upper three bits of a control
+    // character are clear.
     let quotes = (sixteen & splat(!0x04)).cmp_eq(splat(b'"'));
     let angles = (sixteen | splat(0x02)).cmp_eq(splat(b'>'));
     let others = sixteen.cmp_eq(splat(b'\\')) | sixteen.cmp_eq(splat(0xE2));
@@ -68,17 +69,17 @@ fn special_in(sixteen: i8x16) -> i32 {
 
 /// Whether none of the bytes of two words is special.
 #[inline(always)]
-pub fn are_plain(words: [u64; 2]) -> bool {
+pub(crate) fn are_plain(words: [u64; 2]) -> bool {
     special_in(bytemuck::cast(words)) == 0
 }
 
-/// Whether a byte is printed in another way than as it is, or may begin such a letter.
-pub fn is_special(byte: u8) -> bool {
+/// Whether a byte is escaped when printed, or may start a character that is.
+pub(crate) fn is_special(byte: u8) -> bool {
     matches!(byte, ..b' ' | b'"' | b'&' | b'<' | b'>' | b'\\' | 0xE2)
 }
 
-/// The high bit of each byte that is this one. Bytes after the first of them may be wrong: what is
-/// borrowed from them only reaches later ones.
+/// The high bit of each byte that equals `byte`. Bytes after the first match may be wrong, because
+/// borrows only reach later bytes.
 fn equal(word: u64, byte: u8) -> u64 {
     let differs = word ^ (ONES * u64::from(byte));
     differs.wrapping_sub(ONES) & !differs
@@ -89,7 +90,7 @@ fn below_space(word: u64) -> u64 {
     word.wrapping_sub(ONES * u64::from(b' ')) & !word
 }
 
-/// The first byte that is looked for: `mask` finds it among eight, `is` knows it by itself.
+/// The first match: `mask` finds it among eight bytes, `is` tests a single byte.
 #[inline(always)]
 fn first(bytes: &[u8], mask: impl Fn(u64) -> u64, is: impl Fn(u8) -> bool) -> usize {
     let mut at = 0;
@@ -101,7 +102,7 @@ fn first(bytes: &[u8], mask: impl Fn(u64) -> u64, is: impl Fn(u8) -> bool) -> us
         at += 8;
     }
     match bytes.last_chunk::<8>() {
-        // The last eight, some of which were looked at before.
+        // The last eight bytes overlap bytes that were searched already.
         Some(word) => match mask(u64::from_le_bytes(*word)) & HIGH {
             0 => bytes.len(),
             found => bytes.len() - 8 + (found.trailing_zeros() / 8) as usize,
@@ -111,20 +112,20 @@ fn first(bytes: &[u8], mask: impl Fn(u64) -> u64, is: impl Fn(u8) -> bool) -> us
     }
 }
 
-/// Four to seven bytes as a word that has nothing but them, some twice.
+/// Four to seven bytes as a word that contains only them, some of them twice.
 fn short(bytes: &[u8]) -> Option<u64> {
     let (first, last) = (bytes.first_chunk::<4>()?, bytes.last_chunk::<4>()?);
     Some(u64::from(u32::from_le_bytes(*first)) | u64::from(u32::from_le_bytes(*last)) << 32)
 }
 
-/// The first eight bytes of a text as a number that is ordered as they are. Of a text that is known
-/// to the compiler, so is this.
+/// The first eight bytes of a text as a number with the same order. It is a constant if the
+/// compiler knows the text.
 #[inline(always)]
 pub fn begin(text: &str) -> u64 {
     let bytes = text.as_bytes();
     match (bytes.first_chunk(), bytes.first_chunk(), bytes.last_chunk()) {
         (Some(eight), ..) => u64::from_be_bytes(*eight),
-        // Four to seven: the first four and the last four, some of which are the same.
+        // Four to seven bytes: the first four and the last four overlap.
         (None, Some(first), Some(last)) => {
             let last = u64::from(u32::from_be_bytes(*last)) << (8 * (8 - bytes.len()));
             u64::from(u32::from_be_bytes(*first)) << 32 | last
@@ -133,27 +134,28 @@ pub fn begin(text: &str) -> u64 {
     }
 }
 
-/// The bits from every other one that is set up to the next: what is between quotes, with the first.
-pub fn between(bits: u64) -> u64 {
+/// Prefix XOR: sets every bit from an opening quote up to its closing quote.
+pub(crate) fn between(bits: u64) -> u64 {
     [1, 2, 4, 8, 16, 32].into_iter().fold(bits, |bits, shift| bits ^ bits << shift)
 }
 
-/// What backslashes stand before, and whether the last of them stands before the next block. `first`
-/// is what it was of the block before.
-pub fn escaped(backslashes: u64, first: bool) -> (u64, bool) {
+/// The bytes that a backslash escapes, and whether the first byte of the next block is escaped.
+/// `first` is that flag for this block.
+pub(crate) fn escaped(backslashes: u64, first: bool) -> (u64, bool) {
     const ODD: u64 = 0xAAAA_AAAA_AAAA_AAAA;
     let first = u64::from(first);
-    // One that is escaped itself escapes nothing.
+    // An escaped backslash escapes nothing.
     let escaping = backslashes & !first;
     let after = escaping << 1 | first;
-    // Adding the first bit of a run of them carries to the place behind it: every other one of a run
-    // counts, from its first on, whether that is at an odd place or at an even one.
+    // Adding the first bit of a run of backslashes carries to the bit after the run. Every second
+    // backslash of a run escapes, counted from its first, which may be at an odd or an even
+    // position.
     let odd_starts = escaping & ODD & !after;
     let (from_even, carried) = odd_starts.overflowing_add(escaping);
     ((!ODD ^ from_even << 1) & after, carried)
 }
 
-/// The places of the bits that are set, from the lowest on.
+/// The positions of the bits that are set, lowest first.
 pub fn bits(mut left: u64) -> impl Iterator<Item = u32> {
     std::iter::from_fn(move || {
         let bit = (left != 0).then(|| left.trailing_zeros())?;
@@ -162,24 +164,24 @@ pub fn bits(mut left: u64) -> impl Iterator<Item = u32> {
     })
 }
 
-/// How many bytes are looked at together.
-pub const BLOCK: usize = 64;
+/// The number of bytes that a [`Block`] covers.
+pub(crate) const BLOCK: usize = 64;
 
-/// What nests in a block of JSON: a bit for each byte, the first byte's the lowest.
+/// The structure of 64 bytes of JSON: one bit per byte, the lowest for the first byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Block {
-    pub quotes: u64,
-    pub backslashes: u64,
+pub(crate) struct Block {
+    pub(crate) quotes: u64,
+    pub(crate) backslashes: u64,
     /// `{` and `[`.
-    pub opening: u64,
+    pub(crate) opening: u64,
     /// `}` and `]`.
-    pub closing: u64,
+    pub(crate) closing: u64,
 }
 
 impl Block {
-    /// Looks at the beginning of the bytes.
+    /// Classifies the first bytes; missing bytes count as none of the classes.
     #[inline(always)]
-    pub fn of(bytes: &[u8]) -> Block {
+    pub(crate) fn of(bytes: &[u8]) -> Block {
         match bytes.first_chunk() {
             Some(block) => Block::whole(block),
             None => Block::partial(bytes),
@@ -223,14 +225,14 @@ mod tests {
         bytes.iter().position(|byte| is(*byte)).unwrap_or(bytes.len())
     }
 
-    /// Bytes that are nearly those looked for, and others.
+    /// Bytes that match, bytes that nearly match, and others.
     fn bytes() -> impl Strategy<Value = Vec<u8>> {
         let near = prop::sample::select(b"\"\\&<>\x00\x1f !#$%;=?[]^\x7f\xe1\xe2\xe3\xff".to_vec());
         prop::collection::vec(prop_oneof![8 => b'a'..=b'z', 1 => near, 1 => any::<u8>()], 0..40)
     }
 
     #[test]
-    fn names_begin_as_their_bytes_do() {
+    fn the_order_of_begin_is_the_order_of_the_bytes() {
         for name in
             ["", "a", "ip", "env", "name", "ports", "volume", "command", "nodeName", "hostNetwork"]
         {
@@ -243,7 +245,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn eight_at_a_time_find_what_one_at_a_time_does(bytes in bytes()) {
+        fn a_search_by_eights_agrees_with_a_search_by_ones(bytes in bytes()) {
             let is_quote = |byte| matches!(byte, b'"' | b'\\');
             prop_assert_eq!(quote(&bytes), slowly(&bytes, is_quote));
             let is_control = |byte| byte < b' ' || is_quote(byte);
@@ -258,7 +260,7 @@ mod tests {
         }
 
         #[test]
-        fn a_block_is_what_its_bytes_are(bytes in prop::collection::vec(any::<u8>(), BLOCK)) {
+        fn a_block_classifies_each_byte(bytes in prop::collection::vec(any::<u8>(), BLOCK)) {
             let mask = |is: &dyn Fn(u8) -> bool| {
                 bytes.iter().rev().fold(0, |mask, byte| mask << 1 | u64::from(is(*byte)))
             };
@@ -272,7 +274,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_escaped_is_known_across_blocks(
+        fn escapes_are_tracked_across_blocks(
             text in prop::collection::vec(prop::sample::select(b"\\\\\\a".to_vec()), 4 * BLOCK),
         ) {
             let (mut carried, mut is_escaped) = (false, false);
@@ -287,7 +289,7 @@ mod tests {
         }
 
         #[test]
-        fn of_fewer_bytes_the_others_are_nothing(bytes in bytes()) {
+        fn missing_bytes_of_a_block_have_no_class(bytes in bytes()) {
             let mut block = [b' '; BLOCK];
             block[..bytes.len()].copy_from_slice(&bytes);
             prop_assert_eq!(Block::of(&bytes), Block::of(&block));

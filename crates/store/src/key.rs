@@ -69,14 +69,14 @@ mod tests {
 
     /// S6.1
     #[test]
-    fn collections_are_separate_even_when_one_name_begins_with_another() {
+    fn collections_are_separate_even_if_one_name_is_a_prefix_of_another() {
         assert_eq!(collection("", "pods"), "/registry/core/pods/");
         assert!(!collection("", "podsx").starts_with(&collection("", "pods")));
     }
 
     /// S6.1
     #[test]
-    fn segments_cannot_climb() {
+    fn segments_cannot_escape_their_collection() {
         for bad in ["", ".", "..", "a/b", "a\0", "a%2f"] {
             assert!(!is_segment(bad), "{bad:?}");
         }

@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn history_beyond_the_limit_is_compacted_away() {
+    async fn history_beyond_the_limit_is_compacted() {
         let store = Memory::new(Options { history_bytes_max: 1_000, ..Options::default() });
         for i in 0..100 {
             store.commit(put(&format!("/a/{i}"), "value")).await.unwrap();
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn watchers_end_when_the_engine_is_gone() {
+    async fn watchers_end_when_the_engine_is_dropped() {
         let store = Memory::default();
         let mut watch = store.watch("/", FIRST).await.unwrap();
         drop(store);

@@ -1,4 +1,4 @@
-//! The store's contract once more, answered by the cache.
+//! The store's contract, served through the cache.
 
 use std::sync::Arc;
 

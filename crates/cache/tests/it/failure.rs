@@ -1,4 +1,4 @@
-//! A store that misbehaves: hangs, ends its watch, forgets, goes back, leaves a hole.
+//! The cache over a store that hangs, ends its watches, compacts, goes back or skips a change.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,7 +17,7 @@ use headwater_store::{
 use crate::fixture::{Pond, all, events, pod, pods, told, window};
 use crate::wakeup::{all_given, crowd, handed_on};
 
-/// A store that can be exchanged behind its users' backs, and whose watches can be spoiled.
+/// A store that can be replaced while it is used, and whose watches can be disturbed.
 struct Troubled {
     inner: ArcSwap<Memory>,
     watches: AtomicUsize,
@@ -28,11 +28,11 @@ struct Troubled {
 #[derive(Clone, Copy, PartialEq)]
 enum Mood {
     Well,
-    /// `watch` never answers.
+    /// `watch` never returns.
     Hangs,
-    /// Watches end as soon as they begin.
+    /// Watches end at once.
     Ends,
-    /// Every change at this revision is left out.
+    /// Every change at this revision is omitted.
     Omits(Revision),
 }
 
@@ -46,7 +46,7 @@ impl Troubled {
         })
     }
 
-    /// Ends every open watch; new ones are in this mood.
+    /// Ends every open watch and sets the mode of new ones.
     fn cut(&self, mood: Mood) {
         self.mood.store(Arc::new(mood));
         self.cut.send_replace(());

@@ -1,4 +1,4 @@
-//! A store with a running cache above it, and short ways to write and to watch.
+//! A store with a running cache over it, and helpers to write and to watch.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// Everything is about pods unless a test says otherwise.
+/// The prefix of pods, which tests use unless stated otherwise.
 pub(crate) fn pods() -> String {
     key::collection("", "pods")
 }
@@ -26,13 +26,13 @@ pub(crate) fn node_field() -> Vec<Field> {
     vec![Field::new("spec.nodeName", &["spec", "nodeName"], "")]
 }
 
-/// A window of this many changes, and no other bound that a test would meet.
+/// A window of this many changes, without other effective bounds.
 pub(crate) fn window(count: usize) -> Options {
     let bounds = Bounds { age: Duration::from_secs(3600), count, bytes: 64 << 20 };
     Options { window: bounds, ..Options::default() }
 }
 
-/// A store and the cache that follows it.
+/// A store and its cache.
 pub(crate) struct Pond {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) cache: Cache,
@@ -59,7 +59,7 @@ impl Pond {
         self.cache.resource(&pods())
     }
 
-    /// Writes whatever the state of the key is, and waits until the cache shows it.
+    /// Writes a key unconditionally and waits until the cache shows it.
     pub(crate) async fn put(&self, pod: &Pod) -> Revision {
         let at = self.commit(&pod.key(), Some(pod.bytes())).await;
         self.cache.reach(at).await.unwrap();
@@ -72,7 +72,7 @@ impl Pond {
         at
     }
 
-    /// Writes whatever the state of the key is; the cache may not show it yet.
+    /// Writes a key unconditionally; the cache may not show it yet.
     pub(crate) async fn commit(&self, key: &Key, value: Option<String>) -> Revision {
         let guard = match self.store.get(key).await.unwrap() {
             None => Guard::Absent,
@@ -85,7 +85,7 @@ impl Pond {
         self.store.commit(Write::one(key.clone(), guard, action)).await.unwrap().last
     }
 
-    /// Lets the cache drop what is too old: its sweep runs once a second.
+    /// Waits for a sweep of the cache, which runs once per second.
     pub(crate) async fn sweep(&self) {
         tokio::time::sleep(Duration::from_millis(2500)).await;
     }
@@ -94,13 +94,13 @@ impl Pond {
         self.cache.watch(&self.pods(), filter, start)
     }
 
-    /// The version of a pod that the cache shows now.
+    /// The pod as the cache shows it now.
     pub(crate) fn object(&self, pod: &Pod) -> Arc<Object> {
         Arc::clone(self.cache.snapshot(&self.pods()).get(&pod.name).unwrap())
     }
 }
 
-/// A pod, as far as selection is concerned. The name is `namespace/name`.
+/// The selectable parts of a pod. The name is `namespace/name`.
 #[derive(Clone, Debug)]
 pub(crate) struct Pod {
     pub(crate) name: String,
@@ -144,7 +144,7 @@ impl Pod {
     }
 }
 
-/// A filter as a request writes it.
+/// Parses a filter as a request contains it.
 pub(crate) fn filter(namespace: &str, labels: &str, fields: &str) -> Filter {
     let kind = Kind { namespaced: true, fields: node_field(), ..Kind::default() };
     Filter {
@@ -158,7 +158,7 @@ pub(crate) fn all() -> Filter {
     Filter::default()
 }
 
-/// What is there without waiting.
+/// The next step, if it is available without waiting.
 pub(crate) fn ready(watcher: &mut Watcher) -> Option<WatchStep> {
     watcher.next().now_or_never()
 }
@@ -177,7 +177,7 @@ pub(crate) fn brief(event: &WatchEvent) -> String {
     format!("{} {}@{}", event.event_type().as_str(), object.key(), event.revision())
 }
 
-/// A step, for messages and comparisons.
+/// A step as text.
 pub(crate) fn told(step: &WatchStep) -> String {
     match step {
         WatchStep::Initial(objects) => {
@@ -193,7 +193,7 @@ pub(crate) fn told(step: &WatchStep) -> String {
     }
 }
 
-/// The next steps, told, until the watcher has to wait.
+/// The next steps as text, until the watcher has to wait.
 pub(crate) fn told_now(watcher: &mut Watcher) -> Vec<String> {
     let mut steps = Vec::new();
     while let Some(step) = ready(watcher) {

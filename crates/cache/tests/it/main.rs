@@ -1,4 +1,4 @@
-//! The watch cache, held to its promises (R20 to R37).
+//! Tests of the watch cache and its guarantees (R20 to R37).
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
 mod fixture;

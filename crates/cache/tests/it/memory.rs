@@ -1,4 +1,4 @@
-//! What is held in memory, and for how long (R30 to R32).
+//! What the cache keeps in memory, and for how long (R30 to R32).
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use headwater_cache::{Options, WatchStart, WatchStep};
 
 use crate::fixture::{Pod, Pond, all, pod, ready, window};
 
-/// Old versions of a pod that somebody still holds.
+/// Old versions of a pod that are still referenced.
 struct Versions(Vec<Weak<Object>>);
 
 impl Versions {
@@ -34,7 +34,7 @@ async fn a_watcher_that_does_not_read_keeps_no_dropped_change_in_memory() {
     let mut stalled = pond.watch(&all(), WatchStart::Now);
     assert!(ready(&mut stalled).is_none());
     let versions = Versions::write(&pond, &pod("ns/a"), 50).await;
-    // The four in the window, and what the oldest of them replaced.
+    // The four in the window, and the version that the oldest of them replaced.
     assert!(versions.held() <= 5 + 1, "{} while it is busy", versions.held());
     pond.sweep().await;
     assert!(versions.held() <= 5, "{} after a sweep", versions.held());
@@ -63,7 +63,7 @@ async fn the_window_is_bounded_by_age() {
 }
 
 /// S5.3
-/// Objects that shrink leave their large past in the window: that is what must be counted.
+/// Objects that shrink leave large old versions in the window, which must be counted.
 #[tokio::test(start_paused = true)]
 async fn the_window_is_bounded_by_the_bytes_that_only_it_holds() {
     let bounds = Bounds { bytes: 20_000, ..Bounds::default() };
@@ -99,7 +99,7 @@ async fn a_watcher_stuck_in_its_initial_state_does_not_keep_old_states_in_memory
     pond.sweep().await;
     let held = versions.iter().filter(|version| version.strong_count() > 0).count();
     assert!(held <= 4, "{held} of 300 replaced versions are held");
-    // It cannot go on where it was, and says so by ending: the client lists again.
+    // It cannot continue and ends: the client lists again.
     assert!(matches!(stuck.next().await, WatchStep::Closed));
 }
 

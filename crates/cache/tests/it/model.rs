@@ -1,6 +1,6 @@
-//! Random scripts against the cache, checked by the history checker: whatever is written, compacted,
-//! redefined, cut off or read slowly, every watcher is told exactly what the full history says, and
-//! every state is the one the history leads to.
+//! Random scripts of writes, compactions, redefinitions, disconnects and slow reads. The history
+//! checker verifies that every watcher receives exactly the events of the history, and that every
+//! state follows from it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,29 +26,29 @@ const SLOTS: usize = 4;
 
 #[derive(Clone, Debug)]
 enum Act {
-    /// Writes to pods in one commit; the cache follows when it gets to run.
+    /// Writes pods in one commit; the cache applies it when its task runs.
     Write(Vec<Put>),
-    /// A write to another resource: it takes a revision.
+    /// Writes another resource, which uses a revision.
     Elsewhere,
     /// Waits until the cache shows every write, and compares the states.
     Settle,
-    /// The sweep runs.
+    /// Runs the sweep.
     Sweep,
-    /// Compacts at a revision, from long ago to the newest.
+    /// Compacts at a revision between the first and the newest.
     Compact(u8),
-    /// Makes other fields selectable and back again: every watcher ends.
+    /// Changes the selectable fields and changes them back: every watcher ends.
     Redefine,
-    /// Begins a watch in a slot, in place of the one there.
+    /// Starts a watch in a slot and drops the previous one.
     Open { slot: usize, filter: usize, from: From },
     /// A watcher reads at most this many steps.
     Read { slot: usize, steps: usize },
-    /// A watcher is asked how far it is, as for a bookmark.
+    /// Asks a watcher for its progress, as for a bookmark.
     Bookmark(usize),
-    /// A watcher is cut off and comes back from where it was.
+    /// Disconnects a watcher and resumes from its position.
     Resume(usize),
     /// Reads a past state.
     Recall(u8),
-    /// A page of a list is kept for the next.
+    /// Keeps a snapshot for the next page of a list.
     Keep,
 }
 
@@ -65,7 +65,7 @@ struct Put {
 enum From {
     Initial,
     Now,
-    /// After a revision, from long ago to the near future.
+    /// After a revision between the first and one in the near future.
     After(u8),
 }
 
@@ -121,7 +121,7 @@ proptest! {
     }
 }
 
-/// Few for every change, as many as one likes by night.
+/// The number of cases; `PROPTEST_CASES` overrides it.
 fn cases() -> u32 {
     std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(400)
 }
@@ -134,7 +134,7 @@ async fn run(acts: &[Act], bounds: Bounds) {
     script.finish().await;
 }
 
-/// What a request asks for, and the same said naively.
+/// A filter, and the same selection implemented naively.
 fn selection(index: usize) -> (Filter, Selection) {
     fn app(body: &ObjectBody) -> Option<&str> {
         body.value()["metadata"]["labels"]["app"].as_str()
@@ -169,7 +169,7 @@ fn selection(index: usize) -> (Filter, Selection) {
     (filter(namespace_, labels, fields), Box::new(matches))
 }
 
-/// A watcher and all that was written down about it and its predecessors in one slot.
+/// A watcher, and the record of its slot.
 struct Slot {
     filter: usize,
     client: ClientRecord,
@@ -180,9 +180,9 @@ struct Script {
     pond: Pond,
     truth: History,
     slots: [Option<Slot>; SLOTS],
-    /// Clients whose slot was taken by another.
+    /// Clients whose slot was reused.
     past: Vec<Slot>,
-    /// The highest revision the cache ever claimed.
+    /// The highest revision that the cache claimed.
     claimed: Revision,
 }
 
@@ -278,7 +278,7 @@ impl Script {
         self.pond.commit(&key, Some(r#"{"metadata":{"name":"n"}}"#.to_owned())).await;
     }
 
-    /// The cache reaches what the store has, and shows it.
+    /// Waits until the cache has reached the store, and compares the states.
     async fn settle(&mut self) {
         let reached = self.pond.cache.consistent().await.unwrap();
         assert!(reached >= self.newest().await);
@@ -332,7 +332,7 @@ impl Script {
         let mut stream = WatchRecord { start: asked, seen: Vec::new() };
         let mut watching = true;
         if is_gone {
-            // The edge is exact: this is known at once.
+            // The window edge is exact, so this is known at once.
             let step = ready(&mut watcher);
             assert!(
                 matches!(step, Some(WatchStep::Expired { .. })),
@@ -350,7 +350,7 @@ impl Script {
         let Some(slot) = &mut self.slots[slot] else { return };
         let Some(position) = slot.client.position() else { return };
         if position < self.pond.store.condition().compacted {
-            return; // it would be refused, which `open` tries
+            return; // it would be refused, which `open` covers
         }
         let (filter, _) = selection(slot.filter);
         slot.watcher = Some(self.pond.watch(&filter, WatchStart::After(position)));
@@ -358,7 +358,7 @@ impl Script {
         slot.client.streams.push(WatchRecord { start, seen: Vec::new() });
     }
 
-    /// Everybody reads everything, and every client is checked.
+    /// Drains all watchers and checks every client.
     async fn finish(mut self) {
         self.settle().await;
         let newest = self.newest().await;
@@ -378,7 +378,7 @@ impl Slot {
         &mut self.client.streams.last_mut().unwrap().seen
     }
 
-    /// Writes down one step, if there is one.
+    /// Records one step, if there is one.
     fn read(&mut self, compacted: Revision) {
         let Some(step) = self.watcher.as_mut().and_then(ready) else { return };
         self.write_down(step, compacted);
@@ -411,7 +411,7 @@ impl Slot {
         self.seen().push(WatchItem::Bookmark(revision));
     }
 
-    /// Reads until nothing is left; answers up to where everything must have been told.
+    /// Reads until no step is left; returns the revision up to which the record must be complete.
     async fn drain(&mut self, newest: Revision, compacted: Revision) -> Revision {
         loop {
             let Some(watcher) = &mut self.watcher else { return Revision::ZERO };

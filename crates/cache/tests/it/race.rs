@@ -1,4 +1,4 @@
-//! Threads against each other: what one thread alone cannot show.
+//! Races between threads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use headwater_store::{Action, Guard, Range, Write};
 
 use crate::fixture::{Pond, all, pod, pods, ready, window};
 
-/// Generous: only a hang reaches it.
+/// Long enough that only a hang reaches it.
 const HANG: Duration = Duration::from_secs(60);
 
 /// R33

@@ -1,4 +1,4 @@
-//! Many watchers of one view: woken at once, and of a burst together.
+//! Batched wake-ups of many watchers of one view.
 
 use std::time::Duration;
 
@@ -10,17 +10,17 @@ use tokio::time::Instant;
 
 use crate::fixture::{Pond, all, pod, window};
 
-/// So many that they are woken in rounds.
+/// Enough watchers for batched wake-ups.
 const WATCHERS: usize = 1_000;
 
-/// What a watcher that waited was given, and when.
+/// The revisions that a watcher received, and when.
 pub(crate) type Given = (Duration, Vec<Revision>);
 
-/// How long it takes to hand on what a watcher was given. Time stands still in these tests but for
-/// what somebody waits for.
+/// How long a watcher takes to forward its events. Time in these tests advances only while all
+/// tasks wait.
 const DELIVERY: Duration = Duration::from_millis(3);
 
-/// Tells what a watcher is given until it ends.
+/// Reports what a watcher receives until it ends.
 async fn follow(mut watcher: Watcher, began: Instant, tell: mpsc::Sender<Given>) {
     while let WatchStep::Events(events) = watcher.next().await {
         let revisions = events.iter().map(|event| event.revision()).collect();
@@ -29,7 +29,7 @@ async fn follow(mut watcher: Watcher, began: Instant, tell: mpsc::Sender<Given>)
     }
 }
 
-/// A thousand watchers that wait.
+/// A thousand waiting watchers.
 pub(crate) async fn crowd(pond: &Pond) -> (JoinSet<()>, mpsc::Receiver<Given>) {
     let (tell, told) = mpsc::channel(WATCHERS);
     let (mut crowd, began) = (JoinSet::new(), Instant::now());
@@ -40,7 +40,7 @@ pub(crate) async fn crowd(pond: &Pond) -> (JoinSet<()>, mpsc::Receiver<Given>) {
     (crowd, told)
 }
 
-/// What each of them is given next.
+/// What each of them receives next.
 pub(crate) async fn all_given(told: &mut mpsc::Receiver<Given>) -> Vec<Given> {
     let mut given = Vec::new();
     while given.len() < WATCHERS {
@@ -49,7 +49,7 @@ pub(crate) async fn all_given(told: &mut mpsc::Receiver<Given>) -> Vec<Given> {
     given
 }
 
-/// Lets all of them hand on what they were given, so that they wait again.
+/// Lets all of them forward their events, so that they wait again.
 pub(crate) async fn handed_on() {
     tokio::time::sleep(DELIVERY + Duration::from_millis(1)).await;
 }

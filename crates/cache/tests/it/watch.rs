@@ -1,4 +1,5 @@
-//! Where a watch begins, and how its parts meet: snapshot, window, view, history on disk.
+//! The start of a watch, and its transitions between snapshot, window, view and the store's
+//! history.
 
 use headwater_api::Revision;
 use headwater_cache::{WatchStart, WatchStep};
@@ -84,7 +85,7 @@ async fn the_window_edge_is_exact_even_without_a_write_since_the_load() {
     let a = pond.put(&pod("ns/a")).await;
     let b = pond.put(&pod("ns/b")).await;
     pond.store.compact(b).await.unwrap();
-    // A second cache over the same store knows nothing but its initial list.
+    // A second cache over the same store knows only its initial state.
     let fresh = Pond::over(pond.store.clone(), window(100)).await;
     for pond in [&pond, &fresh] {
         let mut on = pond.watch(&all(), WatchStart::After(b));
@@ -222,7 +223,7 @@ async fn a_retired_resource_ends_its_watchers_and_those_that_join_later() {
     assert_eq!(told_now(&mut watcher), expected);
     let mut late = pond.cache.watch(&resource, &all(), WatchStart::Now);
     assert_eq!(told_now(&mut late), ["closed"]);
-    // Defined again after it was forgotten, it is another one.
+    // Defined again after it was dropped, it is a new resource.
     pond.sweep().await;
     pond.cache.set_fields(&crate::fixture::pods(), &[]).unwrap();
     let mut late = pond.cache.watch(&resource, &all(), WatchStart::Now);
@@ -232,7 +233,7 @@ async fn a_retired_resource_ends_its_watchers_and_those_that_join_later() {
     assert_eq!(told_now(&mut fresh), [format!("ADDED ns/c@{c}")]);
 }
 
-/// Replaces one letter, as a form that prunes or defaults would.
+/// Replaces a word, as a transform that prunes or defaults would.
 struct Replacing;
 
 impl headwater_cache::StoredTransform for Replacing {

@@ -1,4 +1,4 @@
-//! Every promise once more, read and watched through the cache.
+//! The store's contract over etcd, read and watched through the cache.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Every promise of the `Store` trait, each on an etcd of its own.
+//! The store's contract, each test on its own etcd.
 
 use headwater_store_etcd::EtcdStore;
 use headwater_testkit::{contract, etcd, model};

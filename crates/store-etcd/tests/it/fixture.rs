@@ -1,14 +1,14 @@
-//! Engines over members that are started for one test.
+//! Stores over etcd members that are started for one test.
 
 use std::time::Duration;
 
 use headwater_store_etcd::{EtcdStore, Options};
 use headwater_testkit::{OwningStore, etcd};
 
-/// A deadline that some test waits for, and that a busy machine keeps all the same.
+/// A deadline that a test waits for, and that a busy machine still meets.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(5);
 
-/// Options for these members: any key goes, nothing is compacted by itself.
+/// Options for these members: any key is allowed, and nothing is compacted automatically.
 pub(crate) fn options(members: &etcd::EtcdCluster) -> Options {
     Options {
         endpoints: members.endpoints(),
@@ -20,14 +20,14 @@ pub(crate) fn options(members: &etcd::EtcdCluster) -> Options {
     }
 }
 
-/// An engine over one member of its own; `None` where the machine has no etcd.
+/// A store over its own member; `None` if the machine has no etcd.
 pub(crate) async fn alone() -> Option<OwningStore<EtcdStore, etcd::EtcdCluster>> {
     let members = etcd::EtcdCluster::start()?;
     let engine = EtcdStore::connect(options(&members)).await.unwrap();
     Some(OwningStore(engine, members))
 }
 
-/// Waits until something is true.
+/// Waits until a condition is true.
 pub(crate) async fn until(what: &str, mut is_true: impl AsyncFnMut() -> bool) {
     let waiting = async {
         while !is_true().await {

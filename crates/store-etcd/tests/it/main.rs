@@ -1,4 +1,4 @@
-//! The etcd store against real etcd processes.
+//! Tests of the etcd store with real etcd processes.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail")]
 
 mod fixture;

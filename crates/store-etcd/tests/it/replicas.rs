@@ -1,4 +1,4 @@
-//! Several engines over one cluster: what they share, and what each finds out from the others.
+//! Several replicas over one cluster: shared state, and what each learns from the others.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -87,7 +87,7 @@ async fn the_next_writer_finishes_the_unfinished_write_of_a_dead_replica() {
     let Some(members) = etcd::EtcdCluster::start() else { return };
     let store = EtcdStore::connect(fixture::options(&members)).await.unwrap();
     let start = create(&store, "/first").await;
-    // Two steps: "/second" and "/third" become "2" and "3".
+    // Two operations: "/second" and "/third" become "2" and "3".
     let step = |key: &[u8], value: u8| {
         let mut step = vec![0x0a, u8::try_from(key.len()).unwrap()];
         step.extend_from_slice(key);
@@ -154,7 +154,7 @@ async fn objects_with_a_time_to_live_share_a_lease_and_expire_together() {
     feed.spawn(cacher.run(CancellationToken::new()));
     let prefix = key::collection("", "events");
     let resource = cache.resource(&prefix);
-    // One from memory and one that reads the store's history.
+    // One cursor reads from memory and one reads history.
     let mut watcher = cache.watch(&resource, &Filter::default(), WatchStart::Now);
     let start = store.revision().await.unwrap();
     for n in 0..COUNT {
@@ -166,7 +166,7 @@ async fn objects_with_a_time_to_live_share_a_lease_and_expire_together() {
     let leases = members.post(0, "/v3/lease/leases", &json!({})).unwrap();
     let leases = leases["leases"].as_array().unwrap();
     assert!(leases.len() < COUNT / 10, "{} leases for {COUNT} objects", leases.len());
-    // What happens when they run out, without the waiting.
+    // Revoking the lease has the same effect as its expiry.
     for lease in leases {
         members.post(0, "/v3/lease/revoke", lease).unwrap();
     }
@@ -187,7 +187,7 @@ async fn objects_with_a_time_to_live_share_a_lease_and_expire_together() {
     }
     assert_eq!(seen, COUNT);
     assert!(revisions.len() <= leases.len(), "they go with their lease");
-    // The same from the store, in batches that part no revision.
+    // The same from history, in batches that split no revision.
     let (mut watch, mut changes) = (store.watch(&prefix, start).await.unwrap(), Vec::new());
     while changes.len() < 2 * COUNT {
         let batch = watch.next().await.unwrap().unwrap();
@@ -234,14 +234,14 @@ async fn one_replica_at_a_time_compacts_and_all_learn_of_it() {
     assert!(matches!(gone, Some(Error::Compacted { .. })), "{gone:?}");
     let gone = watching.watch("/", first).await.err();
     assert!(matches!(gone, Some(Error::Compacted { .. })), "{gone:?}");
-    // What is kept can be watched from the edge on.
+    // A watch can start at the compacted revision.
     let edge = watching.condition().compacted;
     let newest = create(&b, "/last").await;
     let (mut watch, mut reached) = (watching.watch("/", edge).await.unwrap(), Revision::ZERO);
     while reached < newest {
         match watch.next().await.unwrap() {
             Ok(batch) => reached = batch.complete_to,
-            Err(Error::Compacted { .. }) => return, // the next compaction was quicker
+            Err(Error::Compacted { .. }) => return, // the next compaction was faster
             Err(error) => panic!("{error}"),
         }
     }
@@ -263,7 +263,7 @@ async fn a_compaction_by_another_client_is_noticed() {
         other => panic!("{other:?}"),
     }
     assert_eq!(late.condition().compacted, middle);
-    // One that starts now knows it from the start.
+    // A replica that starts now knows it from its start.
     let later = EtcdStore::connect(fixture::options(&members)).await.unwrap();
     assert_eq!(later.condition().compacted, middle);
     let mut watch = later.watch("/", middle).await.unwrap();
@@ -299,7 +299,7 @@ async fn a_cache_that_missed_a_compaction_reloads_and_its_watchers_end() {
     write("missed").await;
     let last = write("last").await;
     near.compact(last).await.unwrap();
-    // Nobody is told old news as new while it is cut off.
+    // No old event is delivered as new while the member is cut off.
     until("the trouble is known", async || far.condition().trouble.is_some()).await;
     assert!(cache.consistent().await.is_err());
     assert_eq!(cache.snapshot(&resource).len(), 1);
@@ -334,7 +334,7 @@ async fn a_replaced_cluster_is_noticed_and_its_revisions_are_not_mixed() {
         deadline: DEADLINE,
         ..fixture::options(&members)
     };
-    // Both are given; only one answers when it starts.
+    // Both clusters are configured; only one responds at the start.
     proxies[1].cut();
     let endpoints = vec![proxies[0].url(), proxies[1].url()];
     let store = EtcdStore::connect(Options { endpoints, ..one }).await.unwrap();
@@ -358,7 +358,7 @@ async fn calls_move_from_a_dead_member_to_the_next_within_the_deadline() {
         until("reads go on", async || store.revision().await.is_ok()).await;
         for n in 0..10 {
             let key = format!("/{member}-{n}");
-            // A write whose answer is lost is not sent again; it may have been done.
+            // A write whose response is lost is not sent again; it may have been executed.
             match store.commit(put(&key, "{}")).await {
                 Ok(done) => acknowledged.push((key, done.last)),
                 Err(Error::Unavailable(_)) => {}
@@ -441,11 +441,11 @@ async fn without_a_quorum_the_trouble_lasts_and_callers_do_not_queue() {
     members.kill(0);
     members.kill(1);
     until("the trouble is known", async || store.condition().trouble.is_some()).await;
-    // One after the other they would take a quarter of an hour.
+    // One after the other, they would take 15 minutes.
     let all = futures::future::join_all((0..200).map(|_| store.revision()));
     let answers = tokio::time::timeout(40 * DEADLINE, all).await.unwrap();
     assert!(answers.iter().all(|answer| matches!(answer, Err(Error::Unavailable(_)))));
-    // The member that is left answers some questions; that is no reason to be at ease.
+    // The remaining member responds to some calls; the trouble must remain.
     for _ in 0..50 {
         assert!(store.condition().trouble.is_some());
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -462,13 +462,13 @@ async fn fragments_of_a_large_response_are_joined() {
     let Some(members) = etcd::EtcdCluster::cluster(1, etcd::Options { scheme: None, args }) else {
         return;
     };
-    // Nothing stays in memory: watchers read from etcd.
+    // No change stays in memory: watchers read from etcd.
     let options = Options { history_bytes_max: 0, ..fixture::options(&members) };
     let store = EtcdStore::connect(options).await.unwrap();
     let start = store.revision().await.unwrap();
     let large = Bytes::from(vec![b'x'; 1_000_000]);
     for n in 0..COUNT {
-        // So long that all of them share a lease, however slow the writes are.
+        // Long enough that all of them share a lease even if writes are slow.
         let ttl = Some(Duration::from_secs(86_400));
         let action = Action::Put { value: large.clone(), ttl };
         let key = Key::new(format!("/{n}"));
@@ -507,7 +507,7 @@ async fn an_etcd_without_space_serves_reads_and_reports_trouble() {
     let member = &raised["alarms"][0]["memberID"];
     let cleared = json!({"action": "DEACTIVATE", "memberID": member, "alarm": "NOSPACE"});
     members.post(0, "/v3/maintenance/alarm", &cleared).unwrap();
-    // It is found out without a write: a server that is not ready gets none.
+    // It is noticed without a write: a server that is not ready receives none.
     until("there is space", async || store.condition().trouble.is_none()).await;
     assert_eq!(create(&store, "/b").await, at.next());
 }
@@ -518,7 +518,7 @@ async fn stuck_readers_of_history_do_not_delay_others() {
     let options = Options { history_bytes_max: 3 << 20, ..fixture::options(&members) };
     let store = EtcdStore::connect(options).await.unwrap();
     let start = store.revision().await.unwrap();
-    // etcd tells a thousand revisions at a time, so much stays to be told after the first answer.
+    // etcd sends a thousand revisions at a time, so many remain after the first response.
     let large = "x".repeat(10_000);
     let writes = (0..2_500).map(|n| store.commit(put(&format!("/large/{n}"), &large)));
     let mut done = stream::iter(writes).buffer_unordered(32);

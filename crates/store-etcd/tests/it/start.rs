@@ -1,5 +1,5 @@
-//! Starting: with TLS, with users, and with everything that can be wrong about it. Where it is
-//! refused, nothing has been written.
+//! Starts with TLS, with authentication, and with invalid settings. A rejected start writes
+//! nothing.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 use crate::fixture;
 
-/// Writes and reads through an engine.
+/// Writes and reads through a store.
 async fn works(options: Options) {
     let engine = EtcdStore::connect(options).await.unwrap();
     let key = Key::new("/a");
@@ -31,7 +31,7 @@ async fn refused(options: Options, expected: &str) -> Error {
     error
 }
 
-/// The newest revision: grows with every write by anybody.
+/// The newest revision: grows with every write.
 fn revision(members: &etcd::EtcdCluster) -> Value {
     let answer = members.post(0, "/v3/kv/range", &json!({"key": "AA=="})).unwrap();
     answer["header"]["revision"].clone()
@@ -76,7 +76,7 @@ async fn members_without_a_quorum_are_distinguished_from_unreachable_members() {
 #[tokio::test]
 async fn a_prefix_with_values_of_kubernetes_is_rejected_and_nothing_is_written() {
     let Some(members) = etcd::EtcdCluster::start() else { return };
-    // "/test/pods/default/web" with a value of "k8s\0…".
+    // "/test/pods/default/web" with a value that starts with "k8s\0".
     let put = json!({"key": "L3Rlc3QvcG9kcy9kZWZhdWx0L3dlYg==", "value": "azhzAAoJCgJ2MQ=="});
     members.post(0, "/v3/kv/put", &put).unwrap();
     let before = revision(&members);
@@ -87,7 +87,7 @@ async fn a_prefix_with_values_of_kubernetes_is_rejected_and_nothing_is_written()
     works(Options { prefix: "/elsewhere".into(), ..options }).await;
 }
 
-/// A member that knows two users: root, and a guest who may do nothing.
+/// A member with two users: root, and a guest without permissions.
 fn with_users() -> Option<etcd::EtcdCluster> {
     let members = etcd::EtcdCluster::start()?;
     let post = |path: &str, body: Value| members.post(0, path, &body).unwrap();
@@ -107,7 +107,7 @@ async fn the_client_logs_in_again_after_etcd_restarted() {
     let options = Options { login: Some(login), ..fixture::options(&members) };
     let store = EtcdStore::connect(options).await.unwrap();
     let mut watch = store.watch("/", store.revision().await.unwrap()).await.unwrap();
-    // It keeps its users and not who has logged in.
+    // etcd keeps its users, but not the issued tokens.
     members.restart(0);
     let put = Action::Put { value: Bytes::new(), ttl: None };
     let write = Write::one(Key::new("/a"), Guard::Absent, put);
@@ -165,7 +165,7 @@ impl Certificates {
         (certificate.pem().into_bytes(), key.serialize_pem().into_bytes())
     }
 
-    /// Members that speak TLS and want a certificate of their clients.
+    /// Members that use TLS and require client certificates.
     fn members(&self) -> Option<etcd::EtcdCluster> {
         let (certificate, key) = self.issue("127.0.0.1");
         let path = |name: &str| self.dir.path().join(name);
@@ -194,14 +194,14 @@ async fn certificates_are_checked_by_both_sides() {
     let with = |tls| Options { tls, ..fixture::options(&members) };
     let ours = certificates.issue("headwater");
     works(with(certificates.tls(Some(ours.clone())))).await;
-    // We do not trust them.
+    // We do not trust the members' authority.
     let error = refused(with(others.tls(Some(ours))), "no etcd member responds").await;
     assert!(error.to_string().contains("--etcd-cacert"), "{error}");
-    // They do not trust us.
+    // The members do not trust our authority.
     refused(with(certificates.tls(None)), "no etcd member responds").await;
     let theirs = others.issue("headwater");
     refused(with(certificates.tls(Some(theirs))), "no etcd member responds").await;
-    // TLS, and nobody said so.
+    // TLS members with http:// endpoints.
     let endpoints = members.endpoints().iter().map(|url| url.replace("https", "http")).collect();
     refused(Options { endpoints, ..fixture::options(&members) }, "no etcd member responds").await;
 }

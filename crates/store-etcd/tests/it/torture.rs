@@ -1,9 +1,9 @@
-//! The torture: three members of etcd, two API servers, writers and two hundred watchers on each,
+//! The fault test: three etcd members, two API servers, writers and two hundred watchers on each,
 //! and one fault after the other.
 //!
-//! After each fault everything must have healed: every watcher has been told each change exactly
-//! once and in order, or was sent away with one 410; what was acknowledged is there and nothing else
-//! is; no reader, moving between the servers, has gone back in time (R22, R26, R35, R90, R93).
+//! After each fault the system must have recovered: every watcher received each change exactly once
+//! and in order, or one 410; all acknowledged writes and no rejected ones are stored; no reader
+//! that changes between the servers saw an older state (R22, R26, R35, R90, R93).
 //!
 //! `HEADWATER_TORTURE_MINUTES` and `HEADWATER_TORTURE_SEED` choose a longer run or another order:
 //! `HEADWATER_TORTURE_MINUTES=30 cargo test -p headwater-store-etcd torture -- --nocapture`.
@@ -35,15 +35,15 @@ use replica::Replica;
 const WATCHERS: usize = 200;
 const WRITERS: usize = 3;
 
-/// Watchers of each server that sleep through a compaction.
+/// Watchers of each server that pause during a compaction.
 const SLEEPERS: usize = 20;
 
-/// What goes wrong.
+/// The faults.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     LeaderStops,
     FollowerStops,
-    /// It wakes up as one that thinks it leads: nobody may be told old news by it.
+    /// It resumes as a former leader and must not serve stale data.
     LeaderPauses,
     Defragmentation,
     ServerIsCutOff,
@@ -87,13 +87,13 @@ async fn every_watcher_gets_every_change_once_and_nothing_is_lost_through_all_fa
     torture.finish().await;
 }
 
-/// What was found when everything had calmed down.
+/// The result of a check.
 struct Settled {
-    /// Since the beginning.
+    /// Since the start.
     writes: usize,
-    /// Events told to all watchers since the last time.
+    /// Events sent to all watchers since the last check.
     told: usize,
-    /// Watchers that had to begin anew since the last time.
+    /// Watchers that had to list again since the last check.
     sent_away: usize,
 }
 
@@ -102,10 +102,10 @@ struct Torture {
     dice: Dice,
     tasks: JoinSet<()>,
     servers: [Option<Replica>; 2],
-    /// Between the second server and each member.
+    /// Proxies between the second server and each member.
     proxies: Vec<Proxy>,
     options: [Options; 2],
-    /// Straight to etcd, for the truth.
+    /// A direct connection to etcd, for the reference history.
     witness: EtcdStore,
     changes: ChangeStream,
     truth: History,
@@ -120,7 +120,7 @@ impl Torture {
         for member in 0..3 {
             proxies.push(Proxy::start(members.port(member)).await);
         }
-        // Little is kept in memory, so that who is behind soon has to ask etcd.
+        // Little is kept in memory, so that lagging watchers soon read from etcd.
         let options = |endpoints| Options {
             endpoints,
             deadline: Duration::from_secs(2),
@@ -212,14 +212,14 @@ impl Torture {
         self.progress().await;
     }
 
-    /// Writes go on through both servers while a member is gone.
+    /// Writes continue through both servers while a member is stopped.
     async fn stop_member(&mut self, member: usize) {
         block_in_place(|| self.members.kill(member));
         self.progress().await;
         block_in_place(|| self.members.restart(member));
     }
 
-    /// The second server says that it is cut off, and reads from its cache go on.
+    /// The second server reports that it is cut off, and still serves reads from its cache.
     async fn cut_off(&mut self) {
         self.proxies.iter().for_each(Proxy::cut);
         let cut = &self.run.places[1];
@@ -232,11 +232,11 @@ impl Torture {
         self.proxies.iter().for_each(Proxy::heal);
     }
 
-    /// Some watchers sleep; when they wake, what they missed is gone.
+    /// Some watchers pause; when they resume, the changes they missed are compacted.
     async fn compact(&mut self) {
         self.run.asleep.send_replace(true);
         for _ in 0..3 {
-            self.progress().await; // further than memory reaches
+            self.progress().await; // past the changes in memory
         }
         let newest = self.witness.revision().await.unwrap();
         self.witness.compact(newest).await.unwrap();
@@ -244,7 +244,7 @@ impl Torture {
         self.run.asleep.send_replace(false);
     }
 
-    /// Waits until writes through both servers have been acknowledged that began after this.
+    /// Waits for acknowledged writes through both servers that started after this call.
     async fn progress(&self) {
         let count = |n: usize| self.run.acknowledged[n].load(Ordering::Relaxed);
         let before = [count(0), count(1)];
@@ -254,7 +254,7 @@ impl Torture {
         .await;
     }
 
-    /// Stops the writers and holds everybody to what they were promised.
+    /// Stops the writers and checks all guarantees.
     async fn settle(&mut self, fault: Fault) -> Settled {
         let run = self.run.clone();
         let _stopped = run.writing.write().await;
@@ -292,7 +292,7 @@ impl Torture {
         Settled { writes: entries.len(), told, sent_away }
     }
 
-    /// Reads the truth up to a revision.
+    /// Reads the reference history up to a revision.
     async fn learn(&mut self, upto: Revision) {
         let prefix = key::collection("", "configmaps");
         let mut reached = self.truth.newest();
@@ -316,7 +316,7 @@ impl Torture {
     }
 }
 
-/// The text of the writer in a change.
+/// The writer's text in a change.
 fn mark(change: &ObjectChange) -> Option<String> {
     change.after.as_ref()?.value()["data"]["text"].as_str().map(str::to_owned)
 }

@@ -1,4 +1,4 @@
-//! Backups hold the state at their revision, are refused when damaged, and restore to a store whose
+//! Backups have the state at their revision, are rejected if damaged, and restore to a store whose
 //! clients must list again.
 
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use headwater_store::{
 use headwater_testkit::contract;
 use tempfile::TempDir;
 
-/// A directory with a store in it and room for backups.
+/// A directory with a store and space for backups.
 struct Place(TempDir);
 
 impl Place {
@@ -94,7 +94,7 @@ fn a_backup_under_load_restores_to_the_state_at_its_revision() {
     });
 }
 
-/// Old clients are told to list again, and new writes come after everything.
+/// Clients of the old store must list again, and new writes get higher revisions.
 async fn check_goes_on(restored: &Embedded, old: Revision, raised: Revision) {
     for gone in [FIRST, old, Revision(raised.0 - 1)] {
         let watch = restored.watch("/", gone).await.err();
@@ -114,7 +114,7 @@ async fn check_goes_on(restored: &Embedded, old: Revision, raised: Revision) {
     restored.compact(restored.revision().await.unwrap()).await.unwrap();
 }
 
-/// A small backup, and where it is.
+/// A small backup and its path.
 async fn small_backup(place: &Place) -> PathBuf {
     let store = place.open("data");
     for n in 0..40 {
@@ -127,7 +127,7 @@ async fn small_backup(place: &Place) -> PathBuf {
 }
 
 #[test]
-fn a_damaged_backup_is_refused_and_restores_nothing() {
+fn a_damaged_backup_is_rejected_and_restores_nothing() {
     contract::run(async {
         let place = Place::new();
         let good = std::fs::read(small_backup(&place).await).unwrap();
@@ -156,7 +156,7 @@ fn a_damaged_backup_is_refused_and_restores_nothing() {
 }
 
 #[test]
-fn a_backup_nobody_reads_does_not_keep_the_store_from_closing() {
+fn an_unread_backup_stream_does_not_prevent_closing_the_store() {
     contract::run(async {
         let place = Place::new();
         let store = place.open("data");
@@ -178,7 +178,7 @@ fn a_backup_nobody_reads_does_not_keep_the_store_from_closing() {
 }
 
 #[test]
-fn a_backup_does_not_replace_a_file_and_a_restore_no_store() {
+fn a_backup_does_not_overwrite_a_file_and_a_restore_does_not_overwrite_a_store() {
     contract::run(async {
         let place = Place::new();
         let file = small_backup(&place).await;
@@ -201,7 +201,7 @@ fn names(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_restore_that_was_not_finished_is_refused() {
+fn an_incomplete_restore_is_rejected() {
     contract::run(async {
         let place = Place::new();
         let file = small_backup(&place).await;
@@ -217,7 +217,7 @@ fn a_restore_that_was_not_finished_is_refused() {
 }
 
 #[test]
-fn verifying_a_directory_changes_nothing_and_finds_damage() {
+fn verification_changes_nothing_and_finds_damage() {
     contract::run(async {
         let place = Place::new();
         let store = place.open("data");

@@ -1,5 +1,5 @@
-//! Whatever a crash leaves, a start finds every acknowledged write, no half of one, and no revision
-//! twice.
+//! After any crash, a start finds every acknowledged write, no partial write, and no repeated
+//! revision.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ use headwater_testkit::model::Model;
 
 use crate::disk::{Chance, Context, Done, Kept, Replay, TestDisk};
 
-/// Small, so that a script crosses many pages, fills the log often, and a start is quick.
+/// Small, so that a script uses many pages, fills the log often, and starts quickly.
 fn options() -> EmbeddedOptions {
     EmbeddedOptions {
         cache_bytes: 1 << 20,
@@ -30,14 +30,14 @@ fn open(disk: &TestDisk) -> Result<Embedded, Error> {
     Embedded::open_on(Arc::new(disk.clone()), options())
 }
 
-/// A run: what was done to the disk, and how far it was when which revision was acknowledged.
+/// A run: the disk operations, and the number of operations at each acknowledgement.
 struct Run {
     disk: TestDisk,
     model: Model,
-    /// The number of disk operations at which each was known.
+    /// The number of disk operations at each acknowledgement.
     acknowledged: Vec<(usize, Revision)>,
     compacted: Vec<(usize, Revision)>,
-    /// The last revision of each commit: a state between two of them is half of a commit.
+    /// The last revision of each commit: a state between two of them is a partial commit.
     whole: Vec<Revision>,
 }
 
@@ -52,7 +52,7 @@ impl Run {
         }
     }
 
-    /// Writes at random, compacting and restarting now and then.
+    /// Writes at random, with compactions and restarts.
     async fn work(&mut self, seed: u64, steps: usize) {
         let mut chance = Chance(seed);
         let mut store = open(&self.disk).unwrap();
@@ -79,14 +79,14 @@ impl Run {
         }
     }
 
-    /// The newest of some marks that was known after so many operations.
+    /// The newest entry that was known after so many operations.
     fn known(marks: &[(usize, Revision)], now: usize, none: Revision) -> Revision {
         let known = marks.iter().take_while(|(at, _)| *at <= now);
         known.map(|(_, revision)| *revision).max().unwrap_or(none)
     }
 }
 
-/// Waits until the writer had nothing to do for a while and tidied up.
+/// Waits until the writer is idle and has tidied up.
 async fn rest(store: &Embedded) {
     let before = store.usage().transactions;
     while store.usage().transactions == before {
@@ -113,7 +113,7 @@ fn some_write(model: &Model, chance: &mut Chance) -> Write {
     Write { ops: (0..count).map(op).collect() }
 }
 
-/// Opens what a crash left and compares everything with the model.
+/// Opens the files that a crash left and compares them with the model.
 async fn check(run: &Run, now: usize, left: &TestDisk) {
     let store = open(left).expect("a crash is no damage");
     let revision = store.revision().await.unwrap();
@@ -128,7 +128,7 @@ async fn check(run: &Run, now: usize, left: &TestDisk) {
     let page = store.range(range.clone()).await.unwrap();
     assert_eq!(page.records, model.range(&range).unwrap().records, "the state at {revision}");
     check_history(&store, &model, compacted.max(FIRST), revision).await;
-    // Revisions go on where they stopped.
+    // Revisions continue without a gap.
     let next =
         Write::one(Key::new("/after"), Guard::Absent, Action::Put { value: "1".into(), ttl: None });
     assert_eq!(store.commit(next).await.unwrap().last, revision.next());
@@ -148,7 +148,7 @@ async fn check_history(store: &Embedded, model: &Model, after: Revision, to: Rev
 
 /// R1, R2
 #[test]
-fn every_crash_leaves_what_was_acknowledged() {
+fn every_crash_preserves_the_acknowledged_writes() {
     let mut run = Run::new();
     contract::run(run.work(1, 65));
     let gone = |done: &&Done| matches!(done, Done::Removed { name } if name.starts_with("BULK."));
@@ -186,7 +186,7 @@ async fn crash_everywhere(run: &Run, share: usize, images: &AtomicUsize) {
 }
 
 #[test]
-fn what_a_start_after_a_kill_shows_survives_a_power_cut() {
+fn data_shown_after_a_kill_survives_a_power_failure() {
     let mut run = Run::new();
     contract::run(run.work(3, 12));
     contract::run(async {
@@ -203,7 +203,7 @@ fn what_a_start_after_a_kill_shows_survives_a_power_cut() {
 }
 
 #[test]
-fn a_compaction_survives_though_the_data_file_needs_nothing_else_of_the_log() {
+fn a_compaction_survives_even_if_it_is_the_only_new_frame_of_the_log() {
     let disk = TestDisk::default();
     contract::run(async {
         let store = open(&disk).unwrap();
@@ -221,8 +221,8 @@ fn a_compaction_survives_though_the_data_file_needs_nothing_else_of_the_log() {
     });
 }
 
-/// A kill keeps what was written, synced or not; a power cut while the next process starts or
-/// writes does not.
+/// A kill keeps everything that was written, synced or not; a power failure during the next start
+/// or its writes does not.
 async fn kill_and_cut(replay: &Replay) {
     let killed = replay.crash(Kept::Everything);
     let shown = show_and_write(&killed).await;
@@ -239,7 +239,7 @@ async fn kill_and_cut(replay: &Replay) {
     }
 }
 
-/// What a store showed, and between which operations it did.
+/// What a store showed, and between which operations.
 struct Shown {
     revision: Revision,
     compacted: Revision,
@@ -247,7 +247,7 @@ struct Shown {
     end: usize,
 }
 
-/// Starts a store, looks at it, then writes.
+/// Starts a store, reads it, then writes.
 async fn show_and_write(disk: &TestDisk) -> Shown {
     let store = open(disk).unwrap();
     let StoreCondition { revision, compacted, .. } = store.condition();
@@ -266,7 +266,7 @@ async fn check_shown(left: &TestDisk, shown: &Shown) {
 
 /// R1, R2
 #[test]
-fn an_append_that_is_cut_at_any_byte_is_not_there() {
+fn an_append_cut_at_any_byte_is_absent() {
     let mut run = Run::new();
     contract::run(run.work(5, 9));
     let history = run.disk.history();
@@ -280,7 +280,7 @@ fn an_append_that_is_cut_at_any_byte_is_not_there() {
             if !logs.contains(inode) {
                 continue;
             }
-            // Every byte of the head of the frame, and many after it.
+            // Every byte of the frame's header, and many after it.
             let cuts = (0..data.len()).filter(|cut| *cut < 80 || cut.is_multiple_of(61));
             for cut in cuts.chain([data.len() - 1]) {
                 let _context = Context(format!("after operation {now}, cut at {cut}"));
@@ -292,7 +292,7 @@ fn an_append_that_is_cut_at_any_byte_is_not_there() {
     });
 }
 
-/// The file of the write-ahead log that an operation made.
+/// The log file that an operation created.
 fn log_inode(done: &Done) -> Option<usize> {
     match done {
         Done::Created { name, inode } if name.starts_with("WAL.") => Some(*inode),

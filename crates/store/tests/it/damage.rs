@@ -1,4 +1,4 @@
-//! Damage is refused with its place, or does not matter; it is never served.
+//! Damage is reported with its position or has no effect; damaged data is never served.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ fn open(disk: &TestDisk) -> Result<Embedded, Error> {
     Embedded::open_on(Arc::new(disk.clone()), options)
 }
 
-/// A small store that was closed.
+/// A small store that was closed cleanly.
 async fn closed() -> TestDisk {
     let disk = TestDisk::default();
     let store = open(&disk).unwrap();
@@ -36,8 +36,8 @@ async fn read(disk: &TestDisk) -> Result<RangePage, Error> {
     store.range(Range { prefix: "/d/".into(), ..Range::default() }).await
 }
 
-/// What is read from a damaged disk is refused as damage or right, and stays right when more is
-/// written: what the engine believes about free space may be damaged too.
+/// A damaged disk is rejected, or returns correct data and stays correct after further writes: the
+/// list of free pages may be damaged too.
 async fn check(damaged: &TestDisk, right: &RangePage, what: &str) -> bool {
     match read_write_read(damaged).await {
         Ok(pages) => {
@@ -50,7 +50,7 @@ async fn check(damaged: &TestDisk, right: &RangePage, what: &str) -> bool {
             assert!(!place.is_empty(), "{what}");
             true
         }
-        // A write is refused because of damage, or a damaged number looks like a future format.
+        // A write fails because of damage, or a damaged number looks like a future format.
         Err(Error::Unavailable(why)) => {
             assert!(why.contains("damaged") || why.contains("format"), "{what}: {why}");
             true
@@ -72,7 +72,7 @@ async fn read_write_read(disk: &TestDisk) -> Result<[RangePage; 2], Error> {
 
 /// R14
 #[test]
-fn a_changed_bit_is_refused_or_does_not_matter() {
+fn a_flipped_bit_is_rejected_or_has_no_effect() {
     contract::run(async {
         let disk = closed().await;
         let right = read(&disk.copy()).await.unwrap();
@@ -96,7 +96,7 @@ fn a_changed_bit_is_refused_or_does_not_matter() {
 
 /// R14, B263
 #[test]
-fn a_file_that_is_cut_or_missing_is_refused_or_does_not_matter() {
+fn a_truncated_or_missing_file_is_rejected_or_has_no_effect() {
     contract::run(async {
         let disk = closed().await;
         let right = read(&disk.copy()).await.unwrap();
@@ -116,7 +116,7 @@ fn a_file_that_is_cut_or_missing_is_refused_or_does_not_matter() {
     });
 }
 
-/// A small store that was killed when the data file had none of its writes.
+/// A small store that was killed before the data file had any of its writes.
 async fn killed() -> TestDisk {
     let disk = TestDisk::default();
     let store = open(&disk).unwrap();
@@ -130,12 +130,12 @@ async fn killed() -> TestDisk {
     left
 }
 
-/// What a log holds before the zeros it ends with.
+/// The content of a log without its trailing zeros.
 fn used(log: &[u8]) -> usize {
     log.iter().rposition(|byte| *byte != 0).unwrap() + 1
 }
 
-/// Where the frames of the log begin, and where the last one ends.
+/// The offsets of the log's frames, and the end of the last one.
 fn frames(log: &[u8]) -> Vec<usize> {
     let marks = log.windows(8).enumerate().filter(|(_, bytes)| bytes == b"hw frame");
     marks.map(|(at, _)| at).chain([used(log)]).collect()
@@ -143,7 +143,7 @@ fn frames(log: &[u8]) -> Vec<usize> {
 
 /// R14
 #[test]
-fn a_changed_bit_or_a_cut_in_the_log_is_refused() {
+fn a_flipped_bit_or_a_truncation_in_the_log_is_rejected() {
     contract::run(async {
         let disk = killed().await;
         let right = read(&disk.copy()).await.unwrap();
@@ -163,7 +163,7 @@ fn a_changed_bit_or_a_cut_in_the_log_is_refused() {
 }
 
 #[test]
-fn a_frame_that_others_follow_is_missed_without_a_head() {
+fn a_lost_frame_before_others_is_noticed_without_a_head() {
     contract::run(async {
         let disk = killed().await;
         let log = disk.file(LOG);
@@ -176,7 +176,7 @@ fn a_frame_that_others_follow_is_missed_without_a_head() {
             content[place[0]..place[1]].fill(0);
             damaged.put_file(LOG, content);
             match (n, read(&damaged).await) {
-                // Nothing shows that there was a last one.
+                // Without HEAD, nothing reveals the last frame.
                 (11, found) => assert_eq!(found.unwrap().records.len(), 11),
                 (_, Err(Error::Damaged { place, .. })) => assert_eq!(place, "WAL"),
                 (_, found) => panic!("frame {n} is missing: {found:?}"),
@@ -186,7 +186,7 @@ fn a_frame_that_others_follow_is_missed_without_a_head() {
 }
 
 #[test]
-fn an_older_data_file_is_refused_unless_the_log_has_what_it_lacks() {
+fn an_older_data_file_is_rejected_unless_the_log_has_the_missing_rows() {
     contract::run(async {
         let disk = closed().await;
         let older = disk.copy();
@@ -207,7 +207,7 @@ fn an_older_data_file_is_refused_unless_the_log_has_what_it_lacks() {
 }
 
 #[test]
-fn a_log_of_another_store_is_refused() {
+fn the_log_of_another_store_is_rejected() {
     contract::run(async {
         let (disk, other) = (killed().await, killed().await);
         let right = read(&disk.copy()).await.unwrap();
@@ -218,7 +218,7 @@ fn a_log_of_another_store_is_refused() {
 
 /// B263
 #[test]
-fn a_data_file_of_another_store_is_refused() {
+fn the_data_file_of_another_store_is_rejected() {
     contract::run(async {
         let (disk, other) = (closed().await, closed().await);
         let right = read(&disk.copy()).await.unwrap();

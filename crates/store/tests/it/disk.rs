@@ -1,5 +1,5 @@
-//! A disk in memory that records what is done to it, fails on demand, and yields what a crash at any
-//! point could have left.
+//! A disk in memory that records its operations, fails on demand, and reproduces the possible
+//! states after a crash.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use headwater_store::embedded::disk::{Disk, Space};
 use redb::StorageBackend;
 
-/// What was done to the disk.
+/// An operation on the disk.
 #[derive(Clone, Debug)]
 pub(crate) enum Done {
     Created {
@@ -27,8 +27,7 @@ pub(crate) enum Done {
     Synced {
         inode: usize,
     },
-    /// A sync that reported an error: what it should have written may be gone for good, even if a
-    /// later sync succeeds.
+    /// A failed sync: its data may be lost for good, even if a later sync succeeds.
     SyncFailed {
         inode: usize,
     },
@@ -42,7 +41,7 @@ pub(crate) enum Done {
     SyncedNames,
 }
 
-/// Some files. A clone is the same disk.
+/// A set of files. A clone is the same disk.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TestDisk(Arc<Mutex<State>>);
 
@@ -50,34 +49,34 @@ pub(crate) struct TestDisk(Arc<Mutex<State>>);
 struct State {
     names: BTreeMap<String, usize>,
     files: Vec<Vec<u8>>,
-    /// Everything done, if it is recorded.
+    /// All operations, if recorded.
     done: Vec<Done>,
-    /// Which operation fails next, counted down by those that can fail.
+    /// Counts down to the operation that fails.
     fails_in: Option<usize>,
-    /// Whether all operations after it fail too.
+    /// Whether all later operations fail too.
     fails_on: bool,
     failed: usize,
     read_fails: bool,
     syncs_fail: bool,
-    /// What is free, if it is not everything.
+    /// The free space, if limited.
     free: Option<u64>,
-    /// What was allocated ahead, and how much.
+    /// The preallocated files and their sizes.
     reserve: Option<(String, u64)>,
 }
 
 /// The size of the disk.
 const TOTAL: u64 = 100 << 30;
 
-/// Which of the writes that were not synced a crash kept.
+/// Which unsynced writes survive a crash.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kept {
     Nothing,
     Everything,
-    /// Each sector by chance.
+    /// Each sector at random.
     Some(u64),
-    /// All or nothing of each file by chance.
+    /// Each file completely or not at all, at random.
     Files(u64),
-    /// Everything, but the last write only up to some byte.
+    /// Everything, but the last write only up to a random byte.
     Torn(u64),
     /// Everything, but the last write only up to this byte.
     Cut(usize),
@@ -88,7 +87,7 @@ impl TestDisk {
         self.0.lock().unwrap()
     }
 
-    /// How much has been done so far.
+    /// The number of operations so far.
     pub(crate) fn now(&self) -> usize {
         self.lock().done.len()
     }
@@ -97,7 +96,7 @@ impl TestDisk {
         self.lock().done.clone()
     }
 
-    /// Makes the operation after so many others fail, and those after it if `on`.
+    /// Makes the operation after so many others fail, and all later ones if `on`.
     pub(crate) fn fail_in(&self, operations: usize, on: bool) {
         let mut state = self.lock();
         (state.fails_in, state.fails_on) = (Some(operations), on);
@@ -108,12 +107,12 @@ impl TestDisk {
         self.lock().syncs_fail = fail;
     }
 
-    /// Leaves so much free.
+    /// Limits the free space.
     pub(crate) fn set_free(&self, bytes: u64) {
         self.lock().free = Some(bytes);
     }
 
-    /// What is allocated ahead.
+    /// The preallocated bytes.
     pub(crate) fn reserve(&self) -> Option<u64> {
         self.lock().reserve.as_ref().map(|(_, bytes)| *bytes)
     }
@@ -142,7 +141,7 @@ impl TestDisk {
         self.lock().names.keys().cloned().collect()
     }
 
-    /// A copy that shares nothing with this one and remembers nothing.
+    /// An independent copy without recorded operations.
     pub(crate) fn copy(&self) -> TestDisk {
         let state = self.lock();
         let (names, files) = (state.names.clone(), state.files.clone());
@@ -162,7 +161,7 @@ impl State {
         inode
     }
 
-    /// Counts an operation that may be chosen to fail.
+    /// Counts an operation that can fail.
     fn may_fail(&mut self) -> io::Result<()> {
         match &mut self.fails_in {
             None => Ok(()),
@@ -229,7 +228,7 @@ impl Disk for TestDisk {
     }
 
     fn allocate(&self, name: &str, bytes: u64) -> io::Result<()> {
-        // Its content is never read; that it is there is what counts.
+        // Its content is never read; only its existence matters.
         self.lock().reserve = Some((name.into(), bytes));
         Ok(())
     }
@@ -297,18 +296,18 @@ fn apply_write(file: &mut Vec<u8>, offset: u64, data: &[u8]) {
     file[start..start + data.len()].copy_from_slice(data);
 }
 
-/// Replays a recorded history and shows what crashes could have left on the way.
+/// Replays recorded operations and reproduces the possible states after a crash.
 #[derive(Clone, Default)]
 pub(crate) struct Replay {
-    /// What is durable.
+    /// The durable state.
     files: Vec<Vec<u8>>,
     names: BTreeMap<String, usize>,
-    /// What is not, in order.
+    /// The unsynced operations, in order.
     pending: Vec<Done>,
 }
 
 impl Replay {
-    /// Goes one operation further.
+    /// Applies the next operation.
     pub(crate) fn step(&mut self, done: &Done) {
         match done {
             Done::Created { inode, .. } => {
@@ -322,7 +321,7 @@ impl Replay {
         }
     }
 
-    /// Makes some of what is pending durable, or loses it.
+    /// Makes some unsynced operations durable and loses the others.
     fn settle(&mut self, which: impl Fn(&Done) -> bool, kept: bool) {
         let (settled, pending) = std::mem::take(&mut self.pending).into_iter().partition(which);
         self.pending = pending;
@@ -332,7 +331,7 @@ impl Replay {
         }
     }
 
-    /// What is left after a crash here.
+    /// The disk after a crash at this point.
     pub(crate) fn crash(&self, kept: Kept) -> TestDisk {
         let (mut files, mut names) = (self.files.clone(), self.names.clone());
         match kept {
@@ -365,7 +364,7 @@ impl Replay {
         TestDisk(Arc::new(Mutex::new(State { names, files, ..State::default() })))
     }
 
-    /// Keeps everything, but the last write only as far as `cut` says of its length.
+    /// Keeps everything, but the last write only up to `cut` of its length.
     fn apply_cut(
         &self,
         files: &mut [Vec<u8>],
@@ -408,7 +407,7 @@ fn apply(files: &mut [Vec<u8>], names: &mut BTreeMap<String, usize>, done: &Done
     }
 }
 
-/// Keeps each sector of a write by chance; names and lengths whole or not.
+/// Keeps each sector of a write at random; names and lengths completely or not at all.
 fn apply_some(
     files: &mut [Vec<u8>],
     names: &mut BTreeMap<String, usize>,
@@ -416,7 +415,7 @@ fn apply_some(
     chance: &mut Chance,
 ) {
     let Done::Wrote { inode, offset, data } = done else {
-        // Names change in order, as a journal keeps them, so only lengths are left to chance.
+        // Names change in order, as in a journaling file system, so only lengths are random.
         if matches!(done, Done::SetLen { .. }) && chance.next().is_multiple_of(2) {
             return;
         }
@@ -430,7 +429,7 @@ fn apply_some(
     }
 }
 
-/// Repeatable chance (splitmix64).
+/// Reproducible random numbers (splitmix64).
 pub(crate) struct Chance(pub(crate) u64);
 
 impl Chance {
@@ -443,7 +442,7 @@ impl Chance {
     }
 }
 
-/// Says where a test was when it panicked.
+/// Prints the position of a test when it panics.
 pub(crate) struct Context(pub(crate) String);
 
 impl Drop for Context {

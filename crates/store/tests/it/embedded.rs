@@ -1,4 +1,4 @@
-//! The embedded engine keeps every promise of the trait, on a real directory.
+//! Tests of the embedded engine on a real directory, including the contract.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
@@ -29,7 +29,7 @@ fn fresh() -> OwningStore<Embedded, TempDir> {
 
 headwater_testkit::store_contract!(fresh());
 
-/// Everything again with a log that is soon full: then the data file has nearly all.
+/// The contract again with a log that fills quickly, so that the data file has nearly all rows.
 mod with_a_small_log {
     use super::*;
 
@@ -66,7 +66,7 @@ proptest! {
 
 /// R15
 #[test]
-fn a_second_owner_is_refused_and_changes_nothing() {
+fn a_second_owner_is_rejected_and_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let first = open(dir.path());
     let before = contents(dir.path());
@@ -81,7 +81,7 @@ fn a_second_owner_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn only_its_owner_may_look_into_the_directory() {
+fn only_the_owner_can_read_the_directory() {
     let parent = tempfile::tempdir().unwrap();
     let dir = parent.path().join("data");
     let store = open(&dir);
@@ -94,7 +94,7 @@ fn only_its_owner_may_look_into_the_directory() {
 
 /// R95, B263
 #[test]
-fn a_newer_format_is_refused_and_not_touched() {
+fn a_newer_format_is_rejected_and_not_changed() {
     let dir = tempfile::tempdir().unwrap();
     drop(open(dir.path()));
     std::fs::write(dir.path().join("FORMAT"), "headwater data 4\n").unwrap();
@@ -109,14 +109,14 @@ fn a_newer_format_is_refused_and_not_touched() {
 
 /// R95
 #[test]
-fn a_directory_of_an_older_format_is_taken_over() {
+fn a_directory_of_an_older_format_is_upgraded() {
     for format in [1, 2] {
         let dir = tempfile::tempdir().unwrap();
         contract::run(take_over(dir.path(), format));
     }
 }
 
-/// Makes a directory what it was when formats were older, and goes on in it.
+/// Converts a directory to an older format and continues in it.
 async fn take_over(dir: &Path, format: u32) {
     let store = open(dir);
     let put = |value: &[u8]| Action::Put { value: value.to_vec().into(), ttl: None };
@@ -145,7 +145,7 @@ async fn take_over(dir: &Path, format: u32) {
 }
 
 #[test]
-fn space_comes_back_though_some_of_what_lay_there_is_still_needed() {
+fn space_is_reclaimed_from_files_that_are_partly_in_use() {
     let dir = tempfile::tempdir().unwrap();
     let options =
         EmbeddedOptions { wal_bytes: 16 << 10, bulk_bytes: 40 << 10, ..EmbeddedOptions::default() };
@@ -153,7 +153,7 @@ fn space_comes_back_though_some_of_what_lay_there_is_still_needed() {
     contract::run(async {
         let mut newest = BTreeMap::new();
         for n in 0..400_u32 {
-            // Every tenth write is to a key of its own, which stays as it is.
+            // Every tenth write uses its own key, which never changes again.
             let key = Key::new(if n % 10 == 0 { format!("/s/{n}") } else { "/s/often".into() });
             let guard = newest.get(&key).map_or(Guard::Absent, |(at, _)| Guard::At(*at));
             let value = n.to_le_bytes().repeat(750);
@@ -164,7 +164,7 @@ fn space_comes_back_though_some_of_what_lay_there_is_still_needed() {
         let before = files(dir.path(), "BULK.");
         assert!(before.len() > 20, "{before:?}");
         store.compact(store.revision().await.unwrap()).await.unwrap();
-        // 41 rows of 3 KB, a file that is written to, and files of which half is needed.
+        // 41 rows of 3 KB, the file in use, and files of which half is referenced.
         while files(dir.path(), "BULK.").len() > 10 {
             tokio::task::yield_now().await;
         }
@@ -184,7 +184,7 @@ fn space_comes_back_though_some_of_what_lay_there_is_still_needed() {
 }
 
 #[test]
-fn what_was_given_up_and_not_removed_goes_with_the_next_start() {
+fn an_unused_file_is_removed_by_the_next_start() {
     let dir = tempfile::tempdir().unwrap();
     drop(open(dir.path()));
     std::fs::write(dir.path().join("BULK.7"), "a file that a crash left").unwrap();
@@ -192,7 +192,7 @@ fn what_was_given_up_and_not_removed_goes_with_the_next_start() {
     assert_eq!(files(dir.path(), "BULK."), Vec::<String>::new());
 }
 
-/// The names of files that begin so.
+/// The names of files with a prefix.
 fn files(dir: &Path, prefix: &str) -> Vec<String> {
     let names = std::fs::read_dir(dir).unwrap();
     let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -200,14 +200,14 @@ fn files(dir: &Path, prefix: &str) -> Vec<String> {
 }
 
 #[test]
-fn history_beyond_its_bytes_is_dropped_without_being_asked() {
+fn history_beyond_its_size_limit_is_dropped_automatically() {
     let retention = Retention { bytes: 100_000, ..Retention::default() };
     let options = EmbeddedOptions { retention, ..EmbeddedOptions::default() };
     let store = Embedded::open_on(Arc::new(TestDisk::default()), options).unwrap();
     contract::run(async {
         let key = Key::new("/r/a");
         let mut guard = Guard::Absent;
-        // Retention looks once a second, so writing goes on until it has.
+        // Retention runs once per second, so writes continue until it has.
         while store.usage().history_bytes < 200_000 || store.condition().compacted < FIRST {
             let put = Action::Put { value: vec![b'x'; 1_000].into(), ttl: None };
             guard =
@@ -224,7 +224,7 @@ fn history_beyond_its_bytes_is_dropped_without_being_asked() {
 }
 
 #[test]
-fn a_time_to_live_goes_on_over_a_restart() {
+fn a_time_to_live_continues_over_a_restart() {
     let disk = Arc::new(TestDisk::default());
     let open = || Embedded::open_on(disk.clone(), EmbeddedOptions::default()).unwrap();
     contract::run(async {

@@ -1,5 +1,5 @@
-//! A disk that fails: nothing is acknowledged that is not there afterwards, and one failure does not
-//! stop the store for good.
+//! A failing disk: every acknowledged write survives, and one failure does not stop the store for
+//! good.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,13 +34,13 @@ fn create(n: usize) -> Write {
     Write::one(key(n), Guard::Absent, Action::Put { value, ttl: None })
 }
 
-/// Writes with the disk failing after so many operations: which writes were acknowledged.
+/// Writes while the disk fails after so many operations; returns the acknowledged writes.
 async fn work(disk: &TestDisk, fails_in: usize, on: bool) -> BTreeMap<Key, Revision> {
     let done = work_timed(disk, fails_in, on).await;
     done.into_iter().map(|(_, key, revision)| (key, revision)).collect()
 }
 
-/// The same, with how much had been done to the disk when each was acknowledged.
+/// The same, with the number of disk operations at each acknowledgement.
 async fn work_timed(disk: &TestDisk, fails_in: usize, on: bool) -> Vec<(usize, Key, Revision)> {
     let store = open(disk).unwrap();
     let mut acknowledged = Vec::new();
@@ -54,7 +54,7 @@ async fn work_timed(disk: &TestDisk, fails_in: usize, on: bool) -> Vec<(usize, K
             Err(error) => panic!("{error}"),
         }
         if n == WRITES / 2 {
-            // Whether it is done is unknown when the disk fails, like any write.
+            // If the disk fails, the outcome is unknown, as for any write.
             let _ = store.compact(Revision(FIRST.0 + 1)).await;
         }
     }
@@ -66,7 +66,7 @@ async fn state(store: &Embedded) -> BTreeMap<Key, Record> {
     page.records.into_iter().map(|record| (record.key.clone(), record)).collect()
 }
 
-/// Every acknowledged write is there, and every revision is accounted for by one that is.
+/// Every acknowledged write exists, and every revision belongs to an existing write.
 async fn check(disk: &TestDisk, acknowledged: &BTreeMap<Key, Revision>) {
     let store = open(disk).expect("a failed disk that works again is no damage");
     let there = state(&store).await;
@@ -88,7 +88,7 @@ async fn check(disk: &TestDisk, acknowledged: &BTreeMap<Key, Revision>) {
 
 /// R1, R13, B265
 #[test]
-fn whichever_operation_fails_nothing_acknowledged_is_lost() {
+fn no_failed_operation_loses_an_acknowledged_write() {
     contract::run(async {
         let mut reached = 0;
         for fails_in in 0.. {
@@ -112,13 +112,13 @@ fn whichever_operation_fails_nothing_acknowledged_is_lost() {
     });
 }
 
-/// Where in a history a sync of a file failed.
+/// The positions of failed syncs in the recorded operations.
 fn failed_sync(history: &[Done]) -> Option<usize> {
     history.iter().position(|done| matches!(done, Done::SyncFailed { .. }))
 }
 
 #[test]
-fn a_crash_while_the_file_is_written_anew_loses_nothing() {
+fn a_crash_while_the_file_is_copied_loses_nothing() {
     contract::run(async {
         let mut tried = 0;
         for fails_in in 10.. {
@@ -150,7 +150,7 @@ fn a_crash_while_the_file_is_written_anew_loses_nothing() {
 
 /// R13
 #[test]
-fn a_process_that_starts_after_a_failed_sync_does_not_trust_what_the_system_shows() {
+fn a_start_after_a_failed_sync_does_not_trust_unsynced_pages() {
     contract::run(async {
         let disk = TestDisk::default();
         let mut acknowledged = BTreeMap::new();
@@ -165,8 +165,7 @@ fn a_process_that_starts_after_a_failed_sync_does_not_trust_what_the_system_show
         for n in 0..3 {
             commit(&store, n).await.unwrap();
         }
-        // No sync succeeds until the process is gone; the system still shows what it could not
-        // write.
+        // No sync succeeds until the process ends; the system still shows the unwritten data.
         disk.fail_syncs(true);
         for n in 3..5 {
             commit(&store, n).await.unwrap_err();
@@ -185,7 +184,7 @@ fn a_process_that_starts_after_a_failed_sync_does_not_trust_what_the_system_show
 }
 
 #[test]
-fn a_store_goes_on_after_one_failure_and_shows_that_it_was_in_trouble() {
+fn a_store_continues_after_one_failure_and_reports_the_trouble() {
     contract::run(async {
         for fails_in in (0..60).step_by(3) {
             let disk = TestDisk::default();
@@ -200,7 +199,7 @@ fn a_store_goes_on_after_one_failure_and_shows_that_it_was_in_trouble() {
             }
             assert_eq!(disk.failures(), 1);
             assert!(unknown <= 1, "one failure failed {unknown} writes");
-            // A failure beside the writer may be noticed only after the last write.
+            // A failure in the background may be noticed only after the last write.
             while store.condition().trouble.is_some() || store.get(&key(0)).await.is_err() {
                 tokio::task::yield_now().await;
             }
@@ -211,7 +210,7 @@ fn a_store_goes_on_after_one_failure_and_shows_that_it_was_in_trouble() {
 
 /// R13
 #[test]
-fn a_disk_that_keeps_failing_stops_the_writes_and_says_why() {
+fn a_disk_that_keeps_failing_stops_writes_with_a_reason() {
     contract::run(async {
         let disk = TestDisk::default();
         let store = open(&disk).unwrap();
@@ -227,7 +226,7 @@ fn a_disk_that_keeps_failing_stops_the_writes_and_says_why() {
 }
 
 #[test]
-fn a_failed_read_is_an_error_and_the_next_write_and_read_work_again() {
+fn a_failed_read_is_an_error_and_later_writes_and_reads_succeed() {
     contract::run(async {
         let disk = TestDisk::default();
         let store = open(&disk).unwrap();
@@ -238,13 +237,13 @@ fn a_failed_read_is_an_error_and_the_next_write_and_read_work_again() {
         // Without a cache every read reaches the disk.
         let options = EmbeddedOptions { cache_bytes: 0, ..EmbeddedOptions::default() };
         let store = Embedded::open_on(Arc::new(disk.clone()), options).unwrap();
-        // The first write waits until the whole file was read.
+        // The first write waits until the entire file was checked.
         store.commit(create(WRITES)).await.unwrap();
         disk.fail_read();
         let failed = store.range(Range { prefix: "/f/".into(), ..Range::default() }).await.err();
         assert!(matches!(failed, Some(Error::Unavailable(_))), "{failed:?}");
-        // The engine below refuses everything until it is opened again: the writer does that at
-        // its next tick, or a write makes it, which then fails.
+        // redb refuses all calls until the file is reopened: the writer does that at its next tick,
+        // or a write triggers it, which then fails.
         let first = store.commit(create(WRITES + 1)).await;
         assert!(matches!(first, Ok(_) | Err(Error::Unavailable(_))), "{first:?}");
         store.commit(create(WRITES + 2)).await.unwrap();
@@ -254,7 +253,7 @@ fn a_failed_read_is_an_error_and_the_next_write_and_read_work_again() {
 }
 
 #[test]
-fn a_nearly_full_disk_takes_deletes_only_and_recovers_by_itself() {
+fn a_nearly_full_disk_accepts_only_deletes_and_recovers_automatically() {
     const MIB: u64 = 1 << 20;
     contract::run(async {
         let disk = TestDisk::default();
@@ -262,7 +261,7 @@ fn a_nearly_full_disk_takes_deletes_only_and_recovers_by_itself() {
         let mut first = store.commit(create(0)).await.unwrap().last;
         assert_eq!(disk.reserve(), Some(64 * MIB));
         disk.set_free(100 * MIB);
-        // The writer looks once a second.
+        // The writer checks once per second.
         let mut n = 1;
         while store.condition().trouble.is_none() {
             first = store.commit(create(n)).await.map_or(first, |done| done.last);

@@ -1,8 +1,8 @@
-//! A process that is killed: what it said was done is there when the next one starts.
+//! A killed process: all acknowledged writes exist at the next start.
 //!
-//! The test starts itself again as the victim, which writes and says so, and kills it at some point.
-//! A kill keeps the system's page cache, so this shows nothing about syncs (`crash.rs` does), but it
-//! is a real process with real files, threads and locks.
+//! The test starts itself again as the victim, which writes and reports its writes, and kills it. A
+//! kill keeps the system's page cache, so this does not test syncs (`crash.rs` does), but it uses a
+//! real process with real files, threads and locks.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write as _};
@@ -52,7 +52,7 @@ fn start_victim(dir: &Path) -> Child {
 }
 
 #[test]
-fn a_killed_process_leaves_everything_it_acknowledged() {
+fn a_killed_process_leaves_all_acknowledged_writes() {
     let dir = tempfile::tempdir().unwrap();
     let mut chance = Chance(11);
     let mut acknowledged: BTreeMap<Key, Revision> = BTreeMap::new();
@@ -73,7 +73,7 @@ fn a_killed_process_leaves_everything_it_acknowledged() {
     assert!(acknowledged.len() > 8);
 }
 
-/// `done <n> <revision>`, possibly after other words the test runner printed on the line.
+/// `done <n> <revision>`, possibly after other output of the test runner on the line.
 fn parse(line: &str) -> Option<(Key, Revision)> {
     let mut words = line.split_once("done ")?.1.split(' ');
     let n: u64 = words.next()?.parse().ok()?;

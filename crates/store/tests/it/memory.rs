@@ -1,4 +1,4 @@
-//! The memory engine keeps every promise of the trait.
+//! The contract for the memory engine.
 
 use headwater_store::Memory;
 use headwater_testkit::{contract, model};

@@ -1,4 +1,4 @@
-//! Those who write, watch and read during the torture, and what they write down.
+//! The writers, watchers and readers of the fault test, and their records.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -22,13 +22,13 @@ pub(crate) const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 /// Keys of each writer.
 const KEYS: u64 = 3;
 
-/// Between two writes of a writer: the watchers are many.
+/// The pause between two writes of a writer, because there are many watchers.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How long a client waits for an answer.
+/// How long a client waits for a response.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Numbers that only the seed decides.
+/// Random numbers that depend only on the seed.
 pub(crate) struct Dice(pub(crate) u64);
 
 impl Dice {
@@ -39,7 +39,7 @@ impl Dice {
     }
 }
 
-/// Where a server is, while it is there.
+/// The address of a server while it runs.
 #[derive(Default)]
 pub(crate) struct Place(Mutex<Option<SocketAddr>>);
 
@@ -53,7 +53,7 @@ impl Place {
         TcpStream::connect(address).await.ok()
     }
 
-    /// The answer to a request; `None` if it did not come whole.
+    /// The response to a request; `None` if it is incomplete.
     pub(crate) async fn ask(
         &self,
         method: &str,
@@ -86,24 +86,24 @@ impl Place {
     }
 }
 
-/// A list as somebody saw it: its revision, and each object's.
+/// A list as a client received it: its revision, and each object's.
 pub(crate) type List = (Revision, Vec<(String, Revision)>);
 
-/// What all clients have in common.
+/// The state that all clients share.
 pub(crate) struct Run {
     seed: u64,
     pub(crate) places: [Place; 2],
     pub(crate) ledger: Mutex<Vec<WriteRecord>>,
-    /// By the number a watcher drew when it began.
+    /// By the number of the watcher.
     pub(crate) clients: Mutex<Vec<ClientRecord>>,
     /// Writes acknowledged by each server.
     pub(crate) acknowledged: [AtomicU64; 2],
-    /// What the reader saw.
+    /// The reader's lists.
     pub(crate) lists: Mutex<Vec<List>>,
-    /// Watchers see the same lines: each is read once.
+    /// Watchers receive the same lines; each is parsed once.
     pub(crate) parsed: Mutex<HashMap<Vec<u8>, WatchItem>>,
     pub(crate) compacted: AtomicU64,
-    /// Writers hold it while they write.
+    /// Held by writers while they write.
     pub(crate) writing: RwLock<()>,
     pub(crate) asleep: watch::Sender<bool>,
     pub(crate) over: CancellationToken,
@@ -133,7 +133,7 @@ impl Run {
         self.ledger.lock().unwrap().push(WriteRecord { key, intent, outcome });
     }
 
-    /// A write after all others, through whichever server takes it.
+    /// A write after all others, through any server that accepts it.
     pub(crate) async fn sentinel(&self) -> Revision {
         loop {
             let n = self.sentinels.fetch_add(1, Ordering::Relaxed);
@@ -176,7 +176,7 @@ fn outcome(answer: Option<&(u16, Value)>) -> WriteOutcome {
     }
 }
 
-/// Writes to keys of its own, so that it knows what is there while it knows all its outcomes.
+/// Writes to its own keys, so that it knows their state as long as all outcomes are known.
 pub(crate) async fn write(run: Arc<Run>, server: usize, id: u64) {
     let mut dice = Dice(run.seed ^ ((id + 1) << 32) ^ ((server as u64) << 48));
     let mut known: Vec<Option<Revision>> = vec![None; KEYS as usize];
@@ -206,7 +206,7 @@ pub(crate) async fn write(run: Arc<Run>, server: usize, id: u64) {
             }
         };
         let told = match outcome(answer.as_ref()) {
-            // A delete is told without its revision.
+            // The response to a delete has no revision.
             WriteOutcome::Done(_) if delete.is_some() => WriteOutcome::Done(None),
             told => told,
         };
@@ -216,7 +216,8 @@ pub(crate) async fn write(run: Arc<Run>, server: usize, id: u64) {
                 *known = revision;
                 run.acknowledged[server].fetch_add(1, Ordering::Relaxed);
             }
-            // Something else is there than was thought; an unknown write may still come about.
+            // The state is not the expected one: an earlier write with unknown outcome may still be
+            // applied.
             WriteOutcome::Refused | WriteOutcome::Unknown => {
                 *known = match place.ask("GET", &path, None).await {
                     Some((200, object)) => version(&object),
@@ -227,7 +228,7 @@ pub(crate) async fn write(run: Arc<Run>, server: usize, id: u64) {
     }
 }
 
-/// Watches until it is over, wherever it finds a server.
+/// Watches until the run ends, on any running server.
 pub(crate) async fn watch(run: Arc<Run>, home: usize, sleeps: bool) {
     let me = {
         let mut clients = run.clients.lock().unwrap();
@@ -255,7 +256,7 @@ async fn told_to_sleep(asleep: &mut watch::Receiver<bool>) {
     let _ = asleep.wait_for(|asleep| *asleep).await;
 }
 
-/// One stream, until it ends.
+/// Reads one stream until it ends.
 async fn follow(run: &Run, place: &Place, me: usize) -> Option<()> {
     let position = run.clients.lock().unwrap()[me].position();
     let (start, query) = match position {
@@ -294,7 +295,7 @@ async fn follow(run: &Run, place: &Place, me: usize) -> Option<()> {
     }
 }
 
-/// Reads here and there; what it has seen once it never sees older.
+/// Reads from alternating servers and checks that no state is older than a previous one.
 pub(crate) async fn read(run: Arc<Run>) {
     let mut dice = Dice(run.seed);
     let mut carried = Revision::ZERO;

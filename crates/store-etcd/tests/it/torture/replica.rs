@@ -1,4 +1,4 @@
-//! An API server that can be dropped at any time: its connections break, nothing is finished.
+//! An API server that can be dropped at any time, without a clean stop.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use headwater_store_etcd::EtcdStore;
 
 use super::client::Place;
 
-/// Changes a server keeps in memory for each resource.
+/// Changes that a server keeps in memory for each resource.
 const WINDOW: usize = 20;
 
 pub(crate) struct Replica {
@@ -22,7 +22,7 @@ pub(crate) struct Replica {
 }
 
 impl Replica {
-    /// Starts a server and says where it is.
+    /// Starts a server and publishes its address.
     pub(crate) async fn start(options: headwater_store_etcd::Options, place: &Place) -> Replica {
         let localhost = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let pki = Pki::in_memory(&pki::names(localhost, &[]), &SystemClock).unwrap();

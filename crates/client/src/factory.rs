@@ -94,7 +94,7 @@ impl fmt::Debug for Defaults {
 /// let pods = factory.informer::<Pod>().labels("tier=web").open()?;
 /// let stop = CancellationToken::new();
 /// let work = async {
-///     factory.synced(Duration::from_secs(60)).await?; // the error lists the informers that failed, and why
+///     factory.synced(Duration::from_secs(60)).await?; // the error lists what failed
 ///     println!("{} pods", pods.store().len());
 ///     stop.cancel();
 ///     Ok(())

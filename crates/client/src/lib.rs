@@ -29,7 +29,7 @@
 //!
 //! let stop = CancellationToken::new();
 //! let work = async {
-//!     factory.synced(Duration::from_secs(60)).await?; // the error lists the informers that failed, and why
+//!     factory.synced(Duration::from_secs(60)).await?; // the error lists what failed
 //!     let web = pods.lister().get("shop", "web-0")?; // Option<Arc<Pod>>, from memory
 //!     let view = pods.snapshot(); // one state for many reads
 //!     println!("{:?} {} at {:?}", web.is_some(), view.by(&by_node, "n7").len(), view.resource_version());

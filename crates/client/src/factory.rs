@@ -36,7 +36,7 @@ pub use self::builder::Builder;
 
 /// The default options of all informers of a factory.
 #[derive(Clone)]
-pub struct Defaults {
+pub struct InformerDefaults {
     /// The name of the program, for the `User-Agent` header.
     pub component: String,
     /// The fields that are removed from every object; by default managed fields. They are half of
@@ -57,12 +57,12 @@ pub struct Defaults {
     pub metrics: Option<Metrics>,
 }
 
-/// Changes metadata in place; see [`Defaults::edit_metadata`].
+/// Changes metadata in place; see [`InformerDefaults::edit_metadata`].
 pub type EditMetadata = Arc<dyn Fn(&mut ObjectMeta) + Send + Sync>;
 
-impl Default for Defaults {
-    fn default() -> Defaults {
-        Defaults {
+impl Default for InformerDefaults {
+    fn default() -> InformerDefaults {
+        InformerDefaults {
             component: "unnamed".to_owned(),
             strip: Strip { managed_fields: true, ..Strip::default() },
             edit_metadata: None,
@@ -75,9 +75,11 @@ impl Default for Defaults {
     }
 }
 
-impl fmt::Debug for Defaults {
+impl fmt::Debug for InformerDefaults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Defaults").field("component", &self.component).finish_non_exhaustive()
+        f.debug_struct("InformerDefaults")
+            .field("component", &self.component)
+            .finish_non_exhaustive()
     }
 }
 
@@ -110,7 +112,7 @@ pub struct Factory {
 
 struct FactoryInner {
     client: Client,
-    defaults: Defaults,
+    defaults: InformerDefaults,
     fetch_slots: Option<Arc<Semaphore>>,
     state: Mutex<FactoryState>,
     /// Notified when an informer waits to be started.
@@ -234,11 +236,11 @@ impl Factory {
     /// A factory with a kube client. The client should not retry (`Config::default_retry`): the
     /// reflector does.
     pub fn new(client: Client) -> Factory {
-        Factory::with_defaults(client, Defaults::default())
+        Factory::with_defaults(client, InformerDefaults::default())
     }
 
     /// A factory with default options for its informers.
-    pub fn with_defaults(client: Client, defaults: Defaults) -> Factory {
+    pub fn with_defaults(client: Client, defaults: InformerDefaults) -> Factory {
         let slots =
             (defaults.fetch_limit > 0).then(|| Arc::new(Semaphore::new(defaults.fetch_limit)));
         let state = FactoryState {
@@ -264,14 +266,14 @@ impl Factory {
     /// # Errors
     /// No valid configuration was found.
     pub async fn connect() -> Result<Factory, Error> {
-        Factory::connect_with(Defaults::default()).await
+        Factory::connect_with(InformerDefaults::default()).await
     }
 
     /// As [`Factory::connect`], with default options for its informers.
     ///
     /// # Errors
     /// No valid configuration was found.
-    pub async fn connect_with(defaults: Defaults) -> Result<Factory, Error> {
+    pub async fn connect_with(defaults: InformerDefaults) -> Result<Factory, Error> {
         let config = Config::infer().await.map_err(kube::Error::InferConfig)?;
         Ok(Factory::with_defaults(client_of(config)?, defaults))
     }

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, anyhow};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use headwater_client::Factory;
-use headwater_client::factory::{self, Defaults};
+use headwater_client::factory::{self, InformerDefaults};
 use headwater_client::leader::{Lease, Timing};
 use headwater_controllers::nodes::{self, Rules};
 use headwater_controllers::{Cluster, ControllerSelection, Options, run as run_controllers};
@@ -84,7 +84,7 @@ async fn connect(kubeconfig: Kubeconfig) -> Result<Cluster> {
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
         .await
         .context("cannot use the kubeconfig")?;
-    let defaults = Defaults { component: LEASE.to_owned(), ..Defaults::default() };
+    let defaults = InformerDefaults { component: LEASE.to_owned(), ..InformerDefaults::default() };
     let certificate = root_ca(&config);
     let cluster = Cluster::new(Factory::with_defaults(factory::client_of(config)?, defaults));
     Ok(match certificate {

@@ -151,7 +151,7 @@ pub(crate) struct WatchPlan {
 
 /// The result of one decision.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Transition {
+pub(crate) struct MachineOutput {
     pub(crate) action: Action,
     pub(crate) effect: Effect,
     /// Whether a list or watch failed; reported before the delay.
@@ -357,8 +357,8 @@ impl Machine {
     }
 
     /// Makes one decision.
-    pub(crate) fn step(&mut self, now: Instant, random: &Random, input: Input) -> Transition {
-        let mut turn = Decision { now, random, step: Transition::new() };
+    pub(crate) fn step(&mut self, now: Instant, random: &Random, input: Input) -> MachineOutput {
+        let mut turn = Decision { now, random, step: MachineOutput::new() };
         turn.step.action = match input {
             Input::Start => match self.after_delay {
                 AfterDelay::Cycle => self.begin_cycle(&turn),
@@ -696,12 +696,12 @@ impl Machine {
 struct Decision<'a> {
     now: Instant,
     random: &'a Random,
-    step: Transition,
+    step: MachineOutput,
 }
 
-impl Transition {
-    fn new() -> Transition {
-        Transition {
+impl MachineOutput {
+    fn new() -> MachineOutput {
+        MachineOutput {
             action: Action::Read,
             effect: Effect::None,
             failed: false,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use headwater_client::calls::Calls;
 use headwater_client::controller::{Context, Controller, Failure, Next, Report, with_gone};
-use headwater_client::factory::Defaults;
+use headwater_client::factory::InformerDefaults;
 use headwater_client::informer::Informer;
 use headwater_client::metrics::Metrics;
 use headwater_client::object::ResourceType;
@@ -36,7 +36,8 @@ struct Stage {
 impl Stage {
     fn new(client: kube::Client) -> Stage {
         let metrics = Metrics::new();
-        let defaults = Defaults { metrics: Some(metrics.clone()), ..Defaults::default() };
+        let defaults =
+            InformerDefaults { metrics: Some(metrics.clone()), ..InformerDefaults::default() };
         Stage {
             factory: Factory::with_defaults(client, defaults),
             metrics,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use headwater_client::factory::Defaults;
+use headwater_client::factory::InformerDefaults;
 use headwater_client::informer::{Health, Informer};
 use headwater_client::list_watch::ListWatch;
 use headwater_client::metrics::Metrics;
@@ -182,7 +182,8 @@ async fn a_stopped_factory_starts_nothing_and_leaves_nothing() {
 #[tokio::test(start_paused = true)]
 async fn an_informer_without_handles_ends_after_a_while_and_a_new_one_starts_empty() {
     let metrics = Metrics::new();
-    let defaults = Defaults { metrics: Some(metrics.clone()), ..Defaults::default() };
+    let defaults =
+        InformerDefaults { metrics: Some(metrics.clone()), ..InformerDefaults::default() };
     let run = Run::start(Factory::with_defaults(nobody(), defaults));
     let (script, source) = scripted();
     let open = || run.factory.informer_from(resource(), Arc::clone(&source)).open().unwrap();
@@ -241,10 +242,10 @@ async fn a_lister_for_a_type_without_informer_is_an_error_and_starts_none() {
 /// C17.12
 #[tokio::test(start_paused = true)]
 async fn defaults_of_the_factory_apply_unless_overridden() {
-    let defaults = Defaults {
+    let defaults = InformerDefaults {
         page_size: Some(7),
         edit_metadata: Some(Arc::new(|metadata| metadata.annotations = None)),
-        ..Defaults::default()
+        ..InformerDefaults::default()
     };
     let run = Run::start(Factory::with_defaults(nobody(), defaults));
     let (script, source) = scripted();
@@ -378,8 +379,11 @@ async fn an_informer_with_more_objects_than_expected_refuses_to_start() {
 async fn a_factory_counts_requests_and_bytes() {
     let api = Api::start().await;
     let metrics = Metrics::new();
-    let defaults =
-        Defaults { metrics: Some(metrics.clone()), component: "t".into(), ..Defaults::default() };
+    let defaults = InformerDefaults {
+        metrics: Some(metrics.clone()),
+        component: "t".into(),
+        ..InformerDefaults::default()
+    };
     create(&api.client, "default", "one").await;
     let run = Run::start(Factory::with_defaults(api.client.clone(), defaults));
     let maps = run.factory.informer::<ConfigMap>().open().unwrap();
@@ -406,7 +410,8 @@ async fn a_saved_state_is_resumed_without_a_list() {
     deletes.delete("one", &DeleteParams::default()).await.unwrap();
 
     let metrics = Metrics::new();
-    let defaults = Defaults { metrics: Some(metrics.clone()), ..Defaults::default() };
+    let defaults =
+        InformerDefaults { metrics: Some(metrics.clone()), ..InformerDefaults::default() };
     let run = Run::start(Factory::with_defaults(api.client.clone(), defaults));
     let objects = saved.iter().map(|text| Packed::<ConfigMap>::decode(text).unwrap());
     let maps =

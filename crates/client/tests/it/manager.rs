@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use headwater_client::controller::{Context, Controller, Failure, Next};
-use headwater_client::factory::Defaults;
+use headwater_client::factory::InformerDefaults;
 use headwater_client::informer::Informer;
 use headwater_client::leader::Lease;
 use headwater_client::metrics::Metrics;
@@ -216,7 +216,8 @@ async fn a_lost_lease_cancels_reconciles_without_grace() {
 /// C22.24
 #[tokio::test]
 async fn the_health_endpoint_reports_whether_the_caches_have_synced() {
-    let defaults = Defaults { metrics: Some(Metrics::new()), ..Defaults::default() };
+    let defaults =
+        InformerDefaults { metrics: Some(Metrics::new()), ..InformerDefaults::default() };
     let factory = Factory::with_defaults(nobody(), defaults);
     let (script, maps) = informer(&factory, "maps");
     let journal = Journal::default();

@@ -31,7 +31,7 @@ impl Bench {
         bench
     }
 
-    fn step(&mut self, input: Input) -> Transition {
+    fn step(&mut self, input: Input) -> MachineOutput {
         self.machine.step(self.now, &self.random, input)
     }
 
@@ -41,7 +41,7 @@ impl Bench {
 
     /// Lets the delay pass; returns the next request.
     #[track_caller]
-    fn after_wait(&mut self, step: &Transition) -> Action {
+    fn after_wait(&mut self, step: &MachineOutput) -> Action {
         let Action::Wait(delay) = step.action else { panic!("expected a delay, not {step:?}") };
         self.pass(delay);
         self.step(Input::DelayOver).action
@@ -90,7 +90,7 @@ fn assert_watch(action: &Action, at: &At, initial: bool) {
 }
 
 #[track_caller]
-fn assert_wait(step: &Transition, low: f64, high: f64) {
+fn assert_wait(step: &MachineOutput, low: f64, high: f64) {
     let Action::Wait(delay) = step.action else { panic!("expected a delay, not {step:?}") };
     assert!((low..high).contains(&delay.as_secs_f64()), "{delay:?}");
 }

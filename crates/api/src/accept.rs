@@ -1,15 +1,14 @@
-//! Accept: which representation of a resource the client wants.
+//! Content negotiation: which representation of a resource the client accepts.
 //!
 //! River: request headers → **accept** → the encoder of lists, objects, events and errors.
 //! Promise: the first clause that can be served wins; a clause with parameters that cannot be
-//! satisfied is passed over, so that clients may list what they would like before what they know.
+//! satisfied is skipped, so that clients can list a preferred representation before a basic one.
 
 use crate::kind::Kind;
 use crate::query::{Query, bad_request, quote};
 use crate::status::{Details, Status};
 
-/// What a response is written in. Protobuf is read but not yet written, so clauses that ask for
-/// it are passed over.
+/// The format of a response. Protobuf is decoded but not encoded, so clauses with it are skipped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Encoding {
     /// `application/json`.
@@ -19,20 +18,20 @@ pub enum Encoding {
     Yaml,
 }
 
-/// What a response shows of an object.
+/// The part of an object that a response contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Shape {
-    /// All of it.
+    /// The complete object.
     #[default]
     Whole,
     /// A row of a table.
     Table {
         /// Version of the `meta.k8s.io` types.
         version: MetaVersion,
-        /// What a row carries beside its cells.
+        /// What a row contains in addition to its cells.
         include: IncludeObject,
     },
-    /// `PartialObjectMetadata`, in a `PartialObjectMetadataList` where it is a list.
+    /// `PartialObjectMetadata`, or `PartialObjectMetadataList` for a list.
     Metadata {
         /// Version of the `meta.k8s.io` types.
         version: MetaVersion,
@@ -48,30 +47,30 @@ pub enum MetaVersion {
     V1Beta1,
 }
 
-/// What a row of a table carries beside its cells.
+/// What a row of a table contains in addition to its cells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum IncludeObject {
     /// The object's metadata.
     #[default]
     Metadata,
-    /// The whole object.
+    /// The complete object.
     Object,
     /// Nothing.
     None,
 }
 
-/// What a response looks like.
+/// The representation of a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Representation {
-    /// What it is written in.
+    /// The format.
     pub encoding: Encoding,
-    /// What it shows.
+    /// The part of an object.
     pub shape: Shape,
-    /// Whether the Accept header itself asks for indentation.
+    /// Whether the Accept header requests indentation.
     pub pretty: bool,
 }
 
-/// What is being answered.
+/// The type of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Endpoint {
     /// One object: get, create, update, patch, delete.
@@ -82,12 +81,12 @@ pub enum Endpoint {
     Watch,
 }
 
-/// What a discovery endpoint answers.
+/// The response of a discovery endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Discovery {
     /// The document of the path.
     Plain(Encoding),
-    /// Everything at once: `APIGroupDiscoveryList` of `apidiscovery.k8s.io/v2`.
+    /// The aggregated document: `APIGroupDiscoveryList` of `apidiscovery.k8s.io/v2`.
     Aggregated,
 }
 
@@ -105,14 +104,14 @@ impl Encoding {
         }
     }
 
-    /// What an error is written in: what the client would have got, or else JSON.
+    /// The format of an error: the negotiated one, or else JSON.
     pub fn for_errors(accept: &str) -> Encoding {
         clauses(accept).iter().find_map(|clause| clause.encodings().next()).unwrap_or_default()
     }
 }
 
 impl MetaVersion {
-    /// As in `apiVersion`.
+    /// The `apiVersion`.
     pub fn api_version(self) -> &'static str {
         match self {
             MetaVersion::V1 => "meta.k8s.io/v1",
@@ -122,7 +121,7 @@ impl MetaVersion {
 }
 
 impl IncludeObject {
-    /// Reads the query parameter `includeObject`.
+    /// Parses the query parameter `includeObject`.
     pub fn parse(query: &Query) -> Result<IncludeObject, Status> {
         Ok(match query.text("includeObject") {
             "" | "Metadata" => IncludeObject::Metadata,
@@ -150,7 +149,7 @@ impl Discovery {
         }
     }
 
-    /// Chooses for `/api` and `/apis`. The aggregated document wins wherever it stands.
+    /// Negotiates for `/api` and `/apis`. The aggregated document wins at any position.
     pub fn negotiate(accept: &str) -> Result<Discovery, Status> {
         let clauses = clauses(accept);
         if clauses.iter().any(Clause::wants_aggregated) {
@@ -159,7 +158,7 @@ impl Discovery {
         Discovery::plain(&clauses)
     }
 
-    /// Chooses for discovery documents that have no aggregated form.
+    /// Negotiates for discovery documents that have no aggregated form.
     pub fn negotiate_plain(accept: &str) -> Result<Discovery, Status> {
         Discovery::plain(&clauses(accept))
     }
@@ -175,7 +174,7 @@ impl Discovery {
 }
 
 impl Representation {
-    /// Chooses for a resource. `accept` is empty if there is no such header.
+    /// Negotiates for a resource. `accept` is empty if there is no such header.
     pub fn negotiate(
         accept: &str,
         endpoint: Endpoint,
@@ -206,7 +205,7 @@ impl Representation {
     }
 }
 
-/// A type of the `meta.k8s.io` group that a client may ask for.
+/// A type of the `meta.k8s.io` group that a client can request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Target {
     Table(MetaVersion),
@@ -222,7 +221,7 @@ impl Target {
             }
             (Target::Metadata(version), Endpoint::Object | Endpoint::Watch)
             | (Target::MetadataList(version), Endpoint::List) => Ok(Shape::Metadata { version }),
-            // Events hold no lists; the reference sends them whole then.
+            // Events contain no lists; Kubernetes sends complete objects then.
             (Target::MetadataList(_), Endpoint::Watch) => Ok(Shape::Whole),
             (Target::Metadata(_), Endpoint::List) => Err(not_acceptable(format!(
                 "you requested PartialObjectMetadata, but the requested object is a list ({})",
@@ -237,7 +236,7 @@ impl Target {
     }
 }
 
-/// The reference's own name for a type, which its messages show.
+/// Go's name of a type, which Kubernetes shows in messages.
 fn go_type(kind: &Kind, name: &str) -> String {
     if kind.custom {
         let list = if name == kind.list_kind { "List" } else { "" };
@@ -250,7 +249,7 @@ fn go_type(kind: &Kind, name: &str) -> String {
     format!("*{package}.{name}")
 }
 
-/// Built-in routes first look for any media type they know, and say so in other words.
+/// Built-in routes first check for a known media type, with another message.
 fn require_known_type(accept: &str, endpoint: Endpoint) -> Result<(), Status> {
     let known = |clause: &str| {
         let name = clause.split(';').next().unwrap_or_default().trim();
@@ -284,7 +283,7 @@ struct Clause<'a> {
     parameters: Vec<(&'a str, &'a str)>,
 }
 
-/// The clauses of a header, best first. No header is like `*/*`.
+/// The clauses of a header, best first. No header means `*/*`.
 fn clauses(accept: &str) -> Vec<Clause<'_>> {
     let accept = if accept.is_empty() { "*/*" } else { accept };
     let mut clauses: Vec<Clause<'_>> = accept.split(',').filter_map(Clause::parse).collect();
@@ -320,7 +319,7 @@ impl<'a> Clause<'a> {
         found.map(|(_, value)| *value).filter(|value| !value.is_empty())
     }
 
-    /// The encodings that its media type names, best first.
+    /// The formats that its media type includes, best first.
     fn encodings(&self) -> impl Iterator<Item = Encoding> {
         let found: &[Encoding] = match (self.main, self.sub) {
             ("application" | "*", "*") => &[Encoding::Json, Encoding::Yaml],
@@ -331,7 +330,7 @@ impl<'a> Clause<'a> {
         found.iter().copied()
     }
 
-    /// The type it asks for: group, version, kind.
+    /// The type that it requests: group, version, kind.
     fn target(&self) -> Option<(&'a str, &'a str, &'a str)> {
         let part = |name| self.get(name).unwrap_or_default();
         let any = ["as", "g", "v"].iter().any(|name| self.get(name).is_some());
@@ -343,7 +342,7 @@ impl<'a> Clause<'a> {
             && self.target() == Some(("apidiscovery.k8s.io", "v2", "APIGroupDiscoveryList"))
     }
 
-    /// How a resource would be served by this clause; none if it cannot be.
+    /// How this clause would serve a resource; none if it cannot.
     fn served(&self) -> Option<(&Clause<'a>, Encoding, Option<Target>)> {
         let target = match self.target() {
             None => None,
@@ -462,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_acceptable_is_worded_as_the_reference_words_it() {
+    fn an_unacceptable_header_has_the_message_of_kubernetes() {
         let only = "only the following media types are accepted: application/json, \
                     application/yaml, application/vnd.kubernetes.protobuf";
         let none = "406: Not Acceptable\n\nAvailable representations: application/json, \
@@ -490,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn custom_kinds_have_one_message_only() {
+    fn custom_kinds_have_only_one_message() {
         let kind = Kind { custom: true, ..config_maps() };
         let status =
             Representation::negotiate("text/html", Endpoint::Object, &kind, &Query::default());
@@ -498,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_carry_what_the_query_says() {
+    fn the_query_decides_what_rows_include() {
         let include = |raw: &str| {
             let query = Query::parse(raw).unwrap();
             Representation::negotiate(TABLE, Endpoint::List, &config_maps(), &query)
@@ -517,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn discovery_is_aggregated_for_those_who_know_it() {
+    fn discovery_is_aggregated_for_clients_that_accept_it() {
         let v2 = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
         let beta = "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
         let plain = Discovery::Plain(Encoding::Json);
@@ -539,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_written_in_what_the_client_reads() {
+    fn errors_have_a_format_that_the_client_accepts() {
         assert_eq!(Encoding::for_errors("application/yaml"), Encoding::Yaml);
         assert_eq!(Encoding::for_errors("text/html"), Encoding::Json);
         assert_eq!(Encoding::for_errors(""), Encoding::Json);

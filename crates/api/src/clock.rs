@@ -1,11 +1,11 @@
-//! The wall clock, as a value that is passed in.
+//! The wall clock, passed in as a value.
 //!
-//! River: every stage that writes a timestamp takes a [`Clock`], so that tests own the time.
-//! Promise: order never depends on it; it only fills timestamps and TTLs.
+//! River: every stage that writes a timestamp takes a [`Clock`], so that tests control the time.
+//! Promise: no ordering depends on it; it only fills timestamps and TTLs.
 
 use jiff::Timestamp;
 
-/// Where the time of day comes from.
+/// The source of the time of day.
 pub trait Clock: Send + Sync + 'static {
     /// The current time.
     fn now(&self) -> Timestamp;
@@ -21,7 +21,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// Formats a time the way Kubernetes does in metadata: RFC 3339, UTC, whole seconds.
+/// Formats a time as in Kubernetes metadata: RFC 3339, UTC, seconds without a fraction.
 pub fn rfc3339(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

@@ -1,7 +1,7 @@
-//! A kind is a row: what makes Pods different from ConfigMaps, as data.
+//! A kind as a row of data: everything in which Pods differ from ConfigMaps.
 //!
-//! River: every stage asks the row instead of knowing a kind by name. Custom resources add rows at
-//! run time, so rows are owned values.
+//! River: every stage reads the row instead of testing for a kind by name. Custom resources add
+//! rows at run time, so rows are owned values.
 
 use std::borrow::Cow;
 
@@ -14,7 +14,7 @@ pub type Name = Cow<'static, str>;
 
 /// One resource in one version.
 ///
-/// A custom kind names what it has and leaves the rest to `..Kind::default()`.
+/// A custom kind sets its own fields and leaves the rest to `..Kind::default()`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kind {
     /// API group; empty for the core group.
@@ -29,30 +29,30 @@ pub struct Kind {
     pub plural: Name,
     /// Singular resource name, such as `pod`.
     pub singular: Name,
-    /// Whether objects live in namespaces.
+    /// Whether objects are in namespaces.
     pub namespaced: bool,
     /// Short names, such as `po`.
     pub short_names: Vec<Name>,
     /// Categories, such as `all`.
     pub categories: Vec<Name>,
-    /// Verbs in the order discovery shows them.
+    /// Verbs, in the order of discovery.
     pub verbs: Vec<Name>,
-    /// Subresources in the order discovery shows them.
+    /// Subresources, in the order of discovery.
     pub subresources: Vec<Subresource>,
-    /// Selectable fields beyond `metadata.name` and `metadata.namespace`.
+    /// Selectable fields in addition to `metadata.name` and `metadata.namespace`.
     pub fields: Vec<Field>,
-    /// How names are checked.
+    /// The rule for names.
     pub names: NameRule,
-    /// Where this kind differs from the ordinary.
+    /// Where this kind differs from most kinds.
     pub traits: Traits,
     /// Defined by a CustomResourceDefinition.
     pub custom: bool,
-    /// Group and version whose row keeps the objects, where that is another one: the same objects
-    /// seen in two ways (S10.12). [`convert`] goes between them.
+    /// Group and version in which the objects are stored, if that is another row: two views of the
+    /// same objects (S10.12).
     pub stored_as: Option<(Name, Name)>,
-    /// What discovery shows as `storageVersionHash`; empty for kinds that are not stored.
+    /// The `storageVersionHash` in discovery; empty for kinds that are not stored.
     pub storage_hash: Name,
-    /// The Warning that every answer carries (S2.34).
+    /// The Warning that every response carries (S2.34).
     pub deprecation: Option<Name>,
 }
 
@@ -61,20 +61,20 @@ pub struct Kind {
 pub struct Subresource {
     /// Last path segment, such as `status`.
     pub name: Name,
-    /// Group, version and kind it speaks, where that is not the parent's.
+    /// Its group, version and kind, if they differ from the parent's.
     pub group_version_kind: Option<(Name, Name, Name)>,
-    /// Verbs in the order discovery shows them.
+    /// Verbs, in the order of discovery.
     pub verbs: Vec<Name>,
 }
 
-/// A field that field selectors may name.
+/// A field that field selectors can name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// As selectors write it.
+    /// The name in selectors.
     pub label: Name,
-    /// Where it is in the object as it is stored.
+    /// The path in the stored object.
     path: Vec<Name>,
-    /// What an object without it compares as.
+    /// The value of an object that does not have it.
     pub absent: Name,
 }
 
@@ -98,13 +98,13 @@ impl Field {
         }
     }
 
-    /// Where it is in the object.
+    /// The path in the object.
     pub fn path(&self) -> &[Name] {
         &self.path
     }
 }
 
-/// How the names of a kind's objects are checked.
+/// The rule for the names of a kind's objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NameRule {
     /// RFC 1123 subdomain, at most 253 characters.
@@ -116,11 +116,11 @@ pub enum NameRule {
     Label1035,
     /// Any path segment (RBAC).
     PathSegment,
-    /// An IP address in its canonical spelling.
+    /// An IP address in canonical form.
     IpAddress,
 }
 
-/// Where a kind differs from the ordinary. The ordinary is `Traits::default()`.
+/// Where a kind differs from most kinds, which have `Traits::default()`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traits {
     /// `metadata.generation` follows the spec.
@@ -129,13 +129,13 @@ pub struct Traits {
     pub create_on_update: bool,
     /// PUT needs a resourceVersion (S2.16).
     pub update_needs_version: bool,
-    /// DELETE answers the last state instead of a Status (S2.40).
+    /// DELETE returns the last state instead of a Status (S2.40).
     pub delete_returns_object: bool,
     /// Deletion may take a grace period (pods).
     pub graceful: bool,
-    /// The garbage collector does not look at it: no propagation finalizers.
+    /// The garbage collector ignores it: no propagation finalizers.
     pub no_garbage_collection: bool,
-    /// Dependents are left alone unless a deletion says otherwise, as in the first version of the
+    /// Dependents are orphaned unless a deletion requests otherwise, as in the first version of the
     /// API (S2.44).
     pub orphans: bool,
     /// Objects expire (events).

@@ -1,10 +1,11 @@
-//! Marks: a few bits that tell, without a look at its text, that an object is not selected.
+//! Marks: a Bloom filter of 128 bits over the labels and selectable fields of an object.
 //!
-//! River: object, selector → **marks** → lists that select little. Most objects of a list by label
-//! are not wanted, and looking at the labels of each costs more than everything else. An object
-//! carries three bits, of 128, for each of its labels and selectable fields; a selector knows the bits
-//! that whatever it selects must have.
-//! Promise: what is selected is never ruled out; what is not may have to be looked at all the same.
+//! River: object, selector → **marks** → lists that select few objects. Most objects of such a list
+//! do not match, and reading the labels of each would cost more than everything else. An object
+//! sets three bits for each label and selectable field; a selector knows the bits that every
+//! matching object has.
+//! Promise: a matching object is never ruled out; an object that does not match may have to be
+//! checked.
 
 /// A set of bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -30,13 +31,13 @@ impl Marks {
         Marks(marks)
     }
 
-    /// These and others.
+    /// Adds the bits of another set.
     pub fn add(&mut self, other: Marks) {
         self.0[0] |= other.0[0];
         self.0[1] |= other.0[1];
     }
 
-    /// Whether all of the others are here.
+    /// Whether it contains all bits of another set.
     pub fn cover(self, other: Marks) -> bool {
         (other.0[0] & !self.0[0]) | (other.0[1] & !self.0[1]) == 0
     }
@@ -46,7 +47,7 @@ const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
 const PRIME: u64 = 0x0000_0100_0000_01b3;
 const SEPARATOR: u64 = 0xff;
 
-/// FNV-1a: good enough for a few bits, and short texts are all there are.
+/// FNV-1a: good enough for a few bits of short texts.
 fn mixed(seed: u64, bytes: &[u8]) -> u64 {
     bytes.iter().fold(seed, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(PRIME))
 }
@@ -56,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn most_of_what_is_not_wanted_is_ruled_out() {
+    fn most_objects_that_do_not_match_are_ruled_out() {
         let mut object = Marks::default();
         for (key, value) in [("app", "web"), ("tier", "front"), ("team", "a"), ("hash", "7d4b9")] {
             object.add(Marks::label(key, value));

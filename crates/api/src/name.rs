@@ -1,8 +1,8 @@
-//! Rules for names and other short texts, and the check of `metadata` that is built on them.
+//! Rules for names and other short texts, and the validation of `metadata` that uses them.
 //!
-//! River: decoded object → **name** → 422 or the next check. The texts are those of Kubernetes,
-//! since people search for them.
-//! Promise: an accepted name is safe as a path segment and as part of a storage key.
+//! River: decoded object → **name** → 422 or the next check. The messages are those of Kubernetes,
+//! which users search for.
+//! Promise: a valid name is safe as a path segment and as part of a storage key.
 
 use crate::kind::NameRule;
 
@@ -18,15 +18,15 @@ pub const SUBDOMAIN_BYTES_MAX: usize = 253;
 /// Longest RFC 1123 or 1035 label, label value, and name part of a label key.
 pub const LABEL_BYTES_MAX: usize = 63;
 
-/// What is wrong with a text; empty when it is fine. Fine texts cost no allocation.
+/// What is wrong with a text; empty if it is valid. Valid texts cost no allocation.
 pub type Problems = Vec<String>;
 
-/// Whether a text is a whole name or only the beginning of one.
+/// Whether a text is a complete name or a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// `metadata.name`.
     Whole,
-    /// `metadata.generateName`: something will follow, so it may end with a dash.
+    /// `metadata.generateName`: a suffix follows, so it may end with a dash.
     Prefix,
 }
 
@@ -35,7 +35,8 @@ pub fn check(rule: NameRule, name: &str, part: Part) -> Problems {
     let masked;
     let text = match part {
         Part::Prefix if name.len() > 1 && name.ends_with('-') => {
-            // Kubernetes swaps the last two characters for one letter; so a prefix may end `--`.
+            // Kubernetes replaces the last two characters with one letter, so a prefix may end with
+            // `--`.
             masked = match name.get(..name.len() - 2) {
                 Some(front) => format!("{front}a"),
                 None => name.to_owned(),
@@ -81,7 +82,7 @@ pub fn label_1035(text: &str) -> Problems {
     problems
 }
 
-/// Anything that stays one segment of a path.
+/// Any text that is one segment of a path.
 pub fn path_segment(text: &str, part: Part) -> Problems {
     if part == Part::Whole && matches!(text, "." | "..") {
         return vec![format!("may not be '{text}'")];
@@ -90,7 +91,7 @@ pub fn path_segment(text: &str, part: Part) -> Problems {
     unsafe_parts.map(|part| format!("may not contain '{part}'")).collect()
 }
 
-/// An IP address, written the one way that everybody agrees on.
+/// An IP address in canonical form.
 pub fn ip_address(text: &str) -> Problems {
     let mut problems = ip(text);
     if let (true, Ok(address)) = (problems.is_empty(), text.parse::<std::net::IpAddr>()) {
@@ -102,7 +103,7 @@ pub fn ip_address(text: &str) -> Problems {
     problems
 }
 
-/// An IP address in any spelling that only has one reading.
+/// An IP address in any unambiguous form.
 pub fn ip(text: &str) -> Problems {
     let mapped = |address: std::net::Ipv6Addr| address.to_ipv4_mapped().is_some();
     match text.parse::<std::net::IpAddr>() {
@@ -300,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn label_keys_and_values_have_their_own_words() {
+    fn label_keys_and_values_have_messages_of_their_own() {
         assert_eq!(qualified("app.kubernetes.io/name"), Problems::new());
         assert_eq!(qualified("/x"), ["prefix part must be non-empty"]);
         assert_eq!(qualified("a/b/c").len(), 1);

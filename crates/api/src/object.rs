@@ -1,9 +1,9 @@
-//! An object: its JSON bytes, shared, and a small parsed head.
+//! An object: its shared JSON bytes and a small parsed head.
 //!
 //! River: store change → **object** → snapshot, list bodies, watch frames.
-//! Promise: the bytes are immutable and exist once. They are kept inside their own natural watch
-//! frame (`{"type":"ADDED","object":…}`), so that delivering the event of the write that made
-//! them encodes and copies nothing.
+//! Promise: the bytes are immutable and exist once. They are stored inside their natural watch
+//! frame (`{"type":"ADDED","object":…}`), so sending the event of the write that produced them
+//! encodes and copies nothing.
 
 use std::borrow::{Borrow, Cow};
 use std::fmt;
@@ -19,31 +19,31 @@ use headwater_json::wide;
 
 /// One version of one object.
 pub struct Object {
-    /// The natural frame; the object's bytes are inside it.
+    /// The natural frame; it contains the object's bytes.
     frame: Bytes,
     event: EventType,
     revision: Revision,
-    /// `namespace/name`, or `name` for cluster-scoped kinds: the order of lists.
+    /// `namespace/name`, or `name` for cluster-scoped kinds: the sort key of lists.
     key: Box<str>,
     namespace_len: u32,
     uid: Span,
-    /// Where `"metadata"` begins: list items of built-in kinds start here.
+    /// The offset of `"metadata"`: list items of built-in kinds start there.
     metadata_key: u32,
     metadata: Span,
     deleting: bool,
     labels: Box<[(Text, Text)]>,
     fields: Box<[Text]>,
     unescaped: Unescaped,
-    /// Of the labels and the fields.
+    /// The marks of the labels and the fields.
     marks: Marks,
 }
 
-/// Where a piece of text is: inside the bytes, or, where those hold escapes, among the
-/// [`Unescaped`]. There are many in every object, so it is as small as a span.
+/// The location of a text: inside the bytes, or among the [`Unescaped`] if it contains escapes.
+/// Every object has many, so it is as small as a span.
 #[derive(Clone, Copy)]
 struct Text(Span);
 
-/// Copies of the texts that are not in the bytes as they are; hardly any object has one.
+/// Copies of texts that contain escapes; hardly any object has one.
 #[derive(Default)]
 #[expect(clippy::box_collection, reason = "every object has room for it")]
 struct Unescaped(Option<Box<Vec<Box<str>>>>);
@@ -53,7 +53,7 @@ impl Unescaped {
         self.0.as_ref()?.get(at as usize).map(|text| &**text)
     }
 
-    /// Where it was put.
+    /// Adds a text and returns its index.
     fn push(&mut self, text: String) -> u32 {
         let all = self.0.get_or_insert_default();
         all.push(text.into());
@@ -62,7 +62,7 @@ impl Unescaped {
 }
 
 impl Text {
-    /// No object has as many bytes.
+    /// No object has this many bytes.
     const ELSEWHERE: u32 = u32::MAX;
 
     /// No text.
@@ -89,20 +89,20 @@ impl Text {
     }
 
     fn find<'a>(self, bytes: &'a [u8], unescaped: &'a Unescaped) -> Option<&'a str> {
-        // It was checked to be UTF-8 when it was made and the bytes cannot change.
+        // The text was checked to be UTF-8, and the bytes cannot change.
         self.raw(bytes, unescaped).map(|raw| std::str::from_utf8(raw).unwrap_or_default())
     }
 
-    /// Of a text that is there.
+    /// The text, which must exist.
     fn of<'a>(self, bytes: &'a [u8], unescaped: &'a Unescaped) -> &'a str {
         self.find(bytes, unescaped).unwrap_or_default()
     }
 }
 
 impl Object {
-    /// Reads stored bytes: the canonical JSON of an object without its resourceVersion, which is
-    /// spliced in here as the first member of `metadata`. `event` is the type of the change that
-    /// made it; `fields` are the selectable fields of its kind.
+    /// Reads stored bytes: the canonical JSON of an object without its resourceVersion, which
+    /// becomes the first member of `metadata`. `event` is the type of the change that produced it;
+    /// `fields` are the selectable fields of its kind.
     pub fn decode(
         stored: &[u8],
         revision: Revision,
@@ -113,7 +113,7 @@ impl Object {
         Object::from_frame(frame, event, revision, fields)
     }
 
-    /// The same bytes with their resourceVersion, without looking for their head.
+    /// The stored bytes with their resourceVersion, without parsing a head.
     pub fn stamp(stored: &[u8], revision: Revision) -> Result<Bytes, Malformed> {
         spliced(stored, revision, ["", ""])
     }
@@ -134,7 +134,7 @@ impl Object {
                 let start = at.offset() as u32;
                 head.metadata(at)?;
                 head.metadata = Span { start, end: at.offset() as u32 };
-                // What no field is below is not looked at, once the metadata is known.
+                // After the metadata, members without selectable fields are skipped.
                 return if outside.is_none() { Err(Stop::Done) } else { Ok(()) };
             }
             Ok(head.fields_below(key, at, outside)?)
@@ -143,7 +143,7 @@ impl Object {
             return Err(broken);
         }
         if !in_metadata.is_none() {
-            // Such fields are rare, so they take a second look.
+            // Fields inside the metadata are rare, so they take a second scan.
             let mut scanner = Scanner::at(bytes, head.metadata.start);
             scanner.object::<Malformed>(|key, at| head.fields_below(key, at, in_metadata))?;
         }
@@ -171,8 +171,8 @@ impl Object {
         })
     }
 
-    /// The same object at another revision and as another event: the body of a DELETED event is
-    /// the last state at the revision of the write that caused it.
+    /// The same object at another revision and as another event: a DELETED event carries the last
+    /// state at the revision of the write that deleted it.
     pub fn restamped(
         &self,
         revision: Revision,
@@ -182,7 +182,7 @@ impl Object {
         Object::decode(&self.stored()?, revision, event, fields)
     }
 
-    /// The bytes it was decoded from: without the resourceVersion.
+    /// The bytes that it was decoded from, without the resourceVersion.
     pub fn stored(&self) -> Result<Vec<u8>, Malformed> {
         let bytes = self.as_slice();
         let at = self.metadata.start as usize + 1;
@@ -198,28 +198,28 @@ impl Object {
         Ok(stored)
     }
 
-    /// The whole object as JSON.
+    /// The complete object as JSON.
     pub fn bytes(&self) -> Bytes {
         let start = self.event.prefix().len();
         self.frame.slice(start..self.frame.len() - FRAME_END.len())
     }
 
-    /// The whole object as JSON, borrowed.
+    /// The complete object as JSON, borrowed.
     pub fn as_slice(&self) -> &[u8] {
         object_in(&self.frame, self.event)
     }
 
-    /// The watch frame of the change that made this version.
+    /// The watch frame of the change that produced this version.
     pub fn natural_frame(&self) -> Bytes {
         self.frame.clone()
     }
 
-    /// The same, borrowed.
+    /// The natural frame, borrowed.
     pub fn frame_slice(&self) -> &[u8] {
         &self.frame
     }
 
-    /// The type of the change that made this version.
+    /// The type of the change that produced this version.
     pub fn event(&self) -> EventType {
         self.event
     }
@@ -233,7 +233,7 @@ impl Object {
         }
     }
 
-    /// What follows the opening brace of a list item of a built-in kind: the object without
+    /// The bytes after the opening brace of a list item of a built-in kind: the object without
     /// `kind` and `apiVersion`.
     pub fn item_tail(&self) -> &[u8] {
         &self.as_slice()[self.metadata_key as usize..]
@@ -244,7 +244,7 @@ impl Object {
         self.metadata.of(self.as_slice())
     }
 
-    /// The revision of the write that made this version.
+    /// The revision of the write that produced this version.
     pub fn revision(&self) -> Revision {
         self.revision
     }
@@ -297,7 +297,7 @@ impl Object {
         self.marks
     }
 
-    /// Whether it may have the labels and fields that these are the marks of.
+    /// Whether it may have the labels and fields with these marks.
     pub(crate) fn may_have(&self, marks: Marks) -> bool {
         self.marks.cover(marks)
     }
@@ -314,7 +314,7 @@ impl fmt::Debug for Object {
     }
 }
 
-/// Objects of one kind are ordered by key: lists are sorted this way.
+/// Objects of one kind are ordered by key, as lists are.
 impl Borrow<str> for Object {
     fn borrow(&self) -> &str {
         &self.key
@@ -325,7 +325,7 @@ fn object_in(frame: &Bytes, event: EventType) -> &[u8] {
     &frame[event.prefix().len()..frame.len() - FRAME_END.len()]
 }
 
-/// Stored bytes with their resourceVersion, between two texts.
+/// The stored bytes with their resourceVersion, between a prefix and a suffix.
 fn spliced(
     stored: &[u8],
     revision: Revision,
@@ -350,7 +350,7 @@ fn spliced(
 
 /// Why a scan ends before the end of the object.
 enum Stop {
-    /// All that is wanted was found.
+    /// Everything needed was found.
     Done,
     Broken(Malformed),
 }
@@ -361,7 +361,7 @@ impl From<Malformed> for Stop {
     }
 }
 
-/// The offset of the brace that opens `metadata`, which stands near the beginning.
+/// The offset of the brace that opens `metadata`, which is near the start.
 fn metadata_start(stored: &[u8]) -> Result<usize, Malformed> {
     let mut found = None;
     let scanned = Scanner::new(stored).object::<Stop>(|key, at| {
@@ -378,13 +378,13 @@ fn metadata_start(stored: &[u8]) -> Result<usize, Malformed> {
     }
 }
 
-/// The selectable fields that may be below a place in the object.
+/// The selectable fields that may be below a path in the object.
 #[derive(Clone, Copy)]
 struct Sought<'a> {
     fields: &'a [Field],
-    /// Which of them: a bit each. No kind has as many as there are bits.
+    /// One bit per field. No kind has as many fields as there are bits.
     which: u64,
-    /// How many names of their paths lead to that place.
+    /// The length of the path so far.
     depth: usize,
 }
 
@@ -404,14 +404,14 @@ impl<'a> Sought<'a> {
         wide::bits(self.which).map(|bit| bit as usize)
     }
 
-    /// Those that are below `name` and the others; the first are seen from there.
+    /// The fields below `name`, with a path extended by it, and the others.
     fn split(self, name: &str) -> (Sought<'a>, Sought<'a>) {
         let which = self.at(name.as_bytes());
         let below = Sought { which, depth: self.depth + 1, ..self };
         (below, Sought { which: self.which & !which, ..self })
     }
 
-    /// Which of them have this name next.
+    /// The fields whose next name is this one.
     fn at(&self, name: &[u8]) -> u64 {
         let is_next = |index: &usize| {
             let next = self.fields[*index].path().get(self.depth);
@@ -420,13 +420,13 @@ impl<'a> Sought<'a> {
         self.indices().filter(is_next).fold(0, |which, index| which | 1 << index)
     }
 
-    /// Whether the path of a field has ended.
+    /// Whether the path is that of the field.
     fn is_here(&self, index: usize) -> bool {
         self.fields[index].path().len() == self.depth
     }
 }
 
-/// What is collected while the bytes are scanned once.
+/// The head, collected in one scan of the bytes.
 struct Head {
     name: Text,
     namespace: Text,
@@ -517,7 +517,7 @@ impl Head {
         Text::new(at, span, &mut self.unescaped)
     }
 
-    /// A scalar as selectors compare it: strings without quotes, numbers and booleans as written.
+    /// A scalar as selectors compare it: a string without quotes, a number or boolean as written.
     fn scalar(&mut self, at: &mut Scanner<'_>) -> Result<Text, Malformed> {
         match at.peek() {
             Some(b'"') => self.string(at),
@@ -527,8 +527,8 @@ impl Head {
     }
 }
 
-/// Reads one string member of a JSON object given as bytes; for the few places that need a single
-/// value and have no [`Object`].
+/// Reads one string member from the JSON of an object, for callers that need a single value and
+/// have no [`Object`].
 pub fn string_at(bytes: &[u8], path: &[&str]) -> Option<String> {
     let (last, parents) = path.split_last()?;
     let mut scanner = Scanner::new(bytes);
@@ -576,12 +576,12 @@ mod tests {
 
     #[test]
     fn an_object_is_small() {
-        // With the two counts of an `Arc`, the most that allocators give 160 bytes for.
+        // With the two counters of an `Arc`, the largest size that allocators serve with 160 bytes.
         assert!(size_of::<Object>() <= 144, "{}", size_of::<Object>());
     }
 
     #[test]
-    fn the_head_is_read_from_the_bytes() {
+    fn the_head_is_parsed_from_the_bytes() {
         let object = object();
         assert_eq!(object.key(), "ns/a");
         assert_eq!((object.namespace(), object.name(), object.uid()), ("ns", "a", "u-1"));
@@ -619,7 +619,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_looks_like_a_field_inside_a_value_is_left_alone() {
+    fn text_inside_a_string_is_not_mistaken_for_a_member() {
         let stored = r#"{"data":{"x":"\"metadata\":{\"name\":\"evil\"}"},"metadata":{"name":"a"}}"#;
         let object = Object::decode(stored.as_bytes(), Revision(1), EventType::Added, &[]).unwrap();
         assert_eq!(object.key(), "a");

@@ -1,8 +1,8 @@
-//! Request options: what a query asks of a read or a write, checked against every rule at once.
+//! Request options: the parameters of a read or a write, validated together.
 //!
 //! River: query → **options** → cache reads, watch starts, admission.
-//! Promise: what comes out is a valid combination. The matrices of S3.2 (list) and S4.2 (watch)
-//! are decided here and nowhere else; whoever acts on the result matches over an enum.
+//! Promise: parsed options are a valid combination. The matrices of S3.2 (list) and S4.2 (watch)
+//! are implemented only here; callers match on an enum.
 
 mod delete;
 mod write;
@@ -19,41 +19,41 @@ use crate::token::Token;
 pub use delete::{DeleteOptions, Preconditions, Propagation};
 pub use write::{FieldValidation, WriteOptions, manager_name};
 
-/// How fresh a state must be to answer a read.
+/// How fresh the state for a read must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Freshness {
-    /// At least as new as any write acknowledged before the request came.
+    /// At least as new as every write acknowledged before the request.
     Latest,
-    /// Whatever is at hand; never waits.
+    /// The current state of the cache; never waits.
     Any,
-    /// At least as new as this revision; waits for it, for a while.
+    /// At least as new as this revision; waits for it for a limited time.
     NotOlderThan(Revision),
 }
 
-/// Which state a list shows.
+/// The state that a list returns.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ReadAt {
-    /// One that is fresh enough.
+    /// A state that is fresh enough.
     Fresh(Freshness),
-    /// Exactly this one, or 410.
+    /// Exactly this state, or 410.
     Exact(Revision),
-    /// The rest of an earlier list.
+    /// The continuation of an earlier list.
     Continue(Token),
 }
 
 /// Options of GET on one object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GetOptions {
-    /// Which state to answer from.
+    /// The state to read.
     pub at: Freshness,
 }
 
 /// Options of a list, and the selection of a deletecollection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListOptions {
-    /// Which state to answer from.
+    /// The state to read.
     pub at: ReadAt,
-    /// Most items of a page. None where the matrix says that a limit is ignored.
+    /// The maximum number of items of a page. None where the matrix ignores the limit.
     pub limit: Option<usize>,
     /// By label.
     pub labels: LabelSelector,
@@ -64,11 +64,11 @@ pub struct ListOptions {
 /// Options of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchOptions {
-    /// Where the stream begins.
+    /// Where the stream starts.
     pub start: Start,
     /// Whether bookmarks may be sent.
     pub bookmarks: bool,
-    /// When it ends. None: the server chooses. Zero: at once.
+    /// When it ends. None: the server decides. Zero: immediately.
     pub timeout: Option<Duration>,
     /// By label.
     pub labels: LabelSelector,
@@ -76,26 +76,26 @@ pub struct WatchOptions {
     pub fields: FieldSelector,
 }
 
-/// Where a watch begins.
+/// Where a watch starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Start {
-    /// With what is there, as ADDED events.
+    /// With the current objects, as ADDED events.
     Initial {
-        /// In which state.
+        /// Their state.
         at: Freshness,
-        /// Whether a bookmark marks the end of it (S4.10).
+        /// Whether a bookmark marks their end (S4.10).
         mark: bool,
     },
     /// With the first change after a revision.
     After(Revision),
     /// With the first change after the latest state.
     FromLatest,
-    /// With the first change after about now.
+    /// With the first change after the current state of the cache.
     FromAny,
 }
 
 impl GetOptions {
-    /// Reads `resourceVersion`. A malformed one is 400 here, unlike the 500 of the reference.
+    /// Parses `resourceVersion`. A malformed one is a 400 here, a 500 in Kubernetes.
     pub fn parse(query: &Query) -> Result<GetOptions, Status> {
         let version = query.text("resourceVersion");
         let at = freshness(version).ok_or_else(|| bad_request(version_error(version)))?;
@@ -103,7 +103,8 @@ impl GetOptions {
     }
 }
 
-/// What lists and watches share, as the reference decodes it: integers first, then selectors.
+/// The options that lists and watches share, decoded in Kubernetes' order: integers first, then
+/// selectors.
 struct Raw<'a> {
     version: &'a str,
     matching: &'a str,
@@ -133,21 +134,21 @@ impl<'a> Raw<'a> {
 }
 
 impl ListOptions {
-    /// Reads the options of a list of a kind whose objects are stored as another, or as it is.
+    /// Parses the options of a list of a kind; `stored` is the kind that its objects are stored as.
     pub fn parse(query: &Query, kind: &Kind, stored: &Kind) -> Result<ListOptions, Status> {
         let raw = Raw::parse(query)?;
         refuse("ListOptions", &list_errors(&raw))?;
         let fields = raw.fields.clone().resolve(kind, stored)?;
         let at = match read_at(&raw)? {
-            // Events are read from the store in the reference, which has the latest and no other
-            // state at hand, and counts from the first object on (S3.7).
+            // Kubernetes reads events from the store, which only has the latest state, and applies
+            // the limit from the first object on (S3.7).
             ReadAt::Fresh(Freshness::Any) if kind.traits.expires => {
                 ReadAt::Fresh(Freshness::Latest)
             }
             at => at,
         };
         let limit = match at {
-            // A cached read at "0" is complete whatever the limit, also after a token.
+            // A cached read at "0" ignores the limit, also with a token.
             ReadAt::Fresh(Freshness::Any) => None,
             ReadAt::Continue(_) if raw.version == "0" => None,
             _ => usize::try_from(raw.limit).ok().filter(|limit| *limit > 0),
@@ -194,19 +195,20 @@ fn read_at(raw: &Raw<'_>) -> Result<ReadAt, Status> {
     })?;
     Ok(match (fresh, raw.matching) {
         (Freshness::NotOlderThan(at), "Exact") => ReadAt::Exact(at),
-        // Pages of one list must agree, so a limit without a match means exactly that revision.
+        // The pages of one list must be consistent, so a limit without a match means exactly that
+        // revision.
         (Freshness::NotOlderThan(at), "") if raw.limit > 0 => ReadAt::Exact(at),
         (fresh, _) => ReadAt::Fresh(fresh),
     })
 }
 
 impl WatchOptions {
-    /// Whether the query of a collection GET asks for a watch instead of a list.
+    /// Whether the query of a collection GET requests a watch instead of a list.
     pub fn asked(query: &Query) -> bool {
         query.is_set("watch")
     }
 
-    /// Reads the options of a watch.
+    /// Parses the options of a watch.
     pub fn parse(query: &Query, kind: &Kind, stored: &Kind) -> Result<WatchOptions, Status> {
         let raw = Raw::parse(query)?;
         refuse("ListOptions", &watch_errors(&raw))?;
@@ -230,7 +232,7 @@ fn watch_errors(raw: &Raw<'_>) -> Vec<FieldError> {
         errors.push(FieldError::forbidden(MATCH, why));
     }
     let continued = "resourceVersionMatch is forbidden when continue is provided";
-    // A watch from nowhere asks for initial events, and with them for a match (S4.3).
+    // A watch without a start implies initial events, and with them a match (S4.3).
     let from_nowhere = raw.initial_events.is_none() && matches!(raw.version, "" | "0");
     if raw.matching.is_empty() {
         if from_nowhere && !raw.token.is_empty() {
@@ -253,10 +255,11 @@ fn watch_errors(raw: &Raw<'_>) -> Vec<FieldError> {
 }
 
 fn start(raw: &Raw<'_>, bookmarks: bool) -> Result<Start, Status> {
-    // Answered before the stream, as 400: the reference says 500.
+    // A 400 before the stream starts; Kubernetes returns 500.
     let fresh = freshness(raw.version).ok_or_else(|| bad_request(version_error(raw.version)))?;
-    // A watch without a revision to go on from begins with what is there unless told not to, and
-    // counts as asking for initial events: it gets the mark too if it takes bookmarks (S4.3).
+    // A watch without a revision starts with the current objects by default, and counts as a
+    // request for initial events: it also gets the bookmark that ends them, if it accepts bookmarks
+    // (S4.3).
     let initial = raw.initial_events.unwrap_or(!matches!(fresh, Freshness::NotOlderThan(_)));
     Ok(match (initial, fresh) {
         (true, at) => Start::Initial { at, mark: bookmarks },
@@ -273,7 +276,7 @@ fn watch_timeout(seconds: Option<i64>) -> Option<Duration> {
     }
 }
 
-/// What a resourceVersion asks for when nothing else is said; none if it is not one.
+/// The meaning of a resourceVersion without a match; none if it is malformed.
 fn freshness(version: &str) -> Option<Freshness> {
     if version.is_empty() {
         return Some(Freshness::Latest);
@@ -284,7 +287,7 @@ fn freshness(version: &str) -> Option<Freshness> {
     })
 }
 
-/// 422 about the options themselves, if there is anything to say.
+/// A 422 about the options, if there are errors.
 fn refuse(options: &str, errors: &[FieldError]) -> Result<(), Status> {
     match errors {
         [] => Ok(()),

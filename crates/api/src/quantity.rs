@@ -1,15 +1,16 @@
-//! Quantities of resources: `100m`, `1Gi`, `2e3`.
+//! Resource quantities: `100m`, `1Gi`, `2e3`.
 //!
-//! River: decoded field → **quantity** → the one spelling that is stored; validation compares them.
-//! Promise: equal amounts in one notation have one spelling, as Kubernetes prints it.
+//! River: decoded field → **quantity** → the canonical form that is stored; validation compares
+//! them.
+//! Promise: equal amounts in one notation have one canonical form, the one that Kubernetes prints.
 
 use std::cmp::Ordering;
 use std::fmt;
 
-/// An amount in the notation it was written in.
+/// An amount and the notation in which it was written.
 #[derive(Clone, Copy, Debug)]
 pub struct Quantity {
-    /// Billionths: the finest that Kubernetes keeps. Smaller parts are rounded away from zero.
+    /// Billionths, the precision of Kubernetes. Smaller parts are rounded away from zero.
     nano: i128,
     notation: Notation,
 }
@@ -32,21 +33,22 @@ pub enum Error {
         "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
     )]
     Format,
-    /// A number followed by something that is no suffix.
+    /// A number followed by text that is not a suffix.
     #[error("unable to parse quantity's suffix")]
     Suffix,
 }
 
 const NANO: i128 = 1_000_000_000;
 
-/// The largest amount: larger ones become it.
+/// The largest amount; larger ones are reduced to it.
 const NANO_MAX: i128 = i64::MAX as i128 * NANO;
 
-/// Digits that are read exactly; what follows only rounds. With the largest suffix they still fit.
+/// The number of digits that are exact; further digits only affect rounding. With the largest
+/// suffix they still fit.
 const DIGITS_MAX: u32 = 20;
 
 impl Quantity {
-    /// Reads a quantity.
+    /// Parses a quantity.
     pub fn parse(text: &str) -> Result<Quantity, Error> {
         let (negative, rest) = match text.as_bytes().first() {
             Some(b'-') => (true, &text[1..]),
@@ -62,7 +64,7 @@ impl Quantity {
         Ok(Quantity { nano: if negative { -nano } else { nano }, notation })
     }
 
-    /// So many of something.
+    /// A number of items.
     pub fn count(number: u64) -> Quantity {
         Quantity { nano: i128::from(number) * NANO, notation: Notation::Decimal }
     }
@@ -123,7 +125,7 @@ impl Quantity {
     }
 }
 
-/// As Kubernetes prints it.
+/// Kubernetes' canonical form.
 impl fmt::Display for Quantity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let small = self.nano.abs() < 1024 * NANO;
@@ -136,7 +138,7 @@ impl fmt::Display for Quantity {
     }
 }
 
-/// By amount: `1` and `1000m` are equal.
+/// Ordered by amount: `1` and `1000m` are equal.
 impl Ord for Quantity {
     fn cmp(&self, other: &Quantity) -> Ordering {
         self.nano.cmp(&other.nano)
@@ -157,11 +159,11 @@ impl PartialEq for Quantity {
 
 impl Eq for Quantity {}
 
-/// A decimal number: `digits` times ten to the `tens`.
+/// A decimal number: `digits` times ten to the power of `tens`.
 struct Digits {
     digits: i128,
     tens: i32,
-    /// Digits that were not read are not all zero.
+    /// Whether a digit that was not read is not zero.
     more: bool,
 }
 
@@ -205,7 +207,7 @@ impl Digits {
     }
 }
 
-/// Notation, powers of two, powers of ten.
+/// The notation, the power of two and the power of ten.
 fn read_suffix(text: &str) -> Result<(Notation, u32, i32), Error> {
     const DECIMAL: [(&str, i32); 10] = [
         ("n", -9),
@@ -277,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_refused() {
+    fn other_texts_are_rejected() {
         let check = |text, expected| assert_eq!(Quantity::parse(text), Err(expected), "{text}");
         check("", Error::Format);
         check("one", Error::Format);

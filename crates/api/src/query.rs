@@ -1,8 +1,8 @@
-//! The query string: ordered pairs, and the rules by which single parameters are read.
+//! The query string: ordered pairs, and the rules for reading single parameters.
 //!
-//! River: the request line → **query** → options, selectors, representations.
-//! Promise: a parameter that cannot be decoded is an error, never a parameter that was not there:
-//! a list must not silently lose its selector (B145).
+//! River: request line → **query** → options, selectors, representations.
+//! Promise: a parameter that cannot be decoded is an error, never treated as absent: a list must
+//! not silently lose its selector (B145).
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub struct Query {
 }
 
 impl Query {
-    /// Decodes what follows the `?` of a URL.
+    /// Decodes the part of a URL after the `?`.
     pub fn parse(raw: &str) -> Result<Query, Status> {
         let mut pairs = Vec::new();
         for pair in raw.split('&').filter(|pair| !pair.is_empty()) {
@@ -25,7 +25,7 @@ impl Query {
         Ok(Query { pairs })
     }
 
-    /// The first value of a parameter: of a repeated one only the first counts (B153).
+    /// The first value of a parameter; repeated values are ignored (B153).
     pub fn get(&self, name: &str) -> Option<&str> {
         self.all(name).next()
     }
@@ -45,7 +45,8 @@ impl Query {
         self.pairs.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// A boolean that may be unset. Anything but `false` and `0` is true, also nothing (S1.31).
+    /// A boolean that may be unset. Anything but `false` and `0` is true, including the empty value
+    /// (S1.31).
     pub fn flag(&self, name: &str) -> Option<bool> {
         let value = self.get(name)?;
         Some(!(value == "0" || value.eq_ignore_ascii_case("false")))
@@ -61,7 +62,7 @@ impl Query {
         self.get(name).map(parse_integer).transpose()
     }
 
-    /// The deadline asked for with `timeout` (S8.26); none if unset or not positive.
+    /// The requested deadline, `timeout` (S8.26); none if unset or not positive.
     pub fn timeout(&self) -> Result<Option<Duration>, Status> {
         let text = self.text("timeout");
         if text.is_empty() {
@@ -73,7 +74,7 @@ impl Query {
         Ok(u64::try_from(nanos).ok().filter(|nanos| *nanos > 0).map(Duration::from_nanos))
     }
 
-    /// Whether JSON is to be indented (S1.33): the parameter decides, else the agent.
+    /// Whether to indent JSON (S1.33): the parameter decides, or else the user agent.
     pub fn pretty(&self, user_agent: &str) -> bool {
         match self.text("pretty") {
             "" => ["curl", "Wget", "Mozilla/5.0"].iter().any(|agent| user_agent.starts_with(agent)),
@@ -108,7 +109,7 @@ fn decode(text: &str) -> Result<String, Status> {
         .map_err(|_| bad_request(format!("invalid UTF-8 in the request URL: {}", quote(text))))
 }
 
-/// The byte that the two digits after a percent sign stand for.
+/// The byte for the two digits after a percent sign.
 fn escaped(rest: &[u8]) -> Result<u8, Status> {
     let digit = |index: usize| rest.get(index).and_then(|digit| (*digit as char).to_digit(16));
     match (digit(0), digit(1)) {
@@ -132,7 +133,7 @@ fn parse_integer(text: &str) -> Result<i64, Status> {
     })
 }
 
-/// Why `text` is not a resourceVersion, in the words of the reference.
+/// Why `text` is not a resourceVersion, in Kubernetes' words.
 pub(crate) fn version_error(text: &str) -> String {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let why = if digits { "value out of range" } else { "invalid syntax" };
@@ -140,7 +141,7 @@ pub(crate) fn version_error(text: &str) -> String {
     format!("resourceVersion: Invalid value: {text}: strconv.ParseUint: parsing {text}: {why}")
 }
 
-/// Reads a duration such as `1h15m30.5s`, in nanoseconds.
+/// Parses a duration such as `1h15m30.5s` into nanoseconds.
 fn parse_duration(text: &str) -> Result<i64, String> {
     let invalid = || format!("time: invalid duration {}", quote(text));
     let (negative, mut rest) = match text.as_bytes().first() {
@@ -200,7 +201,7 @@ fn scaled(whole: &str, fraction: &str, scale: i64) -> Option<i64> {
     Some(nanos)
 }
 
-/// Puts text in quotes the way the reference does in its messages.
+/// Quotes a text as Go's `%q` does.
 pub fn quote(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
@@ -225,13 +226,13 @@ pub fn quote(text: &str) -> String {
     quoted
 }
 
-/// Whether a character shows when printed: letters, marks, digits, signs, and the plain space.
+/// Whether a character is visible: letters, marks, digits, symbols, and the plain space.
 pub(crate) fn is_printable(c: char) -> bool {
     if c.is_ascii() {
         return c == ' ' || c.is_ascii_graphic();
     }
-    // Debug output escapes what does not show. A letter comes first because a mark that begins a
-    // text is escaped too, though it shows after a letter.
+    // Debug output escapes invisible characters. A letter comes first because a leading combining
+    // mark is escaped too, although it is visible after a letter.
     let mut text = String::from("a");
     text.push(c);
     text.escape_debug().count() == 2
@@ -246,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_are_decoded_in_order_and_the_first_of_a_repeated_one_counts() {
+    fn pairs_are_decoded_in_order_and_the_first_of_repeated_ones_wins() {
         let query = query("b=2&a=1&a=9&c&d=x+y%2Cz&=e&&f=%C3%A4");
         let pairs: Vec<_> = query.pairs().collect();
         let expected =
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn an_undecodable_escape_is_refused() {
+    fn an_escape_that_cannot_be_decoded_is_rejected() {
         check_bad("labelSelector=%zz", "invalid URL escape \"%zz\"");
         check_bad("a=%", "invalid URL escape \"%\"");
         check_bad("a=%4", "invalid URL escape \"%4\"");
@@ -290,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn integers_that_do_not_parse_carry_the_parser_s_message() {
+    fn integers_that_do_not_parse_have_the_message_of_go() {
         assert_eq!(query("").integer("limit").unwrap(), None);
         assert_eq!(query("limit=-1").integer("limit").unwrap(), Some(-1));
         assert_eq!(query("limit=%2B5").integer("limit").unwrap(), Some(5));
@@ -336,12 +337,12 @@ mod tests {
     }
 
     #[test]
-    fn quotes_are_those_of_the_reference() {
+    fn quotes_are_those_of_go() {
         assert_eq!(quote("a\"\\\n\u{1}é\u{200b}"), r#""a\"\\\n\x01é\u200b""#);
     }
 
     #[test]
-    fn people_get_indented_json() {
+    fn browsers_and_curl_get_indented_json() {
         assert!(query("").pretty("curl/8.0"));
         assert!(!query("pretty=false").pretty("curl/8.0"));
         assert!(query("pretty=true").pretty("kubectl"));

@@ -1,4 +1,4 @@
-//! The store's number for a change, and its wire form, the resourceVersion.
+//! The store's number of a change, and its representation on the wire, the resourceVersion.
 //!
 //! Promise: revisions are compared as numbers, never as strings.
 
@@ -18,7 +18,7 @@ impl Revision {
         Revision(self.0.saturating_add(1))
     }
 
-    /// Reads a resourceVersion: decimal digits only, as the reference does (`01` is 1).
+    /// Parses a resourceVersion: decimal digits only, as Kubernetes does (`01` is 1).
     pub fn parse(text: &str) -> Option<Revision> {
         if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
             return None;
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_plain_decimals_are_revisions() {
+    fn only_decimal_digits_are_a_revision() {
         assert_eq!(Revision::parse("01"), Some(Revision(1)));
         assert_eq!(Revision::parse("18446744073709551615"), Some(Revision(u64::MAX)));
         for bad in ["", "abc", "-1", "+1", " 1", "1.5", "0x10", "1e3", "18446744073709551616"] {

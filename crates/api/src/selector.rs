@@ -1,8 +1,8 @@
-//! Selectors: which objects a list or watch is about.
+//! Selectors: which objects a list or watch includes.
 //!
 //! River: options → **selector** → views, indexes, per-object matching.
-//! Promise: a parsed selector is in canonical form, so two requests that select the same way are
-//! equal, hash alike and share one view. Matching parses nothing.
+//! Promise: a parsed selector is canonical, so two requests with the same selection are equal, have
+//! the same hash and share one view. Matching parses nothing.
 
 pub mod field;
 pub mod label;
@@ -15,10 +15,10 @@ pub use structured::{LabelExpression, StructuredSelector};
 use crate::query::bad_request;
 use crate::status::Status;
 
-/// Longest selector, in bytes (B144).
+/// The maximum length of a selector, in bytes (B144).
 const LENGTH_MAX: usize = 64 * 1024;
 
-/// Most terms of a selector; values of a set do not count.
+/// The maximum number of terms of a selector; the values of a set do not count.
 const TERMS_MAX: usize = 10_000;
 
 fn check_length(text: &str) -> Result<(), Status> {

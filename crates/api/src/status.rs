@@ -1,4 +1,4 @@
-//! `Status`: how every error, and some successes, look on the wire.
+//! `Status`: the representation of every error, and of some successes, on the wire.
 //!
 //! River: any stage's error → `server/src/answer/status.rs` → **Status** → response body or ERROR event.
 //! Promise: the code in the body is the code of the response (S1.40).
@@ -21,13 +21,13 @@ pub struct Status {
     /// `Failure` or `Success`.
     #[serde(default)]
     pub status: String,
-    /// For people.
+    /// A message for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// For programs.
+    /// A reason for programs.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// What it is about.
+    /// The object that it describes, and further details.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<Box<Details>>,
     /// The HTTP status code; zero is left out.
@@ -38,12 +38,12 @@ pub struct Status {
 /// List metadata of a Status.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Metadata {
-    /// Where an expired list may go on.
+    /// The token with which an expired list may continue.
     #[serde(default, rename = "continue", skip_serializing_if = "String::is_empty")]
     pub continue_token: String,
 }
 
-/// What a Status is about.
+/// Details of a Status.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Details {
@@ -59,10 +59,10 @@ pub struct Details {
     /// Uid of the object.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub uid: String,
-    /// One entry for each problem.
+    /// One entry per problem.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub causes: Vec<Cause>,
-    /// Mirrored in the `Retry-After` header.
+    /// Also sent in the `Retry-After` header.
     #[serde(default, skip_serializing_if = "is_zero_u32")]
     pub retry_after_seconds: u32,
 }
@@ -73,7 +73,7 @@ pub struct Cause {
     /// Such as `FieldValueInvalid`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// For people.
+    /// A message for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// Path of the field.
@@ -104,7 +104,7 @@ impl Status {
         }
     }
 
-    /// A success about an object.
+    /// A success, about an object.
     pub fn success(code: u16, details: Option<Details>) -> Status {
         Status {
             status: "Success".into(),
@@ -120,7 +120,7 @@ impl Status {
         self
     }
 
-    /// The same with an advice to try again later.
+    /// The same Status with advice to retry later.
     #[must_use]
     pub fn retry_after(mut self, seconds: u32) -> Status {
         self.details.get_or_insert_default().retry_after_seconds = seconds;
@@ -144,26 +144,26 @@ impl std::error::Error for Status {}
 /// One invalid field of an object: becomes a cause of a 422.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError {
-    /// Which rule.
+    /// The rule that was broken.
     pub kind: FieldErrorKind,
     /// Path, such as `spec.containers[0].name`.
     pub field: String,
-    /// All that follows the field in the message.
+    /// The part of the message after the field.
     pub detail: String,
 }
 
-/// The rules a field can break (S1.42).
+/// The rules that a field can break (S1.42).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldErrorKind {
-    /// Nothing where something is needed.
+    /// A required value is missing.
     Required,
     /// A value that is not allowed.
     Invalid,
-    /// A value that is not allowed here or now.
+    /// A value that is not allowed in this context.
     Forbidden,
-    /// Not one of the allowed words.
+    /// Not one of the allowed values.
     NotSupported,
-    /// Twice in a set.
+    /// Repeated in a set.
     Duplicate,
     /// Too many bytes.
     TooLong,
@@ -171,12 +171,12 @@ pub enum FieldErrorKind {
     TooMany,
     /// Not the right JSON type.
     TypeInvalid,
-    /// Refers to something that is not there.
+    /// Refers to something that does not exist.
     NotFound,
 }
 
 impl FieldErrorKind {
-    /// The cause's reason.
+    /// The reason of the cause.
     pub fn reason(self) -> &'static str {
         match self {
             FieldErrorKind::Required => "FieldValueRequired",
@@ -243,7 +243,7 @@ impl FieldError {
         FieldError { kind: FieldErrorKind::Duplicate, field: field.into(), detail }
     }
 
-    /// The message of the cause: everything but the field.
+    /// The message of the cause: everything after the field.
     pub fn message(&self) -> String {
         match self.detail.as_str() {
             "" => self.kind.words().to_owned(),

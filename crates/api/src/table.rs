@@ -1,8 +1,8 @@
-//! Tables: objects as rows of text, the form `kubectl get` asks for (S4.50).
+//! Tables: objects as rows of text, the representation that `kubectl get` requests (S4.50).
 //!
 //! River: snapshot or change → **table** → list bodies and watch frames.
-//! Promise: a kind's columns are facts in one place; a row needs the object, the time and nothing
-//! else, and an object that lacks what a column shows still makes a row.
+//! Promise: the columns of all kinds are in one table; a row depends only on the object and the
+//! time, and an object that lacks the field of a column still has a row.
 
 mod age;
 mod cells;
@@ -25,31 +25,31 @@ pub use write::{Headings, ListMeta, View};
 /// One column of a kind's table.
 #[derive(Clone, Debug)]
 pub struct Column {
-    /// Its heading.
+    /// The heading.
     pub name: Name,
     /// `string`, `integer`, `boolean`, `number` or `date`.
     pub kind: Name,
     /// `name` for the column that names the object, else empty.
     pub format: Name,
-    /// What it shows, for people.
+    /// A description for people.
     pub description: Name,
     /// Zero for columns that are always shown, one for wide output.
     pub priority: i32,
     cell: Cell,
 }
 
-/// How a cell is found in an object.
+/// How to compute a cell from an object.
 #[derive(Clone, Debug)]
 enum Cell {
-    /// A string at a path, or a word where there is none.
+    /// The string at a path, or a default.
     Text(&'static str, &'static str),
     /// A number at a path, or zero.
     Number(&'static str),
-    /// A boolean at a path, or what its absence means.
+    /// The boolean at a path, or a default.
     Flag(&'static str, bool),
-    /// How many members or elements there are.
+    /// The number of members or elements.
     Count(&'static str),
-    /// How long ago a time was.
+    /// The time since a timestamp.
     Age(&'static str),
     /// Anything else.
     Compute(fn(&Source<'_>) -> Value),
@@ -57,31 +57,30 @@ enum Cell {
     Path(JsonPath),
 }
 
-/// The columns of a built-in kind. Kinds without columns of their own show their name and when
-/// they were created.
+/// The columns of a built-in kind. Kinds without columns of their own show name and creation time.
 pub fn columns(kind: &Kind) -> &'static [Column] {
     columns::of(&kind.group, &kind.kind)
 }
 
-/// A column that a custom resource definition asks for (S9.23).
+/// A column of a custom resource definition (S9.23).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PrinterColumn {
-    /// Its heading.
+    /// The heading.
     pub name: String,
     /// `string`, `integer`, `boolean`, `number` or `date`.
     pub kind: String,
     /// Any format.
     pub format: String,
-    /// For people; may be empty.
+    /// A description for people; may be empty.
     pub description: String,
     /// Zero for columns that are always shown.
     pub priority: i32,
-    /// Where the value is.
+    /// The path of the value.
     pub json_path: String,
 }
 
-/// The columns of a custom kind: the name, then what the definition asks for, or the age. A path
-/// that cannot be read makes a column of nulls.
+/// The columns of a custom kind: the name, then those of the definition, or the age. An invalid
+/// path gives a column of nulls.
 pub fn custom_columns(printer: &[PrinterColumn]) -> Vec<Column> {
     let mut columns = vec![columns::NAME];
     if printer.is_empty() {
@@ -130,7 +129,7 @@ impl Column {
     }
 }
 
-/// An object being shown, and the time it is shown at.
+/// An object and the time at which it is shown.
 struct Source<'a> {
     object: &'a Value,
     now: Timestamp,
@@ -183,7 +182,7 @@ fn find<'a>(value: &'a Value, path: &str) -> Option<&'a Value> {
     path.split('.').try_fold(value, |value, step| value.get(step))
 }
 
-/// The string at a dotted path, or nothing.
+/// The string at a dotted path, or an empty string.
 fn text<'a>(value: &'a Value, path: &str) -> &'a str {
     find(value, path).and_then(Value::as_str).unwrap_or_default()
 }

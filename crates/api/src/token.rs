@@ -1,8 +1,8 @@
-//! Continue tokens: where the next page of a list begins.
+//! Continue tokens: the start of the next page of a list.
 //!
 //! River: the end of one page → **token** → the client → the start of the next page.
-//! Promise: a token names a place inside the collection it is used on and nothing else. It carries
-//! no permission and no prefix; whatever a client puts in it, the key it yields is relative (B169).
+//! Promise: a token only names a position in the collection that it is used on. It carries no
+//! permission and no prefix; whatever a client puts into it, the resulting key is relative (B169).
 
 use base64::Engine;
 use base64::alphabet::URL_SAFE;
@@ -13,22 +13,22 @@ use crate::query::bad_request;
 use crate::revision::Revision;
 use crate::status::Status;
 
-/// Longer tokens are refused: a real one holds a name and a namespace (B175).
+/// The maximum length: a real token holds a name and a namespace (B175).
 const LENGTH_MAX: usize = 4096;
 
 const VERSION: &str = "meta.k8s.io/v1";
 
-/// Unpadded; bits left over at the end are ignored, as the reference does.
+/// Unpadded; excess bits at the end are ignored, as in Kubernetes.
 const BASE64: GeneralPurpose =
     GeneralPurpose::new(&URL_SAFE, NO_PAD.with_decode_allow_trailing_bits(true));
 
-/// Where a list goes on.
+/// The position where a list continues.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Token {
-    /// The state to go on in; none for the latest, at the price of a consistent list.
+    /// The revision to continue at; none for the newest, which gives up consistency.
     pub at: Option<Revision>,
-    /// The first key of the page, relative to the collection: `name\0`, or `namespace/name\0`
-    /// for a list across namespaces. The zero byte makes it the place just after that name.
+    /// The first key of the page, relative to the collection: `name\0`, or `namespace/name\0` for a
+    /// list across namespaces. The zero byte makes it the position just after that name.
     pub start: String,
 }
 
@@ -43,20 +43,21 @@ struct Content {
 }
 
 impl Token {
-    /// Goes on after the last key of a page, in the same state.
+    /// Continues after the last key of a page, at the same revision.
     pub fn after(last_key: &str, at: Revision) -> Token {
         Token { at: Some(at), start: format!("{last_key}\0") }
     }
 
-    /// The same place in the latest state: offered when the token's own state is gone (S3.14).
+    /// The same position at the newest revision: offered when the token's revision is compacted
+    /// (S3.14).
     #[must_use]
     pub fn at_latest(&self) -> Token {
         Token { at: None, start: self.start.clone() }
     }
 
-    /// As clients see it.
+    /// Encodes it for the client.
     pub fn encode(&self) -> String {
-        // The reference writes a leading slash where its cache made the token; the place is the
+        // Kubernetes writes a leading slash in tokens that its cache makes; the position is the
         // same with and without.
         let (revision, slash) = match self.at {
             Some(at) => (i64::try_from(at.0).unwrap_or(i64::MAX), "/"),
@@ -71,7 +72,7 @@ impl Token {
         BASE64.encode(json)
     }
 
-    /// Reads what a client sent.
+    /// Decodes a token from a client.
     pub fn decode(text: &str) -> Result<Token, Status> {
         decode(text).map_err(|why| bad_request(format!("invalid continue token: {why}")))
     }
@@ -113,13 +114,12 @@ fn decode(text: &str) -> Result<Token, String> {
     Ok(Token { at, start: start.to_owned() })
 }
 
-/// Whether a relative key cannot lead out of its collection: no empty, `.` or `..` segment.
+/// Whether a relative key stays in its collection: no empty, `.` or `..` segment.
 fn is_clean(key: &str) -> bool {
     key.is_empty() || key.split('/').all(|segment| !matches!(segment, "" | "." | ".."))
 }
 
-/// Names the first byte that is not of the alphabet, or the end of a text cut short, as the
-/// reference does.
+/// Names the first byte outside of the alphabet, or the end of a truncated text, as Go does.
 fn illegal_base64(text: &str) -> String {
     let foreign = text
         .bytes()
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_has_the_reference_s_content() {
+    fn a_token_has_the_content_of_kubernetes() {
         let token = Token::after("b", Revision(7));
         assert_eq!(token.encode(), raw(r#"{"v":"meta.k8s.io/v1","rv":7,"start":"/b\u0000"}"#));
         assert_eq!(
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_is_none_is_refused() {
+    fn an_invalid_token_is_rejected() {
         check("not a token!", "illegal base64 data at input byte 3");
         check("notatoken", "illegal base64 data at input byte 8");
         check(&format!("{}=", raw("{}")), "illegal base64 data at input byte 3");

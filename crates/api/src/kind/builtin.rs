@@ -1,7 +1,7 @@
 //! The rows of every kind that a default Kubernetes 1.36 server serves.
 //!
-//! River: start-up → **builtin** → routes, discovery, caches. The facts are in `builtin.txt`, a
-//! line a kind; this file only reads them.
+//! River: start-up → **builtin** → routes, discovery, caches. The data is in `builtin.txt`, one
+//! line per kind; this file only reads it.
 //!
 //! - A line without indentation is a group and version; their order is the order of discovery.
 //! - `plural Kind ns|cluster word…` is a kind; the words are read in [`word`].
@@ -14,10 +14,10 @@ use super::{Field, Kind, Name, NameRule, Subresource, Traits};
 
 const TABLE: &str = include_str!("builtin.txt");
 
-/// Verbs of an ordinary kind.
+/// Verbs of most kinds.
 const VERBS: &str = "create,delete,deletecollection,get,list,patch,update,watch";
 
-/// Verbs of an ordinary subresource.
+/// Verbs of most subresources.
 const SUBRESOURCE_VERBS: &str = "get,patch,update";
 
 /// Every built-in kind, in the order of discovery: groups, then versions with the preferred one
@@ -132,8 +132,8 @@ fn subresource(line: &'static str) -> Subresource {
     sub
 }
 
-/// `policy/v1/Eviction`, or `Binding` for a kind of the parent's group and version, which stay
-/// empty as discovery shows them.
+/// `policy/v1/Eviction`, or `Binding` for a kind in the parent's group and version, which stay
+/// empty as in discovery.
 fn gvk(text: &'static str) -> (Name, Name, Name) {
     match text.rsplit_once('/') {
         None => ("".into(), "".into(), text.into()),
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn discovery_order_is_the_order_of_the_reference() {
+    fn discovery_has_the_order_of_kubernetes() {
         let groups = groups(&builtin());
         let names: Vec<&str> = groups.iter().map(|(group, _)| group.as_ref()).collect();
         assert_eq!(
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_are_as_the_reference_shows_them() {
+    fn pods_are_described_as_in_kubernetes() {
         let pods = find("", "pods");
         assert_eq!((pods.kind.as_ref(), pods.singular.as_ref()), ("Pod", "pod"));
         assert_eq!(pods.list_kind, "PodList");
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn selectable_fields_know_their_path_and_what_absent_means() {
+    fn selectable_fields_have_a_path_and_a_value_for_absent_fields() {
         let fields = find("", "pods").fields;
         let field = |label: &str| fields.iter().find(|field| field.label == label).unwrap();
         assert_eq!(field("spec.host").path(), ["spec", "nodeName"]);
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_answer_with_the_warning_of_the_reference() {
+    fn endpoints_carry_the_deprecation_warning_of_kubernetes() {
         assert_eq!(
             find("", "endpoints").deprecation.unwrap(),
             "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"

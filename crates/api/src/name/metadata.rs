@@ -1,4 +1,4 @@
-//! The check of `metadata`, the same for every kind (S2.5, S2.9, S2.14).
+//! The validation of `metadata`, the same for every kind (S2.5, S2.9, S2.14).
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,8 @@ const MANAGER_BYTES_MAX: usize = 128;
 /// Finalizers without a domain that Kubernetes itself uses.
 const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
 
-/// Groups whose finalizers need no domain: an omission of Kubernetes that objects rely on.
+/// Groups whose finalizers need no domain: an oversight in Kubernetes that existing objects rely
+/// on.
 const UNQUALIFIED_FINALIZERS: [&str; 6] = [
     "admissionregistration.k8s.io",
     "apiextensions.k8s.io",
@@ -27,7 +28,7 @@ const UNQUALIFIED_FINALIZERS: [&str; 6] = [
     "policy",
 ];
 
-/// Checks the metadata of an object that is about to be created; names are already generated.
+/// Validates the metadata of an object before its creation; its name is already generated.
 pub fn metadata_on_create(kind: &Kind, object: &Value) -> Vec<FieldError> {
     let metadata = Metadata::of(object);
     let mut errors = Vec::new();
@@ -42,8 +43,8 @@ pub fn metadata_on_create(kind: &Kind, object: &Value) -> Vec<FieldError> {
     errors
 }
 
-/// Checks the metadata of an object that is about to replace `old`. The server has already put
-/// back what clients cannot write.
+/// Validates the metadata of an object that will replace `old`. The server has already restored the
+/// fields that clients cannot write.
 pub fn metadata_on_update(kind: &Kind, new: &Value, old: &Value) -> Vec<FieldError> {
     let (metadata, before) = (Metadata::of(new), Metadata::of(old));
     let mut errors = Vec::new();
@@ -58,14 +59,14 @@ pub fn metadata_on_update(kind: &Kind, new: &Value, old: &Value) -> Vec<FieldErr
     errors
 }
 
-/// What create and update check alike: all that does not depend on what was there before.
+/// The checks that create and update share: those that do not depend on the old object.
 pub fn metadata_alike(kind: &Kind, object: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     Metadata::of(object).common(kind, &mut errors);
     errors
 }
 
-/// What is wrong with the name of a finalizer that stands in this field.
+/// What is wrong with the name of a finalizer in this field.
 pub fn finalizer(name: &str, field: &str) -> Vec<FieldError> {
     let mut errors = Vec::new();
     invalid_each(&mut errors, field, name, qualified(name));
@@ -79,7 +80,7 @@ fn no_domain(name: &str, field: &str) -> Option<FieldError> {
     (!is_known).then(|| FieldError::invalid(field, &name.into(), why))
 }
 
-/// Folds owner references that are there twice into one (S2.9); answers the warning to give.
+/// Merges repeated owner references (S2.9) and returns the warning to send.
 pub fn fold_owner_references(object: &mut Value) -> Option<String> {
     let owners = object.get_mut("metadata")?.get_mut("ownerReferences")?.as_array_mut()?;
     let (mut kept, mut repeated): (Vec<Value>, Vec<String>) = (Vec::new(), Vec::new());
@@ -160,7 +161,7 @@ impl<'a> Metadata<'a> {
         }
     }
 
-    /// What create and update check alike.
+    /// The checks that create and update share.
     fn common(&self, kind: &Kind, errors: &mut Vec<FieldError>) {
         self.labels(errors);
         self.annotations(errors);
@@ -181,7 +182,7 @@ impl<'a> Metadata<'a> {
     fn annotations(&self, errors: &mut Vec<FieldError>) {
         let mut bytes = 0;
         for (key, value) in self.texts("annotations") {
-            // Letter case is free in annotation keys.
+            // Annotation keys are not case-sensitive.
             let problems = qualified(&key.to_ascii_lowercase());
             invalid_each(errors, "metadata.annotations", key, problems);
             bytes += key.len() + value.len();
@@ -331,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_is_refused_with_the_words_of_the_reference() {
+    fn invalid_metadata_has_the_messages_of_kubernetes() {
         check_create(&json!({}), &[]);
         check_create(
             &json!({"name": "Bad_Name"}),
@@ -398,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_owners_are_folded_into_one_with_a_warning() {
+    fn equal_owners_are_merged_with_a_warning() {
         let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"});
         let mut object = json!({"metadata": {"ownerReferences": [owner, owner]}});
         let warning = fold_owner_references(&mut object).unwrap();
@@ -408,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deleting_object_takes_no_new_finalizers() {
+    fn no_finalizer_can_be_added_to_a_deleting_object() {
         let old =
             json!({"metadata": {"name": "a", "deletionTimestamp": "t", "finalizers": ["a/b"]}});
         let new = json!({"metadata": {"name": "a", "deletionTimestamp": "t", "finalizers": ["a/b", "c/d"]}});

@@ -10,19 +10,19 @@ use crate::status::{FieldError, Status};
 /// Options of DELETE.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeleteOptions {
-    /// How long the object may take to go; none for what its kind says.
+    /// How long the deletion may take; none for the kind's default.
     pub grace_period_seconds: Option<i64>,
-    /// What happens to objects that it owns; none for what its finalizers and kind say.
+    /// What happens to dependents; none for the default of its finalizers and kind.
     pub propagation: Option<Propagation>,
-    /// The old form of `propagation`; never set together with it.
+    /// The deprecated form of `propagation`; never set together with it.
     pub orphan_dependents: Option<bool>,
-    /// What must be true of the object.
+    /// Conditions on the object.
     pub preconditions: Preconditions,
-    /// Everything but the deletion itself.
+    /// Everything but the deletion itself is done.
     pub dry_run: bool,
 }
 
-/// What must be true of an object for it to be deleted (S2.41).
+/// Conditions on an object for its deletion (S2.41).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Preconditions {
     /// Its uid.

@@ -1,7 +1,7 @@
 //! Field selectors: `metadata.name=x,status.phase!=Running` (S3.32).
 //!
-//! Promise: fields are resolved against the kind when the selector is parsed, so that matching is
-//! a lookup by index in what every object carries anyway.
+//! Promise: fields are resolved against the kind during parsing, so that matching is a lookup by
+//! index in the object's head.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use crate::status::Status;
 /// A conjunction of terms. The empty one selects everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Selector {
-    /// Sorted and without repeats: the canonical form.
+    /// Sorted and without duplicates: the canonical form.
     terms: Arc<[Term]>,
-    /// What every object that it selects has.
+    /// The marks that every matching object has.
     marks: Marks,
 }
 
@@ -29,11 +29,11 @@ struct Term {
     place: Place,
     value: Box<str>,
     equal: bool,
-    /// What an object without the field compares as.
+    /// The value of an object without the field.
     absent: Name,
 }
 
-/// Where an object keeps a field.
+/// The part of an object that contains a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Place {
     Name,
@@ -60,7 +60,7 @@ impl Selector {
         Selector { terms: Arc::new([term]), marks: Marks::default() }
     }
 
-    /// Reads a selector on objects of `kind`; errors are ready to be answered.
+    /// Parses a selector for objects of `kind`; an error is a complete response.
     pub fn parse(text: &str, kind: &Kind) -> Result<Selector, Status> {
         Unresolved::parse(text)?.resolve(kind, kind)
     }
@@ -75,12 +75,12 @@ impl Selector {
         self.terms.iter().map(|term| &*term.label)
     }
 
-    /// The marks that whatever it selects has.
+    /// The marks that every matching object has.
     pub fn marks(&self) -> Marks {
         self.marks
     }
 
-    /// Whether an object is selected.
+    /// Whether it matches an object.
     pub fn matches(&self, object: &Object) -> bool {
         object.may_have(self.marks)
             && self.terms.iter().all(|term| {
@@ -93,22 +93,22 @@ impl Selector {
             })
     }
 
-    /// The name that it fixes, if any (S3.35).
+    /// The name that it requires, if any (S3.35).
     pub fn name(&self) -> Option<&str> {
         self.fixed(Place::Name)
     }
 
-    /// The namespace that it fixes, if any.
+    /// The namespace that it requires, if any.
     pub fn namespace(&self) -> Option<&str> {
         self.fixed(Place::Namespace)
     }
 
-    /// The value that it fixes for the kind's `index`-th selectable field, if any.
+    /// The value that it requires for the kind's `index`-th selectable field, if any.
     pub fn field(&self, index: usize) -> Option<&str> {
         self.fixed(Place::Field(index))
     }
 
-    /// Every selectable field that it fixes: what an index over fields can use.
+    /// Every selectable field for which it requires a value, for indexes over fields.
     pub fn equalities(&self) -> impl Iterator<Item = (usize, &str)> {
         self.terms.iter().filter_map(|term| match term.place {
             Place::Field(index) if term.equal => Some((index, &*term.value)),
@@ -120,7 +120,7 @@ impl Selector {
         self.terms.iter().find(|term| term.place == place && term.equal).map(|term| &*term.value)
     }
 
-    /// For a path that names an object already: the selector must be empty or name it too.
+    /// For a path that already names an object: the selector must be empty or name the same object.
     pub fn and_named(self, name: &str) -> Result<Selector, Status> {
         match self.name() {
             _ if self.is_empty() => Ok(Selector::named(name)),
@@ -141,8 +141,8 @@ impl fmt::Display for Selector {
     }
 }
 
-/// A selector whose fields are not looked up yet: the syntax is checked before the other options
-/// are, the fields after them.
+/// A selector whose fields are not resolved yet: the syntax is checked before the other options,
+/// the fields after them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Unresolved {
     terms: Vec<(String, bool, String)>,
@@ -152,7 +152,7 @@ impl Unresolved {
     pub(crate) fn parse(text: &str) -> Result<Unresolved, Status> {
         check_length(text)?;
         let mut parts = split_terms(text);
-        // The reference looks at terms in sorted order, which shows in which error comes first.
+        // Kubernetes checks terms in sorted order, which decides which error comes first.
         parts.sort_unstable();
         parts.retain(|part| !part.is_empty());
         check_terms(parts.len())?;
@@ -168,8 +168,7 @@ impl Unresolved {
         Ok(Unresolved { terms })
     }
 
-    /// Fields are named as the kind of the request names them, and found where the kind that is
-    /// stored has them.
+    /// Resolves the field names of the requested kind to the fields of the stored kind.
     pub(crate) fn resolve(self, kind: &Kind, stored: &Kind) -> Result<Selector, Status> {
         let mut terms = Vec::with_capacity(self.terms.len());
         for (label, equal, value) in self.terms {
@@ -191,8 +190,8 @@ impl Unresolved {
 
 fn resolve(label: &str, kind: &Kind, stored: &Kind) -> Option<(Name, Place, Name)> {
     let plain = |label: &'static str, place| (Name::Borrowed(label), place, Name::Borrowed(""));
-    // Kinds that list fields of their own, and custom ones, know `metadata.namespace` only where
-    // there are namespaces; to all others it is a field that is always empty.
+    // Kinds with fields of their own, and custom kinds, have `metadata.namespace` only if they are
+    // namespaced; for all other kinds it is a field that is always empty.
     let namespaced = kind.namespaced || (kind.fields.is_empty() && !kind.custom);
     match label {
         "metadata.name" => return Some(plain("metadata.name", Place::Name)),
@@ -201,16 +200,16 @@ fn resolve(label: &str, kind: &Kind, stored: &Kind) -> Option<(Name, Place, Name
         }
         _ => {}
     }
-    // What fields a custom kind has is checked by whoever knows its definition.
+    // The caller, which has its definition, checks the fields of a custom kind.
     let names = if kind.custom { &stored.fields } else { &kind.fields };
     let named = names.iter().find(|field| field.label == label)?;
-    // `spec.host` is an old label of `spec.nodeName`: fields with one path are one field.
+    // `spec.host` is an old label of `spec.nodeName`: fields with the same path are one field.
     let index = stored.fields.iter().position(|field| field.path() == named.path())?;
     let field = &stored.fields[index];
     Some((field.label.clone(), Place::Field(index), field.absent.clone()))
 }
 
-/// The message differs from kind to kind, for no reason but history.
+/// The message differs between kinds for historical reasons.
 fn unknown(label: &str, kind: &Kind) -> String {
     if kind.custom {
         return format!("field label not supported: {label}");
@@ -229,7 +228,7 @@ fn unknown(label: &str, kind: &Kind) -> String {
     }
 }
 
-/// The terms between commas; a comma after a backslash belongs to its value.
+/// The terms between commas; a comma after a backslash is part of the value.
 fn split_terms(text: &str) -> Vec<&str> {
     let mut terms = Vec::new();
     let (mut start, mut escaped) = (0, false);
@@ -248,7 +247,7 @@ fn split_terms(text: &str) -> Vec<&str> {
     terms
 }
 
-/// Field, whether it must be equal, and the value as written.
+/// The field, whether it must be equal, and the value as written.
 fn split_term(term: &str) -> Option<(&str, bool, &str)> {
     let at = term.char_indices().map(|(at, _)| at).find(|at| {
         let rest = &term[*at..];

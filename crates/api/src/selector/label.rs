@@ -1,7 +1,7 @@
 //! Label selectors: `app=web,tier in (a,b),!old` (S3.30).
 //!
-//! Promise: whatever parses prints to a text that parses to the same selector, and matching an
-//! object against a set of n values costs O(log n).
+//! Promise: a parsed selector prints to a text that parses to the same selector, and matching
+//! against a set of n values takes O(log n).
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +13,8 @@ use crate::object::Object;
 use crate::query::{bad_request, quote};
 use crate::status::Status;
 
-/// Messages repeat the offending values; a selector full of them must not make a huge answer.
+/// The maximum number of errors in a message: messages repeat the invalid values, and a selector
+/// may contain many.
 const ERRORS_SHOWN_MAX: usize = 32;
 
 /// A conjunction of requirements. The empty one selects everything.
@@ -27,9 +28,9 @@ const ERRORS_SHOWN_MAX: usize = 32;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Selector {
-    /// Sorted and without repeats: the canonical form.
+    /// Sorted and without duplicates: the canonical form.
     requirements: Arc<[Requirement]>,
-    /// What every object that it selects has.
+    /// The marks that every matching object has.
     marks: Marks,
 }
 
@@ -40,7 +41,7 @@ pub struct Requirement {
     pub(super) condition: Condition,
 }
 
-/// What a label must be like. `=` is a set of one, `!=` the opposite.
+/// The condition on a label's value. `=` is a set of one, `!=` its negation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Condition {
     Exists,
@@ -51,7 +52,7 @@ pub(super) enum Condition {
     Less(i64),
 }
 
-/// Sorted, without repeats, never empty.
+/// Sorted, without duplicates, never empty.
 pub(super) type Values = Arc<[Box<str>]>;
 
 impl Selector {
@@ -60,7 +61,7 @@ impl Selector {
         Selector::default()
     }
 
-    /// Reads a selector; errors are ready to be answered.
+    /// Parses a selector; an error is a complete response.
     pub fn parse(text: &str) -> Result<Selector, Status> {
         check_length(text)?;
         let requirements = Parser::new(text).parse().map_err(bad_request)?;
@@ -87,23 +88,22 @@ impl Selector {
         self.requirements.is_empty()
     }
 
-    /// Whether labels, asked for by key, are selected.
+    /// Whether it matches labels; `label` looks up a key.
     pub fn matches<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.requirements.iter().all(|requirement| requirement.allows(label(&requirement.key)))
     }
 
-    /// The marks that whatever it selects has.
+    /// The marks that every matching object has.
     pub fn marks(&self) -> Marks {
         self.marks
     }
 
-    /// Whether an object is selected.
+    /// Whether it matches an object.
     pub fn matches_object(&self, object: &Object) -> bool {
         object.may_have(self.marks) && self.matches(|key| object.label(key))
     }
 
-    /// The keys that must have one of the given values: what an index over labels can use.
-    /// Values are sorted.
+    /// The keys that must have one of the given values, for indexes over labels. Values are sorted.
     pub fn equalities(&self) -> impl Iterator<Item = (&str, &[Box<str>])> {
         self.requirements.iter().filter_map(|requirement| match &requirement.condition {
             Condition::In(values) => Some((&*requirement.key, &**values)),
@@ -130,7 +130,7 @@ impl fmt::Display for Selector {
 }
 
 impl Requirement {
-    /// The label it is about.
+    /// The key of the label.
     pub fn key(&self) -> &str {
         &self.key
     }
@@ -176,7 +176,7 @@ impl fmt::Display for Requirement {
     }
 }
 
-/// A piece of a selector's text.
+/// A token of a selector's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Token<'a> {
     Word(&'a str),
@@ -306,7 +306,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// `(a,b)`. Members may be missing: `(a,)` holds the empty string too, as does `()`.
+    /// `(a,b)`. Elements may be missing: `(a,)` also contains the empty string, as does `()`.
     fn set(&mut self) -> Result<Vec<&'a str>, String> {
         let open = self.next();
         if open != Token::Symbol("(") {
@@ -347,7 +347,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// What follows `=`; nothing is the empty value.
+    /// The value after `=`, which may be empty.
     fn value(&mut self) -> Result<&'a str, String> {
         if matches!(self.peek(), Token::End | Token::Symbol(COMMA)) {
             return Ok("");
@@ -359,7 +359,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// Sorted values, all of which could be label values.
+/// The sorted values, if all are valid label values.
 pub(super) fn checked(key: &str, mut values: Vec<&str>) -> Result<Values, String> {
     values.sort_unstable();
     values.dedup();

@@ -2,8 +2,8 @@
 
 use jiff::Timestamp;
 
-/// A duration for people: `45s`, `5m30s`, `3h`, `2d4h`, `3y`. A clock that is a second off is
-/// forgiven; further in the future is `<invalid>`.
+/// A duration for people: `45s`, `5m30s`, `3h`, `2d4h`, `3y`. Up to a second in the future is
+/// tolerated; more is `<invalid>`.
 pub fn human_duration(seconds: i64) -> String {
     let pair = |big: i64, big_unit: char, small: i64, small_unit: char| match small {
         0 => format!("{big}{big_unit}"),
@@ -25,7 +25,7 @@ pub fn human_duration(seconds: i64) -> String {
     }
 }
 
-/// How long ago a time was; `<unknown>` if there is none.
+/// The time since a timestamp; `<unknown>` if there is none.
 pub(super) fn since(time: &str, now: Timestamp) -> String {
     match time.parse::<Timestamp>() {
         Ok(time) => human_duration(seconds_between(time, now)),
@@ -33,7 +33,7 @@ pub(super) fn since(time: &str, now: Timestamp) -> String {
     }
 }
 
-/// Whole seconds from one time to another, cut towards zero.
+/// Seconds from one time to another, truncated.
 pub(super) fn seconds_between(from: Timestamp, to: Timestamp) -> i64 {
     to.duration_since(from).as_secs()
 }
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_have_few_figures() {
+    fn durations_have_two_or_three_significant_figures() {
         let (m, h, d) = (60, 3_600, 86_400);
         for (seconds, expected) in [
             (-2, "<invalid>"),
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_is_none_is_unknown() {
+    fn an_invalid_time_is_unknown() {
         let now: Timestamp = "2024-01-02T03:04:05Z".parse().unwrap();
         assert_eq!(since("2024-01-02T03:04:00Z", now), "5s");
         assert_eq!(since("", now), "<unknown>");

@@ -1,4 +1,4 @@
-//! Which columns each built-in kind has.
+//! The columns of each built-in kind.
 
 use std::borrow::Cow;
 
@@ -58,7 +58,7 @@ const fn named(name: &'static str, description: &'static str, priority: i32, cel
     }
 }
 
-// The texts of these three are compared byte for byte with recordings of the reference.
+// These three texts are compared byte for byte with recordings of Kubernetes.
 const NAME_TEXT: &str = "Name must be unique within a namespace. Is required when creating resources, although some resources may allow a client to request the generation of an appropriate name automatically. Name is primarily intended for creation idempotence and configuration definition. Cannot be updated. More info: https://kubernetes.io/docs/concepts/overview/working-with-objects/names#names";
 const AGE_TEXT: &str = "CreationTimestamp is a timestamp representing the server time when this object was created. It is not guaranteed to be set in happens-before order across separate operations. Clients may not set this value. It is represented in RFC3339 form and is in UTC.\n\nPopulated by the system. Read-only. Null for lists. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#metadata";
 const DATA_TEXT: &str = "Data contains the configuration data. Each key must consist of alphanumeric characters, '-', '_' or '.'. Values with non-UTF-8 byte sequences must use the BinaryData field. The keys stored in Data must not overlap with the keys in the BinaryData field, this is enforced during validation process.";
@@ -91,7 +91,7 @@ const POLICY_BINDING: &[Column] = &[
     AGE,
 ];
 
-/// Both forms of events look the same.
+/// Both versions of events have the same columns.
 const EVENT: &[Column] = &[
     text("Last Seen", "When it was last seen", Compute(cells::event_last_seen)),
     text("Type", "Normal or Warning", Text("type", "")),
@@ -105,7 +105,7 @@ const EVENT: &[Column] = &[
     named("Name", NAME_TEXT, 1, Text("metadata.name", "")),
 ];
 
-/// Every kind that has columns of its own: group, kind, columns.
+/// Every kind with columns of its own: group, kind, columns.
 const TABLE: &[(&str, &str, &[Column])] = &[
     (
         "",

@@ -1,6 +1,6 @@
-//! `PartialObjectMetadata`: an object's metadata and nothing else (S4.52).
+//! `PartialObjectMetadata`: only the metadata of an object (S4.52).
 //!
-//! Promise: the metadata's bytes are copied as they are; nothing is parsed.
+//! Promise: the bytes of the metadata are copied; nothing is parsed.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -24,7 +24,7 @@ pub fn bookmark_frame(version: MetaVersion, revision: Revision, mark: bool) -> B
     framed(EventType::Bookmark, version, bookmark_metadata(revision, mark).as_bytes())
 }
 
-/// All that a bookmark says.
+/// The metadata of a bookmark.
 pub(super) fn bookmark_metadata(revision: Revision, mark: bool) -> String {
     let annotations =
         if mark { r#","annotations":{"k8s.io/initial-events-end":"true"}"# } else { "" };

@@ -1,14 +1,14 @@
-//! The part of JSONPath that printer columns use: `.spec.size`, `.a['b.c']`, `.list[0].x`,
+//! The subset of JSONPath that printer columns use: `.spec.size`, `.a['b.c']`, `.list[0].x`,
 //! `.list[*].x`, `.conditions[?(@.type=="Ready")].status`.
 
 use headwater_json::Value;
 
 use super::{Source, age};
 
-/// Most steps of a path, so that following one costs little.
+/// The maximum number of steps of a path, which limits the cost of evaluating it.
 const STEPS_MAX: usize = 64;
 
-/// A way into an object. The empty one finds nothing.
+/// A path into an object. The empty path finds nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JsonPath {
     steps: Vec<Step>,
@@ -19,7 +19,7 @@ enum Step {
     Field(String),
     Index(i64),
     All,
-    /// Elements where the value at a path equals a text, or does not.
+    /// Elements in which the value at a path equals a text, or does not.
     Where {
         path: JsonPath,
         equal: bool,
@@ -28,7 +28,7 @@ enum Step {
 }
 
 impl JsonPath {
-    /// Reads a path; none if it is not one, or uses more of the language than we know.
+    /// Parses a path; none if it is invalid or uses other parts of JSONPath.
     pub fn parse(text: &str) -> Option<JsonPath> {
         let mut steps = Vec::new();
         let mut rest = text;
@@ -40,7 +40,7 @@ impl JsonPath {
         (!steps.is_empty() && steps.len() <= STEPS_MAX).then_some(JsonPath { steps })
     }
 
-    /// The first value that the path leads to.
+    /// The first value at the path.
     pub fn find<'a>(&self, object: &'a Value) -> Option<&'a Value> {
         if self.steps.is_empty() { None } else { follow(&self.steps, object) }
     }
@@ -153,7 +153,7 @@ fn parse_filter(text: &str) -> Option<Step> {
         (None, Some((path, value))) => (path, false, value),
         (None, None) => return None,
     };
-    // A filter inside a filter would let a short path do much work.
+    // A nested filter would let a short path do much work.
     if path.contains('[') {
         return None;
     }
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_lead_to_values() {
+    fn paths_find_their_values() {
         let object = json!({
             "spec": {"size": 3, "a.b": "dotted"},
             "list": [{"x": 1}, {"x": 2}],
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_path_is_refused() {
+    fn an_invalid_path_is_rejected() {
         for bad in ["", ".", "..", ".a[", ".a[x]", ".a[?(@.b)]", ".a b", "{.a}", ".a['b"] {
             assert_eq!(JsonPath::parse(bad), None, "{bad}");
         }

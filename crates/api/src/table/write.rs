@@ -1,4 +1,4 @@
-//! Tables as bytes: list bodies piece by piece, and watch frames.
+//! Tables as bytes: list bodies in pieces, and watch frames.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use headwater_json::{Value, json};
@@ -14,22 +14,22 @@ use crate::revision::Revision;
 /// Metadata of a list.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ListMeta<'a> {
-    /// The revision the content corresponds to.
+    /// The revision of the content.
     pub revision: Revision,
-    /// Where the list goes on; empty if it does not.
+    /// The token of the next page; empty for the last page.
     pub continue_token: &'a str,
-    /// How many items remain, where that is known.
+    /// The number of remaining items, if known.
     pub remaining: Option<u64>,
 }
 
-/// How one client wants a kind's table.
+/// A kind's table as one client requested it.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     /// The kind's columns.
     pub columns: &'a [Column],
     /// Version of the `meta.k8s.io` types.
     pub version: MetaVersion,
-    /// What a row carries beside its cells.
+    /// What a row contains in addition to its cells.
     pub include: IncludeObject,
 }
 
@@ -43,7 +43,7 @@ pub enum Headings {
 }
 
 impl View<'_> {
-    /// Writes all that comes before the first row.
+    /// Writes everything before the first row.
     pub fn write_head(&self, buffer: &mut BytesMut, meta: &ListMeta<'_>, headings: Headings) {
         buffer.put_slice(br#"{"kind":"Table","apiVersion":""#);
         buffer.put_slice(self.version.api_version().as_bytes());
@@ -66,9 +66,9 @@ impl View<'_> {
         buffer.put_slice(br#","rows":["#);
     }
 
-    /// Writes the row of an object. Between rows goes a comma.
+    /// Writes the row of an object. The caller writes the commas between rows.
     pub fn write_row(&self, buffer: &mut BytesMut, object: &Object, now: Timestamp) {
-        // Stored objects are valid JSON; a broken one still makes a row.
+        // Stored objects are valid JSON; an invalid one still has a row.
         let value: Value = serde_json::from_slice(object.as_slice()).unwrap_or_default();
         self.write_cells(buffer, &value, now);
         match self.include {
@@ -79,12 +79,12 @@ impl View<'_> {
         buffer.put_slice(b"}");
     }
 
-    /// Writes what comes after the last row.
+    /// Writes everything after the last row.
     pub fn write_tail(&self, buffer: &mut BytesMut) {
         buffer.put_slice(b"]}");
     }
 
-    /// One object as a table of one row, at its own revision.
+    /// Writes one object as a table with one row, at its own revision.
     pub fn write_object(&self, buffer: &mut BytesMut, object: &Object, now: Timestamp) {
         let meta = ListMeta { revision: object.revision(), ..ListMeta::default() };
         self.write_head(buffer, &meta, Headings::Shown);
@@ -92,7 +92,7 @@ impl View<'_> {
         self.write_tail(buffer);
     }
 
-    /// The watch frame of a change: a table of one row at the revision of the object.
+    /// The watch frame of a change: a table with one row, at the revision of the object.
     pub fn event_frame(
         &self,
         event: EventType,
@@ -105,9 +105,9 @@ impl View<'_> {
         self.close_frame(buffer)
     }
 
-    /// The frame of a bookmark: a row of an object that has nothing but its revision. The `mark`
-    /// that ends the initial events always carries it, because its annotation is the point
-    /// (S4.53). `whole` is the object in full, for those who want that.
+    /// The frame of a bookmark: the row of an object that only has a revision. The `mark` that ends
+    /// the initial events always includes it, because clients read its annotation (S4.53). `whole`
+    /// is the complete object, for clients that request that.
     pub fn bookmark_frame(
         &self,
         revision: Revision,

@@ -71,7 +71,7 @@ fn check_error(kind: &Kind, selector: &str, message: &str) {
 }
 
 #[test]
-fn errors_are_worded_as_the_reference_words_them() {
+fn errors_have_the_messages_of_kubernetes() {
     let plain = kind("", "ConfigMap", vec![]);
     check_error(
         &plain,
@@ -92,7 +92,7 @@ fn errors_are_worded_as_the_reference_words_them() {
 }
 
 #[test]
-fn only_some_cluster_scoped_kinds_know_a_namespace() {
+fn only_some_cluster_scoped_kinds_have_a_namespace_field() {
     let cluster = |fields, custom| Kind { namespaced: false, custom, ..kind("", "Node", fields) };
     let extra = || vec![Field::new("spec.unschedulable", &["spec", "unschedulable"], "false")];
     let selector = "metadata.namespace=x";
@@ -106,7 +106,7 @@ fn only_some_cluster_scoped_kinds_know_a_namespace() {
 }
 
 #[test]
-fn what_a_selector_fixes_is_there_for_indexes() {
+fn required_values_are_available_to_indexes() {
     let selector =
         Selector::parse("metadata.name=a,spec.host=n1,spec.hostNetwork!=true", &pods()).unwrap();
     assert_eq!(selector.name(), Some("a"));
@@ -124,7 +124,7 @@ fn equal_selections_are_equal_selectors() {
 }
 
 #[test]
-fn a_named_path_wants_its_own_name() {
+fn a_selector_must_name_the_object_of_the_path() {
     let parse = |text| Selector::parse(text, &pods()).unwrap();
     assert_eq!(parse("").and_named("a").unwrap(), Selector::named("a"));
     assert_eq!(parse("metadata.name=a").and_named("a").unwrap(), Selector::named("a"));
@@ -154,7 +154,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_parses_or_is_refused(text in "[a.=!,\\\\]{0,20}|\\PC{0,20}") {
+    fn any_text_is_parsed_or_rejected(text in "[a.=!,\\\\]{0,20}|\\PC{0,20}") {
         let _ = Selector::parse(&text, &pods());
     }
 }

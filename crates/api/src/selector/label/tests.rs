@@ -55,7 +55,7 @@ fn check_error(selector: &str, message: &str) {
 }
 
 #[test]
-fn errors_are_worded_as_the_reference_words_them() {
+fn errors_have_the_messages_of_kubernetes() {
     check_error("env=prod=x", "found '=', expected: ',' or 'end of string'");
     check_error("env in prod", "unable to parse requirement: found 'prod' expected: '('");
     check_error("=x", "found '=', expected: !, identifier, or 'end of string'");
@@ -106,7 +106,7 @@ fn errors_are_worded_as_the_reference_words_them() {
 }
 
 #[test]
-fn malformed_keys_and_values_are_refused() {
+fn malformed_keys_and_values_are_rejected() {
     let long = "x".repeat(64);
     let prefix = "x".repeat(254);
     for bad in [
@@ -143,7 +143,7 @@ fn equal_selections_are_equal_selectors() {
 }
 
 #[test]
-fn equalities_are_what_an_index_can_use() {
+fn equalities_are_available_to_indexes() {
     let selector = Selector::parse("a=b,c in (e,d),f,!g,h!=i").unwrap();
     let found: Vec<(&str, Vec<&str>)> = selector
         .equalities()
@@ -153,7 +153,7 @@ fn equalities_are_what_an_index_can_use() {
 }
 
 #[test]
-fn large_selectors_are_read_and_huge_ones_refused() {
+fn large_selectors_are_parsed_and_huge_ones_rejected() {
     let values: Vec<String> = (0..9_000).map(|n| format!("v{n}")).collect();
     let selector = Selector::parse(&format!("a in ({})", values.join(","))).unwrap();
     assert!(selector.matches(|_| Some("v8999")));
@@ -176,7 +176,7 @@ fn value() -> impl Strategy<Value = String> {
     prop_oneof![Just(String::new()), Just("in".to_owned()), "[a-c]", "[0-9]"]
 }
 
-/// A requirement as text, and what it means by the plainest reading of the grammar.
+/// A requirement as text, and its meaning by a direct reading of the grammar.
 type Meaning = Box<dyn Fn(Option<&str>) -> bool>;
 
 fn requirement() -> impl Strategy<Value = (String, String, u8, Vec<String>)> {
@@ -221,7 +221,7 @@ fn meaning(form: u8, values: Vec<String>) -> Meaning {
 
 proptest! {
     #[test]
-    fn parsing_undoes_printing_and_matching_agrees_with_the_plain_reading(
+    fn parsing_undoes_printing_and_matching_agrees_with_a_direct_reading(
         requirements in prop::collection::vec(requirement(), 0..5),
         labels in prop::collection::btree_map(key(), value(), 0..4),
     ) {
@@ -236,7 +236,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_parses_or_is_refused(text in "[a-b!=<>(), \\-inot]{0,40}|\\PC{0,20}") {
+    fn any_text_is_parsed_or_rejected(text in "[a-b!=<>(), \\-inot]{0,40}|\\PC{0,20}") {
         if let Ok(selector) = Selector::parse(&text) {
             prop_assert_eq!(&Selector::parse(&selector.to_string()).unwrap(), &selector);
         }

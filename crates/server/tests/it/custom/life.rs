@@ -15,6 +15,8 @@ async fn a_definition_is_served_when_its_create_returns() {
     assert_eq!(made["spec"]["names"]["singular"], "widget");
     world.widget("a", json!({})).await;
     world.get("/apis/example.com/v1").await.is(200, r#""name":"widgets""#);
+    world.get("/openapi/v3").await.is(200, r#""apis/example.com/v1""#);
+    world.get("/openapi/v2").await.is(200, "com.example.v1.Widget");
     let status = world.get(&format!("{CRDS}/widgets.example.com")).await.json()["status"].clone();
     assert_eq!(status["storedVersions"], json!(["v1"]));
     assert_eq!(status["acceptedNames"]["kind"], "Widget");

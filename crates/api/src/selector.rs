@@ -8,8 +8,8 @@ pub mod field;
 pub mod label;
 mod structured;
 
-pub use field::Selector as FieldSelector;
-pub use label::Selector as LabelSelector;
+pub use field::FieldSelector;
+pub use label::LabelSelector;
 pub use structured::{LabelExpression, StructuredSelector};
 
 use crate::query::bad_request;

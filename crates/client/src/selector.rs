@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::fmt;
 
-use headwater_api::selector::label;
+use headwater_api::selector::LabelSelector;
 
 use crate::error::Error;
 use crate::object::Cached;
@@ -28,7 +28,7 @@ pub struct Selector {
 enum Form {
     Everything,
     Nothing,
-    Labels(label::Selector),
+    Labels(LabelSelector),
 }
 
 impl Selector {
@@ -62,7 +62,7 @@ impl Selector {
     }
 }
 
-fn labels_match<K: Cached>(selector: &label::Selector, object: &K) -> bool {
+fn labels_match<K: Cached>(selector: &LabelSelector, object: &K) -> bool {
     // A packed object returns borrowed labels unless they contain escapes, which no API server
     // writes; then all metadata is decoded.
     let escaped = Cell::new(false);
@@ -84,7 +84,7 @@ impl std::str::FromStr for Selector {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Selector, Error> {
-        let parsed = label::Selector::parse(text).map_err(|status| {
+        let parsed = LabelSelector::parse(text).map_err(|status| {
             Error::Invalid(format!("invalid label selector {text:?}: {}", status.message))
         })?;
         let form = if parsed.is_empty() { Form::Everything } else { Form::Labels(parsed) };

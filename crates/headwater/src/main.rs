@@ -82,7 +82,7 @@ async fn bench(flags: headwater_bench::Flags) -> Result<()> {
     limits::raise();
     let mut signals = Signals::new()?;
     let printer = headwater_bench::Printer { data: print::data, note: print::note };
-    headwater_bench::run(flags, printer, signals.next()).await
+    Box::pin(headwater_bench::run(flags, printer, signals.next())).await
 }
 
 fn log_to_stderr(filter: &str) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use std::ops;
 
-use super::{Key, Map, Text, Value};
+use super::{Map, MemberKey, Text, Value};
 
 static NULL: Value = Value::Null;
 
@@ -67,7 +67,7 @@ macro_rules! text_index {
         })*
     };
 }
-text_index!(String, Text, Key);
+text_index!(String, Text, MemberKey);
 
 impl<T: Index + ?Sized> Index for &T {
     #[inline(always)]

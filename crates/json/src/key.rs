@@ -14,15 +14,15 @@ use crate::wide;
 
 /// The key of a member.
 #[derive(Clone)]
-pub struct Key {
+pub struct MemberKey {
     begin: u64,
     text: Text,
 }
 
-impl Key {
+impl MemberKey {
     /// A key with this text.
-    pub fn new(text: &str) -> Key {
-        Key { begin: wide::begin(text), text: text.into() }
+    pub fn new(text: &str) -> MemberKey {
+        MemberKey { begin: wide::begin(text), text: text.into() }
     }
 
     /// The first eight bytes, as a number.
@@ -66,7 +66,7 @@ impl Name {
     }
 }
 
-impl Deref for Key {
+impl Deref for MemberKey {
     type Target = Text;
 
     fn deref(&self) -> &Text {
@@ -74,70 +74,70 @@ impl Deref for Key {
     }
 }
 
-impl AsRef<str> for Key {
+impl AsRef<str> for MemberKey {
     fn as_ref(&self) -> &str {
         &self.text
     }
 }
 
-impl Borrow<str> for Key {
+impl Borrow<str> for MemberKey {
     fn borrow(&self) -> &str {
         &self.text
     }
 }
 
-impl<T: Into<Text>> From<T> for Key {
-    fn from(text: T) -> Key {
+impl<T: Into<Text>> From<T> for MemberKey {
+    fn from(text: T) -> MemberKey {
         let text = text.into();
-        Key { begin: wide::begin(&text), text }
+        MemberKey { begin: wide::begin(&text), text }
     }
 }
 
-impl PartialEq for Key {
-    fn eq(&self, other: &Key) -> bool {
+impl PartialEq for MemberKey {
+    fn eq(&self, other: &MemberKey) -> bool {
         self.order(other.begin, &other.text).is_eq()
     }
 }
 
-impl Eq for Key {}
+impl Eq for MemberKey {}
 
-impl PartialEq<str> for Key {
+impl PartialEq<str> for MemberKey {
     fn eq(&self, other: &str) -> bool {
         self.text == other
     }
 }
 
-impl PartialEq<&str> for Key {
+impl PartialEq<&str> for MemberKey {
     fn eq(&self, other: &&str) -> bool {
         self.text == *other
     }
 }
 
-impl Ord for Key {
-    fn cmp(&self, other: &Key) -> Ordering {
+impl Ord for MemberKey {
+    fn cmp(&self, other: &MemberKey) -> Ordering {
         self.order(other.begin, &other.text)
     }
 }
 
-impl PartialOrd for Key {
-    fn partial_cmp(&self, other: &Key) -> Option<Ordering> {
+impl PartialOrd for MemberKey {
+    fn partial_cmp(&self, other: &MemberKey) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Hash for Key {
+impl Hash for MemberKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.text.hash(state);
     }
 }
 
-impl fmt::Debug for Key {
+impl fmt::Debug for MemberKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.text.fmt(f)
     }
 }
 
-impl fmt::Display for Key {
+impl fmt::Display for MemberKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.text.fmt(f)
     }
@@ -155,7 +155,7 @@ mod tests {
             one in "[ab\u{0}é]{0,20}", other in "[ab\u{0}é]{0,20}", more in "[a-c]{0,20}",
         ) {
             for other in [&other, &one, &format!("{one}{more}")] {
-                let (key, other_key) = (Key::from(&one), Key::from(other));
+                let (key, other_key) = (MemberKey::from(&one), MemberKey::from(other));
                 prop_assert_eq!(key.cmp(&other_key), one.cmp(other));
                 prop_assert_eq!(key.order(wide::begin(other), other), one.cmp(other));
                 prop_assert_eq!(key == other_key, one == *other);

@@ -25,7 +25,7 @@ mod parse;
 pub use serde_json::Number;
 
 pub use kept::{is_broken, settle};
-pub use key::{Key, Name};
+pub use key::{MemberKey, Name};
 pub use map::{Entry, Map};
 pub use parse::{DEPTH_MAX, Lazy, Malformed, NESTED_MAX, Parsed, field_paths, parse, parse_lazily};
 pub use print::{printed_at, push_member, push_string, push_text, push_value, to_vec};

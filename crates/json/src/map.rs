@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::{fmt, slice, vec};
 
 use super::kept::Kept;
-use super::{Key, Name, Value};
+use super::{MemberKey, Name, Value};
 use crate::wide;
 
 /// The members of an object, sorted by key.
@@ -34,10 +34,10 @@ pub(super) enum Members {
     /// At most [`FEW_MAX`] members.
     Few(Vec<Member>),
     /// A map that once had more.
-    Many(Box<BTreeMap<Key, Value>>),
+    Many(Box<BTreeMap<MemberKey, Value>>),
 }
 
-type Member = (Key, Value);
+type Member = (MemberKey, Value);
 
 /// The largest number of members that are one list.
 const FEW_MAX: usize = 256;
@@ -175,7 +175,7 @@ impl Map {
     }
 
     /// Sets a member and returns its previous value.
-    pub fn insert(&mut self, key: Key, value: Value) -> Option<Value> {
+    pub fn insert(&mut self, key: MemberKey, value: Value) -> Option<Value> {
         let members = match self.members_mut() {
             Members::Few(members) => members,
             Members::Many(members) => return members.insert(key, value),
@@ -190,7 +190,7 @@ impl Map {
     }
 
     /// Inserts a member at its position.
-    fn put(&mut self, at: usize, key: Key, value: Value) -> &mut Value {
+    fn put(&mut self, at: usize, key: MemberKey, value: Value) -> &mut Value {
         let members = self.members_mut();
         if let Members::Few(few) = members
             && few.len() == FEW_MAX
@@ -217,7 +217,7 @@ impl Map {
     }
 
     /// The entry of a key, occupied or vacant.
-    pub fn entry(&mut self, key: impl Into<Key>) -> Entry<'_> {
+    pub fn entry(&mut self, key: impl Into<MemberKey>) -> Entry<'_> {
         let key = key.into();
         let place = match self.members() {
             Members::Few(members) => place(members, &key),
@@ -235,7 +235,7 @@ impl Map {
     }
 
     /// Removes the members for which `wanted` is false.
-    pub fn retain(&mut self, mut wanted: impl FnMut(&Key, &mut Value) -> bool) {
+    pub fn retain(&mut self, mut wanted: impl FnMut(&MemberKey, &mut Value) -> bool) {
         match self.members_mut() {
             Members::Few(members) => members.retain_mut(|(key, value)| wanted(key, value)),
             Members::Many(members) => members.retain(wanted),
@@ -269,7 +269,7 @@ impl Map {
     }
 
     /// The keys.
-    pub fn keys(&self) -> impl Iterator<Item = &Key> + Clone {
+    pub fn keys(&self) -> impl Iterator<Item = &MemberKey> + Clone {
         self.iter().map(|(key, _)| key)
     }
 
@@ -321,7 +321,7 @@ fn position(members: &[Member], begin: u64, key: &str) -> Option<usize> {
 }
 
 /// The position of a key, or the position at which to insert it.
-fn place(members: &[Member], key: &Key) -> Result<usize, usize> {
+fn place(members: &[Member], key: &MemberKey) -> Result<usize, usize> {
     match members.last() {
         Some((last, _)) if last >= key => members.binary_search_by(|(other, _)| other.cmp(key)),
         _ => Err(members.len()),
@@ -340,7 +340,7 @@ pub enum Entry<'a> {
 pub struct Vacant<'a> {
     map: &'a mut Map,
     at: usize,
-    key: Key,
+    key: MemberKey,
 }
 
 impl<'a> Entry<'a> {
@@ -372,11 +372,11 @@ pub enum Iter<'a> {
     /// Over a list.
     Few(slice::Iter<'a, Member>),
     /// Over a tree.
-    Many(btree_map::Iter<'a, Key, Value>),
+    Many(btree_map::Iter<'a, MemberKey, Value>),
 }
 
 impl<'a> Iterator for Iter<'a> {
-    type Item = (&'a Key, &'a Value);
+    type Item = (&'a MemberKey, &'a Value);
 
     fn next(&mut self) -> Option<Self::Item> {
         match self {
@@ -400,11 +400,11 @@ pub enum IterMut<'a> {
     /// Over a list.
     Few(slice::IterMut<'a, Member>),
     /// Over a tree.
-    Many(btree_map::IterMut<'a, Key, Value>),
+    Many(btree_map::IterMut<'a, MemberKey, Value>),
 }
 
 impl<'a> Iterator for IterMut<'a> {
-    type Item = (&'a Key, &'a mut Value);
+    type Item = (&'a MemberKey, &'a mut Value);
 
     fn next(&mut self) -> Option<Self::Item> {
         match self {
@@ -419,11 +419,11 @@ pub enum IntoIter {
     /// Over a list.
     Few(vec::IntoIter<Member>),
     /// Over a tree.
-    Many(btree_map::IntoIter<Key, Value>),
+    Many(btree_map::IntoIter<MemberKey, Value>),
 }
 
 impl Iterator for IntoIter {
-    type Item = (Key, Value);
+    type Item = (MemberKey, Value);
 
     fn next(&mut self) -> Option<Member> {
         match self {
@@ -441,7 +441,7 @@ impl Iterator for IntoIter {
 }
 
 impl<'a> IntoIterator for &'a Map {
-    type Item = (&'a Key, &'a Value);
+    type Item = (&'a MemberKey, &'a Value);
     type IntoIter = Iter<'a>;
 
     fn into_iter(self) -> Iter<'a> {
@@ -450,7 +450,7 @@ impl<'a> IntoIterator for &'a Map {
 }
 
 impl<'a> IntoIterator for &'a mut Map {
-    type Item = (&'a Key, &'a mut Value);
+    type Item = (&'a MemberKey, &'a mut Value);
     type IntoIter = IterMut<'a>;
 
     fn into_iter(self) -> IterMut<'a> {
@@ -459,7 +459,7 @@ impl<'a> IntoIterator for &'a mut Map {
 }
 
 impl IntoIterator for Map {
-    type Item = (Key, Value);
+    type Item = (MemberKey, Value);
     type IntoIter = IntoIter;
 
     fn into_iter(self) -> IntoIter {
@@ -470,19 +470,19 @@ impl IntoIterator for Map {
     }
 }
 
-impl<K: Into<Key>, V: Into<Value>> FromIterator<(K, V)> for Map {
+impl<K: Into<MemberKey>, V: Into<Value>> FromIterator<(K, V)> for Map {
     fn from_iter<I: IntoIterator<Item = (K, V)>>(members: I) -> Map {
         Map::of(members.into_iter().map(|(key, value)| (key.into(), value.into())).collect())
     }
 }
 
-impl<K: Into<Key>, V: Into<Value>, const N: usize> From<[(K, V); N]> for Map {
+impl<K: Into<MemberKey>, V: Into<Value>, const N: usize> From<[(K, V); N]> for Map {
     fn from(members: [(K, V); N]) -> Map {
         members.into_iter().collect()
     }
 }
 
-impl<K: Into<Key>, V: Into<Value>> Extend<(K, V)> for Map {
+impl<K: Into<MemberKey>, V: Into<Value>> Extend<(K, V)> for Map {
     fn extend<I: IntoIterator<Item = (K, V)>>(&mut self, more: I) {
         for (key, value) in more {
             self.insert(key.into(), value.into());

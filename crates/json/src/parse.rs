@@ -11,7 +11,7 @@ use std::fmt;
 
 use crate::path::Path;
 use crate::scan::Scanner;
-use crate::{Key, Map, Number, Text, Value, wide};
+use crate::{Map, MemberKey, Number, Text, Value, wide};
 
 /// The deepest nesting of a document. A stack overflow cannot be caught, so everything that walks a
 /// tree must be safe at this depth on a worker's stack, in debug builds too.
@@ -109,7 +109,7 @@ struct Parser<'a> {
     /// The number of objects and lists so far.
     nested: usize,
     /// Members of the open objects, outer ones first: a map is built when its size is known.
-    members: Vec<(Key, Value)>,
+    members: Vec<(MemberKey, Value)>,
     duplicates: Vec<String>,
     /// Paths of all fields so far; `None` if the caller does not need them.
     fields: Option<Vec<String>>,
@@ -207,7 +207,7 @@ impl<'a> Parser<'a> {
             }
             // Reserves the position before the members of nested objects.
             let at = self.members.len();
-            self.members.push((Key::new(&key), Value::Null));
+            self.members.push((MemberKey::new(&key), Value::Null));
             self.members[at].1 = match self.lazy {
                 Some(lazy) => self.packed(&Path::Field(path, &key), lazy)?,
                 None => self.value(&Path::Field(path, &key))?,
@@ -462,7 +462,7 @@ impl Decimal {
 }
 
 /// Reports each key that occurred before, in the order of the document.
-fn repeated(members: &[(Key, Value)], mut tell: impl FnMut(&str)) {
+fn repeated(members: &[(MemberKey, Value)], mut tell: impl FnMut(&str)) {
     let mut begins: Vec<u64> = members.iter().map(|(key, _)| key.begin()).collect();
     begins.sort_unstable();
     // Most keys differ in their first bytes, so they are different.

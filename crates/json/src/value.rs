@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Key, Map, Number, Text};
+use super::{Map, MemberKey, Number, Text};
 
 /// Any JSON value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -249,7 +249,7 @@ impl<T: Into<Value>> FromIterator<T> for Value {
     }
 }
 
-impl<K: Into<Key>, V: Into<Value>> FromIterator<(K, V)> for Value {
+impl<K: Into<MemberKey>, V: Into<Value>> FromIterator<(K, V)> for Value {
     fn from_iter<I: IntoIterator<Item = (K, V)>>(members: I) -> Value {
         Value::Object(members.into_iter().collect())
     }

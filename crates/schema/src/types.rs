@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-use headwater_json::{Key, Map, Value};
+use headwater_json::{Map, MemberKey, Value};
 
 use headwater_api::kind::Kind;
 use headwater_json::wide::begin;
@@ -280,7 +280,7 @@ impl Type {
 
     /// The field of the next key in sorted order: `from` is the position of the previous key and is
     /// advanced.
-    pub(crate) fn next_field(&self, from: &mut usize, key: &Key) -> Option<&Field> {
+    pub(crate) fn next_field(&self, from: &mut usize, key: &MemberKey) -> Option<&Field> {
         loop {
             match key.order(*self.begins.get(*from)?, self.fields[*from].name) {
                 Ordering::Less => return None,

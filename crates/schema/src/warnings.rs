@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::fmt::{self, Display};
 
-use headwater_json::{Key, Map, Value};
+use headwater_json::{Map, MemberKey, Value};
 
 use headwater_api::kind::Kind;
 use headwater_api::name;
@@ -101,7 +101,7 @@ fn pod(warnings: &mut Vec<String>, pod: &Value, path: &[&str]) {
     let prefix = format!("{prefix}spec");
     for (index, volume) in objects(spec, "volumes") {
         // A volume has few members, and most sources are not deprecated.
-        let known = |key: &Key| VOLUMES.iter().find(|(source, _)| key == source);
+        let known = |key: &MemberKey| VOLUMES.iter().find(|(source, _)| key == source);
         for (source, why) in volume.keys().filter_map(known) {
             let source = if *source == "storageos" { "storageOS" } else { source };
             warnings.push(format!("{prefix}.volumes[{index}].{source}: {why}"));

@@ -15,7 +15,7 @@ use crate::status::Status;
 
 /// A conjunction of terms. The empty one selects everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Selector {
+pub struct FieldSelector {
     /// Sorted and without duplicates: the canonical form.
     terms: Arc<[Term]>,
     /// The marks that every matching object has.
@@ -42,14 +42,14 @@ enum Place {
     Field(usize),
 }
 
-impl Selector {
+impl FieldSelector {
     /// Selects everything.
-    pub fn everything() -> Selector {
-        Selector::default()
+    pub fn everything() -> FieldSelector {
+        FieldSelector::default()
     }
 
     /// Selects the object with one name.
-    pub fn named(name: &str) -> Selector {
+    pub fn named(name: &str) -> FieldSelector {
         let term = Term {
             label: Name::Borrowed("metadata.name"),
             place: Place::Name,
@@ -57,11 +57,11 @@ impl Selector {
             equal: true,
             absent: Name::Borrowed(""),
         };
-        Selector { terms: Arc::new([term]), marks: Marks::default() }
+        FieldSelector { terms: Arc::new([term]), marks: Marks::default() }
     }
 
     /// Parses a selector for objects of `kind`; an error is a complete response.
-    pub fn parse(text: &str, kind: &Kind) -> Result<Selector, Status> {
+    pub fn parse(text: &str, kind: &Kind) -> Result<FieldSelector, Status> {
         Unresolved::parse(text)?.resolve(kind, kind)
     }
 
@@ -121,16 +121,16 @@ impl Selector {
     }
 
     /// For a path that already names an object: the selector must be empty or name the same object.
-    pub fn and_named(self, name: &str) -> Result<Selector, Status> {
+    pub fn and_named(self, name: &str) -> Result<FieldSelector, Status> {
         match self.name() {
-            _ if self.is_empty() => Ok(Selector::named(name)),
+            _ if self.is_empty() => Ok(FieldSelector::named(name)),
             Some(selected) if selected == name => Ok(self),
             _ => Err(bad_request("fieldSelector metadata.name doesn't match requested name")),
         }
     }
 }
 
-impl fmt::Display for Selector {
+impl fmt::Display for FieldSelector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, term) in self.terms.iter().enumerate() {
             let comma = if index > 0 { "," } else { "" };
@@ -169,7 +169,7 @@ impl Unresolved {
     }
 
     /// Resolves the field names of the requested kind to the fields of the stored kind.
-    pub(crate) fn resolve(self, kind: &Kind, stored: &Kind) -> Result<Selector, Status> {
+    pub(crate) fn resolve(self, kind: &Kind, stored: &Kind) -> Result<FieldSelector, Status> {
         let mut terms = Vec::with_capacity(self.terms.len());
         for (label, equal, value) in self.terms {
             let (label, place, absent) =
@@ -184,7 +184,7 @@ impl Unresolved {
                 marks.add(Marks::field(index, &term.value));
             }
         }
-        Ok(Selector { terms: terms.into(), marks })
+        Ok(FieldSelector { terms: terms.into(), marks })
     }
 }
 

@@ -27,7 +27,7 @@ const ERRORS_SHOWN_MAX: usize = 32;
 /// assert_eq!(selector.to_string(), "!old,tier in (db,web)");
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Selector {
+pub struct LabelSelector {
     /// Sorted and without duplicates: the canonical form.
     requirements: Arc<[Requirement]>,
     /// The marks that every matching object has.
@@ -55,21 +55,21 @@ pub(super) enum Condition {
 /// Sorted, without duplicates, never empty.
 pub(super) type Values = Arc<[Box<str>]>;
 
-impl Selector {
+impl LabelSelector {
     /// Selects everything.
-    pub fn everything() -> Selector {
-        Selector::default()
+    pub fn everything() -> LabelSelector {
+        LabelSelector::default()
     }
 
     /// Parses a selector; an error is a complete response.
-    pub fn parse(text: &str) -> Result<Selector, Status> {
+    pub fn parse(text: &str) -> Result<LabelSelector, Status> {
         check_length(text)?;
         let requirements = Parser::new(text).parse().map_err(bad_request)?;
         check_terms(requirements.len())?;
-        Ok(Selector::from_requirements(requirements))
+        Ok(LabelSelector::from_requirements(requirements))
     }
 
-    pub(super) fn from_requirements(mut requirements: Vec<Requirement>) -> Selector {
+    pub(super) fn from_requirements(mut requirements: Vec<Requirement>) -> LabelSelector {
         requirements.sort_unstable();
         requirements.dedup();
         let mut marks = Marks::default();
@@ -80,7 +80,7 @@ impl Selector {
                 marks.add(Marks::label(&requirement.key, value));
             }
         }
-        Selector { requirements: requirements.into(), marks }
+        LabelSelector { requirements: requirements.into(), marks }
     }
 
     /// Whether it selects everything.
@@ -117,7 +117,7 @@ impl Selector {
     }
 }
 
-impl fmt::Display for Selector {
+impl fmt::Display for LabelSelector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, requirement) in self.requirements.iter().enumerate() {
             if index > 0 {

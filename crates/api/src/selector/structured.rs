@@ -10,7 +10,7 @@ use std::fmt;
 use headwater_json::{Map, Value};
 
 use super::check_terms;
-use super::label::{Condition, Requirement, Selector, checked};
+use super::label::{Condition, LabelSelector, Requirement, checked};
 use crate::name;
 use crate::query::quote;
 
@@ -111,9 +111,11 @@ impl<'a> StructuredSelector<'a> {
     }
 
     /// The selector that matches labels.
-    pub fn selector(&self) -> Selector {
+    pub fn selector(&self) -> LabelSelector {
         let requirements = self.requirements.iter();
-        Selector::from_requirements(requirements.flat_map(LabelExpression::requirement).collect())
+        LabelSelector::from_requirements(
+            requirements.flat_map(LabelExpression::requirement).collect(),
+        )
     }
 }
 
@@ -212,7 +214,7 @@ mod tests {
             });
             let labels = labels.iter().map(|(key, value)| (key.as_str(), value.as_str()));
             let structured = StructuredSelector::new(labels, expressions).unwrap();
-            let parsed = Selector::parse(&structured.to_string()).unwrap();
+            let parsed = LabelSelector::parse(&structured.to_string()).unwrap();
             prop_assert_eq!(parsed, structured.selector());
         }
     }

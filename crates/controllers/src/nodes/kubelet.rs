@@ -15,7 +15,7 @@ use crate::pod::Pod;
 
 use super::Options;
 use super::addresses::{self, Addresses};
-use super::pod_lifecycle::{self, Transition};
+use super::pod_lifecycle::{self, PodTransition};
 use super::pod_status::{self, NodeContext};
 use super::timers::Timers;
 
@@ -112,7 +112,7 @@ impl Kubelet {
     async fn apply(
         &self,
         pod: &Pod,
-        transition: &Transition,
+        transition: &PodTransition,
         number: usize,
         cx: &Context,
     ) -> Result<(), Failure> {
@@ -146,11 +146,11 @@ impl Kubelet {
     fn address(
         &self,
         pod: &Pod,
-        transition: &Transition,
+        transition: &PodTransition,
         number: usize,
         key: &Key,
     ) -> Option<String> {
-        if !matches!(transition, Transition::Start { .. }) {
+        if !matches!(transition, PodTransition::Start { .. }) {
             return None;
         }
         if let Some(known) = &pod.status.pod_ip {
@@ -177,21 +177,21 @@ impl Kubelet {
 }
 
 /// Records the events that a kubelet records.
-fn record_event(pod: &Pod, transition: &Transition, cx: &Context) {
+fn record_event(pod: &Pod, transition: &PodTransition, cx: &Context) {
     let containers = || {
         let names = pod.spec.containers.iter().map(|one| one.name.as_str());
         names.collect::<Vec<_>>().join(", ")
     };
     match transition {
-        Transition::Start { .. } => {
+        PodTransition::Start { .. } => {
             cx.normal(pod, "Started", format_args!("Started container {}", containers()));
         }
-        Transition::BackOff { .. } => cx.warning(
+        PodTransition::BackOff { .. } => cx.warning(
             pod,
             "BackOff",
             format_args!("Back-off restarting failed container {}", containers()),
         ),
-        Transition::Remove if !pod.is_finished() => {
+        PodTransition::Remove if !pod.is_finished() => {
             cx.normal(pod, "Killing", format_args!("Stopping container {}", containers()));
         }
         _ => {}

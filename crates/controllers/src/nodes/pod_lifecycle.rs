@@ -27,7 +27,7 @@ pub(crate) enum PodState {
 
 /// What the node does next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Transition {
+pub(crate) enum PodTransition {
     Create,
     /// Starts or restarts the containers.
     Start {
@@ -56,7 +56,7 @@ pub(crate) enum Transition {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct NextTransition {
     pub(crate) state: PodState,
-    pub(crate) transition: Transition,
+    pub(crate) transition: PodTransition,
     pub(crate) after: Duration,
 }
 
@@ -75,11 +75,11 @@ pub(crate) fn next(pod: &Pod, stages: &PodStages) -> Option<NextTransition> {
     let part = jitter(pod, state);
     let next = |transition, after| Some(NextTransition { state, transition, after });
     let restarts = restarts(pod);
-    let start = |restarts| Transition::Start { ready: is_ready_on_start(stages), restarts };
+    let start = |restarts| PodTransition::Start { ready: is_ready_on_start(stages), restarts };
     match state {
         PodState::Terminating => None,
         PodState::Bound if stages.is_instant() => next(start(0), Duration::ZERO),
-        PodState::Bound => next(Transition::Create, stages.creating.with(part)),
+        PodState::Bound => next(PodTransition::Create, stages.creating.with(part)),
         PodState::Creating => next(start(0), stages.running.with(part)),
         PodState::Backoff(_) => {
             let doubled = stages.restarted.with(part).saturating_mul(1 << restarts.clamp(0, 8));
@@ -90,7 +90,7 @@ pub(crate) fn next(pod: &Pod, stages: &PodStages) -> Option<NextTransition> {
             let exit = stages.exit.as_ref().map(|exit| (exit.delay.with(part), exit));
             match (ready, exit) {
                 (Some(ready), exit) if exit.is_none_or(|(end, _)| ready <= end) => {
-                    next(Transition::BecomeReady, ready)
+                    next(PodTransition::BecomeReady, ready)
                 }
                 (_, Some((after, exit))) => next(end(pod, exit, restarts), after),
                 (_, None) => None,
@@ -119,10 +119,10 @@ fn terminate(pod: &Pod, stages: &PodStages) -> Option<NextTransition> {
         false => stages.terminated.with(jitter(pod, PodState::Terminating)).min(grace),
     };
     let transition = match () {
-        () if held && !pod.is_finished() => Transition::EndForDeletion,
+        () if held && !pod.is_finished() => PodTransition::EndForDeletion,
         // The termination is already reported; the pod waits for its finalizers.
         () if held && grace.is_zero() => return None,
-        () => Transition::Remove,
+        () => PodTransition::Remove,
     };
     Some(NextTransition { state: PodState::Terminating, transition, after })
 }
@@ -146,12 +146,12 @@ fn restarts(pod: &Pod) -> i32 {
 }
 
 /// The restart policy decides whether the containers are restarted.
-fn end(pod: &Pod, exit: &ContainerExit, restarts: i32) -> Transition {
+fn end(pod: &Pod, exit: &ContainerExit, restarts: i32) -> PodTransition {
     let ContainerExit { exit_code, reason, .. } = exit.clone();
     let succeeded = exit_code == 0;
     match (pod.spec.restart_policy.as_deref().unwrap_or("Always"), succeeded) {
-        ("Never", _) | ("OnFailure", true) => Transition::End { exit_code, reason, succeeded },
-        _ => Transition::BackOff { exit_code, reason, restarts },
+        ("Never", _) | ("OnFailure", true) => PodTransition::End { exit_code, reason, succeeded },
+        _ => PodTransition::BackOff { exit_code, reason, restarts },
     }
 }
 
@@ -202,14 +202,14 @@ mod tests {
         json!([{"name": "c", "restartCount": 2, "state": {"running": {}}}])
     }
 
-    fn decide(pod: Value) -> Option<(Transition, u64)> {
+    fn decide(pod: Value) -> Option<(PodTransition, u64)> {
         let pod = Pod::decode(&pod.to_string()).unwrap();
         let stages = Rules::default().stages_for(&pod);
         next(&pod, &stages).map(|next| (next.transition, next.after.as_millis() as u64))
     }
 
     #[track_caller]
-    fn check(metadata: Value, spec: Value, status: Value, expected: Option<(Transition, u64)>) {
+    fn check(metadata: Value, spec: Value, status: Value, expected: Option<(PodTransition, u64)>) {
         let found = decide(json!({"metadata": metadata, "spec": spec, "status": status}));
         match (found, expected) {
             // Jitter only adds to the delay.
@@ -224,9 +224,9 @@ mod tests {
     #[test]
     fn a_pod_is_created_and_runs_until_it_is_deleted() {
         let none = || json!({});
-        check(none(), none(), none(), Some((Transition::Create, 0)));
+        check(none(), none(), none(), Some((PodTransition::Create, 0)));
         let creating = json!({"phase": "Pending", "containerStatuses": waiting(CREATING, 0)});
-        let start = Transition::Start { ready: true, restarts: 0 };
+        let start = PodTransition::Start { ready: true, restarts: 0 };
         check(none(), none(), creating, Some((start, 300)));
         let ready = json!([
             {"type": "Ready", "status": "True"}, {"type": "ContainersReady", "status": "True"},
@@ -234,7 +234,7 @@ mod tests {
         let runs = json!({"phase": "Running", "containerStatuses": running(), "conditions": ready});
         check(none(), none(), runs, None);
         let unready = json!({"phase": "Running", "containerStatuses": running()});
-        check(none(), none(), unready.clone(), Some((Transition::BecomeReady, 0)));
+        check(none(), none(), unready.clone(), Some((PodTransition::BecomeReady, 0)));
         let never = json!({"annotations": {READY_AFTER: "never"}});
         check(never, none(), unready, None);
         check(none(), none(), json!({"phase": "Failed"}), None);
@@ -249,7 +249,7 @@ mod tests {
                 {"type": "Ready", "status": ready}, {"type": "example.com/warm", "status": warm},
             ]})
         };
-        let again = || Some((Transition::BecomeReady, 0));
+        let again = || Some((PodTransition::BecomeReady, 0));
         check(json!({}), spec.clone(), status("False", "False"), None);
         check(json!({}), spec.clone(), status("False", "True"), again());
         check(json!({}), spec.clone(), status("True", "True"), None);
@@ -260,15 +260,15 @@ mod tests {
     fn stages_without_delay_are_one_write() {
         let pod = Pod::decode(r#"{"metadata":{"name":"p"}}"#).unwrap();
         let next = next(&pod, &Rules::instant().stages_for(&pod)).unwrap();
-        assert_eq!(next.transition, Transition::Start { ready: true, restarts: 0 });
+        assert_eq!(next.transition, PodTransition::Start { ready: true, restarts: 0 });
     }
 
     #[test]
     fn the_restart_policy_decides_about_terminated_containers() {
         let fails = json!({"annotations": {FAIL_AFTER: "1s", READY_AFTER: "never"}});
         let status = json!({"phase": "Running", "containerStatuses": running()});
-        let back_off = Transition::BackOff { exit_code: 1, reason: None, restarts: 2 };
-        let end = Transition::End { exit_code: 1, reason: None, succeeded: false };
+        let back_off = PodTransition::BackOff { exit_code: 1, reason: None, restarts: 2 };
+        let end = PodTransition::End { exit_code: 1, reason: None, succeeded: false };
         for (policy, transition) in
             [("Always", &back_off), ("OnFailure", &back_off), ("Never", &end)]
         {
@@ -282,7 +282,7 @@ mod tests {
         for (restarts, after) in [(0, 10_000), (1, 20_000), (3, 80_000), (9, 300_000)] {
             let status =
                 json!({"phase": "Running", "containerStatuses": waiting(BACK_OFF, restarts)});
-            let start = Transition::Start { ready: true, restarts: restarts + 1 };
+            let start = PodTransition::Start { ready: true, restarts: restarts + 1 };
             check(json!({}), json!({}), status, Some((start, after)));
         }
     }
@@ -297,13 +297,18 @@ mod tests {
         };
         let runs = json!({"phase": "Running", "containerStatuses": running()});
         let ended = json!({"phase": "Succeeded"});
-        check(deleted(30, json!([])), json!({}), runs.clone(), Some((Transition::Remove, 2000)));
-        check(deleted(1, json!([])), json!({}), runs.clone(), Some((Transition::Remove, 1000)));
-        check(deleted(30, json!([])), json!({}), ended.clone(), Some((Transition::Remove, 0)));
+        check(deleted(30, json!([])), json!({}), runs.clone(), Some((PodTransition::Remove, 2000)));
+        check(deleted(1, json!([])), json!({}), runs.clone(), Some((PodTransition::Remove, 1000)));
+        check(deleted(30, json!([])), json!({}), ended.clone(), Some((PodTransition::Remove, 0)));
         let held = json!(["example.com/held"]);
-        let end = Some((Transition::EndForDeletion, 2000));
+        let end = Some((PodTransition::EndForDeletion, 2000));
         check(deleted(30, held.clone()), json!({}), runs, end);
-        check(deleted(30, held.clone()), json!({}), ended.clone(), Some((Transition::Remove, 0)));
+        check(
+            deleted(30, held.clone()),
+            json!({}),
+            ended.clone(),
+            Some((PodTransition::Remove, 0)),
+        );
         check(deleted(0, held), json!({}), ended, None);
     }
 }

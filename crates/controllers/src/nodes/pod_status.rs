@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::pod::{Container, Pod, PodCondition};
 
-use super::pod_lifecycle::Transition;
+use super::pod_lifecycle::PodTransition;
 
 /// Values of the node that the status contains.
 pub(crate) struct NodeContext {
@@ -19,21 +19,21 @@ pub(crate) struct NodeContext {
 }
 
 /// The merge patch for a pod's status; `None` for transitions without a status.
-pub(crate) fn patch(pod: &Pod, transition: &Transition, context: &NodeContext) -> Option<Value> {
+pub(crate) fn patch(pod: &Pod, transition: &PodTransition, context: &NodeContext) -> Option<Value> {
     let now = rfc3339(context.now);
     let status = match transition {
-        Transition::Create => creating(pod, context, &now),
-        Transition::Start { ready, restarts } => started(pod, context, &now, *ready, *restarts),
-        Transition::BecomeReady => ready(pod, &now),
-        Transition::End { exit_code, reason, succeeded } => {
+        PodTransition::Create => creating(pod, context, &now),
+        PodTransition::Start { ready, restarts } => started(pod, context, &now, *ready, *restarts),
+        PodTransition::BecomeReady => ready(pod, &now),
+        PodTransition::End { exit_code, reason, succeeded } => {
             let phase = if *succeeded { "Succeeded" } else { "Failed" };
             ended(pod, &now, phase, *exit_code, reason.as_deref())
         }
-        Transition::EndForDeletion => ended(pod, &now, "Failed", KILLED, None),
-        Transition::BackOff { exit_code, reason, restarts } => {
+        PodTransition::EndForDeletion => ended(pod, &now, "Failed", KILLED, None),
+        PodTransition::BackOff { exit_code, reason, restarts } => {
             backing_off(pod, &now, *exit_code, reason.as_deref(), *restarts)
         }
-        Transition::Remove => return None,
+        PodTransition::Remove => return None,
     };
     // The UID protects another pod of the same name.
     Some(json!({"metadata": {"uid": pod.metadata.uid}, "status": status}))
@@ -269,7 +269,7 @@ mod tests {
     }
 
     /// The pod after a transition, as a watcher decodes it.
-    fn after(pod: &Pod, transition: &Transition) -> Pod {
+    fn after(pod: &Pod, transition: &PodTransition) -> Pod {
         let mut value = json!({
             "metadata": {"name": "p", "uid": "u"},
             "spec": {"containers": [{"name": "c", "image": "nginx"}]},
@@ -287,15 +287,15 @@ mod tests {
             "type": "PodScheduled", "status": "True",
             "lastTransitionTime": "2026-01-01T00:00:01Z",
         }]});
-        let created = after(&pod(scheduled), &Transition::Create);
+        let created = after(&pod(scheduled), &PodTransition::Create);
         assert_eq!(created.phase(), "Pending");
         let waiting = created.status.container_statuses[0].state.waiting.as_ref().unwrap();
         assert_eq!(waiting.reason.as_deref(), Some("ContainerCreating"));
-        let started = after(&created, &Transition::Start { ready: true, restarts: 0 });
+        let started = after(&created, &PodTransition::Start { ready: true, restarts: 0 });
         assert!(started.is_ready() && started.status.container_statuses[0].ready);
         assert_eq!(started.status.pod_ip.as_deref(), Some("10.64.0.2"));
         assert_eq!(created.status.host_ip.as_deref(), Some("172.18.0.2"));
-        let at_once = after(&pod(json!({})), &Transition::Start { ready: true, restarts: 0 });
+        let at_once = after(&pod(json!({})), &PodTransition::Start { ready: true, restarts: 0 });
         assert!(at_once.status.start_time.is_some() && at_once.status.host_ip.is_some());
         let since = started.condition("PodScheduled").unwrap().last_transition_time.clone();
         assert_eq!(rfc3339(since.unwrap().0), "2026-01-01T00:00:01Z");
@@ -308,7 +308,7 @@ mod tests {
             "name": "c", "restartCount": 1, "ready": true,
             "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}},
         }]});
-        let transition = Transition::BackOff { exit_code: 2, reason: None, restarts: 1 };
+        let transition = PodTransition::BackOff { exit_code: 2, reason: None, restarts: 1 };
         let patch = patch(&pod(running.clone()), &transition, &context()).unwrap();
         let container = &patch["status"]["containerStatuses"][0];
         assert_eq!(container["state"]["waiting"]["reason"], "CrashLoopBackOff");
@@ -316,7 +316,7 @@ mod tests {
         assert_eq!((&last["exitCode"], &last["reason"]), (&json!(2), &json!("Error")));
         assert_eq!(last["startedAt"], "2026-01-01T00:00:00Z");
         assert_eq!(patch["metadata"]["uid"], "u");
-        let end = Transition::End { exit_code: 0, reason: None, succeeded: true };
+        let end = PodTransition::End { exit_code: 0, reason: None, succeeded: true };
         let ended = after(&pod(running), &end);
         assert!(ended.is_finished() && !ended.is_ready());
         let state = &ended.status.container_statuses[0].state;

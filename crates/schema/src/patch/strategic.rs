@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use headwater_json::{Key, Map, Value};
+use headwater_json::{Map, MemberKey, Value};
 
 use super::{Error, cannot_decode, unprocessable};
 use crate::types::{Patch, Type, Types, ValueType};
@@ -92,7 +92,12 @@ fn merge_map(original: &mut Map, mut patch: Map, level: Level) -> Result<(), Err
     Ok(())
 }
 
-fn merge_member(original: &mut Map, key: Key, patch: Value, level: Level) -> Result<(), Error> {
+fn merge_member(
+    original: &mut Map,
+    key: MemberKey,
+    patch: Value,
+    level: Level,
+) -> Result<(), Error> {
     if patch.is_null() {
         original.remove(&key);
         return Ok(());
@@ -168,7 +173,8 @@ fn delete_from(original: &mut Map, rest: &str, unwanted: Value) -> Result<(), Er
 /// `$setElementOrder/field`: merges lists and sorts them by the given order.
 fn order_lists(original: &mut Map, patch: &mut Map, level: Level) -> Result<(), Error> {
     const WRONG: &str = "invalid patch format of setElementOrder list";
-    let directives: Vec<Key> = patch.keys().filter(|key| key.starts_with(ORDER)).cloned().collect();
+    let directives: Vec<MemberKey> =
+        patch.keys().filter(|key| key.starts_with(ORDER)).cloned().collect();
     for directive in directives {
         let Some(Value::Array(order)) = patch.remove(&directive) else { return malformed(WRONG) };
         let Some(key) = directive[ORDER.len()..].strip_prefix('/') else {

@@ -3,7 +3,7 @@
 //! Three parts, as in Kubernetes and with its messages: OpenAPI features that Kubernetes forbids (here),
 //! the rules of structural schemas ([`structural`]), and the validity of defaults ([`defaults`]).
 
-use headwater_json::{Key, Map, Value, json};
+use headwater_json::{Map, MemberKey, Value, json};
 
 use super::{META_FIELDS, Schema, Type, Types, rules};
 use headwater_api::status::FieldError;
@@ -139,7 +139,7 @@ fn root(schema: &Value, place: SchemaLocation<'_>) -> Vec<FieldError> {
             let why = "only \"object\" is allowed as the type at the root of the schema if the status subresource is enabled";
             errors.push(FieldError::invalid(format!("{}.type", place.path), &kind.into(), why));
         }
-        let stray = |key: &&Key| !BESIDE_STATUS.contains(&key.as_str());
+        let stray = |key: &&MemberKey| !BESIDE_STATUS.contains(&key.as_str());
         if members.into_iter().flat_map(Map::keys).find(stray).is_some() {
             let allowed = "[Description Type Format Title Maximum ExclusiveMaximum Minimum ExclusiveMinimum MaxLength MinLength Pattern MaxItems MinItems UniqueItems MultipleOf Required Items Properties ExternalDocs Example XPreserveUnknownFields XValidations]";
             let why = format!(

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use super::{Field, Type, TypeId, Types, ValueType};
-use headwater_json::Key;
+use headwater_json::MemberKey;
 
 /// For each type, the fields below which one of the wanted types can be.
 pub(crate) struct Reach {
@@ -42,7 +42,7 @@ impl Reach {
     pub(crate) fn members<'t, V>(
         &self,
         of: &'t Type,
-        members: impl Iterator<Item = (&'t Key, V)>,
+        members: impl Iterator<Item = (&'t MemberKey, V)>,
     ) -> impl Iterator<Item = (&'t Field, V)> {
         let mut fields = self.fields[of.id.index()].as_slice();
         let mut members = members.peekable();

@@ -1,6 +1,6 @@
 //! Rules of updates: immutable fields.
 
-use headwater_json::{Key, Map, Value, json};
+use headwater_json::{Map, MemberKey, Value, json};
 
 use super::{
     Check, Object, has, is_true, list, map, network, number, objects, shown, text, volume,
@@ -157,11 +157,11 @@ fn munged(spec: &Object, old: &Object, gated: bool) -> Object {
 
 /// The names of fields that differ, as lines of a small diff.
 fn differing(new: &Object, old: &Object) -> Vec<String> {
-    let mut names: Vec<&Key> = new.keys().chain(old.keys()).collect();
+    let mut names: Vec<&MemberKey> = new.keys().chain(old.keys()).collect();
     names.sort();
     names.dedup();
     let changed = names.into_iter().filter(|name| new.get(name) != old.get(name));
-    let line = |name: &Key| {
+    let line = |name: &MemberKey| {
         let side = |object: &Object| object.get(name).cloned().unwrap_or_default();
         format!("  {name}: {} -> {}", side(old), side(new))
     };

@@ -4,7 +4,9 @@ use std::cell::RefCell;
 use std::fmt;
 
 use headwater_json::path::Path;
-use headwater_json::{DEPTH_MAX, Key, Malformed, Map, Number, Parsed, Text, Value, parse as json};
+use headwater_json::{
+    DEPTH_MAX, Malformed, Map, MemberKey, Number, Parsed, Text, Value, parse as json,
+};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::options::{DuplicateKeyPolicy, NonFiniteFloatPolicy};
 
@@ -174,7 +176,7 @@ impl<'de> Visitor<'de> for Node<'_> {
         let mut object = Map::new();
         while let Some(key) = entries.next_key_seed(self.below(self.path))? {
             let key = key_text(key).ok_or_else(|| A::Error::custom("keys must be scalars"))?;
-            let key = Key::from(key);
+            let key = MemberKey::from(key);
             let path = Path::Field(self.path, &key);
             let value = entries.next_value_seed(self.below(&path))?;
             if object.contains_key(&key) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use headwater_api::quantity::Quantity;
-use headwater_json::{Key, Value};
+use headwater_json::{MemberKey, Value};
 
 /// Amounts by name.
 pub(super) type Amounts = BTreeMap<String, Quantity>;
@@ -27,7 +27,7 @@ impl List {
 /// Parses a list of amounts. Validation has rejected invalid quantities.
 pub(super) fn amounts(list: &Value) -> Amounts {
     let members = list.as_object().into_iter().flatten();
-    let read = |(name, value): (&Key, &Value)| {
+    let read = |(name, value): (&MemberKey, &Value)| {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         Quantity::parse(&text).ok().map(|amount| (name.to_string(), amount))
     };

@@ -40,7 +40,7 @@ fn check(selector: &str, expected: bool) {
     let kind = pods();
     let pod =
         object(&kind, r#"{"metadata":{"name":"a","namespace":"n"},"spec":{"nodeName":"n1"}}"#);
-    let selector = Selector::parse(selector, &kind).unwrap();
+    let selector = FieldSelector::parse(selector, &kind).unwrap();
     assert_eq!(selector.matches(&pod), expected, "{selector}");
 }
 
@@ -65,7 +65,7 @@ fn selectors_match() {
 
 #[track_caller]
 fn check_error(kind: &Kind, selector: &str, message: &str) {
-    let status = Selector::parse(selector, kind).unwrap_err();
+    let status = FieldSelector::parse(selector, kind).unwrap_err();
     assert_eq!((status.code, status.reason.as_str()), (400, "BadRequest"));
     assert_eq!(status.message, message);
 }
@@ -96,7 +96,7 @@ fn only_some_cluster_scoped_kinds_have_a_namespace_field() {
     let cluster = |fields, custom| Kind { namespaced: false, custom, ..kind("", "Node", fields) };
     let extra = || vec![Field::new("spec.unschedulable", &["spec", "unschedulable"], "false")];
     let selector = "metadata.namespace=x";
-    assert!(Selector::parse(selector, &cluster(vec![], false)).is_ok());
+    assert!(FieldSelector::parse(selector, &cluster(vec![], false)).is_ok());
     check_error(
         &cluster(extra(), false),
         selector,
@@ -108,7 +108,8 @@ fn only_some_cluster_scoped_kinds_have_a_namespace_field() {
 #[test]
 fn required_values_are_available_to_indexes() {
     let selector =
-        Selector::parse("metadata.name=a,spec.host=n1,spec.hostNetwork!=true", &pods()).unwrap();
+        FieldSelector::parse("metadata.name=a,spec.host=n1,spec.hostNetwork!=true", &pods())
+            .unwrap();
     assert_eq!(selector.name(), Some("a"));
     assert_eq!(selector.namespace(), None);
     assert_eq!(selector.field(0), Some("n1"));
@@ -118,16 +119,16 @@ fn required_values_are_available_to_indexes() {
 
 #[test]
 fn equal_selections_are_equal_selectors() {
-    let parse = |text| Selector::parse(text, &pods()).unwrap();
+    let parse = |text| FieldSelector::parse(text, &pods()).unwrap();
     assert_eq!(parse("spec.host=a,metadata.name==b"), parse("metadata.name=b,,spec.nodeName=a"));
-    assert_eq!(parse("metadata.name=b"), Selector::named("b"));
+    assert_eq!(parse("metadata.name=b"), FieldSelector::named("b"));
 }
 
 #[test]
 fn a_selector_must_name_the_object_of_the_path() {
-    let parse = |text| Selector::parse(text, &pods()).unwrap();
-    assert_eq!(parse("").and_named("a").unwrap(), Selector::named("a"));
-    assert_eq!(parse("metadata.name=a").and_named("a").unwrap(), Selector::named("a"));
+    let parse = |text| FieldSelector::parse(text, &pods()).unwrap();
+    assert_eq!(parse("").and_named("a").unwrap(), FieldSelector::named("a"));
+    assert_eq!(parse("metadata.name=a").and_named("a").unwrap(), FieldSelector::named("a"));
     let status = parse("metadata.name=b").and_named("a").unwrap_err();
     assert_eq!(status.message, "fieldSelector metadata.name doesn't match requested name");
 }
@@ -142,19 +143,19 @@ proptest! {
                 format!("{}{}{}", labels[*label], if *equal { "=" } else { "!=" }, escape(value))
             })
             .collect();
-        let selector = Selector::parse(&texts.join(","), &pods()).unwrap();
-        prop_assert_eq!(&Selector::parse(&selector.to_string(), &pods()).unwrap(), &selector);
+        let selector = FieldSelector::parse(&texts.join(","), &pods()).unwrap();
+        prop_assert_eq!(&FieldSelector::parse(&selector.to_string(), &pods()).unwrap(), &selector);
         for (label, equal, value) in &values {
             if *label == 0 && *equal {
                 prop_assert!(selector.name().is_some());
                 let object = object(&pods(), &format!(r#"{{"metadata":{{"name":{}}}}}"#, headwater_json::json!(value)));
-                prop_assert_eq!(Selector::named(value).matches(&object), true);
+                prop_assert_eq!(FieldSelector::named(value).matches(&object), true);
             }
         }
     }
 
     #[test]
     fn any_text_is_parsed_or_rejected(text in "[a.=!,\\\\]{0,20}|\\PC{0,20}") {
-        let _ = Selector::parse(&text, &pods());
+        let _ = FieldSelector::parse(&text, &pods());
     }
 }

@@ -6,7 +6,7 @@ use super::*;
 
 #[track_caller]
 fn check(selector: &str, labels: &[(&str, &str)], expected: bool) {
-    let selector = Selector::parse(selector).unwrap();
+    let selector = LabelSelector::parse(selector).unwrap();
     let labels: BTreeMap<_, _> = labels.iter().copied().collect();
     assert_eq!(selector.matches(|key| labels.get(key).copied()), expected, "{selector}");
 }
@@ -49,7 +49,7 @@ fn selectors_match() {
 
 #[track_caller]
 fn check_error(selector: &str, message: &str) {
-    let status = Selector::parse(selector).unwrap_err();
+    let status = LabelSelector::parse(selector).unwrap_err();
     assert_eq!((status.code, status.reason.as_str()), (400, "BadRequest"));
     assert_eq!(status.message, message, "{selector}");
 }
@@ -123,7 +123,7 @@ fn malformed_keys_and_values_are_rejected() {
         format!("{prefix}/a=1"),
         "a=b\0".to_owned(),
     ] {
-        assert_eq!(Selector::parse(&bad).unwrap_err().code, 400, "{bad}");
+        assert_eq!(LabelSelector::parse(&bad).unwrap_err().code, 400, "{bad}");
     }
 }
 
@@ -137,14 +137,14 @@ fn equal_selections_are_equal_selectors() {
         ("a,b", "b,a,a"),
         ("a>05", "a>5"),
     ] {
-        assert_eq!(Selector::parse(one).unwrap(), Selector::parse(other).unwrap());
+        assert_eq!(LabelSelector::parse(one).unwrap(), LabelSelector::parse(other).unwrap());
     }
-    assert_ne!(Selector::parse("a").unwrap(), Selector::parse("!a").unwrap());
+    assert_ne!(LabelSelector::parse("a").unwrap(), LabelSelector::parse("!a").unwrap());
 }
 
 #[test]
 fn equalities_are_available_to_indexes() {
-    let selector = Selector::parse("a=b,c in (e,d),f,!g,h!=i").unwrap();
+    let selector = LabelSelector::parse("a=b,c in (e,d),f,!g,h!=i").unwrap();
     let found: Vec<(&str, Vec<&str>)> = selector
         .equalities()
         .map(|(key, values)| (key, values.iter().map(|value| &**value).collect()))
@@ -155,17 +155,17 @@ fn equalities_are_available_to_indexes() {
 #[test]
 fn large_selectors_are_parsed_and_huge_ones_rejected() {
     let values: Vec<String> = (0..9_000).map(|n| format!("v{n}")).collect();
-    let selector = Selector::parse(&format!("a in ({})", values.join(","))).unwrap();
+    let selector = LabelSelector::parse(&format!("a in ({})", values.join(","))).unwrap();
     assert!(selector.matches(|_| Some("v8999")));
     assert!(!selector.matches(|_| Some("v9000")));
     let terms: Vec<String> = (0..5_000).map(|n| format!("k{n}")).collect();
-    Selector::parse(&terms.join(",")).unwrap();
-    assert_eq!(Selector::parse(&"a".repeat(65 * 1024)).unwrap_err().code, 414);
+    LabelSelector::parse(&terms.join(",")).unwrap();
+    assert_eq!(LabelSelector::parse(&"a".repeat(65 * 1024)).unwrap_err().code, 414);
     let terms = vec!["a"; 10_001].join(",");
-    assert_eq!(Selector::parse(&terms).unwrap_err().code, 400);
+    assert_eq!(LabelSelector::parse(&terms).unwrap_err().code, 400);
     let values: Vec<String> = (0..8_000).map(|n| format!("-{n}")).collect();
     let bad = format!("a in ({})", values.join(","));
-    assert!(Selector::parse(&bad).unwrap_err().message.len() < 20_000);
+    assert!(LabelSelector::parse(&bad).unwrap_err().message.len() < 20_000);
 }
 
 fn key() -> impl Strategy<Value = String> {
@@ -226,8 +226,8 @@ proptest! {
         labels in prop::collection::btree_map(key(), value(), 0..4),
     ) {
         let texts: Vec<String> = requirements.iter().map(|(text, ..)| text.clone()).collect();
-        let selector = Selector::parse(&texts.join(" , ")).unwrap();
-        prop_assert_eq!(&Selector::parse(&selector.to_string()).unwrap(), &selector);
+        let selector = LabelSelector::parse(&texts.join(" , ")).unwrap();
+        prop_assert_eq!(&LabelSelector::parse(&selector.to_string()).unwrap(), &selector);
         let expected = requirements.iter().all(|(_, key, form, values)| {
             meaning(*form, values.clone())(labels.get(key).map(String::as_str))
         });
@@ -237,8 +237,8 @@ proptest! {
 
     #[test]
     fn any_text_is_parsed_or_rejected(text in "[a-b!=<>(), \\-inot]{0,40}|\\PC{0,20}") {
-        if let Ok(selector) = Selector::parse(&text) {
-            prop_assert_eq!(&Selector::parse(&selector.to_string()).unwrap(), &selector);
+        if let Ok(selector) = LabelSelector::parse(&text) {
+            prop_assert_eq!(&LabelSelector::parse(&selector.to_string()).unwrap(), &selector);
         }
     }
 }

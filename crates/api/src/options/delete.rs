@@ -31,18 +31,18 @@ pub struct Preconditions {
     pub resource_version: Option<String>,
 }
 
-/// What happens to the objects that a deleted one owns (S2.44).
+/// What happens to the dependents of a deleted object (S2.44).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Propagation {
-    /// They go first.
+    /// They are deleted first.
     Foreground,
-    /// They go later.
+    /// They are deleted later.
     Background,
-    /// They stay.
+    /// They are kept.
     Orphan,
 }
 
-/// Options as they came, before they are checked against each other.
+/// The options before they are checked against each other.
 #[derive(Default)]
 struct Raw {
     grace_period_seconds: Option<i64>,
@@ -123,7 +123,7 @@ impl Raw {
     }
 }
 
-/// `{}` is fine; a kind or version that is given must be right.
+/// `{}` is valid; a kind or version must match if it is given.
 fn check_type(body: &Map, group_version: &str) -> Result<(), Status> {
     let kind = text(body, "kind")?.unwrap_or_default();
     let version = text(body, "apiVersion")?.unwrap_or_default();

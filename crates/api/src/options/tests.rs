@@ -57,7 +57,7 @@ fn the_list_matrix() {
 }
 
 #[test]
-fn a_list_goes_on_at_its_token() {
+fn a_list_continues_at_its_token() {
     let token = Token::after("a", Revision(7));
     let encoded = token.encode();
     check_list(&format!("continue={encoded}&limit=1"), ReadAt::Continue(token.clone()), Some(1));
@@ -98,7 +98,7 @@ fn check_error(status: &Status, code: u16, message: &str) {
 }
 
 #[test]
-fn invalid_lists_are_refused_as_the_reference_refuses_them() {
+fn invalid_lists_are_rejected_as_in_kubernetes() {
     check_list_error(
         "resourceVersionMatch=Bogus",
         422,
@@ -181,7 +181,7 @@ fn check_watch_error(raw: &str, code: u16, message: &str) {
 }
 
 #[test]
-fn invalid_watches_are_refused_as_the_reference_refuses_them() {
+fn invalid_watches_are_rejected_as_in_kubernetes() {
     let needs = "resourceVersionMatch: Forbidden: sendInitialEvents requires setting \
                  resourceVersionMatch to NotOlderThan";
     for initial in ["true", "false"] {
@@ -214,7 +214,7 @@ fn invalid_watches_are_refused_as_the_reference_refuses_them() {
 }
 
 #[test]
-fn a_watch_may_say_when_it_ends() {
+fn a_watch_has_the_timeout_of_its_query() {
     for (raw, timeout) in [
         ("", None),
         ("timeoutSeconds=0", None),
@@ -227,7 +227,7 @@ fn a_watch_may_say_when_it_ends() {
 }
 
 #[test]
-fn selectors_come_with_the_options() {
+fn options_include_the_selectors() {
     let options = list("labelSelector=a%3Db&fieldSelector=metadata.name%3Dx").unwrap();
     assert_eq!(options.labels.to_string(), "a=b");
     assert_eq!(options.fields.name(), Some("x"));
@@ -252,7 +252,7 @@ fn a_get_reads_only_the_version() {
 }
 
 #[test]
-fn write_options_are_read_and_checked() {
+fn write_options_are_parsed_and_validated() {
     let query = |raw: &str| Query::parse(raw).unwrap();
     let options =
         WriteOptions::apply(&query("dryRun=All&fieldManager=m&fieldValidation=Strict&force=true"));
@@ -300,7 +300,7 @@ fn write_options_are_read_and_checked() {
 
 /// S2.26
 #[test]
-fn the_manager_is_named_or_taken_from_the_agent() {
+fn the_manager_is_named_or_derived_from_the_user_agent() {
     assert_eq!(manager_name("m", "kubectl/1.36"), "m");
     assert_eq!(manager_name("", "kubectl/1.36 (linux)"), "kubectl");
     assert_eq!(manager_name("", "a\u{7}b"), "ab");
@@ -334,7 +334,7 @@ fn delete_options_come_from_query_or_body() {
 }
 
 #[test]
-fn invalid_delete_options_are_refused() {
+fn invalid_delete_options_are_rejected() {
     let body = json!({"orphanDependents": true, "propagationPolicy": "Orphan"});
     check_error(
         &DeleteOptions::from_body(&body, "v1").unwrap_err(),

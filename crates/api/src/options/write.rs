@@ -4,15 +4,15 @@ use super::refuse;
 use crate::query::{Query, is_printable};
 use crate::status::{FieldError, FieldErrorKind, Status};
 
-/// Longest name of a field manager, in bytes.
+/// The maximum length of a field manager's name, in bytes.
 const MANAGER_MAX: usize = 128;
 
 /// Options of create, update and patch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WriteOptions {
-    /// Everything but the write itself.
+    /// Everything but the write itself is done.
     pub dry_run: bool,
-    /// Who is writing; empty if the request does not say (see [`manager_name`]).
+    /// The writer; empty if the request does not name one (see [`manager_name`]).
     pub field_manager: String,
     /// What happens to unknown and repeated fields.
     pub field_validation: FieldValidation,
@@ -23,12 +23,12 @@ pub struct WriteOptions {
 /// What happens to unknown and repeated fields of a body (S2.33).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FieldValidation {
-    /// Dropped without a word.
+    /// They are dropped.
     Ignore,
-    /// Dropped with a warning.
+    /// They are dropped with a warning.
     #[default]
     Warn,
-    /// The request is refused.
+    /// The request is rejected.
     Strict,
 }
 
@@ -83,7 +83,8 @@ impl WriteOptions {
     }
 }
 
-/// Who owns the fields of a write: the manager it names, else the beginning of its User-Agent.
+/// The owner of the fields of a write: the manager that it names, or else the start of its
+/// User-Agent.
 pub fn manager_name(field_manager: &str, user_agent: &str) -> String {
     if !field_manager.is_empty() {
         return field_manager.to_owned();
@@ -119,7 +120,7 @@ fn manager_errors(manager: &str) -> Vec<FieldError> {
             detail: format!("may not be more than {MANAGER_MAX} bytes"),
         });
     }
-    // One is enough: a name made of control characters must not make a message of them.
+    // Only the first is reported: a name of control characters must not produce a long message.
     if let Some((at, c)) = manager.char_indices().find(|(_, c)| !is_printable(*c)) {
         let why = format!("invalid character U+{:04X} (at position {at})", u32::from(c));
         errors.push(FieldError::invalid("fieldManager", &manager.into(), why));
@@ -127,7 +128,7 @@ fn manager_errors(manager: &str) -> Vec<FieldError> {
     errors
 }
 
-/// Only `All` is a dry run; it may be said more than once.
+/// The error for values other than `All`, which may be repeated.
 pub(super) fn dry_run_error(values: &[&str]) -> Option<FieldError> {
     let known = values.iter().all(|value| *value == "All");
     (!known).then(|| FieldError::not_supported("dryRun", &values.into(), &["All"]))

@@ -1,4 +1,4 @@
-//! Cells that take more than a lookup.
+//! Cells that need more than a lookup.
 
 mod event;
 mod pod;
@@ -21,7 +21,7 @@ const NONE: &str = "<none>";
 const UNSET: &str = "<unset>";
 const UNKNOWN: &str = "<unknown>";
 
-/// A word for nothing.
+/// The text, or a default if it is empty.
 fn or(text: String, absent: &str) -> String {
     if text.is_empty() { absent.to_owned() } else { text }
 }
@@ -30,7 +30,7 @@ fn join<'a>(texts: impl Iterator<Item = &'a str>, by: &str) -> String {
     texts.collect::<Vec<_>>().join(by)
 }
 
-/// The first few, and how many more there are.
+/// The first `shown` texts, and how many more there are.
 fn first_few(all: &[String], shown: usize) -> String {
     match all.len().checked_sub(shown) {
         Some(more) if more > 0 => format!("{} + {more} more...", all[..shown].join(",")),
@@ -66,7 +66,7 @@ fn labels(members: Option<&Value>) -> String {
     or(pairs.join(","), NONE)
 }
 
-/// A structured selector in the syntax of label selectors.
+/// A structured selector as text.
 fn selector(value: Option<&Value>) -> String {
     let Some(value) = value else { return NONE.to_owned() };
     let Some(members) = value.as_object() else { return NONE.to_owned() };
@@ -98,7 +98,7 @@ pub(in crate::table) fn template_labels(source: &Source<'_>) -> Value {
     labels(source.at("template.metadata.labels")).into()
 }
 
-/// The containers of a template, wherever the kind keeps it.
+/// The containers of a template, at the path of the kind.
 fn containers<'a>(source: &Source<'a>) -> &'a [Value] {
     const PLACES: [&str; 3] = ["spec.template", "spec.jobTemplate.spec.template", "template"];
     PLACES
@@ -125,7 +125,7 @@ pub(in crate::table) fn config_map_data(source: &Source<'_>) -> Value {
     (source.count("data") + source.count("binaryData")).into()
 }
 
-/// The phase, unless the object is on its way out.
+/// The phase, or that the object is being deleted.
 pub(in crate::table) fn phase(source: &Source<'_>) -> Value {
     if source.has("metadata.deletionTimestamp") {
         return "Terminating".into();

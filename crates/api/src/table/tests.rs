@@ -23,7 +23,7 @@ fn check_columns(group: &'static str, name: &'static str, expected: &[(&str, i32
 }
 
 #[test]
-fn columns_are_those_of_the_reference() {
+fn columns_are_those_of_kubernetes() {
     check_columns(
         "",
         "Pod",
@@ -72,7 +72,7 @@ fn merge(into: &mut Value, from: Value) {
 }
 
 #[test]
-fn a_broken_object_still_makes_a_row() {
+fn an_invalid_object_still_has_a_row() {
     for builtin in crate::kind::builtin() {
         let columns = columns(&builtin);
         for object in [json!(null), json!({}), json!({"metadata": [], "spec": 1, "status": "x"})] {
@@ -95,7 +95,7 @@ fn check_pod(pod: Value, ready: &str, status: &str, restarts: &str) {
 }
 
 #[test]
-fn pods_say_what_they_are_doing() {
+fn pods_show_their_status() {
     let spec =
         json!({"containers": [{"name": "c"}, {"name": "d"}], "initContainers": [{"name": "i"}]});
     check_pod(json!({"spec": spec, "status": {"phase": "Pending"}}), "0/2", "Pending", "0");
@@ -194,7 +194,7 @@ fn workloads_show_their_progress() {
 }
 
 #[test]
-fn services_show_where_they_are() {
+fn services_show_their_addresses() {
     let ports = json!([{"port": 80, "protocol": "TCP"}, {"port": 443, "nodePort": 30000, "protocol": "TCP"}]);
     check(
         "",
@@ -220,7 +220,7 @@ fn services_show_where_they_are() {
 }
 
 #[test]
-fn events_look_alike_in_both_forms() {
+fn both_versions_of_events_have_the_same_cells() {
     let old = made(json!({
         "involvedObject": {"kind": "Pod", "name": "p"}, "message": " hi\n", "type": "Normal",
         "reason": "R", "source": {"component": "kubelet", "host": "n1"}, "count": 2,
@@ -265,7 +265,7 @@ fn autoscalers_show_their_metrics() {
 }
 
 #[test]
-fn custom_kinds_show_what_their_definition_says() {
+fn custom_kinds_have_the_columns_of_their_definition() {
     let printer = [
         PrinterColumn {
             name: "Size".into(),
@@ -401,7 +401,7 @@ fn finished_pods_are_marked() {
 }
 
 #[test]
-fn metadata_is_sent_without_the_rest() {
+fn partial_metadata_has_no_spec_or_status() {
     let event =
         frame(&partial::event_frame(EventType::Added, MetaVersion::V1Beta1, &config_map("a")));
     assert_eq!(event["object"]["apiVersion"], "meta.k8s.io/v1beta1");

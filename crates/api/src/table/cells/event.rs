@@ -1,4 +1,4 @@
-//! Events, in both of their forms: `v1` and `events.k8s.io/v1` name the same things differently.
+//! Cells of events: `v1` and `events.k8s.io/v1` have different names for the same fields.
 
 use headwater_json::Value;
 
@@ -6,7 +6,7 @@ use crate::table::{Source, find, text};
 
 const UNKNOWN: &str = "<unknown>";
 
-/// The first of several fields that says something.
+/// The first of several fields that is not empty.
 fn either<'a>(source: &Source<'a>, paths: &[&str]) -> &'a str {
     paths.iter().map(|path| source.text(path)).find(|text| !text.is_empty()).unwrap_or_default()
 }

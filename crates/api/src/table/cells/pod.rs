@@ -1,4 +1,4 @@
-//! What a pod is doing, in one word: the column people look at most.
+//! The status of a pod in one word, the column that users read most.
 
 use headwater_json::Value;
 use jiff::Timestamp;
@@ -7,7 +7,7 @@ use super::{NONE, condition, is_true};
 use crate::table::age::{human_duration, seconds_between};
 use crate::table::{Source, find, text};
 
-/// A pod summed up over its containers.
+/// A pod, summarized over its containers.
 struct Summary {
     ready: usize,
     total: usize,
@@ -68,7 +68,7 @@ impl Summary {
         summary
     }
 
-    /// Reads the init containers in order, up to the first that is not done. Answers whether
+    /// Reads the init containers in order, up to the first that is not finished. Returns whether
     /// there is one.
     fn read_init_containers(&mut self, source: &Source<'_>) -> bool {
         let declared = source.list("spec.initContainers");
@@ -95,7 +95,8 @@ impl Summary {
         false
     }
 
-    /// Reads the containers; restarts of init containers count no more, but for sidecars.
+    /// Reads the containers; restarts of init containers do not count any more, except for
+    /// sidecars.
     fn read_containers(&mut self, source: &Source<'_>) {
         (self.restarts, self.last_restart) = (0, None);
         let declared = source.list("spec.initContainers");
@@ -106,7 +107,7 @@ impl Summary {
             }
         }
         let (mut running, mut failure) = (false, None);
-        // From the last to the first: the first container has the last word.
+        // From the last to the first, because the first container takes precedence.
         for status in source.list("status.containerStatuses").iter().rev() {
             self.count_restarts(status);
             let waiting = find(status, "state.waiting").map_or("", |state| text(state, "reason"));
@@ -182,7 +183,7 @@ fn termination(state: &Value) -> String {
     }
 }
 
-/// Conditions of the row: finished pods are marked, so that clients can leave them out.
+/// Conditions of the row: finished pods are marked, so that clients can hide them.
 pub(in crate::table) fn row_conditions(object: &Value) -> Option<Value> {
     if (text(object, "apiVersion"), text(object, "kind")) != ("v1", "Pod") {
         return None;

@@ -1,11 +1,11 @@
-//! Autoscalers: what they measure, and how it stands.
+//! Cells of autoscalers: their metrics and targets.
 
 use headwater_json::Value;
 
 use super::{NONE, UNKNOWN, amount};
 use crate::table::{Source, find, text};
 
-/// Metrics shown before "more".
+/// The number of metrics before "more".
 const SHOWN_MAX: usize = 2;
 
 pub(in crate::table) fn scale_target(source: &Source<'_>) -> Value {
@@ -29,7 +29,7 @@ pub(in crate::table) fn scale_metrics(source: &Source<'_>) -> Value {
     }
 }
 
-/// `autoscaling/v1` knows one metric only.
+/// `autoscaling/v1` has only one metric.
 fn cpu_only(source: &Source<'_>) -> Value {
     let percent = |path| source.at(path).and_then(Value::as_i64).map(|n| format!("{n}%"));
     match percent("spec.targetCPUUtilizationPercentage") {
@@ -60,7 +60,7 @@ fn metric(spec: &Value, status: Option<&Value>) -> String {
             format!("{}/{target}", now("averageValue").unwrap_or_else(unknown))
         }
         (Some(target), false) => {
-            // Pods have averages only, so they do not say so.
+            // Metrics of pods are always averages, so the label is omitted.
             let mark = if member == "pods" { "" } else { " (avg)" };
             format!("{}/{target}{mark}", now("averageValue").unwrap_or_else(unknown))
         }

@@ -1,7 +1,7 @@
 //! Label selectors as specs write them: `matchLabels` and `matchExpressions`.
 //!
 //! The only reader of that form: it checks the requirements, prints them as Kubernetes prints them
-//! and turns them into a [`Selector`]. An unknown operator, key or value makes the entire selector
+//! and turns them into a [`LabelSelector`]. An unknown operator, key or value makes the entire selector
 //! invalid. Each caller decides what that means: validation rejects the object, a stored selector
 //! matches nothing.
 
@@ -119,7 +119,7 @@ impl<'a> StructuredSelector<'a> {
     }
 }
 
-/// The text that Kubernetes prints and that [`Selector::parse`] reads.
+/// The text that Kubernetes prints and that [`LabelSelector::parse`] reads.
 impl fmt::Display for StructuredSelector<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, LabelExpression { key, operator, values }) in

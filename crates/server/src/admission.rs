@@ -1,13 +1,12 @@
 //! Admission: the steps an object passes between its decoding and the store.
 //!
 //! River: body → **admission** → store. Each step is small, looks at one thing, and either changes
-//! the object, refuses it, or lets it pass. Their order is that of [`WHOLE`], [`FIRST`], [`SECOND`]
-//! and [`LAST`]; between those come what administrators add: mutating webhooks, then validating ones.
+//! the object, refuses it, or lets it pass. [`STEPS`] is the table of all steps, in order.
 
 pub(crate) mod addresses;
 pub(crate) mod claims;
 pub(crate) mod definitions;
-pub(crate) mod doors;
+pub(crate) mod subresource;
 pub(crate) mod manage;
 mod account;
 mod authority;
@@ -41,11 +40,11 @@ use crate::backend::Backend;
 use crate::kinds::registry::Served;
 use crate::object::{is_deleting, meta};
 use crate::request::call::Call;
-use manage::{Manager, Untouched};
+use manage::{Manager, OriginalObject};
 pub(crate) use namespaces::is_namespace;
 use observed::Observed;
-use quota::{Held, Quotas};
-use request::{Asked, Operation};
+use quota::{QuotaReservation, Quotas};
+use request::{AdmissionRequest, Operation};
 
 /// An object on its way to the store.
 pub(crate) struct Attempt<'a> {
@@ -58,49 +57,104 @@ pub(crate) struct Attempt<'a> {
     /// What it replaces; `None` for a create.
     pub(crate) old: Option<&'a Value>,
     /// What was to be stored before the server, webhooks and policies added to it, if they did.
-    pub(crate) untouched: Option<Untouched>,
+    pub(crate) untouched: Option<OriginalObject>,
     pub(crate) now: Timestamp,
 }
 
-/// One step.
+/// A step that looks at the object alone.
 pub(crate) trait Admit: Sync {
     /// Changes or refuses the object.
     fn admit(&self, attempt: &mut Attempt<'_>) -> Result<(), Status>;
 }
 
-/// Steps that make the object whole, as the reference does when it decodes: whoever creates it
-/// manages what is there after them.
-const WHOLE: &[&dyn Admit] = &[&namespaces::Lifecycle, &system::Defaults, &namespaces::Labels];
-
-/// Steps that add to it, before mutating webhooks and policies.
-const FIRST: &[&dyn Admit] = &[
-    &account::Account,
-    &pods::Priority,
-    &nodes::NotReadyTaint,
-    &classes::Classes,
-    &limits::Defaults,
-];
-
-/// Steps between those and validating ones.
-const SECOND: &[&dyn Admit] = &[
-    &system::Fields,
-    &namespaces::Labels,
-    &Definitions,
-    &validation::Fields,
-    &system::ServiceAddresses,
-    &limits::Limits,
-];
-
-/// Steps at the end.
-const LAST: &[&dyn Admit] = &[&StoredForm];
-
-fn pass(steps: &[&dyn Admit], attempt: &mut Attempt<'_>) -> Result<(), Status> {
-    steps.iter().try_for_each(|step| step.admit(attempt))
+/// The phases of admission. Metrics show the first and the third, as the reference does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Adds to the object: metrics call it `admit`.
+    Mutate,
+    /// Completes and validates the object by itself.
+    Object,
+    /// Asks who may do it and whether there is room for it: metrics call it `validate`.
+    Validate,
+    /// Brings the object into the form that is stored.
+    Store,
 }
 
-/// Takes an object of the server's own through every step.
+/// One row of [`STEPS`].
+struct AdmissionStep {
+    phase: Phase,
+    /// The name, the reference's where it has the step.
+    name: &'static str,
+    run: Run,
+}
+
+/// What a step needs.
+#[derive(Clone, Copy)]
+enum Run {
+    /// The object alone.
+    Object(&'static dyn Admit),
+    /// The request, too.
+    Request(RequestStep),
+}
+
+/// Steps that need the request. Objects that the server itself writes skip them.
+#[derive(Clone, Copy)]
+enum RequestStep {
+    /// Remembers the fields of a new object that its creator manages.
+    OriginalObject,
+    /// Mutating policies, then mutating webhooks.
+    MutatingExtensions,
+    /// Warnings about the expressions of a policy.
+    PolicyTypes,
+    /// Owner references that block deletion.
+    OwnerReferences,
+    /// Validating policies, then validating webhooks.
+    ValidatingExtensions,
+    /// The quotas of the namespace. Last of all steps that may refuse: only stored objects count.
+    Quota,
+}
+
+/// Every step, in order.
+const STEPS: &[AdmissionStep] = {
+    use Phase::{Mutate, Object, Store, Validate};
+    use RequestStep as R;
+    const fn own(phase: Phase, name: &'static str, step: &'static dyn Admit) -> AdmissionStep {
+        AdmissionStep { phase, name, run: Run::Object(step) }
+    }
+    const fn request(phase: Phase, name: &'static str, step: RequestStep) -> AdmissionStep {
+        AdmissionStep { phase, name, run: Run::Request(step) }
+    }
+    &[
+        own(Mutate, "NamespaceLifecycle", &namespaces::Lifecycle),
+        own(Mutate, "Defaults", &system::SystemDefaults),
+        own(Mutate, "NamespaceLabels", &namespaces::NamespaceLabels),
+        request(Mutate, "ManagedFields", R::OriginalObject),
+        own(Mutate, "ServiceAccount", &account::Account),
+        own(Mutate, "Priority", &pods::Priority),
+        own(Mutate, "TaintNodesByCondition", &nodes::NotReadyTaint),
+        own(Mutate, "DefaultClasses", &classes::Classes),
+        own(Mutate, "LimitRangerDefaults", &limits::LimitDefaults),
+        request(Mutate, "MutatingExtensions", R::MutatingExtensions),
+        own(Object, "SystemFields", &system::SystemFields),
+        own(Object, "NamespaceLabels", &namespaces::NamespaceLabels),
+        own(Object, "Definitions", &Definitions),
+        own(Object, "Validation", &validation::FieldValidation),
+        own(Object, "ServiceAddresses", &system::ServiceAddresses),
+        own(Object, "LimitRanger", &limits::Limits),
+        request(Object, "PolicyTypes", R::PolicyTypes),
+        request(Validate, "OwnerReferencesPermissionEnforcement", R::OwnerReferences),
+        request(Validate, "ValidatingExtensions", R::ValidatingExtensions),
+        request(Validate, "ResourceQuota", R::Quota),
+        own(Store, "StoredForm", &StoredForm),
+    ]
+};
+
+/// Takes an object of the server's own through every step that needs no request.
 pub(crate) fn admit_own(mut attempt: Attempt<'_>) -> Result<(), Status> {
-    [WHOLE, FIRST, SECOND, LAST].iter().try_for_each(|steps| pass(steps, &mut attempt))
+    STEPS.iter().try_for_each(|step| match step.run {
+        Run::Object(run) => run.admit(&mut attempt),
+        Run::Request(_) => Ok(()),
+    })
 }
 
 /// What admission keeps between requests.
@@ -143,27 +197,23 @@ fn is_unclaimed(object: &Value) -> bool {
 /// What an admitted object leaves.
 pub(crate) struct Admitted {
     /// To be held until the object is stored.
-    pub(crate) held: Held,
+    pub(crate) held: QuotaReservation,
     /// The object before anybody added to it.
-    pub(crate) untouched: Option<Untouched>,
+    pub(crate) untouched: Option<OriginalObject>,
 }
 
-/// Takes an object through every step, and past webhooks and policies if there are any.
-pub(crate) async fn admit(
-    mut attempt: Attempt<'_>,
-    origin: Origin<'_>,
-) -> Result<Admitted, Status> {
-    let Origin { backend, admission, call, options, is_managed } = origin;
+/// Takes an object through every step of [`STEPS`].
+pub(crate) async fn admit(attempt: Attempt<'_>, origin: Origin<'_>) -> Result<Admitted, Status> {
+    let Origin { backend, admission, call, options, .. } = origin;
     let operation = match attempt.old {
         None => Operation::Create,
         Some(_) => Operation::Update,
     };
-    let observed = |step| Observed::new(backend.metrics(), step, operation);
     let extensions = admission.extensions.current().filter(|_| is_open(attempt.kind));
     let shown = extensions.as_ref().map(|_| request::write_options(operation, options));
     let name = extensions.as_ref().map(|_| meta(attempt.new, "name").to_owned());
     let (kind, name) = (attempt.kind, name.unwrap_or_default());
-    let asked = Asked {
+    let asked = AdmissionRequest {
         call,
         kind,
         namespace: namespace_of(kind, attempt.namespace, &name),
@@ -173,42 +223,93 @@ pub(crate) async fn admit(
         dry_run: options.dry_run,
         options: shown.as_ref().unwrap_or(&Value::Null),
     };
-    let mut warnings = Vec::new();
-    let mutated = async {
-        pass(WHOLE, &mut attempt)?;
-        if attempt.old.is_none() && is_added_to(kind) && !is_managed {
-            attempt.untouched = Some(match extensions {
-                None if is_unclaimed(attempt.new) => {
-                    Untouched::Entries(origin.entries(kind, attempt.new)?)
-                }
-                _ => Untouched::Object(attempt.new.clone()),
-            });
-        }
-        pass(FIRST, &mut attempt)?;
-        match &extensions {
-            Some(extensions) => {
-                let (attempt, warnings) = (&mut attempt, &mut warnings);
-                Box::pin(mutate::mutate(extensions, backend, &asked, attempt, warnings)).await
+    let mut pass = Pass {
+        attempt,
+        origin,
+        asked: &asked,
+        extensions: extensions.as_deref(),
+        warnings: Vec::new(),
+        held: QuotaReservation::default(),
+    };
+    let observed = |step| Observed::new(backend.metrics(), step, operation);
+    observed("admit").step(pass.run(Phase::Mutate)).await?;
+    pass.run(Phase::Object).await?;
+    observed("validate").step(pass.run(Phase::Validate)).await?;
+    call.warn(std::mem::take(&mut pass.warnings));
+    pass.run(Phase::Store).await?;
+    Ok(Admitted { held: pass.held, untouched: pass.attempt.untouched })
+}
+
+/// One object on its way through the steps.
+struct Pass<'a> {
+    attempt: Attempt<'a>,
+    origin: Origin<'a>,
+    asked: &'a AdmissionRequest<'a>,
+    /// Webhooks and policies, if any are configured.
+    extensions: Option<&'a Compiled>,
+    warnings: Vec<String>,
+    held: QuotaReservation,
+}
+
+impl Pass<'_> {
+    /// Runs the steps of a phase.
+    async fn run(&mut self, phase: Phase) -> Result<(), Status> {
+        for step in STEPS.iter().filter(|step| step.phase == phase) {
+            let done = match step.run {
+                Run::Object(run) => run.admit(&mut self.attempt),
+                Run::Request(run) => self.run_request_step(run).await,
+            };
+            if let Err(status) = done {
+                tracing::debug!(step = step.name, %status, "admission refused the object");
+                return Err(status);
             }
-            None => Ok(()),
         }
-    };
-    observed("admit").step(mutated).await?;
-    pass(SECOND, &mut attempt)?;
-    policy::typecheck::settle(backend, kind, attempt.new, attempt.old);
-    let validated = async {
-        owners::check(&attempt, &call.identity, backend)?;
-        if let Some(extensions) = &extensions {
-            let objects = [Some(&*attempt.new), attempt.old];
-            Box::pin(validate(extensions, backend, &asked, objects, &mut warnings)).await?;
+        Ok(())
+    }
+
+    async fn run_request_step(&mut self, step: RequestStep) -> Result<(), Status> {
+        let Origin { backend, admission, call, .. } = self.origin;
+        let attempt = &mut self.attempt;
+        match (step, self.extensions) {
+            (RequestStep::OriginalObject, _) => self.remember_untouched()?,
+            (RequestStep::MutatingExtensions, Some(extensions)) => {
+                let warnings = &mut self.warnings;
+                Box::pin(mutate::mutate(extensions, backend, self.asked, attempt, warnings))
+                    .await?;
+            }
+            (RequestStep::PolicyTypes, _) => {
+                policy::typecheck::settle(backend, attempt.kind, attempt.new, attempt.old);
+            }
+            (RequestStep::OwnerReferences, _) => {
+                owners::check(attempt, &call.identity, backend)?;
+            }
+            (RequestStep::ValidatingExtensions, Some(extensions)) => {
+                let objects = [Some(&*attempt.new), attempt.old];
+                let warnings = &mut self.warnings;
+                Box::pin(validate(extensions, backend, self.asked, objects, warnings)).await?;
+            }
+            (RequestStep::Quota, _) => {
+                self.held = admission.quotas.admit(backend, attempt).await?;
+            }
+            (RequestStep::MutatingExtensions | RequestStep::ValidatingExtensions, None) => {}
         }
-        // Last of all that may refuse: nothing is counted that is not stored.
-        admission.quotas.admit(backend, &attempt).await
-    };
-    let held = observed("validate").step(validated).await?;
-    call.warn(warnings);
-    pass(LAST, &mut attempt)?;
-    Ok(Admitted { held, untouched: attempt.untouched })
+        Ok(())
+    }
+
+    /// Remembers a new object, or who manages its fields, before the server and others add to it.
+    fn remember_untouched(&mut self) -> Result<(), Status> {
+        let attempt = &mut self.attempt;
+        if attempt.old.is_some() || !is_added_to(attempt.kind) || self.origin.is_managed {
+            return Ok(());
+        }
+        attempt.untouched = Some(match self.extensions {
+            None if is_unclaimed(attempt.new) => {
+                OriginalObject::Entries(self.origin.entries(attempt.kind, attempt.new)?)
+            }
+            _ => OriginalObject::Object(attempt.new.clone()),
+        });
+        Ok(())
+    }
 }
 
 /// Kinds whose new objects get more from the server than defaults: addresses, priorities, volumes,
@@ -236,7 +337,7 @@ fn is_open(kind: &Served) -> bool {
 async fn validate(
     extensions: &Compiled,
     backend: &Backend,
-    asked: &Asked<'_>,
+    asked: &AdmissionRequest<'_>,
     [new, old]: [Option<&Value>; 2],
     warnings: &mut Vec<String>,
 ) -> Result<(), Status> {
@@ -276,7 +377,7 @@ pub(crate) async fn admit_removal(
     if removal.dry_run {
         options["dryRun"] = json!(["All"]);
     }
-    let asked = Asked {
+    let asked = AdmissionRequest {
         call,
         kind: removal.kind,
         namespace: namespace_of(removal.kind, removal.namespace, removal.name),

@@ -50,7 +50,7 @@ const SHOWN_MAX: usize = 256;
 
 /// The endpoint of a webhook, from its configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Place {
+pub(crate) struct WebhookEndpoint {
     target: Target,
     /// The path, with a leading slash.
     path: String,
@@ -64,15 +64,15 @@ enum Target {
     Service { namespace: String, name: String, port: u16 },
 }
 
-impl Place {
+impl WebhookEndpoint {
     /// Parses a `clientConfig`.
-    pub(crate) fn read(config: &Value) -> Result<Place, String> {
+    pub(crate) fn read(config: &Value) -> Result<WebhookEndpoint, String> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let authority = authority(config)?;
         let service = &config["service"];
         if service.is_object() {
             let port = service["port"].as_u64().and_then(|port| u16::try_from(port).ok());
-            return Ok(Place {
+            return Ok(WebhookEndpoint {
                 target: Target::Service {
                     namespace: text(&service["namespace"]),
                     name: text(&service["name"]),
@@ -89,7 +89,7 @@ impl Place {
         let port = uri.port_u16().unwrap_or(443);
         let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
         let path = clean(uri.path()) + &query;
-        Ok(Place { target: Target::Host { host, port }, path, authority })
+        Ok(WebhookEndpoint { target: Target::Host { host, port }, path, authority })
     }
 
     /// The name in the endpoint's certificate.
@@ -156,7 +156,7 @@ fn clean(path: &str) -> String {
 pub(crate) struct Caller {
     loopback: Loopback,
     trust: Trust,
-    idle: Mutex<HashMap<Place, Vec<SendRequest<Full<Bytes>>>>>,
+    idle: Mutex<HashMap<WebhookEndpoint, Vec<SendRequest<Full<Bytes>>>>>,
     /// The tasks that drive the connections.
     connections: Mutex<JoinSet<()>>,
 }
@@ -176,7 +176,7 @@ impl Caller {
     pub(crate) async fn post(
         &self,
         cache: &Cache,
-        place: &Place,
+        place: &WebhookEndpoint,
         body: Vec<u8>,
         timeout: Duration,
     ) -> Result<Value, String> {
@@ -202,7 +202,7 @@ impl Caller {
     async fn call(
         &self,
         cache: &Cache,
-        place: &Place,
+        place: &WebhookEndpoint,
         path: &str,
         body: Bytes,
     ) -> Result<Bytes, Failure> {
@@ -220,7 +220,7 @@ impl Caller {
 
     async fn finish(
         &self,
-        place: &Place,
+        place: &WebhookEndpoint,
         sender: SendRequest<Full<Bytes>>,
         answer: http::Response<hyper::body::Incoming>,
     ) -> Result<Bytes, Failure> {
@@ -250,7 +250,7 @@ impl Caller {
         Ok(bytes)
     }
 
-    fn take(&self, place: &Place) -> Option<SendRequest<Full<Bytes>>> {
+    fn take(&self, place: &WebhookEndpoint) -> Option<SendRequest<Full<Bytes>>> {
         let mut idle = lock(&self.idle);
         let senders = idle.get_mut(place)?;
         while let Some(sender) = senders.pop() {
@@ -261,7 +261,7 @@ impl Caller {
         None
     }
 
-    fn keep(&self, place: &Place, sender: SendRequest<Full<Bytes>>) {
+    fn keep(&self, place: &WebhookEndpoint, sender: SendRequest<Full<Bytes>>) {
         let mut idle = lock(&self.idle);
         if idle.len() >= PLACES_MAX {
             idle.clear();
@@ -275,7 +275,7 @@ impl Caller {
     async fn connect(
         &self,
         cache: &Cache,
-        place: &Place,
+        place: &WebhookEndpoint,
     ) -> Result<SendRequest<Full<Bytes>>, Failure> {
         let fail = |why: String| Failure::Post(why);
         let addresses = resolve(cache, &place.target).await.map_err(fail)?;
@@ -306,7 +306,7 @@ enum Failure {
 
 async fn send(
     sender: &mut SendRequest<Full<Bytes>>,
-    place: &Place,
+    place: &WebhookEndpoint,
     path: &str,
     body: Bytes,
 ) -> Result<http::Response<hyper::body::Incoming>, Box<dyn std::error::Error + Send + Sync>> {
@@ -328,7 +328,7 @@ mod tests {
 
     #[test]
     fn places_are_read() {
-        let url = |url: &str| Place::read(&json!({ "url": url }));
+        let url = |url: &str| WebhookEndpoint::read(&json!({ "url": url }));
         let place = url("https://127.0.0.1:9443/validate?x=1").unwrap();
         assert_eq!(place.authority_name(), "127.0.0.1:9443");
         assert_eq!(place.path_with(Duration::from_secs(5)), "/validate?x=1&timeout=5s");
@@ -337,7 +337,7 @@ mod tests {
         assert_eq!(place.path_with(Duration::from_secs(5)), "/hooks/a?timeout=5s");
         url("https:// nowhere").unwrap_err();
         let service = json!({"service": {"namespace": "ns", "name": "hook", "path": "v"}});
-        let place = Place::read(&service).unwrap();
+        let place = WebhookEndpoint::read(&service).unwrap();
         assert_eq!(place.authority_name(), "hook.ns.svc:443");
         assert_eq!(place.path_with(Duration::from_secs(1)), "/v?timeout=1s");
     }

@@ -31,7 +31,7 @@ use crate::request::fairness::{Fairness, Limits};
 use crate::request::flow::Flows;
 use crate::request::observe;
 use crate::system::backup::Backup;
-use crate::system::health::{Answers, Health};
+use crate::system::health::{Answers, HealthChecks};
 use crate::system::metrics::Metrics;
 
 /// How a server is set up.
@@ -117,7 +117,7 @@ struct Shared {
     backup: Backup,
     /// What lists were compressed to.
     blocks: Arc<Blocks>,
-    health: Health,
+    health: HealthChecks,
     /// Set when the server begins to stop: watches end, readiness turns false.
     draining: CancellationToken,
     /// The same, for those who look at it at every turn: looking takes no lock.
@@ -140,7 +140,7 @@ impl Server {
         let registry = Registry::new(kind::builtin());
         define(&cache, &registry)?;
         let store = Arc::clone(cache.store());
-        let health = Health::builder()
+        let health = HealthChecks::builder()
             .check("storage", Answers::Readiness, move || match store.condition().trouble {
                 Some(trouble) => Err(trouble),
                 None => Ok(()),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use headwater_cel::{Access, AccessedResource, Authority, Decision, Value as Cel};
 
-use super::request::Asked;
+use super::request::AdmissionRequest;
 use crate::front::identity::Identity;
 use crate::front::service_account;
 use crate::request::authorize::{Attributes, allows};
@@ -16,7 +16,7 @@ use crate::request::authorize::{Attributes, allows};
 struct User(Arc<Identity>);
 
 /// The `authorizer` of the admitted request.
-pub(super) fn authorizer<'a>(asked: &Asked<'_>) -> Cel<'a> {
+pub(super) fn authorizer<'a>(asked: &AdmissionRequest<'_>) -> Cel<'a> {
     let request = AccessedResource {
         group: asked.kind.group.to_string(),
         resource: asked.kind.plural.to_string(),

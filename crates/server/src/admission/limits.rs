@@ -7,7 +7,7 @@ use headwater_api::quantity::Quantity;
 use headwater_cache::Cache;
 use headwater_json::{Value, json};
 
-use super::resources::{Amounts, List, amounts, containers, of_container, of_pod};
+use super::resources::{Amounts, ResourceList, amounts, containers, of_container, of_pod};
 use super::{Admit, Attempt};
 use crate::answer::status;
 use crate::object::{is_deleting, meta, metadata, tree};
@@ -45,9 +45,9 @@ fn limits<'a>(range: &'a Value, kind: &str) -> impl Iterator<Item = &'a Value> {
 }
 
 /// Sets the namespace's default requests and limits in containers without them.
-pub(super) struct Defaults;
+pub(super) struct LimitDefaults;
 
-impl Admit for Defaults {
+impl Admit for LimitDefaults {
     fn admit(&self, attempt: &mut Attempt<'_>) -> Result<(), Status> {
         if attempt.kind.plural != "pods" {
             return Ok(());
@@ -138,15 +138,19 @@ fn pod_problems(range: &Value, spec: &Value) -> Vec<String> {
     for limit in limits(range, "Container") {
         for key in ["containers", "initContainers"] {
             for container in containers(spec, key) {
-                let requests = of_container(container, List::Requests);
-                let most = of_container(container, List::Limits);
-                problems.extend(Asked { requests, limits: most }.problems(limit, "Container"));
+                let requests = of_container(container, ResourceList::Requests);
+                let most = of_container(container, ResourceList::Limits);
+                problems.extend(
+                    AdmissionRequest { requests, limits: most }.problems(limit, "Container"),
+                );
             }
         }
     }
     for limit in limits(range, "Pod") {
-        let asked =
-            Asked { requests: of_pod(spec, List::Requests), limits: of_pod(spec, List::Limits) };
+        let asked = AdmissionRequest {
+            requests: of_pod(spec, ResourceList::Requests),
+            limits: of_pod(spec, ResourceList::Limits),
+        };
         problems.extend(asked.problems(limit, "Pod"));
     }
     problems
@@ -154,7 +158,7 @@ fn pod_problems(range: &Value, spec: &Value) -> Vec<String> {
 
 fn claim_problems(range: &Value, spec: &Value) -> Vec<String> {
     let requests = amounts(&spec["resources"]["requests"]);
-    let asked = Asked { requests, limits: Amounts::new() };
+    let asked = AdmissionRequest { requests, limits: Amounts::new() };
     let kind = "PersistentVolumeClaim";
     let mut problems = Vec::new();
     for limit in limits(range, kind) {
@@ -176,12 +180,12 @@ fn claim_problems(range: &Value, spec: &Value) -> Vec<String> {
 }
 
 /// The requests and limits of a pod or a container.
-struct Asked {
+struct AdmissionRequest {
     requests: Amounts,
     limits: Amounts,
 }
 
-impl Asked {
+impl AdmissionRequest {
     fn problems(&self, limit: &Value, kind: &str) -> Vec<String> {
         let below = amounts(&limit["min"])
             .into_iter()

@@ -15,11 +15,11 @@ use crate::backend::Backend;
 use crate::kinds::custom::Custom;
 use crate::kinds::registry::Served;
 use crate::request::call::Call;
-use track::{Known, track_alike};
+use track::{LearnedVersion, track_alike};
 
 /// The object as the client sent it. `managedFields` are computed from this, not from the mutated
 /// object.
-pub(crate) enum Untouched {
+pub(crate) enum OriginalObject {
     Object(Value),
     /// Only its `managedFields`, which were computed at once.
     Entries(Option<Value>),
@@ -34,7 +34,7 @@ pub(crate) struct Manager<'a> {
     now: jiff::Timestamp,
     force: bool,
     /// Objects that a webhook converted to other versions.
-    known: Vec<Known>,
+    known: Vec<LearnedVersion>,
 }
 
 impl<'a> Manager<'a> {
@@ -107,7 +107,7 @@ impl<'a> Manager<'a> {
     }
 
     /// Adds an object in another version that it requested.
-    pub(crate) fn learn(&mut self, known: Known) {
+    pub(crate) fn learn(&mut self, known: LearnedVersion) {
         self.known.push(known);
     }
 
@@ -120,7 +120,7 @@ impl<'a> Manager<'a> {
 #[derive(Clone, Copy)]
 struct Learned<'a> {
     custom: &'a Custom,
-    known: &'a [Known],
+    known: &'a [LearnedVersion],
 }
 
 impl<'a> Versions for Learned<'a> {

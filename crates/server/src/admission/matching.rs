@@ -9,7 +9,7 @@ use headwater_json::Value;
 
 use super::authority;
 use super::policy::names::Names;
-use super::request::{Asked, Versioned};
+use super::request::{AdmissionRequest, Versioned};
 use crate::admission::is_namespace;
 use crate::kinds::registry::{Registry, Served};
 
@@ -70,7 +70,7 @@ impl Rule {
     }
 
     /// Whether the rule matches the request as a request of this kind.
-    fn matches(&self, asked: &Asked<'_>, kind: &Served) -> bool {
+    fn matches(&self, asked: &AdmissionRequest<'_>, kind: &Served) -> bool {
         let any =
             |words: &[String], word: &str| words.iter().any(|known| known == "*" || known == word);
         let in_namespace = !asked.namespace.is_empty() && !is_namespace(kind);
@@ -127,7 +127,7 @@ impl Match {
     /// The version in which the request is evaluated; `None` if it does not match.
     pub(crate) fn find(
         &self,
-        asked: &Asked<'_>,
+        asked: &AdmissionRequest<'_>,
         registry: &Registry,
         cache: &Cache,
         objects: [Option<&Value>; 2],
@@ -149,7 +149,7 @@ impl Match {
         Ok(any.then_some(kind))
     }
 
-    fn kind(&self, asked: &Asked<'_>, registry: &Registry) -> Option<Arc<Served>> {
+    fn kind(&self, asked: &AdmissionRequest<'_>, registry: &Registry) -> Option<Arc<Served>> {
         if self.rules.iter().any(|rule| rule.matches(asked, asked.kind)) {
             let kind = asked.kind;
             return registry.find(&kind.group, &kind.version, &kind.plural).cloned();
@@ -168,7 +168,7 @@ impl Match {
 /// matched by its own labels.
 fn in_namespaces(
     selector: &Selector,
-    asked: &Asked<'_>,
+    asked: &AdmissionRequest<'_>,
     cache: &Cache,
     objects: [Option<&Value>; 2],
 ) -> bool {
@@ -259,7 +259,7 @@ impl Conditions {
 
 /// The variables of every expression about a request.
 pub(crate) fn variables<'a>(
-    asked: &Asked<'_>,
+    asked: &AdmissionRequest<'_>,
     seen: &'a Versioned<'_>,
     request: &'a Value,
 ) -> Variables<'a> {

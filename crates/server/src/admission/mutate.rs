@@ -10,7 +10,7 @@ use headwater_api::Status;
 use super::Attempt;
 use super::extensions::Compiled;
 use super::observed::Observed;
-use super::request::Asked;
+use super::request::AdmissionRequest;
 use crate::backend::Backend;
 
 /// Tracks which policies and webhooks must be reinvoked.
@@ -42,7 +42,7 @@ impl Again {
 pub(super) async fn mutate(
     extensions: &Compiled,
     backend: &Backend,
-    asked: &Asked<'_>,
+    asked: &AdmissionRequest<'_>,
     attempt: &mut Attempt<'_>,
     warnings: &mut Vec<String>,
 ) -> Result<(), Status> {
@@ -68,7 +68,7 @@ pub(super) async fn mutate(
 struct Round<'a, 'b> {
     extensions: &'a Compiled,
     backend: &'a Backend,
-    asked: &'a Asked<'a>,
+    asked: &'a AdmissionRequest<'a>,
     attempt: &'a mut Attempt<'b>,
     warnings: &'a mut Vec<String>,
     again: Again,

@@ -56,9 +56,9 @@ fn check_namespace(
 }
 
 /// The rules of Namespace objects (S10.1, S10.4).
-pub(super) struct Labels;
+pub(super) struct NamespaceLabels;
 
-impl Admit for Labels {
+impl Admit for NamespaceLabels {
     fn admit(&self, attempt: &mut Attempt<'_>) -> Result<(), Status> {
         if !is_namespace(attempt.kind) {
             return Ok(());

@@ -7,13 +7,13 @@ use tokio::time::Instant;
 
 use super::request::Operation;
 use crate::system::metrics::Metrics;
-use crate::system::metrics::admission::Labels;
+use crate::system::metrics::admission::AdmissionLabels;
 
 /// One phase of an admission.
 #[derive(Clone, Copy)]
 pub(super) struct Observed<'a> {
     metrics: &'a Metrics,
-    labels: Labels,
+    labels: AdmissionLabels,
 }
 
 impl<'a> Observed<'a> {
@@ -23,10 +23,10 @@ impl<'a> Observed<'a> {
         step: &'static str,
         operation: Operation,
     ) -> Observed<'a> {
-        Observed { metrics, labels: Labels { step, operation: operation.name() } }
+        Observed { metrics, labels: AdmissionLabels { step, operation: operation.name() } }
     }
 
-    pub(super) fn labels(self) -> Labels {
+    pub(super) fn labels(self) -> AdmissionLabels {
         self.labels
     }
 

@@ -20,14 +20,14 @@ use headwater_schema::types::Types;
 use tokio::time::Instant;
 
 use super::matching::{self, Conditions, Match, Verdict};
-use super::request::{Asked, Versioned, describe};
+use super::request::{AdmissionRequest, Versioned, describe};
 use super::{Attempt, webhook};
 use crate::answer::status;
 use crate::backend::Backend;
 use crate::kinds::registry::Served;
 use crate::kinds::versions;
 use crate::object::tree;
-use crate::system::metrics::admission::{Admission, Labels};
+use crate::system::metrics::admission::{Admission, AdmissionLabels};
 use names::Names;
 
 pub(super) mod check;
@@ -212,7 +212,7 @@ impl Bound {
     fn matches(
         &self,
         backend: &Backend,
-        asked: &Asked<'_>,
+        asked: &AdmissionRequest<'_>,
         objects: [Option<&Value>; 2],
     ) -> Result<Option<Arc<Served>>, String> {
         let (registry, cache) = (backend.registry(), backend.cache());
@@ -225,7 +225,11 @@ impl Bound {
     }
 
     /// The parameter objects; one `null` if the policy takes none.
-    async fn parameters(&self, backend: &Backend, asked: &Asked<'_>) -> Result<Vec<Value>, String> {
+    async fn parameters(
+        &self,
+        backend: &Backend,
+        asked: &AdmissionRequest<'_>,
+    ) -> Result<Vec<Value>, String> {
         let (Some((group, version, kind)), Some(wanted)) =
             (&self.policy.parameter_kind, &self.parameters)
         else {
@@ -265,7 +269,7 @@ impl Bound {
     }
 
     /// Applies the failure policy to an error.
-    fn failed(&self, asked: &Asked<'_>, why: &str) -> Result<(), Status> {
+    fn failed(&self, asked: &AdmissionRequest<'_>, why: &str) -> Result<(), Status> {
         if self.policy.ignore {
             tracing::warn!(
                 policy = self.policy.name,
@@ -276,7 +280,7 @@ impl Bound {
         Err(self.denied(asked, why, ""))
     }
 
-    fn denied(&self, asked: &Asked<'_>, why: &str, reason: &str) -> Status {
+    fn denied(&self, asked: &AdmissionRequest<'_>, why: &str, reason: &str) -> Status {
         let (policy, binding, kind) = (&self.policy.name, &self.name, asked.kind);
         let message = format!(
             "ValidatingAdmissionPolicy '{policy}' with binding '{binding}' denied request: {why}"
@@ -296,7 +300,7 @@ impl Bound {
 
 /// The context of one evaluation.
 struct Setting<'a> {
-    asked: &'a Asked<'a>,
+    asked: &'a AdmissionRequest<'a>,
     seen: &'a Versioned<'a>,
     request: &'a Value,
     namespace: &'a Value,
@@ -334,7 +338,7 @@ impl<'a> Setting<'a> {
     }
 }
 
-fn namespace_object(backend: &Backend, asked: &Asked<'_>) -> Value {
+fn namespace_object(backend: &Backend, asked: &AdmissionRequest<'_>) -> Value {
     if asked.namespace.is_empty() || super::is_namespace(asked.kind) {
         return Value::Null;
     }
@@ -350,7 +354,7 @@ fn namespace_object(backend: &Backend, asked: &Asked<'_>) -> Value {
 pub(super) async fn validate(
     bound: &[Bound],
     backend: &Backend,
-    asked: &Asked<'_>,
+    asked: &AdmissionRequest<'_>,
     new: Option<&Value>,
     old: Option<&Value>,
     warnings: &mut Vec<String>,
@@ -392,12 +396,12 @@ impl Bound {
     fn judge(
         &self,
         setting: &Setting<'_>,
-        asked: &Asked<'_>,
+        asked: &AdmissionRequest<'_>,
         metrics: &Admission,
         warnings: &mut Vec<String>,
     ) -> Result<(), Status> {
         let policy = &*self.policy;
-        let labels = Labels { step: "validate", operation: asked.operation.name() };
+        let labels = AdmissionLabels { step: "validate", operation: asked.operation.name() };
         let mut budget = Budget::new(OBJECT_COST_MAX);
         let variables = setting.with_own(policy, &mut budget);
         match policy.conditions.judge(&variables) {
@@ -485,7 +489,7 @@ impl Bound {
     pub(super) async fn mutate(
         &self,
         backend: &Backend,
-        asked: &Asked<'_>,
+        asked: &AdmissionRequest<'_>,
         attempt: &mut Attempt<'_>,
     ) -> Result<Option<bool>, Status> {
         let found = self.matches(backend, asked, [Some(&*attempt.new), attempt.old]);
@@ -518,7 +522,7 @@ impl Bound {
         &self,
         backend: &Backend,
         kind: &Arc<Served>,
-        asked: &Asked<'_>,
+        asked: &AdmissionRequest<'_>,
         namespace: &Value,
         parameters: &Value,
         attempt: &mut Attempt<'_>,

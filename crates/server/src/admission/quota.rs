@@ -54,13 +54,13 @@ struct Known {
 
 /// The lock of a namespace, if quotas apply: while it is held, no other write is counted.
 #[derive(Default)]
-pub(crate) struct Held {
+pub(crate) struct QuotaReservation {
     _turn: Option<OwnedMutexGuard<Counted>>,
     /// The new status of the quotas, to be committed with the object.
     beside: Vec<Op>,
 }
 
-impl Held {
+impl QuotaReservation {
     /// The companion writes of the object.
     pub(crate) fn take_beside(&mut self) -> Vec<Op> {
         std::mem::take(&mut self.beside)
@@ -114,14 +114,14 @@ impl Quotas {
         &self,
         backend: &Backend,
         attempt: &Attempt<'_>,
-    ) -> Result<Held, Status> {
+    ) -> Result<QuotaReservation, Status> {
         let cache = backend.cache();
         let kind = attempt.kind.storage_row();
         if self.of(cache, attempt.namespace).is_empty() || !counts(kind) {
-            return Ok(Held::default());
+            return Ok(QuotaReservation::default());
         }
         if attempt.old.is_some_and(is_deleting) {
-            return Ok(Held::default());
+            return Ok(QuotaReservation::default());
         }
         let (new, old) = (usage(kind, attempt.new), attempt.old.map(|old| usage(kind, old)));
         let mut counted = self.turn(attempt.namespace).await;
@@ -149,7 +149,7 @@ impl Quotas {
             beside.push(counting(&object, standing(&quota, &hard, &used))?);
         }
         let turn = (!beside.is_empty()).then_some(counted);
-        Ok(Held { _turn: turn, beside })
+        Ok(QuotaReservation { _turn: turn, beside })
     }
 
     /// Whether a namespace has quotas.

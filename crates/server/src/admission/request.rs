@@ -15,7 +15,7 @@ use crate::request::call::Call;
 
 /// A request in admission: the user, the operation and the object.
 #[derive(Clone, Copy)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct AdmissionRequest<'a> {
     pub(crate) call: &'a Call,
     pub(crate) kind: &'a Served,
     pub(crate) namespace: &'a str,
@@ -79,7 +79,7 @@ async fn seen(backend: &Backend, kind: &Served, admitted: &Value) -> Result<Valu
 }
 
 /// The `request` of an AdmissionReview; expressions see the same.
-pub(crate) fn describe(asked: &Asked<'_>, seen: &Versioned<'_>) -> Value {
+pub(crate) fn describe(asked: &AdmissionRequest<'_>, seen: &Versioned<'_>) -> Value {
     let mut request = Map::new();
     let mut set = |key: &str, value: Value| drop(request.insert(key.into(), value));
     set("uid", random::id().to_string().into());

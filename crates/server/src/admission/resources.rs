@@ -10,16 +10,16 @@ pub(super) type Amounts = BTreeMap<String, Quantity>;
 
 /// Requests or limits.
 #[derive(Clone, Copy)]
-pub(super) enum List {
+pub(super) enum ResourceList {
     Requests,
     Limits,
 }
 
-impl List {
+impl ResourceList {
     pub(super) fn key(self) -> &'static str {
         match self {
-            List::Requests => "requests",
-            List::Limits => "limits",
+            ResourceList::Requests => "requests",
+            ResourceList::Limits => "limits",
         }
     }
 }
@@ -35,7 +35,7 @@ pub(super) fn amounts(list: &Value) -> Amounts {
 }
 
 /// The amounts of one container.
-pub(super) fn of_container(container: &Value, list: List) -> Amounts {
+pub(super) fn of_container(container: &Value, list: ResourceList) -> Amounts {
     amounts(&container["resources"][list.key()])
 }
 
@@ -45,7 +45,7 @@ pub(super) fn containers<'a>(spec: &'a Value, key: &str) -> &'a [Value] {
 
 /// The amounts of a pod: containers add up; init containers run one at a time, next to earlier
 /// sidecars, so only the largest counts.
-pub(super) fn of_pod(spec: &Value, list: List) -> Amounts {
+pub(super) fn of_pod(spec: &Value, list: ResourceList) -> Amounts {
     let mut total = Amounts::new();
     for container in containers(spec, "containers") {
         add(&mut total, &of_container(container, list));
@@ -67,9 +67,10 @@ pub(super) fn of_pod(spec: &Value, list: List) -> Amounts {
         // Pod-level resources take precedence.
         total.insert(name, amount);
     }
-    if matches!(list, List::Requests) || !total.is_empty() {
+    if matches!(list, ResourceList::Requests) || !total.is_empty() {
         let overhead = amounts(&spec["overhead"]);
-        let counted = |name: &&String| matches!(list, List::Requests) || total.contains_key(*name);
+        let counted =
+            |name: &&String| matches!(list, ResourceList::Requests) || total.contains_key(*name);
         let names: Vec<String> = overhead.keys().filter(counted).cloned().collect();
         let overhead = overhead.into_iter().filter(|(name, _)| names.contains(name)).collect();
         add(&mut total, &overhead);
@@ -101,7 +102,7 @@ mod tests {
     #[test]
     fn a_pod_needs_the_sum_of_containers_that_run_at_the_same_time() {
         let container = |cpu: &str| json!({"resources": {"requests": {"cpu": cpu}}});
-        let cpu = |spec: &Value| of_pod(spec, List::Requests)["cpu"].to_string();
+        let cpu = |spec: &Value| of_pod(spec, ResourceList::Requests)["cpu"].to_string();
         let mut spec = json!({"containers": [container("100m"), container("200m")]});
         assert_eq!(cpu(&spec), "300m");
         spec["initContainers"] = json!([container("250m")]);

@@ -12,9 +12,9 @@ use crate::object::metadata;
 use crate::random;
 
 /// Applies Kubernetes' defaults.
-pub(super) struct Defaults;
+pub(super) struct SystemDefaults;
 
-impl Admit for Defaults {
+impl Admit for SystemDefaults {
     fn admit(&self, attempt: &mut Attempt<'_>) -> Result<(), Status> {
         if !attempt.kind.custom {
             defaults::apply(attempt.kind.storage(), attempt.new);
@@ -24,9 +24,9 @@ impl Admit for Defaults {
 }
 
 /// Sets the metadata that clients cannot write (S2.2, S2.14, S2.50).
-pub(super) struct Fields;
+pub(super) struct SystemFields;
 
-impl Admit for Fields {
+impl Admit for SystemFields {
     fn admit(&self, attempt: &mut Attempt<'_>) -> Result<(), Status> {
         match attempt.old {
             None => on_create(attempt),

@@ -9,9 +9,9 @@ use crate::admission::definitions;
 use crate::object::meta;
 
 /// Validates an object as Kubernetes does.
-pub(super) struct Fields;
+pub(super) struct FieldValidation;
 
-impl Admit for Fields {
+impl Admit for FieldValidation {
     fn admit(&self, attempt: &mut Attempt<'_>) -> Result<(), Status> {
         let kind = attempt.kind.storage();
         definitions::check_kind(attempt)?;

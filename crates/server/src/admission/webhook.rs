@@ -16,19 +16,19 @@ use headwater_schema::{defaults, managed, patch};
 use tokio::time::Instant;
 
 use super::matching::{self, Conditions, Match, Verdict};
-use super::request::{Asked, Versioned, describe};
-use super::{Attempt, Untouched};
-use crate::admission::doors::keep_other_half;
+use super::request::{AdmissionRequest, Versioned, describe};
+use super::{Attempt, OriginalObject};
+use crate::admission::subresource::restrict_to_subresource;
 use crate::answer::status;
 use crate::backend::Backend;
 use crate::kinds::registry::Served;
 use crate::kinds::versions;
 use crate::kinds::versions::to_storage;
 use crate::object::{metadata, tree};
-use crate::outgoing::Place;
+use crate::outgoing::WebhookEndpoint;
 use crate::request::call::Call;
 use crate::request::decode;
-use crate::system::metrics::admission::{Called, Labels};
+use crate::system::metrics::admission::{AdmissionLabels, WebhookOutcome};
 
 pub(super) mod check;
 mod review;
@@ -40,7 +40,7 @@ pub(crate) struct Hook {
     name: String,
     matching: Match,
     conditions: Conditions,
-    place: Result<Place, String>,
+    place: Result<WebhookEndpoint, String>,
     /// Whether failures are ignored.
     ignore: bool,
     timeout: Duration,
@@ -62,7 +62,7 @@ impl Hook {
             name: hook["name"].as_str().unwrap_or_default().to_owned(),
             matching: Match::read(hook, "rules", ""),
             conditions: Conditions::read(&hook["matchConditions"], &Conditions::names()),
-            place: Place::read(&hook["clientConfig"]),
+            place: WebhookEndpoint::read(&hook["clientConfig"]),
             ignore: hook["failurePolicy"] == "Ignore",
             timeout: Duration::from_secs(hook["timeoutSeconds"].as_u64().unwrap_or(10)),
             again: hook["reinvocationPolicy"] == "IfNeeded",
@@ -95,8 +95,8 @@ impl Hook {
     async fn matches(
         &self,
         backend: &Backend,
-        labels: Labels,
-        asked: &Asked<'_>,
+        labels: AdmissionLabels,
+        asked: &AdmissionRequest<'_>,
         [new, old]: [Option<&Value>; 2],
     ) -> Result<Option<std::sync::Arc<Served>>, Status> {
         let found = self.matching.find(asked, &backend.registry(), backend.cache(), [new, old]);
@@ -128,19 +128,19 @@ impl Hook {
     async fn ask(
         &self,
         backend: &Backend,
-        labels: Labels,
-        asked: &Asked<'_>,
+        labels: AdmissionLabels,
+        asked: &AdmissionRequest<'_>,
         seen: &Versioned<'_>,
     ) -> Result<Option<Answer>, Status> {
         let begun = Instant::now();
         let answered = self.call(backend, asked, seen, labels.step == "admit").await;
         let called = match &answered {
-            Ok(Answer { refusal: None, .. }) => Called::Allowed,
+            Ok(Answer { refusal: None, .. }) => WebhookOutcome::Allowed,
             Ok(Answer { refusal: Some(refusal), .. }) => {
-                Called::Refused(refusal.status(&self.name).code)
+                WebhookOutcome::Refused(refusal.status(&self.name).code)
             }
-            Err(_) if self.ignore => Called::Ignored,
-            Err(_) => Called::Failed,
+            Err(_) if self.ignore => WebhookOutcome::Ignored,
+            Err(_) => WebhookOutcome::Failed,
         };
         backend.metrics().admission.webhook(&self.name, labels, called, begun.elapsed());
         match answered {
@@ -152,7 +152,7 @@ impl Hook {
     async fn call(
         &self,
         backend: &Backend,
-        asked: &Asked<'_>,
+        asked: &AdmissionRequest<'_>,
         seen: &Versioned<'_>,
         is_mutating: bool,
     ) -> Result<Answer, String> {
@@ -185,11 +185,11 @@ impl Hook {
     pub(super) async fn mutate(
         &self,
         backend: &Backend,
-        asked: &Asked<'_>,
+        asked: &AdmissionRequest<'_>,
         attempt: &mut Attempt<'_>,
         warnings: &mut Vec<String>,
     ) -> Result<Option<bool>, Status> {
-        let labels = Labels { step: "admit", operation: asked.operation.name() };
+        let labels = AdmissionLabels { step: "admit", operation: asked.operation.name() };
         let objects = [Some(&*attempt.new), attempt.old];
         let Some(kind) = self.matches(backend, labels, asked, objects).await? else {
             return Ok(None);
@@ -231,7 +231,7 @@ pub(super) async fn adopt(
         defaults::apply(kind.storage(), &mut changed);
     }
     if attempt.untouched.is_none() {
-        attempt.untouched = Some(Untouched::Object(attempt.new.clone()));
+        attempt.untouched = Some(OriginalObject::Object(attempt.new.clone()));
     }
     // Webhooks cannot change `managedFields`.
     match attempt.new["metadata"]["managedFields"].take() {
@@ -240,7 +240,7 @@ pub(super) async fn adopt(
     };
     *attempt.new = changed;
     if let Some(old) = attempt.old {
-        keep_other_half(attempt.kind, attempt.subresource, attempt.new, old);
+        restrict_to_subresource(attempt.kind, attempt.subresource, attempt.new, old);
     }
     Ok(())
 }
@@ -249,8 +249,8 @@ pub(super) async fn adopt(
 pub(super) async fn validate(
     hooks: &[Hook],
     backend: &Backend,
-    labels: Labels,
-    asked: &Asked<'_>,
+    labels: AdmissionLabels,
+    asked: &AdmissionRequest<'_>,
     objects: [Option<&Value>; 2],
     warnings: &mut Vec<String>,
 ) -> Result<(), Status> {

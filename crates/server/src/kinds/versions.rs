@@ -15,7 +15,7 @@ use headwater_store::Record;
 
 use crate::kinds::registry::Served;
 use crate::object::{Answer, Current, canonical, packed_tree, stamp, wire};
-use crate::outgoing::{Caller, Place};
+use crate::outgoing::{Caller, WebhookEndpoint};
 use crate::system::metrics::Metrics;
 
 pub(crate) mod form;
@@ -31,7 +31,12 @@ pub(crate) struct Converter {
 
 impl Converter {
     /// Sends a review to a webhook and returns its response.
-    async fn post(&self, place: &Place, body: Vec<u8>, timeout: Duration) -> Result<Value, String> {
+    async fn post(
+        &self,
+        place: &WebhookEndpoint,
+        body: Vec<u8>,
+        timeout: Duration,
+    ) -> Result<Value, String> {
         self.caller.post(&self.cache, place, body, timeout).await
     }
 }

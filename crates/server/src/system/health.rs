@@ -13,7 +13,7 @@ use http::{Response, StatusCode};
 
 /// The checks. Cheap to clone; clones share them.
 #[derive(Clone, Default)]
-pub struct Health {
+pub struct HealthChecks {
     checks: Arc<Vec<Check>>,
     stopping: Arc<AtomicBool>,
 }
@@ -33,7 +33,7 @@ struct Check {
     passes: Box<dyn Fn() -> Result<(), String> + Send + Sync>,
 }
 
-impl fmt::Debug for Health {
+impl fmt::Debug for HealthChecks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.checks.iter().map(|check| check.name)).finish()
     }
@@ -57,7 +57,7 @@ impl Builder {
     }
 
     /// Builds the list, `ping` first and `shutdown` last.
-    pub fn build(self) -> Health {
+    pub fn build(self) -> HealthChecks {
         let stopping = Arc::new(AtomicBool::new(false));
         let stops = stopping.clone();
         let shutdown = move || match stops.load(Ordering::Relaxed) {
@@ -67,11 +67,11 @@ impl Builder {
         let mut checks = Builder::default().check("ping", Answers::All, || Ok(())).0;
         checks.extend(self.0);
         let checks = Builder(checks).check("shutdown", Answers::Readiness, shutdown).0;
-        Health { checks: Arc::new(checks), stopping }
+        HealthChecks { checks: Arc::new(checks), stopping }
     }
 }
 
-impl Health {
+impl HealthChecks {
     /// Collects checks.
     pub fn builder() -> Builder {
         Builder::default()
@@ -169,13 +169,13 @@ fn plain(status: StatusCode, text: String) -> Response<Bytes> {
 mod tests {
     use super::*;
 
-    fn health(store_works: bool) -> Health {
+    fn health(store_works: bool) -> HealthChecks {
         let store = move || if store_works { Ok(()) } else { Err("disk full".to_owned()) };
-        Health::builder().check("store", Answers::All, store).build()
+        HealthChecks::builder().check("store", Answers::All, store).build()
     }
 
     #[track_caller]
-    fn check(health: &Health, target: &str, status: u16, body: &str) {
+    fn check(health: &HealthChecks, target: &str, status: u16, body: &str) {
         let (path, query) = target.split_once('?').map_or((target, None), |(p, q)| (p, Some(q)));
         let answer = health.answer(path, query).expect("a health path");
         assert_eq!(std::str::from_utf8(answer.body()).unwrap(), body);

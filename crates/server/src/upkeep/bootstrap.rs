@@ -8,7 +8,7 @@ use headwater_json::{Value, json};
 use headwater_store::{Guard, Key};
 
 use crate::admission::claims;
-use crate::admission::doors::copy;
+use crate::admission::subresource::copy;
 use crate::admission::{Attempt, admit_own};
 use crate::answer::status;
 use crate::commit::put;

@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use crate::answer::status;
 use crate::commit;
 use crate::kinds::custom::conditions::set_condition;
-use crate::kinds::custom::definition::{CLEANUP, Condition, Definition};
+use crate::kinds::custom::definition::{CLEANUP, Definition, DefinitionCondition};
 use crate::kinds::custom::{PREFIX, names, rows};
 use crate::kinds::registry::Served;
 use crate::object;
@@ -119,7 +119,7 @@ fn finish(definition: &mut Value, was_established: bool, now: Timestamp) {
         true => ("InstanceDeletionCompleted", "removed all instances"),
         false => ("NeverEstablished", "resource was never established"),
     };
-    let done: Condition = names::condition("Terminating", "False", reason, message);
+    let done: DefinitionCondition = names::condition("Terminating", "False", reason, message);
     set_condition(definition, &done, now);
     let metadata = metadata(definition);
     if let Some(Value::Array(finalizers)) = metadata.get_mut("finalizers") {

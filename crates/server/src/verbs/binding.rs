@@ -21,7 +21,7 @@ use crate::request::route::Resource;
 use crate::server::Server;
 use crate::verbs::delete;
 use crate::verbs::read;
-use crate::verbs::write::{Change, Update};
+use crate::verbs::write::{Mutation, Update};
 
 /// POST on `pods/binding`, or on `bindings`.
 pub(crate) async fn bind(
@@ -84,7 +84,7 @@ struct Bind<'a> {
     now: String,
 }
 
-impl Change for Bind<'_> {
+impl Mutation for Bind<'_> {
     fn apply(&mut self, current: &Value) -> Result<Value, Status> {
         let name = self.name;
         let refuse = |why: String| {
@@ -206,7 +206,7 @@ struct Spend<'a> {
     now: String,
 }
 
-impl Change for Spend<'_> {
+impl Mutation for Spend<'_> {
     fn apply(&mut self, current: &Value) -> Result<Value, Status> {
         let allowed = current["status"]["disruptionsAllowed"].as_i64().unwrap_or(0);
         if allowed <= 0 {

@@ -32,7 +32,7 @@ use crate::request::decode;
 use crate::request::route::Resource;
 use crate::server::Server;
 use crate::verbs::encode;
-use crate::verbs::read::{self, Page};
+use crate::verbs::read::{self, ListPage};
 use crate::verbs::write::seconds_from;
 
 const ORPHAN: &str = "orphan";
@@ -113,7 +113,7 @@ pub(crate) async fn collection(
         at => at,
     };
     let snapshot = read::snapshot(server, resource, at).await?;
-    let mut page = Page::cut(&snapshot, &filter, resource, &list, None);
+    let mut page = ListPage::cut(&snapshot, &filter, resource, &list, None);
     page.gather(&snapshot, &filter);
     let (kind, objects) = (&resource.kind, page.objects.clone());
     // What is answered is made first: it may fail, and then nothing is deleted.

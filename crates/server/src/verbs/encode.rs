@@ -30,7 +30,7 @@ use crate::request::call::Call;
 use crate::request::fairness::ListPlace;
 use crate::request::route::Resource;
 use crate::server::Server;
-use crate::verbs::read::Page;
+use crate::verbs::read::ListPage;
 use crate::verbs::write::Written;
 
 /// One object, in the form of the request, as an answer.
@@ -123,7 +123,7 @@ pub(crate) fn list(
     call: &Call,
     resource: &Resource,
     snapshot: &Snapshot,
-    page: Page,
+    page: ListPage,
     filter: Filter,
     place: Option<ListPlace>,
 ) -> Response {

@@ -15,14 +15,14 @@ use headwater_schema::types::Types;
 use http::header;
 
 use crate::admission::manage::Manager;
-use crate::admission::manage::track::{Known, Unfinished};
+use crate::admission::manage::track::{LearnedVersion, Unfinished};
 use crate::answer::status;
 use crate::object::meta;
 use crate::request::call::Call;
 use crate::request::decode;
 use crate::request::route::Resource;
 use crate::server::Server;
-use crate::verbs::write::{Change, Update, Written, check_name, check_namespace};
+use crate::verbs::write::{Mutation, Update, Written, check_name, check_namespace};
 
 /// PATCH on an object.
 pub(crate) async fn patch(
@@ -75,7 +75,7 @@ struct Patched<'a> {
     validation: FieldValidation,
 }
 
-impl Change for &mut Patched<'_> {
+impl Mutation for &mut Patched<'_> {
     fn attempt(&mut self, current: &Value) -> Result<Value, Unfinished> {
         if self.patch_type != PatchType::Apply {
             return Ok(self.apply(current)?);
@@ -103,7 +103,7 @@ impl Change for &mut Patched<'_> {
         Ok(value)
     }
 
-    fn learn(&mut self, known: Known) {
+    fn learn(&mut self, known: LearnedVersion) {
         self.manager.learn(known);
     }
 

@@ -67,7 +67,7 @@ pub(crate) async fn list(
         None => None,
         Some(after) => kept.remaining_after(&snapshot, &place(&filter, after)),
     };
-    let mut page = Page::cut(&snapshot, &filter, resource, &options, there);
+    let mut page = ListPage::cut(&snapshot, &filter, resource, &options, there);
     if !page.continue_token.is_empty() {
         kept.keep(&snapshot);
         if let (Some(last), Some(left)) = (page.objects.last(), page.remaining) {
@@ -141,7 +141,7 @@ fn expired(token: &Token) -> Status {
 }
 
 /// One page of a list.
-pub(crate) struct Page {
+pub(crate) struct ListPage {
     /// The objects, where there is a limit.
     pub(crate) objects: Vec<Arc<Object>>,
     /// Everything after `after` is in the page: the objects are read while they are sent.
@@ -152,7 +152,7 @@ pub(crate) struct Page {
     pub(crate) remaining: Option<usize>,
 }
 
-impl Page {
+impl ListPage {
     /// Cuts the page that was asked for out of a snapshot, in which `there` objects are in the
     /// namespace from its beginning on, if that is known.
     pub(crate) fn cut(
@@ -161,8 +161,8 @@ impl Page {
         resource: &Resource,
         options: &ListOptions,
         there: Option<usize>,
-    ) -> Page {
-        let mut page = Page {
+    ) -> ListPage {
+        let mut page = ListPage {
             objects: Vec::new(),
             is_complete: true,
             after: begin(resource, options),
@@ -186,7 +186,7 @@ impl Page {
     }
 }
 
-impl Page {
+impl ListPage {
     /// Reads the objects of a page without a limit, for those who need them all.
     pub(crate) fn gather(&mut self, snapshot: &Snapshot, filter: &Filter) {
         if self.is_complete {
@@ -195,7 +195,7 @@ impl Page {
     }
 }
 
-impl Page {
+impl ListPage {
     /// Asks the webhook of a kind that has one. All of the page is converted before any of it is
     /// sent, so that what cannot be is an error and not half a list.
     pub(crate) async fn convert(

@@ -25,7 +25,7 @@ use crate::server::Server;
 use crate::verbs::encode;
 use crate::verbs::patch::configuration;
 use crate::verbs::read;
-use crate::verbs::write::{Change, Update, check_name, check_namespace};
+use crate::verbs::write::{Mutation, Update, check_name, check_namespace};
 
 /// GET on `scale`.
 pub(crate) async fn get(
@@ -84,7 +84,7 @@ enum How<'a> {
     Apply(Value, Manager<'a>),
 }
 
-impl Change for Rescale<'_> {
+impl Mutation for Rescale<'_> {
     fn apply(&mut self, current: &Value) -> Result<Value, Status> {
         let mut scale = match &self.how {
             How::Apply(scale, manager) => return self.applied(current, scale, manager),

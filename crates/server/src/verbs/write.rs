@@ -15,9 +15,9 @@ use http::StatusCode;
 use jiff::Timestamp;
 
 use crate::admission::claims;
-use crate::admission::doors::keep_other_half;
 use crate::admission::manage::Manager;
-use crate::admission::manage::track::{Known, LEARN_MAX, Unfinished, learn, track};
+use crate::admission::manage::track::{LEARN_MAX, LearnedVersion, Unfinished, learn, track};
+use crate::admission::subresource::restrict_to_subresource;
 use crate::admission::{Attempt, Origin, admit, is_released};
 use crate::answer::status;
 use crate::commit::{CommitOutcome, CompanionWrites, commit};
@@ -238,7 +238,7 @@ fn depends_on_others(server: &Server, resource: &Resource) -> bool {
 }
 
 /// What an update makes of the present state; called again if the state has changed meanwhile.
-pub(crate) trait Change: Send {
+pub(crate) trait Mutation: Send {
     /// The object as the request wants it, in the form of the request, from the present one.
     fn apply(&mut self, current: &Value) -> Result<Value, Status>;
     /// The same, for those who may have to know other versions of objects first.
@@ -246,7 +246,7 @@ pub(crate) trait Change: Send {
         Ok(self.apply(current)?)
     }
     /// Takes note of how an object looks in another version, which it asked for.
-    fn learn(&mut self, _: Known) {}
+    fn learn(&mut self, _: LearnedVersion) {}
     /// Whether the request says the whole object: then its uid is a precondition. In a patch it is
     /// a field that cannot be changed.
     fn is_whole(&self) -> bool {
@@ -266,7 +266,7 @@ pub(crate) trait Change: Send {
 pub(crate) async fn changed(
     server: &Server,
     kind: &Served,
-    change: &mut impl Change,
+    change: &mut impl Mutation,
     current: &Value,
 ) -> Result<Value, Status> {
     for _ in 0..LEARN_MAX {
@@ -296,7 +296,7 @@ impl<F: Fn() -> Result<Value, Status> + Send> Replace<F> {
     }
 }
 
-impl<F: Fn() -> Result<Value, Status> + Send> Change for Replace<F> {
+impl<F: Fn() -> Result<Value, Status> + Send> Mutation for Replace<F> {
     fn is_whole(&self) -> bool {
         true
     }
@@ -348,7 +348,7 @@ enum Tried {
 
 impl Update<'_> {
     /// Computes and stores, again and again until nobody is in between.
-    pub(crate) async fn run(&self, mut change: impl Change) -> Result<Written, Status> {
+    pub(crate) async fn run(&self, mut change: impl Mutation) -> Result<Written, Status> {
         let mut current = self.read().await?;
         loop {
             let tried = match &current {
@@ -380,7 +380,7 @@ impl Update<'_> {
         Ok(current)
     }
 
-    async fn create(&self, change: &mut impl Change) -> Result<Tried, Status> {
+    async fn create(&self, change: &mut impl Mutation) -> Result<Tried, Status> {
         let kind = &self.resource.kind;
         let Some(value) = change.absent()? else {
             return Err(status::not_found(kind, &self.resource.name));
@@ -401,7 +401,11 @@ impl Update<'_> {
         }
     }
 
-    async fn replace(&self, current: &Current, change: &mut impl Change) -> Result<Tried, Status> {
+    async fn replace(
+        &self,
+        current: &Current,
+        change: &mut impl Mutation,
+    ) -> Result<Tried, Status> {
         let kind = &self.resource.kind;
         let old = &current.value;
         let mut new = if kind.is_converted() {
@@ -417,7 +421,7 @@ impl Update<'_> {
         }
         self.check_preconditions(&mut new, current)?;
         to_storage(kind, &mut new);
-        keep_other_half(kind, &self.resource.subresource, &mut new, old);
+        restrict_to_subresource(kind, &self.resource.subresource, &mut new, old);
         if !depends_on_others(self.server, self.resource) {
             let tried = self.admit_and_store(current, new, change.is_managed()).await?;
             return tried.ok_or_else(|| status::internal("it depends on nothing else"));

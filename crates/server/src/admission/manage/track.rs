@@ -7,7 +7,7 @@ use headwater_api::Status;
 use headwater_json::Value;
 use headwater_schema::managed;
 
-use super::{Manager, Untouched};
+use super::{Manager, OriginalObject};
 use crate::answer::status;
 use crate::backend::Backend;
 use crate::kinds::registry::Served;
@@ -15,7 +15,7 @@ use crate::kinds::versions::from_storage;
 use crate::object::metadata;
 
 /// An object and its conversion to another version.
-pub(crate) struct Known {
+pub(crate) struct LearnedVersion {
     pub(crate) object: Value,
     pub(crate) to: String,
     pub(crate) made: Value,
@@ -55,12 +55,12 @@ pub(crate) async fn track(
     kind: &Served,
     old: Option<&Value>,
     new: &mut Value,
-    made: Option<Untouched>,
+    made: Option<OriginalObject>,
 ) -> Result<(), Status> {
     let entries = match made {
         None => return track_all(backend, manager, kind, old, new).await,
-        Some(Untouched::Entries(entries)) => entries,
-        Some(Untouched::Object(mut made)) => {
+        Some(OriginalObject::Entries(entries)) => entries,
+        Some(OriginalObject::Object(mut made)) => {
             track_all(backend, manager, kind, old, &mut made).await?;
             managed::take(&mut made)
         }
@@ -104,10 +104,10 @@ pub(crate) async fn learn(
     kind: &Served,
     object: Value,
     to: String,
-) -> Result<Known, Status> {
+) -> Result<LearnedVersion, Status> {
     let conversion = kind.conversion().ok_or_else(|| status::internal("there is no webhook"))?;
     let made = conversion.tree(backend.converter(), &to, object.clone()).await?;
-    Ok(Known { object, to, made })
+    Ok(LearnedVersion { object, to, made })
 }
 
 pub(super) fn track_alike(

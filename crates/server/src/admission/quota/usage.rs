@@ -6,7 +6,9 @@ use headwater_api::quantity::Quantity;
 use headwater_json::{Value, json};
 
 use super::row;
-use crate::admission::resources::{Amounts, List, amounts, containers, of_container, of_pod};
+use crate::admission::resources::{
+    Amounts, ResourceList, amounts, containers, of_container, of_pod,
+};
 use crate::kinds::registry::{Registry, Served};
 
 /// Kinds with a quota name of their own, older than `count/`.
@@ -132,13 +134,13 @@ fn pod(used: &mut Amounts, pod: &Value) {
         return;
     }
     used.insert("pods".into(), Quantity::count(1));
-    for (name, amount) in of_pod(&pod["spec"], List::Requests) {
+    for (name, amount) in of_pod(&pod["spec"], ResourceList::Requests) {
         if PLAIN_REQUESTS.contains(&name.as_str()) || name.starts_with("hugepages-") {
             used.insert(name.clone(), amount);
         }
         used.insert(format!("requests.{name}"), amount);
     }
-    for (name, amount) in of_pod(&pod["spec"], List::Limits) {
+    for (name, amount) in of_pod(&pod["spec"], ResourceList::Limits) {
         if PLAIN_REQUESTS.contains(&name.as_str()) {
             used.insert(format!("limits.{name}"), amount);
         }
@@ -187,9 +189,9 @@ pub(super) fn constraints(kind: &Served, object: &Value, hard: &Amounts) -> Resu
     let mut missing = Vec::new();
     for name in MANDATORY.iter().filter(|name| hard.contains_key(**name)) {
         let (list, plain) = match (name.strip_prefix("limits."), name.strip_prefix("requests.")) {
-            (Some(plain), _) => (List::Limits, plain),
-            (None, Some(plain)) => (List::Requests, plain),
-            (None, None) => (List::Requests, *name),
+            (Some(plain), _) => (ResourceList::Limits, plain),
+            (None, Some(plain)) => (ResourceList::Requests, plain),
+            (None, None) => (ResourceList::Requests, *name),
         };
         if amounts(&spec["resources"][list.key()]).contains_key(plain) {
             continue;
@@ -261,10 +263,10 @@ fn is_in((scope, operator, values): &(String, String, Vec<String>), pod: &Value)
 
 /// Whether a pod has no CPU or memory requests or limits.
 fn is_best_effort(spec: &Value) -> bool {
-    let asks = |list: List| {
+    let asks = |list: ResourceList| {
         of_pod(spec, list)
             .iter()
             .any(|(name, amount)| matches!(name.as_str(), "cpu" | "memory") && !amount.is_zero())
     };
-    !asks(List::Requests) && !asks(List::Limits)
+    !asks(ResourceList::Requests) && !asks(ResourceList::Limits)
 }

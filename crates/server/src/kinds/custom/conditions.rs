@@ -4,7 +4,7 @@ use headwater_api::clock::rfc3339;
 use headwater_json::{Value, json};
 use jiff::Timestamp;
 
-use super::definition::{self, Names};
+use super::definition::{self, DefinitionNames};
 use super::names;
 use crate::object::metadata;
 
@@ -35,7 +35,7 @@ pub(crate) fn conclude(object: &mut Value, wanted: &names::Wanted, now: Timestam
     }
 }
 
-fn show(names: &Names) -> Value {
+fn show(names: &DefinitionNames) -> Value {
     let mut shown = json!({ "plural": names.plural, "kind": names.kind });
     for (key, text) in [("singular", &names.singular), ("listKind", &names.list_kind)] {
         if !text.is_empty() {
@@ -51,7 +51,11 @@ fn show(names: &Names) -> Value {
 }
 
 /// Sets a condition; its transition time changes only with its status.
-pub(crate) fn set_condition(object: &mut Value, condition: &definition::Condition, now: Timestamp) {
+pub(crate) fn set_condition(
+    object: &mut Value,
+    condition: &definition::DefinitionCondition,
+    now: Timestamp,
+) {
     let conditions = &mut object["status"]["conditions"];
     if !conditions.is_array() {
         *conditions = json!([]);

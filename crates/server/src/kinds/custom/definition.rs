@@ -36,7 +36,7 @@ pub(crate) struct Definition {
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Spec {
     pub(crate) group: String,
-    pub(crate) names: Names,
+    pub(crate) names: DefinitionNames,
     pub(crate) scope: String,
     pub(crate) versions: Vec<Version>,
 }
@@ -44,7 +44,7 @@ pub(crate) struct Spec {
 /// The names of a kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(crate) struct Names {
+pub(crate) struct DefinitionNames {
     pub(crate) plural: String,
     pub(crate) singular: String,
     pub(crate) short_names: Vec<String>,
@@ -116,14 +116,14 @@ pub(crate) struct SelectableField {
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct DefinitionStatus {
-    pub(crate) accepted_names: Names,
+    pub(crate) accepted_names: DefinitionNames,
     #[serde(deserialize_with = "list")]
-    pub(crate) conditions: Vec<Condition>,
+    pub(crate) conditions: Vec<DefinitionCondition>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub(crate) struct Condition {
+pub(crate) struct DefinitionCondition {
     #[serde(rename = "type")]
     pub(crate) kind: String,
     pub(crate) status: String,
@@ -132,8 +132,8 @@ pub(crate) struct Condition {
 }
 
 /// Reads null as an empty list: Kubernetes writes empty conditions as null.
-fn list<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<Condition>, D::Error> {
-    Ok(Option::<Vec<Condition>>::deserialize(from)?.unwrap_or_default())
+fn list<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<DefinitionCondition>, D::Error> {
+    Ok(Option::<Vec<DefinitionCondition>>::deserialize(from)?.unwrap_or_default())
 }
 
 impl Definition {
@@ -158,7 +158,7 @@ impl Definition {
     }
 
     /// A condition by its type.
-    pub(crate) fn condition(&self, kind: &str) -> Option<&Condition> {
+    pub(crate) fn condition(&self, kind: &str) -> Option<&DefinitionCondition> {
         self.status.conditions.iter().find(|condition| condition.kind == kind)
     }
 

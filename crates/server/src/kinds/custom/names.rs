@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::definition::{Condition, Definition, Names};
+use super::definition::{Definition, DefinitionCondition, DefinitionNames};
 
 /// The accepted names of each group.
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ impl Taken {
     }
 
     /// Adds accepted names.
-    pub(crate) fn take(&mut self, group: &str, names: &Names) {
+    pub(crate) fn take(&mut self, group: &str, names: &DefinitionNames) {
         let group = self.groups.entry(group.to_owned()).or_default();
         group.resources.extend([names.plural.clone(), names.singular.clone()]);
         group.resources.extend(names.short_names.iter().cloned());
@@ -41,8 +41,8 @@ impl Taken {
 /// The wanted status of a definition.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
-    pub(crate) accepted: Names,
-    pub(crate) conditions: Vec<Condition>,
+    pub(crate) accepted: DefinitionNames,
+    pub(crate) conditions: Vec<DefinitionCondition>,
 }
 
 /// The wanted status of a definition, if it differs from the current one.
@@ -60,7 +60,7 @@ pub(crate) fn wanted(definition: &Definition, taken: &Taken) -> Option<Wanted> {
 }
 
 /// Accepts each name that is free or already its own; other names keep their accepted value.
-fn accept(definition: &Definition, taken: &Taken) -> (Names, Condition) {
+fn accept(definition: &Definition, taken: &Taken) -> (DefinitionNames, DefinitionCondition) {
     let nothing = Group::default();
     let taken = taken.groups.get(&definition.spec.group).unwrap_or(&nothing);
     let asked = &definition.spec.names;
@@ -116,7 +116,7 @@ fn accept(definition: &Definition, taken: &Taken) -> (Names, Condition) {
 }
 
 /// A definition stays established, because objects may exist.
-fn established(definition: &Definition, names: &Condition) -> Condition {
+fn established(definition: &Definition, names: &DefinitionCondition) -> DefinitionCondition {
     let accepted = "the initial names have been accepted";
     match definition.condition("Established") {
         Some(before) if before.status == "True" => before.clone(),
@@ -171,7 +171,7 @@ impl Approval {
     }
 }
 
-fn approval(definition: &Definition) -> Option<Condition> {
+fn approval(definition: &Definition) -> Option<DefinitionCondition> {
     if !is_protected(&definition.spec.group) {
         return None;
     }
@@ -187,8 +187,13 @@ fn approval(definition: &Definition) -> Option<Condition> {
 }
 
 /// A condition.
-pub(crate) fn condition(kind: &str, status: &str, reason: &str, message: &str) -> Condition {
-    Condition {
+pub(crate) fn condition(
+    kind: &str,
+    status: &str,
+    reason: &str,
+    message: &str,
+) -> DefinitionCondition {
+    DefinitionCondition {
         kind: kind.into(),
         status: status.into(),
         reason: reason.into(),

@@ -17,13 +17,13 @@ use super::form::Stored;
 use crate::answer::status;
 use crate::lock::lock;
 use crate::object::{canonical, packed_tree, wire};
-use crate::outgoing::Place;
+use crate::outgoing::WebhookEndpoint;
 use crate::random;
 
 mod made;
 mod review;
 
-use made::{Calling, Key, Known, Made};
+use made::{CachedConversion, Calling, ConversionKey, Made};
 use review::{Failure, Question};
 
 /// The timeout of a call.
@@ -44,7 +44,7 @@ pub(crate) struct Conversion {
     /// The name of the definition.
     name: String,
     kind: String,
-    place: Result<Place, String>,
+    place: Result<WebhookEndpoint, String>,
     /// The version of the review that the webhook accepts.
     review: &'static str,
     form: Arc<Stored>,
@@ -69,7 +69,7 @@ impl Conversion {
         Some(Arc::new(Conversion {
             name: text(&definition["metadata"]["name"]),
             kind: text(&spec["names"]["kind"]),
-            place: Place::read(&webhook["clientConfig"]),
+            place: WebhookEndpoint::read(&webhook["clientConfig"]),
             review: known.next().unwrap_or("v1"),
             form: Arc::clone(form),
             made: Mutex::default(),
@@ -158,7 +158,7 @@ impl Conversion {
             let made = made.collect::<Result<Arc<[Arc<Object>]>, Status>>()?;
             let mut known = lock(&conversion.made);
             for (object, made) in objects.iter().zip(&*made) {
-                known.keep(Key::of(object, &to), Arc::clone(made));
+                known.keep(ConversionKey::of(object, &to), Arc::clone(made));
             }
             Ok(made)
         };
@@ -199,9 +199,9 @@ impl Conversion {
         let mut joined: Vec<Joined> = Vec::new();
         let mut rest = Vec::new();
         for at in wanted {
-            match known.find(&Key::of(&objects[at], to)) {
-                Some(Known::Ready(object)) => seen[at] = object,
-                Some(Known::Underway(call, index)) => {
+            match known.find(&ConversionKey::of(&objects[at], to)) {
+                Some(CachedConversion::Ready(object)) => seen[at] = object,
+                Some(CachedConversion::Underway(call, index)) => {
                     match joined.iter_mut().find(|joined| joined.call.ptr_eq(&call)) {
                         Some(joined) => joined.places.push((at, index)),
                         None => joined.push(Joined { call, places: vec![(at, index)] }),
@@ -213,7 +213,7 @@ impl Conversion {
         for batch in batches(objects, &rest) {
             let asked: Vec<Arc<Object>> =
                 batch.iter().map(|at| Arc::clone(&objects[*at])).collect();
-            let keys = asked.iter().map(|object| Key::of(object, to)).collect();
+            let keys = asked.iter().map(|object| ConversionKey::of(object, to)).collect();
             let call = self.begin(converter, to, asked);
             known.begin(keys, &call);
             let places = batch.iter().enumerate().map(|(index, at)| (*at, index)).collect();

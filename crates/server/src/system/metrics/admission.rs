@@ -63,7 +63,7 @@ families! {
 
 /// The labels of an observation: the phase of admission and the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Labels {
+pub(crate) struct AdmissionLabels {
     /// `admit` or `validate`.
     pub(crate) step: &'static str,
     pub(crate) operation: &'static str,
@@ -71,7 +71,7 @@ pub(crate) struct Labels {
 
 /// The result of a webhook call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Called {
+pub(crate) enum WebhookOutcome {
     Allowed,
     /// The webhook rejected the request with this code.
     Refused(u16),
@@ -83,34 +83,46 @@ pub(crate) enum Called {
 
 impl Admission {
     /// Counts one phase of admission.
-    pub(crate) fn step(&self, labels: Labels, is_rejected: bool, took: Duration) {
+    pub(crate) fn step(&self, labels: AdmissionLabels, is_rejected: bool, took: Duration) {
         let labels = [labels.step, labels.operation, truth(is_rejected)];
         self.steps.with(&labels).observe(took.as_secs_f64());
     }
 
     /// Counts one admission step.
-    pub(crate) fn controller(&self, name: &str, labels: Labels, rejected: bool, took: Duration) {
+    pub(crate) fn controller(
+        &self,
+        name: &str,
+        labels: AdmissionLabels,
+        rejected: bool,
+        took: Duration,
+    ) {
         let labels = [name, labels.step, labels.operation, truth(rejected)];
         self.controllers.with(&labels).observe(took.as_secs_f64());
     }
 
     /// Counts a call of a webhook.
-    pub(crate) fn webhook(&self, name: &str, labels: Labels, called: Called, took: Duration) {
-        let Labels { step, operation } = labels;
-        let rejected = truth(!matches!(called, Called::Allowed | Called::Ignored));
+    pub(crate) fn webhook(
+        &self,
+        name: &str,
+        labels: AdmissionLabels,
+        called: WebhookOutcome,
+        took: Duration,
+    ) {
+        let AdmissionLabels { step, operation } = labels;
+        let rejected = truth(!matches!(called, WebhookOutcome::Allowed | WebhookOutcome::Ignored));
         let code = match called {
-            Called::Allowed => 200,
-            Called::Refused(code) => code.min(CODE_MAX),
-            Called::Failed | Called::Ignored => 500,
+            WebhookOutcome::Allowed => 200,
+            WebhookOutcome::Refused(code) => code.min(CODE_MAX),
+            WebhookOutcome::Failed | WebhookOutcome::Ignored => 500,
         };
         let code = code.to_string();
         self.requests.with(&[name, step, operation, &code, rejected]).inc();
         self.webhooks.with(&[name, step, operation, rejected]).observe(took.as_secs_f64());
         let (why, code) = match called {
-            Called::Allowed => return,
-            Called::Ignored => return self.fail_open.with(&[name, step]).inc(),
-            Called::Refused(_) => ("no_error", code.as_str()),
-            Called::Failed => ("calling_webhook_error", "0"),
+            WebhookOutcome::Allowed => return,
+            WebhookOutcome::Ignored => return self.fail_open.with(&[name, step]).inc(),
+            WebhookOutcome::Refused(_) => ("no_error", code.as_str()),
+            WebhookOutcome::Failed => ("calling_webhook_error", "0"),
         };
         self.rejections.with(&[name, step, operation, why, code]).inc();
     }
@@ -129,12 +141,12 @@ impl Admission {
     }
 
     /// Counts match conditions that are false. `kind` is `webhook` or `policy`.
-    pub(crate) fn excluded(&self, name: &str, kind: &str, labels: Labels) {
+    pub(crate) fn excluded(&self, name: &str, kind: &str, labels: AdmissionLabels) {
         self.condition_exclusions.with(&[name, kind, labels.step, labels.operation]).inc();
     }
 
     /// Counts match conditions that cannot be evaluated.
-    pub(crate) fn unjudged(&self, name: &str, kind: &str, labels: Labels) {
+    pub(crate) fn unjudged(&self, name: &str, kind: &str, labels: AdmissionLabels) {
         self.condition_errors.with(&[name, kind, labels.step, labels.operation]).inc();
     }
 }

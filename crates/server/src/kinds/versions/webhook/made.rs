@@ -22,7 +22,7 @@ type Call = WeakShared<BoxFuture<'static, Result<Arc<[Arc<Object>]>, Status>>>;
 
 /// One revision of one object, in one version.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Key {
+pub(super) struct ConversionKey {
     uid: Box<str>,
     revision: Revision,
     /// An object that leaves a selection has its old content under the new revision.
@@ -30,9 +30,9 @@ pub(super) struct Key {
     to: Arc<str>,
 }
 
-impl Key {
-    pub(super) fn of(object: &Object, to: &Arc<str>) -> Key {
-        Key {
+impl ConversionKey {
+    pub(super) fn of(object: &Object, to: &Arc<str>) -> ConversionKey {
+        ConversionKey {
             uid: object.uid().into(),
             revision: object.revision(),
             is_last: object.event() == EventType::Deleted,
@@ -48,7 +48,7 @@ enum Entry {
 }
 
 /// The state of a conversion.
-pub(super) enum Known {
+pub(super) enum CachedConversion {
     Ready(Arc<Object>),
     Underway(Calling, usize),
 }
@@ -56,22 +56,24 @@ pub(super) enum Known {
 /// Converted objects.
 #[derive(Default)]
 pub(super) struct Made {
-    entries: HashMap<Key, Entry>,
+    entries: HashMap<ConversionKey, Entry>,
     /// The keys in insertion order.
-    order: VecDeque<Key>,
+    order: VecDeque<ConversionKey>,
     bytes: usize,
 }
 
 impl Made {
-    pub(super) fn find(&self, key: &Key) -> Option<Known> {
+    pub(super) fn find(&self, key: &ConversionKey) -> Option<CachedConversion> {
         match self.entries.get(key)? {
-            Entry::Ready(object) => Some(Known::Ready(Arc::clone(object))),
-            Entry::Underway(call, index) => Some(Known::Underway(call.upgrade()?, *index)),
+            Entry::Ready(object) => Some(CachedConversion::Ready(Arc::clone(object))),
+            Entry::Underway(call, index) => {
+                Some(CachedConversion::Underway(call.upgrade()?, *index))
+            }
         }
     }
 
     /// Records a call in flight for these keys.
-    pub(super) fn begin(&mut self, keys: Vec<Key>, call: &Calling) {
+    pub(super) fn begin(&mut self, keys: Vec<ConversionKey>, call: &Calling) {
         let Some(call) = call.downgrade() else { return };
         for (index, key) in keys.into_iter().enumerate() {
             self.insert(key, Entry::Underway(call.clone(), index));
@@ -79,12 +81,12 @@ impl Made {
     }
 
     /// Adds converted objects.
-    pub(super) fn keep(&mut self, key: Key, object: Arc<Object>) {
+    pub(super) fn keep(&mut self, key: ConversionKey, object: Arc<Object>) {
         self.bytes += object.as_slice().len();
         self.insert(key, Entry::Ready(object));
     }
 
-    fn insert(&mut self, key: Key, entry: Entry) {
+    fn insert(&mut self, key: ConversionKey, entry: Entry) {
         match self.entries.insert(key.clone(), entry) {
             None => self.order.push_back(key),
             Some(Entry::Underway(..)) => {}
@@ -123,12 +125,12 @@ mod tests {
         let (mut made, to) = (Made::default(), Arc::from("g/v2"));
         let objects: Vec<_> = (1..=20).map(|revision| object(revision, 1024 * 1024)).collect();
         for object in &objects {
-            made.keep(Key::of(object, &to), Arc::clone(object));
+            made.keep(ConversionKey::of(object, &to), Arc::clone(object));
             // A second insertion counts once.
-            made.keep(Key::of(object, &to), Arc::clone(object));
+            made.keep(ConversionKey::of(object, &to), Arc::clone(object));
         }
         assert!(made.bytes <= BYTES_MAX, "{}", made.bytes);
-        let found = |object: &Arc<Object>| made.find(&Key::of(object, &to)).is_some();
+        let found = |object: &Arc<Object>| made.find(&ConversionKey::of(object, &to)).is_some();
         assert!(found(&objects[19]) && found(&objects[13]) && !found(&objects[12]));
     }
 
@@ -137,7 +139,7 @@ mod tests {
         let (mut made, to) = (Made::default(), Arc::from("g/v2"));
         for revision in 1..=(ENTRIES_MAX as u64 + 5) {
             let object = object(revision, 1);
-            made.keep(Key::of(&object, &to), object);
+            made.keep(ConversionKey::of(&object, &to), object);
         }
         assert_eq!(made.entries.len(), ENTRIES_MAX);
         assert_eq!(made.order.len(), ENTRIES_MAX);
@@ -147,7 +149,7 @@ mod tests {
     fn versions_are_kept_apart() {
         let mut made = Made::default();
         let object = object(1, 1);
-        made.keep(Key::of(&object, &Arc::from("g/v2")), Arc::clone(&object));
-        assert!(made.find(&Key::of(&object, &Arc::from("g/v3"))).is_none());
+        made.keep(ConversionKey::of(&object, &Arc::from("g/v2")), Arc::clone(&object));
+        assert!(made.find(&ConversionKey::of(&object, &Arc::from("g/v3"))).is_none());
     }
 }

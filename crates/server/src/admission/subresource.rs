@@ -1,17 +1,24 @@
-//! Doors: each subresource leads to a part of its object, and changes nothing else (S2.51).
+//! Subresources that write a part of their parent, and change nothing else (S2.51).
 
 use headwater_json::Value;
 
 use crate::kinds::registry::Served;
 use crate::object::metadata;
 
-/// Each subresource is a door to a part of the object; the rest stays as it is (S2.51).
-pub(crate) fn keep_other_half(kind: &Served, subresource: &str, new: &mut Value, old: &Value) {
+/// Undoes every change outside the part that the subresource may write (S2.51).
+pub(crate) fn restrict_to_subresource(
+    kind: &Served,
+    subresource: &str,
+    new: &mut Value,
+    old: &Value,
+) {
     if subresource == "finalize" {
         // Everything but the status may change here.
         return copy(new, old, &["status"]);
     }
-    let Some((_, part)) = DOORS.iter().find(|(name, _)| *name == subresource) else { return };
+    let Some((_, part)) = SUBRESOURCE_PARTS.iter().find(|(name, _)| *name == subresource) else {
+        return;
+    };
     let asked = std::mem::replace(new, old.clone());
     copy(new, &asked, part);
     if subresource == "status" && !kind.custom {
@@ -22,7 +29,7 @@ pub(crate) fn keep_other_half(kind: &Served, subresource: &str, new: &mut Value,
 }
 
 /// Subresources that are written as the object itself, and the part of it that each may change.
-const DOORS: &[(&str, &[&str])] = &[
+const SUBRESOURCE_PARTS: &[(&str, &[&str])] = &[
     ("status", &["status"]),
     ("approval", &["status", "conditions"]),
     ("ephemeralcontainers", &["spec", "ephemeralContainers"]),

@@ -12,20 +12,20 @@ use headwater_store::{Action, Error as StoreError, Guard, Key, Op, Record, Store
 use crate::answer::status;
 use crate::kinds::registry::Served;
 
-/// How long events stay (S6.8).
+/// The lifetime of events (S6.8).
 const EVENT_TTL: Duration = Duration::from_secs(3600);
 
-/// What became of a guarded write.
+/// The outcome of a guarded write.
 pub(crate) enum CommitOutcome {
-    /// It is durable, at this revision.
+    /// The write is durable at this revision.
     Stored(Revision),
-    /// Somebody wrote first; this is there now.
+    /// Another writer was first; this is the current record.
     Conflict(Option<Record>),
-    /// What is written beside the object is not as it was: compute again.
+    /// A companion changed: compute the write again.
     Contended,
 }
 
-/// What is written together with an object, or not at all.
+/// Writes that are committed together with an object.
 #[derive(Default)]
 pub(crate) struct CompanionWrites(pub(crate) Vec<Op>);
 

@@ -1,6 +1,6 @@
-//! The server as one value: a request in, a response out.
+//! The pipeline: one request in, one response out.
 //!
-//! River: HTTP → **server** → read, write, watch. It knows nothing of sockets: a listener calls
+//! River: HTTP → **pipeline** → read, write, watch. It does not know sockets: a listener calls
 //! [`Server::handle`], and so can a test.
 
 use std::panic::AssertUnwindSafe;
@@ -26,7 +26,7 @@ use crate::request::authorize::{self, Attributes};
 use crate::request::call::Call;
 use crate::request::impersonate;
 use crate::request::observe::RequestMetrics;
-use crate::request::route::{Resource, Route, RouteError, Target, Verb, route};
+use crate::request::route::{ResourcePath, Route, RouteError, Target, Verb, route};
 use crate::server::Server;
 use crate::upkeep::after_write::AFTER_WRITE;
 use crate::verbs::{delete, discovery, encode, patch, read, subresource, watch, write};
@@ -34,7 +34,7 @@ use crate::verbs::{delete, discovery, encode, patch, read, subresource, watch, w
 static AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 
 impl Server {
-    /// Answers one request.
+    /// Handles one request.
     pub async fn handle<B>(&self, peer: &Peer, request: Request<B>) -> Response
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
@@ -96,7 +96,7 @@ impl Server {
         response
     }
 
-    /// Answers a request that is known for what it is.
+    /// Handles a request whose route is known.
     async fn routed<B>(
         &self,
         peer: &Peer,
@@ -111,7 +111,7 @@ impl Server {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let path = parts.uri.path().to_owned();
-        // Whoever may not ask is not told what is there (R48).
+        // A client without permission must not learn what exists (R48).
         let attributes = match &found {
             Ok(found) => Attributes::of(found, &path),
             Err(_) => Attributes::Path { verb: Verb::of_path(&parts.method).as_str(), path: &path },
@@ -151,7 +151,7 @@ impl Server {
         let answered = self.within_deadline(&call, found, body).await;
         let mut response = answered.unwrap_or_else(|status| encode::status(&call, &status));
         if response.status() == StatusCode::REQUEST_TIMEOUT {
-            // What comes now would be taken for the next request.
+            // The rest of the body would be parsed as the next request.
             response.extensions_mut().insert(listen::HangUp);
         }
         observed.answered(call.with_warnings(response))
@@ -205,7 +205,7 @@ impl Server {
         &self,
         call: &Call,
         verb: Verb,
-        resource: &Resource,
+        resource: &ResourcePath,
         body: B,
     ) -> Result<Response, Status>
     where
@@ -241,8 +241,8 @@ impl Server {
     }
 }
 
-/// Refuses a verb that the kind or the subresource does not have (S1.6).
-fn check_verb(call: &Call, verb: Verb, resource: &Resource) -> Result<(), Status> {
+/// Rejects a verb that the kind or the subresource does not support (S1.6).
+fn check_verb(call: &Call, verb: Verb, resource: &ResourcePath) -> Result<(), Status> {
     let kind = &resource.kind;
     if !verb.is_served(resource, &call.method) {
         return Err(match kind.custom {
@@ -273,7 +273,7 @@ impl listen::Handle for Server {
     }
 }
 
-/// Whoever may not do something is told so in a form that no browser interprets.
+/// A refusal that no browser interprets as a document.
 fn refused(status: &Status) -> Response {
     let mut response = status::response(status);
     body::set(&mut response, header::X_CONTENT_TYPE_OPTIONS, "nosniff");
@@ -290,22 +290,22 @@ fn audit_id(headers: &HeaderMap) -> HeaderValue {
     }
 }
 
-/// A panic fails one request and nothing else (R46).
+/// The response to a request whose handler panicked: a panic fails only that request (R46).
 fn panicked() -> Response {
     tracing::error!("a handler panicked");
     let text = "This request caused apiserver to panic. Look in the logs for details.";
     body::text(StatusCode::INTERNAL_SERVER_ERROR, text)
 }
 
-/// Whether a request is about a custom kind across all namespaces and does not only read: a path
-/// that is not there (S1.5).
-fn is_out_of_scope(verb: Verb, resource: &Resource) -> bool {
+/// Whether a request writes to a namespaced custom kind without a namespace: that path does not
+/// exist (S1.5).
+fn is_out_of_scope(verb: Verb, resource: &ResourcePath) -> bool {
     let kind = &resource.kind;
     kind.custom && kind.namespaced && resource.namespace.is_empty() && !verb.is_read()
 }
 
-/// A method that means nothing here, in the words for custom kinds (S1.7).
-fn no_such_verb(call: &Call, resource: &Resource) -> Status {
+/// The error of an unsupported method on a custom kind (S1.7).
+fn no_such_verb(call: &Call, resource: &ResourcePath) -> Status {
     match call.method {
         Method::PUT | Method::PATCH => status::bad_request("name must be provided"),
         Method::POST => status::verb_not_supported(&resource.kind, "create"),

@@ -1,8 +1,8 @@
-//! What one request asks for, and whether the client may ask it.
+//! The parsed request, and whether the client may send it.
 //!
-//! Reading order: `route` turns a method and a path into a target; `call` is the rest of the request;
-//! `authorize` and `impersonate` //! decide who may do it; `flow` and `fairness` bound how much runs at a time; `decode` reads bodies;
-//! `observe` counts and times requests.
+//! Reading order: `route` turns a method and a path into a verb and a target; `call` is the rest of
+//! the request; `authorize` and `impersonate` decide who may send it; `flow` and `fairness` limit
+//! what runs at a time; `decode` reads bodies; `observe` counts and times requests.
 
 pub mod route;
 pub(crate) mod call;

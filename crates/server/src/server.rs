@@ -55,8 +55,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Everything as usual: the system's clock, no bearer tokens but those of this issuer, no
-    /// descriptions, no backups.
+    /// The defaults: the system clock, no token file, no descriptions, no backups.
     pub fn new(issuer: Issuer) -> Options {
         Options {
             authenticator: Authenticator::new(Tokens::default()),
@@ -74,15 +73,15 @@ impl Options {
 /// Times and limits.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The longest an ordinary request may take (S8.25).
+    /// The maximum duration of a request that is not a watch (S8.25).
     pub request_timeout: Duration,
-    /// The shortest a watch lasts that does not say; it is spread up to twice this (S4.9).
+    /// The minimum duration of a watch without a timeout; it is random up to twice this (S4.9).
     pub watch_timeout: Duration,
-    /// About how often a watch gets a bookmark (S4.12).
+    /// The approximate interval of bookmarks (S4.12).
     pub bookmark_every: Duration,
     /// Whether webhooks on this machine may be called.
     pub webhooks_on_loopback: Loopback,
-    /// How much may be open at a time.
+    /// Limits on concurrent watches and lists.
     pub limits: Limits,
 }
 
@@ -98,7 +97,7 @@ impl Default for Settings {
     }
 }
 
-/// The whole API server. Cheap to clone.
+/// The API server. Cheap to clone.
 #[derive(Clone)]
 pub struct Server {
     shared: Arc<Shared>,
@@ -115,12 +114,12 @@ struct Shared {
     admission: Admission,
     documents: Documents,
     backup: Backup,
-    /// What lists were compressed to.
+    /// Compressed blocks of lists.
     blocks: Arc<Blocks>,
     health: HealthChecks,
-    /// Set when the server begins to stop: watches end, readiness turns false.
+    /// Cancelled when the server begins to stop: watches end, readiness fails.
     draining: CancellationToken,
-    /// The same, for those who look at it at every turn: looking takes no lock.
+    /// The same flag for frequent readers: reading it takes no lock.
     is_draining: AtomicBool,
 }
 
@@ -133,7 +132,7 @@ impl Deref for Server {
 }
 
 impl Server {
-    /// A server over a cache that has been loaded.
+    /// A server over a loaded cache.
     pub(crate) fn new(cache: Cache, options: Options) -> Result<Server, headwater_cache::Error> {
         let Options { authenticator, issuer, clock, metrics, descriptions, backup, .. } = options;
         let settings = options.settings;
@@ -167,7 +166,7 @@ impl Server {
         Ok(Server { shared: Arc::new(shared) })
     }
 
-    /// Tells an empty cache how built-in kinds are read, so that loading it reads them once.
+    /// Defines the built-in kinds in an empty cache, so that loading decodes each object once.
     pub(crate) fn prepare(cache: &Cache) -> Result<(), headwater_cache::Error> {
         define(cache, &Registry::new(kind::builtin()))
     }
@@ -210,8 +209,8 @@ impl Server {
         self.shared.is_draining.load(Acquire)
     }
 
-    /// Ready once the server has begun to stop. For those who wait for a watcher, too: they are woken
-    /// through the cache then, so that thousands of them need not wait in one more place.
+    /// Ready once the server has begun to stop. Only for tasks that also wait for a watcher: the
+    /// cache wakes them, so that thousands of them need no second waker.
     pub(crate) fn drained(&self) -> impl Future<Output = ()> {
         std::future::poll_fn(|_| match self.is_draining() {
             true => Poll::Ready(()),
@@ -219,10 +218,10 @@ impl Server {
         })
     }
 
-    /// Begins to stop: readiness turns false, watches get a last bookmark and end cleanly.
+    /// Begins to stop: readiness fails, watches get a last bookmark and end cleanly.
     pub fn drain(&self) {
         self.shared.health.stop();
-        // In this order: whoever is woken finds the mark.
+        // In this order: a task that is woken must see the flag.
         self.shared.is_draining.store(true, Release);
         self.shared.draining.cancel();
         self.cache().wake_watchers();
@@ -247,7 +246,8 @@ impl Server {
         }
     }
 
-    /// Whose bearer token this is, if it is meant for any of these audiences; none is this server.
+    /// The user of a bearer token that is valid for one of these audiences; no audience means this
+    /// server.
     pub(crate) async fn identify_token(
         &self,
         token: &str,
@@ -274,7 +274,7 @@ impl Server {
     }
 }
 
-/// Says which fields of each stored kind can be selected by. What is known already stays as it is.
+/// Defines the selectable fields of each stored kind; existing definitions stay unchanged.
 fn define(cache: &Cache, registry: &Registry) -> Result<(), headwater_cache::Error> {
     for row in registry.kinds().iter().filter(|row| !row.is_converted()) {
         cache.set_fields(&row.prefix, &row.fields)?;

@@ -1,9 +1,9 @@
 //! What the server does for a request: one module per verb, then the subresources.
 //!
-//! Reading order: `read`, `watch` and `websocket` serve from the cache; `write`, `patch` and `delete`
-//! change the store; `subresource` chooses among `scale`, `binding`, `kubelet`, `review` and `token_request`; `discovery`
-//! and `openapi` answer paths that are no resources; `encode` writes objects, lists
-//! and events in the representation that the client accepts.
+//! Reading order: `read`, `watch` and `websocket` serve from the cache; `write`, `patch` and
+//! `delete` change the store; `subresource` chooses among `scale`, `binding`, `kubelet`, `review`
+//! and `token_request`; `discovery` and `openapi` serve non-resource paths; `encode` writes objects,
+//! lists and events in the representation that the client accepts.
 
 pub(crate) mod read;
 pub(crate) mod watch;

@@ -1,8 +1,8 @@
-//! Authorization: who may do what.
+//! Authorization: whether a user may send a request.
 //!
 //! River: route → **authorize** → handler; before the body is read (R48). Members of
-//! `system:masters` may do everything, other users may look at discovery and ask about themselves,
-//! everybody may look at health and version (S8.9).
+//! `system:masters` may do everything; other users may read discovery and review their own access;
+//! every client may read health and version (S8.9).
 
 use headwater_api::Status;
 
@@ -10,22 +10,22 @@ use crate::answer::status;
 use crate::front::identity::{Identity, MASTERS};
 use crate::request::route::{Route, Target};
 
-/// Paths that everybody may read, and below them.
+/// Paths that every client may read, with the paths below them.
 const PUBLIC: &[&str] = &["healthz", "livez", "readyz", "version"];
 
-/// Paths that every authenticated user may read, and below them.
+/// Paths that every authenticated user may read, with the paths below them.
 const DISCOVERY: &[&str] = &["api", "apis", "openapi", ".well-known", "openid"];
 
-/// Questions that every authenticated user may ask about itself.
+/// Reviews that every authenticated user may create about itself.
 const SELF_REVIEWS: &[&str] =
     &["selfsubjectreviews", "selfsubjectaccessreviews", "selfsubjectrulesreviews"];
 
-/// What somebody wants to do (S8.8).
+/// The attributes of a request that authorization reads (S8.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Attributes<'a> {
-    /// Something with a path that is no resource.
+    /// A request for a non-resource path.
     Path { verb: &'a str, path: &'a str },
-    /// Something with objects.
+    /// A request for a resource.
     Resource {
         verb: &'a str,
         group: &'a str,
@@ -37,7 +37,7 @@ pub(crate) enum Attributes<'a> {
 }
 
 impl<'a> Attributes<'a> {
-    /// What a request wants to do.
+    /// The attributes of a routed request.
     pub(crate) fn of(route: &'a Route, path: &'a str) -> Attributes<'a> {
         match &route.target {
             Target::Path(_) => Attributes::Path { verb: route.verb.as_str(), path },
@@ -61,7 +61,7 @@ impl<'a> Attributes<'a> {
     }
 }
 
-/// Whether somebody may do something.
+/// Whether a user may send a request with these attributes.
 pub(crate) fn allows(identity: &Identity, attributes: &Attributes<'_>) -> bool {
     if identity.is_in(MASTERS) {
         return true;
@@ -81,7 +81,7 @@ pub(crate) fn allows(identity: &Identity, attributes: &Attributes<'_>) -> bool {
     }
 }
 
-/// Refuses what the user may not do.
+/// Returns 403 if the user may not send the request.
 pub(crate) fn authorize(identity: &Identity, attributes: &Attributes<'_>) -> Result<(), Status> {
     if allows(identity, attributes) { Ok(()) } else { Err(refusal(identity, attributes)) }
 }

@@ -14,30 +14,30 @@ use crate::front::identity::Identity;
 use crate::lock::lock;
 use crate::request::route::{Route, Target, Verb};
 
-/// What a handler knows of a request besides its target and body.
+/// One request: everything that a handler reads besides the target and the body.
 pub(crate) struct Call {
     pub(crate) identity: Arc<Identity>,
     pub(crate) method: Method,
     pub(crate) path: String,
     pub(crate) headers: HeaderMap,
     pub(crate) query: Query,
-    /// The query as it was sent.
+    /// The undecoded query.
     pub(crate) raw_query: String,
     pub(crate) finish: Finish,
     pub(crate) representation: Representation,
-    /// What the client is to be told, whether it succeeds or not (S1.44).
+    /// Warnings for the client, sent on success and on failure (S1.44).
     pub(crate) warnings: Mutex<Vec<String>>,
-    /// The body has begun to be read and is not whole.
+    /// Whether the body is being read.
     pub(crate) reading: AtomicBool,
 }
 
 impl Call {
-    /// A header as text; empty if it is not there or not text.
+    /// A header as text; empty if it is missing or not text.
     pub(crate) fn header(&self, name: HeaderName) -> &str {
         self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
     }
 
-    /// Notes what the client is to be told beside the answer, each thing once.
+    /// Adds warnings for the client, each text once.
     pub(crate) fn warn<T: Into<String>>(&self, texts: impl IntoIterator<Item = T>) {
         let mut warnings = lock(&self.warnings);
         for text in texts.into_iter().map(Into::into) {
@@ -47,15 +47,15 @@ impl Call {
         }
     }
 
-    /// The answer, with everything that was noted.
+    /// The response with all warnings.
     pub(crate) fn with_warnings(&self, mut response: Response) -> Response {
         let warnings = lock(&self.warnings);
         warn(&mut response, &warnings);
         response
     }
 
-    /// Chooses the representation before anything is done: a write must not happen and then be
-    /// unanswerable.
+    /// Chooses the representation before the request is executed: a write must not succeed if its
+    /// response cannot be encoded.
     pub(crate) fn negotiate(&mut self, found: &Route) -> Result<(), Status> {
         let Target::Resource(resource) = &found.target else { return Ok(()) };
         let endpoint = match found.verb {
@@ -71,7 +71,7 @@ impl Call {
     }
 }
 
-/// All warnings together may take this much; beyond it each is cut (S1.44).
+/// The maximum size of all warnings; beyond it each one is truncated (S1.44).
 const WARNINGS_MAX: usize = 4096;
 const WARNING_MAX: usize = 256;
 

@@ -1,7 +1,7 @@
-//! Decoding: the bytes of a request become a tree.
+//! Decoding of request bodies into trees.
 //!
-//! River: HTTP body → **decode** → write. Which format it is in is said by `Content-Type`; nothing
-//! is guessed (S1.32). What strict validation refuses is a warning otherwise (S2.33).
+//! River: HTTP body → **decode** → write. `Content-Type` names the format; nothing is
+//! guessed (S1.32). Findings of strict validation are warnings in the other modes (S2.33).
 
 use bytes::Bytes;
 use headwater_api::options::{DeleteOptions, FieldValidation};
@@ -29,7 +29,7 @@ fn format(call: &Call) -> Result<Format, Status> {
     }
 }
 
-/// The body of a write as a tree; what is to be told about it is noted with the call.
+/// Decodes the body of a write; adds its warnings to the call.
 pub(crate) fn body(
     kind: &Served,
     call: &Call,
@@ -48,14 +48,14 @@ pub(crate) fn body(
     checked(&kind.kind, call, validation, decoded)
 }
 
-/// A body of a type that is no row of its own, such as a Scale or a Binding.
+/// Decodes a body whose type is not a registered kind, such as a Scale or a Binding.
 pub(crate) fn other(call: &Call, target: Target<'_>, body: &Bytes) -> Result<Value, Status> {
     decode::object(target, format(call)?, body)
         .map(|decoded| decoded.value)
         .map_err(|error| status::bad_request(error.to_string()))
 }
 
-/// The result of a patch, fitted to the type of its kind again.
+/// Decodes the result of a patch against the type of its kind.
 pub(crate) fn patched(
     kind: &Served,
     call: &Call,
@@ -63,7 +63,7 @@ pub(crate) fn patched(
     value: Value,
     duplicates: &[String],
 ) -> Result<Value, Status> {
-    // It is no object of any kind yet, so there is none to name.
+    // The result is not an object of a kind yet, so the error names none.
     let refused =
         |why: String| invalid("", "", "", &[FieldError::invalid("patch", &"".into(), why)]);
     let decoded = match &kind.definition {
@@ -81,14 +81,14 @@ pub(crate) fn patched(
     }
 }
 
-/// A custom object in the form of its schema: unknown fields go, defaults come (S9.10).
+/// Prunes unknown fields of a custom object and sets defaults (S9.10).
 fn fitted(custom: &Custom, mut decoded: decode::Decoded) -> decode::Decoded {
     decoded.unknown.extend(custom.schema.prune(&mut decoded.value));
     custom.schema.default(&mut decoded.value);
     decoded
 }
 
-/// A custom object says which version it is; it must be that of the path.
+/// Checks that the version of a custom object is that of the path.
 fn check_version(kind: &Served, value: &Value) -> Result<(), decode::Error> {
     let found = value["apiVersion"].as_str().unwrap_or_default();
     let expected = kind.api_version();
@@ -117,13 +117,13 @@ fn checked<'a>(
     Ok(decoded.value)
 }
 
-/// A patch in JSON, or in YAML where it says so.
+/// Decodes a patch: JSON, or YAML if `Content-Type` says so.
 pub(crate) fn patch(format: Format, body: &Bytes) -> Result<headwater_json::Parsed, Status> {
     decode::parse(format, body)
         .map_err(|error| status::bad_request(format!("error decoding patch: {error}")))
 }
 
-/// Options of a delete: from the body, or from the query if there is none (S2.42).
+/// The options of a delete: from the body, or from the query if there is no body (S2.42).
 pub(crate) fn delete_options(
     call: &Call,
     kind: &Served,

@@ -1,9 +1,9 @@
-//! Fairness: what one user, and all together, may have open at a time (R31, B280, B281).
+//! Fairness: limits on open watches and on bytes of lists in flight (R31, B280, B281).
 //!
 //! River: authorization → **fairness** → read, watch.
-//! Promise: whoever is over a limit is told 429 and when to come back, before anything was done; a
-//! place is free again as soon as its stream has ended, however it ended. One list always goes on,
-//! however large it is.
+//! Promise: a request over a limit receives 429 with `Retry-After` before any work is done; a slot
+//! is released when its stream ends, for whatever reason. One list is always admitted, however
+//! large it is.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -17,14 +17,14 @@ use crate::lock::lock;
 use crate::system::metrics::Metrics;
 use headwater_api::metrics::{Counter, Gauge};
 
-/// How much may be open at a time.
+/// Limits on concurrent watches and lists.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Watches of everybody together.
+    /// Watches of all users together.
     pub watches_max: usize,
     /// Watches of one user.
     pub watches_per_user_max: usize,
-    /// Bytes of lists that are being sent, as far as can be told beforehand.
+    /// Estimated bytes of lists that are being sent.
     pub list_bytes_max: u64,
 }
 
@@ -34,7 +34,7 @@ impl Default for Limits {
     }
 }
 
-/// Keeps count.
+/// The open watches and lists.
 pub(crate) struct Fairness {
     limits: Limits,
     open: Mutex<Open>,
@@ -49,22 +49,22 @@ struct Open {
     list_bytes: u64,
 }
 
-/// A watch that is open.
+/// The slot of an open watch.
 pub(crate) struct WatchPlace {
     fairness: Arc<Fairness>,
     identity: Arc<Identity>,
 }
 
-/// A list that is being sent.
+/// The slot of a list that is being sent.
 pub(crate) struct ListPlace {
     fairness: Arc<Fairness>,
     bytes: u64,
 }
 
-/// Objects whose size is looked at to guess that of all.
+/// The number of objects whose size is sampled to estimate the size of a list.
 const SAMPLE: usize = 16;
 
-/// Objects in a collection that is small enough to be counted whole, whatever part is asked for.
+/// Collections up to this many objects are measured completely, whatever page is requested.
 const SMALL: usize = 1_000;
 
 impl Fairness {
@@ -73,7 +73,7 @@ impl Fairness {
         Arc::new(Fairness { limits, open: Mutex::default(), dropped, shown })
     }
 
-    /// A place for one more watch.
+    /// Acquires a slot for a watch.
     pub(crate) fn watch(
         self: &Arc<Fairness>,
         identity: &Arc<Identity>,
@@ -91,7 +91,7 @@ impl Fairness {
         Ok(WatchPlace { fairness: Arc::clone(self), identity: Arc::clone(identity) })
     }
 
-    /// A place for a list of so many bytes.
+    /// Acquires a slot for a list of this size.
     pub(crate) fn list(self: &Arc<Fairness>, bytes: u64) -> Result<ListPlace, Status> {
         let mut open = self.open();
         let total = open.list_bytes.saturating_add(bytes);
@@ -136,7 +136,7 @@ impl Drop for ListPlace {
     }
 }
 
-/// About how many bytes a list has: as many objects as it may show, of the size of the first ones.
+/// Estimates the size of a list: the number of objects times the average size of the first ones.
 pub(crate) fn list_bytes(snapshot: &Snapshot, namespace: &str, limit: Option<usize>) -> u64 {
     let most = limit.unwrap_or(usize::MAX);
     let count = match namespace {

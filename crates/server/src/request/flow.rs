@@ -1,8 +1,8 @@
-//! Flow control: which FlowSchema, and so which priority level, a request belongs to.
+//! Flow control: the FlowSchema and the priority level of a request.
 //!
-//! River: identity, route → **flow** → authorization. Promise: schemas are asked in the order of
-//! their precedence and the first that matches decides (S7.3); every answer to a classified
-//! request names both objects by uid (S7.13). The objects are read again only after one changed.
+//! River: identity, route → **flow** → authorization. Promise: schemas are matched in the order of
+//! their precedence, and the first match decides (S7.3); every response to a classified request
+//! names both objects by uid (S7.13). The objects are compiled again only after a change.
 
 use std::sync::Arc;
 
@@ -23,13 +23,13 @@ static LEVEL_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-priority
 
 const GROUP: &str = "flowcontrol.apiserver.k8s.io";
 
-/// Precedence of a schema that does not say.
+/// The default precedence.
 const PRECEDENCE: i64 = 1000;
 
-/// What every service account's user name begins with.
+/// The prefix of the user names of service accounts.
 const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
 
-/// All flow schemas, ready to be asked.
+/// All flow schemas, compiled.
 pub(crate) struct Flows {
     cache: Cache,
     schemas: Arc<Resource>,
@@ -38,7 +38,7 @@ pub(crate) struct Flows {
 }
 
 struct Compiled {
-    /// The state it was made from.
+    /// The revisions it was compiled from.
     of: (Revision, Revision),
     flows: Vec<Arc<Flow>>,
 }
@@ -56,7 +56,7 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    /// Names both objects in an answer. What is no HTTP any more has no such headers (S1.15).
+    /// Names both objects in the headers of a response; an upgraded connection has none (S1.15).
     pub(crate) fn sign(&self, response: &mut Response) {
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             return;
@@ -68,7 +68,7 @@ impl Flow {
 }
 
 impl Flows {
-    /// The schemas of a cache, whatever they will be.
+    /// Reads the schemas from a cache.
     pub(crate) fn new(cache: &Cache) -> Flows {
         let of = |plural| cache.resource(&key::collection(GROUP, plural));
         let compiled = Compiled { of: (Revision::ZERO, Revision::ZERO), flows: Vec::new() };
@@ -80,7 +80,7 @@ impl Flows {
         }
     }
 
-    /// The flow of a request; `None` only while a server has no schema that fits.
+    /// The flow of a request; `None` if no schema matches.
     pub(crate) fn classify(
         &self,
         identity: &Identity,
@@ -92,7 +92,7 @@ impl Flows {
     }
 
     fn compiled(&self) -> Arc<Compiled> {
-        // Read before the objects are: at worst they are newer, and are read once more.
+        // Read before the objects: if they are newer, they are compiled again.
         let of = (self.schemas.changed(), self.levels.changed());
         let known = self.compiled.load_full();
         if known.of == of {
@@ -106,7 +106,7 @@ impl Flows {
     }
 }
 
-/// Reads every schema that names a level, first asked first.
+/// Compiles every schema whose level exists, in order of precedence.
 fn compile(schemas: &Snapshot, levels: &Snapshot) -> Vec<Arc<Flow>> {
     let mut flows: Vec<Arc<Flow>> = schemas
         .iter("", None)

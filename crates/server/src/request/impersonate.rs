@@ -1,8 +1,7 @@
-//! Impersonation: a request that is to be done as somebody else (S8.6).
+//! Impersonation: requests that run as another user (S8.6).
 //!
-//! River: identity → **impersonate** → authorization. Promise: whoever asks for it either becomes
-//! the other user, or is refused; a request never runs with the caller's own rights although it
-//! asked for somebody else's.
+//! River: identity → **impersonate** → authorization. Promise: a request with impersonation
+//! headers runs as that user or is rejected; it never runs with the rights of the caller.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,8 +22,8 @@ const EXTRA: &str = "impersonate-extra-";
 /// The group of the attributes that are not in the core group.
 const AUTHENTICATION: &str = "authentication.k8s.io";
 
-/// Who a request is to be done as: the caller, unless its headers name somebody else. The headers
-/// are gone afterwards, so that nothing behind can tell the difference.
+/// The effective user: the caller, unless headers name another user. Removes the headers, so that
+/// later stages see no difference.
 pub(crate) fn acting(
     caller: Arc<Identity>,
     headers: &mut HeaderMap,
@@ -36,7 +35,7 @@ pub(crate) fn acting(
         headers.remove(name);
     }
     tracing::debug!(caller = caller.user, user = wanted.user, "impersonating");
-    // A stream of somebody else must not outlive the caller's credential either.
+    // The stream of an impersonated user must not outlive the credential of the caller either.
     Ok(Arc::new(Identity { expires: caller.expires, ..wanted.completed() }))
 }
 
@@ -44,7 +43,7 @@ fn is_ours(name: &HeaderName) -> bool {
     [&USER, &GROUP, &UID].contains(&name) || name.as_str().starts_with(EXTRA)
 }
 
-/// Somebody as the headers describe them.
+/// The user that the headers describe.
 struct Wanted {
     user: String,
     uid: String,
@@ -72,7 +71,7 @@ fn wanted(headers: &HeaderMap) -> Result<Option<Wanted>, Status> {
     }
     let wanted = Wanted { user: first(&USER)?, uid: first(&UID)?, groups: all(&GROUP)?, extra };
     if wanted.user.is_empty() {
-        // An empty name is no wish to stay who one is.
+        // An empty name is an error, not a request without impersonation.
         let named = headers.keys().find(|name| is_ours(name)).map_or("", HeaderName::as_str);
         let message = format!("requested {named} without impersonating a user name");
         return Err(status::bad_request(message));
@@ -80,7 +79,7 @@ fn wanted(headers: &HeaderMap) -> Result<Option<Wanted>, Status> {
     Ok(Some(wanted))
 }
 
-/// `%`-escapes of a key undone; a key with a broken one is taken as it is.
+/// Decodes the `%`-escapes of a key; a key with an invalid escape is used unchanged.
 fn unescaped(key: &str) -> String {
     let mut bytes = Vec::with_capacity(key.len());
     let mut rest = key.bytes();
@@ -99,7 +98,7 @@ fn unescaped(key: &str) -> String {
 }
 
 impl Wanted {
-    /// Each part of somebody needs its own permission.
+    /// Checks the permission for each attribute of the user.
     fn allowed_for(&self, caller: &Identity) -> Result<(), Status> {
         let check = |group, resource, subresource: &str, namespace: &str, name: &str| {
             let verb = "impersonate";
@@ -125,8 +124,8 @@ impl Wanted {
         }
     }
 
-    /// The user with the groups that everybody like this is in. Groups that are given count alone,
-    /// but for the one that says whether somebody is authenticated.
+    /// The user with its implied groups. Given groups replace them, except for the group that says
+    /// whether the user is authenticated.
     fn completed(self) -> Identity {
         let Wanted { user, uid, mut groups, extra } = self;
         if groups.is_empty()

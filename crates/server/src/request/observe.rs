@@ -1,7 +1,7 @@
-//! Observing: what is counted, under the names that Kubernetes dashboards use (S11.1).
+//! Metrics of requests, watches and the cache, under the names that dashboards use (S11.1).
 //!
-//! River: every request and every watch passes here on its way in and out. Figures about the cache
-//! are read when somebody asks for them.
+//! River: every request and every watch passes here. Metrics of the cache are read when they are
+//! scraped.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -60,7 +60,7 @@ impl RequestMetrics {
         }
     }
 
-    /// Counts the answer. A watch is counted when it begins.
+    /// Counts the response. A watch is counted when it starts.
     pub(crate) fn answered(self, response: Response) -> Response {
         let code = response.status();
         let RequestMetrics { verb, group, version, resource, subresource, scope, dry_run, .. } =
@@ -127,7 +127,7 @@ impl WatchMetrics {
     }
 }
 
-/// Figures that are read when somebody asks for them.
+/// Registers the metrics that are read from the cache when they are scraped.
 pub(crate) fn cache(metrics: &Metrics, cache: &Cache) {
     let registry = &metrics.registry;
     type Read = fn(&headwater_cache::Resource) -> f64;

@@ -1,7 +1,7 @@
-//! Routes: what a request is about, read once.
+//! Routes: the verb and the target of a request, parsed once.
 //!
-//! River: HTTP → **route** → authorization, handler, storage key: all of them use this one value, so
-//! no second parser can disagree with it (R49).
+//! River: HTTP → **route** → authorization, handler, storage key. All of them use this value, so no
+//! second parser can disagree with it (R49).
 
 use std::sync::Arc;
 
@@ -13,19 +13,19 @@ use crate::answer::status;
 use crate::kinds::registry::{Registry, Served};
 use crate::object::object_key;
 
-/// What a request is about.
+/// The verb and the target of a request.
 #[derive(Debug)]
 pub struct Route {
-    /// What it is aimed at.
+    /// The target.
     pub target: Target,
-    /// What it wants done.
+    /// The verb.
     pub verb: Verb,
 }
 
-/// What a request wants done. Authorization, flow control, metrics and dispatch all read this value.
+/// The verb of a request, read by authorization, flow control, metrics and dispatch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// Read one object, or a path that is no resource.
+    /// Read one object or a non-resource path.
     Get,
     /// Read a collection.
     List,
@@ -41,21 +41,21 @@ pub enum Verb {
     Delete,
     /// Delete every object of a collection.
     DeleteCollection,
-    /// HEAD on a path that is no resource.
+    /// HEAD on a non-resource path.
     Head,
-    /// POST on a path that is no resource.
+    /// POST on a non-resource path.
     Post,
-    /// PUT on a path that is no resource.
+    /// PUT on a non-resource path.
     Put,
-    /// OPTIONS on a path that is no resource.
+    /// OPTIONS on a non-resource path.
     Options,
-    /// A method that means nothing here.
+    /// An unsupported method.
     Unknown,
 }
 
 impl Verb {
     /// The verb of a method on objects of a kind.
-    fn of_resource(resource: &Resource, method: &Method, query: &Query) -> Verb {
+    fn of_resource(resource: &ResourcePath, method: &Method, query: &Query) -> Verb {
         let watches = resource.legacy_watch || query.is_set("watch");
         match (method.as_str(), resource.name.as_str(), resource.subresource.as_str()) {
             ("GET", _, "") if watches => Verb::Watch,
@@ -77,7 +77,7 @@ impl Verb {
         }
     }
 
-    /// The verb of a method on a path that is no resource.
+    /// The verb of a method on a non-resource path.
     pub(crate) fn of_path(method: &Method) -> Verb {
         match method.as_str() {
             "GET" => Verb::Get,
@@ -126,14 +126,14 @@ impl Verb {
         }
     }
 
-    /// Whether it changes nothing.
+    /// Whether it is read-only.
     pub fn is_read(self) -> bool {
         matches!(self, Verb::Get | Verb::List | Verb::Watch | Verb::Head)
     }
 
     /// Whether a method means this verb on objects of a kind: HEAD reads paths only, and not every
     /// verb exists on every part of a resource (S1.6).
-    pub(crate) fn is_served(self, resource: &Resource, method: &Method) -> bool {
+    pub(crate) fn is_served(self, resource: &ResourcePath, method: &Method) -> bool {
         let is_object = !resource.name.is_empty();
         let is_subresource = !resource.subresource.is_empty();
         match self {
@@ -146,28 +146,28 @@ impl Verb {
     }
 }
 
-/// What a request is aimed at.
+/// The target of a request.
 #[derive(Debug)]
 pub enum Target {
-    /// A path that is no resource: health, version, discovery, metrics.
+    /// A non-resource path: health, version, discovery, metrics.
     Path(Vec<String>),
     /// Objects of a kind.
-    Resource(Resource),
-    /// A path below a group that no resource has. Whether it is a Status or plain text depends on
-    /// whether the group is known (S1.5).
+    Resource(ResourcePath),
+    /// A path below a group without such a resource. A known group responds with a Status, an
+    /// unknown one with plain text (S1.5).
     Missing {
         /// A Status; `None` is plain text.
         status: Option<Status>,
-        /// As authorization words it.
+        /// For authorization.
         group: String,
-        /// As authorization words it.
+        /// For authorization.
         resource: String,
     },
 }
 
 /// Objects of a kind.
 #[derive(Debug)]
-pub struct Resource {
+pub struct ResourcePath {
     /// The kind.
     pub kind: Arc<Served>,
     /// The namespace; empty for cluster-scoped kinds and for all namespaces.
@@ -176,11 +176,11 @@ pub struct Resource {
     pub name: String,
     /// The subresource; empty for the object itself.
     pub subresource: String,
-    /// Asked for by a `/watch/` path.
+    /// Whether the path is a `/watch/` path.
     pub legacy_watch: bool,
 }
 
-impl Resource {
+impl ResourcePath {
     /// `namespace/name` or `name`: the key within the collection.
     pub fn key(&self) -> String {
         object_key(&self.namespace, &self.name)
@@ -213,7 +213,7 @@ pub fn route(
     Ok(Route { target, verb })
 }
 
-/// Splits and decodes a path. A doubled slash is a path nobody has; one at the end is dropped.
+/// Splits and decodes a path. A double slash matches nothing; a trailing slash is dropped.
 fn segments(registry: &Registry, path: &str) -> Result<Vec<String>, RouteError> {
     let decoded = decode(path).ok_or(RouteError::Page)?;
     let trimmed = decoded.strip_prefix('/').ok_or(RouteError::Page)?;
@@ -223,7 +223,7 @@ fn segments(registry: &Registry, path: &str) -> Result<Vec<String>, RouteError> 
     }
     let segments: Vec<String> = trimmed.split('/').map(str::to_owned).collect();
     if segments.iter().any(String::is_empty) {
-        // Below a group that is known the answer is a Status, as for any path it does not have.
+        // Below a known group the response is a Status, as for any path that it does not have.
         let is_known = match segments.as_slice() {
             [first, ..] if first == "api" => true,
             [first, group, ..] if first == "apis" && !group.is_empty() => {
@@ -295,7 +295,7 @@ fn target(registry: &Registry, segments: Vec<String>) -> Result<Target, RouteErr
     let known = subresource.is_empty() || kind.subresource(subresource).is_some();
     if !scope_fits || !known {
         return Ok(match missing(plural) {
-            // A custom object does not say which subresources it has (S1.5).
+            // Custom kinds do not report which subresources exist (S1.5).
             Target::Missing { group, resource, .. } if kind.custom && scope_fits => {
                 let status = Some(status::not_found(kind, name));
                 Target::Missing { status, group, resource }
@@ -303,7 +303,7 @@ fn target(registry: &Registry, segments: Vec<String>) -> Result<Target, RouteErr
             missing => missing,
         });
     }
-    Ok(Target::Resource(Resource {
+    Ok(Target::Resource(ResourcePath {
         kind: Arc::clone(kind),
         namespace: namespace.to_owned(),
         name: name.to_owned(),
@@ -312,7 +312,7 @@ fn target(registry: &Registry, segments: Vec<String>) -> Result<Target, RouteErr
     }))
 }
 
-/// Names that cannot be part of a key are refused before anything looks at them (S3.6).
+/// Rejects names that cannot be part of a key (S3.6).
 fn check_segment(what: &str, segment: &str) -> Result<(), RouteError> {
     let why = match segment {
         "." | ".." => format!("may not be '{segment}'"),

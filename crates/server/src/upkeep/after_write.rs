@@ -3,15 +3,15 @@
 use futures::future::BoxFuture;
 
 use crate::kinds::custom;
-use crate::request::route::Resource;
+use crate::request::route::ResourcePath;
 use crate::server::Server;
 
 /// One step after a successful write.
 pub(crate) struct AfterWrite {
     /// Whether the step concerns this write.
-    pub(crate) applies: fn(&Server, &Resource) -> bool,
+    pub(crate) applies: fn(&Server, &ResourcePath) -> bool,
     /// The step. It logs its failures: the write has happened.
-    pub(crate) run: for<'a> fn(&'a Server, &'a Resource) -> BoxFuture<'a, ()>,
+    pub(crate) run: for<'a> fn(&'a Server, &'a ResourcePath) -> BoxFuture<'a, ()>,
 }
 
 /// The steps, in order.

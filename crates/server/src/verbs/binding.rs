@@ -1,6 +1,6 @@
-//! What a scheduler and a drain do to pods: binding and eviction (S2.53, S2.54).
+//! Binding and eviction of pods (S2.53, S2.54).
 //!
-//! River: route → **binding** → write. Both answer a Status; neither is stored.
+//! River: route → **binding** → write. Both respond with a Status; neither is stored.
 
 use bytes::Bytes;
 use headwater_api::clock::rfc3339;
@@ -17,7 +17,7 @@ use crate::answer::status;
 use crate::object::{is_deleting, meta, metadata, tree};
 use crate::request::call::Call;
 use crate::request::decode;
-use crate::request::route::Resource;
+use crate::request::route::ResourcePath;
 use crate::server::Server;
 use crate::verbs::delete;
 use crate::verbs::read;
@@ -27,7 +27,7 @@ use crate::verbs::write::{Mutation, Update};
 pub(crate) async fn bind(
     server: &Server,
     call: &Call,
-    resource: &Resource,
+    resource: &ResourcePath,
     body: &Bytes,
 ) -> Result<Response, Status> {
     let target = Target { group: "", version: "v1", kind: "Binding" };
@@ -45,16 +45,16 @@ pub(crate) async fn bind(
     Ok(created())
 }
 
-/// The pod that a request is about.
+/// The pod of a request.
 fn pods(
     server: &Server,
-    resource: &Resource,
+    resource: &ResourcePath,
     name: &str,
     subresource: &str,
-) -> Result<Resource, Status> {
+) -> Result<ResourcePath, Status> {
     let registry = server.registry();
     let kind = registry.find("", "v1", "pods").ok_or_else(status::no_such_resource)?;
-    Ok(Resource {
+    Ok(ResourcePath {
         kind: kind.clone(),
         namespace: resource.namespace.clone(),
         name: name.to_owned(),
@@ -138,7 +138,7 @@ fn created() -> Response {
 pub(crate) async fn evict(
     server: &Server,
     call: &Call,
-    resource: &Resource,
+    resource: &ResourcePath,
     body: &Bytes,
 ) -> Result<Response, Status> {
     let target = Target { group: "policy", version: "v1", kind: "Eviction" };
@@ -156,14 +156,14 @@ pub(crate) async fn evict(
     Ok(created())
 }
 
-/// Pods that do nothing, or are on their way out, disturb nobody.
+/// Whether an eviction needs a disruption budget: only a running pod that is not deleted does.
 fn needs_budget(pod: &Object) -> Result<bool, Status> {
     let value = tree(pod.as_slice())?;
     let phase = value["status"]["phase"].as_str().unwrap_or_default();
     Ok(!matches!(phase, "Succeeded" | "Failed" | "Pending" | "") && !is_deleting(&value))
 }
 
-/// Takes one disruption from the budget of the pod, if it has one.
+/// Subtracts one disruption from the budget of the pod, if it has one.
 async fn spend_budget(
     server: &Server,
     call: &Call,
@@ -187,7 +187,7 @@ async fn spend_budget(
             return Err(status::internal(why));
         }
     };
-    let resource = Resource {
+    let resource = ResourcePath {
         kind: kind.clone(),
         namespace: pod.namespace().to_owned(),
         name: name.clone(),
@@ -238,7 +238,7 @@ impl Spend<'_> {
     }
 }
 
-/// Whether a selector in the form of specs selects an object. An empty one selects all.
+/// Whether the selector of a spec selects an object. An empty one selects all.
 fn selects(selector: &Value, object: &Object) -> bool {
     let Some(members) = selector.as_object() else { return false };
     StructuredSelector::of(members).is_ok_and(|selector| selector.selector().matches_object(object))

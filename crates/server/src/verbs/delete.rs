@@ -1,7 +1,7 @@
-//! Deletes: of one object and of a collection.
+//! DELETE of one object and of a collection.
 //!
-//! River: DELETE → **delete** → store. An object that something still holds (a finalizer, a grace
-//! period) is marked, which is an update; one that nothing holds is removed (S2.40–S2.47).
+//! River: DELETE → **delete** → store. An object with a finalizer or a grace period is
+//! marked, which is an update; any other object is removed (S2.40–S2.47).
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use crate::object::object_key;
 use crate::object::{Current, canonical, finalizers, is_deleting, meta, metadata, wire};
 use crate::request::call::Call;
 use crate::request::decode;
-use crate::request::route::Resource;
+use crate::request::route::ResourcePath;
 use crate::server::Server;
 use crate::verbs::encode;
 use crate::verbs::read::{self, ListPage};
@@ -38,17 +38,17 @@ use crate::verbs::write::seconds_from;
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
 
-/// Namespaces that stay (S10.3).
+/// Namespaces that cannot be deleted (S10.3).
 const PROTECTED: &[&str] = &["default", "kube-system", "kube-public"];
 
-/// How long a pod may take if it does not say.
+/// The default grace period of a pod, in seconds.
 const POD_GRACE_SECONDS: i64 = 30;
 
 /// DELETE on an object.
 pub(crate) async fn one(
     server: &Server,
     call: &Call,
-    resource: &Resource,
+    resource: &ResourcePath,
     body: &Bytes,
 ) -> Result<Response, Status> {
     let options = decode::delete_options(call, &resource.kind, body)?;
@@ -79,7 +79,7 @@ pub(crate) async fn one(
 /// Deletes an object on behalf of another request.
 pub(crate) async fn run(
     server: &Server,
-    resource: &Resource,
+    resource: &ResourcePath,
     options: DeleteOptions,
 ) -> Result<(), Status> {
     let (kind, name) = (&resource.kind, resource.name.as_str());
@@ -90,7 +90,7 @@ pub(crate) async fn run(
 pub(crate) async fn collection(
     server: &Server,
     call: &Call,
-    resource: &Resource,
+    resource: &ResourcePath,
     body: &Bytes,
 ) -> Result<Response, Status> {
     let list = ListOptions::parse(&call.query, &resource.kind, resource.kind.storage())?;
@@ -104,7 +104,7 @@ pub(crate) async fn collection(
     };
     let at = match &list.at {
         ReadAt::Fresh(Freshness::Any) => &ReadAt::Fresh(Freshness::Latest),
-        // Collections are deleted page by page, and pages are of one state (S3.2).
+        // Collections are deleted page by page, and all pages are of one state (S3.2).
         ReadAt::Fresh(Freshness::NotOlderThan(at))
             if call.query.text("resourceVersionMatch").is_empty() =>
         {
@@ -116,7 +116,7 @@ pub(crate) async fn collection(
     let mut page = ListPage::cut(&snapshot, &filter, resource, &list, None);
     page.gather(&snapshot, &filter);
     let (kind, objects) = (&resource.kind, page.objects.clone());
-    // What is answered is made first: it may fail, and then nothing is deleted.
+    // The response is built first: if that fails, nothing is deleted.
     page.convert(server, resource, &snapshot, &filter).await?;
     for object in &objects {
         let key = object_key(object.namespace(), object.name());
@@ -131,7 +131,7 @@ pub(crate) async fn collection(
     Ok(encode::list(server, call, resource, &snapshot, page, filter, None))
 }
 
-/// Deletes an object whose kind goes away; that it is gone already is as good.
+/// Deletes an object whose kind is being removed; a missing object is a success.
 pub(crate) async fn forget(
     server: &Server,
     kind: &Served,
@@ -149,7 +149,7 @@ pub(crate) async fn forget(
 /// One deletion.
 struct Delete<'a> {
     server: &'a Server,
-    /// Who asks; nobody if the server cleans up after itself.
+    /// The request; `None` if the server itself deletes.
     call: Option<&'a Call>,
     kind: &'a Served,
     key: String,
@@ -157,28 +157,28 @@ struct Delete<'a> {
     options: DeleteOptions,
 }
 
-/// What became of a deletion.
+/// The outcome of a deletion.
 struct Deleted {
     object: Object,
     is_gone: bool,
 }
 
-/// What became of one try.
+/// The outcome of one attempt.
 enum Tried {
     Done(Deleted),
-    /// Somebody wrote first; this is there now.
+    /// Another writer was first; this is the current record.
     Again(Option<Record>),
 }
 
-/// What is to be done with the present state.
+/// The decision about the current object.
 enum Plan {
-    /// It is marked already, and nothing about that changes.
+    /// It is already marked, and the marks do not change.
     Keep,
-    /// It is marked, and stays until what holds it lets go.
+    /// Mark it; it stays until its finalizers are removed and its grace period ends.
     Mark(Value),
-    /// It is removed.
+    /// Remove it.
     Remove,
-    /// It is marked, and removed in the same breath: watchers see both (S2.45).
+    /// Mark it, then remove it at once: watchers see both (S2.45).
     MarkAndRemove(Value),
 }
 
@@ -232,7 +232,7 @@ impl Delete<'_> {
             Plan::Remove => (current.value.clone(), false),
             Plan::Mark(value) | Plan::MarkAndRemove(value) => (value, true),
         };
-        // Before anything is stored: what cannot be answered is not done.
+        // Before the commit: if the response cannot be built, nothing is deleted.
         let shown = self.shown(&value, is_gone).await?;
         if self.options.dry_run {
             return self.done(&shown, current.revision, is_gone);
@@ -263,8 +263,8 @@ impl Delete<'_> {
         self.done(&shown, revision, is_gone)
     }
 
-    /// What is answered, in the form of the request where a webhook makes that. An object that is
-    /// gone is not shown, and nobody looks at what the server itself deletes.
+    /// The object of the response, converted by webhook if the kind has one. A removed object is not
+    /// shown, and deletions of the server itself have no response.
     async fn shown<'a>(&self, value: &'a Value, is_gone: bool) -> Result<Cow<'a, Value>, Status> {
         if self.kind.conversion().is_none() || is_gone || self.call.is_none() {
             return Ok(Cow::Borrowed(value));
@@ -272,7 +272,7 @@ impl Delete<'_> {
         versions::tree(self.server.converter(), self.kind, value.clone()).await.map(Cow::Owned)
     }
 
-    /// Removes the object and what is kept beside it.
+    /// Removes the object with its companions.
     async fn remove(&self, current: &Current, at: Revision) -> Result<CommitOutcome, Status> {
         loop {
             let beside = claims::beside(self.server, self.kind, Some(&current.value), None)?;
@@ -343,7 +343,7 @@ impl Delete<'_> {
         if is_released(self.kind, &value) { Plan::Remove } else { Plan::Mark(value) }
     }
 
-    /// Pods: the period is the option's, else the pod's; what runs nowhere goes at once.
+    /// Pods: the period of the options, else of the pod; an unscheduled pod is removed at once.
     fn plan_graceful(&self, current: &Value, mut value: Value) -> Plan {
         let phase = current["status"]["phase"].as_str().unwrap_or_default();
         let idle = current["spec"]["nodeName"].as_str().unwrap_or_default().is_empty()
@@ -357,7 +357,7 @@ impl Delete<'_> {
         };
         if is_deleting(current) {
             let before = current["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
-            // Only an explicit, shorter period changes a deletion that is under way.
+            // Only an explicit, shorter period changes a deletion in progress.
             if period < before && asked.is_some() {
                 self.shorten(&mut value, before, period);
             } else if before > 0 && value == *current {
@@ -374,7 +374,7 @@ impl Delete<'_> {
         }
     }
 
-    /// Sets the marks of a deletion that begins now.
+    /// Sets the deletion timestamp and the grace period.
     fn stamp(&self, value: &mut Value, period: i64) {
         if custom::is_definition(self.kind) {
             return custom::conditions::begin_deletion(value, self.server.now());
@@ -404,7 +404,7 @@ impl Delete<'_> {
         metadata.insert("deletionGracePeriodSeconds".into(), period.into());
     }
 
-    /// Finalizers of the garbage collector, as the policy wants them (S2.44).
+    /// Sets the finalizers of the garbage collector that the policy requires (S2.44).
     fn propagate(&self, value: &mut Value) {
         if self.kind.traits.no_garbage_collection {
             return;
@@ -436,7 +436,7 @@ impl Delete<'_> {
     }
 }
 
-/// Whoever deletes a Job seldom means to leave its pods behind.
+/// Warns that deleting a Job orphans its pods by default.
 fn warn_of_orphans(call: &Call, kind: &Served, options: &DeleteOptions) {
     let is_silent = options.propagation.is_none() && options.orphan_dependents.is_none();
     if is_silent && kind.traits.orphans && kind.plural == "jobs" {
@@ -446,7 +446,7 @@ fn warn_of_orphans(call: &Call, kind: &Served, options: &DeleteOptions) {
     }
 }
 
-/// Whether a finalizer of the garbage collector says already what becomes of dependents.
+/// Whether a finalizer of the garbage collector already decides about dependents.
 fn is_decided(value: &Value) -> bool {
     finalizers(value).iter().any(|finalizer| [ORPHAN, FOREGROUND].contains(finalizer))
 }

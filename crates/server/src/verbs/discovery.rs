@@ -1,7 +1,6 @@
-//! Paths that are no resources: what the server serves, how it is, what it is.
+//! Non-resource paths: discovery, health, version, metrics.
 //!
-//! River: route → **discovery** → HTTP. Everything about kinds is written from the registry's rows
-//! (S1.20–S1.24).
+//! River: route → **discovery** → HTTP. Discovery documents are built from the registry (S1.20–S1.24).
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -21,7 +20,7 @@ use crate::server::Server;
 use crate::verbs::encode;
 use crate::verbs::openapi;
 
-/// Answers a path that is no resource.
+/// Serves a non-resource path.
 pub(crate) async fn path(
     server: &Server,
     call: &Call,
@@ -36,7 +35,7 @@ pub(crate) async fn path(
     match words.as_slice() {
         ["version"] if is_read => Ok(pretty(&version())),
         ["version"] => Err(status::method_not_allowed()),
-        // These do not look at the method; neither does the reference.
+        // These ignore the method, as the reference does.
         ["metrics"] => Ok(metrics(server)),
         [] => Ok(encode::value(call, StatusCode::OK, &paths(&registry))),
         ["apis"] => document(call, &groups(&registry), || aggregated(&registry, false)),
@@ -60,7 +59,7 @@ pub(crate) async fn path(
     }
 }
 
-/// Forgets history below `revision` (`headwater compact`).
+/// Compacts the history before `revision` (`headwater compact`).
 async fn compact(server: &Server, call: &Call) -> Result<Response, Status> {
     let revision = Revision::parse(call.query.text("revision"))
         .ok_or_else(|| status::bad_request("revision must be a number"))?;
@@ -97,7 +96,7 @@ fn document(
     }
 }
 
-/// The aggregated document: with an ETag, and 304 for those who have it (S1.23).
+/// The aggregated document with an ETag; 304 if the client has it (S1.23).
 fn tagged(call: &Call, content_type: &'static str, value: &Value) -> Response {
     let text = value.to_string();
     let mut hasher = DefaultHasher::new();
@@ -234,7 +233,7 @@ fn below(row: &Served, sub: &Subresource) -> Value {
     entry
 }
 
-/// Whether a subresource speaks a type of another group version than its parent.
+/// Whether the type of a subresource is of another group version than its parent.
 fn is_foreign(row: &Served, group: &str, version: &str) -> bool {
     !version.is_empty() && (group, version) != (&*row.group, &*row.version)
 }
@@ -310,7 +309,7 @@ fn aggregated_row(row: &Served) -> Value {
     entry
 }
 
-/// `GET /`: what may be asked for.
+/// `GET /`: the list of paths.
 fn paths(registry: &Registry) -> Value {
     let mut paths = vec!["/api".to_owned(), "/apis".to_owned()];
     for (group, versions) in registry.groups() {
@@ -337,7 +336,7 @@ fn paths(registry: &Registry) -> Value {
     json!({ "paths": paths })
 }
 
-/// What clients take this server for: Kubernetes 1.36, and whose build it is.
+/// The version that clients see: Kubernetes 1.36 with the version of Headwater.
 fn version() -> Value {
     json!({
         "major": "1",

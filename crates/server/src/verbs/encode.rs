@@ -1,7 +1,7 @@
-//! Encoding: objects, lists and events in the representation a client asked for.
+//! Encoding of objects, lists and events in the representation that the client accepts.
 //!
-//! River: snapshot, events → **encode** → HTTP body. The whole object as JSON is sent from shared
-//! bytes; the other representations are made from it, and events at most once each.
+//! River: snapshot, events → **encode** → HTTP body. Complete objects are sent as JSON from
+//! shared bytes; other representations are derived from them, and events at most once each.
 
 mod bookmark;
 mod chunk;
@@ -28,12 +28,12 @@ use crate::kinds::versions::{ConvertedObject, converted};
 use crate::object::tree;
 use crate::request::call::Call;
 use crate::request::fairness::ListPlace;
-use crate::request::route::Resource;
+use crate::request::route::ResourcePath;
 use crate::server::Server;
 use crate::verbs::read::ListPage;
 use crate::verbs::write::Written;
 
-/// One object, in the form of the request, as an answer.
+/// The response with one object.
 pub(crate) fn one(
     server: &Server,
     call: &Call,
@@ -57,7 +57,7 @@ pub(crate) fn one(
     json_answer(call, code, bytes)
 }
 
-/// What was written, in the form that was asked for.
+/// The response to a write.
 pub(crate) fn written(
     server: &Server,
     call: &Call,
@@ -73,7 +73,7 @@ pub(crate) fn written(
     Ok(one(server, call, kind, *code, &seen))
 }
 
-/// A tree as an answer: what is not stored, such as a Scale or a review.
+/// The response with a tree that is not stored, such as a Scale or a review.
 pub(crate) fn value(call: &Call, code: StatusCode, value: &Value) -> Response {
     json_answer(call, code, headwater_json::to_vec(value).into())
 }
@@ -96,7 +96,7 @@ fn yaml(code: StatusCode, json: &[u8]) -> Response {
     }
 }
 
-/// An error as an answer, in the encoding the client asked for.
+/// The response to a failed request, in the encoding that the client accepts.
 pub(crate) fn status(call: &Call, status: &Status) -> Response {
     let mut response = status::response(status);
     if Encoding::for_errors(call.header(header::ACCEPT)) == Encoding::Yaml {
@@ -112,16 +112,16 @@ fn view(kind: &Served, version: MetaVersion, include: IncludeObject) -> View<'_>
     View { columns: kind.columns(), version, include }
 }
 
-/// Whether this is the first table of a stream: only that one defines its columns (S4.51).
+/// Shows the headings in the first table of a stream only (S4.51).
 fn headings(sent: &mut bool) -> Headings {
     if std::mem::replace(sent, true) { Headings::Omitted } else { Headings::Shown }
 }
 
-/// A list as an answer.
+/// The response with a list.
 pub(crate) fn list(
     server: &Server,
     call: &Call,
-    resource: &Resource,
+    resource: &ResourcePath,
     snapshot: &Snapshot,
     page: ListPage,
     filter: Filter,
@@ -162,19 +162,19 @@ pub(crate) fn list(
     body::json_chunks(StatusCode::OK, call.finish, chunks)
 }
 
-/// Where the items of a list come from.
+/// The source of the items of a list.
 enum Source {
     /// The objects of one page.
     Page(std::vec::IntoIter<Arc<Object>>),
-    /// Everything that matches, read from the snapshot as the client takes it.
+    /// All matching objects, read from the snapshot as the client reads the body.
     All { snapshot: Snapshot, after: Option<String>, filter: Filter },
 }
 
-/// Objects that are looked at before a chunk is sent, at most.
+/// The maximum number of objects to read for one chunk.
 const LOOK_MAX: usize = 512;
 
 impl Source {
-    /// Some of the next objects; empty at the end.
+    /// The next objects; empty at the end.
     fn some(&mut self) -> Vec<Arc<Object>> {
         match self {
             Source::Page(objects) => objects.by_ref().take(LOOK_MAX).collect(),
@@ -190,7 +190,7 @@ impl Source {
     }
 }
 
-/// The body of a list, chunk by chunk: however long it is, one chunk is in memory.
+/// The body of a list, chunk by chunk: only one chunk is in memory.
 struct Chunks {
     kind: Arc<Served>,
     shape: Shape,
@@ -261,7 +261,7 @@ impl Iterator for Chunks {
 }
 
 impl Chunks {
-    /// Whether an item is made of nothing but the bytes of its object.
+    /// Whether items are the stored bytes of their objects.
     fn is_of_stored_bytes(&self) -> bool {
         self.shape == Shape::Whole && !self.kind.is_converted()
     }
@@ -292,7 +292,7 @@ impl Chunks {
             }
         };
         let mut metadata = json!({ "resourceVersion": self.revision.to_string() });
-        // Custom resources show the key always (S3.10).
+        // Lists of custom resources always have the key (S3.10).
         if self.kind.custom || !self.continue_token.is_empty() {
             metadata["continue"] = self.continue_token.clone().into();
         }
@@ -306,8 +306,7 @@ impl Chunks {
     }
 
     fn item(&self, object: &Object, out: &mut BytesMut) {
-        // An object that cannot be converted was accepted by us, so it can be: the stored form
-        // is a last resort.
+        // Stored objects are convertible; the stored version is the last resort.
         let seen = converted(&self.kind, object).unwrap_or(ConvertedObject::Stored(object));
         match self.shape {
             Shape::Whole if self.kind.custom => out.put_slice(seen.as_slice()),
@@ -329,12 +328,12 @@ pub(crate) struct Frames {
     pub(crate) kind: Arc<Served>,
     pub(crate) representation: Representation,
     pub(crate) clock: Arc<dyn Clock>,
-    /// Column definitions were sent: they come with the first event only (S4.51).
+    /// Whether the column definitions were sent: only the first event has them (S4.51).
     pub(crate) columns_sent: bool,
 }
 
 impl Frames {
-    /// The frame of a change; `made` is its object where a webhook was asked.
+    /// The frame of a change; `made` is its object if a webhook converted it.
     pub(crate) fn event(&mut self, event: &WatchEvent, made: Option<&Arc<Object>>) -> Bytes {
         let made = made.filter(|made| !Arc::ptr_eq(made, event.object()));
         let Some(key) = self.key(made.is_some()) else { return event.frame() };
@@ -344,10 +343,10 @@ impl Frames {
         })
     }
 
-    /// The frames of some changes as one chunk; `made` are their objects where a webhook was asked.
+    /// The frames of some changes as one chunk; `made` are their objects if a webhook converted them.
     pub(crate) fn events(&mut self, events: &Arc<EventBatch>, made: &[Arc<Object>]) -> Data {
         let key = self.key(false);
-        // The first may define columns, and what was made was made for this watch alone.
+        // The first frame may define columns, and converted objects belong to this watch alone.
         if !made.is_empty() || (key.is_some() && !self.columns_sent) {
             let frames =
                 events.iter().enumerate().map(|(at, event)| self.event(event, made.get(at)));
@@ -359,8 +358,8 @@ impl Frames {
         events.joined(key.unwrap_or_default(), |event| self.event(event, None)).into()
     }
 
-    /// The frames of some objects of the initial state as one chunk. Where a webhook makes them, they
-    /// are in the form of the request.
+    /// The frames of objects of the initial state as one chunk. A webhook has already converted
+    /// them, if the kind has one.
     pub(crate) fn initial(&mut self, objects: &[Arc<Object>]) -> Data {
         let (is_stored, mut chunk) = (self.key(false).is_none(), Chunk::default());
         let prefix = EventType::Added.prefix();
@@ -385,8 +384,8 @@ impl Frames {
         chunk.some().unwrap_or_else(|| Bytes::new().into())
     }
 
-    /// What tells this representation from others; `None` is the stored bytes. Its last bit is
-    /// left for "with column definitions".
+    /// The key of this representation among shared encodings; `None` is the stored bytes. Its last
+    /// bit is reserved for "with column definitions".
     fn key(&self, is_made: bool) -> Option<u64> {
         use std::hash::{DefaultHasher, Hash, Hasher};
         let is_stored = !is_made && !self.kind.is_converted();
@@ -428,7 +427,7 @@ impl Frames {
     }
 }
 
-/// The frames of events that are one watcher's alone.
+/// The frames of events that no other watcher shares.
 fn lone(events: &[WatchEvent]) -> Data {
     if let [event] = events {
         return event.frame().into();
@@ -444,7 +443,7 @@ fn lone(events: &[WatchEvent]) -> Data {
     chunk.some().unwrap_or_else(|| Bytes::new().into())
 }
 
-/// The last frame of a stream that cannot go on.
+/// The ERROR frame that ends a stream.
 pub(crate) fn error_frame(status: &Status) -> Bytes {
     frame::encode(EventType::Error, &status.to_json())
 }

@@ -1,8 +1,7 @@
-//! What only a kubelet could answer: logs, commands, ports of containers.
+//! Subresources that need a kubelet: logs, commands and ports of containers.
 //!
-//! River: route → **kubelet** → refused. Nothing runs here, so there is nothing to stream; but what
-//! can be told of a pod without its node is told as the reference tells it: that it is not there,
-//! that it has no such container, that no node has it yet.
+//! River: route → **kubelet** → refused. There is no kubelet to stream from. Errors that need no
+//! node are those of the reference: no such pod, no such container, not scheduled yet.
 
 use headwater_api::Status;
 use headwater_api::options::Freshness;
@@ -13,15 +12,15 @@ use crate::answer::body::{self, Response};
 use crate::answer::status;
 use crate::object::{meta, tree};
 use crate::request::call::Call;
-use crate::request::route::Resource;
+use crate::request::route::ResourcePath;
 use crate::server::Server;
 use crate::verbs::read;
 
-/// Answers for a pod that no node has, refuses for all others.
+/// Responds for a pod without a node; rejects all others.
 pub(crate) async fn stream(
     server: &Server,
     call: &Call,
-    resource: &Resource,
+    resource: &ResourcePath,
 ) -> Result<Response, Status> {
     let what = resource.subresource.as_str();
     if resource.kind.plural != "pods" || what == "proxy" {
@@ -35,7 +34,7 @@ pub(crate) async fn stream(
     let is_placed = pod["spec"]["nodeName"].as_str().is_some_and(|node| !node.is_empty());
     match what {
         _ if is_placed => Err(not_served(what)),
-        // What has never run has said nothing.
+        // A pod that never ran has an empty log.
         "log" => Ok(body::text(StatusCode::OK, "")),
         _ => {
             let why = format!("pod {} does not have a host assigned", meta(&pod, "name"));
@@ -68,7 +67,7 @@ fn containers(pod: &Value) -> Vec<&str> {
         .collect()
 }
 
-/// What would need a kubelet, or a proxy to one.
+/// The error of a request that needs a kubelet or a proxy to one.
 fn not_served(what: &str) -> Status {
     status::not_implemented(format!("{what} needs a running container; this server runs none"))
 }

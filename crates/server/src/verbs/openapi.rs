@@ -17,7 +17,7 @@ use crate::kinds::registry::Registry;
 use crate::request::call::Call;
 use crate::server::Server;
 
-/// Answers `/openapi` and what is below it.
+/// Serves `/openapi` and the paths below it.
 pub(crate) fn path(server: &Server, call: &Call, words: &[&str]) -> Result<Response, Status> {
     let registry = server.registry();
     match words {
@@ -86,7 +86,7 @@ fn answer(call: &Call, document: &Document) -> Response {
     response
 }
 
-/// A hash that is out of date leads to the present one.
+/// Redirects an outdated hash to the current one.
 fn moved(call: &Call, hash: &str) -> Response {
     let mut response = Response::new(body::full(""));
     *response.status_mut() = StatusCode::MOVED_PERMANENTLY;
@@ -111,7 +111,7 @@ fn whole(server: &Server, call: &Call, registry: &Registry) -> Response {
     response
 }
 
-/// Whether the message is asked for before JSON is.
+/// Whether the client prefers protobuf to JSON.
 fn asks_for_protobuf(call: &Call) -> bool {
     let mut types = call.header(header::ACCEPT).split(',').map(|clause| {
         let name = clause.split(';').next().unwrap_or_default();

@@ -1,7 +1,7 @@
-//! PATCH: the present state, changed as the patch says.
+//! PATCH: applies a patch to the current object.
 //!
-//! River: body → **patch** → write. A patch that does not name a resourceVersion is computed again
-//! on the newest state until it wins (S2.22).
+//! River: body → **patch** → write. A patch without a resourceVersion is computed again
+//! on the latest state after a conflict (S2.22).
 
 use bytes::Bytes;
 use headwater_api::Status;
@@ -20,7 +20,7 @@ use crate::answer::status;
 use crate::object::meta;
 use crate::request::call::Call;
 use crate::request::decode;
-use crate::request::route::Resource;
+use crate::request::route::ResourcePath;
 use crate::server::Server;
 use crate::verbs::write::{Mutation, Update, Written, check_name, check_namespace};
 
@@ -28,7 +28,7 @@ use crate::verbs::write::{Mutation, Update, Written, check_name, check_namespace
 pub(crate) async fn patch(
     server: &Server,
     call: &Call,
-    resource: &Resource,
+    resource: &ResourcePath,
     body: Bytes,
 ) -> Result<Written, Status> {
     let patch_type = PatchType::parse(call.header(header::CONTENT_TYPE), &resource.kind)?;
@@ -53,7 +53,7 @@ pub(crate) async fn patch(
     Update { server, call, resource, options }.run(&mut change).await
 }
 
-/// What is applied is YAML. Most clients send JSON, which is YAML too and read faster as what it is.
+/// An apply configuration is YAML. Most clients send JSON, which parses faster as JSON.
 pub(crate) fn configuration(body: &Bytes) -> Result<Parsed, Status> {
     if body.first() == Some(&b'{')
         && let Ok(parsed) = decode::patch(Format::Json, body)
@@ -66,7 +66,7 @@ pub(crate) fn configuration(body: &Bytes) -> Result<Parsed, Status> {
 
 struct Patched<'a> {
     call: &'a Call,
-    resource: &'a Resource,
+    resource: &'a ResourcePath,
     patch_type: PatchType,
     patch: Value,
     /// Paths of keys that the patch repeats.
@@ -87,7 +87,7 @@ impl Mutation for &mut Patched<'_> {
     fn apply(&mut self, current: &Value) -> Result<Value, Status> {
         let patch = self.patch.clone();
         let mut value = current.clone();
-        // The entries of managers are text until somebody wants to change them.
+        // `managedFields` stay text until the patch reads or changes them.
         let aside = match speaks_of_managers(self.patch_type, &patch) {
             true => {
                 managed::unpack(&mut value);
@@ -107,7 +107,7 @@ impl Mutation for &mut Patched<'_> {
         self.manager.learn(known);
     }
 
-    /// An apply creates what is not there.
+    /// An apply creates a missing object.
     fn absent(&mut self) -> Result<Option<Value>, Status> {
         if self.patch_type != PatchType::Apply || !self.resource.subresource.is_empty() {
             return Ok(None);
@@ -146,7 +146,7 @@ impl Patched<'_> {
         Ok(value)
     }
 
-    /// Checks an object whose entries of managers are as they will be stored.
+    /// Validates an object whose `managedFields` are in their stored form.
     fn checked_aside(&mut self, mut value: Value) -> Result<Value, Status> {
         let entries = managed::take(&mut value);
         let mut value = self.checked(value)?;
@@ -173,7 +173,7 @@ fn speaks_of_managers(patch_type: PatchType, patch: &Value) -> bool {
                 let mut steps = path.split('/').skip(1);
                 match (steps.next(), steps.next()) {
                     (None, _) | (Some("metadata"), None | Some("managedFields")) => true,
-                    // A step may be spelled with escapes; then it is looked at in full.
+                    // A path with escapes is decoded completely.
                     (first, second) => [first, second].iter().flatten().any(|s| s.contains('~')),
                 }
             })

@@ -1,7 +1,7 @@
-//! Reads: one object, and lists of them.
+//! GET of one object and of lists.
 //!
-//! River: cache → **read** → encode → HTTP. Every read is answered by the cache, as fresh as its
-//! resourceVersion demands (S3.2, S3.5).
+//! River: cache → **read** → encode → HTTP. The cache serves every read, as fresh as its
+//! resourceVersion requires (S3.2, S3.5).
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::answer::status;
 use crate::kinds::versions;
 use crate::request::call::Call;
 use crate::request::fairness;
-use crate::request::route::Resource;
+use crate::request::route::ResourcePath;
 use crate::server::Server;
 use crate::verbs::encode;
 
@@ -24,7 +24,7 @@ use crate::verbs::encode;
 pub(crate) async fn get(
     server: &Server,
     call: &Call,
-    resource: &Resource,
+    resource: &ResourcePath,
 ) -> Result<Response, Status> {
     let options = GetOptions::parse(&call.query)?;
     let object = find(server, resource, options.at).await?;
@@ -35,7 +35,7 @@ pub(crate) async fn get(
 /// One object, fresh enough.
 pub(crate) async fn find(
     server: &Server,
-    resource: &Resource,
+    resource: &ResourcePath,
     at: Freshness,
 ) -> Result<Arc<Object>, Status> {
     let kind = &resource.kind;
@@ -48,7 +48,7 @@ pub(crate) async fn find(
 pub(crate) async fn list(
     server: &Server,
     call: &Call,
-    resource: &Resource,
+    resource: &ResourcePath,
 ) -> Result<Response, Status> {
     let options = ListOptions::parse(&call.query, &resource.kind, resource.kind.storage())?;
     resource.kind.check_fields(&options.fields)?;
@@ -78,7 +78,11 @@ pub(crate) async fn list(
     Ok(encode::list(server, call, resource, &snapshot, page, filter, Some(weight)))
 }
 
-async fn fresh(server: &Server, resource: &Resource, at: Freshness) -> Result<Snapshot, Status> {
+async fn fresh(
+    server: &Server,
+    resource: &ResourcePath,
+    at: Freshness,
+) -> Result<Snapshot, Status> {
     let cache = server.cache();
     let waited = match at {
         Freshness::Latest => cache.consistent().await.map(drop),
@@ -92,7 +96,7 @@ async fn fresh(server: &Server, resource: &Resource, at: Freshness) -> Result<Sn
 /// The state that a list shows.
 pub(crate) async fn snapshot(
     server: &Server,
-    resource: &Resource,
+    resource: &ResourcePath,
     at: &ReadAt,
 ) -> Result<Snapshot, Status> {
     let cache = server.cache();
@@ -113,8 +117,8 @@ pub(crate) async fn snapshot(
     })
 }
 
-/// Events are read without a cache in the reference: it does not wait for a version to come, and
-/// does not say when to try again (S3.7).
+/// The reference reads events without a cache: it does not wait for a future version, and sends no
+/// `Retry-After` (S3.7).
 async fn not_future(server: &Server, at: &ReadAt) -> Result<(), Status> {
     let (ReadAt::Fresh(Freshness::NotOlderThan(asked)) | ReadAt::Exact(asked)) = *at else {
         return Ok(());
@@ -127,7 +131,7 @@ async fn not_future(server: &Server, at: &ReadAt) -> Result<(), Status> {
     Err(status::from_cache(&CacheError::TooLarge { asked, current }).retry_after(0))
 }
 
-/// A list that cannot go on where it was, and a token to go on at the latest state (S3.14).
+/// 410 for an expired continue token, with a token that continues at the latest state (S3.14).
 fn expired(token: &Token) -> Status {
     let message = "The provided continue parameter is too old to display a consistent list result. \
                    You can start a new list without the continue parameter, or use the continue \
@@ -142,23 +146,23 @@ fn expired(token: &Token) -> Status {
 
 /// One page of a list.
 pub(crate) struct ListPage {
-    /// The objects, where there is a limit.
+    /// The objects, if there is a limit.
     pub(crate) objects: Vec<Arc<Object>>,
-    /// Everything after `after` is in the page: the objects are read while they are sent.
+    /// The page contains everything after `after`: objects are read while they are sent.
     pub(crate) is_complete: bool,
-    /// Where it begins.
+    /// The key after which it begins.
     pub(crate) after: Option<String>,
     pub(crate) continue_token: String,
     pub(crate) remaining: Option<usize>,
 }
 
 impl ListPage {
-    /// Cuts the page that was asked for out of a snapshot, in which `there` objects are in the
-    /// namespace from its beginning on, if that is known.
+    /// Selects the requested page of a snapshot. `there` is the number of objects of the namespace
+    /// from the start of the page, if known.
     pub(crate) fn cut(
         snapshot: &Snapshot,
         filter: &Filter,
-        resource: &Resource,
+        resource: &ResourcePath,
         options: &ListOptions,
         there: Option<usize>,
     ) -> ListPage {
@@ -187,7 +191,7 @@ impl ListPage {
 }
 
 impl ListPage {
-    /// Reads the objects of a page without a limit, for those who need them all.
+    /// Reads all objects of a page without a limit.
     pub(crate) fn gather(&mut self, snapshot: &Snapshot, filter: &Filter) {
         if self.is_complete {
             self.objects = snapshot.select(filter, self.after.as_deref()).cloned().collect();
@@ -196,12 +200,12 @@ impl ListPage {
 }
 
 impl ListPage {
-    /// Asks the webhook of a kind that has one. All of the page is converted before any of it is
-    /// sent, so that what cannot be is an error and not half a list.
+    /// Converts the page by webhook if the kind has one. The complete page is converted before any
+    /// of it is sent, so that a failure is an error and not half a list.
     pub(crate) async fn convert(
         &mut self,
         server: &Server,
-        resource: &Resource,
+        resource: &ResourcePath,
         snapshot: &Snapshot,
         filter: &Filter,
     ) -> Result<(), Status> {
@@ -216,14 +220,14 @@ impl ListPage {
 }
 
 /// The key after which a page begins.
-fn begin(resource: &Resource, options: &ListOptions) -> Option<String> {
+fn begin(resource: &ResourcePath, options: &ListOptions) -> Option<String> {
     match &options.at {
         ReadAt::Continue(token) => Some(absolute(&token.start, &resource.namespace)),
         ReadAt::Fresh(_) | ReadAt::Exact(_) => None,
     }
 }
 
-/// A key as the place where a page of a list ends: what follows depends on the namespace, too.
+/// The key of a page boundary: the remainder also depends on the namespace.
 fn place(filter: &Filter, after: &str) -> String {
     format!("{}\n{after}", filter.namespace)
 }

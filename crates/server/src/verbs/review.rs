@@ -1,6 +1,6 @@
-//! Reviews: questions about who somebody is and what somebody may do (S8.5, S8.13, S8.14).
+//! Reviews: token reviews and access reviews (S8.5, S8.13, S8.14).
 //!
-//! River: route → **review** → identity, authorization. The answer is the question with a status;
+//! River: route → **review** → identity, authorization. The response is the request with a status;
 //! nothing is stored.
 
 use bytes::Bytes;
@@ -15,7 +15,7 @@ use crate::front::identity::Identity;
 use crate::request::authorize::{Attributes, allows};
 use crate::request::call::Call;
 use crate::request::decode;
-use crate::request::route::Resource;
+use crate::request::route::ResourcePath;
 use crate::server::Server;
 use crate::verbs::encode;
 
@@ -23,7 +23,7 @@ use crate::verbs::encode;
 pub(crate) async fn review(
     server: &Server,
     call: &Call,
-    resource: &Resource,
+    resource: &ResourcePath,
     body: &Bytes,
 ) -> Result<Response, Status> {
     let options = WriteOptions::create(&call.query)?;
@@ -77,7 +77,7 @@ async fn token(server: &Server, spec: &Value) -> Result<Value, Status> {
     })
 }
 
-/// The user that a review asks about.
+/// The user of a review.
 fn subject(spec: &Value) -> Result<Identity, Status> {
     let text = |key: &str| spec[key].as_str().unwrap_or_default().to_owned();
     let groups = texts(&spec["groups"]);
@@ -119,7 +119,7 @@ fn access(identity: &Identity, spec: &Value) -> Result<Value, Status> {
     Ok(json!({ "allowed": allows(identity, &attributes) }))
 }
 
-/// What the caller may do, as far as a list of rules can say it.
+/// The permissions of the caller as a list of rules.
 fn rules(identity: &Identity) -> Value {
     let everything = Attributes::Resource {
         verb: "*",

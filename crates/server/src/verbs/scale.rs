@@ -1,4 +1,4 @@
-//! `scale`: the number of replicas of anything that has one (S2.52).
+//! The `scale` subresource: the number of replicas of an object (S2.52).
 //!
 //! River: route → **scale** → write. The Scale is computed from its object and written through it.
 
@@ -20,7 +20,7 @@ use crate::kinds::versions;
 use crate::object::{meta, metadata, tree};
 use crate::request::call::Call;
 use crate::request::decode;
-use crate::request::route::Resource;
+use crate::request::route::ResourcePath;
 use crate::server::Server;
 use crate::verbs::encode;
 use crate::verbs::patch::configuration;
@@ -31,7 +31,7 @@ use crate::verbs::write::{Mutation, Update, check_name, check_namespace};
 pub(crate) async fn get(
     server: &Server,
     call: &Call,
-    resource: &Resource,
+    resource: &ResourcePath,
 ) -> Result<Response, Status> {
     let options = GetOptions::parse(&call.query)?;
     let object = read::find(server, resource, options.at).await?;
@@ -43,7 +43,7 @@ pub(crate) async fn get(
 pub(crate) async fn write(
     server: &Server,
     call: &Call,
-    resource: &Resource,
+    resource: &ResourcePath,
     body: Bytes,
 ) -> Result<Response, Status> {
     let (how, options) = match call.method.as_str() {
@@ -65,7 +65,7 @@ pub(crate) async fn write(
         },
     };
     let change = Rescale { resource, how };
-    // A missing object is 404 before anything is said about the body.
+    // A missing object is 404 before the body is validated.
     read::find(server, resource, Freshness::Latest).await?;
     let written = Update { server, call, resource, options }.run(change).await?;
     let object = written.answer.object()?;
@@ -74,7 +74,7 @@ pub(crate) async fn write(
 }
 
 struct Rescale<'a> {
-    resource: &'a Resource,
+    resource: &'a ResourcePath,
     how: How<'a>,
 }
 
@@ -123,14 +123,14 @@ impl Mutation for Rescale<'_> {
 }
 
 impl Rescale<'_> {
-    /// Applies a Scale: its number of replicas, where the object has it, and nothing else.
+    /// Applies a Scale: writes its number of replicas to the object, and nothing else.
     fn applied(
         &self,
         current: &Value,
         scale: &Value,
         manager: &Manager<'_>,
     ) -> Result<Value, Status> {
-        let Resource { kind, name, namespace, .. } = self.resource;
+        let ResourcePath { kind, name, namespace, .. } = self.resource;
         if scale["apiVersion"] != "autoscaling/v1" || scale["kind"] != "Scale" {
             let why = "the object to apply to a scale must be an autoscaling/v1 Scale";
             return Err(status::bad_request(why));
@@ -170,7 +170,7 @@ impl Rescale<'_> {
     }
 }
 
-/// The version and the uid that a Scale asks for. What it does not say is as it is now.
+/// The version and the uid that a Scale requires; missing ones are taken from the object.
 fn keep_preconditions(scale: &Value, value: &mut Value) {
     let metadata = metadata(value);
     for key in ["resourceVersion", "uid"] {
@@ -180,27 +180,27 @@ fn keep_preconditions(scale: &Value, value: &mut Value) {
     }
 }
 
-fn of_object(resource: &Resource, object: &Object) -> Result<Value, Status> {
+fn of_object(resource: &ResourcePath, object: &Object) -> Result<Value, Status> {
     of(resource, &tree(object.as_slice())?, Missing::IsAnError)
 }
 
-/// What to make of an object without a number of replicas.
+/// How to handle an object without a number of replicas.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Missing {
     IsAnError,
     IsLeftOut,
 }
 
-/// Where an object keeps the figures of its Scale.
+/// The paths of the fields of a Scale in an object.
 struct Places {
     spec: Vec<String>,
     status: Vec<String>,
-    /// Where the selector is, as one string; built-in kinds have it as an object.
+    /// The path of the selector as a string; built-in kinds have it as an object.
     selector: Option<Vec<String>>,
 }
 
 impl Places {
-    fn of(resource: &Resource) -> Places {
+    fn of(resource: &ResourcePath) -> Places {
         let path =
             |text: &str| text.trim_start_matches('.').split('.').map(str::to_owned).collect();
         match resource.kind.definition.as_ref().and_then(|custom| custom.scale.as_ref()) {
@@ -249,7 +249,7 @@ fn dotted(path: &[String]) -> String {
     path.iter().map(|step| format!(".{step}")).collect()
 }
 
-fn of(resource: &Resource, object: &Value, missing: Missing) -> Result<Value, Status> {
+fn of(resource: &ResourcePath, object: &Value, missing: Missing) -> Result<Value, Status> {
     let places = Places::of(resource);
     let mut metadata = Map::new();
     for key in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
@@ -290,7 +290,7 @@ fn of(resource: &Resource, object: &Value, missing: Missing) -> Result<Value, St
     }))
 }
 
-/// A label selector as one string: the form that autoscalers read.
+/// A label selector as a string, as autoscalers read it.
 fn selector(selector: &Value) -> String {
     let Some(members) = selector.as_object() else { return String::new() };
     let is_plain =

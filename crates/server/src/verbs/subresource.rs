@@ -1,7 +1,7 @@
-//! Subresources that speak another type than their object, and kinds that only answer.
+//! Subresources with a type of their own, and kinds that are never stored.
 //!
-//! River: route → **subresource** → write. A Scale or a Binding is another view of an object and
-//! writes through it; a review is a question and leaves nothing behind.
+//! River: route → **subresource** → write. A Scale or a Binding is a view of an object and
+//! writes through it; a review is a query and stores nothing.
 
 use bytes::Bytes;
 use headwater_api::Status;
@@ -9,7 +9,7 @@ use headwater_api::Status;
 use crate::answer::body::Response;
 use crate::kinds::registry::Served;
 use crate::request::call::Call;
-use crate::request::route::Resource;
+use crate::request::route::ResourcePath;
 use crate::server::Server;
 use crate::verbs::binding;
 use crate::verbs::kubelet;
@@ -32,7 +32,7 @@ pub(crate) fn is_transient(kind: &Served) -> bool {
 pub(crate) async fn get(
     server: &Server,
     call: &Call,
-    resource: &Resource,
+    resource: &ResourcePath,
 ) -> Result<Response, Status> {
     match resource.subresource.as_str() {
         "scale" => scale::get(server, call, resource).await,
@@ -44,7 +44,7 @@ pub(crate) async fn get(
 pub(crate) async fn write(
     server: &Server,
     call: &Call,
-    resource: &Resource,
+    resource: &ResourcePath,
     body: Bytes,
 ) -> Result<Response, Status> {
     match (&*resource.kind.plural, resource.subresource.as_str()) {

@@ -1,6 +1,6 @@
-//! POST on `serviceaccounts/token`: a token for whoever may speak for the account (S2.55).
+//! POST on `serviceaccounts/token`: issues a token of the account (S2.55).
 //!
-//! River: route → **request** → issuer → answer. Nothing is stored.
+//! River: route → **token request** → issuer → response. Nothing is stored.
 
 use bytes::Bytes;
 use headwater_api::clock::rfc3339;
@@ -20,7 +20,7 @@ use crate::object::{meta, metadata, tree};
 use crate::random;
 use crate::request::call::Call;
 use crate::request::decode;
-use crate::request::route::Resource;
+use crate::request::route::ResourcePath;
 use crate::server::Server;
 use crate::verbs::encode;
 use crate::verbs::read;
@@ -29,7 +29,7 @@ use crate::verbs::write::seconds_from;
 const GROUP: &str = "authentication.k8s.io";
 const KIND: &str = "TokenRequest";
 
-/// How long a token lasts whose request does not say.
+/// The default lifetime of a token, in seconds.
 const EXPIRATION_DEFAULT: i64 = 3600;
 const EXPIRATION_MIN: i64 = 600;
 const EXPIRATION_MAX: i64 = 1 << 32;
@@ -38,7 +38,7 @@ const EXPIRATION_MAX: i64 = 1 << 32;
 pub(crate) async fn request(
     server: &Server,
     call: &Call,
-    resource: &Resource,
+    resource: &ResourcePath,
     body: &Bytes,
 ) -> Result<Response, Status> {
     let target = Target { group: GROUP, version: "v1", kind: KIND };
@@ -57,8 +57,8 @@ pub(crate) async fn request(
     Ok(encode::value(call, StatusCode::CREATED, &asked))
 }
 
-/// A request that names an account names the one of its path.
-fn check_place(resource: &Resource, asked: &Value) -> Result<(), Status> {
+/// Checks that the account of the body is the account of the path.
+fn check_place(resource: &ResourcePath, asked: &Value) -> Result<(), Status> {
     for (key, place, what) in
         [("name", &resource.name, "name"), ("namespace", &resource.namespace, "namespace")]
     {
@@ -72,7 +72,7 @@ fn check_place(resource: &Resource, asked: &Value) -> Result<(), Status> {
     Ok(())
 }
 
-/// What the answer says that the request did not.
+/// Sets the defaults of a request.
 fn fill_in(asked: &mut Value, account: &Object, server: &Server) -> Result<(), Status> {
     let uid = meta(asked, "uid");
     if !uid.is_empty() && uid != account.uid() {
@@ -94,7 +94,7 @@ fn fill_in(asked: &mut Value, account: &Object, server: &Server) -> Result<(), S
     if spec["expirationSeconds"].is_null() {
         spec["expirationSeconds"] = EXPIRATION_DEFAULT.into();
     }
-    // Present even if there is nothing in it, as the type has it.
+    // The type requires the key even if it is empty.
     spec.as_object_mut().map(|spec| spec.entry("boundObjectRef").or_insert(Value::Null));
     Ok(())
 }
@@ -110,10 +110,10 @@ fn check(spec: &Value) -> Result<(), Status> {
     Err(invalid(GROUP, KIND, "", &[error]))
 }
 
-/// What the token will be bound to: the account, and the object that was asked for.
+/// The objects that the token is bound to: the account, and the requested object.
 async fn bound(
     server: &Server,
-    resource: &Resource,
+    resource: &ResourcePath,
     account: &Object,
     wanted: &Value,
 ) -> Result<Bound, Status> {
@@ -154,14 +154,14 @@ async fn bound(
 /// An object of a core kind, in the namespace of the account if the kind has namespaces.
 async fn find(
     server: &Server,
-    resource: &Resource,
+    resource: &ResourcePath,
     plural: &str,
     name: &str,
 ) -> Result<std::sync::Arc<Object>, Status> {
     let registry = server.registry();
     let kind = registry.find("", "v1", plural).ok_or_else(status::no_such_resource)?;
     let namespace = if kind.namespaced { resource.namespace.clone() } else { String::new() };
-    let place = Resource {
+    let place = ResourcePath {
         kind: kind.clone(),
         namespace,
         name: name.to_owned(),
@@ -171,10 +171,10 @@ async fn find(
     read::find(server, &place, Freshness::Latest).await
 }
 
-/// The node of a pod that runs as this account. A node that is not there is only named.
+/// The node of a pod that runs as this account. A missing node is bound by name only.
 async fn pod_node(
     server: &Server,
-    resource: &Resource,
+    resource: &ResourcePath,
     pod: &Object,
     account: &str,
 ) -> Result<Option<Reference>, Status> {

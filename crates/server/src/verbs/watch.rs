@@ -1,9 +1,9 @@
-//! Watch streams: a cursor of the cache becomes a body that does not end.
+//! Watch streams: a cursor of the cache as an endless body.
 //!
 //! River: watcher → frames → **watch** → HTTP. The stream reads from the cache only when the socket
-//! has taken what came before, so a slow client costs a cursor and delays nobody (R30).
-//! Promise: every chunk is whole frames (R40); what goes wrong after 200 is one ERROR event and the
-//! end of the stream (R41).
+//! has taken the previous chunk, so a slow client costs a cursor and delays no other (R30).
+//! Promise: every chunk consists of complete frames (R40); an error after the 200 is one ERROR event
+//! and the end of the stream (R41).
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::kinds::versions;
 use crate::random;
 use crate::request::call::Call;
 use crate::request::observe::WatchMetrics;
-use crate::request::route::Resource;
+use crate::request::route::ResourcePath;
 use crate::server::Server;
 use crate::verbs::encode::{Frames, error_frame};
 use crate::verbs::websocket;
@@ -33,11 +33,11 @@ use crate::verbs::websocket;
 /// A bookmark is sent this long before a stream ends by its timeout (S4.12).
 const LAST_BOOKMARK: Duration = Duration::from_secs(2);
 
-/// Begins a watch.
+/// Starts a watch.
 pub(crate) async fn start(
     server: &Server,
     call: &Call,
-    resource: &Resource,
+    resource: &ResourcePath,
     upgrade: Option<hyper::upgrade::OnUpgrade>,
     peer: &Peer,
 ) -> Result<Response, Status> {
@@ -94,8 +94,8 @@ pub(crate) struct Streaming {
     frames: Frames,
     watched: WatchMetrics,
     ends: Instant,
-    /// Fires when a bookmark is due or the stream ends. It lives as long as the stream, so that an
-    /// event costs no registration with the clock.
+    /// Fires when a bookmark is due or the stream ends. It exists as long as the stream, so that an
+    /// event needs no timer registration.
     timer: Pin<Box<Sleep>>,
     /// The highest revision on the stream so far.
     sent: Revision,
@@ -103,7 +103,7 @@ pub(crate) struct Streaming {
 }
 
 enum Phase {
-    /// Nothing was done yet.
+    /// Not started.
     Starting,
     /// The cursor moves.
     Running(Box<Watcher>),
@@ -114,7 +114,7 @@ enum Phase {
 impl Streaming {
     fn new(
         server: Server,
-        resource: &Resource,
+        resource: &ResourcePath,
         filter: Filter,
         options: &WatchOptions,
         frames: Frames,
@@ -141,7 +141,7 @@ impl Streaming {
         }
     }
 
-    /// The stream of chunks, each of one or more whole frames. In a box, because every chunk moves
+    /// The stream of chunks, each with one or more complete frames. Boxed, because every chunk moves
     /// it twice.
     pub(crate) fn chunks(self) -> impl Stream<Item = Data> + Send {
         futures::stream::unfold(Box::new(self), |mut streaming| async move {
@@ -150,8 +150,8 @@ impl Streaming {
         })
     }
 
-    /// The next chunk; `None` is the clean end. A watch waits here for most of its life, so what is
-    /// done now and then has its future in a box that is gone afterwards.
+    /// The next chunk; `None` is the clean end. A watch waits here most of the time, so rare work has
+    /// a boxed future that is freed afterwards.
     pub(crate) async fn next(&mut self) -> Option<Data> {
         loop {
             match &mut self.phase {
@@ -183,15 +183,15 @@ impl Streaming {
         }
     }
 
-    /// Begins before the client hears of it, so that what it does next is not missed.
+    /// Starts before the response is sent, so that the next write of the client is not missed.
     async fn begin_now(&mut self) {
         if self.begin().await.is_some() {
-            // It fails again where the client sees it, in the stream.
+            // The error occurs again in the stream, where the client sees it.
             self.phase = Phase::Starting;
         }
     }
 
-    /// Waits for the freshness that was asked for, and makes the cursor.
+    /// Waits for the requested freshness, then creates the cursor.
     async fn begin(&mut self) -> Option<Bytes> {
         let cache = self.server.cache().clone();
         let freshness = match self.asked {
@@ -216,8 +216,8 @@ impl Streaming {
             Asked::FromLatest | Asked::FromAny => WatchStart::Now,
         };
         let watcher = cache.watch(&self.resource, &self.filter, start);
-        // A definition that changed meanwhile may select by other fields. The registry changes
-        // before the cache does, so either we see that here or the watcher is ended there.
+        // A changed definition may have other selectable fields. The registry changes before the
+        // cache, so either this check sees it or the cache ends the watcher.
         if !self.server.registry().serves(&self.frames.kind) {
             self.phase = Phase::Done;
             return None;
@@ -226,8 +226,8 @@ impl Streaming {
         None
     }
 
-    /// Asks the webhook of a kind that has one about the objects of a step. If they cannot be
-    /// converted the stream ends with that error; a client comes back where it was.
+    /// Converts the objects of a step by webhook if the kind has one. If that fails, the stream ends
+    /// with the error; the client resumes at its last revision.
     async fn take_converted(&mut self, step: WatchStep) -> Option<Data> {
         let objects: Vec<Arc<Object>> = match &step {
             WatchStep::Initial(objects) => objects.clone(),
@@ -279,7 +279,7 @@ impl Streaming {
         }
     }
 
-    /// The clock or the operator speaks: a bookmark is due, or the stream ends.
+    /// Handles the timer and the shutdown: a bookmark is due, or the stream ends.
     fn tick(&mut self) -> Option<Bytes> {
         let now = Instant::now();
         let ending = self.server.is_draining() || now >= self.ends;
@@ -293,10 +293,10 @@ impl Streaming {
         bookmark
     }
 
-    /// A bookmark, if bookmarks are wanted and the stream is behind the cache (S4.12).
+    /// A bookmark, if bookmarks are enabled and the stream is behind the cache (S4.12).
     fn bookmark(&mut self) -> Option<Bytes> {
         let Phase::Running(watcher) = &mut self.phase else { return None };
-        // Asked also when nobody wants to know: a quiet watcher moves on by it.
+        // Called without bookmarks too: it advances an idle watcher.
         let revision = watcher.progress().filter(|revision| *revision > self.sent)?;
         if !self.bookmarks {
             return None;
@@ -311,13 +311,14 @@ impl Streaming {
     }
 }
 
-/// When the clock speaks next: at the next bookmark, a little before the end, or at the end.
+/// The next time of the timer: the next bookmark, shortly before the end, or the end.
 fn wake(now: Instant, ends: Instant, bookmark_every: Duration) -> Instant {
     let last = ends.checked_sub(LAST_BOOKMARK).filter(|last| *last > now).unwrap_or(ends);
     last.min(now + bookmark_every)
 }
 
-/// Somewhere between one and two times the given time, so that watches do not all end at once.
+/// A random duration between one and two times the given one, so that watches do not all end at
+/// once.
 fn spread(time: Duration) -> Duration {
     let random = f64::from(random::id().as_fields().0) / f64::from(u32::MAX);
     time.mul_f64(1.0 + random)

@@ -1,7 +1,7 @@
 //! Watches over WebSocket: one message per event (S4.40, S4.41).
 //!
-//! River: watch → **websocket** → HTTP upgrade. What the client sends is read, so that a close is
-//! noticed, and otherwise ignored; frames above a small limit end the connection (B233).
+//! River: watch → **websocket** → HTTP upgrade. Messages of the client are read to detect a
+//! close, and otherwise ignored; frames above a small limit end the connection (B233).
 
 use std::net::IpAddr;
 
@@ -27,13 +27,13 @@ use crate::front::identity::Peer;
 use crate::request::call::Call;
 use crate::verbs::watch::Streaming;
 
-/// The most a client may send in one message: there is nothing it needs to say.
+/// The maximum message size of a client: it has nothing to send.
 const MESSAGE_MAX: usize = 64 * 1024;
 
-/// Subprotocols that carry a bearer token and are not protocols.
+/// The prefix of subprotocols that carry a bearer token.
 const BEARER: &str = "base64url.bearer.authorization.k8s.io.";
 
-/// Whether the request wants to become a WebSocket.
+/// Whether the request asks for a WebSocket upgrade.
 pub(crate) fn is_asked_for(call: &Call) -> bool {
     let has = |name, word: &str| {
         call.header(name).split(',').any(|part| part.trim().eq_ignore_ascii_case(word))
@@ -41,7 +41,7 @@ pub(crate) fn is_asked_for(call: &Call) -> bool {
     has(header::CONNECTION, "upgrade") && has(header::UPGRADE, "websocket")
 }
 
-/// Answers 101 and sends the stream once the connection has switched.
+/// Responds with 101 and sends the stream after the upgrade.
 pub(crate) fn upgrade(
     call: &Call,
     upgrade: Option<OnUpgrade>,
@@ -63,7 +63,7 @@ pub(crate) fn upgrade(
         ));
     }
     let Ok(protocol) = subprotocol(call) else {
-        // Without a word, as the reference: whoever offers several chooses none.
+        // As the reference: several offered subprotocols select none.
         let mut response = Response::new(body::full(Bytes::new()));
         *response.status_mut() = StatusCode::BAD_REQUEST;
         return Ok(response);
@@ -85,9 +85,8 @@ pub(crate) fn upgrade(
     Ok(response)
 }
 
-/// Whether the page that opens the connection, if a page does, was served from where the server
-/// is: anybody's page can open a WebSocket, and on a plain loopback port everybody is the
-/// administrator (B231).
+/// Whether the `Origin` is this server: any web page can open a WebSocket, and on a plain loopback
+/// port every client is the administrator (B231).
 fn is_from_here(call: &Call) -> bool {
     let host = |authority: &str| -> Option<String> {
         Some(authority.parse::<Authority>().ok()?.host().to_ascii_lowercase())
@@ -131,7 +130,7 @@ async fn run(upgrade: OnUpgrade, mut stream: Streaming) {
             biased;
             message = from_client.next() => match message {
                 Some(Ok(Message::Close(_))) | None => {
-                    // The answer to a close is made while it is read, and waits to be sent.
+                    // Reading a close queues its reply, which must still be sent.
                     let _ = to_client.flush().await;
                     return;
                 }
@@ -158,12 +157,12 @@ async fn run(upgrade: OnUpgrade, mut stream: Streaming) {
     }
     let close = CloseFrame { code: CloseCode::Normal, reason: Utf8Bytes::default() };
     if to_client.send(Message::Close(Some(close))).await.is_ok() {
-        // The client answers the close; until then the connection is not ours to drop.
+        // The client replies to the close; until then the connection stays open.
         while let Some(Ok(_)) = from_client.next().await {}
     }
 }
 
-/// How a client is told what it did wrong (B232, B233); `None` if it cannot be told any more.
+/// The close frame for a protocol error (B232, B233); `None` if the connection is gone.
 fn complaint(error: &Error) -> Option<CloseFrame> {
     let code = match error {
         Error::Capacity(_) => CloseCode::Size,

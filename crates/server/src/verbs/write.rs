@@ -1,8 +1,8 @@
 //! Writes: create, update and patch.
 //!
 //! River: body → decode → **write** → admission → store.
-//! Promise: a write is computed from one state and stored only if that state is still the newest;
-//! otherwise it is computed again (S6.6). What is acknowledged is durable.
+//! Promise: a write is computed from one state and committed only if that state is still the latest;
+//! otherwise it is computed again (S6.6). An acknowledged write is durable.
 
 use bytes::Bytes;
 use headwater_api::options::WriteOptions;
@@ -29,16 +29,16 @@ use crate::object::{Answer, Current, canonical, meta, metadata, stamp};
 use crate::random::generate_name;
 use crate::request::call::Call;
 use crate::request::decode;
-use crate::request::route::Resource;
+use crate::request::route::ResourcePath;
 use crate::server::Server;
 
-/// Times a generated name is tried before giving up.
+/// The maximum number of generated names to try.
 const NAME_TRIES: usize = 8;
 
-/// What a write leaves for the answer.
+/// The result of a write.
 pub(crate) struct Written {
     pub(crate) code: StatusCode,
-    /// The object in the form it is stored in, or that a webhook made for the answer.
+    /// The object in its stored version, or as converted by a webhook for the response.
     pub(crate) answer: Answer,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Written {
 pub(crate) async fn create(
     server: &Server,
     call: &Call,
-    resource: &Resource,
+    resource: &ResourcePath,
     body: Bytes,
 ) -> Result<Written, Status> {
     let options = WriteOptions::create(&call.query)?;
@@ -63,10 +63,10 @@ pub(crate) async fn create(
 struct Create<'a> {
     server: &'a Server,
     call: &'a Call,
-    resource: &'a Resource,
+    resource: &'a ResourcePath,
     options: WriteOptions,
     value: Value,
-    /// An apply has decided on `managedFields` already.
+    /// Whether an apply has computed `managedFields` already.
     is_managed: bool,
 }
 
@@ -78,7 +78,7 @@ impl Create<'_> {
         if name.is_empty() {
             return Ok(());
         }
-        // An update that creates: what it expects to be there is not.
+        // An update that creates: the uid that it expects does not exist.
         check_name(name, &mut self.value)?;
         match meta(&self.value, "uid") {
             "" => Ok(()),
@@ -114,16 +114,16 @@ impl Create<'_> {
         }
     }
 
-    /// One try; `None` if what it counted on was taken by somebody else meanwhile.
+    /// One attempt; `None` if a concurrent write changed what it depends on.
     async fn try_once(&mut self) -> Result<Option<Answer>, Status> {
         let kind = &self.resource.kind;
-        // A namespace made a moment ago must be seen.
+        // A namespace that was just created must be visible.
         self.server.cache().consistent().await.map_err(|error| status::from_cache(&error))?;
         let _passing = match &kind.definition {
             Some(custom) => Some(custom.gate.enter(kind, meta(&self.value, "name")).await?),
             None => None,
         };
-        // Only what depends on more than itself is ever tried again with the same value.
+        // Only a write that depends on other objects is retried with the same value.
         let is_kept = !meta(&self.value, "generateName").is_empty()
             || depends_on_others(self.server, self.resource);
         let mut stored = if is_kept { self.value.clone() } else { std::mem::take(&mut self.value) };
@@ -156,8 +156,8 @@ impl Create<'_> {
         if self.options.dry_run {
             return self.dry_run(&name, forms).map(Some);
         }
-        // Nobody notices before the object is stored: what is invalid is told so first, and what
-        // is only tried may have a version (S2.5).
+        // The reference checks this in its store: validation errors come first, and a dry run may
+        // have a version (S2.5).
         if is_versioned && self.resource.name.is_empty() {
             let why = "resourceVersion should not be set on objects to be created";
             return Err(status::bad_request(why));
@@ -194,7 +194,7 @@ impl Create<'_> {
     }
 }
 
-/// The namespace of the path is the namespace of the object (S2.6).
+/// Checks that the object has the namespace of the path (S2.6).
 pub(crate) fn check_namespace(
     kind: &Served,
     namespace: &str,
@@ -214,7 +214,7 @@ pub(crate) fn check_namespace(
     Ok(())
 }
 
-/// The name of the path is the name of the object (S2.13).
+/// Checks that the object has the name of the path (S2.13).
 pub(crate) fn check_name(name: &str, value: &mut Value) -> Result<(), Status> {
     let metadata = metadata(value);
     let given = metadata.get("name").and_then(Value::as_str).unwrap_or_default();
@@ -231,38 +231,38 @@ pub(crate) fn check_name(name: &str, value: &mut Value) -> Result<(), Status> {
     }))
 }
 
-/// Whether a write may have to be computed again although nobody touched the object.
-fn depends_on_others(server: &Server, resource: &Resource) -> bool {
+/// Whether a write may have to be computed again although the object did not change.
+fn depends_on_others(server: &Server, resource: &ResourcePath) -> bool {
     claims::is_service(&resource.kind)
         || server.admission().quotas.limit(server, &resource.namespace)
 }
 
-/// What an update makes of the present state; called again if the state has changed meanwhile.
+/// How an update changes the current object; called again if the object changed meanwhile.
 pub(crate) trait Mutation: Send {
-    /// The object as the request wants it, in the form of the request, from the present one.
+    /// The requested object, in the version of the request, computed from the current one.
     fn apply(&mut self, current: &Value) -> Result<Value, Status>;
-    /// The same, for those who may have to know other versions of objects first.
+    /// The same, for mutations that may need objects in other versions first.
     fn attempt(&mut self, current: &Value) -> Result<Value, Unfinished> {
         Ok(self.apply(current)?)
     }
-    /// Takes note of how an object looks in another version, which it asked for.
+    /// Receives an object in another version, which `attempt` asked for.
     fn learn(&mut self, _: LearnedVersion) {}
-    /// Whether the request says the whole object: then its uid is a precondition. In a patch it is
-    /// a field that cannot be changed.
+    /// Whether the request contains the entire object: then its uid is a precondition. In a patch
+    /// the uid is an immutable field.
     fn is_whole(&self) -> bool {
         false
     }
-    /// The object to create if there is none; `None` is 404.
+    /// The object to create if none exists; `None` is 404.
     fn absent(&mut self) -> Result<Option<Value>, Status> {
         Ok(None)
     }
-    /// Whether it has decided on `managedFields` already.
+    /// Whether it has computed `managedFields` already.
     fn is_managed(&self) -> bool {
         false
     }
 }
 
-/// Asks the change until it is made: it may want to know other versions of objects first.
+/// Applies the mutation; converts objects to other versions as it asks for them.
 pub(crate) async fn changed(
     server: &Server,
     kind: &Served,
@@ -281,11 +281,11 @@ pub(crate) async fn changed(
     Err(status::internal("managed fields are in too many versions"))
 }
 
-/// PUT: the present state is replaced.
+/// PUT: replaces the current object.
 pub(crate) struct Replace<F> {
-    /// What replaces it, until it is used.
+    /// The replacement, until it is used.
     value: Option<Value>,
-    /// Reads it again: hardly any write has to be tried twice.
+    /// Decodes it again: few writes need a second attempt.
     read: F,
     create: bool,
 }
@@ -314,7 +314,7 @@ impl<F: Fn() -> Result<Value, Status> + Send> Mutation for Replace<F> {
 pub(crate) async fn update(
     server: &Server,
     call: &Call,
-    resource: &Resource,
+    resource: &ResourcePath,
     body: Bytes,
 ) -> Result<Written, Status> {
     let options = WriteOptions::update(&call.query)?;
@@ -335,19 +335,19 @@ pub(crate) async fn update(
 pub(crate) struct Update<'a> {
     pub(crate) server: &'a Server,
     pub(crate) call: &'a Call,
-    pub(crate) resource: &'a Resource,
+    pub(crate) resource: &'a ResourcePath,
     pub(crate) options: WriteOptions,
 }
 
-/// What became of one try.
+/// The outcome of one attempt.
 enum Tried {
     Done(Written),
-    /// Somebody wrote first; this is there now.
+    /// Another writer was first; this is the current record.
     Again(Option<Current>),
 }
 
 impl Update<'_> {
-    /// Computes and stores, again and again until nobody is in between.
+    /// Computes and commits; repeats until no concurrent write intervenes.
     pub(crate) async fn run(&self, mut change: impl Mutation) -> Result<Written, Status> {
         let mut current = self.read().await?;
         loop {
@@ -373,7 +373,7 @@ impl Update<'_> {
         }
     }
 
-    /// The present state in the form that it is changed in.
+    /// The current object in the version that the request changes.
     async fn seen(&self, mut current: Current) -> Result<Current, Status> {
         current.value =
             versions::tree(self.server.converter(), &self.resource.kind, current.value).await?;
@@ -436,7 +436,7 @@ impl Update<'_> {
         }
     }
 
-    /// One try; `None` if what it counted on was taken by somebody else meanwhile.
+    /// One attempt; `None` if a concurrent write changed what it depends on.
     async fn admit_and_store(
         &self,
         current: &Current,
@@ -502,7 +502,7 @@ impl Update<'_> {
         };
         match commit(self.server.store(), write).await? {
             CommitOutcome::Stored(revision) => {
-                // A deleted object is answered as it was submitted, at its old version (S2.43).
+                // A deleted object is returned as submitted, with its old version (S2.43).
                 let revision = if released { current.revision } else { revision };
                 Ok(Some(self.done(forms.answer(revision))))
             }
@@ -515,8 +515,8 @@ impl Update<'_> {
         }
     }
 
-    /// Whether what is stored is not in the form it is read in: then it is written although
-    /// nothing changes, which is how stored versions are migrated.
+    /// Whether the stored bytes are in another version than the cached object: then it is written
+    /// although nothing changes, which migrates stored versions.
     fn is_stale(&self) -> bool {
         let (kind, key) = (&self.resource.kind, self.resource.key());
         let (cache, is_custom) = (self.server.cache(), kind.custom);
@@ -532,7 +532,7 @@ impl Update<'_> {
         Tried::Done(Written { code: StatusCode::OK, answer })
     }
 
-    /// The resourceVersion of the request, where it has one, is that of the object.
+    /// Checks the resourceVersion of the request, if it has one.
     fn check_preconditions(&self, new: &mut Value, current: &Current) -> Result<(), Status> {
         let kind = &self.resource.kind;
         let name = &self.resource.name;
@@ -541,7 +541,7 @@ impl Update<'_> {
                 let field = "metadata.resourceVersion";
                 let error =
                     FieldError::invalid(field, &0.into(), "must be specified for an update");
-                // Named after the resource, not the kind: the reference notices it in its store.
+                // Named after the resource, not the kind: the reference checks it in its store.
                 Err(api_status::invalid(&kind.group, &kind.plural, name, &[error]))
             }
             "" | "0" => Ok(()),
@@ -556,7 +556,7 @@ impl Update<'_> {
     }
 }
 
-/// 409 for a uid that is not that of the object.
+/// 409 for a uid that differs from that of the object.
 fn wrong_uid(kind: &Served, name: &str, asked: &str, actual: &str) -> Status {
     let why = format!("UID in precondition: {asked}, UID in object meta: {actual}");
     status::conflict(kind, name, &format!("Precondition failed: {why}"))

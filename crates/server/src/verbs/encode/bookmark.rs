@@ -1,4 +1,4 @@
-//! The object of a bookmark: nothing but a version, in the shape of its kind (S4.10, S4.11).
+//! The object of a bookmark: an empty object of its kind with a resourceVersion (S4.10, S4.11).
 
 use headwater_api::Revision;
 use headwater_json as print;
@@ -24,7 +24,7 @@ pub(super) fn object(kind: &Served, revision: Revision, mark: bool) -> Vec<u8> {
     print::to_vec(&value)
 }
 
-/// A list that nobody made is null, where an object shows it as empty.
+/// An unset list is null here; objects show it as empty.
 fn without_lists(value: &mut Value) {
     match value {
         Value::Object(members) => members.values_mut().for_each(without_lists),
@@ -33,7 +33,7 @@ fn without_lists(value: &mut Value) {
     }
 }
 
-/// What the reference shows of kinds whose stored form has a value where the wire has a choice.
+/// The fields that the reference shows because their internal type is not optional.
 fn with_zeros(kind: &Served, value: &mut Value) {
     match (&*kind.group, &*kind.kind.kind) {
         ("apps", "Deployment" | "StatefulSet" | "ReplicaSet") => {

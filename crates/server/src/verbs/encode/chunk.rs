@@ -1,23 +1,23 @@
-//! A chunk of a streamed answer while it is made.
+//! A chunk of a streamed response under construction.
 //!
-//! Promise: large objects are not copied into it. They are sent from where they lie, with what is
-//! written for this answer between them.
+//! Promise: large objects are not copied. They are sent from shared memory, with the bytes that
+//! are written for this response between them.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use crate::answer::body::{CHUNK, Data, Piece, Pieces};
 
-/// A chunk that is being made: what is written for this answer, and between that the bytes of
-/// objects, which stay where they are.
+/// A chunk under construction: bytes that are written for this response, and shared bytes of
+/// objects between them.
 #[derive(Default)]
 pub(super) struct Chunk {
     pieces: Pieces,
-    /// What comes after the pieces.
+    /// The bytes after the pieces.
     written: BytesMut,
 }
 
-/// Objects from this size on stay where they are. So many as make a chunk are written at once; of
-/// smaller ones that would be little.
+/// Objects from this size on are shared; smaller ones are copied, because vectored writes of many
+/// small pieces would transfer too little at once.
 pub(super) const PIECE_MIN: usize = 2048;
 
 impl Chunk {
@@ -25,8 +25,8 @@ impl Chunk {
         self.pieces.remaining() + self.written.len()
     }
 
-    /// Where to write, with room for a chunk at once, or for what is left if that is less: each time it
-    /// grows, all that is in it may be copied.
+    /// The buffer, with room for a chunk or for the remainder, whichever is less: growing it may copy
+    /// its content.
     pub(super) fn written(&mut self, left: usize) -> &mut BytesMut {
         if self.written.capacity() < CHUNK {
             self.written.reserve(left.min(CHUNK + CHUNK / 4));

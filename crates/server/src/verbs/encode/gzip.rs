@@ -1,11 +1,10 @@
-//! Compressed lists: runs of objects, each compressed once for all lists that hold it.
+//! Compressed lists: runs of objects, each compressed once for all lists that contain it.
 //!
-//! River: snapshot → **gzip** → HTTP body. Compressing is most of what such a list costs, and the next
-//! one holds nearly the same objects. So a list is a gzip stream of blocks that end at whole bytes:
-//! one for each run of objects, which refers to nothing before it. Where a run ends depends on the
-//! objects in it alone, so a change moves the runs around it and no others.
-//! Promise: a block is used again for exactly the objects it was made of, and what is kept has a
-//! bound.
+//! River: snapshot → **gzip** → HTTP body. Compression is most of the cost of such a list, and the
+//! next list contains nearly the same objects. So a list is a gzip stream of byte-aligned blocks:
+//! one for each run of objects, without references to earlier blocks. The end of a run depends only
+//! on the objects in it, so a change affects only the runs around it.
+//! Promise: a block is reused only for exactly the same objects, and the cache of blocks is bounded.
 
 use std::sync::Arc;
 
@@ -16,11 +15,11 @@ use headwater_api::Object;
 use super::Chunks;
 use crate::answer::blocks::{Block, Blocks};
 
-/// Bytes of a run before it may end, and at which it does: long enough that beginning anew costs
-/// little, short enough that compressing one does not hold up others.
+/// The minimum and the maximum size of a run: long enough that a restart of the compressor costs
+/// little, short enough that compressing one does not delay other tasks.
 const RUN_MIN: usize = 64 * 1024;
 const RUN_MAX: usize = 192 * 1024;
-/// Compressed bytes that are handed out at once, about.
+/// The approximate size of a chunk of compressed bytes.
 const CHUNK: usize = 16 * 1024;
 
 /// deflate, no name, no time, unknown system.
@@ -32,7 +31,7 @@ const LAST_BLOCK: [u8; 2] = [3, 0];
 pub(super) struct Gzipped {
     list: Chunks,
     blocks: Arc<Blocks>,
-    /// Read from the list and not in a block yet.
+    /// Objects that were read and are not in a block yet.
     pending: std::vec::IntoIter<Arc<Object>>,
     crc: Crc,
     compress: Option<Compress>,
@@ -104,7 +103,7 @@ impl Gzipped {
         block
     }
 
-    /// Text that is not worth compressing.
+    /// Adds text without compression.
     fn stored(&mut self, text: &[u8], out: &mut BytesMut) {
         self.crc.update(text);
         for part in text.chunks(usize::from(u16::MAX)) {
@@ -117,12 +116,12 @@ impl Gzipped {
     }
 }
 
-/// Whether a run may end here: one object in four, and whichever it is, it stays so until it changes.
+/// Whether a run may end here: at one object in four, decided by its revision.
 fn is_landmark(object: &Object) -> bool {
     object.revision().0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 62 == 0
 }
 
-/// A text as blocks that end at a whole byte and refer to nothing before them.
+/// Compresses a text into byte-aligned blocks without references to earlier ones.
 fn compressed(compress: &mut Compress, text: &[u8]) -> Vec<u8> {
     compress.reset();
     let mut out = Vec::with_capacity(text.len() / 8 + 64);
@@ -131,7 +130,7 @@ fn compressed(compress: &mut Compress, text: &[u8]) -> Vec<u8> {
         compress
             .compress_vec(&text[done..], &mut out, FlushCompress::Full)
             .expect("there is room for more");
-        // With room left, everything is out.
+        // With room left, the output is complete.
         if out.len() < out.capacity() && compress.total_in() as usize == text.len() {
             out.shrink_to_fit();
             return out;

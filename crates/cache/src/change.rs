@@ -35,13 +35,13 @@ const OVERHEAD: usize = 256;
 
 struct Encoding {
     key: u64,
-    transition: Transition,
+    transition: ViewTransition,
     bytes: Bytes,
 }
 
 /// How a change relates to the selection of one view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Transition {
+pub(crate) enum ViewTransition {
     /// The object matches before and after, or is created or deleted while it matches.
     Within,
     /// An update after which the object matches.
@@ -119,17 +119,17 @@ impl ObjectChange {
 
     /// How this change relates to a view that selects with `matches`; `None` if it does not concern
     /// the view (S4.20).
-    pub(crate) fn transition(&self, matches: impl Fn(&Object) -> bool) -> Option<Transition> {
+    pub(crate) fn transition(&self, matches: impl Fn(&Object) -> bool) -> Option<ViewTransition> {
         match (self.kind, &self.prev) {
-            (ChangeKind::Created, _) => matches(&self.object).then_some(Transition::Within),
-            (ChangeKind::Deleted, Some(prev)) => matches(prev).then_some(Transition::Within),
+            (ChangeKind::Created, _) => matches(&self.object).then_some(ViewTransition::Within),
+            (ChangeKind::Deleted, Some(prev)) => matches(prev).then_some(ViewTransition::Within),
             (ChangeKind::Deleted, None) => None,
             (ChangeKind::Updated, prev) => {
                 let before = prev.as_ref().is_some_and(|prev| matches(prev));
                 match (before, matches(&self.object)) {
-                    (true, true) => Some(Transition::Within),
-                    (false, true) => Some(Transition::Entered),
-                    (true, false) => Some(Transition::Left),
+                    (true, true) => Some(ViewTransition::Within),
+                    (false, true) => Some(ViewTransition::Entered),
+                    (true, false) => Some(ViewTransition::Left),
                     (false, false) => None,
                 }
             }
@@ -150,7 +150,7 @@ impl ObjectChange {
 #[derive(Clone)]
 pub struct WatchEvent {
     pub(crate) change: Arc<ObjectChange>,
-    pub(crate) transition: Transition,
+    pub(crate) transition: ViewTransition,
 }
 
 impl WatchEvent {
@@ -167,17 +167,17 @@ impl WatchEvent {
     /// The event type on the wire.
     pub fn event_type(&self) -> EventType {
         match (self.transition, self.change.kind) {
-            (Transition::Entered, _) | (_, ChangeKind::Created) => EventType::Added,
-            (Transition::Left, _) | (_, ChangeKind::Deleted) => EventType::Deleted,
-            (Transition::Within, ChangeKind::Updated) => EventType::Modified,
+            (ViewTransition::Entered, _) | (_, ChangeKind::Created) => EventType::Added,
+            (ViewTransition::Left, _) | (_, ChangeKind::Deleted) => EventType::Deleted,
+            (ViewTransition::Within, ChangeKind::Updated) => EventType::Modified,
         }
     }
 
     /// The object on the wire. Its resourceVersion is always the revision of the change (S4.21).
     pub fn object(&self) -> &Arc<Object> {
         match self.transition {
-            Transition::Left => self.change.left(),
-            Transition::Within | Transition::Entered => &self.change.object,
+            ViewTransition::Left => self.change.left(),
+            ViewTransition::Within | ViewTransition::Entered => &self.change.object,
         }
     }
 
@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn events_are_joined_once_for_each_representation() {
         let event =
-            |revision| WatchEvent { change: change(revision), transition: Transition::Within };
+            |revision| WatchEvent { change: change(revision), transition: ViewTransition::Within };
         let events = EventBatch::new(vec![event(1), event(2)]);
         let mut encoded = 0;
         let mut frame = |event: &WatchEvent| {

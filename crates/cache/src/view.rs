@@ -17,7 +17,7 @@ use headwater_store::lock::lock;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::change::{EventBatch, ObjectChange, Transition, WatchEvent};
+use crate::change::{EventBatch, ObjectChange, ViewTransition, WatchEvent};
 use crate::progress::Progress;
 use crate::wakeup::{WakeDecision, WakeupPacer};
 
@@ -515,7 +515,7 @@ fn drop_if_empty(map: &mut HashMap<String, Vec<Arc<View>>>, key: &str) {
 
 /// The event of a change for a filter; `None` if it does not concern the filter.
 pub(crate) fn select(filter: &Filter, change: &Arc<ObjectChange>) -> Option<WatchEvent> {
-    let transition: Transition = change.transition(|object| filter.matches(object))?;
+    let transition: ViewTransition = change.transition(|object| filter.matches(object))?;
     Some(WatchEvent { change: Arc::clone(change), transition })
 }
 

@@ -84,7 +84,8 @@ struct Trouble {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct EpochRevision {
     pub(crate) revision: Revision,
-    /// Incremented when the cluster was replaced or restored, which invalidates all known revisions.
+    /// Incremented when the cluster was replaced or restored, which invalidates all known
+    /// revisions.
     pub(crate) epoch: u64,
 }
 
@@ -320,8 +321,8 @@ impl Client {
         *lock(&self.token) = None;
     }
 
-    /// Records what a response reveals about the cluster. `known` is the newest revision known before
-    /// the request was sent: a fresh response cannot be older.
+    /// Records what a response reveals about the cluster. `known` is the newest revision known
+    /// before the request was sent: a fresh response cannot be older.
     pub(crate) fn note(&self, header: Option<&Header>, known: Revision, is_fresh: bool) {
         let Some(header) = header else { return };
         let at = revision(header.revision);

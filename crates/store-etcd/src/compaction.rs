@@ -1,9 +1,9 @@
 //! Periodic compaction of etcd by one of the replicas.
 //!
-//! Once per interval, every replica tries to write one key, on the condition that no replica wrote it
-//! since its last try. The one that succeeds compacts to the revision it read one interval earlier, so
-//! history spans one to two intervals (S6.20). The key holds the compacted revision, and every replica
-//! learns it through the watch.
+//! Once per interval, every replica tries to write one key, on the condition that no replica wrote
+//! it since its last try. The one that succeeds compacts to the revision it read one interval
+//! earlier, so history spans one to two intervals (S6.20). The key holds the compacted revision,
+//! and every replica learns it through the watch.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -39,7 +39,8 @@ impl Keyspace {
         Some(Key::new(format!("{}{rest}", self.root)))
     }
 
-    /// The range of etcd keys of objects whose store key starts with `prefix`; the end is exclusive.
+    /// The range of etcd keys of objects whose store key starts with `prefix`; the end is
+    /// exclusive.
     pub(crate) fn objects(&self, prefix: &str) -> (Bytes, Bytes) {
         let rest = match prefix.strip_prefix(&self.root) {
             Some(rest) => rest,
@@ -57,7 +58,8 @@ impl Keyspace {
         (format!("{}.", self.prefix).into(), format!("{}0", self.prefix).into())
     }
 
-    /// The key with which replicas elect the one that compacts; its value is the compacted revision.
+    /// The key with which replicas elect the one that compacts; its value is the compacted
+    /// revision.
     pub(crate) fn compaction(&self) -> Bytes {
         format!("{}.headwater/compaction", self.prefix).into()
     }

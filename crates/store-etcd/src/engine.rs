@@ -1,9 +1,9 @@
 //! The engine: the `Store` trait over etcd.
 //!
 //! River: server writes → **engine** → session → etcd.
-//! Promise: a write is one guarded transaction and is acknowledged after etcd acknowledged it; reads
-//! of the newest state are linearizable. A result that cannot be obtained in time is an error, never
-//! a guess.
+//! Promise: a write is one guarded transaction and is acknowledged after etcd acknowledged it;
+//! reads of the newest state are linearizable. A result that cannot be obtained in time is an
+//! error, never a guess.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};

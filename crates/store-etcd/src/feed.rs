@@ -82,8 +82,8 @@ impl Feed {
         purpose: WatchPurpose,
     ) -> Result<Feed, FeedEnd> {
         let known = session.client.subscribe_known();
-        // If progress notifications are not reliable, watch all keys in etcd: then every revision has
-        // an event, and no notification is needed.
+        // If progress notifications are not reliable, watch all keys in etcd: then every revision
+        // has an event, and no notification is needed.
         let (key, range_end) = match session.trusts_progress {
             true => session.keyspace.everything(),
             false => (Bytes::from_static(&[0]), Bytes::from_static(&[0])),
@@ -91,8 +91,8 @@ impl Feed {
         let create = WatchCreate {
             key,
             range_end,
-            // One earlier than needed: a delete exactly at the compacted revision may be compacted too,
-            // and etcd then reports it instead of omitting the delete.
+            // One earlier than needed: a delete exactly at the compacted revision may be compacted
+            // too, and etcd then reports it instead of omitting the delete.
             start_revision: number(after).max(1),
             progress_notify: true,
             prev_kv: true,

@@ -1,7 +1,8 @@
 //! Leases, with which etcd deletes objects that have a time to live.
 //!
 //! Objects written within a short time share one lease (S6.8): a lease per Kubernetes Event would
-//! cost etcd more than the Events. When a lease expires, etcd deletes all its objects at one revision.
+//! cost etcd more than the Events. When a lease expires, etcd deletes all its objects at one
+//! revision.
 
 use std::time::Duration;
 
@@ -23,8 +24,8 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// The seconds to request, so that an object that joins the lease at the last moment still lives
-    /// long enough, including the round trip to etcd.
+    /// The seconds to request, so that an object that joins the lease at the last moment still
+    /// lives long enough, including the round trip to etcd.
     pub(crate) fn seconds(ttl: Duration) -> i64 {
         let whole = ttl + shared_for(ttl) + Duration::from_secs(1);
         let up = i64::from(whole.subsec_nanos() > 0);

@@ -34,8 +34,8 @@ impl fmt::Debug for Tls {
 pub(crate) struct Member {
     pub(crate) url: String,
     calls: Channel,
-    /// A separate connection for the watch of the process, so that large responses and slow readers of
-    /// history do not delay it.
+    /// A separate connection for the watch of the process, so that large responses and slow readers
+    /// of history do not delay it.
     live: Channel,
     history: Channel,
 }
@@ -52,17 +52,17 @@ pub(crate) enum WatchPurpose {
 /// The maximum time to connect.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
 
-/// After this time without data on a connection with pending calls, we send a ping; the reply has the
-/// same time to arrive. etcd closes connections with pings more often than every five seconds or
-/// without pending calls.
+/// After this time without data on a connection with pending calls, we send a ping; the reply has
+/// the same time to arrive. etcd closes connections with pings more often than every five seconds
+/// or without pending calls.
 const PING_EVERY: Duration = Duration::from_secs(6);
 
 /// Flow-control windows for calls: bytes in flight, enough for a page of a list.
 const CONNECTION_WINDOW: u32 = 8 << 20;
 const STREAM_WINDOW: u32 = 4 << 20;
 
-/// Flow-control windows for history. Unread bytes of one reader count against its connection, so the
-/// connection's window has room for thousands of readers.
+/// Flow-control windows for history. Unread bytes of one reader count against its connection, so
+/// the connection's window has room for thousands of readers.
 const HISTORY_STREAM_WINDOW: u32 = 256 << 10;
 const HISTORY_CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 

@@ -1,7 +1,7 @@
 //! The subset of etcd's gRPC messages that we use, and their codec.
 //!
-//! They are declared by hand, with the field numbers of etcd's public API (`rpc.proto`, `kv.proto`),
-//! so that the build generates no code.
+//! They are declared by hand, with the field numbers of etcd's public API (`rpc.proto`,
+//! `kv.proto`), so that the build generates no code.
 
 use std::marker::PhantomData;
 
@@ -23,7 +23,7 @@ pub(crate) trait EtcdResponse: Message + Default + 'static {
     fn header(&self) -> Option<&Header>;
 }
 
-macro_rules! answers {
+macro_rules! etcd_responses {
     ($($name:ident)*) => {
         $(impl EtcdResponse for $name {
             fn header(&self) -> Option<&Header> {
@@ -33,7 +33,7 @@ macro_rules! answers {
     };
 }
 
-answers!(RangeResponse TxnResponse CompactResponse LeaseGrantResponse StatusResponse
+etcd_responses!(RangeResponse TxnResponse CompactResponse LeaseGrantResponse StatusResponse
     AuthenticateResponse);
 
 #[derive(Clone, Copy, PartialEq, Message)]

@@ -27,9 +27,9 @@ impl Session {
         self.client.call(RANGE, request, Retry::Always).await
     }
 
-    /// The newest revision, from a linearizable read that starts after this call. Callers that arrive
-    /// while a read is in flight share the next one and its failure: if etcd does not respond, many
-    /// callers must not wait one after the other.
+    /// The newest revision, from a linearizable read that starts after this call. Callers that
+    /// arrive while a read is in flight share the next one and its failure: if etcd does not
+    /// respond, many callers must not wait one after the other.
     pub(crate) async fn newest(&self) -> Result<Revision, Error> {
         let caller = self.newest_callers.fetch_add(1, Ordering::AcqRel) + 1;
         let mut newest = self.lock_in_time(&self.newest).await?;

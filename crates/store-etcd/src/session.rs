@@ -46,8 +46,8 @@ pub(crate) struct ClusterInfo {
     pub(crate) trusts_progress: bool,
 }
 
-/// Revisions that the feed reads again at the start, so that watchers that reconnect after a restart
-/// find them in memory instead of each reading them from etcd.
+/// Revisions that the feed reads again at the start, so that watchers that reconnect after a
+/// restart find them in memory instead of each reading them from etcd.
 const REPLAYED_MAX: u64 = 10_000;
 
 impl Session {

@@ -63,7 +63,8 @@ const OLDEST: EtcdVersion = EtcdVersion(3, 5, 0);
 /// The first version that sends progress notifications in order with events (S5.10).
 const TRUSTED: EtcdVersion = EtcdVersion(3, 5, 13);
 
-/// The first versions without known defects of watches during compaction and of reads after a pause.
+/// The first versions without known defects of watches during compaction and of reads after a
+/// pause.
 const RECOMMENDED: [EtcdVersion; 2] = [EtcdVersion(3, 5, 28), EtcdVersion(3, 6, 9)];
 
 /// Keys under the prefix that the start checks; the others are checked when the cache loads them.

@@ -1,9 +1,9 @@
 //! Watches: one feed for the entire process, and cursors over its recent changes.
 //!
-//! River: feed → **recent changes → cursors** → watch cache. A cursor holds a position. If it is older
-//! than the recent changes, the cursor reads etcd's history until it has caught up.
-//! Promise: a cursor never skips a change. While etcd is unreachable it waits; it ends only if history
-//! was compacted or the cluster was replaced.
+//! River: feed → **recent changes → cursors** → watch cache. A cursor holds a position. If it is
+//! older than the recent changes, the cursor reads etcd's history until it has caught up.
+//! Promise: a cursor never skips a change. While etcd is unreachable it waits; it ends only if
+//! history was compacted or the cluster was replaced.
 
 use std::sync::{Arc, Weak};
 
@@ -34,7 +34,8 @@ pub(crate) async fn follow(session: Arc<Session>) {
                 restart(&session, &mut backoff).await;
             }
             FeedEnd::Replaced => {
-                // A client's revision of the old cluster must not be read as one of the new cluster.
+                // A client's revision of the old cluster must not be read as one of the new
+                // cluster.
                 let newest = restart(&session, &mut backoff).await;
                 session.forget_before(newest);
             }

@@ -1,8 +1,8 @@
 //! Absorbing: copies the write-ahead log into the data file, many groups at a time.
 //!
 //! River: tail → **absorb** → data file.
-//! Promise: one transaction writes rows and sums together, so the data file always ends at the end of
-//! a group. The writer does not wait for it unless both files of the log are full. The same
+//! Promise: one transaction writes rows and sums together, so the data file always ends at the end
+//! of a group. The writer does not wait for it unless both files of the log are full. The same
 //! transactions move keys into the live table and drop compacted rows.
 
 use headwater_api::Revision;
@@ -257,8 +257,8 @@ impl<'a> Tables<'a> {
         Ok(())
     }
 
-    /// Makes the bulk files durable, and says how full they are. Tells that, the sums, and which files
-    /// are to go once all of it is committed.
+    /// Makes the bulk files durable, and says how full they are. Tells that, the sums, and which
+    /// files are to go once all of it is committed.
     fn finish(self, before: &Fills) -> Result<(State, Fills, Vec<u32>), Error> {
         let Tables { mut bulk, appender, seed, state, .. } = self;
         let (fills, gone) = appender.finish()?;

@@ -1,8 +1,8 @@
 //! The background thread that absorbs the log, one job at a time.
 //!
 //! River: writer → **background** → data file.
-//! Promise: either this or the thread owns the absorber. If the thread panics, the absorber is lost and
-//! the data file must be reopened.
+//! Promise: either this or the thread owns the absorber. If the thread panics, the absorber is lost
+//! and the data file must be reopened.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;

@@ -1,11 +1,11 @@
 //! Bulk files: separate files for large rows of the log.
 //!
-//! River: absorb → **bulk** → reads. A tree copies its rows, and a row of several KB fills one or two
-//! pages. So the data file has only a pointer to such a row, in a file that is appended to and
+//! River: absorb → **bulk** → reads. A tree copies its rows, and a row of several KB fills one or
+//! two pages. So the data file has only a pointer to such a row, in a file that is appended to and
 //! eventually deleted.
-//! Promise: the data file refers only to synced rows, which are never overwritten. A file is deleted
-//! only after a transaction that removed the last reference. Readers keep the files of their snapshot
-//! open.
+//! Promise: the data file refers only to synced rows, which are never overwritten. A file is
+//! deleted only after a transaction that removed the last reference. Readers keep the files of
+//! their snapshot open.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,9 +1,9 @@
 //! The check of the entire data file after a start, in the background.
 //!
-//! After a clean stop redb trusts its list of free pages, which our checksums do not cover; if it is
-//! damaged, a write may overwrite live pages. So all trees are checked. Reads do not wait for the
-//! check, since every row has a checksum; writes do. After an unclean stop the repair has checked
-//! everything already.
+//! After a clean stop redb trusts its list of free pages, which our checksums do not cover; if it
+//! is damaged, a write may overwrite live pages. So all trees are checked. Reads do not wait for
+//! the check, since every row has a checksum; writes do. After an unclean stop the repair has
+//! checked everything already.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -69,8 +69,8 @@ impl Before {
     }
 }
 
-/// The first reads of a start are waited for, this rarely is. Where it cannot be put behind them, it is
-/// beside them: elsewhere than on Linux all of the process would be.
+/// The first reads of a start are waited for, this rarely is. Where it cannot be put behind them,
+/// it is beside them: elsewhere than on Linux all of the process would be.
 fn step_back() {
     #[cfg(target_os = "linux")]
     let _ = rustix::process::setpriority_process(None, BEHIND);

@@ -1,8 +1,8 @@
 //! Expiries: which versions expire, and when.
 //!
-//! Promise: no object expires early, and the rate of deletions is limited. Within a process a time to
-//! live is measured with the monotonic clock, so setting the wall clock has no effect; after a restart
-//! overdue objects expire at the limited rate.
+//! Promise: no object expires early, and the rate of deletions is limited. Within a process a time
+//! to live is measured with the monotonic clock, so setting the wall clock has no effect; after a
+//! restart overdue objects expire at the limited rate.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

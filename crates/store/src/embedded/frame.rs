@@ -1,8 +1,8 @@
 //! Frames: the byte format of groups in the write-ahead log.
 //!
 //! River: group → **frame** → write-ahead log.
-//! Promise: a frame has a CRC32C over its content and the incarnation of the store, so a torn, changed
-//! or foreign frame is not taken for a group.
+//! Promise: a frame has a CRC32C over its content and the incarnation of the store, so a torn,
+//! changed or foreign frame is not taken for a group.
 //!
 //! ```text
 //! 0   8  the mark

@@ -1,8 +1,8 @@
 //! A group: the writes of one sync, checked and staged.
 //!
 //! River: mailbox → **group** → write-ahead log, one sync → published.
-//! Promise: a write is staged completely or not at all, and sees the earlier writes of the group. No
-//! staged write is visible to readers before the group is durable.
+//! Promise: a write is staged completely or not at all, and sees the earlier writes of the group.
+//! No staged write is visible to readers before the group is durable.
 
 use std::cell::OnceCell;
 use std::collections::HashMap;

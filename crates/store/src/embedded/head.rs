@@ -1,9 +1,9 @@
 //! The head: a small file with the newest acknowledged revision.
 //!
 //! Promise: it is written after a sync and before the acknowledgement, so its revision is always
-//! durable. It is not synced itself: after a power failure it may be older, never newer. If the data
-//! file and the write-ahead log end before the head, acknowledged writes are lost, which is damage
-//! even if both files are consistent.
+//! durable. It is not synced itself: after a power failure it may be older, never newer. If the
+//! data file and the write-ahead log end before the head, acknowledged writes are lost, which is
+//! damage even if both files are consistent.
 //!
 //! ```text
 //! 0   4  CRC32C of the rest

@@ -1,6 +1,7 @@
 //! An overlay: a read-only file with writes kept in memory.
 //!
-//! redb repairs and marks a file when it opens it. With an overlay, the file itself does not change.
+//! redb repairs and marks a file when it opens it. With an overlay, the file itself does not
+//! change.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

@@ -2,8 +2,8 @@
 //!
 //! River: data file → **page buffer** → disk. redb writes its pages one by one in hash order: each
 //! would be one system call.
-//! Promise: flushes the newest version of every added page, in the order of the file. The file flushes
-//! it before every read and sync (see `MonitoredFile`).
+//! Promise: flushes the newest version of every added page, in the order of the file. The file
+//! flushes it before every read and sync (see `MonitoredFile`).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -125,7 +125,8 @@ mod tests {
     }
 
     proptest! {
-        /// As `MonitoredFile` does it: a file is what it would be had each page been written at once.
+        /// As `MonitoredFile` does it: a file is what it would be had each page been written at
+        /// once.
         #[test]
         fn a_file_is_what_was_written(
             pages in prop::collection::vec((0..60_usize, 1..20_usize, any::<u8>()), 0..60),

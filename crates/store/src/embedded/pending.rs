@@ -1,7 +1,7 @@
 //! Pending changes: keys in the log that the live table does not have yet.
 //!
-//! The log alone makes a write durable. The live table only saves a start from reading all of it, and
-//! may lag: keys are scattered, so updating it with every write would cost one page per write.
+//! The log alone makes a write durable. The live table only saves a start from reading all of it,
+//! and may lag: keys are scattered, so updating it with every write would cost one page per write.
 //! Instead, every transaction moves some pending keys in key order, many of which share a page.
 //!
 //! Promise: for every key the live table has its state at `live_at` or later, so the table and the

@@ -1,8 +1,8 @@
 //! The published state: the newest durable state, as far as it is in memory.
 //!
 //! River: group commit → **published** → reads and watchers.
-//! Promise: contains only durable writes. The index has the newest revision of each key but no values;
-//! values are in the data file and, above the store, in the watch cache.
+//! Promise: contains only durable writes. The index has the newest revision of each key but no
+//! values; values are in the data file and, above the store, in the watch cache.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;

@@ -1,8 +1,8 @@
 //! Rows: the byte format of the data file.
 //!
-//! Promise: every row has a CRC32C over its content, its key or revision, and the incarnation of the
-//! store, so a flipped bit, an exchanged row and a row of another store are detected on read. All
-//! numbers are little-endian. `docs/storage.md` has the tables.
+//! Promise: every row has a CRC32C over its content, its key or revision, and the incarnation of
+//! the store, so a flipped bit, an exchanged row and a row of another store are detected on read.
+//! All numbers are little-endian. `docs/storage.md` has the tables.
 
 use bytes::Bytes;
 use headwater_api::Revision;

@@ -1,8 +1,8 @@
 //! A snapshot: one committed state, readable while other writes are committed.
 //!
 //! River: published → **snapshot** → reads, watchers that are behind, backups.
-//! Promise: a state of the data file together with the tail that completes it. Every returned row has
-//! a verified checksum.
+//! Promise: a state of the data file together with the tail that completes it. Every returned row
+//! has a verified checksum.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! The start: opens a directory and verifies it.
 //!
-//! Promise: a start serves exactly the acknowledged writes, or refuses and reports the position of the
-//! damage. Unfinished data of a crash was never acknowledged and is rolled back; every other mismatch
-//! is damage.
+//! Promise: a start serves exactly the acknowledged writes, or refuses and reports the position of
+//! the damage. Unfinished data of a crash was never acknowledged and is rolled back; every other
+//! mismatch is damage.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};

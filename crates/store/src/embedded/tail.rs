@@ -1,9 +1,9 @@
 //! The tail: rows that are durable in the write-ahead log and not yet in the data file.
 //!
 //! River: group commit → write-ahead log → **tail** → data file.
-//! Promise: holds the row of every revision after `after`, in order and without a gap. It drops a row
-//! only after the row is durable in the data file, so a reader that takes the tail first and then a
-//! snapshot of the file finds every row in one of them.
+//! Promise: holds the row of every revision after `after`, in order and without a gap. It drops a
+//! row only after the row is durable in the data file, so a reader that takes the tail first and
+//! then a snapshot of the file finds every row in one of them.
 
 use std::collections::VecDeque;
 

@@ -1,9 +1,9 @@
 //! Past states: which versions the state at an old revision had.
 //!
 //! Promise: the state at a revision is the live table with the changes between the two applied or
-//! undone. A key has the version of its last change up to the revision, or the version that its first
-//! later change replaced. Finding these reads the log from the revision on, so the results for the
-//! last few revisions are cached: all pages of one list use the same revision.
+//! undone. A key has the version of its last change up to the revision, or the version that its
+//! first later change replaced. Finding these reads the log from the revision on, so the results
+//! for the last few revisions are cached: all pages of one list use the same revision.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;

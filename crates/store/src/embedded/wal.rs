@@ -1,13 +1,13 @@
 //! The write-ahead log: two files that are appended to alternately.
 //!
 //! River: group → **write-ahead log** → published; later, in large batches, the data file.
-//! Promise: a group is one frame, one write and one sync, and is either complete or absent. A frame is
-//! written only after the previous one is synced, so an unreadable frame is the last one, which was not
-//! acknowledged. A readable frame after it means damage.
+//! Promise: a group is one frame, one write and one sync, and is either complete or absent. A frame
+//! is written only after the previous one is synced, so an unreadable frame is the last one, which
+//! was not acknowledged. A readable frame after it means damage.
 //!
-//! Files are overwritten from their start and never truncated, and grow ahead of their content, so a
-//! sync does not write file metadata. Frames of an older generation after the new end are in the data
-//! file already.
+//! Files are overwritten from their start and never truncated, and grow ahead of their content, so
+//! a sync does not write file metadata. Frames of an older generation after the new end are in the
+//! data file already.
 
 use std::io;
 

@@ -2,8 +2,8 @@
 //!
 //! River: published → **watch** → watch cache.
 //! Promise: returns every change after the position, once and in order, or [`Error::Compacted`]. A
-//! watcher near the newest revision reads recent changes from memory; one that is behind reads the log
-//! on disk. It holds only its position, so a slow watcher delays no one.
+//! watcher near the newest revision reads recent changes from memory; one that is behind reads the
+//! log on disk. It holds only its position, so a slow watcher delays no one.
 
 use std::sync::{Arc, Weak};
 

@@ -1,9 +1,9 @@
 //! The writer: the only thread that writes.
 //!
 //! River: mailbox → **writer** → published.
-//! Promise: writes, syncs, publishes and acknowledges, always in this order. All waiting writes are one
-//! frame of the write-ahead log and one sync. After a failed write or sync nothing is acknowledged; the
-//! data file and the log are reopened and checked before the next write.
+//! Promise: writes, syncs, publishes and acknowledges, always in this order. All waiting writes are
+//! one frame of the write-ahead log and one sync. After a failed write or sync nothing is
+//! acknowledged; the data file and the log are reopened and checked before the next write.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

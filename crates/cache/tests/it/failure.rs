@@ -14,7 +14,7 @@ use headwater_store::{
     Write,
 };
 
-use crate::fixture::{Pond, all, events, pod, pods, told, window};
+use crate::fixture::{Pond, all, describe, events, pod, pods, window};
 use crate::wakeup::{all_given, crowd, handed_on};
 
 /// A store that can be replaced while it is used, and whose watches can be disturbed.
@@ -142,7 +142,7 @@ async fn a_cache_that_must_reload_ends_its_watchers_and_is_correct_afterwards() 
     store.compact(c).await.unwrap();
     store.cut(Mood::Well);
     pond.cache.reach(c).await.unwrap();
-    assert_eq!(told(&watcher.next().await), "closed");
+    assert_eq!(describe(&watcher.next().await), "closed");
     let snapshot = pond.cache.snapshot(&pond.pods());
     let found: Vec<_> = snapshot.iter("", None).map(|o| (o.key(), o.revision())).collect();
     assert_eq!(found, [("ns/b", b), ("ns/c", c)]);
@@ -170,7 +170,7 @@ async fn a_store_that_went_back_is_noticed_and_states_are_not_mixed() {
     store.inner.store(restored);
     store.cut(Mood::Well);
     let step = watcher.next().await;
-    assert_eq!(told(&step), format!("expired {stood}, oldest {at}"));
+    assert_eq!(describe(&step), format!("expired {stood}, oldest {at}"));
     let snapshot = pond.cache.snapshot(&pond.pods());
     let found: Vec<_> = snapshot.iter("", None).map(|o| (o.key(), o.revision())).collect();
     assert_eq!(found, [("ns/old", at)]);
@@ -189,7 +189,7 @@ async fn a_gap_in_the_feed_is_noticed_and_the_cache_reloads() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     let c = pond.commit(&pod("ns/a").key(), Some(pod("ns/a").data("next").bytes())).await;
     pond.cache.reach(c).await.unwrap();
-    assert_eq!(told(&watcher.next().await), "closed", "a stream with a hole cannot go on");
+    assert_eq!(describe(&watcher.next().await), "closed", "a stream with a gap must end");
     assert_eq!(pond.object(&pod("ns/a")).revision(), c);
 }
 
@@ -197,13 +197,13 @@ async fn a_gap_in_the_feed_is_noticed_and_the_cache_reloads() {
 async fn a_scheduled_wakeup_does_not_wait_for_the_store() {
     let store = Troubled::new();
     let pond = Pond::over(store.clone(), window(10)).await;
-    let (_crowd, mut told) = crowd(&pond).await;
+    let (_crowd, mut received) = crowd(&pond).await;
     pond.put(&pod("ns/a")).await;
-    all_given(&mut told).await;
+    all_given(&mut received).await;
     handed_on().await;
     let b = pond.put(&pod("ns/b")).await;
     store.cut(Mood::Hangs);
-    let given = tokio::time::timeout(Duration::from_secs(60), all_given(&mut told)).await;
+    let given = tokio::time::timeout(Duration::from_secs(60), all_given(&mut received)).await;
     for (_, revisions) in given.expect("the watchers hang") {
         assert_eq!(revisions, [b]);
     }

@@ -167,7 +167,7 @@ pub(crate) fn ready(watcher: &mut Watcher) -> Option<WatchStep> {
 pub(crate) async fn events(watcher: &mut Watcher) -> Vec<String> {
     match watcher.next().await {
         WatchStep::Events(events) => events.iter().map(brief).collect(),
-        other => panic!("{}", told(&other)),
+        other => panic!("{}", describe(&other)),
     }
 }
 
@@ -178,7 +178,7 @@ pub(crate) fn brief(event: &WatchEvent) -> String {
 }
 
 /// A step as text.
-pub(crate) fn told(step: &WatchStep) -> String {
+pub(crate) fn describe(step: &WatchStep) -> String {
     match step {
         WatchStep::Initial(objects) => {
             let names: Vec<String> =
@@ -194,10 +194,10 @@ pub(crate) fn told(step: &WatchStep) -> String {
 }
 
 /// The next steps as text, until the watcher has to wait.
-pub(crate) fn told_now(watcher: &mut Watcher) -> Vec<String> {
+pub(crate) fn ready_steps(watcher: &mut Watcher) -> Vec<String> {
     let mut steps = Vec::new();
     while let Some(step) = ready(watcher) {
-        steps.push(told(&step));
+        steps.push(describe(&step));
         if matches!(step, WatchStep::Closed | WatchStep::Expired { .. } | WatchStep::Failed(_)) {
             break;
         }

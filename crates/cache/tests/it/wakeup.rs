@@ -21,30 +21,30 @@ pub(crate) type Given = (Duration, Vec<Revision>);
 const DELIVERY: Duration = Duration::from_millis(3);
 
 /// Reports what a watcher receives until it ends.
-async fn follow(mut watcher: Watcher, began: Instant, tell: mpsc::Sender<Given>) {
+async fn follow(mut watcher: Watcher, began: Instant, sender: mpsc::Sender<Given>) {
     while let WatchStep::Events(events) = watcher.next().await {
         let revisions = events.iter().map(|event| event.revision()).collect();
-        tell.send((began.elapsed(), revisions)).await.unwrap();
+        sender.send((began.elapsed(), revisions)).await.unwrap();
         tokio::time::sleep(DELIVERY).await;
     }
 }
 
 /// A thousand waiting watchers.
 pub(crate) async fn crowd(pond: &Pond) -> (JoinSet<()>, mpsc::Receiver<Given>) {
-    let (tell, told) = mpsc::channel(WATCHERS);
+    let (sender, received) = mpsc::channel(WATCHERS);
     let (mut crowd, began) = (JoinSet::new(), Instant::now());
     for _ in 0..WATCHERS {
-        crowd.spawn(follow(pond.watch(&all(), WatchStart::Now), began, tell.clone()));
+        crowd.spawn(follow(pond.watch(&all(), WatchStart::Now), began, sender.clone()));
     }
     tokio::task::yield_now().await;
-    (crowd, told)
+    (crowd, received)
 }
 
 /// What each of them receives next.
-pub(crate) async fn all_given(told: &mut mpsc::Receiver<Given>) -> Vec<Given> {
+pub(crate) async fn all_given(received: &mut mpsc::Receiver<Given>) -> Vec<Given> {
     let mut given = Vec::new();
     while given.len() < WATCHERS {
-        given.push(told.recv().await.unwrap());
+        given.push(received.recv().await.unwrap());
     }
     given
 }
@@ -57,14 +57,14 @@ pub(crate) async fn handed_on() {
 #[tokio::test(start_paused = true)]
 async fn the_first_change_of_a_burst_arrives_at_once_and_the_others_together() {
     let pond = Pond::new(window(100)).await;
-    let (_crowd, mut told) = crowd(&pond).await;
+    let (_crowd, mut received) = crowd(&pond).await;
     let first = pond.put(&pod("ns/a")).await;
-    for (after, revisions) in all_given(&mut told).await {
+    for (after, revisions) in all_given(&mut received).await {
         assert_eq!((after, revisions), (Duration::ZERO, vec![first]));
     }
     handed_on().await;
     let rest = vec![pond.put(&pod("ns/b")).await, pond.put(&pod("ns/c")).await];
-    for given in all_given(&mut told).await {
+    for given in all_given(&mut received).await {
         assert_eq!(given, (2 * DELIVERY, rest.clone()));
     }
 }
@@ -73,13 +73,13 @@ async fn the_first_change_of_a_burst_arrives_at_once_and_the_others_together() {
 #[tokio::test(start_paused = true)]
 async fn a_feed_that_ends_leaves_no_watcher_waiting() {
     let mut pond = Pond::new(window(100)).await;
-    let (mut crowd, mut told) = crowd(&pond).await;
+    let (mut crowd, mut received) = crowd(&pond).await;
     pond.put(&pod("ns/a")).await;
-    all_given(&mut told).await;
+    all_given(&mut received).await;
     handed_on().await;
     let last = pond.put(&pod("ns/b")).await;
     pond.stop.cancel();
-    for (_, revisions) in all_given(&mut told).await {
+    for (_, revisions) in all_given(&mut received).await {
         assert_eq!(revisions, [last]);
     }
     while crowd.join_next().await.is_some() {}

@@ -4,7 +4,7 @@
 use headwater_api::Revision;
 use headwater_cache::{WatchStart, WatchStep};
 
-use crate::fixture::{Pond, all, events, filter, pod, ready, told, told_now, window};
+use crate::fixture::{Pond, all, describe, events, filter, pod, ready, ready_steps, window};
 
 /// S5.13, R24
 #[tokio::test(start_paused = true)]
@@ -14,10 +14,10 @@ async fn an_initial_state_is_followed_by_exactly_the_changes_after_it() {
     let b = pond.put(&pod("ns/b")).await;
     let mut watcher = pond.watch(&all(), WatchStart::Initial);
     let c = pond.put(&pod("ns/c")).await;
-    let told = told_now(&mut watcher);
+    let received = ready_steps(&mut watcher);
     let expected =
         [format!("initial ns/a@{a} ns/b@{b}"), format!("synced {b}"), format!("ADDED ns/c@{c}")];
-    assert_eq!(told, expected);
+    assert_eq!(received, expected);
 }
 
 #[tokio::test(start_paused = true)]
@@ -27,7 +27,7 @@ async fn a_watch_after_a_revision_starts_with_the_next_change() {
     let b = pond.put(&pod("ns/b")).await;
     let c = pond.delete(&pod("ns/a")).await;
     let mut watcher = pond.watch(&all(), WatchStart::After(a));
-    assert_eq!(told_now(&mut watcher), [format!("ADDED ns/b@{b} DELETED ns/a@{c}")]);
+    assert_eq!(ready_steps(&mut watcher), [format!("ADDED ns/b@{b} DELETED ns/a@{c}")]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -75,7 +75,7 @@ async fn a_watcher_that_fell_out_of_the_window_reads_from_the_store_and_returns_
     assert!(ready(&mut watcher).is_none());
     assert_eq!(watcher.progress(), Some(pond.cache.applied()));
     let next = pond.put(&pod("ns/b")).await;
-    assert_eq!(told_now(&mut watcher), [format!("ADDED ns/b@{next}")]);
+    assert_eq!(ready_steps(&mut watcher), [format!("ADDED ns/b@{next}")]);
 }
 
 /// S5.4, R25
@@ -92,7 +92,7 @@ async fn the_window_edge_is_exact_even_without_a_write_since_the_load() {
         assert!(ready(&mut on).is_none());
         let mut below = pond.watch(&all(), WatchStart::After(a));
         let step = below.next().await;
-        assert_eq!(told(&step), format!("expired {a}, oldest {b}"));
+        assert_eq!(describe(&step), format!("expired {a}, oldest {b}"));
     }
 }
 
@@ -104,7 +104,7 @@ async fn a_watch_below_the_compaction_expires_even_if_the_window_has_the_changes
     let b = pond.put(&pod("ns/b")).await;
     pond.store.compact(b).await.unwrap();
     let mut watcher = pond.watch(&all(), WatchStart::After(a));
-    assert_eq!(told_now(&mut watcher), [format!("expired {a}, oldest {b}")]);
+    assert_eq!(ready_steps(&mut watcher), [format!("expired {a}, oldest {b}")]);
     assert!(matches!(watcher.next().await, WatchStep::Closed));
 }
 
@@ -118,7 +118,7 @@ async fn a_compaction_does_not_end_a_lagging_watcher() {
     let b = pond.put(&pod("ns/b")).await;
     pond.store.compact(b).await.unwrap();
     pond.sweep().await;
-    assert_eq!(told_now(&mut watcher), [format!("ADDED ns/a@{a} ADDED ns/b@{b}")]);
+    assert_eq!(ready_steps(&mut watcher), [format!("ADDED ns/a@{a} ADDED ns/b@{b}")]);
     assert!(ready(&mut quiet).is_none());
     assert_eq!(quiet.progress(), Some(b));
 }
@@ -134,7 +134,7 @@ async fn a_lagging_watcher_whose_history_was_compacted_expires() {
     let last = pond.put(&pod("ns/a").data(3)).await;
     pond.store.compact(last).await.unwrap();
     pond.sweep().await;
-    assert_eq!(told(&watcher.next().await), format!("expired {start}, oldest {last}"));
+    assert_eq!(describe(&watcher.next().await), format!("expired {start}, oldest {last}"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -172,7 +172,7 @@ async fn a_redefined_resource_ends_its_watchers_after_their_pending_events() {
     let b = pond.delete(&pod("ns/a")).await;
     pond.cache.set_fields(&crate::fixture::pods(), &[]).unwrap();
     let expected = [format!("ADDED ns/a@{a} DELETED ns/a@{b}"), "closed".to_owned()];
-    assert_eq!(told_now(&mut watcher), expected);
+    assert_eq!(ready_steps(&mut watcher), expected);
     assert_eq!(pond.pods().watchers(), 0);
 }
 
@@ -185,7 +185,7 @@ async fn a_redefined_resource_selects_by_its_new_fields() {
     pond.cache.set_fields(&crate::fixture::pods(), &crate::fixture::node_field()).unwrap();
     let mut watcher = pond.watch(&filter("", "", "spec.nodeName=n1"), WatchStart::Initial);
     let step = ready(&mut watcher).unwrap();
-    assert_eq!(told(&step), format!("initial ns/a@{a}"));
+    assert_eq!(describe(&step), format!("initial ns/a@{a}"));
 }
 
 /// S5.5
@@ -220,17 +220,17 @@ async fn a_retired_resource_ends_its_watchers_and_those_that_join_later() {
     let b = pond.delete(&pod("ns/a")).await;
     pond.cache.retire(&crate::fixture::pods());
     let expected = [format!("ADDED ns/a@{a} DELETED ns/a@{b}"), "closed".to_owned()];
-    assert_eq!(told_now(&mut watcher), expected);
+    assert_eq!(ready_steps(&mut watcher), expected);
     let mut late = pond.cache.watch(&resource, &all(), WatchStart::Now);
-    assert_eq!(told_now(&mut late), ["closed"]);
+    assert_eq!(ready_steps(&mut late), ["closed"]);
     // Defined again after it was dropped, it is a new resource.
     pond.sweep().await;
     pond.cache.set_fields(&crate::fixture::pods(), &[]).unwrap();
     let mut late = pond.cache.watch(&resource, &all(), WatchStart::Now);
-    assert_eq!(told_now(&mut late), ["closed"]);
+    assert_eq!(ready_steps(&mut late), ["closed"]);
     let mut fresh = pond.watch(&all(), WatchStart::Now);
     let c = pond.put(&pod("ns/c")).await;
-    assert_eq!(told_now(&mut fresh), [format!("ADDED ns/c@{c}")]);
+    assert_eq!(ready_steps(&mut fresh), [format!("ADDED ns/c@{c}")]);
 }
 
 /// Replaces a word, as a transform that prunes or defaults would.
@@ -288,5 +288,5 @@ async fn an_idle_watcher_that_falls_behind_resumes_from_its_last_progress() {
     let b = pond.put(&pod("rare/b")).await;
     pond.put(&pod("busy/a")).await;
     pond.sweep().await;
-    assert_eq!(told_now(&mut watcher), [format!("ADDED rare/a@{a} ADDED rare/b@{b}")]);
+    assert_eq!(ready_steps(&mut watcher), [format!("ADDED rare/a@{a} ADDED rare/b@{b}")]);
 }

@@ -1,7 +1,7 @@
 //! Collects the descriptions of built-in types and fields from the schemas of `k8s-openapi`.
 //!
-//! Only `kubectl explain` uses them: schemas and rules come from our own tables. The result is compressed
-//! and embedded in the binary.
+//! Only `kubectl explain` uses them: schemas and rules come from our own tables. The result is
+//! compressed and embedded in the binary.
 
 use std::env;
 use std::fs::File;

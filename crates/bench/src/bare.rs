@@ -1,8 +1,8 @@
-//! The bare server as a client sees it: hyper and rustls sending ready-made bytes, the floor for any
-//! server on this machine.
+//! The bare server as a client sees it: hyper and rustls sending ready-made bytes, the floor for
+//! any server on this machine.
 //!
-//! The same watchers and clients that load the measured server load the bare server with similar work,
-//! alternately, run by run.
+//! The same watchers and clients that load the measured server load the bare server with similar
+//! work, alternately, run by run.
 
 use std::ops::Range;
 use std::process::{Child, Command};
@@ -38,7 +38,8 @@ pub(crate) enum BareWork {
     Write { clients: usize, writes: usize },
     /// The same from one client, each synced to disk before the response.
     Synced { writes: usize },
-    /// Writes that are each an event for one of the watchers; the cost is the extra cost of the event.
+    /// Writes that are each an event for one of the watchers; the cost is the extra cost of the
+    /// event.
     One { watchers: usize, writes: usize },
 }
 

@@ -12,8 +12,8 @@
 //! The binary depends on this crate, never the reverse. The bench measures processes, so it starts
 //! servers, controllers and its own helpers by executing the current program (`serve`,
 //! `controllers`, `bench floor-server`); it links none of their code. The binary passes in what
-//! belongs to it: a [`Printer`] and a future that completes on a signal. It also uses [`connect`] and
-//! [`kubeconfig`], the plain HTTP client of the load generators, for `backup` and `compact`.
+//! belongs to it: a [`Printer`] and a future that completes on a signal. It also uses [`connect`]
+//! and [`kubeconfig`], the plain HTTP client of the load generators, for `backup` and `compact`.
 //!
 //! The micro-benchmarks in `benches/pieces` measure the hot functions of a write, a change, a list
 //! and an event one at a time.

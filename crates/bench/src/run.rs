@@ -198,7 +198,8 @@ fn all_if_empty<T: ValueEnum + Clone>(given: Vec<T>) -> Vec<T> {
     }
 }
 
-/// The sizes of a sweep, sorted and without duplicates: a larger size reuses the objects of a smaller one.
+/// The sizes of a sweep, sorted and without duplicates: a larger size reuses the objects of a
+/// smaller one.
 fn ascending(mut sizes: Vec<usize>) -> Result<Vec<usize>> {
     sizes.sort_unstable();
     sizes.dedup();

@@ -1,7 +1,7 @@
 //! A session: the servers of a bench, the number of runs, and the report.
 //!
-//! Promise: with two servers, or with the bare server, every case runs on both alternately, so that other
-//! load on the machine affects both.
+//! Promise: with two servers, or with the bare server, every case runs on both alternately, so that
+//! other load on the machine affects both.
 
 use anyhow::{Context, Result};
 

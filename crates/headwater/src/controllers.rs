@@ -1,7 +1,7 @@
 //! Controllers in this process, alongside a server or against a remote one.
 //!
-//! Promise: controllers use the server like any other client, over TLS with a kubeconfig. They share no
-//! state with it.
+//! Promise: controllers use the server like any other client, over TLS with a kubeconfig. They
+//! share no state with it.
 
 use std::future::Future;
 use std::io::Read;

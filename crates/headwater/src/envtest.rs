@@ -1,9 +1,10 @@
 //! `headwater envtest DIR`: replacements for the programs that controller-runtime's envtest starts.
 //!
-//! River: `KUBEBUILDER_ASSETS=DIR go test` → **envtest** → serve. DIR receives links to this program,
-//! named `kube-apiserver`, `etcd` and `kubectl`; the program acts by the name it was started with.
-//! Promise: the flags and files of envtest work unchanged. Flags without an equivalent (service address
-//! ranges, plug-ins) are accepted and ignored.
+//! River: `KUBEBUILDER_ASSETS=DIR go test` → **envtest** → serve. DIR receives links to this
+//! program, named `kube-apiserver`, `etcd` and `kubectl`; the program acts by the name it was
+//! started with.
+//! Promise: the flags and files of envtest work unchanged. Flags without an equivalent (service
+//! address ranges, plug-ins) are accepted and ignored.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};

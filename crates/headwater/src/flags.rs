@@ -188,8 +188,9 @@ pub(crate) struct ServeFlags {
 }
 
 impl ServeFlags {
-    /// Whether the server may call webhooks on loopback addresses. A server that only serves loopback is
-    /// for local development; one that serves a network must not reach services local to its machine.
+    /// Whether the server may call webhooks on loopback addresses. A server that only serves
+    /// loopback is for local development; one that serves a network must not reach services local
+    /// to its machine.
     pub(crate) fn may_call_loopback(&self) -> bool {
         self.bind.ip().is_loopback() || self.webhooks_on_loopback
     }

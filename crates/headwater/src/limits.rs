@@ -2,9 +2,9 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the limit on open files to the maximum (each connection needs one), disables core dumps, which
-/// would contain keys, and disables huge pages: most of a connection's buffers is never touched, but
-/// would occupy memory.
+/// Raises the limit on open files to the maximum (each connection needs one), disables core dumps,
+/// which would contain keys, and disables huge pages: most of a connection's buffers is never
+/// touched, but would occupy memory.
 pub(crate) fn raise() {
     let files = getrlimit(Resource::Nofile);
     let all = Rlimit { current: files.maximum, maximum: files.maximum };

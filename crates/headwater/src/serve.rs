@@ -1,7 +1,8 @@
-//! `headwater serve`: every part made, connected, run and stopped.
+//! `headwater serve` and `headwater dev`: opens the store, starts the server and the controllers,
+//! and stops them.
 //!
-//! Promise: the process ends only when every part has; the first signal ends it gently, the second
-//! at once; what goes wrong at the start is one sentence with a way out.
+//! Promise: the process exits after every task has ended. The first signal starts a graceful
+//! shutdown, the second exits at once. An error at start is one line that names the fix.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -32,31 +33,31 @@ use crate::flags::ServeFlags;
 use crate::signals::Signals;
 use crate::{limits, print};
 
-/// How often certificates are looked at while the server runs.
+/// The interval at which a running server checks its certificates.
 const RENEW_EVERY: Duration = Duration::from_secs(86_400);
 
-/// Serves with all controllers, unless some were chosen.
+/// Serves with all controllers, unless flags select some.
 pub(crate) async fn dev(mut flags: ServeFlags) -> Result<()> {
     flags.controller_flags.controllers.get_or_insert_with(ControllerSelection::all);
     serve(flags).await
 }
 
-/// Serves until a signal says otherwise.
+/// Serves until a signal.
 pub(crate) async fn serve(mut flags: ServeFlags) -> Result<()> {
     let stages = controllers::stages(&flags.controller_flags)?;
     let began = Instant::now();
     limits::raise();
     let signals = Signals::new()?;
-    let home = Home::new(&flags)?;
+    let paths = ServerPaths::new(&flags)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
 
-    let engine = Engine::open(&flags, home.data.as_deref(), clock.clone()).await?;
+    let engine = Engine::open(&flags, paths.data.as_deref(), clock.clone()).await?;
     let token_file = match &flags.token_auth_file {
-        Some(path) => Some(TokenFile::open(path, home.others)?),
+        Some(path) => Some(TokenFile::open(path, paths.others)?),
         None => None,
     };
     let given = flags.certificates.take();
-    let certificates = Certificates::open(&flags, given, &home, clock.clone())?;
+    let certificates = Certificates::open(&flags, given, &paths, clock.clone())?;
     let metrics = Metrics::new();
     let https = Listener::tls(
         flags.bind,
@@ -91,7 +92,7 @@ pub(crate) async fn serve(mut flags: ServeFlags) -> Result<()> {
     let client_authority = certificates.pki.ca.clone();
     running.appear(Presence { address: https.address(), client_authority }).await;
     let url = format!("https://{}", reachable(https.address()));
-    let kubeconfig_path = home.write_kubeconfig(&certificates.pki, &url, https.address())?;
+    let kubeconfig_path = paths.write_kubeconfig(&certificates.pki, &url, https.address())?;
     let plain = http.as_ref().map(Listener::address);
 
     let controllers = LocalControllers::new(&flags.controller_flags, stages);
@@ -99,7 +100,7 @@ pub(crate) async fn serve(mut flags: ServeFlags) -> Result<()> {
     if let Some(controllers) = &controllers {
         tasks.spawn(controllers, &kubeconfig::admin(&certificates.pki, &url))?;
     }
-    running.run(|stop| certificates.keep_fresh(stop));
+    running.run(|stop| certificates.keep_renewed(stop));
     for listener in std::iter::once(https).chain(http) {
         running.listen(listener);
     }
@@ -109,12 +110,12 @@ pub(crate) async fn serve(mut flags: ServeFlags) -> Result<()> {
     }
     announce(&url, &kubeconfig_path, began.elapsed(), controllers.as_ref());
     let ended = until_stopped(running, tasks, signals).await;
-    home.clean_up();
+    paths.clean_up();
     engine.close().await?;
     ended
 }
 
-/// Waits for a signal or for a part to fail; then stops the controllers, and the server after them.
+/// Waits for a signal or a failure, then stops the controllers and after them the server.
 async fn until_stopped(
     mut running: Running,
     mut controllers: ControllerTasks,
@@ -141,14 +142,14 @@ async fn until_stopped(
     }
 }
 
-/// The controllers in this process. They end before the server that they talk to.
+/// The tasks of the controllers in this process. They stop before the server.
 #[derive(Default)]
 struct ControllerTasks {
     tasks: JoinSet<Result<()>>,
     stop: CancellationToken,
 }
 
-/// How long controllers may take to write what they know when the server is asked to end.
+/// Time for controllers to complete their writes at shutdown.
 const CONTROLLERS_GRACE: Duration = Duration::from_secs(5);
 
 impl ControllerTasks {
@@ -158,11 +159,11 @@ impl ControllerTasks {
         Ok(())
     }
 
-    /// Waits until the controllers end, which they should not before they are stopped.
+    /// Waits until the controllers end without being stopped.
     async fn failed(&mut self) -> anyhow::Error {
         match self.tasks.join_next().await {
             Some(Ok(Err(error))) => error,
-            Some(Ok(Ok(()))) => anyhow!("the controllers ended"),
+            Some(Ok(Ok(()))) => anyhow!("the controllers stopped unexpectedly"),
             Some(Err(error)) => anyhow::Error::new(error).context("the controllers panicked"),
             None => std::future::pending().await,
         }
@@ -177,20 +178,20 @@ impl ControllerTasks {
     }
 }
 
-/// The exit code after a second signal: what a shell reports for Ctrl-C.
+/// The exit code after a second signal: that of a shell after Ctrl-C.
 const SECOND_SIGNAL: i32 = 130;
 
-/// Where the server keeps what it writes.
-struct Home {
+/// The files and directories that the server writes.
+struct ServerPaths {
     data: Option<PathBuf>,
     kubeconfig_out: Option<PathBuf>,
-    /// Made for a kubeconfig when nothing else is on disk; removed at the end.
+    /// Directory for the kubeconfig of a server in memory; removed at shutdown.
     temporary: PathBuf,
     others: OthersMayRead,
 }
 
-impl Home {
-    fn new(flags: &ServeFlags) -> Result<Home> {
+impl ServerPaths {
+    fn new(flags: &ServeFlags) -> Result<ServerPaths> {
         let others = match flags.allow_loose_permissions {
             true => OthersMayRead::Allow,
             false => OthersMayRead::Refuse,
@@ -200,7 +201,7 @@ impl Home {
             private_file::directory(data, others)?;
         }
         let temporary = std::env::temp_dir().join(format!("headwater-{}", std::process::id()));
-        Ok(Home { data, kubeconfig_out: flags.kubeconfig_out.clone(), temporary, others })
+        Ok(ServerPaths { data, kubeconfig_out: flags.kubeconfig_out.clone(), temporary, others })
     }
 
     fn write_kubeconfig(&self, pki: &Pki, url: &str, at: SocketAddr) -> Result<PathBuf> {
@@ -217,16 +218,16 @@ impl Home {
     }
 
     fn clean_up(&self) {
-        // It may never have been made.
+        // It may not exist.
         let _ = std::fs::remove_dir_all(&self.temporary);
     }
 }
 
-/// The server's certificates, and what renews them.
+/// The server's certificates and their renewal.
 struct Certificates {
     pki: Pki,
     acceptor: Acceptor,
-    /// Nothing to renew from when they are only in memory.
+    /// `None` if they are in memory only, and not renewed.
     directory: Option<PathBuf>,
     names: std::collections::BTreeSet<String>,
     others: OthersMayRead,
@@ -234,26 +235,26 @@ struct Certificates {
 }
 
 impl Certificates {
-    /// Those that were given, else our own.
+    /// Uses the given certificates, or loads or creates them.
     fn open(
         flags: &ServeFlags,
         given: Option<Pki>,
-        home: &Home,
+        paths: &ServerPaths,
         clock: Arc<dyn Clock>,
     ) -> Result<Certificates> {
         let names = pki::names(flags.bind.ip(), &flags.tls_san);
-        let own = home.data.as_ref().map(|data| data.join("pki"));
+        let own = paths.data.as_ref().map(|data| data.join("pki"));
         let directory = flags.pki_dir.clone().or(own);
         let pki = match given {
             Some(pki) => pki,
-            None => load(directory.as_deref(), &names, home.others, &*clock)?,
+            None => load(directory.as_deref(), &names, paths.others, &*clock)?,
         };
         let acceptor = Acceptor::new(&pki, clock.clone())?;
-        Ok(Certificates { pki, acceptor, directory, names, others: home.others, clock })
+        Ok(Certificates { pki, acceptor, directory, names, others: paths.others, clock })
     }
 
-    /// Renews what is about to expire, for servers that run for years.
-    async fn keep_fresh(self, stop: CancellationToken) {
+    /// Renews certificates before they expire.
+    async fn keep_renewed(self, stop: CancellationToken) {
         let mut days = tokio::time::interval(RENEW_EVERY);
         loop {
             tokio::select! {
@@ -313,12 +314,12 @@ fn cache_options(flags: &ServeFlags) -> CacheOptions {
     options
 }
 
-/// What `kubectl explain` says about built-in types; unpacked when it is first asked for.
+/// The descriptions of built-in types for `kubectl explain`; decompressed on first use.
 fn descriptions() -> Descriptions {
     Descriptions::compressed(include_bytes!(concat!(env!("OUT_DIR"), "/descriptions.gz")))
 }
 
-/// The address a client on this machine can use.
+/// The address for clients on this machine.
 fn reachable(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),

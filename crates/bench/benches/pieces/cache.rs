@@ -71,8 +71,8 @@ fn changes(count: usize) -> Vec<Change> {
     (0..count).map(change).collect()
 }
 
-/// Appends the same change repeatedly, which a window accepts at one revision. The window is full, as in
-/// a server: a growing one would count reallocations.
+/// Appends the same change repeatedly, which a window accepts at one revision. The window is full,
+/// as in a server: a growing one would count reallocations.
 fn appended(name: &'static str) -> Piece {
     let mut window = Changes::new(THERE);
     let change = Changes::decode(&changes(1)[0], &kind().fields);

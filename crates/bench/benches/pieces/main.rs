@@ -1,10 +1,13 @@
-//! The micro-benchmarks: the hot functions of a write, a change, a list and an event, one at a time.
+//! The micro-benchmarks: the hot functions of a write, a change, a list and an event, one at a
+//! time.
 //!
-//! `cargo bench -p headwater-bench [NAME]` prints the median time of each piece.
-//! `cargo bench -p headwater-bench -- --count` counts instructions under valgrind and compares them
-//! with `baseline.txt`; `-- --count --update` replaces the baseline. Instruction counts do not depend on
-//! how busy the machine is. They do depend on the compiler and the processor family: with another one
-//! nothing is compared.
+//! - `cargo bench -p headwater-bench [NAME]` prints the median time of each piece.
+//! - `cargo bench -p headwater-bench -- --count` counts instructions under valgrind and compares
+//!   them with `baseline.txt`.
+//! - `cargo bench -p headwater-bench -- --count --update` replaces the baseline.
+//!
+//! Instruction counts do not depend on how busy the machine is. They do depend on the compiler and
+//! the processor family: with another one nothing is compared.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints")]
 

@@ -133,8 +133,8 @@ fn token(head: &[u8], encoding: Encoding) -> Result<Option<String>> {
     Ok(Some(token.to_owned()).filter(|token| !token.is_empty()))
 }
 
-/// Reads all pages of a list. It must contain exactly the expected pods, each once. Returns the bytes on
-/// the wire.
+/// Reads all pages of a list. It must contain exactly the expected pods, each once. Returns the
+/// bytes on the wire.
 pub(crate) async fn check(
     connection: &mut Connection,
     path: &str,

@@ -1,7 +1,7 @@
 //! The checker: compares the events of a watcher with the acknowledged writes.
 //!
-//! Promise: it finds every missing, duplicate, out-of-order or unexpected event, and the error names its
-//! revision.
+//! Promise: it finds every missing, duplicate, out-of-order or unexpected event, and the error
+//! names its revision.
 
 use std::fmt;
 

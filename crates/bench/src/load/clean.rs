@@ -1,7 +1,7 @@
 //! Deletes the objects of earlier runs from a running server.
 //!
-//! Promise: only pods, config maps and widgets in namespaces with the prefixes of the bench are deleted.
-//! The namespaces stay: without controllers their deletion would not complete.
+//! Promise: only pods, config maps and widgets in namespaces with the prefixes of the bench are
+//! deleted. The namespaces stay: without controllers their deletion would not complete.
 
 use anyhow::{Result, bail};
 use bytes::Bytes;

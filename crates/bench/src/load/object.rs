@@ -36,7 +36,8 @@ pub(crate) fn pod_name(index: usize) -> String {
     format!("{POD_PREFIX}{index:05}")
 }
 
-/// A pod of about 3 KB, or 6 KB when stored with defaults and managed fields. An update changes `mark`.
+/// A pod of about 3 KB, or 6 KB when stored with defaults and managed fields. An update changes
+/// `mark`.
 pub(crate) fn pod(index: usize, namespace: &str, mark: usize) -> Vec<u8> {
     pod_value(index, namespace, mark).to_string().into_bytes()
 }

@@ -1,4 +1,5 @@
-//! A watch stream that is cheap to read, because the bench shares the machine with the server it measures.
+//! A watch stream that is cheap to read, because the bench shares the machine with the server it
+//! measures.
 
 use std::sync::LazyLock;
 
@@ -57,8 +58,8 @@ impl WatchStream {
     }
 }
 
-/// Appends the bytes up to and including the next newline to `line`. Returns their number, and whether
-/// the line is complete.
+/// Appends the bytes up to and including the next newline to `line`. Returns their number, and
+/// whether the line is complete.
 fn take_line(there: &[u8], line: &mut Vec<u8>) -> (usize, bool) {
     let (taken, is_whole) = match memchr(b'\n', there) {
         Some(end) => (end + 1, true),

@@ -137,7 +137,8 @@ pub(crate) struct CheckedWatchers {
 }
 
 impl CheckedWatchers {
-    /// Checks that the next event of each watcher has revision `last`: no extra event is in between.
+    /// Checks that the next event of each watcher has revision `last`: no extra event is in
+    /// between.
     pub(crate) async fn expect_only(self, last: u64) -> Result<()> {
         let mut readers = JoinSet::new();
         for (watcher, mut stream) in self.streams {
@@ -159,7 +160,8 @@ impl CheckedWatchers {
         all.context("the last event did not arrive within two minutes")?
     }
 
-    /// The delays from the acknowledgement of a write to its events; 1 µs if the event arrives first.
+    /// The delays from the acknowledgement of a write to its events; 1 µs if the event arrives
+    /// first.
     pub(crate) fn delays(&self, acknowledged: &[Arrival]) -> Result<Histogram<u64>> {
         let mut micros = histogram()?;
         for (revision, at) in &self.arrivals {

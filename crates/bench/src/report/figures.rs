@@ -1,6 +1,7 @@
 //! Figures: the measured numbers of a piece of work.
 //!
-//! Promise: medians and ratios are computed figure by figure; a figure that was not measured stays absent.
+//! Promise: medians and ratios are computed figure by figure; a figure that was not measured stays
+//! absent.
 
 use hdrhistogram::Histogram;
 use serde_json::{Map, Value};

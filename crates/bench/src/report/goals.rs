@@ -1,8 +1,8 @@
 //! Goals: the figures Headwater must reach, and whether a measurement reaches them.
 //!
-//! `goals.txt` has a line per goal: the case that measures it and its size; the bounds on its figures;
-//! the figure of the bare server on the reference machine, of this case or of the most similar one; then
-//! the columns of the table in `docs/performance.md`.
+//! `goals.txt` has a line per goal: the case that measures it and its size; the bounds on its
+//! figures; the figure of the bare server on the reference machine, of this case or of the most
+//! similar one; then the columns of the table in `docs/performance.md`.
 
 use std::sync::LazyLock;
 
@@ -30,8 +30,8 @@ pub(crate) struct Goal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GoalVerdict {
     Met,
-    /// Met if the target is multiplied by the time of the bare server here, divided by its time on the
-    /// reference machine. Both are measured alternately with the case.
+    /// Met if the target is multiplied by the time of the bare server here, divided by its time on
+    /// the reference machine. Both are measured alternately with the case.
     MetToScale,
     Missed,
     /// A figure with a bound was not measured.
@@ -50,7 +50,8 @@ impl GoalVerdict {
 }
 
 impl Goal {
-    /// The goal that a case measures. A quick run divides all sizes but the number of clients by `shrink`.
+    /// The goal that a case measures. A quick run divides all sizes but the number of clients by
+    /// `shrink`.
     pub(crate) fn of(case: &Case, shrink: usize) -> Option<&'static Goal> {
         let shrink = if case.axis == "clients" { 1 } else { shrink };
         let is_it = |goal: &&Goal| goal.key == case.key && shrunk(goal.size, shrink) == case.size;
@@ -67,8 +68,8 @@ impl Goal {
         }
     }
 
-    /// Whether all bounds hold on a machine that is slower by this factor; `None` if a figure with a
-    /// bound was not measured.
+    /// Whether all bounds hold on a machine that is slower by this factor; `None` if a figure with
+    /// a bound was not measured.
     fn holds(&self, measured: &Figures, slower: f64) -> Option<bool> {
         let holds = self.bounds.iter().map(|(figure, bound)| {
             measured.get(*figure).map(|value| match figure {

@@ -1,7 +1,7 @@
 //! Plots of cost against size, as SVG for light and dark pages.
 //!
-//! Promise: both axes are logarithmic, so growth in proportion is a straight line; the dashed line is the
-//! expected growth from the first point.
+//! Promise: both axes are logarithmic, so growth in proportion is a straight line; the dashed line
+//! is the expected growth from the first point.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -1,7 +1,7 @@
 //! `bench cluster`: from an empty server to pods running on simulated nodes, with all controllers.
 //!
-//! Promise: the bench fails if a controller sends a list or starts a watch after its first sync. The
-//! request counters of the server show it.
+//! Promise: the bench fails if a controller sends a list or starts a watch after its first sync.
+//! The request counters of the server show it.
 
 use std::collections::HashSet;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! `bench list`: the CPU per object or per request of lists.
 //!
-//! Promise: in every case the first response is read object by object and must contain each expected pod
-//! once and no other.
+//! Promise: in every case the first response is read object by object and must contain each
+//! expected pod once and no other.
 
 use std::time::Instant;
 

@@ -1,7 +1,7 @@
 //! `bench selective`: every event is for one of many watchers; the extra CPU per write.
 //!
-//! The extra cost is small compared with the write. To find it, the bench sends the same writes in small
-//! batches alternately to two servers: one with the watchers, one without.
+//! The extra cost is small compared with the write. To find it, the bench sends the same writes in
+//! small batches alternately to two servers: one with the watchers, one without.
 
 use std::ops::Range;
 

@@ -1,4 +1,5 @@
-//! `bench start`: the time from process start to ready, and from a restart with data to the first list.
+//! `bench start`: the time from process start to ready, and from a restart with data to the first
+//! list.
 
 use std::time::Instant;
 

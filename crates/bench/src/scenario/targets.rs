@@ -36,8 +36,8 @@ impl AllTargets {
         self.lists(session).await?;
         self.watches(session).await?;
         self.idle(session).await?;
-        // Near the end: the kernel needs some seconds to reclaim a gigabyte of memory and files, and
-        // measurements in that time cost more.
+        // Near the end: the kernel needs some seconds to reclaim a gigabyte of memory and files,
+        // and measurements in that time cost more.
         if session.is_own() {
             start::run(session, &[self.of(100_000)]).await?;
         } else {

@@ -59,8 +59,8 @@ pub(crate) async fn rss(target: &TargetServer) -> Option<u64> {
     }
 }
 
-/// The CPU time of all live threads, in nanoseconds. The kernel does not report it at this precision for
-/// threads that have exited, so they do not count.
+/// The CPU time of all live threads, in nanoseconds. The kernel does not report it at this
+/// precision for threads that have exited, so they do not count.
 pub(crate) fn cpu_of(pids: &[u32]) -> Option<Duration> {
     let mut total = 0;
     for pid in pids {

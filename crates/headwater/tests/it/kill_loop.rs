@@ -1,9 +1,10 @@
 //! The kill loop: a server is killed again and again while clients write and watch.
 //!
-//! After each restart the test compares the ledger of the writers with the history: it contains every
-//! acknowledged write, otherwise only writes with an unknown outcome, and revisions continue above the
-//! highest one that any client received (R1, R2, R4, R12). Watchers resume and must not miss or repeat an
-//! event. SIGKILL keeps the page cache, so this does not test syncs; the crash tests of the store do.
+//! After each restart the test compares the ledger of the writers with the history: it contains
+//! every acknowledged write, otherwise only writes with an unknown outcome, and revisions continue
+//! above the highest one that any client received (R1, R2, R4, R12). Watchers resume and must not
+//! miss or repeat an event. SIGKILL keeps the page cache, so this does not test syncs; the crash
+//! tests of the store do.
 //!
 //! `HEADWATER_KILL_ROUNDS` and `HEADWATER_KILL_SEED` set the number of rounds and the seed.
 
@@ -126,7 +127,8 @@ impl Run {
         self.round += 1;
     }
 
-    /// Checks the history since the last call against the ledger, and the state against the history.
+    /// Checks the history since the last call against the ledger, and the state against the
+    /// history.
     fn verify(&mut self, at: SocketAddr) {
         let highest = Revision(self.highest.load(Ordering::Relaxed));
         let text = format!("sentinel {}", self.round);

@@ -1,7 +1,7 @@
 //! Transcripts of kubectl commands that write.
 //!
-//! They show what an unmodified kubectl prints with a Kubernetes API server; the columns of tables are
-//! those of Kubernetes 1.36.
+//! They show what an unmodified kubectl prints with a Kubernetes API server; the columns of tables
+//! are those of Kubernetes 1.36.
 
 use crate::transcript::Terminal;
 

@@ -1,5 +1,5 @@
-//! Every built-in kind through the types of the `kube` crate: a created object is read back unchanged, an
-//! unchanged update has no effect, and an applier owns exactly the fields it applied.
+//! Every built-in kind through the types of the `kube` crate: a created object is read back
+//! unchanged, an unchanged update has no effect, and an applier owns exactly the fields it applied.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -129,7 +129,8 @@ impl Trip {
     }
 }
 
-/// The object after the server has finished writing to it: it establishes definitions and counts quotas.
+/// The object after the server has finished writing to it: it establishes definitions and counts
+/// quotas.
 async fn settled<K: Typed>(api: &Api<K>, name: &str) -> Result<K, String> {
     loop {
         let read = api.get(name).await.map_err(said)?;

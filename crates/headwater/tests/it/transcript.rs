@@ -1,8 +1,9 @@
 //! Transcripts: shell commands with their expected output.
 //!
-//! A shell runs each `$ ` line in a temporary directory; the following lines, up to the next command, are
-//! its output and errors. Values that differ between runs are written `<AGE>`, `<IP>`, `<PORT>`, `<TIME>`;
-//! columns are separated by two spaces. The output of a failed command ends with the line `(exit N)`.
+//! A shell runs each `$ ` line in a temporary directory; the following lines, up to the next
+//! command, are its output and errors. Values that differ between runs are written `<AGE>`, `<IP>`,
+//! `<PORT>`, `<TIME>`; columns are separated by two spaces. The output of a failed command ends
+//! with the line `(exit N)`.
 
 use std::fs;
 use std::path::Path;
@@ -145,7 +146,8 @@ fn placeholder(word: &str) -> String {
     }
 }
 
-/// An age in seconds, or in minutes on a busy machine: `7s`, `119s`, `3m`, `2m5s`. `200m` is a quantity.
+/// An age in seconds, or in minutes on a busy machine: `7s`, `119s`, `3m`, `2m5s`. `200m` is a
+/// quantity.
 fn is_age(word: &str) -> bool {
     let digits = |text: &str, most: usize| {
         (1..=most).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit())

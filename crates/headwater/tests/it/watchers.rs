@@ -1,5 +1,5 @@
-//! A thousand watchers of one server with different selections, random disconnects and slow readers; the
-//! events of each are compared with the history (R23 to R30).
+//! A thousand watchers of one server with different selections, random disconnects and slow
+//! readers; the events of each are compared with the history (R23 to R30).
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -103,8 +103,8 @@ fn write(at: SocketAddr, writer: u64) -> Revision {
     last.max(version(&object).unwrap())
 }
 
-/// Watches with repeated disconnects until the writers are done, then to the last revision, which `done`
-/// provides.
+/// Watches with repeated disconnects until the writers are done, then to the last revision, which
+/// `done` provides.
 fn watch(at: SocketAddr, n: usize, client: &mut ClientRecord, done: &AtomicU64) {
     let mut dice = Dice(n as u64);
     let (path, _) = selection(n);

@@ -70,8 +70,8 @@ fn every_source_file_named_in_a_document_exists() {
     assert!(violations.is_empty(), "files do not exist:\n{}", violations.join("\n"));
 }
 
-/// Whether a named file exists and, if a function of it is named (`crates/x/src/y.rs::function`), has
-/// that function.
+/// Whether a named file exists and, if a function of it is named (`crates/x/src/y.rs::function`),
+/// has that function.
 fn exists(named: &str) -> bool {
     let (file, function) = named.split_once("::").unwrap_or((named, ""));
     let file = file.split(':').next().unwrap_or(file);

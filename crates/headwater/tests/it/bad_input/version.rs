@@ -144,7 +144,8 @@ fn tokens(suite: &mut Suite) {
         row.refused(&continued(&token), "", 504, "Timeout");
     });
     suite.row(174, |row| {
-        // A token of ConfigMaps, sent for Secrets or another namespace, reads only the requested ones.
+        // A token of ConfigMaps, sent for Secrets or another namespace, reads only the requested
+        // ones.
         let first = row.accepted(&format!("GET {CMS}?limit=1"), "", 200).json();
         let token = escaped(first["metadata"]["continue"].as_str().unwrap());
         let there = format!("GET /api/v1/namespaces/n/configmaps?limit=1&continue={token}");

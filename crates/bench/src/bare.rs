@@ -190,8 +190,9 @@ async fn one(bare: &TargetServer, watchers: usize, writes: usize) -> Result<Figu
     for first in (0..writes).step_by(BATCH) {
         let turns = first..writes.min(first + BATCH);
         let alone = batch(turns.clone(), &|_| "/write".to_owned()).await?;
-        let told = batch(turns.clone(), &|turn| format!("/write/{}", turn % watchers)).await?;
-        extra.add(turns.len(), alone, told)?;
+        let with_event =
+            batch(turns.clone(), &|turn| format!("/write/{}", turn % watchers)).await?;
+        extra.add(turns.len(), alone, with_event)?;
     }
     let expected = |watcher| ExpectedEvents::of((1..=turns(watcher) as u64).collect());
     let expected: Vec<ExpectedEvents> = (0..watchers).map(expected).collect::<Result<_, _>>()?;

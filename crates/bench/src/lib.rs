@@ -1,4 +1,4 @@
-//! `headwater bench`: puts load on a server and measures what it costs the server.
+//! `headwater bench`: puts load on a server and measures its CPU, memory and latency.
 //!
 //! ```text
 //! flags ─▶ run ─▶ scenario ─▶ session ─▶ load ─▶ target

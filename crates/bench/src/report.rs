@@ -56,7 +56,7 @@ impl Report {
         if self.rows.is_empty() {
             self.text(&table::head());
         }
-        self.tell(&row);
+        self.print_row(&row);
         self.rows.push(row);
     }
 
@@ -65,11 +65,11 @@ impl Report {
         if self.floors.is_empty() {
             self.text(&format!("\nfloor of this machine\n{}", table::head()));
         }
-        self.tell(&row);
+        self.print_row(&row);
         self.floors.push(row);
     }
 
-    fn tell(&self, row: &Row) {
+    fn print_row(&self, row: &Row) {
         match self.outputs.json {
             true => (self.printer.data)(&row_json(row, self.shrink).to_string()),
             false => (self.printer.data)(&table::row(row, self.shrink)),

@@ -1,4 +1,4 @@
-//! The scenarios: what is measured, one file each.
+//! The scenarios of the bench, one file each.
 
 pub(crate) mod targets;
 pub(crate) mod start;

@@ -75,9 +75,9 @@ fn goals(page: &mut String, report: &Report) {
             GoalVerdict::NotMeasured => "soft",
         };
         page.push_str("<tr>");
-        let (found, beside) =
+        let (found, ratio) =
             (goal.measured(&row.figures), goal.floor_ratio(row).unwrap_or_default());
-        for text in [goal.line, goal.reference, goal.floor, goal.target, &found, &beside] {
+        for text in [goal.line, goal.reference, goal.floor, goal.target, &found, &ratio] {
             cell(page, "", text);
         }
         cell(page, class, verdict.word());

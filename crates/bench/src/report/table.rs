@@ -59,15 +59,14 @@ fn columns(text: &mut String, figures: &Figures, show: impl Fn(Figure, f64) -> S
 
 /// A goal, its measurement and its verdict.
 pub(crate) fn goal(goal: &Goal, row: Option<&Row>) -> String {
-    let (verdict, found, beside) = match row {
+    let (verdict, found, ratio) = match row {
         Some(row) => (goal.verdict(row), goal.measured(&row.figures), goal.floor_ratio(row)),
         None => (GoalVerdict::NotMeasured, "–".to_owned(), None),
     };
     let Goal { line, reference, floor, target, .. } = goal;
-    let (word, beside) =
-        (verdict.word(), beside.map(|text| format!("; {text}")).unwrap_or_default());
+    let (word, ratio) = (verdict.word(), ratio.map(|text| format!("; {text}")).unwrap_or_default());
     format!(
-        "{word:<14}{line}\n{:<14}{found:<32} target {target:<33} floor {floor}{beside}; reference {reference}",
+        "{word:<14}{line}\n{:<14}{found:<32} target {target:<33} floor {floor}{ratio}; reference {reference}",
         ""
     )
 }

@@ -62,7 +62,7 @@ pub(crate) async fn run(session: &mut Session, size: &ClusterSize, memory: bool)
     for (mode, pids) in [("server", server), ("controllers", controllers_pids)] {
         target.pids = pids;
         let case = Case::new("cluster", mode, "processes").sized("pods", size.pods);
-        tell(session, case, Figures::default().memory(rss(&target).await));
+        add_row(session, case, Figures::default().memory(rss(&target).await));
     }
     Ok(())
 }
@@ -77,7 +77,7 @@ async fn measure(
     let nodes = observer.factory.informer::<Node>().open()?;
     observer.until(&nodes, size.nodes, |_| true).await?;
     let took = Figures::default().with(Figure::Wall, began.elapsed().as_secs_f64());
-    tell(session, Case::new("cluster", "nodes there", "nodes").sized("nodes", size.nodes), took);
+    add_row(session, Case::new("cluster", "nodes there", "nodes").sized("nodes", size.nodes), took);
 
     let before = ReadCounts::settled(target).await?;
     let mut connection = Connection::open(&target.endpoint).await?;
@@ -90,7 +90,7 @@ async fn measure(
     let used = meter.stop().await;
     let after = ReadCounts::of(target).await?;
     let case = Case::new("cluster", "pods running", "pods").sized("pods", size.pods);
-    tell(session, case, Figures::per_unit(size.pods, used));
+    add_row(session, case, Figures::per_unit(size.pods, used));
     ensure!(
         before == after,
         "a controller listed or watched again after its first sync: {before:?} before, {after:?} after"
@@ -107,7 +107,7 @@ fn is_running(pod: &Pod) -> bool {
 }
 
 /// Reports a row. CPU is the sum of the server and the controllers.
-fn tell(session: &mut Session, case: Case, figures: Figures) {
+fn add_row(session: &mut Session, case: Case, figures: Figures) {
     session.report.row(Row::alone(case, "headwater", 1, figures));
 }
 

@@ -33,7 +33,7 @@ pub(crate) async fn run(session: &mut Session, watchers: usize) -> Result<()> {
         for _ in 0..session.runs() {
             figures.push(ready.once(&bare.target).await?);
         }
-        tell(session, ready.case(), &figures);
+        add_row(session, ready.case(), &figures);
     }
     Ok(())
 }
@@ -44,10 +44,10 @@ pub(crate) async fn machine(session: &mut Session) -> Result<()> {
     let watchers = shrunk(5_000, session.report.shrink);
     let idle = Case::new("floor", "idle watcher", "watchers").sized("watchers", watchers);
     let figures = memory(&BareServer::start()?.target, watchers).await?;
-    tell(session, idle, &[figures]);
+    add_row(session, idle, &[figures]);
     Ok(())
 }
 
-pub(crate) fn tell(session: &mut Session, case: Case, runs: &[Figures]) {
+pub(crate) fn add_row(session: &mut Session, case: Case, runs: &[Figures]) {
     session.report.floor(Row::alone(case, "", runs.len(), Figures::median(runs)));
 }

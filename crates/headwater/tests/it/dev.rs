@@ -40,7 +40,7 @@ rules:
 pub(crate) fn has_kubectl() -> bool {
     let found = Command::new("kubectl").args(["version", "--client"]).output().is_ok();
     if !found {
-        eprintln!("kubectl is not on this machine; what it would see is not tested");
+        eprintln!("kubectl is not installed; skipping its tests");
     }
     found
 }
@@ -72,7 +72,7 @@ impl Cluster {
 
     /// Fails unless the command succeeds and prints all of these.
     #[track_caller]
-    fn says(&self, line: &str, expected: &[&str]) -> String {
+    fn expect(&self, line: &str, expected: &[&str]) -> String {
         let output = self.output(line);
         let text = String::from_utf8(output.stdout).unwrap();
         let errors = String::from_utf8(output.stderr).unwrap();
@@ -85,8 +85,8 @@ impl Cluster {
 
     /// Waits for a condition with `kubectl wait`.
     #[track_caller]
-    fn waits(&self, what: &str, condition: &str) {
-        self.says(&format!("wait {what} --for={condition} --timeout=600s"), &[]);
+    fn wait_for(&self, what: &str, condition: &str) {
+        self.expect(&format!("wait {what} --for={condition} --timeout=600s"), &[]);
     }
 
     fn watch(&self, line: &str) -> Watch {
@@ -97,24 +97,24 @@ impl Cluster {
     #[track_caller]
     fn until(&self, line: &str, is_right: impl Fn(&str) -> bool) {
         let began = Instant::now();
-        while !is_right(&self.says(line, &[])) {
-            assert!(began.elapsed() < PATIENCE, "never: {line}: {}", self.says(line, &[]));
+        while !is_right(&self.expect(line, &[])) {
+            assert!(began.elapsed() < PATIENCE, "never: {line}: {}", self.expect(line, &[]));
         }
     }
 
     /// Repeats a command until its output contains all of these.
     #[track_caller]
-    fn will_say(&self, line: &str, expected: &[&str]) {
+    fn expect_soon(&self, line: &str, expected: &[&str]) {
         self.until(line, |text| expected.iter().all(|part| text.contains(part)));
     }
 
     /// Waits until this many nodes are ready for pods.
     #[track_caller]
-    fn has_nodes(&self, count: usize) {
+    fn wait_for_nodes(&self, count: usize) {
         for number in 0..count {
             let node = format!("node/node-{number}");
-            self.waits(&node, "create");
-            self.waits(&node, "condition=Ready");
+            self.wait_for(&node, "create");
+            self.wait_for(&node, "condition=Ready");
         }
     }
 }
@@ -157,7 +157,7 @@ impl Watch {
     }
 
     pub(crate) fn next(&mut self) -> Seen {
-        let line = self.lines.next().expect("the watch goes on").unwrap();
+        let line = self.lines.next().expect("the watch continues").unwrap();
         let words: Vec<&str> = line.split_whitespace().collect();
         let [event, name, node, phase, end] = words.as_slice() else { panic!("{line}") };
         Seen {
@@ -201,15 +201,16 @@ fn dev_prints_a_command_to_try() {
 #[test]
 fn a_watch_shows_the_replacement_of_a_deleted_pod() {
     let Some(cluster) = Cluster::dev(&[]) else { return };
-    cluster.says("create deployment web --image=nginx --replicas=3", &["created"]);
-    cluster.says("rollout status deployment/web --timeout=600s", &["successfully rolled out"]);
+    cluster.expect("create deployment web --image=nginx --replicas=3", &["created"]);
+    cluster.expect("rollout status deployment/web --timeout=600s", &["successfully rolled out"]);
     let mut watch = cluster.watch("pods");
     let there: Vec<Seen> = (0..3).map(|_| watch.next()).collect();
     let old = there[0].name.clone();
-    cluster.says(&format!("delete pod {old} --wait=false"), &["deleted"]);
+    cluster.expect(&format!("delete pod {old} --wait=false"), &["deleted"]);
     let is_new = |seen: &Seen| there.iter().all(|known| known.name != seen.name);
     let mut seen = watch.until(|seen| is_new(seen) && seen.phase == "Running");
-    cluster.says(&format!("delete pod {old} --force --grace-period=0 --wait=false"), &["deleted"]);
+    cluster
+        .expect(&format!("delete pod {old} --force --grace-period=0 --wait=false"), &["deleted"]);
     seen.extend(watch.until(|seen| seen.event == "DELETED"));
     let new = seen.iter().find(|seen| seen.event == "ADDED").unwrap().name.clone();
     let place = |what: &str, fits: &dyn Fn(&Seen) -> bool| {
@@ -224,7 +225,7 @@ fn a_watch_shows_the_replacement_of_a_deleted_pod() {
             seen.name == new && seen.node.is_some() && seen.phase == "Pending"
         }),
         place("running", &|seen| seen.name == new && seen.phase == "Running"),
-        place("gone", &|seen| seen.name == old && seen.event == "DELETED"),
+        place("deleted", &|seen| seen.name == old && seen.event == "DELETED"),
     ];
     assert!(order.is_sorted(), "{seen:#?}");
 }
@@ -232,44 +233,44 @@ fn a_watch_shows_the_replacement_of_a_deleted_pod() {
 #[test]
 fn a_rollout_completes_and_can_be_undone() {
     let Some(cluster) = Cluster::dev(&[]) else { return };
-    cluster.says("create deployment shop --image=nginx:1 --replicas=3", &["created"]);
-    cluster.says("rollout status deployment/shop --timeout=600s", &["successfully rolled out"]);
-    cluster.says("set image deployment/shop nginx=nginx:2", &["image updated"]);
-    cluster.says("rollout status deployment/shop --timeout=600s", &["successfully rolled out"]);
+    cluster.expect("create deployment shop --image=nginx:1 --replicas=3", &["created"]);
+    cluster.expect("rollout status deployment/shop --timeout=600s", &["successfully rolled out"]);
+    cluster.expect("set image deployment/shop nginx=nginx:2", &["image updated"]);
+    cluster.expect("rollout status deployment/shop --timeout=600s", &["successfully rolled out"]);
     let images = "get pods -l app=shop -o jsonpath={.items[*].spec.containers[0].image}";
     // Old pods may still be terminating.
     let running = |image: &str| cluster.until(images, |text| text == [image; 3].join(" "));
     running("nginx:2");
-    cluster.says("rollout history deployment/shop", &["1", "2"]);
-    cluster.says("rollout undo deployment/shop", &["rolled back"]);
-    cluster.says("rollout status deployment/shop --timeout=600s", &["successfully rolled out"]);
+    cluster.expect("rollout history deployment/shop", &["1", "2"]);
+    cluster.expect("rollout undo deployment/shop", &["rolled back"]);
+    cluster.expect("rollout status deployment/shop --timeout=600s", &["successfully rolled out"]);
     running("nginx:1");
-    cluster.says("scale deployment/shop --replicas=5", &["scaled"]);
-    cluster.waits("deployment/shop", "jsonpath={.status.readyReplicas}=5");
-    cluster.says("scale deployment/shop --replicas=1", &["scaled"]);
-    cluster.waits("deployment/shop", "jsonpath={.status.replicas}=1");
+    cluster.expect("scale deployment/shop --replicas=5", &["scaled"]);
+    cluster.wait_for("deployment/shop", "jsonpath={.status.readyReplicas}=5");
+    cluster.expect("scale deployment/shop --replicas=1", &["scaled"]);
+    cluster.wait_for("deployment/shop", "jsonpath={.status.replicas}=1");
 }
 
 #[test]
 fn a_drained_node_gets_no_pods_until_it_is_uncordoned() {
     let Some(cluster) = Cluster::dev(&["--nodes", "2"]) else { return };
-    cluster.has_nodes(2);
-    cluster.says("create deployment shop --image=nginx --replicas=4", &["created"]);
-    cluster.says("rollout status deployment/shop --timeout=600s", &["successfully rolled out"]);
-    cluster.says("get pods -o wide", &["node-0", "node-1"]);
+    cluster.wait_for_nodes(2);
+    cluster.expect("create deployment shop --image=nginx --replicas=4", &["created"]);
+    cluster.expect("rollout status deployment/shop --timeout=600s", &["successfully rolled out"]);
+    cluster.expect("get pods -o wide", &["node-0", "node-1"]);
     // One pod at a time: the next eviction is refused until the last one is replaced.
-    cluster.says("create poddisruptionbudget shop --selector=app=shop --min-available=3", &[]);
-    cluster.waits("poddisruptionbudget/shop", "jsonpath={.status.disruptionsAllowed}=1");
-    cluster.says("drain node-0 --timeout=600s", &["node-0 drained"]);
-    cluster.says("rollout status deployment/shop --timeout=600s", &["successfully rolled out"]);
+    cluster.expect("create poddisruptionbudget shop --selector=app=shop --min-available=3", &[]);
+    cluster.wait_for("poddisruptionbudget/shop", "jsonpath={.status.disruptionsAllowed}=1");
+    cluster.expect("drain node-0 --timeout=600s", &["node-0 drained"]);
+    cluster.expect("rollout status deployment/shop --timeout=600s", &["successfully rolled out"]);
     let on_node_0 = "get pods --field-selector=spec.nodeName=node-0 -o name";
-    assert_eq!(cluster.says(on_node_0, &[]), "");
-    cluster.says("get node node-0", &["Ready,SchedulingDisabled"]);
-    cluster.says("uncordon node-0", &["uncordoned"]);
+    assert_eq!(cluster.expect(on_node_0, &[]), "");
+    cluster.expect("get node node-0", &["Ready,SchedulingDisabled"]);
+    cluster.expect("uncordon node-0", &["uncordoned"]);
     cluster.until("get node node-0 -o jsonpath={.spec.taints}", str::is_empty);
-    cluster.says("scale deployment/shop --replicas=8", &["scaled"]);
-    cluster.waits("deployment/shop", "jsonpath={.status.readyReplicas}=8");
-    assert_ne!(cluster.says(on_node_0, &[]), "");
+    cluster.expect("scale deployment/shop --replicas=8", &["scaled"]);
+    cluster.wait_for("deployment/shop", "jsonpath={.status.readyReplicas}=8");
+    assert_ne!(cluster.expect(on_node_0, &[]), "");
 }
 
 /// The `--overrides` of `kubectl run` for a pod that requests CPU.
@@ -283,32 +284,32 @@ fn asking(name: &str, cpu: &str, priority_class: &str) -> String {
 #[test]
 fn an_unschedulable_pod_has_a_reason_and_is_scheduled_when_there_is_room() {
     let Some(cluster) = Cluster::dev(&["--nodes", "1"]) else { return };
-    cluster.says("wait node/node-0 --for=create --timeout=600s", &[]);
-    cluster.says(&asking("first", "6", ""), &["created"]);
-    cluster.waits("pod/first", "condition=Ready");
-    cluster.says(&asking("second", "6", ""), &["created"]);
-    cluster.waits("pod/second", "condition=PodScheduled=False");
+    cluster.expect("wait node/node-0 --for=create --timeout=600s", &[]);
+    cluster.expect(&asking("first", "6", ""), &["created"]);
+    cluster.wait_for("pod/first", "condition=Ready");
+    cluster.expect(&asking("second", "6", ""), &["created"]);
+    cluster.wait_for("pod/second", "condition=PodScheduled=False");
     let why = "0/1 nodes are available: 1 Insufficient cpu. preemption: 0/1 nodes are available: \
                1 No preemption victims found for incoming pod.";
-    cluster.will_say("describe pod second", &["PodScheduled", "False", "FailedScheduling", why]);
-    cluster.will_say("get events", &["Successfully assigned default/first to node-0"]);
-    cluster.says("delete pod first", &["deleted"]);
-    cluster.waits("pod/second", "condition=Ready");
+    cluster.expect_soon("describe pod second", &["PodScheduled", "False", "FailedScheduling", why]);
+    cluster.expect_soon("get events", &["Successfully assigned default/first to node-0"]);
+    cluster.expect("delete pod first", &["deleted"]);
+    cluster.wait_for("pod/second", "condition=Ready");
 }
 
 #[test]
 fn a_pod_of_higher_priority_preempts_one_of_lower_priority() {
     let Some(cluster) = Cluster::dev(&["--nodes", "1"]) else { return };
-    cluster.says("wait node/node-0 --for=create --timeout=600s", &[]);
-    cluster.says("create priorityclass vip --value=1000", &["created"]);
-    cluster.says(&asking("small", "1", ""), &["created"]);
-    cluster.says(&asking("poor", "6", ""), &["created"]);
-    cluster.waits("pod/poor", "condition=Ready");
-    cluster.says(&asking("vip", "6", "vip"), &["created"]);
-    cluster.waits("pod/poor", "delete");
-    cluster.waits("pod/vip", "condition=Ready");
-    cluster.waits("pod/small", "condition=Ready");
-    cluster.will_say("get events", &["Preempted by pod"]);
+    cluster.expect("wait node/node-0 --for=create --timeout=600s", &[]);
+    cluster.expect("create priorityclass vip --value=1000", &["created"]);
+    cluster.expect(&asking("small", "1", ""), &["created"]);
+    cluster.expect(&asking("poor", "6", ""), &["created"]);
+    cluster.wait_for("pod/poor", "condition=Ready");
+    cluster.expect(&asking("vip", "6", "vip"), &["created"]);
+    cluster.wait_for("pod/poor", "delete");
+    cluster.wait_for("pod/vip", "condition=Ready");
+    cluster.wait_for("pod/small", "condition=Ready");
+    cluster.expect_soon("get events", &["Preempted by pod"]);
 }
 
 #[test]
@@ -317,17 +318,17 @@ fn annotations_make_pods_fail_restart_and_complete() {
     let annotated = |name: &str, restart: &str, annotation: &str| {
         format!("run {name} --image=x --restart={restart} --annotations=headwater.dev/{annotation}")
     };
-    cluster.says(&annotated("done", "Never", "complete-after=1ms"), &["created"]);
-    cluster.says(&annotated("bad", "Never", "fail-after=1ms"), &["created"]);
-    cluster.says(&annotated("loop", "Always", "fail-after=1ms"), &["created"]);
-    cluster.waits("pod/done", "jsonpath={.status.phase}=Succeeded");
-    cluster.waits("pod/bad", "jsonpath={.status.phase}=Failed");
+    cluster.expect(&annotated("done", "Never", "complete-after=1ms"), &["created"]);
+    cluster.expect(&annotated("bad", "Never", "fail-after=1ms"), &["created"]);
+    cluster.expect(&annotated("loop", "Always", "fail-after=1ms"), &["created"]);
+    cluster.wait_for("pod/done", "jsonpath={.status.phase}=Succeeded");
+    cluster.wait_for("pod/bad", "jsonpath={.status.phase}=Failed");
     let restarts = "get pod loop -o jsonpath={.status.containerStatuses[0].restartCount}";
     cluster.until(restarts, |text| text.parse::<u32>().is_ok_and(|count| count >= 2));
-    cluster.says("get pod loop -o jsonpath={.status.phase}", &["Running"]);
-    cluster.will_say("describe pod loop", &["Back-off restarting failed container"]);
-    cluster.says("get pods", &["Completed", "Error"]);
-    cluster.says("delete pods --all", &["deleted"]);
+    cluster.expect("get pod loop -o jsonpath={.status.phase}", &["Running"]);
+    cluster.expect_soon("describe pod loop", &["Back-off restarting failed container"]);
+    cluster.expect("get pods", &["Completed", "Error"]);
+    cluster.expect("delete pods --all", &["deleted"]);
 }
 
 #[test]
@@ -341,22 +342,22 @@ fn a_restart_with_fewer_nodes_removes_the_others_and_keeps_the_data() {
         let args = ["--data-dir", data.to_str().unwrap(), "--nodes", nodes];
         Process::dev(&args)
     };
-    let says = |line: &str| {
+    let expect = |line: &str| {
         let kubeconfig = data.join("admin.kubeconfig");
         let output = kubectl(&kubeconfig, line).output().unwrap();
         assert!(output.status.success(), "{line}: {output:?}");
         String::from_utf8(output.stdout).unwrap()
     };
     let mut three = run("3");
-    says("wait node/node-2 --for=create --timeout=600s");
-    says("create configmap kept --from-literal=x=1");
+    expect("wait node/node-2 --for=create --timeout=600s");
+    expect("create configmap kept --from-literal=x=1");
     three.signal("TERM");
     assert!(three.wait().success());
     let _one = run("1");
-    says("wait node/node-2 --for=delete --timeout=600s");
-    says("wait node/node-1 --for=delete --timeout=600s");
-    assert_eq!(says("get nodes -o name").trim(), "node/node-0");
-    says("get configmap kept");
+    expect("wait node/node-2 --for=delete --timeout=600s");
+    expect("wait node/node-1 --for=delete --timeout=600s");
+    assert_eq!(expect("get nodes -o name").trim(), "node/node-0");
+    expect("get configmap kept");
 }
 
 #[test]
@@ -369,30 +370,31 @@ fn sigterm_stops_controllers_before_their_server() {
 #[test]
 fn deleting_an_owner_deletes_its_dependents() {
     let Some(cluster) = Cluster::dev(&[]) else { return };
-    cluster.says("create namespace team", &["created"]);
-    cluster.waits("serviceaccount/default -n team", "create");
+    cluster.expect("create namespace team", &["created"]);
+    cluster.wait_for("serviceaccount/default -n team", "create");
     for name in ["one", "two"] {
-        cluster.says(&format!("create deployment {name} -n team --image=x --replicas=2"), &[]);
-        cluster.says(&format!("rollout status deployment/{name} -n team --timeout=600s"), &[]);
+        cluster.expect(&format!("create deployment {name} -n team --image=x --replicas=2"), &[]);
+        cluster.expect(&format!("rollout status deployment/{name} -n team --timeout=600s"), &[]);
     }
-    cluster.says("delete deployment one -n team --cascade=foreground --timeout=600s", &["deleted"]);
-    assert_eq!(cluster.says("get replicasets,pods -n team -l app=one -o name", &[]), "");
-    cluster.says("delete namespace team --timeout=600s", &["deleted"]);
+    cluster
+        .expect("delete deployment one -n team --cascade=foreground --timeout=600s", &["deleted"]);
+    assert_eq!(cluster.expect("get replicasets,pods -n team -l app=one -o name", &[]), "");
+    cluster.expect("delete namespace team --timeout=600s", &["deleted"]);
     let output = cluster.output("get namespace team");
     assert!(!output.status.success());
-    assert_eq!(cluster.says("get pods,replicasets,deployments -n team -o name", &[]), "");
+    assert_eq!(cluster.expect("get pods,replicasets,deployments -n team -o name", &[]), "");
 }
 
 #[test]
 fn a_job_completes_and_a_service_has_endpoints() {
     let Some(cluster) = Cluster::dev(&[]) else { return };
-    cluster.says("create job count --image=x", &["created"]);
-    cluster.waits("job/count", "condition=Complete");
-    cluster.says("get pods -l job-name=count", &["Completed"]);
-    cluster.says("create deployment shop --image=x --replicas=2 --port=80", &["created"]);
-    cluster.says("expose deployment shop", &["exposed"]);
-    cluster.says("rollout status deployment/shop --timeout=600s", &["successfully rolled out"]);
-    cluster.waits(
+    cluster.expect("create job count --image=x", &["created"]);
+    cluster.wait_for("job/count", "condition=Complete");
+    cluster.expect("get pods -l job-name=count", &["Completed"]);
+    cluster.expect("create deployment shop --image=x --replicas=2 --port=80", &["created"]);
+    cluster.expect("expose deployment shop", &["exposed"]);
+    cluster.expect("rollout status deployment/shop --timeout=600s", &["successfully rolled out"]);
+    cluster.wait_for(
         "endpointslice -l kubernetes.io/service-name=shop",
         "jsonpath={.endpoints[1].conditions.ready}=true",
     );
@@ -401,22 +403,22 @@ fn a_job_completes_and_a_service_has_endpoints() {
 #[test]
 fn the_pods_of_a_failed_node_are_replaced() {
     let Some(cluster) = Cluster::dev(&["--nodes", "2", "--node-grace", "5s"]) else { return };
-    cluster.has_nodes(2);
-    cluster.says("create deployment shop --image=x --replicas=2", &["created"]);
+    cluster.wait_for_nodes(2);
+    cluster.expect("create deployment shop --image=x --replicas=2", &["created"]);
     let toleration = r#"{"key":"node.kubernetes.io/unreachable","operator":"Exists","effect":"NoExecute","tolerationSeconds":1}"#;
     let patch = format!(r#"{{"spec":{{"template":{{"spec":{{"tolerations":[{toleration}]}}}}}}}}"#);
-    cluster.says(&format!("patch deployment shop -p {patch}"), &["patched"]);
-    cluster.says("rollout status deployment/shop --timeout=600s", &["successfully rolled out"]);
+    cluster.expect(&format!("patch deployment shop -p {patch}"), &["patched"]);
+    cluster.expect("rollout status deployment/shop --timeout=600s", &["successfully rolled out"]);
     let there = "pod -l app=shop --field-selector=spec.nodeName=node-0";
-    cluster.says(&format!("get {there} -o name"), &["pod/shop"]);
-    cluster.says("annotate node node-0 headwater.dev/offline=", &["annotated"]);
-    cluster.waits("node/node-0", "condition=Ready=Unknown");
-    cluster.says("get node node-0", &["NotReady"]);
-    cluster.waits(there, "jsonpath={.metadata.deletionTimestamp}");
-    cluster.waits("deployment/shop", "jsonpath={.status.availableReplicas}=2");
-    cluster.says("annotate node node-0 headwater.dev/offline-", &["annotated"]);
-    cluster.waits("node/node-0", "condition=Ready");
-    cluster.waits(there, "delete");
+    cluster.expect(&format!("get {there} -o name"), &["pod/shop"]);
+    cluster.expect("annotate node node-0 headwater.dev/offline=", &["annotated"]);
+    cluster.wait_for("node/node-0", "condition=Ready=Unknown");
+    cluster.expect("get node node-0", &["NotReady"]);
+    cluster.wait_for(there, "jsonpath={.metadata.deletionTimestamp}");
+    cluster.wait_for("deployment/shop", "jsonpath={.status.availableReplicas}=2");
+    cluster.expect("annotate node node-0 headwater.dev/offline-", &["annotated"]);
+    cluster.wait_for("node/node-0", "condition=Ready");
+    cluster.wait_for(there, "delete");
 }
 
 /// The bench fails if a controller lists or watches again after its first sync.

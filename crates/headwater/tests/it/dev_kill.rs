@@ -82,7 +82,7 @@ impl Split {
 
     /// Checks that every object exists once and matches its spec.
     #[track_caller]
-    fn is_whole(&self, replicas: usize, image: &str) {
+    fn assert_complete(&self, replicas: usize, image: &str) {
         let pods = self.json("get pods");
         let pods: Vec<&Value> = pods["items"].as_array().unwrap().iter().collect();
         let live: Vec<&&Value> =
@@ -186,7 +186,7 @@ fn killed_controllers_still_complete_rollouts() {
             Err(RecvTimeoutError::Disconnected) => panic!("the watch ended"),
             Err(_) if !cluster.is_rolled_out(&image) => {}
             Err(_) => {
-                cluster.is_whole(4, &image);
+                cluster.assert_complete(4, &image);
                 if killed >= kills() {
                     break;
                 }
@@ -213,7 +213,7 @@ fn a_killed_server_only_delays_a_rollout() {
     while !cluster.is_rolled_out("img:1") {
         std::thread::yield_now();
     }
-    cluster.is_whole(4, "img:1");
+    cluster.assert_complete(4, "img:1");
 }
 
 #[test]
@@ -238,7 +238,7 @@ fn one_of_two_copies_leads_and_the_other_takes_over() {
     cluster
         .kubectl("wait deployment/web --for=jsonpath={.status.availableReplicas}=8 --timeout=600s");
     assert_eq!(holder(), "second");
-    cluster.is_whole(8, "img:0");
+    cluster.assert_complete(8, "img:0");
     drop(second);
     let mut made = BTreeSet::new();
     let patience = |made: &BTreeSet<String>| if made.len() < 8 { PATIENCE } else { QUIET };

@@ -45,7 +45,7 @@ impl Kubectl {
 
     /// Fails unless the command succeeds and prints all of these.
     #[track_caller]
-    fn says(&self, line: &str, expected: &[&str]) -> String {
+    fn expect(&self, line: &str, expected: &[&str]) -> String {
         let output = self.output(line);
         let text = String::from_utf8(output.stdout).unwrap();
         let errors = String::from_utf8(output.stderr).unwrap();
@@ -57,7 +57,7 @@ impl Kubectl {
     }
 
     #[track_caller]
-    fn fails(&self, line: &str, expected: &str) {
+    fn expect_failure(&self, line: &str, expected: &str) {
         let output = self.output(line);
         let errors = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success(), "{line}");
@@ -69,57 +69,57 @@ impl Kubectl {
 #[test]
 fn kubectl_reads_and_writes() {
     let Some(kubectl) = Kubectl::start() else { return };
-    kubectl.says("get namespaces", &["NAME", "STATUS", "default", "kube-system", "Active"]);
-    kubectl.says("create namespace team", &["namespace/team created"]);
-    kubectl.says("create configmap a -n team --from-literal=x=1", &["configmap/a created"]);
-    kubectl.fails("create configmap a -n team --from-literal=x=1", "already exists");
-    kubectl.says("get configmaps -n team", &["NAME", "DATA", "AGE", "a"]);
-    kubectl.says("get cm a -n team -o jsonpath={.data.x}", &["1"]);
-    kubectl.says("get cm -A -l nothing=here -o name", &[]);
-    kubectl.says("label configmap a -n team env=prod", &["configmap/a labeled"]);
-    kubectl.says("get cm -n team -l env=prod -o name", &["configmap/a"]);
-    kubectl.says("annotate configmap a -n team note=hello", &["configmap/a annotated"]);
-    kubectl.says(
+    kubectl.expect("get namespaces", &["NAME", "STATUS", "default", "kube-system", "Active"]);
+    kubectl.expect("create namespace team", &["namespace/team created"]);
+    kubectl.expect("create configmap a -n team --from-literal=x=1", &["configmap/a created"]);
+    kubectl.expect_failure("create configmap a -n team --from-literal=x=1", "already exists");
+    kubectl.expect("get configmaps -n team", &["NAME", "DATA", "AGE", "a"]);
+    kubectl.expect("get cm a -n team -o jsonpath={.data.x}", &["1"]);
+    kubectl.expect("get cm -A -l nothing=here -o name", &[]);
+    kubectl.expect("label configmap a -n team env=prod", &["configmap/a labeled"]);
+    kubectl.expect("get cm -n team -l env=prod -o name", &["configmap/a"]);
+    kubectl.expect("annotate configmap a -n team note=hello", &["configmap/a annotated"]);
+    kubectl.expect(
         "patch configmap a -n team --type=merge -p {\"data\":{\"x\":\"2\"}}",
         &["configmap/a patched"],
     );
-    kubectl.says("get cm a -n team -o yaml", &["x: \"2\"", "env: prod", "note: hello"]);
-    kubectl.says("create secret generic s -n team --from-literal=k=v", &["secret/s created"]);
-    kubectl.says("delete configmap a -n team", &["configmap \"a\" deleted"]);
-    kubectl.fails("get configmap a -n team", "NotFound");
-    kubectl.says("auth can-i create pods", &["yes"]);
+    kubectl.expect("get cm a -n team -o yaml", &["x: \"2\"", "env: prod", "note: hello"]);
+    kubectl.expect("create secret generic s -n team --from-literal=k=v", &["secret/s created"]);
+    kubectl.expect("delete configmap a -n team", &["configmap \"a\" deleted"]);
+    kubectl.expect_failure("get configmap a -n team", "NotFound");
+    kubectl.expect("auth can-i create pods", &["yes"]);
 }
 
 #[test]
 fn kubectl_discovers_the_served_resources() {
     let Some(kubectl) = Kubectl::start() else { return };
-    kubectl.says("api-resources", &["configmaps", "cm", "deployments", "apps/v1", "Deployment"]);
-    kubectl.says("api-resources --namespaced=false -o name", &["nodes", "namespaces"]);
-    kubectl.says("api-versions", &["apps/v1", "batch/v1", "v1"]);
-    kubectl.says("version", &["Server Version: v1.36."]);
+    kubectl.expect("api-resources", &["configmaps", "cm", "deployments", "apps/v1", "Deployment"]);
+    kubectl.expect("api-resources --namespaced=false -o name", &["nodes", "namespaces"]);
+    kubectl.expect("api-versions", &["apps/v1", "batch/v1", "v1"]);
+    kubectl.expect("version", &["Server Version: v1.36."]);
 }
 
 /// S11.20
 #[test]
 fn kubectl_waits_and_watches() {
     let Some(kubectl) = Kubectl::start() else { return };
-    kubectl.says("create deployment web --image=img:1", &["deployment.apps/web created"]);
-    kubectl.says("scale deployment web --replicas=3", &["deployment.apps/web scaled"]);
-    kubectl.says("get deployment web -o jsonpath={.spec.replicas}", &["3"]);
-    kubectl.says(
+    kubectl.expect("create deployment web --image=img:1", &["deployment.apps/web created"]);
+    kubectl.expect("scale deployment web --replicas=3", &["deployment.apps/web scaled"]);
+    kubectl.expect("get deployment web -o jsonpath={.spec.replicas}", &["3"]);
+    kubectl.expect(
         "wait deployment/web --for=jsonpath={.spec.replicas}=3 --timeout=600s",
         &["condition met"],
     );
     let mut watch =
         kubectl.command("get configmaps -w -o name").stdout(Stdio::piped()).spawn().unwrap();
-    kubectl.says("create configmap seen --from-literal=x=1", &["created"]);
+    kubectl.expect("create configmap seen --from-literal=x=1", &["created"]);
     let lines = BufReader::new(watch.stdout.take().unwrap()).lines();
     let found = lines.map_while(Result::ok).find(|line| line == "configmap/seen");
     assert!(found.is_some());
     watch.kill().unwrap();
     watch.wait().unwrap();
-    kubectl.says("delete configmap seen --wait=true", &["deleted"]);
-    kubectl.says("delete deployment web", &["deleted"]);
+    kubectl.expect("delete configmap seen --wait=true", &["deleted"]);
+    kubectl.expect("delete deployment web", &["deleted"]);
 }
 
 #[test]

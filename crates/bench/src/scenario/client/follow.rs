@@ -152,17 +152,17 @@ impl Ledger {
     async fn note(&mut self, seen: Observation) -> Result<bool> {
         match seen {
             Observation::Object => self.objects += 1,
-            Observation::Synced => self.tell("synced", self.objects).await?,
+            Observation::Synced => self.report_phase("synced", self.objects).await?,
             Observation::Update => self.updates += 1,
         }
         let is_last = self.updates == self.updates_wanted && matches!(seen, Observation::Update);
         if is_last {
-            self.tell("updated", self.updates).await?;
+            self.report_phase("updated", self.updates).await?;
         }
         Ok(is_last || (self.updates_wanted == 0 && matches!(seen, Observation::Synced)))
     }
 
-    async fn tell(&mut self, name: &str, count: u64) -> Result<()> {
+    async fn report_phase(&mut self, name: &str, count: u64) -> Result<()> {
         let (wall, used) = (self.began.elapsed(), cpu().saturating_sub(self.cpu));
         let peak = status("VmHWM:").context("cannot read the peak memory of this process")?;
         // The allocator returns freed memory with a delay.

@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsConnector;
 
-use super::tell;
+use super::add_row;
 use crate::kubeconfig::Endpoint;
 use crate::load::histogram;
 use crate::report::Case;
@@ -37,9 +37,9 @@ pub(super) async fn run(home: &ScratchDir, session: &mut Session) -> Result<()> 
         let path = home.path().join("sync");
         syncs.push(tokio::task::spawn_blocking(move || disk_syncs(&path)).await??);
     }
-    tell(session, Case::new("floor", "TLS through loopback, a MB, both ends", "MB"), &tls);
-    tell(session, Case::new("floor", "socket write of 6 KB, both ends", "writes"), &sockets);
-    tell(session, Case::new("floor", "6 KB written and synced", "syncs"), &syncs);
+    add_row(session, Case::new("floor", "TLS through loopback, a MB, both ends", "MB"), &tls);
+    add_row(session, Case::new("floor", "socket write of 6 KB, both ends", "writes"), &sockets);
+    add_row(session, Case::new("floor", "6 KB written and synced", "syncs"), &syncs);
     Ok(())
 }
 

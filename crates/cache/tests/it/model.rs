@@ -108,7 +108,7 @@ proptest! {
 
     /// S5.20, R17
     #[test]
-    fn watches_of_any_script_are_ordered_unique_reliable_resumable_bookmarkable_and_filtered(
+    fn watches_of_any_script_keep_every_watch_guarantee(
         acts in vec(act(), 20..120),
         bounds in bounds(),
     ) {

@@ -21,7 +21,7 @@ fn no_cycle_of_modules_is_larger_than_three() {
         for parent in parents {
             for cycle in cycles(&siblings(parent, &uses)) {
                 if cycle.len() > CYCLE_MAX {
-                    let place = [&[name.clone()], parent].concat().join("::");
+                    let place = [std::slice::from_ref(&name), parent].concat().join("::");
                     violations.push(format!("{place}: {}", cycle.join(", ")));
                 }
             }

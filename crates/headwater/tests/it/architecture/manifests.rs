@@ -26,7 +26,7 @@ fn dependencies(name: &str, section: &str) -> Vec<String> {
     let section = text.split(&format!("\n[{section}]")).nth(1).unwrap_or_default();
     let section = section.split("\n[").next().unwrap_or_default();
     let names = section.lines().filter(|line| !line.starts_with('#')).filter_map(|line| {
-        let end = line.find(|c: char| c == '.' || c == ' ' || c == '=')?;
+        let end = line.find(['.', ' ', '='])?;
         Some(line[..end].to_owned())
     });
     names.filter(|name| !name.is_empty()).collect()

@@ -90,16 +90,19 @@ impl Map {
 
     /// Whether this is the stored value of `member`. A patch may have moved a stored value to
     /// another field, where it must be checked like any other value.
+    #[inline]
     pub fn is_kept_as(&self, member: &str) -> bool {
         self.as_kept().is_some_and(|kept| kept.member == member)
     }
 
     /// Whether this is a stored value, which was decoded, defaulted and validated before.
+    #[inline]
     pub fn is_kept(&self) -> bool {
         self.as_kept().is_some()
     }
 
     /// The stored text, if this is a stored value.
+    #[inline]
     pub fn stored_text(&self) -> Option<&str> {
         self.as_kept().map(|kept| kept.text())
     }

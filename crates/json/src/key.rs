@@ -21,16 +21,19 @@ pub struct MemberKey {
 
 impl MemberKey {
     /// A key with this text.
+    #[inline]
     pub fn new(text: &str) -> MemberKey {
         MemberKey { begin: wide::begin(text), text: text.into() }
     }
 
     /// The first eight bytes, as a number.
+    #[inline]
     pub fn begin(&self) -> u64 {
         self.begin
     }
 
     /// The order relative to a text, given the text's first eight bytes as a number.
+    #[inline]
     pub fn order(&self, begin: u64, text: &str) -> Ordering {
         self.begin.cmp(&begin).then_with(|| match self.text.len().max(text.len()) {
             // The numbers contain both texts completely, apart from trailing zeros.
@@ -40,6 +43,7 @@ impl MemberKey {
     }
 
     /// The text alone.
+    #[inline]
     pub fn into_text(self) -> Text {
         self.text
     }
@@ -53,14 +57,17 @@ pub struct Name {
 }
 
 impl Name {
+    #[inline]
     pub fn new(text: &'static str) -> Name {
         Name { begin: wide::begin(text), text }
     }
 
+    #[inline]
     pub fn begin(self) -> u64 {
         self.begin
     }
 
+    #[inline]
     pub fn as_str(self) -> &'static str {
         self.text
     }

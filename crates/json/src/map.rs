@@ -127,11 +127,13 @@ impl Map {
     }
 
     /// The number of members.
+    #[inline]
     pub fn len(&self) -> usize {
         self.members().len()
     }
 
     /// Whether there are none.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         match &self.0 {
             Form::Own(members) => members.len() == 0,
@@ -146,6 +148,7 @@ impl Map {
     }
 
     /// The value of a name.
+    #[inline]
     pub fn named(&self, name: Name) -> Option<&Value> {
         self.find(name.begin(), name.as_str())
     }
@@ -253,6 +256,7 @@ impl Map {
     }
 
     /// All members, by key.
+    #[inline]
     pub fn iter(&self) -> Iter<'_> {
         match self.members() {
             Members::Few(members) => Iter::Few(members.iter()),
@@ -261,6 +265,7 @@ impl Map {
     }
 
     /// All members, by key, with mutable values.
+    #[inline]
     pub fn iter_mut(&mut self) -> IterMut<'_> {
         match self.members_mut() {
             Members::Few(members) => IterMut::Few(members.iter_mut()),
@@ -269,16 +274,19 @@ impl Map {
     }
 
     /// The keys.
+    #[inline]
     pub fn keys(&self) -> impl Iterator<Item = &MemberKey> + Clone {
         self.iter().map(|(key, _)| key)
     }
 
     /// The values, by key.
+    #[inline]
     pub fn values(&self) -> impl Iterator<Item = &Value> + Clone {
         self.iter().map(|(_, value)| value)
     }
 
     /// The values, by key, mutable.
+    #[inline]
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut Value> {
         self.iter_mut().map(|(_, value)| value)
     }

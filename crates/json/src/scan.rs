@@ -31,6 +31,7 @@ pub struct Span {
 
 impl Span {
     /// The bytes of this span.
+    #[inline]
     pub fn of<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
         &bytes[self.start as usize..self.end as usize]
     }
@@ -107,21 +108,25 @@ pub struct Scanner<'a> {
 
 impl<'a> Scanner<'a> {
     /// Starts at the first byte.
+    #[inline]
     pub fn new(bytes: &'a [u8]) -> Scanner<'a> {
         Scanner { bytes, at: 0 }
     }
 
     /// Starts inside `bytes`, at the beginning of a value.
+    #[inline]
     pub fn at(bytes: &'a [u8], at: u32) -> Scanner<'a> {
         Scanner { bytes, at: at as usize }
     }
 
     /// The bytes from the current position on.
+    #[inline]
     pub fn rest(&self) -> &'a [u8] {
         &self.bytes[self.at..]
     }
 
     /// Skips a key and its colon if it is `key`, written without escapes and white space.
+    #[inline]
     pub fn skip_key(&mut self, key: &str) -> bool {
         let rest =
             self.rest().strip_prefix(b"\"").and_then(|rest| rest.strip_prefix(key.as_bytes()));
@@ -131,11 +136,13 @@ impl<'a> Scanner<'a> {
     }
 
     /// Skips bytes that the caller has read already.
+    #[inline]
     pub fn skip(&mut self, count: usize) {
         self.at += count;
     }
 
     /// The current position.
+    #[inline]
     pub fn offset(&self) -> usize {
         self.at
     }
@@ -145,6 +152,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// The next byte that is not white space, without moving past it.
+    #[inline]
     pub fn peek(&mut self) -> Option<u8> {
         while let Some(&byte) = self.bytes.get(self.at) {
             if !matches!(byte, b' ' | b'\n' | b'\r' | b'\t') {
@@ -155,6 +163,7 @@ impl<'a> Scanner<'a> {
         None
     }
 
+    #[inline]
     pub fn expect(&mut self, wanted: u8) -> Result<(), Malformed> {
         if self.peek() != Some(wanted) {
             return self.fail();
@@ -164,6 +173,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// Reads a string; the span is the text between the quotes, with its escapes.
+    #[inline]
     pub fn string(&mut self) -> Result<Span, Malformed> {
         self.expect(b'"')?;
         let start = self.at;
@@ -272,6 +282,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// Whether the key at `span` is `name`. Keys written with escapes are unescaped first.
+    #[inline]
     pub fn is(&self, span: Span, name: &str) -> bool {
         let raw = span.of(self.bytes);
         // An escape is longer than the character that it stands for.

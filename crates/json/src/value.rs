@@ -24,6 +24,7 @@ pub enum Value {
 
 impl Value {
     /// The text, if it is text.
+    #[inline]
     pub fn as_str(&self) -> Option<&str> {
         match self {
             Value::String(text) => Some(text),
@@ -32,6 +33,7 @@ impl Value {
     }
 
     /// The boolean, if it is one.
+    #[inline]
     pub fn as_bool(&self) -> Option<bool> {
         match self {
             Value::Bool(truth) => Some(*truth),
@@ -40,6 +42,7 @@ impl Value {
     }
 
     /// The number, if it is one.
+    #[inline]
     pub fn as_number(&self) -> Option<&Number> {
         match self {
             Value::Number(number) => Some(number),
@@ -48,21 +51,25 @@ impl Value {
     }
 
     /// The number, if it is an integer that fits.
+    #[inline]
     pub fn as_i64(&self) -> Option<i64> {
         self.as_number().and_then(Number::as_i64)
     }
 
     /// The number, if it is an integer that is not negative and fits.
+    #[inline]
     pub fn as_u64(&self) -> Option<u64> {
         self.as_number().and_then(Number::as_u64)
     }
 
     /// The nearest float, if it is a number.
+    #[inline]
     pub fn as_f64(&self) -> Option<f64> {
         self.as_number().and_then(Number::as_f64)
     }
 
     /// The elements, if it is a list.
+    #[inline]
     pub fn as_array(&self) -> Option<&Vec<Value>> {
         match self {
             Value::Array(items) => Some(items),
@@ -71,6 +78,7 @@ impl Value {
     }
 
     /// The elements, mutable.
+    #[inline]
     pub fn as_array_mut(&mut self) -> Option<&mut Vec<Value>> {
         match self {
             Value::Array(items) => Some(items),
@@ -79,6 +87,7 @@ impl Value {
     }
 
     /// The members, if it is an object.
+    #[inline]
     pub fn as_object(&self) -> Option<&Map> {
         match self {
             Value::Object(members) => Some(members),
@@ -87,6 +96,7 @@ impl Value {
     }
 
     /// The members, mutable.
+    #[inline]
     pub fn as_object_mut(&mut self) -> Option<&mut Map> {
         match self {
             Value::Object(members) => Some(members),
@@ -95,46 +105,55 @@ impl Value {
     }
 
     /// Whether it is `null`.
+    #[inline]
     pub fn is_null(&self) -> bool {
         matches!(self, Value::Null)
     }
 
     /// Whether it is a boolean.
+    #[inline]
     pub fn is_boolean(&self) -> bool {
         matches!(self, Value::Bool(_))
     }
 
     /// Whether it is a number.
+    #[inline]
     pub fn is_number(&self) -> bool {
         matches!(self, Value::Number(_))
     }
 
     /// Whether it is an integer that fits.
+    #[inline]
     pub fn is_i64(&self) -> bool {
         self.as_i64().is_some()
     }
 
     /// Whether it is an integer that is not negative and fits.
+    #[inline]
     pub fn is_u64(&self) -> bool {
         self.as_u64().is_some()
     }
 
     /// Whether it is text.
+    #[inline]
     pub fn is_string(&self) -> bool {
         matches!(self, Value::String(_))
     }
 
     /// Whether it is a list.
+    #[inline]
     pub fn is_array(&self) -> bool {
         matches!(self, Value::Array(_))
     }
 
     /// Whether it is an object.
+    #[inline]
     pub fn is_object(&self) -> bool {
         matches!(self, Value::Object(_))
     }
 
     /// The value; `null` takes its place.
+    #[inline]
     pub fn take(&mut self) -> Value {
         std::mem::take(self)
     }

@@ -11,6 +11,7 @@ const ONES: u64 = u64::from_ne_bytes([1; 8]);
 const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
 
 /// The first quote or backslash: the end of a JSON string, or its first escape.
+#[inline]
 pub fn quote(bytes: &[u8]) -> usize {
     first(bytes, |word| equal(word, b'"') | equal(word, b'\\'), |byte| matches!(byte, b'"' | b'\\'))
 }
@@ -26,6 +27,7 @@ pub(crate) fn quote_in(word: [u8; 8]) -> usize {
 /// [`quote`] that also stops at a control character, which a JSON string must not contain. Callers
 /// mostly pass the remainder of a document, so sixteen bytes are available even if the text is
 /// short.
+#[inline]
 pub fn quote_or_control(bytes: &[u8]) -> usize {
     let mut at = 0;
     while let Some(sixteen) = bytes.get(at..).and_then(<[u8]>::first_chunk::<16>) {
@@ -156,6 +158,7 @@ pub(crate) fn escaped(backslashes: u64, first: bool) -> (u64, bool) {
 }
 
 /// The positions of the bits that are set, lowest first.
+#[inline]
 pub fn bits(mut left: u64) -> impl Iterator<Item = u32> {
     std::iter::from_fn(move || {
         let bit = (left != 0).then(|| left.trailing_zeros())?;

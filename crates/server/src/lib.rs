@@ -8,8 +8,8 @@
 //!
 //! ```text
 //! start       puts a server together and stops it
-//! upkeep      objects that the server itself writes: bootstrap, endpoints, definitions
 //! pipeline    one request from its head to its answer; the only one that knows every verb
+//! upkeep      objects that the server itself writes: bootstrap, endpoints, definitions
 //! verbs       get, list, watch, create, update, patch, apply, delete, and the subresources
 //! server      the server as one value
 //! admission   what an object passes between its body and the store
@@ -24,8 +24,8 @@
 //! ```
 
 pub mod start;
-pub mod upkeep;
 mod pipeline;
+pub mod upkeep;
 mod verbs;
 mod server;
 mod admission;

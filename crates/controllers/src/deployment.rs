@@ -44,13 +44,14 @@ pub(crate) fn prepare(cluster: &Cluster) -> Result<Prepared, Error> {
     })?;
     let (candidates, owners) = (deployments.clone(), sets.clone());
     let recreating = deployments.clone();
-    let rollouts = Deployments { by_owner, pods: pods.clone(), clock: Arc::clone(cluster.clock()) };
+    let controller =
+        DeploymentController { by_owner, pods: pods.clone(), clock: Arc::clone(cluster.clock()) };
     Ok(Controller::new("deployment", &deployments)
         .watches(&sets, move |set: &ReplicaSet| affected_deployments(&candidates, set))
         // Only `Recreate` waits for pods: until the last pod of an old template is deleted.
         .watches(&pods.informer, move |pod: &Pod| recreating_owner(&recreating, &owners, pod))
         .workers(WORKERS)
-        .with(rollouts))
+        .with(controller))
 }
 
 /// The index key of ReplicaSets without a controller.
@@ -92,13 +93,13 @@ fn recreating_owner(
     is_recreate(spec(&deployment)).then_some(key)
 }
 
-struct Deployments {
+struct DeploymentController {
     by_owner: Index<ReplicaSet, String>,
     pods: Pods,
     clock: Arc<dyn Clock>,
 }
 
-impl Reconcile<Deployment> for Deployments {
+impl Reconcile<Deployment> for DeploymentController {
     async fn reconcile(&self, deployment: Arc<Deployment>, cx: Context) -> Result<Next, Failure> {
         let selector = selector(deployment.spec.as_ref().map(|spec| &spec.selector));
         let selector = selector.map_err(Failure::terminal)?;
@@ -108,7 +109,7 @@ impl Reconcile<Deployment> for Deployments {
         };
         let now = self.clock.now();
         let counted = status(&deployment, &sets, &SyncResult::StatusOnly, now);
-        let mut pass = self.pass(&deployment);
+        let mut result = initial_result(&deployment);
         let mut failure = None;
         if deployment.metadata.deletion_timestamp.is_none() {
             let rollout = Rollout {
@@ -117,18 +118,18 @@ impl Reconcile<Deployment> for Deployments {
                 old_pods_run: self.old_pods_run(&sets),
                 is_complete: is_complete(&deployment, &counted),
             };
-            for step in rollout.writes() {
-                match self.take(&deployment, step, &mut pass, &cx).await {
+            for write in rollout.writes() {
+                match self.apply(&deployment, write, &mut result, &cx).await {
                     Ok(()) => {}
                     Err(error) => drop(failure.get_or_insert(error)),
                 }
             }
         }
-        let told = status(&deployment, &sets, &pass, now);
-        if let Err(error) = write_status(&deployment, &sets, &told, &cx).await {
+        let new_status = status(&deployment, &sets, &result, now);
+        if let Err(error) = write_status(&deployment, &sets, &new_status, &cx).await {
             return requeue_or_fail(error);
         }
-        match (failure, next_check(&deployment, &told, now)) {
+        match (failure, next_check(&deployment, &new_status, now)) {
             (Some(error), _) => requeue_or_fail(error),
             (None, Some(wait)) => Ok(Next::After(wait)),
             (None, None) => Ok(Next::Done),
@@ -136,7 +137,7 @@ impl Reconcile<Deployment> for Deployments {
     }
 }
 
-impl Deployments {
+impl DeploymentController {
     async fn claim(
         &self,
         deployment: &Deployment,
@@ -151,15 +152,6 @@ impl Deployments {
         Ok(ReplicaSets::of(deployment, &own))
     }
 
-    fn pass(&self, deployment: &Deployment) -> SyncResult {
-        let ends = deployment.metadata.deletion_timestamp.is_some();
-        if ends || spec(deployment).paused == Some(true) {
-            SyncResult::StatusOnly
-        } else {
-            SyncResult::RolledOut
-        }
-    }
-
     fn old_pods_run(&self, sets: &ReplicaSets) -> bool {
         sets.old.iter().any(|set| {
             sets::counts(set).replicas > 0
@@ -167,17 +159,17 @@ impl Deployments {
         })
     }
 
-    async fn take(
+    async fn apply(
         &self,
         deployment: &Deployment,
-        step: SetWrite,
-        pass: &mut SyncResult,
+        write: SetWrite,
+        result: &mut SyncResult,
         cx: &Context,
     ) -> Result<(), Error> {
-        match step {
-            SetWrite::Create(set) => create(deployment, &set, pass, cx).await,
+        match write {
+            SetWrite::Create(set) => create(deployment, &set, result, cx).await,
             SetWrite::Update { set, size, annotations } => {
-                change(deployment, &set, size, &annotations, cx).await
+                update(deployment, &set, size, &annotations, cx).await
             }
             SetWrite::Delete(set) => {
                 let options = json!({
@@ -192,10 +184,20 @@ impl Deployments {
     }
 }
 
+/// What a pass without writes reports.
+fn initial_result(deployment: &Deployment) -> SyncResult {
+    let is_deleted = deployment.metadata.deletion_timestamp.is_some();
+    if is_deleted || spec(deployment).paused == Some(true) {
+        SyncResult::StatusOnly
+    } else {
+        SyncResult::RolledOut
+    }
+}
+
 async fn create(
     deployment: &Deployment,
     set: &ReplicaSet,
-    pass: &mut SyncResult,
+    result: &mut SyncResult,
     cx: &Context,
 ) -> Result<(), Error> {
     let sets = cx.of::<ReplicaSet>();
@@ -206,7 +208,7 @@ async fn create(
                 let message = format_args!("Scaled up replica set {name} from 0 to {size}");
                 cx.normal(deployment, "ScalingReplicaSet", message);
             }
-            *pass = SyncResult::Created(name.to_owned());
+            *result = SyncResult::Created(name.to_owned());
             Ok(())
         }
         Err(error) if error.is_exists() => match sets.get(&set.key()).await? {
@@ -227,7 +229,7 @@ async fn create(
             let name = set.name().to_owned();
             let text = format_args!("Failed to create new replica set {name:?}: {why}");
             cx.warning(deployment, "ReplicaSetCreateError", text);
-            *pass = SyncResult::CreateFailed { name, why };
+            *result = SyncResult::CreateFailed { name, why };
             Err(error)
         }
     }
@@ -247,7 +249,7 @@ async fn count_collision(deployment: &Deployment, cx: &Context) -> Result<(), Er
     cx.of::<Deployment>().merge_status(&deployment.key(), &patch).await.map(drop)
 }
 
-async fn change(
+async fn update(
     deployment: &Deployment,
     set: &ReplicaSet,
     size: i32,

@@ -98,8 +98,8 @@ impl Reconcile<Service> for EndpointSliceController {
             all.filter(|(_, pod)| selects(&service, pod)).map(|(_, pod)| Arc::clone(pod)).collect();
         let groups = endpoint_groups(&service, &pods, |node| self.zone(node));
         let existing = self.by_service.get(&service.key());
-        for step in writes(&service, &existing, groups) {
-            if let Err(error) = apply(step, &cx).await {
+        for write in writes(&service, &existing, groups) {
+            if let Err(error) = apply(write, &cx).await {
                 return requeue_or_fail(error);
             }
         }
@@ -127,9 +127,9 @@ impl EndpointSliceController {
     }
 }
 
-async fn apply(step: SliceWrite, cx: &Context) -> Result<(), Error> {
+async fn apply(write: SliceWrite, cx: &Context) -> Result<(), Error> {
     let slices = cx.of::<EndpointSlice>();
-    match step {
+    match write {
         SliceWrite::Create(slice) => match slices.create(&slice).await {
             Err(error) if error.is_not_found() || is_namespace_terminating(&error) => Ok(()),
             created => created.map(drop),

@@ -37,7 +37,7 @@ const JOB_CONTROLLER: &str = "kubernetes.io/job-controller";
 pub(crate) fn prepare(cluster: &Cluster) -> Result<Prepared, Error> {
     let (jobs, pods) = (cluster.informer::<Job>()?, cluster.pods()?);
     let by_job = pods.informer.index("job", |pod: &Pod| job_of(pod))?;
-    let runner = Jobs { pods: pods.clone(), by_job, clock: Arc::clone(cluster.clock()) };
+    let runner = JobController { pods: pods.clone(), by_job, clock: Arc::clone(cluster.clock()) };
     Ok(Controller::new("job", &jobs)
         .watches(&pods.informer, |pod: &Pod| job_of(pod))
         .workers(WORKERS)
@@ -50,13 +50,13 @@ fn job_of(pod: &Pod) -> Option<Key> {
     Some(Key::namespaced(pod.namespace().unwrap_or_default(), &owner.name))
 }
 
-struct Jobs {
+struct JobController {
     pods: Pods,
     by_job: Index<Pod, Key>,
     clock: Arc<dyn Clock>,
 }
 
-impl Reconcile<Job> for Jobs {
+impl Reconcile<Job> for JobController {
     async fn reconcile(&self, job: Arc<Job>, cx: Context) -> Result<Next, Failure> {
         let manager = job.spec.as_ref().and_then(|spec| spec.managed_by.as_deref());
         if manager.is_some_and(|manager| manager != JOB_CONTROLLER) {
@@ -101,7 +101,7 @@ impl Reconcile<Job> for Jobs {
     }
 }
 
-impl Jobs {
+impl JobController {
     async fn claim(
         &self,
         job: &Job,

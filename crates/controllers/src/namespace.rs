@@ -40,7 +40,7 @@ const KUBERNETES_FINALIZER: &str = "kubernetes";
 pub(crate) fn prepare(cluster: &Cluster) -> Result<Prepared, Error> {
     let namespaces = cluster.informer::<Namespace>()?;
     let controller = Controller::new("namespace", &namespaces).workers(WORKERS);
-    let cleaner = Namespaces {
+    let cleaner = NamespaceController {
         factory: cluster.factory().clone(),
         namespaces,
         handle: controller.handle(),
@@ -50,7 +50,7 @@ pub(crate) fn prepare(cluster: &Cluster) -> Result<Prepared, Error> {
     Ok(controller.with(cleaner))
 }
 
-struct Namespaces {
+struct NamespaceController {
     factory: Factory,
     namespaces: Informer<Namespace>,
     handle: ControllerHandle<Namespace>,
@@ -111,7 +111,7 @@ fn plan(content: &NamespaceContent) -> DeletionPlan {
     }
 }
 
-impl Reconcile<Namespace> for Namespaces {
+impl Reconcile<Namespace> for NamespaceController {
     async fn reconcile(&self, namespace: Arc<Namespace>, cx: Context) -> Result<Next, Failure> {
         let spec = namespace.spec.clone().unwrap_or_default();
         let is_ours = spec.finalizers.iter().flatten().any(|name| name == KUBERNETES_FINALIZER);
@@ -151,7 +151,7 @@ impl Reconcile<Namespace> for Namespaces {
     }
 }
 
-impl Namespaces {
+impl NamespaceController {
     /// Every namespaced resource, watched and synced.
     async fn resources(&self) -> Result<Vec<NamespacedResource>, Error> {
         let kinds = discovery::deletable_resources(self.factory.client()).await?;

@@ -90,11 +90,11 @@ impl TestServer {
             .body(object.to_string().into_bytes())
             .map_err(kube::Error::HttpError);
         let client = self.client();
-        let answered = match request {
+        let response = match request {
             Ok(request) => client.request::<DynamicObject>(request).await,
             Err(error) => Err(error),
         };
-        let stored = answered.map_err(|source| Error::Refused { name: name.clone(), source })?;
+        let stored = response.map_err(|source| Error::Refused { name: name.clone(), source })?;
         if object["kind"] == "CustomResourceDefinition" {
             self.await_established(&name).await?;
         }

@@ -718,7 +718,7 @@ fn actual_of(error: Error) -> Option<Record> {
 
 /// All changes of a watch after `after`, until it is complete up to `end`.
 async fn drain(store: &dyn Store, prefix: &str, after: Revision, end: Revision) -> Vec<Change> {
-    let mut watch = store.watch(prefix, after).await.expect("the history is there");
+    let mut watch = store.watch(prefix, after).await.expect("the history is available");
     if after >= end {
         return Vec::new();
     }

@@ -45,9 +45,9 @@ impl Rollout<'_> {
         let spec = spec(self.deployment);
         let paused = spec.paused == Some(true);
         if paused || self.is_resized() {
-            let steps = self.resize();
-            if !steps.is_empty() {
-                return steps;
+            let writes = self.resize();
+            if !writes.is_empty() {
+                return writes;
             }
         }
         match is_recreate(spec) {
@@ -148,9 +148,9 @@ impl Rollout<'_> {
         let Some(new) = &self.sets.new else {
             return self.create(self.size_of_new(0));
         };
-        let steps = self.update_metadata(new);
-        if !steps.is_empty() {
-            return steps;
+        let writes = self.update_metadata(new);
+        if !writes.is_empty() {
+            return writes;
         }
         let desired = limits(self.deployment).desired;
         let size = match replicas(new) {
@@ -160,8 +160,8 @@ impl Rollout<'_> {
         if size != replicas(new) {
             return self.scale(new, size);
         }
-        let steps = self.shrink_old(new);
-        if steps.is_empty() && self.is_complete { self.clean_up() } else { steps }
+        let writes = self.shrink_old(new);
+        if writes.is_empty() && self.is_complete { self.clean_up() } else { writes }
     }
 
     /// The size that the new set may have now.
@@ -211,9 +211,9 @@ impl Rollout<'_> {
         }
         let desired = limits(self.deployment).desired;
         let Some(new) = &self.sets.new else { return self.create(desired) };
-        let steps = self.update_metadata(new);
-        if !steps.is_empty() {
-            return steps;
+        let writes = self.update_metadata(new);
+        if !writes.is_empty() {
+            return writes;
         }
         match replicas(new) == desired {
             true if self.is_complete => self.clean_up(),
@@ -356,7 +356,11 @@ mod tests {
         Arc::new(set)
     }
 
-    fn steps(deployment: &Deployment, sets: &[Arc<ReplicaSet>], old_pods_run: bool) -> Vec<String> {
+    fn writes(
+        deployment: &Deployment,
+        sets: &[Arc<ReplicaSet>],
+        old_pods_run: bool,
+    ) -> Vec<String> {
         let mut sets = ReplicaSets::of(deployment, sets);
         if let Some(new) = sets.new.take() {
             // The revision is already written, so that only sizes remain to be decided.
@@ -367,7 +371,7 @@ mod tests {
         }
         let is_complete = sets.old_active().next().is_none();
         let rollout = Rollout { deployment, sets: &sets, old_pods_run, is_complete };
-        let each = rollout.writes().into_iter().map(|step| match step {
+        let each = rollout.writes().into_iter().map(|write| match write {
             SetWrite::Create(set) => format!("create {}", replicas(&set)),
             SetWrite::Update { set, size, .. } => format!("{} {size}", set.name()),
             SetWrite::Delete(set) => format!("delete {}", set.name()),
@@ -377,7 +381,7 @@ mod tests {
 
     #[track_caller]
     fn check(deployment: &Deployment, sets: &[Arc<ReplicaSet>], expected: &[&str]) {
-        assert_eq!(steps(deployment, sets, false), expected);
+        assert_eq!(writes(deployment, sets, false), expected);
     }
 
     #[test]
@@ -422,7 +426,7 @@ mod tests {
         let deployment = with(deployment(3, "v2"), recreate);
         check(&deployment, &[sized("old", "v1", 3, 3, (3, 3))], &["old 0"]);
         let gone = [sized("old", "v1", 0, 0, (3, 3))];
-        assert_eq!(steps(&deployment, &gone, true), [""; 0]);
+        assert_eq!(writes(&deployment, &gone, true), [""; 0]);
         check(&deployment, &gone, &["create 3"]);
         let sets = [gone[0].clone(), sized("new", "v2", 0, 0, (3, 3))];
         check(&deployment, &sets, &["new 3"]);

@@ -24,7 +24,7 @@ const PASSES_MAX: usize = 500;
 struct World {
     deployment: Deployment,
     sets: Vec<Arc<ReplicaSet>>,
-    born: i64,
+    created: i64,
     random: Random,
 }
 
@@ -43,7 +43,7 @@ impl World {
             deployment(size, "v1"),
             json!({"spec": {"strategy": strategy, "revisionHistoryLimit": 2}}),
         );
-        World { deployment, sets: Vec::new(), born: 0, random }
+        World { deployment, sets: Vec::new(), created: 0, random }
     }
 
     fn chance(&self, percent: u64) -> bool {
@@ -73,19 +73,19 @@ impl World {
             old_pods_run: sets.old.iter().any(|set| super::sets::counts(set).replicas > 0),
             is_complete: is_complete(&self.deployment, &counted),
         };
-        let steps = rollout.writes();
-        let wrote = !steps.is_empty();
-        for step in steps {
-            self.take(step);
+        let writes = rollout.writes();
+        let wrote = !writes.is_empty();
+        for write in writes {
+            self.apply(write);
         }
         wrote
     }
 
-    fn take(&mut self, step: SetWrite) {
-        match step {
+    fn apply(&mut self, write: SetWrite) {
+        match write {
             SetWrite::Create(mut set) => {
-                self.born += 1;
-                let time = time::after(jiff::Timestamp::UNIX_EPOCH, self.born);
+                self.created += 1;
+                let time = time::after(jiff::Timestamp::UNIX_EPOCH, self.created);
                 set.metadata.creation_timestamp = Some(Time(time));
                 let known = self.sets.iter().any(|known| known.name() == set.name());
                 assert!(!known, "a set is created once");

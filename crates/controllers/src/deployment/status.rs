@@ -396,8 +396,8 @@ mod tests {
         ]))
         .unwrap();
         let sets = ReplicaSets::of(&deployment, &[Arc::new(set)]);
-        let told = status(&deployment, &sets, &SyncResult::RolledOut, now());
-        check(&told, REPLICA_FAILURE, Some(("True", "FailedCreate")));
+        let copied = status(&deployment, &sets, &SyncResult::RolledOut, now());
+        check(&copied, REPLICA_FAILURE, Some(("True", "FailedCreate")));
         let sets = ReplicaSets::of(&deployment, &[running("web-1", "v1", 0, 0)]);
         check(&status(&deployment, &sets, &SyncResult::RolledOut, now()), REPLICA_FAILURE, None);
     }

@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(early.next_check, Some(Duration::from_secs(100)));
         assert_eq!(early.status.current_healthy, Some(1));
         let names: Vec<String> = early.status.disrupted_pods.unwrap().into_keys().collect();
-        assert_eq!(names, ["a"], "of those that are gone nothing is kept");
+        assert_eq!(names, ["a"], "deleted pods are dropped");
         let late = compute_status(&budget, &pods, &BTreeMap::new(), at(120));
         assert_eq!((late.status.disruptions_allowed, late.status.disrupted_pods), (Some(1), None));
     }

@@ -185,7 +185,7 @@ pub(super) mod tests {
     }
 
     fn only(service: &Service, pod: Arc<Pod>) -> Option<Endpoint> {
-        let mut groups = endpoint_groups(&service, &[pod], |_| Some("z1".to_owned()));
+        let mut groups = endpoint_groups(service, &[pod], |_| Some("z1".to_owned()));
         groups.pop().map(|mut group| group.endpoints.remove(0))
     }
 

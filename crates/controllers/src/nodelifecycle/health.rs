@@ -190,8 +190,8 @@ mod tests {
             ("PIDPressure", "Unknown", "NodeStatusNeverUpdated"),
         ];
         assert_eq!(states, expected);
-        let mut told = node;
-        told.status.as_mut().unwrap().conditions = Some(after);
-        assert_eq!(unknown_conditions(&told, now()), None, "already set");
+        let mut reported = node;
+        reported.status.as_mut().unwrap().conditions = Some(after);
+        assert_eq!(unknown_conditions(&reported, now()), None, "already set");
     }
 }

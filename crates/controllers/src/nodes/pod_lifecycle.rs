@@ -167,8 +167,8 @@ pub(crate) fn state_began(pod: &Pod, state: PodState) -> Option<Timestamp> {
         PodState::Backoff(_) => None,
         PodState::Terminating => {
             let grace = pod.metadata.deletion_grace_period_seconds.unwrap_or(0);
-            let asked = pod.metadata.deletion_timestamp.as_ref()?.0;
-            asked.checked_sub(jiff::SignedDuration::from_secs(grace)).ok()
+            let requested = pod.metadata.deletion_timestamp.as_ref()?.0;
+            requested.checked_sub(jiff::SignedDuration::from_secs(grace)).ok()
         }
     }
 }

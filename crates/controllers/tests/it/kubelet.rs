@@ -17,7 +17,7 @@ pub(crate) const NODE: &str = "node-a";
 pub(crate) async fn run(factory: Factory, stop: CancellationToken) {
     let pods = factory.informer::<Pod>().open().unwrap();
     let kubelet = Controller::new("kubelet", &pods).workers(4);
-    kubelet.run(&factory, stop.cancelled_owned(), reconcile).await.unwrap();
+    Box::pin(kubelet.run(&factory, stop.cancelled_owned(), reconcile)).await.unwrap();
 }
 
 async fn reconcile(pod: Arc<Pod>, cx: Context) -> Result<Next, Failure> {
@@ -59,10 +59,10 @@ async fn reconcile(pod: Arc<Pod>, cx: Context) -> Result<Next, Failure> {
 }
 
 fn wanted_phase(pod: &Pod) -> &str {
-    let asked = pod.metadata.annotations.as_ref().and_then(|all| all.get("test/phase"));
+    let requested = pod.metadata.annotations.as_ref().and_then(|all| all.get("test/phase"));
     let policy = pod.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref());
-    match (asked, policy) {
-        (Some(asked), _) => asked,
+    match (requested, policy) {
+        (Some(requested), _) => requested,
         (None, Some("Never")) => "Succeeded",
         _ => "Running",
     }

@@ -155,11 +155,11 @@ async fn pods_of_other_schedulers_and_gated_pods_are_not_scheduled() {
 async fn an_unschedulable_pod_is_scheduled_when_a_node_is_added() {
     with_nodes(0, |scene| async move {
         scene.create("early", json!({})).await;
-        let told = |pod: &Pod| {
+        let reported = |pod: &Pod| {
             let why = pod.condition("PodScheduled").and_then(|known| known.message.clone());
             why.as_deref() == Some("no nodes available to schedule pods")
         };
-        scene.until("early", told).await;
+        scene.until("early", reported).await;
         let node = json!({
             "metadata": {"name": "late"},
             "status": {"allocatable": {"cpu": "1", "memory": "1Gi", "pods": "5"}},

@@ -97,14 +97,14 @@ async fn pods_are_adopted_and_released_by_their_labels() {
 async fn a_rejected_create_is_reported_by_a_condition_and_an_event() {
     let world = World::with("replicaset").await;
     let mut refused = web(2);
-    refused["spec"]["template"]["spec"]["priorityClassName"] = "nobody-made-this".into();
+    refused["spec"]["template"]["spec"]["priorityClassName"] = "missing-class".into();
     world.create::<ReplicaSet>(refused).await;
     let failed = |set: Option<&ReplicaSet>| {
         let status = set.and_then(|set| set.status.clone()).unwrap_or_default();
         status.conditions.iter().flatten().any(|condition| condition.type_ == "ReplicaFailure")
     };
     world.until("default/web", failed).await;
-    let class = json!({"metadata": {"name": "nobody-made-this"}, "value": 1});
+    let class = json!({"metadata": {"name": "missing-class"}, "value": 1});
     world.create::<k8s_openapi::api::scheduling::v1::PriorityClass>(class).await;
     world.until("default/web", ready(2)).await;
     world.until("default/web", move |set| !failed(set)).await;

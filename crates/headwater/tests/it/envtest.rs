@@ -174,18 +174,18 @@ async fn client(port: u16, serving: &Pki, clients: &Pki) -> Client {
 fn kubectl_runs_the_next_kubectl_on_the_path() {
     let home = tempfile::tempdir().unwrap();
     assert!(run(&["envtest", home.path().to_str().unwrap()]).status.success());
-    let stand_in = home.path().join("kubectl");
-    let output = Command::new(&stand_in).env("PATH", home.path()).output().unwrap();
+    let link = home.path().join("kubectl");
+    let output = Command::new(&link).env("PATH", home.path()).output().unwrap();
     assert!(!output.status.success());
     let text = String::from_utf8(output.stderr).unwrap();
-    assert!(text.contains("there is no other on the PATH"), "{text}");
+    assert!(text.contains("no kubectl found on the PATH"), "{text}");
 
     let other = tempfile::tempdir().unwrap();
     let real = other.path().join("kubectl");
     std::fs::write(&real, "#!/bin/sh\necho \"real $*\"\n").unwrap();
     std::fs::set_permissions(&real, std::fs::Permissions::from_mode(0o755)).unwrap();
     let path = std::env::join_paths([home.path(), other.path()]).unwrap();
-    let output = Command::new(&stand_in).args(["get", "pods"]).env("PATH", path).output().unwrap();
+    let output = Command::new(&link).args(["get", "pods"]).env("PATH", path).output().unwrap();
     assert_eq!(String::from_utf8(output.stdout).unwrap(), "real get pods\n");
 }
 

@@ -1,7 +1,7 @@
 //! Decoding of request bodies to values of their type.
 //!
-//! River: HTTP body → **decode** → defaults and validation. Bytes are parsed once ([`json`],
-//! [`yaml`], protobuf), then the value is fitted to the type of its kind: unknown fields are removed,
+//! River: HTTP body → **decode** → defaults and validation. Bytes are parsed once (JSON, YAML,
+//! protobuf), then the value is fitted to the type of its kind: unknown fields are removed,
 //! wrong types are rejected, times and quantities get their canonical text, and empty fields are
 //! omitted or shown as in Kubernetes.
 //! Promise: no input panics, overflows the stack or takes more than linear time; the result contains

@@ -18,7 +18,7 @@ pub const SUBDOMAIN_BYTES_MAX: usize = 253;
 /// Longest RFC 1123 or 1035 label, label value, and name part of a label key.
 pub const LABEL_BYTES_MAX: usize = 63;
 
-/// What is wrong with a text; empty if it is valid. Valid texts cost no allocation.
+/// The errors in a text; empty if it is valid. Valid texts cost no allocation.
 pub type Problems = Vec<String>;
 
 /// Whether a text is a complete name or a prefix.

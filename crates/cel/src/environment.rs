@@ -1,49 +1,48 @@
-//! The names that an expression may use, and what is known of them.
+//! The environment of an expression: variables and types.
 
 use super::types::{STRING, Ty};
 use super::{DeclType, Uncompilable, check, declarations, parse};
 
-/// The names that an expression may use.
+/// The variables and types that an expression may use.
 #[derive(Clone, Debug, Default)]
 pub struct Environment<'s> {
     names: Vec<(&'s str, &'s DeclType, bool)>,
-    /// What objects may be written as `Name{...}`.
+    /// The types that may be constructed as `Name{...}`.
     pub(super) types: &'s [&'s str],
-    /// What `variables` has, each with its type; nobody knows if nobody says.
+    /// The members of `variables` with their types; `None` if they are unknown.
     variables: Option<Vec<(&'s str, Ty<'s>)>>,
 }
 
 impl<'s> Environment<'s> {
-    /// The same and one more name.
+    /// Adds a variable.
     #[must_use]
     pub fn with(mut self, name: &'s str, shape: &'s DeclType) -> Environment<'s> {
         self.names.push((name, shape, false));
         self
     }
 
-    /// The same and a name for what may not be there.
+    /// Adds an optional variable.
     #[must_use]
     pub fn with_optional(mut self, name: &'s str, shape: &'s DeclType) -> Environment<'s> {
         self.names.push((name, shape, true));
         self
     }
 
-    /// The same and names of types that may be made; their parts too.
+    /// Adds types that may be constructed, including their parts.
     #[must_use]
     pub fn with_types(mut self, types: &'s [&'s str]) -> Environment<'s> {
         self.types = types;
         self
     }
 
-    /// The same and `variables`, of which there are none yet.
+    /// Adds an empty `variables`.
     #[must_use]
     pub fn with_variables(mut self) -> Environment<'s> {
         self.variables = Some(Vec::new());
         self
     }
 
-    /// One more of `variables`: it has the type of this expression. Where that does not compile it
-    /// may be anything.
+    /// Adds a member of `variables` with the type of this expression; any type if it does not compile.
     pub fn add_variable(&mut self, name: &'s str, text: &str) -> Result<(), Uncompilable> {
         let found = parse::parse(text).and_then(|root| check::ty(&root, self));
         let found = found.map_err(|fault| Uncompilable(fault.show(text)));
@@ -65,7 +64,7 @@ impl<'s> Environment<'s> {
         })
     }
 
-    /// The shape that all sizes are told from: that of the first name.
+    /// The type from which sizes are derived: that of the first variable.
     pub(super) fn root(&self) -> &'s DeclType {
         self.names.first().map_or(&super::decl_type::DYN, |(_, shape, _)| shape)
     }

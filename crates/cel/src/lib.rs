@@ -61,7 +61,7 @@ pub struct Program {
 #[error("{0}")]
 pub struct Uncompilable(String);
 
-/// What is wrong at one place of a text.
+/// An error at a position of a text.
 #[derive(Debug)]
 struct Fault {
     at: usize,
@@ -73,7 +73,7 @@ impl Fault {
         Fault { at, why: why.into() }
     }
 
-    /// The way CEL shows where in the text it was: the line, and a pointer below it.
+    /// The error in CEL's format: the line, and a pointer below it.
     fn show(&self, text: &str) -> String {
         let before = &text[..floor(text, self.at)];
         let line = before.matches('\n').count();
@@ -90,12 +90,12 @@ fn floor(text: &str, at: usize) -> usize {
 }
 
 impl Program {
-    /// Reads an expression in which these names are known.
+    /// Compiles an expression in an environment.
     pub fn compile(text: &str, known: &Environment<'_>) -> Result<Program, Uncompilable> {
         Program::compile_within(text, known, &mut pattern::Budget::of_expression())
     }
 
-    /// The same; its patterns share a budget with those of others.
+    /// Compiles an expression whose patterns share a budget with others.
     pub fn compile_within(
         text: &str,
         known: &Environment<'_>,
@@ -109,22 +109,22 @@ impl Program {
         Ok(Program { text: text.into(), root, patterns, result, shown: shown.into() })
     }
 
-    /// As it was written.
+    /// The source text.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// The type of what it evaluates to; `dyn` if only an evaluation can tell.
+    /// The type of the result; `dyn` if it is unknown before evaluation.
     pub fn result(&self) -> &'static str {
         self.result
     }
 
-    /// The same with the types inside it, such as `list(string)`.
+    /// The type of the result with its parameters, such as `list(string)`.
     pub fn result_shown(&self) -> &str {
         &self.shown
     }
 
-    /// Whether it speaks of a variable.
+    /// Whether it uses a variable.
     pub fn mentions(&self, name: &str) -> bool {
         let mut found = false;
         self.root.visit(&mut |expr| {
@@ -133,12 +133,12 @@ impl Program {
         found
     }
 
-    /// What an evaluation costs at most, from what is known of the sizes of things.
+    /// The maximum cost of an evaluation, from the declared sizes.
     pub fn cost_max(&self, known: &Environment<'_>) -> u64 {
         cost::of(&self.root, known)
     }
 
-    /// Evaluates it.
+    /// Evaluates the expression.
     pub fn run<'a>(
         &'a self,
         variables: &Variables<'a>,

@@ -1,8 +1,8 @@
-//! What a custom object of 4 KiB costs on its way to the store: prune, default, validate with and
-//! without rules, and the look at stored bytes that reads rely on.
+//! The cost of a custom object of 4 KiB on its way to the store: prune, default, validate with and
+//! without rules, and the check of stored bytes.
 //!
-//! `cargo bench -p headwater-api --bench custom`. The figures are time on the processor, not on the
-//! wall: what the machine does besides does not count. The target for validating is 50 µs.
+//! `cargo bench -p headwater-schema --bench custom`. The figures are CPU time. The target for
+//! validation is 50 µs.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints")]
 
@@ -17,10 +17,10 @@ use rustix::time::{ClockId, clock_gettime};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Rounds of a stage; the middle one is told.
+/// The number of rounds of a stage; the median is reported.
 const ROUNDS: usize = 201;
 
-/// So often in a round: long enough for the clock.
+/// The repetitions per round, enough for the clock's resolution.
 const BATCH: u32 = 50;
 
 fn main() {
@@ -61,7 +61,7 @@ fn time(what: &str, mut work: impl FnMut()) {
     println!("{what:30} {:8.2} µs", times[ROUNDS / 2].as_secs_f64() * 1e6);
 }
 
-/// How long this thread has run.
+/// The CPU time of this thread.
 fn on_processor() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     let part = |value: i64| u64::try_from(value).unwrap_or_default();

@@ -1,6 +1,6 @@
-//! What each stage of a write costs: a pod of about 6 KB, from its body to the stored bytes.
+//! The cost of each stage of a write: a pod of about 6 KB, from its body to the stored bytes.
 //!
-//! `cargo bench -p headwater-api --bench write [stage]`. Each line is the median of many rounds on one thread.
+//! `cargo bench -p headwater-schema --bench write [stage]`. Each line is the median of many rounds on one thread.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints")]
 
@@ -18,7 +18,7 @@ use headwater_schema::{decode, defaults, validate};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Rounds of a stage; the middle one is told.
+/// The number of rounds of a stage; the median is reported.
 const ROUNDS: usize = 201;
 
 fn main() {
@@ -82,7 +82,7 @@ impl Bench {
         self.of(name, || (), |()| run());
     }
 
-    /// Only `run` is timed; what it makes is dropped inside, as on the server.
+    /// Only `run` is timed, including the drop of its result, as in the server.
     fn of<I, T>(&self, name: &str, mut input: impl FnMut() -> I, mut run: impl FnMut(I) -> T) {
         if !self.wanted.is_empty()
             && !self.wanted.iter().any(|wanted| name.contains(wanted.as_str()))

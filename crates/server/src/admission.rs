@@ -1,7 +1,7 @@
-//! Admission: the steps an object passes between its decoding and the store.
+//! Admission: the steps between decoding an object and storing it.
 //!
-//! River: body → **admission** → store. Each step is small, looks at one thing, and either changes
-//! the object, refuses it, or lets it pass. [`STEPS`] is the table of all steps, in order.
+//! River: body → **admission** → store. Each step is small, checks one thing, and either changes the
+//! object, rejects it, or accepts it. [`STEPS`] is the table of all steps, in order.
 
 pub(crate) mod addresses;
 pub(crate) mod claims;
@@ -46,61 +46,61 @@ use observed::Observed;
 use quota::{QuotaReservation, Quotas};
 use request::{AdmissionRequest, Operation};
 
-/// An object on its way to the store.
+/// An object in admission.
 pub(crate) struct Attempt<'a> {
     pub(crate) cache: &'a Cache,
     pub(crate) kind: &'a Served,
     pub(crate) namespace: &'a str,
     pub(crate) subresource: &'a str,
-    /// What is to be stored.
+    /// The object to store.
     pub(crate) new: &'a mut Value,
-    /// What it replaces; `None` for a create.
+    /// The object that it replaces; `None` for a create.
     pub(crate) old: Option<&'a Value>,
-    /// What was to be stored before the server, webhooks and policies added to it, if they did.
+    /// The object before the server, webhooks and policies changed it, if they did.
     pub(crate) untouched: Option<OriginalObject>,
     pub(crate) now: Timestamp,
 }
 
-/// A step that looks at the object alone.
+/// A step that needs only the object.
 pub(crate) trait Admit: Sync {
-    /// Changes or refuses the object.
+    /// Changes or rejects the object.
     fn admit(&self, attempt: &mut Attempt<'_>) -> Result<(), Status>;
 }
 
-/// The phases of admission. Metrics show the first and the third, as the reference does.
+/// The phases of admission. Metrics show the first and the third, as in Kubernetes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
     /// Adds to the object: metrics call it `admit`.
     Mutate,
     /// Completes and validates the object by itself.
     Object,
-    /// Asks who may do it and whether there is room for it: metrics call it `validate`.
+    /// Checks rights, extensions and quotas: metrics call it `validate`.
     Validate,
-    /// Brings the object into the form that is stored.
+    /// Converts the object to its stored form.
     Store,
 }
 
 /// One row of [`STEPS`].
 struct AdmissionStep {
     phase: Phase,
-    /// The name, the reference's where it has the step.
+    /// The name, Kubernetes' own where it has the step.
     name: &'static str,
     run: Run,
 }
 
-/// What a step needs.
+/// The input of a step.
 #[derive(Clone, Copy)]
 enum Run {
-    /// The object alone.
+    /// Only the object.
     Object(&'static dyn Admit),
-    /// The request, too.
+    /// The object and the request.
     Request(RequestStep),
 }
 
 /// Steps that need the request. Objects that the server itself writes skip them.
 #[derive(Clone, Copy)]
 enum RequestStep {
-    /// Remembers the fields of a new object that its creator manages.
+    /// Records the fields of a new object that its creator manages.
     OriginalObject,
     /// Mutating policies, then mutating webhooks.
     MutatingExtensions,
@@ -110,7 +110,7 @@ enum RequestStep {
     OwnerReferences,
     /// Validating policies, then validating webhooks.
     ValidatingExtensions,
-    /// The quotas of the namespace. Last of all steps that may refuse: only stored objects count.
+    /// The quotas of the namespace. The last step that may reject: only stored objects count.
     Quota,
 }
 
@@ -157,7 +157,7 @@ pub(crate) fn admit_own(mut attempt: Attempt<'_>) -> Result<(), Status> {
     })
 }
 
-/// What admission keeps between requests.
+/// The state of admission between requests.
 pub(crate) struct Admission {
     pub(crate) extensions: Extensions,
     pub(crate) quotas: Quotas,
@@ -170,35 +170,35 @@ impl Admission {
     }
 }
 
-/// Where an object comes from.
+/// The request that an object belongs to.
 #[derive(Clone, Copy)]
 pub(crate) struct Origin<'a> {
     pub(crate) backend: &'a Backend,
     pub(crate) admission: &'a Admission,
     pub(crate) call: &'a Call,
     pub(crate) options: &'a WriteOptions,
-    /// Whether it is known already who manages which field.
+    /// Whether `managedFields` are already computed.
     pub(crate) is_managed: bool,
 }
 
 impl Origin<'_> {
-    /// Who manages what in a new object as it is now.
+    /// The `managedFields` of a new object in its current state.
     fn entries(&self, kind: &Served, new: &mut Value) -> Result<Option<Value>, Status> {
         let manager = Manager::new(self.backend, self.call, kind, "", self.options);
         Ok(manager.entries(new)?)
     }
 }
 
-/// Whether nobody claims to manage anything in an object.
+/// Whether an object has no `managedFields`.
 fn is_unclaimed(object: &Value) -> bool {
     object["metadata"].get("managedFields").is_none()
 }
 
-/// What an admitted object leaves.
+/// The result of admission.
 pub(crate) struct Admitted {
-    /// To be held until the object is stored.
+    /// Held by the caller until the object is stored.
     pub(crate) held: QuotaReservation,
-    /// The object before anybody added to it.
+    /// The object as the client sent it.
     pub(crate) untouched: Option<OriginalObject>,
 }
 
@@ -313,7 +313,7 @@ impl Pass<'_> {
 }
 
 /// Kinds whose new objects get more from the server than defaults: addresses, priorities, volumes,
-/// classes, selectors. Nobody manages that, so that nobody has to fight over it.
+/// classes, selectors. These fields have no manager, so that no apply conflicts with them.
 const ADDED_TO: &[(&str, &str)] = &[
     ("", "namespaces"),
     ("", "nodes"),
@@ -328,12 +328,12 @@ fn is_added_to(kind: &Served) -> bool {
     ADDED_TO.iter().any(|(group, plural)| kind.plural == *plural && kind.group == *group)
 }
 
-/// What configures admission is not subject to it: a mistake could not be undone otherwise.
+/// Objects that configure admission are exempt from it: otherwise a mistake could not be undone.
 fn is_open(kind: &Served) -> bool {
     kind.group != "admissionregistration.k8s.io"
 }
 
-/// Asks validating policies, then validating webhooks.
+/// Runs validating policies, then validating webhooks.
 async fn validate(
     extensions: &Compiled,
     backend: &Backend,
@@ -350,12 +350,12 @@ async fn validate(
     observed.controller("ValidatingAdmissionWebhook", hooks.len(), judged).await
 }
 
-/// A namespace is in itself.
+/// The namespace of an object; a Namespace is in itself.
 fn namespace_of<'a>(kind: &Served, namespace: &'a str, name: &'a str) -> &'a str {
     if is_namespace(kind) { name } else { namespace }
 }
 
-/// What is about to be deleted.
+/// A deletion in admission.
 pub(crate) struct Removal<'a> {
     pub(crate) kind: &'a Served,
     pub(crate) namespace: &'a str,

@@ -1,4 +1,4 @@
-//! What requests are served from: the store, the cache, the kinds, the clock.
+//! The backend of requests: the store, the cache, the kinds, the clock.
 //!
 //! Every handler and every admission step works on a [`Backend`]; it knows nothing of requests.
 
@@ -15,7 +15,7 @@ use crate::kinds::versions::Converter;
 use crate::outgoing::Caller;
 use crate::system::metrics::Metrics;
 
-/// What requests are served from.
+/// The store, cache, kinds and clock that requests use.
 pub struct Backend {
     store: Arc<dyn Store>,
     cache: Cache,

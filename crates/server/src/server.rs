@@ -231,7 +231,7 @@ impl Server {
         &self.shared.flows
     }
 
-    /// Who sent a request.
+    /// Authenticates a request.
     pub(crate) async fn identify(
         &self,
         peer: &Peer,

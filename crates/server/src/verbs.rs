@@ -1,4 +1,4 @@
-//! What the server does for a request: one module per verb, then the subresources.
+//! The handlers: one module per verb, then the subresources.
 //!
 //! Reading order: `read`, `watch` and `websocket` serve from the cache; `write`, `patch` and
 //! `delete` change the store; `subresource` chooses among `scale`, `binding`, `kubelet`, `review`

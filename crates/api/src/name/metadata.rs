@@ -66,7 +66,7 @@ pub fn metadata_alike(kind: &Kind, object: &Value) -> Vec<FieldError> {
     errors
 }
 
-/// What is wrong with the name of a finalizer in this field.
+/// The errors in the name of a finalizer.
 pub fn finalizer(name: &str, field: &str) -> Vec<FieldError> {
     let mut errors = Vec::new();
     invalid_each(&mut errors, field, name, qualified(name));

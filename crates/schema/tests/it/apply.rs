@@ -1,4 +1,4 @@
-//! Applying any object, and applying it again.
+//! Applying random objects, once and again.
 
 use headwater_api::Kind;
 use headwater_json::{self as json, Value};
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use crate::any::{self, Dice};
 use crate::formats::kinds;
 
-/// What would be stored after an apply at some second.
+/// The stored object after an apply at some second.
 fn applied(
     kind: &Kind,
     live: Option<&Value>,
@@ -35,7 +35,7 @@ fn applied(
     Ok(object)
 }
 
-/// Takes some members out of an object, and perhaps the last of a list.
+/// Removes some members of an object, and possibly the last element of a list.
 fn thin(dice: &mut Dice, value: &mut Value) {
     match value {
         Value::Object(members) => {
@@ -62,16 +62,16 @@ proptest! {
         let mut config = any::object(&mut Dice::new(seed), of);
         config["apiVersion"] = kind.api_version().into();
         config["kind"] = kind.kind.to_string().into();
-        // The server keeps it apart.
+        // The server handles it separately.
         config.as_object_mut().unwrap().remove("status");
-        // Any object may have two elements with one key, which an apply refuses.
+        // A random object may have two elements with the same key, which an apply rejects.
         if let Ok(stored) = applied(kind, None, &config, ("m", 1)) {
             let again = applied(kind, Some(&stored), &config, ("m", 2));
             prop_assert_eq!(again.as_ref(), Ok(&stored), "{}", config);
         }
     }
 
-    /// Whether what is stored is text still or a tree, an apply makes the same of it.
+    /// An apply has the same result whether the stored object is text or a tree.
     #[test]
     fn what_is_stored_as_text_is_applied_to_as_a_tree_is(seed: u64, other: u64, place: usize) {
         let kinds = kinds();
@@ -83,7 +83,7 @@ proptest! {
             config
         };
         let (mut first, mut second) = (named(seed), named(seed));
-        // What is applied differs in one member, or one is part of the other.
+        // The configurations differ in one member, or one is a part of the other.
         let part = if place % 2 == 0 { &mut first } else { &mut second };
         thin(&mut Dice::new(other), part);
         let mut strange = named(other);

@@ -1,7 +1,7 @@
 //! The same object sent as JSON, YAML and protobuf is stored as the same bytes.
 //!
-//! Objects are made from the table of types, and so are the messages; that the table agrees with
-//! Kubernetes is asked of `k8s-pb`, whose types drop every field they do not know.
+//! Objects and messages are generated from the type table; `k8s-pb`, whose types drop unknown fields,
+//! checks that the table agrees with Kubernetes.
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -26,14 +26,14 @@ use prost::Message;
 use crate::any::{self, Dice};
 use crate::wire;
 
-/// Every kind that has a type, and its type.
+/// Every kind with its type.
 pub(crate) fn kinds() -> Vec<(&'static Kind, &'static Type)> {
     static KINDS: LazyLock<Vec<Kind>> = LazyLock::new(kind::builtin);
     let typed = |kind: &'static Kind| Some((kind, Types::builtin().of(kind)?));
     KINDS.iter().filter_map(typed).collect()
 }
 
-/// What would be stored of a body.
+/// The stored object of a body.
 fn stored(kind: &Kind, format: Format, body: &[u8]) -> Result<String, String> {
     let target = Target { group: &kind.group, version: &kind.version, kind: &kind.kind };
     let decoded = decode::object(target, format, body).map_err(|error| error.to_string())?;
@@ -64,14 +64,14 @@ proptest! {
     }
 }
 
-/// What the oracle writes again of a message: the fields it knows.
+/// The message after a round trip through the oracle: its known fields.
 fn again<M: Message + Default>(message: &[u8]) -> Vec<u8> {
     M::decode(message).unwrap().encode_to_vec()
 }
 
 type Oracle = fn(&[u8]) -> Vec<u8>;
 
-/// A type of the table, and the oracle's.
+/// A type of the table and the oracle's type.
 macro_rules! oracles {
     ($($package:literal: $module:ident { $($kind:ident)+ })+) => {
         &[$($((concat!($package, ".", stringify!($kind)), again::<$module::$kind> as Oracle)),+),+]
@@ -108,7 +108,7 @@ const ORACLES: &[(&str, Oracle)] = oracles! {
     }
 };
 
-/// Fields of 1.36 that the oracle, which is of 1.35, cannot know.
+/// Fields of 1.36 that the oracle, which has 1.35, does not know.
 const NEW: &[&str] = &[
     "attributes.bools",
     "attributes.ints",
@@ -148,12 +148,12 @@ fn read(of: &Type, message: &[u8]) -> Value {
     protobuf::object(group, version, kind, message).unwrap()
 }
 
-/// What is in one value and not, or differently, in the other: `parent.key`.
+/// The differences of two values as `parent.key`.
 fn find_lost(parent: &str, whole: &Value, kept: &Value, lost: &mut BTreeSet<String>) {
     match (whole, kept) {
         (Value::Object(whole), Value::Object(kept)) => {
             for (key, value) in whole {
-                // Attributes are a map: their keys are no fields.
+                // Attributes are a map: their keys are not fields.
                 let next = if parent == "attributes" { parent } else { key };
                 match kept.get(key) {
                     Some(kept) => find_lost(next, value, kept, lost),

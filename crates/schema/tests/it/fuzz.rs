@@ -1,10 +1,9 @@
-//! Schemas, patches, applies and expressions that nobody would write: nothing panics, everything
-//! ends, and what must hold holds.
+//! Random schemas, patches, applies and expressions: nothing panics, everything ends, and the
+//! invariants hold.
 //!
-//! Each case is made from its number. `HEADWATER_FUZZ_CASES` says how many of each there are,
-//! `HEADWATER_FUZZ_CASE` runs a single one; the case that fails is in the message, with the
-//! smallest size at which it still does. The numbers in the tests take about a minute together in a
-//! debug build.
+//! Each case is generated from its number. `HEADWATER_FUZZ_CASES` sets the number of cases per test,
+//! `HEADWATER_FUZZ_CASE` runs a single one; a failure names the case and the smallest size at which it
+//! fails. The default numbers take about a minute in total in a debug build.
 
 mod apply;
 mod expression;
@@ -18,7 +17,7 @@ use headwater_json::{Map, Value, json};
 
 use crate::any::Dice;
 
-/// How deep what is made may be nested.
+/// The maximum depth of generated values.
 const SIZE_MAX: usize = 5;
 
 /// Runs a test for every case.

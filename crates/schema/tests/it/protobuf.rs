@@ -1,4 +1,4 @@
-//! Messages as a Go client writes them, read back as the JSON the same client would have sent.
+//! Messages of a Go client decode to the JSON that the same client would send.
 
 use std::collections::BTreeMap;
 
@@ -167,7 +167,7 @@ fn a_pod_and_a_deployment() {
     let deployment = apps::Deployment {
         metadata: Some(meta::ObjectMeta {
             name: text("d"),
-            // What Go writes for no time at all.
+            // Go's encoding of a zero time.
             creation_timestamp: Some(meta::Time::default()),
             generation: Some(0),
             namespace: text(""),

@@ -48,8 +48,7 @@ pub(crate) fn copy(to: &mut Value, from: &Value, path: &[&str]) {
     }
 }
 
-/// What a status write may change of the metadata: everything for most kinds, less for those whose
-/// authors thought of it, and then not even all of that.
+/// The metadata fields that a status write may change.
 fn status_metadata(kind: &Served) -> &'static [&'static str] {
     match &*kind.plural {
         "deployments" | "apiservices" => {

@@ -1,7 +1,7 @@
-//! Blocks of compressed lists, kept for the next list that holds the same objects.
+//! A cache of compressed blocks of lists.
 //!
-//! Promise: a block is used again for exactly the objects it was made of, and what is kept has a
-//! bound.
+//! Promise: a block is reused only for exactly the objects it was made of, and the cache has a size
+//! limit.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -12,13 +12,13 @@ use headwater_api::Object;
 
 use crate::lock::lock;
 
-/// What is kept of blocks that were made.
+/// The maximum size of a generation of blocks in bytes.
 const KEPT_MAX: usize = 32 << 20;
 
 /// A run of objects, compressed.
 pub(crate) struct Block {
-    /// What it was made of. Weak, so that it holds no object that everybody else has forgotten; and
-    /// a place in memory is not given to another object as long as one of these points to it.
+    /// The objects of the block. Weak references do not keep objects alive, but prevent the reuse of
+    /// their addresses.
     pub(crate) objects: Box<[Weak<Object>]>,
     pub(crate) bytes: Bytes,
     pub(crate) crc: Crc,
@@ -30,18 +30,18 @@ impl Block {
             && self.objects.iter().zip(objects).all(|(had, has)| had.as_ptr() == Arc::as_ptr(has))
     }
 
-    /// About what it takes.
+    /// The approximate size in bytes.
     fn size(&self) -> usize {
         size_of::<Block>() + self.bytes.len() + self.objects.len() * size_of::<Weak<Object>>()
     }
 }
 
-/// Blocks that were made, for lists to come.
+/// A cache of blocks.
 #[derive(Default)]
 pub(crate) struct Blocks(Mutex<Generations>);
 
-/// By the place of their first object and whether the list begins with it. When the young are too
-/// many, those that nobody asked for since that happened last are forgotten.
+/// Blocks by the address of their first object and whether the list begins with it. When the young
+/// generation is full, the old one, unused since the last time, is dropped.
 #[derive(Default)]
 struct Generations {
     young: HashMap<BlockKey, Arc<Block>>,

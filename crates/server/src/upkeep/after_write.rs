@@ -1,4 +1,4 @@
-//! What follows a write before it is answered: one table.
+//! The table of steps between a successful write and its response.
 
 use futures::future::BoxFuture;
 
@@ -16,7 +16,7 @@ pub(crate) struct AfterWrite {
 
 /// The steps, in order.
 pub(crate) const AFTER_WRITE: &[AfterWrite] = &[
-    // A definition is served when its write is answered.
+    // A definition is served before its write is acknowledged.
     AfterWrite {
         applies: |_, resource| custom::is_definition(&resource.kind),
         run: |server, _| Box::pin(server.after_definition()),

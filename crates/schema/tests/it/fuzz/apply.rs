@@ -1,4 +1,4 @@
-//! Applies: what was applied can be applied again, and changes nothing.
+//! Applies: applying a configuration again changes nothing.
 
 use headwater_api::Kind;
 use headwater_json::{Value, json};

@@ -1,7 +1,7 @@
-//! Expressions: they compile or not, and always end.
+//! Expressions: compilation and evaluation always end.
 //!
-//! Most are made from the table of functions, so that they are well typed; of those it is known
-//! that they compile, and that what they come to has the type that the check promised.
+//! Most are generated from the function table and are well typed: they must compile, and the result
+//! must have the checked type.
 
 use std::cell::Cell;
 
@@ -13,10 +13,10 @@ use crate::any::Dice;
 
 mod typed;
 
-/// What one evaluation may cost here: enough to get anywhere, little enough to try many.
+/// The budget of one evaluation: enough for most expressions, small enough to try many.
 const LIMIT: u64 = 20_000;
 
-/// Words that an expression could have, in no order.
+/// Tokens for random expressions.
 #[rustfmt::skip]
 const WORDS: &[&str] = &[
     "self", "oldSelf", "(", ")", "[", "]", "{", "}", ".", ",", "?", ":", "&&", "||", "!", "-",
@@ -25,7 +25,7 @@ const WORDS: &[&str] = &[
     "0xg", "1e999", "`", "optMap", "é", "//", "\n", "9223372036854775808", "u",
 ];
 
-/// An expression: mostly a good one, sometimes one with mistakes, sometimes only words.
+/// An expression: mostly a valid one, sometimes a damaged one, sometimes random tokens.
 pub(super) fn any(dice: &mut Dice, depth: usize) -> String {
     match dice.below(8) {
         0 => {
@@ -39,7 +39,7 @@ pub(super) fn any(dice: &mut Dice, depth: usize) -> String {
     }
 }
 
-/// A good expression in which some characters are others, missing, or too many.
+/// A valid expression with some characters changed, removed or added.
 fn broken(dice: &mut Dice, depth: usize) -> String {
     let mut text: Vec<char> = typed::of(dice, "bool", depth).chars().collect();
     for _ in 0..1 + dice.below(3) {
@@ -55,7 +55,7 @@ fn broken(dice: &mut Dice, depth: usize) -> String {
     text.into_iter().collect()
 }
 
-/// What expressions here are about: a field of every type.
+/// The type of the test object: a field of every type.
 fn about() -> DeclType {
     DeclType::of(
         &json!({"type": "object", "properties": {
@@ -86,7 +86,7 @@ fn object(dice: &mut Dice) -> Value {
     made
 }
 
-/// Runs a program twice: what it comes to, if anything, is the same, and within the budget.
+/// Runs a program twice: the results are equal and within the budget.
 fn run<'a>(program: &'a Program, variables: &Variables<'a>) -> Option<Cel<'a>> {
     let mut budget = Budget::new(LIMIT);
     let first = program.run(variables, &mut budget);
@@ -176,7 +176,7 @@ fn nothing_is_nested_too_deeply_for_the_stack() {
             (0..count).map(|at| if at % 2 == 0 { first } else { second }).collect();
         let known = Environment::default().with("x", &shape);
         let _ = Program::compile(&text, &known);
-        // The same with what would close it, so that more of them are read to the end.
+        // The same with closing brackets, so that more of them are parsed completely.
         text.push_str("x.y");
         for open in text.clone().chars().rev() {
             match open {

@@ -1,4 +1,4 @@
-//! Patches: they fit or are refused, and a merge patch twice is once.
+//! Patches: they apply or are rejected, and a merge patch is idempotent.
 
 use std::cell::Cell;
 
@@ -25,7 +25,7 @@ fn patches_fit_or_are_refused() {
             assert_eq!(merged, once, "a merge patch twice is once: {given}");
         }
         let of = Types::builtin().of(&kind).unwrap();
-        // Refused or not, it returns.
+        // It returns, whether the patch is rejected or not.
         let _ = patch::strategic(&mut object.clone(), given, of);
         let paths = ["/metadata/name", "/spec/containers/0", "", "/a~1b", "/spec/-", "x", "/é/~2"];
         let ops = ["add", "remove", "replace", "move", "copy", "test", "odd"];
@@ -43,7 +43,7 @@ fn patches_fit_or_are_refused() {
     });
 }
 
-/// What a strategic merge patch may say beyond values.
+/// The directives of a strategic merge patch.
 fn directed(dice: &mut Dice, mut patch: Value) -> Value {
     let directives = [
         json!({"$patch": "delete"}),
@@ -54,7 +54,7 @@ fn directed(dice: &mut Dice, mut patch: Value) -> Value {
         json!({"$deleteFromPrimitiveList/finalizers": ["a", null]}),
     ];
     let mut places = vec![&mut patch];
-    // The more places, the deeper one goes.
+    // More paths make deeper patches.
     while let Some(place) = places.pop() {
         match place {
             Value::Object(members) => {
@@ -89,7 +89,7 @@ fn patches_of_real_objects_with_directives_fit_or_are_refused() {
         let once = patched(&object);
         fit.set(fit.get() + u32::from(once.as_ref().is_some_and(|once| *once != object)));
         assert_eq!(once, patched(&object), "the same patch does the same");
-        // One that changes nothing changes nothing.
+        // An empty patch changes nothing.
         let mut same = object.clone();
         patch::strategic(&mut same, json!({}), of).unwrap();
         assert_eq!(same, object);

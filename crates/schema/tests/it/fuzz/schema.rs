@@ -1,4 +1,4 @@
-//! Schemas: refused, or objects are held to them the same way twice.
+//! Schemas: they are rejected, or pruning, defaulting and validation are deterministic.
 
 use std::cell::Cell;
 
@@ -76,7 +76,7 @@ fn text(dice: &mut Dice, schema: &mut Value) {
     }
 }
 
-/// What may stand beside any type.
+/// Keywords that are allowed with any type.
 fn said_beside(dice: &mut Dice, schema: &mut Value) {
     if dice.below(4) == 0 {
         schema["default"] = anything(dice, 3);
@@ -138,7 +138,7 @@ fn schemas_are_refused_or_hold_objects_to_themselves() {
         compiled.validate(&object, Some(&old));
         let same = compiled.validate(&object, Some(&object.clone()));
         let fresh = compiled.validate(&object, None);
-        // A rule may speak of what was, and runs only where all else fits.
+        // A rule may use `oldSelf`, and runs only if the value is valid otherwise.
         let has_rules = schema.to_string().contains("x-kubernetes-validations");
         if faults.is_empty() && !has_rules {
             assert!(same.len() <= fresh.len(), "what did not change is forgiven: {schema}");

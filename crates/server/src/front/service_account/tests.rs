@@ -1,4 +1,4 @@
-//! What is refused, forged or worn out (B072).
+//! Rejected, forged and expired tokens (B072).
 
 use headwater_json::{Value, json};
 

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use crate::any::Dice;
 
-/// Types that expressions are asked for.
+/// The types of generated expressions.
 pub(super) const TYPES: &[&str] = &[
     "bool",
     "int",
@@ -27,7 +27,7 @@ pub(super) const TYPES: &[&str] = &[
     "dyn",
 ];
 
-/// A function that takes such arguments, the receiver first.
+/// A function with its argument types, the receiver first.
 struct Function {
     name: &'static str,
     is_method: bool,
@@ -35,7 +35,7 @@ struct Function {
     answer: String,
 }
 
-/// Every function whose types are among those above, its letters filled in.
+/// Every function whose types are among those above, with type parameters substituted.
 static FUNCTIONS: LazyLock<Vec<Function>> = LazyLock::new(|| {
     let table = include_str!("../../../../../cel/src/functions.txt");
     let lines = table.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -43,14 +43,14 @@ static FUNCTIONS: LazyLock<Vec<Function>> = LazyLock::new(|| {
     let known = |ty: &String| TYPES.contains(&ty.as_str());
     both.filter(|function| known(&function.answer) && function.arguments.iter().all(known))
         .filter(|function| !function.name.starts_with("jsonpatch."))
-        // A time that is written out must be one.
+        // A literal time must be valid.
         .filter(|function| !matches!(function.name, "timestamp" | "duration"))
         .collect()
 });
 
 fn read(line: &'static str, letter: &str) -> Function {
     let (call, answer) = line.split_once(" -> ").unwrap();
-    // The parenthesis that the last one closes.
+    // The position of the parenthesis that the last one closes.
     let mut depth = 0;
     let (open, _) = call
         .char_indices()
@@ -81,7 +81,7 @@ fn read(line: &'static str, letter: &str) -> Function {
     }
 }
 
-/// A type whose letters stand for these.
+/// Substitutes the type parameters of a type.
 fn filled(ty: &str, letter: &str) -> String {
     let mut made = String::new();
     for word in ty.split_inclusive(['(', ')', ',']) {
@@ -136,7 +136,7 @@ fn call(dice: &mut Dice, ty: &str, depth: usize) -> String {
     }
 }
 
-/// Operators and macros that make such a value.
+/// Operators and macros with a result of this type.
 fn operator(dice: &mut Dice, ty: &str, depth: usize) -> String {
     let inner = |dice: &mut Dice, ty: &str| of(dice, ty, depth - 1);
     match ty {
@@ -185,7 +185,7 @@ fn operator(dice: &mut Dice, ty: &str, depth: usize) -> String {
     }
 }
 
-/// What is written out, or a field.
+/// A literal or a field.
 fn leaf(dice: &mut Dice, ty: &str) -> String {
     let choices: &[&str] = match ty {
         "bool" => &["self.b", "true", "false", "has(self.b)", "(1 < 2)"],

@@ -41,18 +41,8 @@ pub struct Column {
 /// How to compute a cell from an object.
 #[derive(Clone, Debug)]
 enum Cell {
-    /// The string at a path, or a default.
-    Text(&'static str, &'static str),
-    /// A number at a path, or zero.
-    Number(&'static str),
-    /// The boolean at a path, or a default.
-    Flag(&'static str, bool),
-    /// The number of members or elements.
-    Count(&'static str),
-    /// The time since a timestamp.
-    Age(&'static str),
-    /// Anything else.
-    Compute(fn(&Source<'_>) -> Value),
+    /// A function with an argument, and the text to show instead of an empty one.
+    Computed { compute: cells::Compute, argument: &'static str, absent: &'static str },
     /// A column of a custom kind.
     Path(JsonPath),
 }
@@ -82,10 +72,10 @@ pub struct PrinterColumn {
 /// The columns of a custom kind: the name, then those of the definition, or the age. An invalid
 /// path gives a column of nulls.
 pub fn custom_columns(printer: &[PrinterColumn]) -> Vec<Column> {
-    let mut columns = vec![columns::NAME];
+    let mut columns = vec![columns::shared("Name").clone()];
     if printer.is_empty() {
         let cell = Cell::Path(JsonPath::parse(".metadata.creationTimestamp").unwrap_or_default());
-        columns.push(Column { kind: Cow::Borrowed("date"), cell, ..columns::AGE });
+        columns.push(Column { kind: "date".into(), cell, ..columns::shared("Age").clone() });
     }
     columns.extend(printer.iter().map(|column| {
         Column {
@@ -109,30 +99,30 @@ pub fn custom_columns(printer: &[PrinterColumn]) -> Vec<Column> {
 
 /// The cells of one object.
 pub fn row(columns: &[Column], object: &Value, now: Timestamp) -> Vec<Value> {
-    let source = Source { object, now };
-    columns.iter().map(|column| column.cell(&source)).collect()
+    columns.iter().map(|column| column.cell(object, now)).collect()
 }
 
 impl Column {
-    fn cell(&self, source: &Source<'_>) -> Value {
-        match &self.cell {
-            Cell::Text(path, absent) => source.text_or(path, absent).into(),
-            Cell::Number(path) => source.number(path).into(),
-            Cell::Flag(path, absent) => {
-                source.at(path).and_then(Value::as_bool).unwrap_or(*absent).into()
+    fn cell(&self, object: &Value, now: Timestamp) -> Value {
+        match self.cell {
+            Cell::Computed { compute, argument, absent } => {
+                match compute(&Source { object, now, argument }) {
+                    Value::String(text) if text.is_empty() => absent.into(),
+                    cell => cell,
+                }
             }
-            Cell::Count(path) => source.count(path).into(),
-            Cell::Age(path) => source.age(path).into(),
-            Cell::Compute(compute) => compute(source),
-            Cell::Path(path) => path.cell(&self.kind, source),
+            Cell::Path(ref path) => path.cell(&self.kind, object, now),
         }
     }
 }
 
-/// An object and the time at which it is shown.
+/// What a cell is computed from.
 struct Source<'a> {
     object: &'a Value,
+    /// The time at which the object is shown.
     now: Timestamp,
+    /// The argument in the column's row.
+    argument: &'static str,
 }
 
 impl<'a> Source<'a> {
@@ -166,10 +156,6 @@ impl<'a> Source<'a> {
 
     fn list(&self, path: &str) -> &'a [Value] {
         list(self.object, path)
-    }
-
-    fn age(&self, path: &str) -> String {
-        age::since(self.text(path), self.now)
     }
 
     fn has(&self, path: &str) -> bool {

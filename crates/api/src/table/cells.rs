@@ -1,4 +1,5 @@
-//! Cells that need more than a lookup.
+//! How cells are computed from objects. The functions are named in `columns.txt`; the argument of
+//! most is a path.
 
 mod event;
 mod pod;
@@ -9,13 +10,37 @@ use std::collections::BTreeSet;
 use headwater_json::{Map, Value};
 use jiff::Timestamp;
 
-use super::age::{human_duration, seconds_between};
+use super::age::{human_duration, seconds_between, since};
 use super::{Source, find, list, text};
 use crate::selector::StructuredSelector;
 
-pub(super) use event::*;
-pub(super) use pod::*;
-pub(super) use scale::*;
+use event::*;
+pub(super) use pod::row_conditions;
+use pod::*;
+use scale::scale_metrics;
+
+/// Computes a cell.
+pub(super) type Compute = fn(&Source<'_>) -> Value;
+
+macro_rules! by_name {
+    ($($cell:ident)*) => { &[$((stringify!($cell), $cell)),*] }
+}
+
+/// Every cell that a column can name.
+pub(super) const ALL: &[(&str, Compute)] = by_name! {
+    string number flag enabled count age strings labels selector reference kind_and_name
+    containers ready_of_wanted controller phase
+    pod_ready pod_status pod_restarts pod_ip readiness_gates
+    cluster_ip external_ip service_ports endpoints slice_ports slice_endpoints
+    ingress_hosts ingress_parameters ingress_ports load_balancer address_parent
+    node_status node_roles node_address node_kernel component_status component
+    event_first_seen event_last_seen event_count event_object event_subobject event_source
+    event_message
+    access_modes claim_access_modes claim_capacity volume_class default_class claim_state quota
+    job_status job_completions job_duration suspended scale_metrics
+    token_requests subjects service_accounts parameter_kind parameter_reference
+    requested_duration request_condition dangling limited api_available
+};
 
 const NONE: &str = "<none>";
 const UNSET: &str = "<unset>";
@@ -56,84 +81,98 @@ fn amount(value: Option<&Value>) -> Option<String> {
     }
 }
 
-fn labels(members: Option<&Value>) -> String {
+fn string(source: &Source<'_>) -> Value {
+    source.text_or(source.argument, "").into()
+}
+
+fn number(source: &Source<'_>) -> Value {
+    source.number(source.argument).into()
+}
+
+/// A boolean; false if it is absent.
+fn flag(source: &Source<'_>) -> Value {
+    (source.at(source.argument) == Some(&Value::Bool(true))).into()
+}
+
+/// A boolean; true if it is absent.
+fn enabled(source: &Source<'_>) -> Value {
+    (source.at(source.argument) != Some(&Value::Bool(false))).into()
+}
+
+/// The number of members or elements at one or more paths.
+fn count(source: &Source<'_>) -> Value {
+    source.argument.split(',').map(|path| source.count(path)).sum::<usize>().into()
+}
+
+/// The time since a timestamp.
+fn age(source: &Source<'_>) -> Value {
+    match source.text(source.argument) {
+        "" => "".into(),
+        time => since(time, source.now).into(),
+    }
+}
+
+/// The strings of a list.
+fn strings(source: &Source<'_>) -> Value {
+    join(source.list(source.argument).iter().filter_map(Value::as_str), ",").into()
+}
+
+fn labels(source: &Source<'_>) -> Value {
     let empty = Map::new();
-    let members = members.and_then(Value::as_object).unwrap_or(&empty);
+    let members = source.at(source.argument).and_then(Value::as_object).unwrap_or(&empty);
     let pairs: Vec<String> = members
         .iter()
         .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
         .collect();
-    or(pairs.join(","), NONE)
+    pairs.join(",").into()
 }
 
 /// A structured selector as text.
-fn selector(value: Option<&Value>) -> String {
-    let Some(value) = value else { return NONE.to_owned() };
-    let Some(members) = value.as_object() else { return NONE.to_owned() };
+fn selector_text(value: Option<&Value>) -> String {
+    let Some(members) = value.and_then(Value::as_object) else { return String::new() };
     StructuredSelector::of(members)
-        .map_or_else(|_| "<error>".to_owned(), |selector| or(selector.to_string(), NONE))
+        .map_or_else(|_| "<error>".to_owned(), |selector| selector.to_string())
 }
 
-pub(in crate::table) fn label_selector(source: &Source<'_>) -> Value {
-    selector(source.at("spec.selector")).into()
+fn selector(source: &Source<'_>) -> Value {
+    selector_text(source.at(source.argument)).into()
 }
 
-pub(in crate::table) fn job_template_selector(source: &Source<'_>) -> Value {
-    selector(source.at("spec.jobTemplate.spec.selector")).into()
+/// The namespace and name of a reference, if there is one.
+fn reference(source: &Source<'_>) -> Value {
+    match source.at(source.argument) {
+        Some(to) => format!("{}/{}", text(to, "namespace"), text(to, "name")).into(),
+        None => "".into(),
+    }
 }
 
-pub(in crate::table) fn policy_pod_selector(source: &Source<'_>) -> Value {
-    selector(source.at("spec.podSelector")).into()
+fn kind_and_name(source: &Source<'_>) -> Value {
+    let part = |name| source.at(source.argument).map_or("", |to| text(to, name));
+    format!("{}/{}", part("kind"), part("name")).into()
 }
 
-pub(in crate::table) fn plain_selector(source: &Source<'_>) -> Value {
-    labels(source.at("spec.selector")).into()
-}
-
-pub(in crate::table) fn node_selector(source: &Source<'_>) -> Value {
-    labels(source.at("spec.template.spec.nodeSelector")).into()
-}
-
-pub(in crate::table) fn template_labels(source: &Source<'_>) -> Value {
-    labels(source.at("template.metadata.labels")).into()
-}
-
-/// The containers of a template, at the path of the kind.
-fn containers<'a>(source: &Source<'a>) -> &'a [Value] {
+/// A field of each container of a template, at the path of the kind.
+fn containers(source: &Source<'_>) -> Value {
     const PLACES: [&str; 3] = ["spec.template", "spec.jobTemplate.spec.template", "template"];
-    PLACES
-        .iter()
-        .find_map(|place| source.at(place))
-        .map(|template| list(template, "spec.containers"))
-        .unwrap_or_default()
+    let template = PLACES.iter().find_map(|place| source.at(place)).unwrap_or(&Value::Null);
+    let containers = list(template, "spec.containers").iter();
+    join(containers.map(|container| text(container, source.argument)), ",").into()
 }
 
-pub(in crate::table) fn container_names(source: &Source<'_>) -> Value {
-    join(containers(source).iter().map(|container| text(container, "name")), ",").into()
-}
-
-pub(in crate::table) fn container_images(source: &Source<'_>) -> Value {
-    join(containers(source).iter().map(|container| text(container, "image")), ",").into()
-}
-
-pub(in crate::table) fn ready_of_wanted(source: &Source<'_>) -> Value {
+fn ready_of_wanted(source: &Source<'_>) -> Value {
     let (ready, wanted) = (source.number("status.readyReplicas"), source.number("spec.replicas"));
     format!("{ready}/{wanted}").into()
 }
 
-pub(in crate::table) fn config_map_data(source: &Source<'_>) -> Value {
-    (source.count("data") + source.count("binaryData")).into()
-}
-
 /// The phase, or that the object is being deleted.
-pub(in crate::table) fn phase(source: &Source<'_>) -> Value {
+fn phase(source: &Source<'_>) -> Value {
     if source.has("metadata.deletionTimestamp") {
         return "Terminating".into();
     }
     source.text("status.phase").into()
 }
 
-fn access_modes(modes: &[Value]) -> String {
+fn short_modes(modes: &[Value]) -> String {
     const SHORT: [(&str, &str); 4] = [
         ("ReadWriteOnce", "RWO"),
         ("ReadOnlyMany", "ROX"),
@@ -144,28 +183,21 @@ fn access_modes(modes: &[Value]) -> String {
     join(SHORT.iter().filter(|(mode, _)| has(mode)).map(|(_, short)| *short), ",")
 }
 
-pub(in crate::table) fn spec_access_modes(source: &Source<'_>) -> Value {
-    access_modes(source.list("spec.accessModes")).into()
+fn access_modes(source: &Source<'_>) -> Value {
+    short_modes(source.list(source.argument)).into()
 }
 
-pub(in crate::table) fn claim_access_modes(source: &Source<'_>) -> Value {
+fn claim_access_modes(source: &Source<'_>) -> Value {
     match source.text("spec.volumeName") {
         "" => "".into(),
-        _ => access_modes(source.list("status.accessModes")).into(),
+        _ => short_modes(source.list("status.accessModes")).into(),
     }
 }
 
-pub(in crate::table) fn claim_capacity(source: &Source<'_>) -> Value {
+fn claim_capacity(source: &Source<'_>) -> Value {
     match source.text("spec.volumeName") {
         "" => "".into(),
         _ => amount(source.at("status.capacity.storage")).unwrap_or("0".into()).into(),
-    }
-}
-
-pub(in crate::table) fn volume_claim(source: &Source<'_>) -> Value {
-    match source.at("spec.claimRef") {
-        Some(claim) => format!("{}/{}", text(claim, "namespace"), text(claim, "name")).into(),
-        None => "".into(),
     }
 }
 
@@ -174,32 +206,25 @@ fn annotation<'a>(source: &Source<'a>, key: &str) -> &'a str {
     annotations.and_then(|all| all.get(key)).and_then(Value::as_str).unwrap_or_default()
 }
 
-pub(in crate::table) fn volume_class(source: &Source<'_>) -> Value {
+fn volume_class(source: &Source<'_>) -> Value {
     match annotation(source, "volume.beta.kubernetes.io/storage-class") {
         "" => source.text("spec.storageClassName").into(),
         class => class.into(),
     }
 }
 
-fn default_marked(source: &Source<'_>, annotations: &[&str]) -> Value {
-    let default = annotations.iter().any(|key| annotation(source, key) == "true");
+/// The name, marked if an annotation of one of some domains makes the class the default.
+fn default_class(source: &Source<'_>) -> Value {
+    let is_default =
+        |domain: &str| annotation(source, &format!("{domain}/is-default-class")) == "true";
     let name = source.text("metadata.name");
-    if default { format!("{name} (default)").into() } else { name.into() }
+    match source.argument.split(',').any(is_default) {
+        true => format!("{name} (default)").into(),
+        false => name.into(),
+    }
 }
 
-pub(in crate::table) fn storage_class_name(source: &Source<'_>) -> Value {
-    const KEYS: [&str; 2] = [
-        "storageclass.kubernetes.io/is-default-class",
-        "storageclass.beta.kubernetes.io/is-default-class",
-    ];
-    default_marked(source, &KEYS)
-}
-
-pub(in crate::table) fn ingress_class_name(source: &Source<'_>) -> Value {
-    default_marked(source, &["ingressclass.kubernetes.io/is-default-class"])
-}
-
-pub(in crate::table) fn ingress_parameters(source: &Source<'_>) -> Value {
+fn ingress_parameters(source: &Source<'_>) -> Value {
     let Some(parameters) = source.at("spec.parameters") else { return NONE.into() };
     let group = match text(parameters, "apiGroup") {
         "" => String::new(),
@@ -208,7 +233,7 @@ pub(in crate::table) fn ingress_parameters(source: &Source<'_>) -> Value {
     format!("{}{group}/{}", text(parameters, "kind"), text(parameters, "name")).into()
 }
 
-pub(in crate::table) fn ingress_hosts(source: &Source<'_>) -> Value {
+fn ingress_hosts(source: &Source<'_>) -> Value {
     let rules = source.list("spec.rules");
     let hosts: Vec<&str> =
         rules.iter().map(|rule| text(rule, "host")).filter(|host| !host.is_empty()).collect();
@@ -222,7 +247,7 @@ pub(in crate::table) fn ingress_hosts(source: &Source<'_>) -> Value {
     shown.join(",").into()
 }
 
-pub(in crate::table) fn ingress_ports(source: &Source<'_>) -> Value {
+fn ingress_ports(source: &Source<'_>) -> Value {
     if source.list("spec.tls").is_empty() { "80".into() } else { "80, 443".into() }
 }
 
@@ -239,18 +264,18 @@ fn load_balancer_addresses(source: &Source<'_>) -> String {
     join(addresses.into_iter(), ",")
 }
 
-pub(in crate::table) fn load_balancer(source: &Source<'_>) -> Value {
+fn load_balancer(source: &Source<'_>) -> Value {
     load_balancer_addresses(source).into()
 }
 
-pub(in crate::table) fn cluster_ip(source: &Source<'_>) -> Value {
+fn cluster_ip(source: &Source<'_>) -> Value {
     match source.list("spec.clusterIPs").first().and_then(Value::as_str) {
         Some(ip) => ip.into(),
         None => source.text_or("spec.clusterIP", NONE).into(),
     }
 }
 
-pub(in crate::table) fn external_ip(source: &Source<'_>) -> Value {
+fn external_ip(source: &Source<'_>) -> Value {
     let external = join(source.list("spec.externalIPs").iter().filter_map(Value::as_str), ",");
     match source.text("spec.type") {
         "ClusterIP" | "NodePort" => or(external, NONE).into(),
@@ -265,7 +290,7 @@ pub(in crate::table) fn external_ip(source: &Source<'_>) -> Value {
     }
 }
 
-pub(in crate::table) fn service_ports(source: &Source<'_>) -> Value {
+fn service_ports(source: &Source<'_>) -> Value {
     let number = |port: &Value, name| port.get(name).and_then(Value::as_i64).unwrap_or(0);
     let ports: Vec<String> = source
         .list("spec.ports")
@@ -275,10 +300,10 @@ pub(in crate::table) fn service_ports(source: &Source<'_>) -> Value {
             node => format!("{}:{node}/{}", number(port, "port"), text(port, "protocol")),
         })
         .collect();
-    or(ports.join(","), NONE).into()
+    ports.join(",").into()
 }
 
-pub(in crate::table) fn endpoints(source: &Source<'_>) -> Value {
+fn endpoints(source: &Source<'_>) -> Value {
     let mut all = Vec::new();
     for subset in source.list("subsets") {
         let addresses = list(subset, "addresses").iter().map(|address| text(address, "ip"));
@@ -305,7 +330,7 @@ fn host_port(ip: &str, port: &str) -> String {
     if ip.contains(':') { format!("[{ip}]:{port}") } else { format!("{ip}:{port}") }
 }
 
-pub(in crate::table) fn slice_ports(source: &Source<'_>) -> Value {
+fn slice_ports(source: &Source<'_>) -> Value {
     let ports: Vec<String> = source
         .list("ports")
         .iter()
@@ -317,7 +342,7 @@ pub(in crate::table) fn slice_ports(source: &Source<'_>) -> Value {
     first_few(&ports, 3).into()
 }
 
-pub(in crate::table) fn slice_endpoints(source: &Source<'_>) -> Value {
+fn slice_endpoints(source: &Source<'_>) -> Value {
     let addresses: Vec<String> = source
         .list("endpoints")
         .iter()
@@ -327,11 +352,7 @@ pub(in crate::table) fn slice_endpoints(source: &Source<'_>) -> Value {
     first_few(&addresses, 3).into()
 }
 
-pub(in crate::table) fn cidrs(source: &Source<'_>) -> Value {
-    join(source.list("spec.cidrs").iter().filter_map(Value::as_str), ",").into()
-}
-
-pub(in crate::table) fn address_parent(source: &Source<'_>) -> Value {
+fn address_parent(source: &Source<'_>) -> Value {
     let Some(parent) = source.at("spec.parentRef") else { return NONE.into() };
     let mut name = text(parent, "resource").to_lowercase();
     for (mark, part) in [('.', "group"), ('/', "namespace"), ('/', "name")] {
@@ -343,7 +364,7 @@ pub(in crate::table) fn address_parent(source: &Source<'_>) -> Value {
     name.into()
 }
 
-pub(in crate::table) fn node_status(source: &Source<'_>) -> Value {
+fn node_status(source: &Source<'_>) -> Value {
     let ready = match condition(source, "status.conditions", "Ready") {
         Some(ready) if text(ready, "status") == "True" => "Ready",
         Some(_) => "NotReady",
@@ -355,7 +376,7 @@ pub(in crate::table) fn node_status(source: &Source<'_>) -> Value {
     }
 }
 
-pub(in crate::table) fn node_roles(source: &Source<'_>) -> Value {
+fn node_roles(source: &Source<'_>) -> Value {
     let empty = Map::new();
     let labels = source.at("metadata.labels").and_then(Value::as_object).unwrap_or(&empty);
     let roles: BTreeSet<&str> = labels
@@ -367,24 +388,17 @@ pub(in crate::table) fn node_roles(source: &Source<'_>) -> Value {
         })
         .filter(|role| !role.is_empty())
         .collect();
-    or(join(roles.into_iter(), ","), NONE).into()
+    join(roles.into_iter(), ",").into()
 }
 
-fn node_address(source: &Source<'_>, kind: &str) -> Value {
+/// The address of a type.
+fn node_address(source: &Source<'_>) -> Value {
     let addresses = source.list("status.addresses");
-    let found = addresses.iter().find(|address| text(address, "type") == kind);
+    let found = addresses.iter().find(|address| text(address, "type") == source.argument);
     found.map_or(NONE, |address| text(address, "address")).into()
 }
 
-pub(in crate::table) fn node_internal_ip(source: &Source<'_>) -> Value {
-    node_address(source, "InternalIP")
-}
-
-pub(in crate::table) fn node_external_ip(source: &Source<'_>) -> Value {
-    node_address(source, "ExternalIP")
-}
-
-pub(in crate::table) fn node_kernel(source: &Source<'_>) -> Value {
+fn node_kernel(source: &Source<'_>) -> Value {
     let kernel = source.text_or("status.nodeInfo.kernelVersion", UNKNOWN);
     match source.text("status.nodeInfo.architecture") {
         "" => kernel.into(),
@@ -392,7 +406,7 @@ pub(in crate::table) fn node_kernel(source: &Source<'_>) -> Value {
     }
 }
 
-pub(in crate::table) fn component_status(source: &Source<'_>) -> Value {
+fn component_status(source: &Source<'_>) -> Value {
     match condition(source, "conditions", "Healthy") {
         Some(healthy) if text(healthy, "status") == "True" => "Healthy",
         Some(_) => "Unhealthy",
@@ -401,15 +415,14 @@ pub(in crate::table) fn component_status(source: &Source<'_>) -> Value {
     .into()
 }
 
-pub(in crate::table) fn component_message(source: &Source<'_>) -> Value {
-    condition(source, "conditions", "Healthy").map_or("", |c| text(c, "message")).into()
+fn component(source: &Source<'_>) -> Value {
+    let healthy = condition(source, "conditions", "Healthy");
+    healthy.map_or("", |healthy| text(healthy, source.argument)).into()
 }
 
-pub(in crate::table) fn component_error(source: &Source<'_>) -> Value {
-    condition(source, "conditions", "Healthy").map_or("", |c| text(c, "error")).into()
-}
-
-fn quota(source: &Source<'_>, limits: bool) -> Value {
+/// The use of `limits`, or of what may be requested.
+fn quota(source: &Source<'_>) -> Value {
+    let limits = source.argument == "limits";
     let empty = Map::new();
     let hard = source.at("status.hard").and_then(Value::as_object).unwrap_or(&empty);
     let used = source.at("status.used");
@@ -425,15 +438,7 @@ fn quota(source: &Source<'_>, limits: bool) -> Value {
     parts.join(", ").into()
 }
 
-pub(in crate::table) fn quota_requests(source: &Source<'_>) -> Value {
-    quota(source, false)
-}
-
-pub(in crate::table) fn quota_limits(source: &Source<'_>) -> Value {
-    quota(source, true)
-}
-
-pub(in crate::table) fn controller(source: &Source<'_>) -> Value {
+fn controller(source: &Source<'_>) -> Value {
     let owners = source.list("metadata.ownerReferences");
     let Some(owner) = owners.iter().find(|owner| owner.get("controller") == Some(&true.into()))
     else {
@@ -447,7 +452,7 @@ pub(in crate::table) fn controller(source: &Source<'_>) -> Value {
     }
 }
 
-pub(in crate::table) fn job_status(source: &Source<'_>) -> Value {
+fn job_status(source: &Source<'_>) -> Value {
     let first = |kinds: &[&'static str]| kinds.iter().copied().find(|kind| is_true(source, kind));
     first(&["Complete", "Failed"])
         .or_else(|| source.has("metadata.deletionTimestamp").then_some("Terminating"))
@@ -456,7 +461,7 @@ pub(in crate::table) fn job_status(source: &Source<'_>) -> Value {
         .into()
 }
 
-pub(in crate::table) fn job_completions(source: &Source<'_>) -> Value {
+fn job_completions(source: &Source<'_>) -> Value {
     let succeeded = source.number("status.succeeded");
     if source.has("spec.completions") {
         return format!("{succeeded}/{}", source.number("spec.completions")).into();
@@ -467,7 +472,7 @@ pub(in crate::table) fn job_completions(source: &Source<'_>) -> Value {
     }
 }
 
-pub(in crate::table) fn job_duration(source: &Source<'_>) -> Value {
+fn job_duration(source: &Source<'_>) -> Value {
     let Ok(start) = source.text("status.startTime").parse::<Timestamp>() else {
         return "".into();
     };
@@ -475,7 +480,7 @@ pub(in crate::table) fn job_duration(source: &Source<'_>) -> Value {
     human_duration(seconds_between(start, end)).into()
 }
 
-pub(in crate::table) fn suspended(source: &Source<'_>) -> Value {
+fn suspended(source: &Source<'_>) -> Value {
     match source.at("spec.suspend").and_then(Value::as_bool) {
         Some(true) => "True",
         Some(false) => "False",
@@ -484,14 +489,7 @@ pub(in crate::table) fn suspended(source: &Source<'_>) -> Value {
     .into()
 }
 
-pub(in crate::table) fn last_schedule(source: &Source<'_>) -> Value {
-    match source.text("status.lastScheduleTime") {
-        "" => NONE.into(),
-        _ => source.age("status.lastScheduleTime").into(),
-    }
-}
-
-pub(in crate::table) fn token_requests(source: &Source<'_>) -> Value {
+fn token_requests(source: &Source<'_>) -> Value {
     if !source.has("spec.tokenRequests") {
         return UNSET.into();
     }
@@ -499,58 +497,46 @@ pub(in crate::table) fn token_requests(source: &Source<'_>) -> Value {
     join(requests.iter().map(|request| text(request, "audience")), ",").into()
 }
 
-pub(in crate::table) fn lifecycle_modes(source: &Source<'_>) -> Value {
-    let modes = source.list("spec.volumeLifecycleModes").iter().filter_map(Value::as_str);
-    or(join(modes, ","), NONE).into()
-}
-
-pub(in crate::table) fn role(source: &Source<'_>) -> Value {
-    format!("{}/{}", source.text("roleRef.kind"), source.text("roleRef.name")).into()
-}
-
-fn subjects<'a>(source: &Source<'a>, kind: &'static str) -> impl Iterator<Item = &'a Value> {
+fn subjects_of<'a>(source: &Source<'a>, kind: &str) -> impl Iterator<Item = &'a Value> {
     source.list("subjects").iter().filter(move |subject| text(subject, "kind") == kind)
 }
 
-pub(in crate::table) fn users(source: &Source<'_>) -> Value {
-    join(subjects(source, "User").map(|subject| text(subject, "name")), ", ").into()
+/// The names of the subjects of a kind.
+fn subjects(source: &Source<'_>) -> Value {
+    join(subjects_of(source, source.argument).map(|subject| text(subject, "name")), ", ").into()
 }
 
-pub(in crate::table) fn groups(source: &Source<'_>) -> Value {
-    join(subjects(source, "Group").map(|subject| text(subject, "name")), ", ").into()
-}
-
-pub(in crate::table) fn service_accounts(source: &Source<'_>) -> Value {
-    let accounts: Vec<String> = subjects(source, "ServiceAccount")
+fn service_accounts(source: &Source<'_>) -> Value {
+    let accounts: Vec<String> = subjects_of(source, "ServiceAccount")
         .map(|subject| format!("{}/{}", text(subject, "namespace"), text(subject, "name")))
         .collect();
     accounts.join(", ").into()
 }
 
-pub(in crate::table) fn parameter_kind(source: &Source<'_>) -> Value {
+fn parameter_kind(source: &Source<'_>) -> Value {
     match source.at("spec.paramKind") {
         Some(kind) => format!("{}/{}", text(kind, "apiVersion"), text(kind, "kind")).into(),
         None => UNSET.into(),
     }
 }
 
-pub(in crate::table) fn parameter_reference(source: &Source<'_>) -> Value {
+fn parameter_reference(source: &Source<'_>) -> Value {
     let Some(reference) = source.at("spec.paramRef") else { return UNSET.into() };
     match (text(reference, "namespace"), text(reference, "name")) {
-        (_, "") => selector(reference.get("selector")).into(),
+        (_, "") => or(selector_text(reference.get("selector")), NONE).into(),
         ("", name) => format!("*/{name}").into(),
         (namespace, name) => format!("{namespace}/{name}").into(),
     }
 }
 
-pub(in crate::table) fn requested_duration(source: &Source<'_>) -> Value {
+fn requested_duration(source: &Source<'_>) -> Value {
     match source.at("spec.expirationSeconds").and_then(Value::as_i64) {
         Some(seconds) => human_duration(seconds).into(),
         None => NONE.into(),
     }
 }
 
-pub(in crate::table) fn request_condition(source: &Source<'_>) -> Value {
+fn request_condition(source: &Source<'_>) -> Value {
     let has = |kind| condition(source, "status.conditions", kind).is_some();
     let mut status = match (has("Denied"), has("Approved")) {
         (true, _) => "Denied",
@@ -567,41 +553,17 @@ pub(in crate::table) fn request_condition(source: &Source<'_>) -> Value {
     status.into()
 }
 
-pub(in crate::table) fn dangling(source: &Source<'_>) -> Value {
+fn dangling(source: &Source<'_>) -> Value {
     condition(source, "status.conditions", "Dangling").map_or("?", |c| text(c, "status")).into()
 }
 
-fn limit(source: &Source<'_>, path: &str) -> Value {
-    match source.at("spec.limited") {
-        Some(limited) => find(limited, path).cloned().unwrap_or(NONE.into()),
-        None => NONE.into(),
-    }
+/// A field of the limits of a priority level.
+fn limited(source: &Source<'_>) -> Value {
+    let limited = source.at("spec.limited");
+    limited.and_then(|limited| find(limited, source.argument)).cloned().unwrap_or(NONE.into())
 }
 
-pub(in crate::table) fn concurrency_shares(source: &Source<'_>) -> Value {
-    limit(source, "nominalConcurrencyShares")
-}
-
-pub(in crate::table) fn queues(source: &Source<'_>) -> Value {
-    limit(source, "limitResponse.queuing.queues")
-}
-
-pub(in crate::table) fn hand_size(source: &Source<'_>) -> Value {
-    limit(source, "limitResponse.queuing.handSize")
-}
-
-pub(in crate::table) fn queue_length(source: &Source<'_>) -> Value {
-    limit(source, "limitResponse.queuing.queueLengthLimit")
-}
-
-pub(in crate::table) fn api_service(source: &Source<'_>) -> Value {
-    match source.at("spec.service") {
-        Some(service) => format!("{}/{}", text(service, "namespace"), text(service, "name")).into(),
-        None => "Local".into(),
-    }
-}
-
-pub(in crate::table) fn api_available(source: &Source<'_>) -> Value {
+fn api_available(source: &Source<'_>) -> Value {
     match condition(source, "status.conditions", "Available") {
         None => "Unknown".into(),
         Some(c) if text(c, "status") == "True" => "True".into(),
@@ -609,7 +571,7 @@ pub(in crate::table) fn api_available(source: &Source<'_>) -> Value {
     }
 }
 
-pub(in crate::table) fn claim_state(source: &Source<'_>) -> Value {
+fn claim_state(source: &Source<'_>) -> Value {
     let deleting = source.has("metadata.deletionTimestamp");
     let mut states = Vec::new();
     if deleting {

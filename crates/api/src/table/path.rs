@@ -2,8 +2,9 @@
 //! `.list[*].x`, `.conditions[?(@.type=="Ready")].status`.
 
 use headwater_json::Value;
+use jiff::Timestamp;
 
-use super::{Source, age};
+use super::age;
 
 /// The maximum number of steps of a path, which limits the cost of evaluating it.
 const STEPS_MAX: usize = 64;
@@ -45,8 +46,8 @@ impl JsonPath {
         if self.steps.is_empty() { None } else { follow(&self.steps, object) }
     }
 
-    pub(super) fn cell(&self, kind: &str, source: &Source<'_>) -> Value {
-        let Some(value) = self.find(source.object).filter(|value| !value.is_null()) else {
+    pub(super) fn cell(&self, kind: &str, object: &Value, now: Timestamp) -> Value {
+        let Some(value) = self.find(object).filter(|value| !value.is_null()) else {
             return Value::Null;
         };
         match (kind, value) {
@@ -56,7 +57,7 @@ impl JsonPath {
             ("number", Value::Number(_)) | ("boolean", Value::Bool(_)) => value.clone(),
             ("string", Value::String(text)) => text.as_str().into(),
             ("string", other) => other.to_string().into(),
-            ("date", Value::String(time)) => match age::since(time, source.now).as_str() {
+            ("date", Value::String(time)) => match age::since(time, now).as_str() {
                 "<unknown>" => "<invalid>".into(),
                 age => age.into(),
             },

@@ -24,11 +24,11 @@ fn first_seen(source: &Source<'_>) -> String {
     age(source, either(source, &paths))
 }
 
-pub(in crate::table) fn event_first_seen(source: &Source<'_>) -> Value {
+pub(super) fn event_first_seen(source: &Source<'_>) -> Value {
     first_seen(source).into()
 }
 
-pub(in crate::table) fn event_last_seen(source: &Source<'_>) -> Value {
+pub(super) fn event_last_seen(source: &Source<'_>) -> Value {
     if let Some(series) = source.at("series") {
         return age(source, text(series, "lastObservedTime")).into();
     }
@@ -38,7 +38,7 @@ pub(in crate::table) fn event_last_seen(source: &Source<'_>) -> Value {
     }
 }
 
-pub(in crate::table) fn event_count(source: &Source<'_>) -> Value {
+pub(super) fn event_count(source: &Source<'_>) -> Value {
     let paths = ["series.count", "count", "deprecatedCount"];
     let count = paths.iter().find_map(|path| source.at(path).and_then(Value::as_i64));
     match count.unwrap_or(0) {
@@ -47,7 +47,7 @@ pub(in crate::table) fn event_count(source: &Source<'_>) -> Value {
     }
 }
 
-pub(in crate::table) fn event_object(source: &Source<'_>) -> Value {
+pub(super) fn event_object(source: &Source<'_>) -> Value {
     let Some(object) = object(source) else { return "".into() };
     let kind = text(object, "kind").to_lowercase();
     match text(object, "name") {
@@ -56,11 +56,11 @@ pub(in crate::table) fn event_object(source: &Source<'_>) -> Value {
     }
 }
 
-pub(in crate::table) fn event_subobject(source: &Source<'_>) -> Value {
+pub(super) fn event_subobject(source: &Source<'_>) -> Value {
     object(source).map_or("", |object| text(object, "fieldPath")).into()
 }
 
-pub(in crate::table) fn event_source(source: &Source<'_>) -> Value {
+pub(super) fn event_source(source: &Source<'_>) -> Value {
     let of = |part: &str| {
         ["source", "deprecatedSource"]
             .iter()
@@ -82,6 +82,6 @@ pub(in crate::table) fn event_source(source: &Source<'_>) -> Value {
     }
 }
 
-pub(in crate::table) fn event_message(source: &Source<'_>) -> Value {
+pub(super) fn event_message(source: &Source<'_>) -> Value {
     either(source, &["message", "note"]).trim().into()
 }

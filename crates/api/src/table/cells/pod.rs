@@ -16,16 +16,16 @@ struct Summary {
     last_restart: Option<Timestamp>,
 }
 
-pub(in crate::table) fn pod_ready(source: &Source<'_>) -> Value {
+pub(super) fn pod_ready(source: &Source<'_>) -> Value {
     let summary = Summary::new(source);
     format!("{}/{}", summary.ready, summary.total).into()
 }
 
-pub(in crate::table) fn pod_status(source: &Source<'_>) -> Value {
+pub(super) fn pod_status(source: &Source<'_>) -> Value {
     Summary::new(source).status.into()
 }
 
-pub(in crate::table) fn pod_restarts(source: &Source<'_>) -> Value {
+pub(super) fn pod_restarts(source: &Source<'_>) -> Value {
     let summary = Summary::new(source);
     match summary.last_restart {
         Some(last) if summary.restarts != 0 => {
@@ -36,12 +36,11 @@ pub(in crate::table) fn pod_restarts(source: &Source<'_>) -> Value {
     }
 }
 
-pub(in crate::table) fn pod_ip(source: &Source<'_>) -> Value {
-    let ip = source.list("status.podIPs").first().map_or("", |ip| text(ip, "ip"));
-    if ip.is_empty() { NONE.into() } else { ip.into() }
+pub(super) fn pod_ip(source: &Source<'_>) -> Value {
+    source.list("status.podIPs").first().map_or("", |ip| text(ip, "ip")).into()
 }
 
-pub(in crate::table) fn readiness_gates(source: &Source<'_>) -> Value {
+pub(super) fn readiness_gates(source: &Source<'_>) -> Value {
     let gates = source.list("spec.readinessGates");
     if gates.is_empty() {
         return NONE.into();

@@ -8,12 +8,7 @@ use crate::table::{Source, find, text};
 /// The number of metrics before "more".
 const SHOWN_MAX: usize = 2;
 
-pub(in crate::table) fn scale_target(source: &Source<'_>) -> Value {
-    let part = |name| source.at("spec.scaleTargetRef").map_or("", |target| text(target, name));
-    format!("{}/{}", part("kind"), part("name")).into()
-}
-
-pub(in crate::table) fn scale_metrics(source: &Source<'_>) -> Value {
+pub(super) fn scale_metrics(source: &Source<'_>) -> Value {
     let specs = source.list("spec.metrics");
     if specs.is_empty() {
         return cpu_only(source);

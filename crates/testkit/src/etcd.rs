@@ -1,8 +1,7 @@
 //! A real etcd cluster on free loopback ports, with data in a temporary directory.
 //!
 //! The processes are killed when the value is dropped. The binary is the one on the `PATH` or the
-//! one that `./test` has put into `target/etcd`. Without one, tests that need etcd print a message
-//! and pass.
+//! one that `./test` has put into `target/etcd`. Without one, tests that need etcd are skipped.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -14,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::ports;
+use crate::{ports, tools};
 
 /// How long a member may take to start on a busy machine.
 const START_MAX: Duration = Duration::from_secs(600);
@@ -57,7 +56,7 @@ impl EtcdCluster {
     /// Several members; `None` if the machine has no etcd.
     pub fn cluster(size: usize, options: Options) -> Option<EtcdCluster> {
         let Some(program) = find() else {
-            eprintln!("etcd 3.5 or newer is not installed; skipping tests against etcd");
+            tools::skip("etcd 3.5 or newer is not installed", "./test tests downloads it");
             return None;
         };
         let ports = ports::free(2 * size);

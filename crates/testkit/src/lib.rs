@@ -7,6 +7,7 @@ pub mod ledger;
 pub mod owning_store;
 pub mod cached_store;
 pub mod ports;
+pub mod tools;
 pub mod etcd;
 pub mod proxy;
 

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use headwater_testkit::tools::has_kubectl;
+
 use crate::process::{Process, headwater};
 
 /// Maximum time to wait for a condition.
@@ -35,15 +37,6 @@ rules:
   - {stage: Gone}
   - {stage: Restarted, after: 100ms}
 ";
-
-/// Whether the machine has a kubectl.
-pub(crate) fn has_kubectl() -> bool {
-    let found = Command::new("kubectl").args(["version", "--client"]).output().is_ok();
-    if !found {
-        eprintln!("kubectl is not installed; skipping its tests");
-    }
-    found
-}
 
 impl Cluster {
     /// `None` if the machine has no kubectl.

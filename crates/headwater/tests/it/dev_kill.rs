@@ -8,9 +8,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
 use headwater_testkit::ports;
+use headwater_testkit::tools::has_kubectl;
 use serde_json::Value;
 
-use crate::dev::{Seen, Watch, has_kubectl, kubectl};
+use crate::dev::{Seen, Watch, kubectl};
 use crate::process::{Process, headwater};
 
 const STAGES: &str = "

@@ -4,6 +4,8 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
+use headwater_testkit::tools::has_kubectl;
+
 use crate::process::Process;
 
 /// A server, and a kubectl configured for it.
@@ -16,9 +18,7 @@ struct Kubectl {
 impl Kubectl {
     /// `None` if the machine has no kubectl.
     fn start() -> Option<Kubectl> {
-        let found = Command::new("kubectl").args(["version", "--client"]).output();
-        if found.is_err() {
-            eprintln!("kubectl is not on this machine; what it would see is not tested");
+        if !has_kubectl() {
             return None;
         }
         let dir = tempfile::tempdir().unwrap();

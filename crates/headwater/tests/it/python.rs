@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use headwater_testkit::tools;
+
 use crate::process::Process;
 
 /// A Python with the package, kept between runs; `None` if it cannot be installed.
@@ -25,7 +27,10 @@ fn python() -> Option<PathBuf> {
     if installed && has_package(&python) {
         return Some(python);
     }
-    eprintln!("the Python client cannot be installed here; what it would see is not tested");
+    tools::skip(
+        "the Python client cannot be installed",
+        "install python3 with venv, on Debian: apt-get install python3-venv, and reach PyPI",
+    );
     None
 }
 

@@ -9,6 +9,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use headwater_testkit::tools::has_kubectl;
 use tempfile::TempDir;
 
 use crate::process::Process;
@@ -20,15 +21,9 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    /// `None` without kubectl; the test then prints that it is skipped.
+    /// `None` if the machine has no kubectl.
     pub(crate) fn open() -> Option<Terminal> {
-        let has_kubectl = Command::new("kubectl")
-            .args(["version", "--client"])
-            .stdout(Stdio::null())
-            .status()
-            .is_ok_and(|status| status.success());
-        if !has_kubectl {
-            eprintln!("kubectl is not on the PATH: skipped");
+        if !has_kubectl() {
             return None;
         }
         let directory = tempfile::tempdir().unwrap();

@@ -3,17 +3,22 @@
 //! River: text → documents → **fixture** → server-side apply. Documents are applied in order; a
 //! CustomResourceDefinition is served before the next document is applied.
 
+use std::time::Duration;
+
+use headwater_client::Key;
 use headwater_schema::yaml;
 use http::{Request, header};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{Api, DynamicObject};
-use kube::runtime::wait::{self, await_condition, conditions};
+use kube::api::DynamicObject;
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
 use crate::TestServer;
 
 /// The field manager of fixtures.
 const MANAGER: &str = "headwater-testing";
+/// How long a CustomResourceDefinition may take to become established.
+const ESTABLISHED_WITHIN: Duration = Duration::from_secs(60);
 
 /// Why a fixture could not be applied.
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +55,7 @@ pub enum Error {
         /// The name of the CustomResourceDefinition.
         name: String,
         /// Why the wait ended.
-        source: wait::Error,
+        source: headwater_client::Error,
     },
 }
 
@@ -105,7 +110,7 @@ impl TestServer {
         let api_version = object["apiVersion"].as_str().unwrap_or_default();
         let kind = object["kind"].as_str().unwrap_or_default();
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-        let registry = self.server().registry();
+        let registry = self.server.registry();
         let row = registry.find_kind(group, version, kind).ok_or_else(|| Error::NoSuchKind {
             kind: kind.to_owned(),
             api_version: api_version.to_owned(),
@@ -122,11 +127,30 @@ impl TestServer {
     }
 
     async fn await_established(&self, name: &str) -> Result<(), Error> {
-        let definitions = Api::<CustomResourceDefinition>::all(self.client());
-        let established = await_condition(definitions, name, conditions::is_crd_established());
+        let established = async {
+            let factory = self.factory();
+            let definitions = factory.informer::<CustomResourceDefinition>().open()?;
+            let stop = CancellationToken::new();
+            let wait = async {
+                let key = Key::cluster(name);
+                let found = definitions.wait_for(&key, is_established, ESTABLISHED_WITHIN).await;
+                stop.cancel();
+                found
+            };
+            tokio::try_join!(factory.run(stop.clone()), wait).map(drop)
+        };
         let name = name.to_owned();
-        established.await.map(drop).map_err(|source| Error::NotEstablished { name, source })
+        established.await.map_err(|source| Error::NotEstablished { name, source })
     }
+}
+
+fn is_established(definition: Option<&CustomResourceDefinition>) -> bool {
+    let status = definition.and_then(|definition| definition.status.as_ref());
+    let conditions = status.and_then(|status| status.conditions.as_ref());
+    conditions
+        .into_iter()
+        .flatten()
+        .any(|known| known.type_ == "Established" && known.status == "True")
 }
 
 /// The documents of a text; a separator is `---` at the beginning of a line.

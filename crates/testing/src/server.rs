@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
 use headwater_api::{Clock, SystemClock};
+use headwater_client::Factory;
 use headwater_server::identity::{ClientCertificate, Identity, Peer, Transport};
 use headwater_server::listen::{self, Listener};
 use headwater_server::metrics::Metrics;
@@ -14,7 +15,7 @@ use headwater_server::pki::{self, Pki, kubeconfig};
 use headwater_server::service_account::Issuer;
 use headwater_server::tls::Acceptor;
 use headwater_server::{Options, Running, Server, start};
-use headwater_store::{Memory, Store};
+use headwater_store::Memory;
 use kube::Client;
 
 use crate::in_process::InProcess;
@@ -24,7 +25,7 @@ const NAMESPACE: &str = "default";
 
 /// An API server that runs while this value exists.
 pub struct TestServer {
-    server: Server,
+    pub(crate) server: Server,
     client: Client,
     pki: Pki,
     metrics: Metrics,
@@ -47,22 +48,14 @@ impl TestServer {
     ///
     /// If the server cannot start.
     pub async fn start() -> TestServer {
-        TestServer::over(Arc::new(Memory::default())).await
-    }
-
-    /// Starts a server over an existing store: that of another server, or one that injects faults.
-    ///
-    /// # Panics
-    ///
-    /// If the store cannot be read.
-    pub async fn over(store: Arc<dyn Store>) -> TestServer {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let names = pki::names(IpAddr::V4(Ipv4Addr::LOCALHOST), &[]);
         let pki = Pki::in_memory(&names, &*clock).expect("certificates are generated");
         let metrics = Metrics::new();
         let issuer = Issuer::new(&pki.service_account_key).expect("the key was just generated");
         let options = Options { metrics: metrics.clone(), ..Options::new(issuer) };
-        let running = start(store, options).await.expect("the store is readable and writable");
+        let running =
+            start(Arc::new(Memory::default()), options).await.expect("a store in memory works");
         let server = running.server().clone();
         let client = client(&server, Transport::Loopback);
         let running = Mutex::new(Some(RunningServer { server: running, address: None }));
@@ -74,16 +67,16 @@ impl TestServer {
         self.client.clone()
     }
 
+    /// A new factory of informers, with an in-process client with all permissions.
+    pub fn factory(&self) -> Factory {
+        Factory::new(self.client())
+    }
+
     /// An in-process client of this user with these groups.
     pub fn client_as(&self, user: &str, groups: &[&str]) -> Client {
         let groups = groups.iter().map(|group| (*group).to_owned()).collect();
         let identity = Arc::new(Identity::authenticated(user, groups));
         client(&self.server, Transport::Tls(ClientCertificate::Verified(identity)))
-    }
-
-    /// The server.
-    pub fn server(&self) -> &Server {
-        &self.server
     }
 
     /// An administrator's kubeconfig, for programs that need a port. The first call opens a TLS port

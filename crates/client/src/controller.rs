@@ -205,8 +205,6 @@ pub struct Controller<K: Cached> {
     attach: Vec<Attachment<K>>,
     finalizer: Option<Finalizer<K>>,
     limiter: Limiter<Key>,
-    debounce: Option<(Duration, Duration)>,
-    fair: bool,
     listers: Listers,
     caches: Caches,
     calls: Option<Calls>,
@@ -259,8 +257,6 @@ impl<K: Cached> Controller<K> {
             attach: vec![inbox::attach_main(informer)],
             finalizer: None,
             limiter: Limiter::per_item(),
-            debounce: None,
-            fair: false,
             listers,
             caches,
             calls: None,
@@ -386,19 +382,6 @@ impl<K: Cached> Controller<K> {
     /// The delays after failures; per key from 5 ms to 1000 s by default.
     pub fn limiter(mut self, limiter: Limiter<Key>) -> Self {
         self.limiter = limiter;
-        self
-    }
-
-    /// Delays a key until it has not changed for `quiet`, at most until `max` after its first
-    /// change.
-    pub fn debounce(mut self, quiet: Duration, max: Duration) -> Self {
-        self.debounce = Some((quiet, max));
-        self
-    }
-
-    /// Serves namespaces alternately, so that one with many changes does not delay the others.
-    pub fn fair(mut self) -> Self {
-        self.fair = true;
         self
     }
 
@@ -537,13 +520,7 @@ impl<K: Cached> Controller<K> {
         let inbox = Inbox::new(
             &self.name,
             &self.informer,
-            inbox::Options {
-                predicate,
-                limiter: self.limiter,
-                fair: self.fair,
-                debounce: self.debounce,
-                metrics: metrics.clone(),
-            },
+            inbox::Options { predicate, limiter: self.limiter, metrics: metrics.clone() },
         );
         let worker = Worker {
             name: self.name.into(),

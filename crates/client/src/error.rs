@@ -70,16 +70,6 @@ pub enum Error {
     /// No informer of that type was opened; a lister never opens one.
     #[error("no informer for {0}; open one and pass it to the controller")]
     NoInformer(String),
-    /// There are more objects than `refuse_above` allows.
-    #[error("{resource} has about {count} objects, more than the {max} allowed by refuse_above")]
-    TooManyObjects {
-        /// The resource.
-        resource: String,
-        /// The number of objects.
-        count: u64,
-        /// The maximum.
-        max: u64,
-    },
     /// Invalid options or arguments.
     #[error("{0}")]
     Invalid(String),

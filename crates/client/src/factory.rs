@@ -24,7 +24,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
-use crate::informer::{self, HandleToken, Health, Informer, InformerInner, Runner};
+use crate::informer::{HandleToken, Health, Informer, InformerInner, Runner};
 use crate::list_watch::ListWatch;
 use crate::lister::Lister;
 use crate::metrics::Metrics;
@@ -157,7 +157,6 @@ trait AnyInformer: Send + Sync {
     fn health(&self) -> Health;
     fn has_synced(&self) -> bool;
     fn synced(&self, or_hopeless: bool) -> BoxFuture<'_, Result<(), Error>>;
-    fn estimate(&self) -> BoxFuture<'_, Result<Option<u64>, Error>>;
     fn dump(&self) -> serde_json::Value;
     fn is_held(&self) -> bool;
     fn as_any(&self) -> &dyn Any;
@@ -167,7 +166,6 @@ struct FactoryInformer<K: Cached> {
     shared: Arc<InformerInner<K>>,
     alive: Mutex<Weak<HandleToken>>,
     gone: Arc<Notify>,
-    source: Arc<dyn ListWatch<Object = K>>,
 }
 
 impl<K: Cached> FactoryInformer<K> {
@@ -204,10 +202,6 @@ impl<K: Cached> AnyInformer for FactoryInformer<K> {
                 false => shared.synced_unless(Health::is_over).await,
             }
         })
-    }
-
-    fn estimate(&self) -> BoxFuture<'_, Result<Option<u64>, Error>> {
-        Box::pin(informer::run::estimate(&*self.source, &self.shared.options.selection))
     }
 
     fn dump(&self) -> serde_json::Value {
@@ -440,20 +434,6 @@ impl Factory {
         }
     }
 
-    /// Requests the number of objects of each informer from the server; `None` if the server does
-    /// not report it, as with selectors.
-    ///
-    /// # Errors
-    /// A list failed.
-    pub async fn estimate(&self) -> Result<BTreeMap<String, Option<u64>>, Error> {
-        let informers: Vec<_> = self.state().informers.values().cloned().collect();
-        let mut counts = BTreeMap::new();
-        for informer in informers {
-            counts.insert(informer.name().to_owned(), informer.estimate().await?);
-        }
-        Ok(counts)
-    }
-
     /// Finds a resource type by `plural.group`, such as `widgets.example.com` or `pods`; the result
     /// is cached.
     ///
@@ -505,12 +485,11 @@ impl Factory {
             return Ok(kept.handle());
         }
         let name = state.free_name(name);
-        let NewInformer { informer, runner, gone, source } = make(name);
+        let NewInformer { informer, runner, gone } = make(name);
         let kept = Arc::new(FactoryInformer {
             shared: Arc::clone(&informer.shared),
             alive: Mutex::new(Arc::downgrade(&informer.alive)),
             gone,
-            source,
         });
         state.informers.insert(identity.clone(), Arc::clone(&kept) as Arc<dyn AnyInformer>);
         state.waiting.push(Box::new(move |inner, stop| {
@@ -544,7 +523,6 @@ struct NewInformer<K: Cached> {
     informer: Informer<K>,
     runner: Runner<K>,
     gone: Arc<Notify>,
-    source: Arc<dyn ListWatch<Object = K>>,
 }
 
 impl FactoryState {
@@ -603,16 +581,12 @@ async fn run_counted<K: Cached>(
         }
     };
     let mut run = Box::pin(runner.run(stop.child_token()));
-    let result = tokio::select! {
-        result = &mut run => result,
+    tokio::select! {
+        () = &mut run => {}
         () = unheld => {
             stop.cancel();
-            run.await
+            run.await;
         }
-    };
-    if let Err(error) = result {
-        let error = &error as &dyn std::error::Error;
-        tracing::error!(informer = kept.name(), error, "the informer failed");
     }
 }
 

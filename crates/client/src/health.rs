@@ -31,8 +31,6 @@ pub enum Health {
     Forbidden,
     /// The server does not serve the resource type (404).
     NotServed,
-    /// It could not start.
-    Failed(String),
     /// It has stopped.
     Stopped,
 }
@@ -40,12 +38,12 @@ pub enum Health {
 impl Health {
     /// Whether it cannot sync unless the configuration changes.
     pub fn is_hopeless(&self) -> bool {
-        matches!(self, Health::Forbidden | Health::NotServed | Health::Failed(_) | Health::Stopped)
+        matches!(self, Health::Forbidden | Health::NotServed | Health::Stopped)
     }
 
     /// Whether it can never sync.
     pub(crate) fn is_over(&self) -> bool {
-        matches!(self, Health::Failed(_) | Health::Stopped)
+        matches!(self, Health::Stopped)
     }
 
     /// The health after a failure.
@@ -65,7 +63,6 @@ impl Health {
     /// The health of several lanes: that of the worst lane.
     pub(crate) fn of_all<'a>(lanes: impl Iterator<Item = &'a Health>) -> Health {
         let rank = |health: &Health| match health {
-            Health::Failed(_) => 7,
             Health::Forbidden => 6,
             Health::Unauthorized => 5,
             Health::NotServed => 4,
@@ -89,7 +86,6 @@ impl fmt::Display for Health {
             Health::Unauthorized => f.write_str("unauthorized"),
             Health::Forbidden => f.write_str("forbidden"),
             Health::NotServed => f.write_str("the resource type is not served"),
-            Health::Failed(why) => f.write_str(why),
             Health::Stopped => f.write_str("stopped"),
         }
     }

@@ -26,6 +26,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::error::Error;
 use crate::indexer::index::ValueIndex;
+use crate::indexer::writer::LaneScope;
 use crate::indexer::{Index, Snapshot, Store};
 use crate::key::Key;
 use crate::list_watch::{self, ListWatch, Undecodable};
@@ -33,9 +34,9 @@ use crate::object::{Cached, ResourceType};
 use crate::version::ResourceVersion;
 
 pub use self::buffer::Buffer;
-pub use self::options::{ConsistencyCheck, ErrorHandler, InitialRead, Options};
+pub use self::options::{ErrorHandler, InitialRead, Options};
 pub use self::run::Runner;
-use self::shared::{Command, RunPhase};
+use self::shared::RunPhase;
 pub(crate) use self::shared::{HandleToken, InformerInner, Sources};
 pub use self::subscriber::{EndReason, Handler, Subscribe, Subscription};
 pub use crate::backoff::Delays;
@@ -73,7 +74,7 @@ pub fn from_source<K: Cached>(
     source: Arc<dyn ListWatch<Object = K>>,
     options: Options,
 ) -> (Informer<K>, Runner<K>) {
-    let (informer, runner, _) = open(Sources::One(source), options);
+    let (informer, runner, _) = open(vec![(LaneScope::All, source)], options);
     (informer, runner)
 }
 
@@ -271,30 +272,6 @@ impl<K: Cached> Informer<K> {
     /// An estimate of the memory of objects, keys and indexes.
     pub fn approx_bytes(&self) -> usize {
         self.shared.approx_bytes()
-    }
-
-    /// Adds a namespace to an informer over a set of namespaces.
-    ///
-    /// # Errors
-    /// [`Error::Stopped`] on a stopped informer.
-    pub fn add_namespace(&self, namespace: &str) -> Result<(), Error> {
-        self.change_namespace(Command::AddNamespace(namespace.to_owned()))
-    }
-
-    /// Removes a namespace; subscribers receive unobserved deletions of its objects.
-    ///
-    /// # Errors
-    /// [`Error::Stopped`] on a stopped informer.
-    pub fn remove_namespace(&self, namespace: &str) -> Result<(), Error> {
-        self.change_namespace(Command::RemoveNamespace(namespace.to_owned()))
-    }
-
-    fn change_namespace(&self, command: Command<K>) -> Result<(), Error> {
-        if self.shared.core().phase == RunPhase::Stopped {
-            return Err(self.stopped());
-        }
-        self.shared.command(command);
-        Ok(())
     }
 
     /// Its state as JSON, for debugging.

@@ -36,7 +36,6 @@ pub struct Lease {
     identity: String,
     timing: Timing,
     release_on_stop: bool,
-    warm: bool,
     clock: Arc<dyn Clock>,
 }
 
@@ -50,7 +49,6 @@ impl Lease {
             identity: std::env::var("HOSTNAME").unwrap_or_default(),
             timing: Timing::default(),
             release_on_stop: true,
-            warm: true,
             clock: Arc::new(SystemClock),
         }
     }
@@ -84,22 +82,11 @@ impl Lease {
         self
     }
 
-    /// Whether a standby of a manager keeps its caches and queues filled; true by default.
-    #[must_use]
-    pub fn warm_standby(mut self, yes: bool) -> Lease {
-        self.warm = yes;
-        self
-    }
-
     /// The clock for the time stamps of the lease.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Lease {
         self.clock = clock;
         self
-    }
-
-    pub(crate) fn is_warm(&self) -> bool {
-        self.warm
     }
 }
 

@@ -179,7 +179,6 @@ pub use object::Cached;
 pub use packed::Packed;
 pub use selector::Selector;
 pub use slim::slim;
-pub use track::Overlay;
 pub use version::ResourceVersion;
 
 pub use headwater_api::random;

@@ -96,8 +96,8 @@ impl Manager {
         }
     }
 
-    /// Reconciles only while this replica holds the lease. A standby keeps its caches filled unless
-    /// [`Lease::warm_standby`] says otherwise.
+    /// Reconciles only while this replica holds the lease. A standby keeps its caches
+    /// and queues filled.
     pub fn leader(mut self, lease: Lease) -> Self {
         self.lease = Some(lease);
         self
@@ -179,7 +179,6 @@ impl Manager {
             recorder,
             one_component,
             leading: leading.clone(),
-            warm: lease.as_ref().is_none_or(Lease::is_warm),
             state: Arc::clone(&self.state),
             controllers: JoinSet::new(),
             stops: BTreeMap::new(),
@@ -280,7 +279,6 @@ struct RunningManager {
     /// Whether all controllers report events under the recorder's component.
     one_component: bool,
     leading: watch::Sender<bool>,
-    warm: bool,
     state: Arc<Mutex<ManagerState>>,
     controllers: JoinSet<(String, Result<(), Error>)>,
     stops: BTreeMap<String, CancellationToken>,
@@ -305,9 +303,6 @@ impl RunningManager {
         let mut leading = self.leading.subscribe();
         let elected: Leading =
             async move { drop(leading.wait_for(|leading| *leading).await) }.boxed().shared();
-        // A warm standby fills caches and queue, and waits before it reconciles.
-        let before =
-            if self.warm { futures::future::ready(()).boxed() } else { elected.clone().boxed() };
         let env = Env {
             calls: self.calls.clone(),
             metrics: self.factory.metrics().cloned(),
@@ -321,11 +316,6 @@ impl RunningManager {
         };
         self.mark(&name, true);
         self.controllers.spawn(async move {
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => return (name, Ok(())),
-                () = before => {}
-            }
             let ended = (controller.start)(env).await;
             (name, ended.map(drop))
         });

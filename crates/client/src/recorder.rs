@@ -6,7 +6,6 @@
 //! dropped; memory is bounded.
 
 mod correlate;
-mod series;
 
 use std::fmt;
 use std::pin::pin;
@@ -30,7 +29,6 @@ use crate::object::{Cached, ResourceType};
 use crate::random::Random;
 
 use self::correlate::{Correlation, Correlator};
-use self::series::{SeriesMemory, SeriesWrite};
 
 /// The type of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -65,16 +63,6 @@ impl std::str::FromStr for EventType {
     }
 }
 
-/// The API version of the events.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum EventForm {
-    /// `v1`: repeated events raise the count.
-    #[default]
-    Core,
-    /// `events.k8s.io/v1`: repeated events become a series.
-    Series,
-}
-
 /// The options of a recorder.
 #[derive(Clone)]
 pub struct Options {
@@ -82,8 +70,6 @@ pub struct Options {
     pub component: String,
     /// The reporting instance: the host or pod name.
     pub instance: String,
-    /// The API version of the events.
-    pub form: EventForm,
     /// The clock for the time stamps.
     pub clock: Arc<dyn Clock>,
     /// The metrics that count dropped events.
@@ -103,7 +89,6 @@ impl Options {
         Options {
             component: component.into(),
             instance: instance.into(),
-            form: EventForm::default(),
             clock: Arc::new(SystemClock),
             metrics: None,
         }
@@ -274,19 +259,15 @@ impl Runner {
     pub async fn run(self, stop: CancellationToken) {
         let Runner { mut queue, options, sink, random } = self;
         let writer = EventWriter { sink, options, random };
-        let mut book = EventMemory::new(writer.options.form);
+        let mut correlator = Correlator::default();
         loop {
             let recorded = tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
                 recorded = queue.recv() => recorded,
-                step = book.next_step() => {
-                    writer.follow(&mut book, step).await;
-                    continue;
-                }
             };
             let Some(recorded) = recorded else { break };
-            let mut write = pin!(writer.write(&mut book, recorded));
+            let mut write = pin!(writer.write(&mut correlator, recorded));
             let stopped = tokio::select! {
                 biased;
                 () = stop.cancelled() => true,
@@ -303,7 +284,7 @@ impl Runner {
         queue.close();
         let rest = async {
             while let Some(recorded) = queue.recv().await {
-                writer.write(&mut book, recorded).await;
+                writer.write(&mut correlator, recorded).await;
             }
         };
         if timeout(DRAIN, rest).await.is_err() {
@@ -315,33 +296,6 @@ impl Runner {
 impl fmt::Debug for Runner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Runner({})", self.options.component)
-    }
-}
-
-/// The events that were written, by API version.
-enum EventMemory {
-    Core(Correlator),
-    Series(SeriesMemory),
-}
-
-impl EventMemory {
-    fn new(form: EventForm) -> EventMemory {
-        match form {
-            EventForm::Core => EventMemory::Core(Correlator::default()),
-            EventForm::Series => EventMemory::Series(SeriesMemory::default()),
-        }
-    }
-
-    /// Waits for the next write of a series that is due without a new event.
-    async fn next_step(&mut self) -> SeriesWrite {
-        match self {
-            EventMemory::Core(_) => std::future::pending().await,
-            EventMemory::Series(series) => {
-                let Some(due) = series.next_due() else { return std::future::pending().await };
-                tokio::time::sleep_until(due).await;
-                series.due(Instant::now())
-            }
-        }
     }
 }
 
@@ -361,23 +315,7 @@ enum SendResult {
 }
 
 impl EventWriter {
-    async fn write(&self, book: &mut EventMemory, recorded: PendingEvent) {
-        match book {
-            EventMemory::Core(correlator) => self.write_core(correlator, recorded).await,
-            EventMemory::Series(series) => {
-                let step = series.record(recorded, Instant::now());
-                self.write_series(series, step).await;
-            }
-        }
-    }
-
-    async fn follow(&self, book: &mut EventMemory, step: SeriesWrite) {
-        if let EventMemory::Series(series) = book {
-            self.write_series(series, step).await;
-        }
-    }
-
-    async fn write_core(&self, correlator: &mut Correlator, recorded: PendingEvent) {
+    async fn write(&self, correlator: &mut Correlator, recorded: PendingEvent) {
         let decision = correlator.decide(recorded, Instant::now());
         let Correlation::Write { event, key, count, known } = decision else { return };
         let namespace = namespace_of(&event.about);
@@ -394,13 +332,13 @@ impl EventWriter {
             }
         }
         let name = event_name(&event);
-        let body = self.core_body(&event, namespace, &name, correlator.first(&key), count);
+        let body = self.body(&event, namespace, &name, correlator.first(&key), count);
         if let SendResult::Done = self.send(Method::POST, &path, &body).await {
             correlator.written(&key, &name);
         }
     }
 
-    fn core_body(
+    fn body(
         &self,
         event: &PendingEvent,
         namespace: &str,
@@ -423,41 +361,6 @@ impl EventWriter {
             "reportingComponent": *event.component,
             "reportingInstance": self.options.instance,
         })
-    }
-
-    async fn write_series(&self, book: &mut SeriesMemory, step: SeriesWrite) {
-        match step {
-            SeriesWrite::Nothing => {}
-            SeriesWrite::Create { id, event } => {
-                let namespace = namespace_of(&event.about);
-                let path = format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events");
-                let name = event_name(&event);
-                let body = json!({
-                    "kind": "Event",
-                    "apiVersion": "events.k8s.io/v1",
-                    "metadata": {"name": name, "namespace": namespace},
-                    "regarding": reference(&event.about),
-                    "reason": event.reason,
-                    "note": event.message,
-                    "type": event.event.as_str(),
-                    "action": event.reason,
-                    "eventTime": clock::rfc3339_micro(event.at),
-                    "reportingController": *event.component,
-                    "reportingInstance": self.options.instance,
-                });
-                if let SendResult::Done = self.send(Method::POST, &path, &body).await {
-                    book.written(&id, &format!("{path}/{name}"));
-                }
-            }
-            SeriesWrite::Update { id, path, count, at } => {
-                let patch = json!({
-                    "series": {"count": count, "lastObservedTime": clock::rfc3339_micro(at)},
-                });
-                if let SendResult::Missing = self.send(Method::PATCH, &path, &patch).await {
-                    book.forget(&id);
-                }
-            }
-        }
     }
 
     /// Sends a request; retries while the connection fails. Any response is final.

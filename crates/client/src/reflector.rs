@@ -74,12 +74,6 @@ impl<K: Cached> Reflector<K> {
         resync: Arc<Notify>,
     ) -> Reflector<K> {
         let options = &informer.options;
-        if options.consistency_check.is_some() {
-            tracing::warn!(
-                informer = options.name,
-                "the consistency check is on and doubles every list"
-            );
-        }
         let machine = Machine::new(Settings {
             page_size: options.page_size,
             watch_list: source.supports_watch_list(),
@@ -444,7 +438,6 @@ impl<K: Cached> Reflector<K> {
         let items: Vec<(Key, Arc<K>)> = objects.into_iter().collect();
         let undecodable: Vec<Undecodable> = undecodable.into_values().collect();
         self.report_undecodable(&undecodable);
-        self.check_consistency(&items, &version).await;
         if let Some(observer) = &self.informer.observer {
             observer.list_items.set(items.len() as i64);
         }
@@ -475,30 +468,6 @@ impl<K: Cached> Reflector<K> {
         let done = self.queue.put(delta).await;
         observer.queue_wait.observe_time(started.elapsed());
         done
-    }
-
-    /// Compares the objects of a watch-list with a list at the same version.
-    async fn check_consistency(&self, items: &[(Key, Arc<K>)], version: &ResourceVersion) {
-        let Some(check) = self.informer.options.consistency_check else { return };
-        let text = version.text();
-        if text.is_empty() || text == "0" {
-            return;
-        }
-        let plan = ListPlan { at: At::Exact(version.clone()), limit: None };
-        let listed = loop {
-            match self.pages(&plan).await {
-                Ok((listed, _)) => break listed,
-                Err(_) => sleep(Duration::from_secs(1)).await,
-            }
-        };
-        let differing = differences(items, &listed.items);
-        if differing.is_empty() {
-            return;
-        }
-        let text = format!("watch-list and list differ at {version}: {}", differing.join(", "));
-        tracing::error!(informer = self.name(), text);
-        assert!(!check.strict, "{text}");
-        self.informer.report_only(&Error::Malformed(text));
     }
 }
 
@@ -532,24 +501,6 @@ impl<K: Cached> Listed<K> {
             version: self.version.unwrap_or_else(|| "".into()),
         }
     }
-}
-
-/// The keys of objects that differ between two states, compared by UID and version.
-fn differences<K: Cached>(a: &[(Key, Arc<K>)], b: &[(Key, Arc<K>)]) -> Vec<String> {
-    let by_uid = |items: &[(Key, Arc<K>)]| -> BTreeMap<(String, Key), String> {
-        let each = items.iter().map(|(key, object)| {
-            let id = (object.uid().to_owned(), key.clone());
-            (id, object.resource_version().to_string())
-        });
-        each.collect()
-    };
-    let (a, b) = (by_uid(a), by_uid(b));
-    let differs = |id: &&(String, Key)| a.get(*id) != b.get(*id);
-    let mut keys: Vec<String> =
-        a.keys().chain(b.keys()).filter(differs).map(|(_, key)| key.to_string()).collect();
-    keys.sort();
-    keys.dedup();
-    keys
 }
 
 fn at_name(at: &At) -> &'static str {

@@ -47,8 +47,7 @@ use crate::query::{At, ListQuery, WatchQuery};
 ///     assert_eq!(pods.store().len(), 1);
 ///     stop.cancel();
 /// };
-/// let (ran, ()) = tokio::join!(runner.run(stop.clone()), test);
-/// # ran.unwrap();
+/// tokio::join!(runner.run(stop.clone()), test);
 /// # });
 /// ```
 pub struct Script<K: Cached> {

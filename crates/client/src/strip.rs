@@ -3,7 +3,6 @@
 //! River: frame or list item → **strip** → decoder.
 //! Promise: text without such fields is not copied; removed fields are never parsed.
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 
 use headwater_json::scan::{Malformed, Scanner, Span};
@@ -13,37 +12,15 @@ use headwater_json::scan::{Malformed, Scanner, Span};
 pub struct Strip {
     /// `metadata.managedFields`.
     pub managed_fields: bool,
-    /// Which annotations are removed.
-    pub annotations: Annotations,
-}
-
-/// Which annotations are kept.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Annotations {
-    /// All of them.
-    #[default]
-    Keep,
-    /// All except `kubectl.kubernetes.io/last-applied-configuration`, which repeats the object.
-    DropLastApplied,
-    /// Only these.
-    Only(BTreeSet<String>),
+    /// `kubectl.kubernetes.io/last-applied-configuration`, which repeats the object.
+    pub last_applied: bool,
 }
 
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-impl Annotations {
-    fn drops(&self, name: &str) -> bool {
-        match self {
-            Annotations::Keep => false,
-            Annotations::DropLastApplied => name == LAST_APPLIED,
-            Annotations::Only(kept) => !kept.contains(name),
-        }
-    }
-}
-
 impl Strip {
     fn is_nothing(&self) -> bool {
-        !self.managed_fields && self.annotations == Annotations::Keep
+        !self.managed_fields && !self.last_applied
     }
 
     /// The text without the removed fields: `text` itself if there is nothing to remove or if it is
@@ -113,10 +90,7 @@ impl Strip {
     ) -> Result<(), Malformed> {
         let mut cutter = Cutter::default();
         scanner.object::<Malformed>(|key, at| {
-            let dropped = match &self.annotations {
-                Annotations::Keep => false,
-                annotations => annotations.drops(&at.text(key)?),
-            };
+            let dropped = self.last_applied && at.text(key)? == LAST_APPLIED;
             at.value()?;
             cutter.member(key, at.offset(), dropped);
             Ok(())
@@ -170,12 +144,15 @@ impl Cutter {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::collections::BTreeSet;
+
     use proptest::prelude::*;
     use serde_json::{Value, json};
 
+    use super::*;
+
     fn everything() -> Strip {
-        Strip { managed_fields: true, annotations: Annotations::DropLastApplied }
+        Strip { managed_fields: true, last_applied: true }
     }
 
     #[track_caller]
@@ -205,15 +182,6 @@ mod tests {
         check(&all, r#"{"metadata":{"managedFields":[]}}"#, r#"{"metadata":{}}"#);
         let applied = r#"{"metadata":{"annotations":{"kubectl.kubernetes.io/last-applied-configuration":"{}"},"managedFields":[]}}"#;
         check(&all, applied, r#"{"metadata":{"annotations":{}}}"#);
-        let only = Strip {
-            annotations: Annotations::Only(BTreeSet::from(["b".to_owned()])),
-            managed_fields: false,
-        };
-        check(
-            &only,
-            r#"{"metadata":{"annotations":{"a":"1","b":"2","c":"3"}}}"#,
-            r#"{"metadata":{"annotations":{"b":"2"}}}"#,
-        );
     }
 
     #[test]

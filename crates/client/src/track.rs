@@ -4,7 +4,7 @@
 //! Promise: a reconcile never runs on data known to be older than the writes of its key; only that
 //! key waits; writes that the caches contain are forgotten.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -171,85 +171,5 @@ impl Caches {
 impl fmt::Debug for Caches {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.by_resource.keys()).finish()
-    }
-}
-
-/// Results of writes that are preferred over a cache while they are newer; for programs without a
-/// [`Controller`](crate::Controller).
-///
-/// By default, an object that is missing from the cache is not returned: it may have been deleted.
-pub struct Overlay<K> {
-    entries: HashMap<Key, (Arc<K>, Instant)>,
-    order: VecDeque<Key>,
-    keep: Duration,
-    max: usize,
-    supply_missing: bool,
-}
-
-impl<K: Cached> Overlay<K> {
-    /// Keeps at most `max` results, each for at most `keep`.
-    pub fn new(keep: Duration, max: usize) -> Overlay<K> {
-        Overlay {
-            entries: HashMap::new(),
-            order: VecDeque::new(),
-            keep,
-            max,
-            supply_missing: false,
-        }
-    }
-
-    /// Whether to return objects that are missing from the cache.
-    #[must_use]
-    pub fn supply_missing(mut self, yes: bool) -> Overlay<K> {
-        self.supply_missing = yes;
-        self
-    }
-
-    /// Adds the result of a write.
-    pub fn put(&mut self, object: Arc<K>) {
-        let key = object.key();
-        let entry = (object, Instant::now());
-        if self.entries.insert(key.clone(), entry).is_none() {
-            self.order.push_back(key);
-        }
-        while self.entries.len() > self.max
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.entries.remove(&oldest);
-        }
-    }
-
-    /// The newer of the cached and the written object.
-    pub fn prefer(&mut self, key: &Key, cached: Option<Arc<K>>) -> Option<Arc<K>> {
-        let Some((written, at)) = self.entries.get(key) else { return cached };
-        let expired = at.elapsed() > self.keep;
-        let newer = match &cached {
-            Some(cached) => cached.resource_version().is_before(&written.resource_version()),
-            None => self.supply_missing,
-        };
-        if newer && !expired {
-            return Some(Arc::clone(written));
-        }
-        if expired || cached.is_some() {
-            self.entries.remove(key);
-            self.order.retain(|known| known != key);
-        }
-        cached
-    }
-
-    /// The number of results.
-    pub fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    /// Whether it is empty.
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-}
-
-impl<K> fmt::Debug for Overlay<K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Overlay({})", self.entries.len())
     }
 }

@@ -13,7 +13,7 @@ mod order;
 mod tests;
 
 use std::fmt;
-use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
+use std::hash::Hash;
 use std::ops::Deref;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
@@ -54,7 +54,6 @@ pub struct Queue<T> {
 struct QueueInner<T> {
     core: Mutex<Core<T>>,
     limits: LimiterState<T>,
-    lane: Option<Lane<T>>,
     observer: Option<Observer>,
     /// Wakes tasks: an item became ready, or the queue was shut down.
     ready: Notify,
@@ -64,13 +63,10 @@ struct QueueInner<T> {
     idle: Notify,
 }
 
-type Lane<T> = Box<dyn Fn(&T) -> u64 + Send + Sync>;
-
 /// The options of a queue; see [`Queue::named`].
 pub struct Options<T> {
     name: Option<String>,
     limiter: Limiter<T>,
-    lane: Option<Lane<T>>,
     metrics: Option<Metrics>,
     random: Random,
 }
@@ -98,28 +94,13 @@ where
     T: Hash + Eq + Clone + Send + 'static,
 {
     fn new(name: Option<String>) -> Options<T> {
-        Options {
-            name,
-            limiter: Limiter::default(),
-            lane: None,
-            metrics: None,
-            random: Random::from_entropy(),
-        }
+        Options { name, limiter: Limiter::default(), metrics: None, random: Random::from_entropy() }
     }
 
     /// The limiter for [`Item::retry`] and [`Queue::add_rate_limited`].
     #[must_use]
     pub fn limiter(mut self, limiter: Limiter<T>) -> Self {
         self.limiter = limiter;
-        self
-    }
-
-    /// Assigns items to lanes. Lanes of equal priority are served alternately, so that a busy lane
-    /// delays an item of another lane by at most one item per worker.
-    #[must_use]
-    pub fn fair_by<L: Hash>(mut self, lane: impl Fn(&T) -> L + Send + Sync + 'static) -> Self {
-        let hasher = BuildHasherDefault::<DefaultHasher>::default();
-        self.lane = Some(Box::new(move |item| hasher.hash_one(lane(item))));
         self
     }
 
@@ -142,7 +123,6 @@ where
         let shared = Arc::new_cyclic(|weak| QueueInner {
             core: Mutex::new(Core::default()),
             limits: LimiterState::new(self.limiter, self.random),
-            lane: self.lane,
             observer: self
                 .name
                 .zip(self.metrics)
@@ -194,15 +174,14 @@ where
     /// Adds with a priority, a delay, or both. Adding again keeps the higher priority and the
     /// earlier time.
     pub fn add_with(&self, item: T, add: Add) {
-        let lane = self.shared.lane.as_ref().map_or(0, |lane| lane(&item));
         if let Some(observer) = &self.shared.observer {
             observer.priority_seen(add.priority, &self.shared);
         }
         let now = Instant::now();
         let mut core = self.lock();
         let added = match add.after {
-            Duration::ZERO => core.add(item, lane, add.priority, now),
-            after => core.add_after(item, lane, add.priority, far_from(now, after)),
+            Duration::ZERO => core.add(item, add.priority, now),
+            after => core.add_after(item, add.priority, far_from(now, after)),
         };
         drop(core);
         if added {

@@ -7,11 +7,9 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 
 use futures::future::BoxFuture;
-use tokio::sync::{Notify, mpsc};
-use tokio::time::{Instant, sleep_until};
+use tokio::sync::mpsc;
 
 use crate::change::Change;
 use crate::error::Error;
@@ -82,8 +80,6 @@ const LOW_PRIORITY: i32 = -100;
 pub(super) struct Options<K> {
     pub(super) predicate: Option<Predicate<K>>,
     pub(super) limiter: Limiter<Key>,
-    pub(super) fair: bool,
-    pub(super) debounce: Option<(Duration, Duration)>,
     pub(super) metrics: Option<Metrics>,
 }
 
@@ -96,29 +92,11 @@ pub(super) struct Inbox<K: Cached> {
     /// The last states of deleted objects, until [`Reconcile::gone`](super::Reconcile::gone) has
     /// returned.
     last: Mutex<HashMap<Key, Arc<K>>>,
-    debounce: Option<Debounce>,
-}
-
-/// Keys that are delayed because they are still changing.
-struct Debounce {
-    quiet: Duration,
-    max: Duration,
-    held: Mutex<HashMap<Key, HeldKey>>,
-    changed: Notify,
-}
-
-struct HeldKey {
-    first: Instant,
-    due: Instant,
-    add: Add,
 }
 
 impl<K: Cached> Inbox<K> {
     pub(super) fn new(name: &str, informer: &Informer<K>, options: Options<K>) -> Arc<Inbox<K>> {
         let mut queue = Queue::named(name).limiter(options.limiter);
-        if options.fair {
-            queue = queue.fair_by(|key: &Key| key.namespace().map(str::to_owned));
-        }
         if let Some(metrics) = &options.metrics {
             queue = queue.metrics(metrics);
         }
@@ -129,12 +107,6 @@ impl<K: Cached> Inbox<K> {
             queue: queue.open(),
             triggers: Mutex::default(),
             last: Mutex::default(),
-            debounce: options.debounce.map(|(quiet, max)| Debounce {
-                quiet,
-                max,
-                held: Mutex::default(),
-                changed: Notify::new(),
-            }),
         })
     }
 
@@ -168,11 +140,7 @@ impl<K: Cached> Inbox<K> {
             _ => drop(triggers.insert(key.clone(), trigger)),
         }
         drop(triggers);
-        let add = Add { priority, ..Add::default() };
-        match &self.debounce {
-            Some(debounce) => debounce.hold(key, add),
-            None => self.queue.add_with(key, add),
-        }
+        self.queue.add_with(key, Add { priority, ..Add::default() });
     }
 
     /// A change of the main kind.
@@ -219,50 +187,6 @@ impl<K: Cached> Inbox<K> {
             self.enqueue_requested(asked);
         }
         std::future::pending().await
-    }
-
-    /// Enqueues delayed keys that have stopped changing; never ends.
-    pub(super) async fn release(&self) {
-        let Some(debounce) = &self.debounce else { return std::future::pending().await };
-        loop {
-            for (key, add) in debounce.take_due(Instant::now()) {
-                self.queue.add_with(key, add);
-            }
-            let changed = debounce.changed.notified();
-            match debounce.next_due() {
-                Some(due) => tokio::select! {
-                    () = sleep_until(due) => {}
-                    () = changed => {}
-                },
-                None => changed.await,
-            }
-        }
-    }
-}
-
-impl Debounce {
-    fn held(&self) -> MutexGuard<'_, HashMap<Key, HeldKey>> {
-        self.held.lock().expect("no code panics while it is held")
-    }
-
-    fn hold(&self, key: Key, add: Add) {
-        let now = Instant::now();
-        let mut held = self.held();
-        let entry = held.entry(key).or_insert(HeldKey { first: now, due: now, add });
-        entry.due = (now + self.quiet).min(entry.first + self.max);
-        entry.add.priority = entry.add.priority.max(add.priority);
-        drop(held);
-        self.changed.notify_one();
-    }
-
-    fn take_due(&self, now: Instant) -> Vec<(Key, Add)> {
-        let mut held = self.held();
-        let due = held.extract_if(|_, entry| entry.due <= now);
-        due.map(|(key, entry)| (key, entry.add)).collect()
-    }
-
-    fn next_due(&self) -> Option<Instant> {
-        self.held().values().map(|entry| entry.due).min()
     }
 }
 

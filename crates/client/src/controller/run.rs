@@ -168,7 +168,7 @@ impl<K: Cached, R: Reconcile<K>> Worker<K, R> {
         Ok(attached)
     }
 
-    /// Enqueues requested keys, debounced keys and keys of streams; never ends.
+    /// Enqueues requested keys and keys of streams; never ends.
     async fn feed(&self, requests: mpsc::Receiver<KeyRequest>, streams: Vec<KeyStream>) {
         let keys = async {
             let mut keys = select_all(streams);
@@ -177,7 +177,7 @@ impl<K: Cached, R: Reconcile<K>> Worker<K, R> {
             }
             std::future::pending::<()>().await;
         };
-        tokio::join!(self.inbox.serve(requests), self.inbox.release(), keys);
+        tokio::join!(self.inbox.serve(requests), keys);
     }
 
     /// Executes the commands of [`ControllerHandle`](super::ControllerHandle); never ends.

@@ -14,15 +14,13 @@ use serde::de::DeserializeOwned;
 
 use crate::error::Error;
 use crate::http::{self, Http};
-use crate::informer::{
-    self, ConsistencyCheck, ErrorHandler, Informer, InitialRead, NotServed, Sources,
-};
+use crate::indexer::writer::LaneScope;
+use crate::informer::{self, ErrorHandler, Informer, InitialRead, NotServed, Sources};
 use crate::list_watch::{self, ListWatch};
 use crate::object::{Cached, ResourceType};
 use crate::observe::SourceObserver;
 use crate::packed::Packed;
 use crate::query::Shard;
-use crate::strip::Annotations;
 use crate::transform::{Transform, TransformedSource};
 use crate::version::ResourceVersion;
 
@@ -171,7 +169,7 @@ impl<K: Cached> Builder<K> {
         self
     }
 
-    /// Only these namespaces, with one watch each. Namespaces can be added and removed later.
+    /// Only these namespaces, with one watch each.
     pub fn namespaces<S: Into<String>>(mut self, namespaces: impl IntoIterator<Item = S>) -> Self {
         self.namespaces = Some(namespaces.into_iter().map(Into::into).collect());
         self
@@ -221,14 +219,7 @@ impl<K: Cached> Builder<K> {
 
     /// Removes the annotation in which `kubectl apply` stores the object.
     pub fn drop_last_applied(mut self) -> Self {
-        self.http.strip.annotations = Annotations::DropLastApplied;
-        self
-    }
-
-    /// Keeps only these annotations.
-    pub fn keep_annotations<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Self {
-        let names = names.into_iter().map(Into::into).collect();
-        self.http.strip.annotations = Annotations::Only(names);
+        self.http.strip.last_applied = true;
         self
     }
 
@@ -274,21 +265,9 @@ impl<K: Cached> Builder<K> {
         self
     }
 
-    /// Compares the result of each watch-list with a list; for tests.
-    pub fn consistency_check(mut self, check: ConsistencyCheck) -> Self {
-        self.options.consistency_check = Some(check);
-        self
-    }
-
     /// How long subscribers may handle pending changes at stop.
     pub fn drain(mut self, deadline: Duration) -> Self {
         self.options.drain = Some(deadline);
-        self
-    }
-
-    /// The maximum number of objects; the informer fails to start if there are more.
-    pub fn refuse_above(mut self, count: u64) -> Self {
-        self.options.refuse_above = Some(count);
         self
     }
 
@@ -342,16 +321,14 @@ impl<K: Cached> Builder<K> {
             strip: self.http.strip.clone(),
             metadata_only: self.http.metadata_only,
             reading: format!(
-                "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?}",
+                "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?}",
                 options.resync,
                 options.page_size,
                 options.initial_read,
                 options.watch_timeout_min,
                 options.internal_error_retry,
                 options.not_served,
-                options.consistency_check,
                 options.drain,
-                options.refuse_above,
                 self.http.watch_list,
                 self.http.max_frame,
             ),
@@ -384,19 +361,20 @@ impl<K: Cached> Builder<K> {
                 observer: observer.clone(),
             })
         };
-        let source = open(None);
-        let sources = match namespaces {
-            None => Sources::One(Arc::clone(&source)),
-            Some(namespaces) => Sources::Each {
-                namespaces: namespaces.into_iter().collect(),
-                open: Arc::new(move |namespace| open(Some(namespace))),
-            },
+        let sources: Sources<K> = match namespaces {
+            None => vec![(LaneScope::All, open(None))],
+            Some(namespaces) => {
+                let each = namespaces.iter().map(|namespace| {
+                    (LaneScope::Namespace(namespace.as_str().into()), open(Some(namespace)))
+                });
+                each.collect()
+            }
         };
         let (informer, mut runner, gone) = informer::open(sources, options);
         if let Some((objects, version)) = saved {
             runner = runner.resume_from(objects, version);
         }
-        NewInformer { informer, runner, gone, source }
+        NewInformer { informer, runner, gone }
     }
 }
 

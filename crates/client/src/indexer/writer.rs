@@ -108,24 +108,6 @@ impl<K: Cached> Writer<K> {
         self.publish();
     }
 
-    /// Removes a lane and its objects.
-    pub(crate) fn remove_lane(&mut self, scope: &LaneScope) -> ApplyOutcome<K> {
-        let mut applied = ApplyOutcome::new();
-        let gone: Vec<Delta<K>> = scope
-            .keys(&self.state)
-            .into_iter()
-            .map(|key| {
-                let last = self.state.objects.get(&key).cloned();
-                Delta::Deleted(Gone::inferred(key, last))
-            })
-            .collect();
-        self.versions.remove(scope);
-        self.apply_each(gone, false, &mut applied);
-        self.undecodable.retain(|key, _| !scope.contains(key));
-        self.publish();
-        applied
-    }
-
     /// Adds an index; returns its slot, or `None` if the name is in use.
     pub(crate) fn add_index(
         &mut self,

@@ -24,9 +24,6 @@ pub enum Buffer {
     Coalesce,
     /// Keep every change. Memory is unbounded; watch the backlog metric.
     Lossless,
-    /// End the subscription with [`EndReason::Lagged`](super::EndReason::Lagged) when more changes
-    /// are pending.
-    Bounded(usize),
 }
 
 /// A change that waits to be delivered.
@@ -46,7 +43,6 @@ pub(crate) struct PendingChanges<K> {
     /// Whether the initial state is complete.
     populated: bool,
     synced_delivered: bool,
-    lagged: bool,
 }
 
 enum Entries<K> {
@@ -90,7 +86,7 @@ impl<K: Cached> PendingChanges<K> {
                 newest: HashMap::new(),
                 next: 0,
             }),
-            Buffer::Lossless | Buffer::Bounded(_) => Entries::Plain(VecDeque::new()),
+            Buffer::Lossless => Entries::Plain(VecDeque::new()),
         };
         PendingChanges {
             policy,
@@ -99,7 +95,6 @@ impl<K: Cached> PendingChanges<K> {
             initial_left: 0,
             populated: false,
             synced_delivered: false,
-            lagged: false,
         }
     }
 
@@ -122,9 +117,6 @@ impl<K: Cached> PendingChanges<K> {
     }
 
     pub(crate) fn put(&mut self, key: &Key, change: &Change<K>, unchanged: bool, now: Instant) {
-        if self.lagged {
-            return;
-        }
         if self.policy == Buffer::Coalesce && self.override_replay(key, change) {
             return;
         }
@@ -134,29 +126,12 @@ impl<K: Cached> PendingChanges<K> {
                 let entry = PendingChange { key: key.clone(), change: change.clone(), since: now };
                 entries.push_back(entry);
                 self.initial_left += usize::from(initial);
-                if let Buffer::Bounded(max) = self.policy
-                    && entries.len() > max
-                {
-                    self.lag();
-                }
             }
             Entries::Merged(entries) => {
                 let left = entries.put(key, change, unchanged, now);
                 self.initial_left = self.initial_left.saturating_add_signed(left);
             }
         }
-    }
-
-    fn lag(&mut self) {
-        *self = PendingChanges {
-            lagged: true,
-            populated: self.populated,
-            ..PendingChanges::new(self.policy)
-        };
-    }
-
-    pub(crate) fn is_lagged(&self) -> bool {
-        self.lagged
     }
 
     /// Merges a change of an object that the replay has not delivered yet into the replay.
@@ -533,20 +508,6 @@ mod tests {
             put(&mut pending, &change);
         }
         assert_eq!(drain(&mut pending).len(), 3);
-    }
-
-    /// C13.13
-    #[test]
-    fn a_bounded_buffer_ends_when_it_is_full() {
-        let mut pending = buffer(Buffer::Bounded(2));
-        put(&mut pending, &added("1"));
-        put(&mut pending, &updated("1", "2"));
-        assert!(!pending.is_lagged());
-        put(&mut pending, &updated("2", "3"));
-        assert!(pending.is_lagged());
-        assert_eq!(pending.len(), 0, "nothing is kept for one that must start over");
-        put(&mut pending, &updated("3", "4"));
-        assert_eq!(pending.len(), 0);
     }
 
     /// C13.15

@@ -14,7 +14,7 @@ use crate::change::Change;
 use crate::error::Error;
 use crate::object::Cached;
 
-use super::shared::{Command, RunPhase};
+use super::shared::RunPhase;
 use super::subscriber::{self, Callback, Subscriber};
 use super::{Handler, Informer, Subscribe, Subscription, buffer};
 
@@ -77,7 +77,7 @@ impl<K: Cached> Informer<K> {
 
     fn handle(&self, options: Subscribe, callback: Callback<K>) -> Result<Handler<K>, Error> {
         let subscriber = self.join(options)?;
-        self.shared.command(Command::Drive(Arc::clone(&subscriber), callback));
+        self.shared.add_handler((Arc::clone(&subscriber), callback));
         Ok(Handler::new(subscriber, self.clone()))
     }
 

@@ -25,13 +25,6 @@ pub enum InitialRead {
     Consistent,
 }
 
-/// Compares the result of each watch-list with a list; for tests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ConsistencyCheck {
-    /// Whether to panic on a difference instead of logging it.
-    pub strict: bool,
-}
-
 /// A function that is called for each failure with the informer's name and the error.
 pub type ErrorHandler = Arc<dyn Fn(&str, &list_watch::Error) + Send + Sync>;
 
@@ -58,12 +51,8 @@ pub struct Options {
     pub not_served: NotServed,
     /// The delays of the reflector after failures.
     pub delays: Delays,
-    /// Whether to compare watch-lists with lists.
-    pub consistency_check: Option<ConsistencyCheck>,
     /// How long subscribers may handle pending changes at stop.
     pub drain: Option<Duration>,
-    /// The maximum number of objects; the informer fails to start if there are more.
-    pub refuse_above: Option<u64>,
     /// The metrics to count in.
     pub metrics: Option<Metrics>,
     /// The function that is called for each failure.
@@ -88,9 +77,7 @@ impl Options {
             internal_error_retry: None,
             not_served: NotServed::default(),
             delays: Delays::default(),
-            consistency_check: None,
             drain: None,
-            refuse_above: None,
             metrics: None,
             on_watch_error: None,
             fetch_slots: None,

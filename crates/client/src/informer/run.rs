@@ -4,7 +4,6 @@
 //! Promise: it runs once; stopping ends reflectors, then queues, then subscribers; when `run` has
 //! returned or its future was dropped, no task of the informer is running.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,16 +14,14 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::delta_queue::{self, Consumer, Delta, Replacement, Work};
-use crate::error::Error;
 use crate::indexer::writer::LaneScope;
 use crate::key::Key;
 use crate::list_watch::ListWatch;
 use crate::object::Cached;
-use crate::query::{At, ListQuery};
 use crate::reflector::Reflector;
 use crate::version::ResourceVersion;
 
-use super::shared::{Command, InformerInner, Lane, OpenSource, RunPhase, Sources};
+use super::shared::{InformerInner, Lane, NewHandler, RunPhase, Sources};
 use super::{Health, subscriber};
 
 /// Runs one informer, once.
@@ -61,88 +58,29 @@ impl<K: Cached> Runner<K> {
     }
 
     /// Runs the informer until `stop`. Dropping the future stops it as well.
-    ///
-    /// # Errors
-    /// [`Error::TooManyObjects`] if there are more than allowed; the error of the list that counts
-    /// them.
-    pub async fn run(self, stop: CancellationToken) -> Result<(), Error> {
+    pub async fn run(self, stop: CancellationToken) {
         let Runner { shared, sources, mut saved } = self;
         let ending = StopGuard { shared: Arc::clone(&shared) };
-        let (first, open) = match sources {
-            Sources::One(source) => (vec![(LaneScope::All, source)], None),
-            Sources::Each { namespaces, open } => {
-                let each = namespaces
-                    .iter()
-                    .map(|namespace| {
-                        (LaneScope::Namespace(namespace.as_str().into()), open(namespace))
-                    })
-                    .collect();
-                (each, Some(open))
-            }
-        };
-        shared.start(first.iter().map(|(scope, _)| scope.clone()));
-        if let Err(error) = refuse_too_many(&shared, &first).await {
-            shared.health.send_replace(Health::Failed(error.to_string()));
-            return Err(error);
-        }
+        shared.start(sources.iter().map(|(scope, _)| scope.clone()));
         let mut running = RunningInformer {
             lanes: JoinSet::new(),
-            lane_stops: BTreeMap::new(),
-            removed: BTreeSet::new(),
+            stop_lanes: CancellationToken::new(),
             resync: Arc::new(Notify::new()),
             handlers: JoinSet::new(),
-            open,
             shared,
         };
-        for (scope, source) in first {
+        for (scope, source) in sources {
             running.start_lane(scope, source, saved.take());
         }
         running.until(&stop).await;
         running.finish().await;
         drop(ending);
-        Ok(())
     }
 }
 
 impl<K: Cached> fmt::Debug for Runner<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Runner({})", self.shared.options.name)
-    }
-}
-
-/// Fails if there are more objects than allowed, before they are fetched.
-async fn refuse_too_many<K: Cached>(
-    shared: &InformerInner<K>,
-    sources: &[(LaneScope, Arc<dyn ListWatch<Object = K>>)],
-) -> Result<(), Error> {
-    let Some(max) = shared.options.refuse_above else { return Ok(()) };
-    let mut count = 0;
-    for (_, source) in sources {
-        count += estimate(&**source, &shared.options.selection).await?.unwrap_or(0);
-    }
-    if count <= max {
-        return Ok(());
-    }
-    Err(Error::TooManyObjects { resource: shared.options.resource.resource(), count, max })
-}
-
-/// The number of objects of a source; `None` if the server does not report it, as with selectors.
-pub(crate) async fn estimate<K: Cached>(
-    source: &dyn ListWatch<Object = K>,
-    selection: &crate::query::Selection,
-) -> Result<Option<u64>, Error> {
-    let query = ListQuery {
-        selection: selection.clone(),
-        at: At::Any,
-        limit: Some(1),
-        continue_token: None,
-    };
-    let page = source.list(query).await?;
-    let here = page.items.len() as u64;
-    match (page.remaining, page.continue_token) {
-        (Some(more), _) => Ok(Some(here + more)),
-        (None, None) => Ok(Some(here)),
-        (None, Some(_)) => Ok(None),
     }
 }
 
@@ -161,8 +99,8 @@ impl<K: Cached> InformerInner<K> {
         }
     }
 
-    fn take_commands(&self) -> Vec<Command<K>> {
-        std::mem::take(&mut *self.commands.lock().expect("no code panics while it is held"))
+    fn take_new_handlers(&self) -> Vec<NewHandler<K>> {
+        std::mem::take(&mut *self.new_handlers.lock().expect("no code panics while it is held"))
     }
 }
 
@@ -180,26 +118,17 @@ impl<K: Cached> Drop for StopGuard<K> {
         }
         drop(core);
         self.shared.store.stop();
-        self.shared.health.send_if_modified(|health| {
-            let failed = matches!(health, Health::Failed(_));
-            if !failed {
-                *health = Health::Stopped;
-            }
-            !failed
-        });
+        self.shared.health.send_replace(Health::Stopped);
     }
 }
 
 /// The tasks of a running informer.
 struct RunningInformer<K: Cached> {
     shared: Arc<InformerInner<K>>,
-    lanes: JoinSet<LaneScope>,
-    lane_stops: BTreeMap<LaneScope, CancellationToken>,
-    /// Lanes that are stopping because their namespace was removed.
-    removed: BTreeSet<LaneScope>,
+    lanes: JoinSet<()>,
+    stop_lanes: CancellationToken,
     resync: Arc<Notify>,
     handlers: JoinSet<()>,
-    open: Option<OpenSource<K>>,
 }
 
 impl<K: Cached> RunningInformer<K> {
@@ -207,17 +136,13 @@ impl<K: Cached> RunningInformer<K> {
         let check_period = self.shared.core().check_period;
         let mut next_check = check_period.map(|period| Instant::now() + period);
         loop {
-            self.execute_commands();
+            self.start_handlers();
             let shared = Arc::clone(&self.shared);
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
-                () = shared.commanded.notified() => {}
-                Some(ended) = self.lanes.join_next() => {
-                    if joined(ended).is_none_or(|scope| self.lane_ended(&scope)) {
-                        return;
-                    }
-                }
+                () = shared.handler_added.notified() => {}
+                Some(ended) = self.lanes.join_next() => return joined(ended).unwrap_or_default(),
                 Some(ended) = self.handlers.join_next() => joined(ended).unwrap_or_default(),
                 () = until(next_check) => {
                     if self.shared.should_resync(Instant::now()) {
@@ -229,37 +154,11 @@ impl<K: Cached> RunningInformer<K> {
         }
     }
 
-    fn execute_commands(&mut self) {
-        for command in self.shared.take_commands() {
-            match command {
-                Command::Drive(subscriber, callback) => {
-                    let drain = self.shared.options.drain.is_some();
-                    self.handlers.spawn(subscriber::drive(subscriber, callback, drain));
-                }
-                Command::AddNamespace(namespace) => self.add_namespace(&namespace),
-                Command::RemoveNamespace(namespace) => {
-                    let scope = LaneScope::Namespace(namespace.as_str().into());
-                    if let Some(stop) = self.lane_stops.get(&scope) {
-                        stop.cancel();
-                        self.removed.insert(scope);
-                    }
-                }
-            }
+    fn start_handlers(&mut self) {
+        let drain = self.shared.options.drain.is_some();
+        for (subscriber, callback) in self.shared.take_new_handlers() {
+            self.handlers.spawn(subscriber::drive(subscriber, callback, drain));
         }
-    }
-
-    fn add_namespace(&mut self, namespace: &str) {
-        let Some(open) = &self.open else { return };
-        let scope = LaneScope::Namespace(namespace.into());
-        if self.lane_stops.contains_key(&scope) {
-            return;
-        }
-        let source = open(namespace);
-        let mut core = self.shared.core();
-        core.writer.add_lane(scope.clone());
-        core.lanes.insert(scope.clone(), Lane { health: Health::Starting, synced: false });
-        drop(core);
-        self.start_lane(scope, source, None);
     }
 
     fn start_lane(
@@ -268,8 +167,6 @@ impl<K: Cached> RunningInformer<K> {
         source: Arc<dyn ListWatch<Object = K>>,
         saved: Option<Replacement<K>>,
     ) {
-        let stop = CancellationToken::new();
-        self.lane_stops.insert(scope.clone(), stop.clone());
         let lane = LaneTask {
             shared: Arc::clone(&self.shared),
             scope,
@@ -277,33 +174,16 @@ impl<K: Cached> RunningInformer<K> {
             saved,
             resync: Arc::clone(&self.resync),
         };
-        self.lanes.spawn(lane.run(stop));
-    }
-
-    /// Handles the end of a lane; returns whether the informer ends.
-    fn lane_ended(&mut self, scope: &LaneScope) -> bool {
-        self.lane_stops.remove(scope);
-        self.shared.queue_lens.lock().expect("no code panics while it is held").remove(scope);
-        if !self.removed.remove(scope) {
-            return true;
-        }
-        let mut core = self.shared.core();
-        core.lanes.remove(scope);
-        let applied = core.writer.remove_lane(scope);
-        self.shared.distribute(&mut core, applied, Instant::now());
-        self.shared.update_synced(&mut core);
-        false
+        self.lanes.spawn(lane.run(self.stop_lanes.clone()));
     }
 
     /// Reflectors first, then queues, then subscribers.
     async fn finish(mut self) {
-        for stop in self.lane_stops.values() {
-            stop.cancel();
-        }
+        self.stop_lanes.cancel();
         while let Some(ended) = self.lanes.join_next().await {
             joined(ended);
         }
-        self.execute_commands(); // also start and stop handlers that were just added
+        self.start_handlers(); // also start and stop handlers that were just added
         for subscriber in &self.shared.core().subscribers {
             subscriber.stop();
         }
@@ -349,7 +229,7 @@ struct LaneTask<K: Cached> {
 }
 
 impl<K: Cached> LaneTask<K> {
-    async fn run(self, stop: CancellationToken) -> LaneScope {
+    async fn run(self, stop: CancellationToken) {
         let LaneTask { shared, scope, source, saved, resync } = self;
         let (producer, consumer) = delta_queue::queue();
         shared.lane_opened(&scope, producer.len_reader(), &source);
@@ -361,7 +241,6 @@ impl<K: Cached> LaneTask<K> {
         while let Some(ended) = parts.join_next().await {
             joined(ended);
         }
-        scope
     }
 }
 

@@ -25,13 +25,8 @@ use crate::version::ResourceVersion;
 use super::subscriber::{Callback, Subscriber};
 use super::{ErrorHandler, Health, Options};
 
-/// The sources of the objects: one collection, or one per namespace.
-pub(crate) enum Sources<K> {
-    One(Arc<dyn ListWatch<Object = K>>),
-    Each { namespaces: Vec<String>, open: OpenSource<K> },
-}
-
-pub(crate) type OpenSource<K> = Arc<dyn Fn(&str) -> Arc<dyn ListWatch<Object = K>> + Send + Sync>;
+/// The sources of the objects: one for all, or one per namespace.
+pub(crate) type Sources<K> = Vec<(LaneScope, Arc<dyn ListWatch<Object = K>>)>;
 
 /// Notifies the factory when the last handle of an informer is dropped.
 pub(crate) struct HandleToken {
@@ -56,8 +51,8 @@ pub(crate) struct InformerInner<K: Cached> {
     pub(super) core: Mutex<Core<K>>,
     pub(super) health: watch::Sender<Health>,
     pub(super) synced: watch::Sender<bool>,
-    pub(super) commands: Mutex<Vec<Command<K>>>,
-    pub(super) commanded: Notify,
+    pub(super) new_handlers: Mutex<Vec<NewHandler<K>>>,
+    pub(super) handler_added: Notify,
     pub(super) last_frame: Mutex<Option<Instant>>,
     /// The newest version that each lane's reflector received; the store may be older.
     pub(super) last_versions: Mutex<BTreeMap<LaneScope, ResourceVersion>>,
@@ -95,12 +90,8 @@ pub(super) struct Lane {
     pub(super) synced: bool,
 }
 
-/// A command of a handle to the runner.
-pub(crate) enum Command<K> {
-    Drive(Arc<Subscriber<K>>, Callback<K>),
-    AddNamespace(String),
-    RemoveNamespace(String),
-}
+/// A handler that the runner has not started yet.
+pub(super) type NewHandler<K> = (Arc<Subscriber<K>>, Callback<K>);
 
 impl<K: Cached> InformerInner<K> {
     pub(crate) fn new(options: Options) -> Arc<InformerInner<K>> {
@@ -126,8 +117,8 @@ impl<K: Cached> InformerInner<K> {
             core: Mutex::new(core),
             health: watch::Sender::new(Health::Starting),
             synced: watch::Sender::new(false),
-            commands: Mutex::default(),
-            commanded: Notify::new(),
+            new_handlers: Mutex::default(),
+            handler_added: Notify::new(),
             last_frame: Mutex::default(),
             last_versions: Mutex::default(),
             object_bytes: Mutex::default(),
@@ -163,11 +154,9 @@ impl<K: Cached> InformerInner<K> {
 
     /// Applies a batch of one lane and notifies the subscribers. Returns whether the batch requests
     /// a resync.
-    pub(crate) fn apply(&self, scope: &LaneScope, mut batch: Batch<K>) -> bool {
+    pub(crate) fn apply(&self, scope: &LaneScope, batch: Batch<K>) -> bool {
         let started = Instant::now();
         let mut core = self.core();
-        // A namespace that was added later is not part of the initial state.
-        batch.initial &= !core.synced;
         let applied = core.writer.apply(scope, batch);
         let resync = applied.resync;
         self.distribute(&mut core, applied, started);
@@ -285,9 +274,10 @@ impl<K: Cached> InformerInner<K> {
         })
     }
 
-    pub(super) fn command(&self, command: Command<K>) {
-        self.commands.lock().expect("no code panics while it is held").push(command);
-        self.commanded.notify_one();
+    /// Lets the runner start a handler.
+    pub(super) fn add_handler(&self, handler: NewHandler<K>) {
+        self.new_handlers.lock().expect("no code panics while it is held").push(handler);
+        self.handler_added.notify_one();
     }
 
     pub(super) fn approx_bytes(&self) -> usize {

@@ -97,8 +97,6 @@ impl Subscribe {
 pub enum EndReason {
     /// It was unsubscribed.
     Unsubscribed,
-    /// Its bounded buffer was full: subscribe again to receive all objects again.
-    Lagged,
     /// The informer stopped.
     Stopped,
 }
@@ -120,7 +118,6 @@ pub(crate) struct Subscriber<K> {
 struct Lifecycle {
     left: bool,
     informer_stopped: bool,
-    lagged: bool,
     in_callback: bool,
 }
 
@@ -170,8 +167,7 @@ impl<K: Cached> Subscriber<K> {
     }
 
     pub(crate) fn is_gone(&self) -> bool {
-        let life = self.life();
-        life.left || life.lagged
+        self.life().left
     }
 
     /// Whether a resync is due; if so, the next one is a period later.
@@ -230,12 +226,7 @@ impl<K: Cached> Subscriber<K> {
                 ),
             }
         }
-        let lagged = pending.is_lagged();
         drop(pending);
-        if lagged {
-            self.life().lagged = true;
-            self.life_changed.notify_waiters();
-        }
         self.taker.wake();
     }
 
@@ -267,7 +258,6 @@ impl<K: Cached> Subscriber<K> {
         let life = self.life();
         match *life {
             Lifecycle { left: true, .. } => Some(EndReason::Unsubscribed),
-            Lifecycle { lagged: true, .. } => Some(EndReason::Lagged),
             Lifecycle { informer_stopped: true, .. } => Some(EndReason::Stopped),
             _ => None,
         }

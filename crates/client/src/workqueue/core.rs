@@ -31,7 +31,6 @@ enum Phase {
 
 struct Entry {
     priority: i32,
-    lane: u64,
     /// Since when it needs work.
     dirty: Option<Instant>,
     /// Its number in `order`, while it is ready.
@@ -75,8 +74,8 @@ impl<T> Default for Core<T> {
 }
 
 impl Entry {
-    fn new(priority: i32, lane: u64) -> Entry {
-        Entry { priority, lane, dirty: None, place: None, processing: None, waiting: None }
+    fn new(priority: i32) -> Entry {
+        Entry { priority, dirty: None, place: None, processing: None, waiting: None }
     }
 
     fn is_idle(&self) -> bool {
@@ -86,12 +85,11 @@ impl Entry {
 
 impl<T: Hash + Eq + Clone> Core<T> {
     /// Marks an item dirty; returns false if it was dirty already.
-    pub(super) fn add(&mut self, item: T, lane: u64, priority: i32, now: Instant) -> bool {
+    pub(super) fn add(&mut self, item: T, priority: i32, now: Instant) -> bool {
         if self.phase != Phase::Open {
             return false;
         }
-        let fresh = || Entry::new(priority, lane);
-        let entry = self.entries.entry(item.clone()).or_insert_with(fresh);
+        let entry = self.entries.entry(item.clone()).or_insert_with(|| Entry::new(priority));
         let waited = entry.waiting.take();
         if let Some(at) = waited {
             self.delayed.remove(&at);
@@ -107,12 +105,11 @@ impl<T: Hash + Eq + Clone> Core<T> {
     }
 
     /// Marks an item dirty at a later time; returns false if that changes nothing.
-    pub(super) fn add_after(&mut self, item: T, lane: u64, priority: i32, due: Instant) -> bool {
+    pub(super) fn add_after(&mut self, item: T, priority: i32, due: Instant) -> bool {
         if self.phase != Phase::Open {
             return false;
         }
-        let fresh = || Entry::new(priority, lane);
-        let entry = self.entries.entry(item.clone()).or_insert_with(fresh);
+        let entry = self.entries.entry(item.clone()).or_insert_with(|| Entry::new(priority));
         if entry.dirty.is_some() {
             self.raise(item, priority);
             return false;
@@ -138,13 +135,13 @@ impl<T: Hash + Eq + Clone> Core<T> {
         if priority <= entry.priority {
             return;
         }
-        entry.priority = priority;
+        let before = std::mem::replace(&mut entry.priority, priority);
         let Some(since) = entry.dirty else { return };
         if let Some(place) = entry.place {
-            self.order.remove(place);
+            self.order.remove(place, before);
             self.sequence += 1;
             entry.place = Some(self.sequence);
-            self.order.push(self.sequence, priority, entry.lane, since, item);
+            self.order.push(self.sequence, priority, since, item);
         }
     }
 
@@ -154,7 +151,7 @@ impl<T: Hash + Eq + Clone> Core<T> {
         if entry.processing.is_none() {
             self.sequence += 1;
             entry.place = Some(self.sequence);
-            self.order.push(self.sequence, entry.priority, entry.lane, since, item);
+            self.order.push(self.sequence, entry.priority, since, item);
         }
     }
 

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use headwater_client::calls::{Calls, ConflictPolicy, Deleted, retry_on_conflict};
 use headwater_client::list_watch::StatusError;
-use headwater_client::{Cached, Error, Key, Overlay};
+use headwater_client::{Cached, Error, Key};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api as KubeApi, ListParams};
 use serde_json::json;
-use tokio::time::{Instant, advance};
+use tokio::time::Instant;
 
 use crate::api::Api;
 use crate::support::*;
@@ -233,30 +233,4 @@ async fn retries_keep_the_deadline_of_the_call() {
     assert_eq!(fake.calls().len(), 3);
     let hanging = Calls::new(nobody()).within(Duration::from_secs(3)).of::<ConfigMap>();
     assert!(matches!(hanging.get(&Key::namespaced("a", "b")).await, Err(Error::Timeout { .. })));
-}
-
-/// C27.14
-#[tokio::test(start_paused = true)]
-async fn the_overlay_prefers_results_of_writes_while_they_are_newer() {
-    let mut overlay = Overlay::new(Duration::from_secs(60), 2);
-    let key = Key::cluster("a");
-    let at = |version: &str| Some(Arc::new(map("a", version)));
-    let seen = |overlay: &mut Overlay<ConfigMap>, cached| {
-        overlay.prefer(&key, cached).map(|map| map.resource_version().to_string())
-    };
-    overlay.put(at("5").unwrap());
-    assert_eq!(seen(&mut overlay, at("3")).as_deref(), Some("5"));
-    assert_eq!(seen(&mut overlay, None), None, "it may have been deleted since");
-    assert_eq!(seen(&mut overlay, at("6")).as_deref(), Some("6"));
-    assert!(overlay.is_empty(), "reached, so forgotten");
-    overlay.put(at("8").unwrap());
-    advance(Duration::from_secs(61)).await;
-    assert_eq!(seen(&mut overlay, at("7")).as_deref(), Some("7"), "too old");
-    for name in ["x", "y", "z"] {
-        overlay.put(Arc::new(map(name, "9")));
-    }
-    assert_eq!(overlay.len(), 2, "bounded");
-    let mut supplying = Overlay::new(Duration::from_secs(60), 2).supply_missing(true);
-    supplying.put(at("5").unwrap());
-    assert_eq!(seen(&mut supplying, None).as_deref(), Some("5"));
 }

@@ -585,30 +585,6 @@ async fn initial_objects_and_resyncs_have_low_priority() {
     assert_eq!(journal.last().unwrap(), "o0", "a retry keeps its priority");
 }
 
-/// C22.23
-#[tokio::test(start_paused = true)]
-async fn a_key_is_delayed_while_it_changes_up_to_a_maximum() {
-    let mut stage = Stage::new(nobody());
-    let (script, maps) = stage.maps();
-    let journal = Journal::default();
-    stage.run(Controller::new("c", &maps).debounce(5 * SECOND, 20 * SECOND), noting(&journal));
-    let watch = sync(&script, []);
-    quiet().await;
-    watch.added(map("quiet", "2"));
-    sleep(4 * SECOND).await;
-    watch.modified(map("quiet", "3"));
-    sleep(4 * SECOND).await;
-    assert_eq!(journal.len(), 0);
-    sleep(2 * SECOND).await;
-    assert_eq!(journal.take(), ["quiet@3"]);
-    for version in 4..34 {
-        watch.modified(map("busy", &version.to_string()));
-        sleep(SECOND).await;
-    }
-    let times = journal.take();
-    assert_eq!(times.len(), 1, "once in twenty seconds: {times:?}");
-}
-
 /// C23.6 in a controller, C24.1, C24.2, C24.3, C24.4
 #[tokio::test]
 async fn a_finalizer_is_added_first_and_removed_after_a_successful_cleanup() {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use headwater_client::calls::Calls;
 use headwater_client::controller::{Context, Controller, Failure, Next};
 use headwater_client::metrics::Metrics;
-use headwater_client::recorder::{self, EventForm, EventType, Options};
+use headwater_client::recorder::{self, EventType, Options};
 use headwater_client::{Cached, Factory, Key, Manager};
 use headwater_testing::TestServer;
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Node};
@@ -125,30 +125,6 @@ async fn a_broken_connection_is_retried_a_refusal_is_final_and_a_missing_record_
     recorder.record(&map("n/b", "1"), EventType::Normal, "Lost", &"x");
     sleep(300 * SECOND).await;
     assert_eq!(fake.take().len(), 12, "and then it is given up");
-}
-
-/// C26.8
-#[tokio::test(start_paused = true)]
-async fn the_newer_api_version_writes_series() {
-    let (fake, client) = answering();
-    let mut options = Options::new("op", "op-0");
-    options.form = EventForm::Series;
-    let (recorder, runner) = recorder::new(Calls::new(client), options);
-    let mut parts = JoinSet::new();
-    parts.spawn(runner.run(CancellationToken::new()));
-    for _ in 0..5 {
-        recorder.record(&map("n/a", "1"), EventType::Normal, "R", &"m");
-        sleep(SECOND).await;
-    }
-    let calls = fake.take();
-    assert_eq!(calls.len(), 2, "{calls:?}");
-    assert_eq!(calls[0].path, "/apis/events.k8s.io/v1/namespaces/n/events");
-    assert_eq!(calls[0].body["note"], "m");
-    assert_eq!(calls[1].body["series"]["count"], 2);
-    sleep(400 * SECOND).await;
-    let calls = fake.take();
-    assert_eq!(calls.len(), 1, "the last count of a finished series");
-    assert_eq!(calls[0].body["series"]["count"], 5);
 }
 
 /// C26.9

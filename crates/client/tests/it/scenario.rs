@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use headwater_client::informer::{self, Buffer, Delays, EndReason, Health, InitialRead, Subscribe};
+use headwater_client::informer::{self, Buffer, Delays, Health, InitialRead, Subscribe};
 use headwater_client::{Cached, Key, ResourceVersion};
 use k8s_openapi::api::core::v1::ConfigMap;
 use tokio::sync::watch;
@@ -290,7 +290,7 @@ async fn indexes_and_listers_follow_what_was_written<W: World>() -> Story {
 async fn a_saved_state_needs_no_list<W: World>() -> Story {
     let mut stage = Stage::<W>::open(&["a", "b"]).await;
     let saved = stage.running.informer.snapshot();
-    stage.running.stopped().await.unwrap();
+    stage.running.stopped().await;
     stage.world.put("a", "second").await;
     stage.world.delete("b").await;
     let before = stage.asked_after(0).len();
@@ -464,7 +464,7 @@ async fn garbage_in_the_stream_is_dropped<W: World>() -> Story {
     story
 }
 
-/// C13.10 to C13.13, C31.9
+/// C13.10 to C13.12, C31.9
 async fn a_slow_subscriber_with_a_hundred_thousand_changes_delays_no_other<W: World>() -> Story {
     const CHANGES: usize = 100_000;
     let names: Vec<String> = (0..50).map(|number| format!("map-{number:02}")).collect();
@@ -472,24 +472,18 @@ async fn a_slow_subscriber_with_a_hundred_thousand_changes_delays_no_other<W: Wo
     let mut stage = Stage::<W>::open(&first).await;
     let informer = stage.running.informer.clone();
     let mut merging = informer.subscribe(Subscribe::named("merging")).unwrap();
-    let bounded = Subscribe::named("bounded").buffer(Buffer::Bounded(1000));
-    let mut bounded = informer.subscribe(bounded).unwrap();
     let mut lossless =
         informer.subscribe(Subscribe::named("lossless").buffer(Buffer::Lossless)).unwrap();
     for _ in 0..=names.len() {
         merging.next().await.unwrap();
-        bounded.next().await.unwrap();
         lossless.next().await.unwrap();
     }
 
     stage.world.churn(&names, CHANGES).await;
-    // The ledger keeps up: it receives all changes although three others read nothing.
+    // The ledger keeps up: it receives all changes although two others read nothing.
     let story = stage.settle_exactly().await;
     assert_eq!(pending(&stage.running, "merging"), names.len() as u64, "one for each object");
     assert_eq!(pending(&stage.running, "lossless"), CHANGES as u64, "as it was asked to");
-    assert_eq!(bounded.next().await.map(|change| change.key()), None);
-    assert_eq!(bounded.end_reason(), Some(EndReason::Lagged));
-    assert_eq!(pending(&stage.running, "bounded"), 0);
 
     let truth = stage.world.truth().await;
     for subscription in [&mut merging, &mut lossless] {

@@ -145,7 +145,7 @@ async fn an_index_can_be_added_while_running_but_not_twice_and_not_after_the_end
     watch.added(labelled("b", "2", "app=web"));
     quiet().await;
     assert_eq!(names(&index.get("web")), ["a", "b"], "nothing was changed by the failure");
-    running.stopped().await.unwrap();
+    running.stopped().await;
     let late = running.informer.index("late", |_: &ConfigMap| Some(7u32));
     assert!(matches!(late, Err(Error::Stopped(_))));
 }

@@ -57,7 +57,7 @@ pub fn options(name: &str) -> Options {
 pub struct Running<K: Cached> {
     pub informer: Informer<K>,
     pub stop: CancellationToken,
-    parts: JoinSet<Result<(), headwater_client::Error>>,
+    parts: JoinSet<()>,
 }
 
 impl<K: Cached> Running<K> {
@@ -74,16 +74,15 @@ impl<K: Cached> Running<K> {
     }
 
     /// Stops and waits for the end.
-    pub async fn stopped(&mut self) -> Result<(), headwater_client::Error> {
+    pub async fn stopped(&mut self) {
         self.stop.cancel();
-        self.ended().await
+        self.ended().await;
     }
 
     /// Waits for the end.
-    pub async fn ended(&mut self) -> Result<(), headwater_client::Error> {
-        match self.parts.join_next().await.expect("it ends once") {
-            Ok(result) => result,
-            Err(error) => std::panic::resume_unwind(error.into_panic()),
+    pub async fn ended(&mut self) {
+        if let Err(error) = self.parts.join_next().await.expect("it ends once") {
+            std::panic::resume_unwind(error.into_panic());
         }
     }
 

@@ -311,7 +311,7 @@ impl RunningManager {
                 false => self.recorder.component(&name),
             },
             leading: elected.boxed(),
-            stop: stop.clone(),
+            stop,
             abandon: self.abandon.clone(),
         };
         self.mark(&name, true);
